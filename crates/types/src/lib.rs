@@ -1,0 +1,20 @@
+//! The words of Ebb as types: units, ids, the block record, the cluster map and the wire messages.
+//!
+//! Everything here is plain data. Other crates decide (`gear`, `meta`, `replica`), move bytes (`store`, `client`, `power`)
+//! or tie things together (`sim`, `lab`, `node`); they all speak in these types, so that a watt is never added to a
+//! joule and a group id is never taken for a server id. `docs/wire.md` draws the frames.
+
+pub mod frame;
+pub mod id;
+pub mod load;
+pub mod map;
+pub mod message;
+pub mod record;
+pub mod units;
+
+pub use id::*;
+pub use load::*;
+pub use map::*;
+pub use message::*;
+pub use record::*;
+pub use units::*;

@@ -1,0 +1,221 @@
+//! The cluster map: what the metadata service decides and everyone else follows.
+//!
+//! It holds servers and chunk groups and nothing per chunk: a chunk's group is a hash of its id. Maps travel as deltas
+//! between map versions. A [`GroupEntry`] is the configuration of one chunk group under one epoch; it says where every
+//! copy of every write goes, and it changes only through the replicated metadata service (R3).
+
+use crate::{ChunkId, Epoch, GearGroup, GroupId, Incarnation, RackId, ServerId, Space};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What a cluster is created with and never changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterParams {
+    /// Names the cluster; a server refuses to join another.
+    pub cluster: u64,
+    pub chunk_bytes: u32,
+    /// r: copies of every write.
+    pub replicas: u8,
+    /// Number of chunk groups.
+    pub groups: u32,
+    /// Longest time that a primary serves on one grant.
+    pub lease_millis: u32,
+}
+
+/// What a server is doing. `Asleep` is wanted, `Failed` is not: they are never confused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ServerState {
+    /// Serves.
+    Awake,
+    /// Hands its work over; will be asleep.
+    Draining,
+    /// Standby or off on purpose.
+    Asleep,
+    /// Switched on; has not reported yet.
+    Waking,
+    /// Stopped answering. May come back.
+    Failed,
+    /// Gone for good; its data is rebuilt elsewhere.
+    Lost,
+}
+
+impl ServerState {
+    /// Whether the server takes part in its groups: peers send to it.
+    pub fn is_live(self) -> bool {
+        matches!(self, ServerState::Awake | ServerState::Draining)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerEntry {
+    pub id: ServerId,
+    pub rack: RackId,
+    pub gear_group: GearGroup,
+    /// `host:port` of the server's one listening socket.
+    pub address: String,
+    pub state: ServerState,
+    pub incarnation: Incarnation,
+}
+
+/// Whether a slot's server has its copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SlotState {
+    /// Has every acknowledged write.
+    InSync,
+    /// Awake: takes every write of this epoch and later, and fetches those from `since` on that it missed.
+    CatchingUp { since: Epoch },
+    /// Asleep or failed: complete before epoch `since`; newer writes are kept for it by the stand-in.
+    Away { since: Epoch },
+}
+
+/// The server that keeps a slot's offload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StandIn {
+    pub server: ServerId,
+    /// It has every write from the slot's `since` on. Until then these have fewer than r copies and are at risk (R8).
+    pub covered: bool,
+}
+
+/// One of the r places of a chunk group. Slot k belongs to gear group k and never leaves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot {
+    pub server: ServerId,
+    pub state: SlotState,
+    /// Kept while the slot is away, and while it catches up (it is where the missing writes are fetched from).
+    pub stand_in: Option<StandIn>,
+}
+
+impl Slot {
+    /// Where this slot's copy of a write goes now; `None` where there is no server for it: then no write is acknowledged.
+    pub fn target(&self) -> Option<(ServerId, Space)> {
+        match self.state {
+            SlotState::InSync | SlotState::CatchingUp { .. } => Some((self.server, Space::Replica)),
+            SlotState::Away { .. } => {
+                self.stand_in.map(|s| (s.server, Space::Offload { stands_for: self.server }))
+            }
+        }
+    }
+}
+
+/// Configuration of a chunk group under one epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupEntry {
+    pub epoch: Epoch,
+    /// `None`: no server can serve the group now.
+    pub primary: Option<ServerId>,
+    pub slots: Vec<Slot>,
+}
+
+impl GroupEntry {
+    pub fn slot_of(&self, server: ServerId) -> Option<&Slot> {
+        self.slots.iter().find(|s| s.server == server)
+    }
+
+    /// Every server that may hold records of this group, with the role it holds them in.
+    pub fn members(&self) -> impl Iterator<Item = (ServerId, Space)> + '_ {
+        self.slots.iter().flat_map(|slot| {
+            let offload = slot.stand_in.map(|s| (s.server, Space::Offload { stands_for: slot.server }));
+            std::iter::once((slot.server, Space::Replica)).chain(offload)
+        })
+    }
+
+    pub fn is_in_sync(&self) -> bool {
+        self.slots.iter().all(|s| s.state == SlotState::InSync)
+    }
+}
+
+/// The whole map.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterMap {
+    pub version: u64,
+    pub servers: BTreeMap<ServerId, ServerEntry>,
+    /// Indexed by group id.
+    pub groups: Vec<GroupEntry>,
+}
+
+/// What changed between two map versions. `from` zero is the whole map.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapDelta {
+    pub from: u64,
+    pub to: u64,
+    pub servers: Vec<ServerEntry>,
+    pub groups: Vec<(GroupId, GroupEntry)>,
+}
+
+impl ClusterMap {
+    /// Applies `delta`. Returns whether it fitted: false means that the reader must ask for the whole map.
+    /// A delta that brings nothing new fits.
+    pub fn apply(&mut self, delta: &MapDelta) -> bool {
+        if delta.to <= self.version {
+            return true;
+        }
+        if delta.from > self.version {
+            return false;
+        }
+        for server in &delta.servers {
+            self.servers.insert(server.id, server.clone());
+        }
+        for (id, entry) in &delta.groups {
+            let index = id.0 as usize;
+            if index >= self.groups.len() {
+                let empty = GroupEntry { epoch: Epoch(0), primary: None, slots: Vec::new() };
+                self.groups.resize(index + 1, empty);
+            }
+            if self.groups[index].epoch < entry.epoch {
+                self.groups[index] = entry.clone();
+            }
+        }
+        self.version = delta.to;
+        true
+    }
+
+    pub fn group(&self, id: GroupId) -> Option<&GroupEntry> {
+        self.groups.get(id.0 as usize)
+    }
+
+    pub fn is_live(&self, server: ServerId) -> bool {
+        self.servers.get(&server).is_some_and(|s| s.state.is_live())
+    }
+}
+
+/// The chunk group of a chunk. A hash, so that the metadata service stores nothing per chunk.
+pub fn group_of(chunk: ChunkId, groups: u32) -> GroupId {
+    let mut key = [0u8; 12];
+    key[..8].copy_from_slice(&chunk.object.0.to_le_bytes());
+    key[8..].copy_from_slice(&chunk.index.to_le_bytes());
+    GroupId((xxhash_rust::xxh3::xxh3_64(&key) % u64::from(groups.max(1))) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ObjectId;
+
+    #[test]
+    fn chunks_spread_evenly_over_groups() {
+        let mut counts = vec![0u32; 64];
+        for object in 0..6400 {
+            let chunk = ChunkId { object: ObjectId(object), index: 3 };
+            counts[group_of(chunk, 64).0 as usize] += 1;
+        }
+        assert!(counts.iter().all(|&n| (50..=160).contains(&n)), "{counts:?}");
+    }
+
+    #[test]
+    fn a_delta_with_a_gap_does_not_fit() {
+        let mut map = ClusterMap::default();
+        assert!(map.apply(&MapDelta { from: 0, to: 3, ..MapDelta::default() }));
+        assert!(!map.apply(&MapDelta { from: 5, to: 6, ..MapDelta::default() }));
+        assert_eq!(map.version, 3);
+        assert!(map.apply(&MapDelta { from: 2, to: 4, ..MapDelta::default() }));
+    }
+
+    #[test]
+    fn a_delta_never_brings_back_an_older_epoch() {
+        let mut map = ClusterMap::default();
+        let entry = |epoch| GroupEntry { epoch: Epoch(epoch), primary: None, slots: Vec::new() };
+        map.apply(&MapDelta { from: 0, to: 1, servers: vec![], groups: vec![(GroupId(0), entry(7))] });
+        map.apply(&MapDelta { from: 0, to: 2, servers: vec![], groups: vec![(GroupId(0), entry(4))] });
+        assert_eq!(map.groups[0].epoch, Epoch(7));
+    }
+}

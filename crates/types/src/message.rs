@@ -1,0 +1,232 @@
+//! The messages of the wire: between chunk servers, from clients to chunk servers, and to the metadata service.
+//!
+//! Bodies are postcard; bulk data travels as the frame's payload beside the body ([`crate::frame`]). Every message that
+//! concerns a chunk group carries the sender's epoch: a receiver refuses older ones (R1) and fences itself to newer ones.
+
+use crate::{
+    ChunkId, ClusterParams, Epoch, GroupEntry, GroupId, Incarnation, Kind, LoadCount, MapDelta, Record, RequestId, Run,
+    ServerId, Space, Version,
+};
+use serde::{Deserialize, Serialize};
+
+/// Chunk server to chunk server. One-way: answers are messages of their own and name what they answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PeerMessage {
+    /// The new primary of `epoch` asks a member to refuse everything older and to show its tail (R4).
+    Fence { group: GroupId, epoch: Epoch },
+    /// The records that the member has and does not know to be committed.
+    FenceReply { group: GroupId, epoch: Epoch, tail: Vec<TailRun> },
+    /// The primary asks the member to make a record durable. Payload: the record's blocks.
+    Replicate { epoch: Epoch, space: Space, record: Record, committed: Version },
+    ReplicateReply { group: GroupId, epoch: Epoch, version: Version, result: Result<(), Refusal> },
+    /// Every write up to `committed` is on all its targets.
+    Committed { group: GroupId, epoch: Epoch, committed: Version },
+    /// Asks for the runs of `space` with versions of epoch `since` or later, from `after` on.
+    List { group: GroupId, epoch: Epoch, token: u64, space: Space, since: Epoch, after: Option<Cursor> },
+    ListReply { group: GroupId, token: u64, result: Result<ListPage, Refusal> },
+    /// Asks for the content of a run of blocks as it is now.
+    Fetch { group: GroupId, epoch: Epoch, token: u64, space: Space, chunk: ChunkId, first: u32, count: u32 },
+    /// The records that the blocks consist of. Payload: their payloads, one after another.
+    FetchReply { group: GroupId, token: u64, result: Result<Vec<Record>, Refusal> },
+}
+
+/// A record of a member's tail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TailRun {
+    pub run: Run,
+    pub request: Option<RequestId>,
+}
+
+/// Where a listing continues: after this block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Cursor {
+    pub chunk: ChunkId,
+    pub block: u32,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListPage {
+    pub runs: Vec<Run>,
+    /// `None`: that was all.
+    pub next: Option<Cursor>,
+}
+
+/// Why a member did not do what it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    #[error("a newer epoch ({newest}) has been seen")]
+    Stale { newest: Epoch },
+    #[error("no space left")]
+    NoSpace,
+    #[error("the store failed a sync and stopped serving")]
+    Poisoned,
+    #[error("a stored block fails its checksum")]
+    Corrupt,
+    #[error("the message is malformed")]
+    Malformed,
+    #[error("not known here yet")]
+    NotReady,
+}
+
+/// What a client asks of a chunk's primary. Offsets and lengths are bytes within the chunk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ChunkOp {
+    /// Never-written bytes read as zero.
+    Read { chunk: ChunkId, offset: u32, len: u32 },
+    /// Payload: the bytes.
+    Write { chunk: ChunkId, offset: u32, len: u32, request: RequestId },
+    /// Sets a range to zero and frees its whole blocks.
+    Zero { chunk: ChunkId, offset: u32, len: u32, request: RequestId },
+    /// Removes the chunk for good.
+    Delete { chunk: ChunkId, request: RequestId },
+}
+
+impl ChunkOp {
+    pub fn chunk(&self) -> ChunkId {
+        match *self {
+            ChunkOp::Read { chunk, .. }
+            | ChunkOp::Write { chunk, .. }
+            | ChunkOp::Zero { chunk, .. }
+            | ChunkOp::Delete { chunk, .. } => chunk,
+        }
+    }
+
+    pub fn request(&self) -> Option<RequestId> {
+        match *self {
+            ChunkOp::Read { .. } => None,
+            ChunkOp::Write { request, .. } | ChunkOp::Zero { request, .. } | ChunkOp::Delete { request, .. } => {
+                Some(request)
+            }
+        }
+    }
+
+    /// Byte range within the chunk; empty for a delete.
+    pub fn range(&self) -> (u32, u32) {
+        match *self {
+            ChunkOp::Read { offset, len, .. }
+            | ChunkOp::Write { offset, len, .. }
+            | ChunkOp::Zero { offset, len, .. } => (offset, len),
+            ChunkOp::Delete { .. } => (0, 0),
+        }
+    }
+
+    /// What the op sets its blocks to; `None` for a read.
+    pub fn kind(&self) -> Option<Kind> {
+        match self {
+            ChunkOp::Read { .. } => None,
+            ChunkOp::Write { .. } => Some(Kind::Data),
+            ChunkOp::Zero { .. } => Some(Kind::Zero),
+            ChunkOp::Delete { .. } => Some(Kind::Delete),
+        }
+    }
+}
+
+/// A client's request with the epoch of the map entry that it was routed by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientRequest {
+    pub group: GroupId,
+    pub epoch: Epoch,
+    pub op: ChunkOp,
+}
+
+/// Answer to a [`ClientRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClientReply {
+    /// Payload: the bytes read.
+    Data,
+    /// All r copies are durable.
+    Done,
+    /// Not served here: the group's configuration as this server knows it. Retry there at once.
+    Moved { entry: GroupEntry },
+    /// Not served now; retry after a pause.
+    Retry { why: Unready },
+    Failed { why: ChunkError },
+}
+
+/// Why a request cannot be served this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Unready {
+    #[error("the server's lease has ended")]
+    NoLease,
+    #[error("the server does not know this configuration yet")]
+    Behind,
+    #[error("fewer servers than copies are awake; servers are being woken")]
+    TooFewCopies,
+    #[error("the server is overloaded")]
+    Busy,
+}
+
+/// Why a request failed for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum ChunkError {
+    #[error("the range lies outside the chunk")]
+    OutOfRange,
+    #[error("the store is full: delete data or add servers")]
+    NoSpace,
+    #[error("no copy of this block passes its checksum")]
+    Corrupt,
+    #[error("the request is malformed")]
+    Malformed,
+}
+
+/// What a chunk server tells the metadata service about its groups. Delivered at least once; applying twice is harmless
+/// because each names the epoch that it speaks of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ServerReport {
+    /// I am a slot's server that catches up, and I have everything now.
+    CaughtUp { group: GroupId, epoch: Epoch },
+    /// I am the primary: the stand-in of `stands_for` has everything now.
+    Covered { group: GroupId, epoch: Epoch, stands_for: ServerId },
+    /// I am the primary: `server` does not answer or failed to store.
+    Suspect { group: GroupId, epoch: Epoch, server: ServerId },
+    /// I was the primary: I have drained, appoint another. [Sierra §3.5 step 2]
+    Released { group: GroupId, epoch: Epoch },
+}
+
+/// What every heartbeat carries.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vitals {
+    /// Client work since the last heartbeat that was answered, and the time that it covers.
+    pub load: LoadCount,
+    pub load_millis: u32,
+    /// Bytes used and usable on the store.
+    pub used_bytes: u64,
+    pub capacity_bytes: u64,
+    /// Offload kept here for others.
+    pub debt_bytes: u64,
+    /// Requests in flight, and writes waiting for the disk: the holder choice's "disk load".
+    pub in_flight: u32,
+    /// Catch-ups not finished here.
+    pub catching_up: u32,
+    /// Offload bytes taken, and given back to returning replicas, since start.
+    pub offloaded_bytes: u64,
+    pub reclaimed_bytes: u64,
+    /// Blocks that failed their checksum and were repaired, since start.
+    pub repaired_blocks: u64,
+    /// The store failed and refuses to serve (R9).
+    pub poisoned: bool,
+}
+
+/// Chunk server to metadata service. `ServerMessage` needs no request id: answers are [`MetaPush`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ServerMessage {
+    /// "I am alive." `sent` is the server's own clock and comes back in the answer, so that the lease is counted from
+    /// before the request left. `map_version`: the newest map that the server has.
+    Heartbeat { server: ServerId, incarnation: Incarnation, sent: crate::Moment, map_version: u64, vitals: Vitals },
+    Reports { server: ServerId, incarnation: Incarnation, reports: Vec<ServerReport> },
+    /// Everything is handed over and flushed: switch me.
+    ReadyToSleep { server: ServerId, incarnation: Incarnation },
+}
+
+/// Metadata service to chunk servers and to watching clients, unasked or as the answer to a heartbeat.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MetaPush {
+    /// The lease runs for `ClusterParams::lease_millis` from `sent` on the receiver's clock.
+    Lease { sent: crate::Moment },
+    Map(MapDelta),
+    Params(ClusterParams),
+    /// Hand over all you are primary of; then say `ReadyToSleep`. Repeated until done.
+    Drain,
+    /// This run of yours is not known (any more), or the cluster is another: register anew or stop.
+    Rejected { why: String },
+}
