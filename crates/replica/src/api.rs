@@ -1,0 +1,91 @@
+//! What goes into the protocol core and what comes out.
+
+use bytes::Bytes;
+use ebb_types::{
+    ChunkId, ClientReply, ClientRequest, Cursor, Epoch, GroupId, ListPage, LoadCount, MapDelta, Moment, PeerMessage,
+    Record, Refusal, Run, ServerId, ServerReport, Space,
+};
+
+/// Names a client request that waits for its answer; the driver's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientToken(pub u64);
+
+/// Names a store command that waits for its completion; the core's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoreToken(pub u64);
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The cluster map moved on. A delta that leaves a gap is answered by [`Command::MapGap`].
+    Map(MapDelta),
+    /// The metadata service granted a lease that ends then on this server's clock.
+    Lease { until: Moment },
+    /// The metadata service wants this server to sleep: hand over. Repeated; harmless to repeat.
+    Drain,
+    /// A client's request. Payload: the bytes of a write.
+    Client { token: ClientToken, request: ClientRequest, payload: Bytes },
+    /// A message of another server.
+    Peer { from: ServerId, message: PeerMessage, payload: Bytes },
+    /// The connection to a server broke: what was sent to it may be lost.
+    PeerLost { peer: ServerId },
+    /// A [`StoreCommand`] ended.
+    Stored { token: StoreToken, outcome: StoreOutcome },
+    /// Time passed: at least every [`crate::TICK`] while [`crate::Replica::wants_ticks`], else not at all.
+    Tick,
+}
+
+#[derive(Clone, Debug)]
+pub enum Command {
+    Send { to: ServerId, message: PeerMessage, payload: Bytes },
+    Reply { token: ClientToken, reply: ClientReply, payload: Bytes },
+    /// To the metadata service, at least once.
+    Report(ServerReport),
+    Store { token: StoreToken, command: StoreCommand },
+    /// Forget all offload kept for this slot of the group: it has everything. Needs no completion (R6).
+    DropOffload { group: GroupId, stands_for: ServerId },
+    /// Forget all that is kept as replica of the group: this server is no longer in it.
+    DropReplica { group: GroupId },
+    /// A map delta did not fit: ask for the whole map.
+    MapGap,
+    /// Nothing depends on this server any more and nothing is in flight: flush and tell the metadata service (R7).
+    ReadyToSleep,
+}
+
+/// What the core asks of the store. Each ends in one [`Event::Stored`]. The store may run them in any order; the core
+/// waits where order matters.
+#[derive(Clone, Debug)]
+pub enum StoreCommand {
+    /// Make the record durable. Blocks that are there in a newer version stay.
+    Apply { space: Space, record: Record, payload: Bytes },
+    /// Read blocks. Checked against their checksums.
+    Read { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
+    /// One page of the runs with versions of epoch `since` or later, in chunk and block order, deletions first.
+    List { space: Space, group: GroupId, since: Epoch, after: Option<Cursor> },
+    /// Which (parts) of these runs are newer than what is here?
+    Newer { space: Space, group: GroupId, runs: Vec<Run> },
+}
+
+#[derive(Clone, Debug)]
+pub enum StoreOutcome {
+    Applied,
+    /// The blocks asked for, whole and in order, as maximal runs of equal version and kind; never-written blocks are runs
+    /// of version zero and kind `Zero`. `records` carry checksums for data runs; `payload` is their bytes, concatenated.
+    Read { records: Vec<Record>, payload: Bytes },
+    Listed(ListPage),
+    Newer(Vec<Run>),
+    /// Also [`Refusal::Corrupt`] for a read: the blocks must be fetched from another copy (R9).
+    Failed(Refusal),
+}
+
+/// Figures for the heartbeat.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Client work since the last call of [`crate::Replica::take_load`].
+    pub load: LoadCount,
+    pub in_flight: u32,
+    pub catching_up: u32,
+    pub offloaded_bytes: u64,
+    pub reclaimed_bytes: u64,
+    pub repaired_blocks: u64,
+    pub poisoned: bool,
+}
