@@ -9,6 +9,7 @@ pub mod id;
 pub mod load;
 pub mod map;
 pub mod message;
+pub mod namespace;
 pub mod record;
 pub mod units;
 
@@ -16,5 +17,6 @@ pub use id::*;
 pub use load::*;
 pub use map::*;
 pub use message::*;
+pub use namespace::*;
 pub use record::*;
 pub use units::*;

@@ -1,0 +1,373 @@
+//! The namespace's messages: buckets, keys, multipart uploads, volumes, and the garbage that their changes leave.
+//!
+//! The namespace is part of the metadata service and knows names, not bytes: an [`Extent`] describes a whole range of an
+//! object, so that nothing is stored per chunk. Data is written to the chunk servers first and named afterwards, so a
+//! name never points at bytes that are not durable; what a change un-names goes to a garbage queue, which a janitor frees.
+//! A command carries many ops, because one round of consensus for a batch of small PUTs is what makes them cheap.
+
+use crate::{ObjectId, RequestId};
+use serde::{Deserialize, Serialize};
+
+/// Longest key, in bytes (the S3 limit).
+pub const KEY_BYTES_MAX: usize = 1024;
+/// Longest bucket or volume name, in bytes (the S3 limit).
+pub const NAME_BYTES_MAX: usize = 63;
+/// Most ops in one command.
+pub const OPS_MAX: usize = 1024;
+/// Most entries in one answer, whatever the query's `limit` says.
+pub const PAGE_MAX: u32 = 1000;
+/// Highest number of a multipart upload's part; the lowest is 1.
+pub const PART_NUMBER_MAX: u16 = 10_000;
+/// Every part but the last has at least so many bytes.
+pub const PART_BYTES_MIN: u64 = 5 << 20;
+
+/// A range of an object's bytes. Chunk `offset / chunk_bytes` of the object holds its first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extent {
+    pub object: ObjectId,
+    pub offset: u64,
+    pub len: u64,
+    /// The object is a pack that holds others' extents too: the range is zeroed when it is freed. Otherwise the object's
+    /// chunks are deleted.
+    pub shared: bool,
+}
+
+/// An S3 ETag: the MD5 of the bytes, or for a multipart object the MD5 of its parts' MD5s and the number of parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ETag {
+    pub md5: [u8; 16],
+    /// Zero: not a multipart object.
+    pub parts: u16,
+}
+
+impl std::fmt::Display for ETag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const HEX: &[u8; 16] = b"0123456789abcdef";
+        let mut hex = [0u8; 32];
+        for (i, byte) in self.md5.iter().enumerate() {
+            hex[2 * i] = HEX[usize::from(byte >> 4)];
+            hex[2 * i + 1] = HEX[usize::from(byte & 15)];
+        }
+        f.write_str(std::str::from_utf8(&hex).expect("hex digits"))?;
+        if self.parts > 0 { write!(f, "-{}", self.parts) } else { Ok(()) }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ChecksumAlgorithm {
+    Crc32,
+    Crc32c,
+    Crc64Nvme,
+    Sha1,
+    Sha256,
+}
+
+/// A checksum that a client gave and the gateway verified.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checksum {
+    pub algorithm: ChecksumAlgorithm,
+    /// Base64, as it stands in the headers; with `-N` at the end when composite.
+    pub value: String,
+    /// Computed over the parts' checksums instead of over the bytes.
+    pub composite: bool,
+}
+
+/// All that is known of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectMeta {
+    pub size: u64,
+    pub etag: ETag,
+    /// Milliseconds since 1970; the namespace sets it to the command's time.
+    pub modified_millis: u64,
+    /// In order; their lengths add up to `size`.
+    pub extents: Vec<Extent>,
+    /// Headers to give back with the object, lower case: `content-type` and its like, `x-amz-meta-*`.
+    pub headers: Vec<(String, String)>,
+    pub checksum: Option<Checksum>,
+    /// Sizes of the parts of a multipart object, in order.
+    pub part_sizes: Vec<u64>,
+}
+
+/// One part of an upload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    pub size: u64,
+    pub etag: ETag,
+    /// Set to the command's time.
+    pub modified_millis: u64,
+    pub extents: Vec<Extent>,
+    pub checksum: Option<Checksum>,
+}
+
+/// What a multipart upload's object shall have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UploadMeta {
+    pub initiated_millis: u64,
+    pub headers: Vec<(String, String)>,
+    /// The checksum that the client announced, and whether it is composite.
+    pub checksum: Option<(ChecksumAlgorithm, bool)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeMeta {
+    pub size: u64,
+    /// Owner of the volume's chunks.
+    pub object: ObjectId,
+    pub created_millis: u64,
+}
+
+/// What must hold of a key for a change to be carried out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Condition {
+    #[default]
+    Any,
+    /// If-None-Match: *
+    Absent,
+    /// If-Match: *
+    Present,
+    /// If-Match: etag
+    Matches(ETag),
+    /// If-None-Match: etag
+    Differs(ETag),
+}
+
+/// A change of the namespace. The ops are carried out in order, each for itself: one that fails stops no other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceCommand {
+    /// A command that comes again under the same id is answered, not carried out again.
+    pub request: RequestId,
+    /// The sender's clock, milliseconds since 1970: what "modified" will say.
+    pub now_millis: u64,
+    /// At most [`OPS_MAX`].
+    pub ops: Vec<NamespaceOp>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NamespaceOp {
+    CreateBucket {
+        bucket: String,
+    },
+    /// Also aborts the bucket's uploads.
+    DeleteBucket {
+        bucket: String,
+    },
+    Put {
+        bucket: String,
+        key: String,
+        meta: ObjectMeta,
+        when: Condition,
+    },
+    /// Deleting a key that is not there succeeds, as in S3.
+    Delete {
+        bucket: String,
+        key: String,
+        when: Condition,
+    },
+    CreateUpload {
+        bucket: String,
+        key: String,
+        headers: Vec<(String, String)>,
+        checksum: Option<(ChecksumAlgorithm, bool)>,
+    },
+    PutPart {
+        bucket: String,
+        key: String,
+        upload: u64,
+        number: u16,
+        part: Part,
+    },
+    /// `parts`: number and etag of each part, ascending. `etag` and `checksum` are the finished object's.
+    CompleteUpload {
+        bucket: String,
+        key: String,
+        upload: u64,
+        parts: Vec<(u16, ETag)>,
+        etag: ETag,
+        checksum: Option<Checksum>,
+        when: Condition,
+    },
+    AbortUpload {
+        bucket: String,
+        key: String,
+        upload: u64,
+    },
+    /// `object` must be fresh: from the metadata service's allocation.
+    CreateVolume {
+        name: String,
+        size: u64,
+        object: ObjectId,
+    },
+    DeleteVolume {
+        name: String,
+    },
+    /// Data that was written and will never be named: to the garbage.
+    Discard {
+        extents: Vec<Extent>,
+    },
+    /// The janitor freed the garbage with these numbers.
+    Collected {
+        garbage: Vec<u64>,
+    },
+}
+
+/// Answer to a [`NamespaceCommand`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceReply {
+    /// One per op.
+    pub results: Vec<Result<NamespaceDone, NamespaceError>>,
+    /// Extents that wait in the garbage queue now.
+    pub garbage: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NamespaceDone {
+    Done,
+    /// The new upload's id.
+    Upload(u64),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NamespaceQuery {
+    Buckets,
+    Bucket {
+        bucket: String,
+    },
+    Object {
+        bucket: String,
+        key: String,
+    },
+    /// Keys and common prefixes after `after`, in order. `after` may be a common prefix: then all that it stands for is
+    /// passed over.
+    List {
+        bucket: String,
+        prefix: String,
+        delimiter: String,
+        after: String,
+        limit: u32,
+    },
+    Upload {
+        bucket: String,
+        key: String,
+        upload: u64,
+    },
+    /// Parts with numbers above `after`.
+    Parts {
+        bucket: String,
+        key: String,
+        upload: u64,
+        after: u16,
+        limit: u32,
+    },
+    /// Uploads after (key, id), ordered so. An `after` with id `u64::MAX` passes over the whole key.
+    Uploads {
+        bucket: String,
+        prefix: String,
+        after: (String, u64),
+        limit: u32,
+    },
+    Volumes,
+    Volume {
+        name: String,
+    },
+    /// The oldest garbage with numbers above `after`.
+    Garbage {
+        after: u64,
+        limit: u32,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NamespaceAnswer {
+    /// Name and creation time.
+    Buckets(Vec<(String, u64)>),
+    Bucket {
+        created_millis: u64,
+    },
+    Object(ObjectMeta),
+    List(KeyPage),
+    Upload(UploadMeta),
+    Parts {
+        parts: Vec<(u16, Part)>,
+        more: bool,
+    },
+    Uploads {
+        uploads: Vec<UploadListing>,
+        more: bool,
+    },
+    Volumes(Vec<(String, VolumeMeta)>),
+    Volume(VolumeMeta),
+    Garbage(Vec<(u64, Extent)>),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyPage {
+    pub keys: Vec<KeyListing>,
+    pub common_prefixes: Vec<String>,
+    /// What to ask for `after`; `None`: that was all.
+    pub next: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyListing {
+    pub key: String,
+    pub size: u64,
+    pub etag: ETag,
+    pub modified_millis: u64,
+    /// The algorithm of the object's checksum, and whether it is composite.
+    pub checksum: Option<(ChecksumAlgorithm, bool)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UploadListing {
+    pub key: String,
+    pub upload: u64,
+    pub initiated_millis: u64,
+}
+
+/// Why the namespace refuses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum NamespaceError {
+    #[error("the bucket does not exist")]
+    NoSuchBucket,
+    #[error("the bucket exists already")]
+    BucketExists,
+    #[error("the bucket is not empty: delete its objects first")]
+    BucketNotEmpty,
+    #[error("the key does not exist")]
+    NoSuchKey,
+    #[error("the upload does not exist: it was completed or aborted, or never created")]
+    NoSuchUpload,
+    #[error("part {number} was not uploaded, or its ETag is another")]
+    InvalidPart { number: u16 },
+    #[error("the list of parts is not in ascending order")]
+    InvalidPartOrder,
+    #[error("part {number} has {size} bytes: every part but the last needs at least {PART_BYTES_MIN}")]
+    PartTooSmall { number: u16, size: u64 },
+    #[error("the precondition does not hold")]
+    PreconditionFailed,
+    #[error("the volume exists already")]
+    VolumeExists,
+    #[error("the volume does not exist")]
+    NoSuchVolume,
+    #[error("a name has 1 to {NAME_BYTES_MAX} bytes")]
+    BadName,
+    #[error("a key has 1 to {KEY_BYTES_MAX} bytes")]
+    BadKey,
+    #[error("a command has at most {OPS_MAX} ops")]
+    TooManyOps,
+    #[error("the request is too old to tell whether it was carried out: look before you send it anew")]
+    Expired,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_etag_is_shown_as_s3_shows_it() {
+        let md5 =
+            [0xd4, 0x1d, 0x8c, 0xd9, 0x8f, 0x00, 0xb2, 0x04, 0xe9, 0x80, 0x09, 0x98, 0xec, 0xf8, 0x42, 0x7e];
+        assert_eq!(ETag { md5, parts: 0 }.to_string(), "d41d8cd98f00b204e9800998ecf8427e");
+        assert_eq!(ETag { md5, parts: 3 }.to_string(), "d41d8cd98f00b204e9800998ecf8427e-3");
+    }
+}
