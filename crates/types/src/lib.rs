@@ -4,6 +4,7 @@
 //! or tie things together (`sim`, `lab`, `node`); they all speak in these types, so that a watt is never added to a
 //! joule and a group id is never taken for a server id. `docs/wire.md` draws the frames.
 
+pub mod control;
 pub mod frame;
 pub mod id;
 pub mod load;
@@ -13,6 +14,7 @@ pub mod namespace;
 pub mod record;
 pub mod units;
 
+pub use control::*;
 pub use id::*;
 pub use load::*;
 pub use map::*;

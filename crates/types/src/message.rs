@@ -227,6 +227,9 @@ pub enum MetaPush {
     Params(ClusterParams),
     /// Hand over all you are primary of; then say `ReadyToSleep`. Repeated until done.
     Drain,
+    /// Release these groups, if you are primary of them under these epochs: another server shall serve them. The balancing
+    /// half of a gear shift; you stay awake. Repeated until done.
+    HandOver { groups: Vec<(GroupId, Epoch)> },
     /// This run of yours is not known (any more), or the cluster is another: register anew or stop.
     Rejected { why: String },
 }

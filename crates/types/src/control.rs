@@ -1,0 +1,224 @@
+//! What clients and administrators ask of the metadata service, and what it answers.
+//!
+//! One request, one reply, on one stream: the transport pairs them. Every answer is linearizable: the leader has made
+//! sure that it still leads before it answers. The same types are what `--json` prints (`docs/json.md`), so the names of
+//! their fields are stable. Nothing here wakes a server, except [`AdminRequest::GearSet`] and [`AdminRequest::MarkLost`].
+
+use crate::{
+    ClusterParams, Epoch, GearGroup, Incarnation, MapDelta, NamespaceAnswer, NamespaceCommand, NamespaceError, NamespaceQuery,
+    NamespaceReply, ObjectId, RackId, ServerId, ServerState, Vitals, Watts,
+};
+use serde::{Deserialize, Serialize};
+
+/// Most object ids that one request may take.
+pub const ALLOCATE_MAX: u32 = 1 << 20;
+
+/// A client or an administrator to the metadata service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum MetaRequest {
+    /// The cluster's parameters and what changed in its map since version `map_version` (zero: the whole map). From then on
+    /// [`crate::MetaPush::Map`] comes on the same stream whenever the map changes.
+    Watch { map_version: u64 },
+    /// A range of object ids that nobody else was or will be given. `count`: 1 to [`ALLOCATE_MAX`].
+    AllocateObjects { count: u32 },
+    Namespace(NamespaceCommand),
+    Query(NamespaceQuery),
+    Admin(AdminRequest),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum MetaReply {
+    Watch { params: ClusterParams, map: MapDelta },
+    /// Ids `first.0 .. first.0 + count`.
+    Objects { first: ObjectId, count: u32 },
+    Namespace(NamespaceReply),
+    Query(Result<NamespaceAnswer, NamespaceError>),
+    Admin(AdminReply),
+    /// This member does not lead; the address of the one that does, if it is known. Retry there.
+    NotLeader { leader: Option<String> },
+    Failed(MetaFailure),
+}
+
+/// Why the metadata service did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum MetaFailure {
+    /// The leader was replaced before the outcome was known: the change may have been made or not.
+    #[error("the metadata leader changed; the outcome is not known: ask again")]
+    Unknown,
+    #[error("the cluster is not created yet: start the metadata server with its configuration file and retry")]
+    NotCreated,
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// What an administrator asks. `ebb status`, `ebb gear ...`, `ebb lost ...` are thin wrappers around these.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum AdminRequest {
+    Status,
+    /// Hold this gear until told otherwise. `gear` is 1 to r.
+    GearSet { gear: u8 },
+    /// Let load and forecast choose the gear.
+    GearAuto,
+    /// The dry run: what the scheduler would do in the next 24 hours.
+    GearPlan,
+    SetSchedule(Schedule),
+    /// The server is gone for good: rebuild its data on others of its gear group.
+    MarkLost { server: ServerId },
+    /// Recorded hours, oldest first.
+    ListHours,
+    /// Finished gear shifts, oldest first.
+    ListShifts,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum AdminReply {
+    Status(Box<ClusterStatus>),
+    /// The change is decided and durable. A shift of gears goes on in the background: watch it with `Status`.
+    Done,
+    Plan(Vec<PlannedHour>),
+    Hours(Vec<HourRecord>),
+    Shifts(Vec<ShiftRecord>),
+}
+
+/// What the scheduler works with.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Schedule {
+    /// Length of the scheduler's "hour": 3,600,000, or less to rehearse a day in minutes. A day is 24 of them.
+    pub hour_millis: u64,
+    /// What one server serves of small random requests, per second.
+    pub server_iops: f64,
+    /// What one server serves of streamed bytes, per second.
+    pub server_bytes_per_second: f64,
+    /// Lowest gear that the scheduler may choose: 1 saves most, 2 keeps two awake replicas of everything.
+    pub g_min: u8,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Schedule { hour_millis: 3_600_000, server_iops: 200.0, server_bytes_per_second: 100e6, g_min: 1 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GearMode {
+    /// Load and forecast choose.
+    Auto,
+    /// An administrator chose.
+    Manual,
+}
+
+/// Everything that `ebb status` shows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    pub params: ClusterParams,
+    pub map_version: u64,
+    pub gear: GearStatus,
+    /// In the order of their ids.
+    pub servers: Vec<ServerStatus>,
+    pub groups: GroupCounts,
+    /// Offload that awake servers keep for others, in bytes.
+    pub debt_bytes: u64,
+    pub schedule: Schedule,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GearStatus {
+    pub mode: GearMode,
+    /// The gear that is wanted now; servers may still be on their way.
+    pub gear: u8,
+    /// A shift goes on: some server is not yet in the state that the gear asks for.
+    pub shifting: bool,
+    /// More servers than the gear asks for are awake, because copies are missing (R8).
+    pub emergency: bool,
+    pub servers_awake: u32,
+    /// Load of the last full sample, in servers' worth of work.
+    pub load: f64,
+    /// Forecast peak of this hour of day; absent until the hour has been seen once.
+    pub forecast: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    pub id: ServerId,
+    pub rack: RackId,
+    pub gear_group: GearGroup,
+    pub address: String,
+    pub state: ServerState,
+    pub incarnation: Incarnation,
+    /// Of the last heartbeat; absent if there was none since this leader took over.
+    pub vitals: Option<Vitals>,
+    pub heartbeat_age_millis: Option<u64>,
+    /// Time that the lease still runs by the leader's clock; absent without a lease.
+    pub lease_left_millis: Option<u64>,
+    /// Groups that it is primary of.
+    pub primaries: u32,
+    /// Slots that it stands in for.
+    pub stand_ins: u32,
+    /// Modelled, not measured. Absent where no power model is configured.
+    pub modelled_watts: Option<Watts>,
+    /// The last thing that went wrong with its power switch, if it still matters.
+    pub switch_trouble: Option<String>,
+}
+
+/// Chunk groups by condition. A group counts in each condition that holds for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupCounts {
+    pub total: u32,
+    /// All r replicas are in sync.
+    pub in_sync: u32,
+    /// At least one slot is away.
+    pub away: u32,
+    /// At least one slot catches up.
+    pub catching_up: u32,
+    pub without_primary: u32,
+    /// A slot has no target: writes are refused.
+    pub without_target: u32,
+    /// A stand-in lacks older offload: some writes have fewer than r copies.
+    pub at_risk: u32,
+    pub newest_epoch: Epoch,
+}
+
+/// One hour as it was.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HourRecord {
+    /// Number of the hour: Unix time divided by the schedule's hour. Its hour of day is `hour % 24`.
+    pub hour: u64,
+    /// Highest load of any sample, in servers' worth of work. [Sierra §3.4]
+    pub peak_load: f64,
+    pub mean_load: f64,
+    /// What was forecast for it; absent if nothing was known.
+    pub forecast: Option<f64>,
+    /// Gear at the end of the hour.
+    pub gear: u8,
+    /// Servers awake at the end of the hour.
+    pub servers_awake: u32,
+}
+
+/// One hour as the scheduler would run it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlannedHour {
+    pub hour: u64,
+    pub forecast: Option<f64>,
+    pub gear: u8,
+    pub awake: Vec<ServerId>,
+    pub asleep: Vec<ServerId>,
+    /// Why fewer servers cannot sleep, where something other than load binds.
+    pub note: Option<String>,
+}
+
+/// A gear shift that ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShiftRecord {
+    /// Unix time at which it was decided.
+    pub at_unix_millis: u64,
+    pub from_gear: u8,
+    pub to_gear: u8,
+    pub why: String,
+    pub woken: u32,
+    pub put_to_sleep: u32,
+    /// Primaries that moved during the shift.
+    pub migrations: u32,
+    /// From the decision until every server and slot was where the gear wants it.
+    pub took_millis: u64,
+}
