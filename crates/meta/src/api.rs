@@ -1,0 +1,116 @@
+//! What goes into a metadata member and what comes out, and what it is started with.
+//!
+//! A driver (`ebb meta`, the simulator) does nothing but carry bytes: `member.on(now, inputs, &mut outcomes)`, carry the
+//! outcomes out in order, and call again when something comes in or when `member.next_wake(now)` is reached.
+//!
+//! ```text
+//! Member::<L: LogFile>::open(MemberConfig, L, now: Moment, unix_millis: u64) -> Result<Member<L>, RaftError>
+//! member.on(now: Moment, Vec<Input>, &mut Vec<Outcome>) -> Result<(), RaftError>     an error: stop, the log is not safe
+//! member.next_wake(now) -> Option<Moment>       None: nothing to do until an input comes
+//! member.delta(from_version: u64) -> MapDelta,  member.state() -> &State,  member.is_leader() -> bool
+//! trait LogFile { read() -> Vec<u8>; append(&[u8]) and replace(&[u8]), durable on return }   DiskLog, MemoryLog
+//! ```
+
+use ebb_types::{
+    ClusterParams, GearGroup, MetaPush, MetaReply, MetaRequest, RackId, Schedule, ServerId, ServerMessage,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Names a client request that waits for its answer; the driver's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// A metadata server's number in the configuration, from 1.
+pub type MemberId = u64;
+
+/// What one member is started with.
+#[derive(Clone, Debug)]
+pub struct MemberConfig {
+    pub id: MemberId,
+    /// Every member with its `host:port`, this one too. One member: no timers, no messages.
+    pub members: BTreeMap<MemberId, String>,
+    /// Makes election timeouts differ between members and repeat between runs.
+    pub seed: u64,
+    /// Proposed by the first leader of a cluster that is not created yet. Later its addresses replace the known ones.
+    pub bootstrap: Option<Bootstrap>,
+    pub timing: Timing,
+}
+
+/// The delays by which the leader judges. All by its own clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// How often a server sends a heartbeat. A lease should be at least three times as long.
+    pub heartbeat: Duration,
+    /// Added to every lease before it counts as ended: covers the difference of two clocks' speeds.
+    pub margin: Duration,
+    /// After this time a wake-up is late: it is reported and tried again.
+    pub wake_limit: Duration,
+    /// Time between two Raft ticks; only several members tick. An election takes 10 to 20 of them.
+    pub raft_tick: Duration,
+    /// A server stays in a planned state for at least so long before it is put to sleep again.
+    pub dwell: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Timing {
+            heartbeat: Duration::from_millis(500),
+            margin: Duration::from_millis(100),
+            wake_limit: Duration::from_secs(10),
+            raft_tick: Duration::from_millis(50),
+            dwell: Duration::from_secs(2),
+        }
+    }
+}
+
+/// A new cluster. `ebb_gear`'s layout chose `groups`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bootstrap {
+    pub params: ClusterParams,
+    pub servers: Vec<NewServer>,
+    /// Per chunk group its r servers; the k-th is of gear group k.
+    pub groups: Vec<Vec<ServerId>>,
+    pub schedule: Schedule,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewServer {
+    pub id: ServerId,
+    pub rack: RackId,
+    pub gear_group: GearGroup,
+    pub address: String,
+}
+
+/// Something came in.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A message of another member.
+    Raft { from: MemberId, message: Vec<u8> },
+    /// A message of a chunk server. Followers drop it, so a server that does not know the leader sends it to every member.
+    Server(ServerMessage),
+    Client { token: Token, request: MetaRequest },
+    /// An [`Outcome::Switch`] ended. A server that woke also shows itself by a heartbeat.
+    Switched { server: ServerId, action: SwitchAction, result: Result<(), String> },
+}
+
+/// Something is to be carried out.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    SendRaft { to: MemberId, message: Vec<u8> },
+    Push { to: ServerId, push: MetaPush },
+    Reply { token: Token, reply: MetaReply },
+    /// Turn a server on or off, and answer with [`Input::Switched`].
+    Switch { server: ServerId, action: SwitchAction },
+    /// The map moved on: send every watching client `member.delta(its version)`.
+    MapChanged { version: u64 },
+    /// For the operator's log: what was decided and why.
+    Note(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SwitchAction {
+    Wake,
+    Sleep,
+}

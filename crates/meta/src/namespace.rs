@@ -1,0 +1,757 @@
+//! The namespace: a deterministic state machine over buckets, keys, multipart uploads and volumes.
+//!
+//! Why so: it is one of the parts of the cluster's state that all metadata members must agree on, so it has no clock
+//! and no randomness; times come in with commands. Keys stand in one ordered map per bucket, so a listing costs what it
+//! shows, not what the bucket holds: whole common prefixes are passed over by one range jump.
+//!
+//! Invariants
+//! - An extent is named by at most one key or part, or waits in the garbage queue; never two of these. Whatever a change
+//!   un-names goes to the queue in the same step.
+//! - A command is carried out once: its reply is kept under its request id, for the newest [`REPLIES_KEPT`] commands of
+//!   each of the newest [`CLIENTS_KEPT`] clients. A command older than a client's kept replies is refused, not repeated.
+
+use ebb_types::{
+    Checksum, Condition, ETag, Extent, KEY_BYTES_MAX, KeyListing, KeyPage, NAME_BYTES_MAX, NamespaceAnswer,
+    NamespaceCommand, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, OPS_MAX,
+    ObjectId, ObjectMeta, PAGE_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part, RequestId, UploadListing,
+    UploadMeta, VolumeMeta,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// Replies kept per client. A client has fewer commands under way at once.
+pub const REPLIES_KEPT: usize = 256;
+/// Clients whose replies are kept.
+pub const CLIENTS_KEPT: usize = 256;
+
+type Outcome = Result<NamespaceDone, NamespaceError>;
+
+/// Buckets with their keys and uploads, volumes, garbage, and the replies to recent commands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Namespace {
+    buckets: BTreeMap<String, Bucket>,
+    volumes: BTreeMap<String, VolumeMeta>,
+    /// Oldest first; numbers are never used twice.
+    garbage: BTreeMap<u64, Extent>,
+    next_garbage: u64,
+    next_upload: u64,
+    clients: BTreeMap<u64, Client>,
+    /// Commands applied: orders clients by last use.
+    applied: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Bucket {
+    created_millis: u64,
+    keys: BTreeMap<String, ObjectMeta>,
+    uploads: BTreeMap<(String, u64), Upload>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Upload {
+    meta: UploadMeta,
+    parts: BTreeMap<u16, Part>,
+}
+
+/// What is remembered of a client's commands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Client {
+    replies: BTreeMap<u64, NamespaceReply>,
+    /// Replies up to this sequence number are forgotten.
+    forgotten: u64,
+    last_use: u64,
+}
+
+impl Namespace {
+    /// Carries out a command, or answers it again.
+    pub fn apply(&mut self, command: &NamespaceCommand) -> NamespaceReply {
+        self.applied += 1;
+        if let Some(client) = self.clients.get_mut(&command.request.client) {
+            client.last_use = self.applied;
+            if let Some(reply) = client.replies.get(&command.request.seq) {
+                return reply.clone();
+            }
+            if command.request.seq <= client.forgotten {
+                return self.refuse_all(command, NamespaceError::Expired);
+            }
+        }
+        if command.ops.len() > OPS_MAX {
+            return self.refuse_all(command, NamespaceError::TooManyOps);
+        }
+        let results = command.ops.iter().map(|op| self.apply_op(op, command.now_millis)).collect();
+        let reply = NamespaceReply { results, garbage: self.garbage.len() as u64 };
+        self.remember(command.request, reply.clone());
+        reply
+    }
+
+    fn refuse_all(&self, command: &NamespaceCommand, why: NamespaceError) -> NamespaceReply {
+        let results = command.ops.iter().map(|_| Err(why.clone())).collect();
+        NamespaceReply { results, garbage: self.garbage.len() as u64 }
+    }
+
+    fn remember(&mut self, request: RequestId, reply: NamespaceReply) {
+        let client = self.clients.entry(request.client).or_default();
+        client.last_use = self.applied;
+        client.replies.insert(request.seq, reply);
+        if client.replies.len() > REPLIES_KEPT
+            && let Some((seq, _)) = client.replies.pop_first()
+        {
+            client.forgotten = client.forgotten.max(seq);
+        }
+        if self.clients.len() > CLIENTS_KEPT
+            && let Some(id) = self.clients.iter().min_by_key(|(_, c)| c.last_use).map(|(&id, _)| id)
+        {
+            self.clients.remove(&id);
+        }
+    }
+
+    fn apply_op(&mut self, op: &NamespaceOp, now: u64) -> Outcome {
+        match op {
+            NamespaceOp::CreateBucket { bucket } => self.create_bucket(bucket, now),
+            NamespaceOp::DeleteBucket { bucket } => self.delete_bucket(bucket),
+            NamespaceOp::Put { bucket, key, meta, when } => self.put(bucket, key, meta, *when, now),
+            NamespaceOp::Delete { bucket, key, when } => self.delete(bucket, key, *when),
+            NamespaceOp::CreateUpload { bucket, key, headers, checksum } => {
+                let meta =
+                    UploadMeta { initiated_millis: now, headers: headers.clone(), checksum: *checksum };
+                self.create_upload(bucket, key, meta)
+            }
+            NamespaceOp::PutPart { bucket, key, upload, number, part } => {
+                self.put_part(bucket, key, *upload, *number, part, now)
+            }
+            NamespaceOp::CompleteUpload { bucket, key, upload, parts, etag, checksum, when } => {
+                let finished = Finished { parts, etag: *etag, checksum };
+                self.complete_upload(bucket, key, *upload, finished, *when, now)
+            }
+            NamespaceOp::AbortUpload { bucket, key, upload } => self.abort_upload(bucket, key, *upload),
+            NamespaceOp::CreateVolume { name, size, object } => self.create_volume(name, *size, *object, now),
+            NamespaceOp::DeleteVolume { name } => self.delete_volume(name),
+            NamespaceOp::Discard { extents } => {
+                self.discard(extents.iter().copied());
+                Ok(NamespaceDone::Done)
+            }
+            NamespaceOp::Collected { garbage } => {
+                for number in garbage {
+                    self.garbage.remove(number);
+                }
+                Ok(NamespaceDone::Done)
+            }
+        }
+    }
+
+    fn discard(&mut self, extents: impl IntoIterator<Item = Extent>) {
+        for extent in extents.into_iter().filter(|e| e.len > 0) {
+            self.next_garbage += 1;
+            self.garbage.insert(self.next_garbage, extent);
+        }
+    }
+
+    fn bucket(&self, name: &str) -> Result<&Bucket, NamespaceError> {
+        self.buckets.get(name).ok_or(NamespaceError::NoSuchBucket)
+    }
+
+    fn bucket_mut(&mut self, name: &str) -> Result<&mut Bucket, NamespaceError> {
+        self.buckets.get_mut(name).ok_or(NamespaceError::NoSuchBucket)
+    }
+
+    fn create_bucket(&mut self, name: &str, now: u64) -> Outcome {
+        check_name(name)?;
+        if self.buckets.contains_key(name) {
+            return Err(NamespaceError::BucketExists);
+        }
+        let bucket = Bucket { created_millis: now, keys: BTreeMap::new(), uploads: BTreeMap::new() };
+        self.buckets.insert(name.to_owned(), bucket);
+        Ok(NamespaceDone::Done)
+    }
+
+    fn delete_bucket(&mut self, name: &str) -> Outcome {
+        if !self.bucket(name)?.keys.is_empty() {
+            return Err(NamespaceError::BucketNotEmpty);
+        }
+        if let Some(bucket) = self.buckets.remove(name) {
+            self.discard(
+                bucket.uploads.into_values().flat_map(|u| u.parts.into_values()).flat_map(|p| p.extents),
+            );
+        }
+        Ok(NamespaceDone::Done)
+    }
+
+    fn put(&mut self, bucket: &str, key: &str, meta: &ObjectMeta, when: Condition, now: u64) -> Outcome {
+        check_key(key)?;
+        let keys = &mut self.bucket_mut(bucket)?.keys;
+        check_condition(keys.get(key), when)?;
+        let old = keys.insert(key.to_owned(), ObjectMeta { modified_millis: now, ..meta.clone() });
+        self.discard(old.into_iter().flat_map(|m| m.extents));
+        Ok(NamespaceDone::Done)
+    }
+
+    fn delete(&mut self, bucket: &str, key: &str, when: Condition) -> Outcome {
+        let keys = &mut self.bucket_mut(bucket)?.keys;
+        if when != Condition::Any {
+            check_condition(keys.get(key), when)?;
+        }
+        let old = keys.remove(key);
+        self.discard(old.into_iter().flat_map(|m| m.extents));
+        Ok(NamespaceDone::Done)
+    }
+
+    fn create_upload(&mut self, bucket: &str, key: &str, meta: UploadMeta) -> Outcome {
+        check_key(key)?;
+        let id = self.next_upload + 1;
+        let uploads = &mut self.bucket_mut(bucket)?.uploads;
+        uploads.insert((key.to_owned(), id), Upload { meta, parts: BTreeMap::new() });
+        self.next_upload = id;
+        Ok(NamespaceDone::Upload(id))
+    }
+
+    fn upload(&self, bucket: &str, key: &str, id: u64) -> Result<&Upload, NamespaceError> {
+        self.bucket(bucket)?.uploads.get(&(key.to_owned(), id)).ok_or(NamespaceError::NoSuchUpload)
+    }
+
+    fn put_part(&mut self, bucket: &str, key: &str, id: u64, number: u16, part: &Part, now: u64) -> Outcome {
+        if number == 0 || number > PART_NUMBER_MAX {
+            return Err(NamespaceError::InvalidPart { number });
+        }
+        let upload = self.bucket_mut(bucket)?.uploads.get_mut(&(key.to_owned(), id));
+        let parts = &mut upload.ok_or(NamespaceError::NoSuchUpload)?.parts;
+        let old = parts.insert(number, Part { modified_millis: now, ..part.clone() });
+        self.discard(old.into_iter().flat_map(|p| p.extents));
+        Ok(NamespaceDone::Done)
+    }
+
+    fn complete_upload(
+        &mut self,
+        bucket: &str,
+        key: &str,
+        id: u64,
+        finished: Finished<'_>,
+        when: Condition,
+        now: u64,
+    ) -> Outcome {
+        check_parts(&self.upload(bucket, key, id)?.parts, finished.parts)?;
+        let bucket = self.bucket_mut(bucket)?;
+        check_condition(bucket.keys.get(key), when)?;
+        let upload = bucket.uploads.remove(&(key.to_owned(), id)).ok_or(NamespaceError::NoSuchUpload)?;
+        let mut meta = ObjectMeta {
+            size: 0,
+            etag: finished.etag,
+            modified_millis: now,
+            extents: Vec::new(),
+            headers: upload.meta.headers,
+            checksum: finished.checksum.clone(),
+            part_sizes: Vec::with_capacity(finished.parts.len()),
+        };
+        let mut left_out = Vec::new();
+        for (number, part) in upload.parts {
+            if finished.parts.binary_search_by_key(&number, |(n, _)| *n).is_ok() {
+                meta.size += part.size;
+                meta.part_sizes.push(part.size);
+                meta.extents.extend(part.extents);
+            } else {
+                left_out.extend(part.extents);
+            }
+        }
+        let old = bucket.keys.insert(key.to_owned(), meta);
+        self.discard(old.into_iter().flat_map(|m| m.extents).chain(left_out));
+        Ok(NamespaceDone::Done)
+    }
+
+    fn abort_upload(&mut self, bucket: &str, key: &str, id: u64) -> Outcome {
+        let uploads = &mut self.bucket_mut(bucket)?.uploads;
+        let upload = uploads.remove(&(key.to_owned(), id)).ok_or(NamespaceError::NoSuchUpload)?;
+        self.discard(upload.parts.into_values().flat_map(|p| p.extents));
+        Ok(NamespaceDone::Done)
+    }
+
+    fn create_volume(&mut self, name: &str, size: u64, object: ObjectId, now: u64) -> Outcome {
+        check_name(name)?;
+        if self.volumes.contains_key(name) {
+            return Err(NamespaceError::VolumeExists);
+        }
+        self.volumes.insert(name.to_owned(), VolumeMeta { size, object, created_millis: now });
+        Ok(NamespaceDone::Done)
+    }
+
+    fn delete_volume(&mut self, name: &str) -> Outcome {
+        let volume = self.volumes.remove(name).ok_or(NamespaceError::NoSuchVolume)?;
+        self.discard([Extent { object: volume.object, offset: 0, len: volume.size, shared: false }]);
+        Ok(NamespaceDone::Done)
+    }
+
+    /// Answers a question. Changes nothing.
+    pub fn query(&self, query: &NamespaceQuery) -> Result<NamespaceAnswer, NamespaceError> {
+        Ok(match query {
+            NamespaceQuery::Buckets => NamespaceAnswer::Buckets(
+                self.buckets.iter().map(|(name, b)| (name.clone(), b.created_millis)).collect(),
+            ),
+            NamespaceQuery::Bucket { bucket } => {
+                NamespaceAnswer::Bucket { created_millis: self.bucket(bucket)?.created_millis }
+            }
+            NamespaceQuery::Object { bucket, key } => {
+                let meta = self.bucket(bucket)?.keys.get(key).ok_or(NamespaceError::NoSuchKey)?;
+                NamespaceAnswer::Object(meta.clone())
+            }
+            NamespaceQuery::List { bucket, prefix, delimiter, after, limit } => NamespaceAnswer::List(list(
+                &self.bucket(bucket)?.keys,
+                prefix,
+                delimiter,
+                after,
+                page(*limit),
+            )),
+            NamespaceQuery::Upload { bucket, key, upload } => {
+                NamespaceAnswer::Upload(self.upload(bucket, key, *upload)?.meta.clone())
+            }
+            NamespaceQuery::Parts { bucket, key, upload, after, limit } => {
+                let parts = &self.upload(bucket, key, *upload)?.parts;
+                let mut rest = parts.range((Bound::Excluded(*after), Bound::Unbounded));
+                let parts = rest.by_ref().take(page(*limit)).map(|(n, p)| (*n, p.clone())).collect();
+                NamespaceAnswer::Parts { parts, more: rest.next().is_some() }
+            }
+            NamespaceQuery::Uploads { bucket, prefix, after, limit } => {
+                self.uploads(bucket, prefix, after, page(*limit))?
+            }
+            NamespaceQuery::Volumes => {
+                NamespaceAnswer::Volumes(self.volumes.iter().map(|(n, v)| (n.clone(), v.clone())).collect())
+            }
+            NamespaceQuery::Volume { name } => {
+                NamespaceAnswer::Volume(self.volumes.get(name).ok_or(NamespaceError::NoSuchVolume)?.clone())
+            }
+            NamespaceQuery::Garbage { after, limit } => {
+                let rest = self.garbage.range((Bound::Excluded(*after), Bound::Unbounded));
+                NamespaceAnswer::Garbage(rest.take(page(*limit)).map(|(n, e)| (*n, *e)).collect())
+            }
+        })
+    }
+
+    fn uploads(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        after: &(String, u64),
+        limit: usize,
+    ) -> Result<NamespaceAnswer, NamespaceError> {
+        let first = (prefix.to_owned(), 0);
+        let from = if *after < first { Bound::Included(&first) } else { Bound::Excluded(after) };
+        let range = self.bucket(bucket)?.uploads.range((from, Bound::Unbounded));
+        let mut rest = range.take_while(|((key, _), _)| key.starts_with(prefix));
+        let uploads = rest
+            .by_ref()
+            .take(limit)
+            .map(|((key, id), upload)| UploadListing {
+                key: key.clone(),
+                upload: *id,
+                initiated_millis: upload.meta.initiated_millis,
+            })
+            .collect();
+        Ok(NamespaceAnswer::Uploads { uploads, more: rest.next().is_some() })
+    }
+}
+
+/// What the client says that a finished upload consists of.
+struct Finished<'a> {
+    parts: &'a [(u16, ETag)],
+    etag: ETag,
+    checksum: &'a Option<Checksum>,
+}
+
+fn page(limit: u32) -> usize {
+    limit.min(PAGE_MAX) as usize
+}
+
+fn check_name(name: &str) -> Result<(), NamespaceError> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX { Err(NamespaceError::BadName) } else { Ok(()) }
+}
+
+fn check_key(key: &str) -> Result<(), NamespaceError> {
+    if key.is_empty() || key.len() > KEY_BYTES_MAX { Err(NamespaceError::BadKey) } else { Ok(()) }
+}
+
+fn check_condition(old: Option<&ObjectMeta>, when: Condition) -> Result<(), NamespaceError> {
+    match (when, old) {
+        (Condition::Any, _)
+        | (Condition::Absent | Condition::Differs(_), None)
+        | (Condition::Present, Some(_)) => Ok(()),
+        (Condition::Matches(etag), Some(old)) if old.etag == etag => Ok(()),
+        (Condition::Differs(etag), Some(old)) if old.etag != etag => Ok(()),
+        // S3 answers so where there is nothing to match.
+        (Condition::Matches(_) | Condition::Present, None) => Err(NamespaceError::NoSuchKey),
+        _ => Err(NamespaceError::PreconditionFailed),
+    }
+}
+
+fn check_parts(have: &BTreeMap<u16, Part>, named: &[(u16, ETag)]) -> Result<(), NamespaceError> {
+    if named.is_empty() {
+        return Err(NamespaceError::InvalidPart { number: 0 });
+    }
+    if named.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
+        return Err(NamespaceError::InvalidPartOrder);
+    }
+    for (i, (number, etag)) in named.iter().enumerate() {
+        match have.get(number) {
+            Some(part) if part.etag == *etag => {
+                if i + 1 < named.len() && part.size < PART_BYTES_MIN {
+                    return Err(NamespaceError::PartTooSmall { number: *number, size: part.size });
+                }
+            }
+            _ => return Err(NamespaceError::InvalidPart { number: *number }),
+        }
+    }
+    Ok(())
+}
+
+fn list(
+    keys: &BTreeMap<String, ObjectMeta>,
+    prefix: &str,
+    delimiter: &str,
+    after: &str,
+    limit: usize,
+) -> KeyPage {
+    let mut out = KeyPage::default();
+    if limit == 0 {
+        return out;
+    }
+    let mut from = match common_prefix(after, prefix, delimiter) {
+        Some(common) if common == after => match past_prefix(common) {
+            Some(next) => Bound::Included(next),
+            None => return out,
+        },
+        _ if after < prefix => Bound::Included(prefix.to_owned()),
+        _ => Bound::Excluded(after.to_owned()),
+    };
+    loop {
+        let mut jump = None;
+        for (key, meta) in keys.range((from.clone(), Bound::Unbounded)) {
+            if !key.starts_with(prefix) {
+                return out;
+            }
+            if out.keys.len() + out.common_prefixes.len() == limit {
+                let last_key = out.keys.last().map(|k| k.key.as_str());
+                out.next = last_key.max(out.common_prefixes.last().map(String::as_str)).map(str::to_owned);
+                return out;
+            }
+            if let Some(common) = common_prefix(key, prefix, delimiter) {
+                out.common_prefixes.push(common.to_owned());
+                jump = past_prefix(common);
+                break;
+            }
+            out.keys.push(listing(key, meta));
+        }
+        match jump {
+            Some(next) => from = Bound::Included(next),
+            None => return out,
+        }
+    }
+}
+
+fn listing(key: &str, meta: &ObjectMeta) -> KeyListing {
+    KeyListing {
+        key: key.to_owned(),
+        size: meta.size,
+        etag: meta.etag,
+        modified_millis: meta.modified_millis,
+        checksum: meta.checksum.as_ref().map(|c| (c.algorithm, c.composite)),
+    }
+}
+
+/// The part of `key` up to and with the first delimiter after `prefix`.
+fn common_prefix<'a>(key: &'a str, prefix: &str, delimiter: &str) -> Option<&'a str> {
+    let rest = key.strip_prefix(prefix).filter(|_| !delimiter.is_empty())?;
+    rest.find(delimiter).map(|at| &key[..prefix.len() + at + delimiter.len()])
+}
+
+/// The first string that is greater than every string that starts with `prefix`; none if there is no such.
+fn past_prefix(prefix: &str) -> Option<String> {
+    let mut next = prefix.to_owned();
+    while let Some(last) = next.pop() {
+        // Strings order like their code points; the surrogates between are no code points of a string.
+        let up = if last == '\u{d7ff}' { Some('\u{e000}') } else { char::from_u32(last as u32 + 1) };
+        if let Some(up) = up {
+            next.push(up);
+            return Some(next);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ETag = ETag { md5: [1; 16], parts: 0 };
+    const B: ETag = ETag { md5: [2; 16], parts: 0 };
+
+    struct World {
+        state: Namespace,
+        seq: u64,
+    }
+
+    impl World {
+        fn new() -> World {
+            let mut world = World { state: Namespace::default(), seq: 0 };
+            world.ok(NamespaceOp::CreateBucket { bucket: "b".into() });
+            world
+        }
+
+        fn send(&mut self, op: NamespaceOp) -> Outcome {
+            self.seq += 1;
+            let command = command(self.seq, vec![op]);
+            self.state.apply(&command).results.remove(0)
+        }
+
+        fn ok(&mut self, op: NamespaceOp) -> NamespaceDone {
+            self.send(op).unwrap()
+        }
+
+        fn garbage(&self) -> Vec<u64> {
+            match self.state.query(&NamespaceQuery::Garbage { after: 0, limit: 1000 }) {
+                Ok(NamespaceAnswer::Garbage(list)) => list.iter().map(|(_, e)| e.object.0).collect(),
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn list(&self, prefix: &str, delimiter: &str, after: &str, limit: u32) -> KeyPage {
+            let query = NamespaceQuery::List {
+                bucket: "b".into(),
+                prefix: prefix.into(),
+                delimiter: delimiter.into(),
+                after: after.into(),
+                limit,
+            };
+            match self.state.query(&query) {
+                Ok(NamespaceAnswer::List(page)) => page,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn object(&self, key: &str) -> Result<ObjectMeta, NamespaceError> {
+            match self.state.query(&NamespaceQuery::Object { bucket: "b".into(), key: key.into() })? {
+                NamespaceAnswer::Object(meta) => Ok(meta),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn command(seq: u64, ops: Vec<NamespaceOp>) -> NamespaceCommand {
+        NamespaceCommand { request: RequestId { client: 7, seq }, now_millis: 1000 + seq, ops }
+    }
+
+    fn extent(object: u64, len: u64) -> Extent {
+        Extent { object: ObjectId(object), offset: 0, len, shared: false }
+    }
+
+    fn put(key: &str, object: u64, etag: ETag, when: Condition) -> NamespaceOp {
+        let meta = ObjectMeta {
+            size: 10,
+            etag,
+            modified_millis: 0,
+            extents: vec![extent(object, 10)],
+            headers: vec![],
+            checksum: None,
+            part_sizes: vec![],
+        };
+        NamespaceOp::Put { bucket: "b".into(), key: key.into(), meta, when }
+    }
+
+    fn part(upload: u64, number: u16, object: u64, size: u64, etag: ETag) -> NamespaceOp {
+        let part =
+            Part { size, etag, modified_millis: 0, extents: vec![extent(object, size)], checksum: None };
+        NamespaceOp::PutPart { bucket: "b".into(), key: "k".into(), upload, number, part }
+    }
+
+    fn complete(upload: u64, parts: Vec<(u16, ETag)>) -> NamespaceOp {
+        NamespaceOp::CompleteUpload {
+            bucket: "b".into(),
+            key: "k".into(),
+            upload,
+            etag: ETag { md5: [9; 16], parts: parts.len() as u16 },
+            parts,
+            checksum: None,
+            when: Condition::Any,
+        }
+    }
+
+    fn new_upload(world: &mut World) -> u64 {
+        let op = NamespaceOp::CreateUpload {
+            bucket: "b".into(),
+            key: "k".into(),
+            headers: vec![],
+            checksum: None,
+        };
+        match world.ok(op) {
+            NamespaceDone::Upload(id) => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_a_change_unnames_goes_to_the_garbage_and_leaves_it_once_collected() {
+        let mut world = World::new();
+        world.ok(put("k", 1, A, Condition::Any));
+        world.ok(put("k", 2, A, Condition::Any));
+        world.ok(NamespaceOp::Delete { bucket: "b".into(), key: "k".into(), when: Condition::Any });
+        world.ok(NamespaceOp::Delete { bucket: "b".into(), key: "k".into(), when: Condition::Any });
+        world.ok(NamespaceOp::Discard { extents: vec![extent(3, 1), extent(4, 0)] });
+        assert_eq!(world.garbage(), [1, 2, 3], "an empty extent is nothing to free");
+        world.ok(NamespaceOp::Collected { garbage: vec![1, 3] });
+        assert_eq!(world.garbage(), [2]);
+    }
+
+    #[test]
+    fn a_repeated_command_is_answered_and_not_carried_out_again() {
+        let mut world = World::new();
+        let first = command(100, vec![put("k", 1, A, Condition::Absent)]);
+        let reply = world.state.apply(&first);
+        world.state.apply(&command(101, vec![put("k", 2, B, Condition::Any)]));
+        assert_eq!(world.state.apply(&first), reply);
+        assert_eq!(world.object("k").unwrap().extents[0].object, ObjectId(2));
+        assert_eq!(world.garbage(), [1]);
+    }
+
+    #[test]
+    fn a_command_older_than_the_kept_replies_is_refused() {
+        let mut world = World::new();
+        for seq in 2..=REPLIES_KEPT as u64 + 2 {
+            world.state.apply(&command(seq, vec![]));
+        }
+        let late = world.state.apply(&command(1, vec![put("k", 1, A, Condition::Any)]));
+        assert_eq!(late.results, [Err(NamespaceError::Expired)]);
+        assert_eq!(world.object("k"), Err(NamespaceError::NoSuchKey));
+    }
+
+    #[test]
+    fn the_memory_of_clients_is_bounded_and_the_longest_silent_is_forgotten() {
+        let mut world = World::new();
+        for client in 100..100 + CLIENTS_KEPT as u64 * 2 {
+            let request = RequestId { client, seq: 1 };
+            world.state.apply(&NamespaceCommand { request, now_millis: 0, ops: vec![] });
+            world.state.apply(&command(1, vec![]));
+        }
+        assert_eq!(world.state.clients.len(), CLIENTS_KEPT);
+        assert!(world.state.clients.contains_key(&7), "it spoke all the time");
+    }
+
+    #[test]
+    fn conditions_decide_over_puts_and_deletes() {
+        use NamespaceError::{NoSuchKey, PreconditionFailed};
+        let mut world = World::new();
+        assert_eq!(world.send(put("k", 1, A, Condition::Matches(A))), Err(NoSuchKey));
+        world.ok(put("k", 1, A, Condition::Absent));
+        assert_eq!(world.send(put("k", 2, A, Condition::Absent)), Err(PreconditionFailed));
+        assert_eq!(world.send(put("k", 2, A, Condition::Matches(B))), Err(PreconditionFailed));
+        assert_eq!(world.send(put("k", 2, A, Condition::Differs(A))), Err(PreconditionFailed));
+        world.ok(put("k", 3, B, Condition::Matches(A)));
+        let delete = |when| NamespaceOp::Delete { bucket: "b".into(), key: "k".into(), when };
+        assert_eq!(world.send(delete(Condition::Matches(A))), Err(PreconditionFailed));
+        world.ok(delete(Condition::Matches(B)));
+    }
+
+    #[test]
+    fn a_listing_shows_common_prefixes_and_pages_over_everything_once() {
+        let mut world = World::new();
+        let names = ["a", "a/1", "a/2", "b/1/x", "b/2", "c", "d/\u{10ffff}", "d/z", "e"];
+        for (i, name) in names.iter().enumerate() {
+            world.ok(put(name, i as u64 + 1, A, Condition::Any));
+        }
+        let whole = world.list("", "/", "", 1000);
+        assert_eq!(whole.keys.iter().map(|k| k.key.as_str()).collect::<Vec<_>>(), ["a", "c", "e"]);
+        assert_eq!(whole.common_prefixes, ["a/", "b/", "d/"]);
+        assert_eq!(whole.next, None);
+        for limit in 1..=7 {
+            for (prefix, delimiter) in [("", "/"), ("", ""), ("b/", "/"), ("d/", ""), ("zz", "/")] {
+                let whole = world.list(prefix, delimiter, "", 1000);
+                let (mut keys, mut prefixes, mut after) = (vec![], vec![], String::new());
+                loop {
+                    let page = world.list(prefix, delimiter, &after, limit);
+                    assert!(page.keys.len() + page.common_prefixes.len() <= limit as usize);
+                    keys.extend(page.keys);
+                    prefixes.extend(page.common_prefixes);
+                    match page.next {
+                        Some(next) => after = next,
+                        None => break,
+                    }
+                }
+                assert_eq!(
+                    (keys, prefixes),
+                    (whole.keys, whole.common_prefixes),
+                    "{prefix:?} {delimiter:?} {limit}"
+                );
+            }
+        }
+        let started = world.list("", "", "b/1/x", 1000);
+        assert_eq!(started.keys[0].key, "b/2");
+    }
+
+    #[test]
+    fn the_string_past_a_prefix_is_a_string() {
+        assert_eq!(past_prefix("a/").as_deref(), Some("a0"));
+        assert_eq!(past_prefix("a\u{d7ff}").as_deref(), Some("a\u{e000}"));
+        assert_eq!(past_prefix("a\u{10ffff}").as_deref(), Some("b"));
+        assert_eq!(past_prefix("\u{10ffff}"), None);
+    }
+
+    #[test]
+    fn an_upload_joins_its_named_parts_and_frees_the_others() {
+        let mut world = World::new();
+        let id = new_upload(&mut world);
+        world.ok(part(id, 1, 10, PART_BYTES_MIN, A));
+        world.ok(part(id, 1, 11, PART_BYTES_MIN, B));
+        world.ok(part(id, 3, 13, 5, A));
+        world.ok(part(id, 4, 14, 6, A));
+        assert_eq!(world.garbage(), [10], "a part sent again frees the first");
+        assert_eq!(
+            world.send(complete(id, vec![(1, A), (3, A)])),
+            Err(NamespaceError::InvalidPart { number: 1 })
+        );
+        assert_eq!(world.send(complete(id, vec![(3, A), (1, B)])), Err(NamespaceError::InvalidPartOrder));
+        let small = world.send(complete(id, vec![(3, A), (4, A)]));
+        assert_eq!(small, Err(NamespaceError::PartTooSmall { number: 3, size: 5 }));
+        world.ok(complete(id, vec![(1, B), (4, A)]));
+        let meta = world.object("k").unwrap();
+        assert_eq!(meta.size, PART_BYTES_MIN + 6);
+        assert_eq!(meta.part_sizes, [PART_BYTES_MIN, 6]);
+        assert_eq!(meta.extents.iter().map(|e| e.object.0).collect::<Vec<_>>(), [11, 14]);
+        assert_eq!(world.garbage(), [10, 13]);
+        assert_eq!(world.send(complete(id, vec![(1, B)])), Err(NamespaceError::NoSuchUpload));
+    }
+
+    #[test]
+    fn aborted_uploads_and_deleted_buckets_and_volumes_free_what_they_held() {
+        let mut world = World::new();
+        let first = new_upload(&mut world);
+        world.ok(part(first, 1, 10, 5, A));
+        let second = new_upload(&mut world);
+        world.ok(part(second, 1, 11, 5, A));
+        let query = NamespaceQuery::Uploads {
+            bucket: "b".into(),
+            prefix: "k".into(),
+            after: (String::new(), 0),
+            limit: 1,
+        };
+        match world.state.query(&query) {
+            Ok(NamespaceAnswer::Uploads { uploads, more: true }) => assert_eq!(uploads[0].upload, first),
+            other => panic!("{other:?}"),
+        }
+        world.ok(NamespaceOp::AbortUpload { bucket: "b".into(), key: "k".into(), upload: first });
+        world.ok(put("k", 12, A, Condition::Any));
+        let delete = NamespaceOp::DeleteBucket { bucket: "b".into() };
+        assert_eq!(world.send(delete.clone()), Err(NamespaceError::BucketNotEmpty));
+        world.ok(NamespaceOp::Delete { bucket: "b".into(), key: "k".into(), when: Condition::Any });
+        world.ok(delete);
+        world.ok(NamespaceOp::CreateVolume { name: "v".into(), size: 100, object: ObjectId(13) });
+        world.ok(NamespaceOp::DeleteVolume { name: "v".into() });
+        assert_eq!(world.garbage(), [10, 12, 11, 13]);
+    }
+
+    #[test]
+    fn bad_names_are_refused() {
+        let mut world = World::new();
+        let long = "k".repeat(KEY_BYTES_MAX + 1);
+        assert_eq!(world.send(put(&long, 1, A, Condition::Any)), Err(NamespaceError::BadKey));
+        assert_eq!(world.send(put("", 1, A, Condition::Any)), Err(NamespaceError::BadKey));
+        assert_eq!(
+            world.send(NamespaceOp::CreateBucket { bucket: String::new() }),
+            Err(NamespaceError::BadName)
+        );
+    }
+}
