@@ -47,18 +47,27 @@ pub enum FrameError {
 
 /// Header and body of a frame; the payload follows it on the stream.
 pub fn encode<T: Serialize>(kind: u8, channel: u16, body: &T, payload_len: usize) -> Vec<u8> {
-    let mut out = vec![0u8; HEADER_BYTES];
-    out[..4].copy_from_slice(&MAGIC);
-    out[4] = WIRE_VERSION;
-    out[5] = kind;
-    out[6..8].copy_from_slice(&channel.to_le_bytes());
-    out = postcard::to_extend(body, out).expect("messages are plain data");
-    let body_len = (out.len() - HEADER_BYTES) as u32;
-    out[8..12].copy_from_slice(&body_len.to_le_bytes());
-    out[12..16].copy_from_slice(&(payload_len as u32).to_le_bytes());
-    let checksum = checksum(&out[..16], &out[HEADER_BYTES..]);
-    out[16..20].copy_from_slice(&checksum.to_le_bytes());
+    let mut out = Vec::new();
+    encode_into(&mut out, kind, channel, body, payload_len);
     out
+}
+
+/// [`encode`] behind what `out` holds: many small frames share one buffer and one system call. Returns the body's length.
+pub fn encode_into<T: Serialize>(out: &mut Vec<u8>, kind: u8, channel: u16, body: &T, payload_len: usize) -> usize {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEADER_BYTES]);
+    *out = postcard::to_extend(body, std::mem::take(out)).expect("messages are plain data");
+    let frame = &mut out[start..];
+    let body_len = frame.len() - HEADER_BYTES;
+    frame[..4].copy_from_slice(&MAGIC);
+    frame[4] = WIRE_VERSION;
+    frame[5] = kind;
+    frame[6..8].copy_from_slice(&channel.to_le_bytes());
+    frame[8..12].copy_from_slice(&(body_len as u32).to_le_bytes());
+    frame[12..16].copy_from_slice(&(payload_len as u32).to_le_bytes());
+    let checksum = checksum(&frame[..16], &frame[HEADER_BYTES..]);
+    frame[16..20].copy_from_slice(&checksum.to_le_bytes());
+    body_len
 }
 
 /// Reads a header. Refuses lengths past the bounds.

@@ -1,0 +1,156 @@
+//! The handshake: both sides prove that they know the cluster secret, and name their cluster, role and wire version.
+//!
+//! Four messages of fixed size, so that nothing is allocated for a stranger: hello, hello, proof, verdict with proof.
+//! A proof is an HMAC-SHA256 over both hellos; each holds a fresh nonce, so that a recorded handshake proves nothing
+//! later, and a label tells the two directions apart, so that a proof cannot be sent back to its maker. The side that was
+//! called proves last: a stranger who calls learns nothing to guess the secret from. `docs/wire.md` draws the bytes.
+
+use crate::secret::{Secret, random};
+use crate::transport::TransportError;
+use ebb_types::ServerId;
+use ebb_types::frame::{MAGIC, WIRE_VERSION};
+use hmac::Mac;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Longest time for connecting and for the handshake. A stopped process's kernel accepts connections, so that only
+/// this ends the wait.
+pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
+
+const HELLO_BYTES: usize = 48;
+const PROOF_BYTES: usize = 32;
+
+/// What a side of a connection says it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    Client,
+    Server(ServerId),
+    Meta,
+}
+
+/// Who one side of a connection is. `cluster` zero: not known yet, whichever the other side belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub cluster: u64,
+    pub role: Role,
+}
+
+/// The called side's last word.
+#[derive(Clone, Copy)]
+enum Verdict {
+    Welcome = 0,
+    WrongSecret = 1,
+    WrongCluster = 2,
+}
+
+/// The calling side. Returns who the other is.
+pub(crate) async fn call(
+    stream: &mut TcpStream,
+    own: Identity,
+    secret: &Secret,
+) -> Result<Identity, TransportError> {
+    let mine = hello(own);
+    stream.write_all(&mine).await.map_err(broken)?;
+    let mut theirs = [0; HELLO_BYTES];
+    stream.read_exact(&mut theirs).await.map_err(broken)?;
+    let other = parse_hello(&theirs)?;
+    let proof = secret.mac(&[b"ebb caller", &mine, &theirs]).finalize().into_bytes();
+    stream.write_all(&proof).await.map_err(broken)?;
+    let mut answer = [0; 1 + PROOF_BYTES];
+    stream.read_exact(&mut answer).await.map_err(broken)?;
+    match answer[0] {
+        v if v == Verdict::Welcome as u8 => {}
+        v if v == Verdict::WrongCluster as u8 => {
+            return Err(TransportError::WrongCluster { own: own.cluster, other: other.cluster });
+        }
+        _ => return Err(TransportError::WrongSecret),
+    }
+    let expected = secret.mac(&[b"ebb called", &mine, &theirs]);
+    expected.verify_slice(&answer[1..]).map_err(|_| TransportError::WrongSecret)?;
+    same_cluster(own, other)?;
+    Ok(other)
+}
+
+/// The called side. Returns who the caller is.
+pub(crate) async fn answer(
+    stream: &mut TcpStream,
+    own: Identity,
+    secret: &Secret,
+) -> Result<Identity, TransportError> {
+    let mut theirs = [0; HELLO_BYTES];
+    stream.read_exact(&mut theirs).await.map_err(broken)?;
+    let other = match parse_hello(&theirs) {
+        // Another release cannot finish the handshake; it learns our version from the hello.
+        Err(error @ TransportError::WireVersion { .. }) => {
+            stream.write_all(&hello(own)).await.map_err(broken)?;
+            return Err(error);
+        }
+        parsed => parsed?,
+    };
+    let mine = hello(own);
+    stream.write_all(&mine).await.map_err(broken)?;
+    let mut proof = [0; PROOF_BYTES];
+    stream.read_exact(&mut proof).await.map_err(broken)?;
+    let known = secret.mac(&[b"ebb caller", &theirs, &mine]).verify_slice(&proof).is_ok();
+    let outcome = if known { same_cluster(own, other) } else { Err(TransportError::WrongSecret) };
+    let verdict = match &outcome {
+        Ok(()) => Verdict::Welcome,
+        Err(TransportError::WrongCluster { .. }) => Verdict::WrongCluster,
+        Err(_) => Verdict::WrongSecret,
+    };
+    let mut last = [0; 1 + PROOF_BYTES];
+    last[0] = verdict as u8;
+    if known {
+        last[1..].copy_from_slice(&secret.mac(&[b"ebb called", &theirs, &mine]).finalize().into_bytes());
+    }
+    stream.write_all(&last).await.map_err(broken)?;
+    outcome.map(|()| other)
+}
+
+fn broken(error: std::io::Error) -> TransportError {
+    if error.kind() == std::io::ErrorKind::UnexpectedEof {
+        return TransportError::HandshakeCut;
+    }
+    TransportError::Io(error)
+}
+
+fn same_cluster(own: Identity, other: Identity) -> Result<(), TransportError> {
+    if own.cluster != 0 && other.cluster != 0 && own.cluster != other.cluster {
+        return Err(TransportError::WrongCluster { own: own.cluster, other: other.cluster });
+    }
+    Ok(())
+}
+
+fn hello(own: Identity) -> [u8; HELLO_BYTES] {
+    let (role, server) = match own.role {
+        Role::Client => (0, 0),
+        Role::Server(id) => (1, id.0),
+        Role::Meta => (2, 0),
+    };
+    let mut out = [0; HELLO_BYTES];
+    out[..4].copy_from_slice(&MAGIC);
+    out[4] = WIRE_VERSION;
+    out[5] = role;
+    out[6..8].copy_from_slice(&server.to_le_bytes());
+    out[8..16].copy_from_slice(&own.cluster.to_le_bytes());
+    out[16..].copy_from_slice(&random::<32>());
+    out
+}
+
+fn parse_hello(bytes: &[u8; HELLO_BYTES]) -> Result<Identity, TransportError> {
+    if bytes[..4] != MAGIC {
+        return Err(TransportError::NotEbb);
+    }
+    if bytes[4] != WIRE_VERSION {
+        return Err(TransportError::WireVersion { found: bytes[4] });
+    }
+    let server = ServerId(u16::from_le_bytes([bytes[6], bytes[7]]));
+    let role = match bytes[5] {
+        0 => Role::Client,
+        1 => Role::Server(server),
+        2 => Role::Meta,
+        _ => return Err(TransportError::NotEbb),
+    };
+    Ok(Identity { cluster: u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes")), role })
+}
