@@ -5,8 +5,8 @@
 //! their fields are stable. Nothing here wakes a server, except [`AdminRequest::GearSet`] and [`AdminRequest::MarkLost`].
 
 use crate::{
-    ClusterParams, Epoch, GearGroup, Incarnation, MapDelta, NamespaceAnswer, NamespaceCommand, NamespaceError, NamespaceQuery,
-    NamespaceReply, ObjectId, RackId, ServerId, ServerState, Vitals, Watts,
+    ClusterParams, Epoch, GearGroup, Incarnation, MapDelta, NamespaceAnswer, NamespaceCommand,
+    NamespaceError, NamespaceQuery, NamespaceReply, ObjectId, RackId, ServerId, ServerState, Vitals, Watts,
 };
 use serde::{Deserialize, Serialize};
 
@@ -18,9 +18,13 @@ pub const ALLOCATE_MAX: u32 = 1 << 20;
 pub enum MetaRequest {
     /// The cluster's parameters and what changed in its map since version `map_version` (zero: the whole map). From then on
     /// [`crate::MetaPush::Map`] comes on the same stream whenever the map changes.
-    Watch { map_version: u64 },
+    Watch {
+        map_version: u64,
+    },
     /// A range of object ids that nobody else was or will be given. `count`: 1 to [`ALLOCATE_MAX`].
-    AllocateObjects { count: u32 },
+    AllocateObjects {
+        count: u32,
+    },
     Namespace(NamespaceCommand),
     Query(NamespaceQuery),
     Admin(AdminRequest),
@@ -28,14 +32,22 @@ pub enum MetaRequest {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum MetaReply {
-    Watch { params: ClusterParams, map: MapDelta },
+    Watch {
+        params: ClusterParams,
+        map: MapDelta,
+    },
     /// Ids `first.0 .. first.0 + count`.
-    Objects { first: ObjectId, count: u32 },
+    Objects {
+        first: ObjectId,
+        count: u32,
+    },
     Namespace(NamespaceReply),
     Query(Result<NamespaceAnswer, NamespaceError>),
     Admin(AdminReply),
     /// This member does not lead; the address of the one that does, if it is known. Retry there.
-    NotLeader { leader: Option<String> },
+    NotLeader {
+        leader: Option<String>,
+    },
     Failed(MetaFailure),
 }
 
@@ -45,7 +57,9 @@ pub enum MetaFailure {
     /// The leader was replaced before the outcome was known: the change may have been made or not.
     #[error("the metadata leader changed; the outcome is not known: ask again")]
     Unknown,
-    #[error("the cluster is not created yet: start the metadata server with its configuration file and retry")]
+    #[error(
+        "the cluster is not created yet: start the metadata server with its configuration file and retry"
+    )]
     NotCreated,
     #[error("{0}")]
     Refused(String),
@@ -56,14 +70,18 @@ pub enum MetaFailure {
 pub enum AdminRequest {
     Status,
     /// Hold this gear until told otherwise. `gear` is 1 to r.
-    GearSet { gear: u8 },
+    GearSet {
+        gear: u8,
+    },
     /// Let load and forecast choose the gear.
     GearAuto,
-    /// The dry run: what the scheduler would do in the next 24 hours.
+    /// The dry run: what the scheduler would do in the next day.
     GearPlan,
     SetSchedule(Schedule),
     /// The server is gone for good: rebuild its data on others of its gear group.
-    MarkLost { server: ServerId },
+    MarkLost {
+        server: ServerId,
+    },
     /// Recorded hours, oldest first.
     ListHours,
     /// Finished gear shifts, oldest first.
@@ -80,22 +98,33 @@ pub enum AdminReply {
     Shifts(Vec<ShiftRecord>),
 }
 
-/// What the scheduler works with.
+/// What the scheduler works with. The four rates say what one server sustains of one kind of work alone. [Sierra §3.4]
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
-    /// Length of the scheduler's "hour": 3,600,000, or less to rehearse a day in minutes. A day is 24 of them.
+    /// Length of the scheduler's "hour": 3,600,000, or less to rehearse a day in minutes.
     pub hour_millis: u64,
-    /// What one server serves of small random requests, per second.
-    pub server_iops: f64,
-    /// What one server serves of streamed bytes, per second.
-    pub server_bytes_per_second: f64,
+    pub hours_per_day: u32,
+    /// Small random requests per second.
+    pub read_iops: f64,
+    pub write_iops: f64,
+    /// Streamed bytes per second.
+    pub read_bytes_per_second: f64,
+    pub write_bytes_per_second: f64,
     /// Lowest gear that the scheduler may choose: 1 saves most, 2 keeps two awake replicas of everything.
     pub g_min: u8,
 }
 
 impl Default for Schedule {
     fn default() -> Self {
-        Schedule { hour_millis: 3_600_000, server_iops: 200.0, server_bytes_per_second: 100e6, g_min: 1 }
+        Schedule {
+            hour_millis: 3_600_000,
+            hours_per_day: 24,
+            read_iops: 200.0,
+            write_iops: 200.0,
+            read_bytes_per_second: 100e6,
+            write_bytes_per_second: 100e6,
+            g_min: 1,
+        }
     }
 }
 
@@ -182,7 +211,7 @@ pub struct GroupCounts {
 /// One hour as it was.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HourRecord {
-    /// Number of the hour: Unix time divided by the schedule's hour. Its hour of day is `hour % 24`.
+    /// Number of the hour: Unix time divided by the schedule's hour. Its hour of day is `hour % hours_per_day`.
     pub hour: u64,
     /// Highest load of any sample, in servers' worth of work. [Sierra §3.4]
     pub peak_load: f64,

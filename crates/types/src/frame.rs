@@ -35,7 +35,9 @@ pub struct Header {
 pub enum FrameError {
     #[error("not an Ebb stream: the frame starts with {found:02x?}; check the address and port")]
     Magic { found: [u8; 4] },
-    #[error("the other side speaks wire version {found}, this one {WIRE_VERSION}; run the same release on both")]
+    #[error(
+        "the other side speaks wire version {found}, this one {WIRE_VERSION}; run the same release on both"
+    )]
     WireVersion { found: u8 },
     #[error("frame of {body} + {payload} bytes is larger than allowed ({BODY_MAX} + {PAYLOAD_MAX})")]
     TooLarge { body: usize, payload: usize },
@@ -53,7 +55,13 @@ pub fn encode<T: Serialize>(kind: u8, channel: u16, body: &T, payload_len: usize
 }
 
 /// [`encode`] behind what `out` holds: many small frames share one buffer and one system call. Returns the body's length.
-pub fn encode_into<T: Serialize>(out: &mut Vec<u8>, kind: u8, channel: u16, body: &T, payload_len: usize) -> usize {
+pub fn encode_into<T: Serialize>(
+    out: &mut Vec<u8>,
+    kind: u8,
+    channel: u16,
+    body: &T,
+    payload_len: usize,
+) -> usize {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_BYTES]);
     *out = postcard::to_extend(body, std::mem::take(out)).expect("messages are plain data");
@@ -109,7 +117,7 @@ fn checksum(header: &[u8], body: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{GroupId, PeerMessage, Epoch};
+    use crate::{Epoch, GroupId, PeerMessage};
 
     fn split(frame: &[u8]) -> (Header, &[u8]) {
         let header = decode_header(frame[..HEADER_BYTES].try_into().unwrap()).unwrap();

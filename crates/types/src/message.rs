@@ -4,8 +4,8 @@
 //! concerns a chunk group carries the sender's epoch: a receiver refuses older ones (R1) and fences itself to newer ones.
 
 use crate::{
-    ChunkId, ClusterParams, Epoch, GroupEntry, GroupId, Incarnation, Kind, LoadCount, MapDelta, Record, RequestId, Run,
-    ServerId, Space, Version,
+    ChunkId, ClusterParams, Epoch, GroupEntry, GroupId, Incarnation, Kind, LoadCount, MapDelta, Record,
+    RequestId, Run, ServerId, Space, Version,
 };
 use serde::{Deserialize, Serialize};
 
@@ -13,21 +13,65 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeerMessage {
     /// The new primary of `epoch` asks a member to refuse everything older and to show its tail (R4).
-    Fence { group: GroupId, epoch: Epoch },
+    Fence {
+        group: GroupId,
+        epoch: Epoch,
+    },
     /// The records that the member has and does not know to be committed.
-    FenceReply { group: GroupId, epoch: Epoch, tail: Vec<TailRun> },
+    FenceReply {
+        group: GroupId,
+        epoch: Epoch,
+        tail: Vec<TailRun>,
+    },
     /// The primary asks the member to make a record durable. Payload: the record's blocks.
-    Replicate { epoch: Epoch, space: Space, record: Record, committed: Version },
-    ReplicateReply { group: GroupId, epoch: Epoch, version: Version, result: Result<(), Refusal> },
+    Replicate {
+        epoch: Epoch,
+        space: Space,
+        record: Record,
+        committed: Version,
+    },
+    ReplicateReply {
+        group: GroupId,
+        epoch: Epoch,
+        version: Version,
+        result: Result<(), Refusal>,
+    },
     /// Every write up to `committed` is on all its targets.
-    Committed { group: GroupId, epoch: Epoch, committed: Version },
+    Committed {
+        group: GroupId,
+        epoch: Epoch,
+        committed: Version,
+    },
     /// Asks for the runs of `space` with versions of epoch `since` or later, from `after` on.
-    List { group: GroupId, epoch: Epoch, token: u64, space: Space, since: Epoch, after: Option<Cursor> },
-    ListReply { group: GroupId, token: u64, result: Result<ListPage, Refusal> },
+    List {
+        group: GroupId,
+        epoch: Epoch,
+        token: u64,
+        space: Space,
+        since: Epoch,
+        after: Option<Cursor>,
+    },
+    ListReply {
+        group: GroupId,
+        token: u64,
+        result: Result<ListPage, Refusal>,
+    },
     /// Asks for the content of a run of blocks as it is now.
-    Fetch { group: GroupId, epoch: Epoch, token: u64, space: Space, chunk: ChunkId, first: u32, count: u32 },
+    Fetch {
+        group: GroupId,
+        epoch: Epoch,
+        token: u64,
+        space: Space,
+        chunk: ChunkId,
+        first: u32,
+        count: u32,
+    },
     /// The records that the blocks consist of. Payload: their payloads, one after another.
-    FetchReply { group: GroupId, token: u64, result: Result<Vec<Record>, Refusal> },
+    FetchReply {
+        group: GroupId,
+        token: u64,
+        result: Result<Vec<Record>, Refusal>,
+    },
 }
 
 /// A record of a member's tail.
@@ -94,9 +138,9 @@ impl ChunkOp {
     pub fn request(&self) -> Option<RequestId> {
         match *self {
             ChunkOp::Read { .. } => None,
-            ChunkOp::Write { request, .. } | ChunkOp::Zero { request, .. } | ChunkOp::Delete { request, .. } => {
-                Some(request)
-            }
+            ChunkOp::Write { request, .. }
+            | ChunkOp::Zero { request, .. }
+            | ChunkOp::Delete { request, .. } => Some(request),
         }
     }
 
@@ -137,10 +181,16 @@ pub enum ClientReply {
     /// All r copies are durable.
     Done,
     /// Not served here: the group's configuration as this server knows it. Retry there at once.
-    Moved { entry: GroupEntry },
+    Moved {
+        entry: GroupEntry,
+    },
     /// Not served now; retry after a pause.
-    Retry { why: Unready },
-    Failed { why: ChunkError },
+    Retry {
+        why: Unready,
+    },
+    Failed {
+        why: ChunkError,
+    },
 }
 
 /// Why a request cannot be served this moment.
@@ -212,24 +262,43 @@ pub struct Vitals {
 pub enum ServerMessage {
     /// "I am alive." `sent` is the server's own clock and comes back in the answer, so that the lease is counted from
     /// before the request left. `map_version`: the newest map that the server has.
-    Heartbeat { server: ServerId, incarnation: Incarnation, sent: crate::Moment, map_version: u64, vitals: Vitals },
-    Reports { server: ServerId, incarnation: Incarnation, reports: Vec<ServerReport> },
+    Heartbeat {
+        server: ServerId,
+        incarnation: Incarnation,
+        sent: crate::Moment,
+        map_version: u64,
+        vitals: Vitals,
+    },
+    Reports {
+        server: ServerId,
+        incarnation: Incarnation,
+        reports: Vec<ServerReport>,
+    },
     /// Everything is handed over and flushed: switch me.
-    ReadyToSleep { server: ServerId, incarnation: Incarnation },
+    ReadyToSleep {
+        server: ServerId,
+        incarnation: Incarnation,
+    },
 }
 
 /// Metadata service to chunk servers and to watching clients, unasked or as the answer to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MetaPush {
     /// The lease runs for `ClusterParams::lease_millis` from `sent` on the receiver's clock.
-    Lease { sent: crate::Moment },
+    Lease {
+        sent: crate::Moment,
+    },
     Map(MapDelta),
     Params(ClusterParams),
     /// Hand over all you are primary of; then say `ReadyToSleep`. Repeated until done.
     Drain,
     /// Release these groups, if you are primary of them under these epochs: another server shall serve them. The balancing
     /// half of a gear shift; you stay awake. Repeated until done.
-    HandOver { groups: Vec<(GroupId, Epoch)> },
+    HandOver {
+        groups: Vec<(GroupId, Epoch)>,
+    },
     /// This run of yours is not known (any more), or the cluster is another: register anew or stop.
-    Rejected { why: String },
+    Rejected {
+        why: String,
+    },
 }

@@ -98,7 +98,9 @@ impl Record {
             _ if self.first as usize + self.count as usize > CHUNK_BYTES_MAX as usize / BLOCK_BYTES => {
                 Some("blocks past the end of the largest chunk")
             }
-            Content::Data { crcs } if crcs.len() != self.count as usize => Some("one checksum per block is needed"),
+            Content::Data { crcs } if crcs.len() != self.count as usize => {
+                Some("one checksum per block is needed")
+            }
             _ => None,
         }
     }
