@@ -1,1 +1,18 @@
-//! Placeholder.
+//! The store of one chunk server: block records, durable, newest version of a block wins.
+//!
+//! ```text
+//! StoreCore::open(disk: Arc<dyn Disk>, config: Config) -> Result<(StoreCore, Recovered), OpenError>
+//! StoreCore::execute(&mut self, ops: Vec<(Token, Op)>, done: &mut Vec<Completion>)   // one group commit
+//! StoreCore::settle(&mut self) -> bool      // one step of the background work; true: call again
+//! StoreHandle::start(core, deliver: impl Fn(Vec<Completion>) + Send + 'static) -> StoreHandle   // one I/O thread
+//! StoreHandle::submit(&self, token, op)
+//! StoreHandle::try_read(&self, space, group, chunk, first, count) -> Option<ReadBlocks>  // None: submit a Read
+//! StoreHandle::figures(&self) -> Figures;  StoreHandle::queued(&self) -> usize
+//! ```
+//! `docs/disk-format.md` draws the bytes.
+
+pub mod api;
+pub mod disk;
+
+pub use api::*;
+pub use disk::{DirEntry, Disk, DiskFile, LinuxDisk};

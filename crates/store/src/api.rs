@@ -1,0 +1,189 @@
+//! What goes into the store and what comes out. `StoreCore` carries operations out on the caller's thread;
+//! `StoreHandle` does the same on one I/O thread and delivers [`Completion`]s.
+
+use ebb_types::{
+    Bytes, ChunkId, Cursor, Epoch, GroupId, ListPage, Record, Refusal, Run, ServerId, Space, TailRun,
+};
+use std::collections::BTreeMap;
+
+/// What a store is opened with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The cluster that the directory must belong to; written into a new one.
+    pub cluster: u64,
+    pub server: ServerId,
+    /// Most bytes to use; `None`: what the file system has, less a reserve.
+    pub capacity: Option<Bytes>,
+    /// A new segment is started when the open one is this long.
+    pub segment_bytes: u32,
+    /// Segments together longer than this are moved to chunk files.
+    pub checkpoint_bytes: u64,
+    /// Replica payloads of at least this size go straight to their chunk file where they overwrite nothing.
+    pub direct_bytes: usize,
+    /// Pages of block metadata (4 KiB each) kept in memory.
+    pub cached_pages: usize,
+}
+
+impl Config {
+    pub fn new(cluster: u64, server: ServerId) -> Config {
+        Config {
+            cluster,
+            server,
+            capacity: None,
+            segment_bytes: 16 << 20,
+            checkpoint_bytes: 64 << 20,
+            direct_bytes: 128 << 10,
+            cached_pages: 512,
+        }
+    }
+}
+
+/// Names an operation that waits for its completion; the caller's own.
+pub type Token = u64;
+
+/// What the store is asked. Each ends in one [`Completion`]. Operations that are under way together may run in any order,
+/// except that writes and drops run in the order in which they were handed in.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Make the record durable: it takes effect on exactly those blocks that are older. Payload: its data, if any.
+    Apply { space: Space, record: Record, payload: bytes::Bytes },
+    /// Read `count` blocks (at most `RECORD_BLOCKS_MAX`).
+    Read { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
+    /// About `limit` runs with versions of epoch `since` or later in (chunk, block) order, from `after` on. A chunk's
+    /// deletion is a run with no blocks and stands before its blocks.
+    List { space: Space, group: GroupId, since: Epoch, after: Option<Cursor>, limit: usize },
+    /// The parts of `runs` that are newer than what is here.
+    Newer { space: Space, group: GroupId, runs: Vec<Run> },
+    /// Forget all offload kept for `stands_for` in this group.
+    DropOffload { group: GroupId, stands_for: ServerId },
+    /// Forget all that is kept as replica of the group.
+    DropReplica { group: GroupId },
+    /// Deletions before epoch `older_than` need not be remembered any longer: every replica has carried them out.
+    ForgetTombstones { group: GroupId, older_than: Epoch },
+    /// Move everything that can be moved from segments to chunk files. Then an idle store has nothing left to write.
+    Flush,
+    /// What the group's blocks contain, without how they came to it. `verify` reads every block and checks it.
+    Digest { space: Space, group: GroupId, verify: bool },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Also for a record that was wholly older than what is here.
+    Applied,
+    Read(ReadBlocks),
+    Listed(ListPage),
+    Newer(Vec<Run>),
+    Digest(GroupDigest),
+    /// Of the operations that return nothing.
+    Done,
+    Failed(StoreError),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    pub token: Token,
+    pub outcome: Outcome,
+}
+
+/// The blocks asked for, whole and in order, as maximal runs of equal version and kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadBlocks {
+    /// Never-written and deleted blocks have version zero and kind `Zero`.
+    pub records: Vec<Record>,
+    /// The bytes of the data runs, one after another. Every block has passed its checksum.
+    pub payload: bytes::Bytes,
+}
+
+/// Equal visible content gives equal digests, whatever the writes that led to it: blocks of zeroes, never-written blocks
+/// and deleted blocks are the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupDigest {
+    pub digest: u64,
+    /// Blocks that are not all zero.
+    pub blocks: u64,
+    /// Digest of every chunk that has such blocks, so that a difference can be named.
+    pub chunks: BTreeMap<ChunkId, u64>,
+}
+
+/// Figures for the heartbeat.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// On disk, segments included.
+    pub used: Bytes,
+    pub capacity: Bytes,
+    /// Data kept as offload: the debt.
+    pub offload: Bytes,
+    pub poisoned: bool,
+}
+
+/// What the protocol needs to know after a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Per space and group the last records that were made durable here, newest first, at most [`TAIL_RUNS`]. Any of them may
+    /// not have been acknowledged. At least the last [`TAIL_BYTES`] of segments are kept for it.
+    pub tails: BTreeMap<(Space, GroupId), Vec<TailRun>>,
+    /// Segment bytes that a crash left half written, and that were cut off. They were never acknowledged.
+    pub torn_bytes: u64,
+}
+
+impl Recovered {
+    /// The tail of one space of a group.
+    pub fn tail(&self, space: Space, group: GroupId) -> &[TailRun] {
+        self.tails.get(&(space, group)).map_or(&[], |tail| tail)
+    }
+}
+
+/// Longest recovered tail of a group.
+pub const TAIL_RUNS: usize = 1024;
+/// Segments are kept, though all in them is in chunk files, until so many bytes follow them.
+pub const TAIL_BYTES: u64 = 8 << 20;
+
+/// Why an operation failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    #[error("the store is full ({used} of {capacity}): delete data, raise the capacity or add servers")]
+    NoSpace { used: Bytes, capacity: Bytes },
+    #[error(
+        "the disk failed to make data durable; the store serves nothing until it is opened again: check the disk"
+    )]
+    Poisoned,
+    #[error("block {block} of {chunk} fails its checksum: fetch it from another copy")]
+    Corrupt { chunk: ChunkId, block: u32 },
+    #[error("malformed: {0}")]
+    Malformed(&'static str),
+}
+
+impl StoreError {
+    /// The same, as it is told to other servers.
+    pub fn refusal(&self) -> Refusal {
+        match self {
+            StoreError::NoSpace { .. } => Refusal::NoSpace,
+            StoreError::Poisoned => Refusal::Poisoned,
+            StoreError::Corrupt { .. } => Refusal::Corrupt,
+            StoreError::Malformed(_) => Refusal::Malformed,
+        }
+    }
+}
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(
+        "the directory belongs to cluster {found:016x}, not {expected:016x}: name another directory, or remove this one"
+    )]
+    OtherCluster { found: u64, expected: u64 },
+    #[error("the directory belongs to {found}, not {expected}: give every server a directory of its own")]
+    OtherServer { found: ServerId, expected: ServerId },
+    #[error("the directory has store format {found}, this program knows {known}: run a newer release")]
+    NewerFormat { found: u32, known: u32 },
+    #[error("the directory has no superblock but is not empty ({found}): name an empty directory")]
+    NotAStore { found: String },
+    #[error("another process uses the directory: stop it first")]
+    InUse,
+    #[error(
+        "{file} is damaged at byte {offset}: {what}. Remove the directory; the cluster rebuilds the server's data"
+    )]
+    Damaged { file: String, offset: u64, what: &'static str },
+    #[error("cannot {action} {path}: {source}")]
+    Io { action: &'static str, path: String, source: std::io::Error },
+}
