@@ -1,1 +1,50 @@
-//! Placeholder.
+//! Block traces: the field's formats in, one stream of [`Request`]s out, at any intensity.
+//!
+//! The crate is pure: readers take `Read`, writers take `Write`; nothing here opens a file or looks at a clock. Memory is
+//! constant in the length of a trace: a reader holds one buffer per input and the names of the devices. What every
+//! format looks like, and what happens to damaged input, is in `docs/trace-formats.md`.
+//!
+//! ```
+//! let text = &b"0,20941264,8192,W,0.551706\n1,20939840,8192,R,0.554041\n"[..];
+//! let mut trace = ebb_trace::open("example.spc", text)?;
+//! let first = trace.next().expect("the trace has two requests")?;
+//! assert_eq!((first.offset, first.len), (20941264 * 512, 8192));
+//! assert_eq!(ebb_trace::summary(trace.as_mut())?.requests, 1);
+//! # Ok::<(), ebb_trace::TraceError>(())
+//! ```
+
+mod csv;
+mod detect;
+mod number;
+mod reader;
+mod source;
+mod srt;
+mod summary;
+
+pub use detect::{Format, Input, Options, open, open_with};
+pub use reader::{Position, Reason, TraceError, TraceReader};
+pub use summary::{DeviceSummary, Summary, summary};
+
+use std::time::Duration;
+
+/// Direction of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    Read,
+    Write,
+}
+
+/// One request of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Arrival, since the first request of the trace. Never smaller than that of the request before.
+    pub at: Duration,
+    /// Index into [`TraceReader::devices`].
+    pub device: u32,
+    /// First byte on the device. `offset + len` does not overflow an `i64`.
+    pub offset: u64,
+    /// Bytes. Zero is legal in some formats and is passed on.
+    pub len: u32,
+    /// Read or write. Other operations (discard, flush, sync) are not part of the stream.
+    pub kind: Kind,
+}

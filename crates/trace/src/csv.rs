@@ -1,0 +1,143 @@
+//! Comma-separated traces: SPC and MSR Cambridge.
+
+use crate::number::{decimal, fields, integer, times};
+use crate::reader::{Devices, Raw};
+use crate::{Kind, Reason};
+
+/// Bytes of a block or sector where a format does not say otherwise.
+pub(crate) const SECTOR: u64 = 512;
+
+/// The kind that a word's first letter tells, in either case.
+pub(crate) fn kind(word: &[u8]) -> Result<Kind, Reason> {
+    match word.trim_ascii().first() {
+        Some(b'R' | b'r') => Ok(Kind::Read),
+        Some(b'W' | b'w') => Ok(Kind::Write),
+        _ => Err(Reason::Operation),
+    }
+}
+
+/// `ASU,LBA,size,op,timestamp[,…]`: LBA in 512-byte blocks, size in bytes, seconds with a fraction.
+pub(crate) fn spc(line: &[u8], devices: &mut Devices) -> Result<Option<Raw>, Reason> {
+    let [asu, lba, size, op, time] = fields(line, b',')?;
+    let asu = integer(asu, "ASU")?;
+    let raw = Raw {
+        time: decimal(time, 9, "timestamp")?,
+        offset: times(integer(lba, "LBA")?, SECTOR, "LBA")?,
+        len: integer(size, "size")?,
+        kind: kind(op)?,
+        device: devices.numbered(asu, || asu.to_string())?,
+    };
+    Ok(Some(raw))
+}
+
+/// `Timestamp,Host,Disk,Type,Offset,Size,ResponseTime`: FILETIME in 100 ns ticks, bytes. A device is host and disk.
+pub(crate) fn msr(line: &[u8], devices: &mut Devices) -> Result<Option<Raw>, Reason> {
+    let [time, host, disk, op, offset, size] = fields(line, b',')?;
+    if time.eq_ignore_ascii_case(b"timestamp") {
+        return Ok(None);
+    }
+    // The pair is named by the text between the type and the timestamp, which needs no copy.
+    let name = &line[time.len() + 1..time.len() + 1 + host.len() + 1 + disk.len()];
+    let raw = Raw {
+        time: times(integer(time, "timestamp")?, 100, "timestamp")?,
+        offset: integer(offset, "offset")?,
+        len: integer(size, "size")?,
+        kind: kind(op)?,
+        device: devices.named(name)?,
+    };
+    Ok(Some(raw))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Format, Input, Kind, Options, Position, Reason, Request, TraceError, open, open_with};
+    use std::time::Duration;
+
+    fn read(text: &str) -> Result<Vec<Request>, TraceError> {
+        open("trace", std::io::Cursor::new(text.to_owned()))?.collect()
+    }
+
+    #[test]
+    fn spc_counts_from_its_first_request_and_passes_over_extra_fields() {
+        let requests = read("4,2,1000,w,7.25\n\n5, 3 ,0,R, 7.25 ,9,9\r\n4,0,512,r,7.5").unwrap();
+        let first = Request { at: Duration::ZERO, device: 0, offset: 1024, len: 1000, kind: Kind::Write };
+        assert_eq!(requests[0], first);
+        assert_eq!(requests[1], Request { device: 1, offset: 1536, len: 0, kind: Kind::Read, ..first });
+        assert_eq!((requests[2].at, requests[2].device), (Duration::from_millis(250), 0));
+    }
+
+    #[test]
+    fn msr_ticks_are_exact_beyond_a_floats_reach() {
+        let text = "Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime\n\
+                    128166372000000001,web,0,Write,4096,512,7\n128166372000000002,web,1,Read,0,1024,7\n";
+        let options = Options { format: Some(Format::Msr), skip_bad: 0 };
+        let input = Input { name: "x".into(), read: Box::new(text.as_bytes()) };
+        let mut reader = open_with(vec![input], &options).unwrap();
+        assert_eq!(reader.next().unwrap().unwrap().offset, 4096);
+        let second = reader.next().unwrap().unwrap();
+        assert_eq!((second.at, second.device, second.kind), (Duration::from_nanos(100), 1, Kind::Read));
+        assert_eq!(reader.devices(), ["web,0", "web,1"]);
+    }
+
+    #[test]
+    fn a_bad_line_is_named_and_the_reader_ends() {
+        let mut reader =
+            open("t", &b"0,1,512,R,0.0\n0,1,512,R,0.1\n0,1,x,R,0.2\n0,1,512,R,0.3\n"[..]).unwrap();
+        assert_eq!(reader.by_ref().take(2).filter(Result::is_ok).count(), 2);
+        let error = reader.next().unwrap().unwrap_err();
+        let TraceError::Bad { at, ref reason, .. } = error else { panic!("{error}") };
+        assert_eq!((at, reason), (Position::Line(3), &Reason::Number { field: "size" }));
+        assert!(error.to_string().starts_with("t, line 3: not a good spc record: the size is not a number"));
+        assert!(reader.next().is_none());
+    }
+
+    #[test]
+    fn bad_lines_are_skipped_up_to_the_limit_and_counted() {
+        let text = "0,1,512,R,0.0\nnonsense\n0,1,512,X,0.1\n0,99999999999999999999,512,R,1\n0,1,512,R,0.3\n";
+        for (skip_bad, good) in [(2, 1), (3, 2)] {
+            let input = Input { name: "t".into(), read: Box::new(std::io::Cursor::new(text)) };
+            let mut reader = open_with(vec![input], &Options { format: None, skip_bad }).unwrap();
+            assert_eq!(reader.by_ref().filter(Result::is_ok).count(), good);
+            assert_eq!(reader.skipped(), skip_bad);
+        }
+    }
+
+    #[test]
+    fn offsets_and_sizes_beyond_any_device_are_bad_records() {
+        for (line, field) in [
+            ("0,18014398509481984,512,R,0.0", "offset"),
+            ("0,36028797018963968,512,R,0.0", "LBA"),
+            ("0,0,4294967296,R,0.0", "size"),
+            ("0,0,512,R,18446744074.0", "timestamp"),
+        ] {
+            let error = read(line).unwrap_err();
+            let TraceError::Bad { reason, .. } = error else { panic!("{error}") };
+            assert_eq!(reason, Reason::Overflow { field }, "{line}");
+        }
+    }
+
+    #[test]
+    fn times_never_run_backwards() {
+        let mut reader = open("t", &b"0,1,512,R,5\n0,2,512,R,4\n0,3,512,R,6\n0,4,512,R,5.5\n"[..]).unwrap();
+        let at: Vec<u64> = reader.by_ref().map(|r| r.unwrap().at.as_secs()).collect();
+        assert_eq!((at, reader.backwards()), (vec![0, 0, 1, 1], 2));
+    }
+
+    #[test]
+    fn several_inputs_are_merged_by_time() {
+        let inputs = [("a", "0,1,512,R,1\n0,2,512,R,4\n"), ("b", "1,3,512,R,2\n1,4,512,R,4\n"), ("c", "")]
+            .map(|(name, text)| Input { name: name.into(), read: Box::new(text.as_bytes()) });
+        let reader = open_with(inputs.into(), &Options::default()).unwrap();
+        let found: Vec<_> = reader.map(|r| r.unwrap()).map(|r| (r.at.as_secs(), r.offset / 512)).collect();
+        assert_eq!(found, [(0, 1), (1, 3), (3, 2), (3, 4)]);
+    }
+
+    #[test]
+    fn what_is_no_trace_is_refused_with_the_formats_named() {
+        let error = open("photo.jpg", &b"\xff\xd8\xff"[..]).err().unwrap().to_string();
+        assert!(error.contains("spc") && error.contains("photo.jpg"), "{error}");
+        assert!(open_with(Vec::new(), &Options::default()).is_err());
+        assert!("nosuch".parse::<Format>().is_err());
+        assert_eq!("SRT".parse::<Format>().unwrap(), Format::Srt);
+    }
+}

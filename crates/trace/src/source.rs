@@ -1,0 +1,237 @@
+//! One input's bytes: a buffer over any `Read`, decompressed on the way, that hands out lines and records and knows where
+//! it stands. The buffer's size is the whole memory of a reader, whatever the input claims about its lengths.
+
+use std::io::{self, Read};
+
+/// An input or a decompressor over one.
+pub(crate) type Stream = Box<dyn Read + Send>;
+
+/// Longest line; a longer one is a wrong format, not a long line.
+pub(crate) const MAX_LINE: usize = 64 << 10;
+const BUFFER: usize = 256 << 10;
+
+pub(crate) struct Source {
+    stream: Stream,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    ended: bool,
+    /// Bytes handed out before `buffer[start]`, after decompression.
+    offset: u64,
+    /// Offset at which the last line or record began.
+    mark: u64,
+    lines: u64,
+}
+
+impl Source {
+    /// Wraps a stream, decompressing gz, xz, bz2 or zst as the first bytes tell; names are not asked.
+    pub(crate) fn new(stream: Stream) -> io::Result<Self> {
+        let mut head = [0u8; 6];
+        let mut stream = stream;
+        let mut have = 0;
+        while have < head.len() {
+            match stream.read(&mut head[have..]) {
+                Ok(0) => break,
+                Ok(n) => have += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let whole = io::Cursor::new(head).take(have as u64).chain(stream);
+        let stream: Stream = match &head[..have] {
+            [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(whole)),
+            [0xfd, b'7', b'z', b'X', b'Z', 0] => Box::new(lzma_rust2::XzReader::new(whole, true)),
+            [b'B', b'Z', b'h', b'1'..=b'9', ..] => Box::new(bzip2::read::MultiBzDecoder::new(whole)),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(
+                ruzstd::decoding::StreamingDecoder::new(whole)
+                    .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?,
+            ),
+            _ => Box::new(whole),
+        };
+        Ok(Self {
+            stream,
+            buffer: vec![0; BUFFER],
+            start: 0,
+            end: 0,
+            ended: false,
+            offset: 0,
+            mark: 0,
+            lines: 0,
+        })
+    }
+
+    /// Reads until at least `need` bytes stand ready or the input ends, and returns all that stand ready, which may be
+    /// fewer. `need` is at most the buffer's size.
+    pub(crate) fn peek(&mut self, need: usize) -> io::Result<&[u8]> {
+        assert!(need <= BUFFER, "a record longer than the buffer");
+        while self.end - self.start < need && !self.ended {
+            self.fill()?;
+        }
+        Ok(&self.buffer[self.start..self.end])
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        if self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        loop {
+            match self.stream.read(&mut self.buffer[self.end..]) {
+                Ok(0) => self.ended = true,
+                Ok(n) => self.end += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e),
+            }
+            return Ok(());
+        }
+    }
+
+    /// The next `size` bytes; `None` at the end of the input. What remains of a record cut short is consumed.
+    pub(crate) fn record(&mut self, size: usize) -> Result<Option<&[u8]>, Short> {
+        let have = if self.end - self.start >= size { size } else { self.peek(size)?.len().min(size) };
+        self.mark = self.offset;
+        let start = self.start;
+        self.take(have);
+        match have {
+            0 => Ok(None),
+            _ if have < size => Err(Short::Truncated { have }),
+            _ => Ok(Some(&self.buffer[start..start + size])),
+        }
+    }
+
+    /// Passes over `size` bytes of any length without holding them.
+    pub(crate) fn skip(&mut self, mut size: u64) -> Result<(), Short> {
+        while size > 0 {
+            let want = size.min(BUFFER as u64) as usize;
+            let have = self.peek(1)?.len().min(want);
+            if have == 0 {
+                return Err(Short::Truncated { have });
+            }
+            self.take(have);
+            size -= have as u64;
+        }
+        Ok(())
+    }
+
+    /// The next line without its end (`\n` or `\r\n`); the last line needs no end.
+    pub(crate) fn line(&mut self) -> Result<Option<&[u8]>, Short> {
+        let mut seen = 0;
+        let length = loop {
+            let ready = &self.buffer[self.start..self.end];
+            if let Some(at) = ready[seen..].iter().position(|&b| b == b'\n') {
+                break seen + at + 1;
+            }
+            seen = ready.len();
+            if self.ended {
+                break seen;
+            }
+            if seen > MAX_LINE {
+                return Err(Short::LongLine);
+            }
+            self.fill()?;
+        };
+        if length == 0 {
+            return Ok(None);
+        }
+        let start = self.start;
+        self.mark = self.offset;
+        self.lines += 1;
+        self.take(length);
+        let line = &self.buffer[start..start + length];
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
+    }
+
+    fn take(&mut self, count: usize) {
+        self.start += count;
+        self.offset += count as u64;
+    }
+
+    /// Lines handed out so far: the number of the last one, counting from one.
+    pub(crate) fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// Where the last record began, in decompressed bytes.
+    pub(crate) fn mark(&self) -> u64 {
+        self.mark
+    }
+}
+
+/// Why a line or record is not there.
+#[derive(Debug)]
+pub(crate) enum Short {
+    Io(io::Error),
+    Truncated { have: usize },
+    LongLine,
+}
+
+impl From<io::Error> for Short {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// A stream that hands out one byte per call, as a slow pipe may.
+    struct Drip(io::Cursor<Vec<u8>>);
+
+    impl Read for Drip {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            let one = into.len().min(1);
+            self.0.read(&mut into[..one])
+        }
+    }
+
+    fn lines(bytes: Vec<u8>) -> Vec<String> {
+        let mut source = Source::new(Box::new(Drip(io::Cursor::new(bytes)))).unwrap();
+        let mut found = Vec::new();
+        while let Some(line) = source.line().unwrap() {
+            found.push(String::from_utf8_lossy(line).into_owned());
+        }
+        found
+    }
+
+    #[test]
+    fn lines_survive_every_chunking_and_line_end() {
+        assert_eq!(lines(b"a\r\nbc\n\nlast".to_vec()), ["a", "bc", "", "last"]);
+        assert!(lines(Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn every_compression_reads_the_same() {
+        let text = b"0,1,2,R,0.5\n".repeat(1000);
+        let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gz.write_all(&text).unwrap();
+        let mut bz = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+        bz.write_all(&text).unwrap();
+        let mut xz = lzma_rust2::XzWriter::new(Vec::new(), lzma_rust2::XzOptions::with_preset(1)).unwrap();
+        xz.write_all(&text).unwrap();
+        let zst = ruzstd::encoding::compress_to_vec(&text[..], ruzstd::encoding::CompressionLevel::Fastest);
+        for packed in [gz.finish().unwrap(), bz.finish().unwrap(), xz.finish().unwrap(), zst] {
+            assert!(packed.len() < text.len());
+            assert_eq!(lines(packed).len(), 1000);
+        }
+    }
+
+    #[test]
+    fn a_record_cut_short_is_told_from_the_end() {
+        let mut source = Source::new(Box::new(&[1u8, 2, 3, 4, 5, 6, 7][..])).unwrap();
+        assert_eq!(source.record(4).unwrap().unwrap(), [1, 2, 3, 4]);
+        assert!(matches!(source.record(4), Err(Short::Truncated { have: 3 })));
+        assert_eq!(source.mark(), 4);
+        assert!(source.record(4).unwrap().is_none());
+        assert!(matches!(source.skip(1), Err(Short::Truncated { .. })));
+    }
+
+    #[test]
+    fn an_endless_line_is_refused() {
+        let mut source = Source::new(Box::new(io::repeat(b'x'))).unwrap();
+        assert!(matches!(source.line(), Err(Short::LongLine)));
+    }
+}
