@@ -1,1 +1,21 @@
-//! Placeholder.
+//! Which servers hold what, how loaded the cluster is, and how many servers it needs: Sierra's layout and gear scheduler.
+//!
+//! Pure functions and one decision maker, [`Scheduler`]: no clock, no randomness, no I/O. Time and seeds come in as
+//! arguments, so the simulator, the dry run and the cluster run the same code. [Sierra §3.3, §3.4]
+
+pub mod forecast;
+pub mod layout;
+pub mod load;
+mod random;
+pub mod schedule;
+
+pub use forecast::{Basis, Forecast, History, forecast};
+pub use layout::{
+    Layout, LayoutError, Place, Replacement, Scheme, Server, layout, power_down, power_down_count,
+    rebuild_choice, rebuild_parallelism, spread,
+};
+pub use load::{HourMeter, Load, RatesError, ServerRates, load};
+pub use schedule::{
+    Calendar, Command, Event, GearError, Mode, PlannedHour, Policy, PolicyError, Schedule, Scheduler,
+    awake_groups, floor_servers, gear_for, lowest_gear, oracle,
+};

@@ -1,0 +1,592 @@
+//! The layout: which gear group a server is in, and which r servers hold a chunk group. [Sierra §3.3]
+//!
+//! Power-aware grouping puts every server into one of r gear groups and one replica of every chunk group into each of
+//! them. So any g gear groups hold g replicas of everything, N(r-g)/r servers can sleep, and a lost server is rebuilt on
+//! all others of its gear group. The naive schemes are kept for comparison.
+//!
+//! Invariants: slot k of a power-aware chunk group is a server of gear group k; gear group 0 is the lowest gear, the last to sleep;
+//! the r servers of a chunk group are different and stand in as many different racks as there are, up to r; within a gear
+//! group all servers hold equally many chunk groups, give or take one, as far as the racks allow. Sierra draws servers at
+//! random per chunk; a chunk group is r draws for many chunks, so here chance only breaks ties between equally loaded servers.
+
+use crate::random::SplitMix64;
+use ebb_types::{GearGroup, RackId, ServerId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::str::FromStr;
+
+/// A server to lay out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Server {
+    pub id: ServerId,
+    pub rack: RackId,
+}
+
+/// A server in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    pub rack: RackId,
+    pub gear_group: GearGroup,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheme {
+    /// Power-aware; every gear group has servers in every rack, so awake servers (and offload) stand everywhere. [Figure 5b]
+    Rotated,
+    /// Power-aware; a rack's servers are all in one gear group, so whole racks sleep. [Figure 5a]
+    RackAligned,
+    /// Every chunk group on r servers drawn at random. Gear groups mean nothing for its chunk groups.
+    NaiveRandom,
+    /// Fixed sets of r servers that hold the same chunk groups. Servers left over by N mod r hold nothing.
+    NaiveGrouped,
+}
+
+impl Scheme {
+    pub const ALL: [Scheme; 4] =
+        [Scheme::Rotated, Scheme::RackAligned, Scheme::NaiveRandom, Scheme::NaiveGrouped];
+
+    /// Whether slot k of every chunk group is in gear group k.
+    pub fn is_power_aware(self) -> bool {
+        matches!(self, Scheme::Rotated | Scheme::RackAligned)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Scheme::Rotated => "rotated",
+            Scheme::RackAligned => "rack-aligned",
+            Scheme::NaiveRandom => "naive-random",
+            Scheme::NaiveGrouped => "naive-grouped",
+        }
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Scheme {
+    type Err = LayoutError;
+    fn from_str(name: &str) -> Result<Scheme, LayoutError> {
+        let found = Scheme::ALL.into_iter().find(|scheme| scheme.name() == name);
+        found.ok_or_else(|| LayoutError::UnknownScheme { name: name.to_string() })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub scheme: Scheme,
+    pub replicas: u8,
+    pub servers: BTreeMap<ServerId, Place>,
+    /// Per chunk group the r servers that hold it; of a power-aware layout, slot k in gear group k.
+    pub groups: Vec<Vec<ServerId>>,
+    /// Per chunk group the first primary, with every server awake: equally many on all servers that hold chunk groups.
+    pub primaries: Vec<ServerId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    #[error("a layout needs at least one replica; set replicas to 2, 3 or 4")]
+    NoReplicas,
+    #[error(
+        "{replicas} replicas need at least {replicas} servers and there are {servers}: add servers or lower replicas"
+    )]
+    TooFewServers { servers: usize, replicas: u8 },
+    #[error(
+        "the rack-aligned layout of {replicas} replicas needs at least {replicas} racks and there are {racks}: \
+         use the rotated layout, add racks or lower replicas"
+    )]
+    TooFewRacks { racks: usize, replicas: u8 },
+    #[error("{server} is named twice: give every server its own id")]
+    DuplicateServer { server: ServerId },
+    #[error("no layout is called {name:?}: use rotated, rack-aligned, naive-random or naive-grouped")]
+    UnknownScheme { name: String },
+}
+
+/// Lays out `groups` chunk groups with `replicas` replicas over `servers`. The same arguments give the same layout.
+///
+/// With fewer racks than replicas the replicas of a chunk group are on different servers, in as many racks as there are.
+pub fn layout(
+    servers: &[Server],
+    replicas: u8,
+    groups: u32,
+    seed: u64,
+    scheme: Scheme,
+) -> Result<Layout, LayoutError> {
+    let mut racks: BTreeMap<RackId, BTreeSet<ServerId>> = BTreeMap::new();
+    let mut known = BTreeSet::new();
+    for server in servers {
+        if !known.insert(server.id) {
+            return Err(LayoutError::DuplicateServer { server: server.id });
+        }
+        racks.entry(server.rack).or_default().insert(server.id);
+    }
+    if replicas == 0 {
+        return Err(LayoutError::NoReplicas);
+    }
+    if servers.len() < usize::from(replicas) {
+        return Err(LayoutError::TooFewServers { servers: servers.len(), replicas });
+    }
+    if scheme == Scheme::RackAligned && racks.len() < usize::from(replicas) {
+        return Err(LayoutError::TooFewRacks { racks: racks.len(), replicas });
+    }
+    let mut random = SplitMix64::new(seed);
+    let (places, groups) = match scheme {
+        Scheme::Rotated | Scheme::RackAligned => {
+            let aligned = scheme == Scheme::RackAligned;
+            let places = if aligned { align(&racks, replicas) } else { rotate(&racks, replicas) };
+            let groups = power_aware_groups(&places, replicas, groups, &mut random);
+            (places, groups)
+        }
+        Scheme::NaiveRandom => {
+            (rotate(&racks, replicas), random_groups(&racks, replicas, groups, &mut random))
+        }
+        Scheme::NaiveGrouped => grouped(&racks, replicas, groups),
+    };
+    let primaries = spread(&groups, &BTreeMap::new());
+    let primaries = primaries.into_iter().map(|p| p.expect("every chunk group has r servers")).collect();
+    Ok(Layout { scheme, replicas, servers: places, groups, primaries })
+}
+
+/// Deals gear groups round and round through the racks, smallest rack first: every rack's servers, and all servers, are
+/// shared out evenly (give or take one), and racks of fewer than r servers start at different gear groups.
+fn rotate(racks: &BTreeMap<RackId, BTreeSet<ServerId>>, replicas: u8) -> BTreeMap<ServerId, Place> {
+    let mut order: Vec<_> = racks.iter().collect();
+    order.sort_by_key(|(rack, servers)| (servers.len(), **rack));
+    let dealt = order.into_iter().flat_map(|(rack, servers)| servers.iter().map(|server| (*rack, *server)));
+    let gears = (0..replicas).cycle();
+    dealt.zip(gears).map(|((rack, id), gear)| (id, Place { rack, gear_group: GearGroup(gear) })).collect()
+}
+
+/// Gives whole racks to gear groups, the largest rack first and always to the smallest gear group.
+fn align(racks: &BTreeMap<RackId, BTreeSet<ServerId>>, replicas: u8) -> BTreeMap<ServerId, Place> {
+    let mut order: Vec<_> = racks.iter().collect();
+    order.sort_by_key(|(rack, servers)| (std::cmp::Reverse(servers.len()), **rack));
+    let mut sizes = vec![0; usize::from(replicas)];
+    let mut places = BTreeMap::new();
+    for (rack, servers) in order {
+        let smallest = (0..sizes.len()).min_by_key(|gear| sizes[*gear]).expect("at least one replica");
+        sizes[smallest] += servers.len();
+        let gear_group = GearGroup(smallest as u8);
+        places.extend(servers.iter().map(|id| (*id, Place { rack: *rack, gear_group })));
+    }
+    places
+}
+
+/// A server of a gear group's queue: its chunk groups, a random number that breaks ties, its id.
+type Queued = (u32, u64, ServerId);
+
+/// A server that may take a slot.
+#[derive(Clone, Copy)]
+struct Candidate {
+    /// Square of the chunk groups that it has beyond the least loaded of its gear group.
+    cost: u64,
+    queued: Queued,
+    rack: RackId,
+}
+
+/// One server of every gear group per chunk group: as many racks as possible, then the least loaded servers.
+fn power_aware_groups(
+    places: &BTreeMap<ServerId, Place>,
+    replicas: u8,
+    groups: u32,
+    random: &mut SplitMix64,
+) -> Vec<Vec<ServerId>> {
+    let r = usize::from(replicas);
+    let mut queues: Vec<BTreeSet<Queued>> = vec![BTreeSet::new(); r];
+    for (id, place) in places {
+        queues[usize::from(place.gear_group.0)].insert((0, random.next(), *id));
+    }
+    let mut drawn = Vec::with_capacity(groups as usize);
+    for _ in 0..groups {
+        let candidates: Vec<Vec<Candidate>> = queues.iter().map(|queue| cheapest(queue, places, r)).collect();
+        let chosen = cheapest_slots(&candidates);
+        for (queue, server) in queues.iter_mut().zip(&chosen) {
+            let entry =
+                *queue.iter().find(|entry| entry.2 == *server).expect("candidates come from the queue");
+            queue.remove(&entry);
+            queue.insert((entry.0 + 1, random.next(), *server));
+        }
+        drawn.push(chosen);
+    }
+    even_out_slots(places, &mut drawn, r);
+    drawn
+}
+
+/// The least loaded server of each of the `r` least loaded racks of a gear group. No other needs to be looked at: of r
+/// slots, r - 1 can block at most r - 1 of these racks.
+fn cheapest(queue: &BTreeSet<Queued>, places: &BTreeMap<ServerId, Place>, r: usize) -> Vec<Candidate> {
+    let lowest = queue.first().map_or(0, |entry| entry.0);
+    let mut found: Vec<Candidate> = Vec::with_capacity(r);
+    for queued in queue {
+        let rack = places[&queued.2].rack;
+        if found.iter().all(|c| c.rack != rack) {
+            found.push(Candidate { cost: u64::from(queued.0 - lowest).pow(2), queued: *queued, rack });
+        }
+        if found.len() == r {
+            break;
+        }
+    }
+    found
+}
+
+/// One candidate per slot so that the fewest slots share a rack, and among these choices the cheapest.
+fn cheapest_slots(candidates: &[Vec<Candidate>]) -> Vec<Queued> {
+    type Cost = (usize, u64);
+    fn descend(
+        candidates: &[Vec<Candidate>],
+        chosen: &mut Vec<Candidate>,
+        cost: Cost,
+        best: &mut Option<(Cost, Vec<Candidate>)>,
+    ) {
+        if best.as_ref().is_some_and(|(least, _)| cost >= *least) {
+            return;
+        }
+        let Some(slot) = candidates.get(chosen.len()) else {
+            *best = Some((cost, chosen.clone()));
+            return;
+        };
+        for candidate in slot {
+            let shared = chosen.iter().any(|c| c.rack == candidate.rack);
+            chosen.push(*candidate);
+            descend(candidates, chosen, (cost.0 + usize::from(shared), cost.1 + candidate.cost), best);
+            chosen.pop();
+        }
+    }
+    let mut best = None;
+    descend(candidates, &mut Vec::new(), (0, 0), &mut best);
+    let (_, chosen) = best.expect("every gear group has a server");
+    chosen.into_iter().map(|c| c.queued).collect()
+}
+
+/// Evens out what drawing one chunk group after the other left uneven: per gear group, the other slots kept.
+fn even_out_slots(places: &BTreeMap<ServerId, Place>, groups: &mut [Vec<ServerId>], r: usize) {
+    for gear in 0..r {
+        let members: Vec<ServerId> =
+            places.iter().filter(|(_, p)| usize::from(p.gear_group.0) == gear).map(|(id, _)| *id).collect();
+        let mut load: BTreeMap<ServerId, u32> = members.iter().map(|id| (*id, 0)).collect();
+        for group in groups.iter() {
+            *load.get_mut(&group[gear]).expect("slot k is in gear group k") += 1;
+        }
+        if load.values().max() <= load.values().min().map(|least| least + 1).as_ref() {
+            continue;
+        }
+        let choices: Vec<Vec<ServerId>> = groups
+            .iter()
+            .map(|group| {
+                let taken: Vec<RackId> =
+                    (0..r).filter(|k| *k != gear).map(|k| places[&group[k]].rack).collect();
+                let free = |id: &&ServerId| **id == group[gear] || !taken.contains(&places[id].rack);
+                members.iter().filter(free).copied().collect()
+            })
+            .collect();
+        let mut assigned: Vec<ServerId> = groups.iter().map(|group| group[gear]).collect();
+        even_out(&choices, &mut assigned, &mut load);
+        for (group, server) in groups.iter_mut().zip(assigned) {
+            group[gear] = server;
+        }
+    }
+}
+
+fn random_groups(
+    racks: &BTreeMap<RackId, BTreeSet<ServerId>>,
+    replicas: u8,
+    groups: u32,
+    random: &mut SplitMix64,
+) -> Vec<Vec<ServerId>> {
+    let r = usize::from(replicas);
+    let mut all: Vec<(RackId, ServerId)> =
+        racks.iter().flat_map(|(rack, ids)| ids.iter().map(|id| (*rack, *id))).collect();
+    let draw = |_| {
+        random.shuffle(&mut all);
+        let mut chosen: Vec<(RackId, ServerId)> = Vec::with_capacity(r);
+        for candidate in &all {
+            if chosen.len() < r && (racks.len() < r || chosen.iter().all(|c| c.0 != candidate.0)) {
+                chosen.push(*candidate);
+            }
+        }
+        chosen.into_iter().map(|c| c.1).collect()
+    };
+    (0..groups).map(draw).collect()
+}
+
+/// Replica sets: again and again one server from each of the r fullest racks (as many racks as there are).
+fn grouped(
+    racks: &BTreeMap<RackId, BTreeSet<ServerId>>,
+    replicas: u8,
+    groups: u32,
+) -> (BTreeMap<ServerId, Place>, Vec<Vec<ServerId>>) {
+    let r = usize::from(replicas);
+    let mut left: Vec<(RackId, VecDeque<ServerId>)> =
+        racks.iter().map(|(rack, ids)| (*rack, ids.iter().copied().collect())).collect();
+    let mut places = BTreeMap::new();
+    let mut sets: Vec<Vec<ServerId>> = Vec::new();
+    while left.iter().map(|(_, ids)| ids.len()).sum::<usize>() >= r {
+        left.sort_by_key(|(rack, ids)| (std::cmp::Reverse(ids.len()), *rack));
+        let mut set: Vec<ServerId> = Vec::with_capacity(r);
+        for position in (0..left.len()).cycle() {
+            if set.len() == r {
+                break;
+            }
+            let (rack, ids) = &mut left[position];
+            if let Some(id) = ids.pop_front() {
+                places.insert(id, Place { rack: *rack, gear_group: GearGroup(set.len() as u8) });
+                set.push(id);
+            }
+        }
+        sets.push(set);
+    }
+    let spare = GearGroup(replicas - 1);
+    for (rack, ids) in left {
+        places.extend(ids.into_iter().map(|id| (id, Place { rack, gear_group: spare })));
+    }
+    let groups = (0..groups as usize).map(|group| sets[group % sets.len()].clone()).collect();
+    (places, groups)
+}
+
+/// Picks one server per item from the item's choices so that the loads end as even as the choices allow. `load` is what
+/// the servers carry already. `None` where an item has no choice.
+///
+/// Used for primaries over the awake servers, for successors of a drained primary, and for the places of a lost server's replicas.
+pub fn spread(choices: &[Vec<ServerId>], load: &BTreeMap<ServerId, u32>) -> Vec<Option<ServerId>> {
+    let mut load = load.clone();
+    for server in choices.iter().flatten() {
+        load.entry(*server).or_insert(0);
+    }
+    let open: Vec<usize> = (0..choices.len()).filter(|item| !choices[*item].is_empty()).collect();
+    let open_choices: Vec<Vec<ServerId>> = open.iter().map(|item| choices[*item].clone()).collect();
+    let mut assigned = Vec::with_capacity(open.len());
+    for options in &open_choices {
+        let least = *options.iter().min_by_key(|server| load[server]).expect("open items have choices");
+        *load.get_mut(&least).expect("loads of all choices are known") += 1;
+        assigned.push(least);
+    }
+    even_out(&open_choices, &mut assigned, &mut load);
+    let mut picked = vec![None; choices.len()];
+    for (item, server) in open.into_iter().zip(assigned) {
+        picked[item] = Some(server);
+    }
+    picked
+}
+
+/// Moves items along chains of choices from more to less loaded servers until no chain is left: then no assignment is
+/// more even. [Harvey, Ladner, Lovász, Tamir: Semi-matchings for bipartite graphs and load balancing, 2003]
+fn even_out(choices: &[Vec<ServerId>], assigned: &mut [ServerId], load: &mut BTreeMap<ServerId, u32>) {
+    let mut items: BTreeMap<ServerId, BTreeSet<usize>> = BTreeMap::new();
+    for (item, server) in assigned.iter().enumerate() {
+        items.entry(*server).or_default().insert(item);
+    }
+    loop {
+        let least = items.keys().chain(choices.iter().flatten()).map(|server| load[server]).min();
+        let Some(least) = least else { return };
+        let mut heavy: Vec<ServerId> = items.keys().copied().filter(|s| load[s] >= least + 2).collect();
+        heavy.sort_by_key(|server| std::cmp::Reverse(load[server]));
+        let Some(chain) = heavy.into_iter().find_map(|server| relieving_chain(server, choices, &items, load))
+        else {
+            return;
+        };
+        for (from, item, to) in chain {
+            assigned[item] = to;
+            items.entry(from).or_default().remove(&item);
+            items.entry(to).or_default().insert(item);
+            *load.get_mut(&from).expect("known server") -= 1;
+            *load.get_mut(&to).expect("known server") += 1;
+        }
+    }
+}
+
+/// The shortest chain of moves (from, item, to) that takes one item off `start` and ends at a server with at least two fewer.
+fn relieving_chain(
+    start: ServerId,
+    choices: &[Vec<ServerId>],
+    items: &BTreeMap<ServerId, BTreeSet<usize>>,
+    load: &BTreeMap<ServerId, u32>,
+) -> Option<Vec<(ServerId, usize, ServerId)>> {
+    let mut reached: BTreeMap<ServerId, (ServerId, usize)> = BTreeMap::new();
+    let mut queue = VecDeque::from([start]);
+    while let Some(from) = queue.pop_front() {
+        for &item in items.get(&from).into_iter().flatten() {
+            for &to in &choices[item] {
+                if to == start || reached.contains_key(&to) {
+                    continue;
+                }
+                reached.insert(to, (from, item));
+                queue.push_back(to);
+                if load[&to] + 2 <= load[&start] {
+                    let mut chain = Vec::new();
+                    let mut at = to;
+                    while at != start {
+                        let (from, item) = reached[&at];
+                        chain.push((from, item, at));
+                        at = from;
+                    }
+                    return Some(chain);
+                }
+            }
+        }
+    }
+    None
+}
+
+/// A new server for one of a lost server's slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replacement {
+    pub server: ServerId,
+    /// No server of the gear group stands in a rack of its own: another replica of the chunk group is in the same rack.
+    pub shares_rack: bool,
+}
+
+/// For each chunk group of `groups` (its servers, `lost` among them) the server that takes the lost server's slot: from
+/// the same gear group, in a rack without another replica where there is one, spread evenly. [Sierra §3.3]
+///
+/// `servers`: those that can take data, asleep ones too; `load`: how many chunk groups each holds. `None`: the gear group
+/// has no other server; one must be added to it.
+pub fn rebuild_choice(
+    lost: ServerId,
+    gear_group: GearGroup,
+    groups: &[Vec<ServerId>],
+    servers: &BTreeMap<ServerId, Place>,
+    load: &BTreeMap<ServerId, u32>,
+) -> Vec<Option<Replacement>> {
+    let rack = |id: &ServerId| servers.get(id).map(|place| place.rack);
+    let mut shares = Vec::with_capacity(groups.len());
+    let mut choices = Vec::with_capacity(groups.len());
+    for group in groups {
+        let able: Vec<ServerId> = servers
+            .iter()
+            .filter(|(id, place)| place.gear_group == gear_group && **id != lost && !group.contains(id))
+            .map(|(id, _)| *id)
+            .collect();
+        let others: Vec<RackId> = group.iter().filter(|id| **id != lost).filter_map(rack).collect();
+        let apart: Vec<ServerId> =
+            able.iter().filter(|id| !others.contains(&servers[id].rack)).copied().collect();
+        shares.push(apart.is_empty());
+        choices.push(if apart.is_empty() { able } else { apart });
+    }
+    let chosen = spread(&choices, load).into_iter().zip(shares);
+    chosen.map(|(server, shares_rack)| server.map(|server| Replacement { server, shares_rack })).collect()
+}
+
+/// A set of servers that can be off while `gear` replicas of every chunk group are awake.
+///
+/// Power-aware layouts: all gear groups from `gear` up, by construction. Naive layouts: by search; exact for up to 16
+/// servers and for fixed replica sets, else what a greedy search finds (the exact answer is a set cover, NP-hard).
+pub fn power_down(layout: &Layout, gear: u8) -> Vec<ServerId> {
+    if layout.scheme.is_power_aware() {
+        let sleeps = |(_, place): &(&ServerId, &Place)| place.gear_group.0 >= gear;
+        return layout.servers.iter().filter(sleeps).map(|(id, _)| *id).collect();
+    }
+    let mut search = Search::new(layout, gear);
+    if layout.scheme == Scheme::NaiveRandom && layout.servers.len() <= 16 {
+        search.exact(0);
+    } else {
+        search.greedy();
+    }
+    search.best
+}
+
+/// How many servers can be off in `gear`. [Sierra Table 1, "Power-down"]
+pub fn power_down_count(layout: &Layout, gear: u8) -> usize {
+    power_down(layout, gear).len()
+}
+
+struct Search {
+    servers: Vec<ServerId>,
+    /// Per server, in the order of `servers`: its chunk groups.
+    groups_of: Vec<Vec<usize>>,
+    /// Per chunk group: how many more of its servers may be switched off.
+    spare: Vec<u8>,
+    off: Vec<ServerId>,
+    best: Vec<ServerId>,
+}
+
+impl Search {
+    fn new(layout: &Layout, gear: u8) -> Search {
+        let servers: Vec<ServerId> = layout.servers.keys().copied().collect();
+        let mut groups_of: BTreeMap<ServerId, Vec<usize>> = BTreeMap::new();
+        for (index, group) in layout.groups.iter().enumerate() {
+            for server in group {
+                groups_of.entry(*server).or_default().push(index);
+            }
+        }
+        Search {
+            groups_of: servers.iter().map(|id| groups_of.remove(id).unwrap_or_default()).collect(),
+            servers,
+            spare: vec![layout.replicas.saturating_sub(gear); layout.groups.len()],
+            off: Vec::new(),
+            best: Vec::new(),
+        }
+    }
+
+    fn can_switch_off(&self, server: usize) -> bool {
+        self.groups_of[server].iter().all(|group| self.spare[*group] > 0)
+    }
+
+    fn switch_off(&mut self, server: usize) {
+        self.off.push(self.servers[server]);
+        for group in &self.groups_of[server] {
+            self.spare[*group] -= 1;
+        }
+    }
+
+    fn switch_on_again(&mut self, server: usize) {
+        self.off.pop();
+        for group in &self.groups_of[server] {
+            self.spare[*group] += 1;
+        }
+    }
+
+    fn greedy(&mut self) {
+        for server in 0..self.servers.len() {
+            if self.can_switch_off(server) {
+                self.switch_off(server);
+            }
+        }
+        self.best = self.off.clone();
+    }
+
+    fn exact(&mut self, next: usize) {
+        if self.off.len() > self.best.len() {
+            self.best = self.off.clone();
+        }
+        if self.off.len() + self.servers.len() - next <= self.best.len() {
+            return;
+        }
+        if self.can_switch_off(next) {
+            self.switch_off(next);
+            self.exact(next + 1);
+            self.switch_on_again(next);
+        }
+        self.exact(next + 1);
+    }
+}
+
+/// On how many servers at once the data of `lost` can be rebuilt. [Sierra Table 1, "Rebuild"]
+///
+/// The paper gives N/r for power-aware grouping and N for naive random; these count the lost server too. With naive
+/// grouping it is one: the server that takes the lost one's place.
+pub fn rebuild_parallelism(layout: &Layout, lost: ServerId) -> usize {
+    let held: Vec<Vec<ServerId>> = layout.groups.iter().filter(|g| g.contains(&lost)).cloned().collect();
+    match layout.scheme {
+        Scheme::NaiveGrouped => usize::from(!held.is_empty()),
+        Scheme::NaiveRandom => {
+            let others: BTreeSet<ServerId> = held
+                .iter()
+                .flat_map(|g| layout.servers.keys().filter(|id| !g.contains(id)))
+                .copied()
+                .collect();
+            others.len()
+        }
+        Scheme::Rotated | Scheme::RackAligned => {
+            let Some(place) = layout.servers.get(&lost) else { return 0 };
+            let chosen = rebuild_choice(lost, place.gear_group, &held, &layout.servers, &BTreeMap::new());
+            chosen.into_iter().flatten().map(|r| r.server).collect::<BTreeSet<_>>().len()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

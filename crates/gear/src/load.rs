@@ -1,0 +1,141 @@
+//! The load metric: how many servers the present work needs. [Sierra §3.4]
+//!
+//! Reads and writes are counted once, summed over all servers, and set against what one server can do; a write counts r
+//! times because it is carried out r times. Random work is limited by operations, streaming work by bytes: the larger of
+//! the two is the load. Bursts decide how a service feels, so an hour is known by its peak, not by its mean.
+
+use ebb_types::LoadCount;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Load in units of servers: 2.5 is the work that two and a half servers can sustain. Never negative, never NaN.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Load(pub f64);
+
+impl Load {
+    pub const ZERO: Load = Load(0.0);
+
+    pub fn max(self, other: Load) -> Load {
+        Load(self.0.max(other.0))
+    }
+}
+
+/// What one server sustains, each figure measured on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerRates {
+    pub read_iops: f64,
+    pub write_iops: f64,
+    pub read_bytes_per_s: f64,
+    pub write_bytes_per_s: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("{name} is {value}: a server's rate must be a positive number; measure one server and set it")]
+pub struct RatesError {
+    pub name: &'static str,
+    pub value: f64,
+}
+
+impl ServerRates {
+    /// Rates come from configuration: check them before the first use of [`load`].
+    pub fn check(&self) -> Result<(), RatesError> {
+        let all = [
+            ("read_iops", self.read_iops),
+            ("write_iops", self.write_iops),
+            ("read_bytes_per_s", self.read_bytes_per_s),
+            ("write_bytes_per_s", self.write_bytes_per_s),
+        ];
+        match all.into_iter().find(|(_, value)| !value.is_normal() || *value <= 0.0) {
+            Some((name, value)) => Err(RatesError { name, value }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// `L = max(L_nonseq, L_seq)` of the work counted over `interval`, summed over all servers. An empty interval has no load.
+pub fn load(count: &LoadCount, interval: Duration, rates: &ServerRates, replicas: u8) -> Load {
+    if interval.is_zero() {
+        return Load::ZERO;
+    }
+    let seconds = interval.as_secs_f64();
+    let r = f64::from(replicas);
+    let nonseq = count.reads as f64 / rates.read_iops + r * count.writes as f64 / rates.write_iops;
+    let seq = count.read_bytes as f64 / rates.read_bytes_per_s
+        + r * count.written_bytes as f64 / rates.write_bytes_per_s;
+    Load(nonseq.max(seq) / seconds)
+}
+
+/// The peak of one hour's samples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HourMeter {
+    hour: u64,
+    /// `None`: no sample yet, which is not the same as no load.
+    peak: Option<Load>,
+}
+
+impl HourMeter {
+    pub fn new(hour: u64) -> HourMeter {
+        HourMeter { hour, peak: None }
+    }
+
+    pub fn hour(&self) -> u64 {
+        self.hour
+    }
+
+    pub fn add(&mut self, sample: Load) {
+        self.peak = Some(self.peak.map_or(sample, |peak| peak.max(sample)));
+    }
+
+    pub fn peak(&self) -> Option<Load> {
+        self.peak
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATES: ServerRates =
+        ServerRates { read_iops: 100.0, write_iops: 50.0, read_bytes_per_s: 1e6, write_bytes_per_s: 5e5 };
+
+    #[test]
+    fn random_work_is_limited_by_operations() {
+        // 200 reads/s need 2 servers; 25 writes/s need 3 * 25/50 = 1.5; the bytes need less.
+        let count = LoadCount { reads: 400, writes: 50, read_bytes: 4000, written_bytes: 500 };
+        assert_eq!(load(&count, Duration::from_secs(2), &RATES, 3), Load(3.5));
+    }
+
+    #[test]
+    fn streaming_work_is_limited_by_bytes() {
+        // 2 MB/s read need 2 servers; 1 MB/s written, twice, need 4.
+        let count = LoadCount { reads: 2, writes: 1, read_bytes: 2_000_000, written_bytes: 1_000_000 };
+        assert_eq!(load(&count, Duration::from_secs(1), &RATES, 2), Load(6.0));
+    }
+
+    #[test]
+    fn an_empty_interval_has_no_load() {
+        let count = LoadCount { reads: 9, ..LoadCount::default() };
+        assert_eq!(load(&count, Duration::ZERO, &RATES, 3), Load::ZERO);
+    }
+
+    #[test]
+    fn an_hour_is_known_by_its_peak_and_an_unseen_hour_by_nothing() {
+        let mut meter = HourMeter::new(7);
+        assert_eq!(meter.peak(), None);
+        for sample in [0.5, 2.0, 1.0] {
+            meter.add(Load(sample));
+        }
+        assert_eq!((meter.hour(), meter.peak()), (7, Some(Load(2.0))));
+    }
+
+    #[test]
+    fn rates_that_would_make_the_load_meaningless_are_refused() {
+        assert_eq!(RATES.check(), Ok(()));
+        for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let error = ServerRates { write_iops: bad, ..RATES }.check().unwrap_err();
+            assert_eq!(error.name, "write_iops");
+        }
+    }
+}

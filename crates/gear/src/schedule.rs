@@ -1,0 +1,424 @@
+//! The gear scheduler: from load to the gear groups that must be awake. [Sierra §3.4]
+//!
+//! The gear follows the forecast of the hour and the load of this moment, whichever needs more. It goes up at once. It
+//! goes down only when the forecast of the hour at hand and the highest load of the dwell time both allow it, and not within the dwell
+//! time after another shift: a burst costs one wake-up, never a flutter. Without any history every server stays awake.
+//!
+//! The scheduler keeps no history of its own: recorded hours go through the replicated metadata state and come back with
+//! every event, so a new leader forecasts what the old one would have.
+//!
+//! Floor: a write has r copies on r awake servers at every gear, and sleeping replicas' copies are kept by other chunk
+//! servers, so at least max(N/r, r) servers stay awake. [`lowest_gear`] is the lowest gear that respects it.
+
+use crate::{Basis, History, HourMeter, Load, RatesError, ServerRates, forecast, load};
+use ebb_types::{GearGroup, LoadCount, Moment};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Relative rounding error that must not cost a gear: a load of exactly one gear's capacity fits that gear.
+const ROUNDING: f64 = 1e-9;
+
+/// `clamp(ceil(L / (N/r)), g_min, r)`: the lowest gear whose servers sustain `load`.
+pub fn gear_for(load: Load, servers: u32, replicas: u8, g_min: u8) -> u8 {
+    let gears = load.0 * f64::from(replicas) / f64::from(servers.max(1));
+    let needed = (gears * (1.0 - ROUNDING)).ceil();
+    (needed.min(f64::from(u8::MAX)) as u8).max(g_min).min(replicas)
+}
+
+/// Fewest awake servers: one replica of everything, and r places for r copies of every write.
+pub fn floor_servers(servers: u32, replicas: u8) -> u32 {
+    servers.div_ceil(u32::from(replicas.max(1))).max(u32::from(replicas)).min(servers)
+}
+
+/// The lowest gear that always has r servers awake. From N = r² on it is gear 1.
+pub fn lowest_gear(servers: u32, replicas: u8) -> u8 {
+    // Gear groups differ by a server when r does not divide N; the smaller size counts.
+    let smallest = servers / u32::from(replicas.max(1));
+    (1..replicas).find(|gear| u32::from(*gear) * smallest >= u32::from(replicas)).unwrap_or(replicas)
+}
+
+/// The gear groups that are awake in `gear` on `day`, the lowest gear first.
+///
+/// Every `rotate_days` days the order moves on by one gear group, so that over r such periods all servers are awake for
+/// equally long and each has its turn of idle time for scrubbing. Zero never rotates: gear group 0 is always awake.
+pub fn awake_groups(gear: u8, day: u64, replicas: u8, rotate_days: u32) -> Vec<GearGroup> {
+    let turn = day.checked_div(u64::from(rotate_days)).unwrap_or(0) % u64::from(replicas.max(1));
+    let group = |position: u8| GearGroup(((turn + u64::from(position)) % u64::from(replicas)) as u8);
+    (0..gear.min(replicas)).map(group).collect()
+}
+
+/// The gears of consecutive hours.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Schedule {
+    pub first_hour: u64,
+    pub gears: Vec<u8>,
+}
+
+/// The schedule of one who knew the peaks beforehand: what a forecast is measured against. [Sierra §4.4]
+pub fn oracle(first_hour: u64, peaks: &[Load], servers: u32, replicas: u8, g_min: u8) -> Schedule {
+    Schedule {
+        first_hour,
+        gears: peaks.iter().map(|peak| gear_for(*peak, servers, replicas, g_min)).collect(),
+    }
+}
+
+/// What the operator decides.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// Servers in each gear group; there are r gear groups.
+    pub group_sizes: Vec<u32>,
+    /// Fewest replicas awake: 1 saves most, 2 rides out the failure of an awake server.
+    pub g_min: u8,
+    pub rates: ServerRates,
+    /// Length of the scheduler's hour: 3600 s, or less when a day is rehearsed.
+    pub hour: Duration,
+    pub hours_per_day: u32,
+    /// How long the load must have been low, and the gear unchanged, before a down-shift.
+    pub dwell: Duration,
+    /// How long before an hour begins its up-shift is made.
+    pub lead: Duration,
+    /// Days after which the order of the gear groups moves on; zero: never.
+    pub rotate_days: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PolicyError {
+    #[error("there are {groups} gear groups; there must be one per replica, 1 to 255")]
+    Groups { groups: usize },
+    #[error("{group} has no server: add one to it")]
+    EmptyGroup { group: GearGroup },
+    #[error("g_min is {g_min} and must be between 1 and {replicas}, the number of replicas")]
+    GMin { g_min: u8, replicas: u8 },
+    #[error("the scheduler's hour is {hour:?}: it must be at least 100 ms")]
+    Hour { hour: Duration },
+    #[error("a day has no hours: set hours_per_day, 24 for a real day")]
+    Day,
+    #[error("the lead time of {lead:?} is longer than the scheduler's hour of {hour:?}: shorten it")]
+    Lead { lead: Duration, hour: Duration },
+    #[error(transparent)]
+    Rates(#[from] RatesError),
+}
+
+/// A gear that was asked for and cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "gear {asked} is not possible: this cluster runs in gears {lowest} to {highest} (g_min is {g_min}, and r copies of \
+     every write need r awake servers)"
+)]
+pub struct GearError {
+    pub asked: u8,
+    pub lowest: u8,
+    pub highest: u8,
+    pub g_min: u8,
+}
+
+impl Policy {
+    pub fn check(&self) -> Result<(), PolicyError> {
+        let groups = self.group_sizes.len();
+        let replicas = u8::try_from(groups).map_err(|_| PolicyError::Groups { groups })?;
+        if replicas == 0 {
+            return Err(PolicyError::Groups { groups });
+        }
+        if let Some(group) = self.group_sizes.iter().position(|size| *size == 0) {
+            return Err(PolicyError::EmptyGroup { group: GearGroup(group as u8) });
+        }
+        if self.g_min == 0 || self.g_min > replicas {
+            return Err(PolicyError::GMin { g_min: self.g_min, replicas });
+        }
+        if self.hour < Duration::from_millis(100) {
+            return Err(PolicyError::Hour { hour: self.hour });
+        }
+        if self.hours_per_day == 0 {
+            return Err(PolicyError::Day);
+        }
+        if self.lead > self.hour {
+            return Err(PolicyError::Lead { lead: self.lead, hour: self.hour });
+        }
+        Ok(self.rates.check()?)
+    }
+
+    pub fn replicas(&self) -> u8 {
+        self.group_sizes.len() as u8
+    }
+
+    pub fn servers(&self) -> u32 {
+        self.group_sizes.iter().sum()
+    }
+
+    /// The lowest gear that `g_min` and the floor of r awake servers allow.
+    pub fn lowest_gear(&self) -> u8 {
+        self.g_min.max(lowest_gear(self.servers(), self.replicas()))
+    }
+
+    /// Whether the cluster may run in `gear`; ask before [`Event::Set`].
+    pub fn check_gear(&self, gear: u8) -> Result<(), GearError> {
+        let (lowest, highest) = (self.lowest_gear(), self.replicas());
+        if (lowest..=highest).contains(&gear) {
+            return Ok(());
+        }
+        Err(GearError { asked: gear, lowest, highest, g_min: self.g_min })
+    }
+
+    pub fn gear_for(&self, load: Load) -> u8 {
+        gear_for(load, self.servers(), self.replicas(), self.lowest_gear())
+    }
+
+    /// Load that `gear` sustains.
+    pub fn capacity(&self, gear: u8) -> Load {
+        Load(f64::from(self.servers()) * f64::from(gear) / f64::from(self.replicas()))
+    }
+
+    /// The gear groups awake in `gear` during `hour`, the lowest gear first.
+    pub fn awake_groups(&self, gear: u8, hour: u64) -> Vec<GearGroup> {
+        awake_groups(gear, hour / u64::from(self.hours_per_day.max(1)), self.replicas(), self.rotate_days)
+    }
+
+    pub fn servers_awake(&self, groups: &[GearGroup]) -> u32 {
+        groups.iter().map(|group| self.group_sizes[usize::from(group.0)]).sum()
+    }
+}
+
+/// Ties the driver's clock to the cluster's hours: at `origin` the time `elapsed` had passed since hour 0 began.
+///
+/// A new leader has another clock; it passes its own moment and the same cluster time (such as the time since 1970, or
+/// since a rehearsal began), and goes on counting the same hours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calendar {
+    pub origin: Moment,
+    pub elapsed: Duration,
+}
+
+impl Calendar {
+    fn elapsed(&self, now: Moment) -> Duration {
+        self.elapsed.saturating_add(now.since(self.origin))
+    }
+
+    /// The hour that `now` lies in.
+    pub fn hour(&self, now: Moment, hour: Duration) -> u64 {
+        (self.elapsed(now).as_nanos() / hour.as_nanos().max(1)) as u64
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// The gear follows forecast and load.
+    #[default]
+    Auto,
+    /// The operator holds this gear, whatever the load.
+    Manual(u8),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event {
+    /// Work of all servers together over the `interval` that ends now.
+    Sample {
+        count: LoadCount,
+        interval: Duration,
+    },
+    /// Time passed without a sample.
+    Tick,
+    /// Hold this gear until [`Event::Auto`]; see [`Policy::check_gear`]. What lies outside is held at the nearest gear.
+    Set(u8),
+    Auto,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// These gear groups must be awake, and no others: wake first, then put to sleep. The first event after
+    /// [`Scheduler::new`] always gives one. With rotation the gear groups can change while the gear stays.
+    Shift { gear: u8, awake: Vec<GearGroup> },
+    /// An hour ended that was watched from its start: put its peak into the replicated [`History`].
+    RecordHour { hour: u64, peak: Load },
+}
+
+/// One line of the dry run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlannedHour {
+    pub hour: u64,
+    pub hour_of_day: u32,
+    /// `None`: nothing is known yet, so every server is awake.
+    pub forecast: Option<Load>,
+    pub basis: Option<Basis>,
+    pub gear: u8,
+    pub awake: Vec<GearGroup>,
+    pub servers_awake: u32,
+}
+
+/// Decides the gear. One per metadata leader.
+#[derive(Clone, Debug)]
+pub struct Scheduler {
+    policy: Policy,
+    calendar: Calendar,
+    mode: Mode,
+    gear: u8,
+    /// What was last commanded; `None` before the first command.
+    awake: Option<Vec<GearGroup>>,
+    /// When the gear last changed, or the start of watching.
+    settled: Moment,
+    meter: HourMeter,
+    /// The meter has watched its hour from the start.
+    whole_hour: bool,
+    /// Samples of the dwell time, oldest first, and always the latest.
+    recent: VecDeque<(Moment, Load)>,
+}
+
+impl Scheduler {
+    /// `gear`: the one that the cluster is in; a new cluster is in gear r.
+    pub fn new(
+        policy: Policy,
+        calendar: Calendar,
+        now: Moment,
+        mode: Mode,
+        gear: u8,
+    ) -> Result<Scheduler, PolicyError> {
+        policy.check()?;
+        let meter = HourMeter::new(calendar.hour(now, policy.hour));
+        let gear = gear.clamp(policy.lowest_gear(), policy.replicas());
+        let recent = VecDeque::new();
+        Ok(Scheduler {
+            policy,
+            calendar,
+            mode,
+            gear,
+            awake: None,
+            settled: now,
+            meter,
+            whole_hour: false,
+            recent,
+        })
+    }
+
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub fn gear(&self) -> u8 {
+        self.gear
+    }
+
+    /// The load of the latest sample.
+    pub fn load(&self) -> Option<Load> {
+        self.recent.back().map(|(_, load)| *load)
+    }
+
+    pub fn hour(&self, now: Moment) -> u64 {
+        self.calendar.hour(now, self.policy.hour)
+    }
+
+    /// Servers came or went, or the operator changed the policy. The next event decides anew.
+    pub fn set_policy(&mut self, policy: Policy) -> Result<(), PolicyError> {
+        policy.check()?;
+        self.gear = self.gear.clamp(policy.lowest_gear(), policy.replicas());
+        self.policy = policy;
+        self.awake = None;
+        Ok(())
+    }
+
+    pub fn on(&mut self, now: Moment, history: &History, event: Event, out: &mut Vec<Command>) {
+        match event {
+            Event::Sample { count, interval } => self.sample(now, &count, interval, out),
+            Event::Tick => self.begin_hour(now, out),
+            Event::Set(gear) => self.mode = Mode::Manual(gear),
+            Event::Auto => self.mode = Mode::Auto,
+        }
+        self.shift(now, history, out);
+    }
+
+    /// The dry run: what the next `hours` hours from the present one would be if the forecast came true.
+    pub fn plan(&self, now: Moment, history: &History, hours: u32) -> Vec<PlannedHour> {
+        let first = self.hour(now);
+        let planned = |hour: u64| {
+            let forecast = forecast(history, hour, self.policy.hours_per_day);
+            let gear = match self.mode {
+                Mode::Auto => self.forecast_gear(history, hour),
+                Mode::Manual(gear) => gear.clamp(self.policy.lowest_gear(), self.policy.replicas()),
+            };
+            let awake = self.policy.awake_groups(gear, hour);
+            PlannedHour {
+                hour,
+                hour_of_day: (hour % u64::from(self.policy.hours_per_day)) as u32,
+                forecast: forecast.map(|f| f.load),
+                basis: forecast.map(|f| f.basis),
+                gear,
+                servers_awake: self.policy.servers_awake(&awake),
+                awake,
+            }
+        };
+        (first..first + u64::from(hours)).map(planned).collect()
+    }
+
+    /// A sample belongs to the hour in which most of it lies, as long as that hour is still open.
+    fn sample(&mut self, now: Moment, count: &LoadCount, interval: Duration, out: &mut Vec<Command>) {
+        if interval.is_zero() {
+            return self.begin_hour(now, out);
+        }
+        let sample = load(count, interval, &self.policy.rates, self.policy.replicas());
+        let middle = self.calendar.elapsed(now).saturating_sub(interval / 2);
+        let hour = (middle.as_nanos() / self.policy.hour.as_nanos()) as u64;
+        if hour <= self.meter.hour() {
+            self.meter.add(sample);
+            self.begin_hour(now, out);
+        } else {
+            self.begin_hour(now, out);
+            self.meter.add(sample);
+        }
+        self.recent.push_back((now, sample));
+        while self.recent.len() > 1 && now.since(self.recent[0].0) > self.policy.dwell {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Closes the hour that was being watched once `now` lies past it. Hours that nobody watched to the end are not recorded.
+    fn begin_hour(&mut self, now: Moment, out: &mut Vec<Command>) {
+        let hour = self.hour(now);
+        if hour <= self.meter.hour() {
+            return;
+        }
+        let next = hour == self.meter.hour() + 1;
+        if let (true, Some(peak)) = (self.whole_hour && next, self.meter.peak()) {
+            out.push(Command::RecordHour { hour: self.meter.hour(), peak });
+        }
+        self.whole_hour = next;
+        self.meter = HourMeter::new(hour);
+    }
+
+    fn forecast_gear(&self, history: &History, hour: u64) -> u8 {
+        match forecast(history, hour, self.policy.hours_per_day) {
+            Some(forecast) => self.policy.gear_for(forecast.load),
+            None => self.policy.replicas(),
+        }
+    }
+
+    fn shift(&mut self, now: Moment, history: &History, out: &mut Vec<Command>) {
+        let hour = self.hour(now);
+        let gear = match self.mode {
+            Mode::Manual(gear) => gear.clamp(self.policy.lowest_gear(), self.policy.replicas()),
+            Mode::Auto => {
+                let ahead = self.hour(now + self.policy.lead);
+                let expected = self.forecast_gear(history, hour).max(self.forecast_gear(history, ahead));
+                let live = self.recent.iter().map(|(_, load)| self.policy.gear_for(*load)).max();
+                let wanted = expected.max(live.unwrap_or(0));
+                let may_sink = !self.recent.is_empty() && now.since(self.settled) >= self.policy.dwell;
+                if wanted > self.gear || may_sink { wanted } else { self.gear }
+            }
+        };
+        let awake = self.policy.awake_groups(gear, hour);
+        if gear != self.gear {
+            self.settled = now;
+            self.gear = gear;
+        }
+        if self.awake.as_ref() != Some(&awake) {
+            out.push(Command::Shift { gear, awake: awake.clone() });
+            self.awake = Some(awake);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
