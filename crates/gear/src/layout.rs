@@ -204,13 +204,11 @@ fn power_aware_groups(
     for _ in 0..groups {
         let candidates: Vec<Vec<Candidate>> = queues.iter().map(|queue| cheapest(queue, places, r)).collect();
         let chosen = cheapest_slots(&candidates);
-        for (queue, server) in queues.iter_mut().zip(&chosen) {
-            let entry =
-                *queue.iter().find(|entry| entry.2 == *server).expect("candidates come from the queue");
-            queue.remove(&entry);
-            queue.insert((entry.0 + 1, random.next(), *server));
+        for (queue, queued) in queues.iter_mut().zip(&chosen) {
+            queue.remove(queued);
+            queue.insert((queued.0 + 1, random.next(), queued.2));
         }
-        drawn.push(chosen);
+        drawn.push(chosen.into_iter().map(|queued| queued.2).collect());
     }
     even_out_slots(places, &mut drawn, r);
     drawn
