@@ -11,10 +11,10 @@
 //!   each of the newest [`CLIENTS_KEPT`] clients. A command older than a client's kept replies is refused, not repeated.
 
 use ebb_types::{
-    Checksum, Condition, ETag, Extent, KEY_BYTES_MAX, KeyListing, KeyPage, NAME_BYTES_MAX, NamespaceAnswer,
-    NamespaceCommand, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, OPS_MAX,
-    ObjectId, ObjectMeta, PAGE_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part, RequestId, UploadListing,
-    UploadMeta, VolumeMeta,
+    Checksum, Condition, ETag, Extent, KEY_BYTES_MAX, KeyListing, KeyPage, LOOKUPS_MAX, NAME_BYTES_MAX,
+    NamespaceAnswer, NamespaceCommand, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery,
+    NamespaceReply, OPS_MAX, ObjectId, ObjectMeta, PAGE_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part,
+    RequestId, UploadListing, UploadMeta, VolumeMeta,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -77,7 +77,7 @@ impl Namespace {
             }
         }
         if command.ops.len() > OPS_MAX {
-            return self.refuse_all(command, NamespaceError::TooManyOps);
+            return self.refuse_all(command, NamespaceError::TooMany);
         }
         let results = command.ops.iter().map(|op| self.apply_op(op, command.now_millis)).collect();
         let reply = NamespaceReply { results, garbage: self.garbage.len() as u64 };
@@ -288,9 +288,11 @@ impl Namespace {
             NamespaceQuery::Bucket { bucket } => {
                 NamespaceAnswer::Bucket { created_millis: self.bucket(bucket)?.created_millis }
             }
-            NamespaceQuery::Object { bucket, key } => {
-                let meta = self.bucket(bucket)?.keys.get(key).ok_or(NamespaceError::NoSuchKey)?;
-                NamespaceAnswer::Object(meta.clone())
+            NamespaceQuery::Objects { names } => {
+                if names.len() > LOOKUPS_MAX {
+                    return Err(NamespaceError::TooMany);
+                }
+                NamespaceAnswer::Objects(names.iter().map(|(bucket, key)| self.object(bucket, key)).collect())
             }
             NamespaceQuery::List { bucket, prefix, delimiter, after, limit } => NamespaceAnswer::List(list(
                 &self.bucket(bucket)?.keys,
@@ -322,6 +324,10 @@ impl Namespace {
                 NamespaceAnswer::Garbage(rest.take(page(*limit)).map(|(n, e)| (*n, *e)).collect())
             }
         })
+    }
+
+    fn object(&self, bucket: &str, key: &str) -> Result<ObjectMeta, NamespaceError> {
+        self.bucket(bucket)?.keys.get(key).cloned().ok_or(NamespaceError::NoSuchKey)
     }
 
     fn uploads(
@@ -525,8 +531,8 @@ mod tests {
         }
 
         fn object(&self, key: &str) -> Result<ObjectMeta, NamespaceError> {
-            match self.state.query(&NamespaceQuery::Object { bucket: "b".into(), key: key.into() })? {
-                NamespaceAnswer::Object(meta) => Ok(meta),
+            match self.state.query(&NamespaceQuery::Objects { names: vec![("b".into(), key.into())] })? {
+                NamespaceAnswer::Objects(mut found) => found.remove(0),
                 other => panic!("{other:?}"),
             }
         }

@@ -14,6 +14,8 @@ pub const KEY_BYTES_MAX: usize = 1024;
 pub const NAME_BYTES_MAX: usize = 63;
 /// Most ops in one command.
 pub const OPS_MAX: usize = 1024;
+/// Most keys in one lookup.
+pub const LOOKUPS_MAX: usize = 32;
 /// Most entries in one answer, whatever the query's `limit` says.
 pub const PAGE_MAX: u32 = 1000;
 /// Highest number of a multipart upload's part; the lowest is 1.
@@ -232,9 +234,9 @@ pub enum NamespaceQuery {
     Bucket {
         bucket: String,
     },
-    Object {
-        bucket: String,
-        key: String,
+    /// Several keys at once, as (bucket, key), because concurrent GETs ask together. At most [`LOOKUPS_MAX`].
+    Objects {
+        names: Vec<(String, String)>,
     },
     /// Keys and common prefixes after `after`, in order. `after` may be a common prefix: then all that it stands for is
     /// passed over.
@@ -283,7 +285,8 @@ pub enum NamespaceAnswer {
     Bucket {
         created_millis: u64,
     },
-    Object(ObjectMeta),
+    /// One per name.
+    Objects(Vec<Result<ObjectMeta, NamespaceError>>),
     List(KeyPage),
     Upload(UploadMeta),
     Parts {
@@ -353,8 +356,8 @@ pub enum NamespaceError {
     BadName,
     #[error("a key has 1 to {KEY_BYTES_MAX} bytes")]
     BadKey,
-    #[error("a command has at most {OPS_MAX} ops")]
-    TooManyOps,
+    #[error("a command has at most {OPS_MAX} ops, a lookup at most {LOOKUPS_MAX} names")]
+    TooMany,
     #[error("the request is too old to tell whether it was carried out: look before you send it anew")]
     Expired,
 }
