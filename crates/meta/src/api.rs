@@ -49,8 +49,6 @@ pub struct Timing {
     pub wake_limit: Duration,
     /// Time between two Raft ticks; only several members tick. An election takes 10 to 20 of them.
     pub raft_tick: Duration,
-    /// A server stays in a planned state for at least so long before it is put to sleep again.
-    pub dwell: Duration,
 }
 
 impl Default for Timing {
@@ -60,7 +58,6 @@ impl Default for Timing {
             margin: Duration::from_millis(100),
             wake_limit: Duration::from_secs(10),
             raft_tick: Duration::from_millis(50),
-            dwell: Duration::from_secs(2),
         }
     }
 }
@@ -87,24 +84,48 @@ pub struct NewServer {
 #[derive(Clone, Debug)]
 pub enum Input {
     /// A message of another member.
-    Raft { from: MemberId, message: Vec<u8> },
+    Raft {
+        from: MemberId,
+        message: Vec<u8>,
+    },
     /// A message of a chunk server. Followers drop it, so a server that does not know the leader sends it to every member.
     Server(ServerMessage),
-    Client { token: Token, request: MetaRequest },
+    Client {
+        token: Token,
+        request: MetaRequest,
+    },
     /// An [`Outcome::Switch`] ended. A server that woke also shows itself by a heartbeat.
-    Switched { server: ServerId, action: SwitchAction, result: Result<(), String> },
+    Switched {
+        server: ServerId,
+        action: SwitchAction,
+        result: Result<(), String>,
+    },
 }
 
 /// Something is to be carried out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    SendRaft { to: MemberId, message: Vec<u8> },
-    Push { to: ServerId, push: MetaPush },
-    Reply { token: Token, reply: MetaReply },
+    SendRaft {
+        to: MemberId,
+        message: Vec<u8>,
+    },
+    Push {
+        to: ServerId,
+        push: MetaPush,
+    },
+    Reply {
+        token: Token,
+        reply: MetaReply,
+    },
     /// Turn a server on or off, and answer with [`Input::Switched`].
-    Switch { server: ServerId, action: SwitchAction },
+    Switch {
+        server: ServerId,
+        action: SwitchAction,
+    },
     /// The map moved on: send every watching client `member.delta(its version)`.
-    MapChanged { version: u64 },
+    MapChanged {
+        version: u64,
+    },
     /// For the operator's log: what was decided and why.
     Note(String),
 }

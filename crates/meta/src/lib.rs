@@ -6,5 +6,9 @@
 //! the Raft library. [`Member`] ties the three together, so that the node program and the simulator run the same code.
 
 mod api;
+mod namespace;
+mod state;
 
 pub use api::*;
+pub use namespace::Namespace;
+pub use state::{Change, Command, Reply, State};

@@ -112,6 +112,12 @@ pub struct Schedule {
     pub write_bytes_per_second: f64,
     /// Lowest gear that the scheduler may choose: 1 saves most, 2 keeps two awake replicas of everything.
     pub g_min: u8,
+    /// How long the load must have been low, and the gear unchanged, before servers are put to sleep.
+    pub dwell_millis: u64,
+    /// How long before an hour begins its servers are woken.
+    pub lead_millis: u64,
+    /// Days after which another gear group is the one that never sleeps; zero: never.
+    pub rotate_days: u32,
 }
 
 impl Default for Schedule {
@@ -124,6 +130,9 @@ impl Default for Schedule {
             read_bytes_per_second: 100e6,
             write_bytes_per_second: 100e6,
             g_min: 1,
+            dwell_millis: 300_000,
+            lead_millis: 60_000,
+            rotate_days: 7,
         }
     }
 }
@@ -215,7 +224,6 @@ pub struct HourRecord {
     pub hour: u64,
     /// Highest load of any sample, in servers' worth of work. [Sierra §3.4]
     pub peak_load: f64,
-    pub mean_load: f64,
     /// What was forecast for it; absent if nothing was known.
     pub forecast: Option<f64>,
     /// Gear at the end of the hour.

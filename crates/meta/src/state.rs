@@ -1,0 +1,315 @@
+//! The cluster state machine: what every metadata member agrees on.
+//!
+//! `apply` is deterministic and never fails halfway: the same commands in the same order give the same state on every
+//! member. The leader's [`crate::Controller`] proposes commands; the state checks that what it is told keeps the rules
+//! (R3), because a rule broken here would be broken everywhere. Servers and groups remember the map version at which they
+//! changed last, so that a reader of any age gets just what is new to it. Nothing is stored per chunk.
+
+use crate::{Bootstrap, Namespace};
+use ebb_types::{
+    ClusterParams, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, MapDelta, NamespaceCommand, NamespaceReply, ObjectId,
+    Schedule, ServerEntry, ServerId, ServerState, ShiftRecord, Slot, SlotState,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Hours kept: two weeks, so that a forecast can weigh the same hour of several days.
+pub const HOURS_KEPT: usize = 14 * 24;
+/// Finished gear shifts kept.
+pub const SHIFTS_KEPT: usize = 1000;
+
+/// A change of the state. Several may share one entry of the Raft log; they are applied together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Command {
+    /// Creates the cluster. Refused if it exists.
+    Init(Bootstrap),
+    SetAddress { server: ServerId, address: String },
+    SetServer { server: ServerId, state: ServerState, incarnation: Incarnation },
+    /// New configurations of chunk groups. A change whose `expected` epoch is not the present one does nothing.
+    Reconfigure(Vec<Change>),
+    AllocateObjects { count: u32 },
+    RecordHour(HourRecord),
+    RecordShift(ShiftRecord),
+    /// `Some`: hold this gear. `None`: load and forecast choose.
+    SetGear { manual: Option<u8> },
+    SetSchedule(Schedule),
+    Namespace(NamespaceCommand),
+}
+
+/// A chunk group's next configuration, decided from the one with epoch `expected`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    pub group: GroupId,
+    pub expected: Epoch,
+    pub entry: GroupEntry,
+}
+
+/// What a command came to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    Done,
+    /// Numbers of changes that were made, and that came too late.
+    Reconfigured { made: usize, stale: usize },
+    Objects { first: ObjectId },
+    Namespace(NamespaceReply),
+    Refused(String),
+}
+
+/// An item of the map and the map version that changed it last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Versioned<T> {
+    item: T,
+    changed: u64,
+}
+
+/// Everything that the metadata members agree on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    params: Option<ClusterParams>,
+    version: u64,
+    servers: BTreeMap<ServerId, Versioned<ServerEntry>>,
+    groups: Vec<Versioned<GroupEntry>>,
+    next_object: u64,
+    schedule: Schedule,
+    manual_gear: Option<u8>,
+    hours: VecDeque<HourRecord>,
+    shifts: VecDeque<ShiftRecord>,
+    namespace: Namespace,
+}
+
+impl State {
+    /// `None` until the cluster is created.
+    pub fn params(&self) -> Option<&ClusterParams> {
+        self.params.as_ref()
+    }
+
+    /// Version of the map. Grows with every change of a server or a group.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub fn server(&self, id: ServerId) -> Option<&ServerEntry> {
+        self.servers.get(&id).map(|v| &v.item)
+    }
+
+    /// In the order of their ids.
+    pub fn servers(&self) -> impl Iterator<Item = &ServerEntry> + '_ {
+        self.servers.values().map(|v| &v.item)
+    }
+
+    pub fn group(&self, id: GroupId) -> Option<&GroupEntry> {
+        self.groups.get(id.0 as usize).map(|v| &v.item)
+    }
+
+    pub fn groups(&self) -> impl Iterator<Item = (GroupId, &GroupEntry)> + '_ {
+        self.groups.iter().enumerate().map(|(i, v)| (GroupId(i as u32), &v.item))
+    }
+
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// The gear that an administrator asked for.
+    pub fn manual_gear(&self) -> Option<u8> {
+        self.manual_gear
+    }
+
+    /// Recorded hours, oldest first.
+    pub fn hours(&self) -> impl ExactSizeIterator<Item = &HourRecord> + '_ {
+        self.hours.iter()
+    }
+
+    /// Finished gear shifts, oldest first.
+    pub fn shifts(&self) -> impl ExactSizeIterator<Item = &ShiftRecord> + '_ {
+        self.shifts.iter()
+    }
+
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// What changed in the map after version `from`. A version that this state never had gets the whole map.
+    pub fn delta(&self, from: u64) -> MapDelta {
+        let from = if from > self.version { 0 } else { from };
+        let servers = self.servers.values().filter(|v| v.changed > from).map(|v| v.item.clone()).collect();
+        let groups = (0u32..).map(GroupId).zip(&self.groups).filter(|(_, v)| v.changed > from);
+        let groups = groups.map(|(id, v)| (id, v.item.clone())).collect();
+        MapDelta { from, to: self.version, servers, groups }
+    }
+
+    pub fn apply(&mut self, command: &Command) -> Reply {
+        match command {
+            Command::Init(bootstrap) => self.init(bootstrap),
+            Command::SetAddress { server, address } => {
+                let address = address.clone();
+                self.change_server(*server, |entry| entry.address = address)
+            }
+            Command::SetServer { server, state, incarnation } => self.change_server(*server, |entry| {
+                entry.state = *state;
+                entry.incarnation = *incarnation;
+            }),
+            Command::Reconfigure(changes) => self.reconfigure(changes),
+            Command::AllocateObjects { count } => {
+                let first = ObjectId(self.next_object);
+                self.next_object += u64::from(*count);
+                Reply::Objects { first }
+            }
+            Command::RecordHour(hour) => {
+                if self.hours.back().is_none_or(|last| last.hour < hour.hour) {
+                    push_bounded(&mut self.hours, hour.clone(), HOURS_KEPT);
+                }
+                Reply::Done
+            }
+            Command::RecordShift(shift) => {
+                push_bounded(&mut self.shifts, shift.clone(), SHIFTS_KEPT);
+                Reply::Done
+            }
+            Command::SetGear { manual } => {
+                self.manual_gear = *manual;
+                Reply::Done
+            }
+            Command::SetSchedule(schedule) => self.set_schedule(schedule),
+            Command::Namespace(command) => Reply::Namespace(self.namespace.apply(command)),
+        }
+    }
+
+    fn init(&mut self, bootstrap: &Bootstrap) -> Reply {
+        if self.params.is_some() {
+            return Reply::Refused("the cluster exists already".into());
+        }
+        if let Some(fault) = bootstrap.fault() {
+            return Reply::Refused(fault);
+        }
+        self.version = 1;
+        for server in &bootstrap.servers {
+            let item = ServerEntry {
+                id: server.id,
+                rack: server.rack,
+                gear_group: server.gear_group,
+                address: server.address.clone(),
+                state: ServerState::Waking,
+                incarnation: Incarnation(0),
+            };
+            self.servers.insert(server.id, Versioned { item, changed: 1 });
+        }
+        // Nothing was written yet, so every replica has everything.
+        let fresh = |&server: &ServerId| Slot { server, state: SlotState::InSync, stand_in: None };
+        let groups = bootstrap.groups.iter().map(|servers| Versioned {
+            item: GroupEntry { epoch: Epoch(1), primary: None, slots: servers.iter().map(fresh).collect() },
+            changed: 1,
+        });
+        self.groups = groups.collect();
+        self.next_object = 1;
+        self.schedule = bootstrap.schedule;
+        self.params = Some(bootstrap.params.clone());
+        Reply::Done
+    }
+
+    fn set_schedule(&mut self, schedule: &Schedule) -> Reply {
+        // Hours of another length have other numbers: they say nothing about the new ones.
+        if schedule.hour_millis != self.schedule.hour_millis {
+            self.hours.clear();
+        }
+        self.schedule = *schedule;
+        Reply::Done
+    }
+
+    fn change_server(&mut self, id: ServerId, change: impl FnOnce(&mut ServerEntry)) -> Reply {
+        let Some(server) = self.servers.get_mut(&id) else {
+            return Reply::Refused(format!("{id} is not part of the cluster"));
+        };
+        let before = server.item.clone();
+        change(&mut server.item);
+        if server.item != before {
+            self.version += 1;
+            server.changed = self.version;
+        }
+        Reply::Done
+    }
+
+    fn reconfigure(&mut self, changes: &[Change]) -> Reply {
+        let (mut made, mut stale) = (0, 0);
+        for change in changes {
+            let Some(group) = self.groups.get(change.group.0 as usize) else {
+                stale += 1;
+                continue;
+            };
+            if group.item.epoch != change.expected {
+                stale += 1;
+                continue;
+            }
+            self.check(&group.item, &change.entry);
+            if made == 0 {
+                self.version += 1;
+            }
+            made += 1;
+            self.groups[change.group.0 as usize] = Versioned { item: change.entry.clone(), changed: self.version };
+        }
+        Reply::Reconfigured { made, stale }
+    }
+
+    /// The rules of a configuration (R3). Only our own controller proposes one, so a broken rule is a bug.
+    fn check(&self, old: &GroupEntry, new: &GroupEntry) {
+        let r = usize::from(self.params.as_ref().expect("groups exist only in a created cluster").replicas);
+        assert_eq!(new.epoch, old.epoch.next(), "the epoch grows by one: {new:?}");
+        assert_eq!(new.slots.len(), r, "r slots: {new:?}");
+        let members: BTreeSet<ServerId> = new.slots.iter().map(|s| s.server).collect();
+        assert_eq!(members.len(), r, "one slot per server: {new:?}");
+        let mut targets = BTreeSet::new();
+        for (k, slot) in new.slots.iter().enumerate() {
+            let server = &self.servers.get(&slot.server).expect("a slot's server is part of the cluster").item;
+            assert_eq!(usize::from(server.gear_group.0), k, "slot k stays in gear group k: {new:?}");
+            if let Some(stand_in) = slot.stand_in {
+                assert!(!members.contains(&stand_in.server), "a stand-in has no slot of the group: {new:?}");
+                assert!(self.servers.contains_key(&stand_in.server), "a stand-in is part of the cluster: {new:?}");
+                assert_ne!(slot.state, SlotState::InSync, "an in-sync slot needs no stand-in: {new:?}");
+            }
+            if let SlotState::Away { since } | SlotState::CatchingUp { since } = slot.state {
+                assert!(since <= new.epoch, "nothing is missed from the future: {new:?}");
+            }
+            if let Some((target, _)) = slot.target() {
+                assert!(targets.insert(target), "one target per copy: {new:?}");
+            }
+        }
+        if let Some(primary) = new.primary {
+            let slot = new.slot_of(primary).expect("the primary has a slot");
+            assert!(!matches!(slot.state, SlotState::Away { .. }), "the primary is not away: {new:?}");
+        }
+    }
+}
+
+impl Bootstrap {
+    /// What makes this no cluster, if anything: said so that the operator can mend the configuration file.
+    pub fn fault(&self) -> Option<String> {
+        let r = usize::from(self.params.replicas);
+        let servers: BTreeMap<ServerId, &crate::NewServer> = self.servers.iter().map(|s| (s.id, s)).collect();
+        if servers.len() != self.servers.len() {
+            return Some("two servers have the same id: give each its own".into());
+        }
+        if self.groups.len() != self.params.groups as usize || self.groups.is_empty() {
+            return Some(format!("{} chunk groups announced, {} laid out", self.params.groups, self.groups.len()));
+        }
+        for (group, slots) in self.groups.iter().enumerate() {
+            if slots.len() != r {
+                return Some(format!("group-{group} has {} servers, not {r}", slots.len()));
+            }
+            for (k, id) in slots.iter().enumerate() {
+                match servers.get(id) {
+                    None => return Some(format!("group-{group} names {id}, which is not configured")),
+                    Some(s) if usize::from(s.gear_group.0) != k => {
+                        return Some(format!("group-{group} has {id} of {} in slot {k}", s.gear_group));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+        None
+    }
+}
+
+fn push_bounded<T>(list: &mut VecDeque<T>, item: T, most: usize) {
+    list.push_back(item);
+    while list.len() > most {
+        list.pop_front();
+    }
+}
