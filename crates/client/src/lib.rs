@@ -4,8 +4,16 @@
 //! leader, follows the cluster map and carries requests to the primaries of their chunk groups, again and again if need
 //! be, until they are answered or their deadline passes. `docs/wire.md` describes the bytes.
 
+mod client;
+mod error;
 mod handshake;
+mod link;
+mod meta;
+mod object;
 mod secret;
 pub mod transport;
 
+pub use client::{Client, ClientConfig, Counters};
+pub use error::{ClientError, Trouble};
+pub use object::{Piece, pieces};
 pub use secret::{SECRET_BYTES_MAX, SECRET_BYTES_MIN, Secret, SecretError};

@@ -1,0 +1,68 @@
+//! What can go wrong for a user of the library.
+
+use crate::transport::TransportError;
+use ebb_types::{ChunkError, ChunkId, Epoch, GroupId, MetaFailure, RECORD_BLOCKS_MAX, ServerId, Unready};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What ended one try of a request.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Trouble {
+    #[error("the group has no primary: too few of its servers are reachable")]
+    NoPrimary,
+    #[error("{0}")]
+    NoConnection(Arc<TransportError>),
+    #[error("the server's address belongs to another process")]
+    WrongServer,
+    #[error("the connection was lost")]
+    Lost,
+    #[error("no answer came in time")]
+    NoAnswer,
+    #[error("{0}")]
+    NotReady(Unready),
+    #[error("the server knows another primary, in {0}")]
+    Elsewhere(Epoch),
+    #[error("the answer did not fit the question")]
+    Nonsense,
+    #[error("{0}")]
+    Meta(MetaFailure),
+    #[error("the metadata server does not lead and knows no leader")]
+    NoLeader,
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Retrying does not help.
+    #[error("{chunk}: {why}")]
+    Chunk { chunk: ChunkId, why: ChunkError },
+    #[error(
+        "{chunk}: a request covers at most {} bytes between multiples of that; split it, or use the object functions",
+        RECORD_BLOCKS_MAX as usize * ebb_types::BLOCK_BYTES
+    )]
+    TooLong { chunk: ChunkId },
+    #[error("the range ends past the last byte that an object can have")]
+    ObjectRange,
+    #[error(
+        "{group} was not served for {waited:?} ({tries} tries, the last at {}): {last}; see `ebb status` for servers \
+         that are failed or still waking",
+        at(*.server)
+    )]
+    Unserved { group: GroupId, tries: u32, waited: Duration, server: Option<ServerId>, last: Trouble },
+    #[error(
+        "no metadata leader answered for {waited:?} at {}: {last}; check that most metadata servers run and that the \
+         addresses are right",
+        .addresses.join(", ")
+    )]
+    NoMeta { addresses: Vec<String>, waited: Duration, last: Trouble },
+    /// The set-up is wrong: retrying does not help.
+    #[error("metadata server {address}: {error}")]
+    Refused { address: String, error: Arc<TransportError> },
+    #[error("the metadata service refuses: {0}")]
+    Meta(MetaFailure),
+    #[error("no metadata server is configured; give at least one address")]
+    NoAddresses,
+}
+
+fn at(server: Option<ServerId>) -> String {
+    server.map_or_else(|| "no server".to_owned(), |id| id.to_string())
+}

@@ -1,0 +1,236 @@
+//! The connection to the metadata leader: one task that finds it, follows the map, and goes on to the next leader.
+//!
+//! The task does nothing but wait while the connection stands: every change of the map is pushed. It is the only one that
+//! connects; a caller who finds the leader silent or deposed closes the connection, and the task goes on to the next.
+
+use crate::client::{RETRY_MAX, RETRY_MIN, Shared};
+use crate::error::{ClientError, Trouble};
+use crate::link::{Link, Lost};
+use crate::transport::{Frame, TransportError, connect, kind};
+use bytes::Bytes;
+use ebb_types::{MetaFailure, MetaPush, MetaReply, MetaRequest};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+/// How long a metadata server may be silent before another is asked. Longer than a commit takes on a slow disk.
+pub(crate) const META_TRY: Duration = Duration::from_secs(2);
+/// Bounds of the pause between two rounds of connecting.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+
+pub(crate) type MetaLink = Link<MetaReply>;
+
+/// Whether there is a leader to talk to.
+#[derive(Clone, Debug)]
+pub(crate) enum Leader {
+    /// Why there is none, as far as known. `refused`: the set-up is wrong.
+    Searched {
+        last: Trouble,
+        refused: Option<ClientError>,
+    },
+    Found(Arc<MetaLink>),
+}
+
+/// Why a connection to a metadata server ended.
+struct Ended {
+    trouble: Trouble,
+    /// It stood as the leader's.
+    led: bool,
+    /// The leader is said to be here.
+    leader: Option<String>,
+}
+
+impl Ended {
+    fn early(trouble: Trouble) -> Ended {
+        Ended { trouble, led: false, leader: None }
+    }
+}
+
+/// Keeps a connection to the metadata leader. Ends only by being aborted.
+pub(crate) async fn follow(shared: Arc<Shared>) {
+    let addresses = &shared.config.meta;
+    let mut next = addresses.len() - 1;
+    let mut misses = 0;
+    let mut pause = PAUSE_MIN;
+    let mut hint: Option<String> = None;
+    loop {
+        let address = hint.take().unwrap_or_else(|| {
+            next = (next + 1) % addresses.len();
+            addresses[next].clone()
+        });
+        let started = Instant::now();
+        let ended = serve(&shared, &address).await;
+        let refused = match &ended.trouble {
+            Trouble::NoConnection(error) if is_refusal(error) => {
+                Some(ClientError::Refused { address, error: error.clone() })
+            }
+            _ => None,
+        };
+        shared.leader.send_replace(Leader::Searched { last: ended.trouble, refused });
+        hint = ended.leader.or_else(|| shared.hint().take());
+        if started.elapsed() > PAUSE_MAX && ended.led {
+            (misses, pause) = (0, PAUSE_MIN);
+        }
+        // The first round goes without pauses.
+        misses += 1;
+        if misses > addresses.len() {
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+}
+
+/// Errors that stay until somebody changes the set-up.
+fn is_refusal(error: &TransportError) -> bool {
+    use TransportError::{NotEbb, WireVersion, WrongCluster, WrongSecret};
+    matches!(error, NotEbb | WireVersion { .. } | WrongCluster { .. } | WrongSecret)
+}
+
+/// Connects to one metadata server, asks for the map, and stays as long as it leads.
+async fn serve(shared: &Arc<Shared>, address: &str) -> Ended {
+    let mut connection =
+        match timeout(META_TRY, connect(address, &shared.config.secret, shared.identity())).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) => return Ended::early(Trouble::NoConnection(Arc::new(error))),
+            Err(_) => return Ended::early(Trouble::NoAnswer),
+        };
+    let link = Arc::new(MetaLink::new(connection.sender.clone()));
+    link.tell(kind::META_REQUEST, &MetaRequest::Watch { map_version: shared.map_version() });
+    let first = match timeout(META_TRY, connection.receiver.next()).await {
+        Ok(Ok(Some(frame))) => {
+            frame.decode::<MetaReply>().map(|(_, reply)| reply).map_err(TransportError::from)
+        }
+        Ok(Ok(None)) => return Ended::early(Trouble::Lost),
+        Ok(Err(error)) => Err(error),
+        Err(_) => return Ended::early(Trouble::NoAnswer),
+    };
+    match first {
+        Ok(MetaReply::Watch { params, map }) => {
+            shared.learn(params, &map);
+        }
+        Ok(MetaReply::NotLeader { leader }) => {
+            return Ended { trouble: Trouble::NoLeader, led: false, leader };
+        }
+        Ok(MetaReply::Failed(why)) => return Ended::early(Trouble::Meta(why)),
+        Ok(_) => return Ended::early(Trouble::Nonsense),
+        Err(error) => return Ended::early(Trouble::NoConnection(Arc::new(error))),
+    }
+    shared.leader.send_replace(Leader::Found(link.clone()));
+    let outcome =
+        link.run(&mut connection.receiver, kind::META_REPLY, |frame| pushed(shared, &link, frame)).await;
+    let trouble = outcome.map_or_else(|error| Trouble::NoConnection(Arc::new(error)), |()| Trouble::Lost);
+    Ended { trouble, led: true, leader: None }
+}
+
+/// A frame that nobody waits for: a push, or the answer to a question for the map.
+fn pushed(shared: &Shared, link: &MetaLink, frame: Frame) -> Result<(), TransportError> {
+    let fitted = match frame.kind {
+        kind::META_PUSH => match frame.decode::<MetaPush>()?.1 {
+            MetaPush::Map(delta) => shared.apply(&delta),
+            MetaPush::Params(params) => shared.set_params(params),
+            // The rest is for chunk servers.
+            _ => true,
+        },
+        kind::META_REPLY => match frame.decode::<MetaReply>()?.1 {
+            MetaReply::Watch { params, map } => shared.learn(params, &map),
+            _ => true,
+        },
+        _ => true,
+    };
+    if !fitted {
+        link.tell(kind::META_REQUEST, &MetaRequest::Watch { map_version: shared.map_version() });
+    }
+    Ok(())
+}
+
+impl Shared {
+    /// Asks the metadata leader, whoever that is by then, until `deadline`.
+    pub(crate) async fn ask_meta(
+        &self,
+        request: &MetaRequest,
+        deadline: Instant,
+    ) -> Result<MetaReply, ClientError> {
+        let started = Instant::now();
+        let mut pause = RETRY_MIN;
+        loop {
+            let trouble = match self.find_leader(deadline).await {
+                Err(last) => last,
+                Ok(link) => match self.ask_once(&link, request, deadline).await {
+                    Ok(MetaReply::Failed(why @ MetaFailure::Refused(_))) => {
+                        return Err(ClientError::Meta(why));
+                    }
+                    Ok(MetaReply::Failed(why)) => Trouble::Meta(why),
+                    Ok(MetaReply::NotLeader { leader }) => {
+                        *self.hint() = leader;
+                        link.close();
+                        Trouble::NoLeader
+                    }
+                    Ok(reply) => return Ok(reply),
+                    Err(trouble) => trouble,
+                },
+            };
+            if Instant::now() + pause >= deadline {
+                let addresses = self.config.meta.clone();
+                return Err(ClientError::NoMeta { addresses, waited: started.elapsed(), last: trouble });
+            }
+            self.tally.retries.fetch_add(1, Ordering::Relaxed);
+            sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+
+    /// One try. A leader that stays silent is given up, so that the next try finds its successor.
+    async fn ask_once(
+        &self,
+        link: &MetaLink,
+        request: &MetaRequest,
+        deadline: Instant,
+    ) -> Result<MetaReply, Trouble> {
+        let heard = link.heard();
+        let until = deadline.min(Instant::now() + META_TRY);
+        match timeout_at(until, link.request(kind::META_REQUEST, request, Bytes::new())).await {
+            Ok(Ok((reply, _))) => Ok(reply),
+            Ok(Err(Lost)) => Err(Trouble::Lost),
+            Err(_) => {
+                if link.heard() == heard {
+                    link.close();
+                }
+                Err(Trouble::NoAnswer)
+            }
+        }
+    }
+
+    /// The connection to the leader; waits for one.
+    async fn find_leader(&self, deadline: Instant) -> Result<Arc<MetaLink>, Trouble> {
+        let mut leader = self.leader.subscribe();
+        loop {
+            let last = match &*leader.borrow_and_update() {
+                Leader::Found(link) if !link.is_lost() => return Ok(link.clone()),
+                Leader::Found(_) => Trouble::Lost,
+                Leader::Searched { last, .. } => last.clone(),
+            };
+            if timeout_at(deadline, leader.changed()).await.is_err() {
+                return Err(last);
+            }
+        }
+    }
+
+    /// Waits for the first leader. Ends early where the set-up is wrong: then somebody sits before it and waits.
+    pub(crate) async fn first_leader(&self, deadline: Instant) -> Result<(), ClientError> {
+        let started = Instant::now();
+        let mut leader = self.leader.subscribe();
+        loop {
+            let last = match &*leader.borrow_and_update() {
+                Leader::Found(_) => return Ok(()),
+                Leader::Searched { refused: Some(error), .. } => return Err(error.clone()),
+                Leader::Searched { last, .. } => last.clone(),
+            };
+            if timeout_at(deadline, leader.changed()).await.is_err() {
+                let addresses = self.config.meta.clone();
+                return Err(ClientError::NoMeta { addresses, waited: started.elapsed(), last });
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Byte ranges of whole objects and volumes: split into pieces that one request can carry, run side by side.
+
+use crate::client::Client;
+use crate::error::ClientError;
+use bytes::{Bytes, BytesMut};
+use ebb_types::{BLOCK_BYTES, ChunkId, ObjectId, RECORD_BLOCKS_MAX};
+use tokio::task::JoinSet;
+
+/// Requests of one range in flight at a time.
+const PIECES_IN_FLIGHT: usize = 8;
+
+/// A part of an object's range that one request can carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub chunk: ChunkId,
+    /// Within the chunk.
+    pub offset: u32,
+    pub len: u32,
+    /// Within the range that was split.
+    pub start: u64,
+}
+
+/// Splits a range at the ends of chunks and at multiples of the largest record. [`ClientError::ObjectRange`] where the
+/// range goes past the last chunk that an object can have.
+pub fn pieces(
+    object: ObjectId,
+    offset: u64,
+    len: u64,
+    chunk_bytes: u32,
+) -> Result<impl Iterator<Item = Piece>, ClientError> {
+    let chunk_bytes = u64::from(chunk_bytes);
+    let longest = RECORD_BLOCKS_MAX as u64 * BLOCK_BYTES as u64;
+    let end = offset.checked_add(len).ok_or(ClientError::ObjectRange)?;
+    if end.div_ceil(chunk_bytes) > u64::from(u32::MAX) {
+        return Err(ClientError::ObjectRange);
+    }
+    let mut at = offset;
+    Ok(std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let within = at % chunk_bytes;
+        let until_cut = (longest - within % longest).min(chunk_bytes - within).min(end - at);
+        let chunk = ChunkId { object, index: (at / chunk_bytes) as u32 };
+        let piece = Piece { chunk, offset: within as u32, len: until_cut as u32, start: at - offset };
+        at += until_cut;
+        Some(piece)
+    }))
+}
+
+impl Client {
+    /// Reads a range of an object. Never-written bytes are zero. One piece's bytes come without a copy.
+    pub async fn read_object(&self, object: ObjectId, offset: u64, len: u64) -> Result<Bytes, ClientError> {
+        let pieces: Vec<Piece> = pieces(object, offset, len, self.params().chunk_bytes)?.collect();
+        if let [only] = pieces[..] {
+            return self.read(only.chunk, only.offset, only.len).await;
+        }
+        let mut whole = BytesMut::zeroed(len as usize);
+        let parts: Vec<(Piece, BytesMut)> =
+            pieces.into_iter().map(|piece| (piece, whole.split_to(piece.len as usize))).collect();
+        let mut done = self
+            .each(parts, |client, (piece, mut part)| async move {
+                part.copy_from_slice(&client.read(piece.chunk, piece.offset, piece.len).await?);
+                Ok((piece.start, part))
+            })
+            .await?;
+        done.sort_unstable_by_key(|(start, _)| *start);
+        // The parts are neighbours in one buffer: joining them moves no bytes.
+        let joined = done.into_iter().map(|(_, part)| part).reduce(|mut whole, part| {
+            whole.unsplit(part);
+            whole
+        });
+        Ok(joined.unwrap_or_default().freeze())
+    }
+
+    /// Writes a range of an object. Returns when all of it is durable. After an error any part of it may have been written.
+    pub async fn write_object(&self, object: ObjectId, offset: u64, bytes: Bytes) -> Result<(), ClientError> {
+        let pieces = pieces(object, offset, bytes.len() as u64, self.params().chunk_bytes)?;
+        let parts: Vec<(Piece, Bytes)> = pieces
+            .map(|piece| {
+                (piece, bytes.slice(piece.start as usize..piece.start as usize + piece.len as usize))
+            })
+            .collect();
+        self.each(parts, |client, (piece, part)| async move {
+            client.write(piece.chunk, piece.offset, part).await
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Sets a range of an object to zero.
+    pub async fn zero_object(&self, object: ObjectId, offset: u64, len: u64) -> Result<(), ClientError> {
+        let parts = pieces(object, offset, len, self.params().chunk_bytes)?;
+        self.each(
+            parts,
+            |client, piece| async move { client.zero(piece.chunk, piece.offset, piece.len).await },
+        )
+        .await
+        .map(drop)
+    }
+
+    /// Removes all chunks of an object of `len` bytes for good.
+    pub async fn delete_object(&self, object: ObjectId, len: u64) -> Result<(), ClientError> {
+        let chunks = len.div_ceil(u64::from(self.params().chunk_bytes));
+        let chunks = u32::try_from(chunks).map_err(|_| ClientError::ObjectRange)?;
+        let parts = (0..chunks).map(|index| ChunkId { object, index });
+        self.each(parts, |client, chunk| async move { client.delete(chunk).await }).await.map(drop)
+    }
+
+    /// Runs `work` for every part, some side by side; the first error ends it. Results come in no order.
+    async fn each<P, T, F>(
+        &self,
+        parts: impl IntoIterator<Item = P>,
+        work: impl Fn(Client, P) -> F,
+    ) -> Result<Vec<T>, ClientError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, ClientError>> + Send + 'static,
+    {
+        let mut parts = parts.into_iter().peekable();
+        let mut results = Vec::new();
+        let mut running = JoinSet::new();
+        while let Some(part) = parts.next() {
+            let task = work(self.clone(), part);
+            if parts.peek().is_none() && running.is_empty() && results.is_empty() {
+                return Ok(vec![task.await?]);
+            }
+            running.spawn(task);
+            if running.len() >= PIECES_IN_FLIGHT {
+                results.push(running.join_next().await.expect("some run").expect("a piece does not panic")?);
+            }
+        }
+        while let Some(done) = running.join_next().await {
+            results.push(done.expect("a piece does not panic")?);
+        }
+        Ok(results)
+    }
+}
