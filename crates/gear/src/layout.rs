@@ -277,7 +277,9 @@ fn even_out_slots(places: &BTreeMap<ServerId, Place>, groups: &mut [Vec<ServerId
             .map(|group| {
                 let taken: Vec<RackId> =
                     (0..r).filter(|k| *k != gear).map(|k| places[&group[k]].rack).collect();
-                let free = |id: &&ServerId| **id == group[gear] || !taken.contains(&places[id].rack);
+                let shared = taken.contains(&places[&group[gear]].rack);
+                let free =
+                    |id: &&ServerId| **id == group[gear] || shared || !taken.contains(&places[id].rack);
                 members.iter().filter(free).copied().collect()
             })
             .collect();

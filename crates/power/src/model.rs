@@ -1,0 +1,381 @@
+//! What a server draws, by state: watts while it is on, in standby or off, seconds and joules of each transition.
+//!
+//! The defaults are a measured storage node [ECS² Tables I and VI]: 61.8 W idle, 70.8 W at 10 MB/s and 75.6 W at 80 MB/s, 5.4 W in
+//! standby, 13 s and 1270 J to come up, 7 s and 569 J to go down. Between the three points of load the model is linear.
+//!
+//! A transition costs its whole energy however fast the modelled process goes up or down in reality; it cannot be broken
+//! off. The clock is the caller's; `speed` is how many modelled seconds one second of it is, so that a day can be
+//! rehearsed in minutes.
+
+use ebb_types::{Joules, Moment, ServerId, Watts};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+
+/// Going up or down.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Transition {
+    pub seconds: f64,
+    pub joules: Joules,
+}
+
+/// A server's power by state. Read from configuration: call [`PowerModel::check`] before use.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PowerModel {
+    /// On, utilisation 0.
+    pub idle: Watts,
+    /// On, utilisation `light_at`.
+    pub light: Watts,
+    pub light_at: f64,
+    /// On, utilisation 1.
+    pub busy: Watts,
+    pub standby: Watts,
+    pub off: Watts,
+    pub up: Transition,
+    pub down: Transition,
+}
+
+impl Default for PowerModel {
+    fn default() -> PowerModel {
+        PowerModel {
+            idle: Watts(61.8),
+            light: Watts(70.8),
+            light_at: 10.0 / 80.0,
+            busy: Watts(75.6),
+            standby: Watts(5.4),
+            off: Watts(0.0),
+            up: Transition { seconds: 13.0, joules: Joules(1270.0) },
+            down: Transition { seconds: 7.0, joules: Joules(569.0) },
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum ModelError {
+    #[error("power model: {name} is {value} and must be a number that is not negative")]
+    Value { name: &'static str, value: f64 },
+    #[error("power model: light_at is {value} and must lie between 0 and 1, without both")]
+    LightAt { value: f64 },
+    #[error("the speed is {value} and must be a positive number of modelled seconds per second")]
+    Speed { value: f64 },
+}
+
+impl PowerModel {
+    pub fn check(&self) -> Result<(), ModelError> {
+        let values = [
+            ("idle", self.idle.0),
+            ("light", self.light.0),
+            ("busy", self.busy.0),
+            ("standby", self.standby.0),
+            ("off", self.off.0),
+            ("up.seconds", self.up.seconds),
+            ("up.joules", self.up.joules.0),
+            ("down.seconds", self.down.seconds),
+            ("down.joules", self.down.joules.0),
+        ];
+        if let Some((name, value)) = values.into_iter().find(|(_, value)| !value.is_finite() || *value < 0.0)
+        {
+            return Err(ModelError::Value { name, value });
+        }
+        if !(self.light_at > 0.0 && self.light_at < 1.0) {
+            return Err(ModelError::LightAt { value: self.light_at });
+        }
+        Ok(())
+    }
+
+    /// Modelled watts of a server that is on; utilisation is taken as 0 to 1.
+    pub fn on(&self, utilisation: f64) -> Watts {
+        let u = if utilisation.is_nan() { 0.0 } else { utilisation.clamp(0.0, 1.0) };
+        if u <= self.light_at {
+            self.idle + (self.light - self.idle) * (u / self.light_at)
+        } else {
+            self.light + (self.busy - self.light) * ((u - self.light_at) / (1.0 - self.light_at))
+        }
+    }
+
+    fn draws(&self, draw: Draw) -> Watts {
+        match draw {
+            Draw::On { utilisation } => self.on(utilisation),
+            Draw::Standby => self.standby,
+            Draw::Off => self.off,
+        }
+    }
+}
+
+/// What a server is switched to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Draw {
+    /// Utilisation 0 to 1.
+    On {
+        utilisation: f64,
+    },
+    Standby,
+    Off,
+}
+
+impl Draw {
+    fn is_on(self) -> bool {
+        matches!(self, Draw::On { .. })
+    }
+}
+
+/// Energy by what it was spent on. Modelled, never measured. Seconds are modelled server-seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ModelledEnergy {
+    pub on: Joules,
+    pub standby: Joules,
+    pub off: Joules,
+    pub transition: Joules,
+    pub on_seconds: f64,
+    pub standby_seconds: f64,
+    pub off_seconds: f64,
+    pub transition_seconds: f64,
+    pub transitions: u64,
+}
+
+impl ModelledEnergy {
+    pub fn total(&self) -> Joules {
+        self.on + self.standby + self.off + self.transition
+    }
+}
+
+impl AddAssign for ModelledEnergy {
+    fn add_assign(&mut self, other: ModelledEnergy) {
+        self.on += other.on;
+        self.standby += other.standby;
+        self.off += other.off;
+        self.transition += other.transition;
+        self.on_seconds += other.on_seconds;
+        self.standby_seconds += other.standby_seconds;
+        self.off_seconds += other.off_seconds;
+        self.transition_seconds += other.transition_seconds;
+        self.transitions += other.transitions;
+    }
+}
+
+/// Integrates the modelled energy of servers from the changes of their state.
+#[derive(Clone, Debug)]
+pub struct EnergyMeter {
+    model: PowerModel,
+    speed: f64,
+    servers: BTreeMap<ServerId, Account>,
+}
+
+/// A transition under way: what is left of it.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    seconds: f64,
+    joules: Joules,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    draw: Draw,
+    running: Option<Running>,
+    as_of: Moment,
+    energy: ModelledEnergy,
+}
+
+impl Account {
+    fn advance(&mut self, now: Moment, model: &PowerModel, speed: f64) {
+        let mut seconds = now.since(self.as_of).as_secs_f64() * speed;
+        self.as_of = self.as_of.max(now);
+        if let Some(running) = self.running {
+            let spent = seconds.min(running.seconds);
+            let done = spent >= running.seconds;
+            let joules = if done { running.joules } else { running.joules * (spent / running.seconds) };
+            self.energy.transition += joules;
+            self.energy.transition_seconds += spent;
+            self.running = (!done)
+                .then(|| Running { seconds: running.seconds - spent, joules: running.joules - joules });
+            seconds -= spent;
+        }
+        let joules = Joules(model.draws(self.draw).0 * seconds);
+        let (energy, time) = match self.draw {
+            Draw::On { .. } => (&mut self.energy.on, &mut self.energy.on_seconds),
+            Draw::Standby => (&mut self.energy.standby, &mut self.energy.standby_seconds),
+            Draw::Off => (&mut self.energy.off, &mut self.energy.off_seconds),
+        };
+        *energy += joules;
+        *time += seconds;
+    }
+
+    fn begin(&mut self, transition: Transition) {
+        // A new command while the last transition runs: what was left of that one is still spent.
+        if let Some(running) = self.running.take() {
+            self.energy.transition += running.joules;
+        }
+        self.energy.transitions += 1;
+        self.running = Some(Running { seconds: transition.seconds, joules: transition.joules });
+    }
+}
+
+impl EnergyMeter {
+    /// `speed`: modelled seconds per second of the caller's clock.
+    pub fn new(model: PowerModel, speed: f64) -> Result<EnergyMeter, ModelError> {
+        model.check()?;
+        if !speed.is_normal() || speed < 0.0 {
+            return Err(ModelError::Speed { value: speed });
+        }
+        Ok(EnergyMeter { model, speed, servers: BTreeMap::new() })
+    }
+
+    pub fn model(&self) -> &PowerModel {
+        &self.model
+    }
+
+    /// From `now` on the server is in, or on its way to, this state. The first call for a server costs no transition.
+    /// Say `On` when the server is switched on, not when it answers.
+    pub fn set(&mut self, now: Moment, server: ServerId, draw: Draw) {
+        let fresh = Account { draw, running: None, as_of: now, energy: ModelledEnergy::default() };
+        let account = self.servers.entry(server).or_insert(fresh);
+        account.advance(now, &self.model, self.speed);
+        match (account.draw.is_on(), draw.is_on()) {
+            (true, false) => account.begin(self.model.down),
+            (false, true) => account.begin(self.model.up),
+            _ => {}
+        }
+        account.draw = draw;
+    }
+
+    /// Modelled watts at `now`; `None` for a server that was never set.
+    pub fn watts(&self, now: Moment, server: ServerId) -> Option<Watts> {
+        let account = self.as_of(now, server)?;
+        Some(match account.running {
+            Some(running) => Watts(running.joules.0 / running.seconds),
+            None => self.model.draws(account.draw),
+        })
+    }
+
+    /// Modelled energy of one server up to `now`; `None` for a server that was never set.
+    pub fn energy_of(&self, now: Moment, server: ServerId) -> Option<ModelledEnergy> {
+        self.as_of(now, server).map(|account| account.energy)
+    }
+
+    /// Modelled energy of all servers up to `now`.
+    pub fn energy(&self, now: Moment) -> ModelledEnergy {
+        let mut sum = ModelledEnergy::default();
+        for server in self.servers.keys() {
+            sum += self.energy_of(now, *server).unwrap_or_default();
+        }
+        sum
+    }
+
+    fn as_of(&self, now: Moment, server: ServerId) -> Option<Account> {
+        let mut account = *self.servers.get(&server)?;
+        account.advance(now, &self.model, self.speed);
+        Some(account)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const A: ServerId = ServerId(1);
+    const B: ServerId = ServerId(2);
+
+    fn at(seconds: f64) -> Moment {
+        Moment::ZERO + Duration::from_secs_f64(seconds)
+    }
+
+    fn meter(speed: f64) -> EnergyMeter {
+        EnergyMeter::new(PowerModel::default(), speed).unwrap()
+    }
+
+    fn close(left: Joules, right: f64) {
+        assert!((left.0 - right).abs() < 1e-6, "{left:?} is not {right} J");
+    }
+
+    #[test]
+    fn the_three_measured_points_of_load_are_met() {
+        let model = PowerModel::default();
+        assert_eq!(model.on(0.0), Watts(61.8));
+        assert!((model.on(0.125) - Watts(70.8)).0.abs() < 1e-9);
+        assert!((model.on(1.0) - Watts(75.6)).0.abs() < 1e-9);
+        assert_eq!(model.on(f64::NAN), model.idle);
+        assert_eq!(model.on(7.0), model.on(1.0));
+    }
+
+    #[test]
+    fn a_night_in_standby_is_added_up_by_hand() {
+        let mut meter = meter(1.0);
+        meter.set(at(0.0), A, Draw::On { utilisation: 0.0 });
+        meter.set(at(100.0), A, Draw::Standby);
+        meter.set(at(200.0), A, Draw::On { utilisation: 1.0 });
+        let energy = meter.energy_of(at(300.0), A).unwrap();
+        close(energy.on, 100.0 * 61.8 + 87.0 * 75.6);
+        close(energy.standby, 93.0 * 5.4);
+        close(energy.transition, 569.0 + 1270.0);
+        assert_eq!(energy.transitions, 2);
+        close(energy.total(), 100.0 * 61.8 + 87.0 * 75.6 + 93.0 * 5.4 + 569.0 + 1270.0);
+        assert_eq!(
+            energy.on_seconds + energy.standby_seconds + energy.off_seconds + energy.transition_seconds,
+            300.0
+        );
+    }
+
+    #[test]
+    fn a_transition_costs_all_its_energy_even_when_the_next_command_cuts_in() {
+        let mut meter = meter(1.0);
+        meter.set(at(0.0), A, Draw::On { utilisation: 0.0 });
+        meter.set(at(0.0), A, Draw::Off);
+        meter.set(at(1.0), A, Draw::On { utilisation: 0.0 });
+        let energy = meter.energy_of(at(14.0), A).unwrap();
+        close(energy.transition, 569.0 + 1270.0);
+        close(energy.total(), 569.0 + 1270.0);
+    }
+
+    #[test]
+    fn watts_during_a_transition_are_its_energy_over_its_time() {
+        let mut meter = meter(1.0);
+        meter.set(at(0.0), A, Draw::Standby);
+        assert_eq!(meter.watts(at(0.0), A), Some(Watts(5.4)));
+        meter.set(at(1.0), A, Draw::On { utilisation: 0.0 });
+        for second in [1.0, 7.0, 13.5] {
+            let watts = meter.watts(at(second), A).unwrap();
+            assert!((watts.0 - 1270.0 / 13.0).abs() < 1e-6, "{watts}");
+        }
+        assert_eq!(meter.watts(at(14.5), A), Some(Watts(61.8)));
+        assert_eq!(meter.watts(at(14.5), B), None);
+    }
+
+    #[test]
+    fn a_rehearsal_at_speed_gives_the_energy_of_the_real_day() {
+        let run = |speed: f64| {
+            let mut meter = meter(speed);
+            for server in [A, B] {
+                meter.set(at(0.0), server, Draw::On { utilisation: 0.3 });
+            }
+            meter.set(at(3600.0 / speed), B, Draw::Standby);
+            meter.set(at(7200.0 / speed), B, Draw::On { utilisation: 0.1 });
+            meter.energy(at(86400.0 / speed)).total()
+        };
+        assert!((run(1.0).0 - run(2000.0).0).abs() < 1.0, "{} {}", run(1.0), run(2000.0));
+    }
+
+    #[test]
+    fn reading_does_not_change_the_account() {
+        let mut meter = meter(1.0);
+        meter.set(at(0.0), A, Draw::On { utilisation: 0.0 });
+        let first = meter.energy(at(10.0));
+        meter.energy(at(500.0));
+        assert_eq!(meter.energy(at(10.0)), first);
+    }
+
+    #[test]
+    fn configuration_is_checked_and_unknown_keys_are_refused() {
+        let model: PowerModel =
+            toml::from_str("idle = 40.0\nup = { seconds = 90.0, joules = 9000.0 }").unwrap();
+        assert_eq!((model.idle, model.up.seconds, model.standby), (Watts(40.0), 90.0, Watts(5.4)));
+        assert!(toml::from_str::<PowerModel>("idel = 40.0").unwrap_err().to_string().contains("idel"));
+        let bad = PowerModel { standby: Watts(-1.0), ..PowerModel::default() };
+        assert_eq!(bad.check(), Err(ModelError::Value { name: "standby", value: -1.0 }));
+        let bad = PowerModel { light_at: f64::NAN, ..PowerModel::default() };
+        assert!(matches!(bad.check(), Err(ModelError::LightAt { .. })));
+        assert!(EnergyMeter::new(PowerModel::default(), 0.0).is_err());
+    }
+}

@@ -1,0 +1,309 @@
+//! The process driver: every chunk server is a process on this machine; for the development cluster and rehearsals.
+//!
+//! Standby is SIGSTOP and SIGCONT. Off is the end of the process, and waking starts it anew. The metadata process that
+//! switches is in general not the parent, so a server is found by `server.pid` in its data directory. That file holds pid,
+//! start time and boot id: a pid that another process has got since is never signalled. The signal goes through a pidfd that is
+//! opened before the start time is compared, so the process cannot be exchanged in between either.
+//!
+//! Started servers get a session of their own: else the kernel would hang up on the stopped ones when the process that
+//! started them ends (a process group that becomes orphaned while members are stopped gets SIGHUP and SIGCONT).
+
+use crate::{PowerState, Switch, SwitchError};
+use ebb_types::ServerId;
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, setsid};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
+
+/// Longest pid file that is read: three short words.
+const PID_FILE_MAX: u64 = 128;
+
+/// How far down a sleeping server goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Depth {
+    /// The process is stopped and keeps its memory.
+    #[default]
+    Standby,
+    /// The process ends by itself after it has reported that it is ready; SIGTERM tells one that has not.
+    Off,
+}
+
+/// The command that starts a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Launch {
+    pub program: PathBuf,
+    pub args: Vec<String>,
+    /// Standard output and error are appended here.
+    pub log: PathBuf,
+}
+
+/// A server that this machine switches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Managed {
+    /// The server's data directory: `server.pid` is in it.
+    pub data: PathBuf,
+    /// Without it a server whose process has ended cannot be woken.
+    pub launch: Option<Launch>,
+}
+
+/// A process's name that no other process gets: pids are used again, start times within a boot are not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Identity {
+    pid: u32,
+    /// Clock ticks from boot to the start of the process.
+    start: u64,
+    boot: String,
+}
+
+/// What `/proc/<pid>/stat` says.
+struct Stat {
+    state: char,
+    start: u64,
+}
+
+impl Stat {
+    /// `None`: there is no such process.
+    fn read(pid: u32) -> Result<Option<Stat>, SwitchError> {
+        let text = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+            Ok(text) => text,
+            Err(source) if is_gone(&source) => return Ok(None),
+            Err(source) => return Err(SwitchError::Process { pid, source }),
+        };
+        // The name in brackets may hold anything, brackets too: fields count from the last one. proc(5)
+        let mut fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+        let state = fields.next().and_then(|field| field.chars().next());
+        let start = fields.nth(18).and_then(|field| field.parse().ok());
+        match (state, start) {
+            (Some(state), Some(start)) => Ok(Some(Stat { state, start })),
+            _ => {
+                let source = std::io::Error::new(ErrorKind::InvalidData, "unknown format of stat");
+                Err(SwitchError::Process { pid, source })
+            }
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x')
+    }
+}
+
+fn is_gone(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
+fn pid_path(data: &Path) -> PathBuf {
+    data.join("server.pid")
+}
+
+fn boot_id(pid: u32) -> Result<String, SwitchError> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    text.map(|id| id.trim().to_string()).map_err(|source| SwitchError::Process { pid, source })
+}
+
+/// Writes `server.pid` for process `pid` into the data directory, in one step: a reader sees the old or the new one.
+/// A server calls it with its own pid once it holds its data directory.
+pub fn write_pid_file(data: &Path, pid: u32) -> Result<(), SwitchError> {
+    let path = pid_path(data);
+    let gone = || SwitchError::Process { pid, source: ErrorKind::NotFound.into() };
+    let start = Stat::read(pid)?.ok_or_else(gone)?.start;
+    let fresh = data.join(format!("server.pid.{}", std::process::id()));
+    let text = format!("{pid} {start} {}\n", boot_id(pid)?);
+    let written = std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, &path));
+    written.map_err(|source| SwitchError::PidFile { path, source })
+}
+
+/// Removes `server.pid` if it names process `pid`. A server calls it with its own pid when it ends.
+pub fn remove_pid_file(data: &Path, pid: u32) -> Result<(), SwitchError> {
+    let path = pid_path(data);
+    match read_pid_file(&path)? {
+        Some(identity) if identity.pid == pid => {
+            std::fs::remove_file(&path).map_err(|source| SwitchError::PidFile { path, source })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn read_pid_file(path: &Path) -> Result<Option<Identity>, SwitchError> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(PID_FILE_MAX).read_to_string(&mut text));
+    match read {
+        Ok(_) => {}
+        Err(source) if source.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(source) if source.kind() == ErrorKind::InvalidData => {
+            return Err(SwitchError::BadPidFile { path: path.to_path_buf() });
+        }
+        Err(source) => return Err(SwitchError::PidFile { path: path.to_path_buf(), source }),
+    }
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let identity = match words[..] {
+        [pid, start, boot] => pid
+            .parse::<i32>()
+            .ok()
+            .filter(|pid| *pid > 1)
+            .zip(start.parse().ok())
+            .map(|(pid, start)| Identity { pid: pid.unsigned_abs(), start, boot: boot.to_string() }),
+        _ => None,
+    };
+    identity.map(Some).ok_or_else(|| SwitchError::BadPidFile { path: path.to_path_buf() })
+}
+
+/// A server's process, held so that it cannot be mistaken for another.
+struct Found {
+    pid: u32,
+    handle: OwnedFd,
+    state: char,
+}
+
+impl Found {
+    /// `None`: the process that the pid file names has ended.
+    fn by_pid_file(path: &Path) -> Result<Option<Found>, SwitchError> {
+        let Some(identity) = read_pid_file(path)? else { return Ok(None) };
+        let pid = identity.pid;
+        if identity.boot != boot_id(pid)? {
+            return Ok(None);
+        }
+        let raw = Pid::from_raw(pid as i32).expect("read_pid_file gives positive pids");
+        let handle = match pidfd_open(raw, PidfdFlags::empty()) {
+            Ok(handle) => handle,
+            Err(rustix::io::Errno::SRCH) => return Ok(None),
+            Err(source) => return Err(SwitchError::Process { pid, source: source.into() }),
+        };
+        match Stat::read(pid)? {
+            Some(stat) if stat.start == identity.start && !stat.has_ended() => {
+                Ok(Some(Found { pid, handle, state: stat.state }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn signal(&self, signal: Signal, name: &'static str) -> Result<(), SwitchError> {
+        match pidfd_send_signal(&self.handle, signal) {
+            // It ended in this moment: no one is left to signal.
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(source) => Err(SwitchError::Signal { pid: self.pid, signal: name, source: source.into() }),
+        }
+    }
+}
+
+/// Starts a server: in a session of its own, without input, its output appended to the log, its pid file written.
+/// The caller keeps the handle and reaps it when the process ends.
+pub fn launch(launch: &Launch, data: &Path) -> Result<Child, SwitchError> {
+    let log_error = |source| SwitchError::Log { path: launch.log.clone(), source };
+    let log = OpenOptions::new().create(true).append(true).open(&launch.log).map_err(log_error)?;
+    let errors = log.try_clone().map_err(log_error)?;
+    let mut command = Command::new(&launch.program);
+    command.args(&launch.args).stdin(Stdio::null()).stdout(log).stderr(errors);
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed; setsid is one system call.
+    unsafe {
+        command.pre_exec(|| setsid().map(|_| ()).map_err(Into::into));
+    }
+    let start_error = |source| SwitchError::Start { program: launch.program.clone(), source };
+    let mut child = command.spawn().map_err(start_error)?;
+    if let Err(error) = write_pid_file(data, child.id()) {
+        // Without a pid file no one could put it to sleep or find it again. It may have ended by itself: that is fine.
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(error);
+    }
+    Ok(child)
+}
+
+/// Switches server processes on this machine.
+#[derive(Debug)]
+pub struct ProcessSwitch {
+    depth: Depth,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    servers: BTreeMap<ServerId, Managed>,
+    /// Servers that this process started: it must reap them.
+    children: BTreeMap<ServerId, Child>,
+}
+
+impl Inner {
+    fn managed(&self, server: ServerId) -> Result<&Managed, SwitchError> {
+        self.servers.get(&server).ok_or(SwitchError::UnknownServer { server })
+    }
+
+    fn find(&mut self, server: ServerId) -> Result<Option<Found>, SwitchError> {
+        // A child that has ended stays a zombie until it is asked for.
+        if let Some(child) = self.children.get_mut(&server)
+            && let Ok(Some(_)) = child.try_wait()
+        {
+            self.children.remove(&server);
+        }
+        Found::by_pid_file(&pid_path(&self.managed(server)?.data))
+    }
+}
+
+impl ProcessSwitch {
+    pub fn new(depth: Depth) -> ProcessSwitch {
+        ProcessSwitch { depth, inner: Mutex::default() }
+    }
+
+    /// Makes a server known, or changes how it is switched.
+    pub fn manage(&self, server: ServerId, managed: Managed) {
+        self.lock().servers.insert(server, managed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no one panics while switching")
+    }
+}
+
+impl Switch for ProcessSwitch {
+    fn sleep(&self, server: ServerId) -> Result<(), SwitchError> {
+        let mut inner = self.lock();
+        let found = inner.find(server)?;
+        match (self.depth, found) {
+            (Depth::Standby, Some(found)) => found.signal(Signal::STOP, "SIGSTOP"),
+            (Depth::Standby, None) => {
+                Err(SwitchError::NotRunning { server, path: pid_path(&inner.managed(server)?.data) })
+            }
+            (Depth::Off, Some(found)) => {
+                found.signal(Signal::TERM, "SIGTERM")?;
+                // A stopped process takes no other signal before this one.
+                found.signal(Signal::CONT, "SIGCONT")
+            }
+            (Depth::Off, None) => Ok(()),
+        }
+    }
+
+    fn wake(&self, server: ServerId) -> Result<(), SwitchError> {
+        let mut inner = self.lock();
+        if let Some(found) = inner.find(server)? {
+            return found.signal(Signal::CONT, "SIGCONT");
+        }
+        let managed = inner.managed(server)?;
+        let Some(command) = &managed.launch else {
+            return Err(SwitchError::NotRunning { server, path: pid_path(&managed.data) });
+        };
+        let child = launch(command, &managed.data)?;
+        inner.children.insert(server, child);
+        Ok(())
+    }
+
+    fn observe(&self, server: ServerId) -> PowerState {
+        match self.lock().find(server) {
+            Ok(Some(Found { state: 'T', .. })) => PowerState::Standby,
+            Ok(Some(_)) => PowerState::On,
+            Ok(None) => PowerState::Off,
+            Err(_) => PowerState::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
