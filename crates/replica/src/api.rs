@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use ebb_types::{
-    ChunkId, ClientReply, ClientRequest, Cursor, Epoch, GroupId, ListPage, LoadCount, MapDelta, Moment, PeerMessage,
-    Record, Refusal, Run, ServerId, ServerReport, Space,
+    ChunkId, ClientReply, ClientRequest, Cursor, Epoch, GroupId, ListPage, LoadCount, MapDelta, Moment,
+    PeerMessage, Record, Refusal, Run, ServerId, ServerReport, Space,
 };
 
 /// Names a client request that waits for its answer; the driver's own.
@@ -22,6 +22,11 @@ pub enum Event {
     Lease { until: Moment },
     /// The metadata service wants this server to sleep: hand over. Repeated; harmless to repeat.
     Drain,
+    /// The metadata service moves these primaries elsewhere: hand over just them.
+    HandOver { groups: Vec<(GroupId, Epoch)> },
+    /// The store passed its soft limit, or is below it again. A full server takes no new client writes, but still what
+    /// keeps acknowledged data safe: rewrites, reclaim, offload that is moved (R10).
+    Space { full: bool },
     /// A client's request. Payload: the bytes of a write.
     Client { token: ClientToken, request: ClientRequest, payload: Bytes },
     /// A message of another server.
@@ -36,15 +41,31 @@ pub enum Event {
 
 #[derive(Clone, Debug)]
 pub enum Command {
-    Send { to: ServerId, message: PeerMessage, payload: Bytes },
-    Reply { token: ClientToken, reply: ClientReply, payload: Bytes },
+    Send {
+        to: ServerId,
+        message: PeerMessage,
+        payload: Bytes,
+    },
+    Reply {
+        token: ClientToken,
+        reply: ClientReply,
+        payload: Bytes,
+    },
     /// To the metadata service, at least once.
     Report(ServerReport),
-    Store { token: StoreToken, command: StoreCommand },
+    Store {
+        token: StoreToken,
+        command: StoreCommand,
+    },
     /// Forget all offload kept for this slot of the group: it has everything. Needs no completion (R6).
-    DropOffload { group: GroupId, stands_for: ServerId },
+    DropOffload {
+        group: GroupId,
+        stands_for: ServerId,
+    },
     /// Forget all that is kept as replica of the group: this server is no longer in it.
-    DropReplica { group: GroupId },
+    DropReplica {
+        group: GroupId,
+    },
     /// A map delta did not fit: ask for the whole map.
     MapGap,
     /// Nothing depends on this server any more and nothing is in flight: flush and tell the metadata service (R7).
@@ -57,6 +78,8 @@ pub enum Command {
 pub enum StoreCommand {
     /// Make the record durable. Blocks that are there in a newer version stay.
     Apply { space: Space, record: Record, payload: Bytes },
+    /// As `Apply`, but equal versions are written too: the block that is there fails its checksum (R9).
+    Repair { space: Space, record: Record, payload: Bytes },
     /// Read blocks. Checked against their checksums.
     Read { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
     /// One page of the runs with versions of epoch `since` or later, in chunk and block order, deletions first.
@@ -70,7 +93,10 @@ pub enum StoreOutcome {
     Applied,
     /// The blocks asked for, whole and in order, as maximal runs of equal version and kind; never-written blocks are runs
     /// of version zero and kind `Zero`. `records` carry checksums for data runs; `payload` is their bytes, concatenated.
-    Read { records: Vec<Record>, payload: Bytes },
+    Read {
+        records: Vec<Record>,
+        payload: Bytes,
+    },
     Listed(ListPage),
     Newer(Vec<Run>),
     /// Also [`Refusal::Corrupt`] for a read: the blocks must be fetched from another copy (R9).

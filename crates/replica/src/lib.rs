@@ -10,7 +10,8 @@ mod catch_up;
 mod group;
 mod primary;
 mod replica;
+mod run_map;
 mod secondary;
 
 pub use api::*;
-pub use replica::Replica;
+pub use replica::{Config, PlantedBug, Recovered, Replica, TICK};

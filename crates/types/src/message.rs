@@ -23,12 +23,14 @@ pub enum PeerMessage {
         epoch: Epoch,
         tail: Vec<TailRun>,
     },
-    /// The primary asks the member to make a record durable. Payload: the record's blocks.
+    /// The primary asks the member to make a record durable. Payload: the record's blocks. `must_fit`: it completes or
+    /// protects what is acknowledged elsewhere, and may use the space that a full server keeps in reserve (R10).
     Replicate {
         epoch: Epoch,
         space: Space,
         record: Record,
         committed: Version,
+        must_fit: bool,
     },
     ReplicateReply {
         group: GroupId,

@@ -1,0 +1,145 @@
+//! Taking up a new configuration, and activation: the one routine that follows every change. (R3, R4)
+
+use crate::api::{StoreCommand, StoreOutcome};
+use crate::catch_up::CatchUp;
+use crate::group::{Context, Group, Wait, Waiting};
+use crate::primary::{Phase, Primary};
+use crate::replica::PlantedBug;
+use ebb_types::{ClientReply, Epoch, GroupEntry, PeerMessage, Run, ServerId, SlotState, Space, TailRun};
+use std::collections::BTreeSet;
+
+impl Group {
+    /// The metadata service configured the group anew.
+    pub fn adopt(&mut self, cx: &mut Context, entry: GroupEntry) {
+        if entry.epoch <= self.entry.epoch {
+            return;
+        }
+        self.fence = self.fence.max(entry.epoch);
+        let old = std::mem::replace(&mut self.entry, entry);
+        self.suspend_clients(cx);
+        self.adopt_catch_up(cx, &old);
+        if self.entry.primary == Some(cx.me) {
+            self.start_activation(cx);
+        } else {
+            let entry = self.entry.clone();
+            for Waiting { token, .. } in self.waiting.drain(..) {
+                cx.reply(token, ClientReply::Moved { entry: entry.clone() });
+            }
+        }
+    }
+
+    /// Requests of the ended epoch wait: they are answered by the rewrites of this one if they were ordered, are carried out
+    /// anew if they were not, or move with the primary.
+    fn suspend_clients(&mut self, cx: &mut Context) {
+        if let Some(primary) = self.primary.take() {
+            cx.shared.client_ops -= primary.client_ops();
+            let suspended: Vec<Waiting> = primary.into_client_requests().collect();
+            for waiting in suspended.into_iter().rev() {
+                self.waiting.push_front(waiting);
+            }
+        }
+    }
+
+    fn adopt_catch_up(&mut self, cx: &mut Context, old: &GroupEntry) {
+        let state = self.entry.slot_of(cx.me).map(|s| s.state);
+        let Some(SlotState::CatchingUp { since }) = state else {
+            if let Some(catch_up) = self.catch_up.take() {
+                cx.shared.fetches -= catch_up.fetches_under_way();
+            }
+            return;
+        };
+        let sources = self.sources(cx);
+        // What the old configuration sent here directly is here: the missing set stays true while the slot stays awake.
+        let was_catching_up = matches!(old.slot_of(cx.me).map(|s| s.state), Some(SlotState::CatchingUp { since: s }) if s == since);
+        match &mut self.catch_up {
+            Some(catch_up) if was_catching_up && catch_up.sources() == sources => {
+                cx.shared.fetches -= catch_up.fetches_under_way();
+                catch_up.new_epoch();
+            }
+            other => {
+                if let Some(catch_up) = other {
+                    cx.shared.fetches -= catch_up.fetches_under_way();
+                }
+                *other = Some(CatchUp::new(since, sources));
+            }
+        }
+        self.pump_catch_up(cx);
+    }
+
+    fn start_activation(&mut self, cx: &mut Context) {
+        let epoch = self.entry.epoch;
+        let awaiting: BTreeSet<ServerId> =
+            self.targets().flatten().map(|(server, _)| server).filter(|&s| s != cx.me).collect();
+        for &to in &awaiting {
+            cx.send(to, PeerMessage::Fence { group: self.id, epoch });
+        }
+        let phase = Phase::Fencing { awaiting, foreign: Vec::new() };
+        self.primary = Some(Primary::new(epoch, phase));
+        self.go_on_activating(cx);
+    }
+
+    pub fn on_fence_reply(&mut self, cx: &mut Context, from: ServerId, epoch: Epoch, tail: Vec<TailRun>) {
+        if epoch != self.entry.epoch {
+            return;
+        }
+        let Some(Primary { phase: Phase::Fencing { awaiting, foreign }, .. }) = &mut self.primary else {
+            return;
+        };
+        if awaiting.remove(&from) {
+            foreign.extend(tail.into_iter().map(|t| t.run));
+        }
+        self.go_on_activating(cx);
+    }
+
+    /// Moves on as far as it can: fenced → listed (if this replica catches up) → orphans known → serving.
+    pub fn go_on_activating(&mut self, cx: &mut Context) {
+        let listed = self.catch_up.as_ref().is_none_or(CatchUp::is_listed);
+        let Some(primary) = &mut self.primary else { return };
+        let Phase::Fencing { awaiting, foreign } = &mut primary.phase else { return };
+        let fenced = awaiting.is_empty() || cx.config.has(PlantedBug::SkipFence);
+        if !fenced || !listed {
+            return;
+        }
+        let runs: Vec<Run> = std::mem::take(foreign);
+        let epoch = self.entry.epoch;
+        primary.phase = Phase::Comparing;
+        if runs.is_empty() {
+            self.serve(cx, Vec::new());
+        } else {
+            let command = StoreCommand::Newer { space: Space::Replica, group: self.id, runs };
+            cx.store(self.id, Wait::Orphans { epoch }, command);
+        }
+    }
+
+    pub fn on_orphans(&mut self, cx: &mut Context, epoch: Epoch, outcome: StoreOutcome) {
+        let comparing = self.primary.as_ref().is_some_and(|p| matches!(p.phase, Phase::Comparing));
+        if epoch != self.entry.epoch || !comparing {
+            return;
+        }
+        if let StoreOutcome::Newer(orphans) = outcome {
+            self.serve(cx, orphans);
+        }
+    }
+
+    /// R4: orders anew what not all members may have. First the records of this server's own tail, under their request
+    /// ids: an acknowledged write is among them or is on every target. Then what others have and this replica does not:
+    /// it was never acknowledged, and this replica's content replaces it.
+    fn serve(&mut self, cx: &mut Context, orphans: Vec<Run>) {
+        let own = self.tail.uncommitted();
+        let Some(primary) = &mut self.primary else { return };
+        primary.phase = Phase::Serving;
+        let orphans = orphans.into_iter().map(|run| TailRun { run, request: None });
+        for TailRun { run, request } in own.into_iter().chain(orphans) {
+            self.admit_rewrite(cx, run, request);
+        }
+        self.advance_commit();
+        self.tell_committed(cx);
+        self.start_covers(cx);
+        for waiting in std::mem::take(&mut self.waiting) {
+            self.on_client(cx, waiting);
+        }
+        if cx.draining {
+            self.drain(cx);
+        }
+    }
+}

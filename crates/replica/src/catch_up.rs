@@ -1,0 +1,577 @@
+//! Catch-up: the one routine for reclaim, for the return of a crashed server, and for rebuild; and its mirror image,
+//! cover, which brings a new stand-in to where the old one was. [Sierra §3.6, §3.7]
+
+use crate::api::{StoreCommand, StoreOutcome};
+use crate::group::{Context, Group, Shared, Wait};
+use crate::replica::PlantedBug;
+use crate::run_map::{Missing, RunMap, Source};
+use bytes::Bytes;
+use ebb_types::{
+    ChunkId, Content, Cursor, Epoch, Kind, ListPage, Moment, PeerMessage, Record, Refusal, Run, ServerId,
+    ServerReport, SlotState, Space, Version, block_crcs,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Blocks asked for at a time.
+const FETCH_BLOCKS: u32 = 256;
+/// Fetches under way on a server, without and with clients to yield to.
+const FETCHES_MAX: usize = 8;
+const FETCHES_MAX_BESIDE_CLIENTS: usize = 2;
+
+pub(crate) struct CatchUp {
+    since: Epoch,
+    sources: Vec<Source>,
+    listing: Listing,
+    missing: RunMap,
+    fetches: BTreeMap<u64, Fetch>,
+    /// Records that came from the primary directly and are not durable yet: what they replace is still missing.
+    direct: BTreeMap<Version, Run>,
+    reported: Option<Moment>,
+}
+
+enum Listing {
+    /// Source `index` is to be asked, or was asked with `token`, for what follows `after`.
+    Asking {
+        index: usize,
+        after: Option<Cursor>,
+        token: Option<u64>,
+        since: Moment,
+    },
+    /// Comparing a page with the own store.
+    Comparing {
+        index: usize,
+        next: Option<Cursor>,
+        token: u64,
+    },
+    Done,
+}
+
+struct Fetch {
+    missing: Missing,
+    /// Records being made durable; zero until the answer has come.
+    applying: usize,
+    asked: Moment,
+}
+
+impl Shared {
+    pub fn may_fetch(&self) -> bool {
+        let max = if self.client_ops > 0 { FETCHES_MAX_BESIDE_CLIENTS } else { FETCHES_MAX };
+        self.fetches < max
+    }
+}
+
+impl CatchUp {
+    pub fn new(since: Epoch, sources: Vec<Source>) -> CatchUp {
+        let listing = Listing::Asking { index: 0, after: None, token: None, since: Moment::ZERO };
+        CatchUp {
+            since,
+            sources,
+            listing,
+            missing: RunMap::default(),
+            fetches: BTreeMap::new(),
+            direct: BTreeMap::new(),
+            reported: None,
+        }
+    }
+
+    pub fn sources(&self) -> &[Source] {
+        &self.sources
+    }
+
+    pub fn fetches_under_way(&self) -> usize {
+        self.fetches.len()
+    }
+
+    /// Whether the missing set is known. Then this replica can serve: what it lacks it can fetch.
+    pub fn is_listed(&self) -> bool {
+        matches!(self.listing, Listing::Done)
+    }
+
+    pub fn lacks(&self, chunk: ChunkId, first: u32, count: u32) -> bool {
+        self.missing.overlaps(chunk, first, count)
+    }
+
+    /// Questions asked under an older epoch are asked again.
+    pub fn new_epoch(&mut self) {
+        self.fetches.clear();
+        self.missing.forget_asked();
+        self.reported = None;
+        match &mut self.listing {
+            Listing::Asking { token, .. } => *token = None,
+            Listing::Comparing { .. } | Listing::Done => {}
+        }
+    }
+
+    /// Returns the number of fetches given up.
+    pub fn source_lost(&mut self, peer: ServerId) -> usize {
+        if let Listing::Asking { token, index, .. } = &mut self.listing
+            && self.sources.get(*index).is_some_and(|s| s.0 == peer)
+        {
+            *token = None;
+        }
+        self.give_up(|f| f.missing.source.0 == peer)
+    }
+
+    fn give_up(&mut self, which: impl Fn(&Fetch) -> bool) -> usize {
+        let before = self.fetches.len();
+        self.fetches.retain(|_, f| f.applying > 0 || !which(f));
+        if before > self.fetches.len() {
+            self.missing.forget_asked();
+        }
+        before - self.fetches.len()
+    }
+
+    pub fn note_direct(&mut self, record: &Record) {
+        self.direct.insert(record.version, record.run());
+    }
+
+    pub fn direct_is_durable(&mut self, version: Version) {
+        if let Some(run) = self.direct.remove(&version) {
+            self.has_now(run);
+        }
+    }
+
+    fn has_now(&mut self, run: Run) {
+        match run.kind {
+            Kind::Delete => self.missing.remove_deleted(run.chunk, run.version),
+            _ => self.missing.remove(run.chunk, run.first, run.count, run.version),
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.is_listed() && self.missing.is_empty() && self.fetches.is_empty()
+    }
+
+    /// Starts over, from other sources.
+    fn restart(&mut self, sources: Vec<Source>) -> usize {
+        let given_up = self.fetches.len();
+        let direct = std::mem::take(&mut self.direct);
+        *self = CatchUp { direct, ..CatchUp::new(self.since, sources) };
+        given_up
+    }
+}
+
+impl Group {
+    /// Where this server, which catches up, finds what it lacks. A covered stand-in has all of it; so has a replica that is
+    /// in sync. If neither can be reached, everyone together has it: the metadata service let this group serve only if so.
+    pub fn sources(&self, cx: &Context) -> Vec<Source> {
+        let live = |server: ServerId| server != cx.me && cx.map.is_live(server);
+        if let Some(stand_in) = self.entry.slot_of(cx.me).and_then(|s| s.stand_in)
+            && stand_in.covered
+            && live(stand_in.server)
+        {
+            return vec![(stand_in.server, Space::Offload { stands_for: cx.me })];
+        }
+        let in_sync = self.entry.slots.iter().filter(|s| s.state == SlotState::InSync && live(s.server));
+        // The primary first: it is the one that is sure to be complete soonest.
+        let best = in_sync.max_by_key(|s| Some(s.server) == self.entry.primary);
+        match best {
+            Some(slot) => vec![(slot.server, Space::Replica)],
+            None => self.other_copies(cx),
+        }
+    }
+
+    /// Every live member but this one, replicas first.
+    pub fn other_copies(&self, cx: &Context) -> Vec<Source> {
+        let mut all: Vec<Source> =
+            self.entry.members().filter(|(s, _)| *s != cx.me && cx.map.is_live(*s)).collect();
+        all.sort_by_key(|(server, space)| (*space != Space::Replica, *server));
+        all
+    }
+
+    /// Asks for the next page, fetches what it may, and reports when nothing is missing.
+    pub fn pump_catch_up(&mut self, cx: &mut Context) {
+        self.ask_listing(cx);
+        self.pump_fetches(cx);
+        let (group, epoch) = (self.id, self.entry.epoch);
+        let Some(catch_up) = &mut self.catch_up else { return };
+        let due = catch_up.reported.is_none_or(|at| cx.now.since(at) >= cx.config.resend_after);
+        if catch_up.is_complete() && due {
+            catch_up.reported = Some(cx.now);
+            cx.report(ServerReport::CaughtUp { group, epoch });
+        }
+    }
+
+    fn ask_listing(&mut self, cx: &mut Context) {
+        let (group, epoch) = (self.id, self.entry.epoch);
+        let Some(catch_up) = &mut self.catch_up else { return };
+        let Listing::Asking { index, after, token: token @ None, since: asked } = &mut catch_up.listing
+        else {
+            return;
+        };
+        let Some(&(to, space)) = catch_up.sources.get(*index) else {
+            return; // nobody to ask: the tick looks for sources again
+        };
+        let new = cx.shared.token();
+        *token = Some(new);
+        *asked = cx.now;
+        let message =
+            PeerMessage::List { group, epoch, token: new, space, since: catch_up.since, after: *after };
+        cx.send(to, message);
+    }
+
+    pub fn on_list_reply(
+        &mut self,
+        cx: &mut Context,
+        from: ServerId,
+        answered: u64,
+        result: Result<ListPage, Refusal>,
+    ) {
+        let group = self.id;
+        let Some(catch_up) = &mut self.catch_up else { return };
+        let Listing::Asking { index, token, .. } = &mut catch_up.listing else { return };
+        if *token != Some(answered) || catch_up.sources.get(*index).is_none_or(|s| s.0 != from) {
+            return;
+        }
+        match result {
+            Ok(ListPage { runs, next }) => {
+                let token = cx.shared.token();
+                catch_up.listing = Listing::Comparing { index: *index, next, token };
+                let command = StoreCommand::Newer { space: Space::Replica, group, runs };
+                cx.store(group, Wait::CatchUpNewer { token }, command);
+            }
+            Err(Refusal::Corrupt | Refusal::Poisoned) => self.look_elsewhere(cx),
+            Err(_) => {} // not there yet: the tick asks again
+        }
+    }
+
+    pub fn on_catch_up_newer(&mut self, cx: &mut Context, token: u64, outcome: StoreOutcome) {
+        let Some(catch_up) = &mut self.catch_up else { return };
+        let Listing::Comparing { index, next, token: awaited } = catch_up.listing else { return };
+        let StoreOutcome::Newer(runs) = outcome else { return };
+        if awaited != token {
+            return;
+        }
+        let source = catch_up.sources[index];
+        for run in runs {
+            catch_up.missing.add(run, source);
+        }
+        let index = if next.is_some() { index } else { index + 1 };
+        catch_up.listing = if index < catch_up.sources.len() {
+            Listing::Asking { index, after: next, token: None, since: cx.now }
+        } else {
+            Listing::Done
+        };
+        self.pump_catch_up(cx);
+        self.go_on_activating(cx);
+    }
+
+    fn pump_fetches(&mut self, cx: &mut Context) {
+        loop {
+            let Some(catch_up) = self.catch_up.as_mut().filter(|c| c.is_listed()) else { return };
+            if !cx.shared.may_fetch() {
+                cx.shared.hungry.insert(self.id);
+                return;
+            }
+            let Some(missing) = catch_up.missing.take_unasked(FETCH_BLOCKS) else { return };
+            self.fetch(cx, missing);
+        }
+    }
+
+    /// Fetches missing blocks for an operation that waits for them, before its turn.
+    pub fn demand(&mut self, cx: &mut Context, chunk: ChunkId, first: u32, count: u32) {
+        loop {
+            let Some(catch_up) = self.catch_up.as_mut().filter(|c| c.is_listed()) else { return };
+            let Some(found) =
+                catch_up.missing.overlapping(chunk, first, count).into_iter().find(|m| !m.asked)
+            else {
+                return;
+            };
+            let start = found.run.first.max(first);
+            let end = (found.run.first + found.run.count).min(first.saturating_add(count));
+            let part = catch_up.missing.ask_part(found, start, (end - start).min(FETCH_BLOCKS));
+            self.fetch(cx, part);
+        }
+    }
+
+    /// Zeroes and deletions are known from their run alone; data is asked for.
+    fn fetch(&mut self, cx: &mut Context, missing: Missing) {
+        let (group, epoch) = (self.id, self.entry.epoch);
+        let Some(catch_up) = &mut self.catch_up else { return };
+        let token = cx.shared.token();
+        cx.shared.fetches += 1;
+        let Run { chunk, first, count, version, kind } = missing.run;
+        let content = match kind {
+            Kind::Data => {
+                catch_up.fetches.insert(token, Fetch { missing, applying: 0, asked: cx.now });
+                let (to, space) = missing.source;
+                return cx.send(to, PeerMessage::Fetch { group, epoch, token, space, chunk, first, count });
+            }
+            Kind::Zero => Content::Zero,
+            Kind::Delete => Content::Delete,
+        };
+        catch_up.fetches.insert(token, Fetch { missing, applying: 1, asked: cx.now });
+        let record = Record { group, chunk, first, count, version, request: None, content };
+        self.apply_fetched(cx, token, record, Bytes::new());
+    }
+
+    fn apply_fetched(&mut self, cx: &mut Context, token: u64, record: Record, payload: Bytes) {
+        let space = Space::Replica;
+        let command = if cx.config.has(PlantedBug::ReclaimOlder) {
+            StoreCommand::Repair { space, record: Record { version: Version::ZERO, ..record }, payload }
+        } else {
+            StoreCommand::Apply { space, record, payload }
+        };
+        cx.store(self.id, Wait::CatchUpApplied { token }, command);
+    }
+
+    pub fn on_fetch_reply(
+        &mut self,
+        cx: &mut Context,
+        from: ServerId,
+        token: u64,
+        result: Result<Vec<Record>, Refusal>,
+        payload: Bytes,
+    ) {
+        if self.on_repair_reply(cx, token, &result, &payload) {
+            return;
+        }
+        let Some(fetch) = self.catch_up.as_mut().and_then(|c| c.fetches.get_mut(&token)) else { return };
+        if fetch.missing.source.0 != from || fetch.applying > 0 {
+            return;
+        }
+        let parts = match result {
+            Ok(records) => crate::secondary::split_payload(records, &payload),
+            Err(Refusal::Corrupt | Refusal::Poisoned) => return self.look_elsewhere(cx),
+            Err(_) => return, // the tick asks again
+        };
+        let listed = fetch.missing.run.version;
+        let sound = |(record, payload): &(Record, Bytes)| match &record.content {
+            _ if record.version < listed => false,
+            Content::Data { crcs } => record.fault(payload.len()).is_none() && *crcs == block_crcs(payload),
+            _ => record.count > 0,
+        };
+        let Some(parts) = parts.filter(|p| !p.is_empty() && p.iter().all(sound)) else {
+            return self.look_elsewhere(cx);
+        };
+        fetch.applying = parts.len();
+        if matches!(fetch.missing.source.1, Space::Offload { .. }) {
+            cx.shared.stats.reclaimed_bytes += payload.len() as u64;
+        }
+        for (record, payload) in parts {
+            self.apply_fetched(cx, token, record, payload);
+        }
+    }
+
+    pub fn on_catch_up_applied(&mut self, cx: &mut Context, token: u64, outcome: StoreOutcome) {
+        let Some(catch_up) = &mut self.catch_up else { return };
+        let Some(fetch) = catch_up.fetches.get_mut(&token) else { return };
+        if matches!(outcome, StoreOutcome::Failed(_)) {
+            return; // the tick gives it up and asks again
+        }
+        fetch.applying -= 1;
+        if fetch.applying > 0 {
+            return;
+        }
+        let missing = fetch.missing;
+        catch_up.fetches.remove(&token);
+        cx.shared.fetches -= 1;
+        // The source had it in the listed version or a newer one: so has this replica now.
+        catch_up.has_now(missing.run);
+        self.advance_fetching(cx);
+        self.pump_catch_up(cx);
+    }
+
+    /// A source is damaged or gone: ask everyone who is there.
+    fn look_elsewhere(&mut self, cx: &mut Context) {
+        let sources = self.other_copies(cx);
+        if let Some(catch_up) = &mut self.catch_up {
+            cx.shared.fetches -= catch_up.restart(sources);
+        }
+    }
+
+    pub fn tick_catch_up(&mut self, cx: &mut Context) {
+        let sources = self.sources(cx);
+        let Some(catch_up) = &mut self.catch_up else { return };
+        let gone = catch_up.sources.is_empty() || catch_up.sources.iter().any(|(s, _)| !cx.map.is_live(*s));
+        if gone && catch_up.sources != sources && !catch_up.is_complete() {
+            cx.shared.fetches -= catch_up.restart(sources);
+        }
+        let late = |asked: Moment| cx.now.since(asked) >= cx.config.resend_after;
+        if let Listing::Asking { token, since, .. } = &mut catch_up.listing
+            && late(*since)
+        {
+            *token = None;
+        }
+        let (now, after) = (cx.now, cx.config.suspect_after);
+        cx.shared.fetches -= catch_up.give_up(|f| now.since(f.asked) >= after);
+        self.pump_catch_up(cx);
+    }
+}
+
+/// Bringing a new stand-in up to date, from this primary's own blocks: at-risk data first (R8). [Sierra §3.7]
+pub(crate) struct Cover {
+    to: ServerId,
+    since: Epoch,
+    step: CoverStep,
+    /// Listed runs to read, and records to send; one is under way at a time.
+    runs: VecDeque<Run>,
+    records: VecDeque<(Record, Bytes)>,
+    after: Option<Cursor>,
+    listed: bool,
+}
+
+#[derive(Clone, Copy)]
+enum CoverStep {
+    Ready,
+    Storing,
+    Sent { version: Version, at: Moment },
+    Reported { at: Moment },
+}
+
+impl Group {
+    pub fn start_covers(&mut self, cx: &mut Context) {
+        let mut wanted = Vec::new();
+        for slot in &self.entry.slots {
+            if let (SlotState::Away { since }, Some(stand_in)) = (slot.state, slot.stand_in)
+                && !stand_in.covered
+            {
+                wanted.push((slot.server, stand_in.server, since));
+            }
+        }
+        let Some(primary) = &mut self.primary else { return };
+        for &(stands_for, to, since) in &wanted {
+            let (runs, records) = (VecDeque::new(), VecDeque::new());
+            let cover =
+                Cover { to, since, step: CoverStep::Ready, runs, records, after: None, listed: false };
+            primary.covers.insert(stands_for, cover);
+        }
+        for (stands_for, ..) in wanted {
+            self.pump_cover(cx, stands_for);
+        }
+    }
+
+    fn cover_mut(&mut self, stands_for: ServerId) -> Option<&mut Cover> {
+        self.primary.as_mut()?.covers.get_mut(&stands_for)
+    }
+
+    fn pump_cover(&mut self, cx: &mut Context, stands_for: ServerId) {
+        // What this replica itself lacks it cannot pass on: first things first.
+        if self.catch_up.is_some() {
+            return;
+        }
+        let (group, epoch, committed) = (self.id, self.entry.epoch, self.tail.committed());
+        let Some(cover) = self.cover_mut(stands_for) else { return };
+        if !matches!(cover.step, CoverStep::Ready) {
+            return;
+        }
+        if let Some((record, payload)) = cover.records.front().cloned() {
+            cover.step = CoverStep::Sent { version: record.version, at: cx.now };
+            let space = Space::Offload { stands_for };
+            let message = PeerMessage::Replicate { epoch, space, record, committed, must_fit: true };
+            cx.send_with(cover.to, message, payload);
+        } else if let Some(run) = cover.runs.pop_front() {
+            if run.kind == Kind::Delete {
+                let Run { chunk, first, count, version, .. } = run;
+                let record =
+                    Record { group, chunk, first, count, version, request: None, content: Content::Delete };
+                cover.records.push_back((record, Bytes::new()));
+                return self.pump_cover(cx, stands_for);
+            }
+            let now = Run { count: run.count.min(FETCH_BLOCKS), ..run };
+            if run.count > FETCH_BLOCKS {
+                let rest = Run { first: run.first + FETCH_BLOCKS, count: run.count - FETCH_BLOCKS, ..run };
+                cover.runs.push_front(rest);
+            }
+            cover.step = CoverStep::Storing;
+            let Run { chunk, first, count, .. } = now;
+            let command = StoreCommand::Read { space: Space::Replica, group, chunk, first, count };
+            cx.store(group, Wait::CoverRead { epoch, stands_for }, command);
+        } else if !cover.listed {
+            cover.step = CoverStep::Storing;
+            let (since, after) = (cover.since, cover.after);
+            let command = StoreCommand::List { space: Space::Replica, group, since, after };
+            cx.store(group, Wait::CoverList { epoch, stands_for }, command);
+        } else {
+            cover.step = CoverStep::Reported { at: cx.now };
+            cx.report(ServerReport::Covered { group, epoch, stands_for });
+        }
+    }
+
+    pub fn on_cover_list(
+        &mut self,
+        cx: &mut Context,
+        epoch: Epoch,
+        stands_for: ServerId,
+        outcome: StoreOutcome,
+    ) {
+        if epoch != self.entry.epoch {
+            return;
+        }
+        let Some(cover) = self.cover_mut(stands_for) else { return };
+        cover.step = CoverStep::Ready;
+        if let StoreOutcome::Listed(page) = outcome {
+            // Records of this epoch go to the stand-in anyway.
+            cover.runs = page.runs.into_iter().filter(|r| r.version.epoch < epoch).collect();
+            cover.after = page.next;
+            cover.listed = page.next.is_none();
+        }
+        self.pump_cover(cx, stands_for);
+    }
+
+    pub fn on_cover_read(
+        &mut self,
+        cx: &mut Context,
+        epoch: Epoch,
+        stands_for: ServerId,
+        outcome: StoreOutcome,
+    ) {
+        if epoch != self.entry.epoch {
+            return;
+        }
+        let Some(cover) = self.cover_mut(stands_for) else { return };
+        cover.step = CoverStep::Ready;
+        match outcome {
+            StoreOutcome::Read { records, payload } => {
+                let parts = crate::secondary::split_payload(records, &payload).unwrap_or_default();
+                let since = cover.since;
+                let wanted = |r: &Record| r.version.epoch < epoch && r.version.epoch >= since;
+                cover.records.extend(parts.into_iter().filter(|(r, _)| wanted(r)));
+            }
+            // A damaged block: the client's next read repairs it; here the whole listing is done again, later.
+            _ => {
+                cover.after = None;
+                cover.listed = false;
+                cover.runs.clear();
+                return;
+            }
+        }
+        self.pump_cover(cx, stands_for);
+    }
+
+    pub fn on_cover_reply(
+        &mut self,
+        cx: &mut Context,
+        from: ServerId,
+        version: Version,
+        result: Result<(), Refusal>,
+    ) {
+        let Some(primary) = &mut self.primary else { return };
+        let matches = |(_, cover): &(&ServerId, &mut Cover)| {
+            cover.to == from && matches!(cover.step, CoverStep::Sent { version: sent, .. } if sent == version)
+        };
+        let Some((&stands_for, cover)) = primary.covers.iter_mut().find(matches) else { return };
+        if result.is_ok() {
+            cover.records.pop_front();
+            cover.step = CoverStep::Ready;
+            self.pump_cover(cx, stands_for);
+        }
+    }
+
+    pub fn tick_covers(&mut self, cx: &mut Context) {
+        let Some(primary) = &mut self.primary else { return };
+        let after = cx.config.resend_after;
+        let late = |at: Moment| cx.now.since(at) >= after;
+        for cover in primary.covers.values_mut() {
+            match cover.step {
+                CoverStep::Sent { at, .. } | CoverStep::Reported { at } if late(at) => {
+                    cover.step = CoverStep::Ready
+                }
+                _ => {}
+            }
+        }
+        for stands_for in primary.covers.keys().copied().collect::<Vec<_>>() {
+            self.pump_cover(cx, stands_for);
+        }
+    }
+}

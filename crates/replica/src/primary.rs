@@ -1,0 +1,865 @@
+//! The primary: admits client operations, orders writes, waits for every copy, answers.
+//!
+//! Operations that touch the same blocks, one of them writing, run one after another in order of arrival; all others run side
+//! by side. So a read never sees a write that is not on all targets, and a write that needs the old edges of its first
+//! and last block finds them still.
+
+use crate::api::{ClientToken, Command, StoreCommand, StoreOutcome};
+use crate::catch_up::Cover;
+use crate::group::{Context, Group, Tail, Wait, Waiting};
+use crate::replica::PlantedBug;
+use bytes::{Bytes, BytesMut};
+use ebb_types::{
+    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, Kind, Moment,
+    PeerMessage, RECORD_BLOCKS_MAX, Record, Refusal, RequestId, Run, ServerId, ServerReport, Space, TailRun,
+    Unready, Version, block_crcs, group_of,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+const BLOCK: u32 = BLOCK_BYTES as u32;
+/// A server that refused a write for lack of space is not asked again for this long.
+const FULL_PAUSE: Duration = Duration::from_secs(1);
+
+pub(crate) struct Primary {
+    pub phase: Phase,
+    next_seq: u64,
+    next_op: u64,
+    /// Admitted operations. Their block ranges do not conflict.
+    ops: BTreeMap<u64, Op>,
+    /// Operations that wait for a range, in order of arrival.
+    blocked: VecDeque<Op>,
+    /// Ordered records that are not on all targets, by sequence.
+    in_flight: BTreeMap<u64, InFlight>,
+    committed_told: Version,
+    /// When the last report that must not be lost was made.
+    pub reported: Option<Moment>,
+    pub covers: BTreeMap<ServerId, Cover>,
+    /// Fetches that repair a damaged block, by token.
+    repairs: BTreeMap<u64, Repair>,
+}
+
+pub(crate) enum Phase {
+    Fencing {
+        awaiting: BTreeSet<ServerId>,
+        foreign: Vec<Run>,
+    },
+    Comparing,
+    Serving,
+    /// Admits nothing more; what is under way ends.
+    Draining,
+    /// Will never serve in this epoch again: another may be appointed at once.
+    Released,
+}
+
+struct Op {
+    id: u64,
+    chunk: ChunkId,
+    /// Blocks it touches. All of the chunk: `0..u32::MAX`.
+    first: u32,
+    count: u32,
+    work: Work,
+    step: Step,
+    tokens: Vec<ClientToken>,
+    request: Option<RequestId>,
+}
+
+enum Work {
+    Client {
+        op: ChunkOp,
+        payload: Bytes,
+    },
+    /// Order the present content anew.
+    Rewrite {
+        kind: Kind,
+    },
+}
+
+enum Step {
+    /// Blocks that it needs are being fetched.
+    Fetching,
+    /// Blocks that it needs are being read: those still to come, and those that came.
+    Reading { left: usize, got: BTreeMap<u32, (Vec<Record>, Bytes)> },
+    /// Records not yet on all targets.
+    Replicating { left: usize },
+}
+
+struct Repair {
+    op: u64,
+    first: u32,
+    count: u32,
+    asked: Moment,
+}
+
+struct InFlight {
+    op: u64,
+    record: Record,
+    payload: Bytes,
+    awaiting: BTreeMap<ServerId, Space>,
+    ordered: Moment,
+    sent: Moment,
+    /// A target had no room for it: it is completed from the reserve.
+    must_fit: bool,
+    /// This server's own store failed it: it is given to the store again.
+    failed_here: bool,
+}
+
+/// What is wrong with a client's request, before anything is done for it.
+pub(crate) fn fault(
+    request: &ClientRequest,
+    payload_len: usize,
+    chunk_bytes: u32,
+    groups: u32,
+) -> Option<ChunkError> {
+    let (offset, len) = request.op.range();
+    let carried = if matches!(request.op, ChunkOp::Write { .. }) { len as usize } else { 0 };
+    if group_of(request.op.chunk(), groups) != request.group || payload_len != carried {
+        return Some(ChunkError::Malformed);
+    }
+    if matches!(request.op, ChunkOp::Delete { .. }) {
+        return None;
+    }
+    let largest = match request.op {
+        ChunkOp::Zero { .. } => chunk_bytes,
+        _ => RECORD_BLOCKS_MAX * BLOCK,
+    };
+    if len == 0 || offset.checked_add(len).is_none_or(|end| end > chunk_bytes) {
+        return Some(ChunkError::OutOfRange);
+    }
+    // An unaligned range of the largest size touches one block more than a record holds.
+    let blocks = (offset + len).div_ceil(BLOCK) - offset / BLOCK;
+    let whole = matches!(request.op, ChunkOp::Zero { .. }) || blocks <= RECORD_BLOCKS_MAX;
+    (len > largest || !whole).then_some(ChunkError::OutOfRange)
+}
+
+impl Primary {
+    pub fn new(epoch: Epoch, phase: Phase) -> Primary {
+        Primary {
+            phase,
+            next_seq: 1,
+            next_op: 1,
+            ops: BTreeMap::new(),
+            blocked: VecDeque::new(),
+            in_flight: BTreeMap::new(),
+            committed_told: Version::first_of(epoch),
+            reported: None,
+            covers: BTreeMap::new(),
+            repairs: BTreeMap::new(),
+        }
+    }
+
+    pub fn is_serving(&self) -> bool {
+        matches!(self.phase, Phase::Serving | Phase::Draining)
+    }
+
+    pub fn is_busy(&self, tail: &Tail) -> bool {
+        !matches!(self.phase, Phase::Serving)
+            || !self.ops.is_empty()
+            || !self.in_flight.is_empty()
+            || !self.covers.is_empty()
+            || tail.committed() > self.committed_told
+    }
+
+    pub fn client_ops(&self) -> usize {
+        self.ops.values().chain(&self.blocked).filter(|op| op.is_client()).count()
+    }
+
+    /// The client requests that were not answered, in order of arrival.
+    pub fn into_client_requests(self) -> impl Iterator<Item = Waiting> {
+        self.ops.into_values().chain(self.blocked).flat_map(|op| {
+            let Work::Client { op: chunk_op, payload } = op.work else { return Vec::new() };
+            let waiting = |token| Waiting { token, op: chunk_op.clone(), payload: payload.clone() };
+            op.tokens.into_iter().map(waiting).collect()
+        })
+    }
+
+    fn conflicts(&self, op: &Op) -> bool {
+        let touches = |other: &Op| {
+            other.chunk == op.chunk
+                && (other.writes() || op.writes())
+                && other.first < op.first.saturating_add(op.count)
+                && op.first < other.first.saturating_add(other.count)
+        };
+        self.ops.values().any(touches) || self.blocked.iter().any(touches)
+    }
+}
+
+impl Op {
+    fn is_client(&self) -> bool {
+        matches!(self.work, Work::Client { .. })
+    }
+
+    fn writes(&self) -> bool {
+        !matches!(self.work, Work::Client { op: ChunkOp::Read { .. }, .. })
+    }
+
+    /// Runs of blocks whose present content it needs.
+    fn needs(&self) -> Vec<(u32, u32)> {
+        match &self.work {
+            Work::Rewrite { kind: Kind::Delete } | Work::Client { op: ChunkOp::Delete { .. }, .. } => {
+                Vec::new()
+            }
+            Work::Rewrite { .. } | Work::Client { op: ChunkOp::Read { .. }, .. } => {
+                vec![(self.first, self.count)]
+            }
+            Work::Client { op, .. } => {
+                let (offset, len) = op.range();
+                let end = offset + len;
+                let mut edges = Vec::new();
+                if !offset.is_multiple_of(BLOCK) {
+                    edges.push((offset / BLOCK, 1));
+                }
+                if !end.is_multiple_of(BLOCK) && edges.last() != Some(&(end / BLOCK, 1)) {
+                    edges.push((end / BLOCK, 1));
+                }
+                edges
+            }
+        }
+    }
+}
+
+impl Group {
+    pub fn on_client(&mut self, cx: &mut Context, waiting: Waiting) {
+        let Some(primary) = &mut self.primary else {
+            let entry = self.entry.clone();
+            return cx.reply(waiting.token, ClientReply::Moved { entry });
+        };
+        if !matches!(primary.phase, Phase::Serving) || self.fence > self.entry.epoch {
+            return self.waiting.push_back(waiting);
+        }
+        let Waiting { token, op, payload } = waiting;
+        if !cx.has_lease() {
+            return cx.reply_retry(token, Unready::NoLease);
+        }
+        if let Some(request) = op.request() {
+            if self.tail.is_done(request) {
+                return cx.reply(token, ClientReply::Done);
+            }
+            let mut known = primary.ops.values_mut().chain(primary.blocked.iter_mut());
+            if let Some(known) = known.find(|o| o.request == Some(request)) {
+                return known.tokens.push(token);
+            }
+            if let Err(reply) = self.can_write(cx) {
+                return cx.reply(token, reply);
+            }
+        }
+        count(&mut cx.shared.stats.load, &op);
+        let (first, count) = match op {
+            ChunkOp::Delete { .. } => (0, u32::MAX),
+            _ => {
+                let (offset, len) = op.range();
+                (offset / BLOCK, (offset + len).div_ceil(BLOCK) - offset / BLOCK)
+            }
+        };
+        let (chunk, request) = (op.chunk(), op.request());
+        self.admit_op(cx, chunk, (first, count), Work::Client { op, payload }, vec![token], request);
+    }
+
+    /// Whether a new client write would find a place for each of its r copies.
+    fn can_write(&self, cx: &mut Context) -> Result<(), ClientReply> {
+        if self.targets().any(|t| t.is_none()) {
+            return Err(ClientReply::Retry { why: Unready::TooFewCopies });
+        }
+        let now = cx.now;
+        cx.shared.full_peers.retain(|_, since| now.since(*since) < FULL_PAUSE);
+        let full = |(server, _): (ServerId, Space)| {
+            (server == cx.me && cx.full) || cx.shared.full_peers.contains_key(&server)
+        };
+        if self.targets().flatten().any(full) {
+            return Err(ClientReply::Failed { why: ChunkError::NoSpace });
+        }
+        Ok(())
+    }
+
+    pub fn admit_rewrite(&mut self, cx: &mut Context, run: Run, request: Option<RequestId>) {
+        let range = if run.kind == Kind::Delete { (0, u32::MAX) } else { (run.first, run.count) };
+        self.admit_op(cx, run.chunk, range, Work::Rewrite { kind: run.kind }, Vec::new(), request);
+    }
+
+    fn admit_op(
+        &mut self,
+        cx: &mut Context,
+        chunk: ChunkId,
+        (first, count): (u32, u32),
+        work: Work,
+        tokens: Vec<ClientToken>,
+        request: Option<RequestId>,
+    ) {
+        let Some(primary) = &mut self.primary else { return };
+        let id = primary.next_op;
+        primary.next_op += 1;
+        let op = Op { id, chunk, first, count, work, step: Step::Fetching, tokens, request };
+        cx.shared.client_ops += usize::from(op.is_client());
+        if primary.conflicts(&op) {
+            primary.blocked.push_back(op);
+        } else {
+            primary.ops.insert(id, op);
+            self.advance_op(cx, id);
+        }
+    }
+
+    /// Takes an admitted operation as far as it can go without waiting.
+    fn advance_op(&mut self, cx: &mut Context, id: u64) {
+        let Some(primary) = &mut self.primary else { return };
+        let Some(op) = primary.ops.get_mut(&id) else { return };
+        let needs = op.needs();
+        let chunk = op.chunk;
+        if let Some(catch_up) = &mut self.catch_up {
+            let lacks = needs.iter().any(|&(first, count)| catch_up.lacks(chunk, first, count));
+            if lacks {
+                op.step = Step::Fetching;
+                for (first, count) in needs {
+                    self.demand(cx, chunk, first, count);
+                }
+                return;
+            }
+        }
+        if needs.is_empty() {
+            return self.order_op(cx, id, BTreeMap::new());
+        }
+        op.step = Step::Reading { left: needs.len(), got: BTreeMap::new() };
+        let (group, epoch) = (self.id, self.entry.epoch);
+        for (first, count) in needs {
+            let command = StoreCommand::Read { space: Space::Replica, group, chunk, first, count };
+            cx.store(group, Wait::OpRead { op: id, epoch, first }, command);
+        }
+    }
+
+    /// Blocks arrived: operations that waited for them go on.
+    pub fn advance_fetching(&mut self, cx: &mut Context) {
+        let Some(primary) = &self.primary else { return };
+        let fetching = primary.ops.values().filter(|op| matches!(op.step, Step::Fetching));
+        for id in fetching.map(|op| op.id).collect::<Vec<_>>() {
+            self.advance_op(cx, id);
+        }
+    }
+
+    pub fn on_op_read(&mut self, cx: &mut Context, epoch: Epoch, id: u64, first: u32, outcome: StoreOutcome) {
+        if epoch != self.entry.epoch {
+            return;
+        }
+        let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
+        let (records, payload) = match outcome {
+            StoreOutcome::Read { records, payload } => (records, payload),
+            StoreOutcome::Failed(Refusal::Corrupt) => {
+                let count = op.needs().iter().find(|n| n.0 == first).map_or(1, |n| n.1);
+                return self.repair(cx, id, first, count);
+            }
+            _ => return self.fail_op(cx, id, ClientReply::Retry { why: Unready::Busy }),
+        };
+        let Step::Reading { left, got } = &mut op.step else { return };
+        got.insert(first, (records, payload));
+        *left -= 1;
+        if *left > 0 {
+            return;
+        }
+        let got = std::mem::take(got);
+        if let Work::Client { op: ChunkOp::Read { offset, len, .. }, .. } = op.work {
+            let start = (offset % BLOCK) as usize;
+            let payload =
+                got.into_values().next().map(|(records, data)| whole(&records, data)).unwrap_or_default();
+            let payload = payload.slice(start..start + len as usize);
+            for token in std::mem::take(&mut op.tokens) {
+                cx.out.push(Command::Reply { token, reply: ClientReply::Data, payload: payload.clone() });
+            }
+            return self.end_op(cx, id);
+        }
+        self.order_op(cx, id, got);
+    }
+
+    /// Gives the operation's records their versions and sends them to every target.
+    fn order_op(&mut self, cx: &mut Context, id: u64, got: BTreeMap<u32, (Vec<Record>, Bytes)>) {
+        // Fenced by a newer configuration: what is ordered now would be in nobody's tail. The operation is carried over.
+        if self.fence > self.entry.epoch && !cx.config.has(PlantedBug::SkipFence) {
+            return;
+        }
+        if self.targets().any(|t| t.is_none()) {
+            return self.fail_op(cx, id, ClientReply::Retry { why: Unready::TooFewCopies });
+        }
+        let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
+        let parts = contents(op, got);
+        // A retry is recognised by the one record that carries its id; an operation of several records is carried out anew.
+        let request = op.request.filter(|_| parts.len() == 1);
+        op.step = Step::Replicating { left: parts.len() };
+        if parts.is_empty() {
+            return self.end_op(cx, id);
+        }
+        let chunk = op.chunk;
+        for Part { first, count, content, payload } in parts {
+            self.order(cx, id, chunk, (first, count), content, payload, request);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the fields of one record")]
+    fn order(
+        &mut self,
+        cx: &mut Context,
+        op: u64,
+        chunk: ChunkId,
+        (first, count): (u32, u32),
+        content: Content,
+        payload: Bytes,
+        request: Option<RequestId>,
+    ) {
+        let (group, epoch) = (self.id, self.entry.epoch);
+        let targets: Vec<(ServerId, Space)> = self.targets().flatten().collect();
+        let Some(primary) = &mut self.primary else { return };
+        let seq = primary.next_seq;
+        primary.next_seq += 1;
+        let version = Version { epoch, seq };
+        let record = Record { group, chunk, first, count, version, request, content };
+        let mut awaiting: BTreeMap<ServerId, Space> = targets.into_iter().collect();
+        let must_fit = primary.ops.get(&op).is_some_and(|op| !op.is_client());
+        if awaiting.contains_key(&cx.me)
+            && let Some(catch_up) = &mut self.catch_up
+        {
+            catch_up.note_direct(&record);
+        }
+        self.tail.push(TailRun { run: record.run(), request });
+        let committed = self.tail.committed();
+        primary.committed_told = primary.committed_told.max(committed);
+        for (&to, &space) in &awaiting {
+            if to == cx.me {
+                let (record, payload) = (record.clone(), payload.clone());
+                cx.store(group, Wait::Own { seq, epoch }, StoreCommand::Apply { space, record, payload });
+            } else {
+                let message =
+                    PeerMessage::Replicate { epoch, space, record: record.clone(), committed, must_fit };
+                cx.send_with(to, message, payload.clone());
+            }
+        }
+        if cx.config.has(PlantedBug::AckEarly)
+            && let Some(last) = awaiting.keys().copied().rfind(|&s| s != cx.me)
+        {
+            awaiting.remove(&last);
+        }
+        let now = cx.now;
+        let in_flight =
+            InFlight { op, record, payload, awaiting, ordered: now, sent: now, must_fit, failed_here: false };
+        primary.in_flight.insert(seq, in_flight);
+    }
+
+    pub fn on_own_stored(&mut self, cx: &mut Context, epoch: Epoch, seq: u64, outcome: StoreOutcome) {
+        let result = match outcome {
+            StoreOutcome::Failed(refusal) => Err(refusal),
+            _ => Ok(()),
+        };
+        if result.is_ok()
+            && let Some(catch_up) = &mut self.catch_up
+        {
+            catch_up.direct_is_durable(Version { epoch, seq });
+            self.pump_catch_up(cx);
+        }
+        self.on_replicate_reply(cx, cx.me, epoch, Version { epoch, seq }, result);
+    }
+
+    pub fn on_replicate_reply(
+        &mut self,
+        cx: &mut Context,
+        from: ServerId,
+        epoch: Epoch,
+        version: Version,
+        result: Result<(), Refusal>,
+    ) {
+        if epoch != self.entry.epoch {
+            return;
+        }
+        if version.epoch < epoch {
+            return self.on_cover_reply(cx, from, version, result);
+        }
+        let Some(primary) = &mut self.primary else { return };
+        let Some(in_flight) = primary.in_flight.get_mut(&version.seq) else { return };
+        match result {
+            Ok(()) => {
+                in_flight.awaiting.remove(&from);
+                if in_flight.awaiting.is_empty() {
+                    self.on_committed(cx, version.seq);
+                }
+            }
+            Err(Refusal::NoSpace) => {
+                // R10: the write is on other targets already. It is completed from the reserve; the next ones are refused
+                // before they are ordered.
+                cx.shared.full_peers.insert(from, cx.now);
+                in_flight.failed_here |= from == cx.me;
+                if !in_flight.must_fit {
+                    in_flight.must_fit = true;
+                    in_flight.sent = Moment::ZERO;
+                    self.resend(cx);
+                }
+            }
+            Err(Refusal::Poisoned) => {
+                let group = self.id;
+                cx.report(ServerReport::Suspect { group, epoch, server: from });
+            }
+            // Sent again from the tick; what cannot succeed in this epoch ends with it.
+            Err(_) => in_flight.failed_here |= from == cx.me,
+        }
+    }
+
+    fn on_committed(&mut self, cx: &mut Context, seq: u64) {
+        let Some(primary) = &mut self.primary else { return };
+        let Some(in_flight) = primary.in_flight.remove(&seq) else { return };
+        let id = in_flight.op;
+        self.advance_commit();
+        let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
+        let Step::Replicating { left } = &mut op.step else { return };
+        *left -= 1;
+        if *left > 0 {
+            return;
+        }
+        for token in std::mem::take(&mut op.tokens) {
+            cx.reply(token, ClientReply::Done);
+        }
+        self.end_op(cx, id);
+    }
+
+    /// Everything below the oldest record in flight is on all targets.
+    pub fn advance_commit(&mut self) {
+        let Some(primary) = &self.primary else { return };
+        let rewriting =
+            |op: &Op| matches!(op.work, Work::Rewrite { .. }) && !matches!(op.step, Step::Replicating { .. });
+        if primary.ops.values().chain(&primary.blocked).any(rewriting) {
+            return; // the tail of an older epoch is not settled before all of it is ordered anew
+        }
+        let seq = primary.in_flight.keys().next().copied().unwrap_or(primary.next_seq) - 1;
+        self.tail.commit(Version { epoch: self.entry.epoch, seq });
+    }
+
+    fn fail_op(&mut self, cx: &mut Context, id: u64, reply: ClientReply) {
+        let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
+        if matches!(op.work, Work::Rewrite { .. }) {
+            // A rewrite must happen: it is taken up again by the tick.
+            op.step = Step::Fetching;
+            return;
+        }
+        for token in std::mem::take(&mut op.tokens) {
+            cx.reply(token, reply.clone());
+        }
+        self.end_op(cx, id);
+    }
+
+    /// Frees the operation's blocks and lets in those that waited for them.
+    fn end_op(&mut self, cx: &mut Context, id: u64) {
+        let Some(primary) = &mut self.primary else { return };
+        if let Some(op) = primary.ops.remove(&id) {
+            cx.shared.client_ops -= usize::from(op.is_client());
+        }
+        let blocked = std::mem::take(&mut primary.blocked);
+        let mut admitted = Vec::new();
+        for op in blocked {
+            if primary.conflicts(&op) {
+                primary.blocked.push_back(op);
+            } else {
+                admitted.push(op.id);
+                primary.ops.insert(op.id, op);
+            }
+        }
+        for id in admitted {
+            self.advance_op(cx, id);
+        }
+        self.advance_commit();
+        self.release_if_drained(cx);
+    }
+
+    /// [Sierra §3.5 step 1]: no new requests; those in flight complete normally.
+    pub fn drain(&mut self, cx: &mut Context) {
+        if let Some(primary) = &mut self.primary
+            && matches!(primary.phase, Phase::Serving)
+        {
+            primary.phase = Phase::Draining;
+            self.release_if_drained(cx);
+        }
+    }
+
+    /// [Sierra §3.5 step 2]
+    fn release_if_drained(&mut self, cx: &mut Context) {
+        let Some(primary) = &mut self.primary else { return };
+        let idle = primary.ops.is_empty() && primary.blocked.is_empty() && primary.in_flight.is_empty();
+        if matches!(primary.phase, Phase::Draining) && idle {
+            primary.phase = Phase::Released;
+            primary.reported = Some(cx.now);
+            self.tell_committed(cx);
+            cx.report(ServerReport::Released { group: self.id, epoch: self.entry.epoch });
+        }
+    }
+
+    pub fn tell_committed(&mut self, cx: &mut Context) {
+        let (group, epoch, committed) = (self.id, self.entry.epoch, self.tail.committed());
+        let targets: Vec<ServerId> = self.targets().flatten().map(|t| t.0).filter(|&s| s != cx.me).collect();
+        let Some(primary) = &mut self.primary else { return };
+        primary.committed_told = committed;
+        for to in targets {
+            cx.send(to, PeerMessage::Committed { group, epoch, committed });
+        }
+    }
+
+    pub fn on_peer_lost(&mut self, cx: &mut Context, peer: ServerId) {
+        if let Some(primary) = &mut self.primary {
+            let waits_for = |f: &&mut InFlight| f.awaiting.contains_key(&peer);
+            for in_flight in primary.in_flight.values_mut().filter(waits_for) {
+                in_flight.sent = Moment::ZERO; // the next tick sends it again
+            }
+        }
+        if let Some(catch_up) = &mut self.catch_up {
+            cx.shared.fetches -= catch_up.source_lost(peer);
+        }
+    }
+
+    pub fn on_tick(&mut self, cx: &mut Context) {
+        let (group, epoch) = (self.id, self.entry.epoch);
+        let due =
+            |at: Option<Moment>, cx: &Context| at.is_none_or(|at| cx.now.since(at) >= cx.config.resend_after);
+        let lease = cx.has_lease();
+        if let Some(primary) = &mut self.primary {
+            let again = due(primary.reported, cx);
+            match &primary.phase {
+                Phase::Fencing { awaiting, .. } if again => {
+                    for &to in awaiting {
+                        cx.send(to, PeerMessage::Fence { group, epoch });
+                        if primary.reported.is_some() {
+                            cx.report(ServerReport::Suspect { group, epoch, server: to });
+                        }
+                    }
+                    primary.reported = Some(cx.now);
+                }
+                Phase::Released if again => {
+                    primary.reported = Some(cx.now);
+                    cx.report(ServerReport::Released { group, epoch });
+                }
+                _ => {}
+            }
+            self.resend(cx);
+            self.retry_repairs(cx);
+            self.advance_fetching(cx);
+        }
+        if self
+            .primary
+            .as_ref()
+            .is_some_and(|p| p.in_flight.is_empty() && self.tail.committed() > p.committed_told)
+        {
+            self.tell_committed(cx);
+        }
+        if !lease {
+            for Waiting { token, .. } in self.waiting.drain(..) {
+                cx.reply_retry(token, Unready::NoLease);
+            }
+        }
+        self.tick_catch_up(cx);
+        self.tick_covers(cx);
+    }
+
+    fn resend(&mut self, cx: &mut Context) {
+        let (group, epoch, committed) = (self.id, self.entry.epoch, self.tail.committed());
+        let Some(primary) = &mut self.primary else { return };
+        for in_flight in primary.in_flight.values_mut() {
+            if cx.now.since(in_flight.sent) < cx.config.resend_after {
+                continue;
+            }
+            in_flight.sent = cx.now;
+            let must_fit = in_flight.must_fit;
+            for (&to, &space) in &in_flight.awaiting {
+                let record = in_flight.record.clone();
+                if to != cx.me {
+                    if cx.now.since(in_flight.ordered) >= cx.config.suspect_after {
+                        cx.report(ServerReport::Suspect { group, epoch, server: to });
+                    }
+                    let message = PeerMessage::Replicate { epoch, space, record, committed, must_fit };
+                    cx.send_with(to, message, in_flight.payload.clone());
+                } else if std::mem::take(&mut in_flight.failed_here) {
+                    let wait = Wait::Own { seq: record.version.seq, epoch };
+                    cx.store(
+                        group,
+                        wait,
+                        StoreCommand::Apply { space, record, payload: in_flight.payload.clone() },
+                    );
+                }
+            }
+        }
+    }
+
+    /// A source that does not answer a repair counts as one that cannot.
+    fn retry_repairs(&mut self, cx: &mut Context) {
+        let Some(primary) = &self.primary else { return };
+        let late = |r: &&Repair| cx.now.since(r.asked) >= cx.config.suspect_after;
+        let late: Vec<(u64, u32, u32)> =
+            primary.repairs.values().filter(late).map(|r| (r.op, r.first, r.count)).collect();
+        for (op, first, count) in late {
+            self.repair(cx, op, first, count);
+        }
+    }
+
+    /// R9: fetches blocks that fail their checksum from another member; from one after another, if need be.
+    fn repair(&mut self, cx: &mut Context, op: u64, first: u32, count: u32) {
+        let sources = self.other_copies(cx);
+        let Some(primary) = &mut self.primary else { return };
+        let Some(chunk) = primary.ops.get(&op).map(|o| o.chunk) else { return };
+        let tried = primary.repairs.values().filter(|r| r.op == op).count();
+        let Some(&(to, space)) = sources.get(tried) else {
+            primary.repairs.retain(|_, r| r.op != op);
+            return self.fail_op(cx, op, ClientReply::Failed { why: ChunkError::Corrupt });
+        };
+        for repair in primary.repairs.values_mut().filter(|r| r.op == op) {
+            repair.asked = Moment(u64::MAX);
+        }
+        let token = cx.shared.token();
+        primary.repairs.insert(token, Repair { op, first, count, asked: cx.now });
+        let (group, epoch) = (self.id, self.entry.epoch);
+        cx.send(to, PeerMessage::Fetch { group, epoch, token, space, chunk, first, count });
+    }
+
+    /// The answer to a fetch that repairs. Returns whether it was one.
+    pub fn on_repair_reply(
+        &mut self,
+        cx: &mut Context,
+        token: u64,
+        result: &Result<Vec<Record>, Refusal>,
+        payload: &Bytes,
+    ) -> bool {
+        let Some(primary) = &mut self.primary else { return false };
+        let Some(&Repair { op, first, count, .. }) = primary.repairs.get(&token) else { return false };
+        let parts = result.clone().ok().and_then(|records| crate::secondary::split_payload(records, payload));
+        let Some(parts) = parts.filter(|p| p.iter().any(|(r, _)| r.version > Version::ZERO)) else {
+            self.repair(cx, op, first, count);
+            return true;
+        };
+        primary.repairs.retain(|_, r| r.op != op);
+        let (group, epoch) = (self.id, self.entry.epoch);
+        let Some(waiting) = primary.ops.get_mut(&op) else { return true };
+        waiting.step = Step::Reading { left: parts.len(), got: BTreeMap::new() };
+        for (record, payload) in parts {
+            cx.shared.stats.repaired_blocks += u64::from(record.count);
+            let command = StoreCommand::Repair { space: Space::Replica, record, payload };
+            cx.store(group, Wait::OpRepaired { op, epoch }, command);
+        }
+        true
+    }
+
+    pub fn on_op_repaired(&mut self, cx: &mut Context, epoch: Epoch, id: u64) {
+        if epoch != self.entry.epoch {
+            return;
+        }
+        let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
+        let Step::Reading { left, .. } = &mut op.step else { return };
+        *left -= 1;
+        if *left == 0 {
+            self.advance_op(cx, id);
+        }
+    }
+}
+
+/// A part of an operation that becomes one record.
+struct Part {
+    first: u32,
+    count: u32,
+    content: Content,
+    payload: Bytes,
+}
+
+impl Part {
+    fn data(first: u32, payload: Bytes) -> Part {
+        let count = (payload.len() / BLOCK_BYTES) as u32;
+        Part { first, count, content: Content::Data { crcs: block_crcs(&payload) }, payload }
+    }
+
+    fn zeroes(first: u32, count: u32) -> impl Iterator<Item = Part> {
+        (first..first + count).step_by(RECORD_BLOCKS_MAX as usize).map(move |at| Part {
+            first: at,
+            count: (first + count - at).min(RECORD_BLOCKS_MAX),
+            content: Content::Zero,
+            payload: Bytes::new(),
+        })
+    }
+}
+
+/// What the operation sets its blocks to, as whole blocks.
+fn contents(op: &mut Op, got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Vec<Part> {
+    let delete = Part { first: 0, count: 0, content: Content::Delete, payload: Bytes::new() };
+    match &op.work {
+        Work::Rewrite { kind: Kind::Delete } | Work::Client { op: ChunkOp::Delete { .. }, .. } => {
+            vec![delete]
+        }
+        Work::Rewrite { .. } => got
+            .into_values()
+            .filter_map(|(records, payload)| crate::secondary::split_payload(records, &payload))
+            .flatten()
+            .map(|(r, payload)| match r.content {
+                Content::Data { .. } => Part { first: r.first, count: r.count, content: r.content, payload },
+                _ => Part { first: r.first, count: r.count, content: Content::Zero, payload },
+            })
+            .collect(),
+        Work::Client { op: ChunkOp::Zero { offset, len, .. }, .. } => zero_parts(*offset, *len, got),
+        Work::Client { op: ChunkOp::Write { offset, .. }, payload } => {
+            vec![Part::data(op.first, with_edges(*offset, payload, got))]
+        }
+        Work::Client { op: ChunkOp::Read { .. }, .. } => unreachable!("a read orders nothing"),
+    }
+}
+
+/// The bytes of a read, with zero and never-written runs filled in.
+fn whole(records: &[Record], payload: Bytes) -> Bytes {
+    if records.iter().all(|r| matches!(r.content, Content::Data { .. })) {
+        return payload;
+    }
+    let mut out = BytesMut::with_capacity(records.iter().map(|r| r.count as usize * BLOCK_BYTES).sum());
+    let mut at = 0;
+    for record in records {
+        let len = record.count as usize * BLOCK_BYTES;
+        if let Content::Data { .. } = record.content {
+            out.extend_from_slice(&payload[at..at + len]);
+            at += len;
+        } else {
+            out.resize(out.len() + len, 0);
+        }
+    }
+    out.freeze()
+}
+
+/// A client's bytes, rounded out to whole blocks with what was there.
+fn with_edges(offset: u32, bytes: &Bytes, mut got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Bytes {
+    if got.is_empty() {
+        return bytes.clone();
+    }
+    let first = offset / BLOCK;
+    let end = offset + bytes.len() as u32;
+    let mut out = BytesMut::zeroed(((end.div_ceil(BLOCK) - first) * BLOCK) as usize);
+    for (block, (records, payload)) in std::mem::take(&mut got) {
+        let at = ((block - first) * BLOCK) as usize;
+        out[at..at + BLOCK_BYTES].copy_from_slice(&whole(&records, payload));
+    }
+    let at = (offset - first * BLOCK) as usize;
+    out[at..at + bytes.len()].copy_from_slice(bytes);
+    out.freeze()
+}
+
+/// Whole blocks become zero without data; partly zeroed edge blocks are written.
+fn zero_parts(offset: u32, len: u32, got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Vec<Part> {
+    let end = offset + len;
+    let mut parts = Vec::new();
+    for (block, (records, payload)) in got {
+        let mut bytes = BytesMut::from(&whole(&records, payload)[..]);
+        let from = offset.saturating_sub(block * BLOCK) as usize;
+        let to = (end - block * BLOCK).min(BLOCK) as usize;
+        bytes[from..to].fill(0);
+        parts.push(Part::data(block, bytes.freeze()));
+    }
+    let (inner, outer) = (offset.div_ceil(BLOCK), end / BLOCK);
+    if inner < outer {
+        parts.extend(Part::zeroes(inner, outer - inner));
+    }
+    parts
+}
+
+fn count(load: &mut ebb_types::LoadCount, op: &ChunkOp) {
+    let bytes = u64::from(op.range().1);
+    match op {
+        ChunkOp::Read { .. } => {
+            load.reads += 1;
+            load.read_bytes += bytes;
+        }
+        ChunkOp::Write { .. } => {
+            load.writes += 1;
+            load.written_bytes += bytes;
+        }
+        ChunkOp::Zero { .. } | ChunkOp::Delete { .. } => load.writes += 1,
+    }
+}

@@ -1,0 +1,400 @@
+//! The server as a whole: takes events apart, keeps the cluster map and the lease, and decides when it may sleep.
+
+use crate::api::{ClientToken, Command, Event, Stats, StoreOutcome, StoreToken};
+use crate::group::{Context, Group, Shared, Tail, Wait, Waiting};
+use bytes::Bytes;
+use ebb_types::{
+    ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Incarnation, LoadCount, MapDelta,
+    Moment, PeerMessage, Refusal, ServerId, ServerState, SlotState, Space, StandIn, TailRun, Unready,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Longest time between two [`Event::Tick`]s while [`Replica::wants_ticks`].
+pub const TICK: Duration = Duration::from_millis(100);
+/// Client requests that may wait in one group before more are turned away.
+const WAITING_MAX: usize = 4096;
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub me: ServerId,
+    pub incarnation: Incarnation,
+    pub chunk_bytes: u32,
+    pub groups: u32,
+    /// An unanswered message is sent again after this time.
+    pub resend_after: Duration,
+    /// A server that leaves a message unanswered for this time is reported to the metadata service.
+    pub suspect_after: Duration,
+    /// Defects that the test harness must find. Nothing sets them outside tests.
+    #[cfg(feature = "planted-bugs")]
+    pub planted: Option<PlantedBug>,
+}
+
+/// Defects on purpose, to show that the harness finds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// Serve without waiting for the members to be fenced, and accept older epochs.
+    SkipFence,
+    /// Acknowledge a write when one copy is still missing.
+    AckEarly,
+    /// Let a reclaimed record overwrite a newer one.
+    ReclaimOlder,
+    /// Drop offload when the sleeper wakes, before it has fetched it.
+    DropEarly,
+}
+
+impl Config {
+    pub fn new(me: ServerId, incarnation: Incarnation, chunk_bytes: u32, groups: u32) -> Config {
+        Config {
+            me,
+            incarnation,
+            chunk_bytes,
+            groups,
+            resend_after: Duration::from_millis(500),
+            suspect_after: Duration::from_millis(1000),
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
+        }
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn has(&self, bug: PlantedBug) -> bool {
+        self.planted == Some(bug)
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn has(&self, _bug: PlantedBug) -> bool {
+        false
+    }
+}
+
+/// What a store found at its start, for [`Replica::new`].
+#[derive(Clone, Debug, Default)]
+pub struct Recovered {
+    /// Records whose fate the server does not know.
+    pub tails: Vec<(GroupId, Vec<TailRun>)>,
+    /// What is kept for which group, and as what.
+    pub spaces: Vec<(GroupId, Space)>,
+}
+
+/// The protocol core of one chunk server.
+pub struct Replica {
+    config: Config,
+    map: ClusterMap,
+    lease_until: Moment,
+    /// Set by `Drain`, until the map says that this server is awake again.
+    draining: bool,
+    told_ready: bool,
+    full: bool,
+    groups: BTreeMap<GroupId, Group>,
+    /// Groups that wait for time to pass.
+    busy: BTreeSet<GroupId>,
+    /// What the store keeps that no configuration may be in need of any more.
+    spaces: BTreeSet<(GroupId, Space)>,
+    shared: Shared,
+}
+
+impl Replica {
+    pub fn new(config: Config, recovered: Recovered) -> Replica {
+        let groups = recovered.tails.into_iter().map(|(id, tail)| {
+            let mut group = Group::new(id, no_entry());
+            group.tail = Tail::restored(tail);
+            (id, group)
+        });
+        Replica {
+            config,
+            map: ClusterMap::default(),
+            lease_until: Moment::ZERO,
+            draining: false,
+            told_ready: false,
+            full: false,
+            groups: groups.collect(),
+            busy: BTreeSet::new(),
+            spaces: recovered.spaces.into_iter().collect(),
+            shared: Shared::default(),
+        }
+    }
+
+    pub fn map(&self) -> &ClusterMap {
+        &self.map
+    }
+
+    pub fn wants_ticks(&self) -> bool {
+        !self.busy.is_empty() || (self.draining && !self.told_ready)
+    }
+
+    /// Figures for the heartbeat.
+    pub fn stats(&self) -> Stats {
+        let catching_up = self.groups.values().filter(|g| g.catch_up.is_some()).count();
+        let waiting: usize = self.groups.values().map(|g| g.waiting.len()).sum();
+        let in_flight = (self.shared.client_ops + waiting) as u32;
+        Stats { catching_up: catching_up as u32, in_flight, ..self.shared.stats }
+    }
+
+    /// The client work counted since the last call.
+    pub fn take_load(&mut self) -> LoadCount {
+        std::mem::take(&mut self.shared.stats.load)
+    }
+
+    /// The newest epoch that this server refuses to go behind, for the harness's checks.
+    pub fn fence_of(&self, group: GroupId) -> Epoch {
+        self.groups.get(&group).map_or(Epoch(0), |g| g.fence)
+    }
+
+    /// Whether this server would serve client requests for the group now, for the harness's checks.
+    pub fn serves(&self, now: Moment, group: GroupId) -> bool {
+        let primary = self.groups.get(&group).and_then(|g| g.primary.as_ref());
+        now < self.lease_until && primary.is_some_and(|p| p.is_serving())
+    }
+
+    pub fn on(&mut self, now: Moment, event: Event, out: &mut Vec<Command>) {
+        match event {
+            Event::Map(delta) => self.on_map(now, delta, out),
+            Event::Lease { until } => self.lease_until = self.lease_until.max(until),
+            Event::Drain => self.on_drain(now, out),
+            Event::HandOver { groups } => {
+                for (id, epoch) in groups {
+                    self.with_group(now, id, out, |group, cx| {
+                        if group.entry.epoch == epoch {
+                            group.drain(cx);
+                        }
+                    });
+                }
+            }
+            Event::Space { full } => self.full = full,
+            Event::Client { token, request, payload } => self.on_client(now, token, request, payload, out),
+            Event::Peer { from, message, payload } => self.on_peer(now, from, message, payload, out),
+            Event::PeerLost { peer } => {
+                for id in self.busy.iter().copied().collect::<Vec<_>>() {
+                    self.with_group(now, id, out, |group, cx| group.on_peer_lost(cx, peer));
+                }
+            }
+            Event::Stored { token, outcome } => self.on_stored(now, token, outcome, out),
+            Event::Tick => {
+                for id in self.busy.iter().copied().collect::<Vec<_>>() {
+                    self.with_group(now, id, out, |group, cx| group.on_tick(cx));
+                }
+            }
+        }
+        while self.shared.may_fetch()
+            && let Some(id) = self.shared.hungry.pop_first()
+        {
+            self.with_group(now, id, out, |group, cx| group.pump_catch_up(cx));
+        }
+        self.say_if_ready_to_sleep(out);
+    }
+
+    /// Whether the metadata service knows this run of the server: before that, nobody may count on it.
+    fn is_registered(&self) -> bool {
+        self.map.servers.get(&self.config.me).is_some_and(|s| s.incarnation == self.config.incarnation)
+    }
+
+    fn with_group(
+        &mut self,
+        now: Moment,
+        id: GroupId,
+        out: &mut Vec<Command>,
+        act: impl FnOnce(&mut Group, &mut Context),
+    ) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let mut cx = Context {
+            now,
+            me: self.config.me,
+            config: &self.config,
+            map: &self.map,
+            lease_until: self.lease_until,
+            draining: self.draining,
+            full: self.full,
+            shared: &mut self.shared,
+            out,
+        };
+        act(group, &mut cx);
+        if group.is_busy() {
+            self.busy.insert(id);
+        } else {
+            self.busy.remove(&id);
+        }
+    }
+
+    fn on_map(&mut self, now: Moment, delta: MapDelta, out: &mut Vec<Command>) {
+        if !self.map.apply(&delta) {
+            out.push(Command::MapGap);
+            return;
+        }
+        if !self.is_registered() {
+            return;
+        }
+        let me = self.config.me;
+        if self.map.servers.get(&me).is_some_and(|s| s.state == ServerState::Awake) {
+            self.draining = false;
+            self.told_ready = false;
+        }
+        let behind: Vec<GroupId> = (0..self.map.groups.len() as u32)
+            .map(GroupId)
+            .filter(|id| {
+                let entry = &self.map.groups[id.0 as usize];
+                let known = self.groups.get(id).map(|g| g.entry.epoch);
+                match known {
+                    Some(epoch) => epoch < entry.epoch,
+                    None => entry.members().any(|(server, _)| server == me),
+                }
+            })
+            .collect();
+        for id in behind {
+            let entry = self.map.groups[id.0 as usize].clone();
+            self.groups.entry(id).or_insert_with(|| Group::new(id, no_entry()));
+            self.with_group(now, id, out, |group, cx| group.adopt(cx, entry));
+        }
+        self.drop_what_nobody_needs(out);
+    }
+
+    /// R6: what is kept for a slot is dropped only when the configuration says that it is safe elsewhere.
+    fn drop_what_nobody_needs(&mut self, out: &mut Vec<Command>) {
+        let (me, map, config) = (self.config.me, &self.map, &self.config);
+        self.spaces.retain(|&(group, space)| {
+            let Some(entry) = map.group(group) else { return true };
+            let keep = match space {
+                Space::Replica => entry.slot_of(me).is_some() || !entry.is_in_sync(),
+                Space::Offload { stands_for } => needs_offload(entry, me, stands_for, config),
+            };
+            if !keep {
+                out.push(match space {
+                    Space::Replica => Command::DropReplica { group },
+                    Space::Offload { stands_for } => Command::DropOffload { group, stands_for },
+                });
+            }
+            keep
+        });
+        let busy = &self.busy;
+        self.groups
+            .retain(|id, group| busy.contains(id) || group.entry.members().any(|(server, _)| server == me));
+    }
+
+    fn on_drain(&mut self, now: Moment, out: &mut Vec<Command>) {
+        self.draining = true;
+        self.told_ready = false;
+        for id in self.groups.keys().copied().collect::<Vec<_>>() {
+            self.with_group(now, id, out, |group, cx| group.drain(cx));
+        }
+    }
+
+    /// R7: primary of nothing, target of nothing, nothing in flight.
+    fn say_if_ready_to_sleep(&mut self, out: &mut Vec<Command>) {
+        if !self.draining || self.told_ready || !self.shared.waits.is_empty() || !self.is_registered() {
+            return;
+        }
+        let me = self.config.me;
+        let needed = self.map.groups.iter().any(|entry| {
+            let is_target =
+                entry.slots.iter().any(|slot| slot.target().is_some_and(|(server, _)| server == me));
+            let lends = entry.slots.iter().any(|slot| slot.stand_in.is_some_and(|s| s.server == me));
+            entry.primary == Some(me) || is_target || lends
+        });
+        let holds_offload = self.spaces.iter().any(|(_, space)| matches!(space, Space::Offload { .. }));
+        if !needed && !holds_offload {
+            self.told_ready = true;
+            out.push(Command::ReadyToSleep);
+        }
+    }
+
+    fn on_client(
+        &mut self,
+        now: Moment,
+        token: ClientToken,
+        request: ClientRequest,
+        payload: Bytes,
+        out: &mut Vec<Command>,
+    ) {
+        let mut answer = |reply| out.push(Command::Reply { token, reply, payload: Bytes::new() });
+        let Some(entry) = self.map.group(request.group).filter(|_| self.is_registered()) else {
+            return answer(ClientReply::Retry { why: Unready::Behind });
+        };
+        if entry.primary != Some(self.config.me) {
+            return answer(if request.epoch > entry.epoch {
+                ClientReply::Retry { why: Unready::Behind }
+            } else {
+                ClientReply::Moved { entry: entry.clone() }
+            });
+        }
+        if self.shared.stats.poisoned {
+            return answer(ClientReply::Retry { why: Unready::Busy });
+        }
+        let chunk_bytes = self.config.chunk_bytes;
+        if let Some(why) = crate::primary::fault(&request, payload.len(), chunk_bytes, self.config.groups) {
+            return answer(ClientReply::Failed { why });
+        }
+        if self.groups.get(&request.group).is_some_and(|g| g.waiting.len() >= WAITING_MAX) {
+            return answer(ClientReply::Retry { why: Unready::Busy });
+        }
+        let waiting = Waiting { token, op: request.op, payload };
+        self.with_group(now, request.group, out, |group, cx| group.on_client(cx, waiting));
+    }
+
+    fn on_peer(
+        &mut self,
+        now: Moment,
+        from: ServerId,
+        message: PeerMessage,
+        payload: Bytes,
+        out: &mut Vec<Command>,
+    ) {
+        let id = group_of_message(&message);
+        if id.0 >= self.config.groups {
+            return;
+        }
+        let ready = self.is_registered() && !self.shared.stats.poisoned;
+        if let PeerMessage::Replicate { space, .. } = &message
+            && ready
+        {
+            self.spaces.insert((id, *space));
+        }
+        if !self.groups.contains_key(&id) {
+            self.groups.insert(id, Group::new(id, no_entry()));
+        }
+        self.with_group(now, id, out, |group, cx| group.on_peer(cx, from, message, payload, ready));
+    }
+
+    fn on_stored(&mut self, now: Moment, token: StoreToken, outcome: StoreOutcome, out: &mut Vec<Command>) {
+        let Some((id, wait)) = self.shared.waits.remove(&token) else { return };
+        if matches!(outcome, StoreOutcome::Failed(Refusal::Poisoned)) {
+            self.shared.stats.poisoned = true;
+        }
+        if let Wait::Own { .. } = wait {
+            self.spaces.insert((id, Space::Replica));
+        }
+        self.with_group(now, id, out, |group, cx| group.on_stored(cx, wait, outcome));
+    }
+}
+
+/// Before the first map.
+fn no_entry() -> GroupEntry {
+    GroupEntry { epoch: Epoch(0), primary: None, slots: Vec::new() }
+}
+
+/// Whether offload kept here for a slot may be the only copy of something.
+fn needs_offload(entry: &GroupEntry, me: ServerId, stands_for: ServerId, config: &Config) -> bool {
+    let Some(slot) = entry.slot_of(stands_for) else { return !entry.is_in_sync() };
+    if config.has(PlantedBug::DropEarly) && matches!(slot.state, SlotState::CatchingUp { .. }) {
+        return false;
+    }
+    match slot.stand_in {
+        _ if slot.state == SlotState::InSync => false,
+        Some(StandIn { server, .. }) if server == me => true,
+        Some(StandIn { covered, .. }) => !covered,
+        None => true,
+    }
+}
+
+fn group_of_message(message: &PeerMessage) -> GroupId {
+    match message {
+        PeerMessage::Replicate { record, .. } => record.group,
+        PeerMessage::Fence { group, .. }
+        | PeerMessage::FenceReply { group, .. }
+        | PeerMessage::ReplicateReply { group, .. }
+        | PeerMessage::Committed { group, .. }
+        | PeerMessage::List { group, .. }
+        | PeerMessage::ListReply { group, .. }
+        | PeerMessage::Fetch { group, .. }
+        | PeerMessage::FetchReply { group, .. } => *group,
+    }
+}

@@ -1,0 +1,198 @@
+//! What every member of a group does for the primary and for members that catch up: fence, store, list, fetch.
+
+use crate::api::{StoreCommand, StoreOutcome};
+use crate::group::{Context, Group, Wait};
+use crate::replica::PlantedBug;
+use bytes::Bytes;
+use ebb_types::{
+    BLOCK_BYTES, Content, Epoch, PeerMessage, Record, Refusal, ServerId, Space, TailRun, Version, block_crcs,
+};
+
+impl Group {
+    pub fn on_peer(
+        &mut self,
+        cx: &mut Context,
+        from: ServerId,
+        message: PeerMessage,
+        payload: Bytes,
+        ready: bool,
+    ) {
+        let group = self.id;
+        match message {
+            PeerMessage::Fence { epoch, .. } => {
+                // A server that the metadata service does not know yet has no tail that could be trusted to be whole.
+                if ready && self.fence_to(epoch).is_ok() {
+                    let tail = self.tail.uncommitted();
+                    cx.send(from, PeerMessage::FenceReply { group, epoch, tail });
+                }
+            }
+            PeerMessage::FenceReply { epoch, tail, .. } => self.on_fence_reply(cx, from, epoch, tail),
+            PeerMessage::Replicate { epoch, space, record, committed, must_fit } => {
+                let version = record.version;
+                let refused = if !ready {
+                    Err(Refusal::NotReady)
+                } else {
+                    self.on_replicate(cx, from, epoch, space, record, payload, committed, must_fit)
+                };
+                if let Err(refusal) = refused {
+                    let result = Err(refusal);
+                    cx.send(from, PeerMessage::ReplicateReply { group, epoch, version, result });
+                }
+            }
+            PeerMessage::ReplicateReply { epoch, version, result, .. } => {
+                self.on_replicate_reply(cx, from, epoch, version, result);
+            }
+            PeerMessage::Committed { epoch, committed, .. } => {
+                if epoch == self.fence {
+                    self.tail.commit(committed);
+                }
+            }
+            PeerMessage::List { epoch, token, space, since, after, .. } => {
+                match self.admit(ready, epoch) {
+                    Ok(()) => {
+                        let command = StoreCommand::List { space, group, since, after };
+                        cx.store(group, Wait::ListFor { to: from, token }, command);
+                    }
+                    Err(refusal) => {
+                        cx.send(from, PeerMessage::ListReply { group, token, result: Err(refusal) });
+                    }
+                };
+            }
+            PeerMessage::ListReply { token, result, .. } => self.on_list_reply(cx, from, token, result),
+            PeerMessage::Fetch { epoch, token, space, chunk, first, count, .. } => {
+                match self.admit(ready, epoch) {
+                    Ok(()) => {
+                        let command = StoreCommand::Read { space, group, chunk, first, count };
+                        cx.store(group, Wait::FetchFor { to: from, token }, command);
+                    }
+                    Err(refusal) => {
+                        cx.send(from, PeerMessage::FetchReply { group, token, result: Err(refusal) });
+                    }
+                };
+            }
+            PeerMessage::FetchReply { token, result, .. } => {
+                self.on_fetch_reply(cx, from, token, result, payload);
+            }
+        }
+    }
+
+    /// R1. An epoch number comes out of the replicated metadata service, so a higher one in any message proves that the
+    /// older configuration has ended.
+    fn fence_to(&mut self, epoch: Epoch) -> Result<(), Refusal> {
+        if epoch < self.fence {
+            return Err(Refusal::Stale { newest: self.fence });
+        }
+        self.fence = epoch;
+        Ok(())
+    }
+
+    fn admit(&mut self, ready: bool, epoch: Epoch) -> Result<(), Refusal> {
+        if !ready {
+            return Err(Refusal::NotReady);
+        }
+        self.fence_to(epoch)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the fields of one message")]
+    fn on_replicate(
+        &mut self,
+        cx: &mut Context,
+        from: ServerId,
+        epoch: Epoch,
+        space: Space,
+        record: Record,
+        payload: Bytes,
+        committed: Version,
+        must_fit: bool,
+    ) -> Result<(), Refusal> {
+        if let Err(stale) = self.fence_to(epoch)
+            && !cx.config.has(PlantedBug::SkipFence)
+        {
+            return Err(stale);
+        }
+        if record.fault(payload.len()).is_some() || record.version.epoch > epoch {
+            return Err(Refusal::Malformed);
+        }
+        if let Content::Data { crcs } = &record.content
+            && *crcs != block_crcs(&payload)
+        {
+            return Err(Refusal::Malformed);
+        }
+        // R10: new client writes are refused in time; what keeps acknowledged data safe may use the reserve.
+        if cx.full && !must_fit {
+            return Err(Refusal::NoSpace);
+        }
+        if matches!(space, Space::Offload { .. }) {
+            cx.shared.stats.offloaded_bytes += payload.len() as u64;
+        }
+        self.tail.commit(committed);
+        self.tail.push(TailRun { run: record.run(), request: record.request });
+        let wait = Wait::Foreign { to: from, epoch, version: record.version };
+        if let Some(catch_up) = &mut self.catch_up {
+            catch_up.note_direct(&record);
+        }
+        cx.store(self.id, wait, StoreCommand::Apply { space, record, payload });
+        Ok(())
+    }
+
+    pub fn on_stored(&mut self, cx: &mut Context, wait: Wait, outcome: StoreOutcome) {
+        let group = self.id;
+        match wait {
+            Wait::Own { seq, epoch } => self.on_own_stored(cx, epoch, seq, outcome),
+            Wait::Foreign { to, epoch, version } => {
+                let result = match outcome {
+                    StoreOutcome::Failed(refusal) => Err(refusal),
+                    _ => Ok(()),
+                };
+                if result.is_ok()
+                    && let Some(catch_up) = &mut self.catch_up
+                {
+                    catch_up.direct_is_durable(version);
+                    self.pump_catch_up(cx);
+                }
+                cx.send(to, PeerMessage::ReplicateReply { group, epoch, version, result });
+            }
+            Wait::OpRead { op, epoch, first } => self.on_op_read(cx, epoch, op, first, outcome),
+            Wait::OpRepaired { op, epoch } => self.on_op_repaired(cx, epoch, op),
+            Wait::ListFor { to, token } => {
+                let result = match outcome {
+                    StoreOutcome::Listed(page) => Ok(page),
+                    StoreOutcome::Failed(refusal) => Err(refusal),
+                    _ => unreachable!("the store answers a listing with a listing"),
+                };
+                cx.send(to, PeerMessage::ListReply { group, token, result });
+            }
+            Wait::FetchFor { to, token } => {
+                let (result, payload) = match outcome {
+                    StoreOutcome::Read { records, payload } => (Ok(records), payload),
+                    StoreOutcome::Failed(refusal) => (Err(refusal), Bytes::new()),
+                    _ => unreachable!("the store answers a read with blocks"),
+                };
+                cx.send_with(to, PeerMessage::FetchReply { group, token, result }, payload);
+            }
+            Wait::Orphans { epoch } => self.on_orphans(cx, epoch, outcome),
+            Wait::CatchUpNewer { token } => self.on_catch_up_newer(cx, token, outcome),
+            Wait::CatchUpApplied { token } => self.on_catch_up_applied(cx, token, outcome),
+            Wait::CoverList { epoch, stands_for } => self.on_cover_list(cx, epoch, stands_for, outcome),
+            Wait::CoverRead { epoch, stands_for } => self.on_cover_read(cx, epoch, stands_for, outcome),
+        }
+    }
+}
+
+/// Splits what a read or a fetch brought into records with their own payloads. `None`: it does not add up.
+pub(crate) fn split_payload(records: Vec<Record>, payload: &Bytes) -> Option<Vec<(Record, Bytes)>> {
+    let mut at = 0usize;
+    let mut parts = Vec::with_capacity(records.len());
+    for record in records {
+        let len = match record.content {
+            Content::Data { .. } => record.count as usize * BLOCK_BYTES,
+            _ => 0,
+        };
+        if payload.len() < at + len {
+            return None;
+        }
+        parts.push((record, payload.slice(at..at + len)));
+        at += len;
+    }
+    (at == payload.len()).then_some(parts)
+}
