@@ -348,9 +348,7 @@ impl Replica {
         {
             self.spaces.insert((id, *space));
         }
-        if !self.groups.contains_key(&id) {
-            self.groups.insert(id, Group::new(id, no_entry()));
-        }
+        self.groups.entry(id).or_insert_with(|| Group::new(id, no_entry()));
         self.with_group(now, id, out, |group, cx| group.on_peer(cx, from, message, payload, ready));
     }
 
