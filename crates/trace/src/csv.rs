@@ -1,8 +1,10 @@
-//! Comma-separated traces: SPC and MSR Cambridge.
+//! Comma-separated traces: SPC, MSR Cambridge, Alibaba and Tencent.
 
 use crate::number::{decimal, fields, integer, times};
-use crate::reader::{Devices, Raw};
+use crate::reader::{Decode, Devices, Fault, Raw};
+use crate::source::Source;
 use crate::{Kind, Reason};
+use std::collections::VecDeque;
 
 /// Bytes of a block or sector where a format does not say otherwise.
 pub(crate) const SECTOR: u64 = 512;
@@ -48,6 +50,111 @@ pub(crate) fn msr(line: &[u8], devices: &mut Devices) -> Result<Option<Raw>, Rea
     Ok(Some(raw))
 }
 
+/// `device_id,opcode,offset,length,timestamp`: bytes, Unix microseconds.
+pub(crate) fn alibaba(line: &[u8], devices: &mut Devices) -> Result<Option<Raw>, Reason> {
+    let [device, op, offset, size, time] = fields(line, b',')?;
+    let device = integer(device, "device")?;
+    let raw = Raw {
+        time: times(integer(time, "timestamp")?, 1_000, "timestamp")?,
+        offset: integer(offset, "offset")?,
+        len: integer(size, "length")?,
+        kind: kind(op)?,
+        device: devices.numbered(device, || device.to_string())?,
+    };
+    Ok(Some(raw))
+}
+
+const SECOND: u64 = 1_000_000_000;
+/// Requests of one second that are held at a time, to be spread over it.
+const BATCH: usize = 1 << 16;
+
+/// Tencent CBS: `timestamp,offset,size,type,volume` in whole seconds and 512-byte sectors, 0 = read.
+///
+/// The requests of a second are spread evenly over it, in their order: all at its start would be a burst that never was. A
+/// second of more than [`BATCH`] requests is spread piece by piece, each full piece over half of what is left of the
+/// second, so memory stays bounded.
+#[derive(Default)]
+pub(crate) struct Tencent {
+    /// Requests of one second: being gathered, or, when `spread`, being handed out.
+    batch: VecDeque<Raw>,
+    spread: bool,
+    /// The first request of the next second.
+    next: Option<Raw>,
+    /// Nanoseconds of the present second that earlier pieces have taken.
+    taken: u64,
+}
+
+impl Decode for Tencent {
+    const TEXT: bool = true;
+
+    fn next(&mut self, source: &mut Source, devices: &mut Devices) -> Result<Option<Raw>, Fault> {
+        loop {
+            if self.spread {
+                if let Some(raw) = self.batch.pop_front() {
+                    return Ok(Some(raw));
+                }
+                self.spread = false;
+                self.batch.extend(self.next.take());
+            }
+            let Some(line) = source.line()? else {
+                if self.batch.is_empty() {
+                    return Ok(None);
+                }
+                self.spread(SECOND - self.taken);
+                continue;
+            };
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            let raw = tencent(line, devices)?;
+            match self.batch.front() {
+                Some(first) if first.time != raw.time => {
+                    self.next = Some(raw);
+                    self.spread(SECOND - self.taken);
+                    self.taken = 0;
+                }
+                _ => {
+                    self.batch.push_back(raw);
+                    if self.batch.len() == BATCH {
+                        let half = (SECOND - self.taken) / 2;
+                        self.spread(half);
+                        self.taken += half;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Tencent {
+    fn spread(&mut self, over: u64) {
+        let count = self.batch.len() as u64;
+        for (i, raw) in self.batch.iter_mut().enumerate() {
+            raw.time += self.taken + over * i as u64 / count;
+        }
+        self.spread = true;
+    }
+}
+
+fn tencent(line: &[u8], devices: &mut Devices) -> Result<Raw, Reason> {
+    let [time, offset, size, op, volume] = fields(line, b',')?;
+    let volume = integer(volume, "volume")?;
+    let time = times(integer(time, "timestamp")?, SECOND, "timestamp")?;
+    // The spreading adds up to a second.
+    time.checked_add(SECOND).ok_or(Reason::Overflow { field: "timestamp" })?;
+    Ok(Raw {
+        time,
+        offset: times(integer(offset, "offset")?, SECTOR, "offset")?,
+        len: times(integer(size, "size")?, SECTOR, "size")?,
+        kind: match op.trim_ascii() {
+            b"0" => Kind::Read,
+            b"1" => Kind::Write,
+            _ => return Err(Reason::Operation),
+        },
+        device: devices.numbered(volume, || volume.to_string())?,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use crate::{Format, Input, Kind, Options, Position, Reason, Request, TraceError, open, open_with};
@@ -77,6 +184,35 @@ mod tests {
         let second = reader.next().unwrap().unwrap();
         assert_eq!((second.at, second.device, second.kind), (Duration::from_nanos(100), 1, Kind::Read));
         assert_eq!(reader.devices(), ["web,0", "web,1"]);
+    }
+
+    #[test]
+    fn alibaba_is_in_microseconds_and_bytes() {
+        let requests =
+            read("419,W,8792731648,16384,1577808144360767\n725,R,0,4096,1577808144360769\n").unwrap();
+        assert_eq!((requests[0].offset, requests[0].len, requests[0].kind), (8792731648, 16384, Kind::Write));
+        assert_eq!((requests[1].at, requests[1].device), (Duration::from_micros(2), 1));
+    }
+
+    #[test]
+    fn tencent_seconds_are_spread_evenly() {
+        let requests = read("1538323200,8,2,1,7\n1538323200,0,8,0,7\n1538323202,0,8,0,9\n").unwrap();
+        let at: Vec<u128> = requests.iter().map(|r| r.at.as_millis()).collect();
+        assert_eq!(at, [0, 500, 2000]);
+        assert_eq!((requests[0].offset, requests[0].len, requests[0].kind), (4096, 1024, Kind::Write));
+        assert_eq!((requests[2].kind, requests[2].device), (Kind::Read, 1));
+    }
+
+    #[test]
+    fn a_crowded_second_of_tencent_stays_within_its_second_and_in_order() {
+        let text = "5,0,8,0,1\n".repeat(200_000) + "6,0,8,0,1\n";
+        let requests = read(&text).unwrap();
+        assert!(requests.is_sorted_by_key(|r| r.at));
+        assert!(
+            requests[199_999].at < Duration::from_secs(1)
+                && requests[199_999].at > Duration::from_millis(900)
+        );
+        assert_eq!(requests[200_000].at, Duration::from_secs(1));
     }
 
     #[test]

@@ -5,25 +5,58 @@
 
 use crate::reader::{Decode, Lane, Line, Reader};
 use crate::source::{Source, Stream};
-use crate::{TraceError, TraceReader, csv, srt};
+use crate::{TraceError, TraceReader, ascii, blktrace, btrecord, csv, fio, srt, vscsi};
 use std::fmt;
 use std::io::Read;
 use std::str::FromStr;
 
-/// A trace format.
+/// A trace format. `docs/trace-formats.md` has the layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Format {
+    /// Linux blktrace, binary, one file per CPU.
+    Blktrace,
+    /// btrecord's bunches, which btreplay replays.
+    Btrecord,
+    /// The text of blkparse.
+    Blkparse,
     /// Storage Performance Council: `ASU,LBA,size,op,timestamp`.
     Spc,
     /// Microsoft Research Cambridge: `Timestamp,Host,Disk,Type,Offset,Size,ResponseTime`.
     Msr,
     /// HP SRT 1.3 and 1.7.
     Srt,
+    /// fio iolog version 2 or 3.
+    Fio,
+    /// Alibaba block traces: `device_id,opcode,offset,length,timestamp`.
+    Alibaba,
+    /// Tencent CBS: `timestamp,offset,size,type,volume`.
+    Tencent,
+    /// VMware vscsi version 1 or 2.
+    Vscsi,
+    /// Florida International University: `time pid process lba size R/W major minor digest`.
+    Fiu,
+    /// SSDsim and MQSim: `time device sector sectors operation`.
+    SsdSim,
+    /// DiskSim ASCII: `time device block blocks flags`.
+    DiskSim,
 }
 
-/// Every format with its name and the endings of file names that suggest it.
-const FORMATS: &[(Format, &str, &[&str])] =
-    &[(Format::Spc, "spc", &["spc"]), (Format::Msr, "msr", &["csv"]), (Format::Srt, "srt", &["srt"])];
+/// Every format with its name and the parts of file names, between points, that suggest it.
+const FORMATS: &[(Format, &str, &[&str])] = &[
+    (Format::Blktrace, "blktrace", &["blktrace"]),
+    (Format::Btrecord, "btrecord", &["replay"]),
+    (Format::Blkparse, "blkparse", &["blkparse"]),
+    (Format::Spc, "spc", &["spc"]),
+    (Format::Msr, "msr", &["msr"]),
+    (Format::Srt, "srt", &["srt"]),
+    (Format::Fio, "fio", &["fio", "iolog"]),
+    (Format::Alibaba, "alibaba", &["alibaba"]),
+    (Format::Tencent, "tencent", &["tencent"]),
+    (Format::Vscsi, "vscsi", &["vscsi"]),
+    (Format::Fiu, "fiu", &["fiu"]),
+    (Format::SsdSim, "ssdsim", &["ssdsim"]),
+    (Format::DiskSim, "disksim", &["disksim"]),
+];
 
 impl Format {
     /// The names of all formats, separated by commas.
@@ -31,28 +64,60 @@ impl Format {
         FORMATS.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ")
     }
 
-    /// The format that a file's name suggests; the endings of compressed files are passed over.
+    /// The format that a file's name suggests, by its last telling part: `x.spc.gz`, `sda.blktrace.0`.
     fn of_name(name: &str) -> Option<Self> {
         let lower = name.to_ascii_lowercase();
-        let bare = ["gz", "xz", "bz2", "zst"]
-            .iter()
-            .find_map(|packed| lower.strip_suffix(packed).and_then(|n| n.strip_suffix('.')))
-            .unwrap_or(&lower);
-        let ending = bare.rsplit('.').next()?;
-        FORMATS.iter().find(|(_, _, endings)| endings.contains(&ending)).map(|(format, _, _)| *format)
+        lower.rsplit('.').find_map(|part| {
+            FORMATS.iter().find(|(_, _, parts)| parts.contains(&part)).map(|(format, _, _)| *format)
+        })
     }
 
     fn of_content(head: &[u8]) -> Option<Self> {
-        if head.starts_with(srt::MAGIC) {
-            return Some(Self::Srt);
+        match head {
+            _ if blktrace::detect(head) => return Some(Self::Blktrace),
+            _ if btrecord::detect(head) => return Some(Self::Btrecord),
+            _ if head.starts_with(srt::MAGIC) => return Some(Self::Srt),
+            _ if head.starts_with(fio::MAGIC) => return Some(Self::Fio),
+            _ if vscsi::detect(head) => return Some(Self::Vscsi),
+            _ => {}
         }
         let line = head.split(|&b| b == b'\n').find(|line| !line.trim_ascii().is_empty())?;
-        let commas: Vec<&[u8]> = line.split(|&b| b == b',').map(<[u8]>::trim_ascii).collect();
-        let operation = |field: usize| commas.get(field).is_some_and(|f| csv::kind(f).is_ok());
-        match commas.len() {
-            6.. if operation(3) && commas[3].len() > 1 => Some(Self::Msr),
-            5.. if operation(3) && commas[3].len() == 1 => Some(Self::Spc),
+        Self::of_commas(line).or_else(|| Self::of_blanks(line))
+    }
+
+    fn of_commas(line: &[u8]) -> Option<Self> {
+        let fields: Vec<&[u8]> = line.split(|&b| b == b',').map(<[u8]>::trim_ascii).collect();
+        let operation =
+            |at: usize, word: bool| csv::kind(fields[at]).is_ok() && (fields[at].len() > 1) == word;
+        let numeric = |at: usize| !fields[at].is_empty() && fields[at].iter().all(u8::is_ascii_digit);
+        match fields.len() {
+            6.. if operation(3, true) || fields[0].eq_ignore_ascii_case(b"timestamp") => Some(Self::Msr),
+            5.. if operation(3, false) => Some(Self::Spc),
+            5 if operation(1, false) => Some(Self::Alibaba),
+            5 if (0..5).all(numeric) && matches!(fields[3], b"0" | b"1") => Some(Self::Tencent),
             _ => None,
+        }
+    }
+
+    fn of_blanks(line: &[u8]) -> Option<Self> {
+        let words: Vec<&[u8]> = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).collect();
+        let number = |word: &&[u8]| word.iter().all(|b| b.is_ascii_hexdigit() || matches!(b, b'.' | b'x'));
+        match words.len() {
+            7.. if words[0].contains(&b',') && words[3].contains(&b'.') => Some(Self::Blkparse),
+            8.. if csv::kind(words[5]).is_ok() && words[5].len() == 1 => Some(Self::Fiu),
+            5 if words.iter().all(number) && words[0].contains(&b'.') => Some(Self::DiskSim),
+            5 if words.iter().all(number) => Some(Self::SsdSim),
+            _ => None,
+        }
+    }
+
+    /// The format of an input by content and name.
+    fn of(head: &[u8], name: &str) -> Option<Self> {
+        let (content, named) = (Self::of_content(head), Self::of_name(name));
+        match (content, named) {
+            // Whole milliseconds and nanoseconds look alike.
+            (Some(Self::SsdSim), Some(Self::DiskSim)) => named,
+            _ => content.or(named),
         }
     }
 }
@@ -94,7 +159,7 @@ pub fn open(name: &str, read: impl Read + Send + 'static) -> Result<Box<dyn Trac
 }
 
 /// Opens inputs of one format and merges them by their absolute times: the files of a blktrace capture, one per CPU, or the
-/// volumes of a server in one file each. The format is found from the first input unless `options` names it.
+/// volumes of a server in one file each. The format is found from the inputs unless `options` names it.
 pub fn open_with(inputs: Vec<Input>, options: &Options) -> Result<Box<dyn TraceReader>, TraceError> {
     let mut sources = Vec::new();
     for Input { name, read } in inputs {
@@ -103,23 +168,43 @@ pub fn open_with(inputs: Vec<Input>, options: &Options) -> Result<Box<dyn TraceR
             Err(error) => return Err(TraceError::Io { input: name, error }),
         }
     }
-    let Some((name, first)) = sources.first_mut() else { return Err(TraceError::NoInput) };
+    let Some((first, _)) = sources.first() else { return Err(TraceError::NoInput) };
+    let first = first.clone();
     let format = match options.format {
         Some(format) => format,
-        None => {
-            let head = first.peek(4096).map_err(|error| TraceError::Io { input: name.clone(), error })?;
-            Format::of_content(&head[..head.len().min(4096)])
-                .or_else(|| Format::of_name(name))
-                .ok_or_else(|| TraceError::Unknown { input: name.clone() })?
-        }
+        None => detect(&mut sources)?.ok_or(TraceError::Unknown { input: first })?,
     };
     let skip = options.skip_bad;
     Ok(match format {
+        Format::Blktrace => reader(format, sources, skip, |_| blktrace::Blktrace),
+        Format::Btrecord => reader(format, sources, skip, btrecord::Btrecord::new),
+        Format::Blkparse => reader(format, sources, skip, |_| ascii::Blkparse::default()),
         Format::Spc => lines(format, sources, skip, csv::spc),
         Format::Msr => lines(format, sources, skip, csv::msr),
         Format::Srt => reader(format, sources, skip, |_| srt::Srt::default()),
+        Format::Fio => reader(format, sources, skip, |_| fio::Fio::default()),
+        Format::Alibaba => lines(format, sources, skip, csv::alibaba),
+        Format::Tencent => reader(format, sources, skip, |_| csv::Tencent::default()),
+        Format::Vscsi => reader(format, sources, skip, vscsi::Vscsi::new),
+        Format::Fiu => lines(format, sources, skip, ascii::fiu),
+        Format::SsdSim => lines(format, sources, skip, ascii::ssdsim),
+        Format::DiskSim => lines(format, sources, skip, ascii::disksim),
     })
 }
+
+/// The format of the first input that tells one: a CPU that did nothing leaves an empty file.
+fn detect(sources: &mut [(String, Source)]) -> Result<Option<Format>, TraceError> {
+    for (name, source) in sources.iter_mut() {
+        let head = source.peek(HEAD).map_err(|error| TraceError::Io { input: name.clone(), error })?;
+        if let Some(format) = Format::of(&head[..head.len().min(HEAD)], name) {
+            return Ok(Some(format));
+        }
+    }
+    Ok(None)
+}
+
+/// Bytes of content that are looked at.
+const HEAD: usize = 4096;
 
 fn lines(format: Format, sources: Vec<(String, Source)>, skip: u64, line: Line) -> Box<dyn TraceReader> {
     reader(format, sources, skip, |_| line)

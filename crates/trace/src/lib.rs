@@ -13,17 +13,27 @@
 //! # Ok::<(), ebb_trace::TraceError>(())
 //! ```
 
+mod ascii;
+mod blktrace;
+mod btrecord;
 mod csv;
 mod detect;
+mod fio;
 mod number;
 mod reader;
 mod source;
 mod srt;
 mod summary;
+mod vscsi;
+mod writer;
 
+pub use blktrace::BlktraceWriter;
+pub use btrecord::BtrecordWriter;
 pub use detect::{Format, Input, Options, open, open_with};
+pub use fio::FioWriter;
 pub use reader::{Position, Reason, TraceError, TraceReader};
 pub use summary::{DeviceSummary, Summary, summary};
+pub use writer::{TraceWriter, WriteError, Written};
 
 use std::time::Duration;
 

@@ -46,6 +46,10 @@ fn real_traces_have_the_figures_of_their_catalogue() {
         ("WebSearch1.first60s.spc", "spc", 24_783, 60.0, 100.0, 15_400.0, 6),
         ("msr.rw_20_80.csv", "msr", 10_000, 243.0, 20.0, 5_500.0, 1),
         ("msr.rw_40_60.csv", "msr", 10_000, 86.0, 40.0, 4_900.0, 1),
+        ("ms-dtrs.ssdsim.xz", "ssdsim", 127_043, 30_000.0, 89.0, 56_700.0, 0),
+        ("cloudphysics.vscsi", "vscsi", 113_872, 7_200.0, 41.0, 36_900.0, 1),
+        ("btrecord.sdi.replay.0", "btrecord", 652, 0.01976, 28.07, 4_096.0, 1),
+        ("nvme.blkparse.txt", "blkparse", 1_695, 0.68, 100.0, 117_000.0, 1),
     ]
     .map(|(name, format, requests, seconds, read_percent, mean_size, devices)| Row {
         name,
@@ -80,4 +84,13 @@ fn real_traces_have_the_figures_of_their_catalogue() {
         assert!(close(mean, row.mean_size, 0.02 * row.mean_size), "{} mean size {mean}", row.name);
         assert!(row.devices == 0 || found.devices.len() == row.devices, "{} {:?}", row.name, found.devices);
     }
+}
+
+#[test]
+fn a_real_capture_of_two_cpus_is_merged() {
+    let Some(directory) = traces("a_real_capture_of_two_cpus_is_merged") else { return };
+    let (format, found) = read(&directory, &["blktrace/sda.blktrace.0", "blktrace/sda.blktrace.1"]);
+    println!("{found:?}");
+    assert_eq!((format, found.reads), (Format::Blktrace, 0));
+    assert!((105..115).contains(&found.span.as_secs()), "{found:?}");
 }

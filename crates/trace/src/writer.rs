@@ -1,0 +1,31 @@
+//! Writers: a stream of requests out in a format that other tools replay.
+
+use crate::Request;
+use std::io;
+
+/// Takes requests in order of time and writes them in one format.
+pub trait TraceWriter {
+    /// Appends a request. Times must not decrease, as no reader's do.
+    fn write(&mut self, request: &Request) -> Result<(), WriteError>;
+    /// Writes what is still held and flushes. Nothing may be written after it.
+    fn finish(&mut self) -> Result<Written, WriteError>;
+}
+
+/// What a writer has written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    pub requests: u64,
+    /// Requests of no bytes, which the format cannot express and which were left out.
+    pub empty: u64,
+}
+
+/// Writing a trace failed.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    #[error("cannot write the trace: {0}")]
+    Io(#[from] io::Error),
+    #[error(
+        "a btrecord file holds one device, device {first} came first and now comes {other}: write one file per device"
+    )]
+    OtherDevice { first: u32, other: u32 },
+}
