@@ -440,12 +440,12 @@ impl Client {
                 Next::Pause(trouble) => (trouble, false),
             };
             let now = Instant::now();
-            if now >= deadline {
+            let until = if at_once { now } else { now + pause };
+            if until >= deadline {
                 return Err(ClientError::Unserved { group, tries, waited: now - started, server, last });
             }
             if !at_once {
                 shared.refresh();
-                let until = deadline.min(now + pause);
                 self.route_changes(group, route, &mut changes, until).await;
                 pause = (pause * 2).min(RETRY_MAX);
             }

@@ -591,3 +591,6 @@ fn take(buffer: &mut BytesMut, part: &mut BytesMut, wanted: usize) -> usize {
     }
     wanted - part.len()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,585 @@
+//! The client against small fake servers on loopback, under tokio's paused clock: time passes only when nobody works.
+
+use bytes::Bytes;
+use ebb_client::transport::{Identity, Listener, Role, Sender, kind};
+use ebb_client::{Client, ClientConfig, ClientError, Secret, Trouble, pieces};
+use ebb_types::*;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+const CLUSTER: u64 = 77;
+const CHUNK: ChunkId = ChunkId { object: ObjectId(1), index: 0 };
+
+fn secret() -> Secret {
+    Secret::from_bytes(b"a secret of the tests").unwrap()
+}
+
+fn params() -> ClusterParams {
+    ClusterParams { cluster: CLUSTER, chunk_bytes: 8 << 20, replicas: 3, groups: 1, lease_millis: 2000 }
+}
+
+fn entry(epoch: u32, primary: Option<u16>) -> GroupEntry {
+    GroupEntry { epoch: Epoch(epoch), primary: primary.map(ServerId), slots: Vec::new() }
+}
+
+fn delta(from: u64, to: u64, entry: GroupEntry) -> MapDelta {
+    MapDelta { from, to, servers: Vec::new(), groups: vec![(GroupId(0), entry)] }
+}
+
+/// What a fake does with a request.
+enum Then<R> {
+    Answer(R, Bytes),
+    Silence,
+    Close,
+}
+
+/// A fake process: its address, the requests that it got, and the connections that it has.
+struct Fake<Q> {
+    address: String,
+    seen: Arc<Mutex<Vec<(Q, Instant)>>>,
+    open: Arc<Mutex<Vec<Sender>>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl<Q: Clone> Fake<Q> {
+    fn seen(&self) -> Vec<Q> {
+        self.seen.lock().unwrap().iter().map(|(request, _)| request.clone()).collect()
+    }
+
+    fn push(&self, push: &MetaPush) {
+        for sender in self.open.lock().unwrap().iter() {
+            let _ = sender.send(kind::META_PUSH, 0, push, Bytes::new());
+        }
+    }
+
+    fn stop(&self) {
+        self.task.abort();
+        self.open.lock().unwrap().drain(..).for_each(|sender| sender.close());
+    }
+}
+
+/// Starts a fake that answers frames of `asked` by frames of `answered`. `think` gets the request, its payload and how many
+/// came before it.
+async fn fake<Q, R>(
+    role: Role,
+    (asked, answered): (u8, u8),
+    think: impl Fn(&Q, Bytes, usize) -> Then<R> + Send + Sync + 'static,
+) -> Fake<Q>
+where
+    Q: Clone + Send + serde::de::DeserializeOwned + 'static,
+    R: serde::Serialize + Send + Sync + 'static,
+{
+    let own = Identity { cluster: CLUSTER, role };
+    let listener = Listener::bind("127.0.0.1:0", &secret(), own).await.unwrap();
+    let address = listener.address().unwrap().to_string();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let open = Arc::new(Mutex::new(Vec::new()));
+    let think = Arc::new(think);
+    let (seen_too, open_too) = (seen.clone(), open.clone());
+    let task = tokio::spawn(async move {
+        loop {
+            let incoming = listener.accept().await;
+            let (think, seen, open) = (think.clone(), seen_too.clone(), open_too.clone());
+            tokio::spawn(async move {
+                let Ok(mut connection) = incoming.handshake().await else { return };
+                open.lock().unwrap().push(connection.sender.clone());
+                while let Ok(Some(frame)) = connection.receiver.next().await {
+                    assert_eq!(frame.kind, asked);
+                    let (id, request) = frame.decode::<Q>().unwrap();
+                    let before = {
+                        let mut seen = seen.lock().unwrap();
+                        seen.push((request.clone(), Instant::now()));
+                        seen.len() - 1
+                    };
+                    match think(&request, frame.payload, before) {
+                        Then::Answer(reply, payload) => {
+                            connection.sender.send_wait(answered, id, &reply, payload).await.unwrap()
+                        }
+                        Then::Silence => {}
+                        Then::Close => return connection.sender.close(),
+                    }
+                }
+            });
+        }
+    });
+    Fake { address, seen, open, task }
+}
+
+async fn chunk_server(
+    id: u16,
+    think: impl Fn(&ClientRequest, Bytes, usize) -> Then<ClientReply> + Send + Sync + 'static,
+) -> Fake<ClientRequest> {
+    fake(Role::Server(ServerId(id)), (kind::CLIENT_REQUEST, kind::CLIENT_REPLY), think).await
+}
+
+async fn meta_server(
+    think: impl Fn(&MetaRequest, usize) -> Then<MetaReply> + Send + Sync + 'static,
+) -> Fake<MetaRequest> {
+    fake(Role::Meta, (kind::META_REQUEST, kind::META_REPLY), move |request, _, before| think(request, before))
+        .await
+}
+
+fn done() -> Then<ClientReply> {
+    Then::Answer(ClientReply::Done, Bytes::new())
+}
+
+fn reply(reply: ClientReply) -> Then<ClientReply> {
+    Then::Answer(reply, Bytes::new())
+}
+
+fn meta_reply(reply: MetaReply) -> Then<MetaReply> {
+    Then::Answer(reply, Bytes::new())
+}
+
+/// The answer to a `Watch`: these servers, and server 1 as the primary in epoch 3; version 10.
+fn watch_reply(addresses: &[(u16, String)]) -> MetaReply {
+    let servers = addresses
+        .iter()
+        .map(|(id, address)| ServerEntry {
+            id: ServerId(*id),
+            rack: RackId(0),
+            gear_group: GearGroup(0),
+            address: address.clone(),
+            state: ServerState::Awake,
+            incarnation: Incarnation(1),
+        })
+        .collect();
+    let map = MapDelta { from: 0, to: 10, servers, groups: vec![(GroupId(0), entry(3, Some(1)))] };
+    MetaReply::Watch { params: params(), map }
+}
+
+/// A metadata leader that knows these servers and answers nothing but `Watch`.
+async fn leader(servers: &[&Fake<ClientRequest>]) -> Fake<MetaRequest> {
+    let addresses: Vec<_> = (1..).zip(servers).map(|(id, fake)| (id, fake.address.clone())).collect();
+    meta_server(move |request, _| match request {
+        MetaRequest::Watch { .. } => meta_reply(watch_reply(&addresses)),
+        _ => Then::Silence,
+    })
+    .await
+}
+
+async fn client(meta: &[&Fake<MetaRequest>]) -> Client {
+    let addresses = meta.iter().map(|fake| fake.address.clone()).collect();
+    Client::connect(ClientConfig::new(addresses, secret())).await.unwrap()
+}
+
+fn request_of(request: &ClientRequest) -> RequestId {
+    request.op.request().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_go_to_the_primary_with_its_epoch() {
+    let server = chunk_server(1, |request, payload, _| match request.op {
+        ChunkOp::Read { len, .. } => Then::Answer(ClientReply::Data, vec![9; len as usize].into()),
+        ChunkOp::Write { len, .. }
+            if payload.len() as u32 == len && payload.iter().all(|&byte| byte == 5) =>
+        {
+            done()
+        }
+        ChunkOp::Zero { .. } | ChunkOp::Delete { .. } => done(),
+        _ => Then::Close,
+    })
+    .await;
+    let meta = leader(&[&server]).await;
+    let client = client(&[&meta]).await;
+    assert_eq!(client.read(CHUNK, 100, 5000).await.unwrap(), vec![9; 5000]);
+    client.write(CHUNK, 4096, vec![5; 70_000].into()).await.unwrap();
+    client.zero(CHUNK, 0, 4096).await.unwrap();
+    client.delete(CHUNK).await.unwrap();
+    let seen = server.seen();
+    assert_eq!(seen.len(), 4);
+    assert!(seen.iter().all(|request| request.epoch == Epoch(3) && request.group == GroupId(0)));
+    assert_eq!(seen[0].op, ChunkOp::Read { chunk: CHUNK, offset: 100, len: 5000 });
+    assert!(request_of(&seen[1]) != request_of(&seen[2]), "each request has an id of its own");
+    assert_eq!(server.open.lock().unwrap().len(), 1, "one connection for all");
+    let counters = client.counters();
+    assert_eq!((counters.requests, counters.retries, counters.failures), (4, 0, 0));
+    assert_eq!((client.params(), client.map().version), (params(), 10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_requests_share_a_connection_and_get_their_own_answers() {
+    let server = chunk_server(1, |request, _, _| {
+        let (offset, len) = request.op.range();
+        Then::Answer(ClientReply::Data, vec![offset as u8; len as usize].into())
+    })
+    .await;
+    let meta = leader(&[&server]).await;
+    let client = client(&[&meta]).await;
+    let mut reads = tokio::task::JoinSet::new();
+    for offset in 0..200u32 {
+        let client = client.clone();
+        reads.spawn(async move {
+            let bytes = client.read(CHUNK, offset, 1 + offset * 50).await.unwrap();
+            bytes.len() as u32 == 1 + offset * 50 && bytes.iter().all(|&byte| byte == offset as u8)
+        });
+    }
+    assert!(reads.join_all().await.into_iter().all(|right| right));
+    assert_eq!(server.open.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn moved_is_followed_at_once_under_the_same_request_id() {
+    let old = chunk_server(1, |_, _, _| reply(ClientReply::Moved { entry: entry(4, Some(2)) })).await;
+    let new = chunk_server(2, |_, payload, _| if payload == "abc" { done() } else { Then::Close }).await;
+    let meta = leader(&[&old, &new]).await;
+    let client = client(&[&meta]).await;
+    let started = Instant::now();
+    client.write(CHUNK, 0, "abc".into()).await.unwrap();
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    assert_eq!(request_of(&old.seen()[0]), request_of(&new.seen()[0]));
+    assert_eq!(new.seen()[0].epoch, Epoch(4));
+    client.write(CHUNK, 0, "abc".into()).await.unwrap();
+    assert_eq!((old.seen().len(), new.seen().len()), (1, 2), "the entry is remembered");
+    assert_eq!((client.counters().moved, client.counters().retries), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn moved_to_what_is_known_already_pauses() {
+    let stale = entry(2, Some(2));
+    let server = chunk_server(1, move |_, _, before| match before {
+        0 => reply(ClientReply::Moved { entry: stale.clone() }),
+        _ => done(),
+    })
+    .await;
+    let meta = leader(&[&server]).await;
+    let client = client(&[&meta]).await;
+    let started = Instant::now();
+    client.delete(CHUNK).await.unwrap();
+    assert_eq!(client.map().groups[0].epoch, Epoch(3));
+    assert!(started.elapsed() >= Duration::from_millis(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_pauses_longer_each_time_and_keeps_the_request_id() {
+    let server = chunk_server(1, |_, _, before| match before {
+        0..4 => reply(ClientReply::Retry { why: Unready::Behind }),
+        _ => done(),
+    })
+    .await;
+    let meta = leader(&[&server]).await;
+    let client = client(&[&meta]).await;
+    let started = Instant::now();
+    client.write(CHUNK, 0, "abc".into()).await.unwrap();
+    let took = started.elapsed();
+    assert!(took >= Duration::from_millis(1 + 2 + 4 + 8) && took < Duration::from_millis(40), "{took:?}");
+    let seen = server.seen();
+    assert!(seen.len() == 5 && seen.iter().all(|request| request_of(request) == request_of(&seen[0])));
+    assert_eq!(client.counters().retries, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_never_served_fails_at_its_deadline_and_says_why() {
+    let server = chunk_server(1, |_, _, _| reply(ClientReply::Retry { why: Unready::TooFewCopies })).await;
+    let meta = leader(&[&server]).await;
+    let client = client(&[&meta]).await;
+    let started = Instant::now();
+    let error = client.write(CHUNK, 0, "abc".into()).await.unwrap_err();
+    assert!(matches!(
+        error,
+        ClientError::Unserved {
+            group: GroupId(0),
+            server: Some(ServerId(1)),
+            last: Trouble::NotReady(Unready::TooFewCopies),
+            ..
+        }
+    ));
+    assert!(
+        started.elapsed() > Duration::from_millis(29_890) && started.elapsed() <= Duration::from_secs(30)
+    );
+    let text = error.to_string();
+    assert!(text.contains("group-0") && text.contains("server-1") && text.contains("ebb status"), "{text}");
+    // Pauses grow to 100 ms: about 300 tries, not thousands.
+    assert!((300..400).contains(&server.seen().len()), "{}", server.seen().len());
+    assert_eq!(client.counters().failures, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_for_good_is_not_retried() {
+    let server = chunk_server(1, |_, _, _| reply(ClientReply::Failed { why: ChunkError::NoSpace })).await;
+    let meta = leader(&[&server]).await;
+    let client = client(&[&meta]).await;
+    let error = client.write(CHUNK, 0, "abc".into()).await.unwrap_err();
+    assert!(matches!(error, ClientError::Chunk { chunk: CHUNK, why: ChunkError::NoSpace }));
+    assert_eq!(server.seen().len(), 1);
+    let error = client.write(CHUNK, 1, vec![0; 4 << 20].into()).await.unwrap_err();
+    assert!(matches!(error, ClientError::TooLong { chunk: CHUNK }), "it touches 1025 blocks");
+    assert_eq!(server.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_connection_is_made_anew() {
+    let server = chunk_server(1, |_, _, before| if before == 1 { Then::Close } else { done() }).await;
+    let meta = leader(&[&server]).await;
+    let client = client(&[&meta]).await;
+    client.write(CHUNK, 0, "abc".into()).await.unwrap();
+    client.write(CHUNK, 0, "def".into()).await.unwrap();
+    let seen = server.seen();
+    assert_eq!(seen.len(), 3);
+    assert_eq!(request_of(&seen[1]), request_of(&seen[2]));
+    assert_ne!(request_of(&seen[0]), request_of(&seen[1]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_primary_is_left_as_soon_as_the_map_names_another() {
+    let stopped = chunk_server(1, |_, _, _| Then::Silence).await;
+    let awake = chunk_server(2, |_, _, _| done()).await;
+    let meta = leader(&[&stopped, &awake]).await;
+    let client = client(&[&meta]).await;
+    let started = Instant::now();
+    let writing = tokio::spawn({
+        let client = client.clone();
+        async move { client.write(CHUNK, 0, "abc".into()).await }
+    });
+    sleep(Duration::from_millis(500)).await;
+    // A newer epoch with the same primary is no reason to leave.
+    meta.push(&MetaPush::Map(delta(10, 11, entry(4, Some(1)))));
+    sleep(Duration::from_millis(100)).await;
+    meta.push(&MetaPush::Map(delta(11, 12, entry(5, Some(2)))));
+    writing.await.unwrap().unwrap();
+    assert_eq!(started.elapsed(), Duration::from_millis(600));
+    assert_eq!((stopped.seen().len(), awake.seen().len()), (1, 1));
+    assert_eq!(request_of(&stopped.seen()[0]), request_of(&awake.seen()[0]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_server_is_tried_again_on_a_new_connection() {
+    let server = chunk_server(1, |_, _, before| if before == 0 { Then::Silence } else { done() }).await;
+    let meta = leader(&[&server]).await;
+    let client = client(&[&meta]).await;
+    let started = Instant::now();
+    client.write(CHUNK, 0, "abc".into()).await.unwrap();
+    let took = started.elapsed();
+    assert!(took >= Duration::from_secs(5) && took < Duration::from_millis(5100), "{took:?}");
+    assert_eq!(server.open.lock().unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_without_primary_is_served_when_it_gets_one() {
+    let server = chunk_server(1, |_, _, _| done()).await;
+    let meta = leader(&[&server]).await;
+    let client = client(&[&meta]).await;
+    meta.push(&MetaPush::Map(delta(10, 11, entry(4, None))));
+    client.map_changed().await;
+    let started = Instant::now();
+    let writing = tokio::spawn({
+        let client = client.clone();
+        async move { client.write(CHUNK, 0, "abc".into()).await }
+    });
+    sleep(Duration::from_millis(1234)).await;
+    assert!(!writing.is_finished() && server.seen().is_empty());
+    meta.push(&MetaPush::Map(delta(11, 12, entry(5, Some(1)))));
+    writing.await.unwrap().unwrap();
+    assert_eq!(started.elapsed(), Duration::from_millis(1234), "no pause after the news");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_taken_over_by_another_server_is_not_trusted() {
+    let other = chunk_server(9, |_, _, _| done()).await;
+    let meta = leader(&[&other]).await;
+    let error = client(&[&meta]).await.delete(CHUNK).await.unwrap_err();
+    assert!(matches!(error, ClientError::Unserved { last: Trouble::WrongServer, .. }), "{error}");
+    assert!(other.seen().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_leader_is_found_through_another_member() {
+    let server = chunk_server(1, |_, _, _| done()).await;
+    let leading = leader(&[&server]).await;
+    let address = leading.address.clone();
+    let follower =
+        meta_server(move |_, _| meta_reply(MetaReply::NotLeader { leader: Some(address.clone()) })).await;
+    let client = client(&[&follower]).await;
+    assert_eq!((follower.seen().len(), leading.seen().len()), (1, 1));
+    client.delete(CHUNK).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_is_found_when_the_old_one_dies() {
+    let server = chunk_server(1, |_, _, _| done()).await;
+    let (first, second) = (leader(&[&server]).await, leader(&[&server]).await);
+    let client = client(&[&first, &second]).await;
+    assert_eq!(second.seen().len(), 0);
+    first.stop();
+    client.map_changed().await;
+    assert_eq!(second.seen(), [MetaRequest::Watch { map_version: 10 }], "asks for what is new only");
+    client.delete(CHUNK).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_survives_a_silent_leader_and_a_deposed_one() {
+    let answer = |request: &MetaRequest| match request {
+        MetaRequest::Watch { .. } => meta_reply(watch_reply(&[])),
+        _ => Then::Silence,
+    };
+    let silent = meta_server(move |request, _| answer(request)).await;
+    let third = meta_server(move |request, _| match request {
+        MetaRequest::Namespace(command) => {
+            let results = vec![Ok(NamespaceDone::Done); command.ops.len()];
+            meta_reply(MetaReply::Namespace(NamespaceReply { results, garbage: 0 }))
+        }
+        MetaRequest::AllocateObjects { count } => {
+            meta_reply(MetaReply::Objects { first: ObjectId(40), count: *count })
+        }
+        other => answer(other),
+    })
+    .await;
+    let third_address = third.address.clone();
+    let deposed = meta_server(move |request, _| match request {
+        MetaRequest::Namespace(_) => meta_reply(MetaReply::NotLeader { leader: Some(third_address.clone()) }),
+        other => answer(other),
+    })
+    .await;
+    let client = client(&[&silent, &deposed]).await;
+    let started = Instant::now();
+    let reply = client.namespace(vec![NamespaceOp::CreateBucket { bucket: "b".into() }]).await.unwrap();
+    assert_eq!(reply.results, [Ok(NamespaceDone::Done)]);
+    assert!(started.elapsed() < Duration::from_millis(2200), "{:?}", started.elapsed());
+    let commands: Vec<_> = [&silent, &deposed, &third]
+        .iter()
+        .map(|fake| {
+            fake.seen().into_iter().filter(|r| matches!(r, MetaRequest::Namespace(_))).collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(commands[0].len() == 1 && commands.iter().all(|c| c == &commands[0]), "one id for all tries");
+    assert_eq!(client.allocate_objects(3).await.unwrap(), ObjectId(40));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_metadata_service_refuses_is_not_retried_and_what_it_does_not_know_is() {
+    let meta = meta_server(|request, before| match request {
+        MetaRequest::Watch { .. } => meta_reply(watch_reply(&[])),
+        MetaRequest::AllocateObjects { count: 0 } => {
+            meta_reply(MetaReply::Failed(MetaFailure::Refused("count is zero".into())))
+        }
+        MetaRequest::AllocateObjects { .. } if before < 4 => {
+            meta_reply(MetaReply::Failed(MetaFailure::Unknown))
+        }
+        _ => meta_reply(MetaReply::Objects { first: ObjectId(5), count: 2 }),
+    })
+    .await;
+    let client = client(&[&meta]).await;
+    let error = client.allocate_objects(0).await.unwrap_err();
+    assert!(matches!(error, ClientError::Meta(MetaFailure::Refused(_))));
+    assert_eq!(client.allocate_objects(2).await.unwrap(), ObjectId(5));
+    assert_eq!(meta.seen().len(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gap_in_the_map_is_asked_for() {
+    let server = chunk_server(1, |_, _, _| done()).await;
+    let meta = leader(&[&server]).await;
+    let client = client(&[&meta]).await;
+    meta.push(&MetaPush::Map(delta(15, 16, entry(9, Some(1)))));
+    client.map_changed().await;
+    // The answer to the question for the map.
+    client.map_changed().await;
+    assert_eq!(meta.seen(), [MetaRequest::Watch { map_version: 0 }, MetaRequest::Watch { map_version: 10 }]);
+    assert_eq!(client.map().groups[0].epoch, Epoch(3), "a delta with a gap is not applied");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_set_up_is_refused_at_once_and_no_leader_at_the_deadline() {
+    let meta = leader(&[]).await;
+    let config = ClientConfig::new(vec![meta.address.clone()], Secret::from_bytes(&[1; 32]).unwrap());
+    let started = Instant::now();
+    let error = Client::connect(config).await.unwrap_err();
+    assert!(matches!(&error, ClientError::Refused { address, .. } if *address == meta.address));
+    let mut config = ClientConfig::new(vec![meta.address.clone()], secret());
+    config.cluster = CLUSTER + 1;
+    assert!(matches!(Client::connect(config).await.unwrap_err(), ClientError::Refused { .. }));
+    assert!(started.elapsed() < Duration::from_secs(1));
+    let none = Client::connect(ClientConfig::new(vec![], secret())).await.unwrap_err();
+    assert!(matches!(none, ClientError::NoAddresses));
+
+    meta.stop();
+    let error = Client::connect(ClientConfig::new(vec![meta.address.clone()], secret())).await.unwrap_err();
+    assert!(matches!(error, ClientError::NoMeta { last: Trouble::NoConnection(_), .. }), "{error}");
+    assert!(error.to_string().contains(&meta.address), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_client_closes_its_connections() {
+    let server = chunk_server(1, |_, _, _| done()).await;
+    let meta = leader(&[&server]).await;
+    let client = client(&[&meta]).await;
+    client.delete(CHUNK).await.unwrap();
+    let closed = |fake: &Arc<Mutex<Vec<Sender>>>| fake.lock().unwrap().iter().all(Sender::is_closed);
+    assert!(!closed(&server.open) && !closed(&meta.open));
+    drop(client);
+    sleep(Duration::from_millis(10)).await;
+    assert!(closed(&server.open) && closed(&meta.open));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ranges_of_objects_are_split_and_joined() {
+    let store: Mutex<BTreeMap<ChunkId, Vec<u8>>> = Mutex::default();
+    let server = chunk_server(1, move |request, payload, _| {
+        let mut store = store.lock().unwrap();
+        let chunk = store.entry(request.op.chunk()).or_insert_with(|| vec![0; 8 << 20]);
+        let (offset, len) = request.op.range();
+        let range = &mut chunk[offset as usize..(offset + len) as usize];
+        match request.op {
+            ChunkOp::Read { .. } => return Then::Answer(ClientReply::Data, range.to_vec().into()),
+            ChunkOp::Write { .. } => range.copy_from_slice(&payload),
+            ChunkOp::Zero { .. } => range.fill(0),
+            ChunkOp::Delete { .. } => drop(store.remove(&request.op.chunk())),
+        }
+        done()
+    })
+    .await;
+    let meta = leader(&[&server]).await;
+    let client = client(&[&meta]).await;
+    let object = ObjectId(6);
+    let offset = (8 << 20) - 1000;
+    let bytes: Bytes = (0..9_000_000u32).map(|at| (at / 7 % 253) as u8).collect::<Vec<_>>().into();
+    client.write_object(object, offset, bytes.clone()).await.unwrap();
+    assert_eq!(server.seen().len(), 4, "1000 bytes, two records of 4 MiB, the rest");
+    assert!(client.read_object(object, offset, 9_000_000).await.unwrap() == bytes);
+    assert!(client.read_object(object, offset + 50, 100).await.unwrap() == bytes.slice(50..150));
+    assert!(client.read_object(object, 0, 0).await.unwrap().is_empty());
+    client.zero_object(object, offset + 500, 5_000_000).await.unwrap();
+    let read = client.read_object(object, offset, 9_000_000).await.unwrap();
+    assert!(read[..500] == bytes[..500] && read[5_000_500..] == bytes[5_000_500..]);
+    assert!(read[500..5_000_500].iter().all(|&byte| byte == 0));
+    client.delete_object(object, offset + 9_000_000).await.unwrap();
+    let deleted = server.seen().iter().filter(|r| matches!(r.op, ChunkOp::Delete { .. })).count();
+    assert_eq!(deleted, 3);
+}
+
+#[test]
+fn pieces_cover_the_range_once_and_fit_one_record_each() {
+    let chunk = 64 << 20;
+    for (offset, len) in
+        [(0, 1), (0, 200 << 20), (4095, 9 << 20), (chunk - 1, 2), (3 * chunk + 7, 4 << 20), (5, 0)]
+    {
+        let mut at = offset;
+        for piece in pieces(ObjectId(1), offset, len, chunk as u32).unwrap() {
+            assert_eq!(u64::from(piece.chunk.index) * chunk + u64::from(piece.offset), at);
+            assert_eq!(piece.start, at - offset);
+            let blocks = (piece.offset + piece.len).div_ceil(4096) - piece.offset / 4096;
+            assert!(piece.len > 0 && blocks <= RECORD_BLOCKS_MAX);
+            assert!(piece.offset + piece.len <= chunk as u32);
+            at += u64::from(piece.len);
+        }
+        assert_eq!(at, offset + len);
+    }
+    assert!(matches!(pieces(ObjectId(1), u64::MAX, 1, chunk as u32).err(), Some(ClientError::ObjectRange)));
+    assert!(matches!(
+        pieces(ObjectId(1), u64::MAX - 9, 5, chunk as u32).err(),
+        Some(ClientError::ObjectRange)
+    ));
+}
+
+/// The gateway runs requests as tasks on any thread.
+#[test]
+fn requests_may_move_between_threads() {
+    fn is_send<T: Send>(_: T) {}
+    fn check(client: Client) {
+        is_send(client.read_object(ObjectId(1), 0, 1));
+        is_send(client.call(MetaRequest::Watch { map_version: 0 }));
+    }
+    let _ = check;
+}
