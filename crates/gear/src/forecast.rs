@@ -53,9 +53,12 @@ pub fn forecast(history: &History, hour: u64, hours_per_day: u32) -> Option<Fore
     let day = u64::from(hours_per_day.max(1));
     let mut sum = 0.0;
     let mut days = 0u32;
-    for (_, peak) in history.peaks.range(..hour).filter(|(past, _)| (hour - **past).is_multiple_of(day)) {
-        sum += peak.0;
-        days += 1;
+    for back in 1..=DAYS_KEPT {
+        let past = hour.checked_sub(back * day).and_then(|past| history.peaks.get(&past));
+        if let Some(peak) = past {
+            sum += peak.0;
+            days += 1;
+        }
     }
     if days > 0 {
         return Some(Forecast { load: Load(sum / f64::from(days)), basis: Basis::Days(days) });
@@ -84,6 +87,7 @@ mod tests {
         let mut history = History::default();
         history.record(5, Load(1.0), 24);
         history.record(29, Load(50.0), 24);
+        history.record(30, Load(50.0), 24);
         history.record(53, Load(50.0), 24);
         assert_eq!(forecast(&history, 29, 24).unwrap().load, Load(1.0));
     }

@@ -39,7 +39,7 @@ pub enum Scheme {
     RackAligned,
     /// Every chunk group on r servers drawn at random. Gear groups mean nothing for its chunk groups.
     NaiveRandom,
-    /// Fixed sets of r servers that hold the same chunk groups. Servers left over by N mod r hold nothing.
+    /// Fixed sets of r servers that hold the same chunk groups. Servers that no set of r is left for hold nothing.
     NaiveGrouped,
 }
 
@@ -151,14 +151,27 @@ pub fn layout(
     Ok(Layout { scheme, replicas, servers: places, groups, primaries })
 }
 
-/// Deals gear groups round and round through the racks, smallest rack first: every rack's servers, and all servers, are
-/// shared out evenly (give or take one), and racks of fewer than r servers start at different gear groups.
+/// Deals gear groups round and round through the racks: every rack's servers, and all servers, are shared out evenly
+/// (give or take one). Smallest rack first, because racks of fewer than r servers must start at different gear groups; and
+/// if that leaves no r servers of different gear groups and racks, the first racks are dealt last.
 fn rotate(racks: &BTreeMap<RackId, BTreeSet<ServerId>>, replicas: u8) -> BTreeMap<ServerId, Place> {
     let mut order: Vec<_> = racks.iter().collect();
     order.sort_by_key(|(rack, servers)| (servers.len(), **rack));
-    let dealt = order.into_iter().flat_map(|(rack, servers)| servers.iter().map(|server| (*rack, *server)));
-    let gears = (0..replicas).cycle();
-    dealt.zip(gears).map(|((rack, id), gear)| (id, Place { rack, gear_group: GearGroup(gear) })).collect()
+    let deal = |first: usize| -> BTreeMap<ServerId, Place> {
+        let racks = order[first..].iter().chain(&order[..first]);
+        let dealt = racks.flat_map(|(rack, servers)| servers.iter().map(|server| (**rack, *server)));
+        let gears = (0..replicas).cycle();
+        dealt.zip(gears).map(|((rack, id), gear)| (id, Place { rack, gear_group: GearGroup(gear) })).collect()
+    };
+    let r = usize::from(replicas);
+    let apart = |places: &BTreeMap<ServerId, Place>| {
+        let slots = cheapest_slots(
+            &queues(places, r, || 0).iter().map(|q| cheapest(q, places, r)).collect::<Vec<_>>(),
+        );
+        let used: BTreeSet<RackId> = slots.iter().map(|slot| places[&slot.2].rack).collect();
+        used.len() == r.min(racks.len())
+    };
+    (0..order.len()).map(deal).find(apart).unwrap_or_else(|| deal(0))
 }
 
 /// Gives whole racks to gear groups, the largest rack first and always to the smallest gear group.
@@ -196,10 +209,7 @@ fn power_aware_groups(
     random: &mut SplitMix64,
 ) -> Vec<Vec<ServerId>> {
     let r = usize::from(replicas);
-    let mut queues: Vec<BTreeSet<Queued>> = vec![BTreeSet::new(); r];
-    for (id, place) in places {
-        queues[usize::from(place.gear_group.0)].insert((0, random.next(), *id));
-    }
+    let mut queues = queues(places, r, || random.next());
     let mut drawn = Vec::with_capacity(groups as usize);
     for _ in 0..groups {
         let candidates: Vec<Vec<Candidate>> = queues.iter().map(|queue| cheapest(queue, places, r)).collect();
@@ -212,6 +222,19 @@ fn power_aware_groups(
     }
     even_out_slots(places, &mut drawn, r);
     drawn
+}
+
+/// The servers of each gear group, without chunk groups as yet.
+fn queues(
+    places: &BTreeMap<ServerId, Place>,
+    r: usize,
+    mut tie: impl FnMut() -> u64,
+) -> Vec<BTreeSet<Queued>> {
+    let mut queues = vec![BTreeSet::new(); r];
+    for (id, place) in places {
+        queues[usize::from(place.gear_group.0)].insert((0, tie(), *id));
+    }
+    queues
 }
 
 /// The least loaded server of each of the `r` least loaded racks of a gear group. No other needs to be looked at: of r
@@ -324,7 +347,13 @@ fn grouped(
         racks.iter().map(|(rack, ids)| (*rack, ids.iter().copied().collect())).collect();
     let mut places = BTreeMap::new();
     let mut sets: Vec<Vec<ServerId>> = Vec::new();
-    while left.iter().map(|(_, ids)| ids.len()).sum::<usize>() >= r {
+    // A set that would have to share racks, though there are enough, is not formed.
+    let apart = r.min(racks.len());
+    let enough = |left: &[(RackId, VecDeque<ServerId>)]| {
+        left.iter().filter(|(_, ids)| !ids.is_empty()).count() >= apart
+            && left.iter().map(|(_, ids)| ids.len()).sum::<usize>() >= r
+    };
+    while enough(&left) {
         left.sort_by_key(|(rack, ids)| (std::cmp::Reverse(ids.len()), *rack));
         let mut set: Vec<ServerId> = Vec::with_capacity(r);
         for position in (0..left.len()).cycle() {

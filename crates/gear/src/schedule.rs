@@ -260,7 +260,8 @@ pub struct Scheduler {
     meter: HourMeter,
     /// The meter has watched its hour from the start.
     whole_hour: bool,
-    /// Samples of the dwell time, oldest first, and always the latest.
+    /// Samples of the dwell time, oldest first, without those that a later one reached: the first is the highest, the last the
+    /// latest, which is kept however old it is.
     recent: VecDeque<(Moment, Load)>,
 }
 
@@ -276,7 +277,7 @@ impl Scheduler {
         policy.check()?;
         let meter = HourMeter::new(calendar.hour(now, policy.hour));
         let gear = gear.clamp(policy.lowest_gear(), policy.replicas());
-        let recent = VecDeque::new();
+        let hour_nanos = policy.hour.as_nanos();
         Ok(Scheduler {
             policy,
             calendar,
@@ -285,8 +286,8 @@ impl Scheduler {
             awake: None,
             settled: now,
             meter,
-            whole_hour: false,
-            recent,
+            whole_hour: calendar.elapsed(now).as_nanos().is_multiple_of(hour_nanos),
+            recent: VecDeque::new(),
         })
     }
 
@@ -368,6 +369,9 @@ impl Scheduler {
             self.begin_hour(now, out);
             self.meter.add(sample);
         }
+        while self.recent.back().is_some_and(|(_, earlier)| *earlier <= sample) {
+            self.recent.pop_back();
+        }
         self.recent.push_back((now, sample));
         while self.recent.len() > 1 && now.since(self.recent[0].0) > self.policy.dwell {
             self.recent.pop_front();
@@ -402,7 +406,7 @@ impl Scheduler {
             Mode::Auto => {
                 let ahead = self.hour(now + self.policy.lead);
                 let expected = self.forecast_gear(history, hour).max(self.forecast_gear(history, ahead));
-                let live = self.recent.iter().map(|(_, load)| self.policy.gear_for(*load)).max();
+                let live = self.recent.front().map(|(_, highest)| self.policy.gear_for(*highest));
                 let wanted = expected.max(live.unwrap_or(0));
                 let may_sink = !self.recent.is_empty() && now.since(self.settled) >= self.policy.dwell;
                 if wanted > self.gear || may_sink { wanted } else { self.gear }

@@ -1,1 +1,339 @@
+use super::*;
 
+/// Racks of the given sizes; ids go round the racks, as operators number them.
+fn servers(sizes: &[usize]) -> Vec<Server> {
+    let mut all = Vec::new();
+    for position in 0..sizes.iter().copied().max().unwrap_or(0) {
+        for (rack, size) in sizes.iter().enumerate() {
+            if position < *size {
+                all.push(Server { id: ServerId(all.len() as u16), rack: RackId(rack as u16) });
+            }
+        }
+    }
+    all
+}
+
+fn lay(sizes: &[usize], replicas: u8, scheme: Scheme) -> Layout {
+    let servers = servers(sizes);
+    layout(&servers, replicas, 64 * servers.len() as u32, 7, scheme).unwrap()
+}
+
+/// Least and most of a count per server, over the servers of a gear group.
+fn range(layout: &Layout, gear: u8, count: impl Fn(ServerId) -> usize) -> (usize, usize) {
+    let members = layout.servers.iter().filter(|(_, place)| place.gear_group == GearGroup(gear));
+    let counts: Vec<usize> = members.map(|(id, _)| count(*id)).collect();
+    (*counts.iter().min().unwrap(), *counts.iter().max().unwrap())
+}
+
+fn held(layout: &Layout, server: ServerId) -> usize {
+    layout.groups.iter().filter(|group| group.contains(&server)).count()
+}
+
+/// What every power-aware layout keeps, wherever the racks allow it.
+fn check(layout: &Layout, sizes: &[usize]) {
+    let r = layout.replicas;
+    for group in &layout.groups {
+        assert_eq!(group.len(), usize::from(r));
+        for (slot, server) in group.iter().enumerate() {
+            assert_eq!(layout.servers[server].gear_group, GearGroup(slot as u8));
+        }
+        let racks: BTreeSet<RackId> = group.iter().map(|id| layout.servers[id].rack).collect();
+        assert_eq!(racks.len(), usize::from(r).min(sizes.len()), "racks {sizes:?} r {r}");
+    }
+}
+
+fn check_even(layout: &Layout, sizes: &[usize]) {
+    for gear in 0..layout.replicas {
+        let (least, most) = range(layout, gear, |id| held(layout, id));
+        assert!(most - least <= 1, "racks {sizes:?} r {} gear {gear}: {least} to {most}", layout.replicas);
+    }
+    let primaries: Vec<usize> =
+        layout.servers.keys().map(|id| layout.primaries.iter().filter(|p| *p == id).count()).collect();
+    let (least, most) = (primaries.iter().min().unwrap(), primaries.iter().max().unwrap());
+    assert!(most - least <= 1, "racks {sizes:?} r {}: primaries {least} to {most}", layout.replicas);
+}
+
+#[test]
+fn gear_1_of_nine_servers_in_three_racks_keeps_one_awake_in_every_rack() {
+    let layout = lay(&[3, 3, 3], 3, Scheme::Rotated);
+    check(&layout, &[3, 3, 3]);
+    check_even(&layout, &[3, 3, 3]);
+    for gear in 0..3 {
+        let racks: BTreeSet<RackId> =
+            layout.servers.values().filter(|p| p.gear_group == GearGroup(gear)).map(|p| p.rack).collect();
+        assert_eq!(racks.len(), 3);
+    }
+}
+
+#[test]
+fn aligned_gear_groups_are_whole_racks() {
+    let layout = lay(&[4, 4, 4, 4, 4, 4], 3, Scheme::RackAligned);
+    check(&layout, &[4; 6]);
+    check_even(&layout, &[4; 6]);
+    for rack in 0..6 {
+        let groups: BTreeSet<u8> =
+            layout.servers.values().filter(|p| p.rack == RackId(rack)).map(|p| p.gear_group.0).collect();
+        assert_eq!(groups.len(), 1);
+    }
+}
+
+#[test]
+fn racks_of_every_small_shape_get_distinct_racks_and_balanced_gear_groups() {
+    // Every list of up to five racks of up to five servers, in one order.
+    fn shapes(left: usize, least: usize, shape: &mut Vec<usize>, found: &mut Vec<Vec<usize>>) {
+        if !shape.is_empty() {
+            found.push(shape.clone());
+        }
+        for size in least..=5 {
+            if left > 0 {
+                shape.push(size);
+                shapes(left - 1, size, shape, found);
+                shape.pop();
+            }
+        }
+    }
+    let mut found = Vec::new();
+    shapes(5, 1, &mut Vec::new(), &mut found);
+    for sizes in found {
+        let servers = servers(&sizes);
+        for replicas in (2..=4).filter(|r| usize::from(*r) <= servers.len()) {
+            let layout = layout(&servers, replicas, 60, 1, Scheme::Rotated).unwrap();
+            check(&layout, &sizes);
+            let sizes_of: Vec<usize> = (0..replicas)
+                .map(|gear| layout.servers.values().filter(|p| p.gear_group == GearGroup(gear)).count())
+                .collect();
+            assert!(sizes_of.iter().max().unwrap() - sizes_of.iter().min().unwrap() <= 1, "{sizes:?}");
+        }
+    }
+}
+
+#[test]
+fn equal_racks_carry_equal_load() {
+    for racks in 1..=8 {
+        for per_rack in 1..=7 {
+            let sizes = vec![per_rack; racks];
+            for replicas in (2..=4).filter(|r| usize::from(*r) <= racks * per_rack) {
+                let rotated = lay(&sizes, replicas, Scheme::Rotated);
+                check(&rotated, &sizes);
+                check_even(&rotated, &sizes);
+                if racks.is_multiple_of(usize::from(replicas)) {
+                    let aligned = lay(&sizes, replicas, Scheme::RackAligned);
+                    check(&aligned, &sizes);
+                    check_even(&aligned, &sizes);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_layout_is_a_function_of_its_seed() {
+    let servers = servers(&[4, 4, 4]);
+    for scheme in Scheme::ALL {
+        let of = |seed| layout(&servers, 3, 200, seed, scheme).unwrap();
+        assert_eq!(of(1), of(1));
+        if scheme != Scheme::NaiveGrouped {
+            assert_ne!(of(1).groups, of(2).groups, "{scheme}");
+        }
+        let mut backwards = servers.clone();
+        backwards.reverse();
+        assert_eq!(
+            layout(&backwards, 3, 200, 1, scheme).unwrap(),
+            of(1),
+            "the order of naming does not matter"
+        );
+    }
+}
+
+#[test]
+fn naive_schemes_use_different_servers_and_racks_too() {
+    for scheme in [Scheme::NaiveRandom, Scheme::NaiveGrouped] {
+        for sizes in [vec![3, 3, 3], vec![5, 2, 4, 1], vec![4, 4], vec![7]] {
+            let layout = lay(&sizes, 3, scheme);
+            for group in &layout.groups {
+                assert_eq!(group.iter().collect::<BTreeSet<_>>().len(), 3);
+                let racks: BTreeSet<RackId> = group.iter().map(|id| layout.servers[id].rack).collect();
+                assert!(sizes.len() < 3 || racks.len() == 3, "{scheme} {sizes:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn table_1_power_down_power_aware_is_n_times_r_minus_g_over_r() {
+    for scheme in [Scheme::Rotated, Scheme::RackAligned] {
+        let layout = lay(&[6; 6], 3, scheme);
+        for gear in 0..=3u8 {
+            let off: BTreeSet<ServerId> = power_down(&layout, gear).into_iter().collect();
+            assert_eq!(off.len(), 36 * usize::from(3 - gear) / 3);
+            let awake = |group: &Vec<ServerId>| group.iter().filter(|id| !off.contains(id)).count();
+            assert!(layout.groups.iter().all(|group| awake(group) == usize::from(gear)));
+        }
+    }
+}
+
+#[test]
+fn table_1_power_down_naive_grouping_is_n_times_r_minus_g_over_r() {
+    let layout = lay(&[4; 6], 3, Scheme::NaiveGrouped);
+    for gear in 0..=3u8 {
+        assert_eq!(power_down_count(&layout, gear), 24 * usize::from(3 - gear) / 3);
+    }
+}
+
+#[test]
+fn table_1_power_down_naive_random_is_r_minus_g() {
+    // 12 servers are searched exactly, 24 greedily. So many draws leave no r servers without a chunk group in common.
+    for (size, groups) in [(12, 5_000), (24, 60_000)] {
+        let layout = layout(&servers(&[size]), 3, groups, 7, Scheme::NaiveRandom).unwrap();
+        for gear in 1..=3 {
+            assert_eq!(power_down_count(&layout, gear), usize::from(3 - gear));
+        }
+    }
+}
+
+#[test]
+fn naive_random_over_racks_can_switch_off_r_minus_g_racks() {
+    // "the naive random policy will still only be able to turn off r - g racks" [Sierra 3.3]
+    let layout = layout(&servers(&[3; 4]), 3, 20_000, 7, Scheme::NaiveRandom).unwrap();
+    for gear in 1..=3 {
+        assert_eq!(power_down_count(&layout, gear), 3 * usize::from(3 - gear));
+    }
+}
+
+#[test]
+fn figure_4_exact_search_beats_greedy() {
+    // A path: the middle server blocks both others; switched off first, it is the only one.
+    let [middle, left, right] = [ServerId(0), ServerId(1), ServerId(2)];
+    let mut layout = lay(&[3], 2, Scheme::NaiveRandom);
+    layout.groups = vec![vec![left, middle], vec![middle, right]];
+    assert_eq!(power_down(&layout, 1), [left, right]);
+    let mut search = Search::new(&layout, 1);
+    search.greedy();
+    assert_eq!(search.best, [middle]);
+}
+
+#[test]
+fn table_1_rebuild_parallelism() {
+    // The paper counts the lost server as well: N/r = 12 and N = 36.
+    let lost = ServerId(5);
+    assert_eq!(rebuild_parallelism(&lay(&[6; 6], 3, Scheme::RackAligned), lost), 11);
+    assert_eq!(rebuild_parallelism(&lay(&[6; 6], 3, Scheme::Rotated), lost), 11);
+    assert_eq!(rebuild_parallelism(&lay(&[6; 6], 3, Scheme::NaiveRandom), lost), 35);
+    assert_eq!(rebuild_parallelism(&lay(&[6; 6], 3, Scheme::NaiveGrouped), lost), 1);
+}
+
+#[test]
+fn a_lost_server_is_rebuilt_evenly_in_its_gear_group_and_in_racks_apart() {
+    let layout = lay(&[6; 6], 3, Scheme::Rotated);
+    let lost = ServerId(8);
+    let gear = layout.servers[&lost].gear_group;
+    let groups: Vec<Vec<ServerId>> = layout.groups.iter().filter(|g| g.contains(&lost)).cloned().collect();
+    let load: BTreeMap<ServerId, u32> =
+        layout.servers.keys().map(|id| (*id, held(&layout, *id) as u32)).collect();
+    let chosen = rebuild_choice(lost, gear, &groups, &layout.servers, &load);
+    let mut after = load.clone();
+    for (group, replacement) in groups.iter().zip(chosen) {
+        let replacement = replacement.unwrap();
+        assert!(!replacement.shares_rack);
+        let place = layout.servers[&replacement.server];
+        assert_eq!(place.gear_group, gear);
+        assert!(!group.contains(&replacement.server));
+        let others = group.iter().filter(|id| **id != lost);
+        assert!(others.into_iter().all(|id| layout.servers[id].rack != place.rack));
+        *after.get_mut(&replacement.server).unwrap() += 1;
+    }
+    let counts: Vec<u32> = after
+        .iter()
+        .filter(|(id, _)| **id != lost && layout.servers[id].gear_group == gear)
+        .map(|(_, count)| *count)
+        .collect();
+    assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1, "{counts:?}");
+}
+
+#[test]
+fn a_rebuild_shares_a_rack_before_it_gives_up_and_gives_up_without_a_server() {
+    let nine = lay(&[3; 3], 3, Scheme::Rotated);
+    let lost = ServerId(0);
+    let gear = nine.servers[&lost].gear_group;
+    let groups: Vec<Vec<ServerId>> = nine.groups.iter().filter(|g| g.contains(&lost)).cloned().collect();
+    let chosen = rebuild_choice(lost, gear, &groups, &nine.servers, &BTreeMap::new());
+    assert!(!chosen.is_empty() && chosen.iter().all(|c| c.is_some_and(|c| c.shares_rack)));
+
+    let three = lay(&[1; 3], 3, Scheme::Rotated);
+    let gear = three.servers[&lost].gear_group;
+    let chosen = rebuild_choice(lost, gear, &three.groups, &three.servers, &BTreeMap::new());
+    assert!(chosen.iter().all(Option::is_none));
+}
+
+#[test]
+fn spreading_is_as_even_as_the_choices_allow() {
+    let [a, b, c] = [ServerId(1), ServerId(2), ServerId(3)];
+    // Taken in order, a and b would fill up before c is the only choice left for no one.
+    let choices = vec![vec![a, b], vec![a, b], vec![a], vec![a], vec![b, c], vec![b, c], vec![]];
+    let picked = spread(&choices, &BTreeMap::new());
+    let count = |server| picked.iter().filter(|p| **p == Some(server)).count();
+    assert_eq!((count(a), count(b), count(c)), (2, 2, 2));
+    assert_eq!(picked[6], None);
+    // What a server carries already counts.
+    let picked = spread(&[vec![a, b], vec![a, b]], &BTreeMap::from([(a, 5)]));
+    assert_eq!(picked, [Some(b), Some(b)]);
+}
+
+#[test]
+fn spreading_at_random_is_optimal_against_brute_force() {
+    for seed in 0..300 {
+        let mut random = SplitMix64::new(seed);
+        let mut choices = Vec::new();
+        for _ in 0..6 {
+            let mut all: Vec<ServerId> = (0..4).map(ServerId).collect();
+            random.shuffle(&mut all);
+            all.truncate(1 + random.below(3));
+            choices.push(all);
+        }
+        let load: BTreeMap<ServerId, u32> = (0..4).map(|id| (ServerId(id), random.below(3) as u32)).collect();
+        let squares = |picked: &[ServerId]| {
+            let mut load = load.clone();
+            picked.iter().for_each(|id| *load.get_mut(id).unwrap() += 1);
+            load.values().map(|count| count * count).sum::<u32>()
+        };
+        let mut best = u32::MAX;
+        let combinations: usize = choices.iter().map(Vec::len).product();
+        for mut code in 0..combinations {
+            let mut picked = Vec::new();
+            for options in &choices {
+                picked.push(options[code % options.len()]);
+                code /= options.len();
+            }
+            best = best.min(squares(&picked));
+        }
+        let picked: Vec<ServerId> = spread(&choices, &load).into_iter().flatten().collect();
+        assert_eq!(squares(&picked), best, "seed {seed}: cargo test -p ebb-gear spreading_at_random");
+    }
+}
+
+#[test]
+fn what_cannot_be_laid_out_is_named_with_the_remedy() {
+    let error = |sizes: &[usize], r, scheme| layout(&servers(sizes), r, 10, 0, scheme).unwrap_err();
+    assert_eq!(error(&[3], 0, Scheme::Rotated), LayoutError::NoReplicas);
+    assert_eq!(error(&[2], 3, Scheme::Rotated), LayoutError::TooFewServers { servers: 2, replicas: 3 });
+    let few = error(&[3, 3], 3, Scheme::RackAligned);
+    assert_eq!(few, LayoutError::TooFewRacks { racks: 2, replicas: 3 });
+    assert!(few.to_string().contains("rotated"));
+    let twice = Server { id: ServerId(4), rack: RackId(0) };
+    let error = layout(&[twice, twice], 2, 10, 0, Scheme::Rotated).unwrap_err();
+    assert_eq!(error, LayoutError::DuplicateServer { server: ServerId(4) });
+    assert!("random".parse::<Scheme>().unwrap_err().to_string().contains("naive-random"));
+    assert_eq!("rack-aligned".parse(), Ok(Scheme::RackAligned));
+}
+
+#[test]
+fn a_thousand_servers_are_laid_out() {
+    let sizes = [25; 40];
+    let layout = lay(&sizes, 3, Scheme::Rotated);
+    assert_eq!(layout.groups.len(), 64_000);
+    for gear in 0..3 {
+        let mut counts: BTreeMap<ServerId, usize> = BTreeMap::new();
+        layout.groups.iter().for_each(|group| *counts.entry(group[gear]).or_default() += 1);
+        assert!(counts.values().max().unwrap() - counts.values().min().unwrap() <= 1);
+    }
+}
