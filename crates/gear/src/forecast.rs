@@ -1,7 +1,9 @@
-//! The forecast: the load of an hour is the mean of the peaks of that hour of the day on past days. [Sierra §3.4]
+//! The forecast: the load of an hour is the mean of the peaks of that hour of the day on past days. [Sierra
+//! §3.4]
 //!
-//! [`History`] is plain data that lives in the replicated metadata state; [`forecast`] is a function of it. It keeps the
-//! single hours and not their means, so that another forecast is another function over the same state.
+//! [`History`] is plain data that lives in the replicated metadata state; [`forecast`] is a function of it.
+//! It keeps the single hours and not their means, so that another forecast is another function over the same
+//! state.
 
 use crate::Load;
 use serde::{Deserialize, Serialize};
@@ -10,14 +12,16 @@ use std::collections::BTreeMap;
 /// Days that are remembered: four weeks follow a service that grows, and bound the state.
 pub const DAYS_KEPT: u64 = 28;
 
-/// Peaks of past hours. Hours are numbered from the calendar's start; hour `h` is hour `h % hours_per_day` of its day.
+/// Peaks of past hours. Hours are numbered from the calendar's start; hour `h` is hour `h % hours_per_day` of
+/// its day.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct History {
     peaks: BTreeMap<u64, Load>,
 }
 
 impl History {
-    /// Remembers an hour's peak. Recording an hour twice keeps the higher one, so a repeated command is harmless.
+    /// Remembers an hour's peak. Recording an hour twice keeps the higher one, so a repeated command is
+    /// harmless.
     pub fn record(&mut self, hour: u64, peak: Load, hours_per_day: u32) {
         let kept = self.peaks.entry(hour).or_insert(peak);
         *kept = kept.max(peak);

@@ -1,13 +1,14 @@
 //! The layout: which gear group a server is in, and which r servers hold a chunk group. [Sierra §3.3]
 //!
-//! Power-aware grouping puts every server into one of r gear groups and one replica of every chunk group into each of
-//! them. So any g gear groups hold g replicas of everything, N(r-g)/r servers can sleep, and a lost server is rebuilt on
-//! all others of its gear group. The naive schemes are kept for comparison.
+//! Power-aware grouping puts every server into one of r gear groups and one replica of every chunk group into
+//! each of them. So any g gear groups hold g replicas of everything, N(r-g)/r servers can sleep, and a lost
+//! server is rebuilt on all others of its gear group. The naive schemes are kept for comparison.
 //!
-//! Invariants: slot k of a power-aware chunk group is a server of gear group k; gear group 0 is the lowest gear, the last to sleep;
-//! the r servers of a chunk group are different and stand in as many different racks as there are, up to r; within a gear
-//! group all servers hold equally many chunk groups, give or take one, as far as the racks allow. Sierra draws servers at
-//! random per chunk; a chunk group is r draws for many chunks, so here chance only breaks ties between equally loaded servers.
+//! Invariants: slot k of a power-aware chunk group is a server of gear group k; gear group 0 is the lowest
+//! gear, the last to sleep; the r servers of a chunk group are different and stand in as many different racks
+//! as there are, up to r; within a gear group all servers hold equally many chunk groups, give or take one,
+//! as far as the racks allow. Sierra draws servers at random per chunk; a chunk group is r draws for many
+//! chunks, so here chance only breaks ties between equally loaded servers.
 
 use crate::random::SplitMix64;
 use ebb_types::{GearGroup, RackId, ServerId};
@@ -33,13 +34,15 @@ pub struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheme {
-    /// Power-aware; every gear group has servers in every rack, so awake servers (and offload) stand everywhere. [Figure 5b]
+    /// Power-aware; every gear group has servers in every rack, so awake servers (and offload) stand
+    /// everywhere. [Figure 5b]
     Rotated,
     /// Power-aware; a rack's servers are all in one gear group, so whole racks sleep. [Figure 5a]
     RackAligned,
     /// Every chunk group on r servers drawn at random. Gear groups mean nothing for its chunk groups.
     NaiveRandom,
-    /// Fixed sets of r servers that hold the same chunk groups. Servers that no set of r is left for hold nothing.
+    /// Fixed sets of r servers that hold the same chunk groups. Servers that no set of r is left for hold
+    /// nothing.
     NaiveGrouped,
 }
 
@@ -83,7 +86,8 @@ pub struct Layout {
     pub servers: BTreeMap<ServerId, Place>,
     /// Per chunk group the r servers that hold it; of a power-aware layout, slot k in gear group k.
     pub groups: Vec<Vec<ServerId>>,
-    /// Per chunk group the first primary, with every server awake: equally many on all servers that hold chunk groups.
+    /// Per chunk group the first primary, with every server awake: equally many on all servers that hold
+    /// chunk groups.
     pub primaries: Vec<ServerId>,
 }
 
@@ -106,9 +110,11 @@ pub enum LayoutError {
     UnknownScheme { name: String },
 }
 
-/// Lays out `groups` chunk groups with `replicas` replicas over `servers`. The same arguments give the same layout.
+/// Lays out `groups` chunk groups with `replicas` replicas over `servers`. The same arguments give the same
+/// layout.
 ///
-/// With fewer racks than replicas the replicas of a chunk group are on different servers, in as many racks as there are.
+/// With fewer racks than replicas the replicas of a chunk group are on different servers, in as many racks as
+/// there are.
 pub fn layout(
     servers: &[Server],
     replicas: u8,
@@ -151,9 +157,10 @@ pub fn layout(
     Ok(Layout { scheme, replicas, servers: places, groups, primaries })
 }
 
-/// Deals gear groups round and round through the racks: every rack's servers, and all servers, are shared out evenly
-/// (give or take one). Smallest rack first, because racks of fewer than r servers must start at different gear groups; and
-/// if that leaves no r servers of different gear groups and racks, the first racks are dealt last.
+/// Deals gear groups round and round through the racks: every rack's servers, and all servers, are shared out
+/// evenly (give or take one). Smallest rack first, because racks of fewer than r servers must start at
+/// different gear groups; and if that leaves no r servers of different gear groups and racks, the first racks
+/// are dealt last.
 fn rotate(racks: &BTreeMap<RackId, BTreeSet<ServerId>>, replicas: u8) -> BTreeMap<ServerId, Place> {
     let mut order: Vec<_> = racks.iter().collect();
     order.sort_by_key(|(rack, servers)| (servers.len(), **rack));
@@ -237,8 +244,8 @@ fn queues(
     queues
 }
 
-/// The least loaded server of each of the `r` least loaded racks of a gear group. No other needs to be looked at: of r
-/// slots, r - 1 can block at most r - 1 of these racks.
+/// The least loaded server of each of the `r` least loaded racks of a gear group. No other needs to be looked
+/// at: of r slots, r - 1 can block at most r - 1 of these racks.
 fn cheapest(queue: &BTreeSet<Queued>, places: &BTreeMap<ServerId, Place>, r: usize) -> Vec<Candidate> {
     let lowest = queue.first().map_or(0, |entry| entry.0);
     let mut found: Vec<Candidate> = Vec::with_capacity(r);
@@ -376,10 +383,11 @@ fn grouped(
     (places, groups)
 }
 
-/// Picks one server per item from the item's choices so that the loads end as even as the choices allow. `load` is what
-/// the servers carry already. `None` where an item has no choice.
+/// Picks one server per item from the item's choices so that the loads end as even as the choices allow.
+/// `load` is what the servers carry already. `None` where an item has no choice.
 ///
-/// Used for primaries over the awake servers, for successors of a drained primary, and for the places of a lost server's replicas.
+/// Used for primaries over the awake servers, for successors of a drained primary, and for the places of a
+/// lost server's replicas.
 pub fn spread(choices: &[Vec<ServerId>], load: &BTreeMap<ServerId, u32>) -> Vec<Option<ServerId>> {
     let mut load = load.clone();
     for server in choices.iter().flatten() {
@@ -401,8 +409,9 @@ pub fn spread(choices: &[Vec<ServerId>], load: &BTreeMap<ServerId, u32>) -> Vec<
     picked
 }
 
-/// Moves items along chains of choices from more to less loaded servers until no chain is left: then no assignment is
-/// more even. [Harvey, Ladner, Lovász, Tamir: Semi-matchings for bipartite graphs and load balancing, 2003]
+/// Moves items along chains of choices from more to less loaded servers until no chain is left: then no
+/// assignment is more even. [Harvey, Ladner, Lovász, Tamir: Semi-matchings for bipartite graphs and load
+/// balancing, 2003]
 fn even_out(choices: &[Vec<ServerId>], assigned: &mut [ServerId], load: &mut BTreeMap<ServerId, u32>) {
     let mut items: BTreeMap<ServerId, BTreeSet<usize>> = BTreeMap::new();
     for (item, server) in assigned.iter().enumerate() {
@@ -427,7 +436,8 @@ fn even_out(choices: &[Vec<ServerId>], assigned: &mut [ServerId], load: &mut BTr
     }
 }
 
-/// The shortest chain of moves (from, item, to) that takes one item off `start` and ends at a server with at least two fewer.
+/// The shortest chain of moves (from, item, to) that takes one item off `start` and ends at a server with at
+/// least two fewer.
 fn relieving_chain(
     start: ServerId,
     choices: &[Vec<ServerId>],
@@ -464,15 +474,17 @@ fn relieving_chain(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replacement {
     pub server: ServerId,
-    /// No server of the gear group stands in a rack of its own: another replica of the chunk group is in the same rack.
+    /// No server of the gear group stands in a rack of its own: another replica of the chunk group is in the
+    /// same rack.
     pub shares_rack: bool,
 }
 
-/// For each chunk group of `groups` (its servers, `lost` among them) the server that takes the lost server's slot: from
-/// the same gear group, in a rack without another replica where there is one, spread evenly. [Sierra §3.3]
+/// For each chunk group of `groups` (its servers, `lost` among them) the server that takes the lost server's
+/// slot: from the same gear group, in a rack without another replica where there is one, spread evenly.
+/// [Sierra §3.3]
 ///
-/// `servers`: those that can take data, asleep ones too; `load`: how many chunk groups each holds. `None`: the gear group
-/// has no other server; one must be added to it.
+/// `servers`: those that can take data, asleep ones too; `load`: how many chunk groups each holds. `None`:
+/// the gear group has no other server; one must be added to it.
 pub fn rebuild_choice(
     lost: ServerId,
     gear_group: GearGroup,
@@ -501,8 +513,9 @@ pub fn rebuild_choice(
 
 /// A set of servers that can be off while `gear` replicas of every chunk group are awake.
 ///
-/// Power-aware layouts: all gear groups from `gear` up, by construction. Naive layouts: by search; exact for up to 16
-/// servers and for fixed replica sets, else what a greedy search finds (the exact answer is a set cover, NP-hard).
+/// Power-aware layouts: all gear groups from `gear` up, by construction. Naive layouts: by search; exact for
+/// up to 16 servers and for fixed replica sets, else what a greedy search finds (the exact answer is a set
+/// cover, NP-hard).
 pub fn power_down(layout: &Layout, gear: u8) -> Vec<ServerId> {
     if layout.scheme.is_power_aware() {
         let sleeps = |(_, place): &(&ServerId, &Place)| place.gear_group.0 >= gear;
@@ -595,8 +608,8 @@ impl Search {
 
 /// On how many servers at once the data of `lost` can be rebuilt. [Sierra Table 1, "Rebuild"]
 ///
-/// The paper gives N/r for power-aware grouping and N for naive random; these count the lost server too. With naive
-/// grouping it is one: the server that takes the lost one's place.
+/// The paper gives N/r for power-aware grouping and N for naive random; these count the lost server too. With
+/// naive grouping it is one: the server that takes the lost one's place.
 pub fn rebuild_parallelism(layout: &Layout, lost: ServerId) -> usize {
     let held: Vec<Vec<ServerId>> = layout.groups.iter().filter(|g| g.contains(&lost)).cloned().collect();
     match layout.scheme {

@@ -1,14 +1,16 @@
 //! The load metric: how many servers the present work needs. [Sierra §3.4]
 //!
-//! Reads and writes are counted once, summed over all servers, and set against what one server can do; a write counts r
-//! times because it is carried out r times. Random work is limited by operations, streaming work by bytes: the larger of
-//! the two is the load. Bursts decide how a service feels, so an hour is known by its peak, not by its mean.
+//! Reads and writes are counted once, summed over all servers, and set against what one server can do; a
+//! write counts r times because it is carried out r times. Random work is limited by operations, streaming
+//! work by bytes: the larger of the two is the load. Bursts decide how a service feels, so an hour is known
+//! by its peak, not by its mean.
 
 use ebb_types::LoadCount;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Load in units of servers: 2.5 is the work that two and a half servers can sustain. Never negative, never NaN.
+/// Load in units of servers: 2.5 is the work that two and a half servers can sustain. Never negative, never
+/// NaN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Load(pub f64);
@@ -54,7 +56,8 @@ impl ServerRates {
     }
 }
 
-/// `L = max(L_nonseq, L_seq)` of the work counted over `interval`, summed over all servers. An empty interval has no load.
+/// `L = max(L_nonseq, L_seq)` of the work counted over `interval`, summed over all servers. An empty interval
+/// has no load.
 pub fn load(count: &LoadCount, interval: Duration, rates: &ServerRates, replicas: u8) -> Load {
     if interval.is_zero() {
         return Load::ZERO;

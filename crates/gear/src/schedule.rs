@@ -1,14 +1,16 @@
 //! The gear scheduler: from load to the gear groups that must be awake. [Sierra §3.4]
 //!
-//! The gear follows the forecast of the hour and the load of this moment, whichever needs more. It goes up at once. It
-//! goes down only when the forecast of the hour at hand and the highest load of the dwell time both allow it, and not within the dwell
-//! time after another shift: a burst costs one wake-up, never a flutter. Without any history every server stays awake.
+//! The gear follows the forecast of the hour and the load of this moment, whichever needs more. It goes up at
+//! once. It goes down only when the forecast of the hour at hand and the highest load of the dwell time both
+//! allow it, and not within the dwell time after another shift: a burst costs one wake-up, never a flutter.
+//! Without any history every server stays awake.
 //!
-//! The scheduler keeps no history of its own: recorded hours go through the replicated metadata state and come back with
-//! every event, so a new leader forecasts what the old one would have.
+//! The scheduler keeps no history of its own: recorded hours go through the replicated metadata state and
+//! come back with every event, so a new leader forecasts what the old one would have.
 //!
-//! Floor: a write has r copies on r awake servers at every gear, and sleeping replicas' copies are kept by other chunk
-//! servers, so at least max(N/r, r) servers stay awake. [`lowest_gear`] is the lowest gear that respects it.
+//! Floor: a write has r copies on r awake servers at every gear, and sleeping replicas' copies are kept by
+//! other chunk servers, so at least max(N/r, r) servers stay awake. [`lowest_gear`] is the lowest gear that
+//! respects it.
 
 use crate::{Basis, History, HourMeter, Load, RatesError, ServerRates, forecast, load};
 use ebb_types::{GearGroup, LoadCount, Moment};
@@ -40,8 +42,9 @@ pub fn lowest_gear(servers: u32, replicas: u8) -> u8 {
 
 /// The gear groups that are awake in `gear` on `day`, the lowest gear first.
 ///
-/// Every `rotate_days` days the order moves on by one gear group, so that over r such periods all servers are awake for
-/// equally long and each has its turn of idle time for scrubbing. Zero never rotates: gear group 0 is always awake.
+/// Every `rotate_days` days the order moves on by one gear group, so that over r such periods all servers are
+/// awake for equally long and each has its turn of idle time for scrubbing. Zero never rotates: gear group 0
+/// is always awake.
 pub fn awake_groups(gear: u8, day: u64, replicas: u8, rotate_days: u32) -> Vec<GearGroup> {
     let turn = day.checked_div(u64::from(rotate_days)).unwrap_or(0) % u64::from(replicas.max(1));
     let group = |position: u8| GearGroup(((turn + u64::from(position)) % u64::from(replicas)) as u8);
@@ -179,10 +182,11 @@ impl Policy {
     }
 }
 
-/// Ties the driver's clock to the cluster's hours: at `origin` the time `elapsed` had passed since hour 0 began.
+/// Ties the driver's clock to the cluster's hours: at `origin` the time `elapsed` had passed since hour 0
+/// began.
 ///
-/// A new leader has another clock; it passes its own moment and the same cluster time (such as the time since 1970, or
-/// since a rehearsal began), and goes on counting the same hours.
+/// A new leader has another clock; it passes its own moment and the same cluster time (such as the time since
+/// 1970, or since a rehearsal began), and goes on counting the same hours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calendar {
     pub origin: Moment,
@@ -219,7 +223,8 @@ pub enum Event {
     },
     /// Time passed without a sample.
     Tick,
-    /// Hold this gear until [`Event::Auto`]; see [`Policy::check_gear`]. What lies outside is held at the nearest gear.
+    /// Hold this gear until [`Event::Auto`]; see [`Policy::check_gear`]. What lies outside is held at the
+    /// nearest gear.
     Set(u8),
     Auto,
 }
@@ -260,8 +265,8 @@ pub struct Scheduler {
     meter: HourMeter,
     /// The meter has watched its hour from the start.
     whole_hour: bool,
-    /// Samples of the dwell time, oldest first, without those that a later one reached: the first is the highest, the last the
-    /// latest, which is kept however old it is.
+    /// Samples of the dwell time, oldest first, without those that a later one reached: the first is the
+    /// highest, the last the latest, which is kept however old it is.
     recent: VecDeque<(Moment, Load)>,
 }
 
@@ -378,7 +383,8 @@ impl Scheduler {
         }
     }
 
-    /// Closes the hour that was being watched once `now` lies past it. Hours that nobody watched to the end are not recorded.
+    /// Closes the hour that was being watched once `now` lies past it. Hours that nobody watched to the end
+    /// are not recorded.
     fn begin_hour(&mut self, now: Moment, out: &mut Vec<Command>) {
         let hour = self.hour(now);
         if hour <= self.meter.hour() {

@@ -1,7 +1,8 @@
-//! Power: switches that put servers to sleep and wake them, meters that read watts, and a model of what servers draw.
+//! Power: switches that put servers to sleep and wake them, meters that read watts, and a model of what
+//! servers draw.
 //!
-//! An edge: it reports and obeys, it never decides who sleeps. A reading that is not there is absent, never zero, and a
-//! watt that was computed is called modelled wherever it is shown.
+//! An edge: it reports and obeys, it never decides who sleeps. A reading that is not there is absent, never
+//! zero, and a watt that was computed is called modelled wherever it is shown.
 
 pub mod meter;
 pub mod model;

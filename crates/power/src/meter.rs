@@ -31,7 +31,8 @@ pub enum MeterError {
 
 pub trait Meter: Send + Sync {
     fn channels(&self) -> Vec<Channel>;
-    /// The reading at `now` (the caller's clock). `None`: the meter has no reading now; that is not zero watts.
+    /// The reading at `now` (the caller's clock). `None`: the meter has no reading now; that is not zero
+    /// watts.
     fn read(&self, channel: &str, now: Moment) -> Result<Option<Watts>, MeterError>;
 }
 

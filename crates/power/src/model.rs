@@ -1,11 +1,13 @@
-//! What a server draws, by state: watts while it is on, in standby or off, seconds and joules of each transition.
+//! What a server draws, by state: watts while it is on, in standby or off, seconds and joules of each
+//! transition.
 //!
-//! The defaults are a measured storage node [ECS² Tables I and VI]: 61.8 W idle, 70.8 W at 10 MB/s and 75.6 W at 80 MB/s, 5.4 W in
-//! standby, 13 s and 1270 J to come up, 7 s and 569 J to go down. Between the three points of load the model is linear.
+//! The defaults are a measured storage node [ECS² Tables I and VI]: 61.8 W idle, 70.8 W at 10 MB/s and 75.6 W
+//! at 80 MB/s, 5.4 W in standby, 13 s and 1270 J to come up, 7 s and 569 J to go down. Between the three
+//! points of load the model is linear.
 //!
-//! A transition costs its whole energy however fast the modelled process goes up or down in reality; it cannot be broken
-//! off. The clock is the caller's; `speed` is how many modelled seconds one second of it is, so that a day can be
-//! rehearsed in minutes.
+//! A transition costs its whole energy however fast the modelled process goes up or down in reality; it
+//! cannot be broken off. The clock is the caller's; `speed` is how many modelled seconds one second of it is,
+//! so that a day can be rehearsed in minutes.
 
 use ebb_types::{Joules, Moment, ServerId, Watts};
 use serde::{Deserialize, Serialize};
@@ -226,8 +228,8 @@ impl EnergyMeter {
         &self.model
     }
 
-    /// From `now` on the server is in, or on its way to, this state. The first call for a server costs no transition.
-    /// Say `On` when the server is switched on, not when it answers.
+    /// From `now` on the server is in, or on its way to, this state. The first call for a server costs no
+    /// transition. Say `On` when the server is switched on, not when it answers.
     pub fn set(&mut self, now: Moment, server: ServerId, draw: Draw) {
         let fresh = Account { draw, running: None, as_of: now, energy: ModelledEnergy::default() };
         let account = self.servers.entry(server).or_insert(fresh);

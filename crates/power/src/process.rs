@@ -1,12 +1,15 @@
-//! The process driver: every chunk server is a process on this machine; for the development cluster and rehearsals.
+//! The process driver: every chunk server is a process on this machine; for the development cluster and
+//! rehearsals.
 //!
-//! Standby is SIGSTOP and SIGCONT. Off is the end of the process, and waking starts it anew. The metadata process that
-//! switches is in general not the parent, so a server is found by `server.pid` in its data directory. That file holds pid,
-//! start time and boot id: a pid that another process has got since is never signalled. The signal goes through a pidfd that is
-//! opened before the start time is compared, so the process cannot be exchanged in between either.
+//! Standby is SIGSTOP and SIGCONT. Off is the end of the process, and waking starts it anew. The metadata
+//! process that switches is in general not the parent, so a server is found by `server.pid` in its data
+//! directory. That file holds pid, start time and boot id: a pid that another process has got since is never
+//! signalled. The signal goes through a pidfd that is opened before the start time is compared, so the
+//! process cannot be exchanged in between either.
 //!
-//! Started servers get a session of their own: else the kernel would hang up on the stopped ones when the process that
-//! started them ends (a process group that becomes orphaned while members are stopped gets SIGHUP and SIGCONT).
+//! Started servers get a session of their own: else the kernel would hang up on the stopped ones when the
+//! process that started them ends (a process group that becomes orphaned while members are stopped gets
+//! SIGHUP and SIGCONT).
 
 use crate::{PowerState, Switch, SwitchError};
 use ebb_types::ServerId;
@@ -110,8 +113,8 @@ fn boot_id(pid: u32) -> Result<String, SwitchError> {
     text.map(|id| id.trim().to_string()).map_err(|source| SwitchError::Process { pid, source })
 }
 
-/// Writes `server.pid` for process `pid` into the data directory, in one step: a reader sees the old or the new one.
-/// A server calls it with its own pid once it holds its data directory.
+/// Writes `server.pid` for process `pid` into the data directory, in one step: a reader sees the old or the
+/// new one. A server calls it with its own pid once it holds its data directory.
 pub fn write_pid_file(data: &Path, pid: u32) -> Result<(), SwitchError> {
     let path = pid_path(data);
     let gone = || SwitchError::Process { pid, source: ErrorKind::NotFound.into() };
@@ -195,8 +198,8 @@ impl Found {
     }
 }
 
-/// Starts a server: in a session of its own, without input, its output appended to the log, its pid file written.
-/// The caller keeps the handle and reaps it when the process ends.
+/// Starts a server: in a session of its own, without input, its output appended to the log, its pid file
+/// written. The caller keeps the handle and reaps it when the process ends.
 pub fn launch(launch: &Launch, data: &Path) -> Result<Child, SwitchError> {
     let log_error = |source| SwitchError::Log { path: launch.log.clone(), source };
     let log = OpenOptions::new().create(true).append(true).open(&launch.log).map_err(log_error)?;
@@ -210,7 +213,8 @@ pub fn launch(launch: &Launch, data: &Path) -> Result<Child, SwitchError> {
     let start_error = |source| SwitchError::Start { program: launch.program.clone(), source };
     let mut child = command.spawn().map_err(start_error)?;
     if let Err(error) = write_pid_file(data, child.id()) {
-        // Without a pid file no one could put it to sleep or find it again. It may have ended by itself: that is fine.
+        // Without a pid file no one could put it to sleep or find it again. It may have ended by itself: that
+        // is fine.
         let _ = child.kill();
         let _ = child.wait();
         return Err(error);

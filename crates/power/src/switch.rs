@@ -1,6 +1,7 @@
 //! The switch: how a server is put to sleep and woken, whatever the driver.
 //!
-//! Whoever calls `sleep` has made sure that the server holds nothing that is needed (R7); the switch does not ask again.
+//! Whoever calls `sleep` has made sure that the server holds nothing that is needed (R7); the switch does not
+//! ask again.
 
 use ebb_types::ServerId;
 use serde::{Deserialize, Serialize};
@@ -18,8 +19,8 @@ pub enum PowerState {
     Unknown,
 }
 
-/// Switches servers. Calls do not wait until a server is up or down: repeat them until [`Switch::observe`] says so. A server
-/// that is woken while it is still going down may need the second call.
+/// Switches servers. Calls do not wait until a server is up or down: repeat them until [`Switch::observe`]
+/// says so. A server that is woken while it is still going down may need the second call.
 pub trait Switch: Send + Sync {
     fn sleep(&self, server: ServerId) -> Result<(), SwitchError>;
     fn wake(&self, server: ServerId) -> Result<(), SwitchError>;

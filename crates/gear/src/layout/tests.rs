@@ -182,7 +182,8 @@ fn table_1_power_down_naive_grouping_is_n_times_r_minus_g_over_r() {
 
 #[test]
 fn table_1_power_down_naive_random_is_r_minus_g() {
-    // 12 servers are searched exactly, 24 greedily. So many draws leave no r servers without a chunk group in common.
+    // 12 servers are searched exactly, 24 greedily. So many draws leave no r servers without a chunk group in
+    // common.
     for (size, groups) in [(12, 5_000), (24, 60_000)] {
         let layout = layout(&servers(&[size]), 3, groups, 7, Scheme::NaiveRandom).unwrap();
         for gear in 1..=3 {

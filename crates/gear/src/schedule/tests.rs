@@ -215,7 +215,8 @@ fn a_flickering_load_does_not_flap() {
 fn a_low_load_does_not_override_a_high_forecast() {
     let mut world = World::after_days(policy(&[3, 3, 3]), 2, |_| 8.0);
     world.load_for(0, 2 * 3600);
-    // The forecast of every hour says 3; the recorded hours of no load change only the same hours of coming days.
+    // The forecast of every hour says 3; the recorded hours of no load change only the same hours of coming
+    // days.
     assert_eq!(world.gears(), [(1, 3)]);
 }
 
@@ -351,8 +352,8 @@ fn the_plan_says_what_the_coming_hours_would_be() {
     assert_eq!((plan[0].gear, plan[0].forecast, plan[0].servers_awake), (3, None, 9));
 }
 
-/// Any load: the gear sustains the present load and the forecast at every moment, stays within its bounds, and never sinks
-/// within the dwell time after a change.
+/// Any load: the gear sustains the present load and the forecast at every moment, stays within its bounds,
+/// and never sinks within the dwell time after a change.
 #[test]
 fn under_random_load_the_gear_is_never_too_low_and_never_flaps() {
     for seed in 0..40 {
