@@ -1,2 +1,4 @@
 //! Placeholder.
+mod gateway;
+
 fn main() {}

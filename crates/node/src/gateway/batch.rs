@@ -1,0 +1,125 @@
+//! Group commit: requests that arrive while others are under way are carried out together.
+//!
+//! Nobody waits on a timer. The first request starts at once; those that come meanwhile form the next batch. So a lone
+//! request pays nothing, and under load one round trip and one sync carry many requests.
+
+use futures_util::future::BoxFuture;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use tokio::sync::oneshot;
+
+/// Bounds of a batcher.
+pub struct Limits {
+    /// Batches under way at once.
+    pub running: usize,
+    /// Requests in one batch.
+    pub items: usize,
+    /// Weight of one batch; a single request may be heavier.
+    pub weight: usize,
+}
+
+type Carry<I, O> = Box<dyn Fn(Vec<I>) -> BoxFuture<'static, Vec<O>> + Send + Sync>;
+
+pub struct Batcher<I, O> {
+    queue: Mutex<Queue<I, O>>,
+    limits: Limits,
+    weigh: fn(&I) -> usize,
+    carry: Carry<I, O>,
+}
+
+struct Queue<I, O> {
+    waiting: VecDeque<(I, oneshot::Sender<O>)>,
+    running: usize,
+}
+
+impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
+    /// `carry` answers every request of a batch, in order.
+    pub fn new(
+        limits: Limits,
+        weigh: fn(&I) -> usize,
+        carry: impl Fn(Vec<I>) -> BoxFuture<'static, Vec<O>> + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let queue = Mutex::new(Queue { waiting: VecDeque::new(), running: 0 });
+        Arc::new(Batcher { queue, limits, weigh, carry: Box::new(carry) })
+    }
+
+    /// Hands a request in and waits for its answer. Once handed in it is carried out, even if nobody waits any more.
+    pub async fn submit(self: &Arc<Self>, item: I) -> O {
+        let (answer, answered) = oneshot::channel();
+        let start = {
+            let mut queue = self.queue.lock().expect("no panic under this lock");
+            queue.waiting.push_back((item, answer));
+            let start = queue.running < self.limits.running;
+            queue.running += usize::from(start);
+            start
+        };
+        if start {
+            tokio::spawn(self.clone().run());
+        }
+        answered.await.expect("every request of a batch is answered")
+    }
+
+    async fn run(self: Arc<Self>) {
+        loop {
+            let (items, answers) = {
+                let mut queue = self.queue.lock().expect("no panic under this lock");
+                let batch = self.next_batch(&mut queue.waiting);
+                if batch.0.is_empty() {
+                    queue.running -= 1;
+                    return;
+                }
+                batch
+            };
+            let outcomes = (self.carry)(items).await;
+            assert_eq!(outcomes.len(), answers.len(), "one answer per request");
+            for (answer, outcome) in answers.into_iter().zip(outcomes) {
+                // Fails only where nobody waits any more.
+                let _ = answer.send(outcome);
+            }
+        }
+    }
+
+    fn next_batch(
+        &self,
+        waiting: &mut VecDeque<(I, oneshot::Sender<O>)>,
+    ) -> (Vec<I>, Vec<oneshot::Sender<O>>) {
+        let (mut items, mut answers, mut weight) = (Vec::new(), Vec::new(), 0);
+        while items.len() < self.limits.items {
+            let Some((item, _)) = waiting.front() else { break };
+            weight += (self.weigh)(item);
+            if weight > self.limits.weight && !items.is_empty() {
+                break;
+            }
+            let (item, answer) = waiting.pop_front().expect("it has a front");
+            items.push(item);
+            answers.push(answer);
+        }
+        (items, answers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[tokio::test]
+    async fn requests_that_come_while_a_batch_is_under_way_form_the_next_within_the_limits() {
+        let sizes = Arc::new(Mutex::new(Vec::new()));
+        let seen = sizes.clone();
+        let limits = Limits { running: 1, items: 4, weight: 10 };
+        let batcher = Batcher::new(
+            limits,
+            |n: &usize| *n,
+            move |items: Vec<usize>| {
+                seen.lock().unwrap().push(items.clone());
+                async move { items.into_iter().map(|n| n * 2).collect() }.boxed()
+            },
+        );
+        let requests = [1, 1, 1, 1, 1, 6, 5, 20, 1].map(|n| batcher.submit(n));
+        let answers = futures_util::future::join_all(requests).await;
+        assert_eq!(answers, [2, 2, 2, 2, 2, 12, 10, 40, 2]);
+        let expected: [&[usize]; 5] = [&[1, 1, 1, 1], &[1, 6], &[5], &[20], &[1]];
+        assert_eq!(*sizes.lock().unwrap(), expected);
+    }
+}

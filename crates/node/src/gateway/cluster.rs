@@ -1,0 +1,75 @@
+//! The gateway's cluster: [`Backend`] over the client library.
+
+use super::backend::{Backend, BackendError};
+use bytes::Bytes;
+use ebb_client::{Client, ClientError};
+use ebb_types::{
+    ChunkError, ChunkId, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply,
+    ObjectId,
+};
+
+pub struct Cluster {
+    client: Client,
+    chunk_bytes: u32,
+}
+
+impl Cluster {
+    pub fn new(client: Client) -> Cluster {
+        let chunk_bytes = client.params().chunk_bytes;
+        Cluster { client, chunk_bytes }
+    }
+
+    /// Where a chunk's byte stands in its object: the object calls split what one request cannot carry.
+    fn at(&self, chunk: ChunkId, offset: u32) -> u64 {
+        u64::from(chunk.index) * u64::from(self.chunk_bytes) + u64::from(offset)
+    }
+}
+
+impl From<ClientError> for BackendError {
+    fn from(error: ClientError) -> BackendError {
+        match error {
+            ClientError::Chunk { why: ChunkError::NoSpace, .. } => BackendError::NoSpace,
+            ClientError::Unserved { .. } | ClientError::NoMeta { .. } | ClientError::Meta(_) => {
+                BackendError::Unavailable(error.to_string())
+            }
+            _ => BackendError::Failed(error.to_string()),
+        }
+    }
+}
+
+impl Backend for Cluster {
+    fn chunk_bytes(&self) -> u32 {
+        self.chunk_bytes
+    }
+
+    async fn allocate(&self, count: u32) -> Result<ObjectId, BackendError> {
+        Ok(self.client.allocate_objects(count).await?)
+    }
+
+    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Bytes, BackendError> {
+        Ok(self.client.read_object(chunk.object, self.at(chunk, offset), u64::from(len)).await?)
+    }
+
+    async fn write(&self, chunk: ChunkId, offset: u32, data: Bytes) -> Result<(), BackendError> {
+        Ok(self.client.write_object(chunk.object, self.at(chunk, offset), data).await?)
+    }
+
+    async fn zero(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<(), BackendError> {
+        Ok(self.client.zero_object(chunk.object, self.at(chunk, offset), u64::from(len)).await?)
+    }
+
+    async fn delete(&self, chunk: ChunkId) -> Result<(), BackendError> {
+        Ok(self.client.delete(chunk).await?)
+    }
+
+    async fn commit(&self, ops: Vec<NamespaceOp>) -> Result<NamespaceReply, BackendError> {
+        Ok(self.client.namespace(ops).await?)
+    }
+
+    async fn query(
+        &self,
+        query: NamespaceQuery,
+    ) -> Result<Result<NamespaceAnswer, NamespaceError>, BackendError> {
+        Ok(self.client.query(query).await?)
+    }
+}

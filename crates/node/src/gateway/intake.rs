@@ -1,0 +1,153 @@
+//! Takes in the body of a request: one pass over the bytes for storing, MD5 and checksum.
+
+use super::backend::Backend;
+use super::convert::{algorithm, finished, hasher};
+use super::store::{Store, Unnamed};
+use bytes::Bytes;
+use ebb_types::{Checksum, ChecksumAlgorithm, ETag};
+use futures_util::{Stream, StreamExt};
+use hyper::HeaderMap;
+use s3s::checksum::ChecksumHasher;
+use s3s::crypto::{Checksum as _, Md5};
+use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders, s3_error};
+
+/// What a client says of the bytes that it sends.
+#[derive(Default)]
+pub struct Stated {
+    pub length: Option<u64>,
+    /// Base64.
+    pub md5: Option<String>,
+    pub checksum: Option<StatedChecksum>,
+}
+
+pub struct StatedChecksum {
+    algorithm: ChecksumAlgorithm,
+    value: Value,
+}
+
+enum Value {
+    Header(String),
+    Trailer(TrailingHeaders),
+    /// Only an algorithm was named: compute and keep it.
+    Absent,
+}
+
+impl StatedChecksum {
+    /// From the request's checksum header (`given`), announced trailer, or named algorithm.
+    pub fn from_request(
+        headers: &HeaderMap,
+        given: Option<(ChecksumAlgorithm, String)>,
+        trailers: Option<TrailingHeaders>,
+    ) -> S3Result<Option<StatedChecksum>> {
+        if let Some((algorithm, value)) = given {
+            return Ok(Some(StatedChecksum { algorithm, value: Value::Header(value) }));
+        }
+        let text =
+            |name| headers.get(name).and_then(|value: &hyper::header::HeaderValue| value.to_str().ok());
+        let announced = text("x-amz-trailer").and_then(|name| name.trim().strip_prefix("x-amz-checksum-"));
+        if let (Some(name), Some(trailers)) = (announced, trailers) {
+            return Ok(Some(StatedChecksum { algorithm: algorithm(name)?, value: Value::Trailer(trailers) }));
+        }
+        let named = text("x-amz-sdk-checksum-algorithm").or(text("x-amz-checksum-algorithm"));
+        named.map(|name| Ok(StatedChecksum::wanted(algorithm(name)?))).transpose()
+    }
+
+    /// Computes and keeps a checksum that nobody stated.
+    pub fn wanted(algorithm: ChecksumAlgorithm) -> StatedChecksum {
+        StatedChecksum { algorithm, value: Value::Absent }
+    }
+
+    /// Checks what was computed against what was stated. After the whole body was read.
+    fn check(self, computed: String) -> S3Result<Checksum> {
+        let stated = match self.value {
+            Value::Header(value) => Some(value),
+            Value::Trailer(trailers) => {
+                let name = format!(
+                    "x-amz-checksum-{}",
+                    super::convert::algorithm_name(self.algorithm).to_lowercase()
+                );
+                let sent = trailers.take().and_then(|map| map.get(name)?.to_str().ok().map(str::to_owned));
+                Some(
+                    sent.ok_or_else(|| {
+                        s3_error!(InvalidRequest, "the announced checksum trailer is missing")
+                    })?,
+                )
+            }
+            Value::Absent => None,
+        };
+        if stated.is_some_and(|stated| stated != computed) {
+            return Err(s3_error!(BadDigest, "the checksum does not fit the bytes received"));
+        }
+        Ok(Checksum { algorithm: self.algorithm, value: computed, composite: false })
+    }
+}
+
+/// What was taken in: durable, not yet named.
+pub struct Taken {
+    pub data: Unnamed,
+    pub size: u64,
+    pub etag: ETag,
+    pub checksum: Option<Checksum>,
+}
+
+/// Stores a body and checks it against what was stated.
+pub async fn take_in<B: Backend>(
+    store: &Store<B>,
+    body: impl Stream<Item = S3Result<Bytes>>,
+    stated: Stated,
+) -> S3Result<Taken> {
+    let mut body = std::pin::pin!(body);
+    let mut writer = store.writer(stated.length);
+    let mut md5 = Md5::new();
+    let mut sums: Option<ChecksumHasher> = stated.checksum.as_ref().map(|c| hasher(c.algorithm));
+    let mut size = 0u64;
+    while let Some(data) = body.next().await {
+        let data = data?;
+        size += data.len() as u64;
+        if stated.length.is_some_and(|length| size > length) {
+            return Err(s3_error!(IncompleteBody, "more bytes than Content-Length says"));
+        }
+        md5.update(&data);
+        if let Some(sums) = &mut sums {
+            sums.update(&data);
+        }
+        writer.push(&data).await?;
+    }
+    if stated.length.is_some_and(|length| size != length) {
+        return Err(s3_error!(IncompleteBody, "fewer bytes than Content-Length says"));
+    }
+    let md5 = md5.finalize();
+    if let Some(text) = stated.md5 {
+        let decoded = base64_simd::STANDARD.decode_to_vec(text).map_err(|_| S3ErrorCode::InvalidDigest)?;
+        if decoded.len() != md5.len() {
+            return Err(s3_error!(InvalidDigest));
+        }
+        if decoded != md5 {
+            return Err(s3_error!(BadDigest, "Content-MD5 does not fit the bytes received"));
+        }
+    }
+    let checksum = match (stated.checksum, sums) {
+        (Some(stated), Some(sums)) => Some(stated.check(finished(sums))?),
+        _ => None,
+    };
+    let data = writer.finish().await?;
+    Ok(Taken { data, size, etag: ETag { md5, parts: 0 }, checksum })
+}
+
+/// Why a request's body could not be read. The library's error types are private; their texts are not.
+pub fn body_error(error: StdError) -> S3Error {
+    let text = error.to_string();
+    if text.contains("SignatureMismatch") {
+        return s3_error!(SignatureDoesNotMatch, "the signature of a chunk of the body is wrong");
+    }
+    if text.contains("Sha256Mismatch") {
+        let code = S3ErrorCode::Custom("XAmzContentSHA256Mismatch".into());
+        let mut error = S3Error::with_message(code, "x-amz-content-sha256 does not fit the bytes received");
+        error.set_status_code(hyper::StatusCode::BAD_REQUEST);
+        return error;
+    }
+    S3Error::with_message(
+        S3ErrorCode::IncompleteBody,
+        format!("the body ended early or is malformed: {text}"),
+    )
+}

@@ -1,0 +1,181 @@
+//! Buckets and listings.
+
+use super::Gateway;
+use super::backend::Backend;
+use super::convert::{checksum_type, etag, timestamp, url_encoded};
+use super::objects::listed_algorithm;
+use ebb_types::{KeyListing, KeyPage, NamespaceAnswer, NamespaceOp, NamespaceQuery, PAGE_MAX};
+use s3s::dto::*;
+use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
+
+/// All that exists belongs to the cluster.
+pub(super) fn owner() -> Owner {
+    Owner { display_name: Some("ebb".to_owned()), id: Some("ebb".to_owned()) }
+}
+
+/// A page size as asked for.
+pub(super) fn page_size(asked: Option<i32>) -> S3Result<u32> {
+    match u32::try_from(asked.unwrap_or(PAGE_MAX as i32)) {
+        Ok(size) => Ok(size.min(PAGE_MAX)),
+        Err(_) => Err(s3_error!(InvalidArgument, "a page size is 0 to {PAGE_MAX}")),
+    }
+}
+
+/// Wrong kind of answer: the metadata service runs another release.
+pub(super) fn other_answer() -> S3Error {
+    s3_error!(
+        InternalError,
+        "the metadata service answered another question: run the same release everywhere"
+    )
+}
+
+/// How names stand in an answer.
+#[derive(Clone, Copy)]
+struct Encoding {
+    url: bool,
+}
+
+impl Encoding {
+    fn of(asked: Option<&EncodingType>) -> Encoding {
+        Encoding { url: asked.is_some_and(|e| e.as_str() == EncodingType::URL) }
+    }
+
+    fn name(self, name: &str) -> String {
+        if self.url { url_encoded(name) } else { name.to_owned() }
+    }
+
+    fn shown(self) -> Option<EncodingType> {
+        self.url.then(|| EncodingType::from_static(EncodingType::URL))
+    }
+
+    fn object(self, listing: KeyListing, with_owner: bool) -> Object {
+        Object {
+            checksum_algorithm: listing.checksum.map(|(algorithm, _)| vec![listed_algorithm(algorithm)]),
+            checksum_type: listing.checksum.map(|(_, composite)| checksum_type(composite)),
+            e_tag: Some(etag(listing.etag)),
+            key: Some(self.name(&listing.key)),
+            last_modified: Some(timestamp(listing.modified_millis)),
+            owner: with_owner.then(owner),
+            size: i64::try_from(listing.size).ok(),
+            storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
+            ..Default::default()
+        }
+    }
+
+    fn prefixes(self, prefixes: &[String]) -> Vec<CommonPrefix> {
+        prefixes.iter().map(|p| CommonPrefix { prefix: Some(self.name(p)) }).collect()
+    }
+}
+
+impl<B: Backend> Gateway<B> {
+    pub(super) async fn page(
+        &self,
+        bucket: String,
+        prefix: Option<&str>,
+        delimiter: Option<&str>,
+        after: String,
+        limit: u32,
+    ) -> S3Result<KeyPage> {
+        let prefix = prefix.unwrap_or_default().to_owned();
+        let delimiter = delimiter.unwrap_or_default().to_owned();
+        match self.names.query(NamespaceQuery::List { bucket, prefix, delimiter, after, limit }).await? {
+            NamespaceAnswer::List(page) => Ok(page),
+            _ => Err(other_answer()),
+        }
+    }
+
+    pub(super) async fn list_v1(&self, input: ListObjectsInput) -> S3Result<ListObjectsOutput> {
+        let encoding = Encoding::of(input.encoding_type.as_ref());
+        let limit = page_size(input.max_keys)?;
+        let after = input.marker.clone().unwrap_or_default();
+        let (prefix, delimiter) = (input.prefix.as_deref(), input.delimiter.as_deref());
+        let page = self.page(input.bucket.clone(), prefix, delimiter, after, limit).await?;
+        Ok(ListObjectsOutput {
+            name: Some(input.bucket),
+            prefix: Some(encoding.name(input.prefix.as_deref().unwrap_or_default())),
+            marker: Some(encoding.name(input.marker.as_deref().unwrap_or_default())),
+            delimiter: input.delimiter.as_deref().map(|d| encoding.name(d)),
+            max_keys: Some(limit as i32),
+            is_truncated: Some(page.next.is_some()),
+            next_marker: page.next.as_deref().map(|next| encoding.name(next)),
+            common_prefixes: Some(encoding.prefixes(&page.common_prefixes)),
+            contents: Some(page.keys.into_iter().map(|k| encoding.object(k, true)).collect()),
+            encoding_type: encoding.shown(),
+            ..Default::default()
+        })
+    }
+
+    pub(super) async fn list_v2(&self, input: ListObjectsV2Input) -> S3Result<ListObjectsV2Output> {
+        let encoding = Encoding::of(input.encoding_type.as_ref());
+        let limit = page_size(input.max_keys)?;
+        let after = match &input.continuation_token {
+            Some(token) => from_token(token)?,
+            None => input.start_after.clone().unwrap_or_default(),
+        };
+        let (prefix, delimiter) = (input.prefix.as_deref(), input.delimiter.as_deref());
+        let page = self.page(input.bucket.clone(), prefix, delimiter, after, limit).await?;
+        let with_owner = input.fetch_owner.unwrap_or(false);
+        Ok(ListObjectsV2Output {
+            name: Some(input.bucket),
+            prefix: Some(encoding.name(input.prefix.as_deref().unwrap_or_default())),
+            delimiter: input.delimiter.as_deref().map(|d| encoding.name(d)),
+            max_keys: Some(limit as i32),
+            key_count: i32::try_from(page.keys.len() + page.common_prefixes.len()).ok(),
+            continuation_token: input.continuation_token,
+            is_truncated: Some(page.next.is_some()),
+            next_continuation_token: page.next.as_deref().map(token),
+            start_after: input.start_after.as_deref().map(|s| encoding.name(s)),
+            common_prefixes: Some(encoding.prefixes(&page.common_prefixes)),
+            contents: Some(page.keys.into_iter().map(|k| encoding.object(k, with_owner)).collect()),
+            encoding_type: encoding.shown(),
+            ..Default::default()
+        })
+    }
+
+    pub(super) async fn buckets(&self, input: ListBucketsInput) -> S3Result<ListBucketsOutput> {
+        let NamespaceAnswer::Buckets(buckets) = self.names.query(NamespaceQuery::Buckets).await? else {
+            return Err(other_answer());
+        };
+        let prefix = input.prefix.as_deref().unwrap_or_default();
+        let buckets =
+            buckets.into_iter().filter(|(name, _)| name.starts_with(prefix)).map(|(name, created)| Bucket {
+                creation_date: Some(timestamp(created)),
+                name: Some(name),
+                ..Default::default()
+            });
+        Ok(ListBucketsOutput {
+            buckets: Some(buckets.collect()),
+            owner: Some(owner()),
+            prefix: input.prefix.clone(),
+            ..Default::default()
+        })
+    }
+
+    pub(super) async fn create_bucket_named(&self, bucket: String) -> S3Result<()> {
+        self.names.commit(NamespaceOp::CreateBucket { bucket }).await?;
+        Ok(())
+    }
+
+    pub(super) async fn delete_bucket_named(&self, bucket: String) -> S3Result<()> {
+        self.names.commit(NamespaceOp::DeleteBucket { bucket }).await?;
+        Ok(())
+    }
+
+    pub(super) async fn check_bucket(&self, bucket: String) -> S3Result<()> {
+        self.names.query(NamespaceQuery::Bucket { bucket }).await?;
+        Ok(())
+    }
+}
+
+/// A key as a token that is safe in XML and in URLs.
+fn token(key: &str) -> String {
+    base64_simd::URL_SAFE_NO_PAD.encode_to_string(key)
+}
+
+fn from_token(token: &str) -> S3Result<String> {
+    let key =
+        base64_simd::URL_SAFE_NO_PAD.decode_to_vec(token).ok().and_then(|key| String::from_utf8(key).ok());
+    key.ok_or_else(|| {
+        S3Error::with_message(S3ErrorCode::InvalidArgument, "the continuation token is not ours")
+    })
+}

@@ -1,0 +1,342 @@
+//! Multipart uploads.
+
+use super::Gateway;
+use super::backend::Backend;
+use super::convert::{
+    ReadCondition, algorithm, algorithm_name, checksum_type, condition, etag, give_checksum, kept_headers,
+    multipart_checksum, parse_etag, stated_checksum, timestamp,
+};
+use super::intake::{Stated, StatedChecksum, Taken, body_error, take_in};
+use super::list::{other_answer, owner, page_size};
+use super::objects::{content, listed_algorithm, refuse_unsupported, source};
+use ebb_types::{
+    self as ebb, ChecksumAlgorithm, ETag, NamespaceAnswer, NamespaceDone, NamespaceOp, NamespaceQuery,
+    PAGE_MAX, UploadMeta,
+};
+use futures_util::TryStreamExt;
+use s3s::crypto::{Checksum as _, Md5};
+use s3s::dto::*;
+use s3s::{Body, S3ErrorCode, S3Request, S3Result, s3_error};
+use std::collections::BTreeMap;
+
+fn upload_id(id: u64) -> String {
+    format!("{id:016x}")
+}
+
+fn parse_upload_id(text: &str) -> S3Result<u64> {
+    u64::from_str_radix(text, 16).map_err(|_| S3ErrorCode::NoSuchUpload.into())
+}
+
+fn part_number(number: i32) -> S3Result<u16> {
+    u16::try_from(number)
+        .ok()
+        .filter(|n| (1..=ebb::PART_NUMBER_MAX).contains(n))
+        .ok_or_else(|| s3_error!(InvalidArgument, "a part number is 1 to {}", ebb::PART_NUMBER_MAX))
+}
+
+/// Whether the checksum of a multipart object is composite: as asked for, else the algorithm's default.
+fn is_composite(algorithm: ChecksumAlgorithm, asked: Option<&ChecksumType>) -> S3Result<bool> {
+    let crc = !matches!(algorithm, ChecksumAlgorithm::Sha1 | ChecksumAlgorithm::Sha256);
+    let composite = match asked.map(ChecksumType::as_str) {
+        Some(ChecksumType::COMPOSITE) => true,
+        Some(ChecksumType::FULL_OBJECT) => false,
+        Some(other) => return Err(s3_error!(InvalidRequest, "unknown checksum type {other}")),
+        None => algorithm != ChecksumAlgorithm::Crc64Nvme,
+    };
+    if (composite && algorithm == ChecksumAlgorithm::Crc64Nvme) || (!composite && !crc) {
+        return Err(s3_error!(
+            InvalidRequest,
+            "this checksum type does not go with {}",
+            algorithm_name(algorithm)
+        ));
+    }
+    Ok(composite)
+}
+
+impl<B: Backend> Gateway<B> {
+    pub(super) async fn create_upload(
+        &self,
+        req: S3Request<CreateMultipartUploadInput>,
+    ) -> S3Result<CreateMultipartUploadOutput> {
+        refuse_unsupported(&req.headers)?;
+        let mut input = req.input;
+        let headers = kept_headers!(input);
+        let checksum = match &input.checksum_algorithm {
+            Some(name) => {
+                let algorithm = algorithm(name.as_str())?;
+                Some((algorithm, is_composite(algorithm, input.checksum_type.as_ref())?))
+            }
+            None => None,
+        };
+        let (bucket, key) = (input.bucket.clone(), input.key.clone());
+        let created = self.names.commit(NamespaceOp::CreateUpload { bucket, key, headers, checksum }).await?;
+        let NamespaceDone::Upload(id) = created else { return Err(other_answer()) };
+        Ok(CreateMultipartUploadOutput {
+            bucket: Some(input.bucket),
+            key: Some(input.key),
+            upload_id: Some(upload_id(id)),
+            checksum_algorithm: checksum.map(|(algorithm, _)| listed_algorithm(algorithm)),
+            checksum_type: checksum.map(|(_, composite)| checksum_type(composite)),
+            ..Default::default()
+        })
+    }
+
+    async fn commit_part(
+        &self,
+        name: (String, String),
+        upload: u64,
+        number: u16,
+        taken: Taken,
+    ) -> S3Result<()> {
+        let part = ebb::Part {
+            size: taken.size,
+            etag: taken.etag,
+            modified_millis: 0,
+            extents: taken.data.take(),
+            checksum: taken.checksum,
+        };
+        let (bucket, key) = name;
+        self.names.commit(NamespaceOp::PutPart { bucket, key, upload, number, part }).await?;
+        Ok(())
+    }
+
+    pub(super) async fn put_part(&self, req: S3Request<UploadPartInput>) -> S3Result<UploadPartOutput> {
+        refuse_unsupported(&req.headers)?;
+        let mut input = req.input;
+        let (upload, number) = (parse_upload_id(&input.upload_id)?, part_number(input.part_number)?);
+        let given = stated_checksum!(input);
+        let stated = Stated {
+            length: input.content_length.and_then(|n| u64::try_from(n).ok()),
+            md5: input.content_md5.take(),
+            checksum: StatedChecksum::from_request(&req.headers, given, req.trailing_headers)?,
+        };
+        let body = input.body.unwrap_or_else(|| StreamingBlob::from(Body::empty()));
+        let taken = take_in(&self.store, body.map_err(body_error), stated).await?;
+        let mut output = UploadPartOutput { e_tag: Some(etag(taken.etag)), ..Default::default() };
+        give_checksum!(output, &taken.checksum);
+        self.commit_part((input.bucket, input.key), upload, number, taken).await?;
+        Ok(output)
+    }
+
+    pub(super) async fn copy_part(
+        &self,
+        req: S3Request<UploadPartCopyInput>,
+    ) -> S3Result<UploadPartCopyOutput> {
+        let mut input = req.input;
+        let (upload, number) = (parse_upload_id(&input.upload_id)?, part_number(input.part_number)?);
+        let condition = ReadCondition {
+            if_match: input.copy_source_if_match.take(),
+            if_none_match: input.copy_source_if_none_match.take(),
+            if_modified_since: input.copy_source_if_modified_since.take(),
+            if_unmodified_since: input.copy_source_if_unmodified_since.take(),
+        };
+        let (from_bucket, from_key) = source(&input.copy_source)?;
+        let reader = self.open(from_bucket, from_key).await?;
+        condition.check_source(&reader.meta)?;
+        let range = match &input.copy_source_range {
+            Some(text) => {
+                Range::parse(text).map_err(|_| S3ErrorCode::InvalidArgument)?.check(reader.meta.size)?
+            }
+            None => 0..reader.meta.size,
+        };
+        let name = (input.bucket.clone(), input.key.clone());
+        let checksum = match self.upload(name.clone(), upload).await?.checksum {
+            Some((algorithm, _)) => Some(StatedChecksum::wanted(algorithm)),
+            None => None,
+        };
+        let stated = Stated { length: Some(range.end - range.start), md5: None, checksum };
+        let taken = take_in(&self.store, content(reader, range), stated).await?;
+        let mut result = CopyPartResult {
+            e_tag: Some(etag(taken.etag)),
+            last_modified: Some(Timestamp::from(std::time::SystemTime::now())),
+            ..Default::default()
+        };
+        give_checksum!(result, &taken.checksum);
+        self.commit_part(name, upload, number, taken).await?;
+        Ok(UploadPartCopyOutput { copy_part_result: Some(result), ..Default::default() })
+    }
+
+    async fn upload(&self, (bucket, key): (String, String), upload: u64) -> S3Result<UploadMeta> {
+        match self.names.query(NamespaceQuery::Upload { bucket, key, upload }).await? {
+            NamespaceAnswer::Upload(meta) => Ok(meta),
+            _ => Err(other_answer()),
+        }
+    }
+
+    async fn parts(
+        &self,
+        (bucket, key): (String, String),
+        upload: u64,
+        after: u16,
+        limit: u32,
+    ) -> S3Result<(Vec<(u16, ebb::Part)>, bool)> {
+        match self.names.query(NamespaceQuery::Parts { bucket, key, upload, after, limit }).await? {
+            NamespaceAnswer::Parts { parts, more } => Ok((parts, more)),
+            _ => Err(other_answer()),
+        }
+    }
+
+    async fn all_parts(&self, name: &(String, String), upload: u64) -> S3Result<BTreeMap<u16, ebb::Part>> {
+        let mut all = BTreeMap::new();
+        loop {
+            let after = all.last_key_value().map_or(0, |(number, _)| *number);
+            let (parts, more) = self.parts(name.clone(), upload, after, PAGE_MAX).await?;
+            all.extend(parts);
+            if !more {
+                return Ok(all);
+            }
+        }
+    }
+
+    pub(super) async fn complete(
+        &self,
+        req: S3Request<CompleteMultipartUploadInput>,
+    ) -> S3Result<CompleteMultipartUploadOutput> {
+        let mut input = req.input;
+        let name = (input.bucket.clone(), input.key.clone());
+        let upload = parse_upload_id(&input.upload_id)?;
+        let when = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
+        let announced = self.upload(name.clone(), upload).await?.checksum;
+        let have = self.all_parts(&name, upload).await?;
+        let named = input.multipart_upload.take().and_then(|u| u.parts).unwrap_or_default();
+        let parts = named_parts(named, &have)?;
+        let sums: Vec<(u64, Option<ebb::Checksum>)> =
+            parts.iter().map(|(number, _)| (have[number].size, have[number].checksum.clone())).collect();
+        let checksum =
+            announced.and_then(|(algorithm, composite)| multipart_checksum(algorithm, composite, &sums));
+        if let (Some((_, stated)), Some(own)) = (stated_checksum!(input), &checksum)
+            && stated != own.value
+        {
+            return Err(s3_error!(BadDigest, "the checksum does not fit the parts"));
+        }
+        let size: u64 = sums.iter().map(|(size, _)| size).sum();
+        if input.mpu_object_size.is_some_and(|stated| u64::try_from(stated) != Ok(size)) {
+            return Err(s3_error!(InvalidRequest, "the parts have {size} bytes together"));
+        }
+        let etag_of_all = joined_etag(&parts);
+        let mut output = CompleteMultipartUploadOutput {
+            bucket: Some(input.bucket.clone()),
+            key: Some(input.key.clone()),
+            location: Some(format!("/{}/{}", input.bucket, input.key)),
+            e_tag: Some(etag(etag_of_all)),
+            checksum_type: checksum.as_ref().map(|c| checksum_type(c.composite)),
+            ..Default::default()
+        };
+        give_checksum!(output, &checksum);
+        let (bucket, key) = name;
+        let op =
+            NamespaceOp::CompleteUpload { bucket, key, upload, parts, etag: etag_of_all, checksum, when };
+        self.names.commit(op).await?;
+        Ok(output)
+    }
+
+    pub(super) async fn abort(&self, input: AbortMultipartUploadInput) -> S3Result<()> {
+        let upload = parse_upload_id(&input.upload_id)?;
+        self.names.commit(NamespaceOp::AbortUpload { bucket: input.bucket, key: input.key, upload }).await?;
+        Ok(())
+    }
+
+    pub(super) async fn list_parts_of(&self, input: ListPartsInput) -> S3Result<ListPartsOutput> {
+        let name = (input.bucket.clone(), input.key.clone());
+        let upload = parse_upload_id(&input.upload_id)?;
+        let marker = input.part_number_marker.unwrap_or(0);
+        let after = u16::try_from(marker).map_err(|_| S3ErrorCode::InvalidArgument)?;
+        let limit = page_size(input.max_parts)?;
+        let checksum = self.upload(name.clone(), upload).await?.checksum;
+        let (parts, more) = self.parts(name, upload, after, limit).await?;
+        let last = parts.last().map(|(number, _)| i32::from(*number));
+        let parts = parts.into_iter().map(|(number, part)| {
+            let mut shown = Part {
+                e_tag: Some(etag(part.etag)),
+                last_modified: Some(timestamp(part.modified_millis)),
+                part_number: Some(i32::from(number)),
+                size: i64::try_from(part.size).ok(),
+                ..Default::default()
+            };
+            give_checksum!(shown, &part.checksum);
+            shown
+        });
+        Ok(ListPartsOutput {
+            bucket: Some(input.bucket),
+            key: Some(input.key),
+            upload_id: Some(input.upload_id),
+            parts: Some(parts.collect()),
+            part_number_marker: Some(marker),
+            next_part_number_marker: last.filter(|_| more),
+            max_parts: Some(limit as i32),
+            is_truncated: Some(more),
+            owner: Some(owner()),
+            checksum_algorithm: checksum.map(|(algorithm, _)| listed_algorithm(algorithm)),
+            checksum_type: checksum.map(|(_, composite)| checksum_type(composite)),
+            storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
+            ..Default::default()
+        })
+    }
+
+    pub(super) async fn list_uploads(
+        &self,
+        input: ListMultipartUploadsInput,
+    ) -> S3Result<ListMultipartUploadsOutput> {
+        if input.delimiter.as_deref().is_some_and(|d| !d.is_empty()) {
+            return Err(s3_error!(NotImplemented, "a delimiter in a list of uploads"));
+        }
+        let limit = page_size(input.max_uploads)?;
+        let key_marker = input.key_marker.clone().unwrap_or_default();
+        let after = match input.upload_id_marker.as_deref().filter(|m| !m.is_empty()) {
+            Some(id) => (key_marker, parse_upload_id(id)?),
+            None if key_marker.is_empty() => (key_marker, 0),
+            None => (key_marker, u64::MAX),
+        };
+        let prefix = input.prefix.clone().unwrap_or_default();
+        let query = NamespaceQuery::Uploads { bucket: input.bucket.clone(), prefix, after, limit };
+        let NamespaceAnswer::Uploads { uploads, more } = self.names.query(query).await? else {
+            return Err(other_answer());
+        };
+        let last = uploads.last().filter(|_| more).cloned();
+        let uploads = uploads.into_iter().map(|upload| MultipartUpload {
+            initiated: Some(timestamp(upload.initiated_millis)),
+            key: Some(upload.key),
+            owner: Some(owner()),
+            storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
+            upload_id: Some(upload_id(upload.upload)),
+            ..Default::default()
+        });
+        Ok(ListMultipartUploadsOutput {
+            bucket: Some(input.bucket),
+            key_marker: input.key_marker,
+            upload_id_marker: input.upload_id_marker,
+            prefix: input.prefix,
+            max_uploads: Some(limit as i32),
+            is_truncated: Some(more),
+            next_key_marker: last.as_ref().map(|l| l.key.clone()),
+            next_upload_id_marker: last.as_ref().map(|l| upload_id(l.upload)),
+            uploads: Some(uploads.collect()),
+            ..Default::default()
+        })
+    }
+}
+
+/// The parts that a completion names, checked against those that are there.
+fn named_parts(named: Vec<CompletedPart>, have: &BTreeMap<u16, ebb::Part>) -> S3Result<Vec<(u16, ETag)>> {
+    let mut parts = Vec::with_capacity(named.len());
+    for mut part in named {
+        let number = part_number(part.part_number.ok_or(S3ErrorCode::MalformedXML)?)?;
+        let tag =
+            part.e_tag.take().and_then(|tag| parse_etag(tag.value())).ok_or(S3ErrorCode::InvalidPart)?;
+        let own = have.get(&number).filter(|own| own.etag == tag).ok_or(S3ErrorCode::InvalidPart)?;
+        if let (Some((algorithm, value)), Some(sum)) = (stated_checksum!(part), &own.checksum)
+            && (algorithm != sum.algorithm || value != sum.value)
+        {
+            return Err(s3_error!(InvalidPart, "the checksum of part {number} is another"));
+        }
+        parts.push((number, tag));
+    }
+    Ok(parts)
+}
+
+/// MD5 of the parts' MD5s.
+fn joined_etag(parts: &[(u16, ETag)]) -> ETag {
+    let mut md5 = Md5::new();
+    parts.iter().for_each(|(_, tag)| md5.update(&tag.md5));
+    ETag { md5: md5.finalize(), parts: parts.len() as u16 }
+}

@@ -1,0 +1,121 @@
+//! The gateway's way to the namespace: commits and lookups of concurrent requests travel together.
+
+use super::backend::{Backend, BackendError};
+use super::batch::{Batcher, Limits};
+use ebb_types::{
+    Extent, LOOKUPS_MAX, NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery,
+    ObjectMeta,
+};
+use futures_util::FutureExt;
+use std::sync::Arc;
+use tokio::sync::{Notify, mpsc};
+
+/// Most ops in one command.
+const COMMIT_OPS: usize = 256;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    #[error(transparent)]
+    Refused(#[from] NamespaceError),
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+pub struct Names<B> {
+    backend: Arc<B>,
+    commits: Arc<Batcher<NamespaceOp, Result<NamespaceDone, NameError>>>,
+    lookups: Arc<Batcher<(String, String), Result<ObjectMeta, NameError>>>,
+}
+
+impl<B: Backend> Names<B> {
+    /// `discards` receives the data of puts that were refused; `garbage` is told when there is garbage to free.
+    pub fn new(backend: Arc<B>, discards: mpsc::UnboundedSender<Vec<Extent>>, garbage: Arc<Notify>) -> Self {
+        let limits = Limits { running: 1, items: COMMIT_OPS, weight: COMMIT_OPS };
+        let cluster = backend.clone();
+        let commits = Batcher::new(
+            limits,
+            |_| 1,
+            move |ops| {
+                let (cluster, discards, garbage) = (cluster.clone(), discards.clone(), garbage.clone());
+                async move { commit(&*cluster, ops, &discards, &garbage).await }.boxed()
+            },
+        );
+        let limits = Limits { running: 1, items: LOOKUPS_MAX, weight: LOOKUPS_MAX };
+        let cluster = backend.clone();
+        let lookups = Batcher::new(
+            limits,
+            |_| 1,
+            move |names| {
+                let cluster = cluster.clone();
+                async move { look_up(&*cluster, names).await }.boxed()
+            },
+        );
+        Names { backend, commits, lookups }
+    }
+
+    /// Carries out one op. Data that it names is the namespace's from here on, or is discarded.
+    pub async fn commit(&self, op: NamespaceOp) -> Result<NamespaceDone, NameError> {
+        self.commits.submit(op).await
+    }
+
+    pub async fn object(&self, bucket: &str, key: &str) -> Result<ObjectMeta, NameError> {
+        self.lookups.submit((bucket.to_owned(), key.to_owned())).await
+    }
+
+    pub async fn query(&self, query: NamespaceQuery) -> Result<NamespaceAnswer, NameError> {
+        Ok(self.backend.query(query).await??)
+    }
+}
+
+async fn commit<B: Backend>(
+    backend: &B,
+    ops: Vec<NamespaceOp>,
+    discards: &mpsc::UnboundedSender<Vec<Extent>>,
+    garbage: &Notify,
+) -> Vec<Result<NamespaceDone, NameError>> {
+    let data: Vec<Vec<Extent>> = ops.iter().map(named_data).collect();
+    let reply = match backend.commit(ops).await {
+        Ok(reply) if reply.results.len() == data.len() => reply,
+        Ok(_) => return failed(data.len(), BackendError::Failed("the namespace answered other ops".into())),
+        // Whether the ops were carried out is not known: the data must stay.
+        Err(error) => return failed(data.len(), error),
+    };
+    for (result, data) in reply.results.iter().zip(data) {
+        if matches!(result, Err(error) if *error != NamespaceError::Expired) && !data.is_empty() {
+            // Fails only when the program ends.
+            let _ = discards.send(data);
+        }
+    }
+    if reply.garbage > 0 {
+        garbage.notify_one();
+    }
+    reply.results.into_iter().map(|result| result.map_err(NameError::from)).collect()
+}
+
+/// The data that an op gives a name to.
+fn named_data(op: &NamespaceOp) -> Vec<Extent> {
+    match op {
+        NamespaceOp::Put { meta, .. } => meta.extents.clone(),
+        NamespaceOp::PutPart { part, .. } => part.extents.clone(),
+        _ => Vec::new(),
+    }
+}
+
+fn failed<T>(count: usize, error: BackendError) -> Vec<Result<T, NameError>> {
+    (0..count).map(|_| Err(error.clone().into())).collect()
+}
+
+async fn look_up<B: Backend>(
+    backend: &B,
+    names: Vec<(String, String)>,
+) -> Vec<Result<ObjectMeta, NameError>> {
+    let count = names.len();
+    match backend.query(NamespaceQuery::Objects { names }).await {
+        Ok(Ok(NamespaceAnswer::Objects(found))) if found.len() == count => {
+            found.into_iter().map(|f| f.map_err(NameError::from)).collect()
+        }
+        Ok(Err(refused)) => (0..count).map(|_| Err(refused.clone().into())).collect(),
+        Ok(Ok(_)) => failed(count, BackendError::Failed("the namespace answered another question".into())),
+        Err(error) => failed(count, error),
+    }
+}
