@@ -1,9 +1,10 @@
 //! The client: routes each request to its chunk group's primary and retries until it is answered.
 //!
-//! A request keeps its id through all its tries, so that a write is carried out once however often it is sent. Three
-//! things end a try early: the connection breaks, the map names another primary, or the try's time is up. So a server that
-//! was put to sleep or stopped in the middle of an answer holds a request up no longer than the metadata service does.
-//! Between requests there is no work: the map is pushed, connections are opened when they are needed.
+//! A request keeps its id through all its tries, so that a write is carried out once however often it is
+//! sent. Three things end a try early: the connection breaks, the map names another primary, or the try's
+//! time is up. So a server that was put to sleep or stopped in the middle of an answer holds a request up no
+//! longer than the metadata service does. Between requests there is no work: the map is pushed, connections
+//! are opened when they are needed.
 
 use crate::error::{ClientError, Trouble};
 use crate::link::{Link, Lost};
@@ -78,7 +79,8 @@ pub(crate) struct Tally {
 
 type ChunkLink = Link<ClientReply>;
 
-/// A client of one cluster. Cheap to clone; all clones share connections and map. The last clone's end closes them.
+/// A client of one cluster. Cheap to clone; all clones share connections and map. The last clone's end closes
+/// them.
 #[derive(Clone, Debug)]
 pub struct Client {
     guard: Arc<Guard>,
@@ -234,8 +236,8 @@ impl Shared {
         Ok(link)
     }
 
-    /// Asks for the map in the background, at most once at a time: it is pushed anyway, but a leader that is stopped
-    /// pushes nothing, and is noticed by this.
+    /// Asks for the map in the background, at most once at a time: it is pushed anyway, but a leader that is
+    /// stopped pushes nothing, and is noticed by this.
     fn refresh(self: &Arc<Self>) {
         if self.refreshing.swap(true, Ordering::Relaxed) {
             return;
@@ -264,8 +266,8 @@ enum Next {
 }
 
 impl Client {
-    /// Finds the metadata leader and learns the map. Waits for a leader until the deadline; fails at once where the secret,
-    /// the cluster or the release is another.
+    /// Finds the metadata leader and learns the map. Waits for a leader until the deadline; fails at once
+    /// where the secret, the cluster or the release is another.
     pub async fn connect(config: ClientConfig) -> Result<Client, ClientError> {
         if config.meta.is_empty() {
             return Err(ClientError::NoAddresses);
@@ -379,8 +381,8 @@ impl Client {
         }
     }
 
-    /// Asks the metadata service. Follows the leader and retries until the deadline: every request may be carried out
-    /// twice without harm, or carries an id (`Namespace`).
+    /// Asks the metadata service. Follows the leader and retries until the deadline: every request may be
+    /// carried out twice without harm, or carries an id (`Namespace`).
     pub async fn call(&self, request: MetaRequest) -> Result<MetaReply, ClientError> {
         self.shared().ask_meta(&request, Instant::now() + self.shared().config.deadline).await
     }
@@ -519,7 +521,8 @@ impl Client {
     }
 }
 
-/// Whether a byte range (offset, length) of a chunk lies in one record: the primary rounds it to whole blocks.
+/// Whether a byte range (offset, length) of a chunk lies in one record: the primary rounds it to whole
+/// blocks.
 fn fits_one_record((offset, len): (u32, u32)) -> bool {
     let (first, end) = (u64::from(offset), u64::from(offset) + u64::from(len));
     let block = BLOCK_BYTES as u64;

@@ -36,7 +36,8 @@ pub enum ClientError {
     #[error("{chunk}: {why}")]
     Chunk { chunk: ChunkId, why: ChunkError },
     #[error(
-        "{chunk}: a request covers at most {} bytes between multiples of that; split it, or use the object functions",
+        "{chunk}: a request covers at most {} bytes between multiples of that; split it, or use the object \
+         functions",
         RECORD_BLOCKS_MAX as usize * ebb_types::BLOCK_BYTES
     )]
     TooLong { chunk: ChunkId },

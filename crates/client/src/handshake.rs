@@ -1,9 +1,11 @@
-//! The handshake: both sides prove that they know the cluster secret, and name their cluster, role and wire version.
+//! The handshake: both sides prove that they know the cluster secret, and name their cluster, role and wire
+//! version.
 //!
-//! Four messages of fixed size, so that nothing is allocated for a stranger: hello, hello, proof, verdict with proof.
-//! A proof is an HMAC-SHA256 over both hellos; each holds a fresh nonce, so that a recorded handshake proves nothing
-//! later, and a label tells the two directions apart, so that a proof cannot be sent back to its maker. The side that was
-//! called proves last: a stranger who calls learns nothing to guess the secret from. `docs/wire.md` draws the bytes.
+//! Four messages of fixed size, so that nothing is allocated for a stranger: hello, hello, proof, verdict
+//! with proof. A proof is an HMAC-SHA256 over both hellos; each holds a fresh nonce, so that a recorded
+//! handshake proves nothing later, and a label tells the two directions apart, so that a proof cannot be sent
+//! back to its maker. The side that was called proves last: a stranger who calls learns nothing to guess the
+//! secret from. `docs/wire.md` draws the bytes.
 
 use crate::secret::{Secret, random};
 use crate::transport::TransportError;
@@ -14,8 +16,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Longest time for connecting and for the handshake. A stopped process's kernel accepts connections, so that only
-/// this ends the wait.
+/// Longest time for connecting and for the handshake. A stopped process's kernel accepts connections, so that
+/// only this ends the wait.
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 
 const HELLO_BYTES: usize = 48;

@@ -97,14 +97,15 @@ impl<R> Link<R> {
 
     /// Sends a frame whose answer, if there is one, has id zero and is for nobody in particular.
     pub fn tell<T: Serialize>(&self, kind: u8, message: &T) {
-        // A connection that does not take it is on its way out, and whoever needs the answer asks again on the next.
+        // A connection that does not take it is on its way out, and whoever needs the answer asks again on
+        // the next.
         let _ = self.sender.send(kind, 0, message, Bytes::new());
     }
 }
 
 impl<R: DeserializeOwned> Link<R> {
-    /// Receives until the connection ends. Answers (`answer_kind`) with an id go to whom they are for; everything else goes
-    /// to `other`, which ends the connection by an error.
+    /// Receives until the connection ends. Answers (`answer_kind`) with an id go to whom they are for;
+    /// everything else goes to `other`, which ends the connection by an error.
     pub async fn run(
         &self,
         receiver: &mut Receiver,

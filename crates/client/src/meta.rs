@@ -1,7 +1,9 @@
-//! The connection to the metadata leader: one task that finds it, follows the map, and goes on to the next leader.
+//! The connection to the metadata leader: one task that finds it, follows the map, and goes on to the next
+//! leader.
 //!
-//! The task does nothing but wait while the connection stands: every change of the map is pushed. It is the only one that
-//! connects; a caller who finds the leader silent or deposed closes the connection, and the task goes on to the next.
+//! The task does nothing but wait while the connection stands: every change of the map is pushed. It is the
+//! only one that connects; a caller who finds the leader silent or deposed closes the connection, and the
+//! task goes on to the next.
 
 use crate::client::{RETRY_MAX, RETRY_MIN, Shared};
 use crate::error::{ClientError, Trouble};
@@ -14,7 +16,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// How long a metadata server may be silent before another is asked. Longer than a commit takes on a slow disk.
+/// How long a metadata server may be silent before another is asked. Longer than a commit takes on a slow
+/// disk.
 pub(crate) const META_TRY: Duration = Duration::from_secs(2);
 /// Bounds of the pause between two rounds of connecting.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
@@ -69,7 +72,8 @@ pub(crate) async fn follow(shared: Arc<Shared>) {
             _ => None,
         };
         shared.leader.send_replace(Leader::Searched { last: ended.trouble, refused });
-        hint = ended.leader.or_else(|| shared.hint().take());
+        let said = shared.hint().take();
+        hint = ended.leader.or(said);
         if started.elapsed() > PAUSE_MAX && ended.led {
             (misses, pause) = (0, PAUSE_MIN);
         }
@@ -217,7 +221,8 @@ impl Shared {
         }
     }
 
-    /// Waits for the first leader. Ends early where the set-up is wrong: then somebody sits before it and waits.
+    /// Waits for the first leader. Ends early where the set-up is wrong: then somebody sits before it and
+    /// waits.
     pub(crate) async fn first_leader(&self, deadline: Instant) -> Result<(), ClientError> {
         let started = Instant::now();
         let mut leader = self.leader.subscribe();

@@ -20,8 +20,8 @@ pub struct Piece {
     pub start: u64,
 }
 
-/// Splits a range at the ends of chunks and at multiples of the largest record. [`ClientError::ObjectRange`] where the
-/// range goes past the last chunk that an object can have.
+/// Splits a range at the ends of chunks and at multiples of the largest record. [`ClientError::ObjectRange`]
+/// where the range goes past the last chunk that an object can have.
 pub fn pieces(
     object: ObjectId,
     offset: u64,
@@ -73,7 +73,8 @@ impl Client {
         Ok(joined.unwrap_or_default().freeze())
     }
 
-    /// Writes a range of an object. Returns when all of it is durable. After an error any part of it may have been written.
+    /// Writes a range of an object. Returns when all of it is durable. After an error any part of it may have
+    /// been written.
     pub async fn write_object(&self, object: ObjectId, offset: u64, bytes: Bytes) -> Result<(), ClientError> {
         let pieces = pieces(object, offset, bytes.len() as u64, self.params().chunk_bytes)?;
         let parts: Vec<(Piece, Bytes)> = pieces

@@ -1,7 +1,7 @@
 //! The cluster secret: whoever knows it may speak to the cluster's servers.
 //!
-//! It lives in a file that only its owner can read. It is never printed, and never sent: the handshake proves that both
-//! sides know it ([`crate::transport`]).
+//! It lives in a file that only its owner can read. It is never printed, and never sent: the handshake proves
+//! that both sides know it ([`crate::transport`]).
 
 use hmac::{Hmac, KeyInit, Mac};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -36,7 +36,8 @@ pub enum SecretError {
 }
 
 impl Secret {
-    /// Reads the secret from a file, without the white space around it. Refuses a file that group or others may read.
+    /// Reads the secret from a file, without the white space around it. Refuses a file that group or others
+    /// may read.
     pub fn load(path: &Path) -> Result<Secret, SecretError> {
         let io_error = |error| SecretError::Io { path: path.to_owned(), error };
         let file = std::fs::File::open(path).map_err(io_error)?;

@@ -1,12 +1,14 @@
 //! Framed TCP between all programs of a cluster: chunk servers, metadata servers, gateways and clients.
 //!
-//! Every body is the postcard form of `(id, message)`: the id ties an answer to its request on a shared connection, and is
-//! zero where nothing is answered. Sending queues; one writer task per connection hands all that is queued to the kernel
-//! in one call, so that a burst of small frames costs one system call and one packet. Nagle's algorithm is always off: with
-//! delayed acknowledgements it would add 40 ms to a small read.
+//! Every body is the postcard form of `(id, message)`: the id ties an answer to its request on a shared
+//! connection, and is zero where nothing is answered. Sending queues; one writer task per connection hands
+//! all that is queued to the kernel in one call, so that a burst of small frames costs one system call and
+//! one packet. Nagle's algorithm is always off: with delayed acknowledgements it would add 40 ms to a small
+//! read.
 //!
-//! Memory: an idle connection holds one read buffer of [`READ_BUFFER`] bytes. Bodies and payloads get buffers of their own
-//! exact size, so a small payload never pins a larger buffer, and the bulk of a large one is read straight into its place.
+//! Memory: an idle connection holds one read buffer of [`READ_BUFFER`] bytes. Bodies and payloads get buffers
+//! of their own exact size, so a small payload never pins a larger buffer, and the bulk of a large one is
+//! read straight into its place.
 
 use crate::handshake;
 use crate::secret::Secret;
@@ -44,6 +46,10 @@ pub mod kind {
     pub const META_REPLY: u8 = 7;
     /// A message of the Raft library between metadata servers: `Vec<u8>`.
     pub const RAFT: u8 = 8;
+    /// [`ebb_types::InspectRequest`], administrator to chunk server.
+    pub const INSPECT_REQUEST: u8 = 9;
+    /// [`ebb_types::InspectReply`] with the request's id.
+    pub const INSPECT_REPLY: u8 = 10;
 }
 
 /// Most bytes that wait in one connection's queue. One frame always fits into an empty queue.
@@ -96,8 +102,8 @@ pub enum SendError {
     TooLarge,
 }
 
-/// A connection after the handshake. Dropping `receiver` closes it; dropping every `sender` sends what is queued and
-/// then ends this side's stream.
+/// A connection after the handshake. Dropping `receiver` closes it; dropping every `sender` sends what is
+/// queued and then ends this side's stream.
 #[derive(Debug)]
 pub struct Connection {
     pub sender: Sender,
@@ -140,13 +146,8 @@ impl Listener {
         self.listener.local_addr()
     }
 
-    /// The cluster becomes known: later connections are bound to it.
-    pub fn set_identity(&mut self, own: Identity) {
-        self.own = own;
-    }
-
-    /// The next caller, not yet authenticated: run [`Incoming::handshake`] in a task of its own, so that a slow or
-    /// hostile caller holds up nobody. Survives running out of file descriptors.
+    /// The next caller, not yet authenticated: run [`Incoming::handshake`] in a task of its own, so that a
+    /// slow or hostile caller holds up nobody. Survives running out of file descriptors.
     pub async fn accept(&self) -> Incoming {
         loop {
             match self.listener.accept().await {
@@ -276,7 +277,8 @@ impl Shared {
             queue.state = State::Closed;
             queue.pieces.clear();
             drop(queue);
-            // Ends a pending write and the receiver's read. It fails only where the connection has ended already.
+            // Ends a pending write and the receiver's read. It fails only where the connection has ended
+            // already.
             let _ = rustix::net::shutdown(self.socket.as_ref(), rustix::net::Shutdown::Both);
             self.queued.notify_one();
             self.room.notify_waiters();
@@ -307,8 +309,8 @@ impl Drop for SenderGuard {
 }
 
 impl Sender {
-    /// Queues a frame without waiting. [`SendError::Full`]: nothing was queued; wait ([`Sender::send_wait`]), or treat the
-    /// other side as lost and [`Sender::close`].
+    /// Queues a frame without waiting. [`SendError::Full`]: nothing was queued; wait ([`Sender::send_wait`]),
+    /// or treat the other side as lost and [`Sender::close`].
     pub fn send<T: Serialize>(
         &self,
         kind: u8,
@@ -437,7 +439,8 @@ async fn write_loop(shared: Arc<Shared>) {
     shared.room.notify_waiters();
 }
 
-/// Writes a batch to its end. The pieces leave `batch` as the kernel takes them, so that payloads are freed early.
+/// Writes a batch to its end. The pieces leave `batch` as the kernel takes them, so that payloads are freed
+/// early.
 async fn write_batch(shared: &Shared, batch: &mut VecDeque<Piece>) -> io::Result<()> {
     // Bytes of the first piece that are written already.
     let mut done = 0;
@@ -526,8 +529,8 @@ impl Drop for Receiver {
 }
 
 impl Receiver {
-    /// The next frame; `None` when the other side ended the stream between two frames. May be dropped while it waits
-    /// (`select!`): nothing is lost. After an error the stream is useless.
+    /// The next frame; `None` when the other side ended the stream between two frames. May be dropped while
+    /// it waits (`select!`): nothing is lost. After an error the stream is useless.
     pub async fn next(&mut self) -> Result<Option<Frame>, TransportError> {
         loop {
             if self.partial.is_none()
@@ -554,7 +557,8 @@ impl Receiver {
                     let Partial { header, body, payload } = self.partial.take().expect("it is there");
                     return Ok(Some(Frame { kind: header.kind, payload: payload.freeze(), header, body }));
                 }
-                // Small rests come through the buffer, with what follows them; large ones go straight to their place.
+                // Small rests come through the buffer, with what follows them; large ones go straight to
+                // their place.
                 if body_missing >= READ_BUFFER {
                     direct = Some((&mut partial.body, body_missing));
                 } else if payload_missing >= READ_BUFFER {

@@ -1,4 +1,5 @@
-//! The client against small fake servers on loopback, under tokio's paused clock: time passes only when nobody works.
+//! The client against small fake servers on loopback, under tokio's paused clock: time passes only when
+//! nobody works.
 
 use bytes::Bytes;
 use ebb_client::transport::{Identity, Listener, Role, Sender, kind};
@@ -60,8 +61,8 @@ impl<Q: Clone> Fake<Q> {
     }
 }
 
-/// Starts a fake that answers frames of `asked` by frames of `answered`. `think` gets the request, its payload and how many
-/// came before it.
+/// Starts a fake that answers frames of `asked` by frames of `answered`. `think` gets the request, its
+/// payload and how many came before it.
 async fn fake<Q, R>(
     role: Role,
     (asked, answered): (u8, u8),
