@@ -5,10 +5,18 @@
 //! lost, reads the state and proposes [`Command`]s; it never changes the state. [`raft`] replicates commands; it alone knows
 //! the Raft library. [`Member`] ties the three together, so that the node program and the simulator run the same code.
 
+mod admin;
 mod api;
+mod controller;
+mod gears;
+mod group;
+mod liveness;
 mod namespace;
+mod plan;
+mod power;
 mod state;
 
 pub use api::*;
+pub use controller::{Controller, Event, Output};
 pub use namespace::Namespace;
 pub use state::{Change, Command, Reply, State};

@@ -7,8 +7,8 @@
 
 use crate::{Bootstrap, Namespace};
 use ebb_types::{
-    ClusterParams, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, MapDelta, NamespaceCommand, NamespaceReply, ObjectId,
-    Schedule, ServerEntry, ServerId, ServerState, ShiftRecord, Slot, SlotState,
+    ClusterParams, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, MapDelta, NamespaceCommand,
+    NamespaceReply, ObjectId, Schedule, ServerEntry, ServerId, ServerState, ShiftRecord, Slot, SlotState,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,15 +23,26 @@ pub const SHIFTS_KEPT: usize = 1000;
 pub enum Command {
     /// Creates the cluster. Refused if it exists.
     Init(Bootstrap),
-    SetAddress { server: ServerId, address: String },
-    SetServer { server: ServerId, state: ServerState, incarnation: Incarnation },
+    SetAddress {
+        server: ServerId,
+        address: String,
+    },
+    SetServer {
+        server: ServerId,
+        state: ServerState,
+        incarnation: Incarnation,
+    },
     /// New configurations of chunk groups. A change whose `expected` epoch is not the present one does nothing.
     Reconfigure(Vec<Change>),
-    AllocateObjects { count: u32 },
+    AllocateObjects {
+        count: u32,
+    },
     RecordHour(HourRecord),
     RecordShift(ShiftRecord),
     /// `Some`: hold this gear. `None`: load and forecast choose.
-    SetGear { manual: Option<u8> },
+    SetGear {
+        manual: Option<u8>,
+    },
     SetSchedule(Schedule),
     Namespace(NamespaceCommand),
 }
@@ -49,8 +60,13 @@ pub struct Change {
 pub enum Reply {
     Done,
     /// Numbers of changes that were made, and that came too late.
-    Reconfigured { made: usize, stale: usize },
-    Objects { first: ObjectId },
+    Reconfigured {
+        made: usize,
+        stale: usize,
+    },
+    Objects {
+        first: ObjectId,
+    },
     Namespace(NamespaceReply),
     Refused(String),
 }
@@ -115,12 +131,12 @@ impl State {
     }
 
     /// Recorded hours, oldest first.
-    pub fn hours(&self) -> impl ExactSizeIterator<Item = &HourRecord> + '_ {
+    pub fn hours(&self) -> impl DoubleEndedIterator<Item = &HourRecord> + '_ {
         self.hours.iter()
     }
 
     /// Finished gear shifts, oldest first.
-    pub fn shifts(&self) -> impl ExactSizeIterator<Item = &ShiftRecord> + '_ {
+    pub fn shifts(&self) -> impl DoubleEndedIterator<Item = &ShiftRecord> + '_ {
         self.shifts.iter()
     }
 
@@ -243,7 +259,8 @@ impl State {
                 self.version += 1;
             }
             made += 1;
-            self.groups[change.group.0 as usize] = Versioned { item: change.entry.clone(), changed: self.version };
+            self.groups[change.group.0 as usize] =
+                Versioned { item: change.entry.clone(), changed: self.version };
         }
         Reply::Reconfigured { made, stale }
     }
@@ -257,11 +274,15 @@ impl State {
         assert_eq!(members.len(), r, "one slot per server: {new:?}");
         let mut targets = BTreeSet::new();
         for (k, slot) in new.slots.iter().enumerate() {
-            let server = &self.servers.get(&slot.server).expect("a slot's server is part of the cluster").item;
+            let server =
+                &self.servers.get(&slot.server).expect("a slot's server is part of the cluster").item;
             assert_eq!(usize::from(server.gear_group.0), k, "slot k stays in gear group k: {new:?}");
             if let Some(stand_in) = slot.stand_in {
                 assert!(!members.contains(&stand_in.server), "a stand-in has no slot of the group: {new:?}");
-                assert!(self.servers.contains_key(&stand_in.server), "a stand-in is part of the cluster: {new:?}");
+                assert!(
+                    self.servers.contains_key(&stand_in.server),
+                    "a stand-in is part of the cluster: {new:?}"
+                );
                 assert_ne!(slot.state, SlotState::InSync, "an in-sync slot needs no stand-in: {new:?}");
             }
             if let SlotState::Away { since } | SlotState::CatchingUp { since } = slot.state {
@@ -287,7 +308,11 @@ impl Bootstrap {
             return Some("two servers have the same id: give each its own".into());
         }
         if self.groups.len() != self.params.groups as usize || self.groups.is_empty() {
-            return Some(format!("{} chunk groups announced, {} laid out", self.params.groups, self.groups.len()));
+            return Some(format!(
+                "{} chunk groups announced, {} laid out",
+                self.params.groups,
+                self.groups.len()
+            ));
         }
         for (group, slots) in self.groups.iter().enumerate() {
             if slots.len() != r {

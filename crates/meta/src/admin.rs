@@ -1,0 +1,187 @@
+//! What administrators ask: figures from the state and the leader's memory, and wishes that become commands.
+
+use crate::controller::{Leading, Output};
+use crate::gears::{group_sizes, policy};
+use crate::{Command, State, Token};
+use ebb_gear::lowest_gear;
+use ebb_types::{
+    AdminReply, AdminRequest, ClusterStatus, GearGroup, GearMode, GearStatus, GroupCounts, MetaFailure,
+    MetaReply, Moment, PlannedHour, ServerId, ServerState, ServerStatus, SlotState,
+};
+use std::collections::BTreeMap;
+
+impl Leading {
+    pub(crate) fn admin(
+        &mut self,
+        now: Moment,
+        token: Token,
+        request: AdminRequest,
+        state: &State,
+        out: &mut Vec<Output>,
+    ) {
+        let answer = match request {
+            AdminRequest::Status => Ok(AdminReply::Status(Box::new(self.status(now, state)))),
+            AdminRequest::GearPlan => self.dry_run(now, state).map(AdminReply::Plan),
+            AdminRequest::ListHours => Ok(AdminReply::Hours(state.hours().cloned().collect())),
+            AdminRequest::ListShifts => Ok(AdminReply::Shifts(state.shifts().cloned().collect())),
+            AdminRequest::GearSet { .. }
+            | AdminRequest::GearAuto
+            | AdminRequest::SetSchedule(_)
+            | AdminRequest::MarkLost { .. } => match wish(&request, state) {
+                Ok(command) => return out.push(Output::ProposeFor { token, command }),
+                Err(why) => Err(why),
+            },
+        };
+        let reply = match answer {
+            Ok(answer) => MetaReply::Admin(answer),
+            Err(why) => MetaReply::Failed(MetaFailure::Refused(why)),
+        };
+        out.push(Output::Reply { token, reply });
+    }
+
+    fn dry_run(&self, now: Moment, state: &State) -> Result<Vec<PlannedHour>, String> {
+        let scheduler = self.gears.scheduler().ok_or_else(|| self.gears.fault.clone().unwrap_or_default())?;
+        let schedule = state.schedule();
+        let r = state.params().map_or(1, |p| p.replicas);
+        let servers: u32 = group_sizes(state).iter().sum();
+        let floor = lowest_gear(servers, r);
+        let note = (floor > schedule.g_min).then(|| {
+            format!("{servers} servers reach gear {floor} at lowest: {r} copies of every write need {r} awake servers")
+        });
+        let hours = scheduler.plan(now, &self.gears.history, schedule.hours_per_day);
+        let planned = hours.into_iter().map(|hour| PlannedHour {
+            hour: hour.hour,
+            forecast: hour.forecast.map(|load| load.0),
+            gear: hour.gear,
+            awake: servers_of(state, |group| hour.awake.contains(&group)),
+            asleep: servers_of(state, |group| !hour.awake.contains(&group)),
+            note: note.clone(),
+        });
+        Ok(planned.collect())
+    }
+
+    fn status(&self, now: Moment, state: &State) -> ClusterStatus {
+        let schedule = *state.schedule();
+        let hour = self.gears.scheduler().map(|s| s.hour(now));
+        let awake = state.servers().filter(|e| e.state.is_live()).count() as u32;
+        let gear = GearStatus {
+            mode: if state.manual_gear().is_some() { GearMode::Manual } else { GearMode::Auto },
+            gear: self.gears.gear(),
+            shifting: self.gears.shift.is_some(),
+            emergency: self.emergency,
+            servers_awake: awake,
+            load: self.gears.load().0,
+            forecast: hour.and_then(|hour| self.gears.forecast(hour, schedule.hours_per_day)),
+        };
+        let servers = self.server_statuses(now, state);
+        // A sleeper's last figure stands for nothing: its own offload was moved before it slept.
+        let debts = servers.iter().filter(|s| s.state.is_live()).filter_map(|s| s.vitals.as_ref());
+        ClusterStatus {
+            params: state.params().expect("only a created cluster has a status").clone(),
+            map_version: state.version(),
+            gear,
+            debt_bytes: debts.map(|v| v.debt_bytes).sum(),
+            servers,
+            groups: count_groups(state),
+            schedule,
+        }
+    }
+
+    fn server_statuses(&self, now: Moment, state: &State) -> Vec<ServerStatus> {
+        let mut duties: BTreeMap<ServerId, (u32, u32)> = BTreeMap::new();
+        for (_, entry) in state.groups() {
+            entry.primary.into_iter().for_each(|p| duties.entry(p).or_default().0 += 1);
+            let stand_ins = entry.slots.iter().filter_map(|s| s.stand_in);
+            stand_ins.for_each(|s| duties.entry(s.server).or_default().1 += 1);
+        }
+        let one = |entry: &ebb_types::ServerEntry| {
+            let live = self.servers.get(&entry.id);
+            let heard = live.and_then(|l| l.heard);
+            let left = live.map(|l| l.granted_until.since(now)).filter(|left| !left.is_zero());
+            let (primaries, stand_ins) = duties.get(&entry.id).copied().unwrap_or_default();
+            ServerStatus {
+                id: entry.id,
+                rack: entry.rack,
+                gear_group: entry.gear_group,
+                address: entry.address.clone(),
+                state: entry.state,
+                incarnation: entry.incarnation,
+                vitals: live.filter(|_| heard.is_some()).map(|l| l.vitals.clone()),
+                heartbeat_age_millis: heard.map(|at| now.since(at).as_millis() as u64),
+                lease_left_millis: left.filter(|_| entry.state.is_live()).map(|left| left.as_millis() as u64),
+                primaries,
+                stand_ins,
+                modelled_watts: None,
+                switch_trouble: live.and_then(|l| l.power.trouble.clone()),
+            }
+        };
+        state.servers().map(one).collect()
+    }
+}
+
+/// The command that an administrator's wish comes to, or what speaks against it.
+fn wish(request: &AdminRequest, state: &State) -> Result<Command, String> {
+    match request {
+        AdminRequest::GearSet { gear } => {
+            let policy = policy(state.schedule(), group_sizes(state));
+            policy.check_gear(*gear).map_err(|e| e.to_string())?;
+            Ok(Command::SetGear { manual: Some(*gear) })
+        }
+        AdminRequest::GearAuto => Ok(Command::SetGear { manual: None }),
+        AdminRequest::SetSchedule(schedule) => {
+            policy(schedule, group_sizes(state)).check().map_err(|e| e.to_string())?;
+            Ok(Command::SetSchedule(*schedule))
+        }
+        AdminRequest::MarkLost { server } => {
+            let entry =
+                state.server(*server).ok_or_else(|| format!("{server} is not part of the cluster"))?;
+            if entry.state.is_live() {
+                return Err(format!(
+                    "{server} still answers: stop it first, or wait until it counts as failed"
+                ));
+            }
+            let peers = |e: &&ebb_types::ServerEntry| {
+                e.gear_group == entry.gear_group && e.id != *server && e.state != ServerState::Lost
+            };
+            if state.servers().filter(peers).count() == 0 {
+                return Err(format!(
+                    "{server} is the last of {}: nobody can take its place",
+                    entry.gear_group
+                ));
+            }
+            Ok(Command::SetServer {
+                server: *server,
+                state: ServerState::Lost,
+                incarnation: entry.incarnation,
+            })
+        }
+        AdminRequest::Status
+        | AdminRequest::GearPlan
+        | AdminRequest::ListHours
+        | AdminRequest::ListShifts => {
+            unreachable!("questions change nothing")
+        }
+    }
+}
+
+fn servers_of(state: &State, which: impl Fn(GearGroup) -> bool) -> Vec<ServerId> {
+    state.servers().filter(|e| e.state != ServerState::Lost && which(e.gear_group)).map(|e| e.id).collect()
+}
+
+fn count_groups(state: &State) -> GroupCounts {
+    let mut counts = GroupCounts::default();
+    for (_, entry) in state.groups() {
+        let any = |what: fn(&ebb_types::Slot) -> bool| u32::from(entry.slots.iter().any(what));
+        counts.total += 1;
+        counts.in_sync += u32::from(entry.is_in_sync());
+        counts.away += any(|s| matches!(s.state, SlotState::Away { .. }));
+        counts.catching_up += any(|s| matches!(s.state, SlotState::CatchingUp { .. }));
+        counts.without_primary += u32::from(entry.primary.is_none());
+        counts.without_target += any(|s| s.target().is_none());
+        counts.at_risk += any(|s| {
+            matches!(s.state, SlotState::Away { .. }) && s.stand_in.is_some_and(|stand_in| !stand_in.covered)
+        });
+        counts.newest_epoch = counts.newest_epoch.max(entry.epoch);
+    }
+    counts
+}

@@ -1,0 +1,328 @@
+//! What the leader decides. Pure and volatile: it may be lost at any moment, and the next leader starts from the state.
+//!
+//! Events change facts (who was heard, who holds which lease, what servers reported); then one planning step compares the
+//! facts with the [`State`] and proposes everything that follows from them as one batch of commands, so that all changes of
+//! a turn cost one round of consensus and many groups change under one command. While a batch is under way nothing new is
+//! planned: a plan is always made from a state in which the last one has taken effect.
+//!
+//! Invariants
+//! - A server is called failed only when every lease that this leader or an earlier one may have granted it has ended (R2):
+//!   `granted_until` of a grant is counted from the answer, later than where the server counts from, plus a margin; and a
+//!   new leader first waits one whole lease ([`Leading::trusted_from`]).
+//! - A power switch is thrown only after the state says so: asleep and failed are never confused.
+
+use crate::gears::Gears;
+use crate::liveness::Beat;
+use crate::power::Power;
+use crate::{Command, State, SwitchAction, Timing, Token};
+use ebb_types::{
+    AdminRequest, Epoch, GroupId, Incarnation, MetaFailure, MetaPush, MetaReply, Moment, ServerId,
+    ServerMessage, ServerReport, ServerState, Vitals,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// This member leads, and its state has everything that earlier leaders committed. `unix_millis`: the time of day now.
+    BecameLeader {
+        unix_millis: u64,
+    },
+    LostLeadership,
+    Server(ServerMessage),
+    /// Commands were applied. `own`: the controller's batch was among them.
+    Applied {
+        own: bool,
+    },
+    Switched {
+        server: ServerId,
+        action: SwitchAction,
+        result: Result<(), String>,
+    },
+    Admin {
+        token: Token,
+        request: AdminRequest,
+    },
+    /// [`Controller::next_wake`] is reached.
+    Tick,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Answer with `Applied { own: true }`.
+    Propose(Vec<Command>),
+    /// An administrator's command: propose it and answer `token` when it is applied.
+    ProposeFor {
+        token: Token,
+        command: Command,
+    },
+    /// A [`MetaPush::Lease`] may leave only after this member made sure that it still led when the heartbeat came (R2).
+    Push {
+        to: ServerId,
+        push: MetaPush,
+    },
+    Switch {
+        server: ServerId,
+        action: SwitchAction,
+    },
+    Reply {
+        token: Token,
+        reply: MetaReply,
+    },
+    Note(String),
+}
+
+/// The leader's decisions; on a follower it does nothing.
+pub struct Controller {
+    timing: Timing,
+    leading: Option<Leading>,
+}
+
+/// What is known of a server beyond the state.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Live {
+    /// The run that spoke last.
+    pub run: Incarnation,
+    pub heard: Option<Moment>,
+    /// The server's own clock in its newest heartbeat: older ones are stale.
+    pub sent: Option<Moment>,
+    /// A heartbeat whose lease waits until the state says that the server is awake.
+    pub owed: Option<Moment>,
+    /// By this leader's clock no lease of the server outlives this moment.
+    pub granted_until: Moment,
+    pub vitals: Vitals,
+    /// Its lease is not renewed, so that it can be called failed.
+    pub condemned: bool,
+    /// A server that its peers could not work with may not come back before.
+    pub shunned_until: Moment,
+    pub ready_to_sleep: bool,
+    /// Map version that was sent last, and when.
+    pub sent_version: u64,
+    pub pushed: Moment,
+    pub power: Power,
+}
+
+/// Reports about groups, kept until the epoch that they speak of is over.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reports {
+    pub released: BTreeMap<GroupId, Epoch>,
+    pub caught_up: BTreeSet<(GroupId, Epoch, ServerId)>,
+    pub covered: BTreeSet<(GroupId, Epoch, ServerId)>,
+    /// Reporter and suspect: since when, and when last.
+    pub suspicions: BTreeMap<(ServerId, ServerId), (Moment, Moment)>,
+}
+
+/// What a leader keeps in memory.
+pub(crate) struct Leading {
+    pub timing: Timing,
+    pub since: Moment,
+    pub unix_millis: u64,
+    pub servers: BTreeMap<ServerId, Live>,
+    pub reports: Reports,
+    /// Primaries that move so that all awake servers have as many: the epoch that the move starts from, and the successor.
+    pub moves: BTreeMap<GroupId, (Epoch, ServerId)>,
+    pub gears: Gears,
+    /// A batch is proposed and not applied yet.
+    pub in_flight: bool,
+    /// Facts changed since the last plan.
+    pub dirty: bool,
+    /// Copies are missing, so more servers are kept awake than the gear asks for.
+    pub emergency: bool,
+    /// When the last plan was made.
+    pub planned: Moment,
+}
+
+impl Controller {
+    pub fn new(timing: Timing) -> Controller {
+        Controller { timing, leading: None }
+    }
+
+    pub fn on(&mut self, now: Moment, event: Event, state: &State, out: &mut Vec<Output>) {
+        match event {
+            Event::BecameLeader { unix_millis } => {
+                self.leading = Some(Leading::new(self.timing, now, unix_millis));
+            }
+            Event::LostLeadership => self.leading = None,
+            _ => {}
+        }
+        let Some(leading) = &mut self.leading else { return };
+        if state.params().is_none() {
+            // Nothing to lead yet. The lease that a new leader waits for counts from the cluster's creation.
+            leading.since = now;
+            if let Event::Admin { token, .. } = event {
+                out.push(Output::Reply { token, reply: MetaReply::Failed(MetaFailure::NotCreated) });
+            }
+            return;
+        }
+        leading.gears.follow(now, state, leading.since, leading.unix_millis);
+        match event {
+            Event::BecameLeader { .. } => leading.inherit(state),
+            Event::Server(message) => leading.server_message(now, message, state, out),
+            Event::Applied { own } => leading.applied(now, own, state, out),
+            Event::Switched { server, action, result } => leading.switched(now, server, action, result, out),
+            Event::Admin { token, request } => leading.admin(now, token, request, state, out),
+            Event::Tick => leading.dirty = true,
+            Event::LostLeadership => {}
+        }
+        leading.run(now, state, out);
+    }
+
+    /// When [`Event::Tick`] is wanted; `None`: not before something else happens.
+    pub fn next_wake(&self, state: &State) -> Option<Moment> {
+        self.leading.as_ref().filter(|l| !l.in_flight).and_then(|l| l.next_wake(state))
+    }
+}
+
+impl Leading {
+    fn new(timing: Timing, now: Moment, unix_millis: u64) -> Leading {
+        Leading {
+            timing,
+            since: now,
+            unix_millis,
+            servers: BTreeMap::new(),
+            reports: Reports::default(),
+            moves: BTreeMap::new(),
+            gears: Gears::default(),
+            in_flight: false,
+            dirty: true,
+            emergency: false,
+            planned: Moment::ZERO,
+        }
+    }
+
+    /// Servers as an earlier leader left them.
+    fn inherit(&mut self, state: &State) {
+        for entry in state.servers() {
+            let live = self.servers.entry(entry.id).or_default();
+            live.run = entry.incarnation;
+            live.power.inherit(entry.state, self.since + self.timing.wake_limit);
+        }
+        self.dirty = true;
+    }
+
+    pub fn lease(&self, state: &State) -> Duration {
+        Duration::from_millis(state.params().map_or(0, |p| u64::from(p.lease_millis)))
+    }
+
+    /// From then on no lease of an earlier leader runs.
+    pub fn trusted_from(&self, state: &State) -> Moment {
+        self.since + self.lease(state) + self.timing.margin
+    }
+
+    /// No lease of the server runs from then on, unless a heartbeat renews it.
+    pub fn lease_end(&self, server: ServerId, state: &State) -> Moment {
+        let granted = self.servers.get(&server).map_or(Moment::ZERO, |l| l.granted_until);
+        granted.max(self.trusted_from(state))
+    }
+
+    fn run(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
+        let due = self.dirty || self.next_wake(state).is_some_and(|at| at <= now);
+        if self.in_flight || !due {
+            return;
+        }
+        (self.dirty, self.planned) = (false, now);
+        let commands = self.plan(now, state, out);
+        self.throw_switches(now, state, out);
+        if !commands.is_empty() {
+            self.in_flight = true;
+            out.push(Output::Propose(commands));
+        }
+    }
+
+    /// The next moment at which time alone changes a verdict. What was due at the last plan has been judged.
+    fn next_wake(&self, state: &State) -> Option<Moment> {
+        state.params()?;
+        let per_server = state.servers().filter_map(|entry| match entry.state {
+            ServerState::Awake | ServerState::Draining => Some(self.lease_end(entry.id, state)),
+            ServerState::Waking | ServerState::Asleep => {
+                self.servers.get(&entry.id).and_then(|l| l.power.retry_at())
+            }
+            ServerState::Failed | ServerState::Lost => None,
+        });
+        let trusted = Some(self.trusted_from(state));
+        per_server.chain(trusted).filter(|at| *at > self.planned).min()
+    }
+
+    fn server_message(&mut self, now: Moment, message: ServerMessage, state: &State, out: &mut Vec<Output>) {
+        match message {
+            ServerMessage::Heartbeat { server, incarnation, sent, map_version, vitals } => {
+                let beat = Beat { server, run: incarnation, sent, map_version, vitals };
+                self.heartbeat(now, beat, state, out);
+            }
+            ServerMessage::Reports { server, incarnation, reports } => {
+                if state.server(server).is_some_and(|entry| entry.incarnation == incarnation) {
+                    reports.into_iter().for_each(|report| self.report(now, server, report, state));
+                }
+            }
+            ServerMessage::ReadyToSleep { server, incarnation } => {
+                let draining = |e: &ebb_types::ServerEntry| {
+                    e.incarnation == incarnation && e.state == ServerState::Draining
+                };
+                if state.server(server).is_some_and(draining) {
+                    self.servers.entry(server).or_default().ready_to_sleep = true;
+                    self.dirty = true;
+                }
+            }
+        }
+    }
+
+    /// A report counts if it speaks of the present epoch and comes from the one who may say so.
+    fn report(&mut self, now: Moment, from: ServerId, report: ServerReport, state: &State) {
+        let (ServerReport::CaughtUp { group, epoch }
+        | ServerReport::Covered { group, epoch, .. }
+        | ServerReport::Suspect { group, epoch, .. }
+        | ServerReport::Released { group, epoch }) = report;
+        let Some(entry) = state.group(group).filter(|entry| entry.epoch == epoch) else { return };
+        let is_primary = entry.primary == Some(from);
+        match report {
+            ServerReport::CaughtUp { .. } if entry.slot_of(from).is_some() => {
+                self.reports.caught_up.insert((group, epoch, from));
+            }
+            ServerReport::Covered { stands_for, .. } if is_primary => {
+                self.reports.covered.insert((group, epoch, stands_for));
+            }
+            ServerReport::Released { .. } if is_primary => {
+                self.reports.released.insert(group, epoch);
+            }
+            ServerReport::Suspect { server, .. }
+                if is_primary && entry.members().any(|(m, _)| m == server) =>
+            {
+                self.suspect(now, from, server, state);
+            }
+            _ => return,
+        }
+        self.dirty = true;
+    }
+
+    fn applied(&mut self, now: Moment, own: bool, state: &State, out: &mut Vec<Output>) {
+        if own {
+            self.in_flight = false;
+        }
+        self.dirty = true;
+        let current = |group: &GroupId, epoch: &Epoch| state.group(*group).is_some_and(|e| e.epoch == *epoch);
+        self.reports.released.retain(|group, epoch| current(group, epoch));
+        self.reports.caught_up.retain(|(group, epoch, _)| current(group, epoch));
+        self.reports.covered.retain(|(group, epoch, _)| current(group, epoch));
+        self.moves.retain(|group, (epoch, _)| current(group, epoch));
+        self.pay_owed_leases(now, state, out);
+        self.push_maps(now, state, out);
+    }
+
+    fn switched(
+        &mut self,
+        now: Moment,
+        server: ServerId,
+        action: SwitchAction,
+        result: Result<(), String>,
+        out: &mut Vec<Output>,
+    ) {
+        if let Err(why) = &result {
+            out.push(Output::Note(format!(
+                "{server}: switch to {action:?} failed: {why}; it will be tried again"
+            )));
+        }
+        let limit = self.timing.wake_limit;
+        self.servers.entry(server).or_default().power.ended(now, action, result, limit);
+        self.dirty = true;
+    }
+}

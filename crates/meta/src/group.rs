@@ -1,0 +1,231 @@
+//! The next configuration of one chunk group: who is primary, where each copy goes, who stands in for whom.
+//!
+//! One function for every cause. Events (a crash, a return, a drain, a report) only change the facts; [`next_entry`]
+//! compares the facts with the present entry and says what the entry should become. Nothing here remembers anything, so
+//! a new leader comes to the same answer.
+//!
+//! Why a slot keeps its state while nobody can be primary: without a primary no write is acknowledged, so nothing is
+//! missed. The last complete replica therefore stays `InSync` when its server fails, and is known to be complete when it
+//! comes back. For the same reason a server that restarts keeps its slots' states: it was a target of every acknowledged
+//! write and had it durably. It gets a new epoch, because what it held in memory (its fence) is gone.
+
+use ebb_types::{Epoch, GroupEntry, RackId, ServerId, Slot, SlotState, StandIn};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a server can do for its groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Takes part.
+    Up,
+    /// Hands over: stays primary until it has released, takes nothing new.
+    Leaving,
+    /// Asleep, waking, failed or lost.
+    Down,
+}
+
+/// A server as the choice of primaries and stand-ins sees it. The counts are kept up while choices are made, so that one
+/// batch of choices spreads as evenly as many single ones.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    pub standing: Standing,
+    /// It runs anew since the group's epoch: what it held in memory is gone.
+    pub restarted: bool,
+    pub rack: RackId,
+    /// Requests in flight: Sierra's "disk load". [Sierra §3.6]
+    pub in_flight: u32,
+    pub primaries: u32,
+    pub stand_ins: u32,
+}
+
+/// The servers of the cluster by id.
+pub type World = BTreeMap<ServerId, Candidate>;
+
+/// What is known about one group beyond its entry; all of it speaks of the entry's present epoch.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// The primary drained and gave the group up.
+    pub released: bool,
+    /// Who shall be the next primary, if it can.
+    pub successor: Option<ServerId>,
+    /// Slot servers that have everything.
+    pub caught_up: BTreeSet<ServerId>,
+    /// Away slots whose stand-in has everything.
+    pub covered: BTreeSet<ServerId>,
+    /// A group without primary waits: servers that have not reported yet may still do so.
+    pub wait: bool,
+}
+
+/// What `entry` should become; `None`: it is right as it is.
+pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Option<GroupEntry> {
+    let epoch = entry.epoch.next();
+    let mut slots = entry.slots.clone();
+    for slot in &mut slots {
+        take_in(slot, facts, world);
+    }
+    let primary = choose_primary(entry, &slots, facts, world);
+    if primary.is_some() {
+        for k in 0..slots.len() {
+            send_away(&mut slots, k, primary, epoch, world);
+            release_source(&mut slots, k, world);
+        }
+    }
+    let restarted = entry.members().any(|(server, _)| world.get(&server).is_some_and(|c| c.restarted));
+    let given_back = facts.released && primary == entry.primary;
+    let anew = primary.is_some() && (restarted || given_back);
+    if primary == entry.primary && slots == entry.slots && !anew {
+        return None;
+    }
+    if primary != entry.primary {
+        entry.primary.and_then(|old| world.get_mut(&old)).into_iter().for_each(|c| c.primaries -= 1);
+        primary.and_then(|new| world.get_mut(&new)).into_iter().for_each(|c| c.primaries += 1);
+    }
+    Some(GroupEntry { epoch, primary, slots })
+}
+
+fn standing(world: &World, server: ServerId) -> Standing {
+    world.get(&server).map_or(Standing::Down, |c| c.standing)
+}
+
+/// Reports, and servers that are back.
+fn take_in(slot: &mut Slot, facts: &Facts, world: &mut World) {
+    match slot.state {
+        SlotState::CatchingUp { .. } if facts.caught_up.contains(&slot.server) => {
+            slot.state = SlotState::InSync;
+            drop_stand_in(slot, world);
+        }
+        SlotState::Away { since } => {
+            if facts.covered.contains(&slot.server) {
+                slot.stand_in.iter_mut().for_each(|s| s.covered = true);
+            }
+            if standing(world, slot.server) == Standing::Up {
+                slot.state = SlotState::CatchingUp { since };
+            }
+        }
+        SlotState::CatchingUp { .. } | SlotState::InSync => {}
+    }
+}
+
+fn drop_stand_in(slot: &mut Slot, world: &mut World) {
+    if let Some(stand_in) = slot.stand_in.take()
+        && let Some(candidate) = world.get_mut(&stand_in.server)
+    {
+        candidate.stand_ins -= 1;
+    }
+}
+
+/// Whether slot `k` can serve everything that was acknowledged: it has it, or it can fetch it.
+fn is_complete(slots: &[Slot], k: usize, world: &World) -> bool {
+    let live = |server: ServerId| standing(world, server) != Standing::Down;
+    let kept = |slot: &Slot| slot.stand_in.is_some_and(|s| s.covered && live(s.server));
+    match slots[k].state {
+        SlotState::InSync => true,
+        SlotState::Away { .. } => false,
+        SlotState::CatchingUp { .. } => {
+            let other = |(j, slot): (usize, &Slot)| {
+                j != k && live(slot.server) && (slot.state == SlotState::InSync || kept(slot))
+            };
+            kept(&slots[k]) || slots.iter().enumerate().any(other)
+        }
+    }
+}
+
+fn choose_primary(entry: &GroupEntry, slots: &[Slot], facts: &Facts, world: &World) -> Option<ServerId> {
+    let able = |k: usize, leaving: bool| {
+        let fits = match standing(world, slots[k].server) {
+            Standing::Up => true,
+            Standing::Leaving => leaving,
+            Standing::Down => false,
+        };
+        fits && is_complete(slots, k, world)
+    };
+    let present = slots.iter().position(|s| Some(s.server) == entry.primary).filter(|&k| able(k, true));
+    if let (Some(k), false) = (present, facts.released) {
+        return Some(slots[k].server);
+    }
+    if entry.primary.is_none() && facts.wait {
+        return None;
+    }
+    let able: Vec<&Slot> = (0..slots.len()).filter(|&k| able(k, false)).map(|k| &slots[k]).collect();
+    if let Some(successor) = facts.successor.filter(|s| able.iter().any(|slot| slot.server == *s)) {
+        return Some(successor);
+    }
+    let other = |slot: &&&Slot| !facts.released || Some(slot.server) != entry.primary;
+    let rank = |slot: &&&Slot| (slot.state != SlotState::InSync, world[&slot.server].primaries, slot.server);
+    let best = able.iter().filter(other).min_by_key(rank).map(|slot| slot.server);
+    // Nobody else can: who released it takes it back.
+    best.or_else(|| present.map(|k| slots[k].server))
+}
+
+/// Makes slot `k` away if its server takes no part any more, and finds it a stand-in.
+fn send_away(slots: &mut [Slot], k: usize, primary: Option<ServerId>, epoch: Epoch, world: &mut World) {
+    let Slot { server, state, .. } = slots[k];
+    let stays = match standing(world, server) {
+        Standing::Up => true,
+        Standing::Leaving => primary == Some(server),
+        Standing::Down => false,
+    };
+    if stays {
+        return;
+    }
+    let since = match state {
+        SlotState::InSync => epoch,
+        SlotState::CatchingUp { since } => {
+            // What the server took while it caught up, the stand-in lacks.
+            slots[k].stand_in.iter_mut().for_each(|s| s.covered = false);
+            since
+        }
+        SlotState::Away { since } => since,
+    };
+    slots[k].state = SlotState::Away { since };
+    let usable = |s: StandIn| standing(world, s.server) == Standing::Up && !is_target(slots, k, s.server);
+    if slots[k].stand_in.is_some_and(usable) {
+        return;
+    }
+    let chosen = choose_stand_in(slots, k, world);
+    let leaving = |s: StandIn| standing(world, s.server) == Standing::Leaving;
+    if chosen.is_none() && slots[k].stand_in.is_some_and(leaving) {
+        return;
+    }
+    drop_stand_in(&mut slots[k], world);
+    if let Some(server) = chosen {
+        world.get_mut(&server).expect("a candidate").stand_ins += 1;
+        slots[k].stand_in = Some(StandIn { server, covered: since == epoch });
+    }
+}
+
+/// A source that is gone is forgotten as soon as another has everything.
+fn release_source(slots: &mut [Slot], k: usize, world: &mut World) {
+    let Slot { state: SlotState::CatchingUp { .. }, stand_in: Some(stand_in), .. } = slots[k] else {
+        return;
+    };
+    let complete = |s: &Slot| s.state == SlotState::InSync && standing(world, s.server) != Standing::Down;
+    if standing(world, stand_in.server) == Standing::Down && slots.iter().any(complete) {
+        drop_stand_in(&mut slots[k], world);
+    }
+}
+
+/// Whether `server` is the target of another slot than `k`.
+fn is_target(slots: &[Slot], k: usize, server: ServerId) -> bool {
+    slots
+        .iter()
+        .enumerate()
+        .any(|(j, slot)| j != k && slot.target().is_some_and(|(target, _)| target == server))
+}
+
+/// Same rack as the slot's server, then a rack that no other target is in, then any; least load first. [Sierra §3.6]
+fn choose_stand_in(slots: &[Slot], k: usize, world: &World) -> Option<ServerId> {
+    let rack = |server: ServerId| world.get(&server).map(|c| c.rack);
+    let own = rack(slots[k].server);
+    let taken: BTreeSet<RackId> = (0..slots.len())
+        .filter(|&j| j != k)
+        .filter_map(|j| slots[j].target())
+        .filter_map(|(server, _)| rack(server))
+        .collect();
+    let free = |id: &ServerId| slots.iter().all(|s| s.server != *id) && !is_target(slots, k, *id);
+    let able = world.iter().filter(|(id, c)| c.standing == Standing::Up && free(id));
+    let rank = |(id, c): &(&ServerId, &Candidate)| {
+        let distance = if Some(c.rack) == own { 0 } else { 1 + u8::from(taken.contains(&c.rack)) };
+        (distance, c.in_flight + c.stand_ins, **id)
+    };
+    able.min_by_key(rank).map(|(id, _)| *id)
+}

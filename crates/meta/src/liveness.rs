@@ -1,0 +1,203 @@
+//! Heartbeats, leases, suspicion: who is alive, and until when somebody may act on it (R2).
+//!
+//! A heartbeat is answered with a lease if the state says that the server takes part, that this is its present run, and
+//! that nothing speaks against it. Grants are kept in memory; a heartbeat writes nothing.
+
+use crate::State;
+use crate::controller::{Leading, Output};
+use ebb_types::{
+    Epoch, GroupEntry, GroupId, Incarnation, MapDelta, MetaPush, Moment, ServerEntry, ServerId, ServerState,
+    Slot, Vitals,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How many leases long a suspicion must last before it counts against a server that still sends heartbeats. Long: a slow
+/// server is better than none.
+const SUSPICION_LEASES: u32 = 3;
+
+/// A heartbeat. `sent` is the server's own clock.
+pub(crate) struct Beat {
+    pub server: ServerId,
+    pub run: Incarnation,
+    pub sent: Moment,
+    pub map_version: u64,
+    pub vitals: Vitals,
+}
+
+impl Leading {
+    pub(crate) fn heartbeat(&mut self, now: Moment, beat: Beat, state: &State, out: &mut Vec<Output>) {
+        let Beat { server, run, sent, map_version, vitals } = beat;
+        let entry = state.server(server);
+        if let Some(why) = rejection(server, entry, run) {
+            out.push(Output::Push { to: server, push: MetaPush::Rejected { why } });
+            return;
+        }
+        let entry = entry.expect("an unknown server is rejected");
+        let (limit, resend) = (self.timing.wake_limit, self.timing.heartbeat * 2);
+        let live = self.servers.entry(server).or_default();
+        if live.run < run {
+            live.run = run;
+            (live.sent, live.ready_to_sleep, live.condemned, live.sent_version) = (None, false, false, 0);
+            self.dirty = true;
+        }
+        if live.run > run || live.sent.is_some_and(|newest| newest >= sent) {
+            return;
+        }
+        live.heard = Some(now);
+        live.sent = Some(sent);
+        live.condemned |= vitals.poisoned;
+        live.vitals = vitals.clone();
+        let news = map_version < state.version()
+            && (live.sent_version <= map_version || now.since(live.pushed) > resend);
+        if news {
+            live.sent_version = map_version;
+        }
+        match entry.state {
+            ServerState::Awake | ServerState::Draining if entry.incarnation == run => {
+                if !live.condemned {
+                    self.grant(now, server, sent, state, out);
+                }
+            }
+            ServerState::Asleep if entry.incarnation == run => live.power.still_awake(now, limit),
+            _ => {
+                live.owed = Some(sent);
+                self.dirty = true;
+            }
+        }
+        if news {
+            self.push_map(now, server, state, &mut BTreeMap::new(), out);
+        }
+        self.push_duties(server, entry.state, state, out);
+        self.gears.sample(now, &vitals, &mut self.dirty);
+    }
+
+    fn grant(&mut self, now: Moment, server: ServerId, sent: Moment, state: &State, out: &mut Vec<Output>) {
+        let until = now + self.lease(state) + self.timing.margin;
+        let live = self.servers.entry(server).or_default();
+        live.granted_until = live.granted_until.max(until);
+        live.owed = None;
+        out.push(Output::Push { to: server, push: MetaPush::Lease { sent } });
+    }
+
+    /// Servers that the state calls awake since the last batch get the lease that their heartbeat asked for.
+    pub(crate) fn pay_owed_leases(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
+        for entry in state.servers().filter(|e| e.state.is_live()) {
+            let Some(live) = self.servers.get_mut(&entry.id) else { continue };
+            if live.run != entry.incarnation || live.condemned {
+                continue;
+            }
+            if let Some(sent) = live.owed.take() {
+                self.grant(now, entry.id, sent, state, out);
+            }
+        }
+    }
+
+    /// Sends every server that takes part what it does not have of the map.
+    pub(crate) fn push_maps(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
+        let lease = self.lease(state);
+        let mut deltas = BTreeMap::new();
+        for entry in state.servers() {
+            let listens = !matches!(entry.state, ServerState::Asleep | ServerState::Lost);
+            let live = self.servers.entry(entry.id).or_default();
+            let heard = live.heard.is_some_and(|at| now.since(at) <= lease);
+            if listens && heard && live.sent_version < state.version() {
+                self.push_map(now, entry.id, state, &mut deltas, out);
+                self.push_duties(entry.id, entry.state, state, out);
+            }
+        }
+    }
+
+    fn push_map(
+        &mut self,
+        now: Moment,
+        server: ServerId,
+        state: &State,
+        deltas: &mut BTreeMap<u64, MapDelta>,
+        out: &mut Vec<Output>,
+    ) {
+        let live = self.servers.entry(server).or_default();
+        let from = live.sent_version;
+        if from == 0 {
+            let params = state.params().expect("only a created cluster has servers").clone();
+            out.push(Output::Push { to: server, push: MetaPush::Params(params) });
+        }
+        let delta = deltas.entry(from).or_insert_with(|| state.delta(from)).clone();
+        (live.sent_version, live.pushed) = (delta.to, now);
+        out.push(Output::Push { to: server, push: MetaPush::Map(delta) });
+    }
+
+    /// What a server is asked to do besides: repeated until it is done, so none of it can be lost.
+    pub(crate) fn push_duties(
+        &self,
+        server: ServerId,
+        standing: ServerState,
+        state: &State,
+        out: &mut Vec<Output>,
+    ) {
+        if standing == ServerState::Draining {
+            out.push(Output::Push { to: server, push: MetaPush::Drain });
+        }
+        let own = |(group, (epoch, _)): (&GroupId, &(Epoch, ServerId))| {
+            let entry = state.group(*group)?;
+            (entry.primary == Some(server) && entry.epoch == *epoch).then_some((*group, *epoch))
+        };
+        let groups: Vec<_> = self.moves.iter().filter_map(own).collect();
+        if !groups.is_empty() {
+            out.push(Output::Push { to: server, push: MetaPush::HandOver { groups } });
+        }
+    }
+
+    /// `reporter` cannot work with `suspect`. If the suspect is silent too, the end of its lease decides. If it still sends
+    /// heartbeats, one of the two is cut off from the other or broken: the one that has trouble with several servers.
+    pub(crate) fn suspect(&mut self, now: Moment, reporter: ServerId, suspect: ServerId, state: &State) {
+        let patience = self.lease(state) * SUSPICION_LEASES;
+        let seen = &mut self.reports.suspicions;
+        seen.retain(|_, (_, last)| now.since(*last) <= patience);
+        let (first, last) = seen.entry((reporter, suspect)).or_insert((now, now));
+        *last = now;
+        if now.since(*first) < patience || !state.server(suspect).is_some_and(|e| e.state.is_live()) {
+            return;
+        }
+        let reporters: BTreeSet<ServerId> =
+            seen.keys().filter(|(_, s)| *s == suspect).map(|(r, _)| *r).collect();
+        let suspects: BTreeSet<ServerId> =
+            seen.keys().filter(|(r, _)| *r == reporter).map(|(_, s)| *s).collect();
+        let guilty = if suspects.len() > reporters.len() { reporter } else { suspect };
+        seen.retain(|(r, s), _| *r != guilty && *s != guilty);
+        let live = self.servers.entry(guilty).or_default();
+        live.condemned = true;
+        live.shunned_until = now + patience * 2;
+        self.dirty = true;
+    }
+
+    /// Whether a server that was away has shown itself and may take part again.
+    pub(crate) fn has_returned(&self, now: Moment, server: ServerId, state: &State) -> bool {
+        let Some(live) = self.servers.get(&server) else { return false };
+        let speaks = live.owed.is_some() && live.heard.is_some_and(|at| now.since(at) <= self.lease(state));
+        speaks && !live.vitals.poisoned && now >= live.shunned_until
+    }
+
+    /// Whether a group without primary should wait: a server of it may still report to this new leader.
+    pub(crate) fn waits(&self, now: Moment, entry: &GroupEntry, state: &State) -> bool {
+        let expected = |slot: &Slot| {
+            let silent = self.servers.get(&slot.server).is_none_or(|l| l.heard.is_none());
+            let comes = |e: &ServerEntry| e.state.is_live() || e.state == ServerState::Waking;
+            silent && state.server(slot.server).is_some_and(comes)
+        };
+        entry.primary.is_none() && now < self.trusted_from(state) && entry.slots.iter().any(expected)
+    }
+}
+
+/// Why a server may not take part at all.
+fn rejection(server: ServerId, entry: Option<&ServerEntry>, run: Incarnation) -> Option<String> {
+    match entry {
+        None => Some(format!("{server} is not part of this cluster: check its id and the metadata address")),
+        Some(e) if e.state == ServerState::Lost => {
+            Some(format!("{server} was declared lost and its data was rebuilt elsewhere: give it a new id"))
+        }
+        Some(e) if run < e.incarnation => Some(format!(
+            "a newer run of {server} is known: stop this one, or check that no two servers share the id"
+        )),
+        Some(_) => None,
+    }
+}

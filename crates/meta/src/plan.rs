@@ -1,0 +1,369 @@
+//! The planning step: from the facts to one batch of commands.
+//!
+//! First servers (who failed, who is back, who may sleep, who must wake), then, with the servers as they will be, the chunk
+//! groups, all in one batch, so that no entry is ever seen beside a server state that it does not fit. When nothing is left
+//! to repair, primaries are spread evenly, and a finished shift is put on record.
+
+use crate::controller::{Leading, Output};
+use crate::group::{Candidate, Facts, Standing, World, next_entry};
+use crate::{Change, Command, State};
+use ebb_gear::{Place, floor_servers, rebuild_choice};
+use ebb_types::{
+    Epoch, GroupEntry, GroupId, HourRecord, Incarnation, Moment, ServerEntry, ServerId, ServerState, Slot,
+    SlotState,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The servers as they will be when the batch is applied.
+type Servers = BTreeMap<ServerId, ServerEntry>;
+
+/// How the groups depend on one server, in the present state.
+#[derive(Clone, Copy, Debug, Default)]
+struct Duties {
+    primaries: u32,
+    stand_ins: u32,
+    slots: u32,
+    in_sync: u32,
+    away: u32,
+    /// Groups of which another in-sync server that stays awake can be primary.
+    succeeded: u32,
+    /// Groups of it that have fewer than r copies of some write, or no primary.
+    at_risk: u32,
+}
+
+impl Leading {
+    pub(crate) fn plan(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) -> Vec<Command> {
+        let mut commands = Vec::new();
+        let servers = self.plan_servers(now, state, &mut commands, out);
+        let changes = self.plan_groups(now, state, &servers);
+        if !changes.is_empty() {
+            commands.push(Command::Reconfigure(changes));
+        }
+        if commands.is_empty() && self.is_settled(state) {
+            self.balance(state, out);
+            if self.moves.is_empty()
+                && let Some(shift) = self.end_shift(now)
+            {
+                commands.push(Command::RecordShift(shift));
+            }
+        }
+        for (hour, peak) in &self.gears.ended_hours {
+            commands.push(Command::RecordHour(HourRecord {
+                hour: *hour,
+                peak_load: peak.0,
+                forecast: self.gears.forecast(*hour, state.schedule().hours_per_day),
+                gear: self.gears.gear(),
+                servers_awake: state.servers().filter(|e| e.state.is_live()).count() as u32,
+            }));
+        }
+        commands
+    }
+
+    fn end_shift(&mut self, now: Moment) -> Option<ebb_types::ShiftRecord> {
+        let (since, unix_millis) = (self.since, self.unix_millis);
+        self.gears.end_shift(now, |at| unix_millis + at.since(since).as_millis() as u64)
+    }
+
+    /// Decides every server's next state.
+    fn plan_servers(
+        &mut self,
+        now: Moment,
+        state: &State,
+        commands: &mut Vec<Command>,
+        out: &mut Vec<Output>,
+    ) -> Servers {
+        let mut servers: Servers = state.servers().map(|e| (e.id, e.clone())).collect();
+        for entry in servers.values_mut() {
+            self.judge(now, entry, state, out);
+        }
+        let wanted = self.wanted(now, state, &servers);
+        let duties = duties(state, &servers, &wanted);
+        let floor = floor_servers(servers.len() as u32, state.params().map_or(1, |p| p.replicas)) as usize;
+        let mut awake = servers.values().filter(|e| e.state == ServerState::Awake).count();
+        let settled = now >= self.trusted_from(state) && !self.emergency;
+        for entry in servers.values_mut() {
+            let id = entry.id;
+            let duty = duties.get(&id).copied().unwrap_or_default();
+            let ready = self.servers.get(&id).is_some_and(|l| l.ready_to_sleep);
+            match (entry.state, wanted.contains(&id)) {
+                (ServerState::Asleep, true) => {
+                    entry.state = ServerState::Waking;
+                    self.gears.shift.iter_mut().for_each(|s| s.woken += 1);
+                }
+                (ServerState::Draining, true) => entry.state = ServerState::Awake,
+                (ServerState::Awake, false) if settled && awake > floor && duty.may_drain() => {
+                    entry.state = ServerState::Draining;
+                    awake -= 1;
+                }
+                (ServerState::Draining, false) if ready && duty.may_sleep() => {
+                    entry.state = ServerState::Asleep;
+                    self.gears.shift.iter_mut().for_each(|s| s.put_to_sleep += 1);
+                }
+                _ => {}
+            }
+            if entry.state != ServerState::Draining
+                && let Some(live) = self.servers.get_mut(&id)
+            {
+                live.ready_to_sleep = false;
+            }
+        }
+        for entry in servers.values() {
+            let before = state.server(entry.id).expect("a copy of the state's servers");
+            if (before.state, before.incarnation) != (entry.state, entry.incarnation) {
+                let (server, state, incarnation) = (entry.id, entry.state, entry.incarnation);
+                commands.push(Command::SetServer { server, state, incarnation });
+            }
+        }
+        servers
+    }
+
+    /// Whether the server failed or came back.
+    fn judge(&mut self, now: Moment, entry: &mut ServerEntry, state: &State, out: &mut Vec<Output>) {
+        let run = self.servers.get(&entry.id).map_or(Incarnation(0), |l| l.run);
+        let returned = self.has_returned(now, entry.id, state);
+        match entry.state {
+            ServerState::Awake | ServerState::Draining if run > entry.incarnation && returned => {
+                entry.incarnation = run;
+                entry.state = ServerState::Awake;
+                out.push(Output::Note(format!("{} runs anew", entry.id)));
+            }
+            ServerState::Awake | ServerState::Draining if now >= self.lease_end(entry.id, state) => {
+                entry.state = ServerState::Failed;
+                let live = self.servers.entry(entry.id).or_default();
+                (live.condemned, live.owed) = (false, None);
+                out.push(Output::Note(format!("{} failed: its lease ended", entry.id)));
+            }
+            ServerState::Failed | ServerState::Waking if returned => {
+                entry.incarnation = run;
+                entry.state = ServerState::Awake;
+                out.push(Output::Note(format!("{} is back", entry.id)));
+            }
+            ServerState::Asleep if run > entry.incarnation && returned => {
+                entry.incarnation = run;
+                entry.state = ServerState::Awake;
+                out.push(Output::Note(format!("{} was started while it should sleep", entry.id)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Servers that should be awake: those of the gear, and while copies are missing all that can help (R8).
+    fn wanted(&mut self, now: Moment, state: &State, servers: &Servers) -> BTreeSet<ServerId> {
+        let awake = self.gears.awake();
+        let mut wanted: BTreeSet<ServerId> =
+            servers.values().filter(|e| awake.contains(&e.gear_group)).map(|e| e.id).collect();
+        let is = |id: ServerId, what: ServerState| servers.get(&id).is_some_and(|e| e.state == what);
+        let mut helpers = BTreeSet::new();
+        for (_, entry) in state.groups() {
+            let missing = |s: &Slot| is(s.server, ServerState::Failed) || is(s.server, ServerState::Lost);
+            let stuck = entry.primary.is_none() && !self.waits(now, entry, state);
+            if stuck || entry.slots.iter().any(missing) {
+                helpers.extend(entry.slots.iter().map(|s| s.server));
+            }
+            for slot in entry.slots.iter().filter(|s| is(s.server, ServerState::Lost)) {
+                let gear_group = servers[&slot.server].gear_group;
+                helpers.extend(servers.values().filter(|e| e.gear_group == gear_group).map(|e| e.id));
+            }
+            if entry.primary.is_some() && entry.slots.iter().any(|s| s.target().is_none()) {
+                helpers.extend(servers.keys());
+            }
+        }
+        self.emergency = !helpers.is_empty();
+        wanted.extend(helpers);
+        wanted
+    }
+
+    fn plan_groups(&mut self, now: Moment, state: &State, servers: &Servers) -> Vec<Change> {
+        let mut world = self.world(state, servers);
+        let replaced = replace_lost(state, servers, &world);
+        let mut changes = Vec::new();
+        for (group, entry) in state.groups() {
+            let facts = self.facts(now, group, entry, state);
+            let old = replaced.get(&group).unwrap_or(entry);
+            let next = next_entry(old, &facts, &mut world);
+            let next = next.or_else(|| {
+                let moved = replaced.get(&group)?;
+                Some(GroupEntry { epoch: moved.epoch.next(), ..moved.clone() })
+            });
+            let Some(next) = next else { continue };
+            if let (Some(old), Some(new)) = (entry.primary, next.primary)
+                && old != new
+            {
+                self.gears.shift.iter_mut().for_each(|s| s.migrations += 1);
+            }
+            changes.push(Change { group, expected: entry.epoch, entry: next });
+        }
+        changes
+    }
+
+    fn facts(&self, now: Moment, group: GroupId, entry: &GroupEntry, state: &State) -> Facts {
+        let reports = &self.reports;
+        let range = (group, entry.epoch, ServerId(0))..=(group, entry.epoch, ServerId(u16::MAX));
+        let of = |set: &BTreeSet<(GroupId, Epoch, ServerId)>| {
+            set.range(range.clone()).map(|(_, _, s)| *s).collect()
+        };
+        Facts {
+            released: reports.released.get(&group) == Some(&entry.epoch),
+            successor: self.moves.get(&group).filter(|(epoch, _)| *epoch == entry.epoch).map(|(_, to)| *to),
+            caught_up: of(&reports.caught_up),
+            covered: of(&reports.covered),
+            wait: self.waits(now, entry, state),
+        }
+    }
+
+    fn world(&self, state: &State, servers: &Servers) -> World {
+        let mut world: World = servers
+            .values()
+            .map(|e| {
+                let standing = match e.state {
+                    ServerState::Awake => Standing::Up,
+                    ServerState::Draining => Standing::Leaving,
+                    _ => Standing::Down,
+                };
+                let in_flight = self.servers.get(&e.id).map_or(0, |l| l.vitals.in_flight);
+                let restarted = state.server(e.id).is_some_and(|before| before.incarnation != e.incarnation);
+                (e.id, Candidate { standing, restarted, rack: e.rack, in_flight, primaries: 0, stand_ins: 0 })
+            })
+            .collect();
+        for (_, entry) in state.groups() {
+            entry.primary.and_then(|p| world.get_mut(&p)).into_iter().for_each(|c| c.primaries += 1);
+            for stand_in in entry.slots.iter().filter_map(|s| s.stand_in) {
+                world.get_mut(&stand_in.server).into_iter().for_each(|c| c.stand_ins += 1);
+            }
+        }
+        world
+    }
+
+    /// Nothing is on its way: every server is where it should be, and every replica on an awake server is in sync.
+    fn is_settled(&self, state: &State) -> bool {
+        let on_the_way = |e: &ServerEntry| matches!(e.state, ServerState::Draining | ServerState::Waking);
+        let catching_up = |s: &Slot| matches!(s.state, SlotState::CatchingUp { .. });
+        let quiet = !state.servers().any(on_the_way);
+        let gear_done = state.servers().all(|e| {
+            let wanted = self.gears.awake().contains(&e.gear_group);
+            (e.state == ServerState::Awake) == wanted
+                || matches!(e.state, ServerState::Failed | ServerState::Lost)
+        });
+        quiet
+            && (gear_done || self.emergency)
+            && state.groups().all(|(_, g)| g.primary.is_some() && !g.slots.iter().any(catching_up))
+    }
+
+    /// Spreads primaries evenly over the servers that are awake; the present primaries are asked to hand over.
+    fn balance(&mut self, state: &State, out: &mut Vec<Output>) {
+        if !self.moves.is_empty() {
+            return;
+        }
+        let mut count: BTreeMap<ServerId, u32> =
+            state.servers().filter(|e| e.state == ServerState::Awake).map(|e| (e.id, 0)).collect();
+        state.groups().filter_map(|(_, g)| g.primary).for_each(|p| *count.entry(p).or_default() += 1);
+        let slack = 1 + count.values().sum::<u32>() / count.len().max(1) as u32 / 16;
+        for (group, entry) in state.groups() {
+            let Some(primary) = entry.primary else { continue };
+            let able = |s: &&Slot| {
+                s.state == SlotState::InSync && s.server != primary && count.contains_key(&s.server)
+            };
+            let Some(to) = entry.slots.iter().filter(able).map(|s| s.server).min_by_key(|s| (count[s], *s))
+            else {
+                continue;
+            };
+            if count[&primary] > count[&to] + slack {
+                *count.get_mut(&primary).expect("counted") -= 1;
+                *count.get_mut(&to).expect("counted") += 1;
+                self.moves.insert(group, (entry.epoch, to));
+            }
+        }
+        let from: BTreeSet<ServerId> =
+            self.moves.keys().filter_map(|g| state.group(*g)).filter_map(|entry| entry.primary).collect();
+        for server in from {
+            self.push_duties(server, ServerState::Awake, state, out);
+        }
+    }
+}
+
+impl Duties {
+    /// Every group of it has a successor that is in sync already, so handing over makes nobody wait.
+    fn may_drain(&self) -> bool {
+        self.slots == self.in_sync && self.succeeded == self.slots && self.at_risk == 0
+    }
+
+    /// No group depends on it, and every group that it serves has its r copies without it (R7).
+    fn may_sleep(&self) -> bool {
+        self.primaries == 0 && self.stand_ins == 0 && self.away == self.slots && self.at_risk == 0
+    }
+}
+
+fn duties(state: &State, servers: &Servers, wanted: &BTreeSet<ServerId>) -> BTreeMap<ServerId, Duties> {
+    let stays = |id: ServerId| {
+        wanted.contains(&id) && servers.get(&id).is_some_and(|e| e.state == ServerState::Awake)
+    };
+    let mut duties: BTreeMap<ServerId, Duties> = BTreeMap::new();
+    for (_, entry) in state.groups() {
+        if let Some(primary) = entry.primary {
+            duties.entry(primary).or_default().primaries += 1;
+        }
+        let at_risk = entry.primary.is_none()
+            || entry.slots.iter().any(|s| s.target().is_none())
+            || entry.slots.iter().any(|s| away(s) && s.stand_in.is_some_and(|stand_in| !stand_in.covered));
+        for slot in &entry.slots {
+            let succeeded = entry.slots.iter().any(|other| {
+                other.server != slot.server && other.state == SlotState::InSync && stays(other.server)
+            });
+            let duty = duties.entry(slot.server).or_default();
+            duty.slots += 1;
+            duty.in_sync += u32::from(slot.state == SlotState::InSync);
+            duty.away += u32::from(away(slot));
+            duty.succeeded += u32::from(succeeded);
+            duty.at_risk += u32::from(at_risk);
+            if let Some(stand_in) = slot.stand_in {
+                duties.entry(stand_in.server).or_default().stand_ins += 1;
+            }
+        }
+    }
+    duties
+}
+
+fn away(slot: &Slot) -> bool {
+    matches!(slot.state, SlotState::Away { .. })
+}
+
+/// Slots of lost servers get another server of the gear group, which fetches everything. Only where somebody else is
+/// primary: then the slot is not the last complete one.
+fn replace_lost(state: &State, servers: &Servers, world: &World) -> BTreeMap<GroupId, GroupEntry> {
+    let mut replaced: BTreeMap<GroupId, GroupEntry> = BTreeMap::new();
+    let places: BTreeMap<ServerId, Place> = servers
+        .values()
+        .filter(|e| e.state != ServerState::Lost)
+        .map(|e| (e.id, Place { rack: e.rack, gear_group: e.gear_group }))
+        .collect();
+    for lost in servers.values().filter(|e| e.state == ServerState::Lost) {
+        let mut load: BTreeMap<ServerId, u32> = BTreeMap::new();
+        let mut orphans = Vec::new();
+        for (group, entry) in state.groups() {
+            entry.slots.iter().for_each(|s| *load.entry(s.server).or_default() += 1);
+            if entry.slot_of(lost.id).is_some_and(away)
+                && entry.primary.is_some()
+                && !replaced.contains_key(&group)
+            {
+                orphans.push(group);
+            }
+        }
+        let members = |group: &GroupId| -> Vec<ServerId> {
+            let entry = state.group(*group).expect("a group of the state");
+            let kept = entry.slots.iter().filter(|s| s.server != lost.id).filter_map(|s| s.stand_in);
+            entry.slots.iter().map(|s| s.server).chain(kept.map(|s| s.server)).collect()
+        };
+        let groups: Vec<Vec<ServerId>> = orphans.iter().map(members).collect();
+        let choices = rebuild_choice(lost.id, lost.gear_group, &groups, &places, &load);
+        for (group, choice) in orphans.into_iter().zip(choices) {
+            let up = |id: &ServerId| world.get(id).is_some_and(|c| c.standing == Standing::Up);
+            let Some(server) = choice.map(|c| c.server).filter(up) else { continue };
+            let mut entry = state.group(group).expect("a group of the state").clone();
+            for slot in entry.slots.iter_mut().filter(|s| s.server == lost.id) {
+                *slot = Slot { server, state: SlotState::CatchingUp { since: Epoch(0) }, stand_in: None };
+            }
+            replaced.insert(group, entry);
+        }
+    }
+    replaced
+}

@@ -1,0 +1,102 @@
+//! Throwing power switches: one action at a time per server, tried again until the server is where the state says.
+//!
+//! The state decides (`Waking`, `Asleep`); this remembers what was asked of the switch. A wake-up that fails or is late is
+//! reported and tried again; it never turns a sleeper into a failed server.
+
+use crate::controller::{Leading, Output};
+use crate::{State, SwitchAction};
+use ebb_types::{Moment, ServerState};
+use std::time::Duration;
+
+/// What the leader remembers of one server's switch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Power {
+    /// Thrown, not ended, and when it counts as lost.
+    pending: Option<(SwitchAction, Moment)>,
+    /// The action that the state asks for is done or under way.
+    thrown: Option<SwitchAction>,
+    /// When to throw it again.
+    retry: Option<Moment>,
+    tries: u32,
+    pub trouble: Option<String>,
+}
+
+impl Power {
+    /// An earlier leader may have thrown the switch: what is under way gets its time.
+    pub fn inherit(&mut self, state: ServerState, retry: Moment) {
+        match state {
+            ServerState::Waking => (self.thrown, self.retry) = (Some(SwitchAction::Wake), Some(retry)),
+            ServerState::Asleep => self.thrown = Some(SwitchAction::Sleep),
+            _ => {}
+        }
+    }
+
+    pub fn ended(&mut self, now: Moment, action: SwitchAction, result: Result<(), String>, limit: Duration) {
+        if self.pending.is_some_and(|(pending, _)| pending == action) {
+            self.pending = None;
+        }
+        if let Err(why) = result {
+            self.trouble = Some(why);
+            self.retry = Some(now + limit / 10);
+        }
+    }
+
+    /// A server that should be asleep still speaks: the switch did nothing.
+    pub fn still_awake(&mut self, now: Moment, limit: Duration) {
+        if self.thrown == Some(SwitchAction::Sleep) && self.pending.is_none() && self.retry.is_none() {
+            self.retry = Some(now + limit);
+        }
+    }
+
+    pub fn retry_at(&self) -> Option<Moment> {
+        match self.pending {
+            Some((action, lost)) if Some(action) != self.thrown => Some(lost),
+            _ => self.retry,
+        }
+    }
+
+    /// What to throw now for a server in `state`.
+    fn next(&mut self, now: Moment, state: ServerState, limit: Duration) -> Option<SwitchAction> {
+        let wanted = match state {
+            ServerState::Waking => SwitchAction::Wake,
+            ServerState::Asleep => SwitchAction::Sleep,
+            _ => {
+                *self = Power { pending: self.pending, ..Power::default() };
+                return None;
+            }
+        };
+        if self.thrown == Some(wanted) {
+            if self.retry.is_none_or(|at| at > now) {
+                return None;
+            }
+        } else {
+            self.tries = 0;
+            self.trouble = None;
+        }
+        // The switch does one thing at a time: an opposite action that is under way ends first.
+        if self.pending.is_some_and(|(pending, lost)| pending != wanted && lost > now) {
+            self.thrown = None;
+            return None;
+        }
+        self.tries += 1;
+        self.thrown = Some(wanted);
+        self.pending = Some((wanted, now + limit));
+        self.retry = (wanted == SwitchAction::Wake).then(|| now + limit);
+        Some(wanted)
+    }
+}
+
+impl Leading {
+    pub(crate) fn throw_switches(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
+        for entry in state.servers() {
+            let power = &mut self.servers.entry(entry.id).or_default().power;
+            let Some(action) = power.next(now, entry.state, self.timing.wake_limit) else { continue };
+            if power.tries > 1 {
+                let late = format!("{} is not {:?} yet; attempt {}", entry.id, action, power.tries);
+                power.trouble.get_or_insert_with(|| late.clone());
+                out.push(Output::Note(late));
+            }
+            out.push(Output::Switch { server: entry.id, action });
+        }
+    }
+}
