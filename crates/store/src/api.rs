@@ -66,6 +66,13 @@ pub enum Op {
     Digest { space: Space, group: GroupId, verify: bool },
 }
 
+impl Op {
+    /// Whether it belongs to a group commit.
+    pub(crate) fn is_write(&self) -> bool {
+        matches!(self, Op::Apply { .. } | Op::DropOffload { .. } | Op::DropReplica { .. })
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Also for a record that was wholly older than what is here.

@@ -4,7 +4,7 @@
 //! StoreCore::open(disk: Arc<dyn Disk>, config: Config) -> Result<(StoreCore, Recovered), OpenError>
 //! StoreCore::execute(&mut self, ops: Vec<(Token, Op)>, done: &mut Vec<Completion>)   // one group commit
 //! StoreCore::settle(&mut self) -> bool      // one step of the background work; true: call again
-//! StoreHandle::start(core, deliver: impl Fn(Vec<Completion>) + Send + 'static) -> StoreHandle   // one I/O thread
+//! StoreHandle::start(core, deliver: impl FnMut(Vec<Completion>) + Send + 'static) -> io::Result<StoreHandle>  // one I/O thread
 //! StoreHandle::submit(&self, token, op)
 //! StoreHandle::try_read(&self, space, group, chunk, first, count) -> Option<ReadBlocks>  // None: submit a Read
 //! StoreHandle::figures(&self) -> Figures;  StoreHandle::queued(&self) -> usize
@@ -12,7 +12,18 @@
 //! `docs/disk-format.md` draws the bytes.
 
 pub mod api;
+mod core;
 pub mod disk;
+mod handle;
+mod index;
+mod layout;
+mod overlay;
+mod query;
+mod recent;
+mod recovery;
+mod settle;
 
+pub use crate::core::StoreCore;
 pub use api::*;
 pub use disk::{DirEntry, Disk, DiskFile, LinuxDisk};
+pub use handle::StoreHandle;

@@ -1,0 +1,624 @@
+//! The store on the caller's thread: [`StoreCore::execute`] carries out operations, all writes among them as one group commit.
+//!
+//! A small record goes to the open segment: one write for the whole batch, one sync. The data of a large replica record goes
+//! to its chunk file at once, so that it is written only once, if it overwrites nothing there; that file is synced before the
+//! record, which then holds the checksums only, is written to the segment. A torn write to the file thus hits only blocks that
+//! no record speaks of. Everything else reaches the chunk files later ([`crate::settle`]).
+//!
+//! A failed sync poisons the store (R9): what the disk has is then unknown, so nothing is served any more.
+
+use crate::disk::{Disk, DiskFile};
+use crate::index::{FileId, FileKey, Index, Miss, Place, Segment};
+use crate::layout::{
+    CHUNK_PAGE, Head, HeadKind, PAGE_BLOCKS, PAGE_BYTES, Page, RECORD_ALIGN, SEGMENT_HEADER_BYTES, SEQ_MAX,
+    Superblock, block_offset, page_offset, segment_header,
+};
+use crate::overlay::Position;
+use crate::settle::Checkpoint;
+use crate::{Completion, Config, Figures, Op, Outcome, StoreError, Token};
+use bytes::Bytes;
+use ebb_types::{BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, ObjectId, Record, Space, Version, crc32c};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Most payload bytes in one group commit: bounds how long the first record waits for the others.
+const BATCH_BYTES: usize = 16 << 20;
+
+type Results = Vec<(Token, Result<Outcome, StoreError>)>;
+
+/// What readers on other threads see of the store.
+pub(crate) struct Shared {
+    pub index: Mutex<Index>,
+    pub poisoned: AtomicBool,
+    pub disk: Arc<dyn Disk>,
+    pub config: Config,
+}
+
+impl Shared {
+    pub fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().expect("the index is whole: its methods do not panic")
+    }
+
+    pub fn figures(&self) -> Figures {
+        let (used, offload) = {
+            let index = self.index();
+            (index.used(), index.offload_bytes)
+        };
+        Figures {
+            used: ebb_types::Bytes(used),
+            capacity: ebb_types::Bytes(self.capacity(used)),
+            offload: ebb_types::Bytes(offload),
+            poisoned: self.poisoned.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Bytes that may be used. What the file system has is not used to the last: moving records from segments to chunk
+    /// files takes space before it gives some back.
+    fn capacity(&self, used: u64) -> u64 {
+        let free = self.disk.free_bytes().unwrap_or(0);
+        let physical = (used + free).saturating_sub(self.config.checkpoint_bytes);
+        self.config.capacity.map_or(physical, |limit| limit.0.min(physical))
+    }
+}
+
+/// The segment that is written to.
+pub(crate) struct OpenSegment {
+    pub number: u32,
+    file: Arc<dyn DiskFile>,
+    /// All of it is durable. Zero: its header is yet to be written.
+    len: u32,
+    salt: u32,
+    header: [u8; SEGMENT_HEADER_BYTES],
+    /// Cut back after a failed write; that is not durable before the next sync.
+    cut: bool,
+}
+
+/// A record on its way to the segment.
+pub(crate) struct Staged {
+    pub head: Head,
+    /// Of a [`HeadKind::Data`] record.
+    pub payload: Bytes,
+}
+
+/// The store of one server. See the crate's page for its use.
+pub struct StoreCore {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) config: Config,
+    pub(crate) owner: Superblock,
+    pub(crate) open: Option<OpenSegment>,
+    pub(crate) next_segment: u32,
+    /// Bytes written to segments since the last checkpoint began.
+    pub(crate) unsettled_bytes: u64,
+    pub(crate) checkpoint: Option<Checkpoint>,
+    /// Groups whose directory of chunk files exists, durably.
+    pub(crate) group_dirs: BTreeSet<GroupId>,
+    /// Groups that had chunk files removed, not yet durably: their tombstones are still needed.
+    pub(crate) removed_in: BTreeSet<GroupId>,
+}
+
+pub(crate) fn segment_path(number: u32) -> String {
+    format!("segments/{number:08x}.seg")
+}
+
+pub(crate) fn group_path(group: GroupId) -> String {
+    format!("chunks/{:08x}", group.0)
+}
+
+pub(crate) fn chunk_path((group, chunk): FileKey) -> String {
+    format!("chunks/{:08x}/{:016x}.{:08x}", group.0, chunk.object.0, chunk.index)
+}
+
+fn path_of(id: FileId) -> String {
+    match id {
+        FileId::Segment(number) => segment_path(number),
+        FileId::Chunk(key) => chunk_path(key),
+    }
+}
+
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+impl StoreCore {
+    /// Carries out `ops` and adds a completion for each: first everything that writes, as one group commit, then the rest.
+    pub fn execute(&mut self, ops: Vec<(Token, Op)>, done: &mut Vec<Completion>) {
+        let mut batch = Vec::new();
+        let mut batch_bytes = 0;
+        let mut others = Vec::new();
+        for (token, op) in ops {
+            match op {
+                Op::Apply { ref payload, .. } => {
+                    batch_bytes += payload.len();
+                    batch.push((token, op));
+                    if batch_bytes >= BATCH_BYTES {
+                        self.commit(std::mem::take(&mut batch), done);
+                        batch_bytes = 0;
+                    }
+                }
+                Op::DropOffload { .. } => batch.push((token, op)),
+                Op::DropReplica { group } => {
+                    self.commit(std::mem::take(&mut batch), done);
+                    batch_bytes = 0;
+                    let outcome = self.guard(|store| store.drop_replica(group).map(|()| Outcome::Done));
+                    done.push(Completion { token, outcome });
+                }
+                other => others.push((token, other)),
+            }
+        }
+        self.commit(batch, done);
+        for (token, op) in others {
+            let outcome = self.guard(|store| store.answer(op));
+            done.push(Completion { token, outcome });
+        }
+    }
+
+    fn answer(&mut self, op: Op) -> Result<Outcome, StoreError> {
+        Ok(match op {
+            Op::Read { space, group, chunk, first, count } => {
+                Outcome::Read(self.read(space, group, chunk, first, count)?)
+            }
+            Op::List { space, group, since, after, limit } => {
+                Outcome::Listed(self.list(space, group, since, after, limit)?)
+            }
+            Op::Newer { space, group, runs } => Outcome::Newer(self.newer(space, group, &runs)?),
+            Op::ForgetTombstones { group, older_than } => {
+                self.shared.index().forget_tombstones(group, older_than);
+                Outcome::Done
+            }
+            Op::Flush => {
+                self.flush()?;
+                Outcome::Done
+            }
+            Op::Digest { space, group, verify } => Outcome::Digest(self.digest(space, group, verify)?),
+            Op::Apply { .. } | Op::DropOffload { .. } | Op::DropReplica { .. } => {
+                unreachable!("handled as writes")
+            }
+        })
+    }
+
+    pub fn figures(&self) -> Figures {
+        self.shared.figures()
+    }
+
+    /// Runs `what` unless the store is poisoned.
+    fn guard(&mut self, what: impl FnOnce(&mut Self) -> Result<Outcome, StoreError>) -> Outcome {
+        if self.is_poisoned() {
+            return Outcome::Failed(StoreError::Poisoned);
+        }
+        what(self).unwrap_or_else(Outcome::Failed)
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.shared.poisoned.load(Ordering::Relaxed)
+    }
+
+    /// A write or sync failed, so that what the disk has is not known.
+    pub(crate) fn poison(&self) -> StoreError {
+        self.shared.poisoned.store(true, Ordering::Relaxed);
+        StoreError::Poisoned
+    }
+
+    /// What a failed write means: full disks recover, others do not.
+    pub(crate) fn write_failed(&self, error: &io::Error) -> StoreError {
+        if is_full(error) { self.no_space() } else { self.poison() }
+    }
+
+    fn no_space(&self) -> StoreError {
+        let figures = self.figures();
+        StoreError::NoSpace { used: figures.used, capacity: figures.capacity }
+    }
+
+    /// Asks the index, and loads what it misses until it can answer.
+    pub(crate) fn look<T>(&self, ask: impl Fn(&mut Index) -> Result<T, Miss>) -> Result<T, StoreError> {
+        loop {
+            let miss = match ask(&mut self.shared.index()) {
+                Ok(answer) => return Ok(answer),
+                Err(miss) => miss,
+            };
+            match miss {
+                Miss::File(id) => {
+                    self.file(id)?;
+                }
+                Miss::Page(key, page) => {
+                    let loaded = Arc::new(self.load_page(key, page)?);
+                    self.shared.index().pages.insert((key, page), loaded);
+                }
+            }
+        }
+    }
+
+    /// Opens a file that exists.
+    pub(crate) fn file(&self, id: FileId) -> Result<Arc<dyn DiskFile>, StoreError> {
+        if let Ok(file) = self.shared.index().file(id) {
+            return Ok(file);
+        }
+        match self.disk.open(&path_of(id), false) {
+            Ok(file) => {
+                self.shared.index().files.insert(id, file.clone());
+                Ok(file)
+            }
+            // A file that vanished is as bad as a disk that forgot what it had synced.
+            Err(_) => Err(self.poison()),
+        }
+    }
+
+    pub(crate) fn load_page(&self, key: FileKey, page: u32) -> Result<Page, StoreError> {
+        let file = self.file(FileId::Chunk(key))?;
+        let torn_allowed = {
+            let index = self.shared.index();
+            let chunk =
+                index.chunk(Space::Replica, key.0, key.1).expect("a chunk with a file is in the index");
+            if page == CHUNK_PAGE {
+                !chunk.overlay.is_empty()
+            } else {
+                chunk.overlay.touching(page * PAGE_BLOCKS, PAGE_BLOCKS).next().is_some()
+            }
+        };
+        let mut slots = Vec::new();
+        if file.read(&mut slots, 2 * PAGE_BYTES, page_offset(page)).is_err() {
+            return Ok(Page::lost());
+        }
+        slots.resize(2 * PAGE_BYTES, 0);
+        Ok(Page::decode(&slots, key.0, key.1, page, torn_allowed))
+    }
+
+    /// The chunk's file for writing; makes it, durably named, if there is none.
+    pub(crate) fn chunk_file(&mut self, key: FileKey) -> Result<Arc<dyn DiskFile>, StoreError> {
+        let exists = self.shared.index().chunk(Space::Replica, key.0, key.1).is_some_and(|c| c.has_file);
+        if exists {
+            return self.file(FileId::Chunk(key));
+        }
+        let dir = group_path(key.0);
+        let made = (|| {
+            if !self.group_dirs.contains(&key.0) {
+                self.disk.create_dir(&dir)?;
+            }
+            self.disk.open(&chunk_path(key), true)
+        })();
+        let file = made.map_err(|e| self.write_failed(&e))?;
+        self.disk.sync_dir(&dir).map_err(|_| self.poison())?;
+        if self.group_dirs.insert(key.0) {
+            self.disk.sync_dir("chunks").map_err(|_| self.poison())?;
+        }
+        let mut index = self.shared.index();
+        index.files.insert(FileId::Chunk(key), file.clone());
+        index.chunk_mut(key.0, key.1).has_file = true;
+        Ok(file)
+    }
+
+    /// One group commit of applies and offload drops.
+    fn commit(&mut self, ops: Vec<(Token, Op)>, done: &mut Vec<Completion>) {
+        if ops.is_empty() {
+            return;
+        }
+        let mut results: Results = Vec::with_capacity(ops.len());
+        let mut staged: Vec<(usize, Staged)> = Vec::with_capacity(ops.len());
+        let mut direct = BTreeMap::new();
+        let payload: usize = ops
+            .iter()
+            .map(|(_, op)| if let Op::Apply { payload, .. } = op { payload.len() } else { 0 })
+            .sum();
+        let full = payload > 0 && self.figures_are_full(payload as u64);
+        for (token, op) in ops {
+            let outcome = if matches!(op, Op::Apply { .. }) { Outcome::Applied } else { Outcome::Done };
+            let result = match op {
+                _ if self.is_poisoned() => Err(StoreError::Poisoned),
+                Op::Apply { payload, .. } if full && !payload.is_empty() => Err(self.no_space()),
+                Op::Apply { space, record, payload } => {
+                    self.stage(space, record, payload, &staged, &mut direct)
+                }
+                Op::DropOffload { group, stands_for } => {
+                    Ok(Some(Staged::marker(HeadKind::Drop, Space::Offload { stands_for }, group)))
+                }
+                _ => unreachable!("only writes are committed"),
+            };
+            let result = result.map(|record| {
+                staged.extend(record.map(|record| (results.len(), record)));
+                outcome
+            });
+            results.push((token, result));
+        }
+        for (key, file) in direct {
+            if file.sync().is_err() {
+                self.poison();
+            }
+            let allocated = file.allocated().unwrap_or(0);
+            self.shared.index().set_allocated(key, allocated);
+        }
+        self.append_staged(staged, &mut results);
+        let poisoned = self.is_poisoned();
+        done.extend(results.into_iter().map(|(token, result)| {
+            let outcome = match result {
+                Ok(_) if poisoned => Outcome::Failed(StoreError::Poisoned),
+                Ok(outcome) => outcome,
+                Err(error) => Outcome::Failed(error),
+            };
+            Completion { token, outcome }
+        }));
+    }
+
+    /// Appends; on a full disk once more without what takes space, so that deletes get through.
+    fn append_staged(
+        &mut self,
+        staged: Vec<(usize, Staged)>,
+        results: &mut [(Token, Result<Outcome, StoreError>)],
+    ) {
+        let (slots, mut records): (Vec<usize>, Vec<Staged>) = staged.into_iter().unzip();
+        if self.is_poisoned() || records.is_empty() {
+            return;
+        }
+        let Err(error) = self.append(&mut records) else { return };
+        let mut small = Vec::new();
+        let mut small_slots = Vec::new();
+        for (slot, record) in slots.into_iter().zip(records) {
+            if record.payload.is_empty() && !self.is_poisoned() {
+                small.push(record);
+                small_slots.push(slot);
+            } else {
+                results[slot].1 = Err(error.clone());
+            }
+        }
+        if !small.is_empty()
+            && let Err(error) = self.append(&mut small)
+        {
+            for slot in small_slots {
+                results[slot].1 = Err(error.clone());
+            }
+        }
+    }
+
+    fn figures_are_full(&self, more: u64) -> bool {
+        let used = self.shared.index().used();
+        used + more > self.shared.capacity(used)
+    }
+
+    /// Checks a record and decides where its data goes; large data is written to its chunk file here. `None`: the record is
+    /// wholly older than what is here.
+    fn stage(
+        &mut self,
+        space: Space,
+        record: Record,
+        payload: Bytes,
+        staged: &[(usize, Staged)],
+        direct: &mut BTreeMap<FileKey, Arc<dyn DiskFile>>,
+    ) -> Result<Option<Staged>, StoreError> {
+        if let Some(fault) = record.fault(payload.len()) {
+            return Err(StoreError::Malformed(fault));
+        }
+        if record.version.seq > SEQ_MAX {
+            return Err(StoreError::Malformed("sequence number out of range"));
+        }
+        let tombstone = self.shared.index().tombstone(space, record.group, record.chunk);
+        if record.version == Version::ZERO || tombstone.is_some_and(|t| t >= record.version) {
+            return Ok(None);
+        }
+        let (kind, crcs) = match record.content {
+            Content::Data { crcs } => (HeadKind::Data, crcs),
+            Content::Zero => (HeadKind::Zero, Vec::new()),
+            Content::Delete => (HeadKind::Delete, Vec::new()),
+        };
+        if payload.chunks(BLOCK_BYTES).zip(&crcs).any(|(block, crc)| crc32c(block) != *crc) {
+            return Err(StoreError::Malformed("the payload does not fit its checksums"));
+        }
+        let mut out = Staged {
+            head: Head {
+                kind,
+                space,
+                group: record.group,
+                chunk: record.chunk,
+                first: record.first,
+                count: record.count,
+                version: record.version,
+                request: record.request,
+                moved: false,
+                crcs,
+                synced: 0,
+            },
+            payload,
+        };
+        let large = space == Space::Replica && out.payload.len() >= self.config.direct_bytes;
+        if large && kind == HeadKind::Data && self.is_fresh(&out.head, staged)? {
+            let key = (out.head.group, out.head.chunk);
+            let file = self.chunk_file(key)?;
+            file.write(&mut [IoSlice::new(&out.payload)], block_offset(out.head.first))
+                .map_err(|e| self.write_failed(&e))?;
+            direct.insert(key, file);
+            out.head.kind = HeadKind::InFile;
+            out.payload = Bytes::new();
+        }
+        Ok(Some(out))
+    }
+
+    /// Whether the chunk file has nothing in these blocks that is, or may still become, visible.
+    fn is_fresh(&self, head: &Head, staged: &[(usize, Staged)]) -> Result<bool, StoreError> {
+        let overlaps = |other: &Head| {
+            other.space == head.space
+                && other.chunk == head.chunk
+                && other.first < head.first + head.count
+                && head.first < other.first + other.count
+        };
+        if staged.iter().any(|(_, s)| overlaps(&s.head)) {
+            return Ok(false);
+        }
+        let (group, chunk) = (head.group, head.chunk);
+        let cells = self.look(|index| index.cells(Space::Replica, group, chunk, head.first, head.count))?;
+        Ok(cells.iter().all(|c| c.place == Place::Nothing))
+    }
+
+    /// Forgets a group's replica: a record of the intent, the files, a record of the deed. A crash between is made good at the
+    /// next open.
+    fn drop_replica(&mut self, group: GroupId) -> Result<(), StoreError> {
+        self.append(&mut [Staged::marker(HeadKind::DropFiles, Space::Replica, group)])?;
+        self.finish_drop(group)
+    }
+
+    /// The rest of a drop that has been decided.
+    pub(crate) fn finish_drop(&mut self, group: GroupId) -> Result<(), StoreError> {
+        self.remove_files(group)?;
+        self.append(&mut [Staged::marker(HeadKind::Drop, Space::Replica, group)])?;
+        self.shared.index().tidy(Space::Replica, group);
+        Ok(())
+    }
+
+    /// Removes the chunk files of a group, durably.
+    fn remove_files(&mut self, group: GroupId) -> Result<(), StoreError> {
+        let keys: Vec<FileKey> = {
+            let index = self.shared.index();
+            let chunks = index.spaces.get(&(Space::Replica, group));
+            chunks.into_iter().flatten().filter(|(_, c)| c.has_file).map(|(id, _)| (group, *id)).collect()
+        };
+        for key in &keys {
+            self.disk.remove(&chunk_path(*key)).map_err(|_| self.poison())?;
+            self.shared.index().forget_file(*key);
+        }
+        if !keys.is_empty() {
+            self.disk.sync_dir(&group_path(group)).map_err(|_| self.poison())?;
+        }
+        Ok(())
+    }
+
+    /// Removes the file of a deleted chunk if nothing in it is newer than the deletion.
+    pub(crate) fn remove_deleted(&mut self, key: FileKey) -> Result<(), StoreError> {
+        let (group, chunk) = key;
+        let summary = self.look(|index| index.page(group, chunk, CHUNK_PAGE))?;
+        let mut index = self.shared.index();
+        let Some(state) = index.chunk(Space::Replica, group, chunk) else { return Ok(()) };
+        let (Some(summary), Some(tombstone)) = (summary, state.tombstone) else { return Ok(()) };
+        if summary.newest() > tombstone.version || !state.overlay.is_empty() {
+            return Ok(());
+        }
+        index.forget_file(key);
+        drop(index);
+        self.disk.remove(&chunk_path(key)).map_err(|_| self.poison())?;
+        self.removed_in.insert(group);
+        Ok(())
+    }
+
+    /// Writes records to the open segment, makes them durable and takes them into the index: all, or none.
+    pub(crate) fn append(&mut self, records: &mut [Staged]) -> Result<(), StoreError> {
+        if self.open.as_ref().is_some_and(|open| open.len >= self.config.segment_bytes) {
+            self.seal()?;
+        }
+        if self.open.is_none() {
+            self.open_segment()?;
+        }
+        let open = self.open.as_ref().expect("just opened");
+        let (number, file, start, is_new) = (open.number, open.file.clone(), open.len, open.len == 0);
+        let (positions, end) = match write_batch(open, records) {
+            Ok(written) => written,
+            Err(error) => {
+                let failure = self.write_failed(&error);
+                if !self.is_poisoned() && file.truncate(start as u64).is_err() {
+                    return Err(self.poison());
+                }
+                self.open.as_mut().expect("still open").cut = true;
+                return Err(failure);
+            }
+        };
+        if file.sync().is_err() || (is_new && self.disk.sync_dir("segments").is_err()) {
+            return Err(self.poison());
+        }
+        let open = self.open.as_mut().expect("still open");
+        (open.len, open.cut) = (end, false);
+        self.unsettled_bytes += (end - start) as u64;
+        let mut index = self.shared.index();
+        index.segments.entry(number).or_insert(Segment { bytes: 0, live: 0 }).bytes = end as u64;
+        index.files.insert(FileId::Segment(number), file);
+        for (record, at) in records.iter().zip(positions) {
+            index.admit(&record.head, at);
+        }
+        drop(index);
+        for record in
+            records.iter().filter(|r| r.head.kind == HeadKind::Delete && r.head.space == Space::Replica)
+        {
+            self.remove_deleted((record.head.group, record.head.chunk))?;
+        }
+        Ok(())
+    }
+
+    fn open_segment(&mut self) -> Result<(), StoreError> {
+        let number = self.next_segment;
+        let file = self.disk.open(&segment_path(number), true).map_err(|e| self.write_failed(&e))?;
+        self.next_segment += 1;
+        let (header, salt) = segment_header(number, &self.owner);
+        self.open = Some(OpenSegment { number, file, len: 0, salt, header, cut: false });
+        Ok(())
+    }
+
+    /// Ends the open segment. From then on nothing in it but whole records is right.
+    fn seal(&mut self) -> Result<(), StoreError> {
+        if let Some(open) = &self.open {
+            if open.len == 0 {
+                return Ok(());
+            }
+            if open.cut && open.file.sync().is_err() {
+                return Err(self.poison());
+            }
+        }
+        self.open = None;
+        Ok(())
+    }
+}
+
+impl Staged {
+    /// A record that names no chunk.
+    pub(crate) fn marker(kind: HeadKind, space: Space, group: GroupId) -> Staged {
+        let chunk = ChunkId { object: ObjectId(0), index: 0 };
+        let head = Head {
+            kind,
+            space,
+            group,
+            chunk,
+            first: 0,
+            count: 0,
+            version: Version { epoch: Epoch(0), seq: 0 },
+            request: None,
+            moved: false,
+            crcs: Vec::new(),
+            synced: 0,
+        };
+        Staged { head, payload: Bytes::new() }
+    }
+}
+
+/// Writes records behind the segment's end; returns where they start and where the segment ends then.
+fn write_batch(open: &OpenSegment, records: &mut [Staged]) -> io::Result<(Vec<Position>, u32)> {
+    const PADDING: [u8; RECORD_ALIGN] = [0; RECORD_ALIGN];
+    let mut at = if open.len == 0 { SEGMENT_HEADER_BYTES as u64 } else { open.len as u64 };
+    let mut heads = Vec::with_capacity(records.iter().map(|r| r.head.head_len()).sum());
+    let mut positions = Vec::with_capacity(records.len());
+    for record in records.iter_mut() {
+        let offset = u32::try_from(at).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+        let position = Position { segment: open.number, offset };
+        record.head.synced = open.len;
+        if record.head.kind == HeadKind::Drop && !record.head.moved {
+            record.head.version.seq = position.to_u64();
+        }
+        record.head.encode(open.salt, &mut heads);
+        positions.push(position);
+        at += record.head.record_len() as u64;
+    }
+    let end = u32::try_from(at).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+    let mut parts = Vec::with_capacity(3 * records.len() + 1);
+    if open.len == 0 {
+        parts.push(IoSlice::new(&open.header));
+    }
+    let mut rest = &heads[..];
+    for record in records.iter() {
+        let (head, after) = rest.split_at(record.head.head_len());
+        rest = after;
+        parts.push(IoSlice::new(head));
+        if !record.payload.is_empty() {
+            parts.push(IoSlice::new(&record.payload));
+        }
+        let padding = record.head.record_len() - record.head.head_len() - record.payload.len();
+        if padding > 0 {
+            parts.push(IoSlice::new(&PADDING[..padding]));
+        }
+    }
+    open.file.write(&mut parts, open.len as u64)?;
+    Ok((positions, end))
+}

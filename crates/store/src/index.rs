@@ -1,0 +1,409 @@
+//! What is where: per space, group and chunk the [`Overlay`] of records that are only in segments, on top of the chunk file's
+//! metadata pages. It never does I/O: what it needs and does not have in memory it names as a [`Miss`], which the I/O thread
+//! loads. So a reader on another thread holds the lock for microseconds and never waits for a disk.
+//!
+//! What a block contains is its newest version among overlay and chunk file, unless the chunk's tombstone is newer. On a tie
+//! the overlay wins: equal versions are equal bytes, but a crash may have left the file's half written.
+
+use crate::disk::DiskFile;
+use crate::layout::{CHUNK_PAGE, EntryKind, Head, HeadKind, PAGE_BLOCKS, Page, RECORD_ALIGN};
+use crate::overlay::{Extent, ExtentPlace, Overlay, Position};
+use crate::recent::Recent;
+use ebb_types::{BLOCK_BYTES, ChunkId, Epoch, GroupId, Kind, Space, Version};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Files kept open at most.
+const OPEN_FILES: usize = 128;
+
+/// Names a chunk file. Only replicas have one.
+pub type FileKey = (GroupId, ChunkId);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileId {
+    Segment(u32),
+    Chunk(FileKey),
+}
+
+/// What must be loaded before the index can answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Miss {
+    Page(FileKey, u32),
+    File(FileId),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tombstone {
+    pub version: Version,
+    pub at: Position,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Chunk {
+    pub overlay: Overlay,
+    pub tombstone: Option<Tombstone>,
+    pub has_file: bool,
+    /// Bytes of the chunk file on disk.
+    pub allocated: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Segment {
+    pub bytes: u64,
+    /// Bytes of it that are still needed.
+    pub live: u64,
+}
+
+/// A `Drop` record that must be kept: an older segment may hold records that it voids.
+#[derive(Clone, Copy, Debug)]
+pub struct DropMark {
+    pub space: Space,
+    pub group: GroupId,
+    pub before: Position,
+    pub at: Position,
+}
+
+/// Where a block's content is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Nowhere: zeroes.
+    Nothing,
+    /// In the chunk file.
+    File,
+    Segment {
+        segment: u32,
+        offset: u32,
+    },
+    /// The chunk file's metadata is damaged here.
+    Lost,
+}
+
+/// A block as it is to be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Zero: never written, or deleted.
+    pub version: Version,
+    pub crc: u32,
+    pub place: Place,
+}
+
+impl Cell {
+    const NEVER: Cell = Cell { version: Version::ZERO, crc: 0, place: Place::Nothing };
+
+    pub fn kind(&self) -> Kind {
+        if self.place == Place::Nothing { Kind::Zero } else { Kind::Data }
+    }
+}
+
+type Chunks = BTreeMap<ChunkId, Chunk>;
+
+pub struct Index {
+    pub spaces: BTreeMap<(Space, GroupId), Chunks>,
+    pub segments: BTreeMap<u32, Segment>,
+    pub drops: Vec<DropMark>,
+    pub pages: Recent<(FileKey, u32), Arc<Page>>,
+    pub files: Recent<FileId, Arc<dyn DiskFile>>,
+    /// Bytes of data kept as offload.
+    pub offload_bytes: u64,
+    /// Bytes of all chunk files on disk.
+    pub file_bytes: u64,
+}
+
+/// Keeps the segments' live bytes and the debt while extents come and go.
+fn account<'a>(
+    segments: &'a mut BTreeMap<u32, Segment>,
+    offload_bytes: &'a mut u64,
+    space: Space,
+) -> impl FnMut(&Extent, bool) + 'a {
+    move |extent, came| {
+        let live = &mut segments.get_mut(&extent.at.segment).expect("an extent's segment exists").live;
+        let debt = if space == Space::Replica { 0 } else { extent.data_bytes() };
+        if came {
+            *live += extent.segment_bytes();
+            *offload_bytes += debt;
+        } else {
+            *live -= extent.segment_bytes();
+            *offload_bytes -= debt;
+        }
+    }
+}
+
+impl Index {
+    pub fn new(cached_pages: usize) -> Index {
+        Index {
+            spaces: BTreeMap::new(),
+            segments: BTreeMap::new(),
+            drops: Vec::new(),
+            pages: Recent::new(cached_pages),
+            files: Recent::new(OPEN_FILES),
+            offload_bytes: 0,
+            file_bytes: 0,
+        }
+    }
+
+    pub fn chunk(&self, space: Space, group: GroupId, chunk: ChunkId) -> Option<&Chunk> {
+        self.spaces.get(&(space, group))?.get(&chunk)
+    }
+
+    pub fn chunk_mut(&mut self, group: GroupId, chunk: ChunkId) -> &mut Chunk {
+        self.spaces.entry((Space::Replica, group)).or_default().entry(chunk).or_default()
+    }
+
+    pub fn tombstone(&self, space: Space, group: GroupId, chunk: ChunkId) -> Option<Version> {
+        self.chunk(space, group, chunk)?.tombstone.map(|t| t.version)
+    }
+
+    /// Bytes on disk.
+    pub fn used(&self) -> u64 {
+        self.file_bytes + self.segments.values().map(|s| s.bytes).sum::<u64>()
+    }
+
+    /// The first chunk at or after `from`.
+    pub fn next_chunk(&self, space: Space, group: GroupId, from: ChunkId) -> Option<(ChunkId, &Chunk)> {
+        self.spaces.get(&(space, group))?.range(from..).next().map(|(id, chunk)| (*id, chunk))
+    }
+
+    /// Takes in a record that is durable at `at`. The chunk files of a dropped or deleted chunk are the caller's to remove.
+    pub fn admit(&mut self, head: &Head, at: Position) {
+        let (space, group) = (head.space, head.group);
+        match head.kind {
+            HeadKind::Drop => {
+                self.void(space, group, Position::from_u64(head.version.seq));
+                self.drops.push(DropMark { space, group, before: Position::from_u64(head.version.seq), at });
+                self.segment_mut(at).live += RECORD_ALIGN as u64;
+            }
+            HeadKind::DropFiles => self.void(space, group, at),
+            HeadKind::Delete => self.admit_delete(head, at),
+            HeadKind::Data | HeadKind::InFile | HeadKind::Zero => {
+                let chunks = self.spaces.entry((space, group)).or_default();
+                let chunk = chunks.entry(head.chunk).or_default();
+                if chunk.tombstone.is_some_and(|t| t.version >= head.version) {
+                    return;
+                }
+                let place = match head.kind {
+                    HeadKind::Data => ExtentPlace::Segment(at.offset + head.head_len() as u32),
+                    HeadKind::InFile => ExtentPlace::File,
+                    _ => ExtentPlace::Zero,
+                };
+                let crcs = head.crcs.as_slice().into();
+                let extent =
+                    Extent { count: head.count, version: head.version, at, place, crcs, crc_from: 0 };
+                chunk.overlay.insert(
+                    head.first,
+                    extent,
+                    &mut account(&mut self.segments, &mut self.offload_bytes, space),
+                );
+            }
+        }
+    }
+
+    fn admit_delete(&mut self, head: &Head, at: Position) {
+        let chunks = self.spaces.entry((head.space, head.group)).or_default();
+        let chunk = chunks.entry(head.chunk).or_default();
+        if let Some(old) = chunk.tombstone {
+            if old.version > head.version {
+                return;
+            }
+            self.segments.get_mut(&old.at.segment).expect("a tombstone's segment exists").live -=
+                RECORD_ALIGN as u64;
+        }
+        chunk.tombstone = Some(Tombstone { version: head.version, at });
+        chunk.overlay.remove(
+            |extent| extent.version <= head.version,
+            &mut account(&mut self.segments, &mut self.offload_bytes, head.space),
+        );
+        self.segment_mut(at).live += RECORD_ALIGN as u64;
+    }
+
+    fn segment_mut(&mut self, at: Position) -> &mut Segment {
+        self.segments.get_mut(&at.segment).expect("records are admitted to existing segments")
+    }
+
+    /// Forgets the records of a space and group that are before `before`.
+    fn void(&mut self, space: Space, group: GroupId, before: Position) {
+        let Some(chunks) = self.spaces.get_mut(&(space, group)) else { return };
+        for chunk in chunks.values_mut() {
+            if let Some(tombstone) = chunk.tombstone.take_if(|t| t.at < before) {
+                let segment = self.segments.get_mut(&tombstone.at.segment);
+                segment.expect("a tombstone's segment exists").live -= RECORD_ALIGN as u64;
+            }
+            chunk.overlay.remove(
+                |extent| extent.at < before,
+                &mut account(&mut self.segments, &mut self.offload_bytes, space),
+            );
+        }
+        self.tidy(space, group);
+    }
+
+    /// Forgets chunks of which nothing is left.
+    pub fn tidy(&mut self, space: Space, group: GroupId) {
+        if let Some(chunks) = self.spaces.get_mut(&(space, group)) {
+            chunks
+                .retain(|_, chunk| chunk.has_file || chunk.tombstone.is_some() || !chunk.overlay.is_empty());
+            if chunks.is_empty() {
+                self.spaces.remove(&(space, group));
+            }
+        }
+    }
+
+    /// Removes what `gone` picks from a chunk's overlay, when the chunk file has it.
+    pub fn settle_chunk(&mut self, (group, id): FileKey, allocated: u64) {
+        let chunks = self.spaces.get_mut(&(Space::Replica, group)).expect("the chunk was moved");
+        let chunk = chunks.get_mut(&id).expect("the chunk was moved");
+        chunk
+            .overlay
+            .remove(|_| true, &mut account(&mut self.segments, &mut self.offload_bytes, Space::Replica));
+        chunk.has_file = true;
+        self.set_allocated((group, id), allocated);
+    }
+
+    pub fn set_allocated(&mut self, (group, id): FileKey, allocated: u64) {
+        let chunk = self.chunk_mut(group, id);
+        let before = std::mem::replace(&mut chunk.allocated, allocated);
+        self.file_bytes = self.file_bytes + allocated - before;
+    }
+
+    /// The chunk's file is gone.
+    pub fn forget_file(&mut self, (group, id): FileKey) {
+        self.set_allocated((group, id), 0);
+        self.chunk_mut(group, id).has_file = false;
+        self.pages.forget(|(key, _)| *key == (group, id));
+        self.files.forget(|file| *file == FileId::Chunk((group, id)));
+    }
+
+    /// Forgets tombstones older than `older_than` where nothing can come back: the chunk has no file, and no segment is older
+    /// than the tombstone's own.
+    pub fn forget_tombstones(&mut self, group: GroupId, older_than: Epoch) {
+        let oldest = self.segments.keys().next().copied();
+        let spaces: Vec<Space> = self.spaces.keys().filter(|(_, g)| *g == group).map(|(s, _)| *s).collect();
+        for space in spaces {
+            for chunk in self.spaces.get_mut(&(space, group)).expect("just seen").values_mut() {
+                let can_go = |t: &mut Tombstone| {
+                    t.version.epoch < older_than && Some(t.at.segment) == oldest && !chunk.has_file
+                };
+                if let Some(tombstone) = chunk.tombstone.take_if(can_go) {
+                    let segment = self.segments.get_mut(&tombstone.at.segment);
+                    segment.expect("a tombstone's segment exists").live -= RECORD_ALIGN as u64;
+                }
+            }
+            self.tidy(space, group);
+        }
+    }
+
+    /// Page of a chunk file; `Ok` also for a chunk without a file.
+    pub fn page(&mut self, group: GroupId, chunk: ChunkId, page: u32) -> Result<Option<Arc<Page>>, Miss> {
+        if !self.chunk(Space::Replica, group, chunk).is_some_and(|c| c.has_file) {
+            return Ok(None);
+        }
+        let key = ((group, chunk), page);
+        self.pages.get(&key).map(Some).ok_or(Miss::Page(key.0, page))
+    }
+
+    /// Blocks `first..first + count` as they are to be seen.
+    pub fn cells(
+        &mut self,
+        space: Space,
+        group: GroupId,
+        id: ChunkId,
+        first: u32,
+        count: u32,
+    ) -> Result<Vec<Cell>, Miss> {
+        let mut cells = vec![Cell::NEVER; count as usize];
+        if space == Space::Replica {
+            self.file_cells(group, id, first, &mut cells)?;
+        }
+        let Some(chunk) = self.chunk(space, group, id) else { return Ok(cells) };
+        if let Some(tombstone) = chunk.tombstone {
+            for cell in cells.iter_mut().filter(|c| c.version <= tombstone.version && c.place != Place::Lost)
+            {
+                *cell = Cell::NEVER;
+            }
+        }
+        for (start, extent) in chunk.overlay.touching(first, count) {
+            let from = start.max(first);
+            let to = (start + extent.count).min(first + count);
+            for block in from..to {
+                let cell = &mut cells[(block - first) as usize];
+                if extent.version >= cell.version {
+                    *cell = extent_cell(extent, block - start);
+                }
+            }
+        }
+        Ok(cells)
+    }
+
+    fn file_cells(
+        &mut self,
+        group: GroupId,
+        id: ChunkId,
+        first: u32,
+        cells: &mut [Cell],
+    ) -> Result<(), Miss> {
+        let end = first + cells.len() as u32;
+        let mut block = first;
+        while block < end {
+            let page_end = ((block / PAGE_BLOCKS + 1) * PAGE_BLOCKS).min(end);
+            let Some(page) = self.page(group, id, block / PAGE_BLOCKS)? else { return Ok(()) };
+            for b in block..page_end {
+                let entry = page.entry(b % PAGE_BLOCKS);
+                let place = match entry.kind {
+                    EntryKind::Zero => Place::Nothing,
+                    EntryKind::Data => Place::File,
+                    EntryKind::Lost => Place::Lost,
+                };
+                cells[(b - first) as usize] = Cell { version: entry.version, crc: entry.crc, place };
+            }
+            block = page_end;
+        }
+        Ok(())
+    }
+
+    /// Which pages' worth of blocks of a chunk can hold anything newer than or of `since`: bit p for page p.
+    pub fn windows(&mut self, space: Space, group: GroupId, id: ChunkId, since: Epoch) -> Result<u64, Miss> {
+        let mut windows = 0;
+        if space == Space::Replica
+            && let Some(summary) = self.page(group, id, CHUNK_PAGE)?
+        {
+            if summary.entry(0).kind == EntryKind::Lost {
+                return Ok(u64::MAX);
+            }
+            if summary.newest().epoch >= since {
+                windows = summary.written();
+            }
+        }
+        if let Some(chunk) = self.chunk(space, group, id) {
+            for (start, extent) in chunk.overlay.iter().filter(|(_, e)| e.version.epoch >= since) {
+                for page in start / PAGE_BLOCKS..=(start + extent.count - 1) / PAGE_BLOCKS {
+                    windows |= 1 << page;
+                }
+            }
+        }
+        Ok(windows)
+    }
+
+    /// The open file, to be read after the lock is released.
+    pub fn file(&mut self, id: FileId) -> Result<Arc<dyn DiskFile>, Miss> {
+        self.files.get(&id).ok_or(Miss::File(id))
+    }
+
+    /// Replica chunks of which something is only in segments.
+    pub fn unsettled(&self) -> BTreeSet<FileKey> {
+        let replicas = self.spaces.iter().filter(|((space, _), _)| *space == Space::Replica);
+        replicas
+            .flat_map(|((_, group), chunks)| {
+                chunks.iter().filter(|(_, c)| !c.overlay.is_empty()).map(|(id, _)| (*group, *id))
+            })
+            .collect()
+    }
+}
+
+fn extent_cell(extent: &Extent, skip: u32) -> Cell {
+    let place = match extent.place {
+        ExtentPlace::Zero => return Cell { version: extent.version, crc: 0, place: Place::Nothing },
+        ExtentPlace::File => Place::File,
+        ExtentPlace::Segment(offset) => {
+            Place::Segment { segment: extent.at.segment, offset: offset + skip * BLOCK_BYTES as u32 }
+        }
+    };
+    Cell { version: extent.version, crc: extent.crcs()[skip as usize], place }
+}

@@ -1,0 +1,421 @@
+//! The bytes on disk: superblock, segment header, record head and metadata page, as `docs/disk-format.md` draws them. Pure
+//! encoding and decoding. All numbers are little endian, and everything that is read back proves itself by a CRC-32C.
+
+use ebb_types::{
+    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Epoch, GroupId, ObjectId, RECORD_BLOCKS_MAX, RequestId, ServerId,
+    Space, Version, crc32c,
+};
+
+/// Version of the format. A store of a newer one is refused.
+pub const FORMAT: u32 = 1;
+/// Most blocks in a chunk.
+pub const CHUNK_BLOCKS_MAX: u32 = CHUNK_BYTES_MAX / BLOCK_BYTES as u32;
+/// Sequence numbers share their field in a page with two bits of kind.
+pub const SEQ_MAX: u64 = (1 << 54) - 1;
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"))
+}
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+    bytes[at..at + value.len()].copy_from_slice(value);
+}
+
+pub const SUPERBLOCK_BYTES: usize = 32;
+const SUPERBLOCK_MAGIC: [u8; 8] = *b"EBBSTORE";
+
+/// Says whose directory it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    pub format: u32,
+    pub server: ServerId,
+    pub cluster: u64,
+}
+
+impl Superblock {
+    pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
+        let mut out = [0; SUPERBLOCK_BYTES];
+        put(&mut out, 0, &SUPERBLOCK_MAGIC);
+        put(&mut out, 8, &self.format.to_le_bytes());
+        put(&mut out, 12, &self.server.0.to_le_bytes());
+        put(&mut out, 16, &self.cluster.to_le_bytes());
+        let crc = crc32c(&out[..28]);
+        put(&mut out, 28, &crc.to_le_bytes());
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Superblock> {
+        if bytes.len() < SUPERBLOCK_BYTES
+            || bytes[..8] != SUPERBLOCK_MAGIC
+            || u32_at(bytes, 28) != crc32c(&bytes[..28])
+        {
+            return None;
+        }
+        Some(Superblock {
+            format: u32_at(bytes, 8),
+            server: ServerId(u16_at(bytes, 12)),
+            cluster: u64_at(bytes, 16),
+        })
+    }
+}
+
+pub const SEGMENT_HEADER_BYTES: usize = 64;
+const SEGMENT_MAGIC: [u8; 8] = *b"EBBSEGMT";
+
+/// First bytes of segment `number`. Their checksum is the segment's *salt*: every record in it repeats it, so that the copy
+/// of a segment that a client stored as data is not taken for records.
+pub fn segment_header(number: u32, owner: &Superblock) -> ([u8; SEGMENT_HEADER_BYTES], u32) {
+    let mut out = [0; SEGMENT_HEADER_BYTES];
+    put(&mut out, 0, &SEGMENT_MAGIC);
+    put(&mut out, 8, &FORMAT.to_le_bytes());
+    put(&mut out, 12, &number.to_le_bytes());
+    put(&mut out, 16, &owner.cluster.to_le_bytes());
+    put(&mut out, 24, &owner.server.0.to_le_bytes());
+    let salt = crc32c(&out[..60]);
+    put(&mut out, 60, &salt.to_le_bytes());
+    (out, salt)
+}
+
+/// Records start at multiples of this.
+pub const RECORD_ALIGN: usize = 64;
+pub const RECORD_HEAD_BYTES: usize = 80;
+/// Longest head, checksums included.
+pub const RECORD_HEAD_MAX: usize = RECORD_HEAD_BYTES + 4 * RECORD_BLOCKS_MAX as usize;
+const RECORD_MAGIC: [u8; 4] = *b"EBBR";
+const HAS_REQUEST: u16 = 1;
+const MOVED: u16 = 2;
+
+/// What a record in a segment says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadKind {
+    /// Blocks; their bytes follow.
+    Data,
+    /// Blocks; their bytes were written to the chunk file and synced before.
+    InFile,
+    Zero,
+    /// The chunk is gone.
+    Delete,
+    /// The files of the group are about to be removed. Implies `Drop`.
+    DropFiles,
+    /// All records of the space and group before segment position `version.seq` are void.
+    Drop,
+}
+
+impl HeadKind {
+    const ALL: [HeadKind; 6] =
+        [Self::Data, Self::InFile, Self::Zero, Self::Delete, Self::DropFiles, Self::Drop];
+}
+
+/// A record in a segment, less its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    pub kind: HeadKind,
+    pub space: Space,
+    pub group: GroupId,
+    pub chunk: ChunkId,
+    pub first: u32,
+    pub count: u32,
+    pub version: Version,
+    pub request: Option<RequestId>,
+    /// Copied from an older segment: says nothing about what was written last.
+    pub moved: bool,
+    /// One per block of `Data` and `InFile`.
+    pub crcs: Vec<u32>,
+    /// So many bytes of the segment were durable before the batch that this record belongs to was written.
+    pub synced: u32,
+}
+
+impl Head {
+    /// Head with checksums: where the payload starts.
+    pub fn head_len(&self) -> usize {
+        RECORD_HEAD_BYTES + 4 * self.crcs.len()
+    }
+
+    pub fn payload_len(&self) -> usize {
+        if self.kind == HeadKind::Data { self.count as usize * BLOCK_BYTES } else { 0 }
+    }
+
+    /// To the start of the next record.
+    pub fn record_len(&self) -> usize {
+        (self.head_len() + self.payload_len()).next_multiple_of(RECORD_ALIGN)
+    }
+
+    pub fn encode(&self, salt: u32, out: &mut Vec<u8>) {
+        let start = out.len();
+        let mut head = [0u8; RECORD_HEAD_BYTES];
+        let (space, stands_for) = match self.space {
+            Space::Replica => (0u8, 0u16),
+            Space::Offload { stands_for } => (1, stands_for.0),
+        };
+        let request = self.request.unwrap_or(RequestId { client: 0, seq: 0 });
+        let has_request = if self.request.is_some() { HAS_REQUEST } else { 0 };
+        let flags = has_request | if self.moved { MOVED } else { 0 };
+        put(&mut head, 0, &RECORD_MAGIC);
+        put(&mut head, 8, &salt.to_le_bytes());
+        put(&mut head, 12, &self.synced.to_le_bytes());
+        put(&mut head, 16, &[self.kind as u8, space]);
+        put(&mut head, 18, &stands_for.to_le_bytes());
+        put(&mut head, 20, &flags.to_le_bytes());
+        put(&mut head, 24, &self.group.0.to_le_bytes());
+        put(&mut head, 28, &self.chunk.index.to_le_bytes());
+        put(&mut head, 32, &self.chunk.object.0.to_le_bytes());
+        put(&mut head, 40, &self.first.to_le_bytes());
+        put(&mut head, 44, &self.count.to_le_bytes());
+        put(&mut head, 48, &self.version.seq.to_le_bytes());
+        put(&mut head, 56, &self.version.epoch.0.to_le_bytes());
+        put(&mut head, 64, &request.client.to_le_bytes());
+        put(&mut head, 72, &request.seq.to_le_bytes());
+        out.extend_from_slice(&head);
+        for crc in &self.crcs {
+            out.extend_from_slice(&crc.to_le_bytes());
+        }
+        let crc = crc32c(&out[start + 8..]);
+        put(&mut out[start..], 4, &crc.to_le_bytes());
+    }
+
+    /// Reads the head at the start of `bytes`, which hold [`RECORD_HEAD_MAX`] bytes or reach to the end of the segment. `None`: there
+    /// is none, or it is damaged.
+    pub fn decode(bytes: &[u8], salt: u32) -> Option<Head> {
+        if bytes.len() < RECORD_HEAD_BYTES || bytes[..4] != RECORD_MAGIC || u32_at(bytes, 8) != salt {
+            return None;
+        }
+        let kind = *HeadKind::ALL.get(bytes[16] as usize)?;
+        let count = u32_at(bytes, 44);
+        let sums = if matches!(kind, HeadKind::Data | HeadKind::InFile) { count as usize } else { 0 };
+        if sums > RECORD_BLOCKS_MAX as usize || bytes.len() < RECORD_HEAD_BYTES + 4 * sums {
+            return None;
+        }
+        let len = RECORD_HEAD_BYTES + 4 * sums;
+        if crc32c(&bytes[8..len]) != u32_at(bytes, 4) {
+            return None;
+        }
+        let flags = u16_at(bytes, 20);
+        let request = RequestId { client: u64_at(bytes, 64), seq: u64_at(bytes, 72) };
+        Some(Head {
+            kind,
+            space: match bytes[17] {
+                0 => Space::Replica,
+                1 => Space::Offload { stands_for: ServerId(u16_at(bytes, 18)) },
+                _ => return None,
+            },
+            group: GroupId(u32_at(bytes, 24)),
+            chunk: ChunkId { object: ObjectId(u64_at(bytes, 32)), index: u32_at(bytes, 28) },
+            first: u32_at(bytes, 40),
+            count,
+            version: Version { epoch: Epoch(u32_at(bytes, 56)), seq: u64_at(bytes, 48) },
+            request: (flags & HAS_REQUEST != 0).then_some(request),
+            moved: flags & MOVED != 0,
+            crcs: (0..sums).map(|i| u32_at(bytes, RECORD_HEAD_BYTES + 4 * i)).collect(),
+            synced: u32_at(bytes, 12),
+        })
+    }
+}
+
+/// Blocks that one metadata page describes.
+pub const PAGE_BLOCKS: u32 = 256;
+/// Number of the page that describes the chunk as a whole; the pages before it describe its blocks.
+pub const CHUNK_PAGE: u32 = CHUNK_BLOCKS_MAX / PAGE_BLOCKS;
+pub const PAGE_BYTES: usize = 4096;
+/// Where the blocks start in a chunk file: behind two slots for every page.
+pub const DATA_OFFSET: u64 = (CHUNK_PAGE as u64 + 1) * 2 * PAGE_BYTES as u64;
+const PAGE_MAGIC: [u8; 4] = *b"EBBP";
+const ENTRIES_AT: usize = 256;
+const ENTRY_BYTES: usize = 15;
+
+/// Where block `block` lies in its chunk file.
+pub fn block_offset(block: u32) -> u64 {
+    DATA_OFFSET + block as u64 * BLOCK_BYTES as u64
+}
+
+/// Where the two slots of a page lie.
+pub fn page_offset(page: u32) -> u64 {
+    page as u64 * 2 * PAGE_BYTES as u64
+}
+
+/// What is in a block of the chunk file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// Nothing; with version zero: never written.
+    Zero = 0,
+    Data = 1,
+    /// Its page was found damaged: nobody knows.
+    Lost = 2,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub version: Version,
+    pub crc: u32,
+    pub kind: EntryKind,
+}
+
+/// A metadata page: version, kind and checksum of 256 blocks, or the chunk's summary.
+///
+/// A page is never overwritten: generation g goes to slot g mod 2, and the other slot keeps generation g - 1 until g is durable.
+#[derive(Clone)]
+pub struct Page(Box<[u8; PAGE_BYTES]>);
+
+impl Page {
+    pub fn empty() -> Page {
+        Page(Box::new([0; PAGE_BYTES]))
+    }
+
+    pub fn generation(&self) -> u32 {
+        u32_at(&self.0[..], 8)
+    }
+
+    pub fn entry(&self, index: u32) -> Entry {
+        let at = ENTRIES_AT + index as usize * ENTRY_BYTES;
+        let bytes = &self.0[at..at + ENTRY_BYTES];
+        let mut seq = [0u8; 8];
+        seq[..7].copy_from_slice(&bytes[8..]);
+        let seq = u64::from_le_bytes(seq);
+        let kind = match seq >> 54 {
+            0 => EntryKind::Zero,
+            1 => EntryKind::Data,
+            _ => EntryKind::Lost,
+        };
+        let version = Version { epoch: Epoch(u32_at(bytes, 0)), seq: seq & SEQ_MAX };
+        Entry { version, crc: u32_at(bytes, 4), kind }
+    }
+
+    pub fn set_entry(&mut self, index: u32, entry: Entry) {
+        let at = ENTRIES_AT + index as usize * ENTRY_BYTES;
+        let seq = (entry.version.seq & SEQ_MAX) | (entry.kind as u64) << 54;
+        put(&mut self.0[..], at, &entry.version.epoch.0.to_le_bytes());
+        put(&mut self.0[..], at + 4, &entry.crc.to_le_bytes());
+        put(&mut self.0[..], at + 8, &seq.to_le_bytes()[..7]);
+    }
+
+    /// A page whose content is lost.
+    pub fn lost() -> Page {
+        let mut page = Page::empty();
+        for index in 0..PAGE_BLOCKS {
+            page.set_entry(index, Entry { version: Version::ZERO, crc: 0, kind: EntryKind::Lost });
+        }
+        page
+    }
+
+    /// Of the chunk page: no version in the pages is newer.
+    pub fn newest(&self) -> Version {
+        Version { epoch: Epoch(u32_at(&self.0[..], 32)), seq: u64_at(&self.0[..], 40) }
+    }
+
+    /// Of the chunk page: bit p is set where page p has been written.
+    pub fn written(&self) -> u64 {
+        u64_at(&self.0[..], 48)
+    }
+
+    pub fn set_summary(&mut self, newest: Version, written: u64) {
+        put(&mut self.0[..], 32, &newest.epoch.0.to_le_bytes());
+        put(&mut self.0[..], 40, &newest.seq.to_le_bytes());
+        put(&mut self.0[..], 48, &written.to_le_bytes());
+    }
+
+    /// Makes it the next generation, ready to be written; returns the file offset of its slot and its bytes.
+    pub fn seal(&mut self, group: GroupId, chunk: ChunkId, page: u32) -> (u64, &[u8]) {
+        let generation = self.generation() + 1;
+        put(&mut self.0[..], 0, &PAGE_MAGIC);
+        put(&mut self.0[..], 8, &generation.to_le_bytes());
+        put(&mut self.0[..], 12, &page.to_le_bytes());
+        put(&mut self.0[..], 16, &group.0.to_le_bytes());
+        put(&mut self.0[..], 20, &chunk.index.to_le_bytes());
+        put(&mut self.0[..], 24, &chunk.object.0.to_le_bytes());
+        let crc = crc32c(&self.0[8..]);
+        put(&mut self.0[..], 4, &crc.to_le_bytes());
+        (page_offset(page) + (generation % 2) as u64 * PAGE_BYTES as u64, &self.0[..])
+    }
+
+    /// Reads both slots of a page. `torn_allowed`: a crash may have cut off the writing of one of them; what it said is still in
+    /// a segment. Else a damaged slot makes the whole page lost, because it may have been the newer one.
+    pub fn decode(slots: &[u8], group: GroupId, chunk: ChunkId, page: u32, torn_allowed: bool) -> Page {
+        let mut newest = None::<Page>;
+        for slot in 0..2 {
+            let bytes = slots.get(slot * PAGE_BYTES..(slot + 1) * PAGE_BYTES).unwrap_or(&[]);
+            if bytes.iter().all(|&b| b == 0) {
+                continue;
+            }
+            let valid = bytes[..4] == PAGE_MAGIC
+                && u32_at(bytes, 4) == crc32c(&bytes[8..])
+                && u32_at(bytes, 8) as usize % 2 == slot
+                && u32_at(bytes, 12) == page
+                && u32_at(bytes, 16) == group.0
+                && u32_at(bytes, 20) == chunk.index
+                && u64_at(bytes, 24) == chunk.object.0;
+            if !valid && !torn_allowed {
+                return Page::lost();
+            }
+            if valid && newest.as_ref().is_none_or(|n| n.generation() < u32_at(bytes, 8)) {
+                newest = Some(Page(Box::new(bytes.try_into().expect("a whole page"))));
+            }
+        }
+        newest.unwrap_or_else(Page::empty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head() -> Head {
+        Head {
+            kind: HeadKind::Data,
+            space: Space::Offload { stands_for: ServerId(7) },
+            group: GroupId(3),
+            chunk: ChunkId { object: ObjectId(1 << 40), index: 9 },
+            first: 5,
+            count: 2,
+            version: Version { epoch: Epoch(4), seq: SEQ_MAX },
+            request: Some(RequestId { client: 11, seq: 12 }),
+            moved: true,
+            crcs: vec![1, 2],
+            synced: 64,
+        }
+    }
+
+    #[test]
+    fn a_record_head_comes_back_and_every_flipped_bit_is_noticed() {
+        let mut bytes = Vec::new();
+        head().encode(77, &mut bytes);
+        assert_eq!(bytes.len(), head().head_len());
+        assert_eq!(Head::decode(&bytes, 77), Some(head()));
+        assert_eq!(Head::decode(&bytes, 78), None);
+        for bit in 0..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Head::decode(&bytes, 77), None, "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn a_page_keeps_the_older_generation_in_the_other_slot() {
+        let (group, chunk) = (GroupId(1), ChunkId { object: ObjectId(2), index: 3 });
+        let mut file = vec![0u8; 2 * PAGE_BYTES];
+        let mut page = Page::empty();
+        for seq in 1..=2 {
+            let version = Version { epoch: Epoch(1), seq };
+            page.set_entry(255, Entry { version, crc: 5, kind: EntryKind::Data });
+            let (offset, bytes) = page.seal(group, chunk, 0);
+            put(&mut file, offset as usize, bytes);
+        }
+        let seq = |file: &[u8], torn| Page::decode(file, group, chunk, 0, torn).entry(255).version.seq;
+        assert_eq!(seq(&file, false), 2);
+        file[100] ^= 1;
+        assert_eq!(seq(&file, true), 1);
+        assert_eq!(Page::decode(&file, group, chunk, 0, false).entry(0).kind, EntryKind::Lost);
+    }
+
+    #[test]
+    fn a_superblock_comes_back() {
+        let superblock = Superblock { format: 1, server: ServerId(4), cluster: 99 };
+        let mut bytes = superblock.encode();
+        assert_eq!(Superblock::decode(&bytes), Some(superblock));
+        bytes[20] ^= 1;
+        assert_eq!(Superblock::decode(&bytes), None);
+    }
+}

@@ -1,0 +1,350 @@
+//! Opening a store: whose directory is it, what do its segments hold, what did a crash leave behind.
+//!
+//! Segments are read in order and their records taken into the index; payloads are not read, because what a finished sync
+//! covered is checked when it is read. Only behind the last finished sync of the last segment can a crash have torn
+//! something: every record says how much of its segment was durable before its batch was written, so the first bad byte
+//! behind that is the torn tail and is cut off, and a bad byte before it is damage. What is left of the tail is synced before anyone
+//! is told of it.
+
+use crate::core::{Shared, StoreCore, chunk_path, group_path, segment_path};
+use crate::disk::{DirEntry, Disk, DiskFile};
+use crate::index::{FileKey, Index, Segment};
+use crate::layout::{
+    CHUNK_BLOCKS_MAX, FORMAT, Head, HeadKind, RECORD_ALIGN, RECORD_HEAD_MAX, SEGMENT_HEADER_BYTES,
+    SUPERBLOCK_BYTES, Superblock, segment_header,
+};
+use crate::overlay::Position;
+use crate::{Config, OpenError, Recovered, TAIL_RUNS};
+use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, Kind, ObjectId, Run, Space, TailRun, crc32c};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{self, IoSlice};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+type Tails = BTreeMap<(Space, GroupId), VecDeque<TailRun>>;
+
+fn failed(action: &'static str, path: &str) -> impl FnOnce(io::Error) -> OpenError {
+    move |source| OpenError::Io { action, path: path.to_string(), source }
+}
+
+impl StoreCore {
+    /// Opens the store in `disk`, or makes one in an empty directory.
+    pub fn open(disk: Arc<dyn Disk>, config: Config) -> Result<(StoreCore, Recovered), OpenError> {
+        let owner = Superblock { format: FORMAT, server: config.server, cluster: config.cluster };
+        claim(&*disk, &owner)?;
+        let mut index = Index::new(config.cached_pages);
+        let mut scan =
+            Scan { disk: &*disk, owner, tails: Tails::new(), torn_bytes: 0, unlink: BTreeSet::new() };
+        let last = scan.segments(&mut index)?;
+        let (tails, torn_bytes, unlink) = (scan.tails, scan.torn_bytes, scan.unlink);
+        let group_dirs = find_chunk_files(&*disk, &mut index)?;
+        let unsettled_bytes = index.segments.values().map(|s| s.bytes).sum();
+        let shared = Shared {
+            index: Mutex::new(index),
+            poisoned: AtomicBool::new(false),
+            disk: disk.clone(),
+            config: config.clone(),
+        };
+        let mut core = StoreCore {
+            shared: Arc::new(shared),
+            disk,
+            config,
+            owner,
+            open: None,
+            next_segment: last + 1,
+            unsettled_bytes,
+            checkpoint: None,
+            group_dirs,
+            removed_in: BTreeSet::new(),
+        };
+        core.finish_removals(unlink)?;
+        let tails = tails.into_iter().map(|(of, runs)| (of, runs.into_iter().rev().collect())).collect();
+        Ok((core, Recovered { tails, torn_bytes }))
+    }
+
+    /// Removes the files that a crash kept from being removed.
+    fn finish_removals(&mut self, unlink: BTreeSet<GroupId>) -> Result<(), OpenError> {
+        let gave_up = |path: String| {
+            move |error: crate::StoreError| OpenError::Io {
+                action: "finish a removal in",
+                path,
+                source: io::Error::other(error.to_string()),
+            }
+        };
+        for group in unlink {
+            self.finish_drop(group).map_err(gave_up(group_path(group)))?;
+        }
+        let deleted: Vec<FileKey> = {
+            let index = self.shared.index();
+            let replicas = index.spaces.iter().filter(|((space, _), _)| *space == Space::Replica);
+            let chunks = replicas
+                .flat_map(|((_, group), chunks)| chunks.iter().map(move |(id, c)| ((*group, *id), c)));
+            chunks.filter(|(_, c)| c.has_file && c.tombstone.is_some()).map(|(key, _)| key).collect()
+        };
+        for key in deleted {
+            self.remove_deleted(key).map_err(gave_up(chunk_path(key)))?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks the superblock, or writes it into an empty directory.
+fn claim(disk: &dyn Disk, owner: &Superblock) -> Result<(), OpenError> {
+    const PATH: &str = "superblock";
+    const NEW: &str = "superblock.new";
+    let entries = disk.list("").map_err(failed("list", "the directory"))?;
+    if entries.iter().any(|e| e.name == PATH) {
+        let mut bytes = Vec::new();
+        let file = disk.open(PATH, false).map_err(failed("open", PATH))?;
+        file.read(&mut bytes, SUPERBLOCK_BYTES, 0).map_err(failed("read", PATH))?;
+        let damaged =
+            OpenError::Damaged { file: PATH.into(), offset: 0, what: "not a superblock, or a damaged one" };
+        let found = Superblock::decode(&bytes).ok_or(damaged)?;
+        return match found {
+            _ if found.format > FORMAT => Err(OpenError::NewerFormat { found: found.format, known: FORMAT }),
+            _ if found.cluster != owner.cluster => {
+                Err(OpenError::OtherCluster { found: found.cluster, expected: owner.cluster })
+            }
+            _ if found.server != owner.server => {
+                Err(OpenError::OtherServer { found: found.server, expected: owner.server })
+            }
+            _ => Ok(()),
+        };
+    }
+    // Directories first: the superblock says that the store is complete.
+    let ours = |e: &DirEntry| matches!(e.name.as_str(), "segments" | "chunks" | NEW | "lost+found");
+    if let Some(other) = entries.iter().find(|e| !ours(e)) {
+        return Err(OpenError::NotAStore { found: other.name.clone() });
+    }
+    for dir in ["segments", "chunks"] {
+        disk.create_dir(dir).map_err(failed("create", dir))?;
+        if let Some(other) = disk.list(dir).map_err(failed("list", dir))?.first() {
+            return Err(OpenError::NotAStore { found: format!("{dir}/{}", other.name) });
+        }
+    }
+    let file = disk.open(NEW, true).map_err(failed("create", NEW))?;
+    file.write(&mut [IoSlice::new(&owner.encode())], 0).map_err(failed("write", NEW))?;
+    file.sync().map_err(failed("sync", NEW))?;
+    disk.rename(NEW, PATH).map_err(failed("rename", NEW))?;
+    disk.sync_dir("").map_err(failed("sync", "the directory"))
+}
+
+/// Lists the chunk files; returns the groups that have a directory.
+fn find_chunk_files(disk: &dyn Disk, index: &mut Index) -> Result<BTreeSet<GroupId>, OpenError> {
+    let mut dirs = BTreeSet::new();
+    for dir in disk.list("chunks").map_err(failed("list", "chunks"))? {
+        let Some(group) = hex(&dir.name, 8).filter(|_| dir.is_dir).map(|n| GroupId(n as u32)) else {
+            continue;
+        };
+        dirs.insert(group);
+        for entry in disk.list(&group_path(group)).map_err(failed("list", &group_path(group)))? {
+            let Some((object, number)) = entry.name.split_once('.') else { continue };
+            let (Some(object), Some(number)) = (hex(object, 16), hex(number, 8)) else { continue };
+            let chunk = ChunkId { object: ObjectId(object), index: number as u32 };
+            index.chunk_mut(group, chunk).has_file = true;
+            index.set_allocated((group, chunk), entry.allocated);
+        }
+        disk.sync_dir(&group_path(group)).map_err(failed("sync", &group_path(group)))?;
+    }
+    // What was found may have been made just before a crash of the process; from here on it is relied upon.
+    for dir in ["chunks", "segments"] {
+        disk.sync_dir(dir).map_err(failed("sync", dir))?;
+    }
+    Ok(dirs)
+}
+
+fn hex(text: &str, digits: usize) -> Option<u64> {
+    (text.len() == digits).then(|| u64::from_str_radix(text, 16).ok())?
+}
+
+struct Scan<'a> {
+    disk: &'a dyn Disk,
+    owner: Superblock,
+    tails: Tails,
+    torn_bytes: u64,
+    /// Groups whose files were about to be removed.
+    unlink: BTreeSet<GroupId>,
+}
+
+/// A record and where it starts.
+type Found = (u32, Head);
+
+impl Scan<'_> {
+    /// Reads all segments; returns the last one's number.
+    fn segments(&mut self, index: &mut Index) -> Result<u32, OpenError> {
+        let entries = self.disk.list("segments").map_err(failed("list", "segments"))?;
+        let mut numbers: Vec<u32> =
+            entries.iter().filter_map(|e| Some(hex(e.name.strip_suffix(".seg")?, 8)? as u32)).collect();
+        numbers.sort_unstable();
+        let last = numbers.last().copied().unwrap_or(0);
+        for number in numbers {
+            let path = segment_path(number);
+            let file = self.disk.open(&path, false).map_err(failed("open", &path))?;
+            let size = file.size().map_err(failed("read", &path))?;
+            let (records, end) = self.records(&*file, number, &path, size)?;
+            if end < size && number < last {
+                return Err(damaged(&path, end));
+            }
+            if number == last {
+                let end = self.cut_tail(&*file, &path, size, &records, end)?;
+                if end <= SEGMENT_HEADER_BYTES as u64 {
+                    self.disk.remove(&path).map_err(failed("remove", &path))?;
+                    continue;
+                }
+                index.segments.insert(number, Segment { bytes: end, live: 0 });
+                self.admit(index, number, records.into_iter().filter(|(at, _)| (*at as u64) < end));
+            } else {
+                index.segments.insert(number, Segment { bytes: size, live: 0 });
+                self.admit(index, number, records.into_iter());
+            }
+        }
+        Ok(last)
+    }
+
+    /// The chain of records from the start of a segment, and where it ends.
+    fn records(
+        &self,
+        file: &dyn DiskFile,
+        number: u32,
+        path: &str,
+        size: u64,
+    ) -> Result<(Vec<Found>, u64), OpenError> {
+        let (header, salt) = segment_header(number, &self.owner);
+        let mut bytes = Vec::new();
+        file.read(&mut bytes, SEGMENT_HEADER_BYTES, 0).map_err(failed("read", path))?;
+        if bytes != header {
+            return Ok((Vec::new(), 0));
+        }
+        let mut records = Vec::new();
+        let mut at = SEGMENT_HEADER_BYTES as u64;
+        while at < size {
+            bytes.clear();
+            file.read(&mut bytes, RECORD_HEAD_MAX, at).map_err(failed("read", path))?;
+            let Some(head) = Head::decode(&bytes, salt).filter(is_sound) else { break };
+            let end = at + head.record_len() as u64;
+            if end > size {
+                break;
+            }
+            records.push((at as u32, head));
+            at = end;
+        }
+        Ok((records, at))
+    }
+
+    /// Finds the end of what is whole in the last segment, cuts off the rest and makes what is left durable.
+    fn cut_tail(
+        &mut self,
+        file: &dyn DiskFile,
+        path: &str,
+        size: u64,
+        records: &[Found],
+        chain_end: u64,
+    ) -> Result<u64, OpenError> {
+        let synced = records.iter().map(|(_, head)| head.synced).max().unwrap_or(0);
+        let mut end = chain_end;
+        let mut payload = Vec::new();
+        for (at, head) in records.iter().filter(|(at, head)| *at >= synced && head.kind == HeadKind::Data) {
+            payload.clear();
+            let from = *at as u64 + head.head_len() as u64;
+            file.read(&mut payload, head.payload_len(), from).map_err(failed("read", path))?;
+            let whole = payload.len() == head.payload_len()
+                && payload.chunks(BLOCK_BYTES).zip(&head.crcs).all(|(block, crc)| crc32c(block) == *crc);
+            if !whole {
+                end = *at as u64;
+                break;
+            }
+        }
+        if self.synced_behind(file, path, chain_end, size)? {
+            return Err(damaged(path, chain_end));
+        }
+        if end < size {
+            self.torn_bytes += size - end;
+            file.truncate(end).map_err(failed("truncate", path))?;
+        }
+        if size > 0 {
+            file.sync().map_err(failed("sync", path))?;
+        }
+        Ok(end)
+    }
+
+    /// Whether a record behind `from` says that `from` had been synced.
+    fn synced_behind(
+        &self,
+        file: &dyn DiskFile,
+        path: &str,
+        from: u64,
+        size: u64,
+    ) -> Result<bool, OpenError> {
+        const STEP: usize = 1 << 20;
+        let number_of =
+            path.strip_prefix("segments/").and_then(|p| p.strip_suffix(".seg")).and_then(|n| hex(n, 8));
+        let (_, salt) = segment_header(number_of.expect("a segment's path") as u32, &self.owner);
+        let mut start = from.next_multiple_of(RECORD_ALIGN as u64);
+        let mut bytes = Vec::new();
+        while start < size {
+            bytes.clear();
+            file.read(&mut bytes, STEP + RECORD_HEAD_MAX, start).map_err(failed("read", path))?;
+            let within = bytes.len().min(STEP);
+            let mut heads =
+                (0..within).step_by(RECORD_ALIGN).filter_map(|at| Head::decode(&bytes[at..], salt));
+            if heads.any(|head| head.synced as u64 > from) {
+                return Ok(true);
+            }
+            start += STEP as u64;
+        }
+        Ok(false)
+    }
+
+    fn admit(&mut self, index: &mut Index, number: u32, records: impl Iterator<Item = Found>) {
+        for (offset, head) in records {
+            let at = Position { segment: number, offset };
+            index.admit(&head, at);
+            let of = (head.space, head.group);
+            match head.kind {
+                HeadKind::DropFiles => {
+                    self.unlink.insert(head.group);
+                    self.tails.remove(&of);
+                }
+                HeadKind::Drop => {
+                    if head.space == Space::Replica {
+                        self.unlink.remove(&head.group);
+                    }
+                    if !head.moved {
+                        self.tails.remove(&of);
+                    }
+                }
+                _ if head.moved => {}
+                _ => {
+                    let tail = self.tails.entry(of).or_default();
+                    tail.push_back(TailRun { run: run_of(&head), request: head.request });
+                    if tail.len() > TAIL_RUNS {
+                        tail.pop_front();
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn damaged(path: &str, offset: u64) -> OpenError {
+    OpenError::Damaged { file: path.into(), offset, what: "a record fails its checksum" }
+}
+
+/// Whether a record that passed its checksum also makes sense.
+fn is_sound(head: &Head) -> bool {
+    match head.kind {
+        HeadKind::Data | HeadKind::InFile | HeadKind::Zero => {
+            head.count > 0 && head.first as u64 + head.count as u64 <= CHUNK_BLOCKS_MAX as u64
+        }
+        HeadKind::Delete | HeadKind::DropFiles | HeadKind::Drop => head.first == 0 && head.count == 0,
+    }
+}
+
+fn run_of(head: &Head) -> Run {
+    let kind = match head.kind {
+        HeadKind::Data | HeadKind::InFile => Kind::Data,
+        HeadKind::Zero => Kind::Zero,
+        _ => Kind::Delete,
+    };
+    Run { chunk: head.chunk, first: head.first, count: head.count, version: head.version, kind }
+}

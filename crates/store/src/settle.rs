@@ -1,0 +1,406 @@
+//! Deferred work: moving records from segments to chunk files, and giving segments back.
+//!
+//! It is done in small steps between batches of writes, and only when segments have grown long or before sleep: an idle store writes
+//! nothing. A *checkpoint* takes the chunks that have records in segments only, one after another: data and metadata pages are
+//! written to the chunk file, and when that is synced the chunk's overlay is dropped. Until then the segments say what the
+//! blocks contain, so a crash in the middle costs nothing. Then segments in which nothing is needed are deleted, and what is needed
+//! of those that are mostly dead (offload, tombstones) is copied to the open segment first.
+//!
+//! Segments are deleted in any order. A tombstone or a `Drop` record is therefore kept until no older segment is left, lest
+//! what it voids comes back at the next start.
+
+use crate::core::{Staged, StoreCore, group_path, segment_path};
+use crate::disk::DiskFile;
+use crate::index::{FileId, FileKey};
+use crate::layout::{
+    CHUNK_PAGE, Entry as BlockEntry, EntryKind, Head, HeadKind, PAGE_BLOCKS, Page, RECORD_ALIGN, block_offset,
+};
+use crate::overlay::{Extent, ExtentPlace};
+use crate::{StoreError, TAIL_BYTES};
+use bytes::Bytes;
+use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, Space, Version};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+/// Chunk files written in one step: the first sync of several commits the file system's journal for all.
+const STEP_FILES: usize = 8;
+/// Most data copied out of a mostly dead segment at once.
+const COPY_BYTES: u64 = 4 << 20;
+/// When writes outrun the checkpoint by this factor, they wait for it.
+const OVERDUE: u64 = 4;
+
+/// Metadata pages by number.
+type Pages = Vec<(u32, Arc<Page>)>;
+
+/// A checkpoint under way.
+pub struct Checkpoint {
+    /// Chunks still to be moved.
+    chunks: Vec<FileKey>,
+    /// Segments still to be emptied and deleted; known when all chunks are moved.
+    segments: Option<Vec<u32>>,
+}
+
+impl StoreCore {
+    /// Takes one step of the deferred work; `true`: there is more. Writes nothing unless segments have grown long.
+    pub fn settle(&mut self) -> bool {
+        if self.is_poisoned() {
+            return false;
+        }
+        if self.checkpoint.is_none() && self.unsettled_bytes < self.config.checkpoint_bytes {
+            return false;
+        }
+        // A failure shows where it hurts: a full disk at the next write, a poisoned store everywhere.
+        while self.step().is_ok() {
+            if self.checkpoint.is_none() || self.unsettled_bytes < OVERDUE * self.config.checkpoint_bytes {
+                return self.checkpoint.is_some();
+            }
+        }
+        self.checkpoint = None;
+        false
+    }
+
+    /// Moves everything that can be moved.
+    pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
+        self.checkpoint = None;
+        loop {
+            if let Err(error) = self.step() {
+                self.checkpoint = None;
+                return Err(error);
+            }
+            if self.checkpoint.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn step(&mut self) -> Result<(), StoreError> {
+        let Some(mut checkpoint) = self.checkpoint.take() else {
+            self.unsettled_bytes = 0;
+            let chunks = self.shared.index().unsettled().into_iter().rev().collect();
+            self.checkpoint = Some(Checkpoint { chunks, segments: None });
+            return Ok(());
+        };
+        if !checkpoint.chunks.is_empty() {
+            let rest = checkpoint.chunks.len().saturating_sub(STEP_FILES);
+            let keys = checkpoint.chunks.split_off(rest);
+            self.move_chunks(keys)?;
+        } else if let Some(segments) = &mut checkpoint.segments {
+            match segments.pop() {
+                Some(number) => self.retire(number)?,
+                None => return Ok(()),
+            }
+        } else {
+            checkpoint.segments = Some(self.retirable()?);
+        }
+        self.checkpoint = Some(checkpoint);
+        Ok(())
+    }
+
+    /// Brings chunk files up to date with their overlays and drops these.
+    fn move_chunks(&mut self, keys: Vec<FileKey>) -> Result<(), StoreError> {
+        let mut moved = Vec::new();
+        for key in keys {
+            if let Some(pages) = self.write_chunk(key)? {
+                moved.push((key, self.file(FileId::Chunk(key))?, pages));
+            }
+        }
+        for (key, file, pages) in moved {
+            if file.sync().is_err() {
+                return Err(self.poison());
+            }
+            let allocated = file.allocated().unwrap_or(0);
+            let mut index = self.shared.index();
+            for (number, page) in pages {
+                index.pages.insert((key, number), page);
+            }
+            index.settle_chunk(key, allocated);
+        }
+        Ok(())
+    }
+
+    /// Writes a chunk's overlay to its file; returns the metadata pages as they are then. `None`: there is nothing to move.
+    fn write_chunk(&mut self, key: FileKey) -> Result<Option<Pages>, StoreError> {
+        let (group, chunk) = key;
+        let extents: Vec<(u32, Extent)> = {
+            let index = self.shared.index();
+            let overlay = index.chunk(Space::Replica, group, chunk).map(|c| &c.overlay);
+            overlay.into_iter().flat_map(|o| o.iter()).map(|(first, e)| (first, e.clone())).collect()
+        };
+        if extents.is_empty() {
+            return Ok(None);
+        }
+        let file = self.chunk_file(key)?;
+        let mut pages: BTreeMap<u32, Page> = BTreeMap::new();
+        let mut writer = RunWriter::new(&*file);
+        let mut newest = Version::ZERO;
+        for (first, extent) in &extents {
+            newest = newest.max(extent.version);
+            let source = match extent.place {
+                ExtentPlace::Segment(offset) => {
+                    Some((self.file(FileId::Segment(extent.at.segment))?, offset as u64))
+                }
+                _ => None,
+            };
+            for block in *first..first + extent.count {
+                let number = block / PAGE_BLOCKS;
+                if let Entry::Vacant(slot) = pages.entry(number) {
+                    slot.insert(self.page_copy(key, number)?);
+                }
+                let page = pages.get_mut(&number).expect("just inserted");
+                let old = page.entry(block % PAGE_BLOCKS);
+                if old.version > extent.version {
+                    continue;
+                }
+                let skip = block - first;
+                let (crc, kind) = match extent.place {
+                    ExtentPlace::Zero => (0, EntryKind::Zero),
+                    _ => (extent.crcs()[skip as usize], EntryKind::Data),
+                };
+                page.set_entry(block % PAGE_BLOCKS, BlockEntry { version: extent.version, crc, kind });
+                let written = match &source {
+                    Some((segment, offset)) => {
+                        writer.copy(block_offset(block), segment, offset + skip as u64 * BLOCK_BYTES as u64)
+                    }
+                    None if kind == EntryKind::Zero && old.kind != EntryKind::Zero => {
+                        writer.punch(block_offset(block))
+                    }
+                    None => Ok(()),
+                };
+                written.map_err(|e| self.write_failed(&e))?;
+            }
+        }
+        writer.finish().map_err(|e| self.write_failed(&e))?;
+        let mut summary = self.page_copy(key, CHUNK_PAGE)?;
+        let written = pages.keys().fold(summary.written(), |bits, number| bits | 1 << number);
+        summary.set_summary(newest.max(summary.newest()), written);
+        pages.insert(CHUNK_PAGE, summary);
+        for (number, page) in &mut pages {
+            let (offset, bytes) = page.seal(group, chunk, *number);
+            file.write(&mut [IoSlice::new(bytes)], offset).map_err(|e| self.write_failed(&e))?;
+        }
+        Ok(Some(pages.into_iter().map(|(number, page)| (number, Arc::new(page))).collect()))
+    }
+
+    /// A chunk file's page, to be changed.
+    fn page_copy(&self, (group, chunk): FileKey, number: u32) -> Result<Page, StoreError> {
+        let page = self.look(|index| index.page(group, chunk, number))?;
+        Ok(page.map_or_else(Page::empty, |page| (*page).clone()))
+    }
+
+    /// Sealed segments that can go: dead ones, and ones so dead that copying the rest pays. The last [`TAIL_BYTES`] stay, for the
+    /// recovered tail. Newest first, because they are popped from the end.
+    fn retirable(&mut self) -> Result<Vec<u32>, StoreError> {
+        // A removed file that came back without its tombstone would be a deletion undone.
+        for group in std::mem::take(&mut self.removed_in) {
+            self.disk.sync_dir(&group_path(group)).map_err(|_| self.poison())?;
+        }
+        let open = self.open.as_ref().map(|open| open.number);
+        let mut index = self.shared.index();
+        let index = &mut *index;
+        let oldest = index.segments.keys().next().copied().unwrap_or(0);
+        // A mark is needed while a segment other than its own may hold what it voids.
+        index.drops.retain(|mark| {
+            let needed = oldest < mark.at.segment && oldest <= mark.before.segment;
+            if !needed {
+                index.segments.get_mut(&mark.at.segment).expect("a mark's segment exists").live -=
+                    RECORD_ALIGN as u64;
+            }
+            needed
+        });
+        let mut newer = 0;
+        let mut retirable = Vec::new();
+        for (number, segment) in index.segments.iter().rev().filter(|(number, _)| Some(**number) != open) {
+            if newer >= TAIL_BYTES && segment.live * 2 < segment.bytes {
+                retirable.push(*number);
+            }
+            newer += segment.bytes;
+        }
+        Ok(retirable)
+    }
+
+    /// Copies what is needed of a segment to the open one, and deletes it.
+    fn retire(&mut self, number: u32) -> Result<(), StoreError> {
+        let mut batch = self.markers_of(number);
+        let mut batch_bytes = 0;
+        for (space, group, chunk, first, extent) in self.extents_of(number) {
+            batch.push(self.copy_of(space, group, chunk, first, &extent)?);
+            batch_bytes += extent.segment_bytes();
+            if batch_bytes >= COPY_BYTES {
+                self.append(&mut batch)?;
+                (batch, batch_bytes) = (Vec::new(), 0);
+            }
+        }
+        if !batch.is_empty() {
+            self.append(&mut batch)?;
+        }
+        self.disk.remove(&segment_path(number)).map_err(|_| self.poison())?;
+        let mut index = self.shared.index();
+        let marks = index.drops.len();
+        index.drops.retain(|mark| mark.at.segment != number);
+        let marks = (marks - index.drops.len()) as u64;
+        let segment = index.segments.remove(&number).expect("retired once");
+        assert_eq!(segment.live, marks * RECORD_ALIGN as u64, "all that is needed of a segment was copied");
+        index.files.forget(|file| *file == FileId::Segment(number));
+        Ok(())
+    }
+
+    /// The tombstones and drops of a segment, as records for another.
+    fn markers_of(&self, number: u32) -> Vec<Staged> {
+        let index = self.shared.index();
+        let drops = index.drops.iter().filter(|mark| mark.at.segment == number).map(|mark| {
+            let mut copy = Staged::marker(HeadKind::Drop, mark.space, mark.group);
+            copy.head.version.seq = mark.before.to_u64();
+            copy
+        });
+        let chunks =
+            index.spaces.iter().flat_map(|(place, chunks)| chunks.iter().map(move |(id, c)| (place, id, c)));
+        let tombstones = chunks.filter_map(|((space, group), id, chunk)| {
+            let tombstone = chunk.tombstone.filter(|t| t.at.segment == number)?;
+            let mut copy = Staged::marker(HeadKind::Delete, *space, *group);
+            (copy.head.chunk, copy.head.version) = (*id, tombstone.version);
+            Some(copy)
+        });
+        let mut markers: Vec<Staged> = drops.chain(tombstones).collect();
+        markers.iter_mut().for_each(|copy| copy.head.moved = true);
+        markers
+    }
+
+    /// What only this segment has.
+    fn extents_of(&self, number: u32) -> Vec<(Space, GroupId, ChunkId, u32, Extent)> {
+        let index = self.shared.index();
+        let mut extents = Vec::new();
+        for ((space, group), chunks) in &index.spaces {
+            for (id, chunk) in chunks {
+                let here = chunk.overlay.iter().filter(|(_, e)| e.at.segment == number);
+                extents.extend(here.map(|(first, e)| (*space, *group, *id, first, e.clone())));
+            }
+        }
+        extents
+    }
+
+    /// A record that says what the extent says. Damaged data keeps its right checksum, so that it stays known as damaged.
+    fn copy_of(
+        &self,
+        space: Space,
+        group: GroupId,
+        chunk: ChunkId,
+        first: u32,
+        extent: &Extent,
+    ) -> Result<Staged, StoreError> {
+        let mut payload = Vec::new();
+        let kind = match extent.place {
+            ExtentPlace::Zero => HeadKind::Zero,
+            ExtentPlace::File => HeadKind::InFile,
+            ExtentPlace::Segment(offset) => {
+                let file = self.file(FileId::Segment(extent.at.segment))?;
+                read_fully(&*file, &mut payload, extent.data_bytes() as usize, offset as u64);
+                HeadKind::Data
+            }
+        };
+        let mut copy = Staged::marker(kind, space, group);
+        copy.head = Head {
+            chunk,
+            first,
+            count: extent.count,
+            version: extent.version,
+            moved: true,
+            crcs: extent.crcs().to_vec(),
+            ..copy.head
+        };
+        copy.payload = Bytes::from(payload);
+        Ok(copy)
+    }
+}
+
+/// Reads what can be read; the rest is zeroes, which then fail their checksums.
+fn read_fully(file: &dyn DiskFile, out: &mut Vec<u8>, len: usize, offset: u64) {
+    let start = out.len();
+    if file.read(out, len, offset).is_err() {
+        out.truncate(start);
+    }
+    out.resize(start + len, 0);
+}
+
+/// Blocks of one segment that stand together there and in the chunk file.
+struct Source {
+    segment: Arc<dyn DiskFile>,
+    offset: u64,
+    len: usize,
+}
+
+/// Writes blocks to a chunk file, neighbours in one go.
+struct RunWriter<'a> {
+    file: &'a dyn DiskFile,
+    /// Where `bytes` go, and behind them what `source` still has to be asked for.
+    offset: u64,
+    bytes: Vec<u8>,
+    source: Option<Source>,
+    /// Start and length of the hole to be made.
+    hole: (u64, u64),
+}
+
+impl<'a> RunWriter<'a> {
+    const RUN_BYTES: usize = 1 << 20;
+
+    fn new(file: &'a dyn DiskFile) -> RunWriter<'a> {
+        RunWriter { file, offset: 0, bytes: Vec::new(), source: None, hole: (0, 0) }
+    }
+
+    /// Copies a block from a segment.
+    fn copy(&mut self, to: u64, segment: &Arc<dyn DiskFile>, from: u64) -> io::Result<()> {
+        let pending = self.source.as_ref().map_or(0, |s| s.len);
+        let adjoins = to == self.offset + (self.bytes.len() + pending) as u64
+            && self.bytes.len() + pending < Self::RUN_BYTES;
+        match &mut self.source {
+            Some(s) if adjoins && Arc::ptr_eq(&s.segment, segment) && s.offset + s.len as u64 == from => {
+                s.len += BLOCK_BYTES;
+                return Ok(());
+            }
+            _ => self.load(),
+        }
+        if !adjoins {
+            self.write()?;
+            self.offset = to;
+        }
+        self.source = Some(Source { segment: segment.clone(), offset: from, len: BLOCK_BYTES });
+        Ok(())
+    }
+
+    fn punch(&mut self, at: u64) -> io::Result<()> {
+        if at != self.hole.0 + self.hole.1 {
+            self.make_hole()?;
+            self.hole = (at, 0);
+        }
+        self.hole.1 += BLOCK_BYTES as u64;
+        Ok(())
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        self.load();
+        self.write()?;
+        self.make_hole()
+    }
+
+    fn load(&mut self) {
+        if let Some(source) = self.source.take() {
+            read_fully(&*source.segment, &mut self.bytes, source.len, source.offset);
+        }
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        if !self.bytes.is_empty() {
+            self.file.write(&mut [IoSlice::new(&self.bytes)], self.offset)?;
+            self.bytes.clear();
+        }
+        Ok(())
+    }
+
+    fn make_hole(&mut self) -> io::Result<()> {
+        if self.hole.1 > 0 {
+            self.file.punch(self.hole.0, self.hole.1)?;
+        }
+        Ok(())
+    }
+}
