@@ -198,6 +198,11 @@ impl Found {
     }
 }
 
+/// The process that the pid file in `data` names, if it runs. One whose file cannot be read counts as not running.
+pub fn running_pid(data: &Path) -> Option<u32> {
+    Found::by_pid_file(&pid_path(data)).ok().flatten().map(|found| found.pid)
+}
+
 /// Starts a server: in a session of its own, without input, its output appended to the log, its pid file
 /// written. The caller keeps the handle and reaps it when the process ends.
 pub fn launch(launch: &Launch, data: &Path) -> Result<Child, SwitchError> {

@@ -119,6 +119,11 @@ impl Replica {
         &self.map
     }
 
+    /// Told to sleep, and not told otherwise since.
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
     pub fn wants_ticks(&self) -> bool {
         !self.busy.is_empty() || (self.draining && !self.told_ready)
     }

@@ -304,3 +304,25 @@ pub enum MetaPush {
         why: String,
     },
 }
+
+/// An administrator to a chunk server: questions that change nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InspectRequest {
+    /// What the group's blocks contain, as this server keeps them as a replica. `verify`: read and check every block.
+    Digest { group: GroupId, verify: bool },
+}
+
+/// Answer to an [`InspectRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InspectReply {
+    /// Equal content gives equal digests, whatever the writes that led to it. `blocks` counts those that are not all zero;
+    /// `chunks` names the chunks that have any.
+    Digest {
+        digest: u64,
+        blocks: u64,
+        chunks: Vec<(ChunkId, u64)>,
+    },
+    Failed {
+        why: String,
+    },
+}

@@ -1,0 +1,26 @@
+# Two commands: `make run` starts a cluster here, `make test` runs every test. Both install what is missing.
+.PHONY: run test bench chaos tools lint build
+
+build:
+	cargo build --release -p ebb
+
+run: build
+	./target/release/ebb dev
+
+# Real clients (boto3, awscli, rclone, restic) for the S3 tests.
+tools:
+	./scripts/install-test-tools
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+test: tools lint
+	cargo test --workspace --locked
+
+# 200 random kill, pause and restart events under verified load. EBB_SEED=N repeats one run; `make test` has a short form.
+chaos:
+	EBB_CHAOS_EVENTS=200 cargo test --release -p ebb --test chaos -- --nocapture
+
+bench: build
+	./scripts/bench

@@ -1,0 +1,239 @@
+//! The commands that an operator types. Thin: they ask the metadata service and print the answer.
+
+use crate::config::Config;
+use crate::dev::{Connector, DevCluster, DevOptions, status};
+use crate::error::NodeError;
+use crate::{status as show, verify as compare};
+use clap::Subcommand;
+use ebb_client::Client;
+use ebb_types::{AdminReply, AdminRequest, ClusterStatus, MetaReply, MetaRequest, PlannedHour, ServerId};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// A check ran and found a difference: scripts can tell it from a failure to check.
+const DIFFERENT: u8 = 3;
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    Text,
+    Json,
+}
+
+impl From<bool> for Output {
+    fn from(json: bool) -> Output {
+        if json { Output::Json } else { Output::Text }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub enum GearCommand {
+    /// Hold this gear until told otherwise
+    Set { gear: u8 },
+    /// Let load and forecast choose
+    Auto,
+    /// What the scheduler would do in the next day; changes nothing
+    Plan,
+}
+
+fn print_json(value: &impl Serialize) {
+    println!("{}", serde_json::to_string_pretty(value).expect("our own types can be written as JSON"));
+}
+
+async fn connect(file: &Path) -> Result<(Config, Client), NodeError> {
+    let config = Config::load(file)?;
+    let client = Connector::new(&config)?.connect().await?;
+    Ok((config, client))
+}
+
+async fn ask(client: &Client, request: AdminRequest) -> Result<AdminReply, NodeError> {
+    match client.call(MetaRequest::Admin(request)).await? {
+        MetaReply::Admin(reply) => Ok(reply),
+        MetaReply::Failed(why) => Err(NodeError::Refused(why.to_string())),
+        other => Err(NodeError::Refused(format!("unexpected answer of the metadata service: {other:?}"))),
+    }
+}
+
+pub async fn show_status(file: &Path, output: Output) -> Result<ExitCode, NodeError> {
+    let (_, client) = connect(file).await?;
+    let status = status(&client).await?;
+    match output {
+        Output::Json => print_json(&status),
+        Output::Text => print!("{}", show::page(&status)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn gear(file: &Path, output: Output, command: GearCommand) -> Result<ExitCode, NodeError> {
+    let (_, client) = connect(file).await?;
+    let request = match command {
+        GearCommand::Set { gear } => AdminRequest::GearSet { gear },
+        GearCommand::Auto => AdminRequest::GearAuto,
+        GearCommand::Plan => AdminRequest::GearPlan,
+    };
+    match (ask(&client, request).await?, output) {
+        (AdminReply::Plan(hours), Output::Json) => print_json(&hours),
+        (AdminReply::Plan(hours), Output::Text) => print!("{}", plan(&hours)),
+        (_, Output::Json) => print_json(&BTreeMap::from([("done", true)])),
+        (_, Output::Text) => println!("decided; `ebb status` shows how far it is"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn plan(hours: &[PlannedHour]) -> String {
+    let mut out = String::from("hour    forecast  gear  awake  asleep\n");
+    for hour in hours {
+        let forecast = hour.forecast.map_or("none".into(), |f| format!("{f:.2}"));
+        let asleep: Vec<String> = hour.asleep.iter().map(|s| s.0.to_string()).collect();
+        out += &format!(
+            "{:<7} {:<9} {:<5} {:<6} {}\n",
+            hour.hour,
+            forecast,
+            hour.gear,
+            hour.awake.len(),
+            if asleep.is_empty() { "-".into() } else { asleep.join(" ") },
+        );
+        if let Some(note) = &hour.note {
+            out += &format!("        {note}\n");
+        }
+    }
+    out
+}
+
+pub async fn lost(file: &Path, output: Output, server: u16) -> Result<ExitCode, NodeError> {
+    let (_, client) = connect(file).await?;
+    ask(&client, AdminRequest::MarkLost { server: ServerId(server) }).await?;
+    match output {
+        Output::Json => print_json(&BTreeMap::from([("done", true)])),
+        Output::Text => println!("server {server} is given up; its data is being rebuilt (`ebb status`)"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn verify(file: &Path, output: Output, read: bool) -> Result<ExitCode, NodeError> {
+    let (config, client) = connect(file).await?;
+    let comparison = compare::compare(&config, &client, read).await?;
+    match output {
+        Output::Json => print_json(&comparison),
+        Output::Text => {
+            println!(
+                "{} groups compared: {} different, {} blocks; {} not compared because a replica is not in sync",
+                comparison.groups_compared,
+                comparison.groups_different,
+                comparison.blocks,
+                comparison.groups_out_of_sync
+            );
+            for d in &comparison.differences {
+                println!("group {} on servers {:?}: chunks {}", d.group, d.servers, d.chunks.join(" "));
+            }
+        }
+    }
+    Ok(if comparison.is_identical() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
+}
+
+/// What `ebb dev --json` prints.
+#[derive(Serialize)]
+struct Ready<'a> {
+    endpoint: String,
+    access_key: &'a str,
+    secret_key: &'a str,
+    config: String,
+    pids: BTreeMap<String, u32>,
+}
+
+pub async fn dev(data: Option<&Path>, options: &DevOptions, json: bool) -> Result<ExitCode, NodeError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(crate::error::io("catch", "SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(crate::error::io("catch", "SIGINT"))?;
+    let mut cluster = tokio::select! {
+        started = DevCluster::start(data, options) => started?,
+        _ = terminate.recv() => return Ok(ExitCode::FAILURE),
+        _ = interrupt.recv() => return Ok(ExitCode::FAILURE),
+    };
+    let endpoint = format!("http://{}", cluster.config.gateway[0].address);
+    if json {
+        let (access_key, secret_key) = (cluster.access_key.as_str(), cluster.secret_key.as_str());
+        let config = cluster.config.file.display().to_string();
+        print_json(&Ready { endpoint, access_key, secret_key, config, pids: cluster.pids() });
+    } else {
+        greet(&cluster, &endpoint);
+    }
+    let client = Connector::new(&cluster.config)?.connect().await?;
+    let mut line = StatusLine::new(json);
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            () = tokio::time::sleep(STATUS_INTERVAL) => {
+                for failure in cluster.failures() {
+                    line.note(&failure);
+                }
+                if !line.silent && let Ok(status) = status(&client).await {
+                    line.show(&status);
+                }
+            }
+        }
+    }
+    line.note("stopping");
+    drop(client);
+    cluster.stop().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn greet(cluster: &DevCluster, endpoint: &str) {
+    let c = &cluster.config;
+    let racks: std::collections::BTreeSet<u16> = c.server.iter().map(|s| s.rack).collect();
+    println!(
+        "Ebb: {} chunk servers in {} racks, {} copies of everything, {} metadata server(s)\n\
+         \n  S3 endpoint  {endpoint}\n  access key   {}\n  secret key   {}\n\
+         \nTry it:\n  export AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY={} AWS_DEFAULT_REGION=us-east-1\n  \
+         aws --endpoint-url {endpoint} s3 mb s3://first && aws --endpoint-url {endpoint} s3 cp README.md s3://first/\n\
+         \nData and logs: {}\nA awake  d draining  z asleep  w waking  X failed  L lost. Ctrl-C stops cleanly.\n",
+        c.server.len(),
+        racks.len(),
+        c.cluster.replicas,
+        c.meta.len(),
+        cluster.access_key,
+        cluster.secret_key,
+        cluster.access_key,
+        cluster.secret_key,
+        c.file.parent().unwrap_or(Path::new(".")).display(),
+    );
+}
+
+/// One line that is written over itself on a terminal, and a line per change elsewhere.
+struct StatusLine {
+    silent: bool,
+    terminal: bool,
+    last: String,
+}
+
+impl StatusLine {
+    fn new(silent: bool) -> StatusLine {
+        StatusLine { silent, terminal: std::io::stdout().is_terminal(), last: String::new() }
+    }
+
+    fn show(&mut self, status: &ClusterStatus) {
+        let line = show::line(status);
+        if line == self.last {
+            return;
+        }
+        let mut out = std::io::stdout().lock();
+        // A closed pipe ends the show, not the cluster.
+        let _ = if self.terminal { write!(out, "\r\x1b[K{line}") } else { writeln!(out, "{line}") };
+        let _ = out.flush();
+        self.last = line;
+    }
+
+    fn note(&mut self, text: &str) {
+        if !self.silent {
+            let lead = if self.terminal && !self.last.is_empty() { "\n" } else { "" };
+            println!("{lead}{text}");
+            self.last.clear();
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! The cluster's configuration: one TOML file, the same on every machine. `examples/cluster.toml` is one, explained.
+//!
+//! Every process of the cluster is started with this file and, if it is one of several, its id in it. Unknown keys are errors:
+//! a misspelt option that is silently ignored costs an operator a night. Relative paths count from the file's own place.
+
+use ebb_gear::layout::{Scheme, Server, layout};
+use ebb_meta::{Bootstrap, NewServer, Timing};
+use ebb_power::{Depth, PowerModel};
+use ebb_types::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ClusterParams, RackId, Schedule, ServerId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Chunk groups per server. [Sierra §3.5]
+const GROUPS_PER_SERVER: u32 = 64;
+const MIB: u64 = 1 << 20;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    pub cluster: ClusterSection,
+    #[serde(default)]
+    pub scheduler: SchedulerSection,
+    #[serde(default)]
+    pub power: PowerSection,
+    pub meta: Vec<MetaSection>,
+    pub server: Vec<ServerSection>,
+    #[serde(default)]
+    pub gateway: Vec<GatewaySection>,
+    /// Where this was read from. Relative paths count from its directory.
+    #[serde(skip)]
+    pub file: PathBuf,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterSection {
+    /// 16 hexadecimal digits that no other cluster has: `head -c 8 /dev/urandom | xxd -p`.
+    pub id: String,
+    /// Shared by all processes and clients; readable by its owner only.
+    pub secret_file: PathBuf,
+    #[serde(default = "three")]
+    pub replicas: u8,
+    #[serde(default = "sixty_four")]
+    pub chunk_mib: u32,
+    #[serde(default = "rotated")]
+    pub layout: Scheme,
+    #[serde(default = "three_seconds")]
+    pub lease_millis: u32,
+    #[serde(default = "one_second")]
+    pub heartbeat_millis: u32,
+}
+
+fn three() -> u8 {
+    3
+}
+fn sixty_four() -> u32 {
+    64
+}
+fn rotated() -> Scheme {
+    Scheme::Rotated
+}
+fn three_seconds() -> u32 {
+    3000
+}
+fn one_second() -> u32 {
+    1000
+}
+
+/// What the gear scheduler starts with; `ebb gear` and `ebb replay` change it at run time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SchedulerSection {
+    /// Length of the scheduler's hour: shorter ones rehearse a day in minutes.
+    pub hour_seconds: f64,
+    pub hours_per_day: u32,
+    /// What one server sustains.
+    pub read_iops: f64,
+    pub write_iops: f64,
+    pub read_mb_per_second: f64,
+    pub write_mb_per_second: f64,
+    pub g_min: u8,
+    pub dwell_seconds: f64,
+    pub lead_seconds: f64,
+    pub rotate_days: u32,
+}
+
+impl Default for SchedulerSection {
+    fn default() -> Self {
+        let s = Schedule::default();
+        SchedulerSection {
+            hour_seconds: s.hour_millis as f64 / 1e3,
+            hours_per_day: s.hours_per_day,
+            read_iops: s.read_iops,
+            write_iops: s.write_iops,
+            read_mb_per_second: s.read_bytes_per_second / 1e6,
+            write_mb_per_second: s.write_bytes_per_second / 1e6,
+            g_min: s.g_min,
+            dwell_seconds: s.dwell_millis as f64 / 1e3,
+            lead_seconds: s.lead_millis as f64 / 1e3,
+            rotate_days: s.rotate_days,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SwitchDriver {
+    /// Servers are processes on the metadata server's machine.
+    #[default]
+    Process,
+    /// Nothing is switched: gears are planned, and no server sleeps.
+    None,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PowerSection {
+    pub switch: SwitchDriver,
+    pub depth: Depth,
+    pub model: PowerModel,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MetaSection {
+    pub id: u64,
+    pub address: String,
+    pub data: PathBuf,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerSection {
+    pub id: u16,
+    pub rack: u16,
+    pub address: String,
+    pub data: PathBuf,
+    /// Most space to use; absent: what the file system has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity_mib: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GatewaySection {
+    pub address: String,
+    /// TOML table of access keys and their secret keys; readable by its owner only.
+    pub keys_file: PathBuf,
+}
+
+/// Why a configuration cannot be used. Each names the place and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("cannot read {path}: {source}; name the cluster's configuration file with --config")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{path}: {source}")]
+    Parse { path: PathBuf, source: Box<toml::de::Error> },
+    #[error("cluster.id is {found:?} and must be 16 hexadecimal digits, not all zero; make one with `head -c 8 /dev/urandom | xxd -p`")]
+    ClusterId { found: String },
+    #[error("cluster.chunk_mib is {found} and must be a power of two from {min} to {max}")]
+    ChunkSize { found: u32, min: u64, max: u64 },
+    #[error("cluster.replicas is {found} and must be 2, 3 or 4")]
+    Replicas { found: u8 },
+    #[error("cluster.layout: {name} spreads replicas without gear groups, so no server could sleep; use rotated or rack-aligned")]
+    Layout { name: String },
+    #[error("cluster.lease_millis ({lease}) must be at least three times cluster.heartbeat_millis ({heartbeat}), so that one lost heartbeat ends no lease")]
+    Lease { lease: u32, heartbeat: u32 },
+    #[error("[[{section}]] has id {id} twice: give each its own")]
+    DuplicateId { section: &'static str, id: u64 },
+    #[error("{first} and {second} share the address {address}: give each its own port")]
+    OverlappingAddress { address: String, first: String, second: String },
+    #[error("{first} and {second} share the data directory {data}: give each its own")]
+    OverlappingData { data: PathBuf, first: String, second: String },
+    #[error("{who}: {address:?} is not an address (host:port): {problem}")]
+    Address { who: String, address: String, problem: String },
+    #[error("there is no [[{section}]] with id {id}; the file has {known}")]
+    UnknownId { section: &'static str, id: u64, known: String },
+    #[error("the file has no [[{section}]]")]
+    NoSection { section: &'static str },
+    #[error("the number of [[meta]] servers is {found} and must be 1, 3 or 5: a majority decides")]
+    MetaCount { found: usize },
+    #[error(transparent)]
+    Layouting(#[from] ebb_gear::layout::LayoutError),
+    #[error(transparent)]
+    Power(#[from] ebb_power::ModelError),
+    #[error("scheduler.{name} is {value} and must be {must}")]
+    Scheduler { name: &'static str, value: f64, must: &'static str },
+}
+
+impl Config {
+    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let mut config: Config = toml::from_str(&text)
+            .map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })?;
+        config.file = std::path::absolute(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    pub fn path(&self, relative: &Path) -> PathBuf {
+        self.file.parent().unwrap_or(Path::new(".")).join(relative)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let c = &self.cluster;
+        self.cluster_id()?;
+        let chunk = u64::from(c.chunk_mib) * MIB;
+        if !c.chunk_mib.is_power_of_two() || chunk < u64::from(CHUNK_BYTES_MIN) || chunk > u64::from(CHUNK_BYTES_MAX) {
+            let (min, max) = (u64::from(CHUNK_BYTES_MIN) / MIB, u64::from(CHUNK_BYTES_MAX) / MIB);
+            return Err(ConfigError::ChunkSize { found: c.chunk_mib, min, max });
+        }
+        if !(2..=4).contains(&c.replicas) {
+            return Err(ConfigError::Replicas { found: c.replicas });
+        }
+        if !c.layout.is_power_aware() {
+            return Err(ConfigError::Layout { name: c.layout.to_string() });
+        }
+        if c.heartbeat_millis == 0 || c.lease_millis < 3 * c.heartbeat_millis {
+            return Err(ConfigError::Lease { lease: c.lease_millis, heartbeat: c.heartbeat_millis });
+        }
+        if ![1, 3, 5].contains(&self.meta.len()) {
+            return Err(ConfigError::MetaCount { found: self.meta.len() });
+        }
+        if self.server.is_empty() {
+            return Err(ConfigError::NoSection { section: "server" });
+        }
+        unique("meta", self.meta.iter().map(|m| m.id))?;
+        unique("server", self.server.iter().map(|s| u64::from(s.id)))?;
+        self.check_places()?;
+        self.check_scheduler()?;
+        self.power.model.check()?;
+        self.layout().map(|_| ())
+    }
+
+    /// No two processes on one port or in one directory.
+    fn check_places(&self) -> Result<(), ConfigError> {
+        let meta = self.meta.iter().map(|m| (format!("meta {}", m.id), &m.address, Some(&m.data)));
+        let server = self.server.iter().map(|s| (format!("server {}", s.id), &s.address, Some(&s.data)));
+        let gateway = (1..).zip(&self.gateway).map(|(n, g)| (format!("gateway {n}"), &g.address, None));
+        let (mut addresses, mut data) = (BTreeMap::new(), BTreeMap::new());
+        for (who, address, directory) in meta.chain(server).chain(gateway) {
+            resolve(&who, address)?;
+            if let Some(first) = addresses.insert(address.clone(), who.clone()) {
+                return Err(ConfigError::OverlappingAddress { address: address.clone(), first, second: who });
+            }
+            if let Some(directory) = directory
+                && let Some(first) = data.insert(directory.clone(), who.clone())
+            {
+                return Err(ConfigError::OverlappingData { data: directory.clone(), first, second: who });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_scheduler(&self) -> Result<(), ConfigError> {
+        let s = &self.scheduler;
+        let positive = [
+            ("hour_seconds", s.hour_seconds),
+            ("read_iops", s.read_iops),
+            ("write_iops", s.write_iops),
+            ("read_mb_per_second", s.read_mb_per_second),
+            ("write_mb_per_second", s.write_mb_per_second),
+            ("hours_per_day", f64::from(s.hours_per_day)),
+        ];
+        for (name, value) in positive {
+            if !(value.is_finite() && value > 0.0) {
+                return Err(ConfigError::Scheduler { name, value, must: "a positive number" });
+            }
+        }
+        for (name, value) in [("dwell_seconds", s.dwell_seconds), ("lead_seconds", s.lead_seconds)] {
+            if !(value.is_finite() && value >= 0.0) {
+                return Err(ConfigError::Scheduler { name, value, must: "a number that is not negative" });
+            }
+        }
+        if s.g_min == 0 || s.g_min > self.cluster.replicas {
+            let value = f64::from(s.g_min);
+            return Err(ConfigError::Scheduler { name: "g_min", value, must: "between 1 and cluster.replicas" });
+        }
+        Ok(())
+    }
+
+    pub fn cluster_id(&self) -> Result<u64, ConfigError> {
+        let id = &self.cluster.id;
+        let parsed = if id.len() == 16 { u64::from_str_radix(id, 16).ok() } else { None };
+        parsed.filter(|&id| id != 0).ok_or_else(|| ConfigError::ClusterId { found: id.clone() })
+    }
+
+    pub fn params(&self) -> Result<ClusterParams, ConfigError> {
+        Ok(ClusterParams {
+            cluster: self.cluster_id()?,
+            chunk_bytes: self.cluster.chunk_mib << 20,
+            replicas: self.cluster.replicas,
+            groups: GROUPS_PER_SERVER * self.server.len() as u32,
+            lease_millis: self.cluster.lease_millis,
+        })
+    }
+
+    fn layout(&self) -> Result<ebb_gear::layout::Layout, ConfigError> {
+        let servers: Vec<Server> =
+            self.server.iter().map(|s| Server { id: ServerId(s.id), rack: RackId(s.rack) }).collect();
+        let params = self.params()?;
+        Ok(layout(&servers, params.replicas, params.groups, params.cluster, self.cluster.layout)?)
+    }
+
+    pub fn schedule(&self) -> Schedule {
+        let s = &self.scheduler;
+        Schedule {
+            hour_millis: ((s.hour_seconds * 1e3) as u64).max(1),
+            hours_per_day: s.hours_per_day,
+            read_iops: s.read_iops,
+            write_iops: s.write_iops,
+            read_bytes_per_second: s.read_mb_per_second * 1e6,
+            write_bytes_per_second: s.write_mb_per_second * 1e6,
+            g_min: s.g_min,
+            dwell_millis: (s.dwell_seconds * 1e3) as u64,
+            lead_millis: (s.lead_seconds * 1e3) as u64,
+            rotate_days: s.rotate_days,
+        }
+    }
+
+    pub fn timing(&self) -> Timing {
+        Timing { heartbeat: Duration::from_millis(self.cluster.heartbeat_millis.into()), ..Timing::default() }
+    }
+
+    pub fn bootstrap(&self) -> Result<Bootstrap, ConfigError> {
+        let layout = self.layout()?;
+        let servers = self.server.iter().map(|s| {
+            let id = ServerId(s.id);
+            let gear_group = layout.servers[&id].gear_group;
+            NewServer { id, rack: RackId(s.rack), gear_group, address: s.address.clone() }
+        });
+        Ok(Bootstrap {
+            params: self.params()?,
+            servers: servers.collect(),
+            groups: layout.groups.clone(),
+            schedule: self.schedule(),
+        })
+    }
+
+    pub fn meta_addresses(&self) -> Vec<String> {
+        self.meta.iter().map(|m| m.address.clone()).collect()
+    }
+
+    pub fn meta_section(&self, id: Option<u64>) -> Result<&MetaSection, ConfigError> {
+        let known = || self.meta.iter().map(|m| m.id).collect::<Vec<_>>();
+        match id {
+            None if self.meta.len() == 1 => Ok(&self.meta[0]),
+            _ => {
+                let id = id.unwrap_or(0);
+                let found = self.meta.iter().find(|m| m.id == id);
+                found.ok_or_else(|| ConfigError::UnknownId { section: "meta", id, known: format!("{:?}", known()) })
+            }
+        }
+    }
+
+    pub fn server_section(&self, id: u16) -> Result<&ServerSection, ConfigError> {
+        let known = || self.server.iter().map(|s| s.id).collect::<Vec<_>>();
+        self.server.iter().find(|s| s.id == id).ok_or_else(|| ConfigError::UnknownId {
+            section: "server",
+            id: u64::from(id),
+            known: format!("{:?}", known()),
+        })
+    }
+}
+
+fn unique(section: &'static str, ids: impl Iterator<Item = u64>) -> Result<(), ConfigError> {
+    let mut seen = BTreeSet::new();
+    for id in ids {
+        if !seen.insert(id) {
+            return Err(ConfigError::DuplicateId { section, id });
+        }
+    }
+    Ok(())
+}
+
+fn resolve(who: &str, address: &str) -> Result<SocketAddr, ConfigError> {
+    let problem = |problem: String| ConfigError::Address { who: who.to_owned(), address: address.to_owned(), problem };
+    let mut found = address.to_socket_addrs().map_err(|e| problem(e.to_string()))?;
+    found.next().ok_or_else(|| problem("the name has no address".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> String {
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cluster.toml")).unwrap()
+    }
+
+    fn check(text: &str) -> Result<Config, String> {
+        let config: Config = toml::from_str(text).map_err(|e| e.to_string())?;
+        config.check().map_err(|e| e.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn the_example_is_a_sound_configuration() {
+        let config = check(&example()).unwrap();
+        assert_eq!(config.params().unwrap().groups, 9 * 64);
+        assert_eq!(config.bootstrap().unwrap().groups.len(), 9 * 64);
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let config = check(&example()).unwrap();
+        let again: Config = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
+        assert_eq!(again, config);
+    }
+
+    /// One line changed, and what the error must name.
+    #[test]
+    fn mistakes_are_named_with_their_remedy() {
+        let cases = [
+            ("replicas = 3", "replicas = 7", "cluster.replicas is 7"),
+            ("replicas = 3", "replica = 3", "unknown field `replica`"),
+            ("chunk_mib = 64", "chunk_mib = 48", "cluster.chunk_mib is 48"),
+            ("chunk_mib = 64", "chunk_mib = 0", "cluster.chunk_mib is 0"),
+            ("layout = \"rotated\"", "layout = \"spiral\"", "spiral"),
+            ("layout = \"rotated\"", "layout = \"naive-random\"", "use rotated or rack-aligned"),
+            ("lease_millis = 3000", "lease_millis = 1500", "three times"),
+            ("g_min = 1", "g_min = 4", "scheduler.g_min is 4"),
+            ("hour_seconds = 3600.0", "hour_seconds = 0.0", "scheduler.hour_seconds is 0"),
+            ("127.0.0.1:9202", "127.0.0.1:9201", "server 1 and server 2 share the address 127.0.0.1:9201"),
+            ("127.0.0.1:9202", "127.0.0.1", "server 2: \"127.0.0.1\" is not an address"),
+            ("data = \"server-2\"", "data = \"server-1\"", "share the data directory server-1"),
+            ("id = 2\n", "id = 1\n", "[[server]] has id 1 twice"),
+            ("id = \"", "id = \"x", "16 hexadecimal digits"),
+        ];
+        for (from, to, expected) in cases {
+            let text = example().replacen(from, to, 1);
+            assert_ne!(text, example(), "the example has no {from:?}");
+            let error = check(&text).unwrap_err();
+            assert!(error.contains(expected), "{to:?} gave {error:?}, expected {expected:?}");
+        }
+    }
+
+    #[test]
+    fn too_few_racks_for_the_layout_are_refused() {
+        let text = example().replace("rotated", "rack-aligned").replace("rack = 3", "rack = 2");
+        let error = check(&text).unwrap_err();
+        assert!(error.contains("rack"), "{error}");
+    }
+}

@@ -1,0 +1,289 @@
+//! A whole cluster on this machine: every server a process of its own, as it would be on machines of their own.
+
+use crate::config::{ClusterSection, Config, GatewaySection, MetaSection, PowerSection, SchedulerSection, ServerSection};
+use crate::error::{NodeError, io};
+use crate::launch::{Process, stop_all};
+use ebb_client::{Client, ClientConfig, Secret};
+use ebb_gear::layout::Scheme;
+use ebb_power::Depth;
+use ebb_types::{AdminReply, AdminRequest, ClusterStatus, MetaReply, MetaRequest, ServerState};
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A new cluster on a machine that is busy with other things takes a while; a broken one must not hang.
+const START_PATIENCE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(10);
+const S3_PORT: u16 = 9000;
+
+/// What a development cluster is made of. Absent: the default, or what the data directory already holds.
+#[derive(Clone, Debug, Default)]
+pub struct DevOptions {
+    pub servers: Option<u16>,
+    pub racks: Option<u16>,
+    pub replicas: Option<u8>,
+    pub layout: Option<Scheme>,
+    pub chunk_mib: Option<u32>,
+    pub depth: Option<Depth>,
+    /// The S3 port; the others follow at fixed distances. Ephemeral clusters take free ports unless this is given.
+    pub port: Option<u16>,
+    pub meta: Option<u16>,
+}
+
+/// A running cluster whose processes belong to this one.
+pub struct DevCluster {
+    pub config: Config,
+    pub access_key: String,
+    pub secret_key: String,
+    processes: Vec<Process>,
+    /// Removed at the end.
+    ephemeral: Option<tempfile::TempDir>,
+}
+
+impl DevCluster {
+    /// Starts the cluster in `data`, creating it if need be; `None`: in a directory that goes with it.
+    pub async fn start(data: Option<&Path>, options: &DevOptions) -> Result<DevCluster, NodeError> {
+        let ephemeral = match data {
+            None => Some(tempfile::Builder::new().prefix("ebb-").tempdir().map_err(io("create", "a directory"))?),
+            Some(_) => None,
+        };
+        let data = data.unwrap_or_else(|| ephemeral.as_ref().expect("one of the two").path());
+        std::fs::create_dir_all(data).map_err(io("create", data))?;
+        let file = data.join("cluster.toml");
+        if !file.exists() {
+            create(data, options, ephemeral.is_some())?;
+        }
+        let config = Config::load(&file)?;
+        agree(&config, options, data)?;
+        let keys = crate::gatewayd::load_keys(&config.path(&config.gateway[0].keys_file))?;
+        let (access_key, secret_key) = keys.into_iter().next().expect("a keys file with no key is refused");
+        let mut cluster = DevCluster { config, access_key, secret_key, processes: Vec::new(), ephemeral };
+        cluster.stop_leftovers().await;
+        let started = cluster.start_all();
+        let ready = match started {
+            Ok(()) => cluster.wait_until_ready().await,
+            failed => failed,
+        };
+        if let Err(error) = ready {
+            cluster.stop().await;
+            return Err(error);
+        }
+        Ok(cluster)
+    }
+
+    /// Processes of an earlier run whose parent was killed: they hold the directories.
+    async fn stop_leftovers(&self) {
+        let mut leftovers = self.places().map(|(name, _, data)| Process::found(name, data)).collect::<Vec<_>>();
+        stop_all(&mut leftovers).await;
+    }
+
+    /// Name, arguments and directory of every process.
+    fn places(&self) -> impl Iterator<Item = (String, Vec<String>, PathBuf)> + '_ {
+        let c = &self.config;
+        let args = |words: &[&str]| words.iter().map(|w| w.to_string()).collect::<Vec<_>>();
+        let metas = c.meta.iter().map(move |m| {
+            (format!("meta {}", m.id), args(&["meta", "--id", &m.id.to_string()]), c.path(&m.data))
+        });
+        let servers = c.server.iter().map(move |s| {
+            (format!("server {}", s.id), args(&["server", "--id", &s.id.to_string()]), c.path(&s.data))
+        });
+        let gateways = c.gateway.iter().map(move |_| {
+            ("gateway".to_string(), args(&["gateway"]), c.path(Path::new("gateway")))
+        });
+        metas.chain(servers).chain(gateways)
+    }
+
+    fn start_all(&mut self) -> Result<(), NodeError> {
+        for (name, args, data) in self.places().collect::<Vec<_>>() {
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            let process = Process::start(&self.config, name, &args, data)?;
+            self.processes.push(process);
+        }
+        Ok(())
+    }
+
+    async fn wait_until_ready(&mut self) -> Result<(), NodeError> {
+        let client = self.client()?;
+        let gateway = self.config.gateway[0].address.clone();
+        let since = Instant::now();
+        loop {
+            if let Some(why) = self.processes.iter_mut().find_map(Process::has_failed) {
+                return Err(NodeError::Refused(why));
+            }
+            if let Ok(connected) = tokio::time::timeout(START_PATIENCE, client.clone().connect()).await
+                && let Ok(client) = connected
+                && let Ok(status) = status(&client).await
+                && is_ready(&status)
+                && tokio::net::TcpStream::connect(&gateway).await.is_ok()
+            {
+                return Ok(());
+            }
+            if since.elapsed() > START_PATIENCE {
+                let why = format!("the cluster was not ready after {START_PATIENCE:?}; see the logs in {}", self.config.file.parent().unwrap_or(Path::new(".")).display());
+                return Err(NodeError::Refused(why));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    fn client(&self) -> Result<Connector, NodeError> {
+        Connector::new(&self.config)
+    }
+
+    /// Processes that ended though nobody told them to.
+    pub fn failures(&mut self) -> Vec<String> {
+        self.processes.iter_mut().filter_map(Process::has_failed).collect()
+    }
+
+    /// Pids by process name.
+    pub fn pids(&self) -> BTreeMap<String, u32> {
+        self.processes.iter().filter_map(|p| Some((p.name.clone(), p.pid()?))).collect()
+    }
+
+    pub async fn stop(mut self) {
+        // Chunk servers first: while the metadata server runs, nobody is declared failed for nothing.
+        self.processes.reverse();
+        stop_all(&mut self.processes).await;
+        drop(self.ephemeral);
+    }
+}
+
+/// Connects clients to one cluster.
+#[derive(Clone)]
+pub struct Connector(ClientConfig);
+
+impl Connector {
+    pub fn new(config: &Config) -> Result<Connector, NodeError> {
+        let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
+        let mut client = ClientConfig::new(config.meta_addresses(), secret);
+        client.cluster = config.cluster_id()?;
+        Ok(Connector(client))
+    }
+
+    pub async fn connect(self) -> Result<Client, NodeError> {
+        Ok(Client::connect(self.0).await?)
+    }
+}
+
+pub async fn status(client: &Client) -> Result<ClusterStatus, NodeError> {
+    match client.call(MetaRequest::Admin(AdminRequest::Status)).await? {
+        MetaReply::Admin(AdminReply::Status(status)) => Ok(*status),
+        other => Err(NodeError::Refused(format!("unexpected answer of the metadata service: {other:?}"))),
+    }
+}
+
+fn is_ready(status: &ClusterStatus) -> bool {
+    let running = |s: &ebb_types::ServerStatus| {
+        matches!(s.state, ServerState::Awake | ServerState::Draining | ServerState::Asleep | ServerState::Lost)
+    };
+    status.servers.iter().all(running) && status.groups.without_primary == 0 && status.groups.without_target == 0
+}
+
+/// Writes a new cluster's configuration, secret and keys.
+fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), NodeError> {
+    let servers = options.servers.unwrap_or(9);
+    let racks = options.racks.unwrap_or(3);
+    if racks == 0 || servers == 0 {
+        return Err(NodeError::Refused("a cluster has at least one rack and one server".into()));
+    }
+    let metas = options.meta.unwrap_or(1);
+    let ports = ports(options.port, free_ports, usize::from(servers) + usize::from(metas) + 1)?;
+    let address = |index: usize| format!("127.0.0.1:{}", ports[index]);
+    let config = Config {
+        cluster: ClusterSection {
+            id: hex(&random(8)?),
+            secret_file: "secret".into(),
+            replicas: options.replicas.unwrap_or(3),
+            chunk_mib: options.chunk_mib.unwrap_or(64),
+            layout: options.layout.unwrap_or(Scheme::Rotated),
+            lease_millis: 3000,
+            heartbeat_millis: 1000,
+        },
+        scheduler: SchedulerSection::default(),
+        power: PowerSection { depth: options.depth.unwrap_or_default(), ..PowerSection::default() },
+        meta: (1..=metas)
+            .map(|n| MetaSection {
+                id: u64::from(n),
+                address: address(usize::from(n)),
+                data: format!("meta-{n}").into(),
+            })
+            .collect(),
+        server: (1..=servers)
+            .map(|n| ServerSection {
+                id: n,
+                rack: (n - 1) % racks + 1,
+                address: address(usize::from(metas) + usize::from(n)),
+                data: format!("server-{n}").into(),
+                capacity_mib: None,
+            })
+            .collect(),
+        gateway: vec![GatewaySection { address: address(0), keys_file: "keys.toml".into() }],
+        file: PathBuf::new(),
+    };
+    Secret::create(&data.join("secret"))?;
+    let keys = format!("{} = \"{}\"\n", hex(&random(10)?).to_uppercase(), hex(&random(20)?));
+    write_private(&data.join("keys.toml"), &keys)?;
+    let text = toml::to_string(&config).map_err(|e| NodeError::Refused(e.to_string()))?;
+    let file = data.join("cluster.toml");
+    std::fs::write(&file, text).map_err(io("write", &file))
+}
+
+/// The S3 port, then the metadata servers', then the chunk servers'.
+fn ports(base: Option<u16>, free: bool, count: usize) -> Result<Vec<u16>, NodeError> {
+    if base.is_none() && free {
+        let sockets: Result<Vec<TcpListener>, _> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
+        let sockets = sockets.map_err(io("find", "free ports"))?;
+        return sockets.iter().map(|s| Ok(s.local_addr().map_err(io("find", "free ports"))?.port())).collect();
+    }
+    let base = base.unwrap_or(S3_PORT);
+    let others = (0..count as u16 - 1).map(|n| base.checked_add(100 + n));
+    let all: Option<Vec<u16>> = std::iter::once(Some(base)).chain(others).collect();
+    all.ok_or_else(|| NodeError::Refused(format!("port {base} leaves no room for the servers' ports: use a lower one")))
+}
+
+/// A cluster's shape is fixed when it is created: options that say otherwise are refused, not ignored.
+fn agree(config: &Config, options: &DevOptions, data: &Path) -> Result<(), NodeError> {
+    let c = &config.cluster;
+    let racks = config.server.iter().map(|s| s.rack).collect::<std::collections::BTreeSet<_>>().len();
+    let differs = |name: &str, has: String, wanted: Option<String>| match wanted {
+        Some(wanted) if wanted != has => Some(format!(
+            "{} holds a cluster with --{name} {has}, not {wanted}: use another --data, or remove it",
+            data.display()
+        )),
+        _ => None,
+    };
+    let differences = [
+        differs("servers", config.server.len().to_string(), options.servers.map(|n| n.to_string())),
+        differs("racks", racks.to_string(), options.racks.map(|n| n.to_string())),
+        differs("replicas", c.replicas.to_string(), options.replicas.map(|n| n.to_string())),
+        differs("layout", c.layout.to_string(), options.layout.map(|l| l.to_string())),
+        differs("chunk-mib", c.chunk_mib.to_string(), options.chunk_mib.map(|n| n.to_string())),
+        differs("meta", config.meta.len().to_string(), options.meta.map(|n| n.to_string())),
+    ];
+    match differences.into_iter().flatten().next() {
+        Some(why) => Err(NodeError::Refused(why)),
+        None if config.gateway.is_empty() => {
+            Err(NodeError::Refused(format!("{} has no [[gateway]]", config.file.display())))
+        }
+        None => Ok(()),
+    }
+}
+
+fn write_private(path: &Path, text: &str) -> Result<(), NodeError> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut f| f.write_all(text.as_bytes())).map_err(io("write", path))
+}
+
+fn random(count: usize) -> Result<Vec<u8>, NodeError> {
+    let mut bytes = vec![0u8; count];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| io("read", "the kernel's random numbers")(e.into()))?;
+    Ok(bytes)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

@@ -1,0 +1,32 @@
+//! Why a program of Ebb could not start or go on.
+
+use ebb_client::transport::TransportError;
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
+    #[error(transparent)]
+    Secret(#[from] ebb_client::SecretError),
+    #[error(transparent)]
+    Store(#[from] ebb_store::OpenError),
+    #[error("cannot listen on {address}: {source}")]
+    Listen { address: String, source: TransportError },
+    #[error(transparent)]
+    Client(#[from] ebb_client::ClientError),
+    #[error(transparent)]
+    Raft(#[from] ebb_meta::RaftError),
+    #[error(transparent)]
+    Switch(#[from] ebb_power::SwitchError),
+    #[error("cannot {action} {path}: {source}")]
+    Io { action: &'static str, path: PathBuf, source: std::io::Error },
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Attaches what was done to what to an I/O error.
+pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> NodeError {
+    let path = path.into();
+    move |source| NodeError::Io { action, path, source }
+}

@@ -1,0 +1,98 @@
+//! Starting and stopping the processes of a cluster on this machine.
+
+use crate::config::Config;
+use crate::error::{NodeError, io};
+use ebb_power::Launch;
+use rustix::process::{Pid, Signal, kill_process};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+/// A process has this long to end after SIGTERM before it is killed. Nothing is lost by that: every store recovers.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(5);
+
+/// The command that runs one process of this cluster. `args`: the subcommand and what it needs beside the configuration.
+pub fn launch_of(config: &Config, args: &[&str], data: &Path) -> Result<Launch, NodeError> {
+    let mut all: Vec<String> = args.iter().map(|a| a.to_string()).collect();
+    all.extend(["--config".into(), config.file.to_string_lossy().into_owned()]);
+    Ok(Launch {
+        program: std::env::current_exe().map_err(io("find", "this program"))?,
+        args: all,
+        log: data.with_extension("log"),
+    })
+}
+
+/// One process of the cluster, as this program or the metadata server started it.
+pub struct Process {
+    pub name: String,
+    /// Holds its pid file.
+    pub data: PathBuf,
+    child: Option<Child>,
+}
+
+impl Process {
+    pub fn start(config: &Config, name: String, args: &[&str], data: PathBuf) -> Result<Process, NodeError> {
+        std::fs::create_dir_all(&data).map_err(io("create", &data))?;
+        let child = ebb_power::launch(&launch_of(config, args, &data)?, &data)?;
+        Ok(Process { name, data, child: Some(child) })
+    }
+
+    /// One that an earlier run started, if it runs.
+    pub fn found(name: String, data: PathBuf) -> Process {
+        Process { name, data, child: None }
+    }
+
+    /// The process that runs for this directory now. A server that slept with power off is another process since.
+    pub fn pid(&self) -> Option<u32> {
+        ebb_power::running_pid(&self.data)
+    }
+
+    /// `Some`: it ended by itself, and not to sleep; with the end of its log.
+    pub fn has_failed(&mut self) -> Option<String> {
+        let status = self.child.as_mut()?.try_wait().ok()??;
+        self.child = None;
+        if status.success() {
+            return None;
+        }
+        let log = std::fs::read_to_string(self.data.with_extension("log")).unwrap_or_default();
+        let tail: Vec<&str> = log.lines().rev().take(3).collect();
+        let tail: Vec<&str> = tail.into_iter().rev().collect();
+        Some(format!("{} ended ({status}): {}", self.name, tail.join("; ")))
+    }
+}
+
+/// Stops processes cleanly, all side by side: sleepers are let go on first, else they could not hear it.
+pub async fn stop_all(processes: &mut [Process]) {
+    let mut waiting: Vec<u32> = Vec::new();
+    for process in processes.iter_mut() {
+        if let Some(pid) = process.pid() {
+            signal(pid, Signal::TERM);
+            signal(pid, Signal::CONT);
+            waiting.push(pid);
+        }
+    }
+    let since = Instant::now();
+    while !waiting.is_empty() {
+        for process in processes.iter_mut() {
+            // Children that ended are reaped, else they would seem to run on.
+            if let Some(child) = &mut process.child
+                && matches!(child.try_wait(), Ok(Some(_)))
+            {
+                process.child = None;
+            }
+        }
+        waiting.retain(|pid| processes.iter().any(|p| p.pid() == Some(*pid)));
+        if since.elapsed() > STOP_PATIENCE {
+            waiting.drain(..).for_each(|pid| signal(pid, Signal::KILL));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+fn signal(pid: u32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid as i32) {
+        // It may have ended meanwhile: that is what is wanted.
+        let _ = kill_process(pid, signal);
+    }
+}

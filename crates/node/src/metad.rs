@@ -1,0 +1,330 @@
+//! The metadata server: drives a member of the metadata service with real sockets, a real log and real switches.
+//!
+//! Inputs are gathered while the member works and handed to it together, so that all that came in during one sync of the
+//! log shares the next. One thread; no timer with a single member and nothing to decide.
+
+use crate::clock;
+use crate::config::{Config, SwitchDriver};
+use crate::error::{NodeError, io};
+use crate::launch::launch_of;
+use bytes::Bytes;
+use ebb_client::Secret;
+use ebb_client::transport::{Connection, Identity, Listener, Role, Sender, connect, kind};
+use ebb_meta::{DiskLog, Input, Member, MemberConfig, Outcome, SwitchAction, Token};
+use ebb_gear::{ServerRates, load};
+use ebb_power::{Depth, Managed, PowerModel, ProcessSwitch, Switch, Transition};
+use ebb_types::{
+    AdminReply, AdminRequest, MapDelta, MetaPush, MetaReply, MetaRequest, Schedule, ServerId, ServerMessage, ServerState,
+    ServerStatus, Vitals, Watts,
+};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::task::spawn_local;
+
+const DIAL_PAUSE: Duration = Duration::from_millis(100);
+
+struct Meta {
+    inputs: Vec<Input>,
+    wake: Rc<Notify>,
+    servers: BTreeMap<ServerId, Sender>,
+    members: BTreeMap<u64, Sender>,
+    calls: BTreeMap<Token, Caller>,
+    /// By connection: asking again changes the version, and adds no second watcher.
+    watchers: BTreeMap<u64, Watcher>,
+    next_token: u64,
+    next_connection: u64,
+}
+
+/// What the driver itself has to add to an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Call {
+    Watch,
+    Status,
+    Other,
+}
+
+/// Who waits for an answer.
+struct Caller {
+    connection: u64,
+    sender: Sender,
+    /// The request's id on that connection.
+    id: u64,
+    call: Call,
+}
+
+/// Who gets every change of the map.
+struct Watcher {
+    sender: Sender,
+    version: u64,
+}
+
+type Shared = Rc<RefCell<Meta>>;
+
+/// Runs metadata server `id` (may be left out where there is one) until it is told to stop.
+pub async fn run(config: &Config, id: Option<u64>) -> Result<(), NodeError> {
+    let section = config.meta_section(id)?;
+    let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
+    let cluster = config.cluster_id()?;
+    let data = config.path(&section.data);
+    std::fs::create_dir_all(&data).map_err(io("create", &data))?;
+    let member_config = MemberConfig {
+        id: section.id,
+        members: config.meta.iter().map(|m| (m.id, m.address.clone())).collect(),
+        seed: section.id,
+        bootstrap: Some(config.bootstrap()?),
+        timing: config.timing(),
+    };
+    let log = DiskLog::open(&data)?;
+    let member = Member::open(member_config, log, clock::now(), clock::unix_millis())?;
+    ebb_power::write_pid_file(&data, std::process::id())?;
+    let own = Identity { cluster, role: Role::Meta };
+    let listener = Listener::bind(&section.address, &secret, own)
+        .await
+        .map_err(|source| NodeError::Listen { address: section.address.clone(), source })?;
+    let wake = Rc::new(Notify::new());
+    let shared: Shared = Rc::new(RefCell::new(Meta {
+        inputs: Vec::new(),
+        wake: wake.clone(),
+        servers: BTreeMap::new(),
+        members: BTreeMap::new(),
+        calls: BTreeMap::new(),
+        watchers: BTreeMap::new(),
+        next_token: 0,
+        next_connection: 0,
+    }));
+    spawn_local(accept(shared.clone(), listener));
+    for other in config.meta.iter().filter(|m| m.id != section.id) {
+        spawn_local(follow_member(shared.clone(), other.id, other.address.clone(), secret.clone(), own));
+    }
+    let mut driver = Driver { id: section.id, member, power: Power::new(config)?, shared, outcomes: Vec::new() };
+    let mut terminate = signal(SignalKind::terminate()).map_err(io("catch", "SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(io("catch", "SIGINT"))?;
+    loop {
+        let next = driver.turn()?;
+        let pause = next.map(|at| at.since(clock::now()));
+        tokio::select! {
+            () = wake.notified() => {}
+            () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+    }
+    ebb_power::remove_pid_file(&data, std::process::id())?;
+    Ok(())
+}
+
+struct Driver {
+    id: u64,
+    member: Member<DiskLog>,
+    power: Power,
+    shared: Shared,
+    outcomes: Vec<Outcome>,
+}
+
+impl Driver {
+    /// Hands over what came in, carries out what follows; says when to be called again if nothing comes in.
+    fn turn(&mut self) -> Result<Option<ebb_types::Moment>, NodeError> {
+        let inputs = std::mem::take(&mut self.shared.borrow_mut().inputs);
+        let mut outcomes = std::mem::take(&mut self.outcomes);
+        self.member.on(clock::now(), inputs, &mut outcomes)?;
+        for outcome in outcomes.drain(..) {
+            self.carry_out(outcome);
+        }
+        self.outcomes = outcomes;
+        Ok(self.member.next_wake(clock::now()))
+    }
+
+    fn carry_out(&mut self, outcome: Outcome) {
+        let mut meta = self.shared.borrow_mut();
+        match outcome {
+            Outcome::SendRaft { to, message } => {
+                if let Some(sender) = meta.members.get(&to) {
+                    // Raft sends again what is lost.
+                    let _ = sender.send(kind::RAFT, self.id, &message, Bytes::new());
+                }
+            }
+            Outcome::Push { to, push } => {
+                if let Some(sender) = meta.servers.get(&to) {
+                    let _ = sender.send(kind::META_PUSH, 0, &push, Bytes::new());
+                }
+            }
+            Outcome::Reply { token, mut reply } => {
+                let Some(Caller { connection, sender, id, call }) = meta.calls.remove(&token) else { return };
+                match (&mut reply, call) {
+                    (MetaReply::Watch { map, .. }, Call::Watch) => {
+                        meta.watchers.insert(connection, Watcher { sender: sender.clone(), version: map.to });
+                    }
+                    (MetaReply::Admin(AdminReply::Status(status)), Call::Status) => {
+                        let (schedule, replicas) = (status.schedule, status.params.replicas);
+                        for server in &mut status.servers {
+                            server.modelled_watts = self.power.watts(server, &schedule, replicas);
+                        }
+                    }
+                    _ => {}
+                }
+                let _ = sender.send(kind::META_REPLY, id, &reply, Bytes::new());
+            }
+            Outcome::Switch { server, action } => {
+                let result = self.power.switch(server, action);
+                meta.inputs.push(Input::Switched { server, action, result });
+                meta.wake.notify_one();
+            }
+            Outcome::MapChanged { .. } => {
+                meta.watchers.retain(|_, watcher| {
+                    let delta: MapDelta = self.member.delta(watcher.version);
+                    watcher.version = delta.to;
+                    watcher.sender.send(kind::META_PUSH, 0, &MetaPush::Map(delta), Bytes::new()).is_ok()
+                });
+            }
+            Outcome::Note(text) => tracing::info!("{text}"),
+        }
+    }
+}
+
+impl Meta {
+    fn give(&mut self, input: Input) {
+        self.inputs.push(input);
+        self.wake.notify_one();
+    }
+}
+
+async fn accept(shared: Shared, listener: Listener) {
+    loop {
+        let incoming = listener.accept().await;
+        let shared = shared.clone();
+        spawn_local(async move {
+            match incoming.handshake().await {
+                Ok(connection) => serve(shared, connection).await,
+                Err(error) => tracing::debug!("a caller was refused: {error}"),
+            }
+        });
+    }
+}
+
+/// Keeps the connection on which messages of the Raft library go to another member; its own come on one that it makes.
+/// The frames' id names the sender.
+async fn follow_member(shared: Shared, to: u64, address: String, secret: Secret, own: Identity) {
+    loop {
+        match connect(&address, &secret, own).await {
+            Ok(connection) => {
+                shared.borrow_mut().members.insert(to, connection.sender.clone());
+                serve(shared.clone(), connection).await;
+            }
+            Err(error) => tracing::debug!("metadata server {to}: {error}"),
+        }
+        tokio::time::sleep(DIAL_PAUSE).await;
+    }
+}
+
+async fn serve(shared: Shared, connection: Connection) {
+    let Connection { sender, mut receiver, peer, .. } = connection;
+    let connection = {
+        let mut meta = shared.borrow_mut();
+        meta.next_connection += 1;
+        meta.next_connection
+    };
+    while let Ok(Some(frame)) = receiver.next().await {
+        let mut meta = shared.borrow_mut();
+        let understood = match (frame.kind, peer.role) {
+            (kind::SERVER_MESSAGE, Role::Server(server)) => frame.decode::<ServerMessage>().map(|(_, message)| {
+                meta.servers.insert(server, sender.clone());
+                meta.give(Input::Server(message));
+            }),
+            (kind::META_REQUEST, _) => frame.decode::<MetaRequest>().map(|(id, request)| {
+                let call = match request {
+                    MetaRequest::Watch { .. } => Call::Watch,
+                    MetaRequest::Admin(AdminRequest::Status) => Call::Status,
+                    _ => Call::Other,
+                };
+                meta.next_token += 1;
+                let token = Token(meta.next_token);
+                meta.calls.insert(token, Caller { connection, sender: sender.clone(), id, call });
+                meta.give(Input::Client { token, request });
+            }),
+            (kind::RAFT, Role::Meta) => {
+                frame.decode::<Vec<u8>>().map(|(from, message)| meta.give(Input::Raft { from, message }))
+            }
+            _ => break,
+        };
+        if let Err(error) = understood {
+            tracing::warn!("{:?}: {error}", peer.role);
+            break;
+        }
+    }
+    sender.close();
+    let mut meta = shared.borrow_mut();
+    meta.watchers.remove(&connection);
+    meta.calls.retain(|_, caller| caller.connection != connection);
+    meta.members.retain(|_, s| !s.is_closed());
+    meta.servers.retain(|_, s| !s.is_closed());
+}
+
+/// Switches, and what the power model says of each server.
+struct Power {
+    switch: Option<ProcessSwitch>,
+    model: PowerModel,
+    depth: Depth,
+}
+
+impl Power {
+    fn new(config: &Config) -> Result<Power, NodeError> {
+        let switch = match config.power.switch {
+            SwitchDriver::None => None,
+            SwitchDriver::Process => {
+                let switch = ProcessSwitch::new(config.power.depth);
+                for section in &config.server {
+                    let data = config.path(&section.data);
+                    let launch = launch_of(config, &["server", "--id", &section.id.to_string()], &data)?;
+                    switch.manage(ServerId(section.id), Managed { data, launch: Some(launch) });
+                }
+                Some(switch)
+            }
+        };
+        Ok(Power { switch, model: config.power.model, depth: config.power.depth })
+    }
+
+    fn switch(&self, server: ServerId, action: SwitchAction) -> Result<(), String> {
+        let Some(switch) = &self.switch else {
+            return Err("power.switch is \"none\": this cluster's servers are not switched".into());
+        };
+        let done = match action {
+            SwitchAction::Wake => switch.wake(server),
+            SwitchAction::Sleep => switch.sleep(server),
+        };
+        done.map_err(|e| e.to_string())
+    }
+
+    /// Absent for a failed machine: nobody knows what it draws.
+    fn watts(&self, server: &ServerStatus, schedule: &Schedule, replicas: u8) -> Option<Watts> {
+        let per_second = |t: &Transition, else_: Watts| {
+            if t.seconds > 0.0 { Watts(t.joules.0 / t.seconds) } else { else_ }
+        };
+        match server.state {
+            ServerState::Awake | ServerState::Draining => {
+                Some(self.model.on(utilisation(server.vitals.as_ref(), schedule, replicas)))
+            }
+            ServerState::Waking => Some(per_second(&self.model.up, self.model.idle)),
+            ServerState::Asleep => Some(match self.depth {
+                Depth::Standby => self.model.standby,
+                Depth::Off => self.model.off,
+            }),
+            ServerState::Failed | ServerState::Lost => None,
+        }
+    }
+}
+
+/// The share of what a server sustains that it was asked for since its last heartbeat.
+fn utilisation(vitals: Option<&Vitals>, schedule: &Schedule, replicas: u8) -> f64 {
+    let Some(vitals) = vitals.filter(|v| v.load_millis > 0) else { return 0.0 };
+    let rates = ServerRates {
+        read_iops: schedule.read_iops,
+        write_iops: schedule.write_iops,
+        read_bytes_per_s: schedule.read_bytes_per_second,
+        write_bytes_per_s: schedule.write_bytes_per_second,
+    };
+    load(&vitals.load, Duration::from_millis(vitals.load_millis.into()), &rates, replicas).0
+}

@@ -1,0 +1,199 @@
+//! The chunk server: drives the protocol core (`ebb_replica`) with real sockets, a real store and a real clock.
+//!
+//! One thread runs everything but the store's disk I/O. Whatever comes in (a frame, a completion, a timer) becomes an event;
+//! the core answers with commands; they are carried out at once, before anything else is looked at. So there are no
+//! locks, and no context switch between a request and its answer if the blocks are in memory. An idle server does one
+//! thing: a heartbeat.
+
+mod driver;
+
+use crate::clock;
+use crate::config::Config;
+use crate::error::{NodeError, io};
+use driver::{About, Server};
+use ebb_client::Secret;
+use ebb_client::transport::{Connection, Identity, Listener, Role, connect};
+use ebb_replica::Replica;
+use ebb_store::{Completion, LinuxDisk, Op, StoreCore, StoreHandle};
+use ebb_types::{Incarnation, MetaPush, ServerId};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::spawn_local;
+
+const META_PAUSE_MIN: Duration = Duration::from_millis(20);
+const META_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+type Shared = Rc<RefCell<Server>>;
+
+/// Runs the chunk server with this id until it is told to stop.
+pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
+    let section = config.server_section(id)?;
+    let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
+    let params = config.params()?;
+    let me = ServerId(id);
+    let data = config.path(&section.data);
+    std::fs::create_dir_all(&data).map_err(io("create", &data))?;
+    let mut store_config = ebb_store::Config::new(params.cluster, me);
+    store_config.capacity = section.capacity_mib.map(ebb_types::Bytes::mib);
+    let (core, recovered) = StoreCore::open(Arc::new(LinuxDisk::new(&data)?), store_config)?;
+    ebb_power::write_pid_file(&data, std::process::id())?;
+    let own = Identity { cluster: params.cluster, role: Role::Server(me) };
+    let listener = Listener::bind(&section.address, &secret, own)
+        .await
+        .map_err(|source| NodeError::Listen { address: section.address.clone(), source })?;
+
+    let (completed, mut completions) = mpsc::unbounded_channel::<Vec<Completion>>();
+    let store = StoreHandle::start(core, move |batch| {
+        // The receiver is gone only while the process ends.
+        let _ = completed.send(batch);
+    })
+    .map_err(io("start", "the store's thread"))?;
+    let incarnation = Incarnation(clock::unix_millis());
+    let core_config = ebb_replica::Config::new(me, incarnation, params.chunk_bytes, params.groups);
+    let replica = Replica::new(core_config, what_was_found(recovered));
+    let heartbeat = Duration::from_millis(config.cluster.heartbeat_millis.into());
+    let stopping = Rc::new(Notify::new());
+    let shared: Shared = Rc::new_cyclic(|this| {
+        let metas = config.meta.len();
+        RefCell::new(Server::new(this.clone(), replica, store, metas, stopping.clone(), About {
+            me,
+            incarnation,
+            params,
+            secret,
+            heartbeat,
+        }))
+    });
+    for (index, address) in config.meta_addresses().into_iter().enumerate() {
+        spawn_local(follow_meta(shared.clone(), index, address, own));
+    }
+    spawn_local(accept(shared.clone(), listener));
+    spawn_local(heartbeats(shared.clone()));
+    let mut terminate = signal(SignalKind::terminate()).map_err(io("catch", "SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(io("catch", "SIGINT"))?;
+    loop {
+        tokio::select! {
+            Some(batch) = completions.recv() => shared.borrow_mut().on_completions(batch),
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            () = stopping.notified() => break,
+        }
+    }
+    flush(&shared, &mut completions).await;
+    ebb_power::remove_pid_file(&data, std::process::id())?;
+    Ok(())
+}
+
+/// What the core needs to know of what the store found.
+fn what_was_found(recovered: ebb_store::Recovered) -> ebb_replica::Recovered {
+    let mut tails = BTreeMap::new();
+    for ((_, group), tail) in recovered.tails {
+        // The store tells the newest first, the core wants them in order.
+        tails.entry(group).or_insert_with(Vec::new).extend(tail.into_iter().rev());
+    }
+    ebb_replica::Recovered { tails: tails.into_iter().collect(), spaces: recovered.spaces }
+}
+
+/// The last thing a server does: nothing is left for the next start to do.
+async fn flush(shared: &Shared, completions: &mut mpsc::UnboundedReceiver<Vec<Completion>>) {
+    let last = shared.borrow_mut().submit_own(Op::Flush);
+    while let Some(batch) = completions.recv().await {
+        if batch.iter().any(|c| c.token == last) {
+            return;
+        }
+    }
+}
+
+async fn accept(shared: Shared, listener: Listener) {
+    loop {
+        let incoming = listener.accept().await;
+        let shared = shared.clone();
+        spawn_local(async move {
+            match incoming.handshake().await {
+                Ok(connection) => serve(shared, connection).await,
+                Err(error) => tracing::debug!("a caller was refused: {error}"),
+            }
+        });
+    }
+}
+
+/// Serves one connection, whoever called.
+async fn serve(shared: Shared, connection: Connection) {
+    let Connection { sender, mut receiver, peer, .. } = connection;
+    if let Role::Server(from) = peer.role {
+        shared.borrow_mut().peer_is_up(from, &sender);
+    }
+    loop {
+        match receiver.next().await {
+            Ok(Some(frame)) => {
+                if let Err(error) = shared.borrow_mut().on_frame(peer.role, &sender, frame) {
+                    tracing::warn!("{:?}: {error}", peer.role);
+                    break;
+                }
+            }
+            Ok(None) => break,
+            Err(error) => {
+                tracing::debug!("{:?}: {error}", peer.role);
+                break;
+            }
+        }
+    }
+    sender.close();
+    if let Role::Server(from) = peer.role {
+        shared.borrow_mut().peer_is_lost(from);
+    }
+}
+
+async fn dial(shared: Shared, to: ServerId, address: String) {
+    let (secret, own) = {
+        let about = &shared.borrow().about;
+        (about.secret.clone(), Identity { cluster: about.params.cluster, role: Role::Server(about.me) })
+    };
+    match connect(&address, &secret, own).await {
+        Ok(connection) if connection.peer.role == Role::Server(to) => serve(shared, connection).await,
+        Ok(_) => shared.borrow_mut().peer_is_lost(to),
+        Err(error) => {
+            tracing::debug!("{to}: {error}");
+            shared.borrow_mut().peer_is_lost(to);
+        }
+    }
+}
+
+/// Keeps a connection to one metadata server.
+async fn follow_meta(shared: Shared, index: usize, address: String, own: Identity) {
+    let secret = shared.borrow().about.secret.clone();
+    let mut pause = META_PAUSE_MIN;
+    loop {
+        match connect(&address, &secret, own).await {
+            Ok(Connection { sender, mut receiver, .. }) => {
+                pause = META_PAUSE_MIN;
+                {
+                    let mut server = shared.borrow_mut();
+                    server.meta_is_up(index, sender);
+                }
+                while let Ok(Some(frame)) = receiver.next().await {
+                    match frame.decode::<MetaPush>() {
+                        Ok((_, push)) => shared.borrow_mut().on_push(push),
+                        Err(error) => tracing::warn!("metadata server {address}: {error}"),
+                    }
+                }
+                shared.borrow_mut().meta_is_lost(index);
+            }
+            Err(error) => tracing::debug!("metadata server {address}: {error}"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(META_PAUSE_MAX);
+    }
+}
+
+async fn heartbeats(shared: Shared) {
+    let interval = shared.borrow().about.heartbeat;
+    loop {
+        tokio::time::sleep(interval).await;
+        shared.borrow_mut().send_heartbeat();
+    }
+}

@@ -1,0 +1,406 @@
+//! Events into the core, commands out of it.
+
+use super::{Shared, dial};
+use crate::clock;
+use bytes::Bytes;
+use ebb_client::Secret;
+use ebb_client::transport::{Frame, Role, Sender, kind};
+use ebb_replica::{ClientToken, Command, Event, Replica, StoreCommand, StoreOutcome, StoreToken, TICK};
+use ebb_store::{Completion, Op, Outcome, ReadBlocks, StoreHandle};
+use ebb_types::frame::FrameError;
+use ebb_types::{
+    ClusterParams, Incarnation, InspectReply, InspectRequest, LoadCount, MetaPush, Moment, PeerMessage, ServerId,
+    ServerMessage, Space, Vitals,
+};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::spawn_local;
+
+/// Runs in one page of a listing.
+const LIST_RUNS: usize = 1024;
+/// Messages to a server that is being connected to wait up to this many bytes.
+const DIAL_QUEUE_BYTES: usize = 16 << 20;
+/// A server that could not be reached is not tried again for this long.
+const DIAL_PAUSE: Duration = Duration::from_millis(200);
+/// The share of the capacity beyond which no new client writes are taken: the rest is kept for what must not fail (R10).
+const SOFT_LIMIT: f64 = 0.95;
+/// Store tokens from here on are the driver's, below the core's.
+const OWN_TOKENS: u64 = 1 << 63;
+
+/// What never changes while the server runs.
+pub struct About {
+    pub me: ServerId,
+    pub incarnation: Incarnation,
+    pub params: ClusterParams,
+    pub secret: Secret,
+    pub heartbeat: Duration,
+}
+
+pub struct Server {
+    pub about: About,
+    /// For the tasks that it starts.
+    this: Weak<RefCell<Server>>,
+    replica: Replica,
+    store: StoreHandle,
+    events: VecDeque<Event>,
+    commands: Vec<Command>,
+    peers: BTreeMap<ServerId, Peer>,
+    clients: BTreeMap<ClientToken, (Sender, u64)>,
+    inspections: BTreeMap<u64, (Sender, u64)>,
+    metas: Vec<Option<Sender>>,
+    next_client: u64,
+    next_own: u64,
+    ticking: bool,
+    full: bool,
+    sleep: Sleep,
+    /// Client work that no metadata leader has confirmed yet, and since when it is counted.
+    load: (LoadCount, Moment),
+    heartbeat_sent: Moment,
+    map_gap: bool,
+    stopping: Rc<Notify>,
+}
+
+/// On the way to sleep. Said with every heartbeat until it is heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sleep {
+    No,
+    Flushing { token: u64 },
+    Ready,
+}
+
+enum Peer {
+    Up(Sender),
+    Dialing { queue: Vec<(PeerMessage, Bytes)>, bytes: usize },
+    Down { since: Moment },
+}
+
+impl Server {
+    pub fn new(
+        this: Weak<RefCell<Server>>,
+        replica: Replica,
+        store: StoreHandle,
+        metas: usize,
+        stopping: Rc<Notify>,
+        about: About,
+    ) -> Server {
+        Server {
+            about,
+            this,
+            replica,
+            store,
+            events: VecDeque::new(),
+            commands: Vec::new(),
+            peers: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            inspections: BTreeMap::new(),
+            metas: vec![None; metas],
+            next_client: 0,
+            next_own: OWN_TOKENS,
+            ticking: false,
+            full: false,
+            sleep: Sleep::No,
+            load: (LoadCount::default(), clock::now()),
+            heartbeat_sent: Moment::ZERO,
+            map_gap: false,
+            stopping,
+        }
+    }
+
+    fn task<F: Future<Output = ()> + 'static>(&self, start: impl FnOnce(Shared) -> F) {
+        if let Some(shared) = self.this.upgrade() {
+            spawn_local(start(shared));
+        }
+    }
+
+    /// Lets the core see an event, and carries out all that follows from it.
+    fn handle(&mut self, event: Event) {
+        self.events.push_back(event);
+        while let Some(event) = self.events.pop_front() {
+            let mut commands = std::mem::take(&mut self.commands);
+            self.replica.on(clock::now(), event, &mut commands);
+            for command in commands.drain(..) {
+                self.carry_out(command);
+            }
+            self.commands = commands;
+        }
+        if self.replica.wants_ticks() && !self.ticking {
+            self.ticking = true;
+            self.task(|shared| async move {
+                tokio::time::sleep(TICK).await;
+                let mut server = shared.borrow_mut();
+                server.ticking = false;
+                server.handle(Event::Tick);
+            });
+        }
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Send { to, message, payload } => self.send_peer(to, message, payload),
+            Command::Reply { token, reply, payload } => {
+                if let Some((sender, id)) = self.clients.remove(&token) {
+                    // The client may be gone; then it wants no answer.
+                    let _ = sender.send(kind::CLIENT_REPLY, id, &reply, payload);
+                }
+            }
+            Command::Report(report) => self.tell_metas(&ServerMessage::Reports {
+                server: self.about.me,
+                incarnation: self.about.incarnation,
+                reports: vec![report],
+            }),
+            Command::Store { token, command } => self.give_to_store(token, command),
+            Command::DropOffload { group, stands_for } => {
+                self.submit_own(Op::DropOffload { group, stands_for });
+            }
+            Command::DropReplica { group } => {
+                self.submit_own(Op::DropReplica { group });
+            }
+            Command::MapGap => {
+                self.map_gap = true;
+                self.send_heartbeat();
+            }
+            Command::ReadyToSleep => {
+                let token = self.submit_own(Op::Flush);
+                self.sleep = Sleep::Flushing { token };
+            }
+        }
+    }
+
+    /// Hands the store an operation of the driver's own; returns its token.
+    pub fn submit_own(&mut self, op: Op) -> u64 {
+        self.next_own += 1;
+        self.store.submit(self.next_own, op);
+        self.next_own
+    }
+
+    fn give_to_store(&mut self, token: StoreToken, command: StoreCommand) {
+        let op = match command {
+            StoreCommand::Apply { space, record, payload } => Op::Apply { space, record, payload },
+            StoreCommand::Repair { space, record, payload } => Op::Repair { space, record, payload },
+            StoreCommand::Read { space, group, chunk, first, count } => {
+                if let Some(blocks) = self.store.try_read(space, group, chunk, first, count) {
+                    self.events.push_back(Event::Stored { token, outcome: read_outcome(blocks) });
+                    return;
+                }
+                Op::Read { space, group, chunk, first, count }
+            }
+            StoreCommand::List { space, group, since, after } => {
+                Op::List { space, group, since, after, limit: LIST_RUNS }
+            }
+            StoreCommand::Newer { space, group, runs } => Op::Newer { space, group, runs },
+        };
+        self.store.submit(token.0, op);
+    }
+
+    pub fn on_completions(&mut self, batch: Vec<Completion>) {
+        for Completion { token, outcome } in batch {
+            if token < OWN_TOKENS {
+                self.handle(Event::Stored { token: StoreToken(token), outcome: core_outcome(outcome) });
+            } else if self.sleep == (Sleep::Flushing { token }) {
+                self.sleep = Sleep::Ready;
+                self.say_ready();
+            } else if let Some((sender, id)) = self.inspections.remove(&token) {
+                let reply = match outcome {
+                    Outcome::Digest(d) => InspectReply::Digest {
+                        digest: d.digest,
+                        blocks: d.blocks,
+                        chunks: d.chunks.into_iter().collect(),
+                    },
+                    Outcome::Failed(error) => InspectReply::Failed { why: error.to_string() },
+                    other => InspectReply::Failed { why: format!("unexpected answer of the store: {other:?}") },
+                };
+                let _ = sender.send(kind::INSPECT_REPLY, id, &reply, Bytes::new());
+            }
+        }
+        self.watch_space();
+    }
+
+    fn watch_space(&mut self) {
+        let figures = self.store.figures();
+        let full = figures.used.0 as f64 > figures.capacity.0 as f64 * SOFT_LIMIT;
+        if full != self.full {
+            self.full = full;
+            if full {
+                tracing::warn!("the store is full ({} of {}): client writes are refused", figures.used, figures.capacity);
+            }
+            self.handle(Event::Space { full });
+        }
+    }
+
+    /// A frame of whoever is at the other end. An error ends the connection.
+    pub fn on_frame(&mut self, role: Role, sender: &Sender, frame: Frame) -> Result<(), FrameError> {
+        match (frame.kind, role) {
+            (kind::PEER, Role::Server(from)) => {
+                let (_, message) = frame.decode()?;
+                self.handle(Event::Peer { from, message, payload: frame.payload });
+            }
+            (kind::CLIENT_REQUEST, _) => {
+                let (id, request) = frame.decode()?;
+                self.next_client += 1;
+                let token = ClientToken(self.next_client);
+                self.clients.insert(token, (sender.clone(), id));
+                self.handle(Event::Client { token, request, payload: frame.payload });
+            }
+            (kind::INSPECT_REQUEST, _) => {
+                let (id, InspectRequest::Digest { group, verify }) = frame.decode()?;
+                let token = self.submit_own(Op::Digest { space: Space::Replica, group, verify });
+                self.inspections.insert(token, (sender.clone(), id));
+            }
+            (kind, _) => return Err(FrameError::Body(format!("frames of kind {kind} are not for a chunk server"))),
+        }
+        Ok(())
+    }
+
+    fn send_peer(&mut self, to: ServerId, message: PeerMessage, payload: Bytes) {
+        match self.peers.get_mut(&to) {
+            Some(Peer::Up(sender)) => {
+                if sender.send(kind::PEER, 0, &message, payload).is_err() {
+                    sender.close();
+                }
+                return;
+            }
+            Some(Peer::Dialing { queue, bytes }) => {
+                *bytes += payload.len() + size_of::<PeerMessage>();
+                if *bytes <= DIAL_QUEUE_BYTES {
+                    queue.push((message, payload)); // what does not fit is sent again by the core
+                }
+                return;
+            }
+            Some(Peer::Down { since }) if clock::now().since(*since) < DIAL_PAUSE => return,
+            _ => {}
+        }
+        let Some(entry) = self.replica.map().servers.get(&to) else { return };
+        let address = entry.address.clone();
+        let bytes = payload.len();
+        self.peers.insert(to, Peer::Dialing { queue: vec![(message, payload)], bytes });
+        self.task(|shared| dial(shared, to, address));
+    }
+
+    /// A connection to a server stands, whoever made it. With two, messages take either: the core does not mind.
+    pub fn peer_is_up(&mut self, peer: ServerId, sender: &Sender) {
+        let queued = match self.peers.insert(peer, Peer::Up(sender.clone())) {
+            Some(Peer::Dialing { queue, .. }) => queue,
+            _ => Vec::new(),
+        };
+        for (message, payload) in queued {
+            // A connection that broke already is noticed by its reader.
+            let _ = sender.send(kind::PEER, 0, &message, payload);
+        }
+    }
+
+    /// `of`: the connection that ended; absent if none was made.
+    pub fn peer_is_lost(&mut self, peer: ServerId) {
+        if let Some(Peer::Up(sender)) = self.peers.get(&peer)
+            && !sender.is_closed()
+        {
+            return; // another connection to it stands
+        }
+        self.peers.insert(peer, Peer::Down { since: clock::now() });
+        self.handle(Event::PeerLost { peer });
+    }
+
+    pub fn meta_is_up(&mut self, index: usize, sender: Sender) {
+        self.metas[index] = Some(sender);
+        self.send_heartbeat();
+    }
+
+    pub fn meta_is_lost(&mut self, index: usize) {
+        self.metas[index] = None;
+    }
+
+    /// Followers ignore what is meant for the leader, so it is said to all: nobody has to know who leads.
+    fn tell_metas(&self, message: &ServerMessage) {
+        for sender in self.metas.iter().flatten() {
+            if sender.send(kind::SERVER_MESSAGE, 0, message, Bytes::new()).is_err() {
+                sender.close();
+            }
+        }
+    }
+
+    pub fn send_heartbeat(&mut self) {
+        self.load.0 += self.replica.take_load();
+        self.watch_space();
+        let now = clock::now();
+        let (stats, figures) = (self.replica.stats(), self.store.figures());
+        let vitals = Vitals {
+            load: self.load.0,
+            load_millis: now.since(self.load.1).as_millis() as u32,
+            used_bytes: figures.used.0,
+            capacity_bytes: figures.capacity.0,
+            debt_bytes: figures.offload.0,
+            in_flight: stats.in_flight + self.store.queued() as u32,
+            catching_up: stats.catching_up,
+            offloaded_bytes: stats.offloaded_bytes,
+            reclaimed_bytes: stats.reclaimed_bytes,
+            repaired_blocks: stats.repaired_blocks,
+            poisoned: stats.poisoned || figures.poisoned,
+        };
+        self.heartbeat_sent = now;
+        let map_version = if std::mem::take(&mut self.map_gap) { 0 } else { self.replica.map().version };
+        let (server, incarnation) = (self.about.me, self.about.incarnation);
+        self.tell_metas(&ServerMessage::Heartbeat { server, incarnation, sent: now, map_version, vitals });
+        if self.sleep == Sleep::Ready {
+            self.say_ready();
+        }
+    }
+
+    fn say_ready(&mut self) {
+        let (server, incarnation) = (self.about.me, self.about.incarnation);
+        self.tell_metas(&ServerMessage::ReadyToSleep { server, incarnation });
+    }
+
+    pub fn on_push(&mut self, push: MetaPush) {
+        match push {
+            MetaPush::Lease { sent } => {
+                if sent == self.heartbeat_sent {
+                    // The work reported with this heartbeat has arrived.
+                    self.load = (LoadCount::default(), sent);
+                }
+                let until = sent + Duration::from_millis(self.about.params.lease_millis.into());
+                self.handle(Event::Lease { until });
+            }
+            MetaPush::Map(delta) => {
+                self.handle(Event::Map(delta));
+                if !self.replica.is_draining() {
+                    self.sleep = Sleep::No;
+                }
+            }
+            MetaPush::Params(params) if params != self.about.params => self.stop(&format!(
+                "the cluster was created with other parameters ({params:?}) than this configuration file says ({:?})",
+                self.about.params
+            )),
+            MetaPush::Params(_) => {}
+            MetaPush::Drain => self.handle(Event::Drain),
+            MetaPush::HandOver { groups } => self.handle(Event::HandOver { groups }),
+            MetaPush::Rejected { why } => self.stop(&why),
+        }
+    }
+
+    fn stop(&self, why: &str) {
+        tracing::error!("the metadata service rejects this server: {why}");
+        self.stopping.notify_one();
+    }
+}
+
+fn read_outcome(blocks: ReadBlocks) -> StoreOutcome {
+    StoreOutcome::Read { records: blocks.records, payload: blocks.payload }
+}
+
+fn core_outcome(outcome: Outcome) -> StoreOutcome {
+    match outcome {
+        Outcome::Applied | Outcome::Done => StoreOutcome::Applied,
+        Outcome::Read(blocks) => read_outcome(blocks),
+        Outcome::Listed(page) => StoreOutcome::Listed(page),
+        Outcome::Newer(runs) => StoreOutcome::Newer(runs),
+        Outcome::Failed(error) => {
+            if !matches!(error, ebb_store::StoreError::NoSpace { .. }) {
+                tracing::warn!("{error}");
+            }
+            StoreOutcome::Failed(error.refusal())
+        }
+        Outcome::Digest(_) => unreachable!("the core asks for no digest"),
+    }
+}

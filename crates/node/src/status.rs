@@ -1,0 +1,120 @@
+//! What the cluster is doing, for people: one line while `ebb dev` runs, a page for `ebb status`.
+
+use ebb_types::{Bytes, ClusterStatus, ServerState, Watts};
+use std::fmt::Write;
+
+/// One letter per server.
+pub fn letter(state: ServerState) -> char {
+    match state {
+        ServerState::Awake => 'A',
+        ServerState::Draining => 'd',
+        ServerState::Asleep => 'z',
+        ServerState::Waking => 'w',
+        ServerState::Failed => 'X',
+        ServerState::Lost => 'L',
+    }
+}
+
+fn word(state: ServerState) -> &'static str {
+    match state {
+        ServerState::Awake => "awake",
+        ServerState::Draining => "draining",
+        ServerState::Asleep => "asleep",
+        ServerState::Waking => "waking",
+        ServerState::Failed => "FAILED",
+        ServerState::Lost => "lost",
+    }
+}
+
+/// Sum over the servers of which something is known; absent if nothing is.
+fn modelled_watts(status: &ClusterStatus) -> Option<Watts> {
+    let known: Vec<Watts> = status.servers.iter().filter_map(|s| s.modelled_watts).collect();
+    (!known.is_empty()).then(|| known.into_iter().sum())
+}
+
+fn watts(watts: Option<Watts>) -> String {
+    watts.map_or("unknown".into(), |w| w.to_string())
+}
+
+/// `gear 1/3  A z z A z z A z z  217.8 W modelled  load 0.12  debt 1.2 MiB`
+pub fn line(status: &ClusterStatus) -> String {
+    let letters: String = status.servers.iter().map(|s| letter(s.state)).collect();
+    let shifting = if status.gear.shifting { " (shifting)" } else { "" };
+    let mut line = format!(
+        "gear {}/{}{shifting}  {letters}  {} modelled  load {:.2}  debt {}",
+        status.gear.gear,
+        status.params.replicas,
+        watts(modelled_watts(status)),
+        status.gear.load,
+        Bytes(status.debt_bytes),
+    );
+    if status.groups.at_risk > 0 {
+        let _ = write!(line, "  AT RISK: {} groups", status.groups.at_risk);
+    }
+    if status.groups.without_primary > 0 {
+        let _ = write!(line, "  NOT SERVED: {} groups", status.groups.without_primary);
+    }
+    line
+}
+
+pub fn page(status: &ClusterStatus) -> String {
+    let gear = &status.gear;
+    let mut out = String::new();
+    let mode = match gear.mode {
+        ebb_types::GearMode::Auto => "automatic",
+        ebb_types::GearMode::Manual => "set by hand",
+    };
+    let forecast = gear.forecast.map_or("none yet".into(), |f| format!("{f:.2}"));
+    let _ = writeln!(
+        out,
+        "gear     {} of {}, {mode}{}{}",
+        gear.gear,
+        status.params.replicas,
+        if gear.shifting { ", shifting" } else { "" },
+        if gear.emergency { ", more servers awake because copies are missing" } else { "" },
+    );
+    let _ = writeln!(out, "load     {:.2} servers' worth (forecast for this hour: {forecast})", gear.load);
+    let _ = writeln!(out, "power    {} (modelled)", watts(modelled_watts(status)));
+    let _ = writeln!(out, "debt     {} kept for sleeping servers", Bytes(status.debt_bytes));
+    let g = &status.groups;
+    let _ = writeln!(
+        out,
+        "groups   {} in all: {} in sync, {} with a replica asleep or failed, {} catching up",
+        g.total, g.in_sync, g.away, g.catching_up
+    );
+    for (count, what) in [
+        (g.without_primary, "not served: no server can"),
+        (g.without_target, "refuse writes: too few servers are awake for r copies"),
+        (g.at_risk, "at risk: some writes have fewer than r copies on awake servers"),
+    ] {
+        if count > 0 {
+            let _ = writeln!(out, "         {count} {what}");
+        }
+    }
+    let _ = writeln!(
+        out,
+        "\nserver  rack  gear group  state     primaries  stand-ins  used        debt        watts (modelled)"
+    );
+    for s in &status.servers {
+        let vitals = |f: fn(&ebb_types::Vitals) -> u64| {
+            s.vitals.as_ref().map_or("-".into(), |v| Bytes(f(v)).to_string())
+        };
+        let _ = writeln!(
+            out,
+            "{:<7} {:<5} {:<11} {:<9} {:<10} {:<10} {:<11} {:<11} {}",
+            s.id.0,
+            s.rack.0,
+            s.gear_group.0,
+            word(s.state),
+            s.primaries,
+            s.stand_ins,
+            vitals(|v| v.used_bytes),
+            vitals(|v| v.debt_bytes),
+            s.modelled_watts.map_or("unknown".into(), |w| format!("{:.1}", w.0)),
+        );
+        if let Some(trouble) = &s.switch_trouble {
+            let _ = writeln!(out, "        switch: {trouble}");
+        }
+    }
+    out
+}

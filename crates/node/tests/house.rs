@@ -1,0 +1,140 @@
+//! The house rules that the compiler does not check: who may import whom, and what the pure ring must not touch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// ARCHITECTURE.md, "Three rings": what each crate may import of the house.
+const IMPORTS: &[(&str, &[&str])] = &[
+    ("ebb-types", &[]),
+    ("ebb-gear", &["ebb-types"]),
+    ("ebb-meta", &["ebb-types", "ebb-gear"]),
+    ("ebb-replica", &["ebb-types", "ebb-gear"]),
+    ("ebb-trace", &["ebb-types"]),
+    ("ebb-store", &["ebb-types"]),
+    ("ebb-power", &["ebb-types"]),
+    ("ebb-client", &["ebb-types", "ebb-gear"]),
+    ("ebb-sim", &["ebb-types", "ebb-gear", "ebb-meta", "ebb-replica", "ebb-trace", "ebb-store", "ebb-power", "ebb-client", "ebb-lab"]),
+    ("ebb-lab", &["ebb-types", "ebb-gear", "ebb-trace", "ebb-power", "ebb-client"]),
+    ("ebb", &["ebb-types", "ebb-gear", "ebb-meta", "ebb-replica", "ebb-trace", "ebb-store", "ebb-power", "ebb-client", "ebb-sim", "ebb-lab"]),
+];
+
+/// Crates that decide and touch nothing. `raft.rs` of `meta` writes the Raft log.
+const PURE: &[(&str, &[&str])] =
+    &[("types", &[]), ("gear", &[]), ("meta", &["raft.rs", "raft"]), ("replica", &[]), ("trace", &[])];
+
+/// What would bring a clock, chance, a thread, a socket or a file into the pure ring.
+const BANNED: &[&str] = &[
+    "Instant::now",
+    "SystemTime",
+    "thread::spawn",
+    "thread::sleep",
+    "std::fs",
+    "std::net",
+    "std::process",
+    "std::env::",
+    "File::open",
+    "File::create",
+    "TcpStream",
+    "UdpSocket",
+    "tokio::",
+    "rand::",
+    "getrandom",
+    "HashMap",
+    "HashSet",
+    "RandomState",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn metadata() -> serde_json::Value {
+    let out = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    serde_json::from_slice(&out.stdout).expect("cargo metadata prints JSON")
+}
+
+#[test]
+fn crates_import_only_what_the_table_allows() {
+    let allowed: BTreeMap<&str, BTreeSet<&str>> =
+        IMPORTS.iter().map(|(name, imports)| (*name, imports.iter().copied().collect())).collect();
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().unwrap();
+    assert_eq!(packages.len(), IMPORTS.len(), "every crate of the house has a row, and every row a crate");
+    for package in packages {
+        let name = package["name"].as_str().unwrap();
+        let allowed = allowed.get(name).unwrap_or_else(|| panic!("{name} has no row in the table"));
+        for dependency in package["dependencies"].as_array().unwrap() {
+            // Tests may use more: they are programs.
+            let imported = dependency["name"].as_str().unwrap();
+            if dependency["kind"].as_str() != Some("dev") && imported.starts_with("ebb") {
+                assert!(allowed.contains(imported), "{name} must not import {imported}");
+            }
+        }
+    }
+}
+
+/// Source files below `dir`, without those named in `except`.
+fn sources(dir: &Path, except: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if except.contains(&name) || name == "tests.rs" || name == "tests" {
+            continue;
+        }
+        if path.is_dir() {
+            found.extend(sources(&path, except));
+        } else if name.ends_with(".rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The code of a file, without its unit tests and comments.
+fn code(text: &str) -> String {
+    let before_tests = text.split("#[cfg(test)]\nmod ").next().unwrap();
+    before_tests.lines().filter(|l| !l.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+fn banned_in(text: &str) -> Vec<&'static str> {
+    let code = code(text);
+    BANNED.iter().copied().filter(|word| code.contains(word)).collect()
+}
+
+#[test]
+fn the_pure_ring_has_no_clock_chance_thread_socket_or_file() {
+    for (name, except) in PURE {
+        let dir = root().join("crates").join(name).join("src");
+        let files = sources(&dir, except);
+        assert!(!files.is_empty(), "{} has no source", dir.display());
+        for file in files {
+            let found = banned_in(&std::fs::read_to_string(&file).unwrap());
+            assert!(found.is_empty(), "{} uses {found:?}", file.display());
+        }
+    }
+}
+
+#[test]
+fn the_search_for_banned_calls_finds_them() {
+    assert_eq!(banned_in("fn f() { let t = std::time::Instant::now(); }"), ["Instant::now"]);
+    assert!(banned_in("// std::fs is not used here\nfn f() {}\n#[cfg(test)]\nmod tests { use std::fs; }").is_empty());
+}
+
+#[test]
+fn files_stay_readable() {
+    let mut crates: Vec<PathBuf> =
+        std::fs::read_dir(root().join("crates")).unwrap().map(|e| e.unwrap().path().join("src")).collect();
+    crates.sort();
+    for file in crates.iter().flat_map(|dir| sources(dir, &[])) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let lines = text.split("#[cfg(test)]\nmod ").next().unwrap().lines().count();
+        assert!(lines <= 1000, "{} has {lines} lines before its tests", file.display());
+    }
+}
