@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn ssdsim_is_in_nanoseconds_and_one_reads() {
         let (reader, requests) = read("x", "100 0 8 2 1\n350 3 0 1 0\n");
-        assert_eq!(reader.format().to_string(), "ssdsim");
+        assert_eq!(reader.format().unwrap().to_string(), "ssdsim");
         let first = Request { at: Duration::ZERO, device: 0, offset: 4096, len: 1024, kind: Kind::Read };
         assert_eq!(requests[0], first);
         assert_eq!((requests[1].at, requests[1].kind), (Duration::from_nanos(250), Kind::Write));
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn disksim_is_in_milliseconds_and_known_by_the_point_or_the_name() {
         let (reader, requests) = read("x", "0.500000 1 8 2 1\n1.75 1 10 2 20\n");
-        assert_eq!(reader.format().to_string(), "disksim");
+        assert_eq!(reader.format().unwrap().to_string(), "disksim");
         assert_eq!((requests[1].at, requests[1].kind), (Duration::from_micros(1250), Kind::Write));
         let (_, requests) = read("x.disksim", "0 1 8 2 1\n1 1 10 2 0x1\n");
         assert_eq!((requests[1].at, requests[1].kind), (Duration::from_millis(1), Kind::Read));
@@ -160,7 +160,7 @@ mod tests {
     fn fiu_devices_are_major_and_minor() {
         let (reader, requests) =
             read("x", "5 1 sh 16 8 W 6 0 0a\n1005 2 cat 24 8 R 6 1 0b\n2005 2 cat 32 8 r 6 0 0c\n");
-        assert_eq!(reader.format().to_string(), "fiu");
+        assert_eq!(reader.format().unwrap().to_string(), "fiu");
         assert_eq!(reader.devices(), ["6,0", "6,1"]);
         assert_eq!(
             (requests[1].at, requests[1].offset, requests[1].len),
@@ -181,7 +181,7 @@ mod tests {
              \x20 8,16   1        6     0.000004100   697  Q WFS 64 + 16 [sync]\n\
              CPU0 (8,0):\n Reads Queued:           1,        4KiB\n",
         );
-        assert_eq!(reader.format().to_string(), "blkparse");
+        assert_eq!(reader.format().unwrap().to_string(), "blkparse");
         assert_eq!(reader.devices(), ["8,0", "8,16"]);
         assert_eq!(requests.len(), 2);
         assert_eq!((requests[0].offset, requests[0].len), (223490 * 512, 4096));

@@ -18,21 +18,25 @@ mod blktrace;
 mod btrecord;
 mod csv;
 mod detect;
+mod filter;
 mod fio;
 mod number;
 mod reader;
 mod source;
 mod srt;
 mod summary;
+mod synth;
 mod vscsi;
 mod writer;
 
 pub use blktrace::BlktraceWriter;
 pub use btrecord::BtrecordWriter;
 pub use detect::{Format, Input, Options, open, open_with};
+pub use filter::{BalancedFilter, LoadError, Scaled, TracerFilter};
 pub use fio::FioWriter;
 pub use reader::{Position, Reason, TraceError, TraceReader};
 pub use summary::{DeviceSummary, Summary, summary};
+pub use synth::{Mode, Pace, RATIOS, SIZES, SynthError, Synthetic};
 pub use writer::{TraceWriter, WriteError, Written};
 
 use std::time::Duration;

@@ -17,14 +17,29 @@ use std::time::Duration;
 
 /// A stream of requests in order of time, and what is known of it so far.
 pub trait TraceReader: Iterator<Item = Result<Request, TraceError>> + Send {
-    /// The format that is read.
-    fn format(&self) -> Format;
+    /// The format that is read, `None` for a trace that is made and not read.
+    fn format(&self) -> Option<Format>;
     /// The trace's own names of the devices seen so far, numbered as they appeared.
     fn devices(&self) -> &[String];
     /// Bad lines or records skipped so far.
     fn skipped(&self) -> u64;
     /// Requests so far whose time was before their predecessor's and was raised to it.
     fn backwards(&self) -> u64;
+}
+
+impl<R: TraceReader + ?Sized> TraceReader for Box<R> {
+    fn format(&self) -> Option<Format> {
+        (**self).format()
+    }
+    fn devices(&self) -> &[String] {
+        (**self).devices()
+    }
+    fn skipped(&self) -> u64 {
+        (**self).skipped()
+    }
+    fn backwards(&self) -> u64 {
+        (**self).backwards()
+    }
 }
 
 /// Where in an input.
@@ -357,8 +372,8 @@ impl<D: Decode> Iterator for Reader<D> {
 }
 
 impl<D: Decode> TraceReader for Reader<D> {
-    fn format(&self) -> Format {
-        self.format
+    fn format(&self) -> Option<Format> {
+        Some(self.format)
     }
     fn devices(&self) -> &[String] {
         &self.devices.names

@@ -100,7 +100,7 @@ fn input(bytes: Vec<u8>) -> Vec<Input> {
 fn every_format_is_known_by_its_content_and_reads_the_same_requests() {
     for name in FORMATS {
         let mut reader = open_with(input(good(name)), &Options::default()).unwrap();
-        assert_eq!(reader.format().to_string(), name);
+        assert_eq!(reader.format().unwrap().to_string(), name);
         let found: Vec<Request> = reader.by_ref().map(|r| r.unwrap()).collect();
         assert_eq!(found.len(), 40, "{name}");
         for (found, want) in found.iter().zip(requests()) {

@@ -22,7 +22,7 @@ fn read(directory: &Path, names: &[&str]) -> (Format, Summary) {
     });
     let mut reader = open_with(inputs.collect(), &Options::default()).expect("a known format");
     let found = summary(reader.as_mut()).expect("a good trace");
-    (reader.format(), found)
+    (reader.format().expect("a read trace"), found)
 }
 
 struct Row {
