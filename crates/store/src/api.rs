@@ -20,6 +20,8 @@ pub struct Config {
     pub checkpoint_bytes: u64,
     /// Replica payloads of at least this size go straight to their chunk file where they overwrite nothing.
     pub direct_bytes: usize,
+    /// Segments are kept, though all in them is in chunk files, until so many bytes follow them: for the recovered tail.
+    pub tail_bytes: u64,
     /// Pages of block metadata (4 KiB each) kept in memory.
     pub cached_pages: usize,
 }
@@ -33,6 +35,7 @@ impl Config {
             segment_bytes: 16 << 20,
             checkpoint_bytes: 64 << 20,
             direct_bytes: 128 << 10,
+            tail_bytes: 8 << 20,
             cached_pages: 512,
         }
     }
@@ -127,8 +130,10 @@ pub struct Figures {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Per space and group the last records that were made durable here, newest first, at most [`TAIL_RUNS`]. Any of them may
-    /// not have been acknowledged. At least the last [`TAIL_BYTES`] of segments are kept for it.
+    /// not have been acknowledged. At least the last [`Config::tail_bytes`] of segments are kept for it.
     pub tails: BTreeMap<(Space, GroupId), Vec<TailRun>>,
+    /// What is kept here for which group, and as what.
+    pub spaces: Vec<(GroupId, Space)>,
     /// Segment bytes that a crash left half written, and that were cut off. They were never acknowledged.
     pub torn_bytes: u64,
 }
@@ -142,8 +147,6 @@ impl Recovered {
 
 /// Longest recovered tail of a group.
 pub const TAIL_RUNS: usize = 1024;
-/// Segments are kept, though all in them is in chunk files, until so many bytes follow them.
-pub const TAIL_BYTES: u64 = 8 << 20;
 
 /// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -59,7 +59,8 @@ impl StoreCore {
         };
         core.finish_removals(unlink)?;
         let tails = tails.into_iter().map(|(of, runs)| (of, runs.into_iter().rev().collect())).collect();
-        Ok((core, Recovered { tails, torn_bytes }))
+        let spaces = core.shared.index().spaces.keys().map(|&(space, group)| (group, space)).collect();
+        Ok((core, Recovered { tails, spaces, torn_bytes }))
     }
 
     /// Removes the files that a crash kept from being removed.
