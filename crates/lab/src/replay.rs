@@ -1,0 +1,128 @@
+//! Replay of a block trace on a cluster, as volumes.
+//!
+//! Each device of the trace becomes a volume. First everything that the trace reads is written; then the requests are
+//! issued when the trace says (divided by the speed), whether or not earlier ones are answered, while the cluster shifts
+//! gears by itself; at the end all servers are woken, the debt is paid, and all replicas are compared.
+//!
+//! Every byte that is written follows from (volume, position, number of the write), and every byte that is read is held
+//! against the last write that was acknowledged ([`ledger`]).
+//!
+//! The cluster's schedule is changed for the time of the replay and put back at its end; its recorded hours are lost,
+//! because hours of another length say nothing about each other.
+
+mod content;
+pub mod energy;
+mod engine;
+mod ledger;
+mod observe;
+pub mod plan;
+mod report;
+mod target;
+mod trace;
+
+pub use energy::EnergyReport;
+pub use ledger::Mismatch;
+pub use plan::Provision;
+pub use report::{
+    GearLatency, HourReport, KindLatency, Latency, LatencyReport, OffloadReport, ReplayReport, RequestReport,
+    TraceReport, VolumeReport,
+};
+pub use target::{Cluster, Comparison, TargetError};
+pub use trace::{Trace, TraceFailure};
+
+use ebb_power::{ModelError, PowerModel};
+use std::time::Duration;
+
+/// How to replay.
+#[derive(Clone, Debug)]
+pub struct ReplayOptions {
+    /// Trace seconds per second of the clock; positive.
+    pub speed: f64,
+    /// `None`: the servers' rates stay as the cluster has them.
+    pub provision: Option<Provision>,
+    /// Most requests in flight. When it is reached, later ones wait and count as late.
+    pub in_flight: usize,
+    /// What the servers would draw.
+    pub power: PowerModel,
+    /// How long the cluster may take, after the trace, to wake all servers and pay its debt.
+    pub settle: Duration,
+}
+
+impl Default for ReplayOptions {
+    fn default() -> ReplayOptions {
+        ReplayOptions {
+            speed: 1.0,
+            provision: None,
+            in_flight: 4096,
+            power: PowerModel::default(),
+            settle: Duration::from_secs(120),
+        }
+    }
+}
+
+/// Where a replay is. Comes a few times per second.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Progress {
+    /// Writing what the trace reads.
+    Preparing {
+        bytes: u64,
+        of: u64,
+    },
+    Replaying {
+        /// Since the trace's start, in the trace's time.
+        at: Duration,
+        span: Duration,
+        issued: u64,
+        in_flight: usize,
+        /// Failed requests and mismatches so far.
+        bad: u64,
+        gear: u8,
+        servers_awake: u32,
+        load: f64,
+        debt_bytes: u64,
+    },
+    /// All servers are woken: what is still owed to them.
+    Settling {
+        debt_bytes: u64,
+    },
+    Comparing,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    #[error("the speed is {0}: it must be a positive number of trace seconds per second")]
+    Speed(f64),
+    #[error("the number of requests in flight must be at least 1")]
+    InFlight,
+    #[error("the trace has no request that moves bytes: there is nothing to replay")]
+    Empty,
+    #[error(
+        "a request of device {device} ends at byte {end}, past the last byte that a volume of this cluster can have: \
+         create the cluster with larger chunks"
+    )]
+    Range { device: String, end: u64 },
+    #[error(
+        "a scheduler's hour would last {millis} ms at this speed and must last at least 100 ms: use speed {most:.0} or less"
+    )]
+    HourTooShort { millis: u64, most: f64 },
+    #[error("cannot provision for {asked} servers: the cluster has {servers}; use `peak` or 1 to {servers}")]
+    Provision { asked: u32, servers: u32 },
+    #[error("the trace carries no load, so no rates follow from it: leave out --provision")]
+    NoLoad,
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error("cannot {what}: {error}")]
+    Cluster { what: &'static str, error: TargetError },
+}
+
+/// Replays `trace` on the cluster and reports. A report that did not [`pass`](ReplayReport::passed) is no error. Runs on
+/// the caller's tokio runtime; one thread is enough.
+pub async fn replay<C: Cluster>(
+    options: ReplayOptions,
+    trace: &Trace,
+    client: ebb_client::Client,
+    cluster: C,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<ReplayReport, ReplayError> {
+    engine::run(&options, trace, target::Real { client, cluster }, progress).await
+}

@@ -1,0 +1,135 @@
+//! What is seen of the cluster during a replay: states of servers as the map changes, gear, load and debt as the
+//! metadata service tells. Looking wakes nobody.
+
+use super::energy::Change;
+use ebb_types::{ClusterStatus, ServerId, ServerState};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Times are since the start, by the clock.
+#[derive(Default)]
+pub(crate) struct Observer {
+    states: BTreeMap<ServerId, ServerState>,
+    /// Every change of a server's state, the first state of each included.
+    pub changes: Vec<(Duration, ServerId, ServerState)>,
+    /// Gear from that time on.
+    gears: Vec<(Duration, u8)>,
+    moved: BTreeMap<ServerId, Moved>,
+    pub most_debt: u64,
+    pub load: f64,
+    pub debt: u64,
+}
+
+/// Offload that a server counted. Its counters begin anew with each run of the server.
+#[derive(Clone, Copy, Default)]
+struct Moved {
+    last: (u64, u64),
+    total: (u64, u64),
+}
+
+/// What a counter has grown by; one that is smaller than before began anew.
+fn grown(last: u64, now: u64) -> u64 {
+    if now >= last { now - last } else { now }
+}
+
+impl Observer {
+    pub fn servers(&mut self, at: Duration, servers: &[(ServerId, ServerState)]) {
+        for (server, state) in servers {
+            if self.states.insert(*server, *state) != Some(*state) {
+                self.changes.push((at, *server, *state));
+            }
+        }
+    }
+
+    pub fn status(&mut self, at: Duration, status: &ClusterStatus) {
+        if self.gears.last().is_none_or(|(_, gear)| *gear != status.gear.gear) {
+            self.gears.push((at, status.gear.gear));
+        }
+        self.load = status.gear.load;
+        self.debt = status.debt_bytes;
+        self.most_debt = self.most_debt.max(status.debt_bytes);
+        for server in &status.servers {
+            let Some(vitals) = &server.vitals else { continue };
+            let now = (vitals.offloaded_bytes, vitals.reclaimed_bytes);
+            // What a server counted before it was first seen was not part of the replay.
+            let moved = self.moved.entry(server.id).or_insert(Moved { last: now, total: (0, 0) });
+            moved.total.0 += grown(moved.last.0, now.0);
+            moved.total.1 += grown(moved.last.1, now.1);
+            moved.last = now;
+        }
+    }
+
+    /// Bytes offloaded and reclaimed so far.
+    pub fn moved(&self) -> (u64, u64) {
+        self.moved.values().fold((0, 0), |sum, moved| (sum.0 + moved.total.0, sum.1 + moved.total.1))
+    }
+
+    pub fn awake(&self) -> u32 {
+        self.states.values().filter(|state| state.is_live()).count() as u32
+    }
+
+    pub fn gear(&self) -> u8 {
+        self.gears.last().map_or(0, |(_, gear)| *gear)
+    }
+
+    /// Gear at a time; before the first status, that one's.
+    pub fn gear_at(&self, at: Duration) -> u8 {
+        let after = self.gears.partition_point(|(from, _)| *from <= at);
+        self.gears.get(after.saturating_sub(1)).map_or(0, |(_, gear)| *gear)
+    }
+
+    /// Whether some server changed its state within `window` of `at`. The first states are no change.
+    pub fn near_change(&self, at: Duration, window: Duration) -> bool {
+        let from = self.changes.partition_point(|(when, ..)| *when + window < at);
+        self.changes[from..]
+            .iter()
+            .take_while(|(when, ..)| *when <= at + window)
+            .any(|(when, ..)| !when.is_zero())
+    }
+
+    /// The changes as the power model counts them, in trace time. A server that fails still draws; one that wakes or drains is on.
+    pub fn power_changes(&self, speed: f64) -> Vec<Change> {
+        let mut on: BTreeMap<ServerId, bool> = BTreeMap::new();
+        let mut changes = Vec::new();
+        for (at, server, state) in &self.changes {
+            let is_on = !matches!(state, ServerState::Asleep | ServerState::Lost);
+            if on.insert(*server, is_on) != Some(is_on) {
+                changes.push(Change { at: at.mul_f64(speed), server: *server, on: is_on });
+            }
+        }
+        changes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ServerState::{Asleep, Awake, Draining, Waking};
+
+    const A: ServerId = ServerId(1);
+
+    fn seconds(s: u64) -> Duration {
+        Duration::from_secs(s)
+    }
+
+    #[test]
+    fn only_switching_on_and_to_standby_count_as_power_changes() {
+        let mut seen = Observer::default();
+        for (at, state) in [(0, Awake), (5, Awake), (10, Draining), (11, Asleep), (20, Waking), (21, Awake)] {
+            seen.servers(seconds(at), &[(A, state)]);
+        }
+        let change = |at, on| Change { at: seconds(at), server: A, on };
+        assert_eq!(seen.power_changes(10.0), [change(0, true), change(110, false), change(200, true)]);
+        assert_eq!(seen.awake(), 1);
+        for (at, near) in
+            [(1, false), (8, true), (13, true), (15, false), (18, true), (23, true), (24, false)]
+        {
+            assert_eq!(seen.near_change(seconds(at), seconds(2)), near, "{at}");
+        }
+    }
+
+    #[test]
+    fn a_counter_that_began_anew_loses_nothing() {
+        assert_eq!([grown(10, 15), grown(10, 10), grown(10, 3)], [5, 0, 3]);
+    }
+}

@@ -1,0 +1,143 @@
+//! The load that a trace puts on a cluster, in the scheduler's own measure, and the rates that follow from it.
+//!
+//! The metadata service takes a sample of the load every second of its clock, or eight times in an hour that is
+//! shorter than that. The same samples are computed here, so that a peak means the same to both. [Sierra §3.4, §4.4]
+
+use super::{ReplayError, Trace};
+use ebb_gear::{Load, ServerRates, load};
+use ebb_trace::Kind;
+use ebb_types::{LoadCount, ObjectId, Schedule};
+use std::time::Duration;
+
+/// How many servers the trace's peak shall need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Provision {
+    /// All that the cluster has.
+    Peak,
+    Servers(u32),
+}
+
+/// A trace's load over time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadSeries {
+    /// Trace time of one sample.
+    pub interval: Duration,
+    /// The scheduler's hour in trace time: 3600 s.
+    pub hour: Duration,
+    pub samples: Vec<Load>,
+    pub counts: Vec<LoadCount>,
+    speed: f64,
+    replicas: u8,
+}
+
+/// Interval of the metadata service's load samples.
+pub fn sample_interval(schedule: &Schedule) -> Duration {
+    Duration::from_secs(1).min(Duration::from_millis(schedule.hour_millis) / 8)
+}
+
+pub(crate) fn rates(schedule: &Schedule) -> ServerRates {
+    ServerRates {
+        read_iops: schedule.read_iops,
+        write_iops: schedule.write_iops,
+        read_bytes_per_s: schedule.read_bytes_per_second,
+        write_bytes_per_s: schedule.write_bytes_per_second,
+    }
+}
+
+impl LoadSeries {
+    /// The load of `trace` at `speed` with the schedule's rates. Requests are counted as the cluster counts them: in the pieces
+    /// that a chunk server gets.
+    pub fn new(
+        trace: &Trace,
+        speed: f64,
+        schedule: &Schedule,
+        replicas: u8,
+        chunk_bytes: u32,
+    ) -> Result<LoadSeries, ReplayError> {
+        let interval = sample_interval(schedule).mul_f64(speed);
+        let hour = Duration::from_millis(schedule.hour_millis).mul_f64(speed);
+        let mut counts = vec![LoadCount::default(); slot(trace.span(), interval) + 1];
+        for request in &trace.requests {
+            let len = u64::from(request.len);
+            let pieces = ebb_client::pieces(ObjectId(0), request.offset, len, chunk_bytes);
+            let pieces = pieces.map_err(|_| ReplayError::Range {
+                device: trace.devices[request.device as usize].clone(),
+                end: request.offset + len,
+            })?;
+            let (ops, count) = (pieces.count() as u64, &mut counts[slot(request.at, interval)]);
+            *count += match request.kind {
+                Kind::Read => LoadCount { reads: ops, read_bytes: len, ..LoadCount::default() },
+                Kind::Write => LoadCount { writes: ops, written_bytes: len, ..LoadCount::default() },
+            };
+        }
+        let mut series = LoadSeries { interval, hour, samples: Vec::new(), counts, speed, replicas };
+        series.measure(schedule);
+        Ok(series)
+    }
+
+    fn measure(&mut self, schedule: &Schedule) {
+        let (interval, rates) = (self.interval.div_f64(self.speed), rates(schedule));
+        self.samples = self.counts.iter().map(|count| load(count, interval, &rates, self.replicas)).collect();
+    }
+
+    pub fn peak(&self) -> Load {
+        self.samples.iter().copied().fold(Load::ZERO, Load::max)
+    }
+
+    /// Load at a moment of the trace; zero after its end.
+    pub fn at(&self, at: Duration) -> Load {
+        self.samples.get(slot(at, self.interval)).copied().unwrap_or(Load::ZERO)
+    }
+
+    /// Highest load of each hour of the trace.
+    pub fn peaks(&self) -> Vec<Load> {
+        let mut peaks = Vec::new();
+        for (index, sample) in self.samples.iter().enumerate() {
+            let hour = slot(self.interval.mul_f64(index as f64 + 0.5), self.hour);
+            peaks.resize(peaks.len().max(hour + 1), Load::ZERO);
+            peaks[hour] = peaks[hour].max(*sample);
+        }
+        peaks
+    }
+
+    /// Scales the schedule's four rates, and the series with them, so that the peak needs `servers`.
+    pub fn provision(&mut self, schedule: &mut Schedule, servers: f64) -> Result<(), ReplayError> {
+        let factor = self.peak().0 / servers;
+        if factor <= 0.0 {
+            return Err(ReplayError::NoLoad);
+        }
+        for rate in [
+            &mut schedule.read_iops,
+            &mut schedule.write_iops,
+            &mut schedule.read_bytes_per_second,
+            &mut schedule.write_bytes_per_second,
+        ] {
+            *rate *= factor;
+        }
+        self.measure(schedule);
+        Ok(())
+    }
+}
+
+/// The interval that `at` lies in.
+fn slot(at: Duration, interval: Duration) -> usize {
+    (at.as_nanos() / interval.as_nanos().max(1)) as usize
+}
+
+/// The cluster's schedule for a rehearsal at `speed`: its hour, dwell and lead times pass as fast as the trace.
+pub fn rehearsal(schedule: &Schedule, speed: f64) -> Result<Schedule, ReplayError> {
+    const HOUR_MILLIS: f64 = 3_600_000.0;
+    const SHORTEST: f64 = 100.0;
+    let hour_millis = (HOUR_MILLIS / speed).round();
+    if hour_millis < SHORTEST {
+        return Err(ReplayError::HourTooShort { millis: hour_millis as u64, most: HOUR_MILLIS / SHORTEST });
+    }
+    let scale = hour_millis / schedule.hour_millis.max(1) as f64;
+    let scaled = |millis: u64| (millis as f64 * scale).round() as u64;
+    Ok(Schedule {
+        hour_millis: hour_millis as u64,
+        dwell_millis: scaled(schedule.dwell_millis),
+        lead_millis: scaled(schedule.lead_millis),
+        ..*schedule
+    })
+}

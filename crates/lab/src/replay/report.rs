@@ -1,0 +1,360 @@
+//! What a replay found: plain data, as text for people and as JSON for machines (`docs/json.md`, section "replay").
+
+use super::energy::EnergyReport;
+use super::ledger::Mismatch;
+use super::target::Comparison;
+use ebb_types::{Bytes, Schedule, ShiftRecord};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::fmt;
+use std::time::Duration;
+
+/// Everything that a replay found. Field names are the keys of its JSON.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ReplayReport {
+    pub trace: TraceReport,
+    /// Trace seconds per second.
+    pub speed: f64,
+    /// Servers that the trace's peak was made to need; absent if the cluster's own rates were used.
+    pub provisioned_servers: Option<u32>,
+    /// What the scheduler worked with.
+    pub schedule: Schedule,
+    /// From the first request to the last answer.
+    pub took_seconds: f64,
+    /// Written before the trace began: what it reads.
+    pub prepared_bytes: u64,
+    pub requests: RequestReport,
+    pub latency: LatencyReport,
+    pub offload: OffloadReport,
+    /// Primaries that moved, in all shifts.
+    pub migrations: u64,
+    /// Gear shifts since the trace began, the last wake-up of all servers included.
+    pub shifts: Vec<ShiftRecord>,
+    pub energy: EnergyReport,
+    pub hours: Vec<HourReport>,
+    /// Absent if the cluster did not pay its debt in time: replicas that are not in sync cannot be compared.
+    pub comparison: Option<Comparison>,
+    /// The volumes, by object id; they are deleted if all was well.
+    pub volumes: Vec<VolumeReport>,
+    /// What does not end a replay but should be known, such as volumes that could not be deleted.
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TraceReport {
+    pub name: String,
+    pub span_seconds: f64,
+    pub requests: u64,
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    /// Requests of no bytes, left out.
+    pub empty: u64,
+    /// Bad lines or records, skipped.
+    pub skipped: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RequestReport {
+    pub issued: u64,
+    pub failed: u64,
+    /// The first few, in words.
+    pub failures: Vec<String>,
+    /// Tries after the first, of all requests.
+    pub retries: u64,
+    /// Reads that returned what must not be there.
+    pub mismatched: u64,
+    /// The first few.
+    pub mismatches: Vec<Mismatch>,
+    /// Bytes read that could not be checked, because a write there had failed.
+    pub unchecked_bytes: u64,
+    /// Writes that waited for an earlier write to the same bytes.
+    pub waited: u64,
+    /// Requests issued more than 10 ms after their time.
+    pub late: u64,
+    pub latest_millis: f64,
+}
+
+/// Milliseconds from issue to answer. Absent classes had no request.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LatencyReport {
+    pub all: KindLatency,
+    pub by_gear: Vec<GearLatency>,
+    /// Issued within 2 s (of the clock) of a change of some server's state.
+    pub around_shifts: KindLatency,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct KindLatency {
+    pub reads: Option<Latency>,
+    pub writes: Option<Latency>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct GearLatency {
+    pub gear: u8,
+    pub reads: Option<Latency>,
+    pub writes: Option<Latency>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Latency {
+    pub count: u64,
+    pub p50_millis: f64,
+    pub p99_millis: f64,
+    pub max_millis: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct OffloadReport {
+    /// Taken by stand-ins during the replay.
+    pub offloaded_bytes: u64,
+    /// Given back to servers that came back.
+    pub reclaimed_bytes: u64,
+    /// Most that was owed at a time.
+    pub most_bytes: u64,
+    /// Still owed at the end.
+    pub left_bytes: u64,
+}
+
+/// One hour of the scheduler.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct HourReport {
+    /// From the start of the trace.
+    pub hour: u64,
+    /// Peak load as the metadata service saw it, in servers' worth of work; absent if it did not watch the hour from its start.
+    pub load: Option<f64>,
+    /// The same, computed from the trace.
+    pub trace_load: f64,
+    pub forecast: Option<f64>,
+    /// At the end of the hour.
+    pub gear: Option<u8>,
+    /// At the end of the hour.
+    pub servers_awake: Option<u32>,
+    /// What one would have chosen who knew the hour's peak.
+    pub oracle_gear: u8,
+    pub reads: u64,
+    pub writes: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct VolumeReport {
+    /// The trace's name.
+    pub device: String,
+    pub object: u64,
+    pub kept: bool,
+}
+
+/// An answered request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answered {
+    /// Since the start, by the clock.
+    pub issued: Duration,
+    pub latency: Duration,
+    pub read: bool,
+}
+
+impl KindLatency {
+    pub(crate) fn of<'a>(answered: impl Iterator<Item = &'a Answered> + Clone) -> KindLatency {
+        let kind = |read: bool| Latency::of(answered.clone().filter(|a| a.read == read).map(|a| a.latency));
+        KindLatency { reads: kind(true), writes: kind(false) }
+    }
+}
+
+impl Latency {
+    /// `None`: there is nothing to tell.
+    pub(crate) fn of(latencies: impl Iterator<Item = Duration>) -> Option<Latency> {
+        let mut histogram = new_histogram();
+        latencies.for_each(|latency| record(&mut histogram, latency));
+        Latency::from_histogram(&histogram)
+    }
+
+    pub(crate) fn from_histogram(histogram: &Histogram<u64>) -> Option<Latency> {
+        let millis = |micros: u64| micros as f64 / 1e3;
+        (!histogram.is_empty()).then(|| Latency {
+            count: histogram.len(),
+            p50_millis: millis(histogram.value_at_quantile(0.5)),
+            p99_millis: millis(histogram.value_at_quantile(0.99)),
+            max_millis: millis(histogram.max()),
+        })
+    }
+}
+
+/// Microseconds up to an hour, to three digits.
+pub(crate) fn new_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("the bounds are good")
+}
+
+pub(crate) fn record(histogram: &mut Histogram<u64>, latency: Duration) {
+    histogram.saturating_record(latency.as_micros() as u64);
+}
+
+impl ReplayReport {
+    /// Nothing failed, nothing was wrong, nothing is owed, and all replicas are the same.
+    pub fn passed(&self) -> bool {
+        self.requests.failed == 0
+            && self.requests.mismatched == 0
+            && self.offload.left_bytes == 0
+            && self.comparison.as_ref().is_some_and(|comparison| comparison.differing == 0)
+    }
+}
+
+impl fmt::Display for ReplayReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TraceReport { name, span_seconds, requests, reads, read_bytes, written_bytes, .. } = &self.trace;
+        writeln!(
+            f,
+            "{name}: {requests} requests ({reads} reads) over {:.1} h; {} read, {} written",
+            span_seconds / 3600.0,
+            Bytes(*read_bytes),
+            Bytes(*written_bytes)
+        )?;
+        let provisioned = match self.provisioned_servers {
+            Some(servers) => format!("its peak needs {servers} servers"),
+            None => "with the cluster's own rates".to_owned(),
+        };
+        writeln!(
+            f,
+            "replayed at speed {} in {:.1} s; an hour is {} ms; {provisioned}; {} prepared\n",
+            self.speed,
+            self.took_seconds,
+            self.schedule.hour_millis,
+            Bytes(self.prepared_bytes)
+        )?;
+        self.write_hours(f)?;
+        self.write_requests(f)?;
+        self.write_latencies(f)?;
+        self.write_shifts(f)?;
+        self.write_energy(f)?;
+        self.write_end(f)
+    }
+}
+
+/// A value, or a dash where there is none.
+fn or_dash(value: Option<impl fmt::Display>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+impl ReplayReport {
+    fn write_hours(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, " hour    load  (trace)  forecast  gear  (oracle)  awake    reads   writes")?;
+        let load = |load: Option<f64>| or_dash(load.map(|load| format!("{load:.2}")));
+        for hour in &self.hours {
+            writeln!(
+                f,
+                "{:>5} {:>7} {:>8.2} {:>9} {:>5} {:>9} {:>6} {:>8} {:>8}",
+                hour.hour,
+                load(hour.load),
+                hour.trace_load,
+                load(hour.forecast),
+                or_dash(hour.gear),
+                hour.oracle_gear,
+                or_dash(hour.servers_awake),
+                hour.reads,
+                hour.writes
+            )?;
+        }
+        writeln!(f)
+    }
+
+    fn write_requests(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = &self.requests;
+        writeln!(
+            f,
+            "requests  {} issued, {} failed, {} retries, {} mismatched, {} late by more than 10 ms (at most {:.1} ms)",
+            r.issued, r.failed, r.retries, r.mismatched, r.late, r.latest_millis
+        )?;
+        if r.waited > 0 {
+            writeln!(f, "          {} writes waited for an earlier write to the same bytes", r.waited)?;
+        }
+        if r.unchecked_bytes > 0 {
+            let bytes = Bytes(r.unchecked_bytes);
+            writeln!(f, "          {bytes} read could not be checked: a write there had failed")?;
+        }
+        r.failures.iter().try_for_each(|failure| writeln!(f, "  failed: {failure}"))?;
+        r.mismatches.iter().try_for_each(|mismatch| writeln!(f, "  wrong:  {mismatch}"))
+    }
+
+    fn write_latencies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nlatency, ms          reads    p50    p99     max    writes    p50    p99     max")?;
+        let line =
+            |f: &mut fmt::Formatter<'_>, name: &str, reads: &Option<Latency>, writes: &Option<Latency>| {
+                let half = |latency: &Option<Latency>| match latency {
+                    Some(l) => {
+                        format!(
+                            "{:>9} {:>6.1} {:>6.1} {:>7.1}",
+                            l.count, l.p50_millis, l.p99_millis, l.max_millis
+                        )
+                    }
+                    None => format!("{:>9} {:>6} {:>6} {:>7}", 0, "-", "-", "-"),
+                };
+                writeln!(f, "{name:<17}{}{}", half(reads), half(writes))
+            };
+        line(f, "all", &self.latency.all.reads, &self.latency.all.writes)?;
+        for gear in &self.latency.by_gear {
+            line(f, &format!("gear {}", gear.gear), &gear.reads, &gear.writes)?;
+        }
+        line(f, "around shifts", &self.latency.around_shifts.reads, &self.latency.around_shifts.writes)
+    }
+
+    fn write_shifts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n{} gear shifts, {} primaries moved", self.shifts.len(), self.migrations)?;
+        for shift in &self.shifts {
+            writeln!(
+                f,
+                "  gear {} to {}: {} ms, {} woken, {} put to sleep, {} primaries moved ({})",
+                shift.from_gear,
+                shift.to_gear,
+                shift.took_millis,
+                shift.woken,
+                shift.put_to_sleep,
+                shift.migrations,
+                shift.why
+            )?;
+        }
+        let o = &self.offload;
+        writeln!(
+            f,
+            "offload   {} taken, {} given back, at most {} owed, {} left",
+            Bytes(o.offloaded_bytes),
+            Bytes(o.reclaimed_bytes),
+            Bytes(o.most_bytes),
+            Bytes(o.left_bytes)
+        )
+    }
+
+    fn write_energy(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let e = &self.energy;
+        let kwh = |joules: ebb_types::Joules| joules.0 / 3.6e6;
+        writeln!(
+            f,
+            "energy    modelled, in trace time: {:.2} kWh against {:.2} kWh always on: {:.1} % saved\n          the oracle \
+             schedule saves {:.1} %: {:.1} points more; {} transitions against its {}",
+            kwh(e.cluster.total()),
+            kwh(e.always_on.total()),
+            e.saved_percent,
+            e.oracle_saved_percent,
+            e.behind_oracle_points,
+            e.cluster.transitions,
+            e.oracle.transitions
+        )
+    }
+
+    fn write_end(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.comparison {
+            Some(c) => writeln!(
+                f,
+                "replicas  {} groups compared ({} each): {}",
+                c.groups,
+                Bytes(c.bytes),
+                match c.differing {
+                    0 => "all identical".to_owned(),
+                    n => format!("{n} DIFFER"),
+                }
+            )?,
+            None => writeln!(f, "replicas  not compared: the cluster is not in sync; see `ebb status`")?,
+        }
+        self.notes.iter().try_for_each(|note| writeln!(f, "note      {note}"))?;
+        writeln!(f, "{}", if self.passed() { "PASSED" } else { "FAILED" })
+    }
+}

@@ -1,0 +1,110 @@
+//! What a replay needs of a cluster. A trait, so that tests replay on a map in memory.
+
+use bytes::Bytes;
+use ebb_client::{Client, ClientError};
+use ebb_types::{AdminReply, AdminRequest, ChunkId, MetaReply, MetaRequest, ObjectId, ServerId, ServerState};
+use serde::Serialize;
+
+/// What the program must bring beside a client: a look at the servers themselves. Cheap to clone.
+pub trait Cluster: Clone + Send + Sync + 'static {
+    /// Compares all replicas of all groups, block by block. Called when every group is in sync and nothing is written.
+    /// The error says what to do next.
+    fn compare(&self) -> impl Future<Output = Result<Comparison, String>> + Send;
+}
+
+/// What a full comparison of replicas found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Comparison {
+    /// Groups that were compared.
+    pub groups: u32,
+    /// Groups whose replicas are not all the same.
+    pub differing: u32,
+    /// Bytes of data in one replica of each group.
+    pub bytes: u64,
+}
+
+/// Why the cluster did not do what it was asked, in the client's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TargetError(pub String);
+
+impl From<ClientError> for TargetError {
+    fn from(error: ClientError) -> TargetError {
+        TargetError(error.to_string())
+    }
+}
+
+/// A cluster under replay. All clones are the same cluster.
+pub(crate) trait Target: Clone + Send + Sync + 'static {
+    /// The newest known state of every server.
+    fn servers(&self) -> Vec<(ServerId, ServerState)>;
+    /// Waits for the next change of the map.
+    fn changed(&self) -> impl Future<Output = ()> + Send;
+    fn allocate(&self, count: u32) -> impl Future<Output = Result<ObjectId, TargetError>> + Send;
+    fn read(
+        &self,
+        volume: ObjectId,
+        offset: u64,
+        len: u64,
+    ) -> impl Future<Output = Result<Bytes, TargetError>> + Send;
+    fn write(
+        &self,
+        volume: ObjectId,
+        offset: u64,
+        bytes: Bytes,
+    ) -> impl Future<Output = Result<(), TargetError>> + Send;
+    fn delete(&self, chunk: ChunkId) -> impl Future<Output = Result<(), TargetError>> + Send;
+    fn admin(&self, request: AdminRequest) -> impl Future<Output = Result<AdminReply, TargetError>> + Send;
+    /// Tries after the first, of all requests so far.
+    fn retries(&self) -> u64;
+    fn compare(&self) -> impl Future<Output = Result<Comparison, TargetError>> + Send;
+}
+
+/// A real cluster.
+#[derive(Clone)]
+pub(crate) struct Real<C> {
+    pub client: Client,
+    pub cluster: C,
+}
+
+impl<C: Cluster> Target for Real<C> {
+    fn servers(&self) -> Vec<(ServerId, ServerState)> {
+        self.client.map().servers.values().map(|entry| (entry.id, entry.state)).collect()
+    }
+
+    async fn changed(&self) {
+        self.client.map_changed().await;
+    }
+
+    async fn allocate(&self, count: u32) -> Result<ObjectId, TargetError> {
+        Ok(self.client.allocate_objects(count).await?)
+    }
+
+    async fn read(&self, volume: ObjectId, offset: u64, len: u64) -> Result<Bytes, TargetError> {
+        Ok(self.client.read_object(volume, offset, len).await?)
+    }
+
+    async fn write(&self, volume: ObjectId, offset: u64, bytes: Bytes) -> Result<(), TargetError> {
+        Ok(self.client.write_object(volume, offset, bytes).await?)
+    }
+
+    async fn delete(&self, chunk: ChunkId) -> Result<(), TargetError> {
+        Ok(self.client.delete(chunk).await?)
+    }
+
+    async fn admin(&self, request: AdminRequest) -> Result<AdminReply, TargetError> {
+        match self.client.call(MetaRequest::Admin(request)).await? {
+            MetaReply::Admin(reply) => Ok(reply),
+            MetaReply::Failed(failure) => Err(TargetError(failure.to_string())),
+            other => Err(TargetError(format!("the answer did not fit the question: {other:?}"))),
+        }
+    }
+
+    fn retries(&self) -> u64 {
+        self.client.counters().retries
+    }
+
+    async fn compare(&self) -> Result<Comparison, TargetError> {
+        self.cluster.compare().await.map_err(TargetError)
+    }
+}
