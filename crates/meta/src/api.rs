@@ -1,12 +1,12 @@
 //! What goes into a metadata member and what comes out, and what it is started with.
 //!
 //! A driver (`ebb meta`, the simulator) does nothing but carry bytes: `member.on(now, inputs, &mut outcomes)`, carry the
-//! outcomes out in order, and call again when something comes in or when `member.next_wake(now)` is reached.
+//! outcomes out in order, and call again when something comes in or when `member.next_wake()` is reached.
 //!
 //! ```text
 //! Member::<L: LogFile>::open(MemberConfig, L, now: Moment, unix_millis: u64) -> Result<Member<L>, RaftError>
 //! member.on(now: Moment, Vec<Input>, &mut Vec<Outcome>) -> Result<(), RaftError>     an error: stop, the log is not safe
-//! member.next_wake(now) -> Option<Moment>       None: nothing to do until an input comes
+//! member.next_wake() -> Option<Moment>          None: nothing to do until an input comes
 //! member.delta(from_version: u64) -> MapDelta,  member.state() -> &State,  member.is_leader() -> bool
 //! trait LogFile { read() -> Vec<u8>; append(&[u8]) and replace(&[u8]), durable on return }   DiskLog, MemoryLog
 //! ```

@@ -117,6 +117,8 @@ pub(crate) struct Leading {
     pub timing: Timing,
     pub since: Moment,
     pub unix_millis: u64,
+    /// The state that earlier leaders left has been looked at.
+    inherited: bool,
     pub servers: BTreeMap<ServerId, Live>,
     pub reports: Reports,
     /// Primaries that move so that all awake servers have as many: the epoch that the move starts from, and the successor.
@@ -154,15 +156,17 @@ impl Controller {
             }
             return;
         }
+        if !std::mem::replace(&mut leading.inherited, true) {
+            leading.inherit(state);
+        }
         leading.gears.follow(now, state, leading.since, leading.unix_millis);
         match event {
-            Event::BecameLeader { .. } => leading.inherit(state),
             Event::Server(message) => leading.server_message(now, message, state, out),
             Event::Applied { own } => leading.applied(now, own, state, out),
             Event::Switched { server, action, result } => leading.switched(now, server, action, result, out),
             Event::Admin { token, request } => leading.admin(now, token, request, state, out),
             Event::Tick => leading.dirty = true,
-            Event::LostLeadership => {}
+            Event::BecameLeader { .. } | Event::LostLeadership => {}
         }
         leading.run(now, state, out);
     }
@@ -179,6 +183,7 @@ impl Leading {
             timing,
             since: now,
             unix_millis,
+            inherited: false,
             servers: BTreeMap::new(),
             reports: Reports::default(),
             moves: BTreeMap::new(),

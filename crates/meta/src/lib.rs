@@ -11,12 +11,16 @@ mod controller;
 mod gears;
 mod group;
 mod liveness;
+mod member;
 mod namespace;
 mod plan;
 mod power;
+pub mod raft;
 mod state;
 
 pub use api::*;
 pub use controller::{Controller, Event, Output};
+pub use member::Member;
 pub use namespace::Namespace;
+pub use raft::{DiskLog, LogFile, MemoryLog, RaftError};
 pub use state::{Change, Command, Reply, State};

@@ -66,6 +66,7 @@ pub enum Reply {
     },
     Objects {
         first: ObjectId,
+        count: u32,
     },
     Namespace(NamespaceReply),
     Refused(String),
@@ -168,7 +169,7 @@ impl State {
             Command::AllocateObjects { count } => {
                 let first = ObjectId(self.next_object);
                 self.next_object += u64::from(*count);
-                Reply::Objects { first }
+                Reply::Objects { first, count: *count }
             }
             Command::RecordHour(hour) => {
                 if self.hours.back().is_none_or(|last| last.hour < hour.hour) {

@@ -1,0 +1,368 @@
+//! A metadata member: the replicated log, the state and the leader's decisions as one thing that a driver feeds.
+//!
+//! One call takes in everything that has come in, and ends with everything durable that its outcomes rely on. All commands
+//! of a call share one entry of the log and one sync. Reads and lease grants wait until this member has made sure that it
+//! still leads; with a single member that is always so.
+
+use crate::controller::{Controller, Event, Output};
+use crate::raft::{LogFile, Node, Progress, RaftError};
+use crate::{Command, Input, MemberConfig, MemberId, Outcome, Reply, State, Token};
+use ebb_types::{
+    ALLOCATE_MAX, AdminReply, MapDelta, MetaFailure, MetaPush, MetaReply, MetaRequest, Moment,
+    NamespaceQuery, ServerMessage,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+pub struct Member<L: LogFile> {
+    config: MemberConfig,
+    node: Node<L>,
+    state: State,
+    controller: Controller,
+    /// The driver's clock when this member started, and the time of day then.
+    started: Moment,
+    unix_millis: u64,
+    next_tick: Moment,
+    /// The term in which this member leads, and the controller knows it.
+    leading: Option<u64>,
+    /// Commands of the present call that are not proposed yet, each with whom to tell.
+    queue: Vec<(Command, Waiter)>,
+    /// Proposed entries by index: their term, and whom to tell, in the order of their commands.
+    proposed: BTreeMap<u64, (u64, Vec<Waiter>)>,
+    /// What waits for the proof that this member leads, oldest first, each with the number of the proof.
+    unproven: VecDeque<(u64, Unproven)>,
+    proof: u64,
+    map_version: u64,
+}
+
+/// Who waits for a command.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Waiter {
+    /// A client or an administrator.
+    Token(Token),
+    /// The controller's batch; the last of its commands ends it.
+    Batch {
+        last: bool,
+    },
+    Nobody,
+}
+
+#[derive(Debug)]
+enum Unproven {
+    Push(Outcome),
+    Watch { token: Token, map_version: u64 },
+    Query { token: Token, query: NamespaceQuery },
+    Admin { token: Token, reply: MetaReply },
+}
+
+impl<L: LogFile> Member<L> {
+    /// Starts from what the log holds. `unix_millis` is the time of day at `now`; hours of the gear scheduler count from it.
+    pub fn open(config: MemberConfig, log: L, now: Moment, unix_millis: u64) -> Result<Member<L>, RaftError> {
+        let ids: Vec<MemberId> = config.members.keys().copied().collect();
+        let (node, state) = Node::open(config.id, &ids, config.seed, log)?;
+        let controller = Controller::new(config.timing);
+        Ok(Member {
+            next_tick: now + config.timing.raft_tick,
+            map_version: state.version(),
+            config,
+            node,
+            state,
+            controller,
+            started: now,
+            unix_millis,
+            leading: None,
+            queue: Vec::new(),
+            proposed: BTreeMap::new(),
+            unproven: VecDeque::new(),
+            proof: 0,
+        })
+    }
+
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// What changed in the map since version `from`.
+    pub fn delta(&self, from: u64) -> MapDelta {
+        self.state.delta(from)
+    }
+
+    /// Whether this member leads and answers requests.
+    pub fn is_leader(&self) -> bool {
+        self.leading.is_some()
+    }
+
+    /// Call [`Member::on`] then, if nothing comes in before. `None`: there is nothing to do until something comes in.
+    pub fn next_wake(&self) -> Option<Moment> {
+        let tick = (self.config.members.len() > 1).then_some(self.next_tick);
+        let judge = if self.leading.is_some() { self.controller.next_wake(&self.state) } else { None };
+        tick.into_iter().chain(judge).min()
+    }
+
+    /// Takes in what came in until `now`, and says what is to be carried out. After an error the member must not be used.
+    pub fn on(&mut self, now: Moment, inputs: Vec<Input>, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
+        self.tick(now);
+        // A single member elects itself here, before its first inputs.
+        self.advance(now, out)?;
+        for input in inputs {
+            self.take(now, input, out);
+        }
+        if self.leading.is_some() && self.controller.next_wake(&self.state).is_some_and(|at| at <= now) {
+            self.decide(now, Event::Tick, out);
+        }
+        self.advance(now, out)?;
+        while self.unproven.back().is_some_and(|(number, _)| *number > self.proof) {
+            self.prove(now, out)?;
+        }
+        self.node.compact(&self.state)?;
+        if self.state.version() != self.map_version {
+            self.map_version = self.state.version();
+            out.push(Outcome::MapChanged { version: self.map_version });
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, now: Moment) {
+        if self.config.members.len() == 1 || now < self.next_tick {
+            return;
+        }
+        // After a pause of this process it is one tick late, not many: others' silence in the meantime proves nothing.
+        self.node.tick();
+        let next = self.next_tick + self.config.timing.raft_tick;
+        self.next_tick = if next > now { next } else { now + self.config.timing.raft_tick };
+    }
+
+    fn take(&mut self, now: Moment, input: Input, out: &mut Vec<Outcome>) {
+        match input {
+            Input::Raft { from, message } => self.node.step(from, &message),
+            Input::Server(message) => self.server(now, message, out),
+            Input::Client { token, request } => self.client(now, token, request, out),
+            Input::Switched { server, action, result } => {
+                self.decide(now, Event::Switched { server, action, result }, out);
+            }
+        }
+    }
+
+    fn server(&mut self, now: Moment, message: ServerMessage, out: &mut Vec<Outcome>) {
+        if self.leading.is_some() {
+            self.decide(now, Event::Server(message), out);
+        }
+    }
+
+    fn client(&mut self, now: Moment, token: Token, request: MetaRequest, out: &mut Vec<Outcome>) {
+        if self.leading.is_none() {
+            let other = self.node.leader().filter(|id| *id != self.config.id);
+            let leader = other.and_then(|id| self.config.members.get(&id).cloned());
+            out.push(Outcome::Reply { token, reply: MetaReply::NotLeader { leader } });
+            return;
+        }
+        if self.state.params().is_none() {
+            out.push(Outcome::Reply { token, reply: MetaReply::Failed(MetaFailure::NotCreated) });
+            return;
+        }
+        match request {
+            MetaRequest::Watch { map_version } => self.wait(Unproven::Watch { token, map_version }),
+            MetaRequest::Query(query) => self.wait(Unproven::Query { token, query }),
+            MetaRequest::Admin(request) => self.decide(now, Event::Admin { token, request }, out),
+            MetaRequest::Namespace(command) => {
+                self.queue.push((Command::Namespace(command), Waiter::Token(token)));
+            }
+            MetaRequest::AllocateObjects { count } if (1..=ALLOCATE_MAX).contains(&count) => {
+                self.queue.push((Command::AllocateObjects { count }, Waiter::Token(token)));
+            }
+            MetaRequest::AllocateObjects { count } => {
+                let why =
+                    format!("{count} object ids were asked for; 1 to {ALLOCATE_MAX} can be had at once");
+                out.push(Outcome::Reply { token, reply: MetaReply::Failed(MetaFailure::Refused(why)) });
+            }
+        }
+    }
+
+    fn wait(&mut self, what: Unproven) {
+        self.unproven.push_back((self.proof + 1, what));
+    }
+
+    /// Lets the controller decide, and sorts what it says.
+    fn decide(&mut self, now: Moment, event: Event, out: &mut Vec<Outcome>) {
+        let mut outputs = Vec::new();
+        self.controller.on(now, event, &self.state, &mut outputs);
+        for output in outputs {
+            match output {
+                Output::Propose(commands) => {
+                    let last = commands.len() - 1;
+                    let each = commands.into_iter().enumerate();
+                    self.queue.extend(each.map(|(i, c)| (c, Waiter::Batch { last: i == last })));
+                }
+                Output::ProposeFor { token, command } => self.queue.push((command, Waiter::Token(token))),
+                Output::Push { to, push } if matches!(push, MetaPush::Lease { .. }) => {
+                    self.wait(Unproven::Push(Outcome::Push { to, push }));
+                }
+                Output::Push { to, push } => out.push(Outcome::Push { to, push }),
+                Output::Switch { server, action } => out.push(Outcome::Switch { server, action }),
+                Output::Reply { token, reply } => self.wait(Unproven::Admin { token, reply }),
+                Output::Note(note) => out.push(Outcome::Note(note)),
+            }
+        }
+    }
+
+    /// Proposes what is queued and carries on until nothing more follows from it at once.
+    fn advance(&mut self, now: Moment, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
+        loop {
+            self.propose(out);
+            let progress = self.node.ready()?;
+            let idle =
+                progress.committed.is_empty() && progress.snapshot.is_none() && progress.confirmed.is_empty();
+            self.carry_out(now, progress, out);
+            self.follow_leadership(now, out);
+            if idle && self.queue.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn propose(&mut self, out: &mut Vec<Outcome>) {
+        if self.queue.is_empty() {
+            return;
+        }
+        let (commands, waiters): (Vec<Command>, Vec<Waiter>) =
+            std::mem::take(&mut self.queue).into_iter().unzip();
+        match self.node.propose(&commands) {
+            Some((term, index)) => {
+                self.proposed.insert(index, (term, waiters));
+            }
+            None => give_up(waiters, MetaReply::NotLeader { leader: None }, out),
+        }
+    }
+
+    fn carry_out(&mut self, now: Moment, progress: Progress, out: &mut Vec<Outcome>) {
+        out.extend(progress.send.into_iter().map(|(to, message)| Outcome::SendRaft { to, message }));
+        if let Some(state) = progress.snapshot {
+            self.state = state;
+        }
+        for entry in progress.committed {
+            let replies: Vec<Reply> = entry.commands.iter().map(|c| self.state.apply(c)).collect();
+            let Some((term, waiters)) = self.proposed.remove(&entry.index) else { continue };
+            if term != entry.term {
+                give_up(waiters, MetaReply::Failed(MetaFailure::Unknown), out);
+                continue;
+            }
+            let own = waiters.iter().any(|w| matches!(w, Waiter::Batch { last: true }));
+            let told = waiters.iter().zip(&entry.commands).any(|(w, c)| !is_plain(c) && *w != Waiter::Nobody);
+            for (waiter, reply) in waiters.into_iter().zip(replies) {
+                match (waiter, reply) {
+                    (Waiter::Token(token), reply) => out.push(Outcome::Reply { token, reply: answer(reply) }),
+                    (_, Reply::Refused(why)) => out.push(Outcome::Note(why)),
+                    _ => {}
+                }
+            }
+            if own || told {
+                self.decide(now, Event::Applied { own }, out);
+            }
+        }
+        for (proof, _index) in progress.confirmed {
+            self.release(proof, out);
+        }
+    }
+
+    /// Tells the controller when this member begins or ceases to lead.
+    fn follow_leadership(&mut self, now: Moment, out: &mut Vec<Outcome>) {
+        let term = Some(self.node.term()).filter(|_| self.node.is_leader());
+        if self.leading.is_some() && self.leading != term {
+            self.leading = None;
+            self.decide(now, Event::LostLeadership, out);
+            for (_, waiters) in std::mem::take(&mut self.proposed).into_values() {
+                give_up(waiters, MetaReply::Failed(MetaFailure::Unknown), out);
+            }
+            for (_, what) in std::mem::take(&mut self.unproven) {
+                if let Some(token) = what.token() {
+                    out.push(Outcome::Reply { token, reply: MetaReply::NotLeader { leader: None } });
+                }
+            }
+        }
+        if self.leading.is_none() && self.node.is_leader_ready() {
+            self.leading = term;
+            let unix_millis = self.unix_millis + now.since(self.started).as_millis() as u64;
+            self.bootstrap();
+            self.decide(now, Event::BecameLeader { unix_millis }, out);
+        }
+    }
+
+    /// Creates the cluster if it is new, or takes over addresses that the configuration file has changed.
+    fn bootstrap(&mut self) {
+        let Some(bootstrap) = &self.config.bootstrap else { return };
+        if self.state.params().is_none() {
+            // The controller learns of it as of a batch of its own.
+            self.queue.push((Command::Init(bootstrap.clone()), Waiter::Batch { last: true }));
+            return;
+        }
+        for server in &bootstrap.servers {
+            if self.state.server(server.id).is_some_and(|known| known.address != server.address) {
+                let (server, address) = (server.id, server.address.clone());
+                self.queue.push((Command::SetAddress { server, address }, Waiter::Nobody));
+            }
+        }
+    }
+
+    /// Makes sure that this member leads, for everything that waits for it.
+    fn prove(&mut self, now: Moment, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
+        self.proof += 1;
+        if self.config.members.len() == 1 {
+            self.release(self.proof, out);
+            return Ok(());
+        }
+        self.node.confirm(self.proof);
+        self.advance(now, out)
+    }
+
+    /// Carries out what waited for proof number `proof` or an earlier one.
+    fn release(&mut self, proof: u64, out: &mut Vec<Outcome>) {
+        while self.unproven.front().is_some_and(|(number, _)| *number <= proof) {
+            let (_, what) = self.unproven.pop_front().expect("just seen");
+            out.push(match what {
+                Unproven::Push(outcome) => outcome,
+                Unproven::Admin { token, reply } => Outcome::Reply { token, reply },
+                Unproven::Query { token, query } => {
+                    let reply = MetaReply::Query(self.state.namespace().query(&query));
+                    Outcome::Reply { token, reply }
+                }
+                Unproven::Watch { token, map_version } => {
+                    let params = self.state.params().expect("only a created cluster is watched").clone();
+                    let map = self.state.delta(map_version);
+                    Outcome::Reply { token, reply: MetaReply::Watch { params, map } }
+                }
+            });
+        }
+    }
+}
+
+impl Unproven {
+    fn token(&self) -> Option<Token> {
+        match self {
+            Unproven::Push(_) => None,
+            Unproven::Watch { token, .. } | Unproven::Query { token, .. } | Unproven::Admin { token, .. } => {
+                Some(*token)
+            }
+        }
+    }
+}
+
+/// Whether the controller has nothing to learn from the command.
+fn is_plain(command: &Command) -> bool {
+    matches!(command, Command::Namespace(_) | Command::AllocateObjects { .. })
+}
+
+fn answer(reply: Reply) -> MetaReply {
+    match reply {
+        Reply::Done | Reply::Reconfigured { .. } => MetaReply::Admin(AdminReply::Done),
+        Reply::Objects { first, count } => MetaReply::Objects { first, count },
+        Reply::Namespace(reply) => MetaReply::Namespace(reply),
+        Reply::Refused(why) => MetaReply::Failed(MetaFailure::Refused(why)),
+    }
+}
+
+fn give_up(waiters: Vec<Waiter>, reply: MetaReply, out: &mut Vec<Outcome>) {
+    for waiter in waiters {
+        if let Waiter::Token(token) = waiter {
+            out.push(Outcome::Reply { token, reply: reply.clone() });
+        }
+    }
+}
