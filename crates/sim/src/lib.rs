@@ -1,1 +1,27 @@
-//! Placeholder.
+//! The virtual world: the production protocol cores (`ebb_replica::Replica`, `ebb_meta::Member`) under a virtual clock, over
+//! model disks and a model network, with everything going wrong that a seed can think of.
+//!
+//! [`run`] plays one seed: rounds of client work under faults; then everything is mended, every operation must end, every
+//! replica must be the same as its peers. The rules R1–R10 are checked after every step ([`invariants`]), and at the end
+//! every chunk's history must be linearizable ([`linear`]). The same seed does the same, to the last byte, so a failure
+//! is reproduced by its number.
+
+mod brief;
+mod client;
+mod clock;
+mod faults;
+mod history;
+mod invariants;
+mod linear;
+mod member;
+mod net;
+mod random;
+mod run;
+mod scenario;
+mod server;
+mod store;
+mod world;
+
+pub use run::{Failure, Summary, run, run_with_transcript};
+pub use scenario::Scenario;
+pub use world::{Configure, Violation};

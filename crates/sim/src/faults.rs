@@ -1,0 +1,329 @@
+//! What goes wrong: crashes, stops, partitions, slow, full, rotten and failing disks, switches, gears, losses.
+
+use crate::client::ADMIN;
+use crate::clock::{MILLI, SECOND};
+use crate::net::{NetModel, Node};
+use crate::world::{Happening, World};
+use ebb_replica::Event;
+use ebb_types::{ServerId, SlotState};
+
+impl World<'_> {
+    /// One fault, and the time of the next.
+    pub fn next_fault(&mut self) {
+        if !self.stormy {
+            return;
+        }
+        let gap = self.fault_random.between(self.scenario.fault_gap / 4, self.scenario.fault_gap * 2);
+        self.after(gap, Happening::Fault);
+        let mix = self.scenario.faults;
+        let weights = [
+            mix.crash, mix.pause, mix.member, mix.cut, mix.reset, mix.slow, mix.poison, mix.full, mix.rot, mix.gear,
+            mix.lost, mix.storm,
+        ];
+        let mut at = self.fault_random.below(weights.iter().sum());
+        let kind = weights.iter().position(|w| {
+            let found = at < *w;
+            at = at.saturating_sub(*w);
+            found
+        });
+        let servers: Vec<ServerId> = self.servers.values().filter(|s| !s.lost).map(|s| s.id).collect();
+        let id = *self.fault_random.pick(&servers).expect("not all are lost");
+        match kind.expect("a weight is met") {
+            0 => self.crash_for_a_while(id),
+            1 => self.pause_for_a_while(id),
+            2 => self.disturb_member(),
+            3 => self.partition(id),
+            4 => self.reset_connection(id),
+            5 => self.slow_down(id),
+            6 => self.poison(id),
+            7 => self.fill_up(id),
+            8 => self.rot(id),
+            9 => self.shift_gear(),
+            10 => self.lose(id),
+            _ => self.storm(),
+        }
+    }
+
+    pub fn crash(&mut self, id: ServerId) {
+        let server = self.servers.get_mut(&id).expect("servers are never removed");
+        if !server.up {
+            return;
+        }
+        server.up = false;
+        server.paused = false;
+        server.life += 1;
+        server.store.crash(&mut self.disk_random);
+        self.note(|| format!("{id} crashes"));
+        self.net.reset_all(Node::Server(id));
+        let noticed = self.fault_random.chance(700);
+        for peer in self.servers.keys().copied().collect::<Vec<_>>() {
+            if noticed && peer != id {
+                self.lose_peer(peer, id);
+            }
+        }
+    }
+
+    fn lose_peer(&mut self, server: ServerId, peer: ServerId) {
+        let life = self.server(server).life;
+        let delay = self.fault_random.between(MILLI / 10, 50 * MILLI);
+        self.after(delay, Happening::PeerLost { server, life, peer });
+    }
+
+    fn crash_for_a_while(&mut self, id: ServerId) {
+        self.crash(id);
+        let down = self.fault_random.delay(400 * MILLI).min(12 * SECOND);
+        self.after(down, Happening::Restart { server: id });
+    }
+
+    /// The process is started again, unless somebody was faster or the machine is off.
+    pub fn restart(&mut self, id: ServerId) {
+        let server = self.server(id);
+        if !server.up && !server.asleep && !server.lost {
+            self.start_server(id);
+        }
+    }
+
+    fn pause_for_a_while(&mut self, id: ServerId) {
+        self.server(id).paused = true;
+        self.note(|| format!("{id} stops"));
+        let time = self.fault_random.delay(500 * MILLI).min(10 * SECOND);
+        self.after(time, Happening::Resume { server: id });
+    }
+
+    pub fn resume(&mut self, id: ServerId) {
+        let server = self.server(id);
+        if std::mem::take(&mut server.paused) && server.runs() {
+            self.note(|| format!("{id} goes on"));
+            self.go_on(id);
+        }
+    }
+
+    pub fn power_on(&mut self, id: ServerId) {
+        let server = self.server(id);
+        if server.lost {
+            return;
+        }
+        server.asleep = false;
+        self.note(|| format!("{id} is switched on"));
+        let server = self.server(id);
+        if !server.up {
+            self.start_server(id);
+        } else if server.runs() {
+            self.go_on(id);
+        }
+    }
+
+    pub fn power_off(&mut self, id: ServerId) {
+        self.check_sleep(id);
+        self.note(|| format!("{id} is put to sleep"));
+        if self.scenario.sleep_is_off {
+            self.crash(id);
+        }
+        self.server(id).asleep = true;
+    }
+
+    fn disturb_member(&mut self) {
+        let members: Vec<u64> = self.members.keys().copied().collect();
+        let id = *self.fault_random.pick(&members).expect("there is a member");
+        let time = self.fault_random.delay(300 * MILLI).min(6 * SECOND);
+        let node = self.members.get_mut(&id).expect("picked from them");
+        if !node.up {
+            return;
+        }
+        if self.fault_random.chance(500) {
+            node.paused = true;
+            self.note(|| format!("member-{id} stops"));
+            self.after(time, Happening::ResumeMember { member: id });
+        } else {
+            self.crash_member(id);
+            self.after(time, Happening::RestartMember { member: id });
+        }
+    }
+
+    fn all_nodes(&self) -> Vec<Node> {
+        let servers = self.servers.keys().map(|s| Node::Server(*s));
+        let members = self.members.keys().map(|m| Node::Member(*m));
+        let clients = self.clients.iter().map(|c| Node::Client(c.id));
+        servers.chain(members).chain(clients).chain([Node::Client(ADMIN)]).collect()
+    }
+
+    /// One node, or half of them, cannot reach the others; or one pair, perhaps in one direction only.
+    fn partition(&mut self, id: ServerId) {
+        let until = self.now + self.fault_random.delay(700 * MILLI).min(8 * SECOND);
+        let nodes = self.all_nodes();
+        let both = self.fault_random.chance(700);
+        let pair = self.fault_random.chance(400);
+        let one = Node::Server(id);
+        let other = *self.fault_random.pick(&nodes).expect("there are nodes");
+        let side: Vec<Node> = if self.fault_random.chance(500) {
+            vec![one]
+        } else {
+            nodes.iter().copied().filter(|_| self.fault_random.chance(500)).collect()
+        };
+        self.note(|| match pair {
+            true => format!("{one:?} is cut off from {other:?} (both ways: {both})"),
+            false => format!("{side:?} are cut off from the others (both ways: {both})"),
+        });
+        let pairs: Vec<(Node, Node)> = if pair {
+            vec![(one, other)]
+        } else {
+            let rest = nodes.iter().filter(|n| !side.contains(n));
+            rest.flat_map(|r| side.iter().map(|s| (*s, *r))).collect()
+        };
+        for (a, b) in pairs {
+            self.net.cut(a, b, until);
+            if both {
+                self.net.cut(b, a, until);
+            }
+        }
+    }
+
+    fn reset_connection(&mut self, id: ServerId) {
+        let nodes = self.all_nodes();
+        let other = *self.fault_random.pick(&nodes).expect("there are nodes");
+        self.note(|| format!("the connection of {id} and {other:?} breaks"));
+        self.net.reset(Node::Server(id), other);
+        if let Node::Server(peer) = other
+            && peer != id
+        {
+            self.lose_peer(id, peer);
+            self.lose_peer(peer, id);
+        }
+    }
+
+    fn slow_down(&mut self, id: ServerId) {
+        self.server(id).slowness = self.fault_random.between(5, 300);
+        self.note(|| format!("the disk of {id} is slow"));
+        let time = self.fault_random.delay(SECOND).min(10 * SECOND);
+        self.after(time, Happening::Heal { server: id });
+    }
+
+    /// R9: a sync fails. The operator starts the server anew after a while.
+    fn poison(&mut self, id: ServerId) {
+        if !self.server(id).up {
+            return;
+        }
+        self.server(id).store.poisoned = true;
+        self.note(|| format!("the store of {id} fails a sync"));
+        let time = self.fault_random.delay(2 * SECOND).min(10 * SECOND);
+        self.after(time, Happening::Heal { server: id });
+    }
+
+    fn fill_up(&mut self, id: ServerId) {
+        let hard = self.fault_random.chance(300);
+        self.server(id).soft_full = true;
+        self.server(id).store.full = hard;
+        self.note(|| format!("the disk of {id} is full (entirely: {hard})"));
+        self.tell_space(id);
+        let time = self.fault_random.delay(SECOND).min(10 * SECOND);
+        self.after(time, Happening::Heal { server: id });
+    }
+
+    fn tell_space(&mut self, id: ServerId) {
+        let server = self.server(id);
+        let full = server.soft_full;
+        if server.runs() {
+            self.server_event(id, Event::Space { full });
+        }
+    }
+
+    /// The disk is as it should be. A poisoned store needs a restart.
+    pub fn heal_disk(&mut self, id: ServerId) {
+        let server = self.server(id);
+        server.slowness = 1;
+        server.soft_full = false;
+        server.store.full = false;
+        if server.store.poisoned {
+            self.crash(id);
+            self.restart(id);
+        } else {
+            self.tell_space(id);
+        }
+    }
+
+    fn rot(&mut self, id: ServerId) {
+        if self.lost.is_some() || self.lost_wanted.is_some() {
+            return;
+        }
+        let server = self.servers.get_mut(&id).expect("servers are never removed");
+        let Some((group, space, chunk, block)) = server.store.rot(&mut self.disk_random) else { return };
+        self.note(|| format!("{id} has rot in {group} {space:?} {chunk} block {block}"));
+        self.invariants.rot_seen = true;
+    }
+
+    fn shift_gear(&mut self) {
+        let gear = 1 + self.fault_random.below(self.scenario.params().replicas.into()) as u8;
+        self.ask_gear(gear);
+    }
+
+    pub fn ask_gear(&mut self, gear: u8) {
+        self.note(|| format!("administrator: gear {gear}"));
+        if self.gear_wanted.replace(gear).is_none() && self.lost_wanted.is_none() {
+            self.administer();
+        }
+    }
+
+    /// A server is gone for good; at most one per run, and only while every group that it serves has another complete
+    /// replica awake: two losses at once are more than r = 2 survives.
+    fn lose(&mut self, id: ServerId) {
+        if self.lost.is_some() || self.invariants.rot_seen {
+            return;
+        }
+        let state = self.newest_state();
+        let complete = |s: &ebb_types::Slot| {
+            let up = self.servers.get(&s.server).is_some_and(|server| server.runs());
+            s.server != id && s.state == SlotState::InSync && up
+        };
+        let peers = state.servers().filter(|s| Some(s.gear_group) == state.server(id).map(|e| e.gear_group)).count();
+        let needed = |entry: &ebb_types::GroupEntry| entry.members().any(|(s, _)| s == id);
+        let safe = state.groups().filter(|(_, e)| needed(e)).all(|(_, e)| e.slots.iter().any(complete));
+        if peers < 2 || !safe {
+            return;
+        }
+        self.note(|| format!("{id} is gone for good"));
+        self.crash(id);
+        self.server(id).lost = true;
+        self.lost = Some(id);
+        self.lost_wanted = Some(id);
+        if self.gear_wanted.is_none() {
+            self.administer();
+        }
+    }
+
+    fn storm(&mut self) {
+        let most = |r: &mut crate::random::Random, n| if r.chance(500) { r.below(n) } else { 0 };
+        let r = &mut self.fault_random;
+        self.net.model = NetModel {
+            delay: self.scenario.net.delay * r.between(1, 30),
+            loss: most(r, 300),
+            repeat: most(r, 300),
+            reorder: most(r, 600),
+        };
+        let model = self.net.model;
+        self.note(|| format!("the network is in a storm: {model:?}"));
+        let time = self.fault_random.delay(SECOND).min(8 * SECOND);
+        self.after(time, Happening::Calm);
+    }
+
+    /// Everything that is broken is mended, and the cluster is told to wake.
+    pub fn heal_everything(&mut self) {
+        self.note(|| "everything is mended".into());
+        self.stormy = false;
+        self.net.heal();
+        self.scenario.net.loss = 0;
+        self.scenario.net.repeat = 0;
+        self.scenario.net.reorder = 0;
+        self.net.model = self.scenario.net;
+        for id in self.members.keys().copied().collect::<Vec<_>>() {
+            self.resume_member(id);
+            self.restart_member(id);
+        }
+        for id in self.servers.keys().copied().collect::<Vec<_>>() {
+            self.resume(id);
+            self.heal_disk(id);
+            self.restart(id);
+        }
+        let top = self.scenario.params().replicas;
+        self.ask_gear(top);
+    }
+}

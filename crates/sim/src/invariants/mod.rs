@@ -1,0 +1,117 @@
+//! The rules R1–R10 as checks, a file each, asked whenever something happened that could break them.
+//!
+//! They see everything: every disk, every clock, every member's state. What they know beyond that (which version a value
+//! was first given, which configuration an epoch had) is kept in [`Invariants`].
+
+mod r1_order;
+mod r2_lease;
+mod r3_configuration;
+mod r4_divergence;
+mod r5_acknowledged;
+mod r6_offload;
+mod r7_sleep;
+mod r9_damage;
+
+use crate::client::{CELL_BYTES, value_of};
+use crate::store::{Block, Kept};
+use crate::world::World;
+use ebb_replica::StoreCommand;
+use ebb_types::{
+    ChunkId, ClientReply, Epoch, GroupEntry, GroupId, PeerMessage, ServerId, Space, Version,
+};
+use std::collections::{BTreeMap, HashMap};
+
+#[derive(Default)]
+pub struct Invariants {
+    /// Checksum of each block in each version that was ever handed to a store.
+    contents: HashMap<(ChunkId, u32, Version), u32>,
+    /// The version under which a client's value was first ordered.
+    first_version: HashMap<u64, Version>,
+    /// Every configuration that any member ever had.
+    entries: BTreeMap<(GroupId, Epoch), GroupEntry>,
+    /// Map version of each member that was looked at last.
+    looked: BTreeMap<u64, u64>,
+    /// Newest fence of each run of each server.
+    fences: BTreeMap<(ServerId, u64, GroupId), Epoch>,
+    /// Some block has rotted: then an answer may say so.
+    pub rot_seen: bool,
+}
+
+impl World<'_> {
+    /// After every event of a server.
+    pub fn check_server(&mut self, id: ServerId) {
+        self.r1_fences(id);
+        self.r2_one_serves(id);
+    }
+
+    /// After every input of a metadata member.
+    pub fn check_map(&mut self, member: u64) {
+        self.r3_configurations(member);
+    }
+
+    /// Before a message leaves a server.
+    pub fn check_send(&mut self, from: ServerId, message: &PeerMessage) {
+        self.r1_only_the_primary_orders(from, message);
+    }
+
+    /// Before an answer leaves a server.
+    pub fn check_reply(&mut self, from: ServerId, op: usize, reply: &ClientReply) {
+        self.r5_every_copy_is_durable(from, op, reply);
+        self.r9_poisoned_is_silent(from, reply);
+    }
+
+    /// Before a record goes into a store.
+    pub fn check_submit(&mut self, command: &StoreCommand) {
+        self.r1_one_content_per_version(command);
+    }
+
+    /// Before a space is dropped.
+    pub fn check_drop(&mut self, id: ServerId, group: GroupId, space: Space) {
+        self.r6_nothing_is_lost_with_it(id, group, space);
+    }
+
+    /// When a power switch turns a server off.
+    pub fn check_sleep(&mut self, id: ServerId) {
+        self.r7_nobody_needs_it(id);
+    }
+
+    /// A client was told that a block fails its checksum everywhere.
+    pub fn check_corrupt(&mut self, op: usize) {
+        if !self.invariants.rot_seen {
+            self.fail("R9", format!("op {op} was told of damage, and nothing was damaged"));
+        }
+    }
+
+    /// Whether the server durably has this block in `version` or newer, in that role.
+    fn has(&self, server: ServerId, group: GroupId, space: Space, chunk: ChunkId, block: u32, version: Version) -> bool {
+        let kept = self.servers.get(&server).and_then(|s| s.store.durable(group, space));
+        kept.is_some_and(|kept| kept.version_of(chunk, block) >= version)
+    }
+
+    /// The acknowledged client values in what is kept: chunk, block, value, and the version that has it at the latest.
+    fn acknowledged_in(&self, kept: &Kept) -> Vec<(ChunkId, u32, u64, Version)> {
+        let mut found = Vec::new();
+        for (&chunk, content) in &kept.chunks {
+            for (&n, block) in &content.blocks {
+                for value in values_of(block) {
+                    if self.history.is_acknowledged(value)
+                        && let Some(version) = self.invariants.first_version.get(&value)
+                    {
+                        found.push((chunk, n, value, *version));
+                    }
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The client values in a block.
+fn values_of(block: &Block) -> impl Iterator<Item = u64> + '_ {
+    let cells = block.data.iter().flat_map(|data| data.chunks(CELL_BYTES as usize));
+    cells.filter_map(value_of).filter(|v| *v > 0)
+}
+
+fn first_value(block: &Block) -> Option<u64> {
+    values_of(block).next()
+}

@@ -1,0 +1,67 @@
+//! R1: only the primary of the newest epoch orders writes; replicas and stand-ins refuse any older epoch. [Sierra §3.5]
+//!
+//! Seen from outside: a server's fence never goes back while it runs; only the primary that the configuration of an epoch
+//! names sends records with versions of that epoch; and a version is given once, to one content.
+
+use crate::world::World;
+use ebb_replica::StoreCommand;
+use ebb_types::{BLOCK_BYTES, Content, GroupId, PeerMessage, ServerId, Version, crc32c};
+
+impl World<'_> {
+    pub(super) fn r1_fences(&mut self, id: ServerId) {
+        let server = &self.servers[&id];
+        let life = server.life;
+        for group in (0..self.scenario.params().groups).map(GroupId) {
+            let fence = server.replica.fence_of(group);
+            let last = self.invariants.fences.entry((id, life, group)).or_default();
+            // A group that no longer concerns the server is forgotten, with its fence.
+            if fence < *last && fence.0 > 0 {
+                let what = format!("{id} went back from {last} to {fence} in {group}");
+                return self.fail("R1", what);
+            }
+            *last = fence;
+        }
+    }
+
+    pub(super) fn r1_only_the_primary_orders(&mut self, from: ServerId, message: &PeerMessage) {
+        let PeerMessage::Replicate { epoch, record, .. } = message else { return };
+        if record.version.epoch != *epoch {
+            return;
+        }
+        let entry = self.invariants.entries.get(&(record.group, *epoch));
+        if entry.is_none_or(|e| e.primary != Some(from)) {
+            let what = format!("{from} orders {} {} and is not its primary: {entry:?}", record.group, record.version);
+            self.fail("R1", what);
+        }
+    }
+
+    pub(super) fn r1_one_content_per_version(&mut self, command: &StoreCommand) {
+        let Some((record, payload)) = Self::record_of(command) else { return };
+        if record.version == Version::ZERO || record.content == Content::Delete {
+            return;
+        }
+        for n in 0..record.count {
+            let data = match record.content {
+                Content::Data { .. } => &payload[n as usize * BLOCK_BYTES..][..BLOCK_BYTES],
+                _ => &[],
+            };
+            let key = (record.chunk, record.first + n, record.version);
+            let sum = crc32c(data);
+            match self.invariants.contents.get(&key) {
+                Some(known) if *known != sum => {
+                    let what = format!("{} block {} has two contents in {}", key.0, key.1, key.2);
+                    return self.fail("R1", what);
+                }
+                Some(_) => {}
+                None => {
+                    self.invariants.contents.insert(key, sum);
+                    for cell in data.chunks(crate::client::CELL_BYTES as usize) {
+                        let value = u64::from_le_bytes(cell[..8].try_into().expect("eight bytes"));
+                        let first = self.invariants.first_version.entry(value).or_insert(record.version);
+                        *first = record.version.min(*first);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! R3: configurations change only through the replicated metadata service. All members agree on the configuration that an
+//! epoch stands for, and every configuration is sound: r slots, one target per copy, a primary that is complete or can
+//! become so. [Sierra §3.5, PacificA]
+
+use crate::world::World;
+use ebb_types::{GroupEntry, GroupId, ServerId, SlotState};
+use std::collections::BTreeSet;
+
+impl World<'_> {
+    pub(super) fn r3_configurations(&mut self, member: u64) {
+        let state = self.members[&member].member.state();
+        let looked = self.invariants.looked.entry(member).or_default();
+        if state.version() == *looked {
+            return;
+        }
+        *looked = state.version();
+        let mut trouble = None;
+        for (group, entry) in state.groups() {
+            let known = self.invariants.entries.entry((group, entry.epoch)).or_insert_with(|| entry.clone());
+            if known != entry {
+                trouble = Some(format!("member-{member} has {group} as {entry:?}, another had {known:?}"));
+            } else if let Some(fault) = fault(entry) {
+                trouble = Some(format!("{group} {fault}: {entry:?}"));
+            } else if let Some(fault) = self.sleeper_in(group, entry, state) {
+                trouble = Some(fault);
+            }
+        }
+        if let Some(what) = trouble {
+            self.fail("R3", what);
+        }
+    }
+
+    /// R7, in the map: a server that sleeps on purpose is primary of nothing and target of nothing.
+    fn sleeper_in(&self, group: GroupId, entry: &GroupEntry, state: &ebb_meta::State) -> Option<String> {
+        let asleep = |id: ServerId| state.server(id).is_some_and(|s| s.state == ebb_types::ServerState::Asleep);
+        let targets = entry.slots.iter().filter_map(|s| s.target()).map(|t| t.0);
+        let found = entry.primary.into_iter().chain(targets).find(|id| asleep(*id))?;
+        // Without a primary nothing is written, and slots stay as they are.
+        entry.primary.map(|_| format!("{group} counts on {found}, which is asleep: {entry:?}"))
+    }
+}
+
+fn fault(entry: &GroupEntry) -> Option<&'static str> {
+    let servers: BTreeSet<ServerId> = entry.slots.iter().map(|s| s.server).collect();
+    let targets: Vec<ServerId> = entry.slots.iter().filter_map(|s| s.target()).map(|t| t.0).collect();
+    let distinct: BTreeSet<&ServerId> = targets.iter().collect();
+    if servers.len() != entry.slots.len() {
+        return Some("has a server twice");
+    }
+    if distinct.len() != targets.len() {
+        return Some("has two copies on one server");
+    }
+    let primary = entry.primary?;
+    match entry.slot_of(primary).map(|s| s.state) {
+        None => Some("has a primary without a slot"),
+        Some(SlotState::Away { .. }) => Some("has a primary that is away"),
+        Some(_) => None,
+    }
+}

@@ -1,0 +1,64 @@
+//! R4: no divergence of replicas survives a failover. When nothing is broken and nothing goes on, all r replicas of a group
+//! are the same, block by block, and nobody keeps anything else. [Sierra §3.7]
+
+use crate::store::Chunk;
+use crate::world::World;
+use ebb_types::{ChunkId, GroupId, Space};
+use std::collections::BTreeMap;
+
+impl World<'_> {
+    pub fn r4_replicas_are_equal(&mut self) {
+        let state = self.newest_state();
+        let mut trouble = None;
+        for (group, entry) in state.groups() {
+            let first = entry.slots[0].server;
+            for slot in &entry.slots[1..] {
+                if let Some(difference) = self.difference(group, first, slot.server) {
+                    trouble = Some(format!("{group}: {difference}"));
+                }
+            }
+        }
+        if let Some(what) = trouble {
+            self.fail("R4", what);
+        }
+        self.deletions_are_complete();
+    }
+
+    fn difference(&self, group: GroupId, a: ebb_types::ServerId, b: ebb_types::ServerId) -> Option<String> {
+        let nothing = BTreeMap::new();
+        let chunks = |id| self.servers[&id].store.durable(group, Space::Replica).map_or(&nothing, |k| &k.chunks);
+        let (left, right) = (chunks(a), chunks(b));
+        let empty = Chunk::default();
+        for id in left.keys().chain(right.keys()) {
+            let (one, other) = (left.get(id).unwrap_or(&empty), right.get(id).unwrap_or(&empty));
+            for n in one.blocks.keys().chain(other.blocks.keys()) {
+                let (x, y) = (one.blocks.get(n), other.blocks.get(n));
+                if x.and_then(|b| b.data.as_ref()) != y.and_then(|b| b.data.as_ref()) {
+                    let version = |b: Option<&crate::store::Block>| b.map(|b| (b.version, super::first_value(b)));
+                    return Some(format!(
+                        "{id} block {n} is {:?} on {a} and {:?} on {b}",
+                        version(x),
+                        version(y)
+                    ));
+                }
+            }
+        }
+        None
+    }
+
+    /// A deleted chunk is gone everywhere.
+    fn deletions_are_complete(&mut self) {
+        let deleted: Vec<ChunkId> = self.history.deleted().collect();
+        for chunk in deleted {
+            let group = ebb_types::group_of(chunk, self.scenario.params().groups);
+            let entry = self.newest_state().group(group).expect("every group is configured");
+            let keeps = |id: &ebb_types::ServerId| {
+                let kept = self.servers[id].store.durable(group, Space::Replica);
+                kept.and_then(|k| k.chunks.get(&chunk)).is_some_and(|c| !c.blocks.is_empty())
+            };
+            if let Some(id) = entry.slots.iter().map(|s| s.server).find(|id| keeps(id)) {
+                return self.fail("R4", format!("{chunk} was deleted and {id} still has blocks of it"));
+            }
+        }
+    }
+}

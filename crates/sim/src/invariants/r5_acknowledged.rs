@@ -1,0 +1,34 @@
+//! R5: a write is acknowledged only when all r copies are durable: on the disk of every target of the configuration that
+//! ordered it, and these are r different servers. [Sierra §3.6]
+
+use crate::client::CELLS_PER_BLOCK;
+use crate::history::Action;
+use crate::world::World;
+use ebb_types::{ClientReply, ServerId, group_of};
+
+impl World<'_> {
+    pub(super) fn r5_every_copy_is_durable(&mut self, from: ServerId, op: usize, reply: &ClientReply) {
+        let asked = &self.history.ops[op];
+        let (ClientReply::Done, Action::Write { first, cells }) = (reply, asked.action) else { return };
+        let (chunk, value) = (asked.chunk, op as u64 + 1);
+        let group = group_of(chunk, self.scenario.params().groups);
+        let Some(&version) = self.invariants.first_version.get(&value) else {
+            return self.fail("R5", format!("{from} acknowledges op {op}, which nobody ever stored"));
+        };
+        let Some(entry) = self.servers[&from].replica.map().group(group).cloned() else { return };
+        if version.epoch != entry.epoch {
+            return; // a retry of what an earlier configuration ordered
+        }
+        for slot in &entry.slots {
+            let Some((target, space)) = slot.target() else {
+                return self.fail("R5", format!("{from} acknowledges op {op} with fewer than r targets: {entry:?}"));
+            };
+            for block in first / CELLS_PER_BLOCK..(first + cells).div_ceil(CELLS_PER_BLOCK) {
+                if !self.has(target, group, space, chunk, block, version) {
+                    let what = format!("{from} acknowledges op {op} ({version}); {target} lacks {chunk} block {block}");
+                    return self.fail("R5", what);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! R6: what is kept for another is deleted only when the one that it stands for has it durably, or another stand-in does.
+//! [Sierra §3.6]
+
+use crate::world::World;
+use ebb_types::{GroupEntry, GroupId, ServerId, Slot, SlotState, Space};
+
+impl World<'_> {
+    pub(super) fn r6_nothing_is_lost_with_it(&mut self, id: ServerId, group: GroupId, space: Space) {
+        let Some(entry) = self.servers[&id].replica.map().group(group).cloned() else { return };
+        if let Some(what) = self.only_copy(id, group, space, &entry) {
+            self.fail("R6", format!("{id} drops {group} {space:?}: {what}"));
+        }
+    }
+
+    /// An acknowledged value that this server keeps and that whoever should have it has not.
+    pub(super) fn only_copy(&self, id: ServerId, group: GroupId, space: Space, entry: &GroupEntry) -> Option<String> {
+        let kept = self.servers[&id].store.durable(group, space)?;
+        let slots: Vec<&Slot> = match space {
+            Space::Offload { stands_for } => {
+                let slot = entry.slot_of(stands_for);
+                slot.map_or_else(|| entry.slots.iter().collect(), |slot| vec![slot])
+            }
+            Space::Replica => entry.slots.iter().collect(),
+        };
+        for (chunk, block, value, version) in self.acknowledged_in(kept) {
+            for slot in &slots {
+                let own = self.has(slot.server, group, Space::Replica, chunk, block, version);
+                let offload = Space::Offload { stands_for: slot.server };
+                let stand_in = slot.stand_in.filter(|s| s.server != id || space == Space::Replica);
+                let theirs = stand_in.is_some_and(|s| self.has(s.server, group, offload, chunk, block, version));
+                let away = slot.state != SlotState::InSync;
+                if !own && !(away && theirs) {
+                    return Some(format!(
+                        "{} lacks value {value} ({version}) of {chunk} block {block}: {entry:?}",
+                        slot.server
+                    ));
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,265 @@
+//! A metadata member: the production member with its Raft, over a log in memory, driven as the real driver drives it.
+
+use crate::brief::brief_push;
+use crate::clock::{Clock, SECOND};
+use crate::client::ADMIN;
+use crate::net::Node;
+use crate::world::{Happening, Message, World};
+use ebb_meta::{Input, LogFile, Member, MemberConfig, Outcome, SwitchAction, Token};
+use ebb_types::{AdminReply, AdminRequest, MetaFailure, MetaPush, MetaReply, MetaRequest, ServerId};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+
+/// A log that outlives the member: what was appended is durable.
+#[derive(Clone, Default)]
+pub struct SharedLog(Rc<RefCell<Vec<u8>>>);
+
+impl LogFile for SharedLog {
+    fn read(&mut self) -> io::Result<Vec<u8>> {
+        Ok(self.0.borrow().clone())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.borrow_mut().extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
+        *self.0.borrow_mut() = bytes.to_vec();
+        Ok(())
+    }
+}
+
+pub struct MetaNode {
+    pub member: Member<SharedLog>,
+    log: SharedLog,
+    pub clock: Clock,
+    pub life: u64,
+    pub up: bool,
+    pub paused: bool,
+    stalled: Vec<Input>,
+    tokens: BTreeMap<Token, u32>,
+    next_token: u64,
+    /// Map version that each watching client was sent.
+    watchers: BTreeMap<u32, u64>,
+    wake: u64,
+}
+
+impl World<'_> {
+    pub fn start_member(&mut self, id: u64, clock: Clock) {
+        let members = (1..=self.scenario.members).map(|m| (m, format!("member-{m}:1"))).collect();
+        let config = MemberConfig {
+            id,
+            members,
+            seed: self.scenario.seed ^ id,
+            bootstrap: Some(self.scenario.bootstrap.clone()),
+            timing: self.scenario.timing,
+        };
+        let (now, unix_millis) = (clock.at(self.now), 1_700_000_000_000 + self.now / 1_000_000);
+        let old = self.members.remove(&id);
+        let life = old.as_ref().map_or(1, |m| m.life + 1);
+        let log = old.map(|m| m.log).unwrap_or_default();
+        let member = match Member::open(config, log.clone(), now, unix_millis) {
+            Ok(member) => member,
+            Err(error) => panic!("member-{id} cannot open its log: {error}"),
+        };
+        let node = MetaNode {
+            member,
+            log,
+            clock,
+            life,
+            up: true,
+            paused: false,
+            stalled: Vec::new(),
+            tokens: BTreeMap::new(),
+            next_token: 0,
+            watchers: BTreeMap::new(),
+            wake: 0,
+        };
+        self.members.insert(id, node);
+        self.member_input(id, Vec::new());
+    }
+
+    fn member(&mut self, id: u64) -> &mut MetaNode {
+        self.members.get_mut(&id).expect("members are never removed")
+    }
+
+    pub fn to_member(&mut self, id: u64, from: Node, message: Message) {
+        let input = match (message, from) {
+            (Message::ToMeta(message), _) => Input::Server(message),
+            (Message::AskMeta { request }, Node::Client(client)) => {
+                let node = self.member(id);
+                node.next_token += 1;
+                let token = Token(node.next_token);
+                node.tokens.insert(token, client);
+                Input::Client { token, request }
+            }
+            (Message::Raft(message), Node::Member(from)) => Input::Raft { from, message },
+            (message, from) => unreachable!("{from:?} sends a member {message:?}"),
+        };
+        let node = self.member(id);
+        if !node.up {
+            return;
+        }
+        if node.paused {
+            return node.stalled.push(input);
+        }
+        self.member_input(id, vec![input]);
+    }
+
+    pub fn member_wakes(&mut self, id: u64, stamp: u64) {
+        let node = self.member(id);
+        if node.wake == stamp && node.up && !node.paused {
+            self.member_input(id, Vec::new());
+        }
+    }
+
+    pub fn resume_member(&mut self, id: u64) {
+        let node = self.member(id);
+        if !std::mem::take(&mut node.paused) || !node.up {
+            return;
+        }
+        let stalled = std::mem::take(&mut node.stalled);
+        self.note(|| format!("member-{id} goes on"));
+        self.member_input(id, stalled);
+    }
+
+    pub fn crash_member(&mut self, id: u64) {
+        let node = self.member(id);
+        node.up = false;
+        node.paused = false;
+        node.life += 1;
+        node.stalled.clear();
+        self.net.reset_all(Node::Member(id));
+        self.note(|| format!("member-{id} crashes"));
+    }
+
+    pub fn restart_member(&mut self, id: u64) {
+        if self.member(id).up {
+            return;
+        }
+        let clock = self.member(id).clock;
+        self.note(|| format!("member-{id} starts"));
+        self.start_member(id, clock);
+    }
+
+    pub fn member_input(&mut self, id: u64, inputs: Vec<Input>) {
+        let now = self.now;
+        let node = self.member(id);
+        let local = node.clock.at(now);
+        let mut outcomes = Vec::new();
+        if let Err(error) = node.member.on(local, inputs, &mut outcomes) {
+            return self.fail("R3", format!("member-{id}: {error}"));
+        }
+        let wake = node.member.next_wake();
+        node.wake += 1;
+        let stamp = node.wake;
+        if let Some(moment) = wake {
+            let at = self.member(id).clock.when(moment.max(local)).max(now + 1000);
+            self.at(at, Happening::MemberWake { member: id, stamp });
+        }
+        for outcome in outcomes {
+            self.member_outcome(id, outcome);
+        }
+        self.check_map(id);
+    }
+
+    fn member_outcome(&mut self, id: u64, outcome: Outcome) {
+        match outcome {
+            Outcome::SendRaft { to, message } => {
+                self.send(Node::Member(id), Node::Member(to), Message::Raft(message));
+            }
+            Outcome::Push { to, push } => {
+                if let Some(text) = brief_push(&push) {
+                    self.note(|| format!("member-{id} -> {to} {text}"));
+                }
+                self.send(Node::Member(id), Node::Server(to), Message::Push(push));
+            }
+            Outcome::Reply { token, reply } => {
+                let node = self.member(id);
+                let Some(client) = node.tokens.remove(&token) else { return };
+                if let MetaReply::Watch { map, .. } = &reply {
+                    node.watchers.insert(client, map.to);
+                }
+                self.send(Node::Member(id), Node::Client(client), Message::MetaReply { reply });
+            }
+            Outcome::Switch { server, action } => {
+                self.note(|| format!("member-{id} switches {server}: {action:?}"));
+                let life = self.member(id).life;
+                let delay = self.fault_random.delay(self.scenario.switch).min(20 * SECOND);
+                self.after(delay, Happening::Switch { member: id, life, server, action });
+            }
+            Outcome::MapChanged { version } => {
+                let node = self.member(id);
+                let mut pushes = Vec::new();
+                for (client, known) in &mut node.watchers {
+                    pushes.push((*client, node.member.delta(*known)));
+                    *known = version;
+                }
+                for (client, delta) in pushes {
+                    let message = Message::Push(MetaPush::Map(delta));
+                    self.send(Node::Member(id), Node::Client(client), message);
+                }
+            }
+            Outcome::Note(text) => self.note(|| format!("member-{id}: {text}")),
+        }
+    }
+
+    /// The switch acts, or fails, and says so to the member that asked.
+    pub fn switch(&mut self, id: u64, life: u64, server: ServerId, action: SwitchAction) {
+        let fails = self.stormy && self.fault_random.chance(self.scenario.switch_fails);
+        let result = if fails {
+            Err("the switch does not answer".to_string())
+        } else {
+            match action {
+                SwitchAction::Wake => self.power_on(server),
+                SwitchAction::Sleep => self.power_off(server),
+            }
+            Ok(())
+        };
+        let node = self.member(id);
+        if !node.up || node.life != life {
+            return;
+        }
+        let input = Input::Switched { server, action, result };
+        if node.paused {
+            return node.stalled.push(input);
+        }
+        self.member_input(id, vec![input]);
+    }
+
+    /// Asks for what the administrator wants, until it is done.
+    pub fn administer(&mut self) {
+        let request = match (self.gear_wanted, self.lost_wanted) {
+            (Some(gear), _) => AdminRequest::GearSet { gear },
+            (None, Some(server)) => AdminRequest::MarkLost { server },
+            (None, None) => return,
+        };
+        for member in 1..=self.scenario.members {
+            let request = MetaRequest::Admin(request.clone());
+            self.send(Node::Client(ADMIN), Node::Member(member), Message::AskMeta { request });
+        }
+        self.after(SECOND, Happening::Admin);
+    }
+
+    pub fn to_admin(&mut self, message: Message) {
+        let Message::MetaReply { reply } = message else { return };
+        match reply {
+            MetaReply::Admin(AdminReply::Done) | MetaReply::Failed(MetaFailure::Refused(_)) => {
+                self.note(|| format!("administrator: {reply:?}"));
+                if self.gear_wanted.take().is_none() {
+                    self.lost_wanted = None;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The newest state that any member has.
+    pub fn newest_state(&self) -> &ebb_meta::State {
+        let members = self.members.values().map(|m| m.member.state());
+        members.max_by_key(|s| s.version()).expect("there is a member")
+    }
+}

@@ -1,0 +1,89 @@
+//! The network: every pair of nodes has one connection, which delays, and when it breaks loses what is on its way. On
+//! request it also loses, repeats and reorders single messages, which TCP does not: the protocol must not mind.
+
+use crate::random::Random;
+use ebb_types::ServerId;
+use std::collections::BTreeMap;
+
+/// Who sends and receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Node {
+    Server(ServerId),
+    Member(u64),
+    Client(u32),
+}
+
+/// How bad the network is. Times in nanoseconds, chances per mille.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NetModel {
+    pub delay: u64,
+    pub loss: u64,
+    pub repeat: u64,
+    pub reorder: u64,
+}
+
+#[derive(Default)]
+struct Link {
+    /// Which connection of this pair it is; what is on its way in an older one is lost.
+    generation: u64,
+    /// When the last message arrives in each direction.
+    last: [u64; 2],
+}
+
+#[derive(Default)]
+pub struct Net {
+    pub model: NetModel,
+    links: BTreeMap<(Node, Node), Link>,
+    /// Directed pairs between which nothing passes, and until when.
+    cuts: BTreeMap<(Node, Node), u64>,
+}
+
+impl Net {
+    pub fn new(model: NetModel) -> Net {
+        Net { model, ..Net::default() }
+    }
+
+    pub fn generation(&self, a: Node, b: Node) -> u64 {
+        self.links.get(&(a.min(b), a.max(b))).map_or(0, |l| l.generation)
+    }
+
+    /// Breaks the connection of a pair.
+    pub fn reset(&mut self, a: Node, b: Node) {
+        self.links.entry((a.min(b), a.max(b))).or_default().generation += 1;
+    }
+
+    /// Breaks every connection of a node.
+    pub fn reset_all(&mut self, node: Node) {
+        for ((a, b), link) in &mut self.links {
+            link.generation += u64::from(*a == node || *b == node);
+        }
+    }
+
+    pub fn cut(&mut self, from: Node, to: Node, until: u64) {
+        let end = self.cuts.entry((from, to)).or_default();
+        *end = until.max(*end);
+    }
+
+    pub fn heal(&mut self) {
+        self.cuts.clear();
+        self.model.loss = 0;
+        self.model.repeat = 0;
+        self.model.reorder = 0;
+    }
+
+    /// When the message arrives: never, once or twice.
+    pub fn send(&mut self, now: u64, from: Node, to: Node, random: &mut Random) -> Vec<u64> {
+        if self.cuts.get(&(from, to)).is_some_and(|until| *until > now) || random.chance(self.model.loss) {
+            return Vec::new();
+        }
+        let at = now + random.delay(self.model.delay);
+        let link = self.links.entry((from.min(to), from.max(to))).or_default();
+        let last = &mut link.last[usize::from(from < to)];
+        let mut times = vec![if random.chance(self.model.reorder) { at } else { at.max(*last + 1) }];
+        *last = times[0].max(*last);
+        if random.chance(self.model.repeat) {
+            times.push(at + random.delay(self.model.delay * 20));
+        }
+        times
+    }
+}

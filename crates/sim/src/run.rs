@@ -1,0 +1,193 @@
+//! One seed from its beginning to its verdict.
+
+use crate::client::shared_chunk;
+use crate::clock::SECOND;
+use crate::history::Outcome;
+use crate::linear::{Verdict, check};
+use crate::scenario::Scenario;
+use crate::world::{Configure, Happening, Violation, World};
+use ebb_types::ServerState;
+use std::fmt::{self, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Longest time, after everything is mended, until every operation has ended and all replicas are the same.
+const REST: u64 = 90 * SECOND;
+/// Lines of the transcript that a failure shows.
+pub const LINES: usize = 400;
+
+/// A run in figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    pub events: u64,
+    pub ops: usize,
+    pub acknowledged: usize,
+    pub given_up: usize,
+    /// Digest of everything that happened.
+    pub digest: u64,
+    /// Chunks whose history was too tangled for a verdict.
+    pub undecided: usize,
+    pub epochs: u32,
+}
+
+/// A run that broke a rule.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub seed: u64,
+    pub violation: Violation,
+    pub transcript: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in &self.transcript {
+            writeln!(f, "{line}")?;
+        }
+        let Failure { seed, violation: Violation { rule, what }, .. } = self;
+        writeln!(f, "\nseed {seed} breaks {rule}: {what}")?;
+        write!(f, "reproduce: EBB_SEED={seed} cargo test -p ebb-sim --test sweep one_seed -- --nocapture")
+    }
+}
+
+/// Runs a seed. A failure is run again with its transcript kept: the same seed does the same.
+pub fn run(seed: u64, configure: &Configure) -> Result<Summary, Box<Failure>> {
+    let mut world = World::new(Scenario::draw(seed), configure, 0);
+    let Err(violation) = guarded(&mut world) else { return Ok(summary(&world)) };
+    let mut world = World::new(Scenario::draw(seed), configure, LINES);
+    let _ = guarded(&mut world);
+    Err(Box::new(Failure { seed, violation, transcript: world.transcript.lines.into() }))
+}
+
+/// Runs a seed and keeps the last `lines` lines of its transcript, whatever comes of it.
+pub fn run_with_transcript(seed: u64, lines: usize) -> (Vec<String>, Option<Violation>) {
+    let mut world = World::new(Scenario::draw(seed), &|_| {}, lines);
+    let violation = guarded(&mut world).err();
+    (world.transcript.lines.into(), violation)
+}
+
+/// An assertion of the protocol cores that fails is a violation too.
+fn guarded(world: &mut World) -> Result<(), Violation> {
+    let outcome = catch_unwind(AssertUnwindSafe(|| play(world)));
+    outcome.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
+        Err(Violation { rule: "an assertion", what: text.unwrap_or_else(|| "a panic without words".into()) })
+    })
+}
+
+/// Rounds of faults, each followed by rest and a comparison; then the histories are judged.
+fn play(world: &mut World) -> Result<(), Violation> {
+    for _ in 0..world.scenario.rounds {
+        storm(world);
+        rest(world);
+        if let Some(violation) = world.violation.take() {
+            return Err(violation);
+        }
+    }
+    judge(world)
+}
+
+/// Clients work while things go wrong.
+fn storm(world: &mut World) {
+    world.stormy = true;
+    world.net.model = world.scenario.net;
+    let each = world.scenario.ops / world.scenario.clients / world.scenario.rounds;
+    for client in 0..world.scenario.clients {
+        world.employ(client, each.max(1));
+    }
+    let gap = world.scenario.fault_gap;
+    world.after(gap, Happening::Fault);
+    let end = world.now + world.scenario.round;
+    world.run_until(end, |_| false);
+}
+
+/// Everything is mended; then every operation ends, every replica catches up, and all are the same.
+fn rest(world: &mut World) {
+    if world.violation.is_some() {
+        return;
+    }
+    world.heal_everything();
+    let end = world.now + REST;
+    let chunks: Vec<_> = (0..world.scenario.chunks).map(shared_chunk).collect();
+    if !world.run_until(end, is_quiet) {
+        return unrest(world);
+    }
+    world.r4_replicas_are_equal();
+    for client in 0..world.scenario.clients.min(2) {
+        world.client(client).to_read = chunks.clone();
+        world.employ(client, 0);
+    }
+    let end = world.now + REST;
+    if !world.run_until(end, is_quiet) {
+        unrest(world);
+    }
+}
+
+/// Whether nothing is left to do for anyone.
+fn is_quiet(world: &World) -> bool {
+    trouble(world).is_none()
+}
+
+/// What is still going on.
+fn trouble(world: &World) -> Option<String> {
+    if let Some(client) = world.clients.iter().find(|c| !c.is_done()) {
+        return Some(format!("client-{} waits for op {:?}", client.id, client.under_way()));
+    }
+    let state = world.newest_state();
+    for server in state.servers().filter(|s| s.state != ServerState::Lost) {
+        if server.state != ServerState::Awake || !world.servers[&server.id].runs() {
+            return Some(format!("{} is {:?}", server.id, server.state));
+        }
+    }
+    if let Some((group, entry)) = state.groups().find(|(_, e)| !e.is_in_sync() || e.primary.is_none()) {
+        return Some(format!("{group} is not in sync: {entry:?}"));
+    }
+    for server in world.servers.values().filter(|s| s.up) {
+        let stats = server.replica.stats();
+        if server.replica.map().version != state.version() {
+            return Some(format!("{} has an old map", server.id));
+        }
+        if stats.in_flight > 0 || stats.catching_up > 0 || !server.store.is_idle() {
+            return Some(format!("{} is busy: {stats:?}", server.id));
+        }
+        if server.store.offload_bytes() > 0 {
+            return Some(format!("{} still has a debt of {} bytes", server.id, server.store.offload_bytes()));
+        }
+    }
+    (world.gear_wanted.is_some() || world.lost_wanted.is_some()).then(|| "the administrator waits".into())
+}
+
+fn unrest(world: &mut World) {
+    if let Some(what) = trouble(world) {
+        let seconds = REST / SECOND;
+        world.fail("liveness", format!("{seconds} s after everything was mended, {what}"));
+    }
+}
+
+/// Whether some order of each chunk's operations explains what clients saw.
+fn judge(world: &World) -> Result<(), Violation> {
+    for (chunk, ops) in world.history.by_chunk() {
+        if let Verdict::Broken { after, stuck } = check(&ops) {
+            let mut what = format!("{chunk}: no order explains what was seen; {after} operations in, one of");
+            for (n, op) in ops.iter().filter(|(n, _)| stuck.contains(n)) {
+                write!(what, "\n    op {n} {op:?}").expect("a string takes everything");
+            }
+            return Err(Violation { rule: "linearizability", what });
+        }
+    }
+    Ok(())
+}
+
+fn summary(world: &World) -> Summary {
+    let ops = &world.history.ops;
+    let chunks = world.history.by_chunk();
+    let groups = world.newest_state().groups();
+    Summary {
+        events: world.events,
+        ops: ops.len(),
+        acknowledged: ops.iter().filter(|op| op.outcome == Outcome::Done).count(),
+        given_up: ops.iter().filter(|op| op.outcome == Outcome::Unknown).count(),
+        digest: world.transcript.digest,
+        undecided: chunks.values().filter(|ops| check(ops) == Verdict::Unknown).count(),
+        epochs: groups.map(|(_, e)| e.epoch.0).sum(),
+    }
+}

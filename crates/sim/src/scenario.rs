@@ -1,0 +1,153 @@
+//! What a seed stands for: a cluster, its network and disks, its clients, and how much goes wrong.
+
+use crate::clock::{MILLI, SECOND};
+use crate::net::NetModel;
+use crate::random::Random;
+use ebb_gear::{Scheme, Server};
+use ebb_meta::{Bootstrap, NewServer, Timing};
+use ebb_types::{BLOCK_BYTES, ClusterParams, RackId, Schedule, ServerId};
+use std::time::Duration;
+
+/// Chances per thousand faults.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FaultMix {
+    pub crash: u64,
+    pub pause: u64,
+    pub member: u64,
+    pub cut: u64,
+    pub reset: u64,
+    pub slow: u64,
+    pub poison: u64,
+    pub full: u64,
+    pub rot: u64,
+    pub gear: u64,
+    pub lost: u64,
+    pub storm: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub seed: u64,
+    pub bootstrap: Bootstrap,
+    pub timing: Timing,
+    pub members: u64,
+    pub clients: u32,
+    /// Client operations per round, over all clients.
+    pub ops: u32,
+    pub chunks: u32,
+    pub net: NetModel,
+    /// Typical time of a disk operation, in nanoseconds.
+    pub disk: u64,
+    /// Runs per page of a listing.
+    pub page: usize,
+    pub faults: FaultMix,
+    /// Mean time between two faults.
+    pub fault_gap: u64,
+    /// Each round: faults, then rest, then a comparison of all replicas.
+    pub rounds: u32,
+    pub round: u64,
+    /// A sleeping server is off and forgets its memory, not in standby.
+    pub sleep_is_off: bool,
+    /// A switch takes this long, and per mille fails.
+    pub switch: u64,
+    pub switch_fails: u64,
+}
+
+impl Scenario {
+    pub fn draw(seed: u64) -> Scenario {
+        let mut random = Random::new(seed);
+        let replicas = [2, 2, 3, 3, 3, 3, 4][random.index(7)];
+        let servers = random.between(u64::from(replicas), 9) as u16;
+        let racks = random.between(1, u64::from(servers).min(4)) as u16;
+        let groups = random.between(2, 12) as u32;
+        let three = random.chance(300);
+        Scenario {
+            seed,
+            bootstrap: bootstrap(&mut random, replicas, servers, racks, groups),
+            timing: Timing {
+                wake_limit: Duration::from_secs(4),
+                raft_tick: Duration::from_millis(100),
+                ..Timing::default()
+            },
+            members: if three { 3 } else { 1 },
+            clients: random.between(2, 6) as u32,
+            ops: random.between(60, 200) as u32,
+            chunks: random.between(2, 6) as u32,
+            net: network(&mut random),
+            disk: random.between(MILLI / 20, 4 * MILLI),
+            page: random.between(1, 12) as usize,
+            faults: fault_mix(&mut random),
+            fault_gap: random.between(300 * MILLI, 3 * SECOND),
+            rounds: random.between(1, 2) as u32,
+            round: random.between(8, 24) * SECOND,
+            sleep_is_off: random.chance(400),
+            switch: random.between(10 * MILLI, 1500 * MILLI),
+            switch_fails: if random.chance(300) { random.between(50, 400) } else { 0 },
+        }
+    }
+
+    pub fn params(&self) -> &ClusterParams {
+        &self.bootstrap.params
+    }
+
+    pub fn chunk_blocks(&self) -> u32 {
+        self.params().chunk_bytes / BLOCK_BYTES as u32
+    }
+}
+
+fn bootstrap(random: &mut Random, replicas: u8, servers: u16, racks: u16, groups: u32) -> Bootstrap {
+    let list: Vec<Server> =
+        (1..=servers).map(|n| Server { id: ServerId(n), rack: RackId(1 + n % racks) }).collect();
+    let layout = ebb_gear::layout(&list, replicas, groups, random.next(), Scheme::Rotated)
+        .expect("at least as many servers as replicas");
+    let place = |(id, place): (&ServerId, &ebb_gear::Place)| NewServer {
+        id: *id,
+        rack: place.rack,
+        gear_group: place.gear_group,
+        address: format!("server-{}:1", id.0),
+    };
+    // Mostly small chunks, so that operations meet; sometimes one that takes more than one record to zero.
+    let chunk_blocks = if random.chance(50) { 2048 } else { random.between(4, 16) as u32 };
+    Bootstrap {
+        params: ClusterParams {
+            cluster: 1,
+            chunk_bytes: chunk_blocks * BLOCK_BYTES as u32,
+            replicas,
+            groups,
+            lease_millis: random.between(1500, 3000) as u32,
+        },
+        servers: layout.servers.iter().map(place).collect(),
+        groups: layout.groups,
+        schedule: Schedule { dwell_millis: 1000, ..Schedule::default() },
+    }
+}
+
+fn network(random: &mut Random) -> NetModel {
+    let unkind = random.chance(500);
+    let chance = |random: &mut Random, most| if unkind && random.chance(500) { random.below(most) } else { 0 };
+    NetModel {
+        delay: random.between(MILLI / 20, 6 * MILLI),
+        loss: chance(random, 60),
+        repeat: chance(random, 60),
+        reorder: chance(random, 300),
+    }
+}
+
+fn fault_mix(random: &mut Random) -> FaultMix {
+    // Each kind is absent in some runs and frequent in others: rare coincidences come from narrow mixes.
+    let mut weight = |most| if random.chance(600) { random.below(most) } else { 0 };
+    FaultMix {
+        crash: weight(200),
+        pause: weight(150),
+        member: weight(100),
+        cut: weight(150),
+        reset: weight(100),
+        slow: weight(80),
+        poison: weight(50),
+        full: weight(60),
+        rot: weight(60),
+        gear: 20 + weight(250),
+        lost: weight(20),
+        storm: weight(60),
+    }
+}

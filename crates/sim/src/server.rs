@@ -1,0 +1,328 @@
+//! A chunk server: the production protocol core over a model store, driven as the real server drives it.
+
+use crate::brief::{brief_command, brief_event};
+use crate::clock::{Clock, MILLI, SECOND};
+use crate::net::Node;
+use crate::store::Store;
+use crate::world::{Happening, Message, World};
+use bytes::Bytes;
+use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreToken};
+use ebb_types::{
+    ClusterParams, Incarnation, MetaPush, Record, ServerId, ServerMessage, ServerReport, Space, Vitals,
+};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub struct Server {
+    pub id: ServerId,
+    pub clock: Clock,
+    /// Counts runs of the process.
+    pub life: u64,
+    pub incarnation: Incarnation,
+    /// The process runs (it may be stopped all the same).
+    pub up: bool,
+    /// Stopped by a fault.
+    pub paused: bool,
+    /// Stopped, or off, by the power switch.
+    pub asleep: bool,
+    /// Gone for good.
+    pub lost: bool,
+    pub replica: Replica,
+    pub store: Store,
+    /// Disk operations take this many times as long.
+    pub slowness: u64,
+    /// The operator keeps the disk full.
+    pub soft_full: bool,
+    lease: Duration,
+    ticking: bool,
+    /// Client, number of its try and of its operation.
+    tokens: BTreeMap<ClientToken, (u32, u64, usize)>,
+    next_token: u64,
+    /// What came while the process was stopped.
+    stalled: Vec<Happening>,
+}
+
+impl Server {
+    pub fn new(id: ServerId, clock: Clock) -> Server {
+        let config = Config::new(id, Incarnation(0), 0, 0);
+        Server {
+            id,
+            clock,
+            life: 0,
+            incarnation: Incarnation(0),
+            up: false,
+            paused: false,
+            asleep: false,
+            lost: false,
+            replica: Replica::new(config, Recovered::default()),
+            store: Store::default(),
+            slowness: 1,
+            soft_full: false,
+            lease: Duration::ZERO,
+            ticking: false,
+            tokens: BTreeMap::new(),
+            next_token: 0,
+            stalled: Vec::new(),
+        }
+    }
+
+    /// Whether its process makes progress.
+    pub fn runs(&self) -> bool {
+        self.up && !self.paused && !self.asleep
+    }
+}
+
+impl World<'_> {
+    pub fn server(&mut self, id: ServerId) -> &mut Server {
+        self.servers.get_mut(&id).expect("servers are never removed")
+    }
+
+    /// Starts a process on what its store has.
+    pub fn start_server(&mut self, id: ServerId) {
+        let params: ClusterParams = self.scenario.params().clone();
+        let configure = self.configure;
+        let server = self.servers.get_mut(&id).expect("servers are never removed");
+        server.life += 1;
+        server.incarnation.0 += 1;
+        server.up = true;
+        server.ticking = false;
+        server.tokens.clear();
+        server.stalled.clear();
+        server.lease = Duration::from_millis(params.lease_millis.into());
+        let mut config = Config::new(id, server.incarnation, params.chunk_bytes, params.groups);
+        configure(&mut config);
+        server.replica = Replica::new(config, server.store.recovered());
+        let life = server.life;
+        self.note(|| format!("{id} starts, run {life}"));
+        self.after(MILLI, Happening::Beat { server: id, life });
+        let full = self.server(id).soft_full;
+        if full {
+            self.server_event(id, Event::Space { full });
+        }
+    }
+
+    /// Takes something in for a server: now, when it goes on, or never.
+    pub fn to_server(&mut self, id: ServerId, what: Happening) {
+        let server = self.server(id);
+        let life = match &what {
+            Happening::Deliver { .. } => server.life,
+            Happening::PeerLost { life, .. }
+            | Happening::Effect { life, .. }
+            | Happening::Complete { life, .. }
+            | Happening::Answer { life, .. }
+            | Happening::Tick { life, .. }
+            | Happening::Flushed { life, .. }
+            | Happening::Beat { life, .. } => *life,
+            _ => unreachable!("not for a server"),
+        };
+        if !server.up || life != server.life {
+            return;
+        }
+        if !server.runs() {
+            return server.stalled.push(what);
+        }
+        self.server_happening(id, what);
+    }
+
+    /// The process goes on: everything that came meanwhile is there at once.
+    pub fn go_on(&mut self, id: ServerId) {
+        let stalled = std::mem::take(&mut self.server(id).stalled);
+        let life = self.server(id).life;
+        for what in stalled {
+            if self.server(id).runs() && self.server(id).life == life {
+                self.server_happening(id, what);
+            }
+        }
+    }
+
+    fn server_happening(&mut self, id: ServerId, what: Happening) {
+        match what {
+            Happening::Deliver { from, message, .. } => self.server_message(id, from, message),
+            Happening::PeerLost { peer, .. } => self.server_event(id, Event::PeerLost { peer }),
+            Happening::Effect { id: write, .. } => self.server(id).store.take_effect(write),
+            Happening::Complete { id: write, .. } => {
+                if let Some((token, outcome)) = self.server(id).store.complete(write) {
+                    self.server_event(id, Event::Stored { token, outcome });
+                }
+            }
+            Happening::Answer { token, command, .. } => {
+                let page = self.scenario.page;
+                let outcome = self.server(id).store.answer(&command, page);
+                self.server_event(id, Event::Stored { token, outcome });
+            }
+            Happening::Tick { .. } => {
+                self.server(id).ticking = false;
+                self.server_event(id, Event::Tick);
+            }
+            Happening::Flushed { .. } => {
+                let server = self.server(id);
+                server.store.flush();
+                let incarnation = server.incarnation;
+                self.tell_members(id, ServerMessage::ReadyToSleep { server: id, incarnation });
+            }
+            Happening::Beat { .. } => {
+                self.heartbeat(id);
+                let life = self.server(id).life;
+                let interval = self.scenario.timing.heartbeat.as_nanos() as u64;
+                self.after(interval, Happening::Beat { server: id, life });
+            }
+            _ => unreachable!("not for a server"),
+        }
+    }
+
+    fn server_message(&mut self, id: ServerId, from: Node, message: Message) {
+        match (message, from) {
+            (Message::Peer { message, payload }, Node::Server(from)) => {
+                self.server_event(id, Event::Peer { from, message, payload });
+            }
+            (Message::Request { attempt, op, request, payload }, Node::Client(client)) => {
+                let server = self.server(id);
+                server.next_token += 1;
+                let token = ClientToken(server.next_token);
+                server.tokens.insert(token, (client, attempt, op));
+                self.server_event(id, Event::Client { token, request, payload });
+            }
+            (Message::Push(push), _) => self.pushed(id, push),
+            (message, from) => unreachable!("{from:?} sends a server {message:?}"),
+        }
+    }
+
+    fn pushed(&mut self, id: ServerId, push: MetaPush) {
+        match push {
+            MetaPush::Lease { sent } => {
+                let until = sent + self.server(id).lease;
+                self.server_event(id, Event::Lease { until });
+            }
+            MetaPush::Map(delta) => self.server_event(id, Event::Map(delta)),
+            MetaPush::Params(params) => {
+                self.server(id).lease = Duration::from_millis(params.lease_millis.into());
+            }
+            MetaPush::Drain => self.server_event(id, Event::Drain),
+            MetaPush::HandOver { groups } => self.server_event(id, Event::HandOver { groups }),
+            MetaPush::Rejected { why } => {
+                self.note(|| format!("{id} is rejected: {why}"));
+                self.crash(id);
+                self.after(100 * MILLI, Happening::Restart { server: id });
+            }
+        }
+    }
+
+    pub fn heartbeat(&mut self, id: ServerId) {
+        let now = self.now;
+        let server = self.server(id);
+        let stats = server.replica.stats();
+        let vitals = Vitals {
+            load: server.replica.take_load(),
+            load_millis: 500,
+            used_bytes: 0,
+            capacity_bytes: 1 << 40,
+            debt_bytes: server.store.offload_bytes(),
+            in_flight: stats.in_flight,
+            catching_up: stats.catching_up,
+            offloaded_bytes: stats.offloaded_bytes,
+            reclaimed_bytes: stats.reclaimed_bytes,
+            repaired_blocks: stats.repaired_blocks,
+            poisoned: stats.poisoned,
+        };
+        let (incarnation, sent) = (server.incarnation, server.clock.at(now));
+        let map_version = server.replica.map().version;
+        self.tell_members(id, ServerMessage::Heartbeat { server: id, incarnation, sent, map_version, vitals });
+    }
+
+    fn tell_members(&mut self, id: ServerId, message: ServerMessage) {
+        for member in 1..=self.scenario.members {
+            self.send(Node::Server(id), Node::Member(member), Message::ToMeta(message.clone()));
+        }
+    }
+
+    pub fn server_event(&mut self, id: ServerId, event: Event) {
+        if self.transcript.keep > 0 && !matches!(event, Event::Tick | Event::Lease { .. }) {
+            let text = brief_event(&event);
+            self.note(|| format!("{id} <- {text}"));
+        }
+        let now = self.now;
+        let server = self.servers.get_mut(&id).expect("servers are never removed");
+        let mut commands = Vec::new();
+        server.replica.on(server.clock.at(now), event, &mut commands);
+        let (life, wants_tick) = (server.life, server.replica.wants_ticks() && !server.ticking);
+        if wants_tick {
+            server.ticking = true;
+            self.after(ebb_replica::TICK.as_nanos() as u64, Happening::Tick { server: id, life });
+        }
+        for command in commands {
+            self.carry_out(id, command);
+        }
+        self.check_server(id);
+    }
+
+    fn carry_out(&mut self, id: ServerId, command: Command) {
+        if self.transcript.keep > 0
+            && let Some(text) = brief_command(&command)
+        {
+            self.note(|| format!("{id} -> {text}"));
+        }
+        match command {
+            Command::Send { to, message, payload } => {
+                self.check_send(id, &message);
+                self.send(Node::Server(id), Node::Server(to), Message::Peer { message, payload });
+            }
+            Command::Reply { token, reply, payload } => {
+                let Some((client, attempt, op)) = self.server(id).tokens.remove(&token) else {
+                    return self.fail("liveness", format!("{id} answers {token:?} twice"));
+                };
+                self.check_reply(id, op, &reply);
+                self.send(Node::Server(id), Node::Client(client), Message::Reply { attempt, reply, payload });
+            }
+            Command::Report(report) => self.report(id, report),
+            Command::Store { token, command } => self.submit(id, token, command),
+            Command::DropOffload { group, stands_for } => {
+                let space = Space::Offload { stands_for };
+                self.check_drop(id, group, space);
+                self.server(id).store.drop_space(group, space);
+            }
+            Command::DropReplica { group } => {
+                self.check_drop(id, group, Space::Replica);
+                self.server(id).store.drop_space(group, Space::Replica);
+            }
+            Command::MapGap => self.heartbeat(id),
+            Command::ReadyToSleep => {
+                let life = self.server(id).life;
+                let delay = self.disk_delay(id);
+                self.after(delay, Happening::Flushed { server: id, life });
+            }
+        }
+    }
+
+    fn report(&mut self, id: ServerId, report: ServerReport) {
+        let incarnation = self.server(id).incarnation;
+        self.tell_members(id, ServerMessage::Reports { server: id, incarnation, reports: vec![report] });
+    }
+
+    fn disk_delay(&mut self, id: ServerId) -> u64 {
+        let slowness = self.server(id).slowness;
+        (self.disk_random.delay(self.scenario.disk) * slowness).min(4 * SECOND)
+    }
+
+    fn submit(&mut self, id: ServerId, token: StoreToken, command: StoreCommand) {
+        self.check_submit(&command);
+        let (first, second) = (self.disk_delay(id), self.disk_delay(id));
+        let life = self.server(id).life;
+        match self.server(id).store.submit(token, command) {
+            Ok(write) => {
+                self.after(first, Happening::Effect { server: id, life, id: write });
+                self.after(first + second, Happening::Complete { server: id, life, id: write });
+            }
+            Err(command) => self.after(first, Happening::Answer { server: id, life, token, command }),
+        }
+    }
+
+    /// What a write writes.
+    pub fn record_of(command: &StoreCommand) -> Option<(&Record, &Bytes)> {
+        match command {
+            StoreCommand::Apply { record, payload, .. } | StoreCommand::Repair { record, payload, .. } => {
+                Some((record, payload))
+            }
+            _ => None,
+        }
+    }
+}

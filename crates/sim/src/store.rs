@@ -1,0 +1,380 @@
+//! A chunk server's store, as the protocol core may rely on it and no better: the newest version of a block wins; what was
+//! completed is durable; what was not may be lost in a crash, or not; operations end in any order.
+//!
+//! An operation that writes takes effect at one moment and is completed at a later one. Between the two it is seen by reads
+//! and may still be lost.
+
+use bytes::{Bytes, BytesMut};
+use ebb_replica::{Recovered, StoreCommand, StoreOutcome, StoreToken};
+use ebb_types::{
+    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Kind, ListPage, RECORD_BLOCKS_MAX, Record, Refusal,
+    Run, Space, TailRun, Version, block_crcs,
+};
+use std::collections::BTreeMap;
+
+use crate::random::Random;
+
+/// A block as it is kept. `data` is `None` for zeroes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    pub version: Version,
+    pub data: Option<Bytes>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chunk {
+    pub deleted: Option<Version>,
+    pub blocks: BTreeMap<u32, Block>,
+}
+
+/// What one server keeps of one group in one role.
+#[derive(Clone, Debug, Default)]
+pub struct Kept {
+    pub chunks: BTreeMap<ChunkId, Chunk>,
+    /// The last records, oldest first.
+    tail: Vec<TailRun>,
+}
+
+type Key = (GroupId, Space);
+
+/// A write that was handed in and is not completed.
+#[derive(Clone, Debug)]
+struct Pending {
+    token: StoreToken,
+    key: Key,
+    record: Record,
+    payload: Bytes,
+    repair: bool,
+    /// It was dropped while it was under way: it leaves no trace.
+    void: bool,
+}
+
+/// Records that a restart shows. More than can be under way at a time, as with the real store.
+const TAIL_RECORDS: usize = 256;
+
+#[derive(Default)]
+pub struct Store {
+    /// What reads see.
+    seen: BTreeMap<Key, Kept>,
+    /// What surely outlives a crash.
+    durable: BTreeMap<Key, Kept>,
+    pending: BTreeMap<u64, Pending>,
+    next: u64,
+    /// Blocks whose bytes have rotted, until they are repaired or overwritten.
+    rotten: BTreeMap<(Key, ChunkId, u32), Version>,
+    /// Spaces that were dropped lately: a crash may bring them back.
+    dropped: Vec<(Key, Kept)>,
+    pub poisoned: bool,
+    /// No room for anything at all.
+    pub full: bool,
+}
+
+impl Kept {
+    fn apply(&mut self, record: &Record, payload: &Bytes, repair: bool) {
+        let chunk = self.chunks.entry(record.chunk).or_default();
+        if record.content == Content::Delete {
+            if chunk.deleted.is_none_or(|v| v < record.version) {
+                chunk.deleted = Some(record.version);
+                chunk.blocks.retain(|_, b| b.version > record.version);
+            }
+        } else {
+            for n in 0..record.count {
+                chunk.set(record, payload, n, repair);
+            }
+        }
+        let run = TailRun { run: record.run(), request: record.request };
+        self.tail.push(run);
+        if self.tail.len() > TAIL_RECORDS {
+            self.tail.remove(0);
+        }
+    }
+
+    pub fn version_of(&self, chunk: ChunkId, block: u32) -> Version {
+        let Some(chunk) = self.chunks.get(&chunk) else { return Version::ZERO };
+        let written = chunk.blocks.get(&block).map_or(Version::ZERO, |b| b.version);
+        written.max(chunk.deleted.unwrap_or(Version::ZERO))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+}
+
+impl Chunk {
+    fn set(&mut self, record: &Record, payload: &Bytes, n: u32, repair: bool) {
+        if self.deleted.is_some_and(|v| v >= record.version) {
+            return;
+        }
+        let data = match record.content {
+            Content::Data { .. } => {
+                let at = n as usize * BLOCK_BYTES;
+                Some(payload.slice(at..at + BLOCK_BYTES))
+            }
+            _ => None,
+        };
+        let fits = |b: &Block| b.version < record.version || (repair && b.version == record.version);
+        let block = record.first + n;
+        if self.blocks.get(&block).is_none_or(fits) {
+            self.blocks.insert(block, Block { version: record.version, data });
+        }
+    }
+}
+
+impl Store {
+    pub fn durable(&self, group: GroupId, space: Space) -> Option<&Kept> {
+        self.durable.get(&(group, space))
+    }
+
+    pub fn spaces(&self) -> impl Iterator<Item = (GroupId, Space)> + '_ {
+        self.seen.iter().filter(|(_, kept)| !kept.is_empty()).map(|(key, _)| *key)
+    }
+
+    pub fn offload_bytes(&self) -> u64 {
+        let offload = self.seen.iter().filter(|((_, space), _)| *space != Space::Replica);
+        let blocks = offload.flat_map(|(_, kept)| kept.chunks.values()).map(|c| c.blocks.len() as u64);
+        blocks.sum::<u64>() * BLOCK_BYTES as u64
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Takes a write in; it is told apart by the number that comes back. Reads need no such thing: see [`Store::answer`].
+    pub fn submit(&mut self, token: StoreToken, command: StoreCommand) -> Result<u64, StoreCommand> {
+        let (space, record, payload, repair) = match command {
+            StoreCommand::Apply { space, record, payload } => (space, record, payload, false),
+            StoreCommand::Repair { space, record, payload } => (space, record, payload, true),
+            read => return Err(read),
+        };
+        let id = self.next;
+        self.next += 1;
+        let key = (record.group, space);
+        self.pending.insert(id, Pending { token, key, record, payload, repair, void: false });
+        Ok(id)
+    }
+
+    /// The write becomes visible.
+    pub fn take_effect(&mut self, id: u64) {
+        let Some(p) = self.pending.get(&id) else { return };
+        if !p.void && !self.poisoned && !self.full {
+            self.seen.entry(p.key).or_default().apply(&p.record, &p.payload, p.repair);
+        }
+    }
+
+    /// The write ends: it is durable, or it failed.
+    pub fn complete(&mut self, id: u64) -> Option<(StoreToken, StoreOutcome)> {
+        let p = self.pending.remove(&id)?;
+        if self.poisoned {
+            return Some((p.token, StoreOutcome::Failed(Refusal::Poisoned)));
+        }
+        let visible = self.seen.get(&p.key).is_some_and(|kept| reaches(kept, &p.record));
+        if self.full && !visible {
+            return Some((p.token, StoreOutcome::Failed(Refusal::NoSpace)));
+        }
+        if !p.void {
+            for map in [&mut self.seen, &mut self.durable] {
+                map.entry(p.key).or_default().apply(&p.record, &p.payload, p.repair);
+            }
+            self.forget_rot(&p);
+        }
+        Some((p.token, StoreOutcome::Applied))
+    }
+
+    fn forget_rot(&mut self, p: &Pending) {
+        let seen = &self.seen;
+        self.rotten.retain(|(key, chunk, block), version| {
+            let touched = *key == p.key
+                && *chunk == p.record.chunk
+                && (p.record.first..p.record.first + p.record.count).contains(block);
+            let repaired = touched && p.repair && p.record.version >= *version;
+            !repaired && seen.get(key).is_some_and(|kept| kept.version_of(*chunk, *block) == *version)
+        });
+    }
+
+    /// Answers a read as of now.
+    pub fn answer(&self, command: &StoreCommand, page: usize) -> StoreOutcome {
+        if self.poisoned {
+            return StoreOutcome::Failed(Refusal::Poisoned);
+        }
+        match command {
+            StoreCommand::Read { space, group, chunk, first, count } => {
+                self.read((*group, *space), *chunk, *first, *count)
+            }
+            StoreCommand::List { space, group, since, after } => {
+                StoreOutcome::Listed(self.list((*group, *space), *since, *after, page))
+            }
+            StoreCommand::Newer { space, group, runs } => {
+                StoreOutcome::Newer(self.newer((*group, *space), runs))
+            }
+            StoreCommand::Apply { .. } | StoreCommand::Repair { .. } => unreachable!("writes are submitted"),
+        }
+    }
+
+    fn read(&self, key: Key, chunk: ChunkId, first: u32, count: u32) -> StoreOutcome {
+        assert!((1..=RECORD_BLOCKS_MAX).contains(&count), "a read of {count} blocks");
+        let range = (key, chunk, first)..=(key, chunk, first + count - 1);
+        let kept = self.seen.get(&key);
+        let has = |block, version| kept.is_some_and(|kept| kept.version_of(chunk, block) == version);
+        if self.rotten.range(range).any(|((_, _, block), version)| has(*block, *version)) {
+            return StoreOutcome::Failed(Refusal::Corrupt);
+        }
+        let blocks = kept.and_then(|kept| kept.chunks.get(&chunk)).map(|c| &c.blocks);
+        let mut records: Vec<Record> = Vec::new();
+        let mut payload = BytesMut::new();
+        for n in first..first + count {
+            let block = blocks.and_then(|b| b.get(&n));
+            let version = block.map_or(Version::ZERO, |b| b.version);
+            let data = block.and_then(|b| b.data.as_ref());
+            let same = records
+                .last_mut()
+                .filter(|r| r.version == version && matches!(r.content, Content::Data { .. }) == data.is_some());
+            let crcs = data.map(|data| block_crcs(data));
+            payload.extend_from_slice(data.map_or(&[], |d| d));
+            match same {
+                Some(record) => {
+                    record.count += 1;
+                    if let (Content::Data { crcs: all }, Some(crcs)) = (&mut record.content, crcs) {
+                        all.extend(crcs);
+                    }
+                }
+                None => {
+                    let content = crcs.map_or(Content::Zero, |crcs| Content::Data { crcs });
+                    let (group, request) = (key.0, None);
+                    records.push(Record { group, chunk, first: n, count: 1, version, request, content });
+                }
+            }
+        }
+        StoreOutcome::Read { records, payload: payload.freeze() }
+    }
+
+    fn list(&self, key: Key, since: Epoch, after: Option<Cursor>, limit: usize) -> ListPage {
+        let mut runs: Vec<Run> = Vec::new();
+        let Some(kept) = self.seen.get(&key) else { return ListPage::default() };
+        let from = after.map_or(ChunkId::default(), |c| c.chunk);
+        for (&chunk, content) in kept.chunks.range(from..) {
+            let skip = after.filter(|c| c.chunk == chunk).map(|c| c.block);
+            if let Some(version) = content.deleted.filter(|v| skip.is_none() && v.epoch >= since) {
+                runs.push(Run { chunk, first: 0, count: 0, version, kind: Kind::Delete });
+            }
+            let blocks = content.blocks.iter().filter(|(n, _)| skip.is_none_or(|s| **n > s));
+            for (&first, block) in blocks.filter(|(_, b)| b.version.epoch >= since) {
+                let kind = if block.data.is_some() { Kind::Data } else { Kind::Zero };
+                let run = Run { chunk, first, count: 1, version: block.version, kind };
+                if push_run(&mut runs, run) && runs.len() > limit && first > 0 {
+                    runs.pop();
+                    return ListPage { runs, next: Some(Cursor { chunk, block: first - 1 }) };
+                }
+            }
+            if runs.len() >= limit {
+                return ListPage { runs, next: Some(Cursor { chunk, block: u32::MAX }) };
+            }
+        }
+        ListPage { runs, next: None }
+    }
+
+    fn newer(&self, key: Key, runs: &[Run]) -> Vec<Run> {
+        let nothing = Kept::default();
+        let kept = self.seen.get(&key).unwrap_or(&nothing);
+        let mut newer = Vec::new();
+        for run in runs {
+            let deleted = kept.chunks.get(&run.chunk).and_then(|c| c.deleted);
+            if deleted.is_some_and(|v| v >= run.version) {
+                continue;
+            }
+            if run.kind == Kind::Delete {
+                newer.push(*run);
+            }
+            for first in run.first..run.first + run.count {
+                if kept.version_of(run.chunk, first) < run.version {
+                    push_run(&mut newer, Run { first, count: 1, ..*run });
+                }
+            }
+        }
+        newer
+    }
+
+    /// Forgets a space. Writes handed in before leave no trace; a crash soon after may bring it back.
+    pub fn drop_space(&mut self, group: GroupId, space: Space) {
+        let key = (group, space);
+        self.pending.values_mut().filter(|p| p.key == key).for_each(|p| p.void = true);
+        self.seen.remove(&key);
+        if let Some(kept) = self.durable.remove(&key) {
+            self.dropped.push((key, kept));
+            if self.dropped.len() > 4 {
+                self.dropped.remove(0);
+            }
+        }
+        self.rotten.retain(|(k, ..), _| *k != key);
+    }
+
+    /// Everything that was dropped is gone for good.
+    pub fn flush(&mut self) {
+        self.dropped.clear();
+    }
+
+    /// The process or the machine dies: of what was not completed, any part may be lost.
+    pub fn crash(&mut self, random: &mut Random) {
+        for (key, kept) in std::mem::take(&mut self.dropped) {
+            if random.chance(200) {
+                self.durable.entry(key).or_insert(kept);
+            }
+        }
+        for p in std::mem::take(&mut self.pending).into_values() {
+            if !p.void && !self.full && random.chance(500) {
+                self.durable.entry(p.key).or_default().apply(&p.record, &p.payload, p.repair);
+            }
+        }
+        self.seen = self.durable.clone();
+        self.poisoned = false;
+    }
+
+    pub fn recovered(&self) -> Recovered {
+        let mut tails: BTreeMap<GroupId, Vec<TailRun>> = BTreeMap::new();
+        for ((group, _), kept) in &self.seen {
+            tails.entry(*group).or_default().extend(kept.tail.iter().copied());
+        }
+        let spaces = self.seen.keys().copied().collect();
+        Recovered { tails: tails.into_iter().collect(), spaces }
+    }
+
+    /// Damages a block at random. Returns what was damaged.
+    pub fn rot(&mut self, random: &mut Random) -> Option<(GroupId, Space, ChunkId, u32)> {
+        let with_data = self.durable.iter().flat_map(|(key, kept)| {
+            kept.chunks.iter().flat_map(move |(chunk, c)| {
+                c.blocks.iter().filter(|(_, b)| b.data.is_some()).map(move |(n, b)| (*key, *chunk, *n, b.version))
+            })
+        });
+        let all: Vec<_> = with_data.collect();
+        let &(key, chunk, block, version) = random.pick(&all)?;
+        if self.seen.get(&key).is_none_or(|kept| kept.version_of(chunk, block) != version) {
+            return None;
+        }
+        self.rotten.insert((key, chunk, block), version);
+        Some((key.0, key.1, chunk, block))
+    }
+}
+
+/// Adds a run, joined to the last one where it continues it. Returns whether it stands alone.
+fn push_run(runs: &mut Vec<Run>, run: Run) -> bool {
+    if let Some(last) = runs.last_mut()
+        && last.count > 0
+        && (last.chunk, last.version, last.kind) == (run.chunk, run.version, run.kind)
+        && last.first + last.count == run.first
+    {
+        last.count += run.count;
+        return false;
+    }
+    runs.push(run);
+    true
+}
+
+/// Whether all that the record sets is there, in its version or a newer one.
+fn reaches(kept: &Kept, record: &Record) -> bool {
+    match record.content {
+        Content::Delete => {
+            kept.chunks.get(&record.chunk).and_then(|c| c.deleted).is_some_and(|v| v >= record.version)
+        }
+        _ => (record.first..record.first + record.count)
+            .all(|block| kept.version_of(record.chunk, block) >= record.version),
+    }
+}

@@ -1,0 +1,271 @@
+//! The virtual world: one queue of things that will happen, one true time, and the nodes that they happen to.
+//!
+//! Nothing here runs by itself or in parallel: the next thing happens, its consequences are put into the queue, the
+//! invariants are checked. So a run is a function of its [`Scenario`], to the last byte.
+
+use crate::client::Client;
+use crate::clock::{Clock, SECOND};
+use crate::history::History;
+use crate::invariants::Invariants;
+use crate::member::MetaNode;
+use crate::net::{Net, Node};
+use crate::random::{Random, mix};
+use crate::scenario::Scenario;
+use crate::server::Server;
+use bytes::Bytes;
+use ebb_meta::SwitchAction;
+use ebb_replica::{StoreCommand, StoreToken};
+use ebb_types::{
+    ClientReply, ClientRequest, MetaPush, MetaReply, MetaRequest, PeerMessage, ServerId, ServerMessage,
+};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::fmt::Write;
+
+/// What travels between nodes.
+#[derive(Clone, Debug)]
+pub enum Message {
+    Peer { message: PeerMessage, payload: Bytes },
+    Request { attempt: u64, op: usize, request: ClientRequest, payload: Bytes },
+    Reply { attempt: u64, reply: ClientReply, payload: Bytes },
+    ToMeta(ServerMessage),
+    Push(MetaPush),
+    AskMeta { request: MetaRequest },
+    MetaReply { reply: MetaReply },
+    Raft(Vec<u8>),
+}
+
+/// Something that will happen. `life` names one run of a process: what was meant for an earlier one is void.
+#[derive(Clone, Debug)]
+pub enum Happening {
+    Deliver { from: Node, to: Node, generation: u64, message: Message },
+    PeerLost { server: ServerId, life: u64, peer: ServerId },
+    Effect { server: ServerId, life: u64, id: u64 },
+    Complete { server: ServerId, life: u64, id: u64 },
+    Answer { server: ServerId, life: u64, token: StoreToken, command: StoreCommand },
+    Tick { server: ServerId, life: u64 },
+    Beat { server: ServerId, life: u64 },
+    Flushed { server: ServerId, life: u64 },
+    MemberWake { member: u64, stamp: u64 },
+    Client { client: u32, stamp: u64 },
+    Switch { member: u64, life: u64, server: ServerId, action: SwitchAction },
+    Fault,
+    Restart { server: ServerId },
+    Resume { server: ServerId },
+    RestartMember { member: u64 },
+    ResumeMember { member: u64 },
+    Calm,
+    Heal { server: ServerId },
+    Admin,
+}
+
+struct Due {
+    at: u64,
+    order: u64,
+    what: Happening,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Due) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+impl Eq for Due {}
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Due) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Due {
+    fn cmp(&self, other: &Due) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+/// A rule that did not hold.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// `R1` to `R10`, `linearizability`, `liveness`.
+    pub rule: &'static str,
+    pub what: String,
+}
+
+/// The last lines of what happened, and a digest of all of it.
+#[derive(Default)]
+pub struct Transcript {
+    /// Most lines kept; zero: none are even written.
+    pub keep: usize,
+    pub lines: VecDeque<String>,
+    pub digest: u64,
+}
+
+/// Defects to plant and the like: how the protocol core is configured beyond what the scenario says.
+pub type Configure = dyn Fn(&mut ebb_replica::Config) + Sync;
+
+pub struct World<'a> {
+    pub scenario: Scenario,
+    pub configure: &'a Configure,
+    pub now: u64,
+    queue: BinaryHeap<Reverse<Due>>,
+    order: u64,
+    pub net: Net,
+    pub servers: BTreeMap<ServerId, Server>,
+    pub members: BTreeMap<u64, MetaNode>,
+    pub clients: Vec<Client>,
+    pub history: History,
+    pub invariants: Invariants,
+    pub violation: Option<Violation>,
+    pub transcript: Transcript,
+    /// Faults go on happening.
+    pub stormy: bool,
+    /// The gear that the administrator asks for, until the metadata service says that it is done.
+    pub gear_wanted: Option<u8>,
+    pub lost_wanted: Option<ServerId>,
+    pub lost: Option<ServerId>,
+    pub net_random: Random,
+    pub disk_random: Random,
+    pub fault_random: Random,
+    pub events: u64,
+}
+
+impl<'a> World<'a> {
+    pub fn new(scenario: Scenario, configure: &'a Configure, keep_lines: usize) -> World<'a> {
+        let mut random = Random::new(scenario.seed ^ 0x5eed);
+        let net = Net::new(scenario.net);
+        let mut world = World {
+            configure,
+            now: 0,
+            queue: BinaryHeap::new(),
+            order: 0,
+            net,
+            servers: BTreeMap::new(),
+            members: BTreeMap::new(),
+            clients: Vec::new(),
+            history: History::default(),
+            invariants: Invariants::default(),
+            violation: None,
+            transcript: Transcript { keep: keep_lines, ..Transcript::default() },
+            stormy: false,
+            gear_wanted: None,
+            lost_wanted: None,
+            lost: None,
+            net_random: random.fork(),
+            disk_random: random.fork(),
+            fault_random: random.fork(),
+            events: 0,
+            scenario,
+        };
+        for member in 1..=world.scenario.members {
+            let clock = Clock::draw(&mut random);
+            world.start_member(member, clock);
+        }
+        let ids: Vec<ServerId> = world.scenario.bootstrap.servers.iter().map(|s| s.id).collect();
+        for id in ids {
+            let clock = Clock::draw(&mut random);
+            world.servers.insert(id, Server::new(id, clock));
+            world.start_server(id);
+        }
+        for id in 0..world.scenario.clients {
+            world.clients.push(Client::new(id, random.fork()));
+        }
+        world
+    }
+
+    pub fn at(&mut self, at: u64, what: Happening) {
+        self.order += 1;
+        self.queue.push(Reverse(Due { at: at.max(self.now), order: self.order, what }));
+    }
+
+    pub fn after(&mut self, delay: u64, what: Happening) {
+        self.at(self.now + delay, what);
+    }
+
+    pub fn send(&mut self, from: Node, to: Node, message: Message) {
+        let generation = self.net.generation(from, to);
+        for at in self.net.send(self.now, from, to, &mut self.net_random) {
+            self.at(at, Happening::Deliver { from, to, generation, message: message.clone() });
+        }
+    }
+
+    /// The first violation counts.
+    pub fn fail(&mut self, rule: &'static str, what: String) {
+        if self.violation.is_none() {
+            self.note(|| format!("VIOLATION of {rule}: {what}"));
+            self.violation = Some(Violation { rule, what });
+        }
+    }
+
+    pub fn note(&mut self, line: impl FnOnce() -> String) {
+        if self.transcript.keep == 0 {
+            return;
+        }
+        let mut text = String::new();
+        let (seconds, micros) = (self.now / SECOND, self.now % SECOND / 1000);
+        write!(text, "{seconds:4}.{micros:06} {}", line()).expect("a string takes everything");
+        self.transcript.lines.push_back(text);
+        if self.transcript.lines.len() > self.transcript.keep {
+            self.transcript.lines.pop_front();
+        }
+    }
+
+    /// Lets things happen until `end`, or until something is wrong, or until `done` says so (asked now and then).
+    /// Returns whether `done` did.
+    pub fn run_until(&mut self, end: u64, mut done: impl FnMut(&World) -> bool) -> bool {
+        let mut look = self.now;
+        while self.violation.is_none() {
+            let Some(Reverse(due)) = self.queue.pop() else { break };
+            if due.at > end {
+                self.queue.push(Reverse(due));
+                break;
+            }
+            self.now = due.at;
+            if self.now >= look {
+                if done(self) {
+                    self.queue.push(Reverse(due));
+                    return true;
+                }
+                look = self.now + SECOND / 5;
+            }
+            self.happen(due);
+        }
+        self.now = self.now.max(end.min(self.now + 1));
+        false
+    }
+
+    fn happen(&mut self, due: Due) {
+        self.events += 1;
+        self.transcript.digest = mix(self.transcript.digest ^ mix(due.at) ^ due.order.rotate_left(32));
+        match due.what {
+            Happening::Deliver { from, to, generation, message } => self.deliver(from, to, generation, message),
+            Happening::PeerLost { server, .. }
+            | Happening::Effect { server, .. }
+            | Happening::Complete { server, .. }
+            | Happening::Answer { server, .. }
+            | Happening::Tick { server, .. }
+            | Happening::Flushed { server, .. }
+            | Happening::Beat { server, .. } => self.to_server(server, due.what),
+            Happening::MemberWake { member, stamp } => self.member_wakes(member, stamp),
+            Happening::Client { client, stamp } => self.client_wakes(client, stamp),
+            Happening::Switch { member, life, server, action } => self.switch(member, life, server, action),
+            Happening::Fault => self.next_fault(),
+            Happening::Restart { server } => self.restart(server),
+            Happening::Resume { server } => self.resume(server),
+            Happening::RestartMember { member } => self.restart_member(member),
+            Happening::ResumeMember { member } => self.resume_member(member),
+            Happening::Calm => self.net.model = self.scenario.net,
+            Happening::Heal { server } => self.heal_disk(server),
+            Happening::Admin => self.administer(),
+        }
+    }
+
+    fn deliver(&mut self, from: Node, to: Node, generation: u64, message: Message) {
+        if self.net.generation(from, to) != generation {
+            return;
+        }
+        match to {
+            Node::Server(id) => self.to_server(id, Happening::Deliver { from, to, generation, message }),
+            Node::Member(id) => self.to_member(id, from, message),
+            Node::Client(id) => self.to_client(id, from, message),
+        }
+    }
+}

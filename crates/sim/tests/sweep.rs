@@ -1,0 +1,65 @@
+//! The sweep: thousands of seeds, none of which may break a rule.
+
+use ebb_sim::{Failure, Summary, run, run_with_transcript};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+/// Runs seeds `first..first + count` on two threads.
+fn sweep(first: u64, count: u64) -> (Vec<Summary>, Vec<Failure>) {
+    let next = AtomicU64::new(first);
+    let (good, bad) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= first + count {
+                    break;
+                }
+                match run(seed, &|_| {}) {
+                    Ok(summary) => good.lock().unwrap().push(summary),
+                    Err(failure) => bad.lock().unwrap().push(*failure),
+                }
+            });
+        }
+    });
+    (good.into_inner().unwrap(), bad.into_inner().unwrap())
+}
+
+#[test]
+fn no_seed_breaks_a_rule() {
+    let count = number("EBB_SEEDS").unwrap_or(2000);
+    let first = number("EBB_FIRST").unwrap_or(1);
+    let (good, mut bad) = sweep(first, count);
+    let events: u64 = good.iter().map(|s| s.events).sum();
+    let ops: usize = good.iter().map(|s| s.ops).sum();
+    let acknowledged: usize = good.iter().map(|s| s.acknowledged).sum();
+    let undecided: usize = good.iter().map(|s| s.undecided).sum();
+    println!("{} seeds, {events} events, {ops} operations, {acknowledged} acknowledged, {undecided} undecided", good.len());
+    bad.sort_by_key(|f| f.seed);
+    for failure in &bad {
+        let first = failure.violation.what.lines().next().unwrap_or_default();
+        println!("seed {} breaks {}: {first}", failure.seed, failure.violation.rule);
+    }
+    if let Some(failure) = bad.first() {
+        panic!("{} of {count} seeds failed; the first:\n{failure}", bad.len());
+    }
+}
+
+/// `EBB_SEED=n cargo test -p ebb-sim --test sweep one_seed -- --nocapture`; `EBB_LINES`: lines of transcript to show.
+#[test]
+fn one_seed() {
+    let seed = number("EBB_SEED").unwrap_or(1);
+    if let Some(lines) = number("EBB_LINES") {
+        let (lines, violation) = run_with_transcript(seed, lines as usize);
+        lines.iter().for_each(|line| println!("{line}"));
+        assert!(violation.is_none(), "seed {seed}: {violation:?}");
+    }
+    match run(seed, &|_| {}) {
+        Ok(summary) => println!("seed {seed}: {summary:?}"),
+        Err(failure) => panic!("\n{failure}"),
+    }
+}
