@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// A new cluster on a machine that is busy with other things takes a while; a broken one must not hang.
 const START_PATIENCE: Duration = Duration::from_secs(30);
+/// One look at the cluster: then the processes are looked at again.
+const TRY_PATIENCE: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(10);
 const S3_PORT: u16 = 9000;
 
@@ -111,7 +113,7 @@ impl DevCluster {
             if let Some(why) = self.processes.iter_mut().find_map(Process::has_failed) {
                 return Err(NodeError::Refused(why));
             }
-            if let Ok(connected) = tokio::time::timeout(START_PATIENCE, client.clone().connect()).await
+            if let Ok(connected) = tokio::time::timeout(TRY_PATIENCE, client.clone().connect()).await
                 && let Ok(client) = connected
                 && let Ok(status) = status(&client).await
                 && is_ready(&status)

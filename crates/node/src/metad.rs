@@ -78,7 +78,7 @@ pub async fn run(config: &Config, id: Option<u64>) -> Result<(), NodeError> {
         bootstrap: Some(config.bootstrap()?),
         timing: config.timing(),
     };
-    let log = DiskLog::open(&data).map_err(io("open the Raft log in", &data))?;
+    let log = DiskLog::open(&data.join("raft.log")).map_err(io("open the Raft log in", &data))?;
     let member = Member::open(member_config, log, clock::now(), clock::unix_millis())?;
     ebb_power::write_pid_file(&data, std::process::id())?;
     let own = Identity { cluster, role: Role::Meta };

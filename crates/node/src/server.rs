@@ -40,7 +40,10 @@ pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
     std::fs::create_dir_all(&data).map_err(io("create", &data))?;
     let mut store_config = ebb_store::Config::new(params.cluster, me);
     store_config.capacity = section.capacity_mib.map(ebb_types::Bytes::mib);
-    let (core, recovered) = StoreCore::open(Arc::new(LinuxDisk::new(&data)?), store_config)?;
+    // Beside the pid file, not among it: the store owns its directory whole.
+    let directory = data.join("store");
+    std::fs::create_dir_all(&directory).map_err(io("create", &directory))?;
+    let (core, recovered) = StoreCore::open(Arc::new(LinuxDisk::new(&directory)?), store_config)?;
     ebb_power::write_pid_file(&data, std::process::id())?;
     let own = Identity { cluster: params.cluster, role: Role::Server(me) };
     let listener = Listener::bind(&section.address, &secret, own)
