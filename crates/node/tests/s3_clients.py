@@ -1,0 +1,669 @@
+#!/usr/bin/env python3
+"""Real S3 clients (boto3, awscli, rclone, restic) against a gateway.
+
+Takes the gateway from EBB_S3_ENDPOINT, EBB_S3_ACCESS_KEY and EBB_S3_SECRET_KEY. Makes buckets of its own and removes
+them, so it may run against a cluster that holds data. Arguments are unittest's: names of tests to run, -v.
+"""
+
+import base64
+import concurrent.futures
+import datetime
+import hashlib
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+import zlib
+
+import boto3
+import botocore.config
+import botocore.exceptions
+
+ENDPOINT = os.environ["EBB_S3_ENDPOINT"]
+ACCESS_KEY = os.environ["EBB_S3_ACCESS_KEY"]
+SECRET_KEY = os.environ["EBB_S3_SECRET_KEY"]
+MIB = 1 << 20
+
+
+def client(access=ACCESS_KEY, secret=SECRET_KEY, **config):
+    settings = {"signature_version": "s3v4", "s3": {"addressing_style": "path"}, "retries": {"max_attempts": 2}}
+    settings["max_pool_connections"] = 32
+    settings.update(config)
+    return boto3.client(
+        "s3",
+        endpoint_url=ENDPOINT,
+        aws_access_key_id=access,
+        aws_secret_access_key=secret,
+        region_name="us-east-1",
+        config=botocore.config.Config(**settings),
+    )
+
+
+def data(size, seed=1):
+    return random.Random(seed).randbytes(size)
+
+
+class S3Test(unittest.TestCase):
+    """A fresh bucket per test, emptied and removed after it."""
+
+    def setUp(self):
+        self.s3 = client()
+        self.bucket = "test-" + uuid.uuid4().hex[:16]
+        self.s3.create_bucket(Bucket=self.bucket)
+
+    def tearDown(self):
+        for upload in self.s3.list_multipart_uploads(Bucket=self.bucket).get("Uploads", []):
+            self.s3.abort_multipart_upload(Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
+        for page in self.s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket):
+            keys = [{"Key": o["Key"]} for o in page.get("Contents", [])]
+            if keys:
+                self.s3.delete_objects(Bucket=self.bucket, Delete={"Objects": keys, "Quiet": True})
+        self.s3.delete_bucket(Bucket=self.bucket)
+
+    def put(self, key, body=b"x", **more):
+        return self.s3.put_object(Bucket=self.bucket, Key=key, Body=body, **more)
+
+    def get(self, key, **more):
+        return self.s3.get_object(Bucket=self.bucket, Key=key, **more)
+
+    def body(self, key, **more):
+        return self.get(key, **more)["Body"].read()
+
+    def refused(self, code, call, *args, **kwargs):
+        with self.assertRaises(botocore.exceptions.ClientError) as caught:
+            call(*args, **kwargs)
+        error = caught.exception.response
+        if isinstance(code, int):
+            self.assertEqual(error["ResponseMetadata"]["HTTPStatusCode"], code, error)
+        else:
+            self.assertEqual(error["Error"]["Code"], code, error)
+        return error
+
+
+class Buckets(S3Test):
+    def test_life_of_a_bucket(self):
+        names = [b["Name"] for b in self.s3.list_buckets()["Buckets"]]
+        self.assertIn(self.bucket, names)
+        self.s3.head_bucket(Bucket=self.bucket)
+        self.refused("BucketAlreadyOwnedByYou", self.s3.create_bucket, Bucket=self.bucket)
+        self.put("key")
+        self.refused("BucketNotEmpty", self.s3.delete_bucket, Bucket=self.bucket)
+        self.refused(404, self.s3.head_bucket, Bucket=self.bucket + "-no")
+        self.refused("NoSuchBucket", self.s3.put_object, Bucket=self.bucket + "-no", Key="k", Body=b"")
+        self.refused("NoSuchBucket", self.s3.list_objects_v2, Bucket=self.bucket + "-no")
+        self.refused("NoSuchBucket", self.s3.delete_bucket, Bucket=self.bucket + "-no")
+
+    def test_location_and_versioning(self):
+        self.assertIsNone(self.s3.get_bucket_location(Bucket=self.bucket)["LocationConstraint"])
+        self.assertNotIn("Status", self.s3.get_bucket_versioning(Bucket=self.bucket))
+
+
+class Objects(S3Test):
+    def test_sizes_around_every_boundary(self):
+        sizes = [0, 1, 4095, 4096, 4097, 65536, 512 * 1024 - 1, 512 * 1024, 512 * 1024 + 1]
+        sizes += [MIB - 1, MIB, MIB + 1, 3 * MIB + 5, 9 * MIB]
+        for size in sizes:
+            body = data(size, size)
+            answer = self.put(f"size/{size}", body)
+            self.assertEqual(answer["ETag"], f'"{hashlib.md5(body).hexdigest()}"')
+        for size in sizes:
+            self.assertEqual(self.body(f"size/{size}"), data(size, size), size)
+            head = self.s3.head_object(Bucket=self.bucket, Key=f"size/{size}")
+            self.assertEqual(head["ContentLength"], size)
+
+    def test_many_small_objects_at_once(self):
+        bodies = {f"k{i}": data(random.Random(i).randrange(1, 20000), i) for i in range(300)}
+        with concurrent.futures.ThreadPoolExecutor(24) as pool:
+            list(pool.map(lambda item: self.put(*item), bodies.items()))
+            for key, body in zip(bodies, pool.map(self.body, bodies)):
+                self.assertEqual(body, bodies[key], key)
+
+    def test_overwrite_and_delete(self):
+        for body in (b"one", data(2 * MIB), b"three"):
+            self.put("key", body)
+            self.assertEqual(self.body("key"), body)
+        self.s3.delete_object(Bucket=self.bucket, Key="key")
+        self.refused("NoSuchKey", self.get, "key")
+        self.refused(404, self.s3.head_object, Bucket=self.bucket, Key="key")
+        self.s3.delete_object(Bucket=self.bucket, Key="key")
+
+    def test_multi_object_delete(self):
+        for i in range(20):
+            self.put(f"k{i}")
+        objects = [{"Key": f"k{i}"} for i in range(15)] + [{"Key": "never"}]
+        answer = self.s3.delete_objects(Bucket=self.bucket, Delete={"Objects": objects})
+        self.assertEqual({d["Key"] for d in answer["Deleted"]}, {o["Key"] for o in objects})
+        left = self.s3.list_objects_v2(Bucket=self.bucket)["Contents"]
+        self.assertEqual(len(left), 5)
+
+    def test_metadata_and_headers(self):
+        expires = datetime.datetime(2031, 5, 6, 7, 8, 9, tzinfo=datetime.timezone.utc)
+        self.put(
+            "key",
+            b"text",
+            ContentType="text/x-test",
+            ContentEncoding="identity",
+            ContentLanguage="de",
+            ContentDisposition='attachment; filename="a.txt"',
+            CacheControl="max-age=5",
+            Expires=expires,
+            Metadata={"Colour": "blue", "empty": "", "umlaut": "aou"},
+        )
+        for answer in (self.s3.head_object(Bucket=self.bucket, Key="key"), self.get("key")):
+            self.assertEqual(answer["ContentType"], "text/x-test")
+            self.assertEqual(answer["ContentEncoding"], "identity")
+            self.assertEqual(answer["ContentLanguage"], "de")
+            self.assertEqual(answer["ContentDisposition"], 'attachment; filename="a.txt"')
+            self.assertEqual(answer["CacheControl"], "max-age=5")
+            self.assertEqual(answer["Metadata"], {"colour": "blue", "empty": "", "umlaut": "aou"})
+            self.assertEqual(answer["ExpiresString"], "Tue, 06 May 2031 07:08:09 GMT")
+            age = datetime.datetime.now(datetime.timezone.utc) - answer["LastModified"]
+            self.assertLess(abs(age.total_seconds()), 60)
+        answer = self.get("key", ResponseContentType="text/other", ResponseCacheControl="no-cache")
+        self.assertEqual(answer["ContentType"], "text/other")
+        self.assertEqual(answer["CacheControl"], "no-cache")
+
+    def test_ranges(self):
+        body = data(3 * MIB + 77)
+        self.put("large", body)
+        self.put("small", body[:10000])
+        for key, whole in (("large", body), ("small", body[:10000])):
+            size = len(whole)
+            for text, expected in (
+                ("bytes=0-0", whole[:1]),
+                ("bytes=5000-5999", whole[5000:6000]),
+                (f"bytes={size - 1}-", whole[-1:]),
+                ("bytes=-100", whole[-100:]),
+                (f"bytes=100-{size + 50}", whole[100:]),
+                (f"bytes=-{size + 50}", whole),
+            ):
+                answer = self.get(key, Range=text)
+                self.assertEqual(answer["Body"].read(), expected, text)
+                self.assertEqual(answer["ResponseMetadata"]["HTTPStatusCode"], 206)
+                start = whole.index(expected[:50]) if len(expected) > 1 else int(answer["ContentRange"][6:].split("-")[0])
+                end = start + len(expected) - 1
+                self.assertEqual(answer["ContentRange"], f"bytes {start}-{end}/{size}")
+            self.refused("InvalidRange", self.get, key, Range=f"bytes={size}-")
+        across = self.body("large", Range=f"bytes={MIB - 3}-{2 * MIB + 3}")
+        self.assertEqual(across, body[MIB - 3 : 2 * MIB + 4])
+
+    def test_conditional_reads(self):
+        tag = self.put("key", b"text")["ETag"]
+        now = datetime.datetime.now(datetime.timezone.utc)
+        past, future = now - datetime.timedelta(hours=1), now + datetime.timedelta(hours=1)
+        head = lambda **more: self.s3.head_object(Bucket=self.bucket, Key="key", **more)
+        for read in (lambda **more: self.get("key", **more), head):
+            for good in (
+                {"IfMatch": tag},
+                {"IfMatch": "*"},
+                {"IfNoneMatch": '"other"'},
+                {"IfModifiedSince": past},
+                {"IfUnmodifiedSince": future},
+                {"IfMatch": tag, "IfUnmodifiedSince": past},
+                {"IfNoneMatch": '"other"', "IfModifiedSince": future},
+            ):
+                read(**good)
+            for bad in ({"IfMatch": '"other"'}, {"IfUnmodifiedSince": past}):
+                self.refused(412, read, **bad)
+            for same in ({"IfNoneMatch": tag}, {"IfNoneMatch": "*"}, {"IfModifiedSince": future}):
+                self.refused(304, read, **same)
+
+    def test_conditional_writes(self):
+        tag = self.put("key", b"one", IfNoneMatch="*")["ETag"]
+        self.refused("PreconditionFailed", self.put, "key", b"two", IfNoneMatch="*")
+        self.refused("PreconditionFailed", self.put, "key", b"two", IfMatch='"00000000000000000000000000000000"')
+        self.refused(404, self.put, "absent", b"two", IfMatch=tag)
+        self.assertEqual(self.body("key"), b"one")
+        self.put("key", b"two", IfMatch=tag)
+        self.assertEqual(self.body("key"), b"two")
+
+    def test_only_one_of_many_creators_wins(self):
+        def create(i):
+            try:
+                self.put("key", b"%d" % i, IfNoneMatch="*")
+                return i
+            except botocore.exceptions.ClientError as error:
+                self.assertEqual(error.response["Error"]["Code"], "PreconditionFailed")
+
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            winners = [i for i in pool.map(create, range(16)) if i is not None]
+        self.assertEqual(len(winners), 1)
+        self.assertEqual(self.body("key"), b"%d" % winners[0])
+
+    def test_strange_keys(self):
+        keys = ["a b", "ü/ñ/漢字", "100%", "a+b&c=d?e", "x//y", "tab\tend", "'quote\"<xml>", "~", "k" * 1024]
+        for key in keys:
+            self.put(key, key.encode())
+        for key in keys:
+            self.assertEqual(self.body(key), key.encode())
+        listed = [o["Key"] for o in self.s3.list_objects_v2(Bucket=self.bucket)["Contents"]]
+        self.assertEqual(listed, sorted(keys, key=lambda k: k.encode()))
+        self.refused("KeyTooLongError", self.put, "k" * 1025)
+
+    def test_unsupported_wishes_are_refused_not_ignored(self):
+        self.refused("NotImplemented", self.put, "key", b"x", ServerSideEncryption="AES256")
+        self.refused("NotImplemented", self.s3.get_bucket_policy, Bucket=self.bucket)
+        self.put("key")
+        self.refused(404, self.get, "key", VersionId="3")
+
+
+class Checksums(S3Test):
+    def own(self, algorithm, body):
+        if algorithm == "CRC32":
+            return base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
+        if algorithm in ("SHA1", "SHA256"):
+            return base64.b64encode(hashlib.new(algorithm.lower(), body).digest()).decode()
+        return None
+
+    def test_every_algorithm_is_kept_and_returned(self):
+        body = data(100_000)
+        for algorithm in ("CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"):
+            try:
+                answer = self.put(algorithm, body, ChecksumAlgorithm=algorithm)
+            except botocore.exceptions.MissingDependencyException:
+                continue  # needs the CRT, which plain boto3 lacks
+            field = "Checksum" + algorithm
+            self.assertIn(field, answer)
+            if self.own(algorithm, body):
+                self.assertEqual(answer[field], self.own(algorithm, body))
+            for read in (self.get, lambda key, **m: self.s3.head_object(Bucket=self.bucket, Key=key, **m)):
+                self.assertEqual(read(algorithm, ChecksumMode="ENABLED")[field], answer[field])
+            kept = self.s3.get_object_attributes(
+                Bucket=self.bucket, Key=algorithm, ObjectAttributes=["Checksum", "ETag", "ObjectSize"]
+            )
+            self.assertEqual(kept["Checksum"][field], answer[field])
+            self.assertEqual(kept["ObjectSize"], len(body))
+
+    def test_given_checksums_are_verified(self):
+        body = b"123456789"
+        good = {
+            "ChecksumCRC32": "y/Q5Jg==",
+            "ChecksumCRC32C": "4waSgw==",
+            "ChecksumCRC64NVME": "rosUhgp5mIg=",
+            "ChecksumSHA1": self.own("SHA1", body),
+            "ChecksumSHA256": self.own("SHA256", body),
+        }
+        for field, value in good.items():
+            answer = self.put(field, body, **{field: value})
+            self.assertEqual(answer[field], value)
+            self.refused("BadDigest", self.put, "bad", b"12345678X", **{field: value})
+        self.put("md5", body, ContentMD5=base64.b64encode(hashlib.md5(body).digest()).decode())
+        wrong = base64.b64encode(hashlib.md5(b"other").digest()).decode()
+        self.refused("BadDigest", self.put, "bad", body, ContentMD5=wrong)
+        self.refused("NoSuchKey", self.get, "bad")
+
+    def test_trailing_checksum_of_a_stream(self):
+        body = data(3 * MIB)
+
+        class Unseekable:
+            def __init__(self):
+                self.at = 0
+
+            def read(self, size=-1):
+                size = len(body) if size < 0 else size
+                piece = body[self.at : self.at + size]
+                self.at += len(piece)
+                return piece
+
+        # As botocore does over HTTPS: aws-chunked with a trailer. The signed variant is minio-go's (restic).
+        answer = self.s3.put_object(
+            Bucket=self.bucket, Key="key", Body=Unseekable(), ContentLength=len(body), ChecksumAlgorithm="CRC32"
+        ) if False else self.put("key", body, ChecksumAlgorithm="CRC32")
+        self.assertEqual(answer["ChecksumCRC32"], self.own("CRC32", body))
+        self.assertEqual(self.body("key", ChecksumMode="ENABLED"), body)
+
+
+class Listings(S3Test):
+    COUNT = 2500
+
+    def fill(self):
+        names = [f"dir{i % 50:02}/sub{i % 7}/file{i:05}" for i in range(self.COUNT)]
+        with concurrent.futures.ThreadPoolExecutor(24) as pool:
+            list(pool.map(lambda key: self.put(key, b""), names))
+        return sorted(names)
+
+    def test_paging_prefix_and_delimiter(self):
+        names = self.fill()
+        for operation in ("list_objects_v2", "list_objects"):
+            pages = list(self.s3.get_paginator(operation).paginate(Bucket=self.bucket))
+            self.assertEqual([len(p["Contents"]) for p in pages], [1000, 1000, 500])
+            self.assertEqual([o["Key"] for p in pages for o in p["Contents"]], names)
+
+            pages = self.s3.get_paginator(operation).paginate(
+                Bucket=self.bucket, Prefix="dir07/", PaginationConfig={"PageSize": 7}
+            )
+            found = [o["Key"] for p in pages for o in p.get("Contents", [])]
+            self.assertEqual(found, [n for n in names if n.startswith("dir07/")])
+
+            for size in (1000, 3, 1):
+                pages = list(
+                    self.s3.get_paginator(operation).paginate(
+                        Bucket=self.bucket, Delimiter="/", PaginationConfig={"PageSize": size}
+                    )
+                )
+                prefixes = [p["Prefix"] for page in pages for p in page.get("CommonPrefixes", [])]
+                self.assertEqual(prefixes, sorted({n.split("/")[0] + "/" for n in names}))
+                self.assertFalse(any(page.get("Contents") for page in pages))
+
+            answer = getattr(self.s3, operation)(Bucket=self.bucket, Prefix="dir03/", Delimiter="/")
+            prefixes = [p["Prefix"] for p in answer["CommonPrefixes"]]
+            expected = sorted({"/".join(n.split("/")[:2]) + "/" for n in names if n.startswith("dir03/")})
+            self.assertEqual(prefixes, expected)
+            self.assertFalse(answer["IsTruncated"])
+
+        answer = self.s3.list_objects_v2(Bucket=self.bucket, StartAfter=names[1233], MaxKeys=2, FetchOwner=True)
+        self.assertEqual([o["Key"] for o in answer["Contents"]], names[1234:1236])
+        self.assertEqual(answer["KeyCount"], 2)
+        self.assertIn("ID", answer["Contents"][0]["Owner"])
+        empty = self.s3.list_objects_v2(Bucket=self.bucket, MaxKeys=0)
+        self.assertEqual((empty["KeyCount"], empty["IsTruncated"]), (0, False))
+        self.refused("InvalidArgument", self.s3.list_objects_v2, Bucket=self.bucket, ContinuationToken="!")
+
+    def test_an_entry_says_what_the_object_is(self):
+        tag = self.put("key", b"12345")["ETag"]
+        entry = self.s3.list_objects_v2(Bucket=self.bucket)["Contents"][0]
+        self.assertEqual((entry["Key"], entry["Size"], entry["ETag"]), ("key", 5, tag))
+        self.assertEqual(entry["StorageClass"], "STANDARD")
+
+
+class Copies(S3Test):
+    def test_copy_keeps_or_replaces_metadata(self):
+        body = data(2 * MIB + 9)
+        source = {"Bucket": self.bucket, "Key": "a ü"}
+        tag = self.put("a ü", body, Metadata={"k": "v"}, ContentType="text/a")["ETag"]
+        answer = self.s3.copy_object(Bucket=self.bucket, Key="b", CopySource=source)
+        self.assertEqual(answer["CopyObjectResult"]["ETag"], tag)
+        got = self.get("b")
+        self.assertEqual((got["Body"].read(), got["Metadata"], got["ContentType"]), (body, {"k": "v"}, "text/a"))
+        replace = {"MetadataDirective": "REPLACE", "Metadata": {"n": "w"}, "ContentType": "text/b"}
+        self.s3.copy_object(Bucket=self.bucket, Key="a ü", CopySource=source, **replace)
+        got = self.get("a ü")
+        self.assertEqual((got["Body"].read(), got["Metadata"], got["ContentType"]), (body, {"n": "w"}, "text/b"))
+        self.refused("InvalidRequest", self.s3.copy_object, Bucket=self.bucket, Key="b", CopySource=f"{self.bucket}/b")
+        self.s3.delete_object(Bucket=self.bucket, Key="a ü")
+        self.assertEqual(self.body("b"), body)
+
+    def test_conditions_on_the_source(self):
+        tag = self.put("a", b"text")["ETag"]
+        copy = lambda **more: self.s3.copy_object(
+            Bucket=self.bucket, Key="b", CopySource={"Bucket": self.bucket, "Key": "a"}, **more
+        )
+        copy(CopySourceIfMatch=tag)
+        self.refused("PreconditionFailed", copy, CopySourceIfNoneMatch=tag)
+        self.refused("PreconditionFailed", copy, CopySourceIfMatch='"other"')
+        missing = {"Bucket": self.bucket, "Key": "no"}
+        self.refused("NoSuchKey", self.s3.copy_object, Bucket=self.bucket, Key="b", CopySource=missing)
+
+
+class Multipart(S3Test):
+    def begin(self, key="key", **more):
+        return self.s3.create_multipart_upload(Bucket=self.bucket, Key=key, **more)["UploadId"]
+
+    def part(self, upload, number, body, key="key", **more):
+        answer = self.s3.upload_part(
+            Bucket=self.bucket, Key=key, UploadId=upload, PartNumber=number, Body=body, **more
+        )
+        return {"PartNumber": number, **{k: v for k, v in answer.items() if k == "ETag" or k.startswith("Checksum")}}
+
+    def complete(self, upload, parts, key="key", **more):
+        return self.s3.complete_multipart_upload(
+            Bucket=self.bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": parts}, **more
+        )
+
+    def test_three_parts(self):
+        bodies = [data(5 * MIB, 1), data(5 * MIB + 3, 2), data(1000, 3)]
+        upload = self.begin(Metadata={"k": "v"}, ContentType="text/a")
+        parts = [self.part(upload, number, body) for number, body in ((3, bodies[2]), (1, bodies[0]), (2, bodies[1]))]
+        listed = self.s3.list_parts(Bucket=self.bucket, Key="key", UploadId=upload)["Parts"]
+        self.assertEqual([(p["PartNumber"], p["Size"]) for p in listed], [(i + 1, len(b)) for i, b in enumerate(bodies)])
+        page = self.s3.list_parts(Bucket=self.bucket, Key="key", UploadId=upload, MaxParts=1, PartNumberMarker=1)
+        self.assertEqual((page["Parts"][0]["PartNumber"], page["IsTruncated"]), (2, True))
+        uploads = self.s3.list_multipart_uploads(Bucket=self.bucket)["Uploads"]
+        self.assertEqual([(u["Key"], u["UploadId"]) for u in uploads], [("key", upload)])
+        self.refused("NoSuchKey", self.get, "key")
+        parts.sort(key=lambda p: p["PartNumber"])
+        tag = self.complete(upload, parts)["ETag"]
+        joined = hashlib.md5(b"".join(hashlib.md5(b).digest() for b in bodies)).hexdigest()
+        self.assertEqual(tag, f'"{joined}-3"')
+        got = self.get("key")
+        self.assertEqual(got["Body"].read(), b"".join(bodies))
+        self.assertEqual((got["Metadata"], got["ContentType"]), ({"k": "v"}, "text/a"))
+        second = self.get("key", PartNumber=2)
+        self.assertEqual(second["Body"].read(), bodies[1])
+        self.assertEqual(second["PartsCount"], 3)
+        across = self.body("key", Range=f"bytes={5 * MIB - 5}-{10 * MIB + 10}")
+        self.assertEqual(across, b"".join(bodies)[5 * MIB - 5 : 10 * MIB + 11])
+        self.assertNotIn("Uploads", self.s3.list_multipart_uploads(Bucket=self.bucket))
+        self.refused("NoSuchUpload", self.complete, upload, parts)
+
+    def test_bad_completions(self):
+        upload = self.begin()
+        first, second = self.part(upload, 1, b"small"), self.part(upload, 2, b"small too")
+        self.refused("EntityTooSmall", self.complete, upload, [first, second])
+        self.refused("InvalidPartOrder", self.complete, upload, [second, first])
+        wrong = {"PartNumber": 1, "ETag": '"00000000000000000000000000000000"'}
+        self.refused("InvalidPart", self.complete, upload, [wrong])
+        self.refused("InvalidPart", self.complete, upload, [{"PartNumber": 9, "ETag": first["ETag"]}])
+        self.put("key", b"there")
+        self.refused("PreconditionFailed", self.complete, upload, [second], IfNoneMatch="*")
+        self.complete(upload, [second])
+        self.assertEqual(self.body("key"), b"small too")
+        self.refused("NoSuchUpload", self.part, "ffff", 1, b"x")
+
+    def test_abort(self):
+        upload = self.begin()
+        self.part(upload, 1, data(6 * MIB))
+        self.s3.abort_multipart_upload(Bucket=self.bucket, Key="key", UploadId=upload)
+        self.refused("NoSuchUpload", self.s3.list_parts, Bucket=self.bucket, Key="key", UploadId=upload)
+        self.refused("NoSuchUpload", self.s3.abort_multipart_upload, Bucket=self.bucket, Key="key", UploadId=upload)
+
+    def test_checksums_of_the_whole(self):
+        bodies = [data(5 * MIB, 1), data(7, 2)]
+        whole = b"".join(bodies)
+        crc = base64.b64encode(zlib.crc32(whole).to_bytes(4, "big")).decode()
+        upload = self.begin(ChecksumAlgorithm="CRC32", ChecksumType="FULL_OBJECT")
+        parts = [self.part(upload, i + 1, b, ChecksumAlgorithm="CRC32") for i, b in enumerate(bodies)]
+        answer = self.complete(upload, parts, ChecksumCRC32=crc, ChecksumType="FULL_OBJECT", MpuObjectSize=len(whole))
+        self.assertEqual((answer["ChecksumCRC32"], answer["ChecksumType"]), (crc, "FULL_OBJECT"))
+        self.assertEqual(self.body("key", ChecksumMode="ENABLED"), whole)
+
+        digest = lambda b: hashlib.sha256(b).digest()
+        composite = base64.b64encode(digest(b"".join(map(digest, bodies)))).decode() + "-2"
+        upload = self.begin(ChecksumAlgorithm="SHA256")
+        parts = [self.part(upload, i + 1, b, ChecksumAlgorithm="SHA256") for i, b in enumerate(bodies)]
+        answer = self.complete(upload, parts)
+        self.assertEqual((answer["ChecksumSHA256"], answer["ChecksumType"]), (composite, "COMPOSITE"))
+        kept = self.s3.get_object_attributes(
+            Bucket=self.bucket, Key="key", ObjectAttributes=["Checksum", "ObjectParts"]
+        )
+        self.assertEqual(kept["Checksum"]["ChecksumSHA256"], composite)
+        self.assertEqual(kept["ObjectParts"]["TotalPartsCount"], 2)
+
+    def test_copied_parts(self):
+        source = data(12 * MIB)
+        self.put("source", source)
+        upload = self.begin()
+        parts = []
+        for number, (first, last) in enumerate(((0, 6 * MIB - 1), (6 * MIB, 12 * MIB - 1)), 1):
+            answer = self.s3.upload_part_copy(
+                Bucket=self.bucket,
+                Key="key",
+                UploadId=upload,
+                PartNumber=number,
+                CopySource={"Bucket": self.bucket, "Key": "source"},
+                CopySourceRange=f"bytes={first}-{last}",
+            )
+            parts.append({"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]})
+        self.complete(upload, parts)
+        self.assertEqual(self.body("key"), source)
+
+    def test_transfer_manager(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "file")
+            with open(path, "wb") as file:
+                file.write(data(20 * MIB))
+            self.s3.upload_file(path, self.bucket, "key")
+            self.s3.download_file(self.bucket, "key", path + ".back")
+            with open(path, "rb") as a, open(path + ".back", "rb") as b:
+                self.assertEqual(a.read(), b.read())
+
+
+class Access(S3Test):
+    def status(self, url, method="GET", body=None, headers=None):
+        request = urllib.request.Request(url, data=body, method=method, headers=headers or {})
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    def test_wrong_keys_and_nobody_are_refused(self):
+        self.put("key", b"text")
+        for wrong in (client(secret="wrong" * 8), client(access="nobody")):
+            self.refused(403, wrong.get_object, Bucket=self.bucket, Key="key")
+            self.refused(403, wrong.put_object, Bucket=self.bucket, Key="key", Body=b"x")
+            self.refused(403, wrong.list_buckets)
+        for path in ("", f"{self.bucket}", f"{self.bucket}/key"):
+            self.assertEqual(self.status(f"{ENDPOINT}/{path}")[0], 403)
+        self.assertEqual(self.status(f"{ENDPOINT}/{self.bucket}/key", "PUT", b"x")[0], 403)
+        self.assertEqual(self.status(f"{ENDPOINT}/{self.bucket}/key", "DELETE")[0], 403)
+        self.assertEqual(self.body("key"), b"text")
+
+    def test_presigned_urls(self):
+        sign = lambda operation, seconds=60: self.s3.generate_presigned_url(
+            operation, {"Bucket": self.bucket, "Key": "a key"}, ExpiresIn=seconds
+        )
+        self.assertEqual(self.status(sign("put_object"), "PUT", b"presigned")[0], 200)
+        self.assertEqual(self.status(sign("get_object")), (200, b"presigned"))
+        self.assertEqual(self.status(sign("get_object"), "PUT", b"x")[0], 403)
+        self.assertEqual(self.status(sign("get_object").replace("a%20key", "other"))[0], 403)
+        self.assertEqual(self.status(sign("get_object", -1))[0], 403)
+
+    def test_a_tampered_body_is_refused(self):
+        url = urllib.parse.urlparse(ENDPOINT)
+        taken = {}
+        self.s3.meta.events.register("before-send.s3.PutObject", lambda request, **_: taken.update(request=request))
+        self.put("key", b"honest body")
+        request = taken["request"]
+        headers = "".join(
+            f"{k}: {v.decode() if isinstance(v, bytes) else v}\r\n" for k, v in request.headers.items()
+        )
+        for body in (b"honest bodx", b"honest"):
+            with socket.create_connection((url.hostname, url.port)) as connection:
+                start = f"PUT /{self.bucket}/key HTTP/1.1\r\nHost: {url.netloc}\r\n{headers}\r\n"
+                connection.sendall(start.encode() + body)
+                connection.shutdown(socket.SHUT_WR)
+                answer = connection.recv(4096)
+            self.assertFalse(answer.startswith(b"HTTP/1.1 200"), answer)
+        self.assertEqual(self.body("key"), b"honest body")
+
+
+def run(*command, **more):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, **more)
+    if done.returncode:
+        raise AssertionError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+class Programs(S3Test):
+    def setUp(self):
+        super().setUp()
+        self.directory = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.directory)
+        self.env = {
+            **os.environ,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "HOME": self.directory,
+        }
+
+    def tree(self, name):
+        """A directory with files of many sizes."""
+        top = os.path.join(self.directory, name)
+        for i, size in enumerate([0, 1, 100, 4096, 5000, 70_000, 600_000, 3 * MIB, 20 * MIB]):
+            path = os.path.join(top, f"dir{i % 3}", f"file {i}")
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(data(size, i))
+        return top
+
+    def test_awscli(self):
+        tree = self.tree("tree")
+        binary = os.path.join(os.path.dirname(sys.executable), "aws")
+        aws = [binary if os.path.exists(binary) else "aws", "--endpoint-url", ENDPOINT]
+        run(*aws, "s3", "cp", "--quiet", f"{tree}/dir2/file 8", f"s3://{self.bucket}/one", env=self.env)
+        run(*aws, "s3", "sync", "--quiet", tree, f"s3://{self.bucket}/tree", env=self.env)
+        self.assertIn("tree/", run(*aws, "s3", "ls", f"s3://{self.bucket}", env=self.env))
+        back = os.path.join(self.directory, "back")
+        run(*aws, "s3", "sync", "--quiet", f"s3://{self.bucket}/tree", back, env=self.env)
+        run("diff", "-r", tree, back)
+        run(*aws, "s3", "mv", "--quiet", f"s3://{self.bucket}/one", f"s3://{self.bucket}/two", env=self.env)
+        run(*aws, "s3", "rm", "--quiet", "--recursive", f"s3://{self.bucket}/tree", env=self.env)
+        left = run(*aws, "s3", "ls", "--recursive", f"s3://{self.bucket}", env=self.env).split()
+        self.assertEqual(left[2:], [str(20 * MIB), "two"])
+        out = run(*aws, "s3api", "head-object", "--bucket", self.bucket, "--key", "two", env=self.env)
+        self.assertIn("ContentLength", out)
+
+    def test_rclone(self):
+        tree = self.tree("tree")
+        env = {
+            **self.env,
+            "RCLONE_CONFIG_EBB_TYPE": "s3",
+            "RCLONE_CONFIG_EBB_PROVIDER": "Other",
+            "RCLONE_CONFIG_EBB_ENDPOINT": ENDPOINT,
+            "RCLONE_CONFIG_EBB_ACCESS_KEY_ID": ACCESS_KEY,
+            "RCLONE_CONFIG_EBB_SECRET_ACCESS_KEY": SECRET_KEY,
+            "RCLONE_S3_UPLOAD_CUTOFF": "8M",
+            "RCLONE_S3_CHUNK_SIZE": "5M",
+        }
+        remote = f"ebb:{self.bucket}/tree"
+        run("rclone", "sync", tree, remote, env=env)
+        run("rclone", "check", tree, remote, env=env)
+        run("rclone", "check", "--download", tree, remote, env=env)
+        back = os.path.join(self.directory, "back")
+        run("rclone", "sync", remote, back, env=env)
+        run("diff", "-r", tree, back)
+        os.remove(os.path.join(tree, "dir0", "file 0"))
+        with open(os.path.join(tree, "dir1", "new"), "wb") as file:
+            file.write(b"new")
+        os.utime(os.path.join(tree, "dir1", "file 1"), (1_000_000_000, 1_000_000_000))
+        run("rclone", "sync", tree, remote, env=env)
+        run("rclone", "check", tree, remote, env=env)
+        run("rclone", "sync", remote, back, env=env)
+        run("diff", "-r", tree, back)
+        run("rclone", "purge", remote, env=env)
+        self.assertEqual(run("rclone", "ls", f"ebb:{self.bucket}", env=env), "")
+
+    def test_restic(self):
+        tree = self.tree("tree")
+        env = {
+            **self.env,
+            "RESTIC_REPOSITORY": f"s3:{ENDPOINT}/{self.bucket}/backups",
+            "RESTIC_PASSWORD": "secret",
+            "RESTIC_CACHE_DIR": os.path.join(self.directory, "cache"),
+        }
+        run("restic", "init", env=env)
+        run("restic", "backup", tree, env=env)
+        with open(os.path.join(tree, "dir1", "new"), "wb") as file:
+            file.write(data(2 * MIB, 99))
+        run("restic", "backup", tree, env=env)
+        run("restic", "check", "--read-data", env=env)
+        back = os.path.join(self.directory, "back")
+        run("restic", "restore", "latest", "--target", back, env=env)
+        run("diff", "-r", tree, back + tree)
+        run("restic", "forget", "--keep-last", "1", "--prune", env=env)
+        run("restic", "check", env=env)
+
+
+if __name__ == "__main__":
+    unittest.main()
