@@ -391,8 +391,7 @@ impl StoreCore {
         if record.version.seq > SEQ_MAX {
             return Err(StoreError::Malformed("sequence number out of range"));
         }
-        let tombstone = self.shared.index().tombstone(space, record.group, record.chunk);
-        if record.version == Version::ZERO || tombstone.is_some_and(|t| t >= record.version) {
+        if record.version == Version::ZERO || self.is_deleted(space, &record, staged) {
             return Ok(None);
         }
         let (kind, crcs) = match record.content {
@@ -430,6 +429,16 @@ impl StoreCore {
             out.payload = Bytes::new();
         }
         Ok(Some(out))
+    }
+
+    /// Whether a newer deletion of the chunk is known, and not about to be dropped. Such a record must not reach a segment: it
+    /// would come back when the tombstone is forgotten.
+    fn is_deleted(&self, space: Space, record: &Record, staged: &[(usize, Staged)]) -> bool {
+        let tombstone = self.shared.index().tombstone(space, record.group, record.chunk);
+        let drops = |s: &Staged| {
+            s.head.kind == HeadKind::Drop && (s.head.space, s.head.group) == (space, record.group)
+        };
+        tombstone.is_some_and(|t| t >= record.version) && !staged.iter().any(|(_, s)| drops(s))
     }
 
     /// Whether the chunk file has nothing in these blocks that is, or may still become, visible.

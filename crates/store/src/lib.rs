@@ -17,11 +17,15 @@ pub mod disk;
 mod handle;
 mod index;
 mod layout;
+#[cfg(any(test, feature = "testing"))]
+pub mod mem;
 mod overlay;
 mod query;
 mod recent;
 mod recovery;
 mod settle;
+#[cfg(test)]
+mod tests;
 
 pub use crate::core::StoreCore;
 pub use api::*;

@@ -33,8 +33,14 @@ impl StoreCore {
         let owner = Superblock { format: FORMAT, server: config.server, cluster: config.cluster };
         claim(&*disk, &owner)?;
         let mut index = Index::new(config.cached_pages);
-        let mut scan =
-            Scan { disk: &*disk, owner, tails: Tails::new(), torn_bytes: 0, unlink: BTreeSet::new() };
+        let mut scan = Scan {
+            disk: &*disk,
+            owner,
+            tails: Tails::new(),
+            torn_bytes: 0,
+            dropped: BTreeMap::new(),
+            unlink: BTreeSet::new(),
+        };
         let last = scan.segments(&mut index)?;
         let (tails, torn_bytes, unlink) = (scan.tails, scan.torn_bytes, scan.unlink);
         let group_dirs = find_chunk_files(&*disk, &mut index)?;
@@ -163,6 +169,8 @@ struct Scan<'a> {
     owner: Superblock,
     tails: Tails,
     torn_bytes: u64,
+    /// Everything of a space and group before this position is void.
+    dropped: BTreeMap<(Space, GroupId), u64>,
     /// Groups whose files were about to be removed.
     unlink: BTreeSet<GroupId>,
 }
@@ -178,26 +186,35 @@ impl Scan<'_> {
             entries.iter().filter_map(|e| Some(hex(e.name.strip_suffix(".seg")?, 8)? as u32)).collect();
         numbers.sort_unstable();
         let last = numbers.last().copied().unwrap_or(0);
-        for number in numbers {
+        // First what is void, then the rest: a drop may have been copied to a segment behind records that it does not void.
+        for &number in &numbers {
             let path = segment_path(number);
             let file = self.disk.open(&path, false).map_err(failed("open", &path))?;
             let size = file.size().map_err(failed("read", &path))?;
-            let (records, end) = self.records(&*file, number, &path, size)?;
-            if end < size && number < last {
+            let (records, mut end) = self.records(&*file, number, &path, size)?;
+            if number == last {
+                end = self.cut_tail(&*file, &path, size, &records, end)?;
+            } else if end < size {
                 return Err(damaged(&path, end));
             }
-            if number == last {
-                let end = self.cut_tail(&*file, &path, size, &records, end)?;
-                if end <= SEGMENT_HEADER_BYTES as u64 {
-                    self.disk.remove(&path).map_err(failed("remove", &path))?;
-                    continue;
-                }
-                index.segments.insert(number, Segment { bytes: end, live: 0 });
-                self.admit(index, number, records.into_iter().filter(|(at, _)| (*at as u64) < end));
-            } else {
-                index.segments.insert(number, Segment { bytes: size, live: 0 });
-                self.admit(index, number, records.into_iter());
+            if end <= SEGMENT_HEADER_BYTES as u64 {
+                self.disk.remove(&path).map_err(failed("remove", &path))?;
+                continue;
             }
+            index.segments.insert(number, Segment { bytes: end, live: 0 });
+            for (_, head) in
+                records.iter().filter(|(at, head)| head.kind == HeadKind::Drop && (*at as u64) < end)
+            {
+                let before = self.dropped.entry((head.space, head.group)).or_default();
+                *before = head.version.seq.max(*before);
+            }
+        }
+        let sizes: Vec<(u32, u64)> = index.segments.iter().map(|(number, s)| (*number, s.bytes)).collect();
+        for (number, size) in sizes {
+            let path = segment_path(number);
+            let file = self.disk.open(&path, false).map_err(failed("open", &path))?;
+            let (records, _) = self.records(&*file, number, &path, size)?;
+            self.admit(index, number, records);
         }
         Ok(last)
     }
@@ -296,24 +313,21 @@ impl Scan<'_> {
         Ok(false)
     }
 
-    fn admit(&mut self, index: &mut Index, number: u32, records: impl Iterator<Item = Found>) {
+    fn admit(&mut self, index: &mut Index, number: u32, records: Vec<Found>) {
         for (offset, head) in records {
             let at = Position { segment: number, offset };
-            index.admit(&head, at);
             let of = (head.space, head.group);
+            let is_drop = head.kind == HeadKind::Drop;
+            if !is_drop && self.dropped.get(&of).is_some_and(|before| at.to_u64() < *before) {
+                continue;
+            }
+            index.admit(&head, at);
             match head.kind {
                 HeadKind::DropFiles => {
                     self.unlink.insert(head.group);
                     self.tails.remove(&of);
                 }
-                HeadKind::Drop => {
-                    if head.space == Space::Replica {
-                        self.unlink.remove(&head.group);
-                    }
-                    if !head.moved {
-                        self.tails.remove(&of);
-                    }
-                }
+                HeadKind::Drop => {}
                 _ if head.moved => {}
                 _ => {
                     let tail = self.tails.entry(of).or_default();

@@ -9,6 +9,7 @@
 //! Segments are deleted in any order. A tombstone or a `Drop` record is therefore kept until no older segment is left, lest
 //! what it voids comes back at the next start.
 
+use crate::StoreError;
 use crate::core::{Staged, StoreCore, group_path, segment_path};
 use crate::disk::DiskFile;
 use crate::index::{FileId, FileKey};
@@ -16,7 +17,6 @@ use crate::layout::{
     CHUNK_PAGE, Entry as BlockEntry, EntryKind, Head, HeadKind, PAGE_BLOCKS, Page, RECORD_ALIGN, block_offset,
 };
 use crate::overlay::{Extent, ExtentPlace};
-use crate::{StoreError, TAIL_BYTES};
 use bytes::Bytes;
 use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, Space, Version};
 use std::collections::BTreeMap;
@@ -189,7 +189,7 @@ impl StoreCore {
         Ok(page.map_or_else(Page::empty, |page| (*page).clone()))
     }
 
-    /// Sealed segments that can go: dead ones, and ones so dead that copying the rest pays. The last [`TAIL_BYTES`] stay, for the
+    /// Sealed segments that can go: dead ones, and ones so dead that copying the rest pays. The last `tail_bytes` stay, for the
     /// recovered tail. Newest first, because they are popped from the end.
     fn retirable(&mut self) -> Result<Vec<u32>, StoreError> {
         // A removed file that came back without its tombstone would be a deletion undone.
@@ -209,10 +209,11 @@ impl StoreCore {
             }
             needed
         });
+        let tail_bytes = self.config.tail_bytes;
         let mut newer = 0;
         let mut retirable = Vec::new();
         for (number, segment) in index.segments.iter().rev().filter(|(number, _)| Some(**number) != open) {
-            if newer >= TAIL_BYTES && segment.live * 2 < segment.bytes {
+            if newer >= tail_bytes && segment.live * 2 < segment.bytes {
                 retirable.push(*number);
             }
             newer += segment.bytes;
@@ -235,7 +236,9 @@ impl StoreCore {
         if !batch.is_empty() {
             self.append(&mut batch)?;
         }
-        self.disk.remove(&segment_path(number)).map_err(|_| self.poison())?;
+        // Durably, before a newer segment goes that says that something in this one is void.
+        let removed = self.disk.remove(&segment_path(number)).and_then(|()| self.disk.sync_dir("segments"));
+        removed.map_err(|_| self.poison())?;
         let mut index = self.shared.index();
         let marks = index.drops.len();
         index.drops.retain(|mark| mark.at.segment != number);

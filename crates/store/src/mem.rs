@@ -1,0 +1,428 @@
+//! A disk in memory that fails on demand: it stops after any operation, loses or tears what was not synced, fails a sync, flips
+//! a bit, runs full. It assumes no more than POSIX promises: only a sync of a file makes its bytes durable, only a sync of a
+//! directory makes names in it durable, and what was not synced may survive in any part, whatever its order.
+
+use crate::disk::{DirEntry, Disk, DiskFile};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+const PAGE: u64 = 4096;
+/// A device writes whole sectors.
+const SECTOR: usize = 512;
+
+/// A file's bytes; absent pages are zeroes.
+#[derive(Clone, Default)]
+struct Image {
+    pages: BTreeMap<u64, Arc<[u8; PAGE as usize]>>,
+    len: u64,
+}
+
+impl Image {
+    fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let (page, within) = (at / PAGE, (at % PAGE) as usize);
+            let now = (PAGE as usize - within).min(bytes.len() - done);
+            let target = self.pages.entry(page).or_insert_with(|| Arc::new([0; PAGE as usize]));
+            Arc::make_mut(target)[within..within + now].copy_from_slice(&bytes[done..done + now]);
+            done += now;
+        }
+        self.len = self.len.max(offset + bytes.len() as u64);
+    }
+
+    fn read(&self, out: &mut Vec<u8>, len: usize, offset: u64) {
+        let end = (offset + len as u64).min(self.len);
+        let mut at = offset;
+        while at < end {
+            let within = (at % PAGE) as usize;
+            let now = (PAGE as usize - within).min((end - at) as usize);
+            match self.pages.get(&(at / PAGE)) {
+                Some(page) => out.extend_from_slice(&page[within..within + now]),
+                None => out.resize(out.len() + now, 0),
+            }
+            at += now as u64;
+        }
+    }
+
+    fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Write(offset, bytes) => self.write(*offset, bytes),
+            Change::Truncate(len) => {
+                if *len < self.len {
+                    let rest = (self.len - len) as usize;
+                    self.zero(*len, rest as u64);
+                    self.pages.retain(|page, _| page * PAGE < *len);
+                }
+                self.len = *len;
+            }
+            Change::Punch(offset, len) => self.zero(*offset, (*len).min(self.len.saturating_sub(*offset))),
+        }
+    }
+
+    fn zero(&mut self, offset: u64, len: u64) {
+        let size = self.len;
+        for page in offset / PAGE..(offset + len).div_ceil(PAGE) {
+            let from = offset.max(page * PAGE);
+            let to = (offset + len).min((page + 1) * PAGE);
+            if to - from == PAGE {
+                self.pages.remove(&page);
+            } else if self.pages.contains_key(&page) {
+                self.write(from, &vec![0; (to - from) as usize]);
+            }
+        }
+        self.len = size;
+    }
+}
+
+#[derive(Clone)]
+enum Change {
+    Write(u64, Vec<u8>),
+    Truncate(u64),
+    Punch(u64, u64),
+}
+
+#[derive(Clone, Default)]
+struct Inode {
+    now: Image,
+    durable: Image,
+    /// What happened since the last sync.
+    pending: Vec<Change>,
+}
+
+#[derive(Clone)]
+enum NameChange {
+    Set(String, usize),
+    Remove(String),
+}
+
+#[derive(Clone, Default)]
+struct Tree {
+    files: BTreeMap<String, usize>,
+    dirs: BTreeSet<String>,
+}
+
+const DIR: usize = usize::MAX;
+
+impl Tree {
+    fn apply(&mut self, change: &NameChange) {
+        match change {
+            NameChange::Set(path, DIR) => {
+                self.dirs.insert(path.clone());
+            }
+            NameChange::Set(path, inode) => {
+                self.files.insert(path.clone(), *inode);
+            }
+            NameChange::Remove(path) => {
+                self.files.remove(path);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Default)]
+struct State {
+    inodes: Vec<Inode>,
+    now: Tree,
+    durable: Tree,
+    pending: Vec<NameChange>,
+    operations: u64,
+    stop_after: Option<u64>,
+    fail_syncs: bool,
+    capacity: Option<u64>,
+}
+
+impl State {
+    /// Counts an operation that changes the disk. An error: this one or an earlier one was the last. The last one still happens.
+    fn count(&mut self) -> io::Result<bool> {
+        if self.stop_after.is_some_and(|stop| self.operations > stop) {
+            return Err(io::Error::other("the disk has stopped"));
+        }
+        self.operations += 1;
+        Ok(self.stop_after.is_some_and(|stop| self.operations > stop))
+    }
+
+    fn rename_now(&mut self, change: NameChange) {
+        self.now.apply(&change);
+        self.pending.push(change);
+    }
+
+    fn used(&self) -> u64 {
+        self.now.files.values().map(|inode| self.inodes[*inode].now.pages.len() as u64 * PAGE).sum()
+    }
+}
+
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(dir, _)| dir)
+}
+
+fn stopped(last: bool) -> io::Result<()> {
+    if last { Err(io::Error::other("the disk has stopped")) } else { Ok(()) }
+}
+
+/// A disk in memory. Clones are the same disk.
+#[derive(Clone, Default)]
+pub struct MemDisk(Arc<Mutex<State>>);
+
+impl MemDisk {
+    pub fn new() -> MemDisk {
+        MemDisk::default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no panic under this lock")
+    }
+
+    /// Operations that changed the disk so far.
+    pub fn operations(&self) -> u64 {
+        self.state().operations
+    }
+
+    /// Stops after so many more operations: the one after them happens but fails, and all later ones fail without happening.
+    pub fn stop_after(&self, operations: u64) {
+        let mut state = self.state();
+        state.stop_after = Some(state.operations + operations);
+    }
+
+    pub fn fail_syncs(&self, fail: bool) {
+        self.state().fail_syncs = fail;
+    }
+
+    /// Bytes that fit.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.state().capacity = bytes;
+    }
+
+    pub fn flip_bit(&self, path: &str, offset: u64) {
+        let mut state = self.state();
+        let inode = state.now.files[path];
+        let inode = &mut state.inodes[inode];
+        for image in [&mut inode.now, &mut inode.durable] {
+            let mut byte = Vec::new();
+            image.read(&mut byte, 1, offset);
+            image.write(offset, &[byte[0] ^ 1]);
+        }
+    }
+
+    pub fn files(&self) -> Vec<String> {
+        self.state().now.files.keys().cloned().collect()
+    }
+
+    /// The disk as it is found after a power cut: of what was not synced, a random part.
+    pub fn crash(&self, seed: u64) -> MemDisk {
+        let mut random = Random(seed);
+        let old = self.state();
+        let mut state = State { capacity: old.capacity, durable: old.durable.clone(), ..State::default() };
+        for inode in &old.inodes {
+            let mut image = inode.durable.clone();
+            for change in &inode.pending {
+                match (random.below(4), change) {
+                    (0, _) => {}
+                    (1, Change::Write(offset, bytes)) => {
+                        for (i, sector) in bytes.chunks(SECTOR).enumerate() {
+                            if random.below(2) == 0 {
+                                image.write(offset + (i * SECTOR) as u64, sector);
+                            }
+                        }
+                    }
+                    (_, change) => image.apply(change),
+                }
+            }
+            state.inodes.push(Inode { now: image.clone(), durable: image, pending: Vec::new() });
+        }
+        // Names survive in order, per directory.
+        let mut cut = BTreeSet::new();
+        for change in &old.pending {
+            let path = match change {
+                NameChange::Set(path, _) | NameChange::Remove(path) => path,
+            };
+            if random.below(3) == 0 {
+                cut.insert(parent(path).to_string());
+            }
+            if !cut.contains(parent(path))
+                && (parent(path).is_empty() || state.durable.dirs.contains(parent(path)))
+            {
+                state.durable.apply(change);
+            }
+        }
+        state.now = state.durable.clone();
+        MemDisk(Arc::new(Mutex::new(state)))
+    }
+}
+
+impl Disk for MemDisk {
+    fn open(&self, path: &str, create: bool) -> io::Result<Arc<dyn DiskFile>> {
+        let mut state = self.state();
+        let inode = match state.now.files.get(path) {
+            Some(inode) => *inode,
+            None if !create || !(parent(path).is_empty() || state.now.dirs.contains(parent(path))) => {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            None => {
+                let last = state.count()?;
+                let inode = state.inodes.len();
+                state.inodes.push(Inode::default());
+                state.rename_now(NameChange::Set(path.to_string(), inode));
+                stopped(last)?;
+                inode
+            }
+        };
+        Ok(Arc::new(MemFile { disk: self.clone(), inode }))
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        let mut state = self.state();
+        let last = state.count()?;
+        if !state.now.files.contains_key(path) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        state.rename_now(NameChange::Remove(path.to_string()));
+        stopped(last)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.state();
+        let last = state.count()?;
+        let inode = *state.now.files.get(from).ok_or(io::ErrorKind::NotFound)?;
+        state.rename_now(NameChange::Set(to.to_string(), inode));
+        state.rename_now(NameChange::Remove(from.to_string()));
+        stopped(last)
+    }
+
+    fn create_dir(&self, path: &str) -> io::Result<()> {
+        let mut state = self.state();
+        let last = state.count()?;
+        if !state.now.dirs.contains(path) {
+            state.rename_now(NameChange::Set(path.to_string(), DIR));
+        }
+        stopped(last)
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<DirEntry>> {
+        let state = self.state();
+        let name = |full: &String| full.rsplit('/').next().expect("split is never empty").to_string();
+        let dirs = state.now.dirs.iter().filter(|dir| parent(dir) == path);
+        let dirs = dirs.map(|dir| DirEntry { name: name(dir), is_dir: true, allocated: 0 });
+        let files = state.now.files.iter().filter(|(file, _)| parent(file) == path).map(|(file, inode)| {
+            let allocated = state.inodes[*inode].now.pages.len() as u64 * PAGE;
+            DirEntry { name: name(file), is_dir: false, allocated }
+        });
+        Ok(dirs.chain(files).collect())
+    }
+
+    fn sync_dir(&self, path: &str) -> io::Result<()> {
+        let mut state = self.state();
+        let last = state.count()?;
+        if state.fail_syncs {
+            return Err(io::Error::other("sync failed"));
+        }
+        let pending = std::mem::take(&mut state.pending);
+        for change in pending {
+            let (NameChange::Set(name, _) | NameChange::Remove(name)) = &change;
+            if parent(name) == path {
+                state.durable.apply(&change);
+            } else {
+                state.pending.push(change);
+            }
+        }
+        stopped(last)
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let state = self.state();
+        Ok(state.capacity.map_or(1 << 40, |capacity| capacity.saturating_sub(state.used())))
+    }
+}
+
+struct MemFile {
+    disk: MemDisk,
+    inode: usize,
+}
+
+impl MemFile {
+    fn change(&self, change: Change) -> io::Result<()> {
+        let mut state = self.disk.state();
+        let last = state.count()?;
+        let inode = &mut state.inodes[self.inode];
+        inode.now.apply(&change);
+        inode.pending.push(change);
+        stopped(last)
+    }
+}
+
+impl DiskFile for MemFile {
+    fn read(&self, out: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<()> {
+        self.disk.state().inodes[self.inode].now.read(out, len, offset);
+        Ok(())
+    }
+
+    fn read_cached(&self, out: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<bool> {
+        let start = out.len();
+        self.read(out, len, offset)?;
+        let whole = out.len() == start + len;
+        if !whole {
+            out.truncate(start);
+        }
+        Ok(whole)
+    }
+
+    fn write(&self, parts: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let mut bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let full = {
+            let state = self.disk.state();
+            state.capacity.is_some_and(|capacity| state.used() + bytes.len() as u64 > capacity)
+        };
+        if full {
+            bytes.truncate(bytes.len() / 2);
+        }
+        self.change(Change::Write(offset, bytes))?;
+        if full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.disk.state();
+        let last = state.count()?;
+        if state.fail_syncs {
+            return Err(io::Error::other("sync failed"));
+        }
+        let inode = &mut state.inodes[self.inode];
+        inode.durable = inode.now.clone();
+        inode.pending.clear();
+        stopped(last)
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        self.change(Change::Truncate(len))
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.change(Change::Punch(offset, len))
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.disk.state().inodes[self.inode].now.len)
+    }
+
+    fn allocated(&self) -> io::Result<u64> {
+        Ok(self.disk.state().inodes[self.inode].now.pages.len() as u64 * PAGE)
+    }
+}
+
+/// A small generator of repeatable random numbers (splitmix64).
+#[derive(Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}

@@ -1,0 +1,713 @@
+//! The store against a model that is a map of the newest write per block, with and without crashes. Every test of random
+//! runs prints its seed when it fails; `EBB_STORE_SEED=n cargo test -p ebb-store NAME` runs that one only.
+
+use crate::mem::{MemDisk, Random};
+use crate::*;
+use bytes::Bytes;
+use ebb_types::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+const OFFLOAD: Space = Space::Offload { stands_for: ServerId(9) };
+
+fn config() -> Config {
+    Config {
+        segment_bytes: 24 << 10,
+        checkpoint_bytes: 64 << 10,
+        direct_bytes: 3 * BLOCK_BYTES,
+        tail_bytes: 32 << 10,
+        cached_pages: 16,
+        ..Config::new(7, ServerId(1))
+    }
+}
+
+fn open(disk: &MemDisk) -> Result<(StoreCore, Recovered), OpenError> {
+    StoreCore::open(Arc::new(disk.clone()), config())
+}
+
+fn chunk(index: u32) -> ChunkId {
+    ChunkId { object: ObjectId(5), index }
+}
+
+fn version(epoch: u32, seq: u64) -> Version {
+    Version { epoch: Epoch(epoch), seq }
+}
+
+/// The bytes that `version` gives to a block: equal versions mean equal bytes.
+fn block_bytes(version: Version, block: u32) -> Vec<u8> {
+    let mut random = Random(version.seq << 20 | (version.epoch.0 as u64) << 14 | block as u64);
+    (0..BLOCK_BYTES / 8).flat_map(|_| random.next().to_le_bytes()).collect()
+}
+
+fn data(group: u32, chunk_index: u32, first: u32, count: u32, version: Version) -> (Record, Bytes) {
+    let payload: Vec<u8> = (first..first + count).flat_map(|b| block_bytes(version, b)).collect();
+    let content = Content::Data { crcs: block_crcs(&payload) };
+    let request = Some(RequestId { client: 1, seq: version.seq });
+    let chunk = chunk(chunk_index);
+    (Record { group: GroupId(group), chunk, first, count, version, request, content }, payload.into())
+}
+
+fn apply(space: Space, (record, payload): (Record, Bytes)) -> Op {
+    Op::Apply { space, record, payload }
+}
+
+fn blank(
+    group: u32,
+    chunk_index: u32,
+    first: u32,
+    count: u32,
+    version: Version,
+    content: Content,
+) -> (Record, Bytes) {
+    let chunk = chunk(chunk_index);
+    (Record { group: GroupId(group), chunk, first, count, version, request: None, content }, Bytes::new())
+}
+
+fn one(store: &mut StoreCore, op: Op) -> Outcome {
+    let mut done = Vec::new();
+    store.execute(vec![(1, op)], &mut done);
+    done.pop().expect("one completion").outcome
+}
+
+fn read(
+    store: &mut StoreCore,
+    space: Space,
+    group: u32,
+    chunk_index: u32,
+    first: u32,
+    count: u32,
+) -> Outcome {
+    one(store, Op::Read { space, group: GroupId(group), chunk: chunk(chunk_index), first, count })
+}
+
+type Key = (Space, GroupId, ChunkId);
+/// Version and checksum (`None`: zeroes) of the blocks of a chunk, and its tombstone.
+type Blocks = BTreeMap<u32, (Version, Option<u32>)>;
+type Snapshot = BTreeMap<Key, (Option<Version>, Blocks)>;
+
+#[derive(Clone, Default, PartialEq, Debug)]
+struct Model(Snapshot);
+
+impl Model {
+    fn carry_out(&mut self, op: &Op) {
+        match op {
+            Op::Apply { space, record, .. } => {
+                let (tombstone, blocks) = self.0.entry((*space, record.group, record.chunk)).or_default();
+                if *tombstone >= Some(record.version) {
+                    return;
+                }
+                if record.content == Content::Delete {
+                    blocks.retain(|_, (v, _)| *v > record.version);
+                    *tombstone = Some(record.version);
+                    return;
+                }
+                for i in 0..record.count {
+                    let crc = match &record.content {
+                        Content::Data { crcs } => Some(crcs[i as usize]),
+                        _ => None,
+                    };
+                    let block = blocks.entry(record.first + i).or_insert((record.version, crc));
+                    if block.0 < record.version {
+                        *block = (record.version, crc);
+                    }
+                }
+            }
+            Op::DropOffload { group, stands_for } => {
+                let space = Space::Offload { stands_for: *stands_for };
+                self.0.retain(|(s, g, _), _| (s, g) != (&space, group));
+            }
+            Op::DropReplica { group } => self.0.retain(|(s, g, _), _| (s, g) != (&Space::Replica, group)),
+            _ => {}
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        self.0
+            .iter()
+            .filter(|(_, (t, b))| t.is_some() || !b.is_empty())
+            .map(|(k, v)| (*k, v.clone()))
+            .collect()
+    }
+}
+
+/// All that the store has, through small pages of `list` and through `read`.
+fn snapshot(store: &mut StoreCore) -> Snapshot {
+    let mut all = Snapshot::new();
+    for space in [Space::Replica, OFFLOAD] {
+        for group in (1..=2).map(GroupId) {
+            let mut after = None;
+            loop {
+                let page = match one(store, Op::List { space, group, since: Epoch(0), after, limit: 3 }) {
+                    Outcome::Listed(page) => page,
+                    other => panic!("list: {other:?}"),
+                };
+                for run in page.runs {
+                    let entry = all.entry((space, group, run.chunk)).or_default();
+                    if run.kind == Kind::Delete {
+                        assert!(
+                            entry.0.is_none() && entry.1.is_empty(),
+                            "a deletion is listed once, and first"
+                        );
+                        entry.0 = Some(run.version);
+                        continue;
+                    }
+                    let Outcome::Read(blocks) = one(
+                        store,
+                        Op::Read { space, group, chunk: run.chunk, first: run.first, count: run.count },
+                    ) else {
+                        panic!("unreadable: {run:?}")
+                    };
+                    assert_eq!(blocks.records.len(), 1, "listed runs are uniform");
+                    assert_eq!(
+                        (blocks.records[0].version, blocks.records[0].content.kind()),
+                        (run.version, run.kind)
+                    );
+                    for i in 0..run.count {
+                        let crc = match &blocks.records[0].content {
+                            Content::Data { crcs } => Some(crcs[i as usize]),
+                            _ => None,
+                        };
+                        let old = entry.1.insert(run.first + i, (run.version, crc));
+                        assert_eq!(old, None, "a block is listed once");
+                    }
+                }
+                match page.next {
+                    Some(next) => after = Some(next),
+                    None => break,
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Shows only what differs.
+fn assert_same(seen: &Snapshot, wanted: &Snapshot, when: &str) {
+    for key in seen.keys().chain(wanted.keys()) {
+        assert_eq!(seen.get(key), wanted.get(key), "{key:?} {when}");
+    }
+}
+
+/// Random operations; some records come twice, some late.
+struct Workload {
+    random: Random,
+    seqs: u64,
+    sent: Vec<Op>,
+}
+
+impl Workload {
+    fn new(seed: u64) -> Workload {
+        Workload { random: Random(seed), seqs: 0, sent: Vec::new() }
+    }
+
+    fn fresh_version(&mut self) -> Version {
+        self.seqs += 1;
+        // The low part keeps versions unique, the high part shuffles their order.
+        version(1 + self.random.below(3) as u32, (self.random.below(8) << 32) + self.seqs)
+    }
+
+    fn op(&mut self) -> Op {
+        let space = if self.random.below(3) == 0 { OFFLOAD } else { Space::Replica };
+        let group = 1 + self.random.below(2) as u32;
+        let chunk_index = self.random.below(3) as u32;
+        // Around the start and around the border of two metadata pages.
+        let first = [0, 250][self.random.below(2) as usize] + self.random.below(10) as u32;
+        let count = 1 + self.random.below(6) as u32;
+        let version = self.fresh_version();
+        let op = match self.random.below(40) {
+            0..24 => apply(space, data(group, chunk_index, first, count, version)),
+            24..29 => apply(space, blank(group, chunk_index, first, count, version, Content::Zero)),
+            29..31 => apply(space, blank(group, chunk_index, 0, 0, version, Content::Delete)),
+            31..32 => Op::DropOffload { group: GroupId(group), stands_for: ServerId(9) },
+            32..33 => Op::DropReplica { group: GroupId(group) },
+            33..34 => Op::Flush,
+            _ if self.sent.is_empty() => Op::Flush,
+            _ => self.sent[self.random.below(self.sent.len() as u64) as usize].clone(),
+        };
+        if matches!(op, Op::Apply { .. }) {
+            self.sent.push(op.clone());
+        }
+        op
+    }
+
+    fn batch(&mut self) -> Vec<(Token, Op)> {
+        let len = 1 + self.random.below(4);
+        (0..len).map(|token| (token, self.op())).collect()
+    }
+}
+
+/// The seeds to run: all, or the one asked for.
+fn seeds(count: u64) -> Vec<u64> {
+    match std::env::var("EBB_STORE_SEED") {
+        Ok(seed) => vec![seed.parse().expect("EBB_STORE_SEED is a number")],
+        Err(_) => (0..count).collect(),
+    }
+}
+
+/// Prints the seed when a test fails.
+struct OnFailure(&'static str, u64);
+
+impl Drop for OnFailure {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("reproduce: EBB_STORE_SEED={} cargo test -p ebb-store {}", self.1, self.0);
+        }
+    }
+}
+
+fn run(store: &mut StoreCore, ops: Vec<(Token, Op)>) -> Vec<Completion> {
+    let mut done = Vec::new();
+    store.execute(ops, &mut done);
+    done.sort_by_key(|c| c.token);
+    done
+}
+
+#[test]
+fn the_store_equals_a_map_of_the_newest_writes() {
+    for seed in seeds(60) {
+        let _seed = OnFailure("the_store_equals_a_map", seed);
+        let disk = MemDisk::new();
+        let (mut store, _) = open(&disk).unwrap();
+        let (mut workload, mut model) = (Workload::new(seed), Model::default());
+        for round in 0..120 {
+            let ops = workload.batch();
+            ops.iter().for_each(|(_, op)| model.carry_out(op));
+            for completion in run(&mut store, ops) {
+                assert!(matches!(completion.outcome, Outcome::Applied | Outcome::Done), "{completion:?}");
+            }
+            while workload.random.below(2) == 0 && store.settle() {}
+            if round % 40 == 39 {
+                assert_same(&snapshot(&mut store), &model.snapshot(), "before opening again");
+                check_newer_and_digest(&mut store, &model);
+                drop(store);
+                let (again, recovered) = open(&disk).unwrap();
+                assert_eq!(recovered.torn_bytes, 0);
+                store = again;
+                assert_same(&snapshot(&mut store), &model.snapshot(), "after opening again");
+            }
+        }
+        let figures = store.figures();
+        let offload: usize = (model.0.iter().filter(|((space, ..), _)| *space == OFFLOAD))
+            .map(|(_, (_, blocks))| blocks.values().filter(|(_, crc)| crc.is_some()).count())
+            .sum();
+        assert_eq!(figures.offload.0, (offload * BLOCK_BYTES) as u64);
+    }
+}
+
+/// A second store that is given only what it lacks ends with equal content and an equal digest.
+fn check_newer_and_digest(store: &mut StoreCore, model: &Model) {
+    let (mut other, _) = open(&MemDisk::new()).unwrap();
+    for ((space, group, chunk), (tombstone, blocks)) in model.snapshot() {
+        let mut runs: Vec<Run> = blocks
+            .iter()
+            .map(|(first, (version, crc))| {
+                let kind = if crc.is_some() { Kind::Data } else { Kind::Zero };
+                Run { chunk, first: *first, count: 1, version: *version, kind }
+            })
+            .collect();
+        runs.extend(tombstone.map(|version| Run { chunk, first: 0, count: 0, version, kind: Kind::Delete }));
+        let ask = Op::Newer { space, group, runs: runs.clone() };
+        assert_eq!(one(store, ask.clone()), Outcome::Newer(Vec::new()), "nothing is newer than itself");
+        let Outcome::Newer(missing) = one(&mut other, ask) else { panic!() };
+        let blocks_of = |runs: &[Run]| -> BTreeSet<u32> {
+            runs.iter().flat_map(|r| r.first..r.first + r.count).collect()
+        };
+        assert_eq!(blocks_of(&missing), blocks_of(&runs), "an empty store misses everything");
+        // Only the blocks: a deletion leaves no trace in a digest.
+        for run in missing.iter().filter(|run| run.kind != Kind::Delete) {
+            let ask = Op::Read { space, group, chunk, first: run.first, count: run.count };
+            let Outcome::Read(ReadBlocks { records, payload }) = one(store, ask) else { panic!() };
+            let mut rest = payload;
+            for record in records {
+                let payload = rest.split_to(record.payload_len());
+                assert_eq!(one(&mut other, Op::Apply { space, record, payload }), Outcome::Applied);
+            }
+        }
+    }
+    for space in [Space::Replica, OFFLOAD] {
+        for group in (1..=2).map(GroupId) {
+            let here = one(store, Op::Digest { space, group, verify: true });
+            assert!(matches!(here, Outcome::Digest(_)), "{here:?}");
+            assert_eq!(here, one(&mut other, Op::Digest { space, group, verify: false }));
+        }
+    }
+}
+
+/// Every state that a crash may leave: what was acknowledged, and any of the operations that were under way, each whole.
+fn possible(acknowledged: &Model, under_way: &[Op]) -> Vec<Snapshot> {
+    (0..1u32 << under_way.len())
+        .map(|picked| {
+            let mut model = acknowledged.clone();
+            for (_, op) in under_way.iter().enumerate().filter(|(i, _)| picked & (1 << i) != 0) {
+                model.carry_out(op);
+            }
+            model.snapshot()
+        })
+        .collect()
+}
+
+/// Runs a workload on a disk that stops after `stop` operations, then cuts the power, several times over.
+/// Returns whether the workload ended before the disk stopped.
+fn crash_once(seed: u64, stop: u64) -> bool {
+    let disk = MemDisk::new();
+    disk.stop_after(stop);
+    let mut model = Model::default();
+    let mut under_way = Vec::new();
+    let mut workload = Workload::new(seed);
+    let mut finished = false;
+    if let Ok((mut store, _)) = open(&disk) {
+        finished = true;
+        for _ in 0..12 {
+            let ops = workload.batch();
+            let done = run(&mut store, ops.clone());
+            for (completion, (_, op)) in done.iter().zip(&ops) {
+                match completion.outcome {
+                    Outcome::Applied | Outcome::Done => model.carry_out(op),
+                    _ => under_way.push(op.clone()),
+                }
+            }
+            if !under_way.is_empty() {
+                finished = false;
+                break;
+            }
+            store.settle();
+        }
+    }
+    let possible = possible(&model, &under_way);
+    let mut disk = disk.crash(seed ^ stop);
+    // The next start may be cut off too.
+    for attempt in 0..3 {
+        disk.stop_after(workload.random.below(12));
+        let _ = open(&disk);
+        disk = disk.crash(seed ^ stop ^ attempt);
+    }
+    let (mut store, _) = open(&disk).unwrap_or_else(|e| panic!("seed {seed}, stopped after {stop}: {e}"));
+    let seen = snapshot(&mut store);
+    assert!(possible.contains(&seen), "stopped after {stop}:\n{seen:#?}\nnot among\n{possible:#?}");
+    drop(store);
+    let (mut store, _) = open(&disk.crash(stop)).unwrap();
+    assert_eq!(snapshot(&mut store), seen, "what was seen after a start is durable");
+    assert!(matches!(one(&mut store, Op::Flush), Outcome::Done));
+    assert_eq!(snapshot(&mut store), seen, "and stays what it is");
+    finished
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_wherever_the_disk_stops() {
+    for seed in seeds(25) {
+        let _seed = OnFailure("nothing_acknowledged_is_lost", seed);
+        let mut stop = 0;
+        while !crash_once(seed, stop) {
+            stop += 1;
+        }
+        assert!(stop > 50, "the workload writes: {stop}");
+    }
+}
+
+#[test]
+fn a_failed_sync_poisons_the_store() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    disk.fail_syncs(true);
+    let op = apply(Space::Replica, data(1, 1, 0, 1, version(1, 1)));
+    assert_eq!(one(&mut store, op.clone()), Outcome::Failed(StoreError::Poisoned));
+    disk.fail_syncs(false);
+    assert_eq!(one(&mut store, op), Outcome::Failed(StoreError::Poisoned), "for good");
+    assert_eq!(read(&mut store, Space::Replica, 1, 1, 0, 1), Outcome::Failed(StoreError::Poisoned));
+    assert!(store.figures().poisoned);
+}
+
+#[test]
+fn a_full_disk_refuses_data_and_takes_deletions() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    let mut seq = 0;
+    // Without the reserve: the disk itself runs full.
+    store.config.checkpoint_bytes = 0;
+    disk.set_capacity(Some(1 << 20));
+    let mut full = false;
+    while !full {
+        seq += 1;
+        let op = apply(Space::Replica, data(1, seq as u32 % 4, seq as u32 / 4, 2, version(1, seq)));
+        match one(&mut store, op) {
+            Outcome::Applied => assert!(seq < 1000),
+            Outcome::Failed(StoreError::NoSpace { .. }) => full = true,
+            other => panic!("{other:?}"),
+        }
+    }
+    let before = snapshot(&mut store);
+    assert!(
+        !before.values().any(|(_, blocks)| blocks.values().any(|(v, _)| v.seq == seq)),
+        "nothing half done"
+    );
+    disk.set_capacity(Some((1 << 20) + 8192));
+    let delete = apply(Space::Replica, blank(1, 0, 0, 0, version(1, seq + 1), Content::Delete));
+    let write = apply(Space::Replica, data(1, 9, 0, 16, version(1, seq + 2)));
+    let done = run(&mut store, vec![(0, write), (1, delete)]);
+    assert!(matches!(done[0].outcome, Outcome::Failed(StoreError::NoSpace { .. })), "{done:?}");
+    assert_eq!(done[1].outcome, Outcome::Applied);
+    drop(store);
+    let (mut store, _) = open(&disk).unwrap();
+    let after = snapshot(&mut store);
+    assert_eq!(after.len(), before.len());
+    assert!(after[&(Space::Replica, GroupId(1), chunk(0))].1.is_empty());
+}
+
+#[test]
+fn the_configured_capacity_is_kept() {
+    let limited = Config { capacity: Some(ebb_types::Bytes::kib(256)), ..config() };
+    let (mut store, _) = StoreCore::open(Arc::new(MemDisk::new()), limited).unwrap();
+    let mut refused = 0;
+    for seq in 1..200 {
+        let op = apply(OFFLOAD, data(1, 0, seq as u32, 2, version(1, seq)));
+        refused += matches!(one(&mut store, op), Outcome::Failed(StoreError::NoSpace { .. })) as u32;
+    }
+    assert!(refused > 100);
+    assert!(store.figures().used.0 <= 256 << 10);
+    let drop = Op::DropOffload { group: GroupId(1), stands_for: ServerId(9) };
+    assert_eq!(one(&mut store, drop), Outcome::Done);
+    assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    let op = apply(OFFLOAD, data(1, 0, 0, 2, version(1, 200)));
+    assert_eq!(one(&mut store, op), Outcome::Applied, "space came back: {:?}", store.figures());
+}
+
+#[test]
+fn a_damaged_block_is_reported_and_replaced_by_an_equal_version() {
+    for flush in [false, true] {
+        let disk = MemDisk::new();
+        let (mut store, _) = open(&disk).unwrap();
+        let good = data(1, 1, 0, 2, version(1, 1));
+        assert_eq!(one(&mut store, apply(Space::Replica, good.clone())), Outcome::Applied);
+        if flush {
+            assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+            let path = disk.files().into_iter().find(|f| f.starts_with("chunks")).unwrap();
+            disk.flip_bit(&path, layout::block_offset(1) + 5);
+        } else {
+            disk.flip_bit("segments/00000001.seg", 64 + 80 + 8 + 4096 + 5);
+        }
+        let corrupt = Outcome::Failed(StoreError::Corrupt { chunk: chunk(1), block: 1 });
+        assert_eq!(read(&mut store, Space::Replica, 1, 1, 0, 2), corrupt);
+        assert!(
+            matches!(read(&mut store, Space::Replica, 1, 1, 0, 1), Outcome::Read(_)),
+            "the other is fine"
+        );
+        assert_eq!(
+            one(&mut store, Op::Digest { space: Space::Replica, group: GroupId(1), verify: true }),
+            corrupt
+        );
+        assert_eq!(one(&mut store, apply(Space::Replica, good.clone())), Outcome::Applied);
+        for _ in 0..2 {
+            let Outcome::Read(blocks) = read(&mut store, Space::Replica, 1, 1, 0, 2) else { panic!() };
+            assert_eq!(blocks.payload, good.1);
+            assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+        }
+    }
+}
+
+#[test]
+fn damaged_metadata_is_an_error_and_never_older_data() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    for seq in 1..=2 {
+        assert_eq!(
+            one(&mut store, apply(Space::Replica, data(1, 1, 0, 2, version(1, seq)))),
+            Outcome::Applied
+        );
+        assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    }
+    drop(store);
+    let path = disk.files().into_iter().find(|f| f.starts_with("chunks")).unwrap();
+    // Generation 2 is in slot 0.
+    disk.flip_bit(&path, 300);
+    // The segment that still has the record would make good for it.
+    let segment = disk.files().into_iter().find(|f| f.starts_with("segments")).unwrap();
+    Disk::remove(&disk, &segment).unwrap();
+    let (mut store, _) = open(&disk).unwrap();
+    let corrupt = Outcome::Failed(StoreError::Corrupt { chunk: chunk(1), block: 0 });
+    assert_eq!(read(&mut store, Space::Replica, 1, 1, 0, 1), corrupt);
+    let list = Op::List { space: Space::Replica, group: GroupId(1), since: Epoch(0), after: None, limit: 9 };
+    assert_eq!(one(&mut store, list), corrupt);
+    let repair = data(1, 1, 0, 256, version(1, 3));
+    assert_eq!(one(&mut store, apply(Space::Replica, repair.clone())), Outcome::Applied);
+    assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    let Outcome::Read(blocks) = read(&mut store, Space::Replica, 1, 1, 0, 256) else { panic!() };
+    assert_eq!(blocks.payload, repair.1);
+}
+
+#[test]
+fn damage_in_the_middle_of_a_segment_is_named() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    for seq in 1..=3 {
+        assert_eq!(
+            one(&mut store, apply(Space::Replica, data(1, 1, seq, 1, version(1, seq as u64)))),
+            Outcome::Applied
+        );
+    }
+    drop(store);
+    disk.flip_bit("segments/00000001.seg", 64 + 40);
+    match open(&disk).map(|_| ()) {
+        Err(OpenError::Damaged { file, offset, .. }) => {
+            assert_eq!((file.as_str(), offset), ("segments/00000001.seg", 64))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn another_clusters_or_newer_directory_is_refused() {
+    let disk = MemDisk::new();
+    open(&disk).unwrap();
+    let with = |config: Config| StoreCore::open(Arc::new(disk.clone()), config).map(|_| ());
+    assert!(matches!(
+        with(Config::new(8, ServerId(1))),
+        Err(OpenError::OtherCluster { found: 7, expected: 8 })
+    ));
+    assert!(matches!(with(Config::new(7, ServerId(2))), Err(OpenError::OtherServer { .. })));
+    let newer = layout::Superblock { format: layout::FORMAT + 1, server: ServerId(1), cluster: 7 };
+    let file = disk.open("superblock", false).unwrap();
+    file.write(&mut [std::io::IoSlice::new(&newer.encode())], 0).unwrap();
+    assert!(matches!(with(config()), Err(OpenError::NewerFormat { .. })));
+    disk.flip_bit("superblock", 16);
+    assert!(matches!(with(config()), Err(OpenError::Damaged { .. })));
+    let other = MemDisk::new();
+    other.open("letters.txt", true).unwrap();
+    assert!(matches!(open(&other).map(|_| ()), Err(OpenError::NotAStore { .. })));
+}
+
+#[test]
+fn a_restart_tells_the_last_records_newest_first() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    for seq in 1..=3 {
+        one(&mut store, apply(Space::Replica, data(1, 1, seq, 1, version(1, seq as u64))));
+    }
+    one(&mut store, apply(OFFLOAD, data(2, 1, 0, 1, version(1, 9))));
+    // In chunk files, but still told.
+    one(&mut store, Op::Flush);
+    drop(store);
+    let (_, recovered) = open(&disk).unwrap();
+    let tail = recovered.tail(Space::Replica, GroupId(1));
+    assert_eq!(tail.iter().map(|t| t.run.version.seq).collect::<Vec<_>>(), [3, 2, 1]);
+    assert_eq!(tail[0].request, Some(RequestId { client: 1, seq: 3 }));
+    assert_eq!(recovered.tail(OFFLOAD, GroupId(2)).len(), 1);
+    assert_eq!(recovered.tail(OFFLOAD, GroupId(1)).len(), 0);
+}
+
+#[test]
+fn a_listing_since_an_epoch_has_only_what_is_newer() {
+    let (mut store, _) = open(&MemDisk::new()).unwrap();
+    for (epoch, first) in [(1, 0), (2, 10), (3, 300)] {
+        one(&mut store, apply(Space::Replica, data(1, 1, first, 4, version(epoch, 1))));
+        one(&mut store, Op::Flush);
+    }
+    one(&mut store, apply(Space::Replica, data(1, 2, 0, 1, version(1, 2))));
+    let op = Op::List { space: Space::Replica, group: GroupId(1), since: Epoch(2), after: None, limit: 100 };
+    let Outcome::Listed(page) = one(&mut store, op) else { panic!() };
+    let seen: Vec<_> =
+        page.runs.iter().map(|r| (r.chunk.index, r.first, r.count, r.version.epoch.0)).collect();
+    assert_eq!(seen, [(1, 10, 4, 2), (1, 300, 4, 3)]);
+    assert_eq!(page.next, None);
+}
+
+#[test]
+fn a_forgotten_tombstone_brings_nothing_back() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    one(&mut store, apply(Space::Replica, data(1, 1, 0, 4, version(1, 1))));
+    one(&mut store, Op::Flush);
+    one(&mut store, apply(Space::Replica, data(1, 1, 0, 1, version(1, 2))));
+    one(&mut store, apply(Space::Replica, blank(1, 1, 0, 0, version(1, 3), Content::Delete)));
+    assert!(!disk.files().iter().any(|f| f.starts_with("chunks")), "the file went with the chunk");
+    let forget = Op::ForgetTombstones { group: GroupId(1), older_than: Epoch(2) };
+    assert_eq!(one(&mut store, forget.clone()), Outcome::Done);
+    // Old segments go while others are written.
+    for seq in 10..60 {
+        one(&mut store, apply(Space::Replica, data(2, 1, seq, 2, version(1, seq as u64))));
+        one(&mut store, Op::Flush);
+        one(&mut store, forget.clone());
+        if seq % 10 == 0 {
+            drop(store);
+            store = open(&disk).unwrap().0;
+            let Outcome::Read(blocks) = read(&mut store, Space::Replica, 1, 1, 0, 4) else { panic!() };
+            assert_eq!(blocks.records[0].version, Version::ZERO);
+        }
+    }
+    assert!(!disk.files().contains(&"segments/00000001.seg".to_string()));
+    let list = Op::List { space: Space::Replica, group: GroupId(1), since: Epoch(0), after: None, limit: 9 };
+    assert_eq!(one(&mut store, list), Outcome::Listed(ListPage::default()), "forgotten");
+}
+
+#[test]
+fn long_lived_offload_is_copied_out_of_dead_segments() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    let kept = data(1, 1, 0, 1, version(1, 1));
+    one(&mut store, apply(OFFLOAD, kept.clone()));
+    for seq in 10..200 {
+        one(&mut store, apply(Space::Replica, data(2, 1, seq % 20, 2, version(1, seq as u64))));
+        while store.settle() {}
+    }
+    let segments = disk.files().iter().filter(|f| f.starts_with("segments")).count();
+    assert!(segments < 10, "{segments} segments");
+    for _ in 0..2 {
+        let Outcome::Read(blocks) = read(&mut store, OFFLOAD, 1, 1, 0, 1) else { panic!() };
+        assert_eq!(blocks.payload, kept.1);
+        drop(store);
+        store = open(&disk).unwrap().0;
+    }
+}
+
+#[test]
+fn an_idle_store_writes_nothing() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    one(&mut store, apply(Space::Replica, data(1, 1, 0, 1, version(1, 1))));
+    one(&mut store, Op::Flush);
+    let operations = disk.operations();
+    one(&mut store, Op::Flush);
+    assert!(!store.settle());
+    assert_eq!(disk.operations(), operations);
+}
+
+#[test]
+fn the_io_thread_answers_everything_and_reads_need_no_thread() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = LinuxDisk::new(dir.path()).unwrap();
+    assert!(matches!(LinuxDisk::new(dir.path()), Err(OpenError::InUse)));
+    let (core, _) = StoreCore::open(Arc::new(disk), Config::new(7, ServerId(1))).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let handle = StoreHandle::start(core, move |done| sender.send(done).unwrap()).unwrap();
+    let mut written = Vec::new();
+    for seq in 1..=40u64 {
+        // Small ones through segments, large ones straight to the file.
+        let count = if seq % 10 == 0 { 64 } else { 1 };
+        let record = data(1, seq as u32, 3, count, version(1, seq));
+        handle.submit(seq, apply(Space::Replica, record.clone()));
+        written.push(record);
+    }
+    let mut done: Vec<Completion> = Vec::new();
+    while done.len() < 40 {
+        done.extend(receiver.recv().unwrap());
+    }
+    assert!(done.iter().all(|c| c.outcome == Outcome::Applied));
+    let file_system_can = handle.try_read(Space::Replica, GroupId(1), chunk(1), 3, 1).is_some();
+    for (record, payload) in &written {
+        let (group, id, count) = (record.group, record.chunk, record.count);
+        if file_system_can {
+            // A chunk file's page was never read: the first try may say no.
+            let tried = handle.try_read(Space::Replica, group, id, 3, count);
+            assert!(tried.is_none_or(|blocks| blocks.payload == payload));
+        }
+        handle.submit(1000, Op::Read { space: Space::Replica, group, chunk: id, first: 3, count });
+        let answer = receiver.recv().unwrap().pop().unwrap();
+        let Outcome::Read(blocks) = answer.outcome else { panic!("{answer:?}") };
+        assert_eq!(blocks.payload, payload);
+        if file_system_can {
+            let again = handle.try_read(Space::Replica, group, id, 3, count).expect("in memory now");
+            assert_eq!(again, blocks);
+        }
+    }
+    assert_eq!(handle.queued(), 0);
+    assert!(handle.figures().used.0 > 40 * 4096);
+}
