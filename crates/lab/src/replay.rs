@@ -10,7 +10,6 @@
 //! The cluster's schedule is changed for the time of the replay and put back at its end; its recorded hours are lost,
 //! because hours of another length say nothing about each other.
 
-mod content;
 pub mod energy;
 mod engine;
 mod ledger;
@@ -24,7 +23,7 @@ pub use energy::EnergyReport;
 pub use ledger::Mismatch;
 pub use plan::Provision;
 pub use report::{
-    GearLatency, HourReport, KindLatency, Latency, LatencyReport, OffloadReport, ReplayReport, RequestReport,
+    GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport, RequestReport,
     TraceReport, VolumeReport,
 };
 pub use target::{Cluster, Comparison, TargetError};

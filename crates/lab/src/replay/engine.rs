@@ -1,6 +1,5 @@
 //! The run: prepare, replay in open loop, settle, compare, tidy up.
 
-use super::content::fill;
 use super::energy::{EnergyReport, changes_of, modelled};
 use super::ledger::{Ledger, Span, Ticket};
 use super::observe::Observer;
@@ -11,6 +10,7 @@ use super::report::{
 };
 use super::target::{Target, TargetError};
 use super::{Progress, ReplayError, ReplayOptions, Trace};
+use crate::content::fill;
 use bytes::Bytes;
 use ebb_trace::Kind;
 use ebb_types::{

@@ -5,7 +5,7 @@
 //! comes last. A read never waits: it may see the last acknowledged write or any write that was under way at some time between its
 //! issue and its answer, and nothing else. So a read that is issued after a write was acknowledged must see it.
 
-use super::content::{Content, Number, first_difference, writer};
+use crate::content::{Content, Number, first_difference, writer};
 use ebb_types::ObjectId;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -271,8 +271,8 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use super::super::content::fill;
     use super::*;
+    use crate::content::fill;
 
     fn span(bytes: Range<u64>) -> Span {
         Span { volume: 0, bytes }

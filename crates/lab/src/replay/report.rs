@@ -3,8 +3,8 @@
 use super::energy::EnergyReport;
 use super::ledger::Mismatch;
 use super::target::Comparison;
+use crate::latency::Latency;
 use ebb_types::{Bytes, Schedule, ShiftRecord};
-use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
@@ -97,14 +97,6 @@ pub struct GearLatency {
     pub writes: Option<Latency>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Latency {
-    pub count: u64,
-    pub p50_millis: f64,
-    pub p99_millis: f64,
-    pub max_millis: f64,
-}
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OffloadReport {
     /// Taken by stand-ins during the replay.
@@ -159,34 +151,6 @@ impl KindLatency {
         let kind = |read: bool| Latency::of(answered.clone().filter(|a| a.read == read).map(|a| a.latency));
         KindLatency { reads: kind(true), writes: kind(false) }
     }
-}
-
-impl Latency {
-    /// `None`: there is nothing to tell.
-    pub(crate) fn of(latencies: impl Iterator<Item = Duration>) -> Option<Latency> {
-        let mut histogram = new_histogram();
-        latencies.for_each(|latency| record(&mut histogram, latency));
-        Latency::from_histogram(&histogram)
-    }
-
-    pub(crate) fn from_histogram(histogram: &Histogram<u64>) -> Option<Latency> {
-        let millis = |micros: u64| micros as f64 / 1e3;
-        (!histogram.is_empty()).then(|| Latency {
-            count: histogram.len(),
-            p50_millis: millis(histogram.value_at_quantile(0.5)),
-            p99_millis: millis(histogram.value_at_quantile(0.99)),
-            max_millis: millis(histogram.max()),
-        })
-    }
-}
-
-/// Microseconds up to an hour, to three digits.
-pub(crate) fn new_histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("the bounds are good")
-}
-
-pub(crate) fn record(histogram: &mut Histogram<u64>, latency: Duration) {
-    histogram.saturating_record(latency.as_micros() as u64);
 }
 
 impl ReplayReport {

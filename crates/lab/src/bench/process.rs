@@ -1,0 +1,92 @@
+//! CPU time and context switches of processes, from `/proc`.
+
+use super::BenchError;
+use std::fs;
+use std::io::{self, ErrorKind};
+
+/// Totals of some processes, all their threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// In user and kernel mode; the kernel counts in ticks of usually 10 ms.
+    pub cpu_seconds: f64,
+    /// The thread gave up the core to wait for something.
+    pub voluntary_switches: u64,
+    /// The core was taken from it.
+    pub involuntary_switches: u64,
+}
+
+impl Usage {
+    pub fn of(pids: &[u32]) -> Result<Usage, BenchError> {
+        let mut sum = Usage::default();
+        for &pid in pids {
+            let one = read(pid).map_err(|error| BenchError::Process { pid, error })?;
+            sum.cpu_seconds += one.cpu_seconds;
+            sum.voluntary_switches += one.voluntary_switches;
+            sum.involuntary_switches += one.involuntary_switches;
+        }
+        Ok(sum)
+    }
+
+    /// Switches of threads that ended meanwhile are missing: the kernel tells them per living thread only.
+    pub fn since(&self, earlier: &Usage) -> Usage {
+        Usage {
+            cpu_seconds: (self.cpu_seconds - earlier.cpu_seconds).max(0.0),
+            voluntary_switches: self.voluntary_switches.saturating_sub(earlier.voluntary_switches),
+            involuntary_switches: self.involuntary_switches.saturating_sub(earlier.involuntary_switches),
+        }
+    }
+}
+
+fn read(pid: u32) -> io::Result<Usage> {
+    let ticks = cpu_ticks(&fs::read_to_string(format!("/proc/{pid}/stat"))?)
+        .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "its stat file is not as expected"))?;
+    let mut usage = Usage {
+        cpu_seconds: ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+        ..Usage::default()
+    };
+    // The status of a process tells the switches of its first thread only.
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let Ok(status) = fs::read_to_string(thread?.path().join("status")) else { continue };
+        usage.voluntary_switches += switches(&status, "voluntary_ctxt_switches:");
+        usage.involuntary_switches += switches(&status, "nonvoluntary_ctxt_switches:");
+    }
+    Ok(usage)
+}
+
+/// User and system time. The second field, the name, may contain blanks and parentheses.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().collect();
+    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+}
+
+fn switches(status: &str, name: &str) -> u64 {
+    let value = status.lines().find_map(|line| line.strip_prefix(name));
+    value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fields_are_found_behind_a_name_with_blanks() {
+        let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 10 20 30 40 150 50 6 7 20 0 1 0 12 13 14";
+        assert_eq!(cpu_ticks(stat), Some(200));
+        assert_eq!(cpu_ticks("7 (x) S 1"), None);
+        let status = "Name:\tx\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n";
+        assert_eq!(switches(status, "voluntary_ctxt_switches:"), 12);
+        assert_eq!(switches(status, "nonvoluntary_ctxt_switches:"), 3);
+    }
+
+    #[test]
+    fn own_usage_grows_with_work_and_an_absent_process_is_an_error() {
+        let before = Usage::of(&[std::process::id()]).unwrap();
+        let (mut sum, mut used) = (0u64, Usage::default());
+        while used.cpu_seconds < 0.03 {
+            sum = (0..1_000_000u64).fold(sum, |sum, n| sum.wrapping_mul(31).wrapping_add(n));
+            used = Usage::of(&[std::process::id()]).unwrap().since(&before);
+        }
+        assert!(std::hint::black_box(sum) > 0);
+        assert!(matches!(Usage::of(&[u32::MAX]), Err(BenchError::Process { pid: u32::MAX, .. })));
+    }
+}
