@@ -4,9 +4,10 @@
 //! compares the facts with the present entry and says what the entry should become. Nothing here remembers anything, so
 //! a new leader comes to the same answer.
 //!
-//! Why a slot keeps its state while nobody can be primary: without a primary no write is acknowledged, so nothing is
-//! missed. The last complete replica therefore stays `InSync` when its server fails, and is known to be complete when it
-//! comes back. For the same reason a server that restarts keeps its slots' states: it was a target of every acknowledged
+//! Why a slot keeps its state while nobody can be primary, or the primary cannot learn what it misses: with a target gone
+//! no write is acknowledged, so nothing is missed. The last complete replica therefore stays `InSync` when its server
+//! fails, the last offload is not given to another, and both are found again when their servers come back. Only a complete
+//! primary can make anybody else's copy good again, so only under one is anything forgotten. For the same reason a server that restarts keeps its slots' states: it was a target of every acknowledged
 //! write and had it durably. It gets a new epoch, because what it held in memory (its fence) is gone.
 
 use ebb_types::{Epoch, GroupEntry, RackId, ServerId, Slot, SlotState, StandIn};
@@ -63,7 +64,7 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
         take_in(slot, facts, world);
     }
     let primary = choose_primary(entry, &slots, facts, world);
-    if primary.is_some() {
+    if slots.iter().position(|s| Some(s.server) == primary).is_some_and(|k| is_complete(&slots, k, world)) {
         for k in 0..slots.len() {
             send_away(&mut slots, k, primary, epoch, world);
             release_source(&mut slots, k, world);
@@ -129,31 +130,29 @@ fn is_complete(slots: &[Slot], k: usize, world: &World) -> bool {
     }
 }
 
+/// A live primary that did not release stays, even while nobody can tell it what it misses: it may hold a lease (R2). A new
+/// one must be complete.
 fn choose_primary(entry: &GroupEntry, slots: &[Slot], facts: &Facts, world: &World) -> Option<ServerId> {
-    let able = |k: usize, leaving: bool| {
-        let fits = match standing(world, slots[k].server) {
-            Standing::Up => true,
-            Standing::Leaving => leaving,
-            Standing::Down => false,
-        };
-        fits && is_complete(slots, k, world)
-    };
-    let present = slots.iter().position(|s| Some(s.server) == entry.primary).filter(|&k| able(k, true));
-    if let (Some(k), false) = (present, facts.released) {
-        return Some(slots[k].server);
-    }
-    if entry.primary.is_none() && facts.wait {
+    let live = entry.primary.filter(|p| standing(world, *p) != Standing::Down);
+    let complete = |k: usize| is_complete(slots, k, world);
+    if let Some(primary) = live {
+        let anew = world.get(&primary).is_some_and(|c| c.restarted);
+        let knows = slots.iter().position(|s| s.server == primary).is_some_and(complete);
+        if !facts.released && (knows || !anew) {
+            return live;
+        }
+    } else if facts.wait {
         return None;
     }
-    let able: Vec<&Slot> = (0..slots.len()).filter(|&k| able(k, false)).map(|k| &slots[k]).collect();
+    let other = |slot: &Slot| standing(world, slot.server) == Standing::Up && Some(slot.server) != live;
+    let able: Vec<&Slot> =
+        (0..slots.len()).filter(|&k| other(&slots[k]) && complete(k)).map(|k| &slots[k]).collect();
     if let Some(successor) = facts.successor.filter(|s| able.iter().any(|slot| slot.server == *s)) {
         return Some(successor);
     }
-    let other = |slot: &&&Slot| !facts.released || Some(slot.server) != entry.primary;
     let rank = |slot: &&&Slot| (slot.state != SlotState::InSync, world[&slot.server].primaries, slot.server);
-    let best = able.iter().filter(other).min_by_key(rank).map(|slot| slot.server);
     // Nobody else can: who released it takes it back.
-    best.or_else(|| present.map(|k| slots[k].server))
+    able.iter().min_by_key(rank).map(|slot| slot.server).or(live)
 }
 
 /// Makes slot `k` away if its server takes no part any more, and finds it a stand-in.

@@ -24,3 +24,6 @@ pub use member::Member;
 pub use namespace::Namespace;
 pub use raft::{DiskLog, LogFile, MemoryLog, RaftError};
 pub use state::{Change, Command, Reply, State};
+
+#[cfg(test)]
+mod tests;

@@ -47,14 +47,18 @@ impl Leading {
         live.sent = Some(sent);
         live.condemned |= vitals.poisoned;
         live.vitals = vitals.clone();
-        let news = map_version < state.version()
-            && (live.sent_version <= map_version || now.since(live.pushed) > resend);
+        // What was sent a moment ago may be under way. A server with a gap in its map asks for all of it.
+        let answered = live.sent_version > map_version && map_version > 0 && now.since(live.pushed) <= resend;
+        let news = map_version < state.version() && !answered;
         if news {
             live.sent_version = map_version;
         }
         match entry.state {
             ServerState::Awake | ServerState::Draining if entry.incarnation == run => {
-                if !live.condemned {
+                // A server whose lease ended may still take itself for the primary that it was, until it knows the map in
+                // which it takes part again (R2).
+                let knows = live.granted_until > now || map_version >= state.server_changed(server);
+                if !live.condemned && knows {
                     self.grant(now, server, sent, state, out);
                 }
             }
@@ -79,14 +83,15 @@ impl Leading {
         out.push(Output::Push { to: server, push: MetaPush::Lease { sent } });
     }
 
-    /// Servers that the state calls awake since the last batch get the lease that their heartbeat asked for.
+    /// Servers that run anew get the lease that their heartbeat asked for, once the state knows the new run.
     pub(crate) fn pay_owed_leases(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
         for entry in state.servers().filter(|e| e.state.is_live()) {
             let Some(live) = self.servers.get_mut(&entry.id) else { continue };
             if live.run != entry.incarnation || live.condemned {
                 continue;
             }
-            if let Some(sent) = live.owed.take() {
+            // One whose last lease ended must first show that it knows the map.
+            if let Some(sent) = live.owed.take().filter(|_| live.granted_until > now) {
                 self.grant(now, entry.id, sent, state, out);
             }
         }

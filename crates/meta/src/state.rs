@@ -109,6 +109,11 @@ impl State {
         self.servers.get(&id).map(|v| &v.item)
     }
 
+    /// The map version in which the server's entry changed last.
+    pub fn server_changed(&self, id: ServerId) -> u64 {
+        self.servers.get(&id).map_or(0, |v| v.changed)
+    }
+
     /// In the order of their ids.
     pub fn servers(&self) -> impl Iterator<Item = &ServerEntry> + '_ {
         self.servers.values().map(|v| &v.item)

@@ -1,0 +1,698 @@
+//! The controller against a small world: servers that answer at once, a state that applies at once, a clock by hand.
+
+use crate::*;
+use ebb_types::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+const LEASE: Duration = Duration::from_millis(2000);
+
+/// A chunk server reduced to what the metadata service sees of it.
+#[derive(Clone, Debug)]
+struct FakeServer {
+    run: u64,
+    alive: bool,
+    poisoned: bool,
+    map: ClusterMap,
+    lease_until: Moment,
+    next_beat: Moment,
+    draining: bool,
+    hand_over: Vec<(GroupId, Epoch)>,
+}
+
+/// Data reduced to "which servers hold the writes of which epoch": checks that the configurations never lose any.
+#[derive(Default)]
+struct Ghost {
+    /// Per group the epochs in which a write was acknowledged.
+    acked: BTreeMap<GroupId, BTreeSet<Epoch>>,
+    held: BTreeMap<(GroupId, ServerId, Space), BTreeSet<Epoch>>,
+}
+
+impl Ghost {
+    /// Where all targets are alive, a write is acknowledged.
+    fn write(&mut self, state: &State, alive: impl Fn(ServerId) -> bool) {
+        for (id, group) in state.groups() {
+            let targets: Option<Vec<(ServerId, Space)>> = group.slots.iter().map(|s| s.target()).collect();
+            let Some(targets) = targets.filter(|t| t.iter().all(|(s, _)| alive(*s))) else { continue };
+            if group.primary.is_some() && self.acked.entry(id).or_default().insert(group.epoch) {
+                for (server, space) in targets {
+                    self.held.entry((id, server, space)).or_default().insert(group.epoch);
+                }
+            }
+        }
+    }
+
+    fn holds(&self, group: GroupId, server: ServerId, space: Space, epoch: Epoch) -> bool {
+        self.held.get(&(group, server, space)).is_some_and(|held| held.contains(&epoch))
+    }
+
+    /// A server or stand-in fetches what it lacks from epoch `since` on, from live members that have it. Returns whether
+    /// it has everything now.
+    fn fetch(
+        &mut self,
+        state: &State,
+        id: GroupId,
+        to: (ServerId, Space),
+        since: Epoch,
+        alive: impl Fn(ServerId) -> bool,
+    ) -> bool {
+        let group = state.group(id).unwrap();
+        let epochs: Vec<Epoch> =
+            self.acked.get(&id).into_iter().flatten().copied().filter(|e| *e >= since).collect();
+        let has =
+            |epoch: &Epoch| group.members().any(|(s, space)| alive(s) && self.holds(id, s, space, *epoch));
+        let found: Vec<Epoch> = epochs.iter().copied().filter(has).collect();
+        let all = found.len() == epochs.len();
+        self.held.entry((id, to.0, to.1)).or_default().extend(found);
+        all
+    }
+
+    /// Forgets offload and replicas that no entry names, and checks what the entries claim.
+    fn follow(&mut self, state: &State) {
+        self.held.retain(|(id, server, space), _| {
+            state.group(*id).unwrap().members().any(|member| member == (*server, *space))
+        });
+        for (id, group) in state.groups() {
+            for epoch in self.acked.get(&id).into_iter().flatten() {
+                for slot in &group.slots {
+                    let since = match slot.state {
+                        SlotState::InSync => Epoch(u32::MAX),
+                        SlotState::CatchingUp { since } | SlotState::Away { since } => since,
+                    };
+                    let own = self.holds(id, slot.server, Space::Replica, *epoch);
+                    assert!(*epoch >= since || own, "{id}: {} lacks {epoch}: {group:?}", slot.server);
+                    let away = matches!(slot.state, SlotState::Away { .. });
+                    if let Some(stand_in) = slot.stand_in.filter(|s| away && s.covered && *epoch >= since) {
+                        let space = Space::Offload { stands_for: slot.server };
+                        assert!(
+                            self.holds(id, stand_in.server, space, *epoch),
+                            "{id}: {stand_in:?}: {group:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A cluster of fakes around one controller.
+struct World {
+    now: Moment,
+    state: State,
+    controller: Controller,
+    servers: BTreeMap<ServerId, FakeServer>,
+    transcript: Vec<String>,
+    /// Switches are carried out at once; this many wake-ups fail first.
+    failing_wakes: u32,
+    /// Catch-ups and covers are reported only while this is set.
+    reclaim: bool,
+    shown: String,
+    ghost: Ghost,
+    load: LoadCount,
+}
+
+fn bootstrap(servers: u16, r: u8, groups: u32) -> Bootstrap {
+    let params = ClusterParams {
+        cluster: 7,
+        chunk_bytes: CHUNK_BYTES_MIN,
+        replicas: r,
+        groups,
+        lease_millis: LEASE.as_millis() as u32,
+    };
+    let places: Vec<ebb_gear::Server> =
+        (0..servers).map(|id| ebb_gear::Server { id: ServerId(id), rack: RackId(id % 3) }).collect();
+    let layout = ebb_gear::layout(&places, r, groups, 1, ebb_gear::Scheme::Rotated).expect("a layout");
+    let servers = layout.servers.iter().map(|(id, place)| NewServer {
+        id: *id,
+        rack: place.rack,
+        gear_group: place.gear_group,
+        address: format!("127.0.0.1:{}", 7000 + id.0),
+    });
+    let schedule = Schedule { dwell_millis: 1000, lead_millis: 0, ..Schedule::default() };
+    Bootstrap { params, servers: servers.collect(), groups: layout.groups.clone(), schedule }
+}
+
+impl World {
+    fn new(servers: u16, r: u8, groups: u32) -> World {
+        let mut state = State::default();
+        assert_eq!(state.apply(&Command::Init(bootstrap(servers, r, groups))), Reply::Done);
+        let ids: Vec<ServerId> = state.servers().map(|e| e.id).collect();
+        let fake = FakeServer {
+            run: 1,
+            alive: true,
+            poisoned: false,
+            map: ClusterMap::default(),
+            lease_until: Moment::ZERO,
+            next_beat: Moment::ZERO,
+            draining: false,
+            hand_over: Vec::new(),
+        };
+        let mut world = World {
+            now: Moment(1_000_000_000),
+            state,
+            controller: Controller::new(Timing::default()),
+            servers: ids.into_iter().map(|id| (id, fake.clone())).collect(),
+            transcript: Vec::new(),
+            failing_wakes: 0,
+            reclaim: true,
+            shown: String::new(),
+            ghost: Ghost::default(),
+            load: LoadCount::default(),
+        };
+        world.lead();
+        world
+    }
+
+    fn lead(&mut self) {
+        self.controller.on(self.now, Event::LostLeadership, &self.state, &mut Vec::new());
+        self.event(Event::BecameLeader { unix_millis: 1_000_000 });
+    }
+
+    fn note(&mut self, line: String) {
+        let at = self.now.0 / 1_000_000;
+        self.transcript.push(format!("{at:>6} {line}"));
+    }
+
+    fn event(&mut self, event: Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            let mut out = Vec::new();
+            self.controller.on(self.now, event, &self.state, &mut out);
+            for output in out {
+                self.carry_out(output, &mut events);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, output: Output, events: &mut Vec<Event>) {
+        match output {
+            Output::Propose(commands) => {
+                self.apply(&commands);
+                events.insert(0, Event::Applied { own: true });
+            }
+            Output::ProposeFor { command, .. } => {
+                self.apply(&[command]);
+                events.insert(0, Event::Applied { own: false });
+            }
+            Output::Push { to, push } => self.push(to, push),
+            Output::Switch { server, action } => {
+                self.note(format!("switch {server} {action:?}"));
+                let fails = action == SwitchAction::Wake && self.failing_wakes > 0;
+                let result = if fails { Err("no answer".to_owned()) } else { Ok(()) };
+                self.failing_wakes -= u32::from(fails);
+                if !fails {
+                    let fake = self.servers.get_mut(&server).unwrap();
+                    fake.alive = action == SwitchAction::Wake;
+                    fake.draining = false;
+                    fake.next_beat = self.now + Duration::from_millis(100);
+                }
+                events.insert(0, Event::Switched { server, action, result });
+            }
+            Output::Reply { .. } => {}
+            Output::Note(note) => self.note(format!("note {note}")),
+        }
+    }
+
+    /// Applies a batch, checks the invariants and writes down what changed.
+    fn apply(&mut self, commands: &[Command]) {
+        let before = self.state.clone();
+        for command in commands {
+            if let Command::Reconfigure(changes) = command {
+                changes.iter().for_each(|c| self.check_change(&before, c));
+            }
+            let reply = self.state.apply(command);
+            assert!(!matches!(reply, Reply::Refused(_)), "{command:?}: {reply:?}");
+            match command {
+                Command::RecordShift(s) => {
+                    self.note(format!(
+                        "shift {}->{} woken {} slept {} ({})",
+                        s.from_gear, s.to_gear, s.woken, s.put_to_sleep, s.why
+                    ));
+                }
+                Command::RecordHour(hour) => self.note(format!("hour {} gear {}", hour.hour, hour.gear)),
+                _ => {}
+            }
+        }
+        let line = format!("{} {}", self.states(), self.counts());
+        if line != self.shown {
+            self.shown = line.clone();
+            self.note(line);
+        }
+        self.ghost.follow(&self.state);
+    }
+
+    fn counts(&self) -> String {
+        let any = |what: &dyn Fn(&Slot) -> bool| {
+            self.state.groups().filter(|(_, g)| g.slots.iter().any(what)).count()
+        };
+        let in_sync = self.state.groups().filter(|(_, g)| g.is_in_sync()).count();
+        let headless = self.state.groups().filter(|(_, g)| g.primary.is_none()).count();
+        let away = any(&|s| matches!(s.state, SlotState::Away { .. }));
+        let catching = any(&|s| matches!(s.state, SlotState::CatchingUp { .. }));
+        let risk =
+            any(&|s| s.stand_in.is_some_and(|i| !i.covered) && matches!(s.state, SlotState::Away { .. }));
+        let mut line = format!("insync {in_sync} away {away}");
+        for (name, count) in [("catching", catching), ("headless", headless), ("risk", risk)] {
+            if count > 0 {
+                line += &format!(" {name} {count}");
+            }
+        }
+        line
+    }
+
+    /// R2 and R7 as seen from outside.
+    fn check_change(&self, before: &State, change: &Change) {
+        let old = before.group(change.group).unwrap();
+        if let Some(primary) = old.primary.filter(|p| change.entry.primary != Some(*p)) {
+            let fake = &self.servers[&primary];
+            let entry = fake.map.group(change.group);
+            let gave_up = fake.draining || fake.hand_over.contains(&(change.group, old.epoch));
+            let lease_ended = self.now > fake.lease_until;
+            let other_run = Incarnation(fake.run) != before.server(primary).unwrap().incarnation;
+            assert!(gave_up || lease_ended || other_run, "{primary} may still serve {entry:?}");
+        }
+    }
+
+    fn push(&mut self, to: ServerId, push: MetaPush) {
+        let now = self.now;
+        let fake = self.servers.get_mut(&to).expect("a server");
+        if !fake.alive {
+            return;
+        }
+        match push {
+            MetaPush::Lease { sent } => fake.lease_until = sent + LEASE,
+            MetaPush::Map(delta) => {
+                if !fake.map.apply(&delta) {
+                    fake.map = ClusterMap::default();
+                }
+            }
+            MetaPush::Drain => fake.draining = true,
+            MetaPush::HandOver { groups } => fake.hand_over = groups,
+            MetaPush::Params(_) => {}
+            MetaPush::Rejected { why } => {
+                assert!(
+                    self.state.server(to).unwrap().state == ServerState::Lost,
+                    "{to} rejected at {now:?}: {why}"
+                );
+            }
+        }
+    }
+
+    /// What a server would report by its map.
+    fn reports(&self, id: ServerId) -> (Vec<ServerReport>, bool) {
+        let fake = &self.servers[&id];
+        let mut reports = Vec::new();
+        let mut needed = false;
+        for (index, entry) in fake.map.groups.iter().enumerate() {
+            let group = GroupId(index as u32);
+            let epoch = entry.epoch;
+            let is_primary = entry.primary == Some(id);
+            needed |= is_primary || entry.slots.iter().any(|s| s.stand_in.is_some_and(|i| i.server == id));
+            for slot in &entry.slots {
+                let catching = slot.server == id && matches!(slot.state, SlotState::CatchingUp { .. });
+                needed |= slot.target().is_some_and(|(target, _)| target == id);
+                if catching && self.reclaim && entry.primary.is_some() {
+                    reports.push(ServerReport::CaughtUp { group, epoch });
+                }
+                let uncovered =
+                    slot.stand_in.is_some_and(|i| !i.covered) && matches!(slot.state, SlotState::Away { .. });
+                if is_primary && uncovered && self.reclaim {
+                    reports.push(ServerReport::Covered { group, epoch, stands_for: slot.server });
+                }
+            }
+            if is_primary && (fake.draining || fake.hand_over.contains(&(group, epoch))) {
+                reports.push(ServerReport::Released { group, epoch });
+            }
+        }
+        let stays = fake.map.servers.get(&id).is_none_or(|e| e.state != ServerState::Draining);
+        (reports, fake.draining && !needed && !stays)
+    }
+
+    fn beat(&mut self, id: ServerId) {
+        let load = std::mem::take(&mut self.load);
+        let fake = self.servers.get_mut(&id).unwrap();
+        fake.next_beat = self.now + Duration::from_millis(500);
+        if fake.map.servers.get(&id).is_some_and(|e| e.state == ServerState::Awake) {
+            fake.draining = false;
+        }
+        let (server, incarnation, map_version) = (id, Incarnation(fake.run), fake.map.version);
+        let vitals = Vitals { poisoned: fake.poisoned, load, load_millis: 500, ..Vitals::default() };
+        let heartbeat = ServerMessage::Heartbeat { server, incarnation, sent: self.now, map_version, vitals };
+        self.event(Event::Server(heartbeat));
+        let alive = |s: ServerId| self.servers[&s].alive && !self.servers[&s].poisoned;
+        self.ghost.write(&self.state, alive);
+        let (reports, ready) = self.reports(id);
+        let reports = self.transfer(id, reports);
+        if !reports.is_empty() {
+            self.event(Event::Server(ServerMessage::Reports { server, incarnation, reports }));
+        }
+        if ready {
+            self.event(Event::Server(ServerMessage::ReadyToSleep { server, incarnation }));
+        }
+    }
+
+    /// Carries the data that reports speak of, and keeps back those whose data nobody alive has.
+    fn transfer(&mut self, from: ServerId, mut reports: Vec<ServerReport>) -> Vec<ServerReport> {
+        let alive: BTreeSet<ServerId> =
+            self.servers.iter().filter(|(_, f)| f.alive && !f.poisoned).map(|(id, _)| *id).collect();
+        reports.retain(|report| {
+            let (server, group) = match report {
+                ServerReport::CaughtUp { group, .. } => (from, *group),
+                ServerReport::Covered { group, stands_for, .. } => (*stands_for, *group),
+                _ => return true,
+            };
+            let Some(slot) = self.state.group(group).and_then(|g| g.slot_of(server)) else { return false };
+            let (to, since) = match (slot.state, slot.stand_in) {
+                (SlotState::CatchingUp { since }, _) => ((server, Space::Replica), since),
+                (SlotState::Away { since }, Some(s)) => {
+                    ((s.server, Space::Offload { stands_for: server }), since)
+                }
+                _ => return false,
+            };
+            self.ghost.fetch(&self.state, group, to, since, |s| alive.contains(&s))
+        });
+        reports
+    }
+
+    /// Lets time pass.
+    fn run(&mut self, millis: u64) {
+        let end = self.now + Duration::from_millis(millis);
+        loop {
+            let beat =
+                self.servers.iter().filter(|(_, f)| f.alive).map(|(id, f)| (f.next_beat, Some(*id))).min();
+            let tick = self.controller.next_wake(&self.state).map(|at| (at, None));
+            let Some((at, who)) = beat.into_iter().chain(tick).min().filter(|(at, _)| *at <= end) else {
+                break;
+            };
+            self.now = self.now.max(at);
+            match who {
+                Some(id) => self.beat(id),
+                None => self.event(Event::Tick),
+            }
+        }
+        self.now = end;
+    }
+
+    fn admin(&mut self, request: AdminRequest) {
+        self.event(Event::Admin { token: Token(1), request });
+    }
+
+    fn gear(&mut self, gear: u8) {
+        self.admin(AdminRequest::GearSet { gear });
+    }
+
+    fn crash(&mut self, id: u16) {
+        self.note(format!("-- {} crashes", ServerId(id)));
+        self.servers.get_mut(&ServerId(id)).unwrap().alive = false;
+    }
+
+    fn restart(&mut self, id: u16) {
+        self.note(format!("-- {} restarts", ServerId(id)));
+        let now = self.now;
+        let fake = self.servers.get_mut(&ServerId(id)).unwrap();
+        fake.run += 1;
+        (fake.alive, fake.next_beat, fake.draining) = (true, now, false);
+        fake.map = ClusterMap::default();
+        fake.lease_until = Moment::ZERO;
+    }
+
+    /// One letter per server: Awake, Draining, zzz (asleep), Waking, Failed, Lost.
+    fn states(&self) -> String {
+        let letter = |s: ServerState| match s {
+            ServerState::Awake => 'A',
+            ServerState::Draining => 'D',
+            ServerState::Asleep => 'z',
+            ServerState::Waking => 'W',
+            ServerState::Failed => 'F',
+            ServerState::Lost => 'L',
+        };
+        self.state.servers().map(|e| letter(e.state)).collect()
+    }
+
+    /// Everything is well: all groups have a primary and r targets, nothing is at risk.
+    fn assert_served(&self) {
+        for (id, group) in self.state.groups() {
+            assert!(group.primary.is_some(), "{id} has no primary: {group:?}");
+            assert!(group.slots.iter().all(|s| s.target().is_some()), "{id}: {group:?}");
+            let covered = |s: &Slot| s.stand_in.is_none_or(|i| i.covered);
+            assert!(group.slots.iter().all(covered), "{id}: {group:?}");
+        }
+    }
+}
+
+/// The transcript must be what `src/tests/NAME.txt` says. `EBB_WRITE_TRANSCRIPTS=1` writes it; look at the difference.
+fn assert_transcript(world: &mut World, name: &str) {
+    let path = format!("{}/src/tests/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    let found = std::mem::take(&mut world.transcript).join("\n") + "\n";
+    if std::env::var_os("EBB_WRITE_TRANSCRIPTS").is_some() {
+        std::fs::write(&path, &found).expect("the transcript can be written");
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == expected, "{path} says\n{expected}\nbut it was\n{found}");
+}
+
+fn started() -> World {
+    let mut world = World::new(9, 3, 36);
+    world.run(3000);
+    world.assert_served();
+    world
+}
+
+fn in_gear_1() -> World {
+    let mut world = started();
+    world.gear(1);
+    world.run(6000);
+    world.assert_served();
+    world.transcript.clear();
+    world
+}
+
+#[test]
+fn a_cluster_starts_serving_when_the_servers_of_a_group_have_reported() {
+    let mut world = started();
+    assert_transcript(&mut world, "start");
+}
+
+#[test]
+fn a_planned_down_shift_puts_servers_to_sleep_after_they_handed_over() {
+    let mut world = started();
+    world.transcript.clear();
+    world.gear(1);
+    world.run(6000);
+    world.assert_served();
+    assert_transcript(&mut world, "down_shift");
+}
+
+#[test]
+fn an_up_shift_wakes_in_parallel_and_spreads_primaries_again() {
+    let mut world = in_gear_1();
+    world.gear(3);
+    world.run(6000);
+    assert_transcript(&mut world, "up_shift");
+    let mut primaries: BTreeMap<ServerId, u32> = BTreeMap::new();
+    world.state.groups().for_each(|(_, g)| *primaries.entry(g.primary.unwrap()).or_default() += 1);
+    assert!(primaries.len() == 9 && primaries.values().all(|n| (3..=5).contains(n)), "{primaries:?}");
+}
+
+#[test]
+fn a_crash_in_gear_3_is_noticed_when_the_lease_ends_and_stand_ins_take_over() {
+    let mut world = started();
+    world.transcript.clear();
+    world.crash(4);
+    world.run(6000);
+    world.assert_served();
+    assert_transcript(&mut world, "crash_in_gear_3");
+}
+
+#[test]
+fn a_crash_in_gear_1_wakes_the_peers_at_once_and_the_gear_returns_afterwards() {
+    let mut world = in_gear_1();
+    world.crash(0);
+    world.run(6000);
+    world.assert_served();
+    assert_transcript(&mut world, "crash_in_gear_1");
+    world.restart(0);
+    world.run(8000);
+    world.assert_served();
+    assert_transcript(&mut world, "return_in_gear_1");
+}
+
+#[test]
+fn a_failed_stand_in_is_replaced_and_covered_anew() {
+    let mut world = started();
+    world.crash(8);
+    world.run(6000);
+    let (_, group) =
+        world.state.groups().find(|(_, g)| g.slots.iter().any(|s| s.stand_in.is_some())).unwrap();
+    let stand_in = group.slots.iter().find_map(|s| s.stand_in).unwrap().server;
+    world.transcript.clear();
+    world.crash(stand_in.0);
+    world.run(6000);
+    world.assert_served();
+    assert_transcript(&mut world, "stand_in_fails");
+}
+
+#[test]
+fn a_restart_within_the_lease_needs_no_waiting() {
+    let mut world = started();
+    world.transcript.clear();
+    let epochs: Vec<Epoch> = world.state.groups().map(|(_, g)| g.epoch).collect();
+    world.restart(4);
+    world.run(3000);
+    world.assert_served();
+    assert_transcript(&mut world, "restart");
+    for ((id, group), old) in world.state.groups().zip(epochs) {
+        assert_eq!(
+            group.slot_of(ServerId(4)).is_some(),
+            group.epoch > old,
+            "{id} of the restarted server is fenced anew"
+        );
+    }
+}
+
+#[test]
+fn a_lost_server_is_rebuilt_on_its_gear_group() {
+    let mut world = started();
+    world.transcript.clear();
+    world.crash(4);
+    world.run(4000);
+    world.admin(AdminRequest::MarkLost { server: ServerId(4) });
+    world.run(6000);
+    world.assert_served();
+    assert!(world.state.groups().all(|(_, g)| g.slot_of(ServerId(4)).is_none() && g.is_in_sync()));
+    assert_transcript(&mut world, "lost_server");
+}
+
+#[test]
+fn a_poisoned_store_fails_its_server_although_it_answers() {
+    let mut world = started();
+    world.servers.get_mut(&ServerId(3)).unwrap().poisoned = true;
+    world.run(4000);
+    assert_eq!(world.state.server(ServerId(3)).unwrap().state, ServerState::Failed);
+    world.assert_served();
+    world.servers.get_mut(&ServerId(3)).unwrap().poisoned = false;
+    world.restart(3);
+    world.run(3000);
+    assert_eq!(world.states(), "AAAAAAAAA");
+    assert!(world.state.groups().all(|(_, g)| g.is_in_sync()));
+}
+
+#[test]
+fn a_wake_up_that_fails_is_tried_again_and_the_sleeper_never_counts_as_failed() {
+    let mut world = in_gear_1();
+    world.failing_wakes = 2;
+    world.gear(3);
+    world.run(500);
+    assert_eq!(world.states().matches('W').count(), 2);
+    assert!(!world.states().contains('F'));
+    world.run(6000);
+    assert_eq!(world.states(), "AAAAAAAAA");
+}
+
+#[test]
+fn a_new_leader_calls_nobody_failed_before_a_whole_lease_has_passed() {
+    let mut world = started();
+    world.crash(4);
+    world.run(1000);
+    world.lead();
+    world.run(1900);
+    assert_eq!(world.states(), "AAAAAAAAA", "an earlier leader may have granted a lease just before");
+    world.run(1000);
+    assert_eq!(world.states(), "AAAAFAAAA");
+}
+
+#[test]
+fn a_server_started_while_it_should_sleep_is_put_to_sleep_again() {
+    let mut world = in_gear_1();
+    let sleeper = world.states().find('z').unwrap() as u16;
+    world.restart(sleeper);
+    world.run(5000);
+    assert_eq!(world.states().matches('z').count(), 6);
+    world.assert_served();
+}
+
+#[test]
+fn load_beyond_the_gear_wakes_servers_and_a_quiet_hour_lets_them_sleep() {
+    let mut world = World::new(9, 3, 36);
+    let schedule =
+        Schedule { hour_millis: 10_000, dwell_millis: 2000, lead_millis: 0, ..Schedule::default() };
+    world.admin(AdminRequest::SetSchedule(schedule));
+    world.run(25_000);
+    assert_eq!(world.states().matches('z').count(), 6, "after a quiet hour: {:#?}", world.transcript);
+    // 9 servers sustain 1,800 reads per second.
+    for _ in 0..4 {
+        world.load.reads = 1700;
+        world.run(1000);
+    }
+    assert!(!world.states().contains('z'), "{:#?}", world.transcript);
+    world.run(2000);
+    assert_eq!(world.states(), "AAAAAAAAA");
+}
+
+/// A small generator, so that a seed is a whole test (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % sides
+    }
+}
+
+/// One random thing happens to the cluster.
+fn mishap(world: &mut World, dice: &mut Dice) {
+    let id = dice.roll(world.servers.len() as u64) as u16;
+    match dice.roll(12) {
+        0 | 1 => world.crash(id),
+        2..=4 => world.restart(id),
+        5 => {
+            // A pause: the same run goes on later.
+            let fake = world.servers.get_mut(&ServerId(id)).unwrap();
+            fake.alive = !fake.alive;
+            fake.next_beat = world.now;
+        }
+        6 => {
+            let fake = world.servers.get_mut(&ServerId(id)).unwrap();
+            fake.poisoned = !fake.poisoned;
+        }
+        7 | 8 => world.gear(1 + dice.roll(3) as u8),
+        9 => world.lead(),
+        10 => world.reclaim = !world.reclaim,
+        _ => world.failing_wakes = dice.roll(3) as u32,
+    }
+}
+
+fn random_run(seed: u64) {
+    let mut dice = Dice(seed);
+    let mut world = World::new(9, 3, 18);
+    world.run(2000);
+    for _ in 0..60 {
+        mishap(&mut world, &mut dice);
+        let pause = [0, 100, 700, 2500, 8000][dice.roll(5) as usize];
+        world.run(pause);
+        world.transcript.clear();
+    }
+    (world.failing_wakes, world.reclaim) = (0, true);
+    world.gear(2);
+    world.servers.values_mut().for_each(|f| f.poisoned = false);
+    for _ in 0..2 {
+        let down: Vec<u16> = world.servers.iter().filter(|(_, f)| !f.alive).map(|(id, _)| id.0).collect();
+        down.into_iter().for_each(|id| world.restart(id));
+        world.run(40_000);
+    }
+    world.assert_served();
+    assert_eq!(world.states().matches('A').count(), 6, "{} {}", world.states(), world.counts());
+    assert_eq!(world.states().matches('z').count(), 3, "{} {}", world.states(), world.counts());
+}
+
+#[test]
+fn no_random_run_loses_data_or_ends_in_a_cluster_that_does_not_serve() {
+    let one = std::env::var("EBB_SEED").ok().and_then(|seed| seed.parse().ok());
+    for seed in one.map_or(0..100, |seed: u64| seed..seed + 1) {
+        println!("seed {seed}: EBB_SEED={seed} cargo test -p ebb-meta no_random_run");
+        random_run(seed);
+    }
+}
