@@ -24,7 +24,10 @@ import uuid
 import zlib
 
 import boto3
+import botocore.auth
+import botocore.awsrequest
 import botocore.config
+import botocore.credentials
 import botocore.exceptions
 
 ENDPOINT = os.environ["EBB_S3_ENDPOINT"]
@@ -300,25 +303,54 @@ class Checksums(S3Test):
         self.refused("BadDigest", self.put, "bad", body, ContentMD5=wrong)
         self.refused("NoSuchKey", self.get, "bad")
 
-    def test_trailing_checksum_of_a_stream(self):
+    def test_checksum_in_a_trailer(self):
+        # As the SDKs send it over TLS: aws-chunked with a trailer after the last chunk, signed without the payload.
         body = data(3 * MIB)
+        chunks = [body[at : at + 65536] for at in range(0, len(body), 65536)]
+        for sent, status in ((self.own("CRC32", body), 200), ("AAAAAA==", 400)):
+            framed = b"".join(b"%x\r\n%s\r\n" % (len(c), c) for c in chunks)
+            framed += b"0\r\nx-amz-checksum-crc32:" + sent.encode() + b"\r\n\r\n"
+            request = botocore.awsrequest.AWSRequest(
+                "PUT",
+                f"{ENDPOINT}/{self.bucket}/key",
+                headers={
+                    "Content-Encoding": "aws-chunked",
+                    "X-Amz-Trailer": "x-amz-checksum-crc32",
+                    "X-Amz-Decoded-Content-Length": str(len(body)),
+                    "X-Amz-Content-SHA256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+                    "Content-Length": str(len(framed)),
+                },
+                data=framed,
+            )
+            request.context["payload_signing_enabled"] = False
+            self.signer().add_auth(request)
+            self.assertEqual(self.status(request.url, "PUT", framed, dict(request.headers)), status)
+        got = self.get("key", ChecksumMode="ENABLED")
+        self.assertEqual(got["Body"].read(), body)
+        self.assertEqual(got["ChecksumCRC32"], self.own("CRC32", body))
+        self.assertNotIn("ContentEncoding", got)
 
-        class Unseekable:
-            def __init__(self):
-                self.at = 0
+    def signer(self):
+        class KeepsThePayloadHeader(botocore.auth.S3SigV4Auth):
+            def payload(self, request):
+                return request.headers["X-Amz-Content-SHA256"]
 
-            def read(self, size=-1):
-                size = len(body) if size < 0 else size
-                piece = body[self.at : self.at + size]
-                self.at += len(piece)
-                return piece
+            def _modify_request_before_signing(self, request):
+                kept = request.headers["X-Amz-Content-SHA256"]
+                super()._modify_request_before_signing(request)
+                del request.headers["X-Amz-Content-SHA256"]
+                request.headers["X-Amz-Content-SHA256"] = kept
 
-        # As botocore does over HTTPS: aws-chunked with a trailer. The signed variant is minio-go's (restic).
-        answer = self.s3.put_object(
-            Bucket=self.bucket, Key="key", Body=Unseekable(), ContentLength=len(body), ChecksumAlgorithm="CRC32"
-        ) if False else self.put("key", body, ChecksumAlgorithm="CRC32")
-        self.assertEqual(answer["ChecksumCRC32"], self.own("CRC32", body))
-        self.assertEqual(self.body("key", ChecksumMode="ENABLED"), body)
+        keys = botocore.credentials.Credentials(ACCESS_KEY, SECRET_KEY)
+        return KeepsThePayloadHeader(keys, "s3", "us-east-1")
+
+    def status(self, url, method, body, headers):
+        request = urllib.request.Request(url, data=body, method=method, headers=headers)
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code
 
 
 class Listings(S3Test):
@@ -545,7 +577,7 @@ class Access(S3Test):
         self.assertEqual(self.status(sign("get_object")), (200, b"presigned"))
         self.assertEqual(self.status(sign("get_object"), "PUT", b"x")[0], 403)
         self.assertEqual(self.status(sign("get_object").replace("a%20key", "other"))[0], 403)
-        self.assertEqual(self.status(sign("get_object", -1))[0], 403)
+        self.assertIn(self.status(sign("get_object", -1))[0], (400, 403))
 
     def test_a_tampered_body_is_refused(self):
         url = urllib.parse.urlparse(ENDPOINT)
@@ -579,7 +611,7 @@ class Programs(S3Test):
         self.directory = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.directory)
         self.env = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
             "AWS_DEFAULT_REGION": "us-east-1",
@@ -642,7 +674,7 @@ class Programs(S3Test):
         run("rclone", "sync", remote, back, env=env)
         run("diff", "-r", tree, back)
         run("rclone", "purge", remote, env=env)
-        self.assertEqual(run("rclone", "ls", f"ebb:{self.bucket}", env=env), "")
+        self.assertEqual(self.s3.list_objects_v2(Bucket=self.bucket)["KeyCount"], 0)
 
     def test_restic(self):
         tree = self.tree("tree")

@@ -36,6 +36,8 @@ impl<B: Backend> Janitor<B> {
         garbage.notify_one();
         loop {
             tokio::select! {
+                // Discards first: what they add is then freed with the rest.
+                biased;
                 extents = self.discards.recv() => match extents {
                     Some(extents) => self.discard(extents).await,
                     None => return,

@@ -29,18 +29,23 @@ pub use backend::Backend;
 pub use cluster::Cluster;
 
 use ebb_types::Extent;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use janitor::Janitor;
 use names::Names;
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::service::{S3Service, S3ServiceBuilder};
-use s3s::{S3Result, s3_error};
+use s3s::{Body, HttpError, S3Result, s3_error};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::Store;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
 
 /// Who may use the gateway.
 #[derive(Clone, Default)]
@@ -67,15 +72,22 @@ impl S3Auth for Keys {
     }
 }
 
+impl<B: Backend> Gateway<B> {
+    /// Also starts the janitor, on `tasks`.
+    fn start(backend: Arc<B>, tasks: &mut JoinSet<()>) -> Gateway<B> {
+        let (discards, discarded): (mpsc::UnboundedSender<Vec<Extent>>, _) = mpsc::unbounded_channel();
+        let garbage = Arc::new(Notify::new());
+        let names = Arc::new(Names::new(backend.clone(), discards.clone(), garbage.clone()));
+        let store = Arc::new(Store::new(backend.clone(), discards));
+        tasks.spawn(Janitor { backend, names: names.clone(), discards: discarded, garbage }.run());
+        Gateway { store, names }
+    }
+}
+
 /// Serves S3 on `listener` until the future is dropped. Requests under way then are cut off; none of them was answered.
 pub async fn serve<B: Backend>(listener: TcpListener, config: GatewayConfig, backend: Arc<B>) {
-    let (discards, discarded): (mpsc::UnboundedSender<Vec<Extent>>, _) = mpsc::unbounded_channel();
-    let garbage = Arc::new(Notify::new());
-    let names = Arc::new(Names::new(backend.clone(), discards.clone(), garbage.clone()));
-    let store = Arc::new(Store::new(backend.clone(), discards));
-    let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(Janitor { backend, names: names.clone(), discards: discarded, garbage }.run());
-    let mut service = S3ServiceBuilder::new(Gateway { store, names });
+    let mut tasks = JoinSet::new();
+    let mut service = S3ServiceBuilder::new(Gateway::start(backend, &mut tasks));
     service
         .set_auth(Keys(config.keys.into_iter().map(|(id, secret)| (id, SecretKey::from(secret))).collect()));
     let service = service.build();
@@ -99,8 +111,28 @@ async fn connection(stream: TcpStream, service: S3Service) {
     if let Err(error) = stream.set_nodelay(true) {
         return tracing::debug!(%error, "connection lost");
     }
+    let service = service_fn(|request: Request<Incoming>| {
+        let last = expects_without_body(&request);
+        let answer = service.call(request.map(Body::from));
+        async move {
+            let mut answer = answer.await?;
+            if last {
+                answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, HttpError>(answer)
+        }
+    });
     let served = http1::Builder::new().keep_alive(true).serve_connection(TokioIo::new(stream), service).await;
     if let Err(error) = served {
         tracing::debug!(%error, "connection ended");
     }
+}
+
+/// An empty PUT that asks for `100 Continue` gets its answer at once, as HTTP wants. AWS's Python clients then misread the
+/// next answer on the same connection, and wait for it in vain: so there must be no next one.
+fn expects_without_body(request: &Request<Incoming>) -> bool {
+    let is = |name: HeaderName, value: &[u8]| {
+        request.headers().get(name).is_some_and(|v: &HeaderValue| v.as_bytes() == value)
+    };
+    is(header::EXPECT, b"100-continue") && is(header::CONTENT_LENGTH, b"0")
 }

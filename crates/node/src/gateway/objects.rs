@@ -304,7 +304,11 @@ impl<B: Backend> Gateway<B> {
         let input = req.input;
         check_version(input.version_id.as_deref())?;
         let meta = self.names.object(&input.bucket, &input.key).await?;
-        let wants = |name: &str| input.object_attributes.iter().any(|a| a.as_str() == name);
+        // One header may hold several, separated by commas.
+        let wants = |name: &str| {
+            let mut asked = input.object_attributes.iter().flat_map(|a| a.as_str().split(','));
+            asked.any(|a| a.trim() == name)
+        };
         let mut output = GetObjectAttributesOutput {
             last_modified: Some(timestamp(meta.modified_millis)),
             ..Default::default()

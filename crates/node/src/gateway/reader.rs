@@ -12,10 +12,13 @@ use ebb_types::{NamespaceError, ObjectMeta};
 use futures_util::{Stream, StreamExt};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Time between the janitor's seeing garbage and its freeing it.
 pub const GRACE: Duration = Duration::from_secs(30);
+/// A look-up vouches for what is read so long after it. Half the grace: the rest is for what is under way.
+const VERIFIED_FOR: Duration = Duration::from_secs(15);
 /// Pieces that are read ahead of the client.
 const READS_AHEAD: usize = 2;
 
@@ -27,7 +30,6 @@ pub struct Reader<B> {
     pub meta: ObjectMeta,
     /// The key named `meta.extents` then or later.
     verified: Mutex<Instant>,
-    grace: Duration,
 }
 
 impl<B: Backend> Reader<B> {
@@ -41,9 +43,7 @@ impl<B: Backend> Reader<B> {
         let verified = Mutex::new(Instant::now());
         let meta = names.object(bucket, key).await?;
         let (store, names) = (store.clone(), names.clone());
-        // Half of it: looking up again takes time, too.
-        let grace = GRACE / 2;
-        Ok(Arc::new(Reader { store, names, bucket: bucket.into(), key: key.into(), meta, verified, grace }))
+        Ok(Arc::new(Reader { store, names, bucket: bucket.into(), key: key.into(), meta, verified }))
     }
 
     pub fn pieces(&self, range: Range<u64>) -> Vec<Piece> {
@@ -53,7 +53,7 @@ impl<B: Backend> Reader<B> {
     pub async fn read(&self, piece: Piece) -> Result<Bytes, NameError> {
         let data = self.store.read(piece).await?;
         let verified = *self.verified.lock().expect("no panic under this lock");
-        if verified.elapsed() > self.grace {
+        if verified.elapsed() > VERIFIED_FOR {
             let asked = Instant::now();
             match self.names.object(&self.bucket, &self.key).await {
                 Ok(meta) if meta.extents == self.meta.extents => {}

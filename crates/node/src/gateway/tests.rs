@@ -1,11 +1,20 @@
 //! The gateway against an in-memory cluster: real S3 clients over HTTP, and the promises that no client can see.
 
+use super::backend::BackendError;
+use super::intake::{Stated, take_in};
 use super::memory::Memory;
-use super::{GatewayConfig, serve};
+use super::names::NameError;
+use super::reader::GRACE;
+use super::{Gateway, GatewayConfig, serve};
+use bytes::Bytes;
+use ebb_types::{Condition, NamespaceError, NamespaceOp, ObjectMeta};
+use s3s::{S3ErrorCode, S3Result};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
 const ACCESS_KEY: &str = "testkey";
 const SECRET_KEY: &str = "testsecret0123456789";
@@ -53,4 +62,135 @@ fn serve_in_memory() {
     loop {
         std::thread::park();
     }
+}
+
+/// A gateway with one bucket, `b`.
+async fn gateway(backend: &Arc<Memory>, tasks: &mut JoinSet<()>) -> Gateway<Memory> {
+    let gateway = Gateway::start(backend.clone(), tasks);
+    gateway.names.commit(NamespaceOp::CreateBucket { bucket: "b".into() }).await.unwrap();
+    gateway
+}
+
+async fn put(gateway: &Gateway<Memory>, key: &str, body: Bytes, when: Condition) -> S3Result<()> {
+    let taken = take_in(&gateway.store, futures_util::stream::iter([Ok(body)]), Stated::default()).await?;
+    let meta = ObjectMeta {
+        size: taken.size,
+        etag: taken.etag,
+        modified_millis: 0,
+        extents: taken.data.take(),
+        headers: Vec::new(),
+        checksum: None,
+        part_sizes: Vec::new(),
+    };
+    let (bucket, key) = ("b".into(), key.into());
+    gateway.names.commit(NamespaceOp::Put { bucket, key, meta, when }).await?;
+    Ok(())
+}
+
+async fn delete(gateway: &Gateway<Memory>, key: &str) {
+    let op = NamespaceOp::Delete { bucket: "b".into(), key: key.into(), when: Condition::Any };
+    gateway.names.commit(op).await.unwrap();
+}
+
+/// Long enough for the janitor to have seen, waited and freed.
+async fn janitor_was_here() {
+    tokio::time::sleep(GRACE * 3).await;
+}
+
+#[tokio::test]
+async fn small_objects_that_arrive_together_share_writes_and_commands() {
+    let backend = Arc::new(Memory::new(4 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    let before = backend.counts();
+    let keys: Vec<String> = (0..100).map(|i| format!("k{i}")).collect();
+    let puts = keys.iter().map(|key| put(&gateway, key, Bytes::from(key.repeat(700)), Condition::Any));
+    for done in futures_util::future::join_all(puts).await {
+        done.unwrap();
+    }
+    let after = backend.counts();
+    assert!(after.0 - before.0 <= 4 && after.1 - before.1 <= 6, "{before:?} {after:?}");
+    for key in &keys {
+        let reader = gateway.open("b", key).await.unwrap();
+        let pieces = reader.pieces(0..reader.meta.size);
+        assert_eq!(pieces.len(), 1);
+        assert_eq!(reader.read(pieces[0]).await.unwrap(), key.repeat(700));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_loses_its_name_is_freed() {
+    let backend = Arc::new(Memory::new(1 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    let (small, large) = (Bytes::from(vec![1; 5000]), Bytes::from(vec![2; 3 << 20]));
+    put(&gateway, "kept", small.clone(), Condition::Any).await.unwrap();
+    let kept = backend.used_bytes();
+    for body in [&small, &large] {
+        put(&gateway, "key", body.clone(), Condition::Any).await.unwrap();
+        put(&gateway, "key", body.clone(), Condition::Any).await.unwrap();
+        let refused = put(&gateway, "key", body.clone(), Condition::Absent).await.unwrap_err();
+        assert_eq!(*refused.code(), S3ErrorCode::PreconditionFailed);
+    }
+    delete(&gateway, "key").await;
+    assert!(backend.used_bytes() > kept);
+    janitor_was_here().await;
+    assert_eq!(backend.used_bytes(), kept);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_put_that_is_broken_off_leaves_nothing() {
+    let backend = Arc::new(Memory::new(1 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    let mut writer = gateway.store.writer(None);
+    writer.push(&vec![7; 5 << 20]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(backend.used_bytes() > 0, "it writes while it receives");
+    drop(writer);
+    janitor_was_here().await;
+    assert_eq!(backend.used_bytes(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_never_sees_freed_bytes() {
+    let backend = Arc::new(Memory::new(1 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    let body = Bytes::from(vec![9; 3 << 20]);
+    put(&gateway, "key", body.clone(), Condition::Any).await.unwrap();
+    let reader = gateway.open("b", "key").await.unwrap();
+    let pieces = reader.pieces(0..reader.meta.size);
+    janitor_was_here().await;
+    assert_eq!(
+        reader.read(pieces[0]).await.unwrap(),
+        body[..1 << 20],
+        "a long read of a kept object goes on"
+    );
+    delete(&gateway, "key").await;
+    assert_eq!(reader.read(pieces[1]).await.unwrap(), body[..1 << 20], "a deletion leaves readers time");
+    janitor_was_here().await;
+    assert!(reader.read(pieces[2]).await.is_err());
+}
+
+#[tokio::test]
+async fn errors_of_the_cluster_get_codes_that_clients_understand() {
+    let backend = Arc::new(Memory::new(1 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    for (error, status) in [
+        (BackendError::Unavailable("too few copies".into()), 503),
+        (BackendError::NoSpace, 507),
+        (BackendError::Failed("corrupt".into()), 500),
+    ] {
+        backend.break_chunks(Some(error));
+        for size in [100, 2 << 20] {
+            let error = put(&gateway, "key", vec![1; size].into(), Condition::Any).await.unwrap_err();
+            assert_eq!(error.status_code().map(|s| s.as_u16()), Some(status), "{error:?}");
+        }
+        let unnamed = gateway.names.object("b", "key").await;
+        assert_eq!(unnamed, Err(NameError::Refused(NamespaceError::NoSuchKey)), "no name before the data");
+    }
+    backend.break_chunks(None);
+    put(&gateway, "key", vec![1; 100].into(), Condition::Any).await.unwrap();
 }
