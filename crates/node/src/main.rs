@@ -5,6 +5,7 @@ mod clock;
 mod config;
 mod dev;
 mod error;
+mod evaluate;
 mod gateway;
 mod gatewayd;
 mod launch;
@@ -91,6 +92,14 @@ enum Sub {
         #[command(flatten)]
         tool: ToolArgs,
     },
+    /// Replay a real trace on a cluster, verified byte by byte, and report performance and energy
+    #[command(after_help = "Examples:\n  ebb replay week.srt --speed 2000 --provision peak       on a cluster made for it\n  ebb replay web.spc --config data/cluster.toml --json -  on the one that `ebb dev` runs")]
+    Replay(ReplayArgs),
+    /// Measure a storage service
+    Bench {
+        #[command(subcommand)]
+        target: BenchTarget,
+    },
     /// Compare the content of all replicas (awake servers only: shift to the top gear first)
     #[command(after_help = "Example: ebb gear set 3 && ebb verify --read")]
     Verify {
@@ -118,6 +127,64 @@ struct ToolArgs {
     /// Print JSON with stable keys (docs/json.md)
     #[arg(long, global = true)]
     json: bool,
+}
+
+#[derive(Args)]
+struct ReplayArgs {
+    /// The trace: SPC, MSR CSV, HP SRT and others, compressed or not; several files of one trace are merged
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+    /// Trace seconds per second
+    #[arg(long, default_value_t = 1.0)]
+    speed: f64,
+    /// Let the trace's peak need all servers (peak) or N of them; absent: the servers' rates are as configured
+    #[arg(long, value_name = "peak|N")]
+    provision: Option<evaluate::ProvisionArg>,
+    /// Skip up to so many bad lines or records
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    skip_bad: u64,
+    /// A running cluster; absent: one is started for the replay
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Chunk servers of the cluster that is started [default: 9]
+    #[arg(long, conflicts_with = "config")]
+    servers: Option<u16>,
+    /// Racks of the cluster that is started [default: 3]
+    #[arg(long, conflicts_with = "config")]
+    racks: Option<u16>,
+    /// Write the report as JSON to this file; `-`: to standard output, instead of text
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum BenchTarget {
+    /// Any S3 endpoint: objects per second, latency, and CPU of the server processes. Keys from AWS_ACCESS_KEY_ID and
+    /// AWS_SECRET_ACCESS_KEY
+    #[command(after_help = "Example: ebb bench s3 http://127.0.0.1:9000 --pids $(pgrep -d, ebb) --quick")]
+    S3 {
+        /// http://host:port
+        url: String,
+        /// Server processes whose CPU time is counted
+        #[arg(long, value_delimiter = ',')]
+        pids: Vec<u32>,
+        /// Object sizes in bytes [default: 4096,65536,1048576,16777216]
+        #[arg(long, value_delimiter = ',')]
+        sizes: Vec<u64>,
+        /// Requests at a time [default: 1,8,32]
+        #[arg(long, value_delimiter = ',')]
+        concurrency: Vec<usize>,
+        /// One second per cell instead of five
+        #[arg(long)]
+        quick: bool,
+        /// Write the report as JSON to this file; `-`: to standard output, instead of text
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
+}
+
+fn key_from(variable: &str) -> Result<String, NodeError> {
+    std::env::var(variable).map_err(|_| NodeError::Refused(format!("set {variable}: the endpoint refuses unsigned requests")))
 }
 
 #[derive(Args)]
@@ -218,6 +285,31 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Status(tool) => admin::show_status(&tool.config, Output::from(tool.json)).await,
         Sub::Gear { command, tool } => admin::gear(&tool.config, Output::from(tool.json), command).await,
         Sub::Lost { server, tool } => admin::lost(&tool.config, Output::from(tool.json), server).await,
+        Sub::Replay(args) => {
+            evaluate::run_replay(&evaluate::ReplayRequest {
+                traces: &args.traces,
+                speed: args.speed,
+                provision: args.provision.map(|p| p.0),
+                skip_bad: args.skip_bad,
+                config: args.config.as_deref(),
+                options: DevOptions { servers: args.servers, racks: args.racks, ..DevOptions::default() },
+                json: args.json.as_deref(),
+            })
+            .await
+        }
+        Sub::Bench { target: BenchTarget::S3 { url, pids, sizes, concurrency, quick, json } } => {
+            evaluate::run_bench(evaluate::BenchRequest {
+                endpoint: &url,
+                access_key: key_from("AWS_ACCESS_KEY_ID")?,
+                secret_key: key_from("AWS_SECRET_ACCESS_KEY")?,
+                pids,
+                sizes,
+                concurrency,
+                quick,
+                json: json.as_deref(),
+            })
+            .await
+        }
         Sub::Verify { read, tool } => admin::verify(&tool.config, Output::from(tool.json), read).await,
     }
 }

@@ -1,0 +1,180 @@
+//! `ebb replay` and `ebb bench`: the instrument, pointed at a cluster.
+
+use crate::config::Config;
+use crate::dev::{Connector, DevCluster, DevOptions};
+use crate::error::{NodeError, io};
+use crate::verify;
+use ebb_client::Client;
+use ebb_lab::bench::{BenchOptions, bench_s3};
+use ebb_lab::replay::{Cluster, Comparison, Progress, Provision, ReplayOptions, Trace, replay};
+use ebb_types::Bytes;
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+
+const DIFFERENT: u8 = 3;
+
+/// `--provision peak|N`.
+#[derive(Clone, Copy, Debug)]
+pub struct ProvisionArg(pub Provision);
+
+impl FromStr for ProvisionArg {
+    type Err = String;
+    fn from_str(text: &str) -> Result<ProvisionArg, String> {
+        match text {
+            "peak" => Ok(ProvisionArg(Provision::Peak)),
+            _ => text
+                .parse()
+                .map(|n| ProvisionArg(Provision::Servers(n)))
+                .map_err(|_| format!("{text:?} is neither `peak` nor a number of servers")),
+        }
+    }
+}
+
+pub struct ReplayRequest<'a> {
+    pub traces: &'a [PathBuf],
+    pub speed: f64,
+    pub provision: Option<Provision>,
+    pub skip_bad: u64,
+    /// A running cluster; `None`: one that is made for the replay and goes with it.
+    pub config: Option<&'a Path>,
+    pub options: DevOptions,
+    /// Where the report goes as JSON; `-`: standard output, instead of the text.
+    pub json: Option<&'a Path>,
+}
+
+/// Compares replicas by asking every server.
+#[derive(Clone)]
+struct Servers {
+    config: Config,
+    client: Client,
+}
+
+impl Cluster for Servers {
+    async fn compare(&self) -> Result<Comparison, String> {
+        let found = verify::compare(&self.config, &self.client, true).await.map_err(|e| e.to_string())?;
+        Ok(Comparison {
+            groups: found.groups_compared,
+            differing: found.groups_different + found.groups_out_of_sync,
+            bytes: found.blocks * ebb_types::BLOCK_BYTES as u64,
+        })
+    }
+}
+
+pub async fn run_replay(request: &ReplayRequest<'_>) -> Result<ExitCode, NodeError> {
+    // The trace first: a wrong path is found out before a cluster is started.
+    let trace = Trace::open(request.traces, None, request.skip_bad).map_err(|e| NodeError::Refused(e.to_string()))?;
+    let Some(file) = request.config else {
+        eprintln!("starting a cluster for this replay (use --config to replay on one that runs)");
+        let cluster = DevCluster::start(None, &request.options).await?;
+        let outcome = on_cluster(request, &trace, &cluster.config).await;
+        cluster.stop().await;
+        return outcome;
+    };
+    on_cluster(request, &trace, &Config::load(file)?).await
+}
+
+async fn on_cluster(request: &ReplayRequest<'_>, trace: &Trace, config: &Config) -> Result<ExitCode, NodeError> {
+    let client = Connector::new(config)?.connect().await?;
+    let options = ReplayOptions {
+        speed: request.speed,
+        provision: request.provision,
+        power: config.power.model,
+        ..ReplayOptions::default()
+    };
+    let servers = Servers { config: config.clone(), client: client.clone() };
+    let mut line = ProgressLine::new();
+    let report = replay(options, trace, client, servers, &mut |p| line.show(&describe(&p)))
+        .await
+        .map_err(|e| NodeError::Refused(e.to_string()))?;
+    line.end();
+    write_report(&report, request.json)?;
+    Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
+}
+
+fn describe(progress: &Progress) -> String {
+    match progress {
+        Progress::Preparing { bytes, of } => format!("writing what the trace reads: {} of {}", Bytes(*bytes), Bytes(*of)),
+        Progress::Replaying { at, span, issued, in_flight, bad, gear, servers_awake, load, debt_bytes } => {
+            let share = 100.0 * at.as_secs_f64() / span.as_secs_f64().max(1e-9);
+            format!(
+                "{share:5.1} %  hour {:6.1}  {issued} requests, {in_flight} in flight, {bad} bad  gear {gear}, {servers_awake} awake  load {load:.2}  debt {}",
+                at.as_secs_f64() / 3600.0,
+                Bytes(*debt_bytes)
+            )
+        }
+        Progress::Settling { debt_bytes } => format!("waking all servers and paying the debt: {}", Bytes(*debt_bytes)),
+        Progress::Comparing => "comparing all replicas".into(),
+    }
+}
+
+pub struct BenchRequest<'a> {
+    pub endpoint: &'a str,
+    pub access_key: String,
+    pub secret_key: String,
+    pub pids: Vec<u32>,
+    pub sizes: Vec<u64>,
+    pub concurrency: Vec<usize>,
+    pub quick: bool,
+    pub json: Option<&'a Path>,
+}
+
+pub async fn run_bench(request: BenchRequest<'_>) -> Result<ExitCode, NodeError> {
+    let mut options = BenchOptions::new(request.endpoint, &request.access_key, &request.secret_key);
+    if request.quick {
+        options = options.quick();
+    }
+    if !request.sizes.is_empty() {
+        options.sizes = request.sizes;
+    }
+    if !request.concurrency.is_empty() {
+        options.concurrency = request.concurrency;
+    }
+    options.pids = request.pids;
+    let mut line = ProgressLine::new();
+    let report = bench_s3(&options, &mut |cell| line.show(&cell.to_string()))
+        .await
+        .map_err(|e| NodeError::Refused(e.to_string()))?;
+    line.end();
+    write_report(&report, request.json)?;
+    Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn write_report(report: &(impl Serialize + std::fmt::Display), json: Option<&Path>) -> Result<(), NodeError> {
+    let text = || serde_json::to_string_pretty(report).expect("our own types can be written as JSON");
+    match json {
+        Some(path) if path == Path::new("-") => println!("{}", text()),
+        Some(path) => {
+            std::fs::write(path, text()).map_err(io("write", path))?;
+            println!("{report}");
+        }
+        None => println!("{report}"),
+    }
+    Ok(())
+}
+
+/// One line on standard error that is written over itself; silent where nobody looks.
+struct ProgressLine {
+    terminal: bool,
+}
+
+impl ProgressLine {
+    fn new() -> ProgressLine {
+        ProgressLine { terminal: std::io::stderr().is_terminal() }
+    }
+
+    fn show(&mut self, text: &str) {
+        if self.terminal {
+            // Progress that cannot be shown is no reason to stop.
+            let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
+        }
+    }
+
+    fn end(&mut self) {
+        if self.terminal {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
