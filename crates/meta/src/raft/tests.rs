@@ -1,1 +1,360 @@
+use super::*;
+use crate::{Command, Reply};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
+/// A command that leaves a trace: the state's next object id tells how many were applied.
+fn count(n: u32) -> Vec<Command> {
+    vec![Command::AllocateObjects { count: n }]
+}
+
+fn allocated(state: &mut State) -> u64 {
+    match state.apply(&Command::AllocateObjects { count: 0 }) {
+        Reply::Objects { first, .. } => first.0,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A log file that stops taking bytes after `budget` of them, in the midst of a write, as in a power failure.
+#[derive(Clone)]
+struct CrashingLog {
+    bytes: Rc<RefCell<Vec<u8>>>,
+    budget: usize,
+}
+
+impl LogFile for CrashingLog {
+    fn read(&mut self) -> io::Result<Vec<u8>> {
+        Ok(self.bytes.borrow().clone())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let fits = bytes.len().min(self.budget);
+        self.bytes.borrow_mut().extend_from_slice(&bytes[..fits]);
+        self.budget -= fits;
+        if fits < bytes.len() { Err(io::Error::other("power failure")) } else { Ok(()) }
+    }
+
+    fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.budget < bytes.len() {
+            self.budget = 0;
+            return Err(io::Error::other("power failure"));
+        }
+        self.budget -= bytes.len();
+        *self.bytes.borrow_mut() = bytes.to_vec();
+        Ok(())
+    }
+}
+
+/// Runs until nothing more follows; applies what was committed.
+fn settle<L: LogFile>(node: &mut Node<L>, state: &mut State) -> Result<u64, RaftError> {
+    let mut applied = 0;
+    loop {
+        let progress = node.ready()?;
+        if progress.committed.is_empty() && progress.snapshot.is_none() {
+            return Ok(applied);
+        }
+        if let Some(snapshot) = progress.snapshot {
+            *state = snapshot;
+        }
+        for command in progress.committed.iter().flat_map(|c| &c.commands) {
+            state.apply(command);
+            applied += 1;
+        }
+    }
+}
+
+/// Proposes ten commands, with a snapshot in between. Returns how many were acknowledged.
+fn work(log: CrashingLog) -> u64 {
+    let Ok((mut node, mut state)) = Node::open(1, &[1], 0, log) else { return 0 };
+    let mut acknowledged = 0;
+    let mut step = |node: &mut Node<CrashingLog>, n: u32| -> Result<u64, RaftError> {
+        if n > 0 {
+            node.propose(&count(1));
+        }
+        settle(node, &mut state)?;
+        if n == 5 {
+            node.compact_now(&state)?;
+        }
+        Ok(u64::from(n))
+    };
+    for n in 0..=10 {
+        match step(&mut node, n) {
+            Ok(n) => acknowledged = n,
+            Err(_) => break,
+        }
+    }
+    acknowledged
+}
+
+#[test]
+fn a_crash_at_any_byte_of_the_log_loses_nothing_acknowledged() {
+    let whole = CrashingLog { bytes: Rc::default(), budget: usize::MAX };
+    assert_eq!(work(whole.clone()), 10);
+    let most = whole.bytes.borrow().len() * 3;
+    let mut acknowledgements = std::collections::BTreeSet::new();
+    for budget in 0..most {
+        let log = CrashingLog { bytes: Rc::default(), budget };
+        let acknowledged = work(log.clone());
+        acknowledgements.insert(acknowledged);
+        let (mut node, mut state) = Node::open(1, &[1], 0, CrashingLog { budget: usize::MAX, ..log })
+            .unwrap_or_else(|e| panic!("crash after {budget} bytes: {e}"));
+        settle(&mut node, &mut state).unwrap();
+        let found = allocated(&mut state);
+        assert!(
+            found == acknowledged || found == acknowledged + 1,
+            "{acknowledged} acknowledged, {found} found at {budget}"
+        );
+    }
+    assert_eq!(acknowledgements.len(), 11, "the crashes hit every step");
+}
+
+#[test]
+fn damage_to_acknowledged_data_is_named_and_never_skipped() {
+    let log = CrashingLog { bytes: Rc::default(), budget: usize::MAX };
+    work(log.clone());
+    let good = log.bytes.borrow().clone();
+    let (_, whole) = read_log(&good).unwrap();
+    assert_eq!(whole, good.len());
+    let last = (0..good.len()).rev().find(|at| frame_at(&good, *at).is_some()).unwrap();
+    for at in FILE_MAGIC.len()..last {
+        let mut bad = good.clone();
+        bad[at] ^= 0x10;
+        assert!(matches!(read_log(&bad), Err(RaftError::Damaged { .. })), "byte {at}");
+    }
+    let mut foreign = good.clone();
+    foreign[0] = b'X';
+    assert!(matches!(read_log(&foreign), Err(RaftError::Format { .. })));
+}
+
+#[test]
+fn a_single_member_writes_nothing_while_idle() {
+    let log = CrashingLog { bytes: Rc::default(), budget: usize::MAX };
+    let (mut node, mut state) = Node::open(1, &[1], 0, log.clone()).unwrap();
+    settle(&mut node, &mut state).unwrap();
+    assert!(node.is_leader_ready());
+    let before = log.bytes.borrow().len();
+    for _ in 0..100 {
+        settle(&mut node, &mut state).unwrap();
+    }
+    assert_eq!(log.bytes.borrow().len(), before);
+}
+
+#[test]
+fn the_log_file_on_disk_is_read_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("raft.log");
+    for run in 1..=3u32 {
+        let (mut node, mut state) = Node::open(1, &[1], 0, DiskLog::open(&path).unwrap()).unwrap();
+        settle(&mut node, &mut state).unwrap();
+        assert_eq!(allocated(&mut state), u64::from(run - 1));
+        node.propose(&count(1)).unwrap();
+        settle(&mut node, &mut state).unwrap();
+        if run == 2 {
+            node.compact_now(&state).unwrap();
+        }
+    }
+}
+
+/// Three members and a network that loses, repeats and reorders.
+struct Cluster {
+    nodes: BTreeMap<MemberId, Member>,
+    network: VecDeque<(MemberId, MemberId, Vec<u8>)>,
+    dice: u64,
+    /// Index and content of every entry that any member committed.
+    committed: BTreeMap<u64, Vec<u8>>,
+}
+
+struct Member {
+    node: Option<Node<CrashingLog>>,
+    log: CrashingLog,
+    state: State,
+    applied: u64,
+}
+
+const MEMBERS: [MemberId; 3] = [1, 2, 3];
+
+impl Cluster {
+    fn new(seed: u64) -> Cluster {
+        let member = |_: &MemberId| Member {
+            node: None,
+            log: CrashingLog { bytes: Rc::default(), budget: usize::MAX },
+            state: State::default(),
+            applied: 0,
+        };
+        let nodes = MEMBERS.iter().map(|id| (*id, member(id))).collect();
+        let mut cluster = Cluster { nodes, network: VecDeque::new(), dice: seed, committed: BTreeMap::new() };
+        MEMBERS.iter().for_each(|id| cluster.start(*id));
+        cluster
+    }
+
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.dice >> 33) % sides
+    }
+
+    fn start(&mut self, id: MemberId) {
+        let member = self.nodes.get_mut(&id).unwrap();
+        let (node, state) = Node::open(id, &MEMBERS, 42, member.log.clone()).unwrap();
+        (member.node, member.state, member.applied) = (Some(node), state, 0);
+    }
+
+    /// Carries out what a member has ready, and checks that no two members commit different things.
+    fn pump(&mut self, id: MemberId) {
+        loop {
+            let member = self.nodes.get_mut(&id).unwrap();
+            let Some(node) = &mut member.node else { return };
+            let progress = node.ready().unwrap();
+            let idle = progress.committed.is_empty() && progress.snapshot.is_none();
+            if let Some(snapshot) = progress.snapshot {
+                member.state = snapshot;
+            }
+            for entry in progress.committed {
+                assert!(entry.index > member.applied, "in order and once");
+                member.applied = entry.index;
+                entry.commands.iter().for_each(|c| drop(member.state.apply(c)));
+                let content = postcard::to_stdvec(&entry.commands).unwrap();
+                let known = self.committed.entry(entry.index).or_insert_with(|| content.clone());
+                assert_eq!(*known, content, "entry {} is the same on every member", entry.index);
+            }
+            self.network.extend(progress.send.into_iter().map(|(to, bytes)| (id, to, bytes)));
+            if idle {
+                return;
+            }
+        }
+    }
+
+    /// A round: a tick for everybody, then deliveries with `loss` in a hundred lost and some twice or late.
+    fn round(&mut self, loss: u64) {
+        for id in MEMBERS {
+            if let Some(node) = &mut self.nodes.get_mut(&id).unwrap().node {
+                node.tick();
+            }
+            self.pump(id);
+        }
+        for _ in 0..self.network.len() * 2 {
+            if self.network.is_empty() {
+                break;
+            }
+            let at = if loss > 0 { self.roll(self.network.len() as u64) as usize } else { 0 };
+            let (from, to, bytes) = self.network.remove(at).unwrap();
+            if loss > 0 && self.roll(100) < loss {
+                continue;
+            }
+            if loss > 0 && self.roll(10) == 0 {
+                self.network.push_back((from, to, bytes.clone()));
+            }
+            if let Some(node) = &mut self.nodes.get_mut(&to).unwrap().node {
+                node.step(from, &bytes);
+            }
+            self.pump(to);
+        }
+    }
+
+    fn leader(&self) -> Option<MemberId> {
+        let leads = |m: &Member| m.node.as_ref().filter(|n| n.is_leader_ready()).map(|n| n.term());
+        self.nodes.iter().filter_map(|(id, m)| Some((leads(m)?, *id))).max().map(|(_, id)| id)
+    }
+
+    fn elect(&mut self) -> MemberId {
+        for _ in 0..200 {
+            self.round(0);
+            if let Some(leader) = self.leader() {
+                return leader;
+            }
+        }
+        panic!("no leader after 200 rounds");
+    }
+
+    fn kill(&mut self, id: MemberId) {
+        self.nodes.get_mut(&id).unwrap().node = None;
+        self.network.retain(|(_, to, _)| *to != id);
+    }
+}
+
+#[test]
+fn a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost() {
+    let mut cluster = Cluster::new(1);
+    for kills in 1..=5u64 {
+        let leader = cluster.elect();
+        let member = cluster.nodes.get_mut(&leader).unwrap();
+        member.node.as_mut().unwrap().propose(&count(1)).unwrap();
+        for _ in 0..5 {
+            cluster.round(0);
+        }
+        let mut state = cluster.nodes[&leader].state.clone();
+        assert_eq!(allocated(&mut state), kills, "acknowledged by a majority");
+        cluster.kill(leader);
+        let next = cluster.elect();
+        assert_ne!(next, leader);
+        let mut state = cluster.nodes[&next].state.clone();
+        assert_eq!(allocated(&mut state), kills);
+        cluster.start(leader);
+    }
+}
+
+#[test]
+fn a_follower_that_is_far_behind_takes_a_snapshot() {
+    let mut cluster = Cluster::new(2);
+    let leader = cluster.elect();
+    let behind = MEMBERS.into_iter().find(|id| *id != leader).unwrap();
+    cluster.kill(behind);
+    for _ in 0..10 {
+        cluster.nodes.get_mut(&leader).unwrap().node.as_mut().unwrap().propose(&count(1)).unwrap();
+        cluster.round(0);
+    }
+    let member = cluster.nodes.get_mut(&leader).unwrap();
+    member.node.as_mut().unwrap().compact_now(&member.state).unwrap();
+    cluster.start(behind);
+    for _ in 0..200 {
+        cluster.round(20);
+    }
+    for _ in 0..50 {
+        cluster.round(0);
+    }
+    assert_eq!(cluster.nodes[&behind].state, cluster.nodes[&leader].state);
+    assert_eq!(allocated(&mut cluster.nodes[&behind].state.clone()), 10);
+}
+
+#[test]
+fn random_losses_repeats_and_crashes_leave_all_members_with_the_same_state() {
+    for seed in 0..40 {
+        println!("seed {seed}");
+        let mut cluster = Cluster::new(seed);
+        for step in 0..300u32 {
+            cluster.round(15);
+            if let Some(leader) = cluster.leader()
+                && step.is_multiple_of(3)
+            {
+                cluster.nodes.get_mut(&leader).unwrap().node.as_mut().unwrap().propose(&count(step + 1));
+            }
+            let id = 1 + cluster.roll(3);
+            match cluster.roll(40) {
+                0 if cluster.nodes.values().all(|m| m.node.is_some()) => cluster.kill(id),
+                1 => {
+                    let down = MEMBERS.into_iter().find(|id| cluster.nodes[id].node.is_none());
+                    down.into_iter().for_each(|id| cluster.start(id));
+                }
+                2 => {
+                    let member = cluster.nodes.get_mut(&id).unwrap();
+                    if let Some(node) = member.node.as_mut().filter(|n| n.applied > 0) {
+                        node.compact_now(&member.state).unwrap();
+                    }
+                }
+                _ => {}
+            }
+        }
+        let down: Vec<MemberId> = MEMBERS.into_iter().filter(|id| cluster.nodes[id].node.is_none()).collect();
+        down.into_iter().for_each(|id| cluster.start(id));
+        for _ in 0..200 {
+            cluster.round(0);
+        }
+        assert!(
+            cluster.leader().is_some() && cluster.committed.len() > 20,
+            "{} entries",
+            cluster.committed.len()
+        );
+        assert_eq!(cluster.nodes[&1].state, cluster.nodes[&2].state);
+        assert_eq!(cluster.nodes[&1].state, cluster.nodes[&3].state);
+    }
+}
