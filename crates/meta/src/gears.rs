@@ -9,6 +9,11 @@ use std::time::Duration;
 /// Longest time that one load sample covers; an hour has at least eight. [Sierra §3.4]
 const SAMPLE_MAX: Duration = Duration::from_secs(1);
 
+/// Time that one load sample covers.
+pub(crate) fn sample_interval(schedule: &Schedule) -> Duration {
+    SAMPLE_MAX.min(Duration::from_millis(schedule.hour_millis) / 8)
+}
+
 #[derive(Default)]
 pub(crate) struct Gears {
     scheduler: Option<Scheduler>,
@@ -119,7 +124,7 @@ impl Gears {
         self.count += vitals.load;
         let Some((schedule, _)) = &self.basis else { return };
         let interval = now.since(self.sample_start);
-        if interval < SAMPLE_MAX.min(Duration::from_millis(schedule.hour_millis) / 8) {
+        if interval < sample_interval(schedule) {
             return;
         }
         let count = std::mem::take(&mut self.count);

@@ -5,6 +5,7 @@
 
 use crate::State;
 use crate::controller::{Leading, Output};
+use crate::gears::sample_interval;
 use ebb_types::{
     Epoch, GroupEntry, GroupId, Incarnation, MapDelta, MetaPush, Moment, ServerEntry, ServerId, ServerState,
     Slot, Vitals,
@@ -80,7 +81,9 @@ impl Leading {
         let live = self.servers.entry(server).or_default();
         live.granted_until = live.granted_until.max(until);
         live.owed = None;
-        out.push(Output::Push { to: server, push: MetaPush::Lease { sent } });
+        let next = self.timing.heartbeat.min(sample_interval(state.schedule()));
+        let push = MetaPush::Lease { sent, next_millis: next.as_millis() as u32 };
+        out.push(Output::Push { to: server, push });
     }
 
     /// Servers that run anew get the lease that their heartbeat asked for, once the state knows the new run.

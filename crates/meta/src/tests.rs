@@ -280,7 +280,7 @@ impl World {
             return;
         }
         match push {
-            MetaPush::Lease { sent } => fake.lease_until = sent + LEASE,
+            MetaPush::Lease { sent, .. } => fake.lease_until = sent + LEASE,
             MetaPush::Map(delta) => {
                 if !fake.map.apply(&delta) {
                     fake.map = ClusterMap::default();

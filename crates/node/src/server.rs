@@ -194,8 +194,8 @@ async fn follow_meta(shared: Shared, index: usize, address: String, own: Identit
 }
 
 async fn heartbeats(shared: Shared) {
-    let interval = shared.borrow().about.heartbeat;
     loop {
+        let interval = shared.borrow().heartbeat_interval();
         tokio::time::sleep(interval).await;
         shared.borrow_mut().send_heartbeat();
     }

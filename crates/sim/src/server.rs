@@ -33,7 +33,10 @@ pub struct Server {
     pub slowness: u64,
     /// The operator keeps the disk full.
     pub soft_full: bool,
+    /// When its power switch has done what it was asked so far.
+    pub switch_free: u64,
     lease: Duration,
+    map_gap: bool,
     ticking: bool,
     /// Client, number of its try and of its operation.
     tokens: BTreeMap<ClientToken, (u32, u64, usize)>,
@@ -58,7 +61,9 @@ impl Server {
             store: Store::default(),
             slowness: 1,
             soft_full: false,
+            switch_free: 0,
             lease: Duration::ZERO,
+            map_gap: false,
             ticking: false,
             tokens: BTreeMap::new(),
             next_token: 0,
@@ -189,11 +194,18 @@ impl World<'_> {
 
     fn pushed(&mut self, id: ServerId, push: MetaPush) {
         match push {
-            MetaPush::Lease { sent } => {
+            MetaPush::Lease { sent, .. } => {
                 let until = sent + self.server(id).lease;
                 self.server_event(id, Event::Lease { until });
             }
-            MetaPush::Map(delta) => self.server_event(id, Event::Map(delta)),
+            MetaPush::Map(delta) => {
+                self.server_event(id, Event::Map(delta));
+                let now = self.now;
+                let server = self.server(id);
+                if !server.replica.has_lease(server.clock.at(now)) {
+                    self.heartbeat(id);
+                }
+            }
             MetaPush::Params(params) => {
                 self.server(id).lease = Duration::from_millis(params.lease_millis.into());
             }
@@ -225,7 +237,7 @@ impl World<'_> {
             poisoned: stats.poisoned,
         };
         let (incarnation, sent) = (server.incarnation, server.clock.at(now));
-        let map_version = server.replica.map().version;
+        let map_version = if std::mem::take(&mut server.map_gap) { 0 } else { server.replica.map().version };
         self.tell_members(id, ServerMessage::Heartbeat { server: id, incarnation, sent, map_version, vitals });
     }
 
@@ -284,7 +296,10 @@ impl World<'_> {
                 self.check_drop(id, group, Space::Replica);
                 self.server(id).store.drop_space(group, Space::Replica);
             }
-            Command::MapGap => self.heartbeat(id),
+            Command::MapGap => {
+                self.server(id).map_gap = true;
+                self.heartbeat(id);
+            }
             Command::ReadyToSleep => {
                 let life = self.server(id).life;
                 let delay = self.disk_delay(id);

@@ -286,9 +286,11 @@ pub enum ServerMessage {
 /// Metadata service to chunk servers and to watching clients, unasked or as the answer to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MetaPush {
-    /// The lease runs for `ClusterParams::lease_millis` from `sent` on the receiver's clock.
+    /// The lease runs for `ClusterParams::lease_millis` from `sent` on the receiver's clock. The next heartbeat is wanted after
+    /// `next_millis`: more often than usual where a day is rehearsed in minutes, because each carries a load sample.
     Lease {
         sent: crate::Moment,
+        next_millis: u32,
     },
     Map(MapDelta),
     Params(ClusterParams),

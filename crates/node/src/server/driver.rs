@@ -59,6 +59,7 @@ pub struct Server {
     /// Client work that no metadata leader has confirmed yet, and since when it is counted.
     load: (LoadCount, Moment),
     heartbeat_sent: Moment,
+    next_heartbeat: Duration,
     map_gap: bool,
     stopping: Rc<Notify>,
 }
@@ -87,7 +88,6 @@ impl Server {
         about: About,
     ) -> Server {
         Server {
-            about,
             this,
             replica,
             store,
@@ -104,8 +104,10 @@ impl Server {
             sleep: Sleep::No,
             load: (LoadCount::default(), clock::now()),
             heartbeat_sent: Moment::ZERO,
+            next_heartbeat: about.heartbeat,
             map_gap: false,
             stopping,
+            about,
         }
     }
 
@@ -322,6 +324,11 @@ impl Server {
         }
     }
 
+    /// How long until the next heartbeat is wanted.
+    pub fn heartbeat_interval(&self) -> Duration {
+        self.next_heartbeat
+    }
+
     pub fn send_heartbeat(&mut self) {
         self.load.0 += self.replica.take_load();
         self.watch_space();
@@ -356,7 +363,8 @@ impl Server {
 
     pub fn on_push(&mut self, push: MetaPush) {
         match push {
-            MetaPush::Lease { sent } => {
+            MetaPush::Lease { sent, next_millis } => {
+                self.next_heartbeat = Duration::from_millis(u64::from(next_millis).max(1));
                 if sent == self.heartbeat_sent {
                     // The work reported with this heartbeat has arrived.
                     self.load = (LoadCount::default(), sent);
