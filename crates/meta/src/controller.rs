@@ -214,10 +214,14 @@ impl Leading {
         self.since + self.lease(state) + self.timing.margin
     }
 
-    /// No lease of the server runs from then on, unless a heartbeat renews it.
-    pub fn lease_end(&self, server: ServerId, state: &State) -> Moment {
-        let granted = self.servers.get(&server).map_or(Moment::ZERO, |l| l.granted_until);
-        granted.max(self.trusted_from(state))
+    /// From then on the server counts as failed: no lease of it runs any more, and nothing was heard of it for as long. One that
+    /// speaks and has no lease yet (it must first learn the map) is not failed, unless something speaks against it.
+    pub fn fails_at(&self, server: ServerId, state: &State) -> Moment {
+        let trusted = self.trusted_from(state);
+        let Some(live) = self.servers.get(&server) else { return trusted };
+        let heard = live.heard.filter(|_| !live.condemned);
+        let silent = heard.map_or(Moment::ZERO, |at| at + self.lease(state) + self.timing.margin);
+        live.granted_until.max(trusted).max(silent)
     }
 
     fn run(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
@@ -238,7 +242,7 @@ impl Leading {
     fn next_wake(&self, state: &State) -> Option<Moment> {
         state.params()?;
         let per_server = state.servers().filter_map(|entry| match entry.state {
-            ServerState::Awake | ServerState::Draining => Some(self.lease_end(entry.id, state)),
+            ServerState::Awake | ServerState::Draining => Some(self.fails_at(entry.id, state)),
             ServerState::Waking | ServerState::Asleep => {
                 self.servers.get(&entry.id).and_then(|l| l.power.retry_at())
             }

@@ -127,7 +127,7 @@ impl Leading {
                 entry.state = ServerState::Awake;
                 out.push(Output::Note(format!("{} runs anew", entry.id)));
             }
-            ServerState::Awake | ServerState::Draining if now >= self.lease_end(entry.id, state) => {
+            ServerState::Awake | ServerState::Draining if now >= self.fails_at(entry.id, state) => {
                 entry.state = ServerState::Failed;
                 let live = self.servers.entry(entry.id).or_default();
                 (live.condemned, live.owed) = (false, None);
