@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::dev::{Connector, DevCluster, DevOptions, status};
 use crate::error::NodeError;
+use crate::launch::Stop;
 use crate::{status as show, verify as compare};
 use clap::Subcommand;
 use ebb_client::Client;
@@ -13,7 +14,6 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// A check ran and found a difference: scripts can tell it from a failure to check.
 const DIFFERENT: u8 = 3;
@@ -147,12 +147,10 @@ struct Ready<'a> {
 }
 
 pub async fn dev(data: Option<&Path>, options: &DevOptions, json: bool) -> Result<ExitCode, NodeError> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(crate::error::io("catch", "SIGTERM"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(crate::error::io("catch", "SIGINT"))?;
+    let mut stop = Stop::new()?;
     let mut cluster = tokio::select! {
         started = DevCluster::start(data, options) => started?,
-        _ = terminate.recv() => return Ok(ExitCode::FAILURE),
-        _ = interrupt.recv() => return Ok(ExitCode::FAILURE),
+        () = stop.asked() => return Ok(ExitCode::FAILURE),
     };
     let endpoint = format!("http://{}", cluster.config.gateway[0].address);
     if json {
@@ -166,8 +164,7 @@ pub async fn dev(data: Option<&Path>, options: &DevOptions, json: bool) -> Resul
     let mut line = StatusLine::new(json);
     loop {
         tokio::select! {
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            () = stop.asked() => break,
             () = tokio::time::sleep(STATUS_INTERVAL) => {
                 for failure in cluster.failures() {
                     line.note(&failure);

@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::dev::{Connector, DevCluster, DevOptions};
 use crate::error::{NodeError, io};
+use crate::launch::Stop;
 use crate::verify;
 use ebb_client::Client;
 use ebb_lab::bench::{BenchOptions, bench_s3};
@@ -68,8 +69,16 @@ pub async fn run_replay(request: &ReplayRequest<'_>) -> Result<ExitCode, NodeErr
     let trace = Trace::open(request.traces, None, request.skip_bad).map_err(|e| NodeError::Refused(e.to_string()))?;
     let Some(file) = request.config else {
         eprintln!("starting a cluster for this replay (use --config to replay on one that runs)");
-        let cluster = DevCluster::start(None, &request.options).await?;
-        let outcome = on_cluster(request, &trace, &cluster.config).await;
+        let mut stop = Stop::new()?;
+        let cluster = tokio::select! {
+            started = DevCluster::start(None, &request.options) => started?,
+            () = stop.asked() => return Ok(ExitCode::FAILURE),
+        };
+        // Whatever ends the replay, the cluster that was made for it ends too.
+        let outcome = tokio::select! {
+            outcome = on_cluster(request, &trace, &cluster.config) => outcome,
+            () = stop.asked() => Err(NodeError::Refused("interrupted".into())),
+        };
         cluster.stop().await;
         return outcome;
     };

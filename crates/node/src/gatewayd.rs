@@ -3,13 +3,13 @@
 use crate::config::{Config, ConfigError};
 use crate::dev::Connector;
 use crate::error::{NodeError, io};
+use crate::launch::Stop;
 use crate::gateway::{Cluster, GatewayConfig, serve};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Runs the gateway until it is told to stop. `address`: which one, where the file has several.
 pub async fn run(config: &Config, address: Option<&str>) -> Result<(), NodeError> {
@@ -24,12 +24,10 @@ pub async fn run(config: &Config, address: Option<&str>) -> Result<(), NodeError
     let client = Connector::new(config)?.connect().await?;
     let backend = Arc::new(Cluster::new(client));
     let listener = TcpListener::bind(&section.address).await.map_err(io("listen on", &section.address))?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(io("catch", "SIGTERM"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(io("catch", "SIGINT"))?;
+    let mut stop = Stop::new()?;
     tokio::select! {
         () = serve(listener, GatewayConfig { keys }, backend) => {}
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = stop.asked() => {}
     }
     Ok(())
 }

@@ -7,10 +7,33 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
+use tokio::signal::unix::{SignalKind, signal as unix_signal};
 
 /// A process has this long to end after SIGTERM before it is killed. Nothing is lost by that: every store recovers.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
+
+/// SIGTERM or Ctrl-C: whoever holds processes must end them first.
+pub struct Stop {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Stop {
+    pub fn new() -> Result<Stop, NodeError> {
+        let terminate = unix_signal(SignalKind::terminate()).map_err(io("catch", "SIGTERM"))?;
+        let interrupt = unix_signal(SignalKind::interrupt()).map_err(io("catch", "SIGINT"))?;
+        Ok(Stop { terminate, interrupt })
+    }
+
+    /// Returns when one of them came.
+    pub async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
 
 /// The command that runs one process of this cluster. `args`: the subcommand and what it needs beside the configuration.
 pub fn launch_of(config: &Config, args: &[&str], data: &Path) -> Result<Launch, NodeError> {

@@ -6,7 +6,7 @@
 use crate::clock;
 use crate::config::{Config, SwitchDriver};
 use crate::error::{NodeError, io};
-use crate::launch::launch_of;
+use crate::launch::{Stop, launch_of};
 use bytes::Bytes;
 use ebb_client::Secret;
 use ebb_client::transport::{Connection, Identity, Listener, Role, Sender, connect, kind};
@@ -14,14 +14,14 @@ use ebb_meta::{DiskLog, Input, Member, MemberConfig, Outcome, SwitchAction, Toke
 use ebb_gear::{ServerRates, load};
 use ebb_power::{Depth, Managed, PowerModel, ProcessSwitch, Switch, Transition};
 use ebb_types::{
-    AdminReply, AdminRequest, MapDelta, MetaPush, MetaReply, MetaRequest, Schedule, ServerId, ServerMessage, ServerState,
-    ServerStatus, Vitals, Watts,
+    AdminReply, AdminRequest, ClusterParams, MapDelta, MetaPush, MetaReply, MetaRequest, Schedule, ServerId, ServerMessage,
+    ServerState, ServerStatus, Vitals, Watts,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
 
@@ -100,17 +100,23 @@ pub async fn run(config: &Config, id: Option<u64>) -> Result<(), NodeError> {
     for other in config.meta.iter().filter(|m| m.id != section.id) {
         spawn_local(follow_member(shared.clone(), other.id, other.address.clone(), secret.clone(), own));
     }
-    let mut driver = Driver { id: section.id, member, power: Power::new(config)?, shared, outcomes: Vec::new() };
-    let mut terminate = signal(SignalKind::terminate()).map_err(io("catch", "SIGTERM"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(io("catch", "SIGINT"))?;
+    let mut driver = Driver {
+        id: section.id,
+        params: config.params()?,
+        data: data.clone(),
+        member,
+        power: Power::new(config)?,
+        shared,
+        outcomes: Vec::new(),
+    };
+    let mut stop = Stop::new()?;
     loop {
         let next = driver.turn()?;
         let pause = next.map(|at| at.since(clock::now()));
         tokio::select! {
             () = wake.notified() => {}
             () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            () = stop.asked() => break,
         }
     }
     ebb_power::remove_pid_file(&data, std::process::id())?;
@@ -119,6 +125,9 @@ pub async fn run(config: &Config, id: Option<u64>) -> Result<(), NodeError> {
 
 struct Driver {
     id: u64,
+    /// What the configuration file says of the cluster.
+    params: ClusterParams,
+    data: PathBuf,
     member: Member<DiskLog>,
     power: Power,
     shared: Shared,
@@ -131,11 +140,29 @@ impl Driver {
         let inputs = std::mem::take(&mut self.shared.borrow_mut().inputs);
         let mut outcomes = std::mem::take(&mut self.outcomes);
         self.member.on(clock::now(), inputs, &mut outcomes)?;
+        self.refuse_another_cluster()?;
         for outcome in outcomes.drain(..) {
             self.carry_out(outcome);
         }
         self.outcomes = outcomes;
         Ok(self.member.next_wake())
+    }
+
+    /// Before anything that was decided is carried out.
+    fn refuse_another_cluster(&self) -> Result<(), NodeError> {
+        let data = self.data.display();
+        match self.member.state().params() {
+            Some(found) if found.cluster != self.params.cluster => Err(NodeError::Refused(format!(
+                "{data} belongs to cluster {:016x}, not {:016x}: name another directory, or remove this one",
+                found.cluster, self.params.cluster
+            ))),
+            Some(found) if *found != self.params => Err(NodeError::Refused(format!(
+                "the cluster in {data} was created with other parameters ({found:?}) than this configuration file says \
+                 ({:?}): they cannot be changed; restore the file, or create a new cluster",
+                self.params
+            ))),
+            _ => Ok(()),
+        }
     }
 
     fn carry_out(&mut self, outcome: Outcome) {

@@ -10,6 +10,7 @@ mod driver;
 use crate::clock;
 use crate::config::Config;
 use crate::error::{NodeError, io};
+use crate::launch::Stop;
 use driver::{About, Server};
 use ebb_client::Secret;
 use ebb_client::transport::{Connection, Identity, Listener, Role, connect};
@@ -21,7 +22,6 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_local;
 
@@ -76,19 +76,20 @@ pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
     }
     spawn_local(accept(shared.clone(), listener));
     spawn_local(heartbeats(shared.clone()));
-    let mut terminate = signal(SignalKind::terminate()).map_err(io("catch", "SIGTERM"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(io("catch", "SIGINT"))?;
+    let mut stop = Stop::new()?;
     loop {
         tokio::select! {
             Some(batch) = completions.recv() => shared.borrow_mut().on_completions(batch),
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            () = stop.asked() => break,
             () = stopping.notified() => break,
         }
     }
     flush(&shared, &mut completions).await;
     ebb_power::remove_pid_file(&data, std::process::id())?;
-    Ok(())
+    match shared.borrow_mut().rejected.take() {
+        Some(why) => Err(NodeError::Refused(format!("the metadata service rejects this server: {why}"))),
+        None => Ok(()),
+    }
 }
 
 /// What the core needs to know of what the store found.

@@ -61,6 +61,8 @@ pub struct Server {
     heartbeat_sent: Moment,
     next_heartbeat: Duration,
     map_gap: bool,
+    /// Why the metadata service will have none of this run.
+    pub rejected: Option<String>,
     stopping: Rc<Notify>,
 }
 
@@ -106,6 +108,7 @@ impl Server {
             heartbeat_sent: Moment::ZERO,
             next_heartbeat: about.heartbeat,
             map_gap: false,
+            rejected: None,
             stopping,
             about,
         }
@@ -389,8 +392,8 @@ impl Server {
         }
     }
 
-    fn stop(&self, why: &str) {
-        tracing::error!("the metadata service rejects this server: {why}");
+    fn stop(&mut self, why: &str) {
+        self.rejected = Some(why.to_owned());
         self.stopping.notify_one();
     }
 }
