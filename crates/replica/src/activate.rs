@@ -48,11 +48,14 @@ impl Group {
             }
             return;
         };
-        let sources = self.sources(cx);
+        let sources = self.sources(cx, None);
         // What the old configuration sent here directly is here: the missing set stays true while the slot stays awake.
         let was_catching_up = matches!(old.slot_of(cx.me).map(|s| s.state), Some(SlotState::CatchingUp { since: s }) if s == since);
         match &mut self.catch_up {
-            Some(catch_up) if was_catching_up && catch_up.sources() == sources => {
+            Some(catch_up)
+                if was_catching_up
+                    && (catch_up.is_complete() || catch_up.can_go_on(cx.map) || sources.is_empty()) =>
+            {
                 cx.shared.fetches -= catch_up.fetches_under_way();
                 catch_up.new_epoch();
             }

@@ -7,8 +7,8 @@ use crate::replica::PlantedBug;
 use crate::run_map::{Missing, RunMap, Source};
 use bytes::Bytes;
 use ebb_types::{
-    ChunkId, Content, Cursor, Epoch, Kind, ListPage, Moment, PeerMessage, Record, Refusal, Run, ServerId,
-    ServerReport, SlotState, Space, Version, block_crcs,
+    ChunkId, ClusterMap, Content, Cursor, Epoch, Kind, ListPage, Moment, PeerMessage, Record, Refusal, Run,
+    ServerId, ServerReport, Slot, SlotState, Space, Version, block_crcs,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -74,8 +74,10 @@ impl CatchUp {
         }
     }
 
-    pub fn sources(&self) -> &[Source] {
-        &self.sources
+    /// Whether its sources are there. They stay good while they are, whatever becomes of their slots: they were complete when
+    /// the listing began, and every later write comes here directly.
+    pub fn can_go_on(&self, map: &ClusterMap) -> bool {
+        !self.sources.is_empty() && self.sources.iter().all(|(server, _)| map.is_live(*server))
     }
 
     pub fn fetches_under_way(&self) -> usize {
@@ -138,7 +140,7 @@ impl CatchUp {
         }
     }
 
-    fn is_complete(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.is_listed() && self.missing.is_empty() && self.fetches.is_empty()
     }
 
@@ -152,23 +154,26 @@ impl CatchUp {
 }
 
 impl Group {
-    /// Where this server, which catches up, finds what it lacks. A covered stand-in has all of it; so has a replica that is
-    /// in sync. If neither can be reached, everyone together has it: the metadata service let this group serve only if so.
-    pub fn sources(&self, cx: &Context) -> Vec<Source> {
-        let live = |server: ServerId| server != cx.me && cx.map.is_live(server);
-        if let Some(stand_in) = self.entry.slot_of(cx.me).and_then(|s| s.stand_in)
-            && stand_in.covered
-            && live(stand_in.server)
-        {
-            return vec![(stand_in.server, Space::Offload { stands_for: cx.me })];
+    /// Where this server, which catches up, finds all that it lacks: its own covered stand-in; a replica that is in sync; or
+    /// a replica that was complete until it was away, together with its covered stand-in. Nothing less will do: a listing
+    /// that misses an acknowledged write would end in an `InSync` that is none. Empty: there is none now, and it waits.
+    pub fn sources(&self, cx: &Context, without: Option<ServerId>) -> Vec<Source> {
+        let live = |server: ServerId| server != cx.me && Some(server) != without && cx.map.is_live(server);
+        let kept = |slot: &Slot| {
+            let stand_in = slot.stand_in.filter(|s| s.covered && live(s.server))?;
+            Some((stand_in.server, Space::Offload { stands_for: slot.server }))
+        };
+        if let Some(own) = self.entry.slot_of(cx.me).and_then(kept) {
+            return vec![own];
         }
         let in_sync = self.entry.slots.iter().filter(|s| s.state == SlotState::InSync && live(s.server));
         // The primary first: it is the one that is sure to be complete soonest.
-        let best = in_sync.max_by_key(|s| Some(s.server) == self.entry.primary);
-        match best {
-            Some(slot) => vec![(slot.server, Space::Replica)],
-            None => self.other_copies(cx),
+        if let Some(slot) = in_sync.max_by_key(|s| Some(s.server) == self.entry.primary) {
+            return vec![(slot.server, Space::Replica)];
         }
+        let others = self.entry.slots.iter().filter(|s| live(s.server));
+        let pair = |slot: &Slot| Some(vec![(slot.server, Space::Replica), kept(slot)?]);
+        others.map(pair).find_map(|p| p).unwrap_or_default()
     }
 
     /// Every live member but this one, replicas first.
@@ -230,7 +235,7 @@ impl Group {
                 let command = StoreCommand::Newer { space: Space::Replica, group, runs };
                 cx.store(group, Wait::CatchUpNewer { token }, command);
             }
-            Err(Refusal::Corrupt | Refusal::Poisoned) => self.look_elsewhere(cx),
+            Err(Refusal::Corrupt | Refusal::Poisoned) => self.look_elsewhere(cx, from),
             Err(_) => {} // not there yet: the tick asks again
         }
     }
@@ -332,7 +337,7 @@ impl Group {
         }
         let parts = match result {
             Ok(records) => crate::secondary::split_payload(records, &payload),
-            Err(Refusal::Corrupt | Refusal::Poisoned) => return self.look_elsewhere(cx),
+            Err(Refusal::Corrupt | Refusal::Poisoned) => None,
             Err(_) => return, // the tick asks again
         };
         let listed = fetch.missing.run.version;
@@ -342,7 +347,7 @@ impl Group {
             _ => record.count > 0,
         };
         let Some(parts) = parts.filter(|p| !p.is_empty() && p.iter().all(sound)) else {
-            return self.look_elsewhere(cx);
+            return self.fetch_elsewhere(cx, token);
         };
         fetch.applying = parts.len();
         if matches!(fetch.missing.source.1, Space::Offload { .. }) {
@@ -372,19 +377,31 @@ impl Group {
         self.pump_catch_up(cx);
     }
 
-    /// A source is damaged or gone: ask everyone who is there.
-    fn look_elsewhere(&mut self, cx: &mut Context) {
-        let sources = self.other_copies(cx);
-        if let Some(catch_up) = &mut self.catch_up {
+    /// A source cannot list what it has: another one may.
+    fn look_elsewhere(&mut self, cx: &mut Context, without: ServerId) {
+        let sources = self.sources(cx, Some(without));
+        if let Some(catch_up) = self.catch_up.as_mut().filter(|_| !sources.is_empty()) {
             cx.shared.fetches -= catch_up.restart(sources);
         }
     }
 
-    pub fn tick_catch_up(&mut self, cx: &mut Context) {
-        let sources = self.sources(cx);
+    /// The copy that was asked for is damaged there: any other in the listed version or a newer one will do. The tick asks.
+    fn fetch_elsewhere(&mut self, cx: &mut Context, token: u64) {
+        let copies = self.other_copies(cx);
         let Some(catch_up) = &mut self.catch_up else { return };
-        let gone = catch_up.sources.is_empty() || catch_up.sources.iter().any(|(s, _)| !cx.map.is_live(*s));
-        if gone && catch_up.sources != sources && !catch_up.is_complete() {
+        let Some(fetch) = catch_up.fetches.get_mut(&token) else { return };
+        let tried = copies.iter().position(|s| *s == fetch.missing.source);
+        let next = tried.map_or(0, |n| (n + 1) % copies.len());
+        if let Some(source) = copies.get(next) {
+            fetch.missing.source = *source;
+            catch_up.missing.move_to(fetch.missing.run, *source);
+        }
+    }
+
+    pub fn tick_catch_up(&mut self, cx: &mut Context) {
+        let sources = self.sources(cx, None);
+        let Some(catch_up) = &mut self.catch_up else { return };
+        if !catch_up.is_complete() && !catch_up.can_go_on(cx.map) && !sources.is_empty() {
             cx.shared.fetches -= catch_up.restart(sources);
         }
         let late = |asked: Moment| cx.now.since(asked) >= cx.config.resend_after;

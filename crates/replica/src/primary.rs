@@ -353,6 +353,11 @@ impl Group {
         if *left > 0 {
             return;
         }
+        // Fenced while it read: what it saw may be of the next configuration, and not acknowledged there.
+        if self.fence > self.entry.epoch {
+            op.step = Step::Fetching;
+            return;
+        }
         let got = std::mem::take(got);
         if let Work::Client { op: ChunkOp::Read { offset, len, .. }, .. } = op.work {
             let start = (offset % BLOCK) as usize;

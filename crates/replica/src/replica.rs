@@ -146,10 +146,16 @@ impl Replica {
         self.groups.get(&group).map_or(Epoch(0), |g| g.fence)
     }
 
+    /// Whether this server may serve now. Without a lease, it should tell the metadata service at once what it knows of the map.
+    pub fn has_lease(&self, now: Moment) -> bool {
+        now < self.lease_until
+    }
+
     /// Whether this server would serve client requests for the group now, for the harness's checks.
     pub fn serves(&self, now: Moment, group: GroupId) -> bool {
-        let primary = self.groups.get(&group).and_then(|g| g.primary.as_ref());
-        now < self.lease_until && primary.is_some_and(|p| p.is_serving())
+        let unfenced = |g: &&Group| g.fence <= g.entry.epoch;
+        let primary = self.groups.get(&group).filter(unfenced).and_then(|g| g.primary.as_ref());
+        self.has_lease(now) && primary.is_some_and(|p| p.is_serving())
     }
 
     pub fn on(&mut self, now: Moment, event: Event, out: &mut Vec<Command>) {
@@ -255,9 +261,13 @@ impl Replica {
 
     /// R6: what is kept for a slot is dropped only when the configuration says that it is safe elsewhere.
     fn drop_what_nobody_needs(&mut self, out: &mut Vec<Command>) {
-        let (me, map, config) = (self.config.me, &self.map, &self.config);
+        let (me, map, config, groups) = (self.config.me, &self.map, &self.config, &self.groups);
         self.spaces.retain(|&(group, space)| {
             let Some(entry) = map.group(group) else { return true };
+            // A newer configuration is known to exist: what it needs is not known here yet.
+            if groups.get(&group).is_some_and(|g| g.fence > entry.epoch) {
+                return true;
+            }
             let keep = match space {
                 Space::Replica => entry.slot_of(me).is_some() || !entry.is_in_sync(),
                 Space::Offload { stands_for } => needs_offload(entry, me, stands_for, config),

@@ -104,6 +104,18 @@ impl RunMap {
         part
     }
 
+    /// What is missing of `run` is to be had from another source.
+    pub fn move_to(&mut self, run: Run, source: Source) {
+        let end = run.first + run.count;
+        let same = |m: &&mut Missing| {
+            m.run.chunk == run.chunk
+                && m.run.version == run.version
+                && m.run.first < end
+                && run.first < m.run.first + m.run.count
+        };
+        self.runs.values_mut().filter(same).for_each(|m| m.source = source);
+    }
+
     /// Nobody has been asked for anything: after a source failed or an epoch ended.
     pub fn forget_asked(&mut self) {
         for m in self.runs.values_mut().chain(self.deletions.values_mut()) {

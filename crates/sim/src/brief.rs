@@ -37,7 +37,8 @@ pub fn brief_push(push: &MetaPush) -> Option<String> {
 fn brief_map(delta: &MapDelta) -> String {
     let mut text = format!("map {}..{}", delta.from, delta.to);
     for server in &delta.servers {
-        write!(text, " {}={:?}/{}", server.id, server.state, server.incarnation.0).expect("a string takes everything");
+        write!(text, " {}={:?}/{}", server.id, server.state, server.incarnation.0)
+            .expect("a string takes everything");
     }
     for (group, entry) in &delta.groups {
         let primary = entry.primary.map_or("none".into(), |p| p.to_string());
@@ -48,8 +49,10 @@ fn brief_map(delta: &MapDelta) -> String {
                 SlotState::CatchingUp { since } => format!("<{}", since.0),
                 SlotState::Away { since } => format!("-{}", since.0),
             };
-            let stand_in = slot.stand_in.map(|s| format!("+{}{}", s.server.0, if s.covered { "" } else { "?" }));
-            write!(text, " {}{state}{}", slot.server.0, stand_in.unwrap_or_default()).expect("a string takes everything");
+            let stand_in =
+                slot.stand_in.map(|s| format!("+{}{}", s.server.0, if s.covered { "" } else { "?" }));
+            write!(text, " {}{state}{}", slot.server.0, stand_in.unwrap_or_default())
+                .expect("a string takes everything");
         }
     }
     text
@@ -81,7 +84,9 @@ fn brief_space(space: &Space) -> String {
 
 fn brief_peer(message: &PeerMessage) -> String {
     match message {
-        PeerMessage::FenceReply { group, epoch, tail } => format!("FenceReply {group} {epoch} [{}]", brief_tail(tail)),
+        PeerMessage::FenceReply { group, epoch, tail } => {
+            format!("FenceReply {group} {epoch} [{}]", brief_tail(tail))
+        }
         PeerMessage::Replicate { epoch, space, record, committed, must_fit } => format!(
             "Replicate {} {epoch} {} {} committed {committed}{}",
             record.group,
@@ -90,7 +95,9 @@ fn brief_peer(message: &PeerMessage) -> String {
             if *must_fit { " must fit" } else { "" }
         ),
         PeerMessage::ListReply { group, token, result } => match result {
-            Ok(page) => format!("ListReply {group} {token} [{}] next {:?}", brief_runs(page.runs.iter()), page.next),
+            Ok(page) => {
+                format!("ListReply {group} {token} [{}] next {:?}", brief_runs(page.runs.iter()), page.next)
+            }
             Err(refusal) => format!("ListReply {group} {token} {refusal:?}"),
         },
         PeerMessage::FetchReply { group, token, result } => match result {
@@ -123,7 +130,9 @@ fn brief_outcome(outcome: &StoreOutcome) -> String {
             let records: Vec<String> = records.iter().map(brief_record).collect();
             format!("read [{}]", records.join(", "))
         }
-        StoreOutcome::Listed(page) => format!("listed [{}] next {:?}", brief_runs(page.runs.iter()), page.next),
+        StoreOutcome::Listed(page) => {
+            format!("listed [{}] next {:?}", brief_runs(page.runs.iter()), page.next)
+        }
         StoreOutcome::Newer(runs) => format!("newer [{}]", brief_runs(runs.iter())),
         other => format!("{other:?}"),
     }

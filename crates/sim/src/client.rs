@@ -260,7 +260,8 @@ impl World<'_> {
         }
         let values: Vec<Option<u64>> = payload.chunks(CELL_BYTES as usize).map(value_of).collect();
         if let Some(torn) = values.iter().position(|v| v.is_none()) {
-            return self.fail("linearizability", format!("op {}: cell {torn} of the answer is torn", current.op));
+            return self
+                .fail("linearizability", format!("op {}: cell {torn} of the answer is torn", current.op));
         }
         let seen: Vec<u64> = values.into_iter().flatten().collect();
         self.note(|| format!("client-{id} op {} {outcome:?} {seen:?}", current.op));

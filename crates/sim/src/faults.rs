@@ -17,8 +17,8 @@ impl World<'_> {
         self.after(gap, Happening::Fault);
         let mix = self.scenario.faults;
         let weights = [
-            mix.crash, mix.pause, mix.member, mix.cut, mix.reset, mix.slow, mix.poison, mix.full, mix.rot, mix.gear,
-            mix.lost, mix.storm,
+            mix.crash, mix.pause, mix.member, mix.cut, mix.reset, mix.slow, mix.poison, mix.full, mix.rot,
+            mix.gear, mix.lost, mix.storm,
         ];
         let mut at = self.fault_random.below(weights.iter().sum());
         let kind = weights.iter().position(|w| {
@@ -274,7 +274,8 @@ impl World<'_> {
             let up = self.servers.get(&s.server).is_some_and(|server| server.runs());
             s.server != id && s.state == SlotState::InSync && up
         };
-        let peers = state.servers().filter(|s| Some(s.gear_group) == state.server(id).map(|e| e.gear_group)).count();
+        let peers =
+            state.servers().filter(|s| Some(s.gear_group) == state.server(id).map(|e| e.gear_group)).count();
         let needed = |entry: &ebb_types::GroupEntry| entry.members().any(|(s, _)| s == id);
         let safe = state.groups().filter(|(_, e)| needed(e)).all(|(_, e)| e.slots.iter().any(complete));
         if peers < 2 || !safe {

@@ -69,7 +69,8 @@ impl History {
 
     /// Chunks whose deletion was acknowledged.
     pub fn deleted(&self) -> impl Iterator<Item = ChunkId> + '_ {
-        let deletions = self.ops.iter().filter(|op| op.action == Action::Delete && op.outcome == Outcome::Done);
+        let deletions =
+            self.ops.iter().filter(|op| op.action == Action::Delete && op.outcome == Outcome::Done);
         deletions.map(|op| op.chunk)
     }
 

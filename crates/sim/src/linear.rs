@@ -37,7 +37,10 @@ enum Effect {
 pub enum Verdict {
     Linearizable,
     /// The numbers of the operations around the place where no order fits.
-    Broken { after: usize, stuck: Vec<usize> },
+    Broken {
+        after: usize,
+        stuck: Vec<usize>,
+    },
     /// The search was too long.
     Unknown,
 }
@@ -184,7 +187,11 @@ impl<'a> Search<'a> {
                     self.deepest = path.len();
                     self.stuck = self.candidates();
                 }
-                next = if self.failed.insert((self.done_hash, self.cells_hash)) { self.choices() } else { Vec::new() };
+                next = if self.failed.insert((self.done_hash, self.cells_hash)) {
+                    self.choices()
+                } else {
+                    Vec::new()
+                };
                 continue;
             }
             match path.pop() {
@@ -320,7 +327,11 @@ mod tests {
             op(read, 5, Some(6), &[1, 0, 0, 0, 0, 0, 0, 0]),
         ];
         assert_eq!(judge(&piece), Verdict::Linearizable);
-        let torn = [op(whole, 0, Some(1), &[]), op(zero, 2, None, &[]), op(read, 3, Some(4), &[1, 0, 1, 1, 1, 1, 1, 1])];
+        let torn = [
+            op(whole, 0, Some(1), &[]),
+            op(zero, 2, None, &[]),
+            op(read, 3, Some(4), &[1, 0, 1, 1, 1, 1, 1, 1]),
+        ];
         assert!(matches!(judge(&torn), Verdict::Broken { .. }));
     }
 }

@@ -1,8 +1,8 @@
 //! A metadata member: the production member with its Raft, over a log in memory, driven as the real driver drives it.
 
 use crate::brief::brief_push;
-use crate::clock::{Clock, SECOND};
 use crate::client::ADMIN;
+use crate::clock::{Clock, SECOND};
 use crate::net::Node;
 use crate::world::{Happening, Message, World};
 use ebb_meta::{Input, LogFile, Member, MemberConfig, Outcome, SwitchAction, Token};
@@ -189,7 +189,10 @@ impl World<'_> {
                 self.note(|| format!("member-{id} switches {server}: {action:?}"));
                 let life = self.member(id).life;
                 let delay = self.fault_random.delay(self.scenario.switch).min(20 * SECOND);
-                self.after(delay, Happening::Switch { member: id, life, server, action });
+                // A switch does one thing after another.
+                let at = self.now.max(self.server(server).switch_free) + delay;
+                self.server(server).switch_free = at;
+                self.at(at, Happening::Switch { member: id, life, server, action });
             }
             Outcome::MapChanged { version } => {
                 let node = self.member(id);
@@ -247,12 +250,14 @@ impl World<'_> {
     pub fn to_admin(&mut self, message: Message) {
         let Message::MetaReply { reply } = message else { return };
         match reply {
-            MetaReply::Admin(AdminReply::Done) | MetaReply::Failed(MetaFailure::Refused(_)) => {
-                self.note(|| format!("administrator: {reply:?}"));
+            MetaReply::Admin(AdminReply::Done) => {
+                self.note(|| "administrator: done".into());
                 if self.gear_wanted.take().is_none() {
                     self.lost_wanted = None;
                 }
             }
+            // A gear that this cluster does not have; or a loss that is not noticed yet, and is told again.
+            MetaReply::Failed(MetaFailure::Refused(_)) => self.gear_wanted = None,
             _ => {}
         }
     }

@@ -57,7 +57,10 @@ impl Scenario {
     pub fn draw(seed: u64) -> Scenario {
         let mut random = Random::new(seed);
         let replicas = [2, 2, 3, 3, 3, 3, 4][random.index(7)];
-        let servers = random.between(u64::from(replicas), 9) as u16;
+        // Fewer than r² servers cannot reach the lowest gear.
+        let most = u64::from(replicas).pow(2).min(9);
+        let least = if random.chance(600) { most } else { u64::from(replicas) };
+        let servers = random.between(least, 9) as u16;
         let racks = random.between(1, u64::from(servers).min(4)) as u16;
         let groups = random.between(2, 12) as u32;
         let three = random.chance(300);
@@ -124,7 +127,8 @@ fn bootstrap(random: &mut Random, replicas: u8, servers: u16, racks: u16, groups
 
 fn network(random: &mut Random) -> NetModel {
     let unkind = random.chance(500);
-    let chance = |random: &mut Random, most| if unkind && random.chance(500) { random.below(most) } else { 0 };
+    let chance =
+        |random: &mut Random, most| if unkind && random.chance(500) { random.below(most) } else { 0 };
     NetModel {
         delay: random.between(MILLI / 20, 6 * MILLI),
         loss: chance(random, 60),

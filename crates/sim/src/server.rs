@@ -238,7 +238,10 @@ impl World<'_> {
         };
         let (incarnation, sent) = (server.incarnation, server.clock.at(now));
         let map_version = if std::mem::take(&mut server.map_gap) { 0 } else { server.replica.map().version };
-        self.tell_members(id, ServerMessage::Heartbeat { server: id, incarnation, sent, map_version, vitals });
+        self.tell_members(
+            id,
+            ServerMessage::Heartbeat { server: id, incarnation, sent, map_version, vitals },
+        );
     }
 
     fn tell_members(&mut self, id: ServerId, message: ServerMessage) {

@@ -7,8 +7,8 @@
 use bytes::{Bytes, BytesMut};
 use ebb_replica::{Recovered, StoreCommand, StoreOutcome, StoreToken};
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Kind, ListPage, RECORD_BLOCKS_MAX, Record, Refusal,
-    Run, Space, TailRun, Version, block_crcs,
+    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Kind, ListPage, RECORD_BLOCKS_MAX, Record,
+    Refusal, Run, Space, TailRun, Version, block_crcs,
 };
 use std::collections::BTreeMap;
 
@@ -225,9 +225,9 @@ impl Store {
             let block = blocks.and_then(|b| b.get(&n));
             let version = block.map_or(Version::ZERO, |b| b.version);
             let data = block.and_then(|b| b.data.as_ref());
-            let same = records
-                .last_mut()
-                .filter(|r| r.version == version && matches!(r.content, Content::Data { .. }) == data.is_some());
+            let same = records.last_mut().filter(|r| {
+                r.version == version && matches!(r.content, Content::Data { .. }) == data.is_some()
+            });
             let crcs = data.map(|data| block_crcs(data));
             payload.extend_from_slice(data.map_or(&[], |d| d));
             match same {
@@ -341,7 +341,10 @@ impl Store {
     pub fn rot(&mut self, random: &mut Random) -> Option<(GroupId, Space, ChunkId, u32)> {
         let with_data = self.durable.iter().flat_map(|(key, kept)| {
             kept.chunks.iter().flat_map(move |(chunk, c)| {
-                c.blocks.iter().filter(|(_, b)| b.data.is_some()).map(move |(n, b)| (*key, *chunk, *n, b.version))
+                c.blocks
+                    .iter()
+                    .filter(|(_, b)| b.data.is_some())
+                    .map(move |(n, b)| (*key, *chunk, *n, b.version))
             })
         });
         let all: Vec<_> = with_data.collect();

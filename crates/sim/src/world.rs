@@ -22,6 +22,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fmt::Write;
 
+/// More events than any healthy run has.
+const EVENTS_MAX: u64 = 1_000_000;
+
 /// What travels between nodes.
 #[derive(Clone, Debug)]
 pub enum Message {
@@ -234,9 +237,14 @@ impl<'a> World<'a> {
 
     fn happen(&mut self, due: Due) {
         self.events += 1;
+        if self.events > EVENTS_MAX {
+            self.fail("liveness", "the cluster never comes to rest".into());
+        }
         self.transcript.digest = mix(self.transcript.digest ^ mix(due.at) ^ due.order.rotate_left(32));
         match due.what {
-            Happening::Deliver { from, to, generation, message } => self.deliver(from, to, generation, message),
+            Happening::Deliver { from, to, generation, message } => {
+                self.deliver(from, to, generation, message)
+            }
             Happening::PeerLost { server, .. }
             | Happening::Effect { server, .. }
             | Happening::Complete { server, .. }

@@ -1,8 +1,8 @@
 //! The sweep: thousands of seeds, none of which may break a rule.
 
 use ebb_sim::{Failure, Summary, run, run_with_transcript};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
@@ -14,14 +14,16 @@ fn sweep(first: u64, count: u64) -> (Vec<Summary>, Vec<Failure>) {
     let (good, bad) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..2 {
-            scope.spawn(|| loop {
-                let seed = next.fetch_add(1, Ordering::Relaxed);
-                if seed >= first + count {
-                    break;
-                }
-                match run(seed, &|_| {}) {
-                    Ok(summary) => good.lock().unwrap().push(summary),
-                    Err(failure) => bad.lock().unwrap().push(*failure),
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + count {
+                        break;
+                    }
+                    match run(seed, &|_| {}) {
+                        Ok(summary) => good.lock().unwrap().push(summary),
+                        Err(failure) => bad.lock().unwrap().push(*failure),
+                    }
                 }
             });
         }
@@ -38,7 +40,10 @@ fn no_seed_breaks_a_rule() {
     let ops: usize = good.iter().map(|s| s.ops).sum();
     let acknowledged: usize = good.iter().map(|s| s.acknowledged).sum();
     let undecided: usize = good.iter().map(|s| s.undecided).sum();
-    println!("{} seeds, {events} events, {ops} operations, {acknowledged} acknowledged, {undecided} undecided", good.len());
+    println!(
+        "{} seeds, {events} events, {ops} operations, {acknowledged} acknowledged, {undecided} undecided",
+        good.len()
+    );
     bad.sort_by_key(|f| f.seed);
     for failure in &bad {
         let first = failure.violation.what.lines().next().unwrap_or_default();

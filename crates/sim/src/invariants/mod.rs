@@ -16,10 +16,8 @@ use crate::client::{CELL_BYTES, value_of};
 use crate::store::{Block, Kept};
 use crate::world::World;
 use ebb_replica::StoreCommand;
-use ebb_types::{
-    ChunkId, ClientReply, Epoch, GroupEntry, GroupId, PeerMessage, ServerId, Space, Version,
-};
-use std::collections::{BTreeMap, HashMap};
+use ebb_types::{ChunkId, ClientReply, Epoch, GroupEntry, GroupId, PeerMessage, ServerId, Space, Version};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 #[derive(Default)]
 pub struct Invariants {
@@ -33,6 +31,8 @@ pub struct Invariants {
     looked: BTreeMap<u64, u64>,
     /// Newest fence of each run of each server.
     fences: BTreeMap<(ServerId, u64, GroupId), Epoch>,
+    /// Operations that some server said are done.
+    acknowledged: HashSet<usize>,
     /// Some block has rotted: then an answer may say so.
     pub rot_seen: bool,
 }
@@ -83,7 +83,15 @@ impl World<'_> {
     }
 
     /// Whether the server durably has this block in `version` or newer, in that role.
-    fn has(&self, server: ServerId, group: GroupId, space: Space, chunk: ChunkId, block: u32, version: Version) -> bool {
+    fn has(
+        &self,
+        server: ServerId,
+        group: GroupId,
+        space: Space,
+        chunk: ChunkId,
+        block: u32,
+        version: Version,
+    ) -> bool {
         let kept = self.servers.get(&server).and_then(|s| s.store.durable(group, space));
         kept.is_some_and(|kept| kept.version_of(chunk, block) >= version)
     }

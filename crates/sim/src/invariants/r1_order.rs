@@ -30,7 +30,10 @@ impl World<'_> {
         }
         let entry = self.invariants.entries.get(&(record.group, *epoch));
         if entry.is_none_or(|e| e.primary != Some(from)) {
-            let what = format!("{from} orders {} {} and is not its primary: {entry:?}", record.group, record.version);
+            let what = format!(
+                "{from} orders {} {} and is not its primary: {entry:?}",
+                record.group, record.version
+            );
             self.fail("R1", what);
         }
     }

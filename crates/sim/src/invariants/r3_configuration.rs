@@ -32,7 +32,8 @@ impl World<'_> {
 
     /// R7, in the map: a server that sleeps on purpose is primary of nothing and target of nothing.
     fn sleeper_in(&self, group: GroupId, entry: &GroupEntry, state: &ebb_meta::State) -> Option<String> {
-        let asleep = |id: ServerId| state.server(id).is_some_and(|s| s.state == ebb_types::ServerState::Asleep);
+        let asleep =
+            |id: ServerId| state.server(id).is_some_and(|s| s.state == ebb_types::ServerState::Asleep);
         let targets = entry.slots.iter().filter_map(|s| s.target()).map(|t| t.0);
         let found = entry.primary.into_iter().chain(targets).find(|id| asleep(*id))?;
         // Without a primary nothing is written, and slots stay as they are.

@@ -26,7 +26,8 @@ impl World<'_> {
 
     fn difference(&self, group: GroupId, a: ebb_types::ServerId, b: ebb_types::ServerId) -> Option<String> {
         let nothing = BTreeMap::new();
-        let chunks = |id| self.servers[&id].store.durable(group, Space::Replica).map_or(&nothing, |k| &k.chunks);
+        let chunks =
+            |id| self.servers[&id].store.durable(group, Space::Replica).map_or(&nothing, |k| &k.chunks);
         let (left, right) = (chunks(a), chunks(b));
         let empty = Chunk::default();
         for id in left.keys().chain(right.keys()) {
@@ -34,7 +35,8 @@ impl World<'_> {
             for n in one.blocks.keys().chain(other.blocks.keys()) {
                 let (x, y) = (one.blocks.get(n), other.blocks.get(n));
                 if x.and_then(|b| b.data.as_ref()) != y.and_then(|b| b.data.as_ref()) {
-                    let version = |b: Option<&crate::store::Block>| b.map(|b| (b.version, super::first_value(b)));
+                    let version =
+                        |b: Option<&crate::store::Block>| b.map(|b| (b.version, super::first_value(b)));
                     return Some(format!(
                         "{id} block {n} is {:?} on {a} and {:?} on {b}",
                         version(x),

@@ -10,6 +10,9 @@ impl World<'_> {
     pub(super) fn r5_every_copy_is_durable(&mut self, from: ServerId, op: usize, reply: &ClientReply) {
         let asked = &self.history.ops[op];
         let (ClientReply::Done, Action::Write { first, cells }) = (reply, asked.action) else { return };
+        if !self.invariants.acknowledged.insert(op) {
+            return; // said again: the copies may have moved on since
+        }
         let (chunk, value) = (asked.chunk, op as u64 + 1);
         let group = group_of(chunk, self.scenario.params().groups);
         let Some(&version) = self.invariants.first_version.get(&value) else {
@@ -21,11 +24,14 @@ impl World<'_> {
         }
         for slot in &entry.slots {
             let Some((target, space)) = slot.target() else {
-                return self.fail("R5", format!("{from} acknowledges op {op} with fewer than r targets: {entry:?}"));
+                return self
+                    .fail("R5", format!("{from} acknowledges op {op} with fewer than r targets: {entry:?}"));
             };
             for block in first / CELLS_PER_BLOCK..(first + cells).div_ceil(CELLS_PER_BLOCK) {
                 if !self.has(target, group, space, chunk, block, version) {
-                    let what = format!("{from} acknowledges op {op} ({version}); {target} lacks {chunk} block {block}");
+                    let what = format!(
+                        "{from} acknowledges op {op} ({version}); {target} lacks {chunk} block {block}"
+                    );
                     return self.fail("R5", what);
                 }
             }

@@ -13,7 +13,13 @@ impl World<'_> {
     }
 
     /// An acknowledged value that this server keeps and that whoever should have it has not.
-    pub(super) fn only_copy(&self, id: ServerId, group: GroupId, space: Space, entry: &GroupEntry) -> Option<String> {
+    pub(super) fn only_copy(
+        &self,
+        id: ServerId,
+        group: GroupId,
+        space: Space,
+        entry: &GroupEntry,
+    ) -> Option<String> {
         let kept = self.servers[&id].store.durable(group, space)?;
         let slots: Vec<&Slot> = match space {
             Space::Offload { stands_for } => {
@@ -27,7 +33,8 @@ impl World<'_> {
                 let own = self.has(slot.server, group, Space::Replica, chunk, block, version);
                 let offload = Space::Offload { stands_for: slot.server };
                 let stand_in = slot.stand_in.filter(|s| s.server != id || space == Space::Replica);
-                let theirs = stand_in.is_some_and(|s| self.has(s.server, group, offload, chunk, block, version));
+                let theirs =
+                    stand_in.is_some_and(|s| self.has(s.server, group, offload, chunk, block, version));
                 let away = slot.state != SlotState::InSync;
                 if !own && !(away && theirs) {
                     return Some(format!(
