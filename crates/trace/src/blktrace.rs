@@ -20,7 +20,7 @@ use crate::csv::SECTOR;
 use crate::number::times;
 use crate::reader::{Decode, Devices, Fault, Raw};
 use crate::source::Source;
-use crate::writer::{TraceWriter, WriteError, Written};
+use crate::writer::{TraceWriter, WriteError, Written, nanos};
 use crate::{Kind, Reason, Request};
 use std::io::Write;
 
@@ -140,7 +140,7 @@ impl<W: Write> TraceWriter for BlktraceWriter<W> {
             Kind::Read => READ,
             Kind::Write => WRITE,
         };
-        let nanos = request.at.as_secs() * 1_000_000_000 + u64::from(request.at.subsec_nanos());
+        let nanos = nanos(request.at)?;
         let device = 8 << 20 | (request.device << 4 & 0xf_ffff);
         let mut record = [0; SIZE];
         record[0..4].copy_from_slice(&(MAGIC | VERSION).to_le_bytes());

@@ -9,7 +9,7 @@ use crate::csv::SECTOR;
 use crate::number::times;
 use crate::reader::{Decode, Devices, Fault, Raw};
 use crate::source::Source;
-use crate::writer::{TraceWriter, WriteError, Written};
+use crate::writer::{TraceWriter, WriteError, Written, nanos};
 use crate::{Kind, Reason, Request};
 use std::io::{Seek, SeekFrom, Write};
 use std::time::Duration;
@@ -143,7 +143,7 @@ impl<W: Write + Seek> BtrecordWriter<W> {
 
     fn put_bunch(&mut self) -> Result<(), WriteError> {
         let Some(first) = self.bunch.first() else { return Ok(()) };
-        let nanos = first.at.as_secs() * 1_000_000_000 + u64::from(first.at.subsec_nanos());
+        let nanos = nanos(first.at)?;
         self.out.write_all(&(self.bunch.len() as u64).to_le_bytes())?;
         self.out.write_all(&nanos.to_le_bytes())?;
         for request in &self.bunch {

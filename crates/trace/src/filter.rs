@@ -268,7 +268,8 @@ impl<R: TraceReader> Iterator for Scaled<R> {
     fn next(&mut self) -> Option<Self::Item> {
         Some(self.inner.next()?.map(|request| {
             let nanos = request.at.as_nanos() * 1_000_000 / self.millionths;
-            Request { at: Duration::from_nanos_u128(nanos), ..request }
+            let at = Duration::new((nanos / 1_000_000_000) as u64, (nanos % 1_000_000_000) as u32);
+            Request { at, ..request }
         }))
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::Request;
 use std::io;
+use std::time::Duration;
 
 /// Takes requests in order of time and writes them in one format.
 pub trait TraceWriter {
@@ -28,4 +29,13 @@ pub enum WriteError {
         "a btrecord file holds one device, device {first} came first and now comes {other}: write one file per device"
     )]
     OtherDevice { first: u32, other: u32 },
+    #[error(
+        "a request at {0:?} is beyond the 584 years that 64 bits of nanoseconds hold: scale the trace down"
+    )]
+    Time(Duration),
+}
+
+/// A time as the nanoseconds of a binary format.
+pub(crate) fn nanos(at: Duration) -> Result<u64, WriteError> {
+    u64::try_from(at.as_nanos()).map_err(|_| WriteError::Time(at))
 }
