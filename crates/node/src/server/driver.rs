@@ -380,6 +380,10 @@ impl Server {
                 if !self.replica.is_draining() {
                     self.sleep = Sleep::No;
                 }
+                // After a lease has ended the next one is granted to a server that knows the map: say so at once.
+                if !self.replica.has_lease(clock::now()) {
+                    self.send_heartbeat();
+                }
             }
             MetaPush::Params(params) if params != self.about.params => self.stop(&format!(
                 "the cluster was created with other parameters ({params:?}) than this configuration file says ({:?})",
