@@ -118,7 +118,7 @@ fn path_of(id: FileId) -> String {
     }
 }
 
-pub(crate) fn is_full(error: &io::Error) -> bool {
+fn means_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
@@ -203,7 +203,7 @@ impl StoreCore {
 
     /// What a failed write means: full disks recover, others do not.
     pub(crate) fn write_failed(&self, error: &io::Error) -> StoreError {
-        if is_full(error) { self.no_space() } else { self.poison() }
+        if means_full(error) { self.no_space() } else { self.poison() }
     }
 
     fn no_space(&self) -> StoreError {
@@ -301,7 +301,11 @@ impl StoreCore {
             .iter()
             .map(|(_, op)| if let Op::Apply { payload, .. } = op { payload.len() } else { 0 })
             .sum();
-        let full = payload > 0 && self.figures_are_full(payload as u64);
+        let full = payload > 0 && self.is_full(payload as u64);
+        if full {
+            // Perhaps segments can go.
+            self.unsettled_bytes = self.unsettled_bytes.max(self.config.checkpoint_bytes);
+        }
         for (token, op) in ops {
             let outcome = if matches!(op, Op::Apply { .. }) { Outcome::Applied } else { Outcome::Done };
             let result = match op {
@@ -370,7 +374,7 @@ impl StoreCore {
         }
     }
 
-    fn figures_are_full(&self, more: u64) -> bool {
+    fn is_full(&self, more: u64) -> bool {
         let used = self.shared.index().used();
         used + more > self.shared.capacity(used)
     }
@@ -536,9 +540,12 @@ impl StoreCore {
         let mut index = self.shared.index();
         index.segments.entry(number).or_insert(Segment { bytes: 0, live: 0 }).bytes = end as u64;
         index.files.insert(FileId::Segment(number), file);
+        let offload = index.offload_bytes;
         for (record, at) in records.iter().zip(positions) {
             index.admit(&record.head, at);
         }
+        // Dropped offload is space to be given back.
+        self.unsettled_bytes += offload.saturating_sub(index.offload_bytes);
         drop(index);
         for record in
             records.iter().filter(|r| r.head.kind == HeadKind::Delete && r.head.space == Space::Replica)

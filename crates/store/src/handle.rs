@@ -10,6 +10,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
+/// Reads answered together: bounds what is held in memory.
+const READ_BLOCKS: u32 = 512;
+
 #[derive(Default)]
 struct Queue {
     ops: Vec<(Token, Op)>,
@@ -129,10 +132,27 @@ fn run(mut core: StoreCore, inbox: &Inbox, mut deliver: impl FnMut(Vec<Completio
         let (reads, others): (Vec<_>, Vec<_>) =
             ops.into_iter().partition(|(_, op)| matches!(op, Op::Read { .. }));
         let (writes, slow): (Vec<_>, Vec<_>) = others.into_iter().partition(|(_, op)| op.is_write());
-        for kind in [reads, writes, slow].into_iter().filter(|kind| !kind.is_empty()) {
-            let mut done = Vec::with_capacity(kind.len());
-            core.execute(kind, &mut done);
-            deliver(done);
+        let mut answer = |ops: Vec<(Token, Op)>| {
+            if !ops.is_empty() {
+                let mut done = Vec::with_capacity(ops.len());
+                core.execute(ops, &mut done);
+                deliver(done);
+            }
+        };
+        let (mut some, mut blocks) = (Vec::new(), 0u32);
+        for (token, op) in reads {
+            let Op::Read { count, .. } = op else { unreachable!("only reads were picked") };
+            blocks = count.saturating_add(blocks);
+            some.push((token, op));
+            if blocks >= READ_BLOCKS {
+                answer(std::mem::take(&mut some));
+                blocks = 0;
+            }
+        }
+        answer(some);
+        answer(writes);
+        for op in slow {
+            answer(vec![op]);
         }
         unsettled = core.settle();
     }
