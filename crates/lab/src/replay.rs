@@ -2,7 +2,7 @@
 //!
 //! Each device of the trace becomes a volume. First everything that the trace reads is written; then the requests are
 //! issued when the trace says (divided by the speed), whether or not earlier ones are answered, while the cluster shifts
-//! gears by itself; at the end all servers are woken, the debt is paid, and all replicas are compared.
+//! gears by itself; at the end all servers are woken, the debt is paid, everything is read back, and all replicas are compared.
 //!
 //! Every byte that is written follows from (volume, position, number of the write), and every byte that is read is held
 //! against the last write that was acknowledged ([`ledger`]).
@@ -19,7 +19,7 @@ mod report;
 mod target;
 mod trace;
 
-pub use energy::EnergyReport;
+pub use energy::{EnergyFigures, EnergyReport};
 pub use ledger::Mismatch;
 pub use plan::Provision;
 pub use report::{
@@ -125,3 +125,6 @@ pub async fn replay<C: Cluster>(
 ) -> Result<ReplayReport, ReplayError> {
     engine::run(&options, trace, target::Real { client, cluster }, progress).await
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,14 +21,43 @@ pub struct Change {
     pub on: bool,
 }
 
+/// What servers drew together, by what it was spent on. Seconds are server-seconds of the trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct EnergyFigures {
+    pub total_joules: f64,
+    pub on_joules: f64,
+    pub standby_joules: f64,
+    pub transition_joules: f64,
+    pub on_seconds: f64,
+    pub standby_seconds: f64,
+    pub transition_seconds: f64,
+    /// Switchings on and to standby.
+    pub transitions: u64,
+}
+
+impl From<ModelledEnergy> for EnergyFigures {
+    fn from(energy: ModelledEnergy) -> EnergyFigures {
+        EnergyFigures {
+            total_joules: energy.total().0,
+            on_joules: energy.on.0,
+            standby_joules: energy.standby.0,
+            transition_joules: energy.transition.0,
+            on_seconds: energy.on_seconds,
+            standby_seconds: energy.standby_seconds,
+            transition_seconds: energy.transition_seconds,
+            transitions: energy.transitions,
+        }
+    }
+}
+
 /// Modelled energy over the replayed span. Never measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EnergyReport {
-    pub cluster: ModelledEnergy,
+    pub cluster: EnergyFigures,
     /// Every server on throughout, under the same load.
-    pub always_on: ModelledEnergy,
+    pub always_on: EnergyFigures,
     /// Whole gears by the peak of each hour, known beforehand; shifts take no time.
-    pub oracle: ModelledEnergy,
+    pub oracle: EnergyFigures,
     /// Share of `always_on` that the cluster saves, in percent.
     pub saved_percent: f64,
     pub oracle_saved_percent: f64,
@@ -38,9 +67,10 @@ pub struct EnergyReport {
 
 impl EnergyReport {
     pub fn new(cluster: ModelledEnergy, always_on: ModelledEnergy, oracle: ModelledEnergy) -> EnergyReport {
-        let saved = |energy: &ModelledEnergy| match always_on.total().0 {
+        let [cluster, always_on, oracle] = [cluster, always_on, oracle].map(EnergyFigures::from);
+        let saved = |energy: &EnergyFigures| match always_on.total_joules {
             0.0 => 0.0,
-            whole => 100.0 * (1.0 - energy.total().0 / whole),
+            whole => 100.0 * (1.0 - energy.total_joules / whole),
         };
         let (saved_percent, oracle_saved_percent) = (saved(&cluster), saved(&oracle));
         let behind_oracle_points = oracle_saved_percent - saved_percent;
@@ -101,4 +131,64 @@ pub fn changes_of(gears: &[u8], hour: Duration, servers: &[(ServerId, GearGroup)
         last = Some(*gear);
     }
     changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{LoadSeries, rehearsal};
+    use super::super::trace::Trace;
+    use super::*;
+    use ebb_trace::{Kind, Request};
+    use ebb_types::Schedule;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    /// Four hours at speed 1000; nothing but two small reads.
+    fn quiet() -> LoadSeries {
+        let request = |at| Request { at, device: 0, offset: 0, len: 512, kind: Kind::Read };
+        let requests = vec![request(Duration::ZERO), request(HOUR * 4)];
+        let trace = Trace { requests, devices: vec!["a".into()], ..Trace::default() };
+        let schedule = rehearsal(
+            &Schedule { read_iops: 1e12, read_bytes_per_second: 1e18, ..Schedule::default() },
+            1000.0,
+        );
+        LoadSeries::new(&trace, 1000.0, &schedule.unwrap(), 3, 1 << 26).unwrap()
+    }
+
+    fn servers() -> Vec<(ServerId, GearGroup)> {
+        (0..9).map(|id| (ServerId(id), GearGroup((id % 3) as u8))).collect()
+    }
+
+    fn close(found: f64, right: f64) {
+        assert!((found / right - 1.0).abs() < 1e-6, "{found} is not {right}");
+    }
+
+    #[test]
+    fn a_schedule_is_added_up_by_hand_in_trace_time() {
+        let (model, load) = (PowerModel::default(), quiet());
+        let always = modelled(&model, &load, &changes_of(&[3], HOUR, &servers()), HOUR * 4).unwrap();
+        close(always.total().0, 9.0 * 61.8 * 4.0 * 3600.0);
+        assert_eq!(always.transitions, 0);
+        // Hours in gears 1, 1, 2, 1: six servers sleep, three of them wake for an hour.
+        let changes = changes_of(&[1, 1, 2, 1], HOUR, &servers());
+        let geared = modelled(&model, &load, &changes, HOUR * 4).unwrap();
+        assert_eq!(geared.transitions, 6);
+        close(geared.transition.0, 3.0 * (1270.0 + 569.0));
+        close(geared.on.0, 61.8 * (3.0 * 4.0 * 3600.0 + 3.0 * (3600.0 - 13.0)));
+        close(geared.standby.0, 5.4 * (3.0 * 4.0 * 3600.0 + 3.0 * (3.0 * 3600.0 - 7.0)));
+        let report = EnergyReport::new(always, always, geared);
+        assert_eq!(report.saved_percent, 0.0);
+        close(report.behind_oracle_points, 100.0 * (1.0 - geared.total().0 / always.total().0));
+    }
+
+    #[test]
+    fn load_is_spread_over_the_servers_that_are_on() {
+        let (model, mut load) = (PowerModel::default(), quiet());
+        for sample in &mut load.samples {
+            *sample = ebb_gear::Load(1.5);
+        }
+        let energy = |gear| modelled(&model, &load, &changes_of(&[gear], HOUR, &servers()), HOUR).unwrap();
+        close(energy(1).on.0, 3.0 * model.on(0.5).0 * 3600.0);
+        close(energy(3).on.0, 9.0 * model.on(1.5 / 9.0).0 * 3600.0);
+    }
 }

@@ -22,9 +22,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// Bytes of one write when the content before the trace is written, and such writes side by side.
-const PREPARE_BYTES: u64 = 1 << 20;
-const PREPARE_WRITES: usize = 16;
+/// Bytes of one request when the content before the trace is written and when all is read back, and such requests side by side.
+const PIECE_BYTES: u64 = 1 << 20;
+const PIECES: usize = 16;
 /// The status is looked at ten times per hour, but not more often than this.
 const STATUS_PAUSE: Duration = Duration::from_millis(50);
 const STATUS_PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -148,16 +148,15 @@ async fn run_on<T: Target>(
     run.replay(progress).await;
     command(&target, all_awake).await.map_err(cluster("wake all servers"))?;
     let settled = run.settle(progress).await?;
+    progress(Progress::Comparing);
+    let read_back_bytes = run.read_back().await;
     run.fetch_hours().await;
     let shifts = run.shifts(begun.unix_millis).await;
-    let comparison = if settled {
-        progress(Progress::Comparing);
-        Some(target.compare().await.map_err(cluster("compare the replicas"))?)
-    } else {
-        None
-    };
+    let comparison =
+        if settled { Some(target.compare().await.map_err(cluster("compare the replicas"))?) } else { None };
     let mut report = run.report(setting, begun.first_hour, shifts)?;
     (report.prepared_bytes, report.comparison) = (prepared_bytes, comparison);
+    report.read_back_bytes = read_back_bytes;
     let keep = !report.passed();
     report.volumes = volumes(trace, first, keep);
     if !keep {
@@ -187,15 +186,14 @@ async fn prepare<T: Target>(
     for (volume, ranges) in trace.read_ranges().into_iter().enumerate() {
         for (start, end) in ranges {
             ledger.prepared(&Span { volume, bytes: start..end });
-            let starts = (start..end).step_by(PREPARE_BYTES as usize);
-            pieces.extend(starts.map(|at| (ledger.volume(volume), at, end.min(at + PREPARE_BYTES) - at)));
+            pieces.extend(cut(start, end).map(|(at, len)| (ledger.volume(volume), at, len)));
         }
     }
     let of = pieces.iter().map(|(_, _, len)| len).sum();
     let (mut bytes, mut writes, mut told) = (0, JoinSet::new(), Instant::now());
     let mut pieces = pieces.into_iter();
     loop {
-        while writes.len() < PREPARE_WRITES
+        while writes.len() < PIECES
             && let Some((volume, at, len)) = pieces.next()
         {
             let target = target.clone();
@@ -210,6 +208,11 @@ async fn prepare<T: Target>(
             progress(Progress::Preparing { bytes, of });
         }
     }
+}
+
+/// Cuts a range into pieces: offset and length.
+fn cut(start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
+    (start..end).step_by(PIECE_BYTES as usize).map(move |at| (at, PIECE_BYTES.min(end - at)))
 }
 
 fn payload(volume: ObjectId, offset: u64, len: u64, number: u64) -> Bytes {
@@ -265,7 +268,7 @@ async fn delete<T: Target>(
     }
     let (mut deletions, mut chunks, mut failed) = (JoinSet::new(), chunks.into_iter(), None);
     loop {
-        while deletions.len() < PREPARE_WRITES
+        while deletions.len() < PIECES
             && let Some(chunk) = chunks.next()
         {
             let target = target.clone();
@@ -451,21 +454,10 @@ impl<'a, T: Target> Run<'a, T> {
         let Done { ticket, issued, answered, result } = done;
         let read = self.ledger.is_read(ticket);
         match &result {
-            Ok(Some(bytes)) => match self.ledger.end_read(ticket, bytes) {
-                Ok(unchecked) => self.requests.unchecked_bytes += unchecked,
-                Err(mismatch) => {
-                    self.requests.mismatched += 1;
-                    if self.requests.mismatches.len() < EXAMPLES {
-                        self.requests.mismatches.push(*mismatch);
-                    }
-                }
-            },
+            Ok(Some(bytes)) => self.check(ticket, bytes),
             Ok(None) => self.ledger.end_write(ticket, true),
             Err(error) => {
-                self.requests.failed += 1;
-                if self.requests.failures.len() < EXAMPLES {
-                    self.requests.failures.push(error.to_string());
-                }
+                self.failed(error);
                 if read { self.ledger.forget_read(ticket) } else { self.ledger.end_write(ticket, false) }
             }
         }
@@ -477,6 +469,58 @@ impl<'a, T: Target> Run<'a, T> {
             for write in std::mem::take(&mut self.waiting) {
                 if let Err(write) = self.start_write(write) {
                     self.waiting.push(write);
+                }
+            }
+        }
+    }
+
+    fn check(&mut self, ticket: Ticket, bytes: &[u8]) {
+        match self.ledger.end_read(ticket, bytes) {
+            Ok(unchecked) => self.requests.unchecked_bytes += unchecked,
+            Err(mismatch) => {
+                self.requests.mismatched += 1;
+                if self.requests.mismatches.len() < EXAMPLES {
+                    self.requests.mismatches.push(*mismatch);
+                }
+            }
+        }
+    }
+
+    fn failed(&mut self, error: &TargetError) {
+        self.requests.failed += 1;
+        if self.requests.failures.len() < EXAMPLES {
+            self.requests.failures.push(error.to_string());
+        }
+    }
+
+    /// Reads everything that the trace touched once more: a lost write that the trace never read would go unseen. Returns
+    /// the bytes that were read.
+    async fn read_back(&mut self) -> u64 {
+        let mut pieces = Vec::new();
+        for (volume, ranges) in self.trace.touched_ranges().into_iter().enumerate() {
+            pieces.extend(
+                ranges.into_iter().flat_map(|(start, end)| cut(start, end)).map(|piece| (volume, piece)),
+            );
+        }
+        let (mut reads, mut pieces, mut total) = (JoinSet::new(), pieces.into_iter(), 0);
+        loop {
+            while reads.len() < PIECES
+                && let Some((volume, (at, len))) = pieces.next()
+            {
+                let ticket = self.ledger.read(Span { volume, bytes: at..at + len });
+                let (target, id) = (self.target.clone(), self.ledger.volume(volume));
+                reads.spawn(async move { (ticket, target.read(id, at, len).await) });
+            }
+            let Some(done) = reads.join_next().await else { return total };
+            let (ticket, result) = done.expect("a read does not panic");
+            match result {
+                Ok(bytes) => {
+                    total += bytes.len() as u64;
+                    self.check(ticket, &bytes);
+                }
+                Err(error) => {
+                    self.failed(&error);
+                    self.ledger.forget_read(ticket);
                 }
             }
         }
@@ -556,6 +600,7 @@ impl<T: Target> Run<'_, T> {
             schedule: setting.schedule,
             took_seconds: self.end.duration_since(self.start).as_secs_f64(),
             prepared_bytes: 0,
+            read_back_bytes: 0,
             latency: self.latencies(),
             offload: OffloadReport {
                 offloaded_bytes,
@@ -565,7 +610,7 @@ impl<T: Target> Run<'_, T> {
             },
             migrations: shifts.iter().map(|shift| u64::from(shift.migrations)).sum(),
             shifts,
-            energy: self.energy(setting, &oracle)?,
+            modelled_energy: self.energy(setting, &oracle)?,
             hours: self.hour_reports(setting, first_hour, &oracle),
             comparison: None,
             volumes: Vec::new(),

@@ -141,3 +141,77 @@ pub fn rehearsal(schedule: &Schedule, speed: f64) -> Result<Schedule, ReplayErro
         ..*schedule
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_trace::Request;
+
+    const MIB: u64 = 1 << 20;
+
+    fn trace(requests: &[(u64, u64, u32, Kind)]) -> Trace {
+        let request = |&(seconds, offset, len, kind)| Request {
+            at: Duration::from_secs(seconds),
+            device: 0,
+            offset,
+            len,
+            kind,
+        };
+        Trace {
+            requests: requests.iter().map(request).collect(),
+            devices: vec!["sda".into()],
+            ..Trace::default()
+        }
+    }
+
+    #[test]
+    fn a_rehearsal_shortens_the_hour_and_what_belongs_to_it() {
+        let day = rehearsal(&Schedule::default(), 2000.0).unwrap();
+        assert_eq!((day.hour_millis, day.dwell_millis, day.lead_millis), (1800, 150, 30));
+        assert_eq!(sample_interval(&day), Duration::from_millis(225));
+        assert_eq!(sample_interval(&Schedule::default()), Duration::from_secs(1));
+        assert_eq!(rehearsal(&Schedule::default(), 1.0).unwrap(), Schedule::default());
+        assert_eq!(rehearsal(&day, 1000.0).unwrap().dwell_millis, 300, "whatever the cluster's hour is now");
+        assert!(matches!(rehearsal(&day, 40_000.0), Err(ReplayError::HourTooShort { millis: 90, .. })));
+    }
+
+    #[test]
+    fn the_load_is_counted_in_pieces_and_weighed_by_replicas() {
+        let day = rehearsal(&Schedule::default(), 2000.0).unwrap();
+        // Samples are 450 s of trace. A read of two chunks, two writes, and a read in the next hour.
+        let requests = [
+            (0, 15 * MIB, 2 << 20, Kind::Read),
+            (449, 0, 4096, Kind::Write),
+            (450, 0, 4096, Kind::Write),
+            (3700, 0, 512, Kind::Read),
+        ];
+        let series = LoadSeries::new(&trace(&requests), 2000.0, &day, 3, 16 << 20).unwrap();
+        assert_eq!(series.samples.len(), 9);
+        let count = series.counts[0];
+        assert_eq!((count.reads, count.writes, count.read_bytes, count.written_bytes), (2, 1, 2 * MIB, 4096));
+        // 2/200 + 3/200 operations and 2 MiB + 3 * 4 KiB of 100 MB, in 225 ms.
+        let right = (5.0 / 200.0_f64).max((2.0 * MIB as f64 + 3.0 * 4096.0) / 100e6) / 0.225;
+        assert!((series.at(Duration::from_secs(449)).0 - right).abs() < 1e-9);
+        let second = 3.0 / 200.0 / 0.225;
+        assert_eq!(series.peaks().len(), 2);
+        assert!((series.peaks()[0].0 - right).abs() < 1e-9 && series.peaks()[1].0 < second);
+        assert_eq!(series.at(Duration::from_secs(9999)), Load::ZERO);
+    }
+
+    #[test]
+    fn provisioning_makes_the_peak_need_as_many_servers() {
+        let mut day = rehearsal(&Schedule::default(), 2000.0).unwrap();
+        let requests = [(0, 0, 4096, Kind::Write), (5000, 0, 4096, Kind::Read)];
+        let mut series = LoadSeries::new(&trace(&requests), 2000.0, &day, 3, 1 << 26).unwrap();
+        series.provision(&mut day, 9.0).unwrap();
+        assert!((series.peak().0 - 9.0).abs() < 1e-9);
+        assert_eq!(ebb_gear::gear_for(series.peak(), 9, 3, 1), 3);
+        let again = LoadSeries::new(&trace(&requests), 2000.0, &day, 3, 1 << 26).unwrap();
+        assert_eq!(again.samples, series.samples, "the schedule gives the same load");
+        let far = trace(&[(0, u64::MAX >> 1, 1, Kind::Read)]);
+        assert!(matches!(
+            LoadSeries::new(&far, 1.0, &day, 3, 1 << 20),
+            Err(ReplayError::Range { device, .. }) if device == "sda"
+        ));
+    }
+}

@@ -23,6 +23,8 @@ pub struct ReplayReport {
     pub took_seconds: f64,
     /// Written before the trace began: what it reads.
     pub prepared_bytes: u64,
+    /// Read and checked after the trace: everything that it touched.
+    pub read_back_bytes: u64,
     pub requests: RequestReport,
     pub latency: LatencyReport,
     pub offload: OffloadReport,
@@ -30,7 +32,7 @@ pub struct ReplayReport {
     pub migrations: u64,
     /// Gear shifts since the trace began, the last wake-up of all servers included.
     pub shifts: Vec<ShiftRecord>,
-    pub energy: EnergyReport,
+    pub modelled_energy: EnergyReport,
     pub hours: Vec<HourReport>,
     /// Absent if the cluster did not pay its debt in time: replicas that are not in sync cannot be compared.
     pub comparison: Option<Comparison>,
@@ -57,6 +59,7 @@ pub struct TraceReport {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RequestReport {
     pub issued: u64,
+    /// Those of the trace and those that read it back at the end.
     pub failed: u64,
     /// The first few, in words.
     pub failures: Vec<String>,
@@ -179,11 +182,12 @@ impl fmt::Display for ReplayReport {
         };
         writeln!(
             f,
-            "replayed at speed {} in {:.1} s; an hour is {} ms; {provisioned}; {} prepared\n",
+            "replayed at speed {} in {:.1} s; an hour is {} ms; {provisioned}; {} prepared, {} read back\n",
             self.speed,
             self.took_seconds,
             self.schedule.hour_millis,
-            Bytes(self.prepared_bytes)
+            Bytes(self.prepared_bytes),
+            Bytes(self.read_back_bytes)
         )?;
         self.write_hours(f)?;
         self.write_requests(f)?;
@@ -288,14 +292,14 @@ impl ReplayReport {
     }
 
     fn write_energy(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let e = &self.energy;
-        let kwh = |joules: ebb_types::Joules| joules.0 / 3.6e6;
+        let e = &self.modelled_energy;
+        let kwh = |joules: f64| joules / 3.6e6;
         writeln!(
             f,
             "energy    modelled, in trace time: {:.2} kWh against {:.2} kWh always on: {:.1} % saved\n          the oracle \
              schedule saves {:.1} %: {:.1} points more; {} transitions against its {}",
-            kwh(e.cluster.total()),
-            kwh(e.always_on.total()),
+            kwh(e.cluster.total_joules),
+            kwh(e.always_on.total_joules),
             e.saved_percent,
             e.oracle_saved_percent,
             e.behind_oracle_points,

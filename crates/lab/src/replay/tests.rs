@@ -1,0 +1,479 @@
+//! Replays on a cluster in memory, on a virtual clock, that can be told to lose, damage, refuse and dawdle.
+
+use super::plan::rehearsal;
+use super::target::Target;
+use super::*;
+use bytes::Bytes;
+use ebb_trace::{Kind, Request};
+use ebb_types::{
+    AdminReply, AdminRequest, ChunkId, ClusterParams, ClusterStatus, GearGroup, GearMode, GearStatus,
+    GroupCounts, HourRecord, Incarnation, ObjectId, RackId, Schedule, ServerId, ServerState, ServerStatus,
+    ShiftRecord, Vitals,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+
+/// What the cluster does wrong. Requests are counted from one, preparation included.
+#[derive(Clone, Copy, Debug, Default)]
+struct Faults {
+    /// Acknowledged, and forgotten.
+    lose_write: Option<u64>,
+    flip_read: Option<u64>,
+    fail_write: Option<u64>,
+    fail_read: Option<u64>,
+    /// Never pays its debt.
+    debt: bool,
+    differing: u32,
+}
+
+struct Inner {
+    disks: BTreeMap<ObjectId, Vec<u8>>,
+    next_object: u64,
+    writes: u64,
+    reads: u64,
+    asleep: BTreeSet<u16>,
+    gear: u8,
+    mode: GearMode,
+    schedule: Schedule,
+    admin: Vec<AdminRequest>,
+    deleted: BTreeSet<ChunkId>,
+    /// When the first request came after the cluster was told to choose its gear.
+    started: Option<Instant>,
+}
+
+impl Inner {
+    fn disk(&mut self, volume: ObjectId) -> &mut [u8] {
+        self.disks.entry(volume).or_insert_with(|| vec![0; 3 << 20])
+    }
+}
+
+#[derive(Clone)]
+struct Fake {
+    inner: Arc<Mutex<Inner>>,
+    changed: Arc<Notify>,
+    faults: Faults,
+    delay: Duration,
+}
+
+impl Fake {
+    fn new(faults: Faults) -> Fake {
+        let inner = Inner {
+            disks: BTreeMap::new(),
+            next_object: 100,
+            writes: 0,
+            reads: 0,
+            asleep: BTreeSet::new(),
+            gear: 3,
+            mode: GearMode::Auto,
+            schedule: Schedule { dwell_millis: 7_000, ..Schedule::default() },
+            admin: Vec::new(),
+            deleted: BTreeSet::new(),
+            started: None,
+        };
+        let delay = Duration::from_millis(3);
+        Fake { inner: Arc::new(Mutex::new(inner)), changed: Arc::default(), faults, delay }
+    }
+
+    fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap()
+    }
+
+    fn note_start(&self) {
+        let mut inner = self.inner();
+        if inner.mode == GearMode::Auto && inner.started.is_none() {
+            inner.started = Some(Instant::now());
+        }
+    }
+
+    /// All servers but those of the first `gear` gear groups go to sleep.
+    fn shift(&self, gear: u8) {
+        let mut inner = self.inner();
+        inner.gear = gear;
+        inner.asleep = (0..9).filter(|id| id % 3 >= u16::from(gear)).collect();
+        self.changed.notify_waiters();
+    }
+
+    fn status(&self) -> ClusterStatus {
+        let states = self.servers();
+        let inner = self.inner();
+        let server = |(id, state): (ServerId, ServerState)| ServerStatus {
+            id,
+            rack: RackId(id.0 / 3),
+            gear_group: GearGroup((id.0 % 3) as u8),
+            address: String::new(),
+            state,
+            incarnation: Incarnation(1),
+            vitals: Some(Vitals { offloaded_bytes: inner.writes, ..Vitals::default() }),
+            heartbeat_age_millis: None,
+            lease_left_millis: None,
+            primaries: 0,
+            stand_ins: 0,
+            modelled_watts: None,
+            switch_trouble: None,
+        };
+        ClusterStatus {
+            params: ClusterParams {
+                cluster: 1,
+                chunk_bytes: 1 << 20,
+                replicas: 3,
+                groups: 576,
+                lease_millis: 1000,
+            },
+            map_version: 1,
+            gear: GearStatus {
+                mode: inner.mode,
+                gear: inner.gear,
+                shifting: false,
+                emergency: false,
+                servers_awake: 9 - inner.asleep.len() as u32,
+                load: 0.5,
+                forecast: None,
+            },
+            servers: states.into_iter().map(server).collect(),
+            groups: GroupCounts { total: 576, in_sync: 576, ..GroupCounts::default() },
+            debt_bytes: u64::from(self.faults.debt) * 4096,
+            schedule: inner.schedule,
+        }
+    }
+}
+
+impl Target for Fake {
+    fn servers(&self) -> Vec<(ServerId, ServerState)> {
+        let inner = self.inner();
+        let state = |id| if inner.asleep.contains(&id) { ServerState::Asleep } else { ServerState::Awake };
+        (0..9).map(|id| (ServerId(id), state(id))).collect()
+    }
+
+    async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    async fn allocate(&self, count: u32) -> Result<ObjectId, TargetError> {
+        let mut inner = self.inner();
+        let first = inner.next_object;
+        inner.next_object += u64::from(count);
+        Ok(ObjectId(first))
+    }
+
+    async fn read(&self, volume: ObjectId, offset: u64, len: u64) -> Result<Bytes, TargetError> {
+        self.note_start();
+        sleep(self.delay).await;
+        let mut inner = self.inner();
+        inner.reads += 1;
+        if self.faults.fail_read == Some(inner.reads) {
+            return Err(TargetError("the read went wrong".into()));
+        }
+        let mut bytes = inner.disk(volume)[offset as usize..][..len as usize].to_vec();
+        if self.faults.flip_read == Some(inner.reads) {
+            bytes[len as usize / 2] ^= 4;
+        }
+        Ok(bytes.into())
+    }
+
+    async fn write(&self, volume: ObjectId, offset: u64, bytes: Bytes) -> Result<(), TargetError> {
+        self.note_start();
+        sleep(self.delay).await;
+        let mut inner = self.inner();
+        inner.writes += 1;
+        if self.faults.fail_write == Some(inner.writes) {
+            return Err(TargetError("the write went wrong".into()));
+        }
+        if self.faults.lose_write != Some(inner.writes) {
+            inner.disk(volume)[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, chunk: ChunkId) -> Result<(), TargetError> {
+        assert!(self.inner().deleted.insert(chunk), "each chunk once");
+        Ok(())
+    }
+
+    async fn admin(&self, request: AdminRequest) -> Result<AdminReply, TargetError> {
+        self.inner().admin.push(request.clone());
+        Ok(match request {
+            AdminRequest::Status => AdminReply::Status(Box::new(self.status())),
+            AdminRequest::GearSet { gear } => {
+                self.inner().mode = GearMode::Manual;
+                self.shift(gear);
+                AdminReply::Done
+            }
+            AdminRequest::GearAuto => {
+                self.inner().mode = GearMode::Auto;
+                AdminReply::Done
+            }
+            AdminRequest::SetSchedule(schedule) => {
+                self.inner().schedule = schedule;
+                AdminReply::Done
+            }
+            AdminRequest::ListHours => {
+                let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+                let now = unix / self.inner().schedule.hour_millis;
+                let hour = |hour| HourRecord {
+                    hour,
+                    peak_load: 1.25,
+                    forecast: Some(1.5),
+                    gear: 1,
+                    servers_awake: 3,
+                };
+                AdminReply::Hours((now - 5..now + 5).map(hour).collect())
+            }
+            AdminRequest::ListShifts => {
+                let shift = |at_unix_millis| ShiftRecord {
+                    at_unix_millis,
+                    from_gear: 3,
+                    to_gear: 1,
+                    why: "test".into(),
+                    woken: 0,
+                    put_to_sleep: 6,
+                    migrations: 40,
+                    took_millis: 120,
+                };
+                AdminReply::Shifts(vec![shift(1), shift(u64::MAX / 2)])
+            }
+            other => panic!("a replay does not ask for {other:?}"),
+        })
+    }
+
+    fn retries(&self) -> u64 {
+        self.inner().writes
+    }
+
+    async fn compare(&self) -> Result<Comparison, TargetError> {
+        Ok(Comparison { groups: 576, differing: self.faults.differing, bytes: 9 })
+    }
+}
+
+const SPEED: f64 = 1000.0;
+
+/// Two devices, two hours: reads of what was never written, writes and reads that overlap in odd ways.
+fn trace() -> Trace {
+    let mut requests = Vec::new();
+    for n in 0..400u64 {
+        let at = Duration::from_secs(n * 18);
+        let (device, offset) = ((n % 2) as u32, (n * 7919) % 40_000 + (n % 3) * (1 << 20) - (n % 3) * 100);
+        let kind = if n % 3 == 1 { Kind::Read } else { Kind::Write };
+        requests.push(Request { at, device, offset, len: 300 + (n % 5) as u32 * 1111, kind });
+    }
+    Trace { name: "made".into(), requests, devices: vec!["a".into(), "b".into()], ..Trace::default() }
+}
+
+fn options() -> ReplayOptions {
+    ReplayOptions {
+        speed: SPEED,
+        provision: Some(Provision::Peak),
+        settle: Duration::from_secs(2),
+        ..ReplayOptions::default()
+    }
+}
+
+async fn run(fake: &Fake, trace: &Trace) -> Result<ReplayReport, ReplayError> {
+    engine::run(&options(), trace, fake.clone(), &mut |_| {}).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_obeys_passes_and_is_left_as_it_was() {
+    let fake = Fake::new(Faults::default());
+    let before = fake.inner().schedule;
+    let trace = trace();
+    let mut stages = Vec::new();
+    let report =
+        engine::run(&options(), &trace, fake.clone(), &mut |progress| stages.push(progress)).await.unwrap();
+    assert!(report.passed(), "{report}");
+    assert_eq!((report.requests.issued, report.requests.failed, report.requests.mismatched), (400, 0, 0));
+    assert_eq!(report.requests.unchecked_bytes, 0);
+    let all = &report.latency.all;
+    assert_eq!(all.reads.unwrap().count + all.writes.unwrap().count, 400);
+    assert!((all.reads.unwrap().p50_millis - 3.0).abs() < 1.1, "{:?}", all.reads);
+    assert!(report.prepared_bytes > 0 && report.trace.read_bytes >= report.prepared_bytes);
+    // 7.2 s of the clock, and the schedule of a rehearsal.
+    assert!((7.18..7.3).contains(&report.took_seconds), "{}", report.took_seconds);
+    assert_eq!((report.schedule.hour_millis, report.schedule.dwell_millis), (3600, 7));
+    assert_eq!((report.hours.len(), report.hours[0].reads + report.hours[1].reads), (2, 133));
+    assert_eq!((report.shifts.len(), report.migrations), (1, 40), "the shift of 1970 is not ours");
+    // Only what was given out during the replay counts, and on each of nine servers.
+    assert!(report.offload.offloaded_bytes > 0 && report.offload.offloaded_bytes <= 9 * 267);
+    let inner = fake.inner();
+    assert_eq!((inner.schedule, inner.mode), (before, GearMode::Auto));
+    assert_eq!(inner.deleted.len(), 2 * 3, "all chunks of both volumes");
+    assert!(report.volumes.iter().all(|volume| !volume.kept));
+    let commands = |r: &&AdminRequest| !matches!(r, AdminRequest::Status | AdminRequest::ListHours);
+    let commands: Vec<_> = inner.admin.iter().filter(commands).cloned().collect();
+    assert_eq!(
+        commands,
+        [
+            AdminRequest::GearSet { gear: 3 },
+            AdminRequest::SetSchedule(report.schedule),
+            AdminRequest::GearAuto,
+            AdminRequest::GearSet { gear: 3 },
+            AdminRequest::ListShifts,
+            AdminRequest::SetSchedule(before),
+            AdminRequest::GearAuto,
+        ]
+    );
+    assert!(matches!(stages[0], Progress::Preparing { .. }));
+    assert!(matches!(stages.last(), Some(Progress::Comparing)));
+    assert!(
+        stages.iter().any(|stage| matches!(stage, Progress::Replaying { servers_awake: 9, gear: 3, .. }))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_go_out_at_their_time_whether_or_not_others_are_answered() {
+    let mut fake = Fake::new(Faults::default());
+    fake.delay = Duration::from_secs(2);
+    let report = run(&fake, &trace()).await.unwrap();
+    assert!(report.passed());
+    assert_eq!(report.requests.late, 0, "{}", report.requests.latest_millis);
+    assert!(report.requests.waited > 0, "slow writes are overtaken");
+    assert!(report.took_seconds < 7.182 + 2.0 * 20.0);
+    let narrow = ReplayOptions { in_flight: 2, ..options() };
+    let fake = Fake { delay: Duration::from_millis(100), ..Fake::new(Faults::default()) };
+    let report = engine::run(&narrow, &trace(), fake, &mut |_| {}).await.unwrap();
+    assert!(report.passed() && report.requests.late > 300, "{}", report.requests.late);
+}
+
+/// Whether a write is missed if it is lost: some byte of it is read before it is overwritten, or is there in the end.
+fn is_missed(trace: &Trace, index: usize) -> bool {
+    let range = |request: &Request| request.offset..request.offset + u64::from(request.len);
+    let lost = &trace.requests[index];
+    let mut left: BTreeSet<u64> = range(lost).collect();
+    for later in trace.requests[index + 1..].iter().filter(|later| later.device == lost.device) {
+        match later.kind {
+            Kind::Read if left.range(range(later)).next().is_some() => return true,
+            Kind::Read => {}
+            Kind::Write => left.retain(|at| !range(later).contains(at)),
+        }
+    }
+    !left.is_empty()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_write_and_a_damaged_read_are_found() {
+    let trace = trace();
+    let clean = Fake::new(Faults::default());
+    run(&clean, &trace).await.unwrap();
+    let is_write = |index: &usize| trace.requests[*index].kind == Kind::Write;
+    let writes: Vec<usize> = (0..trace.requests.len()).filter(is_write).collect();
+    let prepared = clean.inner().writes - writes.len() as u64;
+    let mut found = 0;
+    for (nth, index) in writes.iter().enumerate().step_by(13) {
+        let number = prepared + nth as u64 + 1;
+        let fake = Fake::new(Faults { lose_write: Some(number), ..Faults::default() });
+        let report = run(&fake, &trace).await.unwrap();
+        assert_eq!(report.requests.mismatched > 0, is_missed(&trace, *index), "write {number}: {report}");
+        assert_eq!(report.requests.mismatches.is_empty(), report.passed());
+        assert_eq!(fake.inner().deleted.is_empty(), !report.passed(), "volumes are kept to be looked at");
+        found += u32::from(!report.passed());
+    }
+    assert!(found >= 8, "{found}");
+    for number in [1, 77, 133] {
+        let fake = Fake::new(Faults { flip_read: Some(number), ..Faults::default() });
+        let report = run(&fake, &trace).await.unwrap();
+        assert_eq!((report.requests.mismatched, report.requests.mismatches.len()), (1, 1));
+        let text = report.to_string();
+        assert!(text.contains("  wrong:  volume ") && text.ends_with("FAILED\n"), "{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_debt_and_differing_replicas_fail_the_replay() {
+    let trace = trace();
+    let writes_before = Fake::new(Faults::default());
+    run(&writes_before, &trace).await.unwrap();
+    let last = writes_before.inner().writes;
+    for faults in [
+        Faults { fail_write: Some(last - 3), ..Faults::default() },
+        Faults { fail_read: Some(5), ..Faults::default() },
+        Faults { debt: true, ..Faults::default() },
+        Faults { differing: 1, ..Faults::default() },
+    ] {
+        let report = run(&Fake::new(faults), &trace).await.unwrap();
+        assert!(!report.passed(), "{faults:?}");
+        assert_eq!(report.comparison.is_none(), faults.debt);
+        assert_eq!(report.requests.failed, u64::from(faults.fail_write.or(faults.fail_read).is_some()));
+        assert!(report.volumes.iter().all(|volume| volume.kept));
+    }
+    let fake = Fake::new(Faults { fail_write: Some(1), ..Faults::default() });
+    let error = run(&fake, &trace).await.unwrap_err();
+    assert!(error.to_string().contains("the write went wrong"), "{error}");
+    assert_eq!(fake.inner().mode, GearMode::Auto, "put back after an error, too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sleep_is_seen_and_its_energy_counted_in_trace_time() {
+    let fake = Fake::new(Faults::default());
+    let sleeper = fake.clone();
+    tokio::spawn(async move {
+        let start = loop {
+            if let Some(start) = sleeper.inner().started {
+                break start;
+            }
+            sleep(Duration::from_millis(1)).await;
+        };
+        tokio::time::sleep_until(start + Duration::from_millis(1800)).await;
+        sleeper.shift(1);
+        tokio::time::sleep_until(start + Duration::from_millis(5400)).await;
+        sleeper.shift(2);
+    });
+    let report = run(&fake, &trace()).await.unwrap();
+    let energy = &report.modelled_energy;
+    assert_eq!(energy.cluster.transitions, 6 + 3);
+    // Six servers asleep from 1800 s on, three of them back at 5400 s; the run ends at 7182 s.
+    let asleep = 3.0 * 3600.0 + 3.0 * 5382.0 - 6.0 * 7.0;
+    assert!((energy.cluster.standby_seconds / asleep - 1.0).abs() < 0.01, "{energy:?}");
+    assert!(energy.saved_percent > 30.0 && energy.saved_percent < 45.0, "{energy:?}");
+    let gears: Vec<u8> = report.latency.by_gear.iter().map(|gear| gear.gear).collect();
+    assert_eq!(gears, [1, 2, 3]);
+    let counts = report.latency.by_gear.iter().map(|g| g.reads.unwrap().count + g.writes.unwrap().count);
+    let counts: Vec<u64> = counts.collect();
+    // A quarter, a half, a quarter of the time; the gear is looked at ten times per hour.
+    for (count, right) in counts.iter().zip([200, 99, 100]) {
+        assert!(count.abs_diff(right) <= 25, "{counts:?}");
+    }
+    // Windows of 2 s around 1.8 s and 5.4 s: all but 0.4 s in the end, less the last look.
+    let around = &report.latency.around_shifts;
+    let near = around.reads.unwrap().count + around.writes.unwrap().count;
+    assert!((380..=400).contains(&near), "{near}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_replayed_is_refused_before_anything_is_written() {
+    let fake = Fake::new(Faults::default());
+    let refused = async |options: ReplayOptions, trace: &Trace| {
+        engine::run(&options, trace, fake.clone(), &mut |_| {}).await.unwrap_err()
+    };
+    for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        assert!(matches!(
+            refused(ReplayOptions { speed, ..options() }, &trace()).await,
+            ReplayError::Speed(_)
+        ));
+    }
+    assert!(matches!(refused(options(), &Trace::default()).await, ReplayError::Empty));
+    let fast = ReplayOptions { speed: 1e6, ..options() };
+    assert!(matches!(refused(fast, &trace()).await, ReplayError::HourTooShort { .. }));
+    for asked in [0, 10] {
+        let many = ReplayOptions { provision: Some(Provision::Servers(asked)), ..options() };
+        assert!(matches!(refused(many, &trace()).await, ReplayError::Provision { servers: 9, .. }));
+    }
+    let none = ReplayOptions { in_flight: 0, ..options() };
+    assert!(matches!(refused(none, &trace()).await, ReplayError::InFlight));
+    assert!(fake.inner().admin.iter().all(|request| *request == AdminRequest::Status));
+}
+
+#[tokio::test(start_paused = true)]
+async fn hours_of_an_earlier_replay_are_forgotten() {
+    let fake = Fake::new(Faults::default());
+    let same = rehearsal(&fake.inner().schedule, SPEED).unwrap();
+    fake.inner().schedule = same;
+    run(&fake, &trace()).await.unwrap();
+    let set = |request: &AdminRequest| match request {
+        AdminRequest::SetSchedule(schedule) => Some(schedule.hour_millis),
+        _ => None,
+    };
+    let hours: Vec<u64> = fake.inner().admin.iter().filter_map(set).collect();
+    assert_eq!(hours, [3601, 3600, 3600]);
+}
