@@ -13,6 +13,7 @@ mod group;
 mod liveness;
 mod member;
 mod namespace;
+mod parts;
 mod plan;
 mod power;
 pub mod raft;

@@ -77,6 +77,11 @@ impl<L: LogFile> Member<L> {
         })
     }
 
+    /// Stops, and gives the log back.
+    pub fn into_log(self) -> L {
+        self.node.into_log()
+    }
+
     pub fn state(&self) -> &State {
         &self.state
     }
@@ -366,3 +371,6 @@ fn give_up(waiters: Vec<Waiter>, reply: MetaReply, out: &mut Vec<Outcome>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,7 @@
 //! A frame that ends the file and is damaged was never acknowledged: it is cut off. A damaged frame with a whole one
 //! behind it is damage to acknowledged data: [`RaftError::Damaged`], never skipped.
 
+use crate::parts::{Joiner, Splitter};
 use crate::{Command, MemberId, State};
 use ebb_types::crc32c;
 use protobuf::Message as _;
@@ -287,6 +288,8 @@ pub struct Node<L: LogFile> {
     seed: u64,
     /// Per member: ticks that it has been waiting for a snapshot.
     waiting: Vec<(MemberId, u32)>,
+    splitter: Splitter,
+    joiner: Joiner,
 }
 
 impl<L: LogFile> Node<L> {
@@ -341,12 +344,26 @@ impl<L: LogFile> Node<L> {
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let raw = RawNode::new(&config, kept, &logger)?;
         let waiting = members.iter().filter(|m| **m != id).map(|m| (*m, 0)).collect();
-        let mut node = Node { raw, log, log_bytes, snapshot_bytes, applied, seed, waiting };
+        let mut node = Node {
+            raw,
+            log,
+            log_bytes,
+            snapshot_bytes,
+            applied,
+            seed,
+            waiting,
+            splitter: Splitter::default(),
+            joiner: Joiner::default(),
+        };
         node.fix_timeout();
         if !several {
             node.raw.campaign()?;
         }
         Ok((node, state))
+    }
+
+    pub fn into_log(self) -> L {
+        self.log
     }
 
     pub fn is_leader(&self) -> bool {
@@ -386,7 +403,8 @@ impl<L: LogFile> Node<L> {
 
     /// Takes in a message of another member. Outside input: what cannot be read is dropped.
     pub fn step(&mut self, from: MemberId, bytes: &[u8]) {
-        let Ok(message) = Message::parse_from_bytes(bytes) else { return };
+        let Some(whole) = self.joiner.join(from, bytes) else { return };
+        let Ok(message) = Message::parse_from_bytes(&whole) else { return };
         if message.from == from && self.waiting.iter().any(|(member, _)| *member == from) {
             // The library refuses what does not fit its state; such messages are late and harmless.
             let _ = self.raw.step(message);
@@ -425,7 +443,7 @@ impl<L: LogFile> Node<L> {
         let mut progress = Progress::default();
         while self.raw.has_ready() {
             let mut ready = self.raw.ready();
-            send(ready.take_messages(), &mut progress);
+            self.send(ready.take_messages(), &mut progress);
             let mut pieces = Vec::new();
             if !ready.snapshot().is_empty() {
                 let (snapshot, metadata) = (ready.snapshot(), ready.snapshot().get_metadata());
@@ -463,16 +481,24 @@ impl<L: LogFile> Node<L> {
                 let tag = read.request_ctx.as_slice().try_into().map(u64::from_le_bytes);
                 progress.confirmed.push((tag.expect("tags have eight bytes"), read.index));
             }
-            send(ready.take_persisted_messages(), &mut progress);
+            self.send(ready.take_persisted_messages(), &mut progress);
             let mut light = self.raw.advance(ready);
             if let Some(commit) = light.commit_index() {
                 self.raw.mut_store().hard.commit = commit;
             }
-            send(light.take_messages(), &mut progress);
+            self.send(light.take_messages(), &mut progress);
             self.commit(light.take_committed_entries(), &mut progress)?;
             self.raw.advance_apply();
         }
         Ok(progress)
+    }
+
+    fn send(&mut self, messages: Vec<Message>, progress: &mut Progress) {
+        for message in messages {
+            let bytes = message.write_to_bytes().expect("the library's own message");
+            let parts = self.splitter.split(&bytes);
+            progress.send.extend(parts.into_iter().map(|part| (message.to, part)));
+        }
     }
 
     fn commit(&mut self, entries: Vec<Entry>, progress: &mut Progress) -> Result<(), RaftError> {
@@ -516,11 +542,6 @@ impl<L: LogFile> Node<L> {
         self.log_bytes = bytes.len();
         Ok(())
     }
-}
-
-fn send(messages: Vec<Message>, progress: &mut Progress) {
-    let bytes = |m: &Message| m.write_to_bytes().expect("the library's own message");
-    progress.send.extend(messages.iter().map(|m| (m.to, bytes(m))));
 }
 
 fn entry(index: u64, term: u64, data: Vec<u8>) -> Entry {

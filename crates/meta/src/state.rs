@@ -344,3 +344,6 @@ fn push_bounded<T>(list: &mut VecDeque<T>, item: T, most: usize) {
         list.pop_front();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+use super::*;
+use crate::raft::MemoryLog;
+use crate::{Bootstrap, NewServer, SwitchAction, Timing};
+use ebb_types::*;
+use std::time::Duration;
+
+fn bootstrap() -> Bootstrap {
+    let params = ClusterParams {
+        cluster: 1,
+        chunk_bytes: CHUNK_BYTES_MIN,
+        replicas: 3,
+        groups: 3,
+        lease_millis: 2000,
+    };
+    let server = |id: u16| NewServer {
+        id: ServerId(id),
+        rack: RackId(id),
+        gear_group: GearGroup(id as u8),
+        address: format!("127.0.0.1:{}", 7000 + id),
+    };
+    let groups = vec![(0..3).map(ServerId).collect(); 3];
+    Bootstrap { params, servers: (0..3).map(server).collect(), groups, schedule: Schedule::default() }
+}
+
+fn config(id: MemberId, members: u64) -> MemberConfig {
+    MemberConfig {
+        id,
+        members: (1..=members).map(|id| (id, format!("127.0.0.1:{}", 6000 + id))).collect(),
+        seed: 1,
+        bootstrap: Some(bootstrap()),
+        timing: Timing::default(),
+    }
+}
+
+fn heartbeat(server: u16, sent: u64, map_version: u64) -> Input {
+    Input::Server(ServerMessage::Heartbeat {
+        server: ServerId(server),
+        incarnation: Incarnation(1),
+        sent: Moment(sent),
+        map_version,
+        vitals: Vitals::default(),
+    })
+}
+
+fn ask(token: u64, request: MetaRequest) -> Input {
+    Input::Client { token: Token(token), request }
+}
+
+fn replies(out: &[Outcome]) -> Vec<(u64, MetaReply)> {
+    let reply = |o: &Outcome| match o {
+        Outcome::Reply { token, reply } => Some((token.0, reply.clone())),
+        _ => None,
+    };
+    out.iter().filter_map(reply).collect()
+}
+
+fn single() -> Member<MemoryLog> {
+    let mut member = Member::open(config(1, 1), MemoryLog::default(), Moment(1), 0).unwrap();
+    member.on(Moment(1), Vec::new(), &mut Vec::new()).unwrap();
+    member
+}
+
+#[test]
+fn a_single_member_creates_the_cluster_and_answers_within_one_call() {
+    let mut member = single();
+    assert!(member.is_leader());
+    let mut out = Vec::new();
+    let inputs = vec![
+        ask(1, MetaRequest::AllocateObjects { count: 5 }),
+        ask(2, MetaRequest::AllocateObjects { count: 5 }),
+        ask(3, MetaRequest::AllocateObjects { count: 0 }),
+        ask(4, MetaRequest::Watch { map_version: 0 }),
+        ask(5, MetaRequest::Admin(AdminRequest::Status)),
+        ask(6, MetaRequest::Query(NamespaceQuery::Buckets)),
+    ];
+    member.on(Moment(2), inputs, &mut out).unwrap();
+    let replies: BTreeMap<u64, MetaReply> = replies(&out).into_iter().collect();
+    assert_eq!(replies[&1], MetaReply::Objects { first: ObjectId(1), count: 5 });
+    assert_eq!(replies[&2], MetaReply::Objects { first: ObjectId(6), count: 5 });
+    assert!(matches!(replies[&3], MetaReply::Failed(MetaFailure::Refused(_))));
+    assert!(matches!(&replies[&4], MetaReply::Watch { map, .. } if map.groups.len() == 3 && map.from == 0));
+    assert!(matches!(&replies[&5], MetaReply::Admin(AdminReply::Status(s)) if s.servers.len() == 3));
+    assert_eq!(replies[&6], MetaReply::Query(Ok(NamespaceAnswer::Buckets(Vec::new()))));
+}
+
+#[test]
+fn heartbeats_of_all_servers_give_every_group_a_primary_and_then_write_nothing() {
+    let mut member = single();
+    let mut out = Vec::new();
+    member.on(Moment(10), (0..3).map(|id| heartbeat(id, 1, 0)).collect(), &mut out).unwrap();
+    assert!(member.state().groups().all(|(_, g)| g.primary.is_some() && g.is_in_sync()));
+    let version = member.state().version();
+    assert!(out.contains(&Outcome::MapChanged { version }));
+    out.clear();
+    member.on(Moment(20), (0..3).map(|id| heartbeat(id, 2, version)).collect(), &mut out).unwrap();
+    let leases =
+        out.iter().filter(|o| matches!(o, Outcome::Push { push: MetaPush::Lease { .. }, .. })).count();
+    assert_eq!(leases, 3, "{out:?}");
+    assert_eq!(member.state().version(), version, "a heartbeat changes nothing");
+    // Nothing but silence can change anything now.
+    assert!(member.next_wake().unwrap() >= Moment(20) + Duration::from_millis(2000));
+}
+
+#[test]
+fn a_restarted_member_goes_on_from_its_log() {
+    let mut member = single();
+    member.on(Moment(2), vec![ask(1, MetaRequest::AllocateObjects { count: 9 })], &mut Vec::new()).unwrap();
+    let (state, log) = (member.state().clone(), member.into_log());
+    let mut changed = config(1, 1);
+    changed.bootstrap.as_mut().unwrap().servers[1].address = "10.0.0.1:7001".into();
+    let mut member = Member::open(changed, log, Moment(1), 0).unwrap();
+    let mut out = Vec::new();
+    member.on(Moment(1), vec![ask(1, MetaRequest::AllocateObjects { count: 1 })], &mut out).unwrap();
+    assert_eq!(replies(&out), [(1, MetaReply::Objects { first: ObjectId(10), count: 1 })]);
+    assert_eq!(member.state().params(), state.params());
+    assert_eq!(member.state().server(ServerId(1)).unwrap().address, "10.0.0.1:7001");
+}
+
+#[test]
+fn a_wish_that_cannot_be_is_refused_with_its_reason() {
+    let mut member = single();
+    let mut out = Vec::new();
+    member
+        .on(Moment(2), vec![ask(1, MetaRequest::Admin(AdminRequest::GearSet { gear: 1 }))], &mut out)
+        .unwrap();
+    let [(1, MetaReply::Failed(MetaFailure::Refused(why)))] = &replies(&out)[..] else { panic!("{out:?}") };
+    assert!(why.contains("gears 3 to 3"), "{why}");
+    out.clear();
+    let lost = AdminRequest::MarkLost { server: ServerId(9) };
+    member.on(Moment(3), vec![ask(1, MetaRequest::Admin(lost))], &mut out).unwrap();
+    assert!(matches!(&replies(&out)[..], [(1, MetaReply::Failed(MetaFailure::Refused(_)))]));
+}
+
+#[test]
+fn a_switch_that_ends_for_an_unknown_server_harms_nothing() {
+    let mut member = single();
+    let (server, action) = (ServerId(77), SwitchAction::Wake);
+    let input = Input::Switched { server, action, result: Err("no such machine".into()) };
+    member.on(Moment(2), vec![input], &mut Vec::new()).unwrap();
+    assert!(member.is_leader());
+}
+
+/// Three members whose messages arrive in order, except those to or from `cut`.
+struct Three {
+    now: Moment,
+    members: BTreeMap<MemberId, Member<MemoryLog>>,
+    cut: Option<MemberId>,
+    outcomes: Vec<(MemberId, Outcome)>,
+}
+
+impl Three {
+    fn new() -> Three {
+        let open = |id| (id, Member::open(config(id, 3), MemoryLog::default(), Moment(0), 0).unwrap());
+        Three { now: Moment(0), members: (1..=3).map(open).collect(), cut: None, outcomes: Vec::new() }
+    }
+
+    fn input(&mut self, id: MemberId, inputs: Vec<Input>) {
+        let mut queue = VecDeque::from([(id, inputs)]);
+        while let Some((id, inputs)) = queue.pop_front() {
+            let mut out = Vec::new();
+            self.members.get_mut(&id).unwrap().on(self.now, inputs, &mut out).unwrap();
+            for outcome in out {
+                match outcome {
+                    Outcome::SendRaft { to, message } if self.cut != Some(id) && self.cut != Some(to) => {
+                        queue.push_back((to, vec![Input::Raft { from: id, message }]));
+                    }
+                    Outcome::SendRaft { .. } => {}
+                    other => self.outcomes.push((id, other)),
+                }
+            }
+        }
+    }
+
+    fn run(&mut self, millis: u64) {
+        for _ in 0..millis / 50 {
+            self.now = self.now + Duration::from_millis(50);
+            (1..=3).for_each(|id| self.input(id, Vec::new()));
+        }
+    }
+
+    fn leader(&self) -> MemberId {
+        let leaders = self.members.iter().filter(|(id, m)| m.is_leader() && self.cut != Some(**id));
+        leaders.map(|(id, _)| *id).next().expect("a leader")
+    }
+}
+
+#[test]
+fn three_members_elect_one_that_answers_and_the_others_name_it() {
+    let mut three = Three::new();
+    three.run(3000);
+    let leader = three.leader();
+    for id in 1..=3 {
+        three.outcomes.clear();
+        three.input(id, vec![ask(id, MetaRequest::Watch { map_version: 0 })]);
+        let (_, Outcome::Reply { reply, .. }) = &three.outcomes[0] else { panic!("{:?}", three.outcomes) };
+        match reply {
+            MetaReply::Watch { .. } => assert_eq!(id, leader),
+            MetaReply::NotLeader { leader: Some(address) } => {
+                assert_ne!(id, leader);
+                assert_eq!(*address, format!("127.0.0.1:{}", 6000 + leader));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_leader_that_is_cut_off_grants_no_lease_and_answers_no_read() {
+    let mut three = Three::new();
+    three.run(3000);
+    let leader = three.leader();
+    (0..3).for_each(|id| three.input(leader, vec![heartbeat(id, 1, 0)]));
+    let version = three.members[&leader].state().version();
+    three.outcomes.clear();
+    three.input(leader, vec![heartbeat(0, 2, version)]);
+    let lease =
+        |(_, o): &(MemberId, Outcome)| matches!(o, Outcome::Push { push: MetaPush::Lease { .. }, .. });
+    assert!(three.outcomes.iter().any(lease), "with the others' consent: {:?}", three.outcomes);
+    three.cut = Some(leader);
+    three.outcomes.clear();
+    let inputs = vec![
+        heartbeat(0, 3, version),
+        ask(1, MetaRequest::Query(NamespaceQuery::Buckets)),
+        ask(2, MetaRequest::AllocateObjects { count: 1 }),
+    ];
+    three.input(leader, inputs);
+    assert!(!three.outcomes.iter().any(lease), "{:?}", three.outcomes);
+    three.run(5000);
+    assert_ne!(three.leader(), leader);
+    assert!(!three.outcomes.iter().any(|o| o.0 == leader && lease(o)));
+    let from_old: Vec<Outcome> =
+        three.outcomes.iter().filter(|(id, _)| *id == leader).map(|(_, o)| o.clone()).collect();
+    let answers: BTreeMap<u64, MetaReply> = replies(&from_old).into_iter().collect();
+    assert!(matches!(answers[&1], MetaReply::NotLeader { .. }), "{answers:?}");
+    assert_eq!(answers[&2], MetaReply::Failed(MetaFailure::Unknown));
+}
