@@ -1,0 +1,236 @@
+//! Mistakes and hostile bytes: each gives an error that names cause and remedy, and an exit code that scripts can trust.
+
+mod harness;
+
+use ebb_client::transport::kind;
+use ebb_types::frame::{BODY_MAX, HEADER_BYTES, MAGIC, PAYLOAD_MAX, WIRE_VERSION, encode};
+use harness::s3::request;
+use harness::{ACCESS_KEY, Cluster, EBB, PATIENCE, SECRET_KEY, Shape, Who, example, wait, write_private};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+/// What a program that must refuse said. It may not run on.
+fn refused(output: &Output, code: i32, expected: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "exit code of: {said}");
+    for part in expected {
+        assert!(said.contains(part), "{part:?} is not in: {said}");
+    }
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+/// Runs an `ebb` command with a configuration of its own.
+fn with_config(text: &str, args: &[&str]) -> Output {
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = directory.path().join("cluster.toml");
+    std::fs::write(&config, text).expect("write");
+    write_private(&directory.path().join("secret"), "0123456789abcdef0123456789abcdef");
+    Command::new(EBB).args(args).arg("--config").arg(&config).output().expect("run ebb")
+}
+
+fn changed(from: &str, to: &str) -> String {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cluster.toml"));
+    let text = text.expect("the example");
+    assert!(text.contains(from), "the example has no {from:?}");
+    text.replace(from, to)
+}
+
+#[test]
+fn a_configuration_with_a_mistake_starts_nothing() {
+    let cases: [(&str, &str, &[&str]); 6] = [
+        ("g_min = 1", "g_minimum = 1", &["cluster.toml", "unknown field `g_minimum`", "g_min"]),
+        ("127.0.0.1:9202", "127.0.0.1:9201", &["server 1 and server 2", "127.0.0.1:9201", "give each its own port"]),
+        ("127.0.0.1:9000", "127.0.0.1:9100", &["meta 1 and gateway 1", "give each its own port"]),
+        ("rack = 3", "rack = 2", &["rack"]),
+        ("replicas = 3", "replicas = 9", &["cluster.replicas is 9", "2, 3 or 4"]),
+        ("chunk_mib = 64", "chunk_mib = 65", &["chunk_mib is 65", "power of two"]),
+    ];
+    for (from, to, expected) in &cases {
+        for args in [&["server", "--id", "1"][..], &["meta"], &["gateway"], &["status"]] {
+            let text = if *from == "rack = 3" {
+                changed(from, to).replace("\"rotated\"", "\"rack-aligned\"")
+            } else {
+                changed(from, to)
+            };
+            refused(&with_config(&text, args), 1, expected);
+        }
+    }
+    refused(&with_config("replicas = [", &["meta"]), 1, &["cluster.toml", "line 1"]);
+    let missing = Command::new(EBB).args(["status", "--config", "nowhere.toml"]).output().expect("run");
+    refused(&missing, 1, &["nowhere.toml", "--config"]);
+}
+
+#[test]
+fn wrong_usage_is_told_from_failure() {
+    for args in [&["serve"][..], &["gear"], &["gear", "set"], &["gear", "set", "many"], &["status", "--jsn"], &[]] {
+        let output = Command::new(EBB).args(args).output().expect("run");
+        refused(&output, 2, &["Usage"]);
+    }
+    refused(&with_config(&changed("x", "x"), &["server", "--id", "70"]), 1, &["no [[server]] with id 70"]);
+}
+
+#[test]
+fn a_server_does_not_touch_what_is_not_its_own() {
+    let mut cluster = Cluster::start(&Shape::lively());
+    refused(&cluster.ebb(&["gear", "set", "4"]), 1, &["gear"]);
+    refused(&cluster.ebb(&["lost", "70"]), 1, &["server-70 is not part of the cluster"]);
+    // Two programs on one directory.
+    refused(&cluster.ebb(&["server", "--id", "1"]), 1, &["another process uses the directory", "stop it first"]);
+    cluster.stop_all();
+
+    // Another cluster's directory.
+    let id = example()["cluster"]["id"].as_str().expect("an id").to_owned();
+    cluster.edit(|table| {
+        table["cluster"].as_table_mut().expect("a table").insert("id".into(), "fedcba9876543210".into());
+    });
+    refused(
+        &cluster.ebb(&["server", "--id", "1"]),
+        1,
+        &["belongs to cluster", &id, "fedcba9876543210", "name another directory, or remove this one"],
+    );
+    refused(&cluster.ebb(&["meta"]), 1, &[&id, "fedcba9876543210"]);
+    cluster.edit(|table| {
+        table["cluster"].as_table_mut().expect("a table").insert("id".into(), id.as_str().into());
+    });
+
+    // Another server's directory.
+    let (one, two) = (cluster.data(Who::Server(1)).join("store"), cluster.data(Who::Server(2)).join("store"));
+    let aside = cluster.directory().join("aside");
+    std::fs::rename(&two, &aside).and_then(|()| std::fs::rename(&one, &two)).expect("rename");
+    refused(&cluster.ebb(&["server", "--id", "2"]), 1, &["belongs to server-1, not server-2"]);
+    std::fs::rename(&two, &one).and_then(|()| std::fs::rename(&aside, &two)).expect("rename");
+
+    newer_format(&cluster);
+
+    // Nothing was lost by all that.
+    cluster.start_all();
+    cluster.heal();
+    cluster.verify(&["--read"]);
+}
+
+/// A superblock that a newer release wrote.
+fn newer_format(cluster: &Cluster) {
+    let path = cluster.data(Who::Server(3)).join("store/superblock");
+    let sound = std::fs::read(&path).expect("a superblock");
+    let mut newer = sound.clone();
+    // docs/disk-format.md: magic in bytes 0..8, format in 8..12, CRC-32C of what is before it at the end.
+    newer[8..12].copy_from_slice(&999u32.to_le_bytes());
+    let end = newer.len() - 4;
+    let crc = ebb_types::crc32c(&newer[..end]);
+    newer[end..].copy_from_slice(&crc.to_le_bytes());
+    std::fs::write(&path, newer).expect("write");
+    refused(&cluster.ebb(&["server", "--id", "3"]), 1, &["store format 999", "run a newer release"]);
+    std::fs::write(&path, sound).expect("write");
+}
+
+#[test]
+fn strangers_and_malformed_bytes_change_nothing() {
+    let mut cluster = Cluster::start(&Shape::lively());
+    cluster.launch(Who::Gateway);
+    wait("the gateway listens", PATIENCE, || TcpStream::connect(&cluster.gateway).ok());
+    let put = |keys| request(&cluster.gateway, keys, "PUT", "/bucket", b"").expect("an answer");
+    assert_eq!(put((ACCESS_KEY, "another-secret-key")).status, 403);
+    assert_eq!(put(("stranger", SECRET_KEY)).status, 403);
+    assert_eq!(put((ACCESS_KEY, SECRET_KEY)).status, 200);
+
+    let status = cluster.status();
+    let mut addresses: Vec<String> = status.servers.iter().map(|s| s.address.clone()).collect();
+    addresses.extend(cluster.client_config().meta);
+    let secret = std::fs::read(cluster.directory().join("secret")).expect("the secret");
+    for address in &addresses {
+        for bytes in strange_greetings() {
+            let mut stream = TcpStream::connect(address).expect("connect");
+            stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+            let mut answer = Vec::new();
+            // The other side may hang up before it has read everything.
+            let _ = stream.write_all(&bytes).and_then(|()| stream.shutdown(Shutdown::Write));
+            let _ = stream.read_to_end(&mut answer);
+            assert!(answer.len() <= 48, "a stranger learns nothing but a hello");
+        }
+        for bytes in broken_frames() {
+            let mut stream = authenticated(address, secret.trim_ascii());
+            let _ = stream.write_all(&bytes).and_then(|()| stream.shutdown(Shutdown::Write));
+            let ended = stream.read_to_end(&mut Vec::new());
+            let hung_up = ended.is_ok() || ended.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset);
+            assert!(hung_up, "{address} keeps a connection that is of no use, after {bytes:02x?}");
+        }
+    }
+    for who in cluster.servers.iter().map(|id| Who::Server(*id)).chain([Who::Meta(1)]) {
+        assert!(cluster.pid(who).is_some(), "{who:?} ended");
+        assert!(!cluster.log(who).contains("panicked"), "{}", cluster.log(who));
+    }
+
+    let wrong = cluster.directory().join("wrong.toml");
+    let text = std::fs::read_to_string(&cluster.config).expect("the configuration");
+    std::fs::write(&wrong, text.replace("secret_file = \"secret\"", "secret_file = \"other\"")).expect("write");
+    let other = cluster.directory().join("other");
+    write_private(&other, "another secret that is long enough");
+    let with_wrong = |args: &[&str]| Command::new(EBB).args(args).arg("--config").arg(&wrong).output().expect("run");
+    refused(&with_wrong(&["status"]), 1, &["secret"]);
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o644)).expect("chmod");
+    refused(&with_wrong(&["status"]), 1, &["others may read", "chmod 600"]);
+    cluster.verify(&[]);
+}
+
+/// Greetings that no program of a cluster sends.
+fn strange_greetings() -> Vec<Vec<u8>> {
+    let another_release = [&b"EBB1"[..], &[200; 44]].concat();
+    vec![
+        Vec::new(),
+        b"EBB".to_vec(),
+        b"GET / HTTP/1.1\r\nHost: ebb\r\n\r\n".to_vec(),
+        vec![0; 48],
+        vec![0xff; 300_000],
+        another_release,
+    ]
+}
+
+/// What somebody who knows the secret, and is broken, may send: every part of a header wrong in turn, lengths beyond the
+/// bounds, a body that is no message, and a stream that ends within a frame.
+fn broken_frames() -> Vec<Vec<u8>> {
+    let sound = encode(kind::META_REQUEST, 0, &(1u64, "no request"), 0);
+    let changed = |at: usize, bytes: &[u8]| {
+        let mut frame = sound.clone();
+        frame[at..at + bytes.len()].copy_from_slice(bytes);
+        frame
+    };
+    let mut all = vec![
+        sound.clone(),
+        sound[..HEADER_BYTES - 1].to_vec(),
+        sound[..sound.len() - 1].to_vec(),
+        changed(8, &(BODY_MAX as u32 + 1).to_le_bytes()),
+        changed(8, &[0xff; 4]),
+        changed(12, &(PAYLOAD_MAX as u32 + 1).to_le_bytes()),
+        changed(12, &[0xff; 4]),
+        changed(16, &[0; 4]),
+    ];
+    all.extend((0..HEADER_BYTES).map(|at| changed(at, &[0xee])));
+    let kinds = 0..=12;
+    all.extend(kinds.map(|kind| encode(kind, 0, &(7u64, u64::MAX, u64::MAX), 0)));
+    all
+}
+
+/// A connection of somebody who knows the cluster secret (docs/wire.md).
+fn authenticated(address: &str, secret: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(address).expect("connect");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    let mut mine = [7u8; 48];
+    mine[..16].fill(0);
+    mine[..4].copy_from_slice(&MAGIC);
+    mine[4] = WIRE_VERSION;
+    stream.write_all(&mine).expect("say hello");
+    let mut theirs = [0; 48];
+    stream.read_exact(&mut theirs).expect("a hello");
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("any key");
+    [&b"ebb caller"[..], &mine, &theirs].iter().for_each(|part| mac.update(part));
+    stream.write_all(&mac.finalize().into_bytes()).expect("prove it");
+    let mut verdict = [0; 33];
+    stream.read_exact(&mut verdict).expect("a verdict");
+    assert_eq!(verdict[0], 0, "the proof is not accepted");
+    stream
+}

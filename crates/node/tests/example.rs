@@ -1,0 +1,78 @@
+//! The cluster of `examples/cluster.toml` as it stands, ports aside: it serves S3, stops cleanly in any gear, and everything
+//! is there when it starts again.
+
+mod harness;
+
+use harness::load::Random;
+use harness::s3::{Answer, request};
+use harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, wait};
+use std::time::{Duration, Instant};
+
+const KEYS: (&str, &str) = (ACCESS_KEY, SECRET_KEY);
+
+fn s3(cluster: &Cluster, method: &str, path: &str, body: &[u8]) -> Answer {
+    request(&cluster.gateway, KEYS, method, path, body).unwrap_or_else(|e| panic!("{method} {path}: {e}"))
+}
+
+fn start_gateway(cluster: &mut Cluster) {
+    cluster.launch(Who::Gateway);
+    wait("the gateway listens", PATIENCE, || std::net::TcpStream::connect(&cluster.gateway).ok());
+}
+
+/// A small object, one of several requests, and one that ends within a block.
+fn objects() -> Vec<(String, Vec<u8>)> {
+    let mut random = Random::new(7);
+    [1_000, 70_000, 5_000_001]
+        .iter()
+        .map(|size| {
+            let bytes: Vec<u8> = std::iter::repeat_with(|| random.next().to_le_bytes()).flatten().take(*size).collect();
+            (format!("/first/object-{size}"), bytes)
+        })
+        .collect()
+}
+
+fn assert_all_there(cluster: &Cluster) {
+    for (path, bytes) in objects() {
+        let answer = s3(cluster, "GET", &path, b"");
+        assert_eq!(answer.status, 200, "GET {path}: {}", String::from_utf8_lossy(&answer.body));
+        assert!(answer.body == bytes, "{path} has other bytes than were put");
+    }
+}
+
+#[test]
+fn the_example_serves_and_keeps_everything_through_stops_in_any_gear() {
+    let begin = Instant::now();
+    let mut cluster = Cluster::create(&Shape::default());
+    cluster.start_all();
+    start_gateway(&mut cluster);
+    assert_eq!(s3(&cluster, "PUT", "/first", b"").status, 200);
+    for (path, bytes) in objects() {
+        let answer = s3(&cluster, "PUT", &path, &bytes);
+        assert_eq!(answer.status, 200, "PUT {path}: {}", String::from_utf8_lossy(&answer.body));
+    }
+    println!("from start to all objects put: {:.0?}", begin.elapsed());
+    assert_all_there(&cluster);
+    let before = cluster.verify(&["--read"]);
+    assert!(before.blocks > 1200, "three copies of five megabytes: {before:?}");
+
+    println!("stopped in gear 3 in {:.0?}", cluster.stop_all());
+    let begin = Instant::now();
+    cluster.start_all();
+    start_gateway(&mut cluster);
+    println!("started again in {:.0?}", begin.elapsed());
+    assert_all_there(&cluster);
+
+    // What is written in gear 1 is owed to the sleepers when everything stops.
+    println!("shifted to gear 1 in {:.0?}", cluster.shift(1));
+    let late = vec![42u8; 300_000];
+    assert_eq!(s3(&cluster, "PUT", "/first/late", &late).status, 200);
+    println!("stopped in gear 1 in {:.0?}", cluster.stop_all());
+    cluster.start_all();
+    start_gateway(&mut cluster);
+    assert_all_there(&cluster);
+    assert!(s3(&cluster, "GET", "/first/late", b"").body == late);
+    println!("healed in {:.0?}", cluster.heal());
+    let after = cluster.verify(&["--read"]);
+    assert!(after.blocks > before.blocks);
+    assert!(cluster.stop_all() < Duration::from_secs(20));
+}

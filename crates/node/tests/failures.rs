@@ -1,0 +1,193 @@
+//! Servers crash, vanish, rot and fill up: service is back within a lease and two seconds, and no byte is lost.
+
+mod harness;
+
+use ebb_client::ClientError;
+use ebb_types::{ChunkError, ChunkId, ServerState};
+use harness::load::{Load, Options, Report};
+use harness::{Cluster, PATIENCE, Shape, Who, wait};
+use std::time::{Duration, Instant};
+
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The server that is primary of most groups.
+fn busiest(cluster: &Cluster) -> u16 {
+    let status = cluster.status();
+    status.servers.iter().max_by_key(|s| s.primaries).expect("there are servers").id.0
+}
+
+fn state_of(cluster: &Cluster, id: u16) -> ServerState {
+    let status = cluster.status();
+    status.servers.iter().find(|s| s.id.0 == id).expect("a server").state
+}
+
+fn settle(cluster: &Cluster, load: Load) -> Report {
+    println!("healed in {:.0?}", cluster.heal());
+    let report = load.stop();
+    println!("{report}");
+    report.assert_flawless();
+    cluster.verify(&["--read"]);
+    report
+}
+
+/// Kills the busiest server in `gear`, waits for its groups to be served again, starts it again.
+fn crash_in(cluster: &mut Cluster, load: &Load, gear: u8) {
+    cluster.shift(gear);
+    load.go_on_for(500);
+    let victim = busiest(cluster);
+    let killed = Instant::now();
+    cluster.kill(Who::Server(victim));
+    cluster.wait_status("the crash is noticed and all groups are served", |s| {
+        let failed = s.servers.iter().any(|v| v.id.0 == victim && v.state == ServerState::Failed);
+        failed && s.groups.without_primary == 0 && s.groups.without_target == 0
+    });
+    println!("gear {gear}: server {victim} killed, all groups served {:.0?} later", killed.elapsed());
+    if gear < 3 {
+        cluster.wait_status("its peers are woken", |s| {
+            s.gear.emergency && s.servers.iter().all(|v| v.id.0 == victim || v.state == ServerState::Awake)
+        });
+        println!("gear {gear}: peers awake {:.0?} after the crash", killed.elapsed());
+    }
+    load.go_on_for(500);
+    let longest = load.longest_since(killed);
+    println!("gear {gear}: longest operation {longest:.0?}");
+    assert!(longest < cluster.lease + GRACE, "service was away for {longest:?} in gear {gear}");
+    cluster.launch(Who::Server(victim));
+    let since = Instant::now();
+    cluster.wait_status("the server is back and in sync, the others sleep again", |s| {
+        let here = s.servers.iter().any(|v| v.id.0 == victim && v.state == ServerState::Awake);
+        here && !s.gear.emergency && !s.gear.shifting && s.groups.catching_up == 0
+    });
+    println!("gear {gear}: back in sync {:.0?} after its start", since.elapsed());
+}
+
+#[test]
+fn a_crash_in_any_gear_is_over_within_a_lease() {
+    let mut cluster = Cluster::start(&Shape::lively());
+    let load = Load::start(cluster.client_config(), Options::default());
+    for gear in [3, 2, 1] {
+        crash_in(&mut cluster, &load, gear);
+    }
+    settle(&cluster, load);
+}
+
+#[test]
+fn a_lost_server_is_rebuilt_on_the_others_of_its_gear_group() {
+    let cluster = Cluster::start(&Shape::lively());
+    let load = Load::start(cluster.client_config(), Options::default());
+    load.go_on_for(3_000);
+    let victim = busiest(&cluster);
+    let refused = cluster.ebb(&["lost", &victim.to_string()]);
+    assert_eq!(refused.status.code(), Some(1), "a server that answers is not lost");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("still answers: stop it first"));
+    cluster.kill(Who::Server(victim));
+    wait("the crash is noticed", PATIENCE, || (state_of(&cluster, victim) == ServerState::Failed).then_some(()));
+    std::fs::remove_dir_all(cluster.data(Who::Server(victim))).expect("its disk is gone");
+    let since = Instant::now();
+    let given_up = cluster.ebb(&["lost", &victim.to_string()]);
+    assert!(given_up.status.success(), "{}", String::from_utf8_lossy(&given_up.stderr));
+    let status = cluster.wait_status("everything has r copies again", |s| s.groups.in_sync == s.groups.total);
+    println!("rebuilt in {:.0?}", since.elapsed());
+    assert!(status.servers.iter().any(|s| s.id.0 == victim && s.state == ServerState::Lost));
+    settle(&cluster, load);
+    cluster.with_client(async |client| {
+        let map = client.map();
+        let slots = || map.groups.iter().flat_map(|g| g.slots.iter().map(|s| s.server));
+        assert!(slots().all(|s| s.0 != victim), "the lost server still has slots");
+        assert!(map.groups.iter().all(|g| g.slots.len() == 3));
+    });
+    // The gears go on without it.
+    cluster.shift(1);
+    cluster.heal();
+    cluster.verify(&[]);
+}
+
+/// Flips one byte in the middle of every large chunk file of a server; returns how many.
+fn damage(cluster: &Cluster, server: u16) -> usize {
+    let chunks = cluster.data(Who::Server(server)).join("store/chunks");
+    let mut damaged = 0;
+    for group in std::fs::read_dir(chunks).expect("a store").flatten() {
+        for file in std::fs::read_dir(group.path()).expect("a directory of chunk files").flatten() {
+            let mut bytes = std::fs::read(file.path()).expect("a chunk file");
+            // Past the pages of versions and checksums lie the blocks: damage the last byte that is not zero.
+            let Some(at) = bytes.iter().rposition(|b| *b != 0) else { continue };
+            bytes[at] ^= 0x55;
+            overwrite(&file.path(), at as u64, bytes[at]);
+            damaged += 1;
+        }
+    }
+    damaged
+}
+
+/// In place: the server has the file open.
+fn overwrite(path: &std::path::Path, at: u64, byte: u8) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::OpenOptions::new().write(true).open(path).expect("open");
+    file.write_all_at(&[byte], at).expect("write");
+}
+
+#[test]
+fn a_rotten_block_is_repaired_and_never_returned() {
+    let mut cluster = Cluster::start(&Shape::lively());
+    let load = Load::start(cluster.client_config(), Options { namespace: false, ..Options::default() });
+    load.go_on_for(4_000);
+    let victim = busiest(&cluster);
+    // A clean stop moves everything to chunk files.
+    let pid = cluster.pid(Who::Server(victim)).expect("it runs");
+    cluster.terminate(Who::Server(victim));
+    cluster.launch(Who::Server(victim));
+    assert_ne!(cluster.pid(Who::Server(victim)), Some(pid));
+    cluster.heal();
+    cluster.wait_status("the server has primaries again", |s| {
+        s.servers.iter().any(|v| v.id.0 == victim && v.primaries > 10)
+    });
+    let damaged = damage(&cluster, victim);
+    assert!(damaged > 10, "only {damaged} chunk files to damage");
+    load.go_on_for(4_000);
+    let report = load.stop(); // reads everything once
+    println!("{damaged} chunk files damaged; {report}");
+    report.assert_flawless();
+    let repaired = cluster.wait_status("repairs are reported", |s| {
+        s.servers.iter().any(|v| v.id.0 == victim && v.vitals.as_ref().is_some_and(|v| v.repaired_blocks > 0))
+    });
+    let blocks: u64 = repaired.servers.iter().filter_map(|s| s.vitals.as_ref()).map(|v| v.repaired_blocks).sum();
+    println!("{blocks} blocks repaired");
+}
+
+#[test]
+fn a_full_cluster_refuses_writes_and_still_reads_and_deletes() {
+    let cluster = Cluster::start(&Shape { capacity_mib: Some(64), ..Shape::lively() });
+    cluster.with_client(async |client| {
+        let object = client.allocate_objects(1).await.expect("an object");
+        let chunk = |index| ChunkId { object, index };
+        let bytes = |index: u32| bytes::Bytes::from(vec![index as u8 + 1; 1 << 20]);
+        let mut written = 0;
+        let refused = loop {
+            match client.write(chunk(written), 0, bytes(written)).await {
+                Ok(()) => written += 1,
+                Err(error) => break error,
+            }
+            assert!(written < 400, "9 servers of 64 MiB took {written} MiB three times");
+        };
+        println!("{written} MiB written, then: {refused}");
+        assert!(matches!(refused, ClientError::Chunk { why: ChunkError::NoSpace, .. }), "{refused}");
+        assert!(refused.to_string().contains("delete data or add servers"), "{refused}");
+        assert!(written > 20);
+        for index in 0..written {
+            let read = client.read(chunk(index), 0, 1 << 20).await.expect("a full cluster reads");
+            assert!(read == bytes(index), "chunk {index} is not what was written");
+        }
+        for index in 0..written {
+            client.delete(chunk(index)).await.expect("a full cluster deletes");
+        }
+        let object = client.allocate_objects(1).await.expect("an object");
+        let since = Instant::now();
+        while let Err(error) = client.write(ChunkId { object, index: 0 }, 0, bytes(1)).await {
+            assert!(matches!(error, ClientError::Chunk { why: ChunkError::NoSpace, .. }), "{error}");
+            assert!(since.elapsed() < PATIENCE, "the freed space does not come back");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        println!("space is back after {:.0?}", since.elapsed());
+    });
+    cluster.verify(&["--read"]);
+}

@@ -1,0 +1,469 @@
+//! Load that checks everything: what was acknowledged is read back, and nobody ever reads something older.
+//!
+//! Volumes are cut into cells of a few sectors that do not end where blocks end, so that neighbours, which have other
+//! writers, share blocks. One worker writes a cell, all read it. Every sector of a cell's version n has a content that
+//! follows from (cell, sector, n), so a read shows which version it is, and that it is one. Of a cell we know the floor, the
+//! newest version that was acknowledged or read, and the newest that was ever sent: a read must show a version that is
+//! not older than the floor was when the read began, nor newer than what was sent when it ended. A write that failed may
+//! or may not be there; the same rule covers it.
+//!
+//! One more worker creates and deletes volumes, and checks that the metadata service forgets none of it.
+
+use ebb_client::{Client, ClientConfig, ClientError};
+use ebb_types::{NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::task::LocalSet;
+
+const SECTOR: usize = 512;
+/// Sectors of a cell: 5 KiB, so that cells and blocks never agree.
+const SMALL: u64 = 10;
+/// Of a large cell: beyond the size from which the store writes straight to its chunk file.
+const LARGE: u64 = 400;
+/// Operations longer than this are remembered one by one.
+const NOTABLE: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub workers: usize,
+    /// Small cells per worker; one large one comes to them.
+    pub cells: usize,
+    /// Chunks of 1 MiB that the small cells are spread over. Odd, so that neighbours have different writers.
+    pub chunks: u64,
+    /// Pause of a worker between two operations.
+    pub pause: Duration,
+    pub seed: u64,
+    pub namespace: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let pause = Duration::from_millis(20);
+        Options { workers: 32, cells: 32, chunks: 201, pause, seed: 1, namespace: true }
+    }
+}
+
+#[derive(Debug)]
+struct Cell {
+    object: ObjectId,
+    /// In sectors of the object.
+    first: u64,
+    sectors: u64,
+    /// The newest version that was acknowledged or read.
+    floor: AtomicU64,
+    /// The newest version that was sent.
+    sent: AtomicU64,
+}
+
+/// An operation that took long.
+#[derive(Clone, Debug)]
+pub struct Long {
+    pub began: Instant,
+    pub ended: Instant,
+    pub what: String,
+}
+
+#[derive(Debug, Default)]
+struct Findings {
+    failures: Vec<String>,
+    mismatches: Vec<String>,
+    long: Vec<Long>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    stop: AtomicBool,
+    base: Instant,
+    /// Nanoseconds since `base` at which each worker's operation began; zero: it has none.
+    running: Vec<AtomicU64>,
+    reads: AtomicU64,
+    writes: AtomicU64,
+    names: AtomicU64,
+    retries: AtomicU64,
+    found: Mutex<Findings>,
+}
+
+/// What a load found; made when it has ended.
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub reads: u64,
+    pub writes: u64,
+    pub names: u64,
+    pub retries: u64,
+    pub failures: Vec<String>,
+    pub mismatches: Vec<String>,
+    pub longest: Duration,
+    pub long: Vec<Long>,
+}
+
+impl Report {
+    /// Nothing that was acknowledged is lost or stale.
+    pub fn assert_sound(&self) {
+        assert!(self.mismatches.is_empty(), "{} mismatches: {:#?}", self.mismatches.len(), first(&self.mismatches));
+        assert!(self.reads > 0 && self.writes > 0, "the load did nothing");
+    }
+
+    /// And nothing failed.
+    pub fn assert_flawless(&self) {
+        self.assert_sound();
+        assert!(self.failures.is_empty(), "{} requests failed: {:#?}", self.failures.len(), first(&self.failures));
+    }
+}
+
+fn first(list: &[String]) -> &[String] {
+    &list[..list.len().min(8)]
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Report { reads, writes, names, retries, longest, .. } = self;
+        write!(
+            f,
+            "{reads} reads, {writes} writes, {names} name changes, {retries} retries, {} failed; longest {longest:.0?}",
+            self.failures.len()
+        )
+    }
+}
+
+/// A load that runs on a thread of its own.
+pub struct Load {
+    shared: Arc<Shared>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Load {
+    /// Returns when the volumes are there and the first operations are done.
+    pub fn start(config: ClientConfig, options: Options) -> Load {
+        let shared = Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            base: Instant::now(),
+            running: (0..=options.workers).map(|_| AtomicU64::new(0)).collect(),
+            reads: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            names: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
+            found: Mutex::default(),
+        });
+        let own = shared.clone();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            LocalSet::new().block_on(&runtime, run(config, options, own));
+        });
+        let load = Load { shared, thread: Some(thread) };
+        super::wait("the load runs", super::PATIENCE, || {
+            let dead = load.thread.as_ref().is_some_and(|t| t.is_finished());
+            assert!(!dead, "the load ended before it began: {:?}", load.shared.found());
+            load.has_done(64).then_some(())
+        });
+        load
+    }
+
+    fn has_done(&self, operations: u64) -> bool {
+        self.operations() >= operations
+    }
+
+    pub fn operations(&self) -> u64 {
+        self.shared.reads.load(Ordering::Relaxed) + self.shared.writes.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many more operations are done.
+    pub fn go_on_for(&self, operations: u64) {
+        let goal = self.operations() + operations;
+        super::wait("the load goes on", super::PATIENCE, || self.has_done(goal).then_some(()));
+    }
+
+    /// The longest operation that was under way at `since` or began later; those that still run count as far as they are.
+    pub fn longest_since(&self, since: Instant) -> Duration {
+        let now = Instant::now();
+        let ended = self.shared.found().long.iter().filter(|l| l.ended >= since).map(|l| l.ended - l.began).max();
+        let running = self.shared.running.iter().filter_map(|started| match started.load(Ordering::Relaxed) {
+            0 => None,
+            nanos => Some(now.saturating_duration_since(self.shared.base + Duration::from_nanos(nanos))),
+        });
+        running.chain(ended).max().unwrap_or_default()
+    }
+
+    /// Since the start.
+    pub fn elapsed(&self) -> Duration {
+        self.shared.base.elapsed()
+    }
+
+    pub fn mismatches(&self) -> usize {
+        self.shared.found().mismatches.len()
+    }
+
+    /// Ends it, reads everything once more, and says what was found.
+    pub fn stop(mut self) -> Report {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.thread.take().expect("a load is stopped once").join().expect("the load ran to its end");
+        let shared = &self.shared;
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let found = std::mem::take(&mut *shared.found());
+        Report {
+            reads: load(&shared.reads),
+            writes: load(&shared.writes),
+            names: load(&shared.names),
+            retries: load(&shared.retries),
+            failures: found.failures,
+            mismatches: found.mismatches,
+            longest: found.long.iter().map(|l| l.ended - l.began).max().unwrap_or_default(),
+            long: found.long,
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    fn found(&self) -> std::sync::MutexGuard<'_, Findings> {
+        self.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn mismatch(&self, what: &str, why: &str) {
+        self.found().mismatches.push(format!("{what}, {:.1?} after the start: {why}", self.base.elapsed()));
+    }
+
+    /// Runs one operation on the books.
+    async fn timed<T>(
+        &self,
+        worker: usize,
+        what: impl Fn() -> String,
+        operation: impl Future<Output = Result<T, ClientError>>,
+    ) -> Option<T> {
+        let began = Instant::now();
+        self.running[worker].store((began - self.base).as_nanos().max(1) as u64, Ordering::Relaxed);
+        let outcome = operation.await;
+        self.running[worker].store(0, Ordering::Relaxed);
+        let ended = Instant::now();
+        if ended - began >= NOTABLE {
+            self.found().long.push(Long { began, ended, what: what() });
+        }
+        match outcome {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.found().failures.push(format!("{}, after {:.1?}: {error}", what(), self.base.elapsed()));
+                None
+            }
+        }
+    }
+}
+
+/// A small random generator; the same seed gives the same load.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(mix(seed ^ 0x9e37_79b9_7f4a_7c15))
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub fn pick<'a, T>(&mut self, list: &'a [T]) -> Option<&'a T> {
+        if list.is_empty() { None } else { list.get(self.below(list.len() as u64) as usize) }
+    }
+}
+
+/// SplitMix64's finaliser.
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+impl Cell {
+    fn bytes(&self) -> (u64, u64) {
+        (self.first * SECTOR as u64, self.sectors * SECTOR as u64)
+    }
+
+    fn content(&self, version: u64) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.sectors as usize * SECTOR);
+        for sector in self.first..self.first + self.sectors {
+            let key = mix(self.object.0 ^ mix(sector ^ mix(version)));
+            out.extend_from_slice(&version.to_le_bytes());
+            out.extend((1..SECTOR as u64 / 8).flat_map(|word| key.wrapping_add(word).to_le_bytes()));
+        }
+        out
+    }
+
+    /// Which version the bytes are; zero: never written.
+    fn version_of(&self, bytes: &[u8]) -> Result<u64, String> {
+        let head = bytes.first_chunk::<8>().ok_or("too short")?;
+        let version = u64::from_le_bytes(*head);
+        let whole = if version == 0 {
+            bytes.iter().all(|b| *b == 0)
+        } else {
+            version <= self.sent.load(Ordering::SeqCst) && bytes == self.content(version)
+        };
+        if whole { Ok(version) } else { Err(format!("bytes that no write gave (they begin as version {version})")) }
+    }
+}
+
+async fn run(config: ClientConfig, options: Options, shared: Arc<Shared>) {
+    let client = match Client::connect(config).await {
+        Ok(client) => client,
+        Err(error) => return shared.found().failures.push(format!("connect: {error}")),
+    };
+    let Some(cells) = make_cells(&client, &options, &shared).await else { return };
+    let cells: Rc<[Cell]> = cells.into();
+    let mut tasks = Vec::new();
+    for worker in 0..options.workers {
+        let (client, options, shared, cells) = (client.clone(), options.clone(), shared.clone(), cells.clone());
+        tasks.push(tokio::task::spawn_local(work(client, options, shared, cells, worker)));
+    }
+    if options.namespace {
+        tasks.push(tokio::task::spawn_local(names(client.clone(), options.clone(), shared.clone())));
+    }
+    for task in tasks {
+        task.await.expect("a worker does not panic");
+    }
+    for cell in cells.iter() {
+        read(&client, &shared, cell, 0).await;
+    }
+    shared.retries.store(client.counters().retries, Ordering::Relaxed);
+}
+
+/// Two volumes: the small cells, and the large ones with a chunk for each worker.
+async fn make_cells(client: &Client, options: &Options, shared: &Shared) -> Option<Vec<Cell>> {
+    let chunk_sectors = u64::from(client.params().chunk_bytes) / SECTOR as u64;
+    let (workers, chunks) = (options.workers as u64, options.chunks);
+    let small = volume(client, shared, "small", chunks * chunk_sectors).await?;
+    let large = volume(client, shared, "large", workers * chunk_sectors).await?;
+    let cell = |object, first, sectors| Cell {
+        object,
+        first,
+        sectors,
+        floor: AtomicU64::new(0),
+        sent: AtomicU64::new(0),
+    };
+    // Cell n belongs to worker n % workers.
+    let small = (0..workers * options.cells as u64).map(|n| {
+        let (chunk, place) = (n % chunks, n / chunks);
+        assert!((place + 1) * SMALL <= chunk_sectors, "too many cells for the chunks");
+        cell(small, chunk * chunk_sectors + place * SMALL, SMALL)
+    });
+    let large = (0..workers).map(|w| cell(large, w * chunk_sectors + 3, LARGE));
+    Some(small.chain(large).collect())
+}
+
+async fn volume(client: &Client, shared: &Shared, name: &str, sectors: u64) -> Option<ObjectId> {
+    let name = format!("{name}-{}", client.next_request().client);
+    shared
+        .timed(0, || format!("create volume {name}"), async {
+            let object = client.allocate_objects(1).await?;
+            let size = sectors * SECTOR as u64;
+            client.namespace(vec![NamespaceOp::CreateVolume { name: name.clone(), size, object }]).await?;
+            Ok(object)
+        })
+        .await
+}
+
+async fn work(client: Client, options: Options, shared: Arc<Shared>, cells: Rc<[Cell]>, worker: usize) {
+    let mut random = Random::new(options.seed.wrapping_mul(1000) + worker as u64);
+    while !shared.stopped() {
+        if random.below(2) == 0 {
+            let own = random.below(cells.len() as u64 / options.workers as u64) as usize;
+            write(&client, &shared, &cells[own * options.workers + worker], worker).await;
+        } else {
+            read(&client, &shared, random.pick(&cells).expect("there are cells"), worker).await;
+        }
+        tokio::time::sleep(options.pause).await;
+    }
+}
+
+async fn write(client: &Client, shared: &Shared, cell: &Cell, worker: usize) {
+    let version = cell.sent.fetch_add(1, Ordering::SeqCst) + 1;
+    let (offset, _) = cell.bytes();
+    let bytes = cell.content(version).into();
+    let what = || format!("write {version} of {}+{offset}", cell.object);
+    if shared.timed(worker, what, client.write_object(cell.object, offset, bytes)).await.is_some() {
+        cell.floor.fetch_max(version, Ordering::SeqCst);
+        shared.writes.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+async fn read(client: &Client, shared: &Shared, cell: &Cell, worker: usize) {
+    let floor = cell.floor.load(Ordering::SeqCst);
+    let (offset, len) = cell.bytes();
+    let what = || format!("read of {}+{offset}", cell.object);
+    let Some(bytes) = shared.timed(worker, what, client.read_object(cell.object, offset, len)).await else {
+        return;
+    };
+    shared.reads.fetch_add(1, Ordering::Relaxed);
+    match cell.version_of(&bytes) {
+        Ok(version) if version >= floor => {
+            cell.floor.fetch_max(version, Ordering::SeqCst);
+        }
+        Ok(version) => shared.mismatch(&what(), &format!("version {version}, not {floor}")),
+        Err(why) => shared.mismatch(&what(), &format!("{why}, not {floor}")),
+    }
+}
+
+/// Creates and deletes volumes. What is known to be there is looked up again and again, and at the end.
+async fn names(client: Client, options: Options, shared: Arc<Shared>) {
+    let worker = options.workers;
+    let mut random = Random::new(options.seed.wrapping_add(77));
+    let known: RefCell<BTreeMap<String, bool>> = RefCell::default();
+    let prefix = format!("name-{}", client.next_request().client);
+    let check = async |name: &str| {
+        let expected = known.borrow().get(name).copied();
+        let query = NamespaceQuery::Volume { name: name.to_owned() };
+        let answer = shared.timed(worker, || format!("look up {name}"), client.query(query)).await;
+        let (Some(answer), Some(expected)) = (answer, expected) else { return };
+        let there = match answer {
+            Ok(NamespaceAnswer::Volume(_)) => true,
+            Err(NamespaceError::NoSuchVolume) => false,
+            other => return shared.mismatch(&format!("look up {name}"), &format!("{other:?}")),
+        };
+        if there != expected {
+            shared.mismatch(&format!("volume {name}"), &format!("there {there}, expected {expected}"));
+        }
+    };
+    while !shared.stopped() {
+        let name = format!("{prefix}-{}", random.below(200));
+        let there = known.borrow().get(&name).copied();
+        let create = there != Some(true);
+        // While the outcome is open, nothing is expected.
+        known.borrow_mut().remove(&name);
+        let change = async {
+            let op = if create {
+                let object = client.allocate_objects(1).await?;
+                NamespaceOp::CreateVolume { name: name.clone(), size: 1 << 20, object }
+            } else {
+                NamespaceOp::DeleteVolume { name: name.clone() }
+            };
+            client.namespace(vec![op]).await
+        };
+        if shared.timed(worker, || format!("change {name}"), change).await.is_some() {
+            known.borrow_mut().insert(name, create);
+            shared.names.fetch_add(1, Ordering::Relaxed);
+        }
+        let other = format!("{prefix}-{}", random.below(200));
+        if known.borrow().contains_key(&other) {
+            check(&other).await;
+        }
+        tokio::time::sleep(options.pause).await;
+    }
+    let all: Vec<String> = known.borrow().keys().cloned().collect();
+    for name in all {
+        check(&name).await;
+    }
+}

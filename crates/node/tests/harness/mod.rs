@@ -1,0 +1,469 @@
+//! Clusters of real processes for the end-to-end tests: started from `examples/cluster.toml`, disturbed, asked, and always
+//! cleaned up.
+//!
+//! Tests of one binary run one after another (a static lock): nine servers each would starve each other. Nothing waits for a
+//! fixed time: [`wait`] polls for a condition until a deadline, and a test that misses one says what it waited for and
+//! shows the ends of the logs. `EBB_KEEP=1` keeps the directory of a test that failed.
+
+#![allow(dead_code, reason = "every test binary compiles this module and uses a part of it")]
+
+pub mod load;
+pub mod s3;
+
+use ebb_client::{Client, ClientConfig, Secret};
+use ebb_power::Launch;
+use ebb_types::{ClusterStatus, ServerState};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+pub const EBB: &str = env!("CARGO_BIN_EXE_ebb");
+pub const ACCESS_KEY: &str = "ebb";
+pub const SECRET_KEY: &str = "a-secret-key-for-tests";
+/// Long enough for a busy machine, short enough for a person who waits.
+pub const PATIENCE: Duration = Duration::from_secs(45);
+const POLL: Duration = Duration::from_millis(20);
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// What a cluster is made of where it differs from the example.
+#[derive(Clone, Debug, Default)]
+pub struct Shape {
+    /// Metadata servers; zero: as the example has.
+    pub metas: u16,
+    /// Lease and heartbeat in milliseconds.
+    pub lease: Option<(u32, u32)>,
+    pub chunk_mib: Option<u32>,
+    pub depth_off: bool,
+    /// Of every chunk server.
+    pub capacity_mib: Option<u64>,
+}
+
+impl Shape {
+    /// Small chunks, so that a little data touches many groups, and a short lease, so that failures are over soon.
+    pub fn lively() -> Shape {
+        Shape { lease: Some((1500, 300)), chunk_mib: Some(1), ..Shape::default() }
+    }
+}
+
+/// A process of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Who {
+    Meta(u64),
+    Server(u16),
+    Gateway,
+}
+
+/// What `ebb verify --json` says.
+#[derive(Debug, serde::Deserialize)]
+pub struct Verdict {
+    pub groups_compared: u32,
+    pub groups_out_of_sync: u32,
+    pub groups_different: u32,
+    pub blocks: u64,
+}
+
+pub struct Cluster {
+    pub config: PathBuf,
+    pub servers: Vec<u16>,
+    pub metas: Vec<u64>,
+    pub lease: Duration,
+    pub gateway: String,
+    children: BTreeMap<Who, Child>,
+    directory: Option<TempDir>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Cluster {
+    /// A cluster's files; nothing runs yet.
+    pub fn create(shape: &Shape) -> Cluster {
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let directory = tempfile::Builder::new().prefix("ebb-test-").tempdir().expect("a directory");
+        let mut table = example();
+        apply(&mut table, shape);
+        let config = directory.path().join("cluster.toml");
+        std::fs::write(&config, toml::to_string(&table).expect("TOML")).expect("write the configuration");
+        Secret::create(&directory.path().join("secret")).expect("a secret");
+        write_private(&directory.path().join("keys.toml"), &format!("{ACCESS_KEY} = \"{SECRET_KEY}\"\n"));
+        let ids = |section: &str| -> Vec<u64> {
+            array(&table, section).iter().map(|t| t["id"].as_integer().expect("an id") as u64).collect()
+        };
+        let lease = table["cluster"]["lease_millis"].as_integer().expect("a lease") as u64;
+        Cluster {
+            config,
+            servers: ids("server").into_iter().map(|id| id as u16).collect(),
+            metas: ids("meta"),
+            lease: Duration::from_millis(lease),
+            gateway: array(&table, "gateway")[0]["address"].as_str().expect("an address").to_owned(),
+            children: BTreeMap::new(),
+            directory: Some(directory),
+            _alone: alone,
+        }
+    }
+
+    /// A cluster that serves, without its gateway.
+    pub fn start(shape: &Shape) -> Cluster {
+        let mut cluster = Cluster::create(shape);
+        cluster.start_all();
+        cluster
+    }
+
+    /// Starts the metadata servers and the chunk servers, and waits until every group is served.
+    pub fn start_all(&mut self) {
+        for who in self.all() {
+            self.launch(who);
+        }
+        self.wait_status("every group is served", |s| s.groups.without_primary == 0 && s.groups.without_target == 0);
+    }
+
+    fn all(&self) -> Vec<Who> {
+        let metas = self.metas.iter().map(|id| Who::Meta(*id));
+        metas.chain(self.servers.iter().map(|id| Who::Server(*id))).collect()
+    }
+
+    pub fn directory(&self) -> &Path {
+        self.config.parent().expect("a file is in a directory")
+    }
+
+    pub fn data(&self, who: Who) -> PathBuf {
+        self.directory().join(match who {
+            Who::Meta(id) => format!("meta-{id}"),
+            Who::Server(id) => format!("server-{id}"),
+            Who::Gateway => "gateway".to_owned(),
+        })
+    }
+
+    pub fn log(&self, who: Who) -> String {
+        std::fs::read_to_string(self.data(who).with_extension("log")).unwrap_or_default()
+    }
+
+    /// Starts a process, as a machine's own start-up would.
+    pub fn launch(&mut self, who: Who) {
+        let mut args: Vec<String> = match who {
+            Who::Meta(id) => vec!["meta".into(), "--id".into(), id.to_string()],
+            Who::Server(id) => vec!["server".into(), "--id".into(), id.to_string()],
+            Who::Gateway => vec!["gateway".into()],
+        };
+        args.extend(["--config".into(), self.config.to_string_lossy().into_owned()]);
+        let data = self.data(who);
+        std::fs::create_dir_all(&data).expect("a data directory");
+        let launch = Launch { program: EBB.into(), args, log: data.with_extension("log") };
+        let child = ebb_power::launch(&launch, &data).expect("start a process");
+        if let Some(mut old) = self.children.insert(who, child) {
+            old.wait().expect("the process before it has ended");
+        }
+    }
+
+    pub fn pid(&self, who: Who) -> Option<u32> {
+        ebb_power::running_pid(&self.data(who))
+    }
+
+    /// A pid that a signal may go to; panics if the process does not run.
+    fn signal(&self, who: Who, signal: Signal) -> u32 {
+        let pid = self.pid(who).unwrap_or_else(|| panic!("{who:?} does not run"));
+        kill_process(Pid::from_raw(pid as i32).expect("a pid"), signal).expect("signal a process");
+        pid
+    }
+
+    /// kill -9; returns when the process is gone.
+    pub fn kill(&self, who: Who) {
+        let pid = self.signal(who, Signal::KILL);
+        wait(&format!("{who:?} is gone"), PATIENCE, || (self.pid(who) != Some(pid)).then_some(()));
+    }
+
+    /// SIGTERM; returns when the process has ended, which it must do cleanly.
+    pub fn terminate(&mut self, who: Who) {
+        let pid = self.signal(who, Signal::TERM);
+        // A sleeper hears it when it goes on. Others may have ended meanwhile.
+        let _ = kill_process(Pid::from_raw(pid as i32).expect("a pid"), Signal::CONT);
+        wait(&format!("{who:?} stops on SIGTERM"), PATIENCE, || (self.pid(who) != Some(pid)).then_some(()));
+        if let Some(mut child) = self.children.remove(&who) {
+            let status = child.wait().expect("it has ended");
+            assert!(status.success(), "{who:?} ended with {status}:\n{}", tail(&self.log(who), 20));
+        }
+    }
+
+    pub fn pause(&self, who: Who) {
+        self.signal(who, Signal::STOP);
+    }
+
+    pub fn resume(&self, who: Who) {
+        self.signal(who, Signal::CONT);
+    }
+
+    /// SIGTERM to everything, sleepers too, and waits until all has ended. Returns how long that took.
+    pub fn stop_all(&mut self) -> Duration {
+        let since = Instant::now();
+        let mut all = self.all();
+        all.push(Who::Gateway);
+        for who in all.into_iter().rev() {
+            if self.pid(who).is_some() {
+                self.terminate(who);
+            }
+        }
+        since.elapsed()
+    }
+
+    /// Runs an `ebb` command against this cluster.
+    pub fn ebb(&self, args: &[&str]) -> Output {
+        Command::new(EBB).args(args).arg("--config").arg(&self.config).output().expect("run ebb")
+    }
+
+    pub fn try_status(&self) -> Result<ClusterStatus, String> {
+        let output = self.ebb(&["status", "--json"]);
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        serde_json::from_slice(&output.stdout).map_err(|e| e.to_string())
+    }
+
+    pub fn status(&self) -> ClusterStatus {
+        self.try_status().expect("a status")
+    }
+
+    /// Waits until the status is as described, and returns it.
+    pub fn wait_status(&self, what: &str, is: impl Fn(&ClusterStatus) -> bool) -> ClusterStatus {
+        let mut last = None;
+        let found = try_wait(PATIENCE, || {
+            let status = self.try_status();
+            let done = status.as_ref().is_ok_and(&is);
+            last = Some(status);
+            done.then(|| last.take().expect("just put there").expect("it is as described"))
+        });
+        found.unwrap_or_else(|| panic!("{what}: not within {PATIENCE:?}; status: {}", summary(last.as_ref())))
+    }
+
+    pub fn gear(&self, args: &[&str]) {
+        let mut all = vec!["gear"];
+        all.extend(args);
+        let output = self.ebb(&all);
+        assert!(output.status.success(), "ebb gear {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Shifts, and waits until servers and slots are where the gear wants them. Returns how long that took.
+    pub fn shift(&self, gear: u8) -> Duration {
+        let since = Instant::now();
+        self.gear(&["set", &gear.to_string()]);
+        self.wait_status(&format!("gear {gear} is reached"), |s| {
+            s.gear.gear == gear && !s.gear.shifting && !s.gear.emergency && states_fit(s, gear)
+        });
+        since.elapsed()
+    }
+
+    /// Waits until every server is awake, every replica in sync and every debt paid.
+    pub fn heal(&self) -> Duration {
+        let since = Instant::now();
+        self.gear(&["set", "3"]);
+        self.wait_status("all servers awake, all replicas in sync, no debt", |s| {
+            s.groups.in_sync == s.groups.total
+                && s.debt_bytes == 0
+                && !s.gear.emergency
+                && s.servers.iter().all(|v| matches!(v.state, ServerState::Awake | ServerState::Lost))
+        });
+        since.elapsed()
+    }
+
+    /// Compares all replicas block by block.
+    pub fn verify(&self, args: &[&str]) -> Verdict {
+        let mut all = vec!["verify", "--json"];
+        all.extend(args);
+        let output = self.ebb(&all);
+        assert!(
+            output.status.success(),
+            "replicas differ or cannot be compared: {}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let verdict: Verdict = serde_json::from_slice(&output.stdout).expect("a verdict");
+        assert_eq!(verdict.groups_different, 0);
+        assert_eq!(verdict.groups_out_of_sync, 0);
+        verdict
+    }
+
+    pub fn client_config(&self) -> ClientConfig {
+        let table: toml::Table = std::fs::read_to_string(&self.config).expect("a file").parse().expect("TOML");
+        let secret = Secret::load(&self.directory().join("secret")).expect("the secret");
+        let addresses = array(&table, "meta").into_iter().map(|m| m["address"].as_str().expect("text").to_owned());
+        ClientConfig::new(addresses.collect(), secret)
+    }
+
+    /// Runs something with a client of this cluster.
+    pub fn with_client<T>(&self, work: impl AsyncFnOnce(Client) -> T) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let client = Client::connect(self.client_config()).await.expect("connect");
+            work(client).await
+        })
+    }
+
+    /// Changes the configuration file of a cluster that does not run.
+    pub fn edit(&self, change: impl FnOnce(&mut toml::Table)) {
+        let mut table = std::fs::read_to_string(&self.config).expect("a file").parse().expect("TOML");
+        change(&mut table);
+        std::fs::write(&self.config, toml::to_string(&table).expect("TOML")).expect("write");
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut all = self.all();
+            all.push(Who::Gateway);
+            for who in all {
+                eprintln!("--- end of the log of {who:?}\n{}", tail(&self.log(who), 12));
+            }
+        }
+        // The metadata servers first: they would start servers again.
+        for who in self.all() {
+            if let Some(pid) = self.pid(who) {
+                kill_pid(pid);
+            }
+        }
+        // And what is between fork and pid file: whatever names this cluster's directory, which nobody else does.
+        while !sweep(self.directory()).is_empty() {
+            self.children.values_mut().for_each(|child| drop(child.try_wait()));
+            std::thread::sleep(POLL);
+        }
+        self.children.values_mut().for_each(|child| drop(child.wait()));
+        if std::thread::panicking()
+            && std::env::var_os("EBB_KEEP").is_some()
+            && let Some(directory) = self.directory.take()
+        {
+            eprintln!("kept: {}", directory.keep().display());
+        }
+    }
+}
+
+/// Kills the processes whose command line names the directory; returns those that have not ended yet.
+fn sweep(directory: &Path) -> Vec<u32> {
+    let name = directory.to_string_lossy().into_owned();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else { continue };
+        let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if pid != std::process::id() && String::from_utf8_lossy(&command).contains(&name) {
+            kill_pid(pid);
+            found.push(pid);
+        }
+    }
+    found
+}
+
+fn kill_pid(pid: u32) {
+    if let Some(pid) = Pid::from_raw(pid as i32) {
+        // It may have ended meanwhile.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// Polls until there is something; panics at the deadline, saying what was waited for.
+pub fn wait<T>(what: &str, deadline: Duration, look: impl FnMut() -> Option<T>) -> T {
+    try_wait(deadline, look).unwrap_or_else(|| panic!("{what}: not within {deadline:?}"))
+}
+
+fn try_wait<T>(deadline: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let since = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        if since.elapsed() > deadline {
+            return None;
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Whether as many gear groups are awake as the gear says, and all the others asleep.
+fn states_fit(status: &ClusterStatus, gear: u8) -> bool {
+    let mut awake: BTreeMap<u8, Vec<ServerState>> = BTreeMap::new();
+    for server in status.servers.iter().filter(|s| s.state != ServerState::Lost) {
+        awake.entry(server.gear_group.0).or_default().push(server.state);
+    }
+    let whole = |state: ServerState| awake.values().filter(|s| s.iter().all(|s| *s == state)).count();
+    whole(ServerState::Awake) == usize::from(gear) && whole(ServerState::Asleep) == awake.len() - usize::from(gear)
+}
+
+fn summary(status: Option<&Result<ClusterStatus, String>>) -> String {
+    match status {
+        None => "none".into(),
+        Some(Err(error)) => error.clone(),
+        Some(Ok(s)) => {
+            let states: Vec<String> = s.servers.iter().map(|v| format!("{}:{:?}", v.id.0, v.state)).collect();
+            format!("{:?} {:?} debt {} {}", s.gear, s.groups, s.debt_bytes, states.join(" "))
+        }
+    }
+}
+
+pub fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+pub fn example() -> toml::Table {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cluster.toml");
+    std::fs::read_to_string(path).expect("the example").parse().expect("TOML")
+}
+
+pub fn array<'a>(table: &'a toml::Table, section: &str) -> Vec<&'a toml::Table> {
+    let list = table[section].as_array().expect("an array of tables");
+    list.iter().map(|v| v.as_table().expect("a table")).collect()
+}
+
+fn apply(table: &mut toml::Table, shape: &Shape) {
+    if shape.metas > 0 {
+        let meta = (1..=i64::from(shape.metas)).map(|id| {
+            let mut section = toml::Table::new();
+            section.insert("id".into(), id.into());
+            section.insert("address".into(), String::new().into());
+            section.insert("data".into(), format!("meta-{id}").into());
+            toml::Value::Table(section)
+        });
+        table.insert("meta".into(), toml::Value::Array(meta.collect()));
+    }
+    let cluster = table["cluster"].as_table_mut().expect("a table");
+    if let Some((lease, heartbeat)) = shape.lease {
+        cluster.insert("lease_millis".into(), i64::from(lease).into());
+        cluster.insert("heartbeat_millis".into(), i64::from(heartbeat).into());
+    }
+    if let Some(mib) = shape.chunk_mib {
+        cluster.insert("chunk_mib".into(), i64::from(mib).into());
+    }
+    if shape.depth_off {
+        table["power"].as_table_mut().expect("a table").insert("depth".into(), "off".into());
+    }
+    for section in ["meta", "server", "gateway"] {
+        for entry in table[section].as_array_mut().expect("an array") {
+            let entry = entry.as_table_mut().expect("a table");
+            entry.insert("address".into(), format!("127.0.0.1:{}", free_port()).into());
+            if let (Some(mib), "server") = (shape.capacity_mib, section) {
+                entry.insert("capacity_mib".into(), (mib as i64).into());
+            }
+        }
+    }
+}
+
+/// A port that nobody uses, below those that the kernel gives to outgoing connections: a killed server finds it free again.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let start = 12_000 + (std::process::id() % 200) as u16 * 90;
+    loop {
+        let port = start + NEXT.fetch_add(1, Ordering::Relaxed) % 2_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+pub fn write_private(path: &Path, text: &str) {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    file.and_then(|mut f| f.write_all(text.as_bytes())).expect("write a private file");
+}

@@ -1,0 +1,74 @@
+//! The least of an S3 client: one signed request on one connection. The protocol's breadth is tested with real clients.
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub struct Answer {
+    pub status: u16,
+    pub body: Vec<u8>,
+}
+
+/// `keys`: access and secret key. `path` begins with a slash.
+pub fn request(address: &str, keys: (&str, &str), method: &str, path: &str, body: &[u8]) -> std::io::Result<Answer> {
+    let (date, time) = now();
+    let hash = hex(&Sha256::digest(body));
+    let signed = "host;x-amz-content-sha256;x-amz-date";
+    let canonical = format!(
+        "{method}\n{path}\n\nhost:{address}\nx-amz-content-sha256:{hash}\nx-amz-date:{date}T{time}Z\n\n{signed}\n{hash}"
+    );
+    let scope = format!("{date}/us-east-1/s3/aws4_request");
+    let digest = hex(&Sha256::digest(canonical));
+    let to_sign = format!("AWS4-HMAC-SHA256\n{date}T{time}Z\n{scope}\n{digest}");
+    let mut key = format!("AWS4{}", keys.1).into_bytes();
+    for part in [date.as_str(), "us-east-1", "s3", "aws4_request"] {
+        key = mac(&key, part);
+    }
+    let signature = hex(&mac(&key, &to_sign));
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\
+         x-amz-content-sha256: {hash}\r\nx-amz-date: {date}T{time}Z\r\n\
+         Authorization: AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={signed}, Signature={signature}\r\n\r\n",
+        body.len(),
+        keys.0,
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body)?;
+    let mut whole = Vec::new();
+    stream.read_to_end(&mut whole)?;
+    let end = whole.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or(whole.len());
+    let status = String::from_utf8_lossy(&whole[..end]).split(' ').nth(1).and_then(|s| s.parse().ok());
+    Ok(Answer { status: status.unwrap_or(0), body: whole.get(end + 4..).unwrap_or_default().to_vec() })
+}
+
+fn mac(key: &[u8], text: &str) -> Vec<u8> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
+    mac.update(text.as_bytes());
+    mac.finalize().into_bytes().to_vec()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// `20260131` and `235959` in UTC.
+fn now() -> (String, String) {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Civil date from the days since 1970: Howard Hinnant, "chrono-compatible low-level date algorithms".
+    let z = days + 719_468;
+    let era = z / 146_097;
+    let day_of_era = z % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let clock = format!("{:02}{:02}{:02}", rest / 3600, rest / 60 % 60, rest % 60);
+    (format!("{year:04}{month:02}{day:02}"), clock)
+}

@@ -1,0 +1,42 @@
+//! Gears shift under load: nobody notices.
+
+mod harness;
+
+use harness::load::{Load, Options};
+use harness::{Cluster, Shape};
+use std::time::{Duration, Instant};
+
+/// A request takes longer than this only if something was lost on the way and had to be sent again.
+const LONGEST: Duration = Duration::from_secs(5);
+
+fn shift_under_load(shape: &Shape, gears: &[u8]) {
+    let cluster = Cluster::start(shape);
+    let load = Load::start(cluster.client_config(), Options::default());
+    let mut from = 3;
+    for &gear in gears {
+        let since = Instant::now();
+        let took = cluster.shift(gear);
+        load.go_on_for(500);
+        let longest = load.longest_since(since);
+        println!("{:>6.1?} gear {from} to {gear}: {took:.0?}, longest operation {longest:.0?}", load.elapsed());
+        from = gear;
+    }
+    println!("debt paid in {:.0?}", cluster.heal());
+    let report = load.stop();
+    println!("{report}");
+    report.assert_flawless();
+    assert!(report.longest < LONGEST, "an operation timed out and was tried again: {:#?}", report.long);
+    let verdict = cluster.verify(&["--read"]);
+    assert!(verdict.blocks > 0);
+    assert_eq!(cluster.status().debt_bytes, 0);
+}
+
+#[test]
+fn no_request_fails_while_servers_go_to_standby_and_come_back() {
+    shift_under_load(&Shape::lively(), &[1, 3, 2, 1, 3]);
+}
+
+#[test]
+fn no_request_fails_while_servers_are_switched_off_and_started_again() {
+    shift_under_load(&Shape { depth_off: true, ..Shape::lively() }, &[1, 3, 2, 1, 3]);
+}
