@@ -1,7 +1,8 @@
 //! One input's bytes: a buffer over any `Read`, decompressed on the way, that hands out lines and records and knows where
 //! it stands. The buffer's size is the whole memory of a reader, whatever the input claims about its lengths.
 
-use std::io::{self, Read};
+use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
+use std::io::{self, BufRead, BufReader, Read};
 
 /// An input or a decompressor over one.
 pub(crate) type Stream = Box<dyn Read + Send>;
@@ -9,6 +10,8 @@ pub(crate) type Stream = Box<dyn Read + Send>;
 /// Longest line; a longer one is a wrong format, not a long line.
 pub(crate) const MAX_LINE: usize = 64 << 10;
 const BUFFER: usize = 256 << 10;
+/// Most memory that a compressed input may ask for: twice what the highest ordinary levels of xz and zstd need.
+const MAX_WINDOW: u64 = 256 << 20;
 
 pub(crate) struct Source {
     stream: Stream,
@@ -40,12 +43,11 @@ impl Source {
         let whole = io::Cursor::new(head).take(have as u64).chain(stream);
         let stream: Stream = match &head[..have] {
             [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(whole)),
-            [0xfd, b'7', b'z', b'X', b'Z', 0] => Box::new(lzma_rust2::XzReader::new(whole, true)),
+            [0xfd, b'7', b'z', b'X', b'Z', 0] => {
+                Box::new(lzma_rust2::XzReader::new_mem_limit(whole, true, (MAX_WINDOW >> 10) as u32))
+            }
             [b'B', b'Z', b'h', b'1'..=b'9', ..] => Box::new(bzip2::read::MultiBzDecoder::new(whole)),
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(
-                ruzstd::decoding::StreamingDecoder::new(whole)
-                    .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?,
-            ),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Box::new(Zstd::new(whole)),
             _ => Box::new(whole),
         };
         Ok(Self {
@@ -159,6 +161,55 @@ impl Source {
     }
 }
 
+/// All frames of a zst input, one after the other; the decoder knows only single ones. Parallel compressors write many, and
+/// between them frames that hold no data.
+enum Zstd<R: Read> {
+    Between(BufReader<R>),
+    Within(Box<StreamingDecoder<BufReader<R>, FrameDecoder>>),
+    Ended,
+}
+
+impl<R: Read> Zstd<R> {
+    fn new(input: R) -> Self {
+        Self::Between(BufReader::new(input))
+    }
+
+    /// Opens the next frame that holds data.
+    fn open(mut input: BufReader<R>) -> io::Result<Self> {
+        loop {
+            let Some(&first) = input.fill_buf()?.first() else { return Ok(Self::Ended) };
+            if !(0x50..=0x5f).contains(&first) {
+                break;
+            }
+            let mut header = [0; 8];
+            input.read_exact(&mut header)?;
+            let length = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+            io::copy(&mut input.by_ref().take(length.into()), &mut io::sink())?;
+        }
+        let decoder = StreamingDecoder::new_with_max_window_size(input, MAX_WINDOW)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+        Ok(Self::Within(Box::new(decoder)))
+    }
+}
+
+impl<R: Read> Read for Zstd<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            *self = match std::mem::replace(self, Self::Ended) {
+                Self::Ended => return Ok(0),
+                Self::Between(input) => Self::open(input)?,
+                Self::Within(mut decoder) => match decoder.read(into)? {
+                    0 => Self::Between(decoder.into_inner()),
+                    count => {
+                        *self = Self::Within(decoder);
+                        return Ok(count);
+                    }
+                },
+            };
+        }
+    }
+}
+
 /// Why a line or record is not there.
 #[derive(Debug)]
 pub(crate) enum Short {
@@ -217,6 +268,18 @@ mod tests {
             assert!(packed.len() < text.len());
             assert_eq!(lines(packed).len(), 1000);
         }
+    }
+
+    #[test]
+    fn every_part_of_a_compressed_input_counts() {
+        let frame =
+            ruzstd::encoding::compress_to_vec(&b"a\n"[..], ruzstd::encoding::CompressionLevel::Fastest);
+        let skipped = [0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3];
+        let zst = [&skipped[..], &frame, &frame, &skipped, &frame].concat();
+        assert_eq!(lines(zst), ["a", "a", "a"]);
+        let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gz.write_all(b"b\n").unwrap();
+        assert_eq!(lines(gz.finish().unwrap().repeat(2)), ["b", "b"]);
     }
 
     #[test]
