@@ -243,10 +243,10 @@ impl Leading {
         state.params()?;
         let per_server = state.servers().filter_map(|entry| match entry.state {
             ServerState::Awake | ServerState::Draining => Some(self.fails_at(entry.id, state)),
-            ServerState::Waking | ServerState::Asleep => {
+            ServerState::Waking | ServerState::Asleep | ServerState::Failed => {
                 self.servers.get(&entry.id).and_then(|l| l.power.retry_at())
             }
-            ServerState::Failed | ServerState::Lost => None,
+            ServerState::Lost => None,
         });
         let trusted = Some(self.trusted_from(state));
         per_server.chain(trusted).filter(|at| *at > self.planned).min()

@@ -181,7 +181,8 @@ impl Leading {
     /// Whether a server that was away has shown itself and may take part again.
     pub(crate) fn has_returned(&self, now: Moment, server: ServerId, state: &State) -> bool {
         let Some(live) = self.servers.get(&server) else { return false };
-        let speaks = live.owed.is_some() && live.heard.is_some_and(|at| now.since(at) <= self.lease(state));
+        let heard = |at: Moment| now.since(at) <= self.lease(state) && live.power.shows_awake(at);
+        let speaks = live.owed.is_some() && live.heard.is_some_and(heard);
         speaks && !live.vitals.poisoned && now >= live.shunned_until
     }
 

@@ -130,10 +130,12 @@ impl Leading {
             ServerState::Awake | ServerState::Draining if now >= self.fails_at(entry.id, state) => {
                 entry.state = ServerState::Failed;
                 let live = self.servers.entry(entry.id).or_default();
-                (live.condemned, live.owed) = (false, None);
+                // It gets no lease while this is under way, though the state still calls it awake (R2).
+                (live.condemned, live.owed) = (true, None);
                 out.push(Output::Note(format!("{} failed: its lease ended", entry.id)));
             }
             ServerState::Failed | ServerState::Waking if returned => {
+                self.servers.entry(entry.id).or_default().condemned = false;
                 entry.incarnation = run;
                 entry.state = ServerState::Awake;
                 out.push(Output::Note(format!("{} is back", entry.id)));

@@ -15,6 +15,10 @@ pub(crate) struct Power {
     pending: Option<(SwitchAction, Moment)>,
     /// The action that the state asks for is done or under way.
     thrown: Option<SwitchAction>,
+    /// When it was thrown.
+    asked: Moment,
+    /// A switch that put the server to sleep was the last to end.
+    down: bool,
     /// When to throw it again.
     retry: Option<Moment>,
     tries: u32,
@@ -35,10 +39,19 @@ impl Power {
         if self.pending.is_some_and(|(pending, _)| pending == action) {
             self.pending = None;
         }
-        if let Err(why) = result {
-            self.trouble = Some(why);
-            self.retry = Some(now + limit / 10);
+        match result {
+            Ok(()) => self.down = action == SwitchAction::Sleep,
+            Err(why) => {
+                self.trouble = Some(why);
+                self.retry = Some(now + limit / 10);
+            }
         }
+    }
+
+    /// Whether a server that spoke at `heard` shows that it is awake to stay: it may have spoken before a switch that puts it to
+    /// sleep has acted.
+    pub fn shows_awake(&self, heard: Moment) -> bool {
+        !matches!(self.pending, Some((SwitchAction::Sleep, _))) && heard >= self.asked
     }
 
     /// A server that should be asleep still speaks: the switch did nothing.
@@ -60,6 +73,10 @@ impl Power {
         let wanted = match state {
             ServerState::Waking => SwitchAction::Wake,
             ServerState::Asleep => SwitchAction::Sleep,
+            // A switch that came too late put to sleep whom the state does not want asleep.
+            ServerState::Awake | ServerState::Draining | ServerState::Failed if self.down => {
+                SwitchAction::Wake
+            }
             _ => {
                 *self = Power { pending: self.pending, ..Power::default() };
                 return None;
@@ -80,6 +97,7 @@ impl Power {
         }
         self.tries += 1;
         self.thrown = Some(wanted);
+        self.asked = now;
         self.pending = Some((wanted, now + limit));
         self.retry = (wanted == SwitchAction::Wake).then(|| now + limit);
         Some(wanted)

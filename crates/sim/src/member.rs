@@ -175,6 +175,7 @@ impl World<'_> {
                 if let Some(text) = brief_push(&push) {
                     self.note(|| format!("member-{id} -> {to} {text}"));
                 }
+                self.check_push(id, &push);
                 self.send(Node::Member(id), Node::Server(to), Message::Push(push));
             }
             Outcome::Reply { token, reply } => {

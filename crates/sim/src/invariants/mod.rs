@@ -16,8 +16,11 @@ use crate::client::{CELL_BYTES, value_of};
 use crate::store::{Block, Kept};
 use crate::world::World;
 use ebb_replica::StoreCommand;
-use ebb_types::{ChunkId, ClientReply, Epoch, GroupEntry, GroupId, PeerMessage, ServerId, Space, Version};
+use ebb_types::{ChunkId, ClientReply, Epoch, GroupEntry, GroupId, MetaPush, PeerMessage, ServerId, Space, Version};
 use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// The configuration that each epoch of each group stands for.
+type Entries = BTreeMap<(GroupId, Epoch), GroupEntry>;
 
 #[derive(Default)]
 pub struct Invariants {
@@ -26,7 +29,7 @@ pub struct Invariants {
     /// The version under which a client's value was first ordered.
     first_version: HashMap<u64, Version>,
     /// Every configuration that any member ever had.
-    entries: BTreeMap<(GroupId, Epoch), GroupEntry>,
+    entries: Entries,
     /// Map version of each member that was looked at last.
     looked: BTreeMap<u64, u64>,
     /// Newest fence of each run of each server.
@@ -47,6 +50,11 @@ impl World<'_> {
     /// After every input of a metadata member.
     pub fn check_map(&mut self, member: u64) {
         self.r3_configurations(member);
+    }
+
+    /// Before a member tells a server something.
+    pub fn check_push(&mut self, member: u64, push: &MetaPush) {
+        self.r3_pushed_map(member, push);
     }
 
     /// Before a message leaves a server.

@@ -2,8 +2,9 @@
 //! epoch stands for, and every configuration is sound: r slots, one target per copy, a primary that is complete or can
 //! become so. [Sierra §3.5, PacificA]
 
+use super::Entries;
 use crate::world::World;
-use ebb_types::{GroupEntry, GroupId, ServerId, SlotState};
+use ebb_types::{GroupEntry, GroupId, MetaPush, ServerId, SlotState};
 use std::collections::BTreeSet;
 
 impl World<'_> {
@@ -16,17 +17,24 @@ impl World<'_> {
         *looked = state.version();
         let mut trouble = None;
         for (group, entry) in state.groups() {
-            let known = self.invariants.entries.entry((group, entry.epoch)).or_insert_with(|| entry.clone());
-            if known != entry {
-                trouble = Some(format!("member-{member} has {group} as {entry:?}, another had {known:?}"));
-            } else if let Some(fault) = fault(entry) {
-                trouble = Some(format!("{group} {fault}: {entry:?}"));
+            if let Err(what) = agree(&mut self.invariants.entries, member, group, entry) {
+                trouble = Some(what);
             } else if let Some(fault) = self.sleeper_in(group, entry, state) {
                 trouble = Some(fault);
             }
         }
         if let Some(what) = trouble {
             self.fail("R3", what);
+        }
+    }
+
+    /// Several configurations may follow each other in one step of a member: servers see them all.
+    pub(super) fn r3_pushed_map(&mut self, member: u64, push: &MetaPush) {
+        let MetaPush::Map(delta) = push else { return };
+        for (group, entry) in &delta.groups {
+            if let Err(what) = agree(&mut self.invariants.entries, member, *group, entry) {
+                return self.fail("R3", what);
+            }
         }
     }
 
@@ -39,6 +47,15 @@ impl World<'_> {
         // Without a primary nothing is written, and slots stay as they are.
         entry.primary.map(|_| format!("{group} counts on {found}, which is asleep: {entry:?}"))
     }
+}
+
+/// All that is ever said of an epoch is the same, and sound.
+fn agree(entries: &mut Entries, member: u64, group: GroupId, entry: &GroupEntry) -> Result<(), String> {
+    let known = entries.entry((group, entry.epoch)).or_insert_with(|| entry.clone());
+    if known != entry {
+        return Err(format!("member-{member} has {group} as {entry:?}, another had {known:?}"));
+    }
+    fault(entry).map_or(Ok(()), |fault| Err(format!("{group} {fault}: {entry:?}")))
 }
 
 fn fault(entry: &GroupEntry) -> Option<&'static str> {
