@@ -8,6 +8,7 @@ mod error;
 mod evaluate;
 mod gateway;
 mod gatewayd;
+mod heap;
 mod launch;
 mod metad;
 mod server;
@@ -252,9 +253,11 @@ impl DevArgs {
 }
 
 fn main() -> ExitCode {
+    heap::keep_freed_memory();
     let cli = Cli::parse();
     let default = if matches!(cli.command, Sub::Server { .. } | Sub::Meta { .. } | Sub::Gateway { .. }) {
-        "info"
+        // The S3 library calls every refused request an error.
+        "info,s3s=off"
     } else {
         "warn"
     };

@@ -140,10 +140,8 @@ impl<B: Backend> Gateway<B> {
             None => 0..reader.meta.size,
         };
         let name = (input.bucket.clone(), input.key.clone());
-        let checksum = match self.upload(name.clone(), upload).await?.checksum {
-            Some((algorithm, _)) => Some(StatedChecksum::wanted(algorithm)),
-            None => None,
-        };
+        let announced = self.upload(name.clone(), upload).await?.checksum;
+        let checksum = announced.map(|(algorithm, _)| StatedChecksum::wanted(algorithm));
         let stated = Stated { length: Some(range.end - range.start), md5: None, checksum };
         let taken = take_in(&self.store, content(reader, range), stated).await?;
         let mut result = CopyPartResult {

@@ -26,7 +26,7 @@ impl<B: Backend> S3 for Gateway<B> {
     ) -> S3Result<S3Response<CreateBucketOutput>> {
         let location = Some(format!("/{}", req.input.bucket));
         self.create_bucket_named(req.input.bucket).await?;
-        answer!(CreateBucketOutput { location, ..Default::default() })
+        answer!(CreateBucketOutput { location })
     }
 
     async fn delete_bucket(
