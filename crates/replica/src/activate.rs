@@ -100,7 +100,8 @@ impl Group {
         let Some(primary) = &mut self.primary else { return };
         let Phase::Fencing { awaiting, foreign } = &mut primary.phase else { return };
         let fenced = awaiting.is_empty() || cx.config.has(PlantedBug::SkipFence);
-        if !fenced || !listed {
+        // What is in the tail and not in the store yet, a rewrite would read without, and so undo.
+        if !fenced || !listed || self.applying > 0 {
             return;
         }
         let runs: Vec<Run> = std::mem::take(foreign);

@@ -20,6 +20,8 @@ pub(crate) struct Group {
     /// Everything of an older epoch is refused (R1). Never lower than `entry.epoch`.
     pub fence: Epoch,
     pub tail: Tail,
+    /// Ordered or received records that the store has not made durable yet: a read may overtake them.
+    pub applying: usize,
     /// Present while `entry.primary` is this server.
     pub primary: Option<Primary>,
     /// Present while this server's slot catches up.
@@ -41,6 +43,7 @@ impl Group {
             fence: entry.epoch,
             entry,
             tail: Tail::default(),
+            applying: 0,
             primary: None,
             catch_up: None,
             waiting: VecDeque::new(),
@@ -50,6 +53,7 @@ impl Group {
     /// Whether time must be told to this group.
     pub fn is_busy(&self) -> bool {
         !self.waiting.is_empty()
+            || self.applying > 0
             || self.catch_up.is_some()
             || self.primary.as_ref().is_some_and(|p| p.is_busy(&self.tail))
     }
@@ -81,6 +85,11 @@ impl Tail {
         if run.run.version > self.committed && !known {
             self.runs.push_back(run);
         }
+    }
+
+    /// The store did not take it: this server does not have it.
+    pub fn remove(&mut self, version: Version) {
+        self.runs.retain(|r| r.run.version != version);
     }
 
     /// Every write up to `version` is on all targets of its epoch. A record of an older epoch that was not known to be

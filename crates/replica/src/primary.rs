@@ -426,6 +426,7 @@ impl Group {
         for (&to, &space) in &awaiting {
             if to == cx.me {
                 let (record, payload) = (record.clone(), payload.clone());
+                self.applying += 1;
                 cx.store(group, Wait::Own { seq, epoch }, StoreCommand::Apply { space, record, payload });
             } else {
                 let message =
@@ -672,6 +673,8 @@ impl Group {
                     cx.send_with(to, message, in_flight.payload.clone());
                 } else if std::mem::take(&mut in_flight.failed_here) {
                     let wait = Wait::Own { seq: record.version.seq, epoch };
+                    self.applying += 1;
+                    self.tail.push(TailRun { run: record.run(), request: record.request });
                     cx.store(
                         group,
                         wait,

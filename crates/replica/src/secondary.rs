@@ -131,12 +131,24 @@ impl Group {
         if let Some(catch_up) = &mut self.catch_up {
             catch_up.note_direct(&record);
         }
+        self.applying += 1;
         cx.store(self.id, wait, StoreCommand::Apply { space, record, payload });
         Ok(())
     }
 
     pub fn on_stored(&mut self, cx: &mut Context, wait: Wait, outcome: StoreOutcome) {
         let group = self.id;
+        let applied = match wait {
+            Wait::Own { seq, epoch } => Some(Version { epoch, seq }),
+            Wait::Foreign { version, .. } => Some(version),
+            _ => None,
+        };
+        if let Some(version) = applied {
+            self.applying -= 1;
+            if matches!(outcome, StoreOutcome::Failed(_)) {
+                self.tail.remove(version);
+            }
+        }
         match wait {
             Wait::Own { seq, epoch } => self.on_own_stored(cx, epoch, seq, outcome),
             Wait::Foreign { to, epoch, version } => {
@@ -175,6 +187,9 @@ impl Group {
             Wait::CatchUpApplied { token } => self.on_catch_up_applied(cx, token, outcome),
             Wait::CoverList { epoch, stands_for } => self.on_cover_list(cx, epoch, stands_for, outcome),
             Wait::CoverRead { epoch, stands_for } => self.on_cover_read(cx, epoch, stands_for, outcome),
+        }
+        if applied.is_some() {
+            self.go_on_activating(cx);
         }
     }
 }

@@ -13,6 +13,14 @@ use tokio::sync::{Notify, mpsc};
 /// Most ops in one command.
 const COMMIT_OPS: usize = 256;
 
+/// Of an op within that bound: an upload's end may name 10,000 parts, and a command must fit one frame.
+fn weight(op: &NamespaceOp) -> usize {
+    match op {
+        NamespaceOp::CompleteUpload { parts, .. } => 1 + parts.len() / 64,
+        _ => 1,
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     #[error(transparent)]
