@@ -10,7 +10,7 @@
 //! One more worker creates and deletes volumes, and checks that the metadata service forgets none of it.
 
 use ebb_client::{Client, ClientConfig, ClientError};
-use ebb_types::{NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId};
+use ebb_types::{ChunkId, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, group_of};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -57,6 +57,8 @@ struct Cell {
     floor: AtomicU64,
     /// The newest version that was sent.
     sent: AtomicU64,
+    /// When the newest write was, in milliseconds from the start.
+    acknowledged: AtomicU64,
 }
 
 /// An operation that took long.
@@ -232,7 +234,7 @@ impl Shared {
     }
 
     fn mismatch(&self, what: &str, why: &str) {
-        self.found().mismatches.push(format!("{what}, {:.1?} after the start: {why}", self.base.elapsed()));
+        self.found().mismatches.push(format!("{:.3?} after the start: {why}: {what}", self.base.elapsed()));
     }
 
     /// Runs one operation on the books.
@@ -353,6 +355,7 @@ async fn make_cells(client: &Client, options: &Options, shared: &Shared) -> Opti
         sectors,
         floor: AtomicU64::new(0),
         sent: AtomicU64::new(0),
+        acknowledged: AtomicU64::new(0),
     };
     // Cell n belongs to worker n % workers.
     let small = (0..workers * options.cells as u64).map(|n| {
@@ -396,6 +399,7 @@ async fn write(client: &Client, shared: &Shared, cell: &Cell, worker: usize) {
     let what = || format!("write {version} of {}+{offset}", cell.object);
     if shared.timed(worker, what, client.write_object(cell.object, offset, bytes)).await.is_some() {
         cell.floor.fetch_max(version, Ordering::SeqCst);
+        cell.acknowledged.store(shared.base.elapsed().as_millis() as u64, Ordering::Relaxed);
         shared.writes.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -412,9 +416,22 @@ async fn read(client: &Client, shared: &Shared, cell: &Cell, worker: usize) {
         Ok(version) if version >= floor => {
             cell.floor.fetch_max(version, Ordering::SeqCst);
         }
-        Ok(version) => shared.mismatch(&what(), &format!("version {version}, not {floor}")),
-        Err(why) => shared.mismatch(&what(), &format!("{why}, not {floor}")),
+        Ok(version) => shared.mismatch(&place(client, cell), &format!("version {version}, not {floor}")),
+        Err(why) => shared.mismatch(&place(client, cell), &format!("{why}, not {floor}")),
     }
+}
+
+/// Where a cell is, and how its chunk group is configured now.
+fn place(client: &Client, cell: &Cell) -> String {
+    let (params, map) = (client.params(), client.map());
+    let (offset, len) = cell.bytes();
+    let chunk_bytes = u64::from(params.chunk_bytes);
+    let chunk = ChunkId { object: cell.object, index: (offset / chunk_bytes) as u32 };
+    let group = group_of(chunk, params.groups);
+    let entry = map.group(group);
+    let written = cell.acknowledged.load(Ordering::Relaxed);
+    let at = offset % chunk_bytes;
+    format!("read of {chunk}+{at}, {len} bytes, last written after {written} ms, in {group}: {entry:?}")
 }
 
 /// Creates and deletes volumes. What is known to be there is looked up again and again, and at the end.
