@@ -287,9 +287,8 @@ struct Done {
     result: Result<Option<Bytes>, TargetError>,
 }
 
-/// A write that waits for an earlier one.
-struct Waiting {
-    ticket: Ticket,
+/// Where a write that waits for an earlier one goes.
+struct Place {
     volume: ObjectId,
     offset: u64,
     len: u64,
@@ -306,7 +305,7 @@ struct Run<'a, T> {
     /// Requests issued; the next one's index.
     issued: usize,
     tasks: JoinSet<Done>,
-    waiting: Vec<Waiting>,
+    waiting: BTreeMap<Ticket, Place>,
     answered: Vec<Answered>,
     requests: RequestReport,
     retries_before: u64,
@@ -331,7 +330,7 @@ impl<'a, T: Target> Run<'a, T> {
             end: Instant::now(),
             issued: 0,
             tasks: JoinSet::new(),
-            waiting: Vec::new(),
+            waiting: BTreeMap::new(),
             answered: Vec::with_capacity(trace.requests.len()),
             requests: RequestReport::default(),
             retries_before: target.retries(),
@@ -429,25 +428,27 @@ impl<'a, T: Target> Run<'a, T> {
                 });
             }
             Kind::Write => {
-                let write = Waiting { ticket: self.ledger.write(span), volume, offset, len };
-                if let Err(write) = self.start_write(write) {
-                    self.requests.waited += 1;
-                    self.waiting.push(write);
+                let (ticket, number) = self.ledger.write(span);
+                let place = Place { volume, offset, len };
+                match number {
+                    Some(number) => self.send_write(ticket, &place, number),
+                    None => {
+                        self.requests.waited += 1;
+                        self.waiting.insert(ticket, place);
+                    }
                 }
             }
         }
     }
 
-    /// Sends a write; gives it back if it must wait.
-    fn start_write(&mut self, write: Waiting) -> Result<(), Waiting> {
-        let Some(number) = self.ledger.start(write.ticket) else { return Err(write) };
-        let (target, issued) = (self.target.clone(), Instant::now());
-        let bytes = payload(write.volume, write.offset, write.len, number);
+    fn send_write(&mut self, ticket: Ticket, place: &Place, number: u64) {
+        let Place { volume, offset, len } = *place;
+        let (target, issued, bytes) =
+            (self.target.clone(), Instant::now(), payload(volume, offset, len, number));
         self.tasks.spawn(async move {
-            let result = target.write(write.volume, write.offset, bytes).await.map(|()| None);
-            Done { ticket: write.ticket, issued, answered: Instant::now(), result }
+            let result = target.write(volume, offset, bytes).await.map(|()| None);
+            Done { ticket, issued, answered: Instant::now(), result }
         });
-        Ok(())
     }
 
     fn complete(&mut self, done: Done) {
@@ -455,22 +456,23 @@ impl<'a, T: Target> Run<'a, T> {
         let read = self.ledger.is_read(ticket);
         match &result {
             Ok(Some(bytes)) => self.check(ticket, bytes),
-            Ok(None) => self.ledger.end_write(ticket, true),
+            Ok(None) => self.end_write(ticket, true),
             Err(error) => {
                 self.failed(error);
-                if read { self.ledger.forget_read(ticket) } else { self.ledger.end_write(ticket, false) }
+                if read { self.ledger.forget_read(ticket) } else { self.end_write(ticket, false) }
             }
         }
         if result.is_ok() {
             let (at, latency) = (issued.duration_since(self.start), answered.duration_since(issued));
             self.answered.push(Answered { issued: at, latency, read });
         }
-        if !read {
-            for write in std::mem::take(&mut self.waiting) {
-                if let Err(write) = self.start_write(write) {
-                    self.waiting.push(write);
-                }
-            }
+    }
+
+    /// Ends a write and sends those that waited for it.
+    fn end_write(&mut self, ticket: Ticket, acknowledged: bool) {
+        for (ticket, number) in self.ledger.end_write(ticket, acknowledged) {
+            let place = self.waiting.remove(&ticket).expect("it waited");
+            self.send_write(ticket, &place, number);
         }
     }
 

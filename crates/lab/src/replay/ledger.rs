@@ -77,6 +77,10 @@ struct Write {
     span: Span,
     /// `None`: it waits.
     number: Option<Number>,
+    /// Earlier writes under way that it overlaps.
+    ahead: usize,
+    /// Later ones that wait for it.
+    behind: Vec<Ticket>,
 }
 
 struct Read {
@@ -109,34 +113,45 @@ impl Ledger {
         self.set(span, Content::Write(0));
     }
 
-    /// Takes in a write; it may be carried out when [`Ledger::start`] says so.
-    pub fn write(&mut self, span: Span) -> Ticket {
+    /// Takes in a write. It gets its number at once, or when the earlier writes that it overlaps have ended.
+    pub fn write(&mut self, span: Span) -> (Ticket, Option<Number>) {
         let ticket = self.ticket();
-        self.writes.insert(ticket, Write { span, number: None });
-        ticket
+        let mut ahead = 0;
+        for earlier in self.writes.values_mut().filter(|earlier| earlier.span.meet(&span).is_some()) {
+            earlier.behind.push(ticket);
+            ahead += 1;
+        }
+        self.writes.insert(ticket, Write { span, number: None, ahead, behind: Vec::new() });
+        (ticket, (ahead == 0).then(|| self.start(ticket)))
     }
 
-    /// Starts a write and numbers it; `None`: it overlaps an earlier write, and waits. Ask again when a write has ended.
-    pub fn start(&mut self, ticket: Ticket) -> Option<Number> {
-        let span = self.writes[&ticket].span.clone();
-        if self.writes.range(..ticket).any(|(_, earlier)| earlier.span.meet(&span).is_some()) {
-            return None;
-        }
+    /// Numbers a write whose turn it is.
+    fn start(&mut self, ticket: Ticket) -> Number {
         self.numbers += 1;
         let number = self.numbers;
+        let span = self.writes[&ticket].span.clone();
         for read in self.reads.values_mut() {
             read.allowed.extend(read.span.meet(&span).map(|range| (range, Content::Write(number))));
         }
         self.writes.get_mut(&ticket).expect("under way").number = Some(number);
-        Some(number)
+        number
     }
 
-    /// Ends a write: acknowledged, or failed and perhaps carried out.
-    pub fn end_write(&mut self, ticket: Ticket, acknowledged: bool) {
+    /// Ends a write: acknowledged, or failed and perhaps carried out. Returns the writes whose turn it is now.
+    pub fn end_write(&mut self, ticket: Ticket, acknowledged: bool) -> Vec<(Ticket, Number)> {
         let write = self.writes.remove(&ticket).expect("under way");
         let number = write.number.expect("it was started");
         let content = if acknowledged { Content::Write(number) } else { Content::Unknown };
         self.set(&write.span, content);
+        let mut started = Vec::new();
+        for ticket in write.behind {
+            let later = self.writes.get_mut(&ticket).expect("it waits for this one");
+            later.ahead -= 1;
+            if later.ahead == 0 {
+                started.push((ticket, self.start(ticket)));
+            }
+        }
+        started
     }
 
     /// Takes in a read; it never waits.
@@ -308,8 +323,8 @@ mod tests {
             let start = draw(4000);
             let bytes = start..start + 1 + draw(96);
             let before = disk.clone();
-            let ticket = ledger.write(span(bytes.clone()));
-            let number = ledger.start(ticket).expect("nothing else is under way");
+            let (ticket, number) = ledger.write(span(bytes.clone()));
+            let number = number.expect("nothing else is under way");
             carry_out(&mut disk, bytes.clone(), number);
             ledger.end_write(ticket, true);
             assert_eq!(seen(&mut ledger, &disk, 0..4096), Ok(0));
@@ -326,8 +341,8 @@ mod tests {
         ledger.prepared(&span(0..8192));
         carry_out(&mut disk, 0..8192, 0);
         for bytes in [0..4096, 4096..8192] {
-            let ticket = ledger.write(span(bytes.clone()));
-            let number = ledger.start(ticket).unwrap();
+            let (ticket, number) = ledger.write(span(bytes.clone()));
+            let number = number.unwrap();
             if number == 1 {
                 carry_out(&mut disk, bytes, number);
             }
@@ -350,19 +365,20 @@ mod tests {
     #[test]
     fn writes_that_overlap_wait_in_their_order_and_others_do_not() {
         let mut ledger = ledger();
-        let first = ledger.write(span(0..100));
-        let second = ledger.write(span(50..150));
-        let third = ledger.write(span(120..130));
-        let other = ledger.write(span(200..300));
-        assert_eq!(ledger.start(first), Some(1));
-        assert_eq!(ledger.start(second), None);
-        assert_eq!(ledger.start(third), None, "it comes after the second, which waits");
-        assert_eq!(ledger.start(other), Some(2));
-        ledger.end_write(first, true);
-        assert_eq!(ledger.start(third), None);
-        assert_eq!(ledger.start(second), Some(3));
-        ledger.end_write(second, true);
-        assert_eq!(ledger.start(third), Some(4));
+        let (first, number) = ledger.write(span(0..100));
+        assert_eq!(number, Some(1));
+        let (second, number) = ledger.write(span(50..150));
+        assert_eq!(number, None);
+        let (third, number) = ledger.write(span(120..130));
+        assert_eq!(number, None, "it comes after the second, which waits");
+        let (other, number) = ledger.write(span(200..300));
+        assert_eq!(number, Some(2));
+        let (last, number) = ledger.write(span(0..300));
+        assert_eq!(number, None);
+        assert_eq!(ledger.end_write(other, true), []);
+        assert_eq!(ledger.end_write(first, true), [(second, 3)]);
+        assert_eq!(ledger.end_write(second, true), [(third, 4)]);
+        assert_eq!(ledger.end_write(third, true), [(last, 5)]);
     }
 
     #[test]
@@ -378,8 +394,8 @@ mod tests {
             ledger.prepared(&span(0..64));
             // The read is issued before the write starts, or while it is under way.
             let early = before.then(|| ledger.read(span(0..64)));
-            let write = ledger.write(span(16..32));
-            assert_eq!(ledger.start(write), Some(1));
+            let (write, number) = ledger.write(span(16..32));
+            assert_eq!(number, Some(1));
             let read = early.unwrap_or_else(|| ledger.read(span(0..64)));
             ledger.end_write(write, true);
             assert_eq!(ledger.end_read(read, disk), Ok(0));
@@ -391,13 +407,11 @@ mod tests {
     fn after_a_failed_write_nothing_is_claimed_until_the_range_is_written_again() {
         let mut ledger = ledger();
         let mut disk = vec![0; 64];
-        let ticket = ledger.write(span(0..32));
-        ledger.start(ticket).unwrap();
+        let (ticket, _) = ledger.write(span(0..32));
         ledger.end_write(ticket, false);
         assert_eq!(seen(&mut ledger, &disk, 0..64), Ok(32));
-        let ticket = ledger.write(span(0..16));
-        let number = ledger.start(ticket).unwrap();
-        carry_out(&mut disk, 0..16, number);
+        let (ticket, number) = ledger.write(span(0..16));
+        carry_out(&mut disk, 0..16, number.unwrap());
         ledger.end_write(ticket, true);
         assert_eq!(seen(&mut ledger, &disk, 0..64), Ok(16));
     }
