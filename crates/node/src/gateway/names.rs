@@ -40,14 +40,10 @@ impl<B: Backend> Names<B> {
     pub fn new(backend: Arc<B>, discards: mpsc::UnboundedSender<Vec<Extent>>, garbage: Arc<Notify>) -> Self {
         let limits = Limits { running: 1, items: COMMIT_OPS, weight: COMMIT_OPS };
         let cluster = backend.clone();
-        let commits = Batcher::new(
-            limits,
-            |_| 1,
-            move |ops| {
-                let (cluster, discards, garbage) = (cluster.clone(), discards.clone(), garbage.clone());
-                async move { commit(&*cluster, ops, &discards, &garbage).await }.boxed()
-            },
-        );
+        let commits = Batcher::new(limits, weight, move |ops| {
+            let (cluster, discards, garbage) = (cluster.clone(), discards.clone(), garbage.clone());
+            async move { commit(&*cluster, ops, &discards, &garbage).await }.boxed()
+        });
         let limits = Limits { running: 1, items: LOOKUPS_MAX, weight: LOOKUPS_MAX };
         let cluster = backend.clone();
         let lookups = Batcher::new(
