@@ -5,7 +5,7 @@ use crate::catch_up::CatchUp;
 use crate::group::{Context, Group, Wait, Waiting};
 use crate::primary::{Phase, Primary};
 use crate::replica::PlantedBug;
-use ebb_types::{ClientReply, Epoch, GroupEntry, PeerMessage, Run, ServerId, SlotState, Space, TailRun};
+use ebb_types::{ClientReply, Epoch, GroupEntry, Kind, PeerMessage, Run, ServerId, SlotState, Space, TailRun};
 use std::collections::BTreeSet;
 
 impl Group {
@@ -133,8 +133,13 @@ impl Group {
         let Some(primary) = &mut self.primary else { return };
         primary.phase = Phase::Serving;
         let orphans = orphans.into_iter().map(|run| TailRun { run, request: None });
-        for TailRun { run, request } in own.into_iter().chain(orphans) {
-            self.admit_rewrite(cx, run, request);
+        let runs: Vec<TailRun> = own.into_iter().chain(orphans).collect();
+        // A deletion is rolled forward, and nothing of its chunk behind it.
+        let deleted = |chunk| runs.iter().any(|t| t.run.chunk == chunk && t.run.kind == Kind::Delete);
+        for TailRun { run, request } in &runs {
+            if run.kind == Kind::Delete || !deleted(run.chunk) {
+                self.admit_rewrite(cx, *run, *request);
+            }
         }
         self.advance_commit();
         self.tell_committed(cx);

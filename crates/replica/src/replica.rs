@@ -281,8 +281,11 @@ impl Replica {
             keep
         });
         let busy = &self.busy;
-        self.groups
-            .retain(|id, group| busy.contains(id) || group.entry.members().any(|(server, _)| server == me));
+        self.groups.retain(|id, group| {
+            let is_member = group.entry.members().any(|(server, _)| server == me);
+            // A fence that is newer than the map could not be had back from it.
+            is_member || busy.contains(id) || group.fence > map.group(*id).map_or(Epoch(0), |entry| entry.epoch)
+        });
     }
 
     fn on_drain(&mut self, now: Moment, out: &mut Vec<Command>) {
@@ -363,7 +366,9 @@ impl Replica {
         {
             self.spaces.insert((id, *space));
         }
-        self.groups.entry(id).or_insert_with(|| Group::new(id, no_entry()));
+        // A group that was forgotten, because it does not concern this server any more, comes back with its fence (R1).
+        let fence = self.map.group(id).map_or(Epoch(0), |entry| entry.epoch);
+        self.groups.entry(id).or_insert_with(|| Group { fence, ..Group::new(id, no_entry()) });
         self.with_group(now, id, out, |group, cx| group.on_peer(cx, from, message, payload, ready));
     }
 

@@ -81,7 +81,9 @@ impl Net {
         let last = &mut link.last[usize::from(from < to)];
         let mut times = vec![if random.chance(self.model.reorder) { at } else { at.max(*last + 1) }];
         *last = times[0].max(*last);
-        if random.chance(self.model.repeat) {
+        // A client's request is refused or carried out once for each time that it is sent: TCP repeats nothing.
+        let repeats = !matches!(from, Node::Client(_)) && random.chance(self.model.repeat);
+        if repeats {
             times.push(at + random.delay(self.model.delay * 20));
         }
         times

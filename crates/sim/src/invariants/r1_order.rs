@@ -14,12 +14,12 @@ impl World<'_> {
         for group in (0..self.scenario.params().groups).map(GroupId) {
             let fence = server.replica.fence_of(group);
             let last = self.invariants.fences.entry((id, life, group)).or_default();
-            // A group that no longer concerns the server is forgotten, with its fence.
+            // A group that no longer concerns the server is forgotten, until somebody speaks of it.
             if fence < *last && fence.0 > 0 {
                 let what = format!("{id} went back from {last} to {fence} in {group}");
                 return self.fail("R1", what);
             }
-            *last = fence;
+            *last = fence.max(*last);
         }
     }
 

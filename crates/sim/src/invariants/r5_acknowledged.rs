@@ -4,7 +4,7 @@
 use crate::client::CELLS_PER_BLOCK;
 use crate::history::Action;
 use crate::world::World;
-use ebb_types::{ClientReply, ServerId, group_of};
+use ebb_types::{ClientReply, ServerId, Space, group_of};
 
 impl World<'_> {
     pub(super) fn r5_every_copy_is_durable(&mut self, from: ServerId, op: usize, reply: &ClientReply) {
@@ -28,7 +28,9 @@ impl World<'_> {
                     .fail("R5", format!("{from} acknowledges op {op} with fewer than r targets: {entry:?}"));
             };
             for block in first / CELLS_PER_BLOCK..(first + cells).div_ceil(CELLS_PER_BLOCK) {
-                if !self.has(target, group, space, chunk, block, version) {
+                // The answers may have been slow, and the sleeper awake and in sync meanwhile.
+                let at = |server, space| self.has(server, group, space, chunk, block, version);
+                if !at(target, space) && !at(slot.server, Space::Replica) {
                     let what = format!(
                         "{from} acknowledges op {op} ({version}); {target} lacks {chunk} block {block}"
                     );
