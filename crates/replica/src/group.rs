@@ -30,6 +30,7 @@ pub(crate) struct Group {
     pub waiting: VecDeque<Waiting>,
 }
 
+#[derive(Clone)]
 pub(crate) struct Waiting {
     pub token: ClientToken,
     pub op: ChunkOp,

@@ -4,7 +4,7 @@
 //! by side. So a read never sees a write that is not on all targets, and a write that needs the old edges of its first
 //! and last block finds them still.
 
-use crate::api::{ClientToken, Command, StoreCommand, StoreOutcome};
+use crate::api::{Command, StoreCommand, StoreOutcome};
 use crate::catch_up::Cover;
 use crate::group::{Context, Group, Tail, Wait, Waiting};
 use crate::replica::PlantedBug;
@@ -60,7 +60,8 @@ struct Op {
     count: u32,
     work: Work,
     step: Step,
-    tokens: Vec<ClientToken>,
+    /// Who gets the answer: of a client's operation its sender, and of whatever carries a request's id all who retry it.
+    askers: Vec<Waiting>,
     request: Option<RequestId>,
 }
 
@@ -166,11 +167,7 @@ impl Primary {
 
     /// The client requests that were not answered, in order of arrival.
     pub fn into_client_requests(self) -> impl Iterator<Item = Waiting> {
-        self.ops.into_values().chain(self.blocked).flat_map(|op| {
-            let Work::Client { op: chunk_op, payload } = op.work else { return Vec::new() };
-            let waiting = |token| Waiting { token, op: chunk_op.clone(), payload: payload.clone() };
-            op.tokens.into_iter().map(waiting).collect()
-        })
+        self.ops.into_values().chain(self.blocked).flat_map(|op| op.askers)
     }
 
     fn conflicts(&self, op: &Op) -> bool {
@@ -227,7 +224,7 @@ impl Group {
         if !matches!(primary.phase, Phase::Serving) || self.fence > self.entry.epoch {
             return self.waiting.push_back(waiting);
         }
-        let Waiting { token, op, payload } = waiting;
+        let Waiting { token, op, payload } = waiting.clone();
         if !cx.has_lease() {
             return cx.reply_retry(token, Unready::NoLease);
         }
@@ -237,7 +234,7 @@ impl Group {
             }
             let mut known = primary.ops.values_mut().chain(primary.blocked.iter_mut());
             if let Some(known) = known.find(|o| o.request == Some(request)) {
-                return known.tokens.push(token);
+                return known.askers.push(waiting);
             }
             if let Err(reply) = self.can_write(cx) {
                 return cx.reply(token, reply);
@@ -252,7 +249,7 @@ impl Group {
             }
         };
         let (chunk, request) = (op.chunk(), op.request());
-        self.admit_op(cx, chunk, (first, count), Work::Client { op, payload }, vec![token], request);
+        self.admit_op(cx, chunk, (first, count), Work::Client { op, payload }, vec![waiting], request);
     }
 
     /// Whether a new client write would find a place for each of its r copies.
@@ -282,13 +279,13 @@ impl Group {
         chunk: ChunkId,
         (first, count): (u32, u32),
         work: Work,
-        tokens: Vec<ClientToken>,
+        askers: Vec<Waiting>,
         request: Option<RequestId>,
     ) {
         let Some(primary) = &mut self.primary else { return };
         let id = primary.next_op;
         primary.next_op += 1;
-        let op = Op { id, chunk, first, count, work, step: Step::Fetching, tokens, request };
+        let op = Op { id, chunk, first, count, work, step: Step::Fetching, askers, request };
         cx.shared.client_ops += usize::from(op.is_client());
         if primary.conflicts(&op) {
             primary.blocked.push_back(op);
@@ -364,7 +361,7 @@ impl Group {
             let payload =
                 got.into_values().next().map(|(records, data)| whole(&records, data)).unwrap_or_default();
             let payload = payload.slice(start..start + len as usize);
-            for token in std::mem::take(&mut op.tokens) {
+            for Waiting { token, .. } in std::mem::take(&mut op.askers) {
                 cx.out.push(Command::Reply { token, reply: ClientReply::Data, payload: payload.clone() });
             }
             return self.end_op(cx, id);
@@ -513,7 +510,7 @@ impl Group {
         if *left > 0 {
             return;
         }
-        for token in std::mem::take(&mut op.tokens) {
+        for Waiting { token, .. } in std::mem::take(&mut op.askers) {
             cx.reply(token, ClientReply::Done);
         }
         self.end_op(cx, id);
@@ -538,7 +535,7 @@ impl Group {
             op.step = Step::Fetching;
             return;
         }
-        for token in std::mem::take(&mut op.tokens) {
+        for Waiting { token, .. } in std::mem::take(&mut op.askers) {
             cx.reply(token, reply.clone());
         }
         self.end_op(cx, id);
