@@ -6,9 +6,10 @@
 
 use crate::OpenError;
 use rustix::fs::{FallocateFlags, FlockOperation};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -143,15 +144,20 @@ impl DiskFile for LinuxFile {
     }
 
     fn read_cached(&self, out: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<bool> {
+        let Ok(at) = i64::try_from(offset) else { return Ok(false) };
         let start = out.len();
-        out.resize(start + len, 0);
-        let mut buffer = [io::IoSliceMut::new(&mut out[start..])];
-        let read = rustix::io::preadv2(&self.0, &mut buffer, offset, ReadWriteFlags::NOWAIT);
-        if read == Ok(len) {
-            return Ok(true);
+        out.reserve_exact(len);
+        let room = out.spare_capacity_mut();
+        let part = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: len };
+        // Zeroing the buffer first, which rustix's safe call asks for, was a sixth of a 1 MiB GET.
+        // SAFETY: the descriptor is open, and `part` names `len` bytes of the vector's own spare room.
+        let read = unsafe { libc::preadv2(self.0.as_raw_fd(), &part, 1, at, libc::RWF_NOWAIT) };
+        if read != len as isize {
+            return Ok(false);
         }
-        out.truncate(start);
-        Ok(false)
+        // SAFETY: the kernel has just filled these bytes.
+        unsafe { out.set_len(start + len) };
+        Ok(true)
     }
 
     fn write(&self, mut parts: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
