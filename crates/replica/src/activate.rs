@@ -5,8 +5,11 @@ use crate::catch_up::CatchUp;
 use crate::group::{Context, Group, Wait, Waiting};
 use crate::primary::{Phase, Primary};
 use crate::replica::PlantedBug;
-use ebb_types::{ClientReply, Epoch, GroupEntry, Kind, PeerMessage, Run, ServerId, SlotState, Space, TailRun};
-use std::collections::BTreeSet;
+use ebb_types::{
+    ChunkId, ClientReply, Epoch, GroupEntry, Kind, PeerMessage, Run, ServerId, SlotState, Space, TailRun,
+    Version,
+};
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Group {
     /// The metadata service configured the group anew.
@@ -81,7 +84,14 @@ impl Group {
         self.go_on_activating(cx);
     }
 
-    pub fn on_fence_reply(&mut self, cx: &mut Context, from: ServerId, epoch: Epoch, tail: Vec<TailRun>) {
+    pub fn on_fence_reply(
+        &mut self,
+        cx: &mut Context,
+        from: ServerId,
+        epoch: Epoch,
+        tail: Vec<TailRun>,
+        done: Vec<TailRun>,
+    ) {
         if epoch != self.entry.epoch {
             return;
         }
@@ -89,7 +99,8 @@ impl Group {
             return;
         };
         if awaiting.remove(&from) {
-            foreign.extend(tail.into_iter().map(|t| t.run));
+            foreign.extend(tail);
+            done.into_iter().for_each(|run| self.tail.remember(run));
         }
         self.go_on_activating(cx);
     }
@@ -104,9 +115,10 @@ impl Group {
         if !fenced || !listed || self.applying > 0 {
             return;
         }
-        let runs: Vec<Run> = std::mem::take(foreign);
+        let foreign = std::mem::take(foreign);
+        let runs: Vec<Run> = foreign.iter().map(|t| t.run).collect();
         let epoch = self.entry.epoch;
-        primary.phase = Phase::Comparing;
+        primary.phase = Phase::Comparing { foreign };
         if runs.is_empty() {
             self.serve(cx, Vec::new());
         } else {
@@ -116,7 +128,7 @@ impl Group {
     }
 
     pub fn on_orphans(&mut self, cx: &mut Context, epoch: Epoch, outcome: StoreOutcome) {
-        let comparing = self.primary.as_ref().is_some_and(|p| matches!(p.phase, Phase::Comparing));
+        let comparing = self.primary.as_ref().is_some_and(|p| matches!(p.phase, Phase::Comparing { .. }));
         if epoch != self.entry.epoch || !comparing {
             return;
         }
@@ -125,20 +137,33 @@ impl Group {
         }
     }
 
-    /// R4: orders anew what not all members may have. First the records of this server's own tail, under their request
-    /// ids: an acknowledged write is among them or is on every target. Then what others have and this replica does not:
-    /// it was never acknowledged, and this replica's content replaces it.
+    /// R4: orders anew, newest first, every block in any tail that not all targets may hold at the version that this replica
+    /// holds: an acknowledged write is in what this replica holds; what it does not hold was never acknowledged.
     fn serve(&mut self, cx: &mut Context, orphans: Vec<Run>) {
-        let own = self.tail.uncommitted();
         let Some(primary) = &mut self.primary else { return };
-        primary.phase = Phase::Serving;
-        let orphans = orphans.into_iter().map(|run| TailRun { run, request: None });
-        let runs: Vec<TailRun> = own.into_iter().chain(orphans).collect();
+        let Phase::Comparing { foreign } = std::mem::replace(&mut primary.phase, Phase::Serving) else {
+            return;
+        };
+        let lacks = |run: &Run| {
+            let meets =
+                |o: &Run| o.first < run.first + run.count && run.first < o.first + o.count || run.count == 0;
+            orphans.iter().any(|o| (o.chunk, o.version) == (run.chunk, run.version) && meets(o))
+        };
+        // What is older than the last commit that this server heard of is settled, unless it missed the settlement.
+        let committed = self.tail.committed();
+        let open = foreign.into_iter().filter(|t| t.run.version > committed || lacks(&t.run));
+        let mut runs: BTreeMap<(Version, ChunkId, u32), TailRun> = BTreeMap::new();
+        for TailRun { run, request } in self.tail.uncommitted().into_iter().chain(open) {
+            let known = runs.entry((run.version, run.chunk, run.first)).or_insert(TailRun { run, request });
+            known.run.count = known.run.count.max(run.count);
+            known.request = known.request.or(request);
+        }
         // A deletion is rolled forward, and nothing of its chunk behind it.
-        let deleted = |chunk| runs.iter().any(|t| t.run.chunk == chunk && t.run.kind == Kind::Delete);
-        for TailRun { run, request } in &runs {
-            if run.kind == Kind::Delete || !deleted(run.chunk) {
-                self.admit_rewrite(cx, *run, *request);
+        let deletions = runs.values().filter(|t| t.run.kind == Kind::Delete);
+        let deleted: BTreeSet<ChunkId> = deletions.map(|t| t.run.chunk).collect();
+        for TailRun { run, request } in runs.into_values().rev() {
+            if run.kind == Kind::Delete || !deleted.contains(&run.chunk) {
+                self.admit_rewrite(cx, run, request);
             }
         }
         self.advance_commit();

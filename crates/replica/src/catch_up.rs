@@ -8,7 +8,7 @@ use crate::run_map::{Missing, RunMap, Source};
 use bytes::Bytes;
 use ebb_types::{
     ChunkId, ClusterMap, Content, Cursor, Epoch, Kind, ListPage, Moment, PeerMessage, Record, Refusal, Run,
-    ServerId, ServerReport, Slot, SlotState, Space, Version, block_crcs,
+    ServerId, ServerReport, Slot, SlotState, Space, TailRun, Version, block_crcs,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -312,6 +312,8 @@ impl Group {
 
     fn apply_fetched(&mut self, cx: &mut Context, token: u64, record: Record, payload: Bytes) {
         let space = Space::Replica;
+        // It may not be on all targets: whoever becomes primary must hear of it (R4).
+        self.tail.push(TailRun { run: record.run(), request: None });
         let command = if cx.config.has(PlantedBug::ReclaimOlder) {
             StoreCommand::Repair { space, record: Record { version: Version::ZERO, ..record }, payload }
         } else {

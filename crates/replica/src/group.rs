@@ -4,6 +4,7 @@ use crate::api::{ClientToken, Command, StoreCommand, StoreToken};
 use crate::catch_up::CatchUp;
 use crate::primary::Primary;
 use crate::replica::Config;
+use crate::run_map::cut;
 use bytes::Bytes;
 use ebb_types::{
     ChunkOp, ClientReply, ClusterMap, Epoch, GroupEntry, GroupId, Moment, PeerMessage, RequestId, ServerId,
@@ -11,7 +12,7 @@ use ebb_types::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Committed records that the tail still shows, so that a client's late retry is recognised.
+/// Committed records that are remembered, so that a client's late retry is recognised.
 const REMEMBERED_REQUESTS: usize = 64;
 
 pub(crate) struct Group {
@@ -59,22 +60,33 @@ impl Group {
             || self.primary.as_ref().is_some_and(|p| p.is_busy(&self.tail))
     }
 
+    /// Whether this request's write of these blocks is on all targets.
+    pub fn is_done(&self, request: RequestId, blocks: (u32, u32)) -> bool {
+        let ordered_here = |v: Version| {
+            let in_flight = |p: &Primary| p.is_in_flight(v.seq);
+            v.epoch == self.entry.epoch && self.primary.as_ref().is_some_and(|p| !in_flight(p))
+        };
+        self.tail.covers(request, blocks, ordered_here)
+    }
+
     /// The servers that hold a copy of every write of this epoch, with the role they hold it in.
     pub fn targets(&self) -> impl Iterator<Item = Option<(ServerId, Space)>> + '_ {
         self.entry.slots.iter().map(|slot| slot.target())
     }
 }
 
-/// The records that a server has and does not know to be on all targets, and the last that it does, for their request ids.
+/// The records that a server has and does not know to be on all targets; and of those that are the last, for their request
+/// ids.
 #[derive(Default)]
 pub(crate) struct Tail {
     runs: VecDeque<TailRun>,
+    done: VecDeque<TailRun>,
     committed: Version,
 }
 
 impl Tail {
     pub fn restored(runs: Vec<TailRun>) -> Tail {
-        Tail { runs: runs.into(), committed: Version::ZERO }
+        Tail { runs: runs.into(), ..Tail::default() }
     }
 
     pub fn committed(&self) -> Version {
@@ -93,34 +105,53 @@ impl Tail {
         self.runs.retain(|r| r.run.version != version);
     }
 
-    /// Every write up to `version` is on all targets of its epoch. A record of an older epoch that was not known to be
-    /// committed leaves the tail: the primary of this epoch has ordered its blocks anew, under its request id if the
-    /// write took place and without if it did not.
+    /// Every write up to `version` is on all targets of its epoch. A record of an older epoch leaves the tail: the primary
+    /// of this epoch has ordered its blocks anew, under its request id if the write took place and without if it did not.
     pub fn commit(&mut self, version: Version) {
         if version <= self.committed {
             return;
         }
-        let before = self.committed;
         self.committed = version;
-        self.runs.retain(|r| {
-            let done = r.run.version <= before;
-            done || r.run.version > version || r.run.version.epoch == version.epoch
-        });
-        let mut done = self.runs.iter().filter(|r| r.run.version <= version).count();
-        self.runs.retain(|r| {
-            let forget = r.run.version <= version && (done > REMEMBERED_REQUESTS || r.request.is_none());
-            done -= usize::from(forget);
-            !forget
-        });
+        let runs = std::mem::take(&mut self.runs);
+        let (settled, open): (Vec<TailRun>, Vec<TailRun>) =
+            runs.into_iter().partition(|r| r.run.version <= version);
+        self.runs = open.into();
+        settled.into_iter().filter(|r| r.run.version.epoch == version.epoch).for_each(|r| self.remember(r));
+    }
+
+    /// The record is on all targets: a retry of its request is answered.
+    pub fn remember(&mut self, run: TailRun) {
+        if run.request.is_some() && !self.done.contains(&run) {
+            self.done.push_back(run);
+            if self.done.len() > REMEMBERED_REQUESTS {
+                self.done.pop_front();
+            }
+        }
     }
 
     pub fn uncommitted(&self) -> Vec<TailRun> {
-        self.runs.iter().filter(|r| r.run.version > self.committed).copied().collect()
+        self.runs.iter().copied().collect()
     }
 
-    /// Whether this request's write is on all targets.
-    pub fn is_done(&self, request: RequestId) -> bool {
-        self.runs.iter().any(|r| r.request == Some(request) && r.run.version <= self.committed)
+    pub fn done(&self) -> Vec<TailRun> {
+        self.done.iter().copied().collect()
+    }
+
+    /// Whether the request's records cover these blocks, counting those that are `settled`. A deletion covers no blocks.
+    pub fn covers(
+        &self,
+        request: RequestId,
+        (first, count): (u32, u32),
+        settled: impl Fn(Version) -> bool,
+    ) -> bool {
+        let open = self.runs.iter().filter(|r| settled(r.run.version));
+        let mut found = false;
+        let mut left = if count > 0 { vec![(first, first.saturating_add(count))] } else { Vec::new() };
+        for TailRun { run, .. } in open.chain(&self.done).filter(|r| r.request == Some(request)) {
+            found = true;
+            left = left.into_iter().flat_map(|piece| cut(piece, run.first, run.first + run.count)).collect();
+        }
+        found && left.is_empty()
     }
 }
 
@@ -264,14 +295,19 @@ mod tests {
         RequestId { client: 1, seq }
     }
 
+    fn is_done(tail: &Tail, seq: u64) -> bool {
+        tail.covers(request(seq), (0, 1), |_| false)
+    }
+
     #[test]
     fn a_request_is_done_when_its_own_epoch_says_so() {
         let mut tail = Tail::default();
         tail.push(run(3, 1, 10));
         tail.push(run(3, 2, 11));
-        assert!(!tail.is_done(request(10)));
+        assert!(!is_done(&tail, 10));
+        assert!(tail.covers(request(11), (0, 1), |v| v.seq == 2), "its own primary knows sooner");
         tail.commit(Version { epoch: Epoch(3), seq: 1 });
-        assert!(tail.is_done(request(10)) && !tail.is_done(request(11)));
+        assert!(is_done(&tail, 10) && !is_done(&tail, 11));
         assert_eq!(tail.uncommitted().len(), 1);
     }
 
@@ -281,9 +317,26 @@ mod tests {
         tail.push(run(3, 17, 10));
         tail.push(run(4, 1, 12));
         tail.commit(Version { epoch: Epoch(4), seq: 9 });
-        assert!(!tail.is_done(request(10)), "its blocks were overridden or ordered anew");
-        assert!(tail.is_done(request(12)));
+        assert!(!is_done(&tail, 10), "its blocks were overridden or ordered anew");
+        assert!(is_done(&tail, 12));
         assert!(tail.uncommitted().is_empty());
+    }
+
+    #[test]
+    fn a_request_of_several_records_is_done_when_all_are() {
+        let part = |seq, first| {
+            let mut part = run(1, seq, 10);
+            part.run.first = first;
+            part
+        };
+        let mut tail = Tail::default();
+        tail.push(part(1, 0));
+        tail.push(part(2, 1));
+        tail.commit(Version { epoch: Epoch(1), seq: 1 });
+        let both = |tail: &Tail| tail.covers(request(10), (0, 2), |_| false);
+        assert!(is_done(&tail, 10) && !both(&tail));
+        tail.commit(Version { epoch: Epoch(1), seq: 2 });
+        assert!(both(&tail));
     }
 
     #[test]
@@ -293,7 +346,7 @@ mod tests {
             tail.push(run(1, n, n));
         }
         tail.commit(Version { epoch: Epoch(1), seq: 1000 });
-        assert_eq!(tail.runs.len(), REMEMBERED_REQUESTS);
-        assert!(tail.is_done(request(1000)) && !tail.is_done(request(1)));
+        assert_eq!(tail.done().len(), REMEMBERED_REQUESTS);
+        assert!(is_done(&tail, 1000) && !is_done(&tail, 1));
     }
 }

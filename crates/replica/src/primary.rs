@@ -35,6 +35,8 @@ pub(crate) struct Primary {
     /// When the last report that must not be lost was made.
     pub reported: Option<Moment>,
     pub covers: BTreeMap<ServerId, Cover>,
+    /// While tails are settled: the versions that blocks had before they were ordered anew.
+    before: BTreeMap<(ChunkId, u32), Version>,
     /// Fetches that repair a damaged block, by token.
     repairs: BTreeMap<u64, Repair>,
 }
@@ -42,9 +44,11 @@ pub(crate) struct Primary {
 pub(crate) enum Phase {
     Fencing {
         awaiting: BTreeSet<ServerId>,
-        foreign: Vec<Run>,
+        foreign: Vec<TailRun>,
     },
-    Comparing,
+    Comparing {
+        foreign: Vec<TailRun>,
+    },
     Serving,
     /// Admits nothing more; what is under way ends.
     Draining,
@@ -70,9 +74,10 @@ enum Work {
         op: ChunkOp,
         payload: Bytes,
     },
-    /// Order the present content anew.
+    /// Order the present content anew: a tail has these blocks in this version.
     Rewrite {
         kind: Kind,
+        version: Version,
     },
 }
 
@@ -145,6 +150,7 @@ impl Primary {
             committed_told: Version::first_of(epoch),
             reported: None,
             covers: BTreeMap::new(),
+            before: BTreeMap::new(),
             repairs: BTreeMap::new(),
         }
     }
@@ -159,6 +165,36 @@ impl Primary {
             || !self.in_flight.is_empty()
             || !self.covers.is_empty()
             || tail.committed() > self.committed_told
+    }
+
+    pub fn is_in_flight(&self, seq: u64) -> bool {
+        self.in_flight.contains_key(&seq)
+    }
+
+    /// Looks at blocks of a tail's record as they are, before they are ordered anew. Returns whether that must be done at all,
+    /// and whether the record took effect: its blocks have its version or a newer one of its epoch. A newer one of a later
+    /// epoch may have been put in its place by a primary that did not have it.
+    fn weigh<'a>(
+        &mut self,
+        epoch: Epoch,
+        record: Version,
+        chunk: ChunkId,
+        now: impl Iterator<Item = &'a Record>,
+    ) -> (bool, bool) {
+        let (mut needed, mut effective) = (false, true);
+        for run in now {
+            for block in run.first..run.first + run.count {
+                let mut version = run.version;
+                if version.epoch < epoch {
+                    needed = true;
+                    self.before.insert((chunk, block), version);
+                } else {
+                    version = self.before.get(&(chunk, block)).copied().unwrap_or(version);
+                }
+                effective &= version.epoch == record.epoch && version >= record;
+            }
+        }
+        (needed, effective)
     }
 
     pub fn client_ops(&self) -> usize {
@@ -193,7 +229,7 @@ impl Op {
     /// Runs of blocks whose present content it needs.
     fn needs(&self) -> Vec<(u32, u32)> {
         match &self.work {
-            Work::Rewrite { kind: Kind::Delete } | Work::Client { op: ChunkOp::Delete { .. }, .. } => {
+            Work::Rewrite { kind: Kind::Delete, .. } | Work::Client { op: ChunkOp::Delete { .. }, .. } => {
                 Vec::new()
             }
             Work::Rewrite { .. } | Work::Client { op: ChunkOp::Read { .. }, .. } => {
@@ -228,28 +264,23 @@ impl Group {
         if !cx.has_lease() {
             return cx.reply_retry(token, Unready::NoLease);
         }
+        let blocks = blocks_of(&op);
         if let Some(request) = op.request() {
-            if self.tail.is_done(request) {
-                return cx.reply(token, ClientReply::Done);
-            }
             let mut known = primary.ops.values_mut().chain(primary.blocked.iter_mut());
-            if let Some(known) = known.find(|o| o.request == Some(request)) {
+            if let Some(known) = known.find(|o| o.is_client() && o.request == Some(request)) {
                 return known.askers.push(waiting);
+            }
+            if self.is_done(request, blocks) {
+                return cx.reply(token, ClientReply::Done);
             }
             if let Err(reply) = self.can_write(cx) {
                 return cx.reply(token, reply);
             }
         }
         count(&mut cx.shared.stats.load, &op);
-        let (first, count) = match op {
-            ChunkOp::Delete { .. } => (0, u32::MAX),
-            _ => {
-                let (offset, len) = op.range();
-                (offset / BLOCK, (offset + len).div_ceil(BLOCK) - offset / BLOCK)
-            }
-        };
+        let range = if matches!(op, ChunkOp::Delete { .. }) { (0, u32::MAX) } else { blocks };
         let (chunk, request) = (op.chunk(), op.request());
-        self.admit_op(cx, chunk, (first, count), Work::Client { op, payload }, vec![waiting], request);
+        self.admit_op(cx, chunk, range, Work::Client { op, payload }, vec![waiting], request);
     }
 
     /// Whether a new client write would find a place for each of its r copies.
@@ -270,7 +301,8 @@ impl Group {
 
     pub fn admit_rewrite(&mut self, cx: &mut Context, run: Run, request: Option<RequestId>) {
         let range = if run.kind == Kind::Delete { (0, u32::MAX) } else { (run.first, run.count) };
-        self.admit_op(cx, run.chunk, range, Work::Rewrite { kind: run.kind }, Vec::new(), request);
+        let work = Work::Rewrite { kind: run.kind, version: run.version };
+        self.admit_op(cx, run.chunk, range, work, Vec::new(), request);
     }
 
     fn admit_op(
@@ -378,15 +410,32 @@ impl Group {
         if self.targets().any(|t| t.is_none()) {
             return self.fail_op(cx, id, ClientReply::Retry { why: Unready::TooFewCopies });
         }
-        let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
-        let parts = contents(op, got);
-        // A retry is recognised by the one record that carries its id; an operation of several records is carried out anew.
-        let request = op.request.filter(|_| parts.len() == 1);
-        op.step = Step::Replicating { left: parts.len() };
-        if parts.is_empty() {
-            return self.end_op(cx, id);
+        let epoch = self.entry.epoch;
+        let Some(primary) = &mut self.primary else { return };
+        let Some(op) = primary.ops.get(&id) else { return };
+        let (chunk, mut request) = (op.chunk, op.request);
+        if let Work::Rewrite { version, kind } = op.work
+            && kind != Kind::Delete
+        {
+            let now = got.values().flat_map(|(records, _)| records);
+            let (needed, effective) = primary.weigh(epoch, version, chunk, now);
+            request = request.filter(|_| effective);
+            if !needed && request.is_none() {
+                return self.finish_op(cx, id);
+            }
         }
-        let chunk = op.chunk;
+        let Some(op) = self.primary.as_ref().and_then(|p| p.ops.get(&id)) else { return };
+        let mut parts = contents(op, got);
+        // What an earlier try of the request has done is not done twice: others may have written there since.
+        if let (true, Some(request)) = (op.is_client(), request) {
+            parts.retain(|p| !self.is_done(request, (p.first, p.count)));
+        }
+        if parts.is_empty() {
+            return self.finish_op(cx, id);
+        }
+        if let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) {
+            op.step = Step::Replicating { left: parts.len() };
+        }
         for Part { first, count, content, payload } in parts {
             self.order(cx, id, chunk, (first, count), content, payload, request);
         }
@@ -510,6 +559,11 @@ impl Group {
         if *left > 0 {
             return;
         }
+        self.finish_op(cx, id);
+    }
+
+    fn finish_op(&mut self, cx: &mut Context, id: u64) {
+        let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
         for Waiting { token, .. } in std::mem::take(&mut op.askers) {
             cx.reply(token, ClientReply::Done);
         }
@@ -518,12 +572,11 @@ impl Group {
 
     /// Everything below the oldest record in flight is on all targets.
     pub fn advance_commit(&mut self) {
-        let Some(primary) = &self.primary else { return };
-        let rewriting =
-            |op: &Op| matches!(op.work, Work::Rewrite { .. }) && !matches!(op.step, Step::Replicating { .. });
-        if primary.ops.values().chain(&primary.blocked).any(rewriting) {
-            return; // the tail of an older epoch is not settled before all of it is ordered anew
+        let Some(primary) = &mut self.primary else { return };
+        if primary.ops.values().chain(&primary.blocked).any(|op| !op.is_client()) {
+            return; // the tail of an older epoch is not settled before all of it is ordered anew, and on all targets
         }
+        primary.before.clear();
         let seq = primary.in_flight.keys().next().copied().unwrap_or(primary.next_seq) - 1;
         self.tail.commit(Version { epoch: self.entry.epoch, seq });
     }
@@ -752,6 +805,12 @@ impl Group {
     }
 }
 
+/// The blocks that an operation touches, as first and count; of a deletion none.
+fn blocks_of(op: &ChunkOp) -> (u32, u32) {
+    let (offset, len) = op.range();
+    (offset / BLOCK, (offset + len).div_ceil(BLOCK) - offset / BLOCK)
+}
+
 /// A part of an operation that becomes one record.
 struct Part {
     first: u32,
@@ -777,10 +836,10 @@ impl Part {
 }
 
 /// What the operation sets its blocks to, as whole blocks.
-fn contents(op: &mut Op, got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Vec<Part> {
+fn contents(op: &Op, got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Vec<Part> {
     let delete = Part { first: 0, count: 0, content: Content::Delete, payload: Bytes::new() };
     match &op.work {
-        Work::Rewrite { kind: Kind::Delete } | Work::Client { op: ChunkOp::Delete { .. }, .. } => {
+        Work::Rewrite { kind: Kind::Delete, .. } | Work::Client { op: ChunkOp::Delete { .. }, .. } => {
             vec![delete]
         }
         Work::Rewrite { .. } => got

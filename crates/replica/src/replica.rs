@@ -284,7 +284,9 @@ impl Replica {
         self.groups.retain(|id, group| {
             let is_member = group.entry.members().any(|(server, _)| server == me);
             // A fence that is newer than the map could not be had back from it.
-            is_member || busy.contains(id) || group.fence > map.group(*id).map_or(Epoch(0), |entry| entry.epoch)
+            is_member
+                || busy.contains(id)
+                || group.fence > map.group(*id).map_or(Epoch(0), |entry| entry.epoch)
         });
     }
 

@@ -134,7 +134,7 @@ impl RunMap {
 }
 
 /// What is left of `piece` without `start..end`.
-fn cut(piece: (u32, u32), start: u32, end: u32) -> impl Iterator<Item = (u32, u32)> {
+pub(crate) fn cut(piece: (u32, u32), start: u32, end: u32) -> impl Iterator<Item = (u32, u32)> {
     let left = (piece.0, piece.1.min(start));
     let right = (piece.0.max(end), piece.1);
     [left, right].into_iter().filter(|(s, e)| s < e)

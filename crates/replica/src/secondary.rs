@@ -22,11 +22,13 @@ impl Group {
             PeerMessage::Fence { epoch, .. } => {
                 // A server that the metadata service does not know yet has no tail that could be trusted to be whole.
                 if ready && self.fence_to(epoch).is_ok() {
-                    let tail = self.tail.uncommitted();
-                    cx.send(from, PeerMessage::FenceReply { group, epoch, tail });
+                    let (tail, done) = (self.tail.uncommitted(), self.tail.done());
+                    cx.send(from, PeerMessage::FenceReply { group, epoch, tail, done });
                 }
             }
-            PeerMessage::FenceReply { epoch, tail, .. } => self.on_fence_reply(cx, from, epoch, tail),
+            PeerMessage::FenceReply { epoch, tail, done, .. } => {
+                self.on_fence_reply(cx, from, epoch, tail, done);
+            }
             PeerMessage::Replicate { epoch, space, record, committed, must_fit } => {
                 let version = record.version;
                 let refused = if !ready {

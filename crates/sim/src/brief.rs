@@ -84,7 +84,7 @@ fn brief_space(space: &Space) -> String {
 
 fn brief_peer(message: &PeerMessage) -> String {
     match message {
-        PeerMessage::FenceReply { group, epoch, tail } => {
+        PeerMessage::FenceReply { group, epoch, tail, .. } => {
             format!("FenceReply {group} {epoch} [{}]", brief_tail(tail))
         }
         PeerMessage::Replicate { epoch, space, record, committed, must_fit } => format!(

@@ -17,11 +17,12 @@ pub enum PeerMessage {
         group: GroupId,
         epoch: Epoch,
     },
-    /// The records that the member has and does not know to be committed.
+    /// The records that the member has and does not know to be committed; and the last that it does, for their request ids.
     FenceReply {
         group: GroupId,
         epoch: Epoch,
         tail: Vec<TailRun>,
+        done: Vec<TailRun>,
     },
     /// The primary asks the member to make a record durable. Payload: the record's blocks. `must_fit`: it completes or
     /// protects what is acknowledged elsewhere, and may use the space that a full server keeps in reserve (R10).

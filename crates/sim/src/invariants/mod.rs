@@ -16,7 +16,9 @@ use crate::client::{CELL_BYTES, value_of};
 use crate::store::{Block, Kept};
 use crate::world::World;
 use ebb_replica::StoreCommand;
-use ebb_types::{ChunkId, ClientReply, Epoch, GroupEntry, GroupId, MetaPush, PeerMessage, ServerId, Space, Version};
+use ebb_types::{
+    ChunkId, ClientReply, Epoch, GroupEntry, GroupId, MetaPush, PeerMessage, ServerId, Space, Version,
+};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The configuration that each epoch of each group stands for.
