@@ -10,7 +10,7 @@ use ebb_types::{
     ChunkId, ClusterMap, Content, Cursor, Epoch, Kind, ListPage, Moment, PeerMessage, Record, Refusal, Run,
     ServerId, ServerReport, Slot, SlotState, Space, TailRun, Version, block_crcs,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Blocks asked for at a time.
 const FETCH_BLOCKS: u32 = 256;
@@ -26,6 +26,8 @@ pub(crate) struct CatchUp {
     fetches: BTreeMap<u64, Fetch>,
     /// Records that came from the primary directly and are not durable yet: what they replace is still missing.
     direct: BTreeMap<Version, Run>,
+    /// Those of them that a comparison with the own store may have seen: what is under them may be missing.
+    awaited: BTreeSet<Version>,
     reported: Option<Moment>,
 }
 
@@ -70,6 +72,7 @@ impl CatchUp {
             missing: RunMap::default(),
             fetches: BTreeMap::new(),
             direct: BTreeMap::new(),
+            awaited: BTreeSet::new(),
             reported: None,
         }
     }
@@ -128,6 +131,7 @@ impl CatchUp {
     }
 
     pub fn direct_is_durable(&mut self, version: Version) {
+        self.awaited.remove(&version);
         if let Some(run) = self.direct.remove(&version) {
             self.has_now(run);
         }
@@ -141,7 +145,7 @@ impl CatchUp {
     }
 
     pub fn is_complete(&self) -> bool {
-        self.is_listed() && self.missing.is_empty() && self.fetches.is_empty()
+        self.is_listed() && self.missing.is_empty() && self.fetches.is_empty() && self.awaited.is_empty()
     }
 
     /// Starts over, from other sources.
@@ -248,6 +252,7 @@ impl Group {
             return;
         }
         let source = catch_up.sources[index];
+        catch_up.awaited.extend(catch_up.direct.keys());
         for run in runs {
             catch_up.missing.add(run, source);
         }
@@ -428,6 +433,8 @@ pub(crate) struct Cover {
     records: VecDeque<(Record, Bytes)>,
     after: Option<Cursor>,
     listed: bool,
+    /// All that it listed is there; what was being replicated then, up to this sequence, is still to arrive.
+    until: Option<u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -451,8 +458,16 @@ impl Group {
         let Some(primary) = &mut self.primary else { return };
         for &(stands_for, to, since) in &wanted {
             let (runs, records) = (VecDeque::new(), VecDeque::new());
-            let cover =
-                Cover { to, since, step: CoverStep::Ready, runs, records, after: None, listed: false };
+            let cover = Cover {
+                to,
+                since,
+                step: CoverStep::Ready,
+                runs,
+                records,
+                after: None,
+                listed: false,
+                until: None,
+            };
             primary.covers.insert(stands_for, cover);
         }
         for (stands_for, ..) in wanted {
@@ -501,10 +516,20 @@ impl Group {
             let (since, after) = (cover.since, cover.after);
             let command = StoreCommand::List { space: Space::Replica, group, since, after };
             cx.store(group, Wait::CoverList { epoch, stands_for }, command);
-        } else {
+        } else if self.has_arrived(stands_for) {
+            let Some(cover) = self.cover_mut(stands_for) else { return };
             cover.step = CoverStep::Reported { at: cx.now };
             cx.report(ServerReport::Covered { group, epoch, stands_for });
         }
+    }
+
+    /// Whether the records of this epoch that stood in for listed ones have arrived too. If not, the next tick asks.
+    fn has_arrived(&mut self, stands_for: ServerId) -> bool {
+        let Some(primary) = &mut self.primary else { return false };
+        let (next, oldest) = (primary.next_seq(), primary.oldest_in_flight());
+        let Some(cover) = primary.covers.get_mut(&stands_for) else { return false };
+        let until = *cover.until.get_or_insert(next);
+        oldest.is_none_or(|seq| seq >= until)
     }
 
     pub fn on_cover_list(

@@ -171,6 +171,14 @@ impl Primary {
         self.in_flight.contains_key(&seq)
     }
 
+    pub fn oldest_in_flight(&self) -> Option<u64> {
+        self.in_flight.keys().next().copied()
+    }
+
+    pub fn next_seq(&self) -> u64 {
+        self.next_seq
+    }
+
     /// Looks at blocks of a tail's record as they are, before they are ordered anew. Returns whether that must be done at all,
     /// and whether the record took effect: its blocks have its version or a newer one of its epoch. A newer one of a later
     /// epoch may have been put in its place by a primary that did not have it.
@@ -220,6 +228,11 @@ impl Primary {
 impl Op {
     fn is_client(&self) -> bool {
         matches!(self.work, Work::Client { .. })
+    }
+
+    /// A client's data, which a full server may refuse.
+    fn takes_space(&self) -> bool {
+        matches!(self.work, Work::Client { op: ChunkOp::Write { .. }, .. })
     }
 
     fn writes(&self) -> bool {
@@ -273,7 +286,7 @@ impl Group {
             if self.is_done(request, blocks) {
                 return cx.reply(token, ClientReply::Done);
             }
-            if let Err(reply) = self.can_write(cx) {
+            if let Err(reply) = self.can_write(cx, op.kind() == Some(Kind::Data)) {
                 return cx.reply(token, reply);
             }
         }
@@ -283,8 +296,9 @@ impl Group {
         self.admit_op(cx, chunk, range, Work::Client { op, payload }, vec![waiting], request);
     }
 
-    /// Whether a new client write would find a place for each of its r copies.
-    fn can_write(&self, cx: &mut Context) -> Result<(), ClientReply> {
+    /// Whether a new client write would find a place for each of its r copies. What frees space needs next to none: it may use
+    /// the reserve, else a full cluster could not be emptied.
+    fn can_write(&self, cx: &mut Context, takes_space: bool) -> Result<(), ClientReply> {
         if self.targets().any(|t| t.is_none()) {
             return Err(ClientReply::Retry { why: Unready::TooFewCopies });
         }
@@ -293,7 +307,7 @@ impl Group {
         let full = |(server, _): (ServerId, Space)| {
             (server == cx.me && cx.full) || cx.shared.full_peers.contains_key(&server)
         };
-        if self.targets().flatten().any(full) {
+        if takes_space && self.targets().flatten().any(full) {
             return Err(ClientReply::Failed { why: ChunkError::NoSpace });
         }
         Ok(())
@@ -460,7 +474,7 @@ impl Group {
         let version = Version { epoch, seq };
         let record = Record { group, chunk, first, count, version, request, content };
         let mut awaiting: BTreeMap<ServerId, Space> = targets.into_iter().collect();
-        let must_fit = primary.ops.get(&op).is_some_and(|op| !op.is_client());
+        let must_fit = primary.ops.get(&op).is_some_and(|op| !op.takes_space());
         if awaiting.contains_key(&cx.me)
             && let Some(catch_up) = &mut self.catch_up
         {
