@@ -100,9 +100,20 @@ pub struct Report {
     pub mismatches: Vec<String>,
     pub longest: Duration,
     pub long: Vec<Long>,
+    base: Instant,
 }
 
 impl Report {
+    /// The operations that took longest, as lines to read.
+    pub fn longest_operations(&self) -> String {
+        let mut long: Vec<&Long> = self.long.iter().collect();
+        long.sort_by_key(|l| std::cmp::Reverse(l.ended - l.began));
+        let line = |l: &&Long| {
+            format!("  {:>6.0?} from {:.3?} on: {}\n", l.ended - l.began, l.began - self.base, l.what)
+        };
+        long.iter().take(8).map(line).collect()
+    }
+
     /// Nothing that was acknowledged is lost or stale.
     pub fn assert_sound(&self) {
         assert!(self.mismatches.is_empty(), "{} mismatches: {:#?}", self.mismatches.len(), first(&self.mismatches));
@@ -180,13 +191,23 @@ impl Load {
 
     /// The longest operation that was under way at `since` or began later; those that still run count as far as they are.
     pub fn longest_since(&self, since: Instant) -> Duration {
+        self.spans(since).map(|(began, ended)| ended - began).max().unwrap_or_default()
+    }
+
+    /// The longest time that an operation took after `since`, what it took before not counted.
+    pub fn longest_after(&self, since: Instant) -> Duration {
+        self.spans(since).map(|(began, ended)| ended - began.max(since)).max().unwrap_or_default()
+    }
+
+    /// Begin and end of the notable operations that had not ended at `since`; who still runs ends now.
+    fn spans(&self, since: Instant) -> impl Iterator<Item = (Instant, Instant)> {
         let now = Instant::now();
-        let ended = self.shared.found().long.iter().filter(|l| l.ended >= since).map(|l| l.ended - l.began).max();
-        let running = self.shared.running.iter().filter_map(|started| match started.load(Ordering::Relaxed) {
+        let ended: Vec<_> = self.shared.found().long.iter().map(|l| (l.began, l.ended)).collect();
+        let running = self.shared.running.iter().filter_map(move |started| match started.load(Ordering::Relaxed) {
             0 => None,
-            nanos => Some(now.saturating_duration_since(self.shared.base + Duration::from_nanos(nanos))),
+            nanos => Some((self.shared.base + Duration::from_nanos(nanos), now)),
         });
-        running.chain(ended).max().unwrap_or_default()
+        ended.into_iter().chain(running).filter(move |(began, ended)| *ended >= since && ended > began)
     }
 
     /// Since the start.
@@ -214,6 +235,7 @@ impl Load {
             mismatches: found.mismatches,
             longest: found.long.iter().map(|l| l.ended - l.began).max().unwrap_or_default(),
             long: found.long,
+            base: shared.base,
         }
     }
 }
@@ -396,7 +418,7 @@ async fn write(client: &Client, shared: &Shared, cell: &Cell, worker: usize) {
     let version = cell.sent.fetch_add(1, Ordering::SeqCst) + 1;
     let (offset, _) = cell.bytes();
     let bytes = cell.content(version).into();
-    let what = || format!("write {version} of {}+{offset}", cell.object);
+    let what = || format!("write {version} of {}", place(client, cell));
     if shared.timed(worker, what, client.write_object(cell.object, offset, bytes)).await.is_some() {
         cell.floor.fetch_max(version, Ordering::SeqCst);
         cell.acknowledged.store(shared.base.elapsed().as_millis() as u64, Ordering::Relaxed);
@@ -407,7 +429,7 @@ async fn write(client: &Client, shared: &Shared, cell: &Cell, worker: usize) {
 async fn read(client: &Client, shared: &Shared, cell: &Cell, worker: usize) {
     let floor = cell.floor.load(Ordering::SeqCst);
     let (offset, len) = cell.bytes();
-    let what = || format!("read of {}+{offset}", cell.object);
+    let what = || format!("read of {}", place(client, cell));
     let Some(bytes) = shared.timed(worker, what, client.read_object(cell.object, offset, len)).await else {
         return;
     };
@@ -416,8 +438,8 @@ async fn read(client: &Client, shared: &Shared, cell: &Cell, worker: usize) {
         Ok(version) if version >= floor => {
             cell.floor.fetch_max(version, Ordering::SeqCst);
         }
-        Ok(version) => shared.mismatch(&place(client, cell), &format!("version {version}, not {floor}")),
-        Err(why) => shared.mismatch(&place(client, cell), &format!("{why}, not {floor}")),
+        Ok(version) => shared.mismatch(&what(), &format!("version {version}, not {floor}")),
+        Err(why) => shared.mismatch(&what(), &format!("{why}, not {floor}")),
     }
 }
 
@@ -431,7 +453,7 @@ fn place(client: &Client, cell: &Cell) -> String {
     let entry = map.group(group);
     let written = cell.acknowledged.load(Ordering::Relaxed);
     let at = offset % chunk_bytes;
-    format!("read of {chunk}+{at}, {len} bytes, last written after {written} ms, in {group}: {entry:?}")
+    format!("{chunk}+{at}, {len} bytes, last written after {written} ms, in {group}: {entry:?}")
 }
 
 /// Creates and deletes volumes. What is known to be there is looked up again and again, and at the end.
