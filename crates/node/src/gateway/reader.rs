@@ -20,7 +20,7 @@ pub const GRACE: Duration = Duration::from_secs(30);
 /// A look-up vouches for what is read so long after it. Half the grace: the rest is for what is under way.
 const VERIFIED_FOR: Duration = Duration::from_secs(15);
 /// Pieces that are read ahead of the client.
-const READS_AHEAD: usize = 2;
+const READS_AHEAD: usize = 4;
 
 pub struct Reader<B> {
     store: Arc<Store<B>>,
