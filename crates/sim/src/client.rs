@@ -172,7 +172,7 @@ impl World<'_> {
         let map_version = self.client(id).map.version;
         for member in 1..=self.scenario.members {
             let request = MetaRequest::Watch { map_version };
-            self.send(Node::Client(id), Node::Member(member), Message::AskMeta { request });
+            self.send(Node::Client(id), Node::Member(member), Message::AskMeta { number: 0, request });
         }
     }
 
@@ -185,7 +185,7 @@ impl World<'_> {
                 self.client_reply(id, from, attempt, reply, payload);
             }
             (Message::Push(MetaPush::Map(map)), _)
-            | (Message::MetaReply { reply: MetaReply::Watch { map, .. } }, _) => {
+            | (Message::MetaReply { reply: MetaReply::Watch { map, .. }, .. }, _) => {
                 self.client(id).map.apply(&map);
                 self.reroute(id);
             }

@@ -258,9 +258,14 @@ impl World<'_> {
 
     pub fn ask_gear(&mut self, gear: u8) {
         self.note(|| format!("administrator: gear {gear}"));
-        if self.gear_wanted.replace(gear).is_none() && self.lost_wanted.is_none() {
-            self.administer();
-        }
+        self.gear_wanted = Some(gear);
+        self.ask();
+    }
+
+    /// What is asked from now on is another question; the old one may be under way.
+    pub fn ask(&mut self) {
+        self.question += 1;
+        self.after(0, Happening::Admin { question: self.question });
     }
 
     /// A server is gone for good; at most one per run, and only while every group that it serves has another complete
@@ -286,9 +291,7 @@ impl World<'_> {
         self.server(id).lost = true;
         self.lost = Some(id);
         self.lost_wanted = Some(id);
-        if self.gear_wanted.is_none() {
-            self.administer();
-        }
+        self.ask();
     }
 
     fn storm(&mut self) {

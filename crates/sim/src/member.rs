@@ -40,7 +40,8 @@ pub struct MetaNode {
     pub up: bool,
     pub paused: bool,
     stalled: Vec<Input>,
-    tokens: BTreeMap<Token, u32>,
+    /// Who asked, and the number of the question.
+    tokens: BTreeMap<Token, (u32, u64)>,
     next_token: u64,
     /// Map version that each watching client was sent.
     watchers: BTreeMap<u32, u64>,
@@ -89,11 +90,11 @@ impl World<'_> {
     pub fn to_member(&mut self, id: u64, from: Node, message: Message) {
         let input = match (message, from) {
             (Message::ToMeta(message), _) => Input::Server(message),
-            (Message::AskMeta { request }, Node::Client(client)) => {
+            (Message::AskMeta { number, request }, Node::Client(client)) => {
                 let node = self.member(id);
                 node.next_token += 1;
                 let token = Token(node.next_token);
-                node.tokens.insert(token, client);
+                node.tokens.insert(token, (client, number));
                 Input::Client { token, request }
             }
             (Message::Raft(message), Node::Member(from)) => Input::Raft { from, message },
@@ -180,11 +181,11 @@ impl World<'_> {
             }
             Outcome::Reply { token, reply } => {
                 let node = self.member(id);
-                let Some(client) = node.tokens.remove(&token) else { return };
+                let Some((client, number)) = node.tokens.remove(&token) else { return };
                 if let MetaReply::Watch { map, .. } = &reply {
                     node.watchers.insert(client, map.to);
                 }
-                self.send(Node::Member(id), Node::Client(client), Message::MetaReply { reply });
+                self.send(Node::Member(id), Node::Client(client), Message::MetaReply { number, reply });
             }
             Outcome::Switch { server, action } => {
                 self.note(|| format!("member-{id} switches {server}: {action:?}"));
@@ -235,7 +236,10 @@ impl World<'_> {
     }
 
     /// Asks for what the administrator wants, until it is done.
-    pub fn administer(&mut self) {
+    pub fn administer(&mut self, number: u64) {
+        if number != self.question {
+            return;
+        }
         let request = match (self.gear_wanted, self.lost_wanted) {
             (Some(gear), _) => AdminRequest::GearSet { gear },
             (None, Some(server)) => AdminRequest::MarkLost { server },
@@ -243,22 +247,26 @@ impl World<'_> {
         };
         for member in 1..=self.scenario.members {
             let request = MetaRequest::Admin(request.clone());
-            self.send(Node::Client(ADMIN), Node::Member(member), Message::AskMeta { request });
+            self.send(Node::Client(ADMIN), Node::Member(member), Message::AskMeta { number, request });
         }
-        self.after(SECOND, Happening::Admin);
+        self.after(SECOND, Happening::Admin { question: number });
     }
 
     pub fn to_admin(&mut self, message: Message) {
-        let Message::MetaReply { reply } = message else { return };
+        let Message::MetaReply { number, reply } = message else { return };
+        if number != self.question {
+            return;
+        }
         match reply {
             MetaReply::Admin(AdminReply::Done) => {
                 self.note(|| "administrator: done".into());
                 if self.gear_wanted.take().is_none() {
                     self.lost_wanted = None;
                 }
+                self.ask();
             }
             // A gear that this cluster does not have; or a loss that is not noticed yet, and is told again.
-            MetaReply::Failed(MetaFailure::Refused(_)) => self.gear_wanted = None,
+            MetaReply::Failed(MetaFailure::Refused(_)) if self.gear_wanted.take().is_some() => self.ask(),
             _ => {}
         }
     }

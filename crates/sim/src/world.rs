@@ -33,8 +33,8 @@ pub enum Message {
     Reply { attempt: u64, reply: ClientReply, payload: Bytes },
     ToMeta(ServerMessage),
     Push(MetaPush),
-    AskMeta { request: MetaRequest },
-    MetaReply { reply: MetaReply },
+    AskMeta { number: u64, request: MetaRequest },
+    MetaReply { number: u64, reply: MetaReply },
     Raft(Vec<u8>),
 }
 
@@ -59,7 +59,7 @@ pub enum Happening {
     ResumeMember { member: u64 },
     Calm,
     Heal { server: ServerId },
-    Admin,
+    Admin { question: u64 },
 }
 
 struct Due {
@@ -124,6 +124,8 @@ pub struct World<'a> {
     /// The gear that the administrator asks for, until the metadata service says that it is done.
     pub gear_wanted: Option<u8>,
     pub lost_wanted: Option<ServerId>,
+    /// Number of the administrator's present question.
+    pub question: u64,
     pub lost: Option<ServerId>,
     pub net_random: Random,
     pub disk_random: Random,
@@ -151,6 +153,7 @@ impl<'a> World<'a> {
             stormy: false,
             gear_wanted: None,
             lost_wanted: None,
+            question: 0,
             lost: None,
             net_random: random.fork(),
             disk_random: random.fork(),
@@ -262,7 +265,7 @@ impl<'a> World<'a> {
             Happening::ResumeMember { member } => self.resume_member(member),
             Happening::Calm => self.net.model = self.scenario.net,
             Happening::Heal { server } => self.heal_disk(server),
-            Happening::Admin => self.administer(),
+            Happening::Admin { question } => self.administer(question),
         }
     }
 
