@@ -1,12 +1,12 @@
 //! Load generator for any S3 endpoint: what it serves, how fast, and what that costs the servers.
 //!
-//! A cell is one operation (PUT, GET), one size and one concurrency. Every worker has one connection and one request under
-//! way (closed loop). The generator must not be the bottleneck: bodies are slices of one buffer and are never hashed
-//! (`UNSIGNED-PAYLOAD`, which S3 allows), what comes back is checked as it passes through a small buffer and is not kept. Its own
-//! CPU time is reported beside that of the servers, so that one can see.
+//! A cell is one operation (PUT, GET), one size and one concurrency. Every worker has one connection and one
+//! request under way (closed loop). The generator must not be the bottleneck: bodies are slices of one buffer and
+//! are never hashed (`UNSIGNED-PAYLOAD`, which S3 allows), what comes back is checked as it passes through a small
+//! buffer and is not kept. Its own CPU time is reported beside that of the servers, so that one can see.
 //!
-//! The CPU time of a cell includes what the servers do after the last answer (deferred writes): it is read again when they
-//! have become quiet.
+//! The CPU time of a cell includes what the servers do after the last answer (deferred writes): it is read again
+//! when they have become quiet.
 
 mod http;
 mod process;

@@ -1,7 +1,7 @@
 //! The bytes that a write carries: a function of (volume, position, number of the write), eight at a time.
 //!
-//! It is made of two invertible mixing steps, so that from eight wrong bytes follows which write would have put them there:
-//! a lost write is told from a mixed-up one and from noise.
+//! It is made of two invertible mixing steps, so that from eight wrong bytes follows which write would have put
+//! them there: a lost write is told from a mixed-up one and from noise.
 
 /// Writes are numbered in the order in which they start, from one. Zero is what was there before the trace.
 pub type Number = u64;

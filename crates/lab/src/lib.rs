@@ -1,11 +1,11 @@
 //! Evaluation: what a cluster does under a real trace, and what an S3 endpoint costs per operation.
 //!
-//! - [`replay`] runs a block trace on a cluster, checks every byte that it reads, and compares the energy with a cluster
-//!   that never sleeps and with the schedule of one who knew the load beforehand.
+//! - [`replay`] runs a block trace on a cluster, checks every byte that it reads, and compares the energy with a
+//!   cluster that never sleeps and with the schedule of one who knew the load beforehand.
 //! - [`bench`] loads any S3 endpoint and says what the servers spent per operation.
 //!
-//! Reports are plain data: `Display` is the text for people, `Serialize` the JSON for machines (`docs/json.md`). Energy is
-//! modelled, and every place that shows it says so.
+//! Reports are plain data: `Display` is the text for people, `Serialize` the JSON for machines (`docs/json.md`).
+//! Energy is modelled, and every place that shows it says so.
 
 pub mod bench;
 mod content;

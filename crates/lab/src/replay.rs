@@ -1,11 +1,12 @@
 //! Replay of a block trace on a cluster, as volumes.
 //!
-//! Each device of the trace becomes a volume. First everything that the trace reads is written; then the requests are
-//! issued when the trace says (divided by the speed), whether or not earlier ones are answered, while the cluster shifts
-//! gears by itself; at the end all servers are woken, the debt is paid, everything is read back, and all replicas are compared.
+//! Each device of the trace becomes a volume. First everything that the trace reads is written; then the requests
+//! are issued when the trace says (divided by the speed), whether or not earlier ones are answered, while the
+//! cluster shifts gears by itself; at the end all servers are woken, the debt is paid, everything is read back, and
+//! all replicas are compared.
 //!
-//! Every byte that is written follows from (volume, position, number of the write), and every byte that is read is held
-//! against the last write that was acknowledged ([`ledger`]).
+//! Every byte that is written follows from (volume, position, number of the write), and every byte that is read is
+//! held against the last write that was acknowledged ([`ledger`]).
 //!
 //! The cluster's schedule is changed for the time of the replay and put back at its end; its recorded hours are lost,
 //! because hours of another length say nothing about each other.
@@ -101,6 +102,10 @@ pub enum ReplayError {
     )]
     Range { device: String, end: u64 },
     #[error(
+        "the trace spans {days} days, too long for this speed: a time in it may be wrong, or use a higher speed"
+    )]
+    TooLong { days: u64 },
+    #[error(
         "a scheduler's hour would last {millis} ms at this speed and must last at least 100 ms: use speed {most:.0} or less"
     )]
     HourTooShort { millis: u64, most: f64 },
@@ -114,8 +119,8 @@ pub enum ReplayError {
     Cluster { what: &'static str, error: TargetError },
 }
 
-/// Replays `trace` on the cluster and reports. A report that did not [`pass`](ReplayReport::passed) is no error. Runs on
-/// the caller's tokio runtime; one thread is enough.
+/// Replays `trace` on the cluster and reports. A report that did not [`pass`](ReplayReport::passed) is no error.
+/// Runs on the caller's tokio runtime; one thread is enough.
 pub async fn replay<C: Cluster>(
     options: ReplayOptions,
     trace: &Trace,

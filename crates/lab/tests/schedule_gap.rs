@@ -1,5 +1,6 @@
-//! How far the scheduler stays behind one who knew the load: the production scheduler is fed the load samples of a trace, as
-//! the metadata service does it in a rehearsal, and its energy is held against the oracle's. No cluster runs.
+//! How far the scheduler stays behind one who knew the load: the production scheduler is fed the load samples of a
+//! trace, as the metadata service does it in a rehearsal, and its energy is held against the oracle's. No cluster
+//! runs.
 
 use ebb_gear::{Calendar, Command, Event, History, Mode, Policy, Scheduler, ServerRates};
 use ebb_lab::replay::Trace;
@@ -126,7 +127,8 @@ fn week() -> Trace {
 
 #[test]
 fn a_week_with_a_rhythm_is_served_within_five_points_of_the_oracle() {
-    // At 2000, a server that goes to sleep would be charged most of an hour for its second and a half of handing over.
+    // At 2000, a server that goes to sleep would be charged most of an hour for its second and a half of handing
+    // over.
     let report = gap(&week(), 100.0);
     assert!(report.oracle_saved_percent > 20.0, "the week gives the oracle something to save");
     assert!(report.behind_oracle_points <= 5.0, "{report:?}");

@@ -1,4 +1,5 @@
-//! What a load test found: plain data, as a table for people and as JSON for machines (`docs/json.md`, section "bench").
+//! What a load test found: plain data, as a table for people and as JSON for machines (`docs/json.md`, section
+//! "bench").
 
 use super::BenchOptions;
 use super::process::Usage;

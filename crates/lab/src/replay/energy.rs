@@ -1,10 +1,10 @@
-//! Energy of a replay, in trace time: what was seen, what a cluster that never sleeps would draw, and what the schedule of
-//! one who knew the peaks would.
+//! Energy of a replay, in trace time: what was seen, what a cluster that never sleeps would draw, and what the
+//! schedule of one who knew the peaks would.
 //!
-//! All three come from the same power model and the same load, and count the seconds of the trace, not of the clock: a
-//! state that lasted one second at speed 2000 lasted 2000. A transition costs its joules once, whatever the speed. So a
-//! wake-up that takes half a second of the clock is charged as 1000 seconds of being on: that is the price of the
-//! rehearsal, not of the cluster, and it makes the savings look smaller, never larger.
+//! All three come from the same power model and the same load, and count the seconds of the trace, not of the
+//! clock: a state that lasted one second at speed 2000 lasted 2000. A transition costs its joules once, whatever
+//! the speed. So a wake-up that takes half a second of the clock is charged as 1000 seconds of being on: that is
+//! the price of the rehearsal, not of the cluster, and it makes the savings look smaller, never larger.
 
 use super::plan::LoadSeries;
 use ebb_power::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel};
@@ -13,7 +13,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A server is switched on or to standby, at a moment of the trace. In order of time; at time zero every server has one.
+/// A server is switched on or to standby, at a moment of the trace. In order of time; at time zero every server has
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     pub at: Duration,

@@ -22,7 +22,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// Bytes of one request when the content before the trace is written and when all is read back, and such requests side by side.
+/// Bytes of one request when the content before the trace is written and when all is read back, and such requests
+/// side by side.
 const PIECE_BYTES: u64 = 1 << 20;
 const PIECES: usize = 16;
 /// The status is looked at ten times per hour, but not more often than this.
@@ -232,7 +233,8 @@ struct Begun {
 async fn begin<T: Target>(target: &T, setting: &Setting) -> Result<Begun, TargetError> {
     let schedule = setting.schedule;
     if setting.before.schedule.hour_millis == schedule.hour_millis {
-        // A change of the hour's length makes the cluster forget its hours: those of other loads say nothing about these.
+        // A change of the hour's length makes the cluster forget its hours: those of other loads say nothing about
+        // these.
         let other = Schedule { hour_millis: schedule.hour_millis + 1, ..schedule };
         command(target, AdminRequest::SetSchedule(other)).await?;
     }
@@ -495,8 +497,8 @@ impl<'a, T: Target> Run<'a, T> {
         }
     }
 
-    /// Reads everything that the trace touched once more: a lost write that the trace never read would go unseen. Returns
-    /// the bytes that were read.
+    /// Reads everything that the trace touched once more: a lost write that the trace never read would go unseen.
+    /// Returns the bytes that were read.
     async fn read_back(&mut self) -> u64 {
         let mut pieces = Vec::new();
         for (volume, ranges) in self.trace.touched_ranges().into_iter().enumerate() {

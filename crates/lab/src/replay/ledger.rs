@@ -1,9 +1,10 @@
 //! What every byte of every volume must be.
 //!
-//! The ledger knows, per byte range, the last write that was acknowledged, and which requests are under way. A write that
-//! overlaps an earlier write under way waits for it, as it would in a file system: otherwise nobody could say which of the two
-//! comes last. A read never waits: it may see the last acknowledged write or any write that was under way at some time between its
-//! issue and its answer, and nothing else. So a read that is issued after a write was acknowledged must see it.
+//! The ledger knows, per byte range, the last write that was acknowledged, and which requests are under way. A
+//! write that overlaps an earlier write under way waits for it, as it would in a file system: otherwise nobody
+//! could say which of the two comes last. A read never waits: it may see the last acknowledged write or any write
+//! that was under way at some time between its issue and its answer, and nothing else. So a read that is issued
+//! after a write was acknowledged must see it.
 
 use crate::content::{Content, Number, first_difference, writer};
 use ebb_types::ObjectId;
@@ -39,7 +40,8 @@ pub struct Mismatch {
     pub offset_bytes: u64,
     pub read_offset_bytes: u64,
     pub read_bytes: u64,
-    /// Numbers of the writes that may have been seen there; zero is the content before the trace, none is "never written".
+    /// Numbers of the writes that may have been seen there; zero is the content before the trace, none is "never
+    /// written".
     pub expected_writes: Vec<Number>,
     /// What stood there: `"zero"`, `"write"` or `"other"`.
     pub found: &'static str,

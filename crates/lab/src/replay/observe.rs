@@ -87,7 +87,8 @@ impl Observer {
             .any(|(when, ..)| !when.is_zero())
     }
 
-    /// The changes as the power model counts them, in trace time. A server that fails still draws; one that wakes or drains is on.
+    /// The changes as the power model counts them, in trace time. A server that fails still draws; one that wakes
+    /// or drains is on.
     pub fn power_changes(&self, speed: f64) -> Vec<Change> {
         let mut on: BTreeMap<ServerId, bool> = BTreeMap::new();
         let mut changes = Vec::new();

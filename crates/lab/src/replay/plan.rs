@@ -9,6 +9,9 @@ use ebb_trace::Kind;
 use ebb_types::{LoadCount, ObjectId, Schedule};
 use std::time::Duration;
 
+/// Samples of one trace: half a year of seconds. A wrong time in a trace must not take all memory.
+const SAMPLES_MAX: usize = 1 << 24;
+
 /// How many servers the trace's peak shall need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Provision {
@@ -45,8 +48,8 @@ pub(crate) fn rates(schedule: &Schedule) -> ServerRates {
 }
 
 impl LoadSeries {
-    /// The load of `trace` at `speed` with the schedule's rates. Requests are counted as the cluster counts them: in the pieces
-    /// that a chunk server gets.
+    /// The load of `trace` at `speed` with the schedule's rates. Requests are counted as the cluster counts them:
+    /// in the pieces that a chunk server gets.
     pub fn new(
         trace: &Trace,
         speed: f64,
@@ -56,7 +59,11 @@ impl LoadSeries {
     ) -> Result<LoadSeries, ReplayError> {
         let interval = sample_interval(schedule).mul_f64(speed);
         let hour = Duration::from_millis(schedule.hour_millis).mul_f64(speed);
-        let mut counts = vec![LoadCount::default(); slot(trace.span(), interval) + 1];
+        let samples = slot(trace.span(), interval);
+        if samples >= SAMPLES_MAX {
+            return Err(ReplayError::TooLong { days: trace.span().as_secs() / 86_400 });
+        }
+        let mut counts = vec![LoadCount::default(); samples + 1];
         for request in &trace.requests {
             let len = u64::from(request.len);
             let pieces = ebb_client::pieces(ObjectId(0), request.offset, len, chunk_bytes);
@@ -208,6 +215,8 @@ mod tests {
         assert_eq!(ebb_gear::gear_for(series.peak(), 9, 3, 1), 3);
         let again = LoadSeries::new(&trace(&requests), 2000.0, &day, 3, 1 << 26).unwrap();
         assert_eq!(again.samples, series.samples, "the schedule gives the same load");
+        let long = trace(&[(0, 0, 1, Kind::Read), (1 << 40, 0, 1, Kind::Read)]);
+        assert!(matches!(LoadSeries::new(&long, 1.0, &day, 3, 1 << 26), Err(ReplayError::TooLong { .. })));
         let far = trace(&[(0, u64::MAX >> 1, 1, Kind::Read)]);
         assert!(matches!(
             LoadSeries::new(&far, 1.0, &day, 3, 1 << 20),

@@ -117,7 +117,8 @@ pub struct OffloadReport {
 pub struct HourReport {
     /// From the start of the trace.
     pub hour: u64,
-    /// Peak load as the metadata service saw it, in servers' worth of work; absent if it did not watch the hour from its start.
+    /// Peak load as the metadata service saw it, in servers' worth of work; absent if it did not watch the hour
+    /// from its start.
     pub load: Option<f64>,
     /// The same, computed from the trace.
     pub trace_load: f64,

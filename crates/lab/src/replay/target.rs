@@ -7,8 +7,8 @@ use serde::Serialize;
 
 /// What the program must bring beside a client: a look at the servers themselves. Cheap to clone.
 pub trait Cluster: Clone + Send + Sync + 'static {
-    /// Compares all replicas of all groups, block by block. Called when every group is in sync and nothing is written.
-    /// The error says what to do next.
+    /// Compares all replicas of all groups, block by block. Called when every group is in sync and nothing is
+    /// written. The error says what to do next.
     fn compare(&self) -> impl Future<Output = Result<Comparison, String>> + Send;
 }
 

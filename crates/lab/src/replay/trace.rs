@@ -1,4 +1,5 @@
-//! A trace in memory. It is read whole, because it is needed several times: for its peak, for what it reads, and for the run.
+//! A trace in memory. It is read whole, because it is needed several times: for its peak, for what it reads, and
+//! for the run.
 
 use ebb_trace::{Format, Input, Kind, Options, Request, TraceError};
 use std::collections::BTreeMap;
@@ -28,8 +29,8 @@ pub enum TraceFailure {
 }
 
 impl Trace {
-    /// Reads files of one trace (blktrace has one per CPU). `format`: `None` finds it out. `skip_bad`: bad lines or records that are
-    /// passed over before the trace counts as broken.
+    /// Reads files of one trace (blktrace has one per CPU). `format`: `None` finds it out. `skip_bad`: bad lines or
+    /// records that are passed over before the trace counts as broken.
     pub fn open(paths: &[PathBuf], format: Option<Format>, skip_bad: u64) -> Result<Trace, TraceFailure> {
         let open = |path: &PathBuf| {
             let file = File::open(path).map_err(|error| TraceFailure::Open { path: path.clone(), error })?;
