@@ -52,8 +52,11 @@ impl Group {
             return;
         };
         let sources = self.sources(cx, None);
-        // What the old configuration sent here directly is here: the missing set stays true while the slot stays awake.
-        let was_catching_up = matches!(old.slot_of(cx.me).map(|s| s.state), Some(SlotState::CatchingUp { since: s }) if s == since);
+        // What the old configuration sent here directly is here: the missing set stays true while the slot stays awake. Of a
+        // configuration between, that this server never saw, nothing may be here.
+        let before = old.slot_of(cx.me).map(|s| s.state);
+        let was_catching_up =
+            self.entry.epoch == old.epoch.next() && before == Some(SlotState::CatchingUp { since });
         match &mut self.catch_up {
             Some(catch_up)
                 if was_catching_up
@@ -112,7 +115,7 @@ impl Group {
         let Phase::Fencing { awaiting, foreign } = &mut primary.phase else { return };
         let fenced = awaiting.is_empty() || cx.config.has(PlantedBug::SkipFence);
         // What is in the tail and not in the store yet, a rewrite would read without, and so undo.
-        if !fenced || !listed || self.applying > 0 {
+        if !fenced || !listed || self.applying.has_direct() {
             return;
         }
         let foreign = std::mem::take(foreign);

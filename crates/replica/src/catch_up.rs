@@ -1,9 +1,8 @@
 //! Catch-up: the one routine for reclaim, for the return of a crashed server, and for rebuild; and its mirror image,
 //! cover, which brings a new stand-in to where the old one was. [Sierra §3.6, §3.7]
 
-use crate::api::{StoreCommand, StoreOutcome};
+use crate::api::{StoreCommand, StoreOutcome, StoreToken};
 use crate::group::{Context, Group, Shared, Wait};
-use crate::replica::PlantedBug;
 use crate::run_map::{Missing, RunMap, Source};
 use bytes::Bytes;
 use ebb_types::{
@@ -24,10 +23,11 @@ pub(crate) struct CatchUp {
     listing: Listing,
     missing: RunMap,
     fetches: BTreeMap<u64, Fetch>,
-    /// Records that came from the primary directly and are not durable yet: what they replace is still missing.
-    direct: BTreeMap<Version, Run>,
-    /// Those of them that a comparison with the own store may have seen: what is under them may be missing.
-    awaited: BTreeSet<Version>,
+    /// Records that are not durable yet and that a comparison with the own store may have seen: what is under them may be
+    /// missing.
+    awaited: BTreeSet<StoreToken>,
+    /// The store did not take a fetched record: it is fetched again from the next tick on.
+    failed: bool,
     reported: Option<Moment>,
 }
 
@@ -71,8 +71,8 @@ impl CatchUp {
             listing,
             missing: RunMap::default(),
             fetches: BTreeMap::new(),
-            direct: BTreeMap::new(),
             awaited: BTreeSet::new(),
+            failed: false,
             reported: None,
         }
     }
@@ -126,13 +126,10 @@ impl CatchUp {
         before - self.fetches.len()
     }
 
-    pub fn note_direct(&mut self, record: &Record) {
-        self.direct.insert(record.version, record.run());
-    }
-
-    pub fn direct_is_durable(&mut self, version: Version) {
-        self.awaited.remove(&version);
-        if let Some(run) = self.direct.remove(&version) {
+    /// The store is done with a record; `run`: what is durable now.
+    pub fn ended(&mut self, token: StoreToken, run: Option<Run>) {
+        self.awaited.remove(&token);
+        if let Some(run) = run {
             self.has_now(run);
         }
     }
@@ -151,8 +148,7 @@ impl CatchUp {
     /// Starts over, from other sources.
     fn restart(&mut self, sources: Vec<Source>) -> usize {
         let given_up = self.fetches.len();
-        let direct = std::mem::take(&mut self.direct);
-        *self = CatchUp { direct, ..CatchUp::new(self.since, sources) };
+        *self = CatchUp::new(self.since, sources);
         given_up
     }
 }
@@ -252,7 +248,7 @@ impl Group {
             return;
         }
         let source = catch_up.sources[index];
-        catch_up.awaited.extend(catch_up.direct.keys());
+        catch_up.awaited.extend(self.applying.tokens());
         for run in runs {
             catch_up.missing.add(run, source);
         }
@@ -316,15 +312,10 @@ impl Group {
     }
 
     fn apply_fetched(&mut self, cx: &mut Context, token: u64, record: Record, payload: Bytes) {
-        let space = Space::Replica;
         // It may not be on all targets: whoever becomes primary must hear of it (R4).
         self.tail.push(TailRun { run: record.run(), request: None });
-        let command = if cx.config.has(PlantedBug::ReclaimOlder) {
-            StoreCommand::Repair { space, record: Record { version: Version::ZERO, ..record }, payload }
-        } else {
-            StoreCommand::Apply { space, record, payload }
-        };
-        cx.store(self.id, Wait::CatchUpApplied { token }, command);
+        let wait = Wait::CatchUpApplied { token };
+        self.applying.apply(cx, self.id, wait, (Space::Replica, record), payload);
     }
 
     pub fn on_fetch_reply(
@@ -369,7 +360,10 @@ impl Group {
         let Some(catch_up) = &mut self.catch_up else { return };
         let Some(fetch) = catch_up.fetches.get_mut(&token) else { return };
         if matches!(outcome, StoreOutcome::Failed(_)) {
-            return; // the tick gives it up and asks again
+            catch_up.fetches.remove(&token);
+            catch_up.failed = true;
+            cx.shared.fetches -= 1;
+            return;
         }
         fetch.applying -= 1;
         if fetch.applying > 0 {
@@ -416,6 +410,9 @@ impl Group {
             && late(*since)
         {
             *token = None;
+        }
+        if std::mem::take(&mut catch_up.failed) {
+            catch_up.missing.forget_asked();
         }
         let (now, after) = (cx.now, cx.config.suspect_after);
         cx.shared.fetches -= catch_up.give_up(|f| now.since(f.asked) >= after);

@@ -3,12 +3,12 @@
 use crate::api::{ClientToken, Command, StoreCommand, StoreToken};
 use crate::catch_up::CatchUp;
 use crate::primary::Primary;
-use crate::replica::Config;
+use crate::replica::{Config, PlantedBug};
 use crate::run_map::cut;
 use bytes::Bytes;
 use ebb_types::{
-    ChunkOp, ClientReply, ClusterMap, Epoch, GroupEntry, GroupId, Moment, PeerMessage, RequestId, ServerId,
-    ServerReport, Space, TailRun, Unready, Version,
+    ChunkOp, ClientReply, ClusterMap, Epoch, GroupEntry, GroupId, Moment, PeerMessage, Record, RequestId,
+    Run, ServerId, ServerReport, Space, TailRun, Unready, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -21,8 +21,7 @@ pub(crate) struct Group {
     /// Everything of an older epoch is refused (R1). Never lower than `entry.epoch`.
     pub fence: Epoch,
     pub tail: Tail,
-    /// Ordered or received records that the store has not made durable yet: a read may overtake them.
-    pub applying: usize,
+    pub applying: Applying,
     /// Present while `entry.primary` is this server.
     pub primary: Option<Primary>,
     /// Present while this server's slot catches up.
@@ -45,7 +44,7 @@ impl Group {
             fence: entry.epoch,
             entry,
             tail: Tail::default(),
-            applying: 0,
+            applying: Applying::default(),
             primary: None,
             catch_up: None,
             waiting: VecDeque::new(),
@@ -55,7 +54,7 @@ impl Group {
     /// Whether time must be told to this group.
     pub fn is_busy(&self) -> bool {
         !self.waiting.is_empty()
-            || self.applying > 0
+            || !self.applying.is_empty()
             || self.catch_up.is_some()
             || self.primary.as_ref().is_some_and(|p| p.is_busy(&self.tail))
     }
@@ -155,6 +154,59 @@ impl Tail {
     }
 }
 
+/// Records that the store has not made durable yet. A read may overtake them, or see them and they are lost after all.
+#[derive(Default)]
+pub(crate) struct Applying {
+    /// With what it sets of the replica's blocks.
+    records: BTreeMap<StoreToken, Option<Run>>,
+    /// Those that this server ordered or was sent, not those that it fetched.
+    direct: BTreeSet<StoreToken>,
+}
+
+impl Applying {
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    pub fn has_direct(&self) -> bool {
+        !self.direct.is_empty()
+    }
+
+    pub fn tokens(&self) -> impl Iterator<Item = StoreToken> + '_ {
+        self.records.keys().copied()
+    }
+
+    pub fn apply(
+        &mut self,
+        cx: &mut Context,
+        group: GroupId,
+        wait: Wait,
+        (space, record): (Space, Record),
+        payload: Bytes,
+    ) {
+        let run = (space == Space::Replica).then(|| record.run());
+        let direct = !matches!(wait, Wait::CatchUpApplied { .. });
+        let command = match wait {
+            Wait::CatchUpApplied { .. } if cx.config.has(PlantedBug::ReclaimOlder) => {
+                let version = Version { epoch: record.version.epoch.next(), seq: u64::MAX };
+                StoreCommand::Apply { space, record: Record { version, ..record }, payload }
+            }
+            _ => StoreCommand::Apply { space, record, payload },
+        };
+        let token = cx.store(group, wait, command);
+        self.records.insert(token, run);
+        if direct {
+            self.direct.insert(token);
+        }
+    }
+
+    /// The store is done with it. Returns what it set of the replica, if it was one of these.
+    pub fn ended(&mut self, token: StoreToken) -> Option<Option<Run>> {
+        self.direct.remove(&token);
+        self.records.remove(&token)
+    }
+}
+
 /// Why a store command was given: what to do when it ends.
 #[derive(Clone, Debug)]
 pub(crate) enum Wait {
@@ -249,10 +301,11 @@ impl Shared {
 }
 
 impl Context<'_> {
-    pub fn store(&mut self, group: GroupId, wait: Wait, command: StoreCommand) {
+    pub fn store(&mut self, group: GroupId, wait: Wait, command: StoreCommand) -> StoreToken {
         let token = StoreToken(self.shared.token());
         self.shared.waits.insert(token, (group, wait));
         self.out.push(Command::Store { token, command });
+        token
     }
 
     pub fn send(&mut self, to: ServerId, message: PeerMessage) {
@@ -283,7 +336,7 @@ impl Context<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_types::{ChunkId, Kind, Run};
+    use ebb_types::{ChunkId, Kind};
 
     fn run(epoch: u32, seq: u64, request: u64) -> TailRun {
         let version = Version { epoch: Epoch(epoch), seq };

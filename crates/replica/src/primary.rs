@@ -475,19 +475,13 @@ impl Group {
         let record = Record { group, chunk, first, count, version, request, content };
         let mut awaiting: BTreeMap<ServerId, Space> = targets.into_iter().collect();
         let must_fit = primary.ops.get(&op).is_some_and(|op| !op.takes_space());
-        if awaiting.contains_key(&cx.me)
-            && let Some(catch_up) = &mut self.catch_up
-        {
-            catch_up.note_direct(&record);
-        }
         self.tail.push(TailRun { run: record.run(), request });
         let committed = self.tail.committed();
         primary.committed_told = primary.committed_told.max(committed);
         for (&to, &space) in &awaiting {
             if to == cx.me {
-                let (record, payload) = (record.clone(), payload.clone());
-                self.applying += 1;
-                cx.store(group, Wait::Own { seq, epoch }, StoreCommand::Apply { space, record, payload });
+                let wait = Wait::Own { seq, epoch };
+                self.applying.apply(cx, group, wait, (space, record.clone()), payload.clone());
             } else {
                 let message =
                     PeerMessage::Replicate { epoch, space, record: record.clone(), committed, must_fit };
@@ -510,12 +504,7 @@ impl Group {
             StoreOutcome::Failed(refusal) => Err(refusal),
             _ => Ok(()),
         };
-        if result.is_ok()
-            && let Some(catch_up) = &mut self.catch_up
-        {
-            catch_up.direct_is_durable(Version { epoch, seq });
-            self.pump_catch_up(cx);
-        }
+        self.pump_catch_up(cx);
         self.on_replicate_reply(cx, cx.me, epoch, Version { epoch, seq }, result);
     }
 
@@ -737,13 +726,8 @@ impl Group {
                     cx.send_with(to, message, in_flight.payload.clone());
                 } else if std::mem::take(&mut in_flight.failed_here) {
                     let wait = Wait::Own { seq: record.version.seq, epoch };
-                    self.applying += 1;
                     self.tail.push(TailRun { run: record.run(), request: record.request });
-                    cx.store(
-                        group,
-                        wait,
-                        StoreCommand::Apply { space, record, payload: in_flight.payload.clone() },
-                    );
+                    self.applying.apply(cx, group, wait, (space, record), in_flight.payload.clone());
                 }
             }
         }

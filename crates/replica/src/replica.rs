@@ -382,7 +382,7 @@ impl Replica {
         if let Wait::Own { .. } = wait {
             self.spaces.insert((id, Space::Replica));
         }
-        self.with_group(now, id, out, |group, cx| group.on_stored(cx, wait, outcome));
+        self.with_group(now, id, out, |group, cx| group.on_stored(cx, token, wait, outcome));
     }
 }
 

@@ -1,6 +1,6 @@
 //! What every member of a group does for the primary and for members that catch up: fence, store, list, fetch.
 
-use crate::api::{StoreCommand, StoreOutcome};
+use crate::api::{StoreCommand, StoreOutcome, StoreToken};
 use crate::group::{Context, Group, Wait};
 use crate::replica::PlantedBug;
 use bytes::Bytes;
@@ -130,25 +130,22 @@ impl Group {
         self.tail.commit(committed);
         self.tail.push(TailRun { run: record.run(), request: record.request });
         let wait = Wait::Foreign { to: from, epoch, version: record.version };
-        if let Some(catch_up) = &mut self.catch_up {
-            catch_up.note_direct(&record);
-        }
-        self.applying += 1;
-        cx.store(self.id, wait, StoreCommand::Apply { space, record, payload });
+        self.applying.apply(cx, self.id, wait, (space, record), payload);
         Ok(())
     }
 
-    pub fn on_stored(&mut self, cx: &mut Context, wait: Wait, outcome: StoreOutcome) {
+    pub fn on_stored(&mut self, cx: &mut Context, token: StoreToken, wait: Wait, outcome: StoreOutcome) {
         let group = self.id;
-        let applied = match wait {
-            Wait::Own { seq, epoch } => Some(Version { epoch, seq }),
-            Wait::Foreign { version, .. } => Some(version),
-            _ => None,
-        };
-        if let Some(version) = applied {
-            self.applying -= 1;
-            if matches!(outcome, StoreOutcome::Failed(_)) {
-                self.tail.remove(version);
+        let applied = self.applying.ended(token);
+        if let Some(run) = applied {
+            let failed = matches!(outcome, StoreOutcome::Failed(_));
+            match wait {
+                Wait::Own { seq, epoch } if failed => self.tail.remove(Version { epoch, seq }),
+                Wait::Foreign { version, .. } if failed => self.tail.remove(version),
+                _ => {}
+            }
+            if let Some(catch_up) = &mut self.catch_up {
+                catch_up.ended(token, run.filter(|_| !failed));
             }
         }
         match wait {
@@ -158,12 +155,7 @@ impl Group {
                     StoreOutcome::Failed(refusal) => Err(refusal),
                     _ => Ok(()),
                 };
-                if result.is_ok()
-                    && let Some(catch_up) = &mut self.catch_up
-                {
-                    catch_up.direct_is_durable(version);
-                    self.pump_catch_up(cx);
-                }
+                self.pump_catch_up(cx);
                 cx.send(to, PeerMessage::ReplicateReply { group, epoch, version, result });
             }
             Wait::OpRead { op, epoch, first } => self.on_op_read(cx, epoch, op, first, outcome),

@@ -212,8 +212,12 @@ impl World<'_> {
         }
     }
 
-    /// The switch acts, or fails, and says so to the member that asked.
+    /// The switch acts, or fails, and says so to the member that asked. The member's own process drives it: when it dies, the
+    /// action is not carried out.
     pub fn switch(&mut self, id: u64, life: u64, server: ServerId, action: SwitchAction) {
+        if self.member(id).life != life {
+            return;
+        }
         let fails = self.stormy && self.fault_random.chance(self.scenario.switch_fails);
         let result = if fails {
             Err("the switch does not answer".to_string())
@@ -225,9 +229,6 @@ impl World<'_> {
             Ok(())
         };
         let node = self.member(id);
-        if !node.up || node.life != life {
-            return;
-        }
         let input = Input::Switched { server, action, result };
         if node.paused {
             return node.stalled.push(input);
