@@ -2,7 +2,7 @@
 
 use crate::brief::brief_push;
 use crate::client::ADMIN;
-use crate::clock::{Clock, SECOND};
+use crate::clock::{Clock, MILLI, SECOND};
 use crate::net::Node;
 use crate::world::{Happening, Message, World};
 use ebb_meta::{Input, LogFile, Member, MemberConfig, Outcome, SwitchAction, Token};
@@ -190,7 +190,11 @@ impl World<'_> {
             Outcome::Switch { server, action } => {
                 self.note(|| format!("member-{id} switches {server}: {action:?}"));
                 let life = self.member(id).life;
-                let delay = self.fault_random.delay(self.scenario.switch).min(20 * SECOND);
+                // To stop is done at once, to start takes its time.
+                let delay = match action {
+                    SwitchAction::Sleep => self.fault_random.between(0, 2 * MILLI),
+                    SwitchAction::Wake => self.fault_random.delay(self.scenario.switch).min(20 * SECOND),
+                };
                 // A switch does one thing after another.
                 let at = self.now.max(self.server(server).switch_free) + delay;
                 self.server(server).switch_free = at;
