@@ -136,6 +136,11 @@ impl Tail {
         self.done.iter().copied().collect()
     }
 
+    /// Whether a record of the request may be on some targets.
+    pub fn knows(&self, request: RequestId) -> bool {
+        self.runs.iter().any(|r| r.request == Some(request))
+    }
+
     /// Whether the request's records cover these blocks, counting those that are `settled`. A deletion covers no blocks.
     pub fn covers(
         &self,

@@ -286,7 +286,9 @@ impl Group {
             if self.is_done(request, blocks) {
                 return cx.reply(token, ClientReply::Done);
             }
-            if let Err(reply) = self.can_write(cx, op.kind() == Some(Kind::Data)) {
+            // What an earlier epoch ordered of it takes effect: it is not refused any more.
+            let ordered = self.tail.knows(request);
+            if let (false, Err(reply)) = (ordered, self.can_write(cx, op.kind() == Some(Kind::Data))) {
                 return cx.reply(token, reply);
             }
         }

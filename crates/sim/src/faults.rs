@@ -245,8 +245,12 @@ impl World<'_> {
         if self.lost.is_some() || self.lost_wanted.is_some() {
             return;
         }
-        let server = self.servers.get_mut(&id).expect("servers are never removed");
-        let Some((group, space, chunk, block)) = server.store.rot(&mut self.disk_random) else { return };
+        // One copy of a block at a time: of two damaged ones out of two nothing is left.
+        let mut store = std::mem::take(&mut self.server(id).store);
+        let spared = |chunk, block| self.servers.values().any(|s| s.store.is_rotten(chunk, block));
+        let rotten = store.rot(&mut self.disk_random, spared);
+        self.server(id).store = store;
+        let Some((group, space, chunk, block)) = rotten else { return };
         self.note(|| format!("{id} has rot in {group} {space:?} {chunk} block {block}"));
         self.invariants.rot_seen = true;
     }

@@ -337,8 +337,16 @@ impl Store {
         Recovered { tails: tails.into_iter().collect(), spaces }
     }
 
-    /// Damages a block at random. Returns what was damaged.
-    pub fn rot(&mut self, random: &mut Random) -> Option<(GroupId, Space, ChunkId, u32)> {
+    pub fn is_rotten(&self, chunk: ChunkId, block: u32) -> bool {
+        self.rotten.keys().any(|(_, c, n)| (*c, *n) == (chunk, block))
+    }
+
+    /// Damages a block at random, but none that is `spared`. Returns what was damaged.
+    pub fn rot(
+        &mut self,
+        random: &mut Random,
+        spared: impl Fn(ChunkId, u32) -> bool,
+    ) -> Option<(GroupId, Space, ChunkId, u32)> {
         let with_data = self.durable.iter().flat_map(|(key, kept)| {
             kept.chunks.iter().flat_map(move |(chunk, c)| {
                 c.blocks
@@ -349,7 +357,9 @@ impl Store {
         });
         let all: Vec<_> = with_data.collect();
         let &(key, chunk, block, version) = random.pick(&all)?;
-        if self.seen.get(&key).is_none_or(|kept| kept.version_of(chunk, block) != version) {
+        if spared(chunk, block)
+            || self.seen.get(&key).is_none_or(|kept| kept.version_of(chunk, block) != version)
+        {
             return None;
         }
         self.rotten.insert((key, chunk, block), version);
