@@ -50,28 +50,28 @@ fn the_example_serves_and_keeps_everything_through_stops_in_any_gear() {
         let answer = s3(&cluster, "PUT", &path, &bytes);
         assert_eq!(answer.status, 200, "PUT {path}: {}", String::from_utf8_lossy(&answer.body));
     }
-    println!("from start to all objects put: {:.0?}", begin.elapsed());
+    println!("from start to all objects put: {:.2?}", begin.elapsed());
     assert_all_there(&cluster);
     let before = cluster.verify(&["--read"]);
     assert!(before.blocks > 1200, "three copies of five megabytes: {before:?}");
 
-    println!("stopped in gear 3 in {:.0?}", cluster.stop_all());
+    println!("stopped in gear 3 in {:.2?}", cluster.stop_all());
     let begin = Instant::now();
     cluster.start_all();
     start_gateway(&mut cluster);
-    println!("started again in {:.0?}", begin.elapsed());
+    println!("started again in {:.2?}", begin.elapsed());
     assert_all_there(&cluster);
 
     // What is written in gear 1 is owed to the sleepers when everything stops.
-    println!("shifted to gear 1 in {:.0?}", cluster.shift(1));
+    println!("shifted to gear 1 in {:.2?}", cluster.shift(1));
     let late = vec![42u8; 300_000];
     assert_eq!(s3(&cluster, "PUT", "/first/late", &late).status, 200);
-    println!("stopped in gear 1 in {:.0?}", cluster.stop_all());
+    println!("stopped in gear 1 in {:.2?}", cluster.stop_all());
     cluster.start_all();
     start_gateway(&mut cluster);
     assert_all_there(&cluster);
     assert!(s3(&cluster, "GET", "/first/late", b"").body == late);
-    println!("healed in {:.0?}", cluster.heal());
+    println!("healed in {:.2?}", cluster.heal());
     let after = cluster.verify(&["--read"]);
     assert!(after.blocks > before.blocks);
     assert!(cluster.stop_all() < Duration::from_secs(20));

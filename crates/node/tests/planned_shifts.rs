@@ -18,10 +18,10 @@ fn shift_under_load(shape: &Shape, gears: &[u8]) {
         let took = cluster.shift(gear);
         load.go_on_for(500);
         let longest = load.longest_since(since);
-        println!("{:>6.1?} gear {from} to {gear}: {took:.0?}, longest operation {longest:.0?}", load.elapsed());
+        println!("{:>6.1?} gear {from} to {gear}: {took:.2?}, longest operation {longest:.2?}", load.elapsed());
         from = gear;
     }
-    println!("debt paid in {:.0?}", cluster.heal());
+    println!("debt paid in {:.2?}", cluster.heal());
     let report = load.stop();
     println!("{report}");
     report.assert_flawless();

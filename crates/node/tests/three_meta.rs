@@ -36,17 +36,17 @@ fn the_leader_dies_under_load_and_nothing_acknowledged_is_lost() {
         let killed = Instant::now();
         cluster.kill(Who::Meta(old));
         let new = leader(&cluster, Some(old));
-        println!("round {round}: member {old} killed, member {new} answered {:.0?} later", killed.elapsed());
+        println!("round {round}: member {old} killed, member {new} answered {:.2?} later", killed.elapsed());
         load.go_on_for(500);
         cluster.launch(Who::Meta(old));
         load.go_on_for(500);
         longest = longest.max(load.longest_since(killed));
     }
     // The gears still shift: the new leader decides as the old one did.
-    println!("gear 1 in {:.0?}", cluster.shift(1));
-    println!("healed in {:.0?}", cluster.heal());
+    println!("gear 1 in {:.2?}", cluster.shift(1));
+    println!("healed in {:.2?}", cluster.heal());
     let report = load.stop();
-    println!("{report}; longest around a leader's death {longest:.0?}");
+    println!("{report}; longest around a leader's death {longest:.2?}");
     report.assert_flawless();
     assert!(report.names > 0, "the namespace was not changed:\n{}", tail(&cluster.log(Who::Meta(1)), 20));
     // An election, a lease that the new leader waits for, and the servers' next heartbeat.

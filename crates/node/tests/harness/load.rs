@@ -109,7 +109,7 @@ impl Report {
         let mut long: Vec<&Long> = self.long.iter().collect();
         long.sort_by_key(|l| std::cmp::Reverse(l.ended - l.began));
         let line = |l: &&Long| {
-            format!("  {:>6.0?} from {:.3?} on: {}\n", l.ended - l.began, l.began - self.base, l.what)
+            format!("  {:>7.2?} from {:.3?} on: {}\n", l.ended - l.began, l.began - self.base, l.what)
         };
         long.iter().take(8).map(line).collect()
     }
@@ -136,7 +136,7 @@ impl std::fmt::Display for Report {
         let Report { reads, writes, names, retries, longest, .. } = self;
         write!(
             f,
-            "{reads} reads, {writes} writes, {names} name changes, {retries} retries, {} failed; longest {longest:.0?}",
+            "{reads} reads, {writes} writes, {names} name changes, {retries} retries, {} failed; longest {longest:.2?}",
             self.failures.len()
         )
     }
