@@ -5,7 +5,7 @@ use crate::clock::{MILLI, SECOND};
 use crate::net::{NetModel, Node};
 use crate::world::{Happening, World};
 use ebb_replica::Event;
-use ebb_types::{ServerId, SlotState};
+use ebb_types::{Epoch, GroupEntry, ServerId, Slot, SlotState};
 
 impl World<'_> {
     /// One fault, and the time of the next.
@@ -15,6 +15,9 @@ impl World<'_> {
         }
         let gap = self.fault_random.between(self.scenario.fault_gap / 4, self.scenario.fault_gap * 2);
         self.after(gap, Happening::Fault);
+        if self.rebuilds() {
+            return;
+        }
         let mix = self.scenario.faults;
         let weights = [
             mix.crash, mix.pause, mix.member, mix.cut, mix.reset, mix.slow, mix.poison, mix.full, mix.rot,
@@ -245,9 +248,9 @@ impl World<'_> {
         if self.lost.is_some() || self.lost_wanted.is_some() {
             return;
         }
-        // One copy of a block at a time: of two damaged ones out of two nothing is left.
+        // One block of a chunk at a time: of two damaged copies out of two nothing is left.
         let mut store = std::mem::take(&mut self.server(id).store);
-        let spared = |chunk, block| self.servers.values().any(|s| s.store.is_rotten(chunk, block));
+        let spared = |chunk| self.servers.values().any(|s| s.store.is_rotten(chunk));
         let rotten = store.rot(&mut self.disk_random, spared);
         self.server(id).store = store;
         let Some((group, space, chunk, block)) = rotten else { return };
@@ -279,13 +282,13 @@ impl World<'_> {
             return;
         }
         let state = self.newest_state();
-        let complete = |s: &ebb_types::Slot| {
+        let complete = |s: &Slot| {
             let up = self.servers.get(&s.server).is_some_and(|server| server.runs());
             s.server != id && s.state == SlotState::InSync && up
         };
         let peers =
             state.servers().filter(|s| Some(s.gear_group) == state.server(id).map(|e| e.gear_group)).count();
-        let needed = |entry: &ebb_types::GroupEntry| entry.members().any(|(s, _)| s == id);
+        let needed = |entry: &GroupEntry| entry.members().any(|(s, _)| s == id);
         let safe = state.groups().filter(|(_, e)| needed(e)).all(|(_, e)| e.slots.iter().any(complete));
         if peers < 2 || !safe {
             return;
@@ -296,6 +299,14 @@ impl World<'_> {
         self.lost = Some(id);
         self.lost_wanted = Some(id);
         self.ask();
+    }
+
+    /// Whether the place of a lost server is not filled yet. Another failure then may be one too many for r = 2.
+    fn rebuilds(&self) -> bool {
+        let Some(lost) = self.lost else { return false };
+        let fresh = |s: &Slot| s.state == SlotState::CatchingUp { since: Epoch(0) };
+        let holes = |e: &GroupEntry| e.members().any(|(s, _)| s == lost) || e.slots.iter().any(fresh);
+        self.lost_wanted.is_some() || self.newest_state().groups().any(|(_, entry)| holes(entry))
     }
 
     fn storm(&mut self) {

@@ -337,15 +337,15 @@ impl Store {
         Recovered { tails: tails.into_iter().collect(), spaces }
     }
 
-    pub fn is_rotten(&self, chunk: ChunkId, block: u32) -> bool {
-        self.rotten.keys().any(|(_, c, n)| (*c, *n) == (chunk, block))
+    pub fn is_rotten(&self, chunk: ChunkId) -> bool {
+        self.rotten.keys().any(|(_, c, _)| *c == chunk)
     }
 
-    /// Damages a block at random, but none that is `spared`. Returns what was damaged.
+    /// Damages a block at random, but in no chunk that is `spared`. Returns what was damaged.
     pub fn rot(
         &mut self,
         random: &mut Random,
-        spared: impl Fn(ChunkId, u32) -> bool,
+        spared: impl Fn(ChunkId) -> bool,
     ) -> Option<(GroupId, Space, ChunkId, u32)> {
         let with_data = self.durable.iter().flat_map(|(key, kept)| {
             kept.chunks.iter().flat_map(move |(chunk, c)| {
@@ -357,9 +357,7 @@ impl Store {
         });
         let all: Vec<_> = with_data.collect();
         let &(key, chunk, block, version) = random.pick(&all)?;
-        if spared(chunk, block)
-            || self.seen.get(&key).is_none_or(|kept| kept.version_of(chunk, block) != version)
-        {
+        if spared(chunk) || self.seen.get(&key).is_none_or(|kept| kept.version_of(chunk, block) != version) {
             return None;
         }
         self.rotten.insert((key, chunk, block), version);
