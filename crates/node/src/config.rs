@@ -158,15 +158,21 @@ pub enum ConfigError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("{path}: {source}")]
     Parse { path: PathBuf, source: Box<toml::de::Error> },
-    #[error("cluster.id is {found:?} and must be 16 hexadecimal digits, not all zero; make one with `head -c 8 /dev/urandom | xxd -p`")]
+    #[error(
+        "cluster.id is {found:?} and must be 16 hexadecimal digits, not all zero; make one with `head -c 8 /dev/urandom | xxd -p`"
+    )]
     ClusterId { found: String },
     #[error("cluster.chunk_mib is {found} and must be a power of two from {min} to {max}")]
     ChunkSize { found: u32, min: u64, max: u64 },
     #[error("cluster.replicas is {found} and must be 2, 3 or 4")]
     Replicas { found: u8 },
-    #[error("cluster.layout: {name} spreads replicas without gear groups, so no server could sleep; use rotated or rack-aligned")]
+    #[error(
+        "cluster.layout: {name} spreads replicas without gear groups, so no server could sleep; use rotated or rack-aligned"
+    )]
     Layout { name: String },
-    #[error("cluster.lease_millis ({lease}) must be at least three times cluster.heartbeat_millis ({heartbeat}), so that one lost heartbeat ends no lease")]
+    #[error(
+        "cluster.lease_millis ({lease}) must be at least three times cluster.heartbeat_millis ({heartbeat}), so that one lost heartbeat ends no lease"
+    )]
     Lease { lease: u32, heartbeat: u32 },
     #[error("[[{section}]] has id {id} twice: give each its own")]
     DuplicateId { section: &'static str, id: u64 },
@@ -196,7 +202,8 @@ impl Config {
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         let mut config: Config = toml::from_str(&text)
             .map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })?;
-        config.file = std::path::absolute(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        config.file = std::path::absolute(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         config.check()?;
         Ok(config)
     }
@@ -209,7 +216,10 @@ impl Config {
         let c = &self.cluster;
         self.cluster_id()?;
         let chunk = u64::from(c.chunk_mib) * MIB;
-        if !c.chunk_mib.is_power_of_two() || chunk < u64::from(CHUNK_BYTES_MIN) || chunk > u64::from(CHUNK_BYTES_MAX) {
+        if !c.chunk_mib.is_power_of_two()
+            || chunk < u64::from(CHUNK_BYTES_MIN)
+            || chunk > u64::from(CHUNK_BYTES_MAX)
+        {
             let (min, max) = (u64::from(CHUNK_BYTES_MIN) / MIB, u64::from(CHUNK_BYTES_MAX) / MIB);
             return Err(ConfigError::ChunkSize { found: c.chunk_mib, min, max });
         }
@@ -278,7 +288,11 @@ impl Config {
         }
         if s.g_min == 0 || s.g_min > self.cluster.replicas {
             let value = f64::from(s.g_min);
-            return Err(ConfigError::Scheduler { name: "g_min", value, must: "between 1 and cluster.replicas" });
+            return Err(ConfigError::Scheduler {
+                name: "g_min",
+                value,
+                must: "between 1 and cluster.replicas",
+            });
         }
         Ok(())
     }
@@ -352,7 +366,11 @@ impl Config {
             _ => {
                 let id = id.unwrap_or(0);
                 let found = self.meta.iter().find(|m| m.id == id);
-                found.ok_or_else(|| ConfigError::UnknownId { section: "meta", id, known: format!("{:?}", known()) })
+                found.ok_or_else(|| ConfigError::UnknownId {
+                    section: "meta",
+                    id,
+                    known: format!("{:?}", known()),
+                })
             }
         }
     }
@@ -378,7 +396,8 @@ fn unique(section: &'static str, ids: impl Iterator<Item = u64>) -> Result<(), C
 }
 
 fn resolve(who: &str, address: &str) -> Result<SocketAddr, ConfigError> {
-    let problem = |problem: String| ConfigError::Address { who: who.to_owned(), address: address.to_owned(), problem };
+    let problem =
+        |problem: String| ConfigError::Address { who: who.to_owned(), address: address.to_owned(), problem };
     let mut found = address.to_socket_addrs().map_err(|e| problem(e.to_string()))?;
     found.next().ok_or_else(|| problem("the name has no address".into()))
 }

@@ -1,6 +1,8 @@
 //! A whole cluster on this machine: every server a process of its own, as it would be on machines of their own.
 
-use crate::config::{ClusterSection, Config, GatewaySection, MetaSection, PowerSection, SchedulerSection, ServerSection};
+use crate::config::{
+    ClusterSection, Config, GatewaySection, MetaSection, PowerSection, SchedulerSection, ServerSection,
+};
 use crate::error::{NodeError, io};
 use crate::launch::{Process, stop_all};
 use ebb_client::{Client, ClientConfig, Secret};
@@ -47,7 +49,9 @@ impl DevCluster {
     /// Starts the cluster in `data`, creating it if need be; `None`: in a directory that goes with it.
     pub async fn start(data: Option<&Path>, options: &DevOptions) -> Result<DevCluster, NodeError> {
         let ephemeral = match data {
-            None => Some(tempfile::Builder::new().prefix("ebb-").tempdir().map_err(io("create", "a directory"))?),
+            None => {
+                Some(tempfile::Builder::new().prefix("ebb-").tempdir().map_err(io("create", "a directory"))?)
+            }
             Some(_) => None,
         };
         let data = data.unwrap_or_else(|| ephemeral.as_ref().expect("one of the two").path());
@@ -76,7 +80,8 @@ impl DevCluster {
 
     /// Processes of an earlier run whose parent was killed: they hold the directories.
     async fn stop_leftovers(&self) {
-        let mut leftovers = self.places().map(|(name, _, data)| Process::found(name, data)).collect::<Vec<_>>();
+        let mut leftovers =
+            self.places().map(|(name, _, data)| Process::found(name, data)).collect::<Vec<_>>();
         stop_all(&mut leftovers).await;
     }
 
@@ -90,9 +95,10 @@ impl DevCluster {
         let servers = c.server.iter().map(move |s| {
             (format!("server {}", s.id), args(&["server", "--id", &s.id.to_string()]), c.path(&s.data))
         });
-        let gateways = c.gateway.iter().map(move |_| {
-            ("gateway".to_string(), args(&["gateway"]), c.path(Path::new("gateway")))
-        });
+        let gateways = c
+            .gateway
+            .iter()
+            .map(move |_| ("gateway".to_string(), args(&["gateway"]), c.path(Path::new("gateway"))));
         metas.chain(servers).chain(gateways)
     }
 
@@ -122,7 +128,10 @@ impl DevCluster {
                 return Ok(());
             }
             if since.elapsed() > START_PATIENCE {
-                let why = format!("the cluster was not ready after {START_PATIENCE:?}; see the logs in {}", self.config.file.parent().unwrap_or(Path::new(".")).display());
+                let why = format!(
+                    "the cluster was not ready after {START_PATIENCE:?}; see the logs in {}",
+                    self.config.file.parent().unwrap_or(Path::new(".")).display()
+                );
                 return Err(NodeError::Refused(why));
             }
             tokio::time::sleep(POLL).await;
@@ -177,9 +186,14 @@ pub async fn status(client: &Client) -> Result<ClusterStatus, NodeError> {
 
 fn is_ready(status: &ClusterStatus) -> bool {
     let running = |s: &ebb_types::ServerStatus| {
-        matches!(s.state, ServerState::Awake | ServerState::Draining | ServerState::Asleep | ServerState::Lost)
+        matches!(
+            s.state,
+            ServerState::Awake | ServerState::Draining | ServerState::Asleep | ServerState::Lost
+        )
     };
-    status.servers.iter().all(running) && status.groups.without_primary == 0 && status.groups.without_target == 0
+    status.servers.iter().all(running)
+        && status.groups.without_primary == 0
+        && status.groups.without_target == 0
 }
 
 /// Writes a new cluster's configuration, secret and keys.
@@ -234,14 +248,20 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
 /// The S3 port, then the metadata servers', then the chunk servers'.
 fn ports(base: Option<u16>, free: bool, count: usize) -> Result<Vec<u16>, NodeError> {
     if base.is_none() && free {
-        let sockets: Result<Vec<TcpListener>, _> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
+        let sockets: Result<Vec<TcpListener>, _> =
+            (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
         let sockets = sockets.map_err(io("find", "free ports"))?;
-        return sockets.iter().map(|s| Ok(s.local_addr().map_err(io("find", "free ports"))?.port())).collect();
+        return sockets
+            .iter()
+            .map(|s| Ok(s.local_addr().map_err(io("find", "free ports"))?.port()))
+            .collect();
     }
     let base = base.unwrap_or(S3_PORT);
     let others = (0..count as u16 - 1).map(|n| base.checked_add(100 + n));
     let all: Option<Vec<u16>> = std::iter::once(Some(base)).chain(others).collect();
-    all.ok_or_else(|| NodeError::Refused(format!("port {base} leaves no room for the servers' ports: use a lower one")))
+    all.ok_or_else(|| {
+        NodeError::Refused(format!("port {base} leaves no room for the servers' ports: use a lower one"))
+    })
 }
 
 /// A cluster's shape is fixed when it is created: options that say otherwise are refused, not ignored.

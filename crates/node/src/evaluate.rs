@@ -66,7 +66,8 @@ impl Cluster for Servers {
 
 pub async fn run_replay(request: &ReplayRequest<'_>) -> Result<ExitCode, NodeError> {
     // The trace first: a wrong path is found out before a cluster is started.
-    let trace = Trace::open(request.traces, None, request.skip_bad).map_err(|e| NodeError::Refused(e.to_string()))?;
+    let trace =
+        Trace::open(request.traces, None, request.skip_bad).map_err(|e| NodeError::Refused(e.to_string()))?;
     let Some(file) = request.config else {
         eprintln!("starting a cluster for this replay (use --config to replay on one that runs)");
         let mut stop = Stop::new()?;
@@ -85,7 +86,11 @@ pub async fn run_replay(request: &ReplayRequest<'_>) -> Result<ExitCode, NodeErr
     on_cluster(request, &trace, &Config::load(file)?).await
 }
 
-async fn on_cluster(request: &ReplayRequest<'_>, trace: &Trace, config: &Config) -> Result<ExitCode, NodeError> {
+async fn on_cluster(
+    request: &ReplayRequest<'_>,
+    trace: &Trace,
+    config: &Config,
+) -> Result<ExitCode, NodeError> {
     let client = Connector::new(config)?.connect().await?;
     let options = ReplayOptions {
         speed: request.speed,
@@ -105,7 +110,9 @@ async fn on_cluster(request: &ReplayRequest<'_>, trace: &Trace, config: &Config)
 
 fn describe(progress: &Progress) -> String {
     match progress {
-        Progress::Preparing { bytes, of } => format!("writing what the trace reads: {} of {}", Bytes(*bytes), Bytes(*of)),
+        Progress::Preparing { bytes, of } => {
+            format!("writing what the trace reads: {} of {}", Bytes(*bytes), Bytes(*of))
+        }
         Progress::Replaying { at, span, issued, in_flight, bad, gear, servers_awake, load, debt_bytes } => {
             let share = 100.0 * at.as_secs_f64() / span.as_secs_f64().max(1e-9);
             format!(
@@ -114,7 +121,9 @@ fn describe(progress: &Progress) -> String {
                 Bytes(*debt_bytes)
             )
         }
-        Progress::Settling { debt_bytes } => format!("waking all servers and paying the debt: {}", Bytes(*debt_bytes)),
+        Progress::Settling { debt_bytes } => {
+            format!("waking all servers and paying the debt: {}", Bytes(*debt_bytes))
+        }
         Progress::Comparing => "comparing all replicas".into(),
     }
 }

@@ -3,8 +3,8 @@
 use crate::config::{Config, ConfigError};
 use crate::dev::Connector;
 use crate::error::{NodeError, io};
-use crate::launch::Stop;
 use crate::gateway::{Cluster, GatewayConfig, serve};
+use crate::launch::Stop;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -39,10 +39,13 @@ pub fn load_keys(path: &Path) -> Result<BTreeMap<String, String>, NodeError> {
         return Err(NodeError::Refused(format!("others may read {}: run `chmod 600` on it", path.display())));
     }
     let text = std::fs::read_to_string(path).map_err(io("read", path))?;
-    let keys: BTreeMap<String, String> =
-        toml::from_str(&text).map_err(|e| NodeError::Refused(format!("{}: {}", path.display(), e.message())))?;
+    let keys: BTreeMap<String, String> = toml::from_str(&text)
+        .map_err(|e| NodeError::Refused(format!("{}: {}", path.display(), e.message())))?;
     if keys.is_empty() {
-        return Err(NodeError::Refused(format!("{} has no key: add a line ACCESS = \"secret\"", path.display())));
+        return Err(NodeError::Refused(format!(
+            "{} has no key: add a line ACCESS = \"secret\"",
+            path.display()
+        )));
     }
     Ok(keys)
 }

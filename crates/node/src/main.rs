@@ -30,14 +30,19 @@ const DEV_DATA: &str = "data";
 
 /// Storage whose power draw follows its load.
 #[derive(Parser)]
-#[command(name = "ebb", version, propagate_version = true, after_help = "\
+#[command(
+    name = "ebb",
+    version,
+    propagate_version = true,
+    after_help = "\
 Examples:
   ebb dev                              a cluster of nine servers on this machine, S3 on 127.0.0.1:9000
   ebb status                           what it does and what it draws
   ebb gear set 1                       keep one third of the servers awake
   ebb replay week.srt --speed 2000     a week of real load in five minutes, verified and metered
 
-Exit status: 0 done, 1 failed, 2 wrong usage, 3 a check found a difference.")]
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 a check found a difference."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Sub,
@@ -79,7 +84,9 @@ enum Sub {
     #[command(after_help = "Example: ebb status --json | jq .gear")]
     Status(ToolArgs),
     /// Show or choose the gear: how many of the gear groups are awake
-    #[command(after_help = "Examples:\n  ebb gear set 1   hold gear 1\n  ebb gear auto    let load and forecast choose\n  ebb gear plan    what would the next day look like? Changes nothing")]
+    #[command(
+        after_help = "Examples:\n  ebb gear set 1   hold gear 1\n  ebb gear auto    let load and forecast choose\n  ebb gear plan    what would the next day look like? Changes nothing"
+    )]
     Gear {
         #[command(subcommand)]
         command: GearCommand,
@@ -94,7 +101,9 @@ enum Sub {
         tool: ToolArgs,
     },
     /// Replay a real trace on a cluster, verified byte by byte, and report performance and energy
-    #[command(after_help = "Examples:\n  ebb replay week.srt --speed 2000 --provision peak       on a cluster made for it\n  ebb replay web.spc --config data/cluster.toml --json -  on the one that `ebb dev` runs")]
+    #[command(
+        after_help = "Examples:\n  ebb replay week.srt --speed 2000 --provision peak       on a cluster made for it\n  ebb replay web.spc --config data/cluster.toml --json -  on the one that `ebb dev` runs"
+    )]
     Replay(ReplayArgs),
     /// Measure a storage service
     Bench {
@@ -185,7 +194,8 @@ enum BenchTarget {
 }
 
 fn key_from(variable: &str) -> Result<String, NodeError> {
-    std::env::var(variable).map_err(|_| NodeError::Refused(format!("set {variable}: the endpoint refuses unsigned requests")))
+    std::env::var(variable)
+        .map_err(|_| NodeError::Refused(format!("set {variable}: the endpoint refuses unsigned requests")))
 }
 
 #[derive(Args)]

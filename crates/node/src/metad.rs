@@ -10,12 +10,12 @@ use crate::launch::{Stop, launch_of};
 use bytes::Bytes;
 use ebb_client::Secret;
 use ebb_client::transport::{Connection, Identity, Listener, Role, Sender, connect, kind};
-use ebb_meta::{DiskLog, Input, Member, MemberConfig, Outcome, SwitchAction, Token};
 use ebb_gear::{ServerRates, load};
+use ebb_meta::{DiskLog, Input, Member, MemberConfig, Outcome, SwitchAction, Token};
 use ebb_power::{Depth, Managed, PowerModel, ProcessSwitch, Switch, Transition};
 use ebb_types::{
-    AdminReply, AdminRequest, ClusterParams, MapDelta, MetaPush, MetaReply, MetaRequest, Schedule, ServerId, ServerMessage,
-    ServerState, ServerStatus, Vitals, Watts,
+    AdminReply, AdminRequest, ClusterParams, MapDelta, MetaPush, MetaReply, MetaRequest, Schedule, ServerId,
+    ServerMessage, ServerState, ServerStatus, Vitals, Watts,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -257,10 +257,12 @@ async fn serve(shared: Shared, connection: Connection) {
     while let Ok(Some(frame)) = receiver.next().await {
         let mut meta = shared.borrow_mut();
         let understood = match (frame.kind, peer.role) {
-            (kind::SERVER_MESSAGE, Role::Server(server)) => frame.decode::<ServerMessage>().map(|(_, message)| {
-                meta.servers.insert(server, sender.clone());
-                meta.give(Input::Server(message));
-            }),
+            (kind::SERVER_MESSAGE, Role::Server(server)) => {
+                frame.decode::<ServerMessage>().map(|(_, message)| {
+                    meta.servers.insert(server, sender.clone());
+                    meta.give(Input::Server(message));
+                })
+            }
             (kind::META_REQUEST, _) => frame.decode::<MetaRequest>().map(|(id, request)| {
                 let call = match request {
                     MetaRequest::Watch { .. } => Call::Watch,

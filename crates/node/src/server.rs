@@ -63,13 +63,14 @@ pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
     let stopping = Rc::new(Notify::new());
     let shared: Shared = Rc::new_cyclic(|this| {
         let metas = config.meta.len();
-        RefCell::new(Server::new(this.clone(), replica, store, metas, stopping.clone(), About {
-            me,
-            incarnation,
-            params,
-            secret,
-            heartbeat,
-        }))
+        RefCell::new(Server::new(
+            this.clone(),
+            replica,
+            store,
+            metas,
+            stopping.clone(),
+            About { me, incarnation, params, secret, heartbeat },
+        ))
     });
     for (index, address) in config.meta_addresses().into_iter().enumerate() {
         spawn_local(follow_meta(shared.clone(), index, address, own));

@@ -71,8 +71,10 @@ pub async fn compare(config: &Config, client: &Client, verify: bool) -> Result<C
     }
     for group in compared {
         comparison.groups_compared += 1;
-        let of_group: Vec<(ServerId, &Digest)> =
-            digests.range((group, ServerId(0))..=(group, ServerId(u16::MAX))).map(|((_, s), d)| (*s, d)).collect();
+        let of_group: Vec<(ServerId, &Digest)> = digests
+            .range((group, ServerId(0))..=(group, ServerId(u16::MAX)))
+            .map(|((_, s), d)| (*s, d))
+            .collect();
         let Some((_, first)) = of_group.first() else { continue };
         comparison.blocks += first.blocks;
         if of_group.iter().any(|(_, d)| d.digest != first.digest) {
@@ -105,7 +107,8 @@ async fn ask(
 ) -> Result<(), String> {
     for group in groups {
         let request = InspectRequest::Digest { group: *group, verify };
-        let sent = connection.sender.send_wait(kind::INSPECT_REQUEST, group.0.into(), &request, Bytes::new()).await;
+        let sent =
+            connection.sender.send_wait(kind::INSPECT_REQUEST, group.0.into(), &request, Bytes::new()).await;
         sent.map_err(|e| e.to_string())?;
     }
     for _ in groups {

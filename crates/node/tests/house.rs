@@ -14,9 +14,36 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("ebb-store", &["ebb-types"]),
     ("ebb-power", &["ebb-types"]),
     ("ebb-client", &["ebb-types", "ebb-gear"]),
-    ("ebb-sim", &["ebb-types", "ebb-gear", "ebb-meta", "ebb-replica", "ebb-trace", "ebb-store", "ebb-power", "ebb-client", "ebb-lab"]),
+    (
+        "ebb-sim",
+        &[
+            "ebb-types",
+            "ebb-gear",
+            "ebb-meta",
+            "ebb-replica",
+            "ebb-trace",
+            "ebb-store",
+            "ebb-power",
+            "ebb-client",
+            "ebb-lab",
+        ],
+    ),
     ("ebb-lab", &["ebb-types", "ebb-gear", "ebb-trace", "ebb-power", "ebb-client"]),
-    ("ebb", &["ebb-types", "ebb-gear", "ebb-meta", "ebb-replica", "ebb-trace", "ebb-store", "ebb-power", "ebb-client", "ebb-sim", "ebb-lab"]),
+    (
+        "ebb",
+        &[
+            "ebb-types",
+            "ebb-gear",
+            "ebb-meta",
+            "ebb-replica",
+            "ebb-trace",
+            "ebb-store",
+            "ebb-power",
+            "ebb-client",
+            "ebb-sim",
+            "ebb-lab",
+        ],
+    ),
 ];
 
 /// Crates that decide and touch nothing. `raft.rs` of `meta` writes the Raft log.
@@ -124,7 +151,10 @@ fn the_pure_ring_has_no_clock_chance_thread_socket_or_file() {
 #[test]
 fn the_search_for_banned_calls_finds_them() {
     assert_eq!(banned_in("fn f() { let t = std::time::Instant::now(); }"), ["Instant::now"]);
-    assert!(banned_in("// std::fs is not used here\nfn f() {}\n#[cfg(test)]\nmod tests { use std::fs; }").is_empty());
+    assert!(
+        banned_in("// std::fs is not used here\nfn f() {}\n#[cfg(test)]\nmod tests { use std::fs; }")
+            .is_empty()
+    );
 }
 
 #[test]

@@ -11,5 +11,7 @@ pub mod switch;
 
 pub use meter::{Channel, Meter, MeterError, MeterModel, Source};
 pub use model::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel, Transition};
-pub use process::{Depth, Launch, Managed, ProcessSwitch, launch, remove_pid_file, running_pid, write_pid_file};
+pub use process::{
+    Depth, Launch, Managed, ProcessSwitch, launch, remove_pid_file, running_pid, write_pid_file,
+};
 pub use switch::{PowerState, Switch, SwitchError};

@@ -9,8 +9,8 @@ use ebb_replica::{ClientToken, Command, Event, Replica, StoreCommand, StoreOutco
 use ebb_store::{Completion, Op, Outcome, ReadBlocks, StoreHandle};
 use ebb_types::frame::FrameError;
 use ebb_types::{
-    ClusterParams, Incarnation, InspectReply, InspectRequest, LoadCount, MetaPush, Moment, PeerMessage, ServerId,
-    ServerMessage, Space, Vitals,
+    ClusterParams, Incarnation, InspectReply, InspectRequest, LoadCount, MetaPush, Moment, PeerMessage,
+    ServerId, ServerMessage, Space, Vitals,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -184,9 +184,8 @@ impl Server {
     fn give_to_store(&mut self, token: StoreToken, command: StoreCommand) {
         let op = match command {
             // The store writes equal versions anew anyway: that is what repairs a block.
-            StoreCommand::Apply { space, record, payload } | StoreCommand::Repair { space, record, payload } => {
-                Op::Apply { space, record, payload }
-            }
+            StoreCommand::Apply { space, record, payload }
+            | StoreCommand::Repair { space, record, payload } => Op::Apply { space, record, payload },
             StoreCommand::Read { space, group, chunk, first, count } => {
                 if let Some(blocks) = self.store.try_read(space, group, chunk, first, count) {
                     self.events.push_back(Event::Stored { token, outcome: read_outcome(blocks) });
@@ -217,7 +216,9 @@ impl Server {
                         chunks: d.chunks.into_iter().collect(),
                     },
                     Outcome::Failed(error) => InspectReply::Failed { why: error.to_string() },
-                    other => InspectReply::Failed { why: format!("unexpected answer of the store: {other:?}") },
+                    other => {
+                        InspectReply::Failed { why: format!("unexpected answer of the store: {other:?}") }
+                    }
                 };
                 let _ = sender.send(kind::INSPECT_REPLY, id, &reply, Bytes::new());
             }
@@ -231,7 +232,11 @@ impl Server {
         if full != self.full {
             self.full = full;
             if full {
-                tracing::warn!("the store is full ({} of {}): client writes are refused", figures.used, figures.capacity);
+                tracing::warn!(
+                    "the store is full ({} of {}): client writes are refused",
+                    figures.used,
+                    figures.capacity
+                );
             }
             self.handle(Event::Space { full });
         }
@@ -256,7 +261,9 @@ impl Server {
                 let token = self.submit_own(Op::Digest { space: Space::Replica, group, verify });
                 self.inspections.insert(token, (sender.clone(), id));
             }
-            (kind, _) => return Err(FrameError::Body(format!("frames of kind {kind} are not for a chunk server"))),
+            (kind, _) => {
+                return Err(FrameError::Body(format!("frames of kind {kind} are not for a chunk server")));
+            }
         }
         Ok(())
     }

@@ -12,7 +12,13 @@ pub struct Answer {
 }
 
 /// `keys`: access and secret key. `path` begins with a slash.
-pub fn request(address: &str, keys: (&str, &str), method: &str, path: &str, body: &[u8]) -> std::io::Result<Answer> {
+pub fn request(
+    address: &str,
+    keys: (&str, &str),
+    method: &str,
+    path: &str,
+    body: &[u8],
+) -> std::io::Result<Answer> {
     let (date, time) = now();
     let hash = hex(&Sha256::digest(body));
     let signed = "host;x-amz-content-sha256;x-amz-date";
