@@ -192,6 +192,12 @@ impl Gears {
         &self.awake
     }
 
+    /// The gear groups that are awake in every gear.
+    pub fn never_sleep(&self, now: Moment) -> Vec<GearGroup> {
+        let lowest = |s: &Scheduler| s.policy().awake_groups(s.policy().lowest_gear(), s.hour(now));
+        self.scheduler.as_ref().map(lowest).unwrap_or_default()
+    }
+
     pub fn load(&self) -> Load {
         self.scheduler.as_ref().and_then(|s| s.load()).unwrap_or(Load::ZERO)
     }

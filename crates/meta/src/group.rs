@@ -32,6 +32,8 @@ pub struct Candidate {
     /// It runs anew since the group's epoch: what it held in memory is gone.
     pub restarted: bool,
     pub rack: RackId,
+    /// Its gear group sleeps in some gear: what it stood in for would have to move then.
+    pub sleeps: bool,
     /// Requests in flight: Sierra's "disk load". [Sierra §3.6]
     pub in_flight: u32,
     pub primaries: u32,
@@ -211,7 +213,9 @@ fn is_target(slots: &[Slot], k: usize, server: ServerId) -> bool {
         .any(|(j, slot)| j != k && slot.target().is_some_and(|(target, _)| target == server))
 }
 
-/// Same rack as the slot's server, then a rack that no other target is in, then any; least load first. [Sierra §3.6]
+/// Who never sleeps before who may: a new stand-in has nothing of what the old one kept, and while the primary brings it that,
+/// nobody could take the primary's place. Then the same rack as the slot's server, then a rack that no other target is
+/// in, then any; least load first. [Sierra §3.6]
 fn choose_stand_in(slots: &[Slot], k: usize, world: &World) -> Option<ServerId> {
     let rack = |server: ServerId| world.get(&server).map(|c| c.rack);
     let own = rack(slots[k].server);
@@ -224,7 +228,7 @@ fn choose_stand_in(slots: &[Slot], k: usize, world: &World) -> Option<ServerId> 
     let able = world.iter().filter(|(id, c)| c.standing == Standing::Up && free(id));
     let rank = |(id, c): &(&ServerId, &Candidate)| {
         let distance = if Some(c.rack) == own { 0 } else { 1 + u8::from(taken.contains(&c.rack)) };
-        (distance, c.in_flight + c.stand_ins, **id)
+        (c.sleeps, distance, c.in_flight + c.stand_ins, **id)
     };
     able.min_by_key(rank).map(|(id, _)| *id)
 }

@@ -176,7 +176,7 @@ impl Leading {
     }
 
     fn plan_groups(&mut self, now: Moment, state: &State, servers: &Servers) -> Vec<Change> {
-        let mut world = self.world(state, servers);
+        let mut world = self.world(now, state, servers);
         let replaced = replace_lost(state, servers, &world);
         let mut changes = Vec::new();
         for (group, entry) in state.groups() {
@@ -213,7 +213,8 @@ impl Leading {
         }
     }
 
-    fn world(&self, state: &State, servers: &Servers) -> World {
+    fn world(&self, now: Moment, state: &State, servers: &Servers) -> World {
+        let never_sleep = self.gears.never_sleep(now);
         let mut world: World = servers
             .values()
             .map(|e| {
@@ -224,7 +225,9 @@ impl Leading {
                 };
                 let in_flight = self.servers.get(&e.id).map_or(0, |l| l.vitals.in_flight);
                 let restarted = state.server(e.id).is_some_and(|before| before.incarnation != e.incarnation);
-                (e.id, Candidate { standing, restarted, rack: e.rack, in_flight, primaries: 0, stand_ins: 0 })
+                let sleeps = !never_sleep.contains(&e.gear_group);
+                let (rack, primaries, stand_ins) = (e.rack, 0, 0);
+                (e.id, Candidate { standing, restarted, rack, sleeps, in_flight, primaries, stand_ins })
             })
             .collect();
         for (_, entry) in state.groups() {
