@@ -43,7 +43,11 @@ fn changed(from: &str, to: &str) -> String {
 fn a_configuration_with_a_mistake_starts_nothing() {
     let cases: [(&str, &str, &[&str]); 6] = [
         ("g_min = 1", "g_minimum = 1", &["cluster.toml", "unknown field `g_minimum`", "g_min"]),
-        ("127.0.0.1:9202", "127.0.0.1:9201", &["server 1 and server 2", "127.0.0.1:9201", "give each its own port"]),
+        (
+            "127.0.0.1:9202",
+            "127.0.0.1:9201",
+            &["server 1 and server 2", "127.0.0.1:9201", "give each its own port"],
+        ),
         ("127.0.0.1:9000", "127.0.0.1:9100", &["meta 1 and gateway 1", "give each its own port"]),
         ("rack = 3", "rack = 2", &["rack"]),
         ("replicas = 3", "replicas = 9", &["cluster.replicas is 9", "2, 3 or 4"]),
@@ -66,7 +70,8 @@ fn a_configuration_with_a_mistake_starts_nothing() {
 
 #[test]
 fn wrong_usage_is_told_from_failure() {
-    for args in [&["serve"][..], &["gear"], &["gear", "set"], &["gear", "set", "many"], &["status", "--jsn"]] {
+    for args in [&["serve"][..], &["gear"], &["gear", "set"], &["gear", "set", "many"], &["status", "--jsn"]]
+    {
         let output = Command::new(EBB).args(args).output().expect("run");
         refused(&output, 2, &["--help"]);
     }
@@ -79,7 +84,11 @@ fn a_server_does_not_touch_what_is_not_its_own() {
     refused(&cluster.ebb(&["gear", "set", "4"]), 1, &["gear"]);
     refused(&cluster.ebb(&["lost", "70"]), 1, &["server-70 is not part of the cluster"]);
     // Two programs on one directory.
-    refused(&cluster.ebb(&["server", "--id", "1"]), 1, &["another process uses the directory", "stop it first"]);
+    refused(
+        &cluster.ebb(&["server", "--id", "1"]),
+        1,
+        &["another process uses the directory", "stop it first"],
+    );
     cluster.stop_all();
 
     // Another cluster's directory.
@@ -155,7 +164,8 @@ fn strangers_and_malformed_bytes_change_nothing() {
             let mut stream = authenticated(address, secret.trim_ascii());
             let _ = stream.write_all(&bytes).and_then(|()| stream.shutdown(Shutdown::Write));
             let ended = stream.read_to_end(&mut Vec::new());
-            let hung_up = ended.is_ok() || ended.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset);
+            let hung_up =
+                ended.is_ok() || ended.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset);
             assert!(hung_up, "{address} keeps a connection that is of no use, after {bytes:02x?}");
         }
     }
@@ -166,10 +176,12 @@ fn strangers_and_malformed_bytes_change_nothing() {
 
     let wrong = cluster.directory().join("wrong.toml");
     let text = std::fs::read_to_string(&cluster.config).expect("the configuration");
-    std::fs::write(&wrong, text.replace("secret_file = \"secret\"", "secret_file = \"other\"")).expect("write");
+    std::fs::write(&wrong, text.replace("secret_file = \"secret\"", "secret_file = \"other\""))
+        .expect("write");
     let other = cluster.directory().join("other");
     write_private(&other, "another secret that is long enough");
-    let with_wrong = |args: &[&str]| Command::new(EBB).args(args).arg("--config").arg(&wrong).output().expect("run");
+    let with_wrong =
+        |args: &[&str]| Command::new(EBB).args(args).arg("--config").arg(&wrong).output().expect("run");
     refused(&with_wrong(&["status"]), 1, &["secret"]);
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o644)).expect("chmod");

@@ -73,7 +73,9 @@ impl Chaos {
         let at = self.random.below(self.harmed.len() as u64) as usize;
         let (id, harm) = self.harmed.remove(at);
         match harm {
-            Harm::Killed if self.cluster.pid(Who::Server(id)).is_none() => self.cluster.launch(Who::Server(id)),
+            Harm::Killed if self.cluster.pid(Who::Server(id)).is_none() => {
+                self.cluster.launch(Who::Server(id))
+            }
             // The metadata service wanted it awake, and started it.
             Harm::Killed => {}
             Harm::Paused => self.cluster.resume(Who::Server(id)),
@@ -113,21 +115,27 @@ impl Chaos {
                 ServerState::Asleep | ServerState::Lost => true,
             })
         };
-        self.cluster.wait_status("all groups are served with r copies, in the way that the servers allow", |s| {
-            let g = &s.groups;
-            known(s) && g.without_primary + g.without_target + g.at_risk + g.catching_up == 0
-        });
+        self.cluster.wait_status(
+            "all groups are served with r copies, in the way that the servers allow",
+            |s| {
+                let g = &s.groups;
+                known(s) && g.without_primary + g.without_target + g.at_risk + g.catching_up == 0
+            },
+        );
     }
 }
 
 fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, no number")))
+    std::env::var(name)
+        .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, no number")))
 }
 
 #[test]
 fn random_kills_pauses_restarts_and_shifts_lose_nothing() {
     let (seed, events) = (number("EBB_SEED", 1), number("EBB_CHAOS_EVENTS", EVENTS));
-    println!("repeat with: EBB_SEED={seed} EBB_CHAOS_EVENTS={events} cargo test -p ebb --test chaos -- --nocapture");
+    println!(
+        "repeat with: EBB_SEED={seed} EBB_CHAOS_EVENTS={events} cargo test -p ebb --test chaos -- --nocapture"
+    );
     let cluster = Cluster::start(&Shape::lively());
     let load = Load::start(cluster.client_config(), Options { seed, ..Options::default() });
     let limit = cluster.lease + GRACE;

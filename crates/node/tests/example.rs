@@ -25,7 +25,8 @@ fn objects() -> Vec<(String, Vec<u8>)> {
     [1_000, 70_000, 5_000_001]
         .iter()
         .map(|size| {
-            let bytes: Vec<u8> = std::iter::repeat_with(|| random.next().to_le_bytes()).flatten().take(*size).collect();
+            let bytes: Vec<u8> =
+                std::iter::repeat_with(|| random.next().to_le_bytes()).flatten().take(*size).collect();
             (format!("/first/object-{size}"), bytes)
         })
         .collect()

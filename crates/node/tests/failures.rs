@@ -93,7 +93,9 @@ fn a_lost_server_is_rebuilt_on_the_others_of_its_gear_group() {
     assert_eq!(refused.status.code(), Some(1), "a server that answers is not lost");
     assert!(String::from_utf8_lossy(&refused.stderr).contains("still answers: stop it first"));
     cluster.kill(Who::Server(victim));
-    wait("the crash is noticed", PATIENCE, || (state_of(&cluster, victim) == ServerState::Failed).then_some(()));
+    wait("the crash is noticed", PATIENCE, || {
+        (state_of(&cluster, victim) == ServerState::Failed).then_some(())
+    });
     std::fs::remove_dir_all(cluster.data(Who::Server(victim))).expect("its disk is gone");
     let since = Instant::now();
     let given_up = cluster.ebb(&["lost", &victim.to_string()]);
@@ -171,7 +173,8 @@ fn a_rotten_block_is_repaired_and_never_returned() {
     let repaired = cluster.wait_status("repairs are reported", |s| {
         s.servers.iter().any(|v| v.id.0 == victim && v.vitals.as_ref().is_some_and(|v| v.repaired_blocks > 0))
     });
-    let blocks: u64 = repaired.servers.iter().filter_map(|s| s.vitals.as_ref()).map(|v| v.repaired_blocks).sum();
+    let blocks: u64 =
+        repaired.servers.iter().filter_map(|s| s.vitals.as_ref()).map(|v| v.repaired_blocks).sum();
     println!("{blocks} blocks repaired");
 }
 

@@ -18,7 +18,10 @@ fn shift_under_load(shape: &Shape, gears: &[u8]) {
         let took = cluster.shift(gear);
         load.go_on_for(500);
         let longest = load.longest_since(since);
-        println!("{:>6.1?} gear {from} to {gear}: {took:.2?}, longest operation {longest:.2?}", load.elapsed());
+        println!(
+            "{:>6.1?} gear {from} to {gear}: {took:.2?}, longest operation {longest:.2?}",
+            load.elapsed()
+        );
         from = gear;
     }
     println!("debt paid in {:.2?}", cluster.heal());

@@ -11,7 +11,9 @@ fn leader(cluster: &Cluster, besides: Option<u64>) -> u64 {
     wait("a metadata leader", PATIENCE, || {
         let status = cluster.try_status().ok()?;
         assert!(!status.servers.is_empty());
-        let leads = |id: &&u64| Some(**id) != besides && cluster.pid(Who::Meta(**id)).is_some() && speaks(cluster, **id);
+        let leads = |id: &&u64| {
+            Some(**id) != besides && cluster.pid(Who::Meta(**id)).is_some() && speaks(cluster, **id)
+        };
         cluster.metas.iter().find(leads).copied()
     })
 }

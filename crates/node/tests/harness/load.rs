@@ -116,14 +116,24 @@ impl Report {
 
     /// Nothing that was acknowledged is lost or stale.
     pub fn assert_sound(&self) {
-        assert!(self.mismatches.is_empty(), "{} mismatches: {:#?}", self.mismatches.len(), first(&self.mismatches));
+        assert!(
+            self.mismatches.is_empty(),
+            "{} mismatches: {:#?}",
+            self.mismatches.len(),
+            first(&self.mismatches)
+        );
         assert!(self.reads > 0 && self.writes > 0, "the load did nothing");
     }
 
     /// And nothing failed.
     pub fn assert_flawless(&self) {
         self.assert_sound();
-        assert!(self.failures.is_empty(), "{} requests failed: {:#?}", self.failures.len(), first(&self.failures));
+        assert!(
+            self.failures.is_empty(),
+            "{} requests failed: {:#?}",
+            self.failures.len(),
+            first(&self.failures)
+        );
     }
 }
 
@@ -163,7 +173,8 @@ impl Load {
         });
         let own = shared.clone();
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             LocalSet::new().block_on(&runtime, run(config, options, own));
         });
         let load = Load { shared, thread: Some(thread) };
@@ -203,10 +214,11 @@ impl Load {
     fn spans(&self, since: Instant) -> impl Iterator<Item = (Instant, Instant)> {
         let now = Instant::now();
         let ended: Vec<_> = self.shared.found().long.iter().map(|l| (l.began, l.ended)).collect();
-        let running = self.shared.running.iter().filter_map(move |started| match started.load(Ordering::Relaxed) {
-            0 => None,
-            nanos => Some((self.shared.base + Duration::from_nanos(nanos), now)),
-        });
+        let running =
+            self.shared.running.iter().filter_map(move |started| match started.load(Ordering::Relaxed) {
+                0 => None,
+                nanos => Some((self.shared.base + Duration::from_nanos(nanos), now)),
+            });
         ended.into_iter().chain(running).filter(move |(began, ended)| *ended >= since && ended > began)
     }
 
@@ -337,7 +349,11 @@ impl Cell {
         } else {
             version <= self.sent.load(Ordering::SeqCst) && bytes == self.content(version)
         };
-        if whole { Ok(version) } else { Err(format!("bytes that no write gave (they begin as version {version})")) }
+        if whole {
+            Ok(version)
+        } else {
+            Err(format!("bytes that no write gave (they begin as version {version})"))
+        }
     }
 }
 
@@ -350,7 +366,8 @@ async fn run(config: ClientConfig, options: Options, shared: Arc<Shared>) {
     let cells: Rc<[Cell]> = cells.into();
     let mut tasks = Vec::new();
     for worker in 0..options.workers {
-        let (client, options, shared, cells) = (client.clone(), options.clone(), shared.clone(), cells.clone());
+        let (client, options, shared, cells) =
+            (client.clone(), options.clone(), shared.clone(), cells.clone());
         tasks.push(tokio::task::spawn_local(work(client, options, shared, cells, worker)));
     }
     if options.namespace {

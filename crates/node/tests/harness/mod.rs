@@ -119,7 +119,9 @@ impl Cluster {
         for who in self.all() {
             self.launch(who);
         }
-        self.wait_status("every group is served", |s| s.groups.without_primary == 0 && s.groups.without_target == 0);
+        self.wait_status("every group is served", |s| {
+            s.groups.without_primary == 0 && s.groups.without_target == 0
+        });
     }
 
     fn all(&self) -> Vec<Who> {
@@ -236,7 +238,21 @@ impl Cluster {
             last = Some(status);
             done.then(|| last.take().expect("just put there").expect("it is as described"))
         });
-        found.unwrap_or_else(|| panic!("{what}: not within {PATIENCE:?}; status: {}", summary(last.as_ref())))
+        found.unwrap_or_else(|| {
+            let status = summary(last.as_ref());
+            panic!("{what}: not within {PATIENCE:?}; status: {status}\n{}", self.troubled_groups());
+        })
+    }
+
+    /// Some chunk groups that nobody serves, or that have a replica which is not in sync.
+    fn troubled_groups(&self) -> String {
+        self.with_client(async |client| {
+            let map = client.map();
+            let mut troubled: Vec<_> =
+                map.groups.iter().enumerate().filter(|(_, g)| !g.is_in_sync()).collect();
+            troubled.sort_by_key(|(_, g)| g.primary.is_some());
+            troubled.iter().take(4).map(|(id, g)| format!("group {id}: {g:?}\n")).collect()
+        })
     }
 
     pub fn gear(&self, args: &[&str]) {
@@ -287,9 +303,11 @@ impl Cluster {
     }
 
     pub fn client_config(&self) -> ClientConfig {
-        let table: toml::Table = std::fs::read_to_string(&self.config).expect("a file").parse().expect("TOML");
+        let table: toml::Table =
+            std::fs::read_to_string(&self.config).expect("a file").parse().expect("TOML");
         let secret = Secret::load(&self.directory().join("secret")).expect("the secret");
-        let addresses = array(&table, "meta").into_iter().map(|m| m["address"].as_str().expect("text").to_owned());
+        let addresses =
+            array(&table, "meta").into_iter().map(|m| m["address"].as_str().expect("text").to_owned());
         ClientConfig::new(addresses.collect(), secret)
     }
 
@@ -387,7 +405,8 @@ fn states_fit(status: &ClusterStatus, gear: u8) -> bool {
         awake.entry(server.gear_group.0).or_default().push(server.state);
     }
     let whole = |state: ServerState| awake.values().filter(|s| s.iter().all(|s| *s == state)).count();
-    whole(ServerState::Awake) == usize::from(gear) && whole(ServerState::Asleep) == awake.len() - usize::from(gear)
+    whole(ServerState::Awake) == usize::from(gear)
+        && whole(ServerState::Asleep) == awake.len() - usize::from(gear)
 }
 
 fn summary(status: Option<&Result<ClusterStatus, String>>) -> String {
