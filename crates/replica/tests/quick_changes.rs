@@ -1,0 +1,140 @@
+//! Configurations that follow each other faster than a write ends: the write is neither undone nor left unanswered.
+
+use bytes::Bytes;
+use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken};
+use ebb_types::{
+    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GearGroup, GroupEntry, GroupId,
+    Incarnation, MapDelta, Moment, PeerMessage, RackId, Record, RequestId, ServerEntry, ServerId, ServerState, Slot,
+    SlotState, block_crcs,
+};
+
+const ME: ServerId = ServerId(1);
+const OTHERS: [ServerId; 2] = [ServerId(2), ServerId(3)];
+const GROUP: GroupId = GroupId(0);
+
+/// The primary of one group of three, whose store and peers are this test.
+struct Primary {
+    replica: Replica,
+    version: u64,
+}
+
+impl Primary {
+    fn new() -> Primary {
+        let config = Config::new(ME, Incarnation(1), 1 << 20, 1);
+        let mut primary = Primary { replica: Replica::new(config, Recovered::default()), version: 0 };
+        primary.on(Event::Lease { until: Moment(u64::MAX) });
+        primary
+    }
+
+    fn on(&mut self, event: Event) -> Vec<Command> {
+        let mut out = Vec::new();
+        self.replica.on(Moment(1), event, &mut out);
+        out
+    }
+
+    /// A new epoch of the same members, and the answers to its fences: no member has a tail.
+    fn configure(&mut self, epoch: u32) -> Vec<Command> {
+        let server = |id: ServerId| ServerEntry {
+            id,
+            rack: RackId(id.0),
+            gear_group: GearGroup(id.0 as u8 - 1),
+            address: String::new(),
+            state: ServerState::Awake,
+            incarnation: Incarnation(1),
+        };
+        let members = [ME, OTHERS[0], OTHERS[1]];
+        let slot = |server| Slot { server, state: SlotState::InSync, stand_in: None };
+        let slots = members.iter().map(|id| slot(*id)).collect();
+        let entry = GroupEntry { epoch: Epoch(epoch), primary: Some(ME), slots };
+        let servers = members.iter().map(|id| server(*id)).collect();
+        let delta = MapDelta { from: self.version, to: self.version + 1, servers, groups: vec![(GROUP, entry)] };
+        self.version += 1;
+        let mut out = self.on(Event::Map(delta));
+        for from in OTHERS {
+            let message = PeerMessage::FenceReply { group: GROUP, epoch: Epoch(epoch), tail: Vec::new(), done: Vec::new() };
+            out.extend(self.on(Event::Peer { from, message, payload: Bytes::new() }));
+        }
+        out
+    }
+
+    fn write(&mut self) -> Vec<Command> {
+        let request = RequestId { client: 9, seq: 1 };
+        let op = ChunkOp::Write { chunk: ChunkId::default(), offset: 0, len: BLOCK_BYTES as u32, request };
+        let request = ClientRequest { group: GROUP, epoch: Epoch(1), op };
+        let payload = Bytes::from(vec![7; BLOCK_BYTES]);
+        self.on(Event::Client { token: ClientToken(1), request, payload })
+    }
+
+    /// Everyone has the record.
+    fn complete(&mut self, apply: &(StoreToken, Record)) -> Vec<Command> {
+        let (token, record) = apply;
+        let mut out = self.on(Event::Stored { token: *token, outcome: StoreOutcome::Applied });
+        for from in OTHERS {
+            let (epoch, version) = (record.version.epoch, record.version);
+            let message = PeerMessage::ReplicateReply { group: GROUP, epoch, version, result: Ok(()) };
+            out.extend(self.on(Event::Peer { from, message, payload: Bytes::new() }));
+        }
+        out
+    }
+
+    /// Answers a read with what the write brought.
+    fn answer(&mut self, token: StoreToken, record: &Record) -> Vec<Command> {
+        let payload = Bytes::from(vec![7; BLOCK_BYTES]);
+        let content = Content::Data { crcs: block_crcs(&payload) };
+        let records = vec![Record { content, request: None, ..record.clone() }];
+        self.on(Event::Stored { token, outcome: StoreOutcome::Read { records, payload } })
+    }
+}
+
+fn apply(commands: &[Command]) -> Option<(StoreToken, Record)> {
+    commands.iter().find_map(|c| match c {
+        Command::Store { token, command: StoreCommand::Apply { record, .. } } => Some((*token, record.clone())),
+        _ => None,
+    })
+}
+
+fn read(commands: &[Command]) -> Option<StoreToken> {
+    commands.iter().find_map(|c| match c {
+        Command::Store { token, command: StoreCommand::Read { .. } } => Some(*token),
+        _ => None,
+    })
+}
+
+fn replies(commands: &[Command]) -> Vec<ClientReply> {
+    let reply = |c: &Command| match c {
+        Command::Reply { token: ClientToken(1), reply, .. } => Some(reply.clone()),
+        _ => None,
+    };
+    commands.iter().filter_map(reply).collect()
+}
+
+#[test]
+fn nothing_is_ordered_anew_before_it_is_in_the_store() {
+    let mut primary = Primary::new();
+    primary.configure(1);
+    let written = apply(&primary.write()).expect("the write is given to the store");
+    let changed = primary.configure(2);
+    assert_eq!(read(&changed), None, "a read now would bring what was there before the write");
+    let stored = primary.on(Event::Stored { token: written.0, outcome: StoreOutcome::Applied });
+    let token = read(&stored).expect("its content is ordered anew");
+    let anew = apply(&primary.answer(token, &written.1)).expect("under the new epoch");
+    assert_eq!(anew.1.version.epoch, Epoch(2));
+    assert_eq!(anew.1.request, Some(RequestId { client: 9, seq: 1 }), "a retry must be recognised");
+    assert_eq!(replies(&primary.complete(&anew)), [ClientReply::Done]);
+}
+
+#[test]
+fn a_write_is_answered_however_often_the_configuration_changes_under_it() {
+    let mut primary = Primary::new();
+    primary.configure(1);
+    let written = apply(&primary.write()).expect("the write is given to the store");
+    primary.on(Event::Stored { token: written.0, outcome: StoreOutcome::Applied });
+    let mut commands = Vec::new();
+    for epoch in 2..5 {
+        commands = primary.configure(epoch);
+        assert_eq!(replies(&commands), [], "it is on one server of three");
+    }
+    let token = read(&commands).expect("its content is ordered anew");
+    let anew = apply(&primary.answer(token, &written.1)).expect("under the newest epoch");
+    assert_eq!(replies(&primary.complete(&anew)), [ClientReply::Done]);
+}
