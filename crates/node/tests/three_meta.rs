@@ -22,7 +22,8 @@ fn leads(cluster: &Cluster, id: u64) -> bool {
         let mut connection = connect(&config.meta[id as usize - 1], &config.secret, own).await.ok()?;
         let request = MetaRequest::Admin(AdminRequest::Status);
         connection.sender.send(kind::META_REQUEST, 1, &request, bytes::Bytes::new()).ok()?;
-        let answer = tokio::time::timeout(Duration::from_secs(1), connection.receiver.next()).await.ok()?.ok()??;
+        let answer =
+            tokio::time::timeout(Duration::from_secs(1), connection.receiver.next()).await.ok()?.ok()??;
         answer.decode::<MetaReply>().ok()
     });
     matches!(asked, Some((_, MetaReply::Admin(_))))

@@ -1,11 +1,13 @@
 //! Configurations that follow each other faster than a write ends: the write is neither undone nor left unanswered.
 
 use bytes::Bytes;
-use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken};
+use ebb_replica::{
+    ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken,
+};
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GearGroup, GroupEntry, GroupId,
-    Incarnation, MapDelta, Moment, PeerMessage, RackId, Record, RequestId, ServerEntry, ServerId, ServerState, Slot,
-    SlotState, block_crcs,
+    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GearGroup, GroupEntry,
+    GroupId, Incarnation, MapDelta, Moment, PeerMessage, RackId, Record, RequestId, ServerEntry, ServerId,
+    ServerState, Slot, SlotState, block_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -47,11 +49,17 @@ impl Primary {
         let slots = members.iter().map(|id| slot(*id)).collect();
         let entry = GroupEntry { epoch: Epoch(epoch), primary: Some(ME), slots };
         let servers = members.iter().map(|id| server(*id)).collect();
-        let delta = MapDelta { from: self.version, to: self.version + 1, servers, groups: vec![(GROUP, entry)] };
+        let delta =
+            MapDelta { from: self.version, to: self.version + 1, servers, groups: vec![(GROUP, entry)] };
         self.version += 1;
         let mut out = self.on(Event::Map(delta));
         for from in OTHERS {
-            let message = PeerMessage::FenceReply { group: GROUP, epoch: Epoch(epoch), tail: Vec::new(), done: Vec::new() };
+            let message = PeerMessage::FenceReply {
+                group: GROUP,
+                epoch: Epoch(epoch),
+                tail: Vec::new(),
+                done: Vec::new(),
+            };
             out.extend(self.on(Event::Peer { from, message, payload: Bytes::new() }));
         }
         out
@@ -88,7 +96,9 @@ impl Primary {
 
 fn apply(commands: &[Command]) -> Option<(StoreToken, Record)> {
     commands.iter().find_map(|c| match c {
-        Command::Store { token, command: StoreCommand::Apply { record, .. } } => Some((*token, record.clone())),
+        Command::Store { token, command: StoreCommand::Apply { record, .. } } => {
+            Some((*token, record.clone()))
+        }
         _ => None,
     })
 }
