@@ -67,6 +67,8 @@ struct Op {
     /// Who gets the answer: of a client's operation its sender, and of whatever carries a request's id all who retry it.
     askers: Vec<Waiting>,
     request: Option<RequestId>,
+    /// Sources that were asked for its damaged blocks.
+    tried: usize,
 }
 
 enum Work {
@@ -86,6 +88,8 @@ enum Step {
     Fetching,
     /// Blocks that it needs are being read: those still to come, and those that came.
     Reading { left: usize, got: BTreeMap<u32, (Vec<Record>, Bytes)> },
+    /// Damaged blocks are being fetched from another copy, and then written: records still to come.
+    Repairing { left: usize },
     /// Records not yet on all targets.
     Replicating { left: usize },
 }
@@ -333,7 +337,7 @@ impl Group {
         let Some(primary) = &mut self.primary else { return };
         let id = primary.next_op;
         primary.next_op += 1;
-        let op = Op { id, chunk, first, count, work, step: Step::Fetching, askers, request };
+        let op = Op { id, chunk, first, count, work, step: Step::Fetching, askers, request, tried: 0 };
         cx.shared.client_ops += usize::from(op.is_client());
         if primary.conflicts(&op) {
             primary.blocked.push_back(op);
@@ -384,6 +388,10 @@ impl Group {
             return;
         }
         let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
+        // Of an earlier round: a repair or a fetch came between.
+        if !matches!(&op.step, Step::Reading { got, .. } if !got.contains_key(&first)) {
+            return;
+        }
         let (records, payload) = match outcome {
             StoreOutcome::Read { records, payload } => (records, payload),
             StoreOutcome::Failed(Refusal::Corrupt) => {
@@ -750,15 +758,15 @@ impl Group {
     fn repair(&mut self, cx: &mut Context, op: u64, first: u32, count: u32) {
         let sources = self.other_copies(cx);
         let Some(primary) = &mut self.primary else { return };
-        let Some(chunk) = primary.ops.get(&op).map(|o| o.chunk) else { return };
-        let tried = primary.repairs.values().filter(|r| r.op == op).count();
-        let Some(&(to, space)) = sources.get(tried) else {
-            primary.repairs.retain(|_, r| r.op != op);
+        primary.repairs.retain(|_, r| r.op != op);
+        let Some(damaged) = primary.ops.get_mut(&op) else { return };
+        damaged.step = Step::Repairing { left: 0 };
+        let Some(&(to, space)) = sources.get(damaged.tried) else {
+            damaged.tried = 0;
             return self.fail_op(cx, op, ClientReply::Failed { why: ChunkError::Corrupt });
         };
-        for repair in primary.repairs.values_mut().filter(|r| r.op == op) {
-            repair.asked = Moment(u64::MAX);
-        }
+        damaged.tried += 1;
+        let chunk = damaged.chunk;
         let token = cx.shared.token();
         primary.repairs.insert(token, Repair { op, first, count, asked: cx.now });
         let (group, epoch) = (self.id, self.entry.epoch);
@@ -782,8 +790,8 @@ impl Group {
         };
         primary.repairs.retain(|_, r| r.op != op);
         let (group, epoch) = (self.id, self.entry.epoch);
-        let Some(waiting) = primary.ops.get_mut(&op) else { return true };
-        waiting.step = Step::Reading { left: parts.len(), got: BTreeMap::new() };
+        let Some(damaged) = primary.ops.get_mut(&op) else { return true };
+        damaged.step = Step::Repairing { left: parts.len() };
         for (record, payload) in parts {
             cx.shared.stats.repaired_blocks += u64::from(record.count);
             let command = StoreCommand::Repair { space: Space::Replica, record, payload };
@@ -797,9 +805,10 @@ impl Group {
             return;
         }
         let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
-        let Step::Reading { left, .. } = &mut op.step else { return };
+        let Step::Repairing { left: left @ 1.. } = &mut op.step else { return };
         *left -= 1;
         if *left == 0 {
+            // If the copy was older than what is damaged here, the blocks are read as damaged again, and the next is asked.
             self.advance_op(cx, id);
         }
     }

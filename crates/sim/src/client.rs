@@ -176,9 +176,9 @@ impl World<'_> {
         }
     }
 
-    pub fn to_client(&mut self, id: u32, from: Node, message: Message) {
+    pub fn client_receives(&mut self, id: u32, from: Node, message: Message) {
         if id == ADMIN {
-            return self.to_admin(message);
+            return self.admin_receives(message);
         }
         match (message, from) {
             (Message::Reply { attempt, reply, payload }, Node::Server(from)) => {
@@ -219,6 +219,7 @@ impl World<'_> {
         match reply {
             ClientReply::Data | ClientReply::Done => self.op_ends(id, Outcome::Done, &payload),
             ClientReply::Failed { why: ChunkError::NoSpace } => {
+                self.r10_somebody_is_full(op);
                 // Refused before it was ordered, unless an earlier try was not.
                 let outcome = if tries == 1 { Outcome::Refused } else { Outcome::Unknown };
                 self.op_ends(id, outcome, &payload);

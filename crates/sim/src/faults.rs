@@ -234,9 +234,12 @@ impl World<'_> {
     pub fn heal_disk(&mut self, id: ServerId) {
         let server = self.server(id);
         server.slowness = 1;
-        server.soft_full = false;
         server.store.full = false;
-        if server.store.poisoned {
+        let poisoned = server.store.poisoned;
+        if std::mem::take(&mut server.soft_full) {
+            self.invariants.full_at = Some(self.now);
+        }
+        if poisoned {
             self.crash(id);
             self.restart(id);
         } else {
@@ -250,7 +253,12 @@ impl World<'_> {
         }
         // One block of a chunk at a time: of two damaged copies out of two nothing is left.
         let mut store = std::mem::take(&mut self.server(id).store);
-        let spared = |chunk| self.servers.values().any(|s| s.store.is_rotten(chunk));
+        // Nor the only copy that there is of a write: it was not acknowledged, and nobody can tell.
+        let others = || self.servers.values().filter(|s| !s.lost);
+        let spared = |chunk, block, version| {
+            others().any(|s| s.store.is_rotten(chunk))
+                || !others().any(|s| s.store.keeps(chunk, block, version))
+        };
         let rotten = store.rot(&mut self.disk_random, spared);
         self.server(id).store = store;
         let Some((group, space, chunk, block)) = rotten else { return };

@@ -87,7 +87,7 @@ impl World<'_> {
         self.members.get_mut(&id).expect("members are never removed")
     }
 
-    pub fn to_member(&mut self, id: u64, from: Node, message: Message) {
+    pub fn member_receives(&mut self, id: u64, from: Node, message: Message) {
         let input = match (message, from) {
             (Message::ToMeta(message), _) => Input::Server(message),
             (Message::AskMeta { number, request }, Node::Client(client)) => {
@@ -257,7 +257,7 @@ impl World<'_> {
         self.after(SECOND, Happening::Admin { question: number });
     }
 
-    pub fn to_admin(&mut self, message: Message) {
+    pub fn admin_receives(&mut self, message: Message) {
         let Message::MetaReply { number, reply } = message else { return };
         if number != self.question {
             return;

@@ -74,7 +74,7 @@ impl Scenario {
             },
             members: if three { 3 } else { 1 },
             clients: random.between(2, 6) as u32,
-            ops: random.between(60, 200) as u32,
+            ops: random.between(100, 400) as u32,
             chunks: random.between(2, 6) as u32,
             net: network(&mut random),
             disk: random.between(MILLI / 20, 4 * MILLI),

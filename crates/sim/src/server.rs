@@ -107,7 +107,7 @@ impl World<'_> {
     }
 
     /// Takes something in for a server: now, when it goes on, or never.
-    pub fn to_server(&mut self, id: ServerId, what: Happening) {
+    pub fn server_receives(&mut self, id: ServerId, what: Happening) {
         let server = self.server(id);
         let life = match &what {
             Happening::Deliver { .. } => server.life,

@@ -140,6 +140,7 @@ impl Store {
     }
 
     /// Takes a write in; it is told apart by the number that comes back. Reads need no such thing: see [`Store::answer`].
+    #[allow(clippy::result_large_err, reason = "the command comes back whole")]
     pub fn submit(&mut self, token: StoreToken, command: StoreCommand) -> Result<u64, StoreCommand> {
         let (space, record, payload, repair) = match command {
             StoreCommand::Apply { space, record, payload } => (space, record, payload, false),
@@ -341,11 +342,16 @@ impl Store {
         self.rotten.keys().any(|(_, c, _)| *c == chunk)
     }
 
-    /// Damages a block at random, but in no chunk that is `spared`. Returns what was damaged.
+    /// Whether a block is durable here in this version or a newer one, in any role.
+    pub fn keeps(&self, chunk: ChunkId, block: u32, version: Version) -> bool {
+        self.durable.values().any(|kept| kept.version_of(chunk, block) >= version)
+    }
+
+    /// Damages a block at random, but none that is `spared`. Returns what was damaged.
     pub fn rot(
         &mut self,
         random: &mut Random,
-        spared: impl Fn(ChunkId) -> bool,
+        spared: impl Fn(ChunkId, u32, Version) -> bool,
     ) -> Option<(GroupId, Space, ChunkId, u32)> {
         let with_data = self.durable.iter().flat_map(|(key, kept)| {
             kept.chunks.iter().flat_map(move |(chunk, c)| {
@@ -357,7 +363,9 @@ impl Store {
         });
         let all: Vec<_> = with_data.collect();
         let &(key, chunk, block, version) = random.pick(&all)?;
-        if spared(chunk) || self.seen.get(&key).is_none_or(|kept| kept.version_of(chunk, block) != version) {
+        if spared(chunk, block, version)
+            || self.seen.get(&key).is_none_or(|kept| kept.version_of(chunk, block) != version)
+        {
             return None;
         }
         self.rotten.insert((key, chunk, block), version);

@@ -226,6 +226,7 @@ impl<'a> World<'a> {
             }
             self.now = due.at;
             if self.now >= look {
+                self.r8_peers_are_woken();
                 if done(self) {
                     self.queue.push(Reverse(due));
                     return true;
@@ -254,7 +255,7 @@ impl<'a> World<'a> {
             | Happening::Answer { server, .. }
             | Happening::Tick { server, .. }
             | Happening::Flushed { server, .. }
-            | Happening::Beat { server, .. } => self.to_server(server, due.what),
+            | Happening::Beat { server, .. } => self.server_receives(server, due.what),
             Happening::MemberWake { member, stamp } => self.member_wakes(member, stamp),
             Happening::Client { client, stamp } => self.client_wakes(client, stamp),
             Happening::Switch { member, life, server, action } => self.switch(member, life, server, action),
@@ -274,9 +275,11 @@ impl<'a> World<'a> {
             return;
         }
         match to {
-            Node::Server(id) => self.to_server(id, Happening::Deliver { from, to, generation, message }),
-            Node::Member(id) => self.to_member(id, from, message),
-            Node::Client(id) => self.to_client(id, from, message),
+            Node::Server(id) => {
+                self.server_receives(id, Happening::Deliver { from, to, generation, message })
+            }
+            Node::Member(id) => self.member_receives(id, from, message),
+            Node::Client(id) => self.client_receives(id, from, message),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! They see everything: every disk, every clock, every member's state. What they know beyond that (which version a value
 //! was first given, which configuration an epoch had) is kept in [`Invariants`].
 
+mod r10_space;
 mod r1_order;
 mod r2_lease;
 mod r3_configuration;
@@ -10,6 +11,7 @@ mod r4_divergence;
 mod r5_acknowledged;
 mod r6_offload;
 mod r7_sleep;
+mod r8_rescue;
 mod r9_damage;
 
 use crate::client::{CELL_BYTES, value_of};
@@ -38,6 +40,10 @@ pub struct Invariants {
     fences: BTreeMap<(ServerId, u64, GroupId), Epoch>,
     /// Operations that some server said are done.
     acknowledged: HashSet<usize>,
+    /// When a disk was full last.
+    pub full_at: Option<u64>,
+    /// Since when a peer of a failed replica sleeps on.
+    left_alone: Option<u64>,
     /// Some block has rotted: then an answer may say so.
     pub rot_seen: bool,
 }

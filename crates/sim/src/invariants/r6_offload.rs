@@ -36,7 +36,7 @@ impl World<'_> {
                 let theirs =
                     stand_in.is_some_and(|s| self.has(s.server, group, offload, chunk, block, version));
                 let away = slot.state != SlotState::InSync;
-                if !own && !(away && theirs) {
+                if !(own || away && theirs) {
                     return Some(format!(
                         "{} lacks value {value} ({version}) of {chunk} block {block}: {entry:?}",
                         slot.server

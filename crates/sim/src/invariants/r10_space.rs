@@ -1,0 +1,18 @@
+//! R10: a full disk gives a clear error and drops no write: a client is told of lack of space only when a server lacks it, and
+//! what it was told is refused never takes effect (the linearizability check counts it as never asked).
+
+use crate::clock::SECOND;
+use crate::world::World;
+
+/// How long a server may be thought full after it was.
+const REMEMBERED: u64 = 20 * SECOND;
+
+impl World<'_> {
+    pub fn r10_somebody_is_full(&mut self, op: usize) {
+        let full = self.servers.values().any(|s| s.soft_full);
+        let was_full = self.invariants.full_at.is_some_and(|at| self.now - at < REMEMBERED);
+        if !full && !was_full {
+            self.fail("R10", format!("op {op} was refused for lack of space, and nobody is full"));
+        }
+    }
+}
