@@ -15,7 +15,7 @@ use driver::{About, Server};
 use ebb_client::Secret;
 use ebb_client::transport::{Connection, Identity, Listener, Role, connect};
 use ebb_replica::Replica;
-use ebb_store::{Completion, LinuxDisk, Op, StoreCore, StoreHandle};
+use ebb_store::{Completion, LinuxDisk, StoreCore, StoreHandle};
 use ebb_types::{Incarnation, MetaPush, ServerId};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -105,7 +105,7 @@ fn what_was_found(recovered: ebb_store::Recovered) -> ebb_replica::Recovered {
 
 /// The last thing a server does: nothing is left for the next start to do.
 async fn flush(shared: &Shared, completions: &mut mpsc::UnboundedReceiver<Vec<Completion>>) {
-    let last = shared.borrow_mut().submit_own(Op::Flush);
+    let last = shared.borrow_mut().end();
     while let Some(batch) = completions.recv().await {
         if batch.iter().any(|c| c.token == last) {
             return;

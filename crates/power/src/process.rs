@@ -239,6 +239,8 @@ struct Inner {
     servers: BTreeMap<ServerId, Managed>,
     /// Servers that this process started: it must reap them.
     children: BTreeMap<ServerId, Child>,
+    /// Processes that were told to end: waking means another one.
+    told_to_end: BTreeMap<ServerId, u32>,
 }
 
 impl Inner {
@@ -283,6 +285,7 @@ impl Switch for ProcessSwitch {
             }
             (Depth::Off, Some(found)) => {
                 found.signal(Signal::TERM, "SIGTERM")?;
+                inner.told_to_end.insert(server, found.pid);
                 // A stopped process takes no other signal before this one.
                 found.signal(Signal::CONT, "SIGCONT")
             }
@@ -293,6 +296,9 @@ impl Switch for ProcessSwitch {
     fn wake(&self, server: ServerId) -> Result<(), SwitchError> {
         let mut inner = self.lock();
         if let Some(found) = inner.find(server)? {
+            if inner.told_to_end.get(&server) == Some(&found.pid) {
+                return Err(SwitchError::GoingDown { server, pid: found.pid });
+            }
             return found.signal(Signal::CONT, "SIGCONT");
         }
         let managed = inner.managed(server)?;

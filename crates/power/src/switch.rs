@@ -20,7 +20,8 @@ pub enum PowerState {
 }
 
 /// Switches servers. Calls do not wait until a server is up or down: repeat them until [`Switch::observe`]
-/// says so. A server that is woken while it is still going down may need the second call.
+/// says so. A server that is woken while it is still going down needs a second call; [`SwitchError::GoingDown`]
+/// says so where the driver can tell.
 pub trait Switch: Send + Sync {
     fn sleep(&self, server: ServerId) -> Result<(), SwitchError>;
     fn wake(&self, server: ServerId) -> Result<(), SwitchError>;
@@ -37,6 +38,8 @@ pub enum SwitchError {
         "{server} does not run (looked for in {path}): start its process, or configure the command that starts it"
     )]
     NotRunning { server: ServerId, path: PathBuf },
+    #[error("{server} is still going down (process {pid}): wake it again when it has ended")]
+    GoingDown { server: ServerId, pid: u32 },
     #[error(
         "cannot use the pid file {path}: {source}; check that the data directory is there and may be written"
     )]

@@ -64,6 +64,8 @@ pub struct Server {
     /// Why the metadata service will have none of this run.
     pub rejected: Option<String>,
     stopping: Rc<Notify>,
+    /// The process is about to end.
+    ending: bool,
 }
 
 /// On the way to sleep. Said with every heartbeat until it is heard.
@@ -110,6 +112,7 @@ impl Server {
             map_gap: false,
             rejected: None,
             stopping,
+            ending: false,
             about,
         }
     }
@@ -327,11 +330,20 @@ impl Server {
 
     /// Followers ignore what is meant for the leader, so it is said to all: nobody has to know who leads.
     fn tell_metas(&self, message: &ServerMessage) {
+        if self.ending {
+            return;
+        }
         for sender in self.metas.iter().flatten() {
             if sender.send(kind::SERVER_MESSAGE, 0, message, Bytes::new()).is_err() {
                 sender.close();
             }
         }
+    }
+
+    /// The last that the process does. A heartbeat from now on would be taken for the return of a server that is to wake.
+    pub fn end(&mut self) -> u64 {
+        self.ending = true;
+        self.submit_own(Op::Flush)
     }
 
     /// How long until the next heartbeat is wanted.

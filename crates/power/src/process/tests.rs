@@ -126,6 +126,19 @@ fn a_started_process_that_ends_is_reaped_and_started_again() {
 }
 
 #[test]
+fn who_is_still_going_down_is_not_taken_for_awake() {
+    let data = tempfile::tempdir().unwrap();
+    let command = shell(data.path(), "trap '' TERM; echo started; exec sleep 1000");
+    let stubborn = Running(launch(&command, data.path()).unwrap());
+    wait_for("its start", || std::fs::read_to_string(&command.log).unwrap().contains("started"));
+    let switch = switch(Depth::Off, data.path(), Some(command));
+    switch.wake(S).unwrap();
+    switch.sleep(S).unwrap();
+    let error = switch.wake(S).unwrap_err();
+    assert!(matches!(error, SwitchError::GoingDown { pid, .. } if pid == stubborn.0.id()), "{error}");
+}
+
+#[test]
 fn off_also_ends_a_stopped_process() {
     let data = tempfile::tempdir().unwrap();
     let child = sleeper();
