@@ -263,11 +263,12 @@ impl Leading {
                     reports.into_iter().for_each(|report| self.report(now, server, report, state));
                 }
             }
-            ServerMessage::ReadyToSleep { server, incarnation } => {
+            ServerMessage::ReadyToSleep { server, incarnation, map_version } => {
                 let draining = |e: &ebb_types::ServerEntry| {
                     e.incarnation == incarnation && e.state == ServerState::Draining
                 };
-                if state.server(server).is_some_and(draining) {
+                let of_this_drain = map_version >= state.server_changed(server);
+                if of_this_drain && state.server(server).is_some_and(draining) {
                     self.servers.entry(server).or_default().ready_to_sleep = true;
                     self.dirty = true;
                 }

@@ -347,7 +347,7 @@ impl World {
             self.event(Event::Server(ServerMessage::Reports { server, incarnation, reports }));
         }
         if ready {
-            self.event(Event::Server(ServerMessage::ReadyToSleep { server, incarnation }));
+            self.event(Event::Server(ServerMessage::ReadyToSleep { server, incarnation, map_version }));
         }
     }
 

@@ -80,7 +80,7 @@ impl Group {
         let awaiting: BTreeSet<ServerId> =
             self.targets().flatten().map(|(server, _)| server).filter(|&s| s != cx.me).collect();
         for &to in &awaiting {
-            cx.send(to, PeerMessage::Fence { group: self.id, epoch });
+            cx.send(to, PeerMessage::Fence { group: self.id, epoch, done: self.tail.done() });
         }
         let phase = Phase::Fencing { awaiting, foreign: Vec::new() };
         self.primary = Some(Primary::new(epoch, phase));

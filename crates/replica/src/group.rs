@@ -13,7 +13,7 @@ use ebb_types::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Committed records that are remembered, so that a client's late retry is recognised.
-const REMEMBERED_REQUESTS: usize = 64;
+const REMEMBERED_REQUESTS: usize = 256;
 
 pub(crate) struct Group {
     pub id: GroupId,

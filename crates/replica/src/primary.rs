@@ -684,7 +684,8 @@ impl Group {
             match &primary.phase {
                 Phase::Fencing { awaiting, .. } if again => {
                     for &to in awaiting {
-                        cx.send(to, PeerMessage::Fence { group, epoch });
+                        let done = self.tail.done();
+                        cx.send(to, PeerMessage::Fence { group, epoch, done });
                         if primary.reported.is_some() {
                             cx.report(ServerReport::Suspect { group, epoch, server: to });
                         }

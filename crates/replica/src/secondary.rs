@@ -19,9 +19,10 @@ impl Group {
     ) {
         let group = self.id;
         match message {
-            PeerMessage::Fence { epoch, .. } => {
+            PeerMessage::Fence { epoch, done, .. } => {
                 // A server that the metadata service does not know yet has no tail that could be trusted to be whole.
                 if ready && self.fence_to(epoch).is_ok() {
+                    done.into_iter().for_each(|run| self.tail.remember(run));
                     let (tail, done) = (self.tail.uncommitted(), self.tail.done());
                     cx.send(from, PeerMessage::FenceReply { group, epoch, tail, done });
                 }

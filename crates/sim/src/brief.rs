@@ -84,6 +84,7 @@ fn brief_space(space: &Space) -> String {
 
 fn brief_peer(message: &PeerMessage) -> String {
     match message {
+        PeerMessage::Fence { group, epoch, .. } => format!("Fence {group} {epoch}"),
         PeerMessage::FenceReply { group, epoch, tail, .. } => {
             format!("FenceReply {group} {epoch} [{}]", brief_tail(tail))
         }

@@ -162,8 +162,8 @@ impl World<'_> {
             Happening::Flushed { .. } => {
                 let server = self.server(id);
                 server.store.flush();
-                let incarnation = server.incarnation;
-                self.tell_members(id, ServerMessage::ReadyToSleep { server: id, incarnation });
+                let (incarnation, map_version) = (server.incarnation, server.replica.map().version);
+                self.tell_members(id, ServerMessage::ReadyToSleep { server: id, incarnation, map_version });
             }
             Happening::Beat { .. } => {
                 self.heartbeat(id);

@@ -117,7 +117,7 @@ fn checksum(header: &[u8], body: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Epoch, GroupId, PeerMessage};
+    use crate::{Epoch, GroupId, PeerMessage, Version};
 
     fn split(frame: &[u8]) -> (Header, &[u8]) {
         let header = decode_header(frame[..HEADER_BYTES].try_into().unwrap()).unwrap();
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_frame_comes_back_as_it_was() {
-        let message = PeerMessage::Fence { group: GroupId(7), epoch: Epoch(9) };
+        let message = PeerMessage::Committed { group: GroupId(7), epoch: Epoch(9), committed: Version::ZERO };
         let frame = encode(3, 42, &message, 4096);
         let (header, body) = split(&frame);
         assert_eq!((header.kind, header.channel, header.payload_len), (3, 42, 4096));
@@ -135,7 +135,12 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_of_header_or_body_is_noticed() {
-        let frame = encode(1, 0, &PeerMessage::Fence { group: GroupId(7), epoch: Epoch(9) }, 0);
+        let frame = encode(
+            1,
+            0,
+            &PeerMessage::Committed { group: GroupId(7), epoch: Epoch(9), committed: Version::ZERO },
+            0,
+        );
         for bit in 0..frame.len() * 8 {
             let mut bad = frame.clone();
             bad[bit / 8] ^= 1 << (bit % 8);

@@ -13,9 +13,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeerMessage {
     /// The new primary of `epoch` asks a member to refuse everything older and to show its tail (R4).
+    /// `done`: the last records that the primary knows to be committed, for their request ids.
     Fence {
         group: GroupId,
         epoch: Epoch,
+        done: Vec<TailRun>,
     },
     /// The records that the member has and does not know to be committed; and the last that it does, for their request ids.
     FenceReply {
@@ -277,10 +279,12 @@ pub enum ServerMessage {
         incarnation: Incarnation,
         reports: Vec<ServerReport>,
     },
-    /// Everything is handed over and flushed: switch me.
+    /// Everything is handed over and flushed: switch me. `map_version`: the map by which nobody needs the server, so that an
+    /// answer to an earlier drain is told apart.
     ReadyToSleep {
         server: ServerId,
         incarnation: Incarnation,
+        map_version: u64,
     },
 }
 

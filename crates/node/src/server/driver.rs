@@ -380,7 +380,8 @@ impl Server {
 
     fn say_ready(&mut self) {
         let (server, incarnation) = (self.about.me, self.about.incarnation);
-        self.tell_metas(&ServerMessage::ReadyToSleep { server, incarnation });
+        let map_version = self.replica.map().version;
+        self.tell_metas(&ServerMessage::ReadyToSleep { server, incarnation, map_version });
     }
 
     pub fn on_push(&mut self, push: MetaPush) {
