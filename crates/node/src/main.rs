@@ -12,6 +12,7 @@ mod heap;
 mod launch;
 mod metad;
 mod server;
+mod simulate;
 mod status;
 mod verify;
 
@@ -110,6 +111,8 @@ enum Sub {
         #[command(subcommand)]
         target: BenchTarget,
     },
+    /// Try a policy, a cluster or the protocol on a virtual clock
+    Simulate(simulate::SimulateArgs),
     /// Compare the content of all replicas (awake servers only: shift to the top gear first)
     #[command(after_help = "Example: ebb gear set 3 && ebb verify --read")]
     Verify {
@@ -323,6 +326,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
             })
             .await
         }
+        Sub::Simulate(args) => simulate::run(args),
         Sub::Verify { read, tool } => admin::verify(&tool.config, Output::from(tool.json), read).await,
     }
 }

@@ -1,0 +1,28 @@
+//! `ebb simulate`: the virtual world. Every simulation runs the production decision makers on a virtual clock; what it prints
+//! is modelled, never measured.
+
+mod load;
+
+use crate::error::NodeError;
+use clap::{Args, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Args)]
+pub struct SimulateArgs {
+    #[command(subcommand)]
+    what: Simulation,
+}
+
+#[derive(Subcommand)]
+enum Simulation {
+    /// What would my service save? Gear policies on a load series, in seconds
+    #[command(after_help = load::EXAMPLES)]
+    Load(load::LoadArgs),
+}
+
+/// Runs one simulation. They compute and do not wait, so there is nothing to be asynchronous about.
+pub fn run(args: SimulateArgs) -> Result<ExitCode, NodeError> {
+    match args.what {
+        Simulation::Load(args) => load::run(&args),
+    }
+}
