@@ -1,0 +1,134 @@
+//! What a replay found: plain data, as text for people and as JSON for machines (`docs/json.md`, "replay --target").
+
+use super::{Pacing, PastEnd};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::fmt;
+use std::time::Duration;
+
+/// Times of one class of requests. Quantiles are exact to three digits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Distribution {
+    pub count: u64,
+    pub mean_micros: f64,
+    pub p50_micros: f64,
+    pub p90_micros: f64,
+    pub p99_micros: f64,
+    pub p999_micros: f64,
+    pub max_micros: f64,
+}
+
+impl Distribution {
+    /// Of times in nanoseconds. `None`: there is nothing to tell.
+    pub(super) fn of(nanos: &Histogram<u64>) -> Option<Distribution> {
+        let quantile = |q| nanos.value_at_quantile(q) as f64 / 1e3;
+        (!nanos.is_empty()).then(|| Distribution {
+            count: nanos.len(),
+            mean_micros: nanos.mean() / 1e3,
+            p50_micros: quantile(0.5),
+            p90_micros: quantile(0.9),
+            p99_micros: quantile(0.99),
+            p999_micros: quantile(0.999),
+            max_micros: nanos.max() as f64 / 1e3,
+        })
+    }
+}
+
+/// What was replayed on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TargetInfo {
+    /// As it was named.
+    pub name: String,
+    pub size_bytes: u64,
+    /// Requests are rounded out to multiples of this.
+    pub block_bytes: u32,
+    /// The page cache is passed by; `None` where there is none to pass by on this machine.
+    pub direct: Option<bool>,
+    /// What the user should know about it, in words.
+    pub notes: Vec<String>,
+}
+
+/// What had to be done to requests so that they fit the target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PlacedReport {
+    /// Requests of no bytes: not issued.
+    pub empty: u64,
+    /// Ended past the target's end and were wrapped around.
+    pub wrapped: u64,
+    /// Were not made of whole blocks and were rounded out to them.
+    pub rounded: u64,
+    /// Bytes that rounding added.
+    pub rounded_bytes: u64,
+    /// Were issued in several parts, because they were longer than what is issued at once.
+    pub split: u64,
+}
+
+/// CPU time of this process during the replay, the kernel's workers for its I/O included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct CpuTime {
+    pub user_seconds: f64,
+    pub system_seconds: f64,
+}
+
+/// Reads or writes. Requests that failed are not among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct KindReport {
+    pub requests: u64,
+    pub bytes: u64,
+    /// From issue to answer.
+    pub service: Option<Distribution>,
+    /// Waiting for a place among the requests in flight; absent in closed loop.
+    pub queue: Option<Distribution>,
+}
+
+/// What was answered in one second, counted from the end of the warm-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SecondReport {
+    pub reads: u64,
+    pub writes: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub failed: u64,
+}
+
+/// A replay. Field names are the keys of its JSON. Everything but `warmup_requests` and `placed` is without the warm-up.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DriveReport {
+    pub target: TargetInfo,
+    pub pacing: Pacing,
+    pub past_end: PastEnd,
+    /// From the end of the warm-up to the last answer.
+    pub wall_seconds: f64,
+    pub warmup_seconds: f64,
+    /// Requests that were issued in the warm-up.
+    pub warmup_requests: u64,
+    /// Answered, failed ones included. A request that was split counts as its parts.
+    pub requests: u64,
+    pub failed: u64,
+    /// The first few failures, in words.
+    pub errors: Vec<String>,
+    /// Of requests that did not fail, as are the next one and the series.
+    pub iops: f64,
+    /// In units of 10^6 bytes.
+    pub megabytes_per_second: f64,
+    pub reads: KindReport,
+    pub writes: KindReport,
+    /// Issue after the request's time although there was a place for it: the engine's own error. Absent in closed loop.
+    pub lateness: Option<Distribution>,
+    pub most_in_flight: u64,
+    pub placed: PlacedReport,
+    pub cpu: CpuTime,
+    pub seconds: Vec<SecondReport>,
+}
+
+impl DriveReport {
+    /// No request failed.
+    pub fn passed(&self) -> bool {
+        self.failed == 0
+    }
+
+    /// Duration of what was measured.
+    pub fn wall(&self) -> Duration {
+        Duration::from_secs_f64(self.wall_seconds)
+    }
+}
