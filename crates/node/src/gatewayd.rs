@@ -4,6 +4,7 @@ use crate::config::{Config, ConfigError};
 use crate::dev::Connector;
 use crate::error::{NodeError, io};
 use crate::gateway::{Cluster, GatewayConfig, serve};
+use crate::heap;
 use crate::launch::Stop;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -27,6 +28,7 @@ pub async fn run(config: &Config, address: Option<&str>) -> Result<(), NodeError
     let mut stop = Stop::new()?;
     tokio::select! {
         () = serve(listener, GatewayConfig { keys }, backend) => {}
+        () = heap::give_back_when_quiet() => {}
         () = stop.asked() => {}
     }
     Ok(())

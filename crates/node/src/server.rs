@@ -10,6 +10,7 @@ mod driver;
 use crate::clock;
 use crate::config::Config;
 use crate::error::{NodeError, io};
+use crate::heap;
 use crate::launch::Stop;
 use driver::{About, Server};
 use ebb_client::Secret;
@@ -77,6 +78,7 @@ pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
     }
     spawn_local(accept(shared.clone(), listener));
     spawn_local(heartbeats(shared.clone()));
+    spawn_local(heap::give_back_when_quiet());
     let mut stop = Stop::new()?;
     loop {
         tokio::select! {

@@ -112,6 +112,7 @@ async fn connection(stream: TcpStream, service: S3Service) {
         return tracing::debug!(%error, "connection lost");
     }
     let service = service_fn(|request: Request<Incoming>| {
+        crate::heap::used();
         let last = expects_without_body(&request);
         let answer = service.call(request.map(Body::from));
         async move {

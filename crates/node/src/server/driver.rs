@@ -1,7 +1,7 @@
 //! Events into the core, commands out of it.
 
 use super::{Shared, dial};
-use crate::clock;
+use crate::{clock, heap};
 use bytes::Bytes;
 use ebb_client::Secret;
 use ebb_client::transport::{Frame, Role, Sender, kind};
@@ -72,8 +72,9 @@ pub struct Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sleep {
     No,
-    Flushing { token: u64 },
-    Ready,
+    Flushing { token: u64, map_version: u64 },
+    /// By this version of the map nobody needs this server.
+    Ready { map_version: u64 },
 }
 
 enum Peer {
@@ -170,9 +171,9 @@ impl Server {
                 self.map_gap = true;
                 self.send_heartbeat();
             }
-            Command::ReadyToSleep => {
+            Command::ReadyToSleep { map_version } => {
                 let token = self.submit_own(Op::Flush);
-                self.sleep = Sleep::Flushing { token };
+                self.sleep = Sleep::Flushing { token, map_version };
             }
         }
     }
@@ -208,9 +209,11 @@ impl Server {
         for Completion { token, outcome } in batch {
             if token < OWN_TOKENS {
                 self.handle(Event::Stored { token: StoreToken(token), outcome: core_outcome(outcome) });
-            } else if self.sleep == (Sleep::Flushing { token }) {
-                self.sleep = Sleep::Ready;
-                self.say_ready();
+            } else if let Sleep::Flushing { token: flush, map_version } = self.sleep
+                && flush == token
+            {
+                self.sleep = Sleep::Ready { map_version };
+                self.say_ready(map_version);
             } else if let Some((sender, id)) = self.inspections.remove(&token) {
                 let reply = match outcome {
                     Outcome::Digest(d) => InspectReply::Digest {
@@ -247,6 +250,7 @@ impl Server {
 
     /// A frame of whoever is at the other end. An error ends the connection.
     pub fn on_frame(&mut self, role: Role, sender: &Sender, frame: Frame) -> Result<(), FrameError> {
+        heap::used();
         match (frame.kind, role) {
             (kind::PEER, Role::Server(from)) => {
                 let (_, message) = frame.decode()?;
@@ -373,14 +377,13 @@ impl Server {
         let map_version = if std::mem::take(&mut self.map_gap) { 0 } else { self.replica.map().version };
         let (server, incarnation) = (self.about.me, self.about.incarnation);
         self.tell_metas(&ServerMessage::Heartbeat { server, incarnation, sent: now, map_version, vitals });
-        if self.sleep == Sleep::Ready {
-            self.say_ready();
+        if let Sleep::Ready { map_version } = self.sleep {
+            self.say_ready(map_version);
         }
     }
 
-    fn say_ready(&mut self) {
+    fn say_ready(&mut self, map_version: u64) {
         let (server, incarnation) = (self.about.me, self.about.incarnation);
-        let map_version = self.replica.map().version;
         self.tell_metas(&ServerMessage::ReadyToSleep { server, incarnation, map_version });
     }
 
