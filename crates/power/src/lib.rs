@@ -9,7 +9,7 @@ pub mod model;
 pub mod process;
 pub mod switch;
 
-pub use meter::{Channel, Meter, MeterError, MeterModel, Source};
+pub use meter::{Channel, Meter, MeterError, OpenMeter, Quantity, Recorder, Recording, Source};
 pub use model::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel, Transition};
 pub use process::{
     Depth, Launch, Managed, ProcessSwitch, launch, remove_pid_file, running_pid, write_pid_file,

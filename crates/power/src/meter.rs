@@ -1,10 +1,24 @@
-//! The meter: where watts are read, whatever the driver. Also the power model as a meter.
+//! Meters: where watts, joules and temperatures are read, one file per driver, and the recorder that samples
+//! several of them at once.
+//!
+//! A meter has channels; a channel has one [`Quantity`], and its readings are numbers in that quantity's unit. A
+//! reading that is not there is absent, never zero. Every channel says whether it is measured or modelled, what it
+//! sees, and which other channel already contains it, so that nothing is counted twice.
+//!
+//! All samples are stamped with `CLOCK_MONOTONIC` ([`now`]); [`Clock`] ties it to the wall clock once, so that a wall
+//! clock that is stepped in the middle of a run moves nothing.
 
-use crate::{Draw, EnergyMeter, ModelledEnergy};
-use ebb_types::{Moment, ServerId, Watts};
+mod clock;
+mod recorder;
+mod recording;
+
+pub use clock::{Clock, now};
+pub use recorder::Recorder;
+pub use recording::{Energy, Figures, MeterRecord, Recording, Sample, Track, Window};
+
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard};
+use std::path::PathBuf;
+use std::time::Duration;
 
 /// Where a reading comes from. Shown wherever the reading is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,83 +28,121 @@ pub enum Source {
     Modelled,
 }
 
+/// What a channel's numbers are.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Quantity {
+    /// Watts.
+    Power,
+    /// Joules since some time in the past; a counter.
+    Energy {
+        /// Joules after which the counter starts again from zero. `None`: it is not known to wrap.
+        range: Option<f64>,
+    },
+    /// Degrees Celsius.
+    Temperature,
+    /// Volts.
+    Voltage,
+    /// Amperes.
+    Current,
+    /// A device's own number for its power state; numbers of different kinds of devices are not comparable.
+    PowerState,
+}
+
+impl Quantity {
+    /// The unit of the channel's numbers, as shown: `W`, `J`, `°C`, `V`, `A`, or nothing.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Quantity::Power => "W",
+            Quantity::Energy { .. } => "J",
+            Quantity::Temperature => "°C",
+            Quantity::Voltage => "V",
+            Quantity::Current => "A",
+            Quantity::PowerState => "",
+        }
+    }
+
+    /// `power`, `energy`, `temperature`, `voltage`, `current`, `power-state`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Quantity::Power => "power",
+            Quantity::Energy { .. } => "energy",
+            Quantity::Temperature => "temperature",
+            Quantity::Voltage => "voltage",
+            Quantity::Current => "current",
+            Quantity::PowerState => "power-state",
+        }
+    }
+}
+
 /// One thing that a meter reads.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Channel {
+    /// Unique within its meter.
     pub name: String,
-    /// The server that the reading is of, where it is of one.
-    pub server: Option<ServerId>,
+    pub quantity: Quantity,
     pub source: Source,
+    /// The channel of the same meter that contains this one's energy; sums leave this one out.
+    pub part_of: Option<String>,
+    /// In words: what is inside this number.
+    pub sees: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// A driver. It may block as long as its own time limit; the recorder gives each meter a thread.
+pub trait Meter: Send {
+    /// The same at every call.
+    fn channels(&self) -> &[Channel];
+    /// One reading per channel, in the order of [`Meter::channels`], each in its quantity's unit. `None`: that channel
+    /// has no reading now. An error: none has.
+    fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError>;
+}
+
+/// A meter that is ready to be read.
+pub struct OpenMeter {
+    /// What its channels are filed under; the caller keeps names apart.
+    pub name: String,
+    /// Time between readings.
+    pub interval: Duration,
+    pub meter: Box<dyn Meter>,
+}
+
+#[derive(Debug, thiserror::Error)]
 pub enum MeterError {
-    #[error("the meter has no channel {name:?}: use one of those that it lists")]
-    UnknownChannel { name: String },
+    #[error("{spec:?} is not a meter: {why}")]
+    Spec { spec: String, why: String },
+    #[error("{meter}: {why}; {remedy}")]
+    Unavailable { meter: String, why: String, remedy: String },
+    #[error("cannot read {path}: {source}; check that the device is still there and that you may read it")]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("{path} says {text:?} where a number belongs; this driver does not understand that device")]
+    Number { path: PathBuf, text: String },
+    #[error("{url}: {why}; {remedy}")]
+    Http { url: String, why: String, remedy: String },
+    #[error("the command {command:?} gave no reading: {why}")]
+    Command { command: String, why: String },
+    #[error("line {line} of the samples: {why}")]
+    Import { line: u64, why: String },
+    #[error("cannot start the thread that samples {meter}: {source}")]
+    Thread { meter: String, source: std::io::Error },
+    #[error("cannot write the samples: {source}")]
+    Export { source: std::io::Error },
 }
 
-pub trait Meter: Send + Sync {
-    fn channels(&self) -> Vec<Channel>;
-    /// The reading at `now` (the caller's clock). `None`: the meter has no reading now; that is not zero
-    /// watts.
-    fn read(&self, channel: &str, now: Moment) -> Result<Option<Watts>, MeterError>;
-}
-
-/// [`EnergyMeter`] as a meter with one channel per server, named as the server is shown.
-#[derive(Debug)]
-pub struct MeterModel {
-    servers: BTreeSet<ServerId>,
-    energy: Mutex<EnergyMeter>,
-}
-
-impl MeterModel {
-    pub fn new(energy: EnergyMeter, servers: impl IntoIterator<Item = ServerId>) -> MeterModel {
-        MeterModel { servers: servers.into_iter().collect(), energy: Mutex::new(energy) }
-    }
-
-    /// See [`EnergyMeter::set`].
-    pub fn set(&self, now: Moment, server: ServerId, draw: Draw) {
-        self.lock().set(now, server, draw);
-    }
-
-    /// Modelled energy of all servers up to `now`.
-    pub fn energy(&self, now: Moment) -> ModelledEnergy {
-        self.lock().energy(now)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, EnergyMeter> {
-        self.energy.lock().expect("no one panics while the account is changed")
-    }
-}
-
-impl Meter for MeterModel {
-    fn channels(&self) -> Vec<Channel> {
-        let channel =
-            |id: &ServerId| Channel { name: id.to_string(), server: Some(*id), source: Source::Modelled };
-        self.servers.iter().map(channel).collect()
-    }
-
-    fn read(&self, channel: &str, now: Moment) -> Result<Option<Watts>, MeterError> {
-        let server = self.servers.iter().find(|id| id.to_string() == channel);
-        let server = server.ok_or_else(|| MeterError::UnknownChannel { name: channel.to_string() })?;
-        Ok(self.lock().watts(now, *server))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::PowerModel;
-
-    #[test]
-    fn absent_is_not_zero_and_a_wrong_name_is_not_absent() {
-        let energy = EnergyMeter::new(PowerModel::default(), 1.0).unwrap();
-        let meter = MeterModel::new(energy, [ServerId(1), ServerId(2)]);
-        meter.set(Moment::ZERO, ServerId(1), Draw::Off);
-        assert_eq!(meter.read("server-1", Moment::ZERO), Ok(Some(Watts(0.0))));
-        assert_eq!(meter.read("server-2", Moment::ZERO), Ok(None));
-        let error = meter.read("server-3", Moment::ZERO).unwrap_err();
-        assert_eq!(error, MeterError::UnknownChannel { name: "server-3".into() });
-        assert!(meter.channels().iter().all(|channel| channel.source == Source::Modelled));
-    }
+/// Opens the meter that `spec` describes: `KIND[,OPTION[=VALUE]]...[:ADDRESS]`.
+///
+/// | spec | reads |
+/// |---|---|
+/// | `rapl` | processor packages and memory |
+/// | `hwmon`, `hwmon:CHIP` | sensors of the mainboard and of devices |
+/// | `battery` | what a battery gives |
+/// | `redfish:https://USER@HOST[/redfish/v1/Chassis/ID]` | the management controller's power and temperatures |
+/// | `ipmi`, `ipmi:[USER@]HOST` | the same by IPMI DCMI (runs `ipmitool`) |
+/// | `nvme:/dev/nvme0`, `ata:/dev/sda` | a drive's temperature and power state |
+/// | `prometheus:URL?QUERY` | the answer to an instant query |
+/// | `command:COMMAND` | a shell command that prints watts |
+/// | `model`, `model:FILE` | modelled watts of this machine; FILE is a [`crate::PowerModel`] in TOML |
+///
+/// Options of every kind: `name=` (what its channels are filed under; else the spec), `interval=` (such as `200ms`).
+pub fn open(spec: &str) -> Result<OpenMeter, MeterError> {
+    Err(MeterError::Spec { spec: spec.into(), why: "no such kind of meter".into() })
 }

@@ -1,0 +1,68 @@
+//! The one clock of all samples, and its tie to the wall clock.
+
+use ebb_types::Moment;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+/// The clock that every sample and every window is stamped with: `CLOCK_MONOTONIC`, which `std::time::Instant` reads
+/// too.
+pub fn now() -> Moment {
+    Moment(nanos(ClockId::Monotonic) as u64)
+}
+
+fn nanos(id: ClockId) -> i64 {
+    let time = clock_gettime(id);
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}
+
+/// The wall clock's reading at [`Moment::ZERO`], taken once: later steps of the wall clock change nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Clock {
+    /// Nanoseconds since 1970 at [`Moment::ZERO`].
+    pub unix_nanos_at_zero: i64,
+}
+
+impl Clock {
+    pub fn read() -> Clock {
+        // The two clocks are read one after the other: of three tries the quickest is the closest.
+        let tries = (0..3).map(|_| {
+            let before = nanos(ClockId::Monotonic);
+            let wall = nanos(ClockId::Realtime);
+            let after = nanos(ClockId::Monotonic);
+            (after - before, wall - (before + (after - before) / 2))
+        });
+        Clock { unix_nanos_at_zero: tries.min().expect("three tries").1 }
+    }
+
+    /// Nanoseconds since 1970.
+    pub fn unix_nanos(self, at: Moment) -> i64 {
+        self.unix_nanos_at_zero.saturating_add_unsigned(at.0)
+    }
+
+    /// `None`: before this clock's start.
+    pub fn moment(self, unix_nanos: i64) -> Option<Moment> {
+        u64::try_from(unix_nanos.checked_sub(self.unix_nanos_at_zero)?).ok().map(Moment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wall_time_and_moments_translate_both_ways() {
+        let clock = Clock { unix_nanos_at_zero: 1_000 };
+        assert_eq!(clock.unix_nanos(Moment(5)), 1_005);
+        assert_eq!(clock.moment(1_005), Some(Moment(5)));
+        assert_eq!(clock.moment(999), None);
+        assert_eq!(clock.moment(i64::MIN), None);
+    }
+
+    #[test]
+    fn the_clock_is_the_systems() {
+        let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let ours = Clock::read().unix_nanos(now());
+        assert!((ours - wall.as_nanos() as i64).abs() < 1_000_000_000, "{ours} {wall:?}");
+    }
+}

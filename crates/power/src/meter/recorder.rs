@@ -1,0 +1,179 @@
+//! The recorder: one sampling thread per meter, so that a slow one (a management controller takes a second to answer)
+//! delays no other, and all of them on one clock.
+//!
+//! A sample is stamped with the middle of the time that its reading took.
+
+use super::recording::{MeterRecord, Recording, Sample, Track, Window};
+use super::{Clock, Meter, MeterError, OpenMeter, now};
+use ebb_types::Moment;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Samples meters until it is stopped or dropped.
+pub struct Recorder {
+    clock: Clock,
+    samplers: Vec<Sampler>,
+}
+
+struct Sampler {
+    record: Arc<Mutex<MeterRecord>>,
+    /// Asks for a reading now; the sender inside is dropped when it is filed. Dropping this ends the thread.
+    ask: Option<Sender<Sender<()>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Recorder {
+    /// Starts sampling, and returns when every meter was read once.
+    pub fn start(meters: Vec<OpenMeter>) -> Result<Recorder, MeterError> {
+        let mut samplers = Vec::new();
+        for open in meters {
+            samplers.push(Sampler::start(open)?);
+        }
+        let recorder = Recorder { clock: Clock::read(), samplers };
+        recorder.sample();
+        Ok(recorder)
+    }
+
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Has every meter read now, and returns the moment at which all have been. Call it right before and right after
+    /// a run: then samples cover the run from end to end, whatever the intervals.
+    pub fn sample(&self) -> Moment {
+        let (done, wait) = channel();
+        for sampler in &self.samplers {
+            if let Some(ask) = &sampler.ask {
+                // A thread that is gone has left its failure in the record.
+                let _ = ask.send(done.clone());
+            }
+        }
+        drop(done);
+        // Nothing is ever sent: it ends when the last thread has dropped its sender.
+        let _ = wait.recv();
+        now()
+    }
+
+    /// Every channel over a window, from what is there by now.
+    pub fn window(&self, from: Moment, to: Moment) -> Window {
+        let figures = self.samplers.iter().flat_map(|s| lock(&s.record).figures(from, to)).collect();
+        Window { from, to, figures }
+    }
+
+    /// A copy of all samples so far.
+    pub fn recording(&self) -> Recording {
+        Recording {
+            clock: self.clock,
+            meters: self.samplers.iter().map(|s| lock(&s.record).clone()).collect(),
+        }
+    }
+
+    /// Forgets samples older than `moment`: a long series of runs needs only the present one.
+    pub fn forget_before(&self, moment: Moment) {
+        for sampler in &self.samplers {
+            for track in &mut lock(&sampler.record).tracks {
+                let keep = track.samples.partition_point(|s| s.at < moment);
+                track.samples.drain(..keep);
+            }
+        }
+    }
+
+    /// Reads every meter a last time, and ends.
+    pub fn stop(mut self) -> Recording {
+        self.sample();
+        self.end();
+        self.recording()
+    }
+
+    fn end(&mut self) {
+        for sampler in &mut self.samplers {
+            sampler.ask = None;
+        }
+        for sampler in &mut self.samplers {
+            if let Some(thread) = sampler.thread.take() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Sampler {
+    fn start(open: OpenMeter) -> Result<Sampler, MeterError> {
+        let OpenMeter { name, interval, meter } = open;
+        let track =
+            |channel: &super::Channel| Track { channel: channel.clone(), interval, samples: Vec::new() };
+        let record = Arc::new(Mutex::new(MeterRecord {
+            name: name.clone(),
+            tracks: meter.channels().iter().map(track).collect(),
+            reads: 0,
+            failed_reads: 0,
+            last_failure: None,
+            slowest_read: Duration::ZERO,
+        }));
+        let (ask, asked) = channel();
+        let shared = record.clone();
+        let thread = std::thread::Builder::new()
+            .name("meter".into())
+            .spawn(move || run(meter, interval, &shared, &asked))
+            .map_err(|source| MeterError::Thread { meter: name, source })?;
+        Ok(Sampler { record, ask: Some(ask), thread: Some(thread) })
+    }
+}
+
+fn lock(record: &Mutex<MeterRecord>) -> MutexGuard<'_, MeterRecord> {
+    record.lock().expect("no one panics while a reading is filed")
+}
+
+fn run(
+    mut meter: Box<dyn Meter>,
+    interval: Duration,
+    record: &Mutex<MeterRecord>,
+    asked: &Receiver<Sender<()>>,
+) {
+    // The recorder asks for the first reading itself.
+    let mut next = Instant::now() + interval;
+    loop {
+        let asker = match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            Ok(asker) => Some(asker),
+            Err(RecvTimeoutError::Timeout) => {
+                // A reading that took longer than the interval is followed by the next at once, not by a burst.
+                next = (next + interval).max(Instant::now());
+                None
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        let before = now();
+        let readings = meter.read();
+        file(&mut lock(record), before, now(), readings);
+        drop(asker);
+    }
+}
+
+fn file(
+    record: &mut MeterRecord,
+    before: Moment,
+    after: Moment,
+    readings: Result<Vec<Option<f64>>, MeterError>,
+) {
+    let took = after.since(before);
+    let at = before + took / 2;
+    record.reads += 1;
+    record.slowest_read = record.slowest_read.max(took);
+    let readings = readings.unwrap_or_else(|error| {
+        record.failed_reads += 1;
+        record.last_failure = Some(error.to_string());
+        vec![None; record.tracks.len()]
+    });
+    for (track, value) in record.tracks.iter_mut().zip(readings) {
+        // What is not a number is no reading.
+        track.samples.push(Sample { at, value: value.filter(|v| v.is_finite()) });
+    }
+}

@@ -1,0 +1,251 @@
+//! What was sampled, and the energy in a window of it.
+//!
+//! Watts are joined by straight lines (the trapezoid rule); energy counters are subtracted, wraps undone. A stretch
+//! between two samples counts as covered when both readings are there and they are no further apart than
+//! [`Track::longest_step`]; a counter bridges any hole that is too short for a second wrap. Energy, mean, least and
+//! most are those of the covered time, and the coverage stands beside them.
+
+use super::{Channel, Clock, Quantity, Source};
+use ebb_types::{Joules, Moment, Watts};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// No channel draws as much: a counter that cannot have gone round twice at this power went round once.
+const MOST_WATTS: f64 = 2_000.0;
+
+/// One reading.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    pub at: Moment,
+    /// In the unit of the channel's quantity. `None`: the meter was asked and had none.
+    pub value: Option<f64>,
+}
+
+/// The samples of one channel, in the order of time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Track {
+    pub channel: Channel,
+    /// Time between samples as planned.
+    pub interval: Duration,
+    pub samples: Vec<Sample>,
+}
+
+/// All that was recorded of one meter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeterRecord {
+    pub name: String,
+    pub tracks: Vec<Track>,
+    pub reads: u64,
+    /// Reads that gave nothing at all.
+    pub failed_reads: u64,
+    /// Why the last of them failed.
+    pub last_failure: Option<String>,
+    /// How long the slowest read took.
+    pub slowest_read: Duration,
+}
+
+/// All that was recorded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Recording {
+    pub clock: Clock,
+    pub meters: Vec<MeterRecord>,
+}
+
+/// One channel over a window.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    pub meter: String,
+    pub channel: Channel,
+    /// Readings inside the window.
+    pub samples: usize,
+    /// Part of the window that samples cover, 0 to 1.
+    pub coverage: f64,
+    /// Energy of the covered time; only of power and energy channels.
+    pub energy: Option<Joules>,
+    /// Over the covered time, by time; in the quantity's unit, watts for energy counters. Absent for power states.
+    pub mean: Option<f64>,
+    pub min: Option<f64>,
+    pub max: Option<f64>,
+}
+
+/// The energy that one meter saw in a window: the sum of its channels that no other channel contains.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Energy {
+    /// Of the covered time.
+    pub energy: Joules,
+    /// Mean power of the covered time.
+    pub power: Watts,
+    /// Of the channel that is covered least, 0 to 1.
+    pub coverage: f64,
+    /// Modelled as soon as one of the channels is.
+    pub source: Source,
+}
+
+/// All channels over one stretch of time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Window {
+    pub from: Moment,
+    pub to: Moment,
+    pub figures: Vec<Figures>,
+}
+
+impl Window {
+    /// What `meter` saw. `None`: it has no channel of power or energy, or one of them has no reading in the window.
+    pub fn energy(&self, meter: &str) -> Option<Energy> {
+        let counts = |f: &&Figures| {
+            f.meter == meter
+                && f.channel.part_of.is_none()
+                && matches!(f.channel.quantity, Quantity::Power | Quantity::Energy { .. })
+        };
+        let mut sum: Option<Energy> = None;
+        for figures in self.figures.iter().filter(counts) {
+            let (energy, power) = (figures.energy?, Watts(figures.mean?));
+            let one = Energy { energy, power, coverage: figures.coverage, source: figures.channel.source };
+            sum = Some(sum.map_or(one, |sum| Energy {
+                energy: sum.energy + one.energy,
+                power: sum.power + one.power,
+                coverage: sum.coverage.min(one.coverage),
+                source: if one.source == Source::Modelled { one.source } else { sum.source },
+            }));
+        }
+        sum
+    }
+
+    /// The first channel of `meter` with that quantity (by [`Quantity::name`]).
+    pub fn first(&self, meter: &str, quantity: &str) -> Option<&Figures> {
+        self.figures.iter().find(|f| f.meter == meter && f.channel.quantity.name() == quantity)
+    }
+}
+
+impl Recording {
+    pub fn window(&self, from: Moment, to: Moment) -> Window {
+        let figures = self.meters.iter().flat_map(|meter| meter.figures(from, to)).collect();
+        Window { from, to, figures }
+    }
+}
+
+impl MeterRecord {
+    /// Every channel over the window.
+    pub fn figures(&self, from: Moment, to: Moment) -> Vec<Figures> {
+        self.tracks.iter().map(|track| track.figures(&self.name, from, to)).collect()
+    }
+}
+
+/// Two neighbouring readings, a straight line between them.
+struct Step {
+    from: Moment,
+    to: Moment,
+    before: f64,
+    after: f64,
+}
+
+impl Step {
+    /// The part of it inside the window.
+    fn clip(&self, from: Moment, to: Moment) -> Option<Step> {
+        let (start, end) = (self.from.max(from), self.to.min(to));
+        (start < end).then(|| Step { from: start, to: end, before: self.at(start), after: self.at(end) })
+    }
+
+    fn at(&self, moment: Moment) -> f64 {
+        let whole = self.to.since(self.from).as_secs_f64();
+        self.before + (self.after - self.before) * (moment.since(self.from).as_secs_f64() / whole)
+    }
+
+    fn seconds(&self) -> f64 {
+        self.to.since(self.from).as_secs_f64()
+    }
+}
+
+impl Track {
+    /// Two samples that are further apart than this leave a hole: twice the interval and some, so that a thread that
+    /// was run late is forgiven and one that was stopped is not.
+    pub fn longest_step(&self) -> Duration {
+        self.interval * 5 / 2 + Duration::from_millis(20)
+    }
+
+    /// This channel over the window `from` to `to`; `meter` is its meter's name.
+    pub fn figures(&self, meter: &str, from: Moment, to: Moment) -> Figures {
+        let (mut seconds, mut area) = (0.0, 0.0);
+        let mut range: Option<(f64, f64)> = None;
+        for step in self.steps(from, to) {
+            seconds += step.seconds();
+            area += (step.before + step.after) / 2.0 * step.seconds();
+            let (low, high) = (step.before.min(step.after), step.before.max(step.after));
+            range = Some(range.map_or((low, high), |(min, max)| (low.min(min), high.max(max))));
+        }
+        let inside = |s: &&Sample| s.value.is_some() && s.at >= from && s.at <= to;
+        let wanted = to.since(from).as_secs_f64();
+        let quantity = self.channel.quantity;
+        let is_energy = matches!(quantity, Quantity::Power | Quantity::Energy { .. });
+        Figures {
+            meter: meter.to_string(),
+            channel: self.channel.clone(),
+            samples: self.samples.iter().filter(inside).count(),
+            coverage: if wanted > 0.0 { (seconds / wanted).min(1.0) } else { 0.0 },
+            energy: (is_energy && seconds > 0.0).then_some(Joules(area)),
+            mean: (quantity != Quantity::PowerState && seconds > 0.0).then(|| area / seconds),
+            min: range.map(|(min, _)| min),
+            max: range.map(|(_, max)| max),
+        }
+    }
+
+    /// The covered stretches of the window. Of an energy counter: its power.
+    fn steps(&self, from: Moment, to: Moment) -> Vec<Step> {
+        let first = self.samples.partition_point(|s| s.at <= from).saturating_sub(1);
+        let first = self.last_reading_before(first);
+        let mut steps = Vec::new();
+        let mut previous: Option<Sample> = None;
+        for sample in &self.samples[first..] {
+            let step = match (previous, sample.value) {
+                (Some(before), Some(_)) => self.step(before, *sample),
+                _ => None,
+            };
+            steps.extend(step.and_then(|step| step.clip(from, to)));
+            // A counter goes on while nobody reads it: an absent reading does not end its step.
+            if sample.value.is_some() || !matches!(self.channel.quantity, Quantity::Energy { .. }) {
+                previous = sample.value.map(|_| *sample);
+            }
+            if sample.at >= to && sample.value.is_some() {
+                break;
+            }
+        }
+        steps
+    }
+
+    fn last_reading_before(&self, index: usize) -> usize {
+        self.samples[..index.min(self.samples.len())]
+            .iter()
+            .rposition(|sample| sample.value.is_some())
+            .unwrap_or(0)
+    }
+
+    /// The stretch between two readings, if it is covered.
+    fn step(&self, a: Sample, b: Sample) -> Option<Step> {
+        let (before, after) = (a.value?, b.value?);
+        let gap = b.at.since(a.at);
+        if gap.is_zero() {
+            return None;
+        }
+        let (before, after) = match self.channel.quantity {
+            Quantity::Energy { range } => {
+                let watts = counted(before, after, range, gap.as_secs_f64())? / gap.as_secs_f64();
+                (watts, watts)
+            }
+            _ if gap > self.longest_step() => return None,
+            // A state holds until another one is seen.
+            Quantity::PowerState => (before, before),
+            _ => (before, after),
+        };
+        Some(Step { from: a.at, to: b.at, before, after })
+    }
+}
+
+/// Joules between two readings of a counter; `None` if it was set back, or may have gone round more than once.
+fn counted(before: f64, after: f64, range: Option<f64>, seconds: f64) -> Option<f64> {
+    match range {
+        Some(range) if seconds * MOST_WATTS > range => None,
+        Some(range) if after < before => Some(after - before + range),
+        None if after < before => None,
+        _ => Some(after - before),
+    }
+}
