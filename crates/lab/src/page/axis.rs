@@ -1,0 +1,303 @@
+//! Axes: where the ticks stand and what they say. A tick is a number that a person would choose (1, 2, 5, a quarter of a
+//! day) and its label is as short as it can be without being wrong (`20k`, `6 h`, `512 KiB`).
+
+use std::fmt::Write;
+
+/// What the numbers of an axis are.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Ticks {
+    /// Bare numbers, from a thousand on with k, M, G.
+    #[default]
+    Number,
+    /// Shares: 1.0 is 100 %.
+    Percent,
+    /// Seconds, shown as µs, ms, s, min, h or days.
+    Time,
+    /// Bytes, shown as KiB, MiB, GiB.
+    Bytes,
+    /// Names of the values 0, 1, 2 …
+    Names(Vec<String>),
+}
+
+/// One axis of a chart. Say the unit in the label where the ticks do not.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Axis {
+    pub label: String,
+    pub ticks: Ticks,
+    /// Logarithmic: values that are not positive are left out.
+    pub log: bool,
+    /// Lowest value shown; where not given, the data's lowest, and on a linear y axis at most zero.
+    pub from: Option<f64>,
+    /// Highest value shown; where not given, the data's.
+    pub to: Option<f64>,
+}
+
+impl Axis {
+    pub fn new(label: impl Into<String>) -> Axis {
+        Axis { label: label.into(), ..Axis::default() }
+    }
+
+    pub fn percent(self) -> Axis {
+        Axis { ticks: Ticks::Percent, ..self }
+    }
+
+    /// Values are seconds.
+    pub fn time(self) -> Axis {
+        Axis { ticks: Ticks::Time, ..self }
+    }
+
+    pub fn bytes(self) -> Axis {
+        Axis { ticks: Ticks::Bytes, ..self }
+    }
+
+    /// Values are the places of these names, from 0 on.
+    pub fn names(self, names: impl IntoIterator<Item = impl Into<String>>) -> Axis {
+        Axis { ticks: Ticks::Names(names.into_iter().map(Into::into).collect()), ..self }
+    }
+
+    pub fn log(self) -> Axis {
+        Axis { log: true, ..self }
+    }
+
+    pub fn from(self, from: f64) -> Axis {
+        Axis { from: Some(from), ..self }
+    }
+
+    pub fn to(self, to: f64) -> Axis {
+        Axis { to: Some(to), ..self }
+    }
+}
+
+/// An axis whose range is known.
+pub(super) struct Scale<'a> {
+    axis: &'a Axis,
+    low: f64,
+    high: f64,
+}
+
+/// At most so many ticks on a logarithmic axis, so that no two of their labels touch.
+const LOG_TICKS: usize = 10;
+
+impl<'a> Scale<'a> {
+    /// Over the data's finite values. `to_tick` widens the range to whole ticks (`wanted` of them, about).
+    pub(super) fn new(axis: &'a Axis, data: Option<(f64, f64)>, to_tick: Option<f64>) -> Scale<'a> {
+        let (mut low, mut high) = data.unwrap_or(if axis.log { (1.0, 10.0) } else { (0.0, 1.0) });
+        low = axis.from.unwrap_or(low);
+        high = axis.to.unwrap_or(high);
+        if axis.log {
+            low = if low > 0.0 { low } else { high / 1e3 };
+            if low <= 0.0 || high <= low {
+                (low, high) = if high > 0.0 { (high / 2.0, high * 2.0) } else { (1.0, 10.0) };
+            }
+            return Scale { axis, low, high };
+        }
+        if high <= low {
+            high = low + if low == 0.0 { 1.0 } else { low.abs() * 0.1 };
+        }
+        if let Some(wanted) = to_tick {
+            let step = linear_step(axis, high - low, wanted);
+            low = axis.from.unwrap_or((low / step + 1e-9).floor() * step);
+            high = axis.to.unwrap_or((high / step - 1e-9).ceil() * step);
+        }
+        Scale { axis, low, high }
+    }
+
+    /// The place of a value between 0 and 1 (beyond them, if it is outside the range). `None`: it has none.
+    pub(super) fn place(&self, value: f64) -> Option<f64> {
+        if !value.is_finite() || (self.axis.log && value <= 0.0) {
+            return None;
+        }
+        Some(if self.axis.log {
+            (value / self.low).ln() / (self.high / self.low).ln()
+        } else {
+            (value - self.low) / (self.high - self.low)
+        })
+    }
+
+    pub(super) fn low(&self) -> f64 {
+        self.low
+    }
+
+    /// The values to mark, about `wanted` of them, and what they are called.
+    pub(super) fn ticks(&self, wanted: f64) -> Vec<(f64, String)> {
+        if let Ticks::Names(names) = &self.axis.ticks {
+            return names.iter().enumerate().map(|(at, name)| (at as f64, name.clone())).collect();
+        }
+        if self.axis.log {
+            return self.log_ticks();
+        }
+        let step = linear_step(self.axis, self.high - self.low, wanted);
+        let first = (self.low / step - 1e-9).ceil() as i64;
+        let last = (self.high / step + 1e-9).floor() as i64;
+        (first..=last).map(|at| (at as f64 * step, self.label(at as f64 * step, step))).collect()
+    }
+
+    /// Powers of ten; of them every second (third …) where they are many, with 2 and 5 between where they are few.
+    fn log_ticks(&self) -> Vec<(f64, String)> {
+        let decades = (self.high / self.low).log10();
+        let steps: &[f64] = if decades < 2.5 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        let every = (decades / LOG_TICKS as f64).ceil().max(1.0) as i32;
+        let mut ticks = Vec::new();
+        for power in self.low.log10().floor() as i32..=self.high.log10().ceil() as i32 {
+            for step in steps.iter().filter(|_| power % every == 0) {
+                let value = step * 10f64.powi(power);
+                if value >= self.low * 0.999_999 && value <= self.high * 1.000_001 {
+                    ticks.push((value, self.label(value, value)));
+                }
+            }
+        }
+        ticks
+    }
+
+    /// `step`: the difference to the next tick; it says how many digits matter.
+    fn label(&self, value: f64, step: f64) -> String {
+        match &self.axis.ticks {
+            Ticks::Number if value.abs() < step * 1e-6 => "0".into(),
+            Ticks::Percent => format!("{} %", decimal(value * 100.0, step * 100.0)),
+            Ticks::Time => unit_of(value, step, &TIMES),
+            Ticks::Bytes => unit_of(value, step, &BYTES),
+            Ticks::Number | Ticks::Names(_) => {
+                let (unit, size) = of_size(value.abs().max(step), &NUMBERS);
+                format!("{}{unit}", decimal(value / size, step / size))
+            }
+        }
+    }
+}
+
+const NUMBERS: [(&str, f64); 5] = [("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12)];
+const TIMES: [(&str, f64); 7] =
+    [("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86400.0)];
+const BYTES: [(&str, f64); 5] = [
+    ("B", 1.0),
+    ("KiB", 1024.0),
+    ("MiB", 1024.0 * 1024.0),
+    ("GiB", 1024.0 * 1024.0 * 1024.0),
+    ("TiB", 1024.0 * 1024.0 * 1024.0 * 1024.0),
+];
+
+/// The largest unit that is not larger than the value.
+fn of_size(value: f64, units: &[(&'static str, f64)]) -> (&'static str, f64) {
+    *units.iter().rev().find(|(_, size)| value >= size * 0.999_999).unwrap_or(&units[0])
+}
+
+/// In the unit of the step, so that an axis has one unit, and a larger one only where the value is whole in it.
+fn unit_of(value: f64, step: f64, units: &[(&'static str, f64)]) -> String {
+    if value == 0.0 {
+        return "0".into();
+    }
+    let (unit, size) = of_size(step, units);
+    let (larger, large) = of_size(value.abs(), units);
+    let whole = |size: f64| ((value / size).round() - value / size).abs() < 1e-9;
+    if whole(large) && large > size && value.abs() < 1000.0 * large && whole(step.max(large)) {
+        return format!("{} {larger}", decimal(value / large, 1.0));
+    }
+    format!("{} {unit}", decimal(value / size, step / size))
+}
+
+/// With as many digits after the point as the step needs, none of them a trailing zero.
+fn decimal(value: f64, step: f64) -> String {
+    let digits = (-step.abs().log10().floor()).clamp(0.0, 9.0) as usize + 1;
+    let mut text = String::new();
+    let _ = write!(text, "{value:.digits$}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    match text {
+        "-0" | "" => "0".into(),
+        text => text.into(),
+    }
+}
+
+/// The step of about `wanted` ticks over a range.
+fn linear_step(axis: &Axis, range: f64, wanted: f64) -> f64 {
+    let rough = (range / wanted.max(1.0)).max(f64::MIN_POSITIVE);
+    match axis.ticks {
+        Ticks::Time if rough > 1.0 => clock_step(rough),
+        Ticks::Bytes if rough >= 1.0 => 2f64.powf(rough.log2().ceil()),
+        _ => nice(rough),
+    }
+}
+
+/// 1, 2 or 5 times a power of ten.
+fn nice(rough: f64) -> f64 {
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0].into_iter().find(|step| step * power >= rough * 0.999_999);
+    step.unwrap_or(10.0) * power
+}
+
+/// What clocks and calendars are divided by.
+fn clock_step(rough: f64) -> f64 {
+    const STEPS: [f64; 22] = [
+        2.0,
+        5.0,
+        10.0,
+        15.0,
+        30.0,
+        60.0,
+        120.0,
+        300.0,
+        600.0,
+        900.0,
+        1800.0,
+        3600.0,
+        7200.0,
+        10800.0,
+        21600.0,
+        43200.0,
+        86400.0,
+        172_800.0,
+        432_000.0,
+        604_800.0,
+        1_209_600.0,
+        2_592_000.0,
+    ];
+    STEPS.into_iter().find(|step| *step >= rough).unwrap_or_else(|| nice(rough / 86400.0) * 86400.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(axis: Axis, low: f64, high: f64) -> String {
+        let scale = Scale::new(&axis, Some((low, high)), None);
+        scale.ticks(6.0).into_iter().map(|(_, label)| label).collect::<Vec<_>>().join(" | ")
+    }
+
+    #[test]
+    fn ticks_are_what_a_person_would_write() {
+        assert_eq!(labels(Axis::new("IOPS"), 0.0, 50_000.0), "0 | 10k | 20k | 30k | 40k | 50k");
+        assert_eq!(labels(Axis::new("load"), 0.0, 1.0), "0 | 0.2 | 0.4 | 0.6 | 0.8 | 1");
+        assert_eq!(
+            labels(Axis::new("share").percent(), 0.0, 0.12),
+            "0 % | 2 % | 4 % | 6 % | 8 % | 10 % | 12 %"
+        );
+        assert_eq!(labels(Axis::new("t").time(), 0.0, 86400.0), "0 | 6 h | 12 h | 18 h | 1 d");
+        assert_eq!(labels(Axis::new("t").time(), 0.0, 300.0), "0 | 1 min | 2 min | 3 min | 4 min | 5 min");
+        assert_eq!(labels(Axis::new("t").time(), 0.0, 0.005), "0 | 1 ms | 2 ms | 3 ms | 4 ms | 5 ms");
+        assert_eq!(labels(Axis::new("size").bytes(), 0.0, 4096.0), "0 | 1 KiB | 2 KiB | 3 KiB | 4 KiB");
+        assert_eq!(
+            labels(Axis::new("t").time().log(), 1e-5, 10.0),
+            "10 µs | 100 µs | 1 ms | 10 ms | 100 ms | 1 s | 10 s"
+        );
+        assert_eq!(labels(Axis::new("n").log(), 1.0, 100.0), "1 | 2 | 5 | 10 | 20 | 50 | 100");
+        assert_eq!(labels(Axis::new("p").names(["a", "b"]), 0.0, 1.0), "a | b");
+    }
+
+    #[test]
+    fn a_range_that_is_none_or_not_finite_still_has_an_axis() {
+        let plain = Axis::new("x");
+        for (axis, data) in [
+            (plain.clone(), None),
+            (plain.clone(), Some((3.0, 3.0))),
+            (plain.clone().log(), None),
+            (plain.clone().log(), Some((0.0, 0.0))),
+            (plain.log(), Some((-1.0, 5.0))),
+        ] {
+            let scale = Scale::new(&axis, data, Some(5.0));
+            assert!(
+                !scale.ticks(5.0).is_empty() && scale.place(scale.low()) == Some(0.0),
+                "{axis:?} {data:?}"
+            );
+        }
+        let axis = Axis::new("x").log();
+        assert_eq!(Scale::new(&axis, Some((1.0, 10.0)), None).place(0.0), None);
+    }
+}

@@ -1,0 +1,96 @@
+use super::*;
+
+/// Run with `UPDATE_GOLDEN=1` after a wanted change, and look at the file before you commit it.
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/page/golden.html");
+
+fn small_page() -> String {
+    let day = |at: u32| f64::from(at) * 3600.0;
+    let load = |at: u32| 30.0 - 25.0 * (f64::from(at) / 24.0 * std::f64::consts::TAU).cos();
+    let servers = Chart::new("Load and servers <awake>", Axis::new("time").time(), Axis::new("servers"))
+        .with(Series::new("load", Mark::Area, (0..=24).map(|at| (day(at), load(at)))))
+        .with(Series::new("awake", Mark::Step, (0..=24).map(|at| (day(at), (load(at) / 10.0).ceil() * 10.0))))
+        .with(Series::new(
+            "measured",
+            Mark::Line,
+            (0..=24).map(|at| (day(at), if (8..12).contains(&at) { f64::NAN } else { load(at) * 0.9 })),
+        ));
+    let latency = Chart::new(
+        "Latency",
+        Axis::new("percentile").names(["p50", "p99", "p99.9"]),
+        Axis::new("response time").time().log(),
+    )
+    .with(Series::new("always on", Mark::Bars, [(0.0, 0.0004), (1.0, 0.012), (2.0, 0.09)]))
+    .with(Series::new("Ebb", Mark::Bars, [(0.0, 0.0005), (1.0, 0.02), (2.0, 0.7)]));
+    let saved =
+        Chart::new("Savings", Axis::new("hours short").percent(), Axis::new("energy saved").percent())
+            .with(Series::new("policies", Mark::Points, [(0.0, 0.476), (0.086, 0.458), (0.02, 0.6)]));
+    let mut page = Page::new("A & B", "The lead.\n\nIts second part.");
+    page.section("Load", "What came in.").chart(&servers).section("Latency", "").chart(&latency);
+    page.section("Savings", "Modelled.").chart(&saved).table(
+        "Policies",
+        &["policy", "saved", "power"],
+        &[
+            vec!["whole gears".into(), "47.6 %".into(), "1,200.5 W".into()],
+            vec!["<ideal>".into(), "63.9 %".into(), "–".into()],
+        ],
+    );
+    page.render()
+}
+
+#[test]
+fn a_small_page_is_what_it_was() {
+    let page = small_page();
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(GOLDEN, &page).unwrap();
+    }
+    let golden = std::fs::read_to_string(GOLDEN).unwrap();
+    let differs = page.lines().zip(golden.lines()).enumerate().find(|(_, (now, then))| now != then);
+    assert_eq!(differs, None, "the page changed: UPDATE_GOLDEN=1 cargo test -p ebb-lab page, and look at it");
+    assert_eq!(page.len(), golden.len());
+}
+
+#[test]
+fn text_from_outside_stays_text() {
+    let mut page = Page::new("<script>", "a&b");
+    page.section("\"x\"", "'<b>'\u{0}").table("<i>", &["<u>"], &[vec!["<s>".into()]]);
+    page.chart(&Chart::new("<q>", Axis::new("</svg>"), Axis::new("<y>")).with(Series::new(
+        "<n>",
+        Mark::Line,
+        [],
+    )));
+    let html = page.render();
+    for tag in ["<script>", "<b>", "<i>", "<u>", "<s>", "<q>", "<y>", "<n>", "\u{0}"] {
+        assert!(!html.contains(tag), "{tag} came through");
+    }
+    assert_eq!(html.matches("</svg>").count(), 1);
+    assert!(html.contains("no data"));
+}
+
+#[test]
+fn columns_of_numbers_are_set_right() {
+    for number in ["12", "1,200.5 W", "47.6 %", "−3", "≤ 3 %", ".5", "12 GiB/s"] {
+        assert!(is_number(number), "{number}");
+    }
+    for text in ["2021-08 hourly", "a 12", "10–20 %", "12:30", "", "1 of 2"] {
+        assert!(!is_number(text), "{text}");
+    }
+}
+
+#[test]
+fn a_million_points_make_a_small_file_that_keeps_the_extremes() {
+    let points =
+        (0..1_000_000).map(|at| (f64::from(at), if at == 777_777 { 100.0 } else { f64::from(at % 7) }));
+    let chart =
+        Chart::new("", Axis::new("x"), Axis::new("y").to(100.0)).with(Series::new("", Mark::Line, points));
+    let svg = chart.svg();
+    assert!(svg.len() < 120_000, "{} bytes", svg.len());
+    // The top of the plot: title, y label, no legend.
+    assert!(svg.contains(" 46L") || svg.contains(" 46 "), "the one high value is gone");
+}
+
+#[test]
+fn a_gap_is_not_drawn_across() {
+    let gap = [(0.0, 1.0), (1.0, 1.0), (2.0, f64::NAN), (3.0, 1.0), (4.0, 1.0)];
+    let chart = Chart::new("", Axis::new("x"), Axis::new("y")).with(Series::new("", Mark::Line, gap));
+    assert_eq!(chart.svg().matches("class=\"l s0\"").count(), 2);
+}
