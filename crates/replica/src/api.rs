@@ -68,8 +68,11 @@ pub enum Command {
     },
     /// A map delta did not fit: ask for the whole map.
     MapGap,
-    /// Nothing depends on this server any more and nothing is in flight: flush and tell the metadata service (R7).
-    ReadyToSleep,
+    /// By this version of the map nothing depends on this server any more, and nothing is in flight: flush, and tell the
+    /// metadata service so (R7). By a later version it may be needed again.
+    ReadyToSleep {
+        map_version: u64,
+    },
 }
 
 /// What the core asks of the store. Each ends in one [`Event::Stored`]. The store may run them in any order; the core

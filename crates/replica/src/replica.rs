@@ -313,7 +313,7 @@ impl Replica {
         let holds_offload = self.spaces.iter().any(|(_, space)| matches!(space, Space::Offload { .. }));
         if !needed && !holds_offload {
             self.told_ready = true;
-            out.push(Command::ReadyToSleep);
+            out.push(Command::ReadyToSleep { map_version: self.map.version });
         }
     }
 

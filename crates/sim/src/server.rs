@@ -159,10 +159,10 @@ impl World<'_> {
                 self.server(id).ticking = false;
                 self.server_event(id, Event::Tick);
             }
-            Happening::Flushed { .. } => {
+            Happening::Flushed { map_version, .. } => {
                 let server = self.server(id);
                 server.store.flush();
-                let (incarnation, map_version) = (server.incarnation, server.replica.map().version);
+                let incarnation = server.incarnation;
                 self.tell_members(id, ServerMessage::ReadyToSleep { server: id, incarnation, map_version });
             }
             Happening::Beat { .. } => {
@@ -303,10 +303,10 @@ impl World<'_> {
                 self.server(id).map_gap = true;
                 self.heartbeat(id);
             }
-            Command::ReadyToSleep => {
+            Command::ReadyToSleep { map_version } => {
                 let life = self.server(id).life;
                 let delay = self.disk_delay(id);
-                self.after(delay, Happening::Flushed { server: id, life });
+                self.after(delay, Happening::Flushed { server: id, life, map_version });
             }
         }
     }

@@ -48,7 +48,7 @@ pub enum Happening {
     Answer { server: ServerId, life: u64, token: StoreToken, command: StoreCommand },
     Tick { server: ServerId, life: u64 },
     Beat { server: ServerId, life: u64 },
-    Flushed { server: ServerId, life: u64 },
+    Flushed { server: ServerId, life: u64, map_version: u64 },
     MemberWake { member: u64, stamp: u64 },
     Client { client: u32, stamp: u64 },
     Switch { member: u64, life: u64, server: ServerId, action: SwitchAction },
