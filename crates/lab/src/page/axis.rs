@@ -89,6 +89,11 @@ impl<'a> Scale<'a> {
             if low <= 0.0 || high <= low {
                 (low, high) = if high > 0.0 { (high / 2.0, high * 2.0) } else { (1.0, 10.0) };
             }
+            if to_tick.is_some() {
+                // The lowest value must be told from the axis itself: that of a bar, above all.
+                low = axis.from.unwrap_or(nice(low * 0.2));
+                high = axis.to.unwrap_or(nice(high));
+            }
             return Scale { axis, low, high };
         }
         if high <= low {
@@ -112,10 +117,6 @@ impl<'a> Scale<'a> {
         } else {
             (value - self.low) / (self.high - self.low)
         })
-    }
-
-    pub(super) fn low(&self) -> f64 {
-        self.low
     }
 
     /// The values to mark, about `wanted` of them, and what they are called.
@@ -293,7 +294,7 @@ mod tests {
         ] {
             let scale = Scale::new(&axis, data, Some(5.0));
             assert!(
-                !scale.ticks(5.0).is_empty() && scale.place(scale.low()) == Some(0.0),
+                !scale.ticks(5.0).is_empty() && scale.place(scale.low) == Some(0.0),
                 "{axis:?} {data:?}"
             );
         }

@@ -90,8 +90,8 @@ impl Chart {
         let mut head = String::new();
         let _ = write!(head, "<text class=\"t\" x=\"0\" y=\"15\">{}</text>", escape(&self.title));
         let top = self.legend(&mut head, 22.0);
-        let _ = write!(head, "<text x=\"0\" y=\"{}\">{}</text>", n(top + 14.0), escape(&self.y.label));
-        let top = top + 24.0;
+        let _ = write!(head, "<text x=\"0\" y=\"{}\">{}</text>", n(top + 13.0), escape(&self.y.label));
+        let top = top + 28.0;
 
         let y = Scale::new(&self.y, self.range_y(), Some(5.0));
         let y_ticks = y.ticks(5.0);
