@@ -59,13 +59,18 @@ const FORMATS: &[(Format, &str, &[&str])] = &[
 ];
 
 impl Format {
+    /// Every format.
+    pub fn all() -> impl Iterator<Item = Format> {
+        FORMATS.iter().map(|(format, _, _)| *format)
+    }
+
     /// The names of all formats, separated by commas.
     pub fn names() -> String {
         FORMATS.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ")
     }
 
     /// The format that a file's name suggests, by its last telling part: `x.spc.gz`, `sda.blktrace.0`.
-    fn of_name(name: &str) -> Option<Self> {
+    pub fn of_name(name: &str) -> Option<Self> {
         let lower = name.to_ascii_lowercase();
         lower.rsplit('.').find_map(|part| {
             FORMATS.iter().find(|(_, _, parts)| parts.contains(&part)).map(|(format, _, _)| *format)

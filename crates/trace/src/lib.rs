@@ -13,6 +13,7 @@
 //! # Ok::<(), ebb_trace::TraceError>(())
 //! ```
 
+mod accuracy;
 mod ascii;
 mod blktrace;
 mod btrecord;
@@ -20,6 +21,7 @@ mod csv;
 mod detect;
 mod filter;
 mod fio;
+mod memory;
 mod number;
 mod reader;
 mod source;
@@ -29,13 +31,15 @@ mod synth;
 mod vscsi;
 mod writer;
 
+pub use accuracy::{Accuracy, Original};
 pub use blktrace::BlktraceWriter;
 pub use btrecord::BtrecordWriter;
 pub use detect::{Format, Input, Options, open, open_with};
 pub use filter::{BalancedFilter, LoadError, Scaled, TracerFilter};
 pub use fio::FioWriter;
+pub use memory::InMemory;
 pub use reader::{Position, Reason, TraceError, TraceReader};
-pub use summary::{DeviceSummary, Summary, summary};
+pub use summary::{DeviceSummary, Summary, Summing, summary};
 pub use synth::{Mode, Pace, RATIOS, SIZES, SynthError, Synthetic};
 pub use writer::{TraceWriter, WriteError, Written};
 

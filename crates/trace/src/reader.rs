@@ -81,6 +81,8 @@ pub enum Reason {
     LongLine,
     #[error("more than {0} devices: the fields are probably in another order")]
     Devices(usize),
+    #[error("device names of more than {0} bytes in all: the fields are probably in another order")]
+    Names(usize),
     #[error("the {0} is missing or malformed")]
     Header(&'static str),
 }
@@ -175,13 +177,15 @@ impl Decode for Line {
     }
 }
 
-/// Most devices of one trace, so that a wrong column cannot fill the memory.
+/// Most devices of one trace, and bytes of all their names, so that a wrong column cannot fill the memory.
 const MAX_DEVICES: usize = 1 << 20;
+const MAX_NAMES: usize = 16 << 20;
 
 /// The devices of a trace, numbered in order of appearance.
 #[derive(Default)]
 pub(crate) struct Devices {
     names: Vec<String>,
+    name_bytes: usize,
     by_name: BTreeMap<Box<[u8]>, u32>,
     by_number: BTreeMap<u64, u32>,
     last: Option<(u64, u32)>,
@@ -221,6 +225,10 @@ impl Devices {
         if self.names.len() >= MAX_DEVICES {
             return Err(Reason::Devices(MAX_DEVICES));
         }
+        if self.name_bytes + name.len() > MAX_NAMES {
+            return Err(Reason::Names(MAX_NAMES));
+        }
+        self.name_bytes += name.len();
         self.names.push(name);
         Ok(self.names.len() as u32 - 1)
     }

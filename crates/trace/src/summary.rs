@@ -1,6 +1,6 @@
 //! What a trace asks of storage, in one pass and constant memory.
 
-use crate::{Kind, TraceError, TraceReader};
+use crate::{Kind, Request, TraceError, TraceReader};
 use std::time::Duration;
 
 /// The figures of a trace.
@@ -30,6 +30,10 @@ pub struct DeviceSummary {
     /// The trace's own name.
     pub name: String,
     pub requests: u64,
+    pub reads: u64,
+    pub bytes: u64,
+    /// Requests that do not begin where the one before ended.
+    pub random: u64,
     /// Bytes that a target needs to hold every request: the largest offset plus length.
     pub footprint: u64,
 }
@@ -65,42 +69,68 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// Reads a trace to its end and sums it up.
-pub fn summary(reader: &mut dyn TraceReader) -> Result<Summary, TraceError> {
-    let mut total = Summary::default();
-    let mut ends: Vec<u64> = Vec::new();
-    let (mut second, mut in_second) = (0, 0);
-    while let Some(request) = reader.next().transpose()? {
+/// Sums up requests as they come.
+#[derive(Default)]
+pub struct Summing {
+    total: Summary,
+    /// Where the last request of each device ended.
+    ends: Vec<Option<u64>>,
+    second: u64,
+    in_second: u64,
+}
+
+impl Summing {
+    /// Counts a request, and returns how far it begins from where the one before it on its device ended, in bytes: zero is
+    /// sequential, `None` the device's first.
+    pub fn add(&mut self, request: &Request) -> Option<u64> {
         let device = request.device as usize;
-        if device >= ends.len() {
-            // No request ends at u64::MAX, so the first of a device counts as random.
-            ends.resize(device + 1, u64::MAX);
-            total.devices.resize(device + 1, DeviceSummary::default());
+        if device >= self.ends.len() {
+            self.ends.resize(device + 1, None);
+            self.total.devices.resize(device + 1, DeviceSummary::default());
         }
+        let total = &mut self.total;
         let end = request.offset + u64::from(request.len);
-        total.random += u64::from(ends[device] != request.offset);
-        ends[device] = end;
-        total.devices[device].requests += 1;
-        total.devices[device].footprint = total.devices[device].footprint.max(end);
+        let distance = self.ends[device].replace(end).map(|before| before.abs_diff(request.offset));
+        let (read, random) = (u64::from(request.kind == Kind::Read), u64::from(distance != Some(0)));
+        let bytes = u64::from(request.len);
+        let own = &mut total.devices[device];
+        own.requests += 1;
+        own.reads += read;
+        own.bytes += bytes;
+        own.random += random;
+        own.footprint = own.footprint.max(end);
         total.requests += 1;
-        total.bytes += u64::from(request.len);
-        if request.kind == Kind::Read {
-            total.reads += 1;
-            total.read_bytes += u64::from(request.len);
-        }
+        total.reads += read;
+        total.random += random;
+        total.bytes += bytes;
+        total.read_bytes += bytes * read;
         total.empty += u64::from(request.len == 0);
         total.largest = total.largest.max(request.len);
         total.span = request.at;
-        if request.at.as_secs() != second {
-            (second, in_second) = (request.at.as_secs(), 0);
+        if request.at.as_secs() != self.second {
+            (self.second, self.in_second) = (request.at.as_secs(), 0);
         }
-        in_second += 1;
-        total.peak_per_second = total.peak_per_second.max(in_second);
+        self.in_second += 1;
+        total.peak_per_second = total.peak_per_second.max(self.in_second);
+        distance
     }
-    for (device, name) in total.devices.iter_mut().zip(reader.devices()) {
-        device.name.clone_from(name);
+
+    /// The figures; `names` are those of the trace's devices.
+    pub fn finish(mut self, names: &[String]) -> Summary {
+        for (device, name) in self.total.devices.iter_mut().zip(names) {
+            device.name.clone_from(name);
+        }
+        self.total
     }
-    Ok(total)
+}
+
+/// Reads a trace to its end and sums it up.
+pub fn summary(reader: &mut dyn TraceReader) -> Result<Summary, TraceError> {
+    let mut summing = Summing::default();
+    while let Some(request) = reader.next().transpose()? {
+        summing.add(&request);
+    }
+    Ok(summing.finish(reader.devices()))
 }
 
 #[cfg(test)]
@@ -121,8 +151,15 @@ mod tests {
             (total.mean_size(), total.per_second(), total.peak_to_mean()),
             (Some(512.0), Some(2.0), Some(1.5))
         );
-        assert_eq!(total.devices[0], DeviceSummary { name: "3".into(), requests: 3, footprint: 2048 });
-        assert_eq!(total.devices[1], DeviceSummary { name: "9".into(), requests: 1, footprint: 51200 });
+        let device = |name: &str, requests, reads, bytes, random, footprint| DeviceSummary {
+            name: name.into(),
+            requests,
+            reads,
+            bytes,
+            random,
+            footprint,
+        };
+        assert_eq!(total.devices, [device("3", 3, 1, 2048, 1, 2048), device("9", 1, 1, 0, 1, 51200)]);
     }
 
     #[test]

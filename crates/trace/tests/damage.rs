@@ -92,6 +92,47 @@ fn good(format: &str) -> Vec<u8> {
     out
 }
 
+/// The layouts that `good` does not make: the other byte order and the other versions, each with its format.
+fn others() -> Vec<(&'static str, Vec<u8>)> {
+    let words = |words: &[u64]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
+    let mut blktrace = Vec::new();
+    let mut btrecord = words(&[0x1_00_00, 7, 40, 40]);
+    let mut srt = b"$$TR_IOREC-1.3 made here\n\x0c".to_vec();
+    let mut fio = b"fio version 2 iolog\n/dev/x add\n/dev/x open\n".to_vec();
+    let mut vscsi = Vec::new();
+    for r in requests() {
+        let (ns, us, sector, len) = (r.at.as_nanos() as u64, r.at.as_micros() as u64, r.offset / 512, r.len);
+        let read = r.kind == Kind::Read;
+        let action = 1 | 1 << if read { 16 } else { 17 };
+        blktrace.extend(words(&[0x6561_7407 << 32, ns, sector, u64::from(len) << 32 | action, 8 << 20, 8]));
+        blktrace.extend([0; 8]);
+        btrecord.extend(words(&[1, ns, sector, len.into(), u64::from(read) << 32]));
+        let mut record = [0u32; 14];
+        (record[0], record[3], record[6], record[7]) = (56, us as u32, len, 2 * sector as u32);
+        (record[8], record[11]) = (0x0800_0100, u32::from(read));
+        srt.extend(record.iter().flat_map(|word| word.to_be_bytes()));
+        let action = if read { "read" } else { "write" };
+        fio.extend(format!("/dev/x {action} {} {len}\n/dev/x wait 7 0\n", r.offset).as_bytes());
+        vscsi.extend([if read { 0x28 } else { 0x2a }, 0, 0, 2, 1, 0, 0, 0]);
+        vscsi.extend(u64::from(len).to_le_bytes());
+        vscsi.extend([sector, us, 5].iter().flat_map(|word| word.to_le_bytes()));
+    }
+    vec![("blktrace", blktrace), ("btrecord", btrecord), ("srt", srt), ("fio", fio), ("vscsi", vscsi)]
+}
+
+/// The same trace packed in every way that is read.
+fn packed(bytes: &[u8]) -> Vec<Vec<u8>> {
+    use std::io::Write;
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gz.write_all(bytes).unwrap();
+    let mut bz = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+    bz.write_all(bytes).unwrap();
+    let mut xz = lzma_rust2::XzWriter::new(Vec::new(), lzma_rust2::XzOptions::with_preset(0)).unwrap();
+    xz.write_all(bytes).unwrap();
+    let zst = ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest);
+    vec![gz.finish().unwrap(), bz.finish().unwrap(), xz.finish().unwrap(), zst]
+}
+
 fn input(bytes: Vec<u8>) -> Vec<Input> {
     vec![Input { name: "x".into(), read: Box::new(Cursor::new(bytes)) }]
 }
@@ -107,6 +148,20 @@ fn every_format_is_known_by_its_content_and_reads_the_same_requests() {
             assert_eq!((found.offset, found.len), (want.offset, want.len), "{name}");
             assert!(found.kind == want.kind || name == "msr", "{name}");
             assert!(found.at == want.at || name == "tencent", "{name} {found:?} {want:?}");
+        }
+    }
+}
+
+#[test]
+fn other_byte_orders_and_versions_read_the_same_requests() {
+    for (name, bytes) in others() {
+        let mut reader = open_with(input(bytes), &Options::default()).unwrap();
+        assert_eq!(reader.format().unwrap().to_string(), name);
+        let found: Vec<Request> = reader.by_ref().map(|r| r.unwrap()).collect();
+        assert_eq!(found.len(), 40, "{name}");
+        for (found, want) in found.iter().zip(requests()) {
+            assert_eq!((found.offset, found.len, found.kind), (want.offset, want.len, want.kind), "{name}");
+            assert!(found.at == want.at || name == "fio", "{name}: {found:?} {want:?}");
         }
     }
 }
@@ -134,37 +189,58 @@ fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
+/// Reads what may be damaged to its end and checks the promises that hold for any input. `most` items may come.
+fn check(name: &str, bytes: Vec<u8>, most: usize, skip_bad: u64, seed: u64) {
+    let format = name.parse::<Format>().unwrap();
+    let Ok(mut reader) = open_with(input(bytes), &Options { format: Some(format), skip_bad }) else { return };
+    let (mut count, mut last) = (0, Duration::ZERO);
+    while let Some(item) = reader.next() {
+        count += 1;
+        assert!(count <= most, "{name} does not end, EBB_SEED={seed}");
+        match item {
+            Ok(request) => {
+                assert!(request.at >= last, "{name} runs backwards, EBB_SEED={seed}");
+                assert!(request.offset + u64::from(request.len) <= i64::MAX as u64, "EBB_SEED={seed}");
+                assert!((request.device as usize) < reader.devices().len(), "EBB_SEED={seed}");
+                last = request.at;
+            }
+            Err(_) => assert!(reader.next().is_none(), "{name} goes on after an error, EBB_SEED={seed}"),
+        }
+    }
+    assert!(reader.skipped() <= skip_bad, "{name} skips too much, EBB_SEED={seed}");
+}
+
+/// The seeds to run: `usual` of them, or the one that the environment names.
+fn seeds(usual: u64) -> std::ops::Range<u64> {
+    let named = std::env::var("EBB_SEED").ok().and_then(|seed| seed.parse().ok());
+    named.map_or(1..1 + usual, |seed| seed..seed + 1)
+}
+
 #[test]
 fn damaged_traces_end_in_requests_and_errors_only() {
-    let first: u64 = std::env::var("EBB_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    let count = if std::env::var("EBB_SEED").is_ok() { 1 } else { 1500 };
-    for seed in first..first + count {
-        for name in FORMATS {
+    let good = FORMATS.into_iter().map(|name| (name, good(name))).chain(others()).collect::<Vec<_>>();
+    for seed in seeds(1500) {
+        for (name, bytes) in &good {
             let random = &mut Random(seed);
-            let mut bytes = good(name);
+            let mut bytes = bytes.clone();
             damage(&mut bytes, random);
-            let length = bytes.len();
-            let format = name.parse::<Format>().unwrap();
-            let options = Options { format: Some(format), skip_bad: random.next() % 4 };
-            let mut reader = open_with(input(bytes), &options).unwrap();
-            let (mut count, mut last) = (0, Duration::ZERO);
-            while let Some(item) = reader.next() {
-                count += 1;
-                assert!(count <= length + 1, "{name} does not end, EBB_SEED={seed}");
-                match item {
-                    Ok(request) => {
-                        assert!(request.at >= last, "{name} runs backwards, EBB_SEED={seed}");
-                        assert!(
-                            request.offset + u64::from(request.len) <= i64::MAX as u64,
-                            "EBB_SEED={seed}"
-                        );
-                        assert!((request.device as usize) < reader.devices().len(), "EBB_SEED={seed}");
-                        last = request.at;
-                    }
-                    Err(_) => {
-                        assert!(reader.next().is_none(), "{name} goes on after an error, EBB_SEED={seed}")
-                    }
-                }
+            let most = bytes.len() + 1;
+            check(name, bytes, most, random.next() % 4, seed);
+        }
+    }
+}
+
+#[test]
+fn damaged_compression_ends_in_requests_and_errors_only() {
+    // Damage may make any bytes out of a packed trace, but not endlessly many.
+    const MOST: usize = 1 << 20;
+    for name in ["spc", "blktrace"] {
+        for packed in packed(&good(name).repeat(3)) {
+            for seed in seeds(400) {
+                let random = &mut Random(seed);
+                let mut bytes = packed.clone();
+                damage(&mut bytes, random);
+                check(name, bytes, MOST, random.next() % 4, seed);
             }
         }
     }

@@ -1,7 +1,10 @@
 //! Accuracy of the load control on real traces, measured as in TRACER's Tables IV and V. The traces are not part of the
 //! project; where they are absent the test says so. `src/filter.rs` tests the same on made traces.
 
-use ebb_trace::{BalancedFilter, Request, TraceReader, TracerFilter, open};
+use ebb_trace::{
+    Accuracy, BalancedFilter, InMemory, Mode, Original, Pace, Request, Synthetic, TraceReader, TracerFilter,
+    open,
+};
 use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
@@ -16,47 +19,26 @@ const TRACES: [&str; 8] = [
     "ms-dtrs.ssdsim.xz",
     "cloudphysics.vscsi",
 ];
+
 fn all(reader: impl TraceReader) -> Vec<Request> {
     reader.map(|request| request.expect("a good trace")).collect()
 }
 
-struct Figures {
-    requests: f64,
-    bytes: f64,
-    reads: f64,
-    /// Inter-arrival times in units of their mean, sorted.
-    gaps: Vec<f64>,
+fn balanced(whole: &[Request], original: &Original, share: f64) -> Accuracy {
+    let filter = BalancedFilter::new(InMemory::new(whole, &[]), share).expect("a share");
+    original.compare(share, filter.map(|request| request.expect("in memory")))
 }
 
-fn figures(requests: &[Request]) -> Figures {
-    let count = requests.len() as f64;
-    let mut gaps: Vec<f64> =
-        requests.windows(2).map(|pair| (pair[1].at - pair[0].at).as_secs_f64()).collect();
-    let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
-    gaps.iter_mut().for_each(|gap| *gap /= mean);
-    gaps.sort_by(f64::total_cmp);
-    Figures {
-        requests: count,
-        bytes: requests.iter().map(|r| f64::from(r.len)).sum(),
-        reads: requests.iter().filter(|r| r.kind == ebb_trace::Kind::Read).count() as f64 / count,
-        gaps,
-    }
+fn tracer(whole: &[Request], original: &Original, tenths: u8) -> Accuracy {
+    let filter = TracerFilter::new(InMemory::new(whole, &[]), tenths, Duration::ZERO).expect("a level");
+    original.compare(f64::from(tenths) / 10.0, filter.map(|request| request.expect("in memory")))
 }
 
-/// Kolmogorov-Smirnov distance of two sorted samples.
-fn distance(a: &[f64], b: &[f64]) -> f64 {
-    let (mut i, mut j, mut most) = (0, 0, 0.0f64);
-    while i < a.len() && j < b.len() {
-        let value = a[i].min(b[j]);
-        while i < a.len() && a[i] <= value {
-            i += 1;
-        }
-        while j < b.len() && b[j] <= value {
-            j += 1;
-        }
-        most = most.max((i as f64 / a.len() as f64 - j as f64 / b.len() as f64).abs());
+fn assert_within(found: &Accuracy, most: f64, what: &str) {
+    for accuracy in [found.iops, found.bytes] {
+        let error = (accuracy.expect("requests that move bytes") - 1.0).abs();
+        assert!(error <= most, "{what}: {found:?}");
     }
-    most
 }
 
 #[test]
@@ -66,33 +48,28 @@ fn the_balanced_filter_is_within_one_percent_on_every_real_trace() {
         println!("skipped: no real traces at ../shared/traces/block");
         return;
     }
-    println!("trace level | TRACER: IOPS % bytes % reads KS | balanced: IOPS % bytes % reads KS");
     for name in TRACES {
-        let reader = || open(name, File::open(directory.join(name)).expect("a listed trace")).expect("known");
-        let whole = figures(&all(reader()));
-        for tenths in 1..=10u8 {
-            let share = f64::from(tenths) / 10.0;
-            let tracer = figures(&all(TracerFilter::new(reader(), tenths, Duration::ZERO).expect("a level")));
-            let ours = figures(&all(BalancedFilter::new(reader(), share).expect("a share")));
-            let error = |found: f64, whole: f64| 100.0 * (found / (whole * share) - 1.0);
-            let row = |f: &Figures| {
-                format!(
-                    "{:7.3} {:7.3} {:7.4} {:6.3}",
-                    error(f.requests, whole.requests),
-                    error(f.bytes, whole.bytes),
-                    f.reads - whole.reads,
-                    distance(&f.gaps, &whole.gaps)
-                )
-            };
-            println!("{name:28} {:3} % | {} | {}", tenths * 10, row(&tracer), row(&ours));
+        let file = File::open(directory.join(name)).expect("a listed trace");
+        let whole = all(open(name, file).expect("a known format"));
+        let original = Original::of(&whole);
+        for percent in [10, 13, 20, 30, 37, 40, 50, 60, 61, 70, 80, 83, 90, 100] {
+            let found = balanced(&whole, &original, f64::from(percent) / 100.0);
+            assert_within(&found, 0.01, name);
+            assert!(found.reads.expect("requests").abs() <= 0.01, "{name}: {found:?}");
         }
-        for percent in [10, 13, 20, 37, 50, 61, 83, 90, 100] {
-            let share = f64::from(percent) / 100.0;
-            let ours = figures(&all(BalancedFilter::new(reader(), share).expect("a share")));
-            let error = |found: f64, whole: f64| (found / (whole * share) - 1.0).abs();
-            assert!(error(ours.requests, whole.requests) <= 0.01, "{name} at {share}");
-            assert!(error(ours.bytes, whole.bytes) <= 0.01, "{name} at {share}");
-            assert!((ours.reads - whole.reads).abs() <= 0.01, "{name} at {share}");
+    }
+}
+
+#[test]
+fn both_filters_are_as_accurate_as_promised_on_the_125_modes() {
+    for mode in Mode::all() {
+        let whole =
+            all(Synthetic::new(mode, Pace::PerSecond(500.0), 1 << 30, 2_000, 1).expect("a good mode"));
+        let original = Original::of(&whole);
+        for tenths in 1..=10 {
+            let name = format!("{mode:?} at {tenths} tenths");
+            assert_within(&tracer(&whole, &original, tenths), 0.005, &name);
+            assert_within(&balanced(&whole, &original, f64::from(tenths) / 10.0), 0.01, &name);
         }
     }
 }
