@@ -8,6 +8,7 @@
 use crate::Load;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Days that are remembered: four weeks follow a service that grows, and bound the state.
 pub const DAYS_KEPT: u64 = 28;
@@ -33,6 +34,16 @@ impl History {
     /// Recorded hours, oldest first. Hours that nobody watched are absent.
     pub fn peaks(&self) -> impl Iterator<Item = (u64, Load)> + '_ {
         self.peaks.iter().map(|(hour, peak)| (*hour, *peak))
+    }
+
+    /// The newest hour that is recorded.
+    pub fn newest(&self) -> Option<u64> {
+        self.peaks.last_key_value().map(|(hour, _)| *hour)
+    }
+
+    /// Those of `hours`.
+    pub fn peaks_of(&self, hours: Range<u64>) -> impl Iterator<Item = (u64, Load)> + '_ {
+        self.peaks.range(hours).map(|(hour, peak)| (*hour, *peak))
     }
 }
 

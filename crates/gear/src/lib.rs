@@ -4,12 +4,15 @@
 //! Pure functions and one decision maker, [`Scheduler`]: no clock, no randomness, no I/O. Time and seeds come
 //! in as arguments, so the simulator, the dry run and the cluster run the same code. [Sierra §3.3, §3.4]
 
+pub mod fleet;
 pub mod forecast;
 pub mod layout;
 pub mod load;
 mod random;
 pub mod schedule;
+pub mod seasonal;
 
+pub use fleet::{Fleet, FleetError, FleetPolicy};
 pub use forecast::{Basis, Forecast, History, forecast};
 pub use layout::{
     Layout, LayoutError, Place, Replacement, Scheme, Server, layout, power_down, power_down_count,
@@ -20,3 +23,4 @@ pub use schedule::{
     Calendar, Command, Event, GearError, Mode, PlannedHour, Policy, PolicyError, Schedule, Scheduler,
     awake_groups, floor_servers, gear_for, lowest_gear, oracle,
 };
+pub use seasonal::Seasonal;

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Relative rounding error that must not cost a gear: a load of exactly one gear's capacity fits that gear.
-const ROUNDING: f64 = 1e-9;
+pub(crate) const ROUNDING: f64 = 1e-9;
 
 /// `clamp(ceil(L / (N/r)), g_min, r)`: the lowest gear whose servers sustain `load`.
 pub fn gear_for(load: Load, servers: u32, replicas: u8, g_min: u8) -> u8 {
@@ -196,6 +196,12 @@ pub struct Calendar {
 impl Calendar {
     fn elapsed(&self, now: Moment) -> Duration {
         self.elapsed.saturating_add(now.since(self.origin))
+    }
+
+    /// How far `now` lies into its hour.
+    pub fn into_hour(&self, now: Moment, hour: Duration) -> Duration {
+        let nanos = self.elapsed(now).as_nanos() % hour.as_nanos().max(1);
+        Duration::from_nanos(nanos as u64)
     }
 
     /// The hour that `now` lies in.

@@ -1,0 +1,449 @@
+//! Continuous gears: which servers are awake, one by one. Every chunk group has a replica in each gear group, so once the
+//! servers of the lowest gear are awake, any subset of the others may be: the fleet wakes the servers that the load needs, not
+//! a whole gear group at a time.
+//!
+//! - **Forecast**: servers are woken ahead of the load that the seasonal forecast expects to be exceeded only with some
+//!   probability ([`crate::seasonal`]).
+//! - **Correction**: load that outruns the forecast wakes servers at once, and as many as the outruns that began like it came to
+//!   need, because waking takes longer than a burst takes to rise.
+//! - **Calibration**: the probability follows from how often too few servers were awake, measured against the share of time
+//!   that the operator accepts. Nothing is tuned to one load.
+//! - **Wear**: a server that was woken stays awake for the dwell time; each has a budget of power cycles, and they are spent on the
+//!   longest quiet spells of the coming day. Servers take turns: the one awake longest sleeps first, the one asleep
+//!   longest wakes first, and the lowest gear moves on to another gear group every few days.
+//!
+//! Safety comes before economy: nothing ever delays a wake-up, and without a forecast every server is awake. The fleet keeps no
+//! forecast of its own: recorded hours go through the replicated metadata state and come back with every event.
+
+use crate::schedule::ROUNDING;
+use crate::{Calendar, History, HourMeter, Load, Seasonal, awake_groups, floor_servers};
+use ebb_types::{GearGroup, Moment, ServerId};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+const DAY: f64 = 86_400.0;
+/// Days whose unspent power cycles a server may save up.
+const CARRY_DAYS: f64 = 7.0;
+/// Bounds of the probability that the forecast is exceeded, and where its calibration begins.
+const EXCEED: std::ops::RangeInclusive<f64> = 0.002..=0.5;
+const EXCEED_START: f64 = 0.05;
+/// Time without shortage after which the fleet dares twice the probability.
+const DARE: f64 = 3.0 * DAY;
+/// Outruns remembered, how many of them a new one is compared with, and which of those it is taken for.
+const OUTRUNS_KEPT: usize = 64;
+const OUTRUNS_ALIKE: usize = 7;
+const OUTRUN_QUANTILE: f64 = 0.75;
+
+/// What the operator decides.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FleetPolicy {
+    pub replicas: u8,
+    /// Gear groups that are awake whatever the load.
+    pub g_min: u8,
+    /// Length of the forecast's hour. A quarter of a real hour sees bursts that recur.
+    pub hour: Duration,
+    pub hours_per_day: u32,
+    /// From the wake-up to the moment at which a server carries load, its catch-up included.
+    pub wake: Duration,
+    /// Shortest time that a server is left awake, and for which load that outran the forecast is remembered.
+    pub dwell: Duration,
+    /// Power cycles that a server may make per day, on average.
+    pub cycles_per_day: f64,
+    /// Share of time with too few servers awake that the operator accepts, above 0 and at most 0.5.
+    pub short_goal: f64,
+    /// Days after which the lowest gear moves on; zero: never.
+    pub rotate_days: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum FleetError {
+    #[error("{replicas} replicas with g_min {g_min}: g_min must be between 1 and the number of replicas")]
+    GMin { replicas: u8, g_min: u8 },
+    #[error("the forecast's hour is {hour:?} and a day has {hours_per_day} of them: both must be more than nothing")]
+    Day { hour: Duration, hours_per_day: u32 },
+    #[error("cycles per day is {0}: use a number above 0; 2 is usual")]
+    Cycles(f64),
+    #[error("the accepted share of time with too few servers is {0}: use a number above 0 and up to 0.5, such as 0.01")]
+    ShortGoal(f64),
+    #[error("there are {servers} servers: {replicas} replicas need at least that many")]
+    Servers { servers: usize, replicas: u8 },
+    #[error("{server} is in {group}, but {replicas} replicas have gear groups 0 to {}", replicas - 1)]
+    Group { server: ServerId, group: GearGroup, replicas: u8 },
+}
+
+impl FleetPolicy {
+    pub fn check(&self) -> Result<(), FleetError> {
+        if self.g_min == 0 || self.g_min > self.replicas {
+            return Err(FleetError::GMin { replicas: self.replicas, g_min: self.g_min });
+        }
+        if self.hour < Duration::from_millis(100) || self.hours_per_day == 0 {
+            return Err(FleetError::Day { hour: self.hour, hours_per_day: self.hours_per_day });
+        }
+        if !(self.cycles_per_day > 0.0 && self.cycles_per_day.is_finite()) {
+            return Err(FleetError::Cycles(self.cycles_per_day));
+        }
+        if !(self.short_goal > 0.0 && self.short_goal <= 0.5) {
+            return Err(FleetError::ShortGoal(self.short_goal));
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event {
+    /// Load of all servers together over the `interval` that ends now.
+    Sample { load: Load, interval: Duration },
+    /// Time passed without a sample, or the history changed.
+    Tick,
+    /// The server is up and carries load.
+    Awake(ServerId),
+    /// The server failed or was taken out.
+    Gone(ServerId),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Command {
+    Wake(ServerId),
+    /// Only ever for a server that is awake.
+    Sleep(ServerId),
+    /// An hour ended most of which was watched: put its peak into the replicated [`History`].
+    RecordHour {
+        hour: u64,
+        peak: Load,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Awake,
+    Waking,
+    Asleep,
+    Gone,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    group: GearGroup,
+    state: State,
+    /// When the state began.
+    since: Moment,
+    /// Power cycles saved up, as of `counted`.
+    credit: f64,
+    counted: Moment,
+}
+
+/// Load above the forecast, as a multiple of what was expected: where it began, and how high it rose.
+#[derive(Clone, Copy, Debug)]
+struct Outrun {
+    began: f64,
+    rose: f64,
+}
+
+/// Decides who is awake. One per metadata leader.
+#[derive(Clone, Debug)]
+pub struct Fleet {
+    policy: FleetPolicy,
+    calendar: Calendar,
+    members: BTreeMap<ServerId, Member>,
+    seasonal: Option<Seasonal>,
+    /// Servers needed in each hour of the coming day, the present hour first, and the newest hour that they rest on.
+    needs: Vec<u32>,
+    median: f64,
+    exceed_load: f64,
+    basis: Option<(u64, Option<u64>)>,
+    meter: HourMeter,
+    watched: Duration,
+    /// Natural logarithm of the probability with which the forecast may be exceeded.
+    exceed: f64,
+    outruns: VecDeque<Outrun>,
+    outrun: Option<Outrun>,
+    /// Servers that outruns asked for within the dwell time, falling.
+    asked: VecDeque<(Moment, u32)>,
+}
+
+impl Fleet {
+    /// Takes over at `now`; `servers` with their gear groups and whether each is awake.
+    pub fn new(
+        policy: FleetPolicy,
+        calendar: Calendar,
+        now: Moment,
+        servers: impl IntoIterator<Item = (ServerId, GearGroup, bool)>,
+    ) -> Result<Fleet, FleetError> {
+        policy.check()?;
+        let mut members = BTreeMap::new();
+        for (server, group, awake) in servers {
+            if group.0 >= policy.replicas {
+                return Err(FleetError::Group { server, group, replicas: policy.replicas });
+            }
+            let state = if awake { State::Awake } else { State::Asleep };
+            let member = Member { group, state, since: now, credit: policy.cycles_per_day, counted: now };
+            members.insert(server, member);
+        }
+        if members.len() < usize::from(policy.replicas) {
+            return Err(FleetError::Servers { servers: members.len(), replicas: policy.replicas });
+        }
+        let hour = calendar.hour(now, policy.hour);
+        Ok(Fleet {
+            policy,
+            calendar,
+            members,
+            seasonal: None,
+            needs: Vec::new(),
+            median: 0.0,
+            exceed_load: 0.0,
+            basis: None,
+            meter: HourMeter::new(hour),
+            watched: Duration::ZERO,
+            exceed: EXCEED_START.ln(),
+            outruns: VecDeque::new(),
+            outrun: None,
+            asked: VecDeque::new(),
+        })
+    }
+
+    pub fn on(&mut self, now: Moment, history: &History, event: Event, out: &mut Vec<Command>) {
+        match event {
+            Event::Sample { load, interval } => self.sample(now, load, interval, out),
+            Event::Tick => self.begin_hour(now, out),
+            Event::Awake(server) => self.set(now, server, State::Awake),
+            Event::Gone(server) => self.set(now, server, State::Gone),
+        }
+        self.look_ahead(now, history);
+        self.decide(now, out);
+    }
+
+    pub fn state(&self, server: ServerId) -> Option<State> {
+        self.members.get(&server).map(|member| member.state)
+    }
+
+    pub fn count(&self, state: State) -> u32 {
+        self.members.values().filter(|member| member.state == state).count() as u32
+    }
+
+    /// The dry run: servers needed in this hour and those of the coming day; empty while nothing is known.
+    pub fn needs(&self) -> &[u32] {
+        &self.needs
+    }
+
+    /// The probability with which the load of an hour may now exceed what the fleet is prepared for.
+    pub fn exceed_probability(&self) -> f64 {
+        self.exceed.exp()
+    }
+
+    fn set(&mut self, now: Moment, server: ServerId, state: State) {
+        if let Some(member) = self.members.get_mut(&server).filter(|member| member.state != state) {
+            (member.state, member.since) = (state, now);
+        }
+    }
+
+    fn servers(&self) -> u32 {
+        self.members.len() as u32
+    }
+
+    fn need(&self, load: f64) -> u32 {
+        (load * (1.0 - ROUNDING)).ceil().min(f64::from(self.servers())) as u32
+    }
+
+    fn sample(&mut self, now: Moment, load: Load, interval: Duration, out: &mut Vec<Command>) {
+        self.begin_hour_before(now, interval, out);
+        self.meter.add(load);
+        self.watched += interval;
+        self.begin_hour(now, out);
+        let short = load.0 * (1.0 - ROUNDING) > f64::from(self.count(State::Awake));
+        let change = if short { 1.0 - 1.0 / self.policy.short_goal } else { 1.0 };
+        let dare = std::f64::consts::LN_2 * interval.as_secs_f64() / DARE * change;
+        self.exceed = (self.exceed + dare).clamp(EXCEED.start().ln(), EXCEED.end().ln());
+        self.correct(now, load.0);
+    }
+
+    /// Load above what the fleet is prepared for: ask for what it is likely to become.
+    fn correct(&mut self, now: Moment, load: f64) {
+        while self.asked.front().is_some_and(|(at, _)| now.since(*at) >= self.policy.dwell) {
+            self.asked.pop_front();
+        }
+        if self.needs.is_empty() || load <= self.exceed_load {
+            if self.asked.is_empty()
+                && let Some(ended) = self.outrun.take()
+            {
+                self.outruns.push_back(ended);
+                if self.outruns.len() > OUTRUNS_KEPT {
+                    self.outruns.pop_front();
+                }
+            }
+            return;
+        }
+        let ratio = load / self.median.max(f64::MIN_POSITIVE);
+        let ask = match &mut self.outrun {
+            Some(outrun) => {
+                outrun.rose = outrun.rose.max(ratio);
+                load
+            }
+            None => {
+                self.outrun = Some(Outrun { began: ratio, rose: ratio });
+                load * self.likely_rise(ratio)
+            }
+        };
+        let ask = self.need(ask);
+        while self.asked.back().is_some_and(|(_, lower)| *lower <= ask) {
+            self.asked.pop_back();
+        }
+        self.asked.push_back((now, ask));
+    }
+
+    /// By how much an outrun that begins at `ratio` is likely to rise still, from those that began most like it.
+    fn likely_rise(&self, ratio: f64) -> f64 {
+        let mut alike: Vec<(f64, f64)> =
+            self.outruns.iter().map(|o| ((o.began / ratio).ln().abs(), o.rose / ratio)).collect();
+        alike.sort_by(|a, b| a.0.total_cmp(&b.0));
+        alike.truncate(OUTRUNS_ALIKE);
+        alike.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let at = (alike.len() as f64 * OUTRUN_QUANTILE) as usize;
+        alike.get(at).map_or(1.0, |(_, rise)| rise.max(1.0))
+    }
+
+    /// Closes the hour before the one that most of the sample lies in.
+    fn begin_hour_before(&mut self, now: Moment, interval: Duration, out: &mut Vec<Command>) {
+        let middle = Moment(now.0.saturating_sub(interval.as_nanos() as u64 / 2));
+        self.begin_hour(middle, out);
+    }
+
+    fn begin_hour(&mut self, now: Moment, out: &mut Vec<Command>) {
+        let hour = self.calendar.hour(now, self.policy.hour);
+        if hour <= self.meter.hour() {
+            return;
+        }
+        if let (Some(peak), true) = (self.meter.peak(), self.watched * 2 >= self.policy.hour) {
+            out.push(Command::RecordHour { hour: self.meter.hour(), peak });
+        }
+        (self.meter, self.watched) = (HourMeter::new(hour), Duration::ZERO);
+    }
+
+    /// Forecasts the coming day, once an hour and when the history has grown.
+    fn look_ahead(&mut self, now: Moment, history: &History) {
+        let hour = self.calendar.hour(now, self.policy.hour);
+        let basis = Some((hour, history.newest()));
+        if self.basis == basis {
+            return;
+        }
+        self.basis = basis;
+        let day = hour / u64::from(self.policy.hours_per_day);
+        if self.seasonal.as_ref().is_none_or(|seasonal| seasonal.day() != day) {
+            self.seasonal = Seasonal::fit(history, day, self.policy.hours_per_day);
+        }
+        let Some(seasonal) = &self.seasonal else { return };
+        let drift = seasonal.drift(history, hour);
+        let q = 1.0 - self.exceed.exp();
+        let day = hour..hour + u64::from(self.policy.hours_per_day);
+        let loads: Vec<f64> = day.map(|h| seasonal.quantile(h, q, drift).0).collect();
+        self.median = seasonal.quantile(hour, 0.5, drift).0;
+        self.exceed_load = loads[0];
+        self.needs = loads.iter().map(|load| self.need(*load)).collect();
+    }
+
+    /// Servers that must be awake now: for this hour, for the one that a server woken now is in time for, and for outruns.
+    fn wanted(&self, now: Moment) -> u32 {
+        if self.needs.is_empty() {
+            return self.servers();
+        }
+        let hour = self.calendar.hour(now, self.policy.hour);
+        let ahead = (self.calendar.hour(now + self.policy.wake, self.policy.hour) - hour) as usize;
+        let forecast = self.needs.iter().take(ahead + 1).max().copied().unwrap_or(0);
+        let asked = self.asked.front().map_or(0, |(_, servers)| *servers);
+        forecast.max(asked).max(floor_servers(self.servers(), self.policy.replicas))
+    }
+
+    /// Whether it is worth a power cycle to do with fewer than `servers`: the quiet spell must outlast the dwell time,
+    /// and be among the longest of the coming day, of which there are as many as the budget has cycles.
+    fn worthwhile(&self, now: Moment, servers: u32) -> bool {
+        let into = self.calendar.into_hour(now, self.policy.hour);
+        let mut spells = Vec::new();
+        let mut first = None;
+        let mut length = 0u32;
+        for need in self.needs.iter().chain([&u32::MAX]) {
+            if *need < servers {
+                length += 1;
+            } else {
+                first = first.or(Some(length));
+                spells.push(length);
+                length = 0;
+            }
+        }
+        let first = first.unwrap_or(0);
+        let quiet = (self.policy.hour * first).saturating_sub(into + self.policy.wake);
+        if quiet < self.policy.dwell {
+            return false;
+        }
+        spells.sort_by(|a, b| b.cmp(a));
+        let worst = (self.policy.cycles_per_day.ceil() as usize).min(spells.len()) - 1;
+        first >= spells[worst]
+    }
+
+    fn decide(&mut self, now: Moment, out: &mut Vec<Command>) {
+        let day = self.calendar.hour(now, self.policy.hour) / u64::from(self.policy.hours_per_day);
+        let base = awake_groups(self.policy.g_min, day, self.policy.replicas, self.policy.rotate_days);
+        let mut wake: Vec<ServerId> = self.asleep(|member| base.contains(&member.group));
+        let on = self.count(State::Awake) + self.count(State::Waking) + wake.len() as u32;
+        let wanted = self.wanted(now);
+        if wanted > on {
+            let mut others = self.asleep(|member| !base.contains(&member.group));
+            others.sort_by_key(|server| self.members[server].since);
+            wake.extend(others.into_iter().take((wanted - on) as usize));
+        } else {
+            let sleep = self.sleepers(now, &base, on - self.kept(now, on, wanted));
+            for server in sleep {
+                self.charge(now, server);
+                self.set(now, server, State::Asleep);
+                out.push(Command::Sleep(server));
+            }
+        }
+        for server in wake {
+            self.set(now, server, State::Waking);
+            out.push(Command::Wake(server));
+        }
+    }
+
+    /// Of `on` servers, how many to keep: those wanted, and those whose sleep would not be worth it.
+    fn kept(&self, now: Moment, on: u32, wanted: u32) -> u32 {
+        let mut kept = on;
+        while kept > wanted && self.worthwhile(now, kept) {
+            // The answer is the same for all numbers of servers between two needs.
+            kept = self.needs.iter().copied().filter(|need| *need < kept).max().unwrap_or(0).max(wanted);
+        }
+        kept
+    }
+
+    fn asleep(&self, which: impl Fn(&Member) -> bool) -> Vec<ServerId> {
+        let asleep = self.members.iter().filter(|(_, m)| m.state == State::Asleep && which(m));
+        asleep.map(|(server, _)| *server).collect()
+    }
+
+    fn credit(&self, now: Moment, member: &Member) -> f64 {
+        let earned = now.since(member.counted).as_secs_f64() / DAY * self.policy.cycles_per_day;
+        (member.credit + earned).min(self.policy.cycles_per_day * CARRY_DAYS)
+    }
+
+    fn charge(&mut self, now: Moment, server: ServerId) {
+        let credit = self.credit(now, &self.members[&server]) - 1.0;
+        if let Some(member) = self.members.get_mut(&server) {
+            (member.credit, member.counted) = (credit, now);
+        }
+    }
+
+    /// Up to `count` servers that may go to sleep, those awake longest first.
+    fn sleepers(&self, now: Moment, base: &[GearGroup], count: u32) -> Vec<ServerId> {
+        if count == 0 {
+            return Vec::new();
+        }
+        let may = |member: &Member| {
+            member.state == State::Awake
+                && !base.contains(&member.group)
+                && now.since(member.since) >= self.policy.dwell
+                && self.credit(now, member) >= 1.0
+        };
+        let mut may: Vec<ServerId> =
+            self.members.iter().filter(|(_, m)| may(m)).map(|(server, _)| *server).collect();
+        may.sort_by_key(|server| self.members[server].since);
+        may.truncate(count as usize);
+        may
+    }
+}
