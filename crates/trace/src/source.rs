@@ -26,30 +26,34 @@ pub(crate) struct Source {
     lines: u64,
 }
 
-impl Source {
-    /// Wraps a stream, decompressing gz, xz, bz2 or zst as the first bytes tell; names are not asked.
-    pub(crate) fn new(stream: Stream) -> io::Result<Self> {
-        let mut head = [0u8; 6];
-        let mut stream = stream;
-        let mut have = 0;
-        while have < head.len() {
-            match stream.read(&mut head[have..]) {
-                Ok(0) => break,
-                Ok(n) => have += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
+/// The stream's content, decompressed if it is gz, xz, bz2 or zst as its first bytes tell; names are not asked.
+pub fn decompress(mut stream: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
+    let mut head = [0u8; 6];
+    let mut have = 0;
+    while have < head.len() {
+        match stream.read(&mut head[have..]) {
+            Ok(0) => break,
+            Ok(n) => have += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
         }
-        let whole = io::Cursor::new(head).take(have as u64).chain(stream);
-        let stream: Stream = match &head[..have] {
-            [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(whole)),
-            [0xfd, b'7', b'z', b'X', b'Z', 0] => {
-                Box::new(lzma_rust2::XzReader::new_mem_limit(whole, true, (MAX_WINDOW >> 10) as u32))
-            }
-            [b'B', b'Z', b'h', b'1'..=b'9', ..] => Box::new(bzip2::read::MultiBzDecoder::new(whole)),
-            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Box::new(Zstd::new(whole)),
-            _ => Box::new(whole),
-        };
+    }
+    let whole = io::Cursor::new(head).take(have as u64).chain(stream);
+    Ok(match &head[..have] {
+        [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(whole)),
+        [0xfd, b'7', b'z', b'X', b'Z', 0] => {
+            Box::new(lzma_rust2::XzReader::new_mem_limit(whole, true, (MAX_WINDOW >> 10) as u32))
+        }
+        [b'B', b'Z', b'h', b'1'..=b'9', ..] => Box::new(bzip2::read::MultiBzDecoder::new(whole)),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Box::new(Zstd::new(whole)),
+        _ => Box::new(whole),
+    })
+}
+
+impl Source {
+    /// Wraps a stream, see [`decompress`].
+    pub(crate) fn new(stream: Stream) -> io::Result<Self> {
+        let stream = decompress(stream)?;
         Ok(Self {
             stream,
             buffer: vec![0; BUFFER],
