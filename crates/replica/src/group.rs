@@ -28,6 +28,15 @@ pub(crate) struct Group {
     pub catch_up: Option<CatchUp>,
     /// Client requests that wait for this server to serve, or to learn who does.
     pub waiting: VecDeque<Waiting>,
+    /// Listings asked for while records of older epochs were not in the store yet, by asker: its newest question.
+    pub lists: BTreeMap<ServerId, ListFor>,
+}
+
+/// A listing that another server asked for, under its epoch.
+pub(crate) struct ListFor {
+    pub epoch: Epoch,
+    pub token: u64,
+    pub command: StoreCommand,
 }
 
 #[derive(Clone)]
@@ -48,6 +57,7 @@ impl Group {
             primary: None,
             catch_up: None,
             waiting: VecDeque::new(),
+            lists: BTreeMap::new(),
         }
     }
 
@@ -164,8 +174,8 @@ impl Tail {
 pub(crate) struct Applying {
     /// With what it sets of the replica's blocks.
     records: BTreeMap<StoreToken, Option<Run>>,
-    /// Those that this server ordered or was sent, not those that it fetched.
-    direct: BTreeSet<StoreToken>,
+    /// Those that this server ordered or was sent, not those that it fetched, with the epoch that they came under.
+    direct: BTreeMap<StoreToken, Epoch>,
 }
 
 impl Applying {
@@ -175,6 +185,11 @@ impl Applying {
 
     pub fn has_direct(&self) -> bool {
         !self.direct.is_empty()
+    }
+
+    /// Whether one that came under an older epoch is among them.
+    pub fn has_direct_before(&self, epoch: Epoch) -> bool {
+        self.direct.values().any(|e| *e < epoch)
     }
 
     pub fn tokens(&self) -> impl Iterator<Item = StoreToken> + '_ {
@@ -190,7 +205,10 @@ impl Applying {
         payload: Bytes,
     ) {
         let run = (space == Space::Replica).then(|| record.run());
-        let direct = !matches!(wait, Wait::CatchUpApplied { .. });
+        let direct = match wait {
+            Wait::Own { epoch, .. } | Wait::Foreign { epoch, .. } => Some(epoch),
+            _ => None,
+        };
         let command = match wait {
             Wait::CatchUpApplied { .. } if cx.config.has(PlantedBug::ReclaimOlder) => {
                 let version = Version { epoch: record.version.epoch.next(), seq: u64::MAX };
@@ -200,8 +218,8 @@ impl Applying {
         };
         let token = cx.store(group, wait, command);
         self.records.insert(token, run);
-        if direct {
-            self.direct.insert(token);
+        if let Some(epoch) = direct {
+            self.direct.insert(token, epoch);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What every member of a group does for the primary and for members that catch up: fence, store, list, fetch.
 
 use crate::api::{StoreCommand, StoreOutcome, StoreToken};
-use crate::group::{Context, Group, Wait};
+use crate::group::{Context, Group, ListFor, Wait};
 use crate::replica::PlantedBug;
 use bytes::Bytes;
 use ebb_types::{
@@ -54,7 +54,8 @@ impl Group {
                 match self.admit(ready, epoch) {
                     Ok(()) => {
                         let command = StoreCommand::List { space, group, since, after };
-                        cx.store(group, Wait::ListFor { to: from, token }, command);
+                        self.lists.insert(from, ListFor { epoch, token, command });
+                        self.give_listings(cx);
                     }
                     Err(refusal) => {
                         cx.send(from, PeerMessage::ListReply { group, token, result: Err(refusal) });
@@ -135,6 +136,20 @@ impl Group {
         Ok(())
     }
 
+    /// Hands the store the listings that others wait for. A record of an older epoch that the store still works on may yet be
+    /// on all targets of that epoch and acknowledged, so a listing must not overtake it.
+    fn give_listings(&mut self, cx: &mut Context) {
+        let (group, applying) = (self.id, &self.applying);
+        self.lists.retain(|to, list| {
+            let waits = applying.has_direct_before(list.epoch);
+            if !waits {
+                let wait = Wait::ListFor { to: *to, token: list.token };
+                cx.store(group, wait, list.command.clone());
+            }
+            waits
+        });
+    }
+
     pub fn on_stored(&mut self, cx: &mut Context, token: StoreToken, wait: Wait, outcome: StoreOutcome) {
         let group = self.id;
         let applied = self.applying.ended(token);
@@ -184,6 +199,7 @@ impl Group {
             Wait::CoverRead { epoch, stands_for } => self.on_cover_read(cx, epoch, stands_for, outcome),
         }
         if applied.is_some() {
+            self.give_listings(cx);
             self.go_on_activating(cx);
         }
     }
