@@ -18,6 +18,7 @@ use ebb_client::transport::{Connection, Identity, Listener, Role, connect};
 use ebb_replica::Replica;
 use ebb_store::{Completion, LinuxDisk, StoreCore, StoreHandle};
 use ebb_types::{Incarnation, MetaPush, ServerId};
+use rustix::process::{Resource, Rlimit};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -41,6 +42,7 @@ pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
     std::fs::create_dir_all(&data).map_err(io("create", &data))?;
     let mut store_config = ebb_store::Config::new(params.cluster, me);
     store_config.capacity = section.capacity_mib.map(ebb_types::Bytes::mib);
+    store_config.open_files = open_files();
     // Beside the pid file, not among it: the store owns its directory whole.
     let directory = data.join("store");
     std::fs::create_dir_all(&directory).map_err(io("create", &directory))?;
@@ -93,6 +95,19 @@ pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
         Some(why) => Err(NodeError::Refused(format!("the metadata service rejects this server: {why}"))),
         None => Ok(()),
     }
+}
+
+/// How many files the store may keep open. The usual limit of 1,024 is for programs that call `select`: it is raised as far as
+/// it goes, and half of it is left for connections.
+fn open_files() -> usize {
+    const ENOUGH: u64 = 4096;
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let now = match rustix::process::setrlimit(Resource::Nofile, raised) {
+        Ok(()) => raised.current,
+        Err(_) => limit.current,
+    };
+    now.map_or(ENOUGH, |files| ENOUGH.min(files / 2)) as usize
 }
 
 /// What the core needs to know of what the store found.

@@ -24,6 +24,8 @@ pub struct Config {
     pub tail_bytes: u64,
     /// Pages of block metadata (4 KiB each) kept in memory.
     pub cached_pages: usize,
+    /// Files kept open: what is not open or not in these pages takes a read through the store's thread.
+    pub open_files: usize,
 }
 
 impl Config {
@@ -36,7 +38,8 @@ impl Config {
             checkpoint_bytes: 64 << 20,
             direct_bytes: 128 << 10,
             tail_bytes: 8 << 20,
-            cached_pages: 512,
+            cached_pages: 2048,
+            open_files: 512,
         }
     }
 }

@@ -13,9 +13,6 @@ use ebb_types::{BLOCK_BYTES, ChunkId, Epoch, GroupId, Kind, Space, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Files kept open at most.
-const OPEN_FILES: usize = 128;
-
 /// Names a chunk file. Only replicas have one.
 pub type FileKey = (GroupId, ChunkId);
 
@@ -129,13 +126,13 @@ fn account<'a>(
 }
 
 impl Index {
-    pub fn new(cached_pages: usize) -> Index {
+    pub fn new(cached_pages: usize, open_files: usize) -> Index {
         Index {
             spaces: BTreeMap::new(),
             segments: BTreeMap::new(),
             drops: Vec::new(),
             pages: Recent::new(cached_pages),
-            files: Recent::new(OPEN_FILES),
+            files: Recent::new(open_files),
             offload_bytes: 0,
             file_bytes: 0,
         }

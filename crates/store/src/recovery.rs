@@ -32,7 +32,7 @@ impl StoreCore {
     pub fn open(disk: Arc<dyn Disk>, config: Config) -> Result<(StoreCore, Recovered), OpenError> {
         let owner = Superblock { format: FORMAT, server: config.server, cluster: config.cluster };
         claim(&*disk, &owner)?;
-        let mut index = Index::new(config.cached_pages);
+        let mut index = Index::new(config.cached_pages, config.open_files);
         let mut scan = Scan {
             disk: &*disk,
             owner,

@@ -17,6 +17,7 @@ fn config() -> Config {
         direct_bytes: 3 * BLOCK_BYTES,
         tail_bytes: 32 << 10,
         cached_pages: 16,
+        open_files: 4,
         ..Config::new(7, ServerId(1))
     }
 }

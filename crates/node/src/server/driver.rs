@@ -72,9 +72,14 @@ pub struct Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sleep {
     No,
-    Flushing { token: u64, map_version: u64 },
+    Flushing {
+        token: u64,
+        map_version: u64,
+    },
     /// By this version of the map nobody needs this server.
-    Ready { map_version: u64 },
+    Ready {
+        map_version: u64,
+    },
 }
 
 enum Peer {
