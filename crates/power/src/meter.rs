@@ -8,13 +8,30 @@
 //! All samples are stamped with `CLOCK_MONOTONIC` ([`now`]); [`Clock`] ties it to the wall clock once, so that a wall
 //! clock that is stepped in the middle of a run moves nothing.
 
+mod ata;
+mod battery;
 mod clock;
+mod command;
+mod http;
+mod hwmon;
+mod ipmi;
+mod list;
+mod model;
+mod nvme;
+mod prometheus;
+mod rapl;
 mod recorder;
 mod recording;
+mod redfish;
+mod spec;
+mod sysfs;
 
 pub use clock::{Clock, now};
+pub use list::{Listed, list};
 pub use recorder::Recorder;
 pub use recording::{Energy, Figures, MeterRecord, Recording, Sample, Track, Window};
+pub use spec::{KINDS, Kind, open_on, parse_duration};
+pub use sysfs::Machine;
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -144,5 +161,51 @@ pub enum MeterError {
 ///
 /// Options of every kind: `name=` (what its channels are filed under; else the spec), `interval=` (such as `200ms`).
 pub fn open(spec: &str) -> Result<OpenMeter, MeterError> {
-    Err(MeterError::Spec { spec: spec.into(), why: "no such kind of meter".into() })
+    open_on(&Machine::default(), spec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    /// A machine whose kernel shows nothing, and the directory to fill it in.
+    pub fn machine() -> (TempDir, Machine) {
+        let dir = TempDir::new().expect("a temporary directory");
+        let at = |name: &str| dir.path().join(name);
+        let machine = Machine { sys: at("sys"), proc: at("proc"), dev: at("dev") };
+        (dir, machine)
+    }
+
+    pub fn write(dir: &TempDir, path: &str, text: &str) {
+        let path = dir.path().join(path);
+        std::fs::create_dir_all(path.parent().expect("a file in a directory")).expect("a directory");
+        std::fs::write(path, text).expect("a file");
+    }
+
+    #[test]
+    fn a_wrong_spec_is_explained() {
+        let (_dir, machine) = machine();
+        let error = |spec: &str| open_on(&machine, spec).map(|_| ()).unwrap_err().to_string();
+        assert!(error("raple").contains("redfish:https://"), "{}", error("raple"));
+        assert!(error("command,interval=soon:echo 1").contains("interval=soon is not a time"));
+        assert!(error("command,name=:echo 1").contains("needs a value"));
+        assert!(error("redfish:https://admin:secret@bmc").contains("password-file"));
+        assert!(error("ipmi:admin:secret@bmc").contains("password-file"));
+        assert!(error("redfish,password-env=EBB_TEST_UNSET:https://admin@bmc").contains("EBB_TEST_UNSET"));
+        assert!(error("redfish:ftp://bmc").contains("https://"));
+        assert!(error("prometheus:http://127.0.0.1:9090").contains("query is missing"));
+    }
+
+    #[test]
+    fn name_and_interval_are_options_of_every_kind() {
+        let (_dir, machine) = machine();
+        let open = open_on(&machine, "command,name=plug,interval=250ms:echo 1,2=3").unwrap();
+        assert_eq!((open.name.as_str(), open.interval), ("plug", Duration::from_millis(250)));
+        assert_eq!(open_on(&machine, "command:echo 1").unwrap().name, "command:echo 1");
+        assert_eq!(parse_duration("1.5m"), Some(Duration::from_secs(90)));
+        assert_eq!(parse_duration("-1s"), None);
+        assert_eq!(parse_duration("infs"), None);
+        assert_eq!(parse_duration("2parsecs"), None);
+    }
 }

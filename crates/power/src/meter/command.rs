@@ -1,0 +1,156 @@
+//! Any command that prints a number, and how commands are run for other drivers.
+//!
+//! The command runs under `sh -c` once per reading. Its first line must be a number, with a unit after it or not; no
+//! output is an absent reading.
+
+use super::spec::Spec;
+use super::sysfs::Machine;
+use super::{Channel, Meter, MeterError, Quantity, Source};
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// What a command may print at most; the rest is not read.
+const MOST_OUTPUT: u64 = 1 << 20;
+
+struct Shell {
+    channels: [Channel; 1],
+    command: String,
+    timeout: Duration,
+}
+
+/// The option `quantity`: what a number without a meaning of its own is.
+pub(super) fn quantity(spec: &mut Spec) -> Result<Quantity, MeterError> {
+    Ok(match spec.value("quantity")?.as_deref() {
+        None | Some("power") => Quantity::Power,
+        Some("energy") => Quantity::Energy { range: None },
+        Some("temperature") => Quantity::Temperature,
+        Some("voltage") => Quantity::Voltage,
+        Some("current") => Quantity::Current,
+        Some(other) => {
+            let known = "power, energy (a counter), temperature, voltage or current";
+            return Err(spec.wrong(format!("quantity={other} is unknown: use {known}")));
+        }
+    })
+}
+
+pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
+    let command = spec.needed("the command to run")?;
+    let channel = Channel {
+        name: "command".into(),
+        quantity: quantity(spec)?,
+        source: Source::Measured,
+        part_of: None,
+        sees: format!("what {command:?} prints"),
+    };
+    let timeout = spec.duration("timeout")?.unwrap_or(Duration::from_secs(10));
+    Ok(Box::new(Shell { channels: [channel], command, timeout }))
+}
+
+impl Meter for Shell {
+    fn channels(&self) -> &[Channel] {
+        &self.channels
+    }
+
+    fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
+        let mut shell = Command::new("/bin/sh");
+        shell.arg("-c").arg(&self.command);
+        let output = run(shell, &self.command, self.timeout)?;
+        let Some(line) = output.lines().find(|line| !line.trim().is_empty()) else { return Ok(vec![None]) };
+        let number = leading_number(line).ok_or_else(|| MeterError::Command {
+            command: self.command.clone(),
+            why: format!("it printed {line:?} where a number belongs"),
+        })?;
+        Ok(vec![Some(number)])
+    }
+}
+
+/// `12.5`, `12.5 W` and `12.5W` are 12.5.
+pub(super) fn leading_number(text: &str) -> Option<f64> {
+    let word = text.split_whitespace().next()?;
+    let number = word.trim_end_matches(|c: char| c.is_alphabetic() || c == '°');
+    number.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+/// Runs a command without input, and returns what it printed. `shown` is how errors call it. The command and all that
+/// it started are killed when the time is over.
+pub(super) fn run(mut command: Command, shown: &str, timeout: Duration) -> Result<String, MeterError> {
+    let failed = |why: String| MeterError::Command { command: shown.to_string(), why };
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().map_err(|source| failed(format!("it could not be started: {source}")))?;
+    let output = drain(child.stdout.take().expect("it is piped"));
+    let errors = drain(child.stderr.take().expect("it is piped"));
+    let deadline = Instant::now() + timeout;
+    let left = || deadline.saturating_duration_since(Instant::now());
+    let texts = output.recv_timeout(left()).ok().zip(errors.recv_timeout(left()).ok());
+    let Some((output, errors)) = texts else {
+        kill_group(&child);
+        let _ = child.wait();
+        return Err(failed(format!("it did not end within {timeout:?}; the option timeout gives it longer")));
+    };
+    let status = child.wait().map_err(|source| failed(source.to_string()))?;
+    if !status.success() {
+        let last = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+        return Err(failed(format!("it ended with {status}: {}", last.trim())));
+    }
+    Ok(output)
+}
+
+fn kill_group(child: &Child) {
+    if let Some(group) = rustix::process::Pid::from_raw(child.id() as i32) {
+        // It may have ended by itself.
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+}
+
+/// Reads a pipe to its end on a thread, so that a command that writes much to both of its pipes does not stop.
+fn drain(pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let mut pipe = pipe;
+        let read = (&mut pipe).take(MOST_OUTPUT).read_to_end(&mut text);
+        if read.is_ok() && std::io::copy(&mut pipe, &mut std::io::sink()).is_ok() {
+            // Whoever waited may have given up.
+            let _ = send.send(String::from_utf8_lossy(&text).into_owned());
+        }
+    });
+    receive
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::open_on;
+    use super::super::tests::machine;
+    use super::*;
+
+    fn read(spec: &str) -> Result<Vec<Option<f64>>, MeterError> {
+        open_on(&machine().1, spec)?.meter.read()
+    }
+
+    #[test]
+    fn the_first_line_is_the_reading() {
+        assert_eq!(read("command:echo 12.5").unwrap(), [Some(12.5)]);
+        assert_eq!(read("command:printf '\\n 41.5 W, more\\n99\\n'").unwrap(), [Some(41.5)]);
+        assert_eq!(read("command:true").unwrap(), [None]);
+        let open = open_on(&machine().1, "command,quantity=temperature:echo 30°C").unwrap();
+        assert_eq!(open.meter.channels()[0].quantity, Quantity::Temperature);
+        assert_eq!(leading_number("30°C"), Some(30.0));
+        assert_eq!(leading_number("inf"), None);
+    }
+
+    #[test]
+    fn failures_say_what_happened() {
+        let text = |spec: &str| read(spec).unwrap_err().to_string();
+        assert!(text("command:echo many").contains("\"many\" where a number belongs"));
+        assert!(text("command:echo no such plug >&2; exit 3").contains("exit status: 3: no such plug"));
+        let started = Instant::now();
+        assert!(text("command,timeout=200ms:sleep 60 & wait").contains("did not end within 200ms"));
+        assert!(started.elapsed() < Duration::from_secs(20), "the command was waited for");
+        assert!(text("command").contains("after the colon belongs"));
+        assert!(text("command,quantity=smell:echo 1").contains("smell"));
+        assert!(text("command,color=red:echo 1").contains("no option \"color\""));
+    }
+}

@@ -1,0 +1,194 @@
+//! IPMI: the power reading of DCMI, through the program `ipmitool`, which knows the controllers' many quirks.
+//!
+//! Not every controller speaks DCMI; the option `sensors` reads the controller's own sensors instead, in watts and °C. The
+//! password goes to ipmitool in its environment, never on its command line.
+
+use super::command::{leading_number, run};
+use super::spec::Spec;
+use super::sysfs::Machine;
+use super::{Channel, Meter, MeterError, Quantity, Source};
+use std::process::Command;
+use std::time::Duration;
+
+struct Ipmi {
+    target: Target,
+    way: Way,
+    channels: Vec<Channel>,
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    Dcmi,
+    Sensors,
+}
+
+/// Which controller, and how long it may take.
+struct Target {
+    /// What comes before ipmitool's own command.
+    arguments: Vec<String>,
+    password: Option<String>,
+    timeout: Duration,
+}
+
+impl Target {
+    fn run(&self, words: &[&str]) -> Result<String, MeterError> {
+        let mut command = Command::new("ipmitool");
+        command.args(&self.arguments).args(words);
+        if let Some(password) = &self.password {
+            command.env("IPMI_PASSWORD", password);
+        }
+        run(command, &format!("ipmitool {} {}", self.arguments.join(" "), words.join(" ")), self.timeout)
+    }
+}
+
+fn target(spec: &mut Spec) -> Result<Target, MeterError> {
+    let timeout = spec.duration("timeout")?.unwrap_or(Duration::from_secs(20));
+    let password = spec.password()?;
+    let Some(address) = spec.address() else {
+        return Ok(Target { arguments: Vec::new(), password: None, timeout });
+    };
+    let (user, host) = match address.rsplit_once('@') {
+        Some((user, host)) => (Some(user), host),
+        None => (None, address),
+    };
+    if user.is_some_and(|user| user.contains(':')) {
+        return Err(
+            spec.wrong("the password does not belong on the command line: use the option password-file")
+        );
+    }
+    let (host, port) = match host.rsplit_once(':') {
+        Some((host, port)) if port.parse::<u16>().is_ok() => (host, Some(port)),
+        _ => (host, None),
+    };
+    if host.is_empty() || host.starts_with('-') {
+        return Err(spec.wrong("after the colon belongs the controller's host"));
+    }
+    let mut arguments = vec!["-I".to_string(), "lanplus".into(), "-H".into(), host.into()];
+    for (flag, value) in [("-p", port), ("-U", user)] {
+        arguments.extend(value.into_iter().flat_map(|value| [flag.to_string(), value.to_string()]));
+    }
+    if let Some(level) = spec.value("level")? {
+        arguments.extend(["-L".into(), level]);
+    }
+    if password.is_some() {
+        arguments.push("-E".into());
+    }
+    Ok(Target { arguments, password, timeout })
+}
+
+/// The sensors option aside, the present watts of `dcmi power reading`; `None`: the controller measures nothing now.
+fn dcmi_watts(output: &str) -> Option<f64> {
+    let field = |name: &str| {
+        output.lines().find_map(|line| line.trim().strip_prefix(name)?.trim_start().strip_prefix(':'))
+    };
+    if field("Power reading state is").is_some_and(|state| !state.trim().starts_with("activated")) {
+        return None;
+    }
+    leading_number(field("Instantaneous power reading")?)
+}
+
+/// Lines of `sdr list full` as comma-separated values: name, value, unit, status.
+fn sensors(output: &str) -> Vec<(String, Quantity, Option<f64>)> {
+    let sensor = |line: &str| {
+        let mut fields = line.split(',').map(str::trim);
+        let (name, value, unit) = (fields.next()?, fields.next()?, fields.next()?);
+        let quantity = match unit {
+            "Watts" => Quantity::Power,
+            "degrees C" => Quantity::Temperature,
+            _ => return None,
+        };
+        Some((name.to_string(), quantity, value.parse().ok()))
+    };
+    output.lines().filter_map(sensor).collect()
+}
+
+fn listed(target: &Target) -> Result<Vec<(String, Quantity, Option<f64>)>, MeterError> {
+    target.run(&["-c", "sdr", "list", "full"]).map(|output| sensors(&output))
+}
+
+pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
+    let target = target(spec)?;
+    let way = if spec.flag("sensors")? { Way::Sensors } else { Way::Dcmi };
+    let channel = |name: String, quantity: Quantity, sees: &str| Channel {
+        name,
+        quantity,
+        source: Source::Measured,
+        part_of: None,
+        sees: sees.to_string(),
+    };
+    let unavailable = |error: MeterError| {
+        let remedy = match &error {
+            MeterError::Command { why, .. } if why.contains("could not be started") => "install ipmitool",
+            _ => {
+                "check host, user and password (option password-file), and that IPMI over LAN is allowed; where the \
+                  controller has no DCMI use the option sensors, or Redfish"
+            }
+        };
+        spec.unavailable(error.to_string(), remedy)
+    };
+    let channels: Vec<Channel> = match way {
+        Way::Dcmi => {
+            target.run(&["dcmi", "power", "reading"]).map_err(unavailable)?;
+            vec![channel("power".into(), Quantity::Power, "the whole machine at its power supplies' inputs")]
+        }
+        Way::Sensors => listed(&target)
+            .map_err(unavailable)?
+            .into_iter()
+            .map(|(name, quantity, _)| channel(name, quantity, "a sensor of the management controller"))
+            .collect(),
+    };
+    if channels.is_empty() {
+        return Err(spec.unavailable(
+            "the controller has no sensor in watts or °C",
+            "leave the option sensors away, or use Redfish",
+        ));
+    }
+    Ok(Box::new(Ipmi { target, way, channels }))
+}
+
+impl Meter for Ipmi {
+    fn channels(&self) -> &[Channel] {
+        &self.channels
+    }
+
+    fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
+        match self.way {
+            Way::Dcmi => Ok(vec![dcmi_watts(&self.target.run(&["dcmi", "power", "reading"])?)]),
+            Way::Sensors => {
+                let now = listed(&self.target)?;
+                let reading = |channel: &Channel| now.iter().find(|(name, ..)| *name == channel.name)?.2;
+                Ok(self.channels.iter().map(reading).collect())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_of_ipmitool_is_understood() {
+        let answer = |watts: &str, state: &str| {
+            format!(
+                "\n    Instantaneous power reading:                   {watts} Watts\n    Minimum during sampling period:                 \
+                 19 Watts\n    IPMI timestamp:                           Thu Jan  1 00:00:00 1970\n    Sampling period:  \
+                 00000001 Seconds.\n    Power reading state is:                   {state}\n\n"
+            )
+        };
+        assert_eq!(dcmi_watts(&answer("214", "activated")), Some(214.0));
+        assert_eq!(dcmi_watts(&answer("0", "deactivated")), None);
+        assert_eq!(dcmi_watts("DCMI request failed"), None);
+    }
+
+    #[test]
+    fn sensors_without_a_reading_are_absent() {
+        let output = "CPU Temp,41,degrees C,ok\nPwr Consumption,168,Watts,ok\nFan 1,5200,RPM,ok\nInlet,,degrees C,ns\nbad\n";
+        let expected = [
+            ("CPU Temp".to_string(), Quantity::Temperature, Some(41.0)),
+            ("Pwr Consumption".to_string(), Quantity::Power, Some(168.0)),
+            ("Inlet".to_string(), Quantity::Temperature, None),
+        ];
+        assert_eq!(sensors(output), expected);
+    }
+}
