@@ -12,6 +12,7 @@ mod ata;
 mod battery;
 mod clock;
 mod command;
+mod csv;
 mod http;
 mod hwmon;
 mod ipmi;
@@ -27,6 +28,7 @@ mod spec;
 mod sysfs;
 
 pub use clock::{Clock, now};
+pub use csv::{Import, export, import};
 pub use list::{Listed, list};
 pub use recorder::Recorder;
 pub use recording::{Energy, Figures, MeterRecord, Recording, Sample, Track, Window};

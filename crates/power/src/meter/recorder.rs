@@ -177,3 +177,124 @@ fn file(
         track.samples.push(Sample { at, value: value.filter(|v| v.is_finite()) });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meter::{Channel, Quantity, Source};
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::mpsc::sync_channel;
+
+    /// Reads what the test puts there.
+    struct Fake {
+        channels: Vec<Channel>,
+        next: Box<dyn FnMut() -> Result<Vec<Option<f64>>, MeterError> + Send>,
+    }
+
+    impl Meter for Fake {
+        fn channels(&self) -> &[Channel] {
+            &self.channels
+        }
+
+        fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
+            (self.next)()
+        }
+    }
+
+    fn open(
+        name: &str,
+        interval: Duration,
+        next: impl FnMut() -> Result<Vec<Option<f64>>, MeterError> + Send + 'static,
+    ) -> OpenMeter {
+        let channel = Channel {
+            name: "c".into(),
+            quantity: Quantity::Power,
+            source: Source::Measured,
+            part_of: None,
+            sees: String::new(),
+        };
+        let meter = Box::new(Fake { channels: vec![channel], next: Box::new(next) });
+        OpenMeter { name: name.into(), interval, meter }
+    }
+
+    const NEVER: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn readings_asked_for_cover_a_run_from_end_to_end() {
+        let recorder = Recorder::start(vec![
+            open("steady", NEVER, || Ok(vec![Some(20.0)])),
+            open("other", NEVER, || Ok(vec![Some(5.0)])),
+        ])
+        .unwrap();
+        let from = recorder.sample();
+        let to = now();
+        recorder.sample();
+        let window = recorder.window(from, to);
+        for (meter, watts) in [("steady", 20.0), ("other", 5.0)] {
+            let energy = window.energy(meter).unwrap();
+            assert_eq!((energy.power.0.round(), energy.coverage), (watts, 1.0));
+        }
+        let recording = recorder.stop();
+        assert_eq!(recording.meters[0].tracks[0].samples.len(), 4);
+        assert!(recording.meters[0].tracks[0].samples.is_sorted_by_key(|sample| sample.at));
+    }
+
+    #[test]
+    fn a_reading_that_fails_is_absent_and_told() {
+        let mut count = 0;
+        let recorder = Recorder::start(vec![open("flaky", NEVER, move || {
+            count += 1;
+            match count {
+                1 => Ok(vec![Some(1.0)]),
+                2 => Err(MeterError::Command { command: "x".into(), why: "no such plug".into() }),
+                3 => Ok(vec![Some(f64::NAN)]),
+                _ => Ok(vec![None]),
+            }
+        })])
+        .unwrap();
+        recorder.sample();
+        recorder.sample();
+        let record = &recorder.stop().meters[0];
+        let values: Vec<_> = record.tracks[0].samples.iter().map(|s| s.value).collect();
+        assert_eq!(values, [Some(1.0), None, None, None]);
+        assert_eq!((record.reads, record.failed_reads), (4, 1));
+        assert!(record.last_failure.as_deref().unwrap().contains("no such plug"));
+    }
+
+    #[test]
+    fn a_slow_meter_does_not_hold_up_a_quick_one() {
+        let (go_on, wait) = sync_channel::<()>(0);
+        let slow = open("slow", NEVER, move || {
+            // The first reading is quick; the later ones take until the test lets go.
+            let _ = wait.recv();
+            Ok(vec![Some(1.0)])
+        });
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = count.clone();
+        let quick = open("quick", Duration::from_millis(1), move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Ok(vec![Some(1.0)])
+        });
+        std::thread::scope(|scope| {
+            let started = scope.spawn(|| Recorder::start(vec![slow, quick]).unwrap());
+            // The quick one is sampled on while the slow one has not answered once.
+            while count.load(Ordering::SeqCst) < 20 {
+                std::thread::yield_now();
+            }
+            drop(go_on);
+            let recording = started.join().unwrap().stop();
+            assert!(recording.meters[1].tracks[0].samples.len() >= 20);
+            assert_eq!(recording.meters[0].tracks[0].samples.len(), 2);
+        });
+    }
+
+    #[test]
+    fn what_is_forgotten_is_gone() {
+        let recorder = Recorder::start(vec![open("m", NEVER, || Ok(vec![Some(1.0)]))]).unwrap();
+        recorder.sample();
+        let here = now();
+        recorder.sample();
+        recorder.forget_before(here);
+        assert_eq!(recorder.recording().meters[0].tracks[0].samples.len(), 1);
+    }
+}

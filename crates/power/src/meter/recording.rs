@@ -249,3 +249,6 @@ fn counted(before: f64, after: f64, range: Option<f64>, seconds: f64) -> Option<
         _ => Some(after - before),
     }
 }
+
+#[cfg(test)]
+mod tests;
