@@ -8,10 +8,10 @@
 //! The CPU time of a cell includes what the servers do after the last answer (deferred writes): it is read again
 //! when they have become quiet.
 
-mod http;
+pub(crate) mod http;
 mod process;
 mod report;
-mod sign;
+pub(crate) mod sign;
 
 pub use http::HttpError;
 pub use report::{BenchReport, CellReport, Operation};

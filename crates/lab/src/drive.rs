@@ -16,15 +16,36 @@
 //! on the caller's tokio runtime ([`remote`]). The trace is read and placed by a third thread, some thousand requests
 //! ahead, so memory does not grow with its length.
 
+mod disk;
+mod feed;
+mod guard;
+mod memory;
+mod nbd;
+mod place;
+mod record;
+mod remote;
 mod report;
+mod ring;
+mod s3;
 mod spec;
+mod target;
+mod volume;
 
+pub use nbd::NbdError;
 pub use report::{CpuTime, Distribution, DriveReport, KindReport, PlacedReport, SecondReport, TargetInfo};
 pub use spec::{SpecError, TargetSpec};
+pub use target::{OpenOptions, S3Keys, Target, TargetError};
 
-use ebb_trace::TraceError;
+use ebb_trace::{Request, TraceError};
+use feed::Feed;
+use place::Placer;
+use record::Shared;
 use serde::Serialize;
-use std::time::Duration;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use target::Means;
 
 /// When requests are issued.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -105,9 +126,85 @@ pub enum DriveError {
     PastEnd { number: u64, end: u64, size: u64 },
     #[error("cannot set up io_uring: {0}; the kernel may forbid it (sysctl kernel.io_uring_disabled)")]
     Ring(std::io::Error),
+    #[error("cannot set up a timer: {0}")]
+    Timer(std::io::Error),
     #[error("the target {target} stopped answering: {reason}")]
     Lost { target: String, reason: String },
 }
 
 /// Most requests in flight.
 pub const MAX_IN_FLIGHT: usize = 16_384;
+
+/// Between two calls for progress.
+const TICK: Duration = Duration::from_millis(200);
+
+fn check(options: &DriveOptions) -> Result<(), DriveError> {
+    if let Pacing::Times { speed } = options.pacing
+        && (!speed.is_normal() || speed < 0.0)
+    {
+        return Err(DriveError::Speed(speed));
+    }
+    let in_flight = match options.pacing {
+        Pacing::Times { .. } => options.in_flight,
+        Pacing::Peak { depth } => depth,
+    };
+    match in_flight {
+        1..=MAX_IN_FLIGHT => Ok(()),
+        other => Err(DriveError::InFlight(other)),
+    }
+}
+
+/// Tells a replay on another thread to stop when the one who waits for it goes away.
+struct StopOnDrop(Arc<Shared>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Replays `requests`, which come in order of time, on a target and reports. Requests that the target fails are counted
+/// and are no error. Runs on the caller's tokio runtime, which must have time and I/O; one thread is enough. Dropping
+/// the future stops the replay: what is in flight is still carried out.
+pub async fn drive<I>(
+    options: &DriveOptions,
+    requests: I,
+    target: &Target,
+    progress: &mut dyn FnMut(DriveProgress),
+) -> Result<DriveReport, DriveError>
+where
+    I: Iterator<Item = Result<Request, TraceError>> + Send + 'static,
+{
+    check(options)?;
+    let info = target.info().clone();
+    let placer = Placer::new(info.size_bytes, info.block_bytes, options.past_end, options.pacing);
+    let feed = Feed::start(requests, placer);
+    let shared = Arc::new(Shared::default());
+    let stop = StopOnDrop(shared.clone());
+    let mut run = pin!(async {
+        match &target.means {
+            Means::Disk(disk) => {
+                let (disk, options, shared) = (disk.clone(), options.clone(), shared.clone());
+                let running =
+                    tokio::task::spawn_blocking(move || ring::run(&disk.file, feed, &options, &shared));
+                running.await.expect("the engine's thread does not panic")
+            }
+            Means::Remote(remote) => remote::run(remote, &info.name, feed, options, &shared).await,
+        }
+    });
+    let start = Instant::now();
+    let (recorder, placed, end) = loop {
+        match tokio::time::timeout(TICK, &mut run).await {
+            Ok(outcome) => break outcome?,
+            Err(_) => progress(shared.progress(start.elapsed(), options.pacing)),
+        }
+    };
+    drop(stop);
+    if shared.issued.load(Ordering::Relaxed) == 0 && end == 0 {
+        return Err(DriveError::Empty);
+    }
+    Ok(recorder.report(options, info.clone(), placed, end))
+}
+
+#[cfg(test)]
+mod tests;

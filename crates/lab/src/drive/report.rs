@@ -1,6 +1,7 @@
 //! What a replay found: plain data, as text for people and as JSON for machines (`docs/json.md`, "replay --target").
 
 use super::{Pacing, PastEnd};
+use ebb_types::Bytes;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::fmt;
@@ -113,6 +114,10 @@ pub struct DriveReport {
     pub megabytes_per_second: f64,
     pub reads: KindReport,
     pub writes: KindReport,
+    /// Of reads and writes together, from issue to answer.
+    pub service: Option<Distribution>,
+    /// Of reads and writes together, waiting for a place among the requests in flight; absent in closed loop.
+    pub queue: Option<Distribution>,
     /// Issue after the request's time although there was a place for it: the engine's own error. Absent in closed loop.
     pub lateness: Option<Distribution>,
     pub most_in_flight: u64,
@@ -130,5 +135,65 @@ impl DriveReport {
     /// Duration of what was measured.
     pub fn wall(&self) -> Duration {
         Duration::from_secs_f64(self.wall_seconds)
+    }
+}
+
+fn row(f: &mut fmt::Formatter<'_>, name: &str, times: &Option<Distribution>) -> fmt::Result {
+    let Some(t) = times else { return Ok(()) };
+    write!(f, "  {name:<16}{:>10}", t.count)?;
+    for micros in [t.mean_micros, t.p50_micros, t.p90_micros, t.p99_micros, t.p999_micros, t.max_micros] {
+        write!(f, "{micros:>11.1}")?;
+    }
+    writeln!(f)
+}
+
+fn placed(f: &mut fmt::Formatter<'_>, placed: &PlacedReport) -> fmt::Result {
+    let counts = [
+        (placed.empty, "of no bytes, not issued"),
+        (placed.wrapped, "past the end, wrapped around"),
+        (placed.rounded, "rounded out to whole blocks"),
+        (placed.split, "issued in parts"),
+    ];
+    for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
+        writeln!(f, "requests {what}: {count}")?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for DriveReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cache = match self.target.direct {
+            Some(true) => ", past the page cache",
+            Some(false) => ", through the page cache",
+            None => "",
+        };
+        let (size, block) = (Bytes(self.target.size_bytes), self.target.block_bytes);
+        writeln!(f, "{}: {size} in blocks of {block} bytes{cache}", self.target.name)?;
+        match self.pacing {
+            Pacing::Times { speed } => write!(f, "at the times of the trace, speed {speed}")?,
+            Pacing::Peak { depth } => write!(f, "as fast as {depth} in flight are answered")?,
+        }
+        writeln!(f, "; {:.3} s after a warm-up of {} s", self.wall_seconds, self.warmup_seconds)?;
+        writeln!(
+            f,
+            "{} requests, {} failed: {:.1} IOPS, {:.2} MB/s; at most {} in flight",
+            self.requests, self.failed, self.iops, self.megabytes_per_second, self.most_in_flight
+        )?;
+        writeln!(
+            f,
+            "  {:<16}{:>10}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}",
+            "microseconds", "requests", "mean", "p50", "p90", "p99", "p99.9", "max"
+        )?;
+        row(f, "reads, service", &self.reads.service)?;
+        row(f, "reads, queue", &self.reads.queue)?;
+        row(f, "writes, service", &self.writes.service)?;
+        row(f, "writes, queue", &self.writes.queue)?;
+        row(f, "lateness", &self.lateness)?;
+        let (user, system) = (self.cpu.user_seconds, self.cpu.system_seconds);
+        let share = if self.wall_seconds > 0.0 { 100.0 * (user + system) / self.wall_seconds } else { 0.0 };
+        writeln!(f, "CPU of the replay: {user:.3} s user, {system:.3} s system: {share:.1} % of one core")?;
+        placed(f, &self.placed)?;
+        self.target.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
+        self.errors.iter().try_for_each(|error| writeln!(f, "failed: {error}"))
     }
 }

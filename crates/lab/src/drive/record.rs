@@ -1,0 +1,267 @@
+//! What is noted of every request while a replay runs. Times are nanoseconds since its start.
+
+use super::report::{CpuTime, Distribution, DriveReport, KindReport, PlacedReport, SecondReport, TargetInfo};
+use super::{DriveOptions, DriveProgress, Pacing};
+use ebb_trace::Kind;
+use hdrhistogram::Histogram;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Failures that are described.
+const ERRORS_TOLD: usize = 10;
+const SECOND: u64 = 1_000_000_000;
+/// Longest time that is told apart: later ones count as this.
+const HOUR: u64 = 3_600 * SECOND;
+
+/// What others may see of a running replay, and how they stop it.
+#[derive(Default)]
+pub(super) struct Shared {
+    pub issued: AtomicU64,
+    pub answered: AtomicU64,
+    pub failed: AtomicU64,
+    /// Due time of the last request that was issued, in nanoseconds.
+    pub due: AtomicU64,
+    pub stop: AtomicBool,
+}
+
+impl Shared {
+    pub fn progress(&self, elapsed: Duration, pacing: Pacing) -> DriveProgress {
+        let (issued, answered) = (self.issued.load(Ordering::Relaxed), self.answered.load(Ordering::Relaxed));
+        let speed = match pacing {
+            Pacing::Times { speed } => speed,
+            Pacing::Peak { .. } => 1.0,
+        };
+        DriveProgress::Replaying {
+            elapsed,
+            at: Duration::from_nanos((self.due.load(Ordering::Relaxed) as f64 * speed) as u64),
+            issued,
+            in_flight: issued.saturating_sub(answered),
+            failed: self.failed.load(Ordering::Relaxed),
+        }
+    }
+
+    pub fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// When a request was issued.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Issue {
+    pub due: u64,
+    /// When there was a place for it: its due time, or later when too many others were in flight.
+    pub free: u64,
+    pub at: u64,
+}
+
+/// Collects the figures of one replay.
+pub(super) struct Recorder {
+    start: Instant,
+    /// What is issued before is not measured.
+    warm: u64,
+    open_loop: bool,
+    reads: Kept,
+    writes: Kept,
+    lateness: Histogram<u64>,
+    warmup_requests: u64,
+    requests: u64,
+    failed: u64,
+    errors: Vec<String>,
+    in_flight: u64,
+    most_in_flight: u64,
+    last: u64,
+    seconds: Vec<SecondReport>,
+    /// CPU time at the end of the warm-up.
+    cpu: Option<CpuTime>,
+}
+
+struct Kept {
+    requests: u64,
+    bytes: u64,
+    service: Histogram<u64>,
+    queue: Histogram<u64>,
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, HOUR, 3).expect("the bounds are good")
+}
+
+impl Kept {
+    fn new() -> Kept {
+        Kept { requests: 0, bytes: 0, service: histogram(), queue: histogram() }
+    }
+
+    /// Times of both.
+    fn with(mut self, other: &Kept) -> Kept {
+        let same = "all histograms have the same bounds";
+        self.service.add(&other.service).expect(same);
+        self.queue.add(&other.queue).expect(same);
+        self
+    }
+
+    fn report(&self) -> KindReport {
+        KindReport {
+            requests: self.requests,
+            bytes: self.bytes,
+            service: Distribution::of(&self.service),
+            queue: Distribution::of(&self.queue),
+        }
+    }
+}
+
+impl Recorder {
+    /// The clock starts now.
+    pub fn new(options: &DriveOptions) -> Recorder {
+        Recorder {
+            start: Instant::now(),
+            warm: options.warmup.as_nanos() as u64,
+            open_loop: matches!(options.pacing, Pacing::Times { .. }),
+            reads: Kept::new(),
+            writes: Kept::new(),
+            lateness: histogram(),
+            warmup_requests: 0,
+            requests: 0,
+            failed: 0,
+            errors: Vec::new(),
+            in_flight: 0,
+            most_in_flight: 0,
+            last: 0,
+            seconds: Vec::new(),
+            cpu: None,
+        }
+    }
+
+    pub fn start(&self) -> Instant {
+        self.start
+    }
+
+    /// Nanoseconds since the start.
+    pub fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    /// Says that time goes on: the first call after the warm-up begins the measurement.
+    pub fn tick(&mut self, now: u64) {
+        if self.cpu.is_none() && now >= self.warm {
+            self.cpu = Some(cpu_time());
+        }
+    }
+
+    pub fn issued(&mut self, issue: &Issue) {
+        self.in_flight += 1;
+        if issue.at < self.warm {
+            self.warmup_requests += 1;
+            return;
+        }
+        self.most_in_flight = self.most_in_flight.max(self.in_flight);
+        if self.open_loop {
+            self.lateness.saturating_record(issue.at.saturating_sub(issue.free));
+        }
+    }
+
+    /// `outcome`: bytes moved, or why not.
+    pub fn answered(
+        &mut self,
+        kind: Kind,
+        issue: &Issue,
+        now: u64,
+        outcome: Result<u32, String>,
+        shared: &Shared,
+    ) {
+        self.in_flight -= 1;
+        if outcome.is_err() {
+            shared.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        if issue.at < self.warm {
+            return;
+        }
+        self.requests += 1;
+        self.last = self.last.max(now);
+        let second = ((now - self.warm) / SECOND) as usize;
+        if second >= self.seconds.len() {
+            self.seconds.resize(second + 1, SecondReport::default());
+        }
+        let second = &mut self.seconds[second];
+        let len = match outcome {
+            Ok(len) => u64::from(len),
+            Err(error) => {
+                self.failed += 1;
+                second.failed += 1;
+                if self.errors.len() < ERRORS_TOLD {
+                    self.errors.push(error);
+                }
+                return;
+            }
+        };
+        let kept = match kind {
+            Kind::Read => {
+                second.reads += 1;
+                second.read_bytes += len;
+                &mut self.reads
+            }
+            Kind::Write => {
+                second.writes += 1;
+                second.written_bytes += len;
+                &mut self.writes
+            }
+        };
+        kept.requests += 1;
+        kept.bytes += len;
+        kept.service.saturating_record(now - issue.at);
+        if self.open_loop {
+            kept.queue.saturating_record(issue.free - issue.due);
+        }
+    }
+
+    /// `end`: when the replay ended, if it lasted on after its last answer.
+    pub fn report(
+        self,
+        options: &DriveOptions,
+        target: TargetInfo,
+        placed: PlacedReport,
+        end: u64,
+    ) -> DriveReport {
+        let wall = self.last.max(end).saturating_sub(self.warm);
+        let (reads, writes) = (self.reads.report(), self.writes.report());
+        let KindReport { service, queue, .. } = self.reads.with(&self.writes).report();
+        let per_second = |sum: u64| if wall == 0 { 0.0 } else { sum as f64 * SECOND as f64 / wall as f64 };
+        let (now, before) = (cpu_time(), self.cpu.unwrap_or_else(cpu_time));
+        DriveReport {
+            target,
+            pacing: options.pacing,
+            past_end: options.past_end,
+            wall_seconds: wall as f64 / SECOND as f64,
+            warmup_seconds: options.warmup.as_secs_f64(),
+            warmup_requests: self.warmup_requests,
+            requests: self.requests,
+            failed: self.failed,
+            errors: self.errors,
+            iops: per_second(reads.requests + writes.requests),
+            megabytes_per_second: per_second(reads.bytes + writes.bytes) / 1e6,
+            reads,
+            writes,
+            service,
+            queue,
+            lateness: Distribution::of(&self.lateness),
+            most_in_flight: self.most_in_flight,
+            placed,
+            cpu: CpuTime {
+                user_seconds: now.user_seconds - before.user_seconds,
+                system_seconds: now.system_seconds - before.system_seconds,
+            },
+            seconds: self.seconds,
+        }
+    }
+}
+
+/// Of this process since it began.
+fn cpu_time() -> CpuTime {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the call fills a structure of this type; one that it leaves alone is zeros, which is valid.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    CpuTime { user_seconds: seconds(usage.ru_utime), system_seconds: seconds(usage.ru_stime) }
+}

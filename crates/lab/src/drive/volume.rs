@@ -1,0 +1,95 @@
+//! A volume of an Ebb cluster as a target.
+
+use super::DriveProgress;
+use super::memory::fill;
+use super::remote::Failure;
+use super::report::TargetInfo;
+use super::target::TargetError;
+use bytes::Bytes;
+use ebb_client::{Client, ClientError};
+use ebb_types::{NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId};
+use std::time::{Duration, Instant};
+
+/// Bytes of one write while a volume is filled, and such writes side by side.
+const PIECE: u64 = 1 << 20;
+const TOLD_EVERY: Duration = Duration::from_millis(200);
+
+/// An open volume.
+#[derive(Clone)]
+pub(super) struct Volume {
+    client: Client,
+    object: ObjectId,
+}
+
+impl Volume {
+    /// Opens a volume by its name. One that does not exist is made with `size` and filled, so that reads find data.
+    pub async fn open(
+        target: &str,
+        name: &str,
+        client: Client,
+        size: Option<u64>,
+        overwrite: bool,
+        progress: &mut dyn FnMut(DriveProgress),
+    ) -> Result<(TargetInfo, Volume), TargetError> {
+        let failed = |error: ClientError| TargetError::Cluster { target: target.to_owned(), error };
+        let refused = |reason: String| TargetError::Refused { target: target.to_owned(), reason };
+        let answer = client.query(NamespaceQuery::Volume { name: name.to_owned() }).await.map_err(failed)?;
+        let (volume, whole) = match answer {
+            Ok(NamespaceAnswer::Volume(_)) if !overwrite => {
+                let found = "the data of a volume".to_owned();
+                return Err(TargetError::NotEmpty { target: target.to_owned(), found });
+            }
+            Ok(NamespaceAnswer::Volume(meta)) => (Volume { client, object: meta.object }, meta.size),
+            Ok(other) => return Err(refused(format!("the answer did not fit the question: {other:?}"))),
+            Err(NamespaceError::NoSuchVolume) => {
+                let size = size.ok_or_else(|| TargetError::NoSize { target: target.to_owned() })?;
+                let object = client.allocate_objects(1).await.map_err(failed)?;
+                let create = NamespaceOp::CreateVolume { name: name.to_owned(), size, object };
+                let reply = client.namespace(vec![create]).await.map_err(failed)?;
+                if let Some(Err(error)) = reply.results.into_iter().next() {
+                    return Err(refused(error.to_string()));
+                }
+                let volume = Volume { client, object };
+                volume.fill(size, progress).await.map_err(failed)?;
+                (volume, size)
+            }
+            Err(error) => return Err(refused(error.to_string())),
+        };
+        let size_bytes = size.unwrap_or(whole);
+        if size_bytes == 0 || size_bytes > whole {
+            return Err(TargetError::TooSmall { target: target.to_owned(), size: whole, block: 1 });
+        }
+        let info = TargetInfo {
+            name: target.to_owned(),
+            size_bytes,
+            block_bytes: 1,
+            direct: None,
+            notes: Vec::new(),
+        };
+        Ok((info, volume))
+    }
+
+    async fn fill(&self, size: u64, progress: &mut dyn FnMut(DriveProgress)) -> Result<(), ClientError> {
+        let mut told = Instant::now();
+        for at in (0..size).step_by(PIECE as usize) {
+            let mut piece = vec![0; PIECE.min(size - at) as usize];
+            fill(at, &mut piece);
+            self.client.write_object(self.object, at, piece.into()).await?;
+            if told.elapsed() >= TOLD_EVERY {
+                told = Instant::now();
+                progress(DriveProgress::Preparing { bytes: at, of: size });
+            }
+        }
+        Ok(())
+    }
+
+    pub async fn read(&self, offset: u64, len: u32) -> Result<(), Failure> {
+        let read = self.client.read_object(self.object, offset, len.into()).await;
+        read.map(drop).map_err(|error| Failure::Request(error.to_string()))
+    }
+
+    pub async fn write(&self, offset: u64, bytes: Bytes) -> Result<(), Failure> {
+        let written = self.client.write_object(self.object, offset, bytes).await;
+        written.map_err(|error| Failure::Request(error.to_string()))
+    }
+}
