@@ -91,14 +91,6 @@ impl Kept {
         Kept { requests: 0, bytes: 0, service: histogram(), queue: histogram() }
     }
 
-    /// Times of both.
-    fn with(mut self, other: &Kept) -> Kept {
-        let same = "all histograms have the same bounds";
-        self.service.add(&other.service).expect(same);
-        self.queue.add(&other.queue).expect(same);
-        self
-    }
-
     fn report(&self) -> KindReport {
         KindReport {
             requests: self.requests,
@@ -223,7 +215,9 @@ impl Recorder {
     ) -> DriveReport {
         let wall = self.last.max(end).saturating_sub(self.warm);
         let (reads, writes) = (self.reads.report(), self.writes.report());
-        let KindReport { service, queue, .. } = self.reads.with(&self.writes).report();
+        let (mut service, mut queue) = (self.reads.service, self.reads.queue);
+        service.add(&self.writes.service).expect("both have the same bounds");
+        queue.add(&self.writes.queue).expect("both have the same bounds");
         let per_second = |sum: u64| if wall == 0 { 0.0 } else { sum as f64 * SECOND as f64 / wall as f64 };
         let (now, before) = (cpu_time(), self.cpu.unwrap_or_else(cpu_time));
         DriveReport {
@@ -240,8 +234,8 @@ impl Recorder {
             megabytes_per_second: per_second(reads.bytes + writes.bytes) / 1e6,
             reads,
             writes,
-            service,
-            queue,
+            service: Distribution::of(&service),
+            queue: Distribution::of(&queue),
             lateness: Distribution::of(&self.lateness),
             most_in_flight: self.most_in_flight,
             placed,

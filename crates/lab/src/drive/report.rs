@@ -114,9 +114,8 @@ pub struct DriveReport {
     pub megabytes_per_second: f64,
     pub reads: KindReport,
     pub writes: KindReport,
-    /// Of reads and writes together, from issue to answer.
+    /// As in [`KindReport`], of reads and writes together.
     pub service: Option<Distribution>,
-    /// Of reads and writes together, waiting for a place among the requests in flight; absent in closed loop.
     pub queue: Option<Distribution>,
     /// Issue after the request's time although there was a place for it: the engine's own error. Absent in closed loop.
     pub lateness: Option<Distribution>,
