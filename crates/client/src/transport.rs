@@ -50,6 +50,10 @@ pub mod kind {
     pub const INSPECT_REQUEST: u8 = 9;
     /// [`ebb_types::InspectReply`] with the request's id.
     pub const INSPECT_REPLY: u8 = 10;
+    /// What an evaluation host asks of an `ebb agent`.
+    pub const AGENT_REQUEST: u8 = 11;
+    /// Its answer, with the request's id.
+    pub const AGENT_REPLY: u8 = 12;
 }
 
 /// Most bytes that wait in one connection's queue. One frame always fits into an empty queue.

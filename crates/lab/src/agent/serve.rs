@@ -1,0 +1,259 @@
+//! The agent's side.
+
+use super::message::{Reply, Request};
+use crate::eval::{
+    Analyzer, Connect, Generator, LocalAnalyzer, LocalGenerator, Order, Place, RunError, Workload,
+};
+use bytes::Bytes;
+use ebb_client::Secret;
+use ebb_client::transport::{Connection, Identity, Incoming, Listener, Role, TransportError, kind};
+use ebb_power::meter;
+use std::net::SocketAddr;
+use std::path::{Component, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tokio::sync::{Semaphore, oneshot};
+
+/// Hosts and strangers at a time; the next ones wait.
+const CALLERS_MAX: usize = 64;
+/// Longest run that is accepted.
+const RUN_MAX: Duration = Duration::from_secs(86_400);
+
+/// Neither side belongs to a cluster.
+pub(super) const IDENTITY: Identity = Identity { cluster: 0, role: Role::Client };
+
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    #[error("cannot listen on {address}: {error}")]
+    Listen { address: String, error: TransportError },
+    #[error("cannot start the generator: {0}")]
+    Start(String),
+}
+
+/// What evaluation hosts may do here. Everything else is refused.
+#[derive(Clone, Debug, Default)]
+pub struct Allowed {
+    /// Targets, named as in the matrix.
+    pub targets: Vec<String>,
+    /// The directory of the traces that may be replayed.
+    pub traces: Option<PathBuf>,
+    /// Meters, named as in the matrix.
+    pub meters: Vec<String>,
+}
+
+/// What a running agent tells its operator.
+#[derive(Debug)]
+pub enum AgentEvent {
+    Connected(SocketAddr),
+    /// A caller that did not prove who it is, or broke the protocol.
+    Refused(SocketAddr, TransportError),
+    Ended(SocketAddr),
+}
+
+/// What is told to an operator.
+type Tell = Arc<dyn Fn(AgentEvent) + Send + Sync>;
+
+/// An agent that listens.
+pub struct Agent {
+    listener: Listener,
+    host: Arc<Host>,
+}
+
+struct Host {
+    allowed: Allowed,
+    /// To the thread that owns the generator.
+    jobs: mpsc::Sender<Job>,
+}
+
+struct Job {
+    work: Work,
+    answer: oneshot::Sender<Reply>,
+}
+
+enum Work {
+    Prepare(Place),
+    Run(Order),
+}
+
+impl Agent {
+    /// Listens on `host:port`; port zero picks a free one. `connect`: for volumes of Ebb.
+    pub async fn listen(
+        address: &str,
+        secret: &Secret,
+        allowed: Allowed,
+        connect: Option<Connect>,
+    ) -> Result<Agent, AgentError> {
+        let listener = Listener::bind(address, secret, IDENTITY)
+            .await
+            .map_err(|error| AgentError::Listen { address: address.to_owned(), error })?;
+        let (jobs, todo) = mpsc::channel();
+        std::thread::Builder::new()
+            .name("generator".into())
+            .spawn(move || generate(&todo, connect))
+            .map_err(|error| AgentError::Start(error.to_string()))?;
+        Ok(Agent { listener, host: Arc::new(Host { allowed, jobs }) })
+    }
+
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.address()
+    }
+
+    /// Serves evaluation hosts until it is dropped. On a tokio runtime that has time and I/O.
+    pub async fn serve(&self, tell: impl Fn(AgentEvent) + Send + Sync + 'static) {
+        let tell: Tell = Arc::new(tell);
+        let room = Arc::new(Semaphore::new(CALLERS_MAX));
+        let mut callers = tokio::task::JoinSet::new();
+        loop {
+            let permit = room.clone().acquire_owned().await.expect("nobody closes it");
+            while callers.try_join_next().is_some() {}
+            let incoming = self.listener.accept().await;
+            let (host, tell) = (self.host.clone(), tell.clone());
+            callers.spawn(async move {
+                serve_caller(incoming, &host, &tell).await;
+                drop(permit);
+            });
+        }
+    }
+}
+
+/// The thread that owns the generator: one run at a time.
+fn generate(todo: &mpsc::Receiver<Job>, connect: Option<Connect>) {
+    let mut generator = LocalGenerator::new(connect);
+    while let Ok(Job { work, answer }) = todo.recv() {
+        let outcome = match (&mut generator, work) {
+            (Err(error), _) => Err(error.clone()),
+            (Ok(generator), Work::Prepare(place)) => generator.prepare(&place).map(Reply::Prepared),
+            (Ok(generator), Work::Run(order)) => generator.run(&order).map(Reply::Ran),
+        };
+        // Who asked may have gone.
+        let _ = answer.send(outcome.unwrap_or_else(Reply::Refused));
+    }
+}
+
+async fn serve_caller(incoming: Incoming, host: &Host, tell: &Tell) {
+    let address = incoming.address;
+    match incoming.handshake().await {
+        Ok(connection) => {
+            tell(AgentEvent::Connected(address));
+            match converse(connection, host).await {
+                Ok(()) => tell(AgentEvent::Ended(address)),
+                Err(error) => tell(AgentEvent::Refused(address, error)),
+            }
+        }
+        Err(error) => tell(AgentEvent::Refused(address, error)),
+    }
+}
+
+/// Answers one host's requests, one after another.
+async fn converse(mut connection: Connection, host: &Host) -> Result<(), TransportError> {
+    let mut analyzer: Option<LocalAnalyzer> = None;
+    while let Some(frame) = connection.receiver.next().await? {
+        if frame.kind != kind::AGENT_REQUEST {
+            return Err(TransportError::NotEbb);
+        }
+        let (id, request) = frame.decode::<Request>()?;
+        let reply = host.answer(request, &mut analyzer).await.unwrap_or_else(Reply::Refused);
+        if connection.sender.send(kind::AGENT_REPLY, id, &reply, Bytes::new()).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+impl Host {
+    async fn answer(
+        &self,
+        request: Request,
+        analyzer: &mut Option<LocalAnalyzer>,
+    ) -> Result<Reply, RunError> {
+        match request {
+            Request::Clock => Ok(Reply::Clock(meter::now())),
+            Request::Prepare(place) => {
+                self.allowed.place(&place)?;
+                self.generate(Work::Prepare(place)).await
+            }
+            Request::Run(order) => self.generate(Work::Run(self.allowed.order(order)?)).await,
+            Request::Meters(meters) => {
+                self.allowed.meters(&meters)?;
+                // The old ones first: a device may be open once only.
+                *analyzer = None;
+                *analyzer = Some(blocking(move || LocalAnalyzer::open(&meters)).await?);
+                Ok(Reply::Done)
+            }
+            Request::Mark => with(analyzer, |analyzer| analyzer.mark().map(|()| Reply::Done)).await,
+            Request::Draw { from, to } => {
+                with(analyzer, move |analyzer| analyzer.draw(from, to).map(Reply::Drawn)).await
+            }
+        }
+    }
+
+    async fn generate(&self, work: Work) -> Result<Reply, RunError> {
+        let gone = || RunError::Lost("the agent's generator has ended; start the agent anew".into());
+        let (answer, answered) = oneshot::channel();
+        self.jobs.send(Job { work, answer }).map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())
+    }
+}
+
+/// Lends the analyzer to a thread that may block: a meter takes its time.
+async fn with(
+    analyzer: &mut Option<LocalAnalyzer>,
+    ask: impl FnOnce(&mut LocalAnalyzer) -> Result<Reply, RunError> + Send + 'static,
+) -> Result<Reply, RunError> {
+    let Some(mut lent) = analyzer.take() else {
+        return Err(RunError::Lost("no meters were asked for".into()));
+    };
+    let (outcome, lent) = blocking(move || {
+        let outcome = ask(&mut lent);
+        Ok((outcome, lent))
+    })
+    .await?;
+    *analyzer = Some(lent);
+    outcome
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, RunError> + Send + 'static,
+) -> Result<T, RunError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(RunError::Lost(format!("a meter's driver failed: {error}"))))
+}
+
+impl Allowed {
+    fn place(&self, place: &Place) -> Result<(), RunError> {
+        if self.targets.contains(&place.at) {
+            return Ok(());
+        }
+        let at = &place.at;
+        Err(RunError::Lost(format!("this agent does not drive {at:?}; start it with --target {at:?}")))
+    }
+
+    /// The order as it is carried out: traces are looked for in the agent's directory.
+    fn order(&self, mut order: Order) -> Result<Order, RunError> {
+        self.place(&order.place)?;
+        if order.length > RUN_MAX {
+            return Err(RunError::Failed(format!("a run of {:?} is too long", order.length)));
+        }
+        if let Workload::Trace { file, .. } = &mut order.workload {
+            let dir = self.traces.as_ref().ok_or_else(|| {
+                RunError::Lost("this agent replays no traces; start it with --traces DIR".into())
+            })?;
+            if !file.components().all(|part| matches!(part, Component::Normal(_))) {
+                let why = format!("{} is not a path inside the agent's directory of traces", file.display());
+                return Err(RunError::Lost(why));
+            }
+            *file = dir.join(&*file);
+        }
+        Ok(order)
+    }
+
+    fn meters(&self, meters: &[String]) -> Result<(), RunError> {
+        match meters.iter().find(|meter| !self.meters.contains(meter)) {
+            Some(meter) => Err(RunError::Lost(format!(
+                "this agent does not read {meter:?}; start it with --meter {meter:?}"
+            ))),
+            None if meters.len() > self.meters.len() => Err(RunError::Lost("a meter is named twice".into())),
+            None => Ok(()),
+        }
+    }
+}

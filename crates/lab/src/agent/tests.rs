@@ -1,0 +1,151 @@
+use super::message::{Reply, Request};
+use super::*;
+use crate::eval::{AgentSpec, Analyzer, Filter, Generator, Intensity, Order, Place, RunError, Workload};
+use bytes::Bytes;
+use ebb_client::Secret;
+use ebb_client::transport::{connect, kind};
+use ebb_types::Moment;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// An agent on a free port of the loopback, on a thread of its own until it is dropped.
+struct Running {
+    address: String,
+    _stop: oneshot::Sender<()>,
+}
+
+fn start(dir: &Path, allowed: Allowed) -> Running {
+    let secret = Secret::create(&dir.join("secret")).unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let agent = Agent::listen("127.0.0.1:0", &secret, allowed, None).await.unwrap();
+            tell.send(agent.address().unwrap().to_string()).unwrap();
+            tokio::select! {
+                () = agent.serve(|_| {}) => {}
+                _ = stopped => {}
+            }
+        });
+    });
+    Running { address: told.recv().unwrap(), _stop: stop }
+}
+
+fn spec(dir: &Path, running: &Running) -> AgentSpec {
+    AgentSpec { name: "a".into(), address: running.address.clone(), secret_file: dir.join("secret") }
+}
+
+fn place(dir: &Path) -> Place {
+    Place { at: format!("file:{}", dir.join("data").display()), size_bytes: 1 << 20, overwrite: false }
+}
+
+fn order(place: Place, workload: Workload) -> Order {
+    let intensity = Intensity::Level { percent: 50.0, filter: Filter::Balanced, peak_iops: 400.0 };
+    Order { place, workload, intensity, length: Duration::from_millis(100), seed: 1 }
+}
+
+const MODE: Workload = Workload::Synthetic { size: 4096, random: 50, reads: 50 };
+
+#[test]
+fn an_agent_generates_load_and_says_on_what() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = place(dir.path());
+    let agent = start(dir.path(), Allowed { targets: vec![place.at.clone()], ..Allowed::default() });
+    let mut generator = RemoteGenerator::connect(&spec(dir.path(), &agent)).unwrap();
+    let machine = generator.prepare(&place).unwrap();
+    assert!(machine.kernel.is_some() && machine.device.unwrap().contains("1.0 MiB"));
+    let performance = generator.run(&order(place, MODE)).unwrap();
+    // What this machine was too busy to issue in time is left out.
+    assert!((1..=21).contains(&performance.requests), "{performance:?}");
+    assert_eq!((performance.bytes, performance.failed), (performance.requests * 4096, 0));
+    assert!(performance.latency.unwrap().p99 > 0.0);
+    // Both are on one machine: the clocks are the same, and the offset is within the round trip.
+    assert!(generator.clock_offset().unwrap().abs() < 100_000_000);
+    assert!(performance.to.since(performance.from) < Duration::from_secs(5));
+}
+
+#[test]
+fn an_agent_reads_its_meters() {
+    let dir = tempfile::tempdir().unwrap();
+    let meter = "command:echo 42".to_owned();
+    let agent = start(dir.path(), Allowed { meters: vec![meter.clone()], ..Allowed::default() });
+    let mut analyzer = RemoteAnalyzer::connect(&spec(dir.path(), &agent), &[meter]).unwrap();
+    let from = ebb_power::meter::now();
+    analyzer.mark().unwrap();
+    let draw = analyzer.draw(from, ebb_power::meter::now()).unwrap();
+    assert_eq!((draw.watts, draw.modelled, draw.volts), (Some(42.0), false, None));
+}
+
+#[test]
+fn who_does_not_know_the_secret_gets_nowhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = start(dir.path(), Allowed::default());
+    let other = tempfile::tempdir().unwrap();
+    Secret::create(&other.path().join("secret")).unwrap();
+    let error = RemoteGenerator::connect(&spec(other.path(), &agent)).err().unwrap();
+    assert!(matches!(&error, RunError::Lost(why) if why.contains("another cluster secret")), "{error}");
+    let missing = AgentSpec { secret_file: "/nowhere".into(), ..spec(dir.path(), &agent) };
+    assert!(RemoteGenerator::connect(&missing).is_err());
+    // It still serves those who do.
+    assert!(RemoteGenerator::connect(&spec(dir.path(), &agent)).is_ok());
+}
+
+#[test]
+fn an_agent_does_only_what_it_was_started_for() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("traces")).unwrap();
+    std::fs::write(dir.path().join("traces/web.spc"), "0,8,4096,R,0\n0,16,4096,W,0.05\n").unwrap();
+    let place = place(dir.path());
+    let allowed = Allowed {
+        targets: vec![place.at.clone()],
+        traces: Some(dir.path().join("traces")),
+        meters: vec!["command:echo 1".into()],
+    };
+    let agent = start(dir.path(), allowed);
+    let mut generator = RemoteGenerator::connect(&spec(dir.path(), &agent)).unwrap();
+    let elsewhere = Place { at: "file:/etc/passwd".into(), ..place.clone() };
+    assert!(generator.prepare(&elsewhere).unwrap_err().to_string().contains("--target"));
+    assert!(generator.run(&order(elsewhere, MODE)).unwrap_err().to_string().contains("--target"));
+    let trace = |file: &str| {
+        let (name, file) = ("web".to_owned(), PathBuf::from(file));
+        order(place.clone(), Workload::Trace { name, file, skip_bad: 0, bunch: Duration::ZERO })
+    };
+    let whole = |order: Order| Order { intensity: Intensity::Peak { depth: 1 }, ..order };
+    assert_eq!(generator.run(&whole(trace("web.spc"))).unwrap().requests, 2);
+    for outside in ["../secret", "/etc/passwd", "a/../../secret"] {
+        let error = generator.run(&trace(outside)).unwrap_err().to_string();
+        assert!(error.contains("not a path inside"), "{outside}: {error}");
+    }
+    let nothing = generator.run(&order(place.clone(), Workload::Synthetic { size: 0, random: 0, reads: 0 }));
+    assert!(matches!(nothing, Err(RunError::Failed(_))), "{nothing:?}");
+    let endless = Order { length: Duration::MAX, ..order(place, MODE) };
+    assert!(generator.run(&endless).is_err());
+    let error =
+        RemoteAnalyzer::connect(&spec(dir.path(), &agent), &["command:rm -rf /".into()]).err().unwrap();
+    assert!(error.to_string().contains("--meter"), "{error}");
+}
+
+/// Requests out of order and frames of another kind: an answer or the end of the connection, never of the agent.
+#[test]
+fn a_host_that_breaks_the_protocol_harms_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = start(dir.path(), Allowed::default());
+    let secret = Secret::load(&dir.path().join("secret")).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut host = connect(&agent.address, &secret, super::serve::IDENTITY).await.unwrap();
+        let early = Request::Draw { from: Moment(u64::MAX), to: Moment::ZERO };
+        host.sender.send(kind::AGENT_REQUEST, 7, &early, Bytes::new()).unwrap();
+        let (id, reply) = host.receiver.next().await.unwrap().unwrap().decode::<Reply>().unwrap();
+        assert_eq!(id, 7);
+        assert!(matches!(reply, Reply::Refused(RunError::Lost(_))), "{reply:?}");
+        host.sender.send(kind::PEER, 8, &early, Bytes::new()).unwrap();
+        assert!(!matches!(host.receiver.next().await, Ok(Some(_))), "the connection has ended");
+        let mut host = connect(&agent.address, &secret, super::serve::IDENTITY).await.unwrap();
+        host.sender.send(kind::AGENT_REQUEST, 9, &(u64::MAX, "nonsense"), Bytes::new()).unwrap();
+        assert!(!matches!(host.receiver.next().await, Ok(Some(_))));
+    });
+    assert!(RemoteGenerator::connect(&spec(dir.path(), &agent)).is_ok());
+}

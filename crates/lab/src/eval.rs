@@ -1,0 +1,23 @@
+//! Evaluations: a matrix of workloads, load levels and targets, run unattended, with the power drawn [TRACER §III, §V].
+//!
+//! A [`Matrix`] says what is to be run, a [`Store`] holds what was, and [`run()`] does what is missing: first each
+//! workload's peak rate, in closed loop, then its levels, each a proportional selection of the workload at its peak rate,
+//! in open loop. The load comes from a [`Generator`] and the watts from an [`Analyzer`], either of which may be on another
+//! machine ([`crate::agent`]).
+
+mod local;
+mod matrix;
+mod order;
+mod plan;
+mod record;
+mod run;
+mod store;
+
+pub use local::{Connect, LocalAnalyzer, LocalGenerator};
+pub use matrix::{AgentSpec, Filter, Matrix, MatrixError, RUNS_MAX, Settings, Target, Workload};
+pub use order::{
+    Analyzer, Draw, Generator, Intensity, Latencies, Machine, Order, Performance, Place, RunError,
+};
+pub use record::{COLUMNS, Peak, Record};
+pub use run::{Bench, Benches, Outcome, Progress, run};
+pub use store::{Content, RunKey, SCHEMA_VERSION, Store, StoreError};

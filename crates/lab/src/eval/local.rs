@@ -1,0 +1,335 @@
+//! The generator and the analyzer of this machine. `ebb agent` lends the same two to another one.
+
+use super::matrix::{Filter, Workload};
+use super::order::{
+    Analyzer, Draw, Generator, Intensity, Latencies, Machine, Order, Performance, Place, RunError,
+};
+use crate::drive::{
+    Distribution, DriveOptions, DriveReport, OpenOptions, Pacing, S3Keys, Target, TargetError, TargetInfo,
+    TargetSpec, drive,
+};
+use ebb_client::Client;
+use ebb_power::meter::{self, Figures, Quantity, Recorder, Source, Window};
+use ebb_trace::{
+    BalancedFilter, Input, Mode, Options, Pace, Scaled, Synthetic, TraceReader, TracerFilter, summary,
+};
+use ebb_types::{Bytes, Moment};
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+/// Connects to the cluster whose volumes are evaluated.
+pub type Connect = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Client, String>>>> + Send + Sync>;
+
+/// Generates load on this machine, on whatever [`drive`] reaches.
+pub struct LocalGenerator {
+    runtime: Runtime,
+    connect: Option<Connect>,
+    /// The last target stays open: most matrices have one.
+    target: Option<(Place, Target)>,
+}
+
+impl LocalGenerator {
+    /// `connect`: `None`: no volumes of Ebb can be evaluated. Keys of S3 endpoints come from the environment.
+    pub fn new(connect: Option<Connect>) -> Result<LocalGenerator, RunError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime =
+            runtime.map_err(|error| RunError::Lost(format!("cannot start the runtime: {error}")))?;
+        Ok(LocalGenerator { runtime, connect, target: None })
+    }
+
+    fn open(&mut self, place: &Place) -> Result<&Target, RunError> {
+        let same = |open: &Place| (&open.at, open.size_bytes) == (&place.at, place.size_bytes);
+        if !self.target.as_ref().is_some_and(|(open, _)| same(open)) {
+            // The old one is closed first: both may be the same device.
+            self.target = None;
+            let spec: TargetSpec = place.at.parse().map_err(|error| RunError::Lost(format!("{error}")))?;
+            let target = self.runtime.block_on(open_target(&spec, place, self.connect.as_ref()))?;
+            self.target = Some((place.clone(), target));
+        }
+        Ok(&self.target.as_ref().expect("it has just been opened").1)
+    }
+}
+
+async fn open_target(
+    spec: &TargetSpec,
+    place: &Place,
+    connect: Option<&Connect>,
+) -> Result<Target, RunError> {
+    let client = match (spec, connect) {
+        (TargetSpec::Volume(_), Some(connect)) => Some(connect().await.map_err(RunError::Lost)?),
+        _ => None,
+    };
+    // What is made for the purpose has the size of the matrix; a device or an export has its own.
+    let made = matches!(spec, TargetSpec::File(_) | TargetSpec::S3 { .. } | TargetSpec::Volume(_));
+    let options = OpenOptions {
+        size: made.then_some(Bytes(place.size_bytes)),
+        overwrite: place.overwrite,
+        keys: s3_keys(),
+        client,
+    };
+    Target::open(spec, &options, &mut |_| {}).await.map_err(|error| {
+        let remedy = match error {
+            TargetError::NotEmpty { .. } => " (in a matrix: overwrite = true)",
+            _ => "",
+        };
+        RunError::Lost(format!("{error}{remedy}"))
+    })
+}
+
+fn s3_keys() -> Option<S3Keys> {
+    let variable = |name| std::env::var(name).ok();
+    Some(S3Keys {
+        access_key: variable("AWS_ACCESS_KEY_ID")?,
+        secret_key: variable("AWS_SECRET_ACCESS_KEY")?,
+        region: variable("AWS_REGION").unwrap_or_else(|| "us-east-1".into()),
+    })
+}
+
+impl Generator for LocalGenerator {
+    fn clock_offset(&mut self) -> Result<i64, RunError> {
+        Ok(0)
+    }
+
+    fn prepare(&mut self, place: &Place) -> Result<Machine, RunError> {
+        let device = describe(self.open(place)?.info());
+        Ok(Machine { device: Some(device), ..this_machine() })
+    }
+
+    fn run(&mut self, order: &Order) -> Result<Performance, RunError> {
+        if let (Workload::Trace { .. }, Intensity::Peak { .. }) = (&order.workload, order.intensity) {
+            return asked_for(order);
+        }
+        let requests = requests(order)?;
+        self.open(&order.place)?;
+        let (_, target) = self.target.as_ref().expect("it has just been opened");
+        let pacing = match order.intensity {
+            Intensity::Peak { depth } => Pacing::Peak { depth: depth as usize },
+            Intensity::Level { .. } => Pacing::Times { speed: 1.0 },
+        };
+        let options = DriveOptions { pacing, duration: Some(order.length), ..DriveOptions::default() };
+        let report = self.runtime.block_on(drive(&options, requests, target, &mut |_| {}));
+        let to = meter::now();
+        let report = report.map_err(|error| RunError::Failed(error.to_string()))?;
+        Ok(performance(&report, to, order))
+    }
+}
+
+/// The requests of an order, those after its length left out.
+fn requests(order: &Order) -> Result<impl TraceReader + 'static, RunError> {
+    let whole = whole(order)?;
+    let failed = |error: &dyn std::fmt::Display| RunError::Failed(error.to_string());
+    let bunch = match order.workload {
+        Workload::Synthetic { .. } => Duration::ZERO,
+        Workload::Trace { bunch, .. } => bunch,
+    };
+    if let Intensity::Level { percent, filter, .. } = order.intensity
+        && let Some(problem) = filter.problem(percent)
+    {
+        return Err(RunError::Failed(format!("{percent} {problem}")));
+    }
+    let filtered: Box<dyn TraceReader> = match order.intensity {
+        Intensity::Peak { .. } => whole,
+        Intensity::Level { percent, filter, .. } => match filter {
+            Filter::Tracer => Box::new(
+                TracerFilter::new(whole, (percent / 10.0) as u8, bunch).map_err(|error| failed(&error))?,
+            ),
+            Filter::Balanced => {
+                Box::new(BalancedFilter::new(whole, percent / 100.0).map_err(|error| failed(&error))?)
+            }
+            Filter::Scale => Box::new(Scaled::new(whole, percent / 100.0).map_err(|error| failed(&error))?),
+        },
+    };
+    Ok(Until { inner: filtered, end: order.length })
+}
+
+/// The workload at 100 %.
+fn whole(order: &Order) -> Result<Box<dyn TraceReader>, RunError> {
+    match &order.workload {
+        &Workload::Synthetic { size, random, reads } => {
+            let pace = match order.intensity {
+                Intensity::Peak { .. } => Pace::Peak,
+                Intensity::Level { peak_iops, .. } => Pace::PerSecond(peak_iops),
+            };
+            let mode = Mode { size, random, reads };
+            let made = Synthetic::new(mode, pace, order.place.size_bytes, u64::MAX, order.seed);
+            Ok(Box::new(made.map_err(|error| RunError::Failed(error.to_string()))?))
+        }
+        Workload::Trace { file, skip_bad, .. } => trace(file, *skip_bad),
+    }
+}
+
+fn trace(path: &Path, skip_bad: u64) -> Result<Box<dyn TraceReader>, RunError> {
+    let failed =
+        |error: &dyn std::fmt::Display| RunError::Failed(format!("the trace {}: {error}", path.display()));
+    let file = std::fs::File::open(path).map_err(|error| failed(&error))?;
+    let input = Input { name: path.to_string_lossy().into_owned(), read: Box::new(file) };
+    ebb_trace::open_with(vec![input], &Options { format: None, skip_bad }).map_err(|error| failed(&error))
+}
+
+/// A trace up to a time.
+struct Until<R> {
+    inner: R,
+    end: Duration,
+}
+
+impl<R: TraceReader> Iterator for Until<R> {
+    type Item = R::Item;
+
+    fn next(&mut self) -> Option<R::Item> {
+        self.inner.next().filter(|next| next.as_ref().map_or(true, |request| request.at < self.end))
+    }
+}
+
+impl<R: TraceReader> TraceReader for Until<R> {
+    fn format(&self) -> Option<ebb_trace::Format> {
+        self.inner.format()
+    }
+    fn devices(&self) -> &[String] {
+        self.inner.devices()
+    }
+    fn skipped(&self) -> u64 {
+        self.inner.skipped()
+    }
+    fn backwards(&self) -> u64 {
+        self.inner.backwards()
+    }
+}
+
+/// What a trace asks for in the length of a run: its 100 %.
+fn asked_for(order: &Order) -> Result<Performance, RunError> {
+    let failed = |why: String| RunError::Failed(format!("the trace {}: {why}", order.workload.name()));
+    let total = summary(&mut requests(order)?).map_err(|error| failed(error.to_string()))?;
+    let percent = |share: Option<f64>| share.map(|share| 100.0 * share);
+    let vector = || Some((total.mean_size()?, percent(total.random_share())?, percent(total.read_share())?));
+    let (request_bytes, random_percent, read_percent) =
+        vector().ok_or_else(|| failed("it asks for nothing in the length of a run".into()))?;
+    Ok(Performance {
+        from: Moment::ZERO,
+        to: Moment::ZERO + order.length,
+        requests: total.requests,
+        bytes: total.bytes,
+        request_bytes,
+        random_percent,
+        read_percent,
+        ..Performance::default()
+    })
+}
+
+fn performance(report: &DriveReport, to: Moment, order: &Order) -> Performance {
+    let (request_bytes, random_percent, read_percent) = match order.workload {
+        Workload::Synthetic { size, random, reads } => (size.into(), random.into(), reads.into()),
+        // The peak's are stored with every run.
+        Workload::Trace { .. } => (0.0, 0.0, 0.0),
+    };
+    let latencies = |d: &Distribution| Latencies {
+        mean: d.mean_micros,
+        p50: d.p50_micros,
+        p90: d.p90_micros,
+        p99: d.p99_micros,
+        p999: d.p999_micros,
+        max: d.max_micros,
+    };
+    Performance {
+        from: Moment(to.0.saturating_sub(report.wall().as_nanos() as u64)),
+        to,
+        requests: report.reads.requests + report.writes.requests,
+        bytes: report.reads.bytes + report.writes.bytes,
+        failed: report.failed,
+        errors: report.errors.iter().take(3).cloned().collect(),
+        request_bytes,
+        random_percent,
+        read_percent,
+        latency: report.service.as_ref().map(latencies),
+        lateness_p99_micros: report.lateness.map(|lateness| lateness.p99_micros),
+        queue_p99_micros: report.queue.map(|queue| queue.p99_micros),
+    }
+}
+
+fn describe(info: &TargetInfo) -> String {
+    let cache = match info.direct {
+        Some(true) => ", direct",
+        Some(false) => ", through the page cache",
+        None => "",
+    };
+    format!("{}, {}, blocks of {} B{cache}", info.name, Bytes(info.size_bytes), info.block_bytes)
+}
+
+/// What is known of this machine.
+fn this_machine() -> Machine {
+    let read = |path| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let cpu = read("/proc/cpuinfo").and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("model name"))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    });
+    Machine {
+        host: read("/proc/sys/kernel/hostname"),
+        kernel: read("/proc/sys/kernel/osrelease"),
+        cpu,
+        device: None,
+        program_version: env!("CARGO_PKG_VERSION").into(),
+    }
+}
+
+/// The meters of this machine.
+pub struct LocalAnalyzer {
+    recorder: Recorder,
+    names: Vec<String>,
+}
+
+impl LocalAnalyzer {
+    /// Opens meters, named as `ebb meter` names them, and starts to sample them.
+    pub fn open(meters: &[String]) -> Result<LocalAnalyzer, RunError> {
+        let lost = |error: meter::MeterError| RunError::Lost(error.to_string());
+        let opened = meters.iter().map(|spec| meter::open(spec));
+        let opened = opened.collect::<Result<Vec<_>, _>>().map_err(lost)?;
+        let names = opened.iter().map(|meter| meter.name.clone()).collect();
+        Ok(LocalAnalyzer { recorder: Recorder::start(opened).map_err(lost)?, names })
+    }
+}
+
+impl Analyzer for LocalAnalyzer {
+    fn clock_offset(&mut self) -> Result<i64, RunError> {
+        Ok(0)
+    }
+
+    fn mark(&mut self) -> Result<(), RunError> {
+        // What was sampled for the last run is no longer needed; counters need the reading before this one.
+        self.recorder.forget_before(meter::now());
+        self.recorder.sample();
+        Ok(())
+    }
+
+    fn draw(&mut self, from: Moment, to: Moment) -> Result<Draw, RunError> {
+        self.recorder.sample();
+        Ok(add_up(&self.recorder.window(from, to), &self.names))
+    }
+}
+
+/// The meters' figures as one: power is added up, of temperatures the highest counts, of the others the first.
+fn add_up(window: &Window, meters: &[String]) -> Draw {
+    let first = |name| meters.iter().find_map(|meter| window.first(meter, name)?.mean);
+    let has_power = |meter: &&String| {
+        let power = |f: &&Figures| matches!(f.channel.quantity, Quantity::Power | Quantity::Energy { .. });
+        window.figures.iter().filter(power).any(|f| f.meter == **meter)
+    };
+    let temperatures = window.figures.iter().filter(|f| f.channel.quantity == Quantity::Temperature);
+    let mut draw = Draw {
+        volts: first("voltage"),
+        amps: first("current"),
+        celsius: temperatures.filter_map(|f| f.mean).max_by(f64::total_cmp),
+        meters: meters.join(","),
+        ..Draw::default()
+    };
+    // A sum that lacks a part would be wrong: then there is none.
+    let parts: Option<Vec<_>> = meters.iter().filter(has_power).map(|meter| window.energy(meter)).collect();
+    for part in parts.unwrap_or_default() {
+        draw.watts = Some(draw.watts.unwrap_or(0.0) + part.power.0);
+        draw.modelled |= part.source == Source::Modelled;
+        draw.coverage = Some(draw.coverage.map_or(part.coverage, |least| least.min(part.coverage)));
+    }
+    draw
+}

@@ -1,0 +1,590 @@
+//! The file that says what is evaluated: workloads × load levels × targets × repetitions.
+//!
+//! Everything is checked when the file is read, and a mistake is named with its line and key: an evaluation runs for
+//! hours with nobody there.
+
+use crate::drive::TargetSpec;
+use ebb_trace::Mode;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toml::Spanned;
+
+/// Most runs of one matrix: twelve days of one-second runs; more is surely a slip of the pen.
+pub const RUNS_MAX: u64 = 1_000_000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum MatrixError {
+    #[error("cannot read the matrix {path}: {error}")]
+    Read { path: PathBuf, error: std::io::Error },
+    #[error("{path}: {error}")]
+    Parse { path: PathBuf, error: Box<toml::de::Error> },
+    #[error("{path}, line {line}: {key}: {problem}")]
+    Value { path: PathBuf, line: usize, key: String, problem: String },
+}
+
+/// How a workload is brought to a level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Filter {
+    /// [`ebb_trace::BalancedFilter`]: any level above 0 and up to 100 %.
+    #[default]
+    Balanced,
+    /// [`ebb_trace::TracerFilter`]: 10 % to 100 % in steps of 10.
+    Tracer,
+    /// [`ebb_trace::Scaled`]: all requests, closer or further apart; 1 % to 1000 %.
+    Scale,
+}
+
+impl Filter {
+    pub fn name(self) -> &'static str {
+        match self {
+            Filter::Balanced => "balanced",
+            Filter::Tracer => "tracer",
+            Filter::Scale => "scale",
+        }
+    }
+
+    /// Why it cannot bring a workload to that level.
+    pub(super) fn problem(self, percent: f64) -> Option<&'static str> {
+        let fits = match self {
+            Filter::Balanced => percent > 0.0 && percent <= 100.0,
+            Filter::Tracer => (10.0..=100.0).contains(&percent) && percent % 10.0 == 0.0,
+            Filter::Scale => (1.0..=1000.0).contains(&percent),
+        };
+        (!fits).then_some(match self {
+            Filter::Balanced => "is not above 0 and up to 100 percent (filter \"scale\" goes to 1000)",
+            Filter::Tracer => {
+                "is not one of 10, 20 … 100 percent, which TRACER's filter knows; take filter \"balanced\""
+            }
+            Filter::Scale => "is not between 1 and 1000 percent",
+        })
+    }
+}
+
+/// One workload: a row of the matrix.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Workload {
+    /// A mode of TRACER: request size in bytes, percentage of random requests, percentage of reads.
+    Synthetic { size: u32, random: u8, reads: u8 },
+    /// A recorded trace, in the file system of the machine that generates the load.
+    Trace {
+        name: String,
+        file: PathBuf,
+        /// Bad lines or records that are passed over.
+        skip_bad: u64,
+        /// Requests that arrive within this of the first make a bunch, for TRACER's filter.
+        bunch: Duration,
+    },
+}
+
+impl Workload {
+    /// The name under which its results stand: `4KiB-random50-read0`, or the trace's.
+    pub fn name(&self) -> String {
+        match self {
+            Workload::Synthetic { size, random, reads } => {
+                let size = match size {
+                    n if n % (1 << 20) == 0 => format!("{}MiB", n >> 20),
+                    n if n % (1 << 10) == 0 => format!("{}KiB", n >> 10),
+                    n => format!("{n}B"),
+                };
+                format!("{size}-random{random}-read{reads}")
+            }
+            Workload::Trace { name, .. } => name.clone(),
+        }
+    }
+}
+
+/// A machine that runs `ebb agent`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AgentSpec {
+    pub name: String,
+    /// `host:port`
+    pub address: String,
+    pub secret_file: PathBuf,
+}
+
+/// What is evaluated, from where it is driven, and where its power is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Target {
+    pub name: String,
+    /// As [`TargetSpec`] reads it.
+    pub at: String,
+    /// Size of a file that is made for the purpose; other targets have theirs.
+    pub size_bytes: u64,
+    /// Data on a device may be lost.
+    pub overwrite: bool,
+    /// The agent that generates its load; `None`: this machine.
+    pub generator: Option<String>,
+    /// Meters, as `ebb meter` names them. Empty: no power is read.
+    pub meters: Vec<String>,
+    /// The agent that has the meters; `None`: this machine.
+    pub meter_agent: Option<String>,
+}
+
+/// What holds for every run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Length of one run.
+    pub run_seconds: f64,
+    /// Length of the run that finds a synthetic workload's peak rate.
+    pub peak_seconds: f64,
+    /// Nothing is done for so long before every run.
+    pub settle_seconds: f64,
+    pub filter: Filter,
+    /// Requests that are kept in flight while the peak is looked for.
+    pub depth: u32,
+    pub seed: u64,
+}
+
+/// A checked matrix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matrix {
+    /// Its results stand under this name.
+    pub name: String,
+    pub settings: Settings,
+    pub workloads: Vec<Workload>,
+    /// In percent of the peak.
+    pub levels: Vec<f64>,
+    pub repetitions: u32,
+    pub targets: Vec<Target>,
+    pub agents: Vec<AgentSpec>,
+}
+
+impl Matrix {
+    /// Reads and checks a file. Paths of secrets, and of traces that this machine replays, count from it.
+    pub fn load(path: &Path) -> Result<Matrix, MatrixError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| MatrixError::Read { path: path.to_owned(), error })?;
+        Matrix::parse(path, &text)
+    }
+
+    /// `path` is the text's, for messages and relative paths.
+    pub fn parse(path: &Path, text: &str) -> Result<Matrix, MatrixError> {
+        let raw: Raw = toml::from_str(text)
+            .map_err(|error| MatrixError::Parse { path: path.to_owned(), error: Box::new(error) })?;
+        Check { path, text }.matrix(raw)
+    }
+
+    /// Runs in all, without those that find the peaks.
+    pub fn runs(&self) -> u64 {
+        let product = [self.targets.len(), self.workloads.len(), self.levels.len()];
+        product.iter().map(|&n| n as u64).product::<u64>() * u64::from(self.repetitions)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    name: Spanned<String>,
+    #[serde(default = "one_second")]
+    run_seconds: Spanned<f64>,
+    #[serde(default = "one_second")]
+    peak_seconds: Spanned<f64>,
+    #[serde(default = "no_seconds")]
+    settle_seconds: Spanned<f64>,
+    #[serde(default = "one")]
+    repetitions: Spanned<u32>,
+    levels: Spanned<Vec<Spanned<f64>>>,
+    #[serde(default)]
+    filter: Filter,
+    #[serde(default = "depth")]
+    depth: Spanned<u32>,
+    #[serde(default = "seed")]
+    seed: u64,
+    synthetic: Option<RawSynthetic>,
+    #[serde(default, rename = "trace")]
+    traces: Vec<RawTrace>,
+    #[serde(default, rename = "agent")]
+    agents: Vec<RawAgent>,
+    #[serde(rename = "target")]
+    targets: Spanned<Vec<RawTarget>>,
+}
+
+fn one_second() -> Spanned<f64> {
+    Spanned::new(0..0, 1.0)
+}
+
+fn no_seconds() -> Spanned<f64> {
+    Spanned::new(0..0, 0.0)
+}
+
+fn one() -> Spanned<u32> {
+    Spanned::new(0..0, 1)
+}
+
+fn depth() -> Spanned<u32> {
+    Spanned::new(0..0, 16)
+}
+
+fn seed() -> u64 {
+    1
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSynthetic {
+    sizes: Spanned<Vec<Spanned<u32>>>,
+    random: Spanned<Vec<Spanned<u8>>>,
+    reads: Spanned<Vec<Spanned<u8>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTrace {
+    name: Spanned<String>,
+    file: PathBuf,
+    #[serde(default)]
+    skip_bad: u64,
+    #[serde(default)]
+    bunch_micros: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawAgent {
+    name: Spanned<String>,
+    address: Spanned<String>,
+    secret_file: PathBuf,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTarget {
+    name: Spanned<String>,
+    at: Spanned<String>,
+    size_mib: Option<Spanned<u64>>,
+    #[serde(default)]
+    overwrite: bool,
+    generator: Option<Spanned<String>>,
+    #[serde(default)]
+    meters: Vec<String>,
+    meter_agent: Option<Spanned<String>>,
+}
+
+/// Tells what is wrong where.
+struct Check<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl Check<'_> {
+    fn wrong<T>(&self, at: &Spanned<T>, key: &str, problem: impl Into<String>) -> MatrixError {
+        let line = 1 + self.text[..at.span().start.min(self.text.len())].matches('\n').count();
+        MatrixError::Value { path: self.path.to_owned(), line, key: key.to_owned(), problem: problem.into() }
+    }
+
+    fn matrix(&self, raw: Raw) -> Result<Matrix, MatrixError> {
+        let settings = self.settings(&raw)?;
+        let agents = self.agents(&raw.agents)?;
+        let targets = self.targets(&raw.targets, &agents)?;
+        let workloads = self.workloads(&raw, &targets)?;
+        let levels = self.distinct(&raw.levels, "levels", |&percent| {
+            settings.filter.problem(percent).map(|problem| format!("{percent} {problem}"))
+        })?;
+        if *raw.repetitions.get_ref() == 0 {
+            return Err(self.wrong(&raw.repetitions, "repetitions", "at least one"));
+        }
+        let matrix = Matrix {
+            name: self.name(&raw.name, "name")?,
+            settings,
+            workloads,
+            levels,
+            repetitions: *raw.repetitions.get_ref(),
+            targets,
+            agents,
+        };
+        if matrix.runs() > RUNS_MAX {
+            let problem = format!("these are {} runs, more than {RUNS_MAX}", matrix.runs());
+            return Err(self.wrong(&raw.repetitions, "repetitions", problem));
+        }
+        Ok(matrix)
+    }
+
+    fn settings(&self, raw: &Raw) -> Result<Settings, MatrixError> {
+        let seconds = |value: &Spanned<f64>, key, least: f64| {
+            let seconds = *value.get_ref();
+            let problem = || format!("{seconds} is not between {least} and 86400 seconds");
+            (least..=86_400.0)
+                .contains(&seconds)
+                .then_some(seconds)
+                .ok_or_else(|| self.wrong(value, key, problem()))
+        };
+        if !(1..=4096).contains(raw.depth.get_ref()) {
+            return Err(self.wrong(&raw.depth, "depth", "is not between 1 and 4096 requests in flight"));
+        }
+        Ok(Settings {
+            run_seconds: seconds(&raw.run_seconds, "run_seconds", 0.01)?,
+            peak_seconds: seconds(&raw.peak_seconds, "peak_seconds", 0.01)?,
+            settle_seconds: seconds(&raw.settle_seconds, "settle_seconds", 0.0)?,
+            filter: raw.filter,
+            depth: *raw.depth.get_ref(),
+            seed: raw.seed,
+        })
+    }
+
+    /// Names stand in results, messages and on command lines.
+    fn name(&self, name: &Spanned<String>, key: &str) -> Result<String, MatrixError> {
+        let text = name.get_ref();
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if text.is_empty() || text.len() > 64 || !text.chars().all(plain) {
+            let problem = format!("{text:?} is not 1 to 64 letters, digits, points, hyphens or underscores");
+            return Err(self.wrong(name, key, problem));
+        }
+        Ok(text.clone())
+    }
+
+    /// The values of a list that must not be empty, and hold nothing twice.
+    fn distinct<T: Copy + PartialEq + fmt::Display>(
+        &self,
+        list: &Spanned<Vec<Spanned<T>>>,
+        key: &str,
+        problem: impl Fn(&T) -> Option<String>,
+    ) -> Result<Vec<T>, MatrixError> {
+        let mut found: Vec<T> = Vec::new();
+        for item in list.get_ref() {
+            let value = *item.get_ref();
+            if let Some(problem) = problem(&value) {
+                return Err(self.wrong(item, key, problem));
+            }
+            if found.contains(&value) {
+                return Err(self.wrong(item, key, format!("{value} stands there twice")));
+            }
+            found.push(value);
+        }
+        if found.is_empty() { Err(self.wrong(list, key, "is empty")) } else { Ok(found) }
+    }
+
+    fn workloads(&self, raw: &Raw, targets: &[Target]) -> Result<Vec<Workload>, MatrixError> {
+        let mut workloads = Vec::new();
+        if let Some(synthetic) = &raw.synthetic {
+            let smallest = targets.iter().map(|target| target.size_bytes).min().unwrap_or(0);
+            let size = |&size: &u32| match u64::from(size) {
+                0 => Some("requests need at least one byte".to_owned()),
+                size if size > smallest => {
+                    Some(format!("requests of {size} bytes do not fit a target of {smallest} bytes"))
+                }
+                _ => None,
+            };
+            let ratio = |&percent: &u8| (percent > 100).then(|| format!("{percent} % is above 100 %"));
+            let sizes = self.distinct(&synthetic.sizes, "synthetic.sizes", size)?;
+            let random = self.distinct(&synthetic.random, "synthetic.random", ratio)?;
+            let reads = self.distinct(&synthetic.reads, "synthetic.reads", ratio)?;
+            for &size in &sizes {
+                for &random in &random {
+                    workloads.extend(reads.iter().map(|&reads| Workload::Synthetic { size, random, reads }));
+                }
+            }
+        }
+        for trace in &raw.traces {
+            let name = self.name(&trace.name, "trace.name")?;
+            if workloads.iter().any(|workload| workload.name() == name) {
+                return Err(self.wrong(&trace.name, "trace.name", "another workload has this name"));
+            }
+            // Agents find traces in their own depository.
+            let here = targets.iter().all(|target| target.generator.is_none());
+            let file = if here { self.beside(&trace.file) } else { trace.file.clone() };
+            let bunch = Duration::from_micros(trace.bunch_micros);
+            workloads.push(Workload::Trace { name, file, skip_bad: trace.skip_bad, bunch });
+        }
+        if workloads.is_empty() {
+            let problem = "no workload: add a section [synthetic] or [[trace]]";
+            return Err(self.wrong(&raw.name, "synthetic", problem));
+        }
+        Ok(workloads)
+    }
+
+    fn beside(&self, file: &Path) -> PathBuf {
+        self.path.parent().map_or_else(|| file.to_owned(), |dir| dir.join(file))
+    }
+
+    fn agents(&self, raw: &[RawAgent]) -> Result<Vec<AgentSpec>, MatrixError> {
+        let mut agents: Vec<AgentSpec> = Vec::new();
+        for agent in raw {
+            let name = self.name(&agent.name, "agent.name")?;
+            if agents.iter().any(|other| other.name == name) {
+                return Err(self.wrong(&agent.name, "agent.name", "another agent has this name"));
+            }
+            let address = agent.address.get_ref().clone();
+            let port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+            if !port {
+                let problem = format!("{address:?} is not HOST:PORT");
+                return Err(self.wrong(&agent.address, "agent.address", problem));
+            }
+            agents.push(AgentSpec { name, address, secret_file: self.beside(&agent.secret_file) });
+        }
+        Ok(agents)
+    }
+
+    fn targets(
+        &self,
+        raw: &Spanned<Vec<RawTarget>>,
+        agents: &[AgentSpec],
+    ) -> Result<Vec<Target>, MatrixError> {
+        let mut targets: Vec<Target> = Vec::new();
+        let agent = |name: &Option<Spanned<String>>, key| match name {
+            Some(name) if !agents.iter().any(|agent| agent.name == *name.get_ref()) => {
+                let problem = format!("there is no [[agent]] {:?}", name.get_ref());
+                Err(self.wrong(name, key, problem))
+            }
+            name => Ok(name.as_ref().map(|name| name.get_ref().clone())),
+        };
+        for target in raw.get_ref() {
+            let name = self.name(&target.name, "target.name")?;
+            if targets.iter().any(|other| other.name == name) {
+                return Err(self.wrong(&target.name, "target.name", "another target has this name"));
+            }
+            if let Err(error) = target.at.get_ref().parse::<TargetSpec>() {
+                return Err(self.wrong(&target.at, "target.at", error.to_string()));
+            }
+            let mib = target.size_mib.as_ref().map_or(1024, |size| *size.get_ref());
+            if !(1..=1 << 30).contains(&mib) {
+                let at = target.size_mib.as_ref().expect("the default is in the range");
+                return Err(self.wrong(at, "target.size_mib", "is not between 1 MiB and 1 PiB"));
+            }
+            targets.push(Target {
+                name,
+                at: target.at.get_ref().clone(),
+                size_bytes: mib << 20,
+                overwrite: target.overwrite,
+                generator: agent(&target.generator, "target.generator")?,
+                meters: target.meters.clone(),
+                meter_agent: agent(&target.meter_agent, "target.meter_agent")?,
+            });
+        }
+        if targets.is_empty() { Err(self.wrong(raw, "target", "is empty")) } else { Ok(targets) }
+    }
+}
+
+impl From<Mode> for Workload {
+    fn from(mode: Mode) -> Workload {
+        Workload::Synthetic { size: mode.size, random: mode.random, reads: mode.reads }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+name = "m"
+levels = [10, 50.5]
+repetitions = 3
+
+[synthetic]
+sizes = [512, 4096]
+random = [0]
+reads = [0, 100]
+
+[[trace]]
+name = "web"
+file = "web.spc"
+
+[[agent]]
+name = "loader"
+address = "10.0.0.5:9950"
+secret_file = "secret"
+
+[[target]]
+name = "disk"
+at = "/dev/vdb"
+generator = "loader"
+
+[[target]]
+name = "file"
+at = "file:x.dat"
+size_mib = 64
+"#;
+
+    fn parse(text: &str) -> Result<Matrix, MatrixError> {
+        Matrix::parse(Path::new("dir/m.toml"), text)
+    }
+
+    #[test]
+    fn a_matrix_has_every_combination() {
+        let matrix = parse(GOOD).unwrap();
+        let names: Vec<String> = matrix.workloads.iter().map(Workload::name).collect();
+        let modes =
+            ["512B-random0-read0", "512B-random0-read100", "4KiB-random0-read0", "4KiB-random0-read100"];
+        assert_eq!(names[..4], modes);
+        assert_eq!((names[4].as_str(), matrix.runs()), ("web", 2 * 5 * 2 * 3));
+        assert_eq!(matrix.agents[0].secret_file, Path::new("dir/secret"));
+        assert_eq!((matrix.targets[1].size_bytes, matrix.targets[0].overwrite), (64 << 20, false));
+        assert_eq!(matrix.settings.filter, Filter::Balanced);
+    }
+
+    #[test]
+    fn the_papers_1250_runs_are_one_file() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tracer-matrix.toml");
+        let matrix = Matrix::load(&path).unwrap();
+        assert_eq!(matrix.runs(), 1250);
+        assert_eq!(matrix.workloads, Mode::all().map(Workload::from).collect::<Vec<_>>());
+        let names: std::collections::BTreeSet<String> = matrix.workloads.iter().map(Workload::name).collect();
+        assert_eq!(names.len(), 125);
+        assert_eq!(matrix.levels, (1..=10).map(|n| f64::from(n) * 10.0).collect::<Vec<_>>());
+        assert_eq!((matrix.settings.filter, matrix.settings.run_seconds), (Filter::Tracer, 1.0));
+    }
+
+    /// One line changed, and the line and the words that the error must have.
+    #[test]
+    fn mistakes_are_named_with_their_line_and_key() {
+        let cases = [
+            ("name = \"m\"", "name = \"a/b\"", 2, "name: \"a/b\" is not 1 to 64 letters"),
+            (
+                "levels = [10, 50.5]",
+                "levels = [10, 150]",
+                3,
+                "levels: 150 is not above 0 and up to 100 percent",
+            ),
+            ("levels = [10, 50.5]", "levels = [10, 0]", 3, "levels: 0"),
+            ("levels = [10, 50.5]", "levels = [10, nan]", 3, "levels: NaN"),
+            ("levels = [10, 50.5]", "levels = [10, 10]", 3, "levels: 10 stands there twice"),
+            ("levels = [10, 50.5]", "levels = []", 3, "levels: is empty"),
+            (
+                "levels = [10, 50.5]",
+                "filter = \"tracer\"\nlevels = [10, 25]",
+                4,
+                "levels: 25 is not one of 10, 20",
+            ),
+            ("repetitions = 3", "repetitions = 0", 4, "repetitions: at least one"),
+            ("repetitions = 3", "repetitions = 900000", 4, "more than 1000000"),
+            ("repetitions = 3", "run_seconds = 0", 4, "run_seconds: 0 is not between"),
+            ("repetitions = 3", "settle_seconds = nan", 4, "settle_seconds: NaN"),
+            ("repetitions = 3", "depth = 0", 4, "depth: is not between 1 and 4096"),
+            ("repetitions = 3", "repeat = 3", 4, "unknown field `repeat`"),
+            (
+                "sizes = [512, 4096]",
+                "sizes = [512, 0]",
+                7,
+                "synthetic.sizes: requests need at least one byte",
+            ),
+            ("sizes = [512, 4096]", "sizes = [512, 134217728]", 7, "do not fit a target of 67108864 bytes"),
+            ("sizes = [512, 4096]", "sizes = [512, -1]", 7, "sizes"),
+            ("random = [0]", "random = [101]", 8, "synthetic.random: 101 % is above 100 %"),
+            ("name = \"web\"", "name = \"4KiB-random0-read0\"", 12, "trace.name: another workload"),
+            ("10.0.0.5:9950", "10.0.0.5", 17, "agent.address: \"10.0.0.5\" is not HOST:PORT"),
+            ("at = \"/dev/vdb\"", "at = \"vdb\"", 22, "target.at: \"vdb\" names no target"),
+            ("generator = \"loader\"", "generator = \"leader\"", 23, "there is no [[agent]] \"leader\""),
+            (
+                "generator = \"loader\"",
+                "meter_agent = \"x\"",
+                23,
+                "target.meter_agent: there is no [[agent]]",
+            ),
+            ("name = \"file\"", "name = \"disk\"", 26, "target.name: another target"),
+            ("size_mib = 64", "size_mib = 0", 28, "target.size_mib: is not between"),
+        ];
+        for (from, to, line, said) in cases {
+            let text = GOOD.replacen(from, to, 1);
+            assert_ne!(text, GOOD, "nothing to replace: {from:?}");
+            let error = parse(&text).unwrap_err().to_string();
+            assert!(error.contains(said), "{to:?} gave {error:?}, expected {said:?}");
+            assert!(error.contains(&format!("line {line}")), "{to:?} gave {error:?}, expected line {line}");
+        }
+        let nothing = "name = \"m\"\nlevels = [10]\n[[target]]\nname = \"f\"\nat = \"file:x\"\n";
+        assert!(parse(nothing).unwrap_err().to_string().contains("add a section [synthetic] or [[trace]]"));
+        let missing = parse(&nothing.replace("levels = [10]\n", "")).unwrap_err().to_string();
+        assert!(missing.contains("missing field `levels`"), "{missing}");
+    }
+}

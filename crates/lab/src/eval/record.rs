@@ -1,0 +1,104 @@
+//! One run's result: a row. The list of columns below is the only one: the table, what is written and read, the CSV and
+//! the JSON come from it. `docs/results-schema.md` says what each column means.
+
+use rusqlite::{Row, ToSql};
+use serde::Serialize;
+
+macro_rules! columns {
+    ($($(#[$doc:meta])* $name:ident: $type:ty, $sql:literal;)*) => {
+        /// A row of the table `result`. Fields carry their unit in their name, as the columns do.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+        pub struct Record { $($(#[$doc])* pub $name: $type,)* }
+
+        /// Names and SQL types, in order.
+        pub const COLUMNS: &[(&str, &str)] = &[$((stringify!($name), $sql),)*];
+
+        impl Record {
+            /// Values in the order of [`COLUMNS`].
+            pub(super) fn values(&self) -> Vec<&dyn ToSql> {
+                vec![$(&self.$name,)*]
+            }
+
+            /// From a row that has all columns, in any order.
+            pub(super) fn from_row(row: &Row<'_>) -> rusqlite::Result<Record> {
+                Ok(Record { $($name: row.get(stringify!($name))?,)* })
+            }
+        }
+    };
+}
+
+columns! {
+    /// The matrix's name.
+    campaign: String, "TEXT NOT NULL";
+    target: String, "TEXT NOT NULL";
+    workload: String, "TEXT NOT NULL";
+    /// Configured load.
+    load_percent: f64, "REAL NOT NULL";
+    repetition: u32, "INTEGER NOT NULL";
+    started_unix_millis: i64, "INTEGER NOT NULL";
+
+    /// Mean size of a request.
+    request_bytes: Option<f64>, "REAL";
+    random_percent: Option<f64>, "REAL";
+    read_percent: Option<f64>, "REAL";
+    filter: String, "TEXT NOT NULL";
+
+    /// Measured load: the run's IOPS in percent of the peak's.
+    load_percent_iops: Option<f64>, "REAL";
+    load_percent_bytes: Option<f64>, "REAL";
+
+    /// From the first issue to the last answer.
+    length_seconds: Option<f64>, "REAL";
+    requests: Option<u64>, "INTEGER";
+    bytes: Option<u64>, "INTEGER";
+    /// Requests that the target refused or lost.
+    failed_requests: Option<u64>, "INTEGER";
+    iops: Option<f64>, "REAL";
+    mb_per_second: Option<f64>, "REAL";
+    /// From issue to answer.
+    latency_mean_millis: Option<f64>, "REAL";
+    latency_p50_millis: Option<f64>, "REAL";
+    latency_p90_millis: Option<f64>, "REAL";
+    latency_p99_millis: Option<f64>, "REAL";
+    latency_p999_millis: Option<f64>, "REAL";
+    latency_max_millis: Option<f64>, "REAL";
+    /// 99th percentile of how late requests were issued: the instrument's own error.
+    lateness_p99_millis: Option<f64>, "REAL";
+    /// 99th percentile of the wait for a place among the requests in flight: the target fell behind.
+    queue_p99_millis: Option<f64>, "REAL";
+
+    volts: Option<f64>, "REAL";
+    amps: Option<f64>, "REAL";
+    watts: Option<f64>, "REAL";
+    joules: Option<f64>, "REAL";
+    /// `measured` or `modelled`.
+    watts_source: Option<String>, "TEXT";
+    meters: Option<String>, "TEXT";
+    /// Part of the run that the meters' samples cover, 0 to 1.
+    meter_coverage: Option<f64>, "REAL";
+    temperature_celsius: Option<f64>, "REAL";
+
+    iops_per_watt: Option<f64>, "REAL";
+    mb_per_second_per_kilowatt: Option<f64>, "REAL";
+    joules_per_io: Option<f64>, "REAL";
+
+    /// The machine that generated the load.
+    host: Option<String>, "TEXT";
+    kernel: Option<String>, "TEXT";
+    cpu: Option<String>, "TEXT";
+    device: Option<String>, "TEXT";
+    program_version: String, "TEXT NOT NULL";
+    /// Why there is no result, in words. Such a run is done again.
+    error: Option<String>, "TEXT";
+}
+
+/// A workload's rate at 100 % on a target: what levels are measured against.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Peak {
+    pub iops: f64,
+    pub mb_per_second: f64,
+    /// The mode vector. For a trace: what its requests are like in the first run's length.
+    pub request_bytes: f64,
+    pub random_percent: f64,
+    pub read_percent: f64,
+}

@@ -1,0 +1,376 @@
+//! Runs a matrix: finds each workload's peak, then its levels, and stores every result as soon as it is there.
+//!
+//! Resumption needs no code of its own: what has a row is not run, and the rest is. A lane waits until its result is durable
+//! before it goes on, so that the writing of one result does not disturb the next run.
+
+use super::matrix::{Matrix, Target, Workload};
+use super::order::{
+    Analyzer, Draw, Generator, Intensity, Latencies, Machine, Order, Performance, Place, RunError,
+};
+use super::plan::{Cell, cells, lanes};
+use super::record::{Peak, Record};
+use super::store::{RunKey, Store, StoreError};
+use ebb_types::Moment;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// After so many failures one after another a target is given up: it would fail all night.
+const FAILURES_MAX: u32 = 5;
+
+/// What a target is evaluated with.
+pub struct Bench {
+    pub generator: Box<dyn Generator>,
+    /// `None`: no power is read.
+    pub analyzer: Option<Box<dyn Analyzer>>,
+}
+
+/// Where an evaluation is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// Runs that have a result, earlier ones included.
+    pub done: u64,
+    pub failed: u64,
+    pub total: u64,
+    /// The run that has just begun.
+    pub present: String,
+    /// Time that the rest will take.
+    pub left: Duration,
+}
+
+/// How an evaluation ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    pub total: u64,
+    /// Runs that had a result before.
+    pub found: u64,
+    /// Runs that have one now and had none before.
+    pub done: u64,
+    /// The targets that were given up, with the reason.
+    pub lost: Vec<String>,
+    pub failed: u64,
+}
+
+impl Outcome {
+    /// Every run has a result.
+    pub fn complete(&self) -> bool {
+        self.found + self.done == self.total
+    }
+}
+
+/// Gives what a target is evaluated with.
+pub type Benches<'a> = dyn Fn(&Target) -> Result<Bench, RunError> + Sync + 'a;
+
+/// Runs what `store` has no result of. `benches` is called once per target.
+pub fn run(
+    matrix: &Matrix,
+    mut store: Store,
+    benches: &Benches<'_>,
+    tell: &mut (dyn FnMut(&Progress) + Send),
+) -> Result<Outcome, StoreError> {
+    store.begin(matrix)?;
+    let done = store.done(&matrix.name)?;
+    let missing = |targets: &Vec<usize>| -> Vec<Cell> {
+        cells(matrix, targets).filter(|cell| !done.contains(&key(matrix, cell))).collect()
+    };
+    let lanes: Vec<Vec<Cell>> = lanes(matrix).iter().map(missing).collect();
+    let total = matrix.runs();
+    let found = total - lanes.iter().map(|cells| cells.len() as u64).sum::<u64>();
+    let first_guess = matrix.settings.run_seconds + matrix.settings.settle_seconds;
+    let shared = Mutex::new(Shared {
+        store,
+        progress: Progress { done: found, total, ..Progress::default() },
+        outcome: Outcome { total, found, ..Outcome::default() },
+        left: lanes.iter().map(|cells| Duration::from_secs_f64(first_guess * cells.len() as f64)).collect(),
+        tell,
+        stop: false,
+    });
+    let ended: Result<(), StoreError> = std::thread::scope(|scope| {
+        let lane = |(number, cells): (usize, &Vec<Cell>)| {
+            let lane =
+                Lane { number, matrix, shared: &shared, missing: cells.len(), started: Instant::now() };
+            let cells = cells.clone();
+            scope.spawn(move || lane.run(&cells, benches))
+        };
+        let started: Vec<_> = lanes.iter().enumerate().map(lane).collect();
+        started.into_iter().map(|lane| lane.join().expect("a lane ends with a result")).collect()
+    });
+    ended?;
+    Ok(shared.into_inner().expect("no lane panicked").outcome)
+}
+
+/// Names a run in the results.
+fn key(matrix: &Matrix, cell: &Cell) -> RunKey {
+    let (target, workload) = (&matrix.targets[cell.target].name, matrix.workloads[cell.workload].name());
+    (target.clone(), workload, matrix.levels[cell.level].to_bits(), cell.repetition)
+}
+
+/// What the lanes share.
+struct Shared<'a> {
+    store: Store,
+    progress: Progress,
+    outcome: Outcome,
+    /// Time that each lane will still take.
+    left: Vec<Duration>,
+    tell: &'a mut (dyn FnMut(&Progress) + Send),
+    /// Results cannot be stored: nobody goes on.
+    stop: bool,
+}
+
+/// Runs that are done one after another.
+struct Lane<'a, 'b> {
+    number: usize,
+    matrix: &'a Matrix,
+    shared: &'a Mutex<Shared<'b>>,
+    missing: usize,
+    started: Instant,
+}
+
+impl<'b> Lane<'_, 'b> {
+    fn lock(&self) -> MutexGuard<'_, Shared<'b>> {
+        self.shared.lock().expect("no lane panicked")
+    }
+
+    fn run(&self, cells: &[Cell], benches: &Benches<'_>) -> Result<(), StoreError> {
+        let mut before = 0;
+        for of_target in cells.chunk_by(|a, b| a.target == b.target) {
+            let outcome = self.target(of_target, before, benches);
+            if outcome.is_err() {
+                self.lock().stop = true;
+                return outcome;
+            }
+            before += of_target.len();
+        }
+        Ok(())
+    }
+
+    /// The runs on one target; `before`: runs of this lane before them.
+    fn target(&self, cells: &[Cell], before: usize, benches: &Benches<'_>) -> Result<(), StoreError> {
+        let target = &self.matrix.targets[cells[0].target];
+        let place = self.place(target)?;
+        let opened = benches(target).and_then(|mut bench| Ok((bench.generator.prepare(&place)?, bench)));
+        let (machine, mut bench) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.give_up(target, &error);
+                return Ok(());
+            }
+        };
+        let (mut done, mut failures) = (before, 0);
+        for of_workload in cells.chunk_by(|a, b| a.workload == b.workload) {
+            let workload = &self.matrix.workloads[of_workload[0].workload];
+            self.show(done, &format!("{} {}: peak rate", target.name, workload.name()));
+            let peak = self.peak(&mut bench, &place, target, workload)?;
+            for cell in of_workload {
+                if self.lock().stop {
+                    return Ok(());
+                }
+                let percent = self.matrix.levels[cell.level];
+                self.show(done, &format!("{} {} at {percent} %", target.name, workload.name()));
+                let started = SystemTime::now();
+                let measured =
+                    peak.clone().and_then(|peak| Ok((self.measure(&mut bench, &place, cell, &peak)?, peak)));
+                let mut record = self.blank(cell, started, &machine);
+                let error = match measured {
+                    Ok(((performance, draw), peak)) => {
+                        fill(&mut record, &performance, &draw, &peak);
+                        None
+                    }
+                    Err(error) => Some(error),
+                };
+                record.error = error.as_ref().map(ToString::to_string);
+                done += 1;
+                self.add(&record)?;
+                failures = if error.is_some() { failures + 1 } else { 0 };
+                match error {
+                    Some(error) if failures == FAILURES_MAX || matches!(error, RunError::Lost(_)) => {
+                        self.give_up(target, &error);
+                        return Ok(());
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A target that this campaign has written to before may be written to again.
+    fn place(&self, target: &Target) -> Result<Place, StoreError> {
+        let overwrite = target.overwrite || self.lock().store.has_peak(&self.matrix.name, &target.name)?;
+        Ok(Place { at: target.at.clone(), size_bytes: target.size_bytes, overwrite })
+    }
+
+    /// The workload's rate at 100 %: known from before, or measured and stored.
+    fn peak(
+        &self,
+        bench: &mut Bench,
+        place: &Place,
+        target: &Target,
+        workload: &Workload,
+    ) -> Result<Result<Peak, RunError>, StoreError> {
+        let (campaign, name) = (&self.matrix.name, workload.name());
+        if let Some(peak) = self.lock().store.peak(campaign, &target.name, &name)? {
+            return Ok(Ok(peak));
+        }
+        let settings = &self.matrix.settings;
+        let seconds = match workload {
+            Workload::Synthetic { .. } => settings.peak_seconds,
+            Workload::Trace { .. } => settings.run_seconds,
+        };
+        let order = self.order(place, workload, Intensity::Peak { depth: settings.depth }, seconds);
+        let performance = match bench.generator.run(&order) {
+            Ok(performance) => performance,
+            Err(error) => return Ok(Err(error)),
+        };
+        let seconds = performance.length().as_secs_f64();
+        if performance.requests == 0 || seconds == 0.0 {
+            let why = format!("no peak rate: none of {} requests succeeded", performance.failed);
+            return Ok(Err(RunError::Failed(with_first(why, &performance.errors))));
+        }
+        let peak = Peak {
+            iops: performance.requests as f64 / seconds,
+            mb_per_second: performance.bytes as f64 / 1e6 / seconds,
+            request_bytes: performance.request_bytes,
+            random_percent: performance.random_percent,
+            read_percent: performance.read_percent,
+        };
+        self.lock().store.add_peak(campaign, &target.name, &name, &peak)?;
+        Ok(Ok(peak))
+    }
+
+    fn order(&self, place: &Place, workload: &Workload, intensity: Intensity, seconds: f64) -> Order {
+        Order {
+            place: place.clone(),
+            workload: workload.clone(),
+            intensity,
+            length: Duration::from_secs_f64(seconds),
+            seed: self.matrix.settings.seed,
+        }
+    }
+
+    /// One run, with the power drawn in it.
+    fn measure(
+        &self,
+        bench: &mut Bench,
+        place: &Place,
+        cell: &Cell,
+        peak: &Peak,
+    ) -> Result<(Performance, Draw), RunError> {
+        let (settings, workload) = (&self.matrix.settings, &self.matrix.workloads[cell.workload]);
+        let percent = self.matrix.levels[cell.level];
+        let intensity = Intensity::Level { percent, filter: settings.filter, peak_iops: peak.iops };
+        let order = self.order(place, workload, intensity, settings.run_seconds);
+        std::thread::sleep(Duration::from_secs_f64(settings.settle_seconds));
+        let Some(analyzer) = &mut bench.analyzer else {
+            return Ok((bench.generator.run(&order)?, Draw::default()));
+        };
+        let offset = analyzer.clock_offset()? - bench.generator.clock_offset()?;
+        analyzer.mark()?;
+        let performance = bench.generator.run(&order)?;
+        let moved = |moment: Moment| Moment(moment.0.saturating_add_signed(offset));
+        let draw = analyzer.draw(moved(performance.from), moved(performance.to))?;
+        Ok((performance, draw))
+    }
+
+    /// A row without figures.
+    fn blank(&self, cell: &Cell, started: SystemTime, machine: &Machine) -> Record {
+        let Machine { host, kernel, cpu, device, program_version } = machine.clone();
+        let (target, workload, _, repetition) = key(self.matrix, cell);
+        Record {
+            campaign: self.matrix.name.clone(),
+            target,
+            workload,
+            load_percent: self.matrix.levels[cell.level],
+            repetition,
+            started_unix_millis: started.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64),
+            filter: self.matrix.settings.filter.name().into(),
+            host,
+            kernel,
+            cpu,
+            device,
+            program_version,
+            ..Record::default()
+        }
+    }
+
+    fn add(&self, record: &Record) -> Result<(), StoreError> {
+        let mut shared = self.lock();
+        shared.store.add(record)?;
+        if record.error.is_none() {
+            shared.outcome.done += 1;
+            shared.progress.done += 1;
+        } else {
+            shared.outcome.failed += 1;
+            shared.progress.failed += 1;
+        }
+        Ok(())
+    }
+
+    fn give_up(&self, target: &Target, error: &RunError) {
+        let mut shared = self.lock();
+        shared.left[self.number] = Duration::ZERO;
+        shared.outcome.lost.push(format!("{}: {error}", target.name));
+    }
+
+    /// `done`: runs of this lane that are behind it.
+    fn show(&self, done: usize, present: &str) {
+        let mut shared = self.lock();
+        let rest = (self.missing - done) as f64;
+        if done > 0 {
+            let each = self.started.elapsed().as_secs_f64() / done as f64;
+            shared.left[self.number] = Duration::from_secs_f64(each * rest);
+        }
+        shared.progress.left = shared.left.iter().copied().max().unwrap_or_default();
+        shared.progress.present = present.to_owned();
+        let progress = shared.progress.clone();
+        (shared.tell)(&progress);
+    }
+}
+
+fn with_first(why: String, errors: &[String]) -> String {
+    errors.first().map_or(why.clone(), |first| format!("{why}: {first}"))
+}
+
+/// The figures of a run.
+fn fill(record: &mut Record, performance: &Performance, draw: &Draw, peak: &Peak) {
+    let seconds = performance.length().as_secs_f64();
+    let (iops, mb_per_second) =
+        (performance.requests as f64 / seconds, performance.bytes as f64 / 1e6 / seconds);
+    let millis = |micros: f64| micros / 1e3;
+    let latency = |part: fn(&Latencies) -> f64| performance.latency.as_ref().map(|l| millis(part(l)));
+    record.request_bytes = Some(peak.request_bytes);
+    record.random_percent = Some(peak.random_percent);
+    record.read_percent = Some(peak.read_percent);
+    record.load_percent_iops = Some(100.0 * iops / peak.iops);
+    record.load_percent_bytes = Some(100.0 * mb_per_second / peak.mb_per_second);
+    record.length_seconds = Some(seconds);
+    record.requests = Some(performance.requests);
+    record.bytes = Some(performance.bytes);
+    record.failed_requests = Some(performance.failed);
+    record.iops = Some(iops);
+    record.mb_per_second = Some(mb_per_second);
+    record.latency_mean_millis = latency(|l| l.mean);
+    record.latency_p50_millis = latency(|l| l.p50);
+    record.latency_p90_millis = latency(|l| l.p90);
+    record.latency_p99_millis = latency(|l| l.p99);
+    record.latency_p999_millis = latency(|l| l.p999);
+    record.latency_max_millis = latency(|l| l.max);
+    record.lateness_p99_millis = performance.lateness_p99_micros.map(millis);
+    record.queue_p99_millis = performance.queue_p99_micros.map(millis);
+    record.volts = draw.volts;
+    record.amps = draw.amps;
+    record.temperature_celsius = draw.celsius;
+    record.meters = (!draw.meters.is_empty()).then(|| draw.meters.clone());
+    record.meter_coverage = draw.coverage;
+    // A draw of nothing has no efficiency.
+    if let Some(watts) = draw.watts.filter(|&watts| watts > 0.0) {
+        record.watts = Some(watts);
+        record.watts_source = Some(if draw.modelled { "modelled" } else { "measured" }.into());
+        record.joules = Some(watts * seconds);
+        record.iops_per_watt = Some(iops / watts);
+        record.mb_per_second_per_kilowatt = Some(mb_per_second / (watts / 1e3));
+        record.joules_per_io = (iops > 0.0).then(|| watts / iops);
+    }
+}
+
+#[cfg(test)]
+mod tests;

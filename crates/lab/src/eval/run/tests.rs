@@ -1,0 +1,239 @@
+use super::*;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What the pretended machines saw, and what goes wrong on them.
+#[derive(Default)]
+struct Script {
+    /// Orders by workload and level (0: the peak).
+    orders: Vec<(String, f64)>,
+    /// The process "ends" in the run with this number.
+    cut_at: Option<usize>,
+    /// Runs at this level fail.
+    failing_level: Option<f64>,
+    unreachable: bool,
+}
+
+type Shared = Arc<Mutex<Script>>;
+
+struct Pretend(Shared);
+
+/// The generator's clock is 5 s ahead of this machine's, the analyzer's 2 s behind.
+const GENERATOR_OFFSET: i64 = 5_000_000_000;
+const ANALYZER_OFFSET: i64 = -2_000_000_000;
+
+impl Generator for Pretend {
+    fn clock_offset(&mut self) -> Result<i64, RunError> {
+        Ok(GENERATOR_OFFSET)
+    }
+
+    fn prepare(&mut self, _: &Place) -> Result<Machine, RunError> {
+        if self.0.lock().unwrap().unreachable {
+            return Err(RunError::Lost("no route to host".into()));
+        }
+        Ok(Machine { host: Some("pretended".into()), program_version: "1".into(), ..Machine::default() })
+    }
+
+    /// 1,000 requests per second at 100 %.
+    fn run(&mut self, order: &Order) -> Result<Performance, RunError> {
+        let percent = match order.intensity {
+            Intensity::Peak { .. } => 0.0,
+            Intensity::Level { percent, peak_iops, .. } => {
+                assert_eq!(peak_iops, 1000.0);
+                percent
+            }
+        };
+        let mut script = self.0.lock().unwrap();
+        script.orders.push((order.workload.name(), percent));
+        if script.cut_at == Some(script.orders.len()) {
+            drop(script);
+            std::panic::resume_unwind(Box::new("killed"));
+        }
+        if percent > 0.0 && script.failing_level == Some(percent) {
+            return Err(RunError::Failed("the target said no".into()));
+        }
+        let Workload::Synthetic { size, random, reads } = order.workload else { panic!("no trace here") };
+        let share = if percent == 0.0 { 1.0 } else { percent / 100.0 };
+        let requests = (1000.0 * share * order.length.as_secs_f64()).round() as u64;
+        let from = Moment(100_000_000_000u64.saturating_add_signed(GENERATOR_OFFSET));
+        Ok(Performance {
+            from,
+            to: from + order.length,
+            requests,
+            bytes: requests * u64::from(size),
+            request_bytes: size.into(),
+            random_percent: random.into(),
+            read_percent: reads.into(),
+            latency: Some(Latencies { p99: 1500.0, ..Latencies::default() }),
+            ..Performance::default()
+        })
+    }
+}
+
+impl Analyzer for Pretend {
+    fn clock_offset(&mut self) -> Result<i64, RunError> {
+        Ok(ANALYZER_OFFSET)
+    }
+
+    fn mark(&mut self) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn draw(&mut self, from: Moment, to: Moment) -> Result<Draw, RunError> {
+        assert_eq!(from.0, 100_000_000_000u64.saturating_add_signed(ANALYZER_OFFSET), "the analyzer's clock");
+        assert_eq!(to.since(from), Duration::from_secs(2));
+        Ok(Draw { watts: Some(50.0), coverage: Some(0.75), meters: "pdu".into(), ..Draw::default() })
+    }
+}
+
+fn matrix() -> Matrix {
+    let text = "name = \"m\"\nrun_seconds = 2\nlevels = [10, 100]\nrepetitions = 2\n\
+                [synthetic]\nsizes = [4096, 8192]\nrandom = [50]\nreads = [0]\n\
+                [[target]]\nname = \"t\"\nat = \"file:x\"\nmeters = [\"pdu\"]\n";
+    Matrix::parse(Path::new("m.toml"), text).unwrap()
+}
+
+/// Runs the matrix on pretended machines.
+fn go(matrix: &Matrix, path: &Path, script: &Shared) -> Result<Outcome, StoreError> {
+    let open = |_: &Target| {
+        Ok(Bench {
+            generator: Box::new(Pretend(script.clone())),
+            analyzer: Some(Box::new(Pretend(script.clone()))),
+        })
+    };
+    run(matrix, Store::open(path).unwrap(), &open, &mut |_| {})
+}
+
+#[test]
+fn every_run_becomes_a_row_with_its_efficiency() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.sqlite");
+    let outcome = go(&matrix(), &path, &Shared::default()).unwrap();
+    assert_eq!(outcome, Outcome { total: 8, done: 8, ..Outcome::default() });
+    let records = Store::read(&path).unwrap().records(None, None).unwrap();
+    assert_eq!(records.len(), 8);
+    let record = &records[0];
+    assert_eq!(
+        (record.workload.as_str(), record.load_percent, record.repetition),
+        ("4KiB-random50-read0", 10.0, 1)
+    );
+    assert_eq!(
+        (record.iops, record.load_percent_iops, record.load_percent_bytes),
+        (Some(100.0), Some(10.0), Some(10.0))
+    );
+    assert_eq!((record.watts, record.joules, record.joules_per_io), (Some(50.0), Some(100.0), Some(0.5)));
+    assert_eq!((record.iops_per_watt, record.mb_per_second_per_kilowatt), (Some(2.0), Some(0.4096 / 0.05)));
+    assert_eq!((record.watts_source.as_deref(), record.meter_coverage), (Some("measured"), Some(0.75)));
+    assert_eq!((record.latency_p99_millis, record.volts, record.error.as_deref()), (Some(1.5), None, None));
+    assert_eq!(record.host.as_deref(), Some("pretended"));
+}
+
+#[test]
+fn what_was_cut_off_is_run_again_and_what_is_done_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = Shared::default();
+    // Each order is the last one of a process once: peaks, first and last runs.
+    let orders = 2 + 8;
+    for cut_at in 1..=orders {
+        let path = dir.path().join(format!("{cut_at}.sqlite"));
+        *script.lock().unwrap() = Script { cut_at: Some(cut_at), ..Script::default() };
+        let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| go(&matrix(), &path, &script)));
+        assert!(cut.is_err(), "cut off in run {cut_at}");
+        let before = std::mem::take(&mut *script.lock().unwrap()).orders;
+        let outcome = go(&matrix(), &path, &script).unwrap();
+        let after = std::mem::take(&mut *script.lock().unwrap()).orders;
+        assert!(outcome.complete());
+        assert_eq!(before.last(), after.first(), "the run that was cut off is the first one");
+        assert_eq!(before.len() + after.len(), orders + 1, "nothing else is done twice");
+        let again = go(&matrix(), &path, &script).unwrap();
+        assert_eq!((again.done, again.found), (0, 8));
+        assert!(script.lock().unwrap().orders.is_empty());
+    }
+}
+
+#[test]
+fn failed_runs_are_kept_with_their_reason_and_done_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.sqlite");
+    let script = Shared::default();
+    script.lock().unwrap().failing_level = Some(10.0);
+    let outcome = go(&matrix(), &path, &script).unwrap();
+    assert_eq!((outcome.done, outcome.failed, outcome.complete()), (4, 4, false));
+    let failed = Store::read(&path).unwrap().records(None, None).unwrap();
+    let failed: Vec<_> = failed.iter().filter(|record| record.error.is_some()).collect();
+    assert_eq!(failed.len(), 4);
+    assert!(failed.iter().all(|r| r.iops.is_none() && r.watts.is_none()), "absent, not zero");
+    assert_eq!(failed[0].error.as_deref(), Some("the target said no"));
+    script.lock().unwrap().failing_level = None;
+    let outcome = go(&matrix(), &path, &script).unwrap();
+    assert_eq!((outcome.found, outcome.done, outcome.complete()), (4, 4, true));
+    assert_eq!(Store::read(&path).unwrap().contents().unwrap()[0].failed, 0);
+}
+
+#[test]
+fn a_target_that_only_fails_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = Shared::default();
+    let mut matrix = matrix();
+    matrix.levels = vec![10.0];
+    matrix.repetitions = 50;
+    script.lock().unwrap().failing_level = Some(10.0);
+    let outcome = go(&matrix, &dir.path().join("a.sqlite"), &script).unwrap();
+    assert_eq!(outcome.failed, u64::from(FAILURES_MAX));
+    assert_eq!(outcome.lost, ["t: the target said no"]);
+    script.lock().unwrap().unreachable = true;
+    let outcome = go(&matrix, &dir.path().join("b.sqlite"), &script).unwrap();
+    assert_eq!((outcome.done, outcome.failed), (0, 0));
+    assert_eq!(outcome.lost, ["t: no route to host"]);
+}
+
+#[test]
+fn targets_with_machines_of_their_own_run_together_and_those_that_share_do_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut matrix = matrix();
+    let target = |name: &str, generator: &str, meter: &str| Target {
+        name: name.into(),
+        generator: Some(generator.into()),
+        meters: vec![meter.into()],
+        meter_agent: Some("pdu".into()),
+        ..matrix.targets[0].clone()
+    };
+    let targets = vec![target("a", "g1", "1"), target("b", "g2", "2"), target("c", "g3", "1")];
+    matrix.targets = targets;
+    assert_eq!(lanes(&matrix), [vec![0, 2], vec![1]]);
+    // `b` never ends before `a` has begun, and the other way around: only side by side is there a way out.
+    let gate = std::sync::Barrier::new(2);
+    let orders = Shared::default();
+    let open = |target: &Target| {
+        if target.name != "c" {
+            gate.wait();
+        }
+        Ok(Bench { generator: Box::new(Pretend(orders.clone())), analyzer: None })
+    };
+    let mut seen = BTreeMap::new();
+    let store = Store::open(&dir.path().join("r.sqlite")).unwrap();
+    let outcome = run(&matrix, store, &open, &mut |p| *seen.entry(p.done).or_insert(0) += 1).unwrap();
+    assert_eq!((outcome.total, outcome.done), (24, 24));
+    assert!(seen.keys().all(|&done| done < 24), "progress is told before a run");
+}
+
+#[test]
+fn other_settings_under_the_same_name_are_refused_and_new_rows_of_the_matrix_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.sqlite");
+    go(&matrix(), &path, &Shared::default()).unwrap();
+    let mut longer = matrix();
+    longer.settings.run_seconds = 3.0;
+    let error = go(&longer, &path, &Shared::default()).unwrap_err();
+    assert!(matches!(&error, StoreError::Changed { subject, .. } if subject == "settings"), "{error}");
+    assert!(error.to_string().contains("\"run_seconds\":3.0"));
+    let mut elsewhere = matrix();
+    elsewhere.targets[0].at = "file:y".into();
+    assert!(go(&elsewhere, &path, &Shared::default()).unwrap_err().to_string().contains("target t"));
+    let mut more = matrix();
+    more.levels.push(50.0);
+    more.workloads.push(Workload::Synthetic { size: 512, random: 0, reads: 0 });
+    let outcome = go(&more, &path, &Shared::default()).unwrap();
+    assert_eq!((outcome.found, outcome.done), (8, 10));
+}
