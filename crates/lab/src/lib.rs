@@ -5,6 +5,8 @@
 //! - [`drive`] replays requests on any storage and says how it answered.
 //! - [`eval`] runs a matrix of workloads and load levels unattended and keeps every result with the power drawn.
 //! - [`agent`] has other machines generate the load or read the power.
+//! - [`cost`] runs any command and says what each I/O costs in cycles and joules, layer by layer.
+//! - [`page`] makes reports to look at.
 //! - [`bench`] loads any S3 endpoint and says what the servers spent per operation.
 //!
 //! Reports are plain data: `Display` is the text for people, `Serialize` the JSON for machines (`docs/json.md`).
@@ -13,6 +15,7 @@
 pub mod agent;
 pub mod bench;
 mod content;
+pub mod cost;
 pub mod drive;
 pub mod eval;
 mod latency;

@@ -1,0 +1,415 @@
+//! Cycles and joules per I/O of any command: what user code, the kernel and waiting cost for each 512 bytes that storage
+//! moves [OS layers].
+//!
+//! Cycles are counted by the CPUs where they let us, and are CPU time × frequency otherwise; energy is modelled from them
+//! by the paper's formula ([`model`]). Two views of each run: the **machine** (the cores that the command may use, as in
+//! the paper, with whatever else ran there) and the **command** itself (its cgroup, or its rusage). The report says where
+//! each number comes from.
+//!
+//! What counts as I/O, in this order unless one is chosen: the sectors that the disks moved, if they moved what the
+//! command asked storage for; else what the command asked storage for (network file systems); else what passed its read
+//! and write calls (memory, sockets, the page cache).
+
+mod compare;
+mod counters;
+mod machine;
+pub mod model;
+mod run;
+mod show;
+
+pub use compare::{Comparison, Difference};
+pub use model::{Cpio, Cycles, Eio, Hertz, IO_BYTES, Projection};
+
+use ebb_types::Watts;
+use machine::{Machine, ProcessIo};
+use model::{Power, Spent};
+use run::{Measured, allowed_cpus, run_once};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+/// Version of the saved report.
+pub const REPORT_VERSION: u32 = 1;
+/// Peak draw of a server, without its storage [OS layers §5].
+pub const DEFAULT_PEAK: Watts = Watts(400.0);
+/// Share of the peak that an idle server draws: today's, and an ideal one's [OS layers §5].
+pub const DEFAULT_IDLE_FRACTIONS: [f64; 2] = [0.7, 0.0];
+/// So many seconds of busy time make the steps of the kernel's clock a hundredth of the result.
+const ENOUGH_BUSY: Duration = Duration::from_secs(1);
+
+/// Why a cost cannot be told.
+#[derive(Debug, thiserror::Error)]
+pub enum CostError {
+    #[error("no command to measure: put it after `--`")]
+    NoCommand,
+    #[error("{asked} cores are asked for, and this process may use {allowed}: choose from 1 to {allowed}")]
+    Cores { asked: usize, allowed: usize },
+    #[error("cannot read {path}: {source}")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{path} has {what}: is it the kernel's?")]
+    Strange { path: PathBuf, what: &'static str },
+    #[error("cannot choose the cores of the command: {0}")]
+    Pin(std::io::Error),
+    #[error("cannot start {command}: {source}")]
+    Start { command: String, source: std::io::Error },
+    #[error("cannot wait for the command: {0}")]
+    Wait(std::io::Error),
+    #[error("{command} ended with {status}: its cost would be that of a failure; nothing is reported")]
+    Failed { command: String, status: ExitStatus },
+    #[error("the machine does not tell the frequency of its CPUs: give it with --ghz")]
+    NoFrequency,
+    #[error("no I/O was seen as {0}: the command moved no data, or choose another --io")]
+    NoIo(String),
+    #[error(
+        "the report is of version {found}, and this program reads version {REPORT_VERSION}: measure again"
+    )]
+    Version { found: u32 },
+    #[error("a report without a measured point")]
+    Empty,
+}
+
+/// What counts as I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IoSource {
+    /// Sectors of the machine's disks (`/proc/diskstats`).
+    Devices,
+    /// What the command asked storage for (`read_bytes` and `write_bytes` of `/proc/PID/io`).
+    Storage,
+    /// What passed the command's read and write calls (`rchar` and `wchar` of `/proc/PID/io`).
+    Calls,
+}
+
+/// Where the CPUs' frequency comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FrequencySource {
+    Given,
+    /// Counted cycles by busy time.
+    Counters,
+    Cpufreq,
+    /// In virtual machines, the nominal one.
+    Cpuinfo,
+}
+
+/// Where the command's own CPU time comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OwnSource {
+    /// The command and all that it started.
+    Cgroup,
+    /// The command and the descendants that were waited for.
+    Rusage,
+}
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct CostOptions {
+    /// Numbers of cores to run on, one after the other; empty: all that may be used, once.
+    pub cores: Vec<usize>,
+    /// Runs per number of cores.
+    pub runs: usize,
+    /// Draw of the whole machine at its busiest, without storage.
+    pub peak: Watts,
+    pub idle_fractions: Vec<f64>,
+    /// Instead of what the machine says.
+    pub frequency: Option<Hertz>,
+    /// `None`: the first that saw what the command moved.
+    pub io: Option<IoSource>,
+    /// What the report calls itself; the host's name otherwise.
+    pub label: Option<String>,
+}
+
+impl Default for CostOptions {
+    fn default() -> CostOptions {
+        CostOptions {
+            cores: Vec::new(),
+            runs: 1,
+            peak: DEFAULT_PEAK,
+            idle_fractions: DEFAULT_IDLE_FRACTIONS.to_vec(),
+            frequency: None,
+            io: None,
+            label: None,
+        }
+    }
+}
+
+/// Cost of one view of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct View {
+    pub user_seconds: f64,
+    pub system_seconds: f64,
+    /// Absent for the command: nobody can say whose idleness it was.
+    pub idle_seconds: Option<f64>,
+    pub iowait_seconds: Option<f64>,
+    pub ios: u64,
+    pub io_source: IoSource,
+    pub cpio: Cpio,
+    /// One per idle fraction that was asked for.
+    pub modelled_energy_per_io: Vec<Eio>,
+}
+
+/// One run of the command.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    pub wall_seconds: f64,
+    pub machine: View,
+    /// Absent if the command itself did no I/O that is counted.
+    pub command: Option<View>,
+    pub command_source: OwnSource,
+    /// I/Os of each disk.
+    pub disks: BTreeMap<String, u64>,
+    pub frequency_hertz: f64,
+    pub frequency_source: FrequencySource,
+    /// User and system cycles of the machine are counted, not CPU time × frequency.
+    pub cycles_counted: bool,
+    /// Time in which the used cores belonged to other guests of the host: in no layer.
+    pub stolen_seconds: f64,
+    /// Busy time of the cores that the command could not use.
+    pub elsewhere_seconds: f64,
+}
+
+/// The runs on one number of cores.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    pub cores: usize,
+    pub runs: Vec<Run>,
+}
+
+impl Point {
+    /// The mean of something over the runs. `None`: there is no run, or one that lacks it.
+    pub fn mean(&self, of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
+        let values: Vec<f64> = self.runs.iter().map(of).collect::<Option<_>>()?;
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    }
+
+    /// Highest less lowest cpio of the machine, as a share of the mean. `None`: one run has no spread.
+    pub fn spread(&self) -> Option<f64> {
+        let cpio = |run: &Run| run.machine.cpio.total.0;
+        let mean = self.mean(|run| Some(cpio(run))).filter(|mean| *mean > 0.0 && self.runs.len() > 1)?;
+        let high = self.runs.iter().map(cpio).fold(f64::MIN, f64::max);
+        let low = self.runs.iter().map(cpio).fold(f64::MAX, f64::min);
+        Some((high - low) / mean)
+    }
+}
+
+/// What a command costs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CostReport {
+    pub version: u32,
+    pub label: String,
+    pub command: Vec<String>,
+    pub cpu: Option<String>,
+    pub kernel: Option<String>,
+    pub machine_cores: usize,
+    /// Of the model; storage is not in it.
+    pub peak_watts: f64,
+    pub idle_fractions: Vec<f64>,
+    /// One per number of cores, in the order of the runs.
+    pub points: Vec<Point>,
+    /// Present with two or more numbers of cores.
+    pub projection: Option<Projection>,
+    /// How it was measured, and what to beware of.
+    pub notes: Vec<String>,
+}
+
+impl CostReport {
+    /// Refuses what this program cannot read.
+    pub fn check(self) -> Result<CostReport, CostError> {
+        if self.version != REPORT_VERSION {
+            return Err(CostError::Version { found: self.version });
+        }
+        if self.points.is_empty() || self.points.iter().any(|point| point.runs.is_empty()) {
+            return Err(CostError::Empty);
+        }
+        Ok(self)
+    }
+}
+
+/// How far a measurement is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    pub cores: usize,
+    /// From 1 on.
+    pub run: usize,
+    pub of: usize,
+    pub elapsed: Duration,
+}
+
+/// Runs the command as the options say. Needs a kernel with `/proc`; root sees more (the command's cgroup, counters).
+pub fn measure(
+    options: &CostOptions,
+    command: &[String],
+    tell: &mut dyn FnMut(Progress),
+) -> Result<CostReport, CostError> {
+    if command.is_empty() {
+        return Err(CostError::NoCommand);
+    }
+    let machine = Machine::this();
+    let allowed = allowed_cpus()?;
+    let all = machine.cpus()?.len();
+    let cores = if options.cores.is_empty() { vec![allowed.len()] } else { options.cores.clone() };
+    if let Some(asked) = cores.iter().copied().find(|n| *n == 0 || *n > allowed.len()) {
+        return Err(CostError::Cores { asked, allowed: allowed.len() });
+    }
+    let runs = options.runs.max(1);
+    let mut notes = Notes::default();
+    let mut points = Vec::new();
+    for (at, cores) in cores.iter().copied().enumerate() {
+        let mut point = Point { cores, runs: Vec::new() };
+        for run in 0..runs {
+            let (run, of) = (at * runs + run + 1, points_of(&options.cores) * runs);
+            let cpus = &allowed[..cores];
+            let measured = run_once(&machine, command, cpus, options.frequency, &mut |elapsed| {
+                tell(Progress { cores, run, of, elapsed });
+            })?;
+            let run = judge(&measured, options, cores, all)?;
+            notes.of_run(&measured, &run);
+            point.runs.push(run);
+        }
+        points.push(point);
+    }
+    if options.cores.iter().any(|n| *n < all) {
+        notes.add(format!(
+            "cores were chosen by affinity (sched_setaffinity), none was switched off: the machine's figures are those \
+             of the chosen cores, each with 1/{all} of the peak watts"
+        ));
+    }
+    let system =
+        |point: &Point| Some((point.cores, Cycles(point.mean(|run| Some(run.machine.cpio.system.0))?)));
+    Ok(CostReport {
+        version: REPORT_VERSION,
+        label: options.label.clone().or_else(|| machine.host()).unwrap_or_else(|| "this machine".into()),
+        command: command.to_vec(),
+        cpu: machine.cpu_model(),
+        kernel: machine.kernel(),
+        machine_cores: all,
+        peak_watts: options.peak.0,
+        idle_fractions: options.idle_fractions.clone(),
+        projection: Projection::new(&points.iter().filter_map(system).collect::<Vec<_>>()),
+        points,
+        notes: notes.0,
+    })
+}
+
+fn points_of(cores: &[usize]) -> usize {
+    cores.len().max(1)
+}
+
+/// From what was read to what it cost.
+fn judge(measured: &Measured, options: &CostOptions, cores: usize, all: usize) -> Result<Run, CostError> {
+    let sectors: u64 = measured.sectors.values().sum();
+    let own = measured.own_io.unwrap_or_default();
+    let source = options.io.unwrap_or_else(|| seen_by(sectors, &own));
+    let (machine_ios, own_ios, own_source) = match source {
+        IoSource::Devices => (sectors, own.storage / IO_BYTES, IoSource::Storage),
+        IoSource::Storage => (own.storage / IO_BYTES, own.storage / IO_BYTES, source),
+        IoSource::Calls => (own.calls / IO_BYTES, own.calls / IO_BYTES, source),
+    };
+    // A core's share of the peak is the same, however many are used.
+    let peak = Watts(options.peak.0 * cores as f64 / all as f64);
+    let power = |idle_fraction| Power { peak, idle_fraction, cores, frequency: measured.frequency };
+    let energy = |cpio: &Cpio| options.idle_fractions.iter().map(|ip| Eio::new(cpio, &power(*ip))).collect();
+    let cycles = |time| Cycles::of(time, measured.frequency);
+    let used = &measured.used;
+    let (user, system) = match &measured.cycles {
+        Ok(counted) => *counted,
+        Err(_) => (cycles(used.user), cycles(used.system)),
+    };
+    let spent = Spent { user, system, idle: Some(cycles(used.idle)), iowait: Some(cycles(used.iowait)) };
+    let cpio = Cpio::new(&spent, machine_ios).ok_or_else(|| CostError::NoIo(source.to_string()))?;
+    let machine = View {
+        user_seconds: used.user.as_secs_f64(),
+        system_seconds: used.system.as_secs_f64(),
+        idle_seconds: Some(used.idle.as_secs_f64()),
+        iowait_seconds: Some(used.iowait.as_secs_f64()),
+        ios: machine_ios,
+        io_source: source,
+        modelled_energy_per_io: energy(&cpio),
+        cpio,
+    };
+    let own_times = &measured.own;
+    let spent = Spent { user: cycles(own_times.user), system: cycles(own_times.system), ..Spent::default() };
+    let command = Cpio::new(&spent, own_ios).map(|cpio| View {
+        user_seconds: own_times.user.as_secs_f64(),
+        system_seconds: own_times.system.as_secs_f64(),
+        idle_seconds: None,
+        iowait_seconds: None,
+        ios: own_ios,
+        io_source: own_source,
+        modelled_energy_per_io: energy(&cpio),
+        cpio,
+    });
+    Ok(Run {
+        wall_seconds: measured.wall.as_secs_f64(),
+        machine,
+        command,
+        command_source: measured.own_source,
+        disks: measured.sectors.clone(),
+        frequency_hertz: measured.frequency.0,
+        frequency_source: measured.frequency_source,
+        cycles_counted: measured.cycles.is_ok(),
+        stolen_seconds: used.stolen.as_secs_f64(),
+        elsewhere_seconds: measured.others.busy().as_secs_f64(),
+    })
+}
+
+/// Who saw what the command moved. The disks, if it asked storage for anything and they moved at least half of that: less
+/// is the work of others, while the command's went over a network.
+fn seen_by(sectors: u64, own: &ProcessIo) -> IoSource {
+    match own.storage {
+        0 => IoSource::Calls,
+        asked if sectors.saturating_mul(IO_BYTES) >= asked / 2 => IoSource::Devices,
+        _ => IoSource::Storage,
+    }
+}
+
+/// Remarks, each once.
+#[derive(Default)]
+struct Notes(Vec<String>);
+
+impl Notes {
+    fn add(&mut self, note: String) {
+        if !self.0.contains(&note) {
+            self.0.push(note);
+        }
+    }
+
+    fn of_run(&mut self, measured: &Measured, run: &Run) {
+        match &measured.cycles {
+            Ok(_) => self.add("user and system cycles of the machine were counted by its CPUs".into()),
+            Err(why) => self.add(format!(
+                "cycles are CPU time (/proc/stat) × frequency: the CPUs' cycle counters cannot be used ({why})"
+            )),
+        }
+        measured.notes.iter().for_each(|note| self.add(note.clone()));
+        if measured.own_io.is_none() {
+            self.add("the kernel does not tell the command's own I/O (/proc/PID/io)".into());
+        }
+        let busy = measured.used.busy() + measured.others.busy();
+        let own = measured.own.user + measured.own.system;
+        if busy < ENOUGH_BUSY {
+            self.add(
+                "a run took less than a second of CPU time, in which the kernel's clock has few ticks: \
+                 let it run for longer, or look at several runs"
+                    .into(),
+            );
+        } else if own < busy.mul_f64(0.8) {
+            self.add(
+                "others, the kernel's own threads among them, took more than a fifth of the busy time in some run: \
+                 the machine's figures contain their work, the command's do not"
+                    .into(),
+            );
+        }
+        if run.stolen_seconds > 0.01 * (busy.as_secs_f64() + run.stolen_seconds) {
+            self.add(
+                "the host took more than a hundredth of the CPU time away (steal): times may swing".into(),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

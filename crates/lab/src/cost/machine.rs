@@ -1,0 +1,341 @@
+//! What the kernel says about CPUs, disks and processes, read from `/proc` and `/sys` below a root, so that tests can give
+//! it trees of their own.
+
+use super::{CostError, Hertz};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A file tree with `proc` and `sys` in it: `/`, but in tests.
+#[derive(Clone, Debug)]
+pub(super) struct Machine {
+    root: PathBuf,
+    /// Ticks per second of the times in `/proc`.
+    ticks: u64,
+}
+
+/// What a set of CPUs spent its time on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct CpuTimes {
+    pub user: Duration,
+    /// With interrupts.
+    pub system: Duration,
+    pub idle: Duration,
+    pub iowait: Duration,
+    /// Time in which the CPU was given to another guest: it is nobody's cycles here.
+    pub stolen: Duration,
+}
+
+impl CpuTimes {
+    pub fn busy(&self) -> Duration {
+        self.user + self.system
+    }
+
+    fn zip(&self, other: &CpuTimes, op: impl Fn(Duration, Duration) -> Duration) -> CpuTimes {
+        CpuTimes {
+            user: op(self.user, other.user),
+            system: op(self.system, other.system),
+            idle: op(self.idle, other.idle),
+            iowait: op(self.iowait, other.iowait),
+            stolen: op(self.stolen, other.stolen),
+        }
+    }
+
+    /// Never below zero: the kernel lets iowait of a CPU run backwards now and then.
+    pub fn since(&self, before: &CpuTimes) -> CpuTimes {
+        self.zip(before, Duration::saturating_sub)
+    }
+
+    pub fn plus(&self, other: &CpuTimes) -> CpuTimes {
+        self.zip(other, |a, b| a + b)
+    }
+}
+
+/// Bytes of one process and of the descendants that it waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ProcessIo {
+    /// Through read and write calls, wherever they led.
+    pub calls: u64,
+    /// That storage was asked for: read from it, or made dirty and not dropped before it was written.
+    pub storage: u64,
+}
+
+/// CPU time of one group of processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct OwnTimes {
+    pub user: Duration,
+    pub system: Duration,
+}
+
+impl Machine {
+    pub fn new(root: impl Into<PathBuf>, ticks: u64) -> Machine {
+        Machine { root: root.into(), ticks: ticks.max(1) }
+    }
+
+    pub fn this() -> Machine {
+        Machine::new("/", rustix::param::clock_ticks_per_second())
+    }
+
+    fn read(&self, path: &str) -> Result<String, CostError> {
+        let path = self.root.join(path);
+        fs::read_to_string(&path).map_err(|source| CostError::Read { path, source })
+    }
+
+    fn trimmed(&self, path: impl AsRef<Path>) -> Option<String> {
+        fs::read_to_string(self.root.join(path)).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// Times since boot of every CPU that is online.
+    pub fn cpus(&self) -> Result<BTreeMap<usize, CpuTimes>, CostError> {
+        let text = self.read("proc/stat")?;
+        let mut cpus = BTreeMap::new();
+        for line in text.lines() {
+            let mut words = line.split_ascii_whitespace();
+            let name = words.next().and_then(|word| word.strip_prefix("cpu"));
+            let Some(cpu) = name.and_then(|name| name.parse().ok()) else { continue };
+            let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
+            let time = |at: usize| {
+                let ticks = ticks.get(at).copied().unwrap_or(0);
+                Duration::from_nanos((u128::from(ticks) * 1_000_000_000 / u128::from(self.ticks)) as u64)
+            };
+            // user nice system idle iowait irq softirq steal; the time of guests is in user already.
+            cpus.insert(
+                cpu,
+                CpuTimes {
+                    user: time(0) + time(1),
+                    system: time(2) + time(5) + time(6),
+                    idle: time(3),
+                    iowait: time(4),
+                    stolen: time(7),
+                },
+            );
+        }
+        if cpus.is_empty() {
+            return Err(CostError::Strange { path: self.root.join("proc/stat"), what: "no line of a CPU" });
+        }
+        Ok(cpus)
+    }
+
+    /// Sectors of 512 bytes that each disk has moved since boot. Only what the data really passes: no partitions, no
+    /// devices made of others (their disks count), none in memory.
+    pub fn sectors(&self) -> Result<BTreeMap<String, u64>, CostError> {
+        let text = self.read("proc/diskstats")?;
+        let mut disks = BTreeMap::new();
+        for line in text.lines() {
+            let words: Vec<&str> = line.split_ascii_whitespace().collect();
+            let (Some(name), Some(read), Some(written)) = (words.get(2), words.get(5), words.get(9)) else {
+                continue;
+            };
+            let (Ok(read), Ok(written)) = (read.parse::<u64>(), written.parse::<u64>()) else { continue };
+            if self.is_disk(name) {
+                disks.insert((*name).to_owned(), read.saturating_add(written));
+            }
+        }
+        Ok(disks)
+    }
+
+    fn is_disk(&self, name: &str) -> bool {
+        // The kernel writes `!` for the `/` in a device's name.
+        let block = self.root.join("sys/block").join(name.replace('/', "!"));
+        let made_of_others =
+            fs::read_dir(block.join("slaves")).is_ok_and(|mut slaves| slaves.next().is_some());
+        let in_memory = ["loop", "ram", "zram"].iter().any(|prefix| name.starts_with(prefix));
+        block.exists() && !made_of_others && !in_memory
+    }
+
+    /// Of a process, also of one that has ended and was not waited for yet.
+    pub fn io_of(&self, pid: u32) -> Option<ProcessIo> {
+        let text = self.trimmed(format!("proc/{pid}/io"))?;
+        let value = |key: &str| -> u64 {
+            let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+            line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+        };
+        let storage = value("read_bytes") + value("write_bytes");
+        Some(ProcessIo {
+            calls: value("rchar") + value("wchar"),
+            storage: storage.saturating_sub(value("cancelled_write_bytes")),
+        })
+    }
+
+    /// The mean of the CPUs' present frequencies, as the driver of the frequency tells it.
+    pub fn cpufreq(&self, cpus: &[usize]) -> Option<Hertz> {
+        mean(cpus.iter().filter_map(|cpu| {
+            let path = format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq");
+            self.trimmed(path)?.parse::<f64>().ok().map(|kilohertz| kilohertz * 1e3)
+        }))
+    }
+
+    /// The mean of the CPUs' frequencies in `/proc/cpuinfo`: in a virtual machine that is the nominal one.
+    pub fn cpuinfo(&self, cpus: &[usize]) -> Option<Hertz> {
+        let text = self.trimmed("proc/cpuinfo")?;
+        let mut cpu = None;
+        mean(text.lines().filter_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            match key.trim() {
+                "processor" => cpu = value.trim().parse::<usize>().ok(),
+                "cpu MHz" if cpu.is_some_and(|cpu| cpus.contains(&cpu)) => {
+                    return value.trim().parse::<f64>().ok().map(|megahertz| megahertz * 1e6);
+                }
+                _ => {}
+            }
+            None
+        }))
+    }
+
+    /// Where groups of processes can be made: this process's own cgroup in the second hierarchy.
+    pub fn cgroup(&self) -> Option<PathBuf> {
+        let mounts = self.trimmed("proc/self/mounts")?;
+        let mount = mounts.lines().find_map(|line| {
+            let mut words = line.split(' ');
+            let place = words.nth(1)?;
+            (words.next() == Some("cgroup2")).then(|| place.trim_start_matches('/').to_owned())
+        })?;
+        let own = self.trimmed("proc/self/cgroup")?;
+        let own = own.lines().find_map(|line| line.strip_prefix("0::"))?.trim_start_matches('/').to_owned();
+        Some(self.root.join(mount).join(own))
+    }
+
+    pub fn kernel(&self) -> Option<String> {
+        self.trimmed("proc/sys/kernel/osrelease")
+    }
+
+    pub fn host(&self) -> Option<String> {
+        self.trimmed("proc/sys/kernel/hostname")
+    }
+
+    /// The CPU's name, and whether this is a guest of another machine.
+    pub fn cpu_model(&self) -> Option<String> {
+        let text = self.trimmed("proc/cpuinfo")?;
+        let value = |wanted: &str| {
+            text.lines()
+                .filter_map(|line| line.split_once(':'))
+                .find(|(key, _)| key.trim() == wanted)
+                .map(|(_, v)| v)
+        };
+        let guest = value("flags")
+            .is_some_and(|flags| flags.split_ascii_whitespace().any(|flag| flag == "hypervisor"));
+        let model = value("model name")?.trim();
+        Some(if guest { format!("{model} (virtual machine)") } else { model.to_owned() })
+    }
+}
+
+/// CPU time of a cgroup of the second hierarchy.
+pub(super) fn cgroup_times(directory: &Path) -> Option<OwnTimes> {
+    let text = fs::read_to_string(directory.join("cpu.stat")).ok()?;
+    let value = |key: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
+        line.trim().parse().ok().map(Duration::from_micros)
+    };
+    Some(OwnTimes { user: value("user_usec")?, system: value("system_usec")? })
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<Hertz> {
+    let (sum, count) =
+        values.filter(|hertz| *hertz > 0.0).fold((0.0, 0.0), |(sum, n), value| (sum + value, n + 1.0));
+    (count > 0.0).then(|| Hertz(sum / count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    fn tree(files: &[(&str, &str)]) -> (TempDir, Machine) {
+        let dir = TempDir::new().unwrap();
+        for (path, content) in files {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        let machine = Machine::new(dir.path(), 100);
+        (dir, machine)
+    }
+
+    #[test]
+    fn cpu_times_add_up_what_belongs_together() {
+        let (_dir, machine) = tree(&[(
+            "proc/stat",
+            "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 100 20 30 400 50 6 7 8 90 1\ncpu2 1 0 0 0 0 0 0 0 0 0\nintr 5\n",
+        )]);
+        let cpus = machine.cpus().unwrap();
+        assert_eq!(cpus.keys().copied().collect::<Vec<_>>(), [0, 2]);
+        let millis = Duration::from_millis;
+        let right = CpuTimes {
+            user: millis(1200),
+            system: millis(430),
+            idle: millis(4000),
+            iowait: millis(500),
+            stolen: millis(80),
+        };
+        assert_eq!(cpus[&0], right);
+        assert_eq!(cpus[&0].since(&CpuTimes { iowait: millis(600), ..right }), CpuTimes::default());
+        let (_dir, empty) = tree(&[("proc/stat", "intr 5\n")]);
+        assert!(empty.cpus().is_err());
+        let (_dir, none) = tree(&[]);
+        assert!(none.cpus().unwrap_err().to_string().contains("proc/stat"));
+    }
+
+    #[test]
+    fn only_disks_count_and_each_byte_once() {
+        let (dir, machine) = tree(&[
+            (
+                "proc/diskstats",
+                "8 0 sda 1 1 1000 1 1 1 500 1 0 1 1\n8 1 sda1 1 1 900 1 1 1 400 1 0 1 1\n\
+                 253 0 dm-0 1 1 700 1 1 1 1 1 0 1 1\n7 0 loop0 1 1 80 1 1 1 1 1 0 1 1\nbroken line\n\
+                 104 0 cciss/c0d0 1 1 5 1 1 1 6 1 0 1 1\n",
+            ),
+            ("sys/block/sda/size", "1"),
+            ("sys/block/dm-0/size", "1"),
+            ("sys/block/loop0/size", "1"),
+            ("sys/block/cciss!c0d0/size", "1"),
+        ]);
+        fs::create_dir_all(dir.path().join("sys/block/dm-0/slaves/sda")).unwrap();
+        fs::create_dir_all(dir.path().join("sys/block/sda/slaves")).unwrap();
+        let right = BTreeMap::from([("sda".to_owned(), 1500), ("cciss/c0d0".to_owned(), 11)]);
+        assert_eq!(machine.sectors().unwrap(), right);
+    }
+
+    #[test]
+    fn a_commands_io_is_told_from_its_calls() {
+        let (_dir, machine) = tree(&[(
+            "proc/7/io",
+            "rchar: 1000\nwchar: 200\nsyscr: 1\nsyscw: 1\nread_bytes: 512\nwrite_bytes: 4096\ncancelled_write_bytes: 1024\n",
+        )]);
+        assert_eq!(machine.io_of(7), Some(ProcessIo { calls: 1200, storage: 3584 }));
+        assert_eq!(machine.io_of(8), None);
+    }
+
+    #[test]
+    fn the_frequency_comes_from_the_driver_or_else_from_cpuinfo_or_is_not_known() {
+        let (_dir, machine) = tree(&[
+            ("sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq", "2000000\n"),
+            ("sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq", "3000000\n"),
+            ("proc/cpuinfo", "processor : 0\ncpu MHz\t: 2100.000\n\nprocessor : 1\ncpu MHz\t: 2200.5\n"),
+        ]);
+        assert_eq!(machine.cpufreq(&[0, 1]), Some(Hertz(2.5e9)));
+        assert_eq!(machine.cpufreq(&[1]), Some(Hertz(3e9)));
+        assert_eq!(machine.cpufreq(&[7]), None);
+        assert_eq!(machine.cpuinfo(&[0]), Some(Hertz(2.1e9)));
+        assert_eq!(machine.cpuinfo(&[2]), None);
+    }
+
+    #[test]
+    fn the_own_cgroup_is_found_in_hybrid_hierarchies_too() {
+        let (dir, machine) = tree(&[
+            (
+                "proc/self/mounts",
+                "cgroup /sys/fs/cgroup/cpu cgroup rw 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n",
+            ),
+            ("proc/self/cgroup", "4:memory:/a\n0::/user.slice/b\n"),
+            ("sys/fs/cgroup/unified/user.slice/b/cpu.stat", "usage_usec 30\nuser_usec 20\nsystem_usec 10\n"),
+        ]);
+        let cgroup = machine.cgroup().unwrap();
+        assert_eq!(cgroup, dir.path().join("sys/fs/cgroup/unified/user.slice/b"));
+        let times = OwnTimes { user: Duration::from_micros(20), system: Duration::from_micros(10) };
+        assert_eq!(cgroup_times(&cgroup), Some(times));
+        let (_dir, old) =
+            tree(&[("proc/self/mounts", "proc /proc proc rw 0 0\n"), ("proc/self/cgroup", "0::/\n")]);
+        assert_eq!(old.cgroup(), None);
+    }
+}

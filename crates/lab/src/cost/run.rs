@@ -1,0 +1,322 @@
+//! One run of the command, with everything read before it starts and after it has ended and what it wrote is on the
+//! devices.
+//!
+//! The command runs on the chosen cores (its affinity; children inherit it) and in a cgroup of its own where the kernel
+//! lets us make one. Its own share of the time comes from there, or else from what the kernel adds up for a process and
+//! the descendants that it waited for. It is not reaped before its own I/O counters are read: they go with it.
+
+use super::counters::Counters;
+use super::machine::{CpuTimes, Machine, OwnTimes, ProcessIo, cgroup_times};
+use super::{CostError, Cycles, FrequencySource, Hertz, OwnSource};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often a run looks at the CPUs' frequencies, and says that it goes on.
+const SAMPLE: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+
+/// What one run took.
+pub(super) struct Measured {
+    pub wall: Duration,
+    /// Of the cores that the command may use, and of all others.
+    pub used: CpuTimes,
+    pub others: CpuTimes,
+    /// User and kernel cycles of the used cores, or why they are not counted.
+    pub cycles: Result<(Cycles, Cycles), String>,
+    pub frequency: Hertz,
+    pub frequency_source: FrequencySource,
+    /// Sectors of each disk that moved any.
+    pub sectors: BTreeMap<String, u64>,
+    pub own_io: Option<ProcessIo>,
+    pub own: OwnTimes,
+    pub own_source: OwnSource,
+    /// Of things that went another way than they should.
+    pub notes: Vec<String>,
+}
+
+/// The CPUs that this process may use.
+pub(super) fn allowed_cpus() -> Result<Vec<usize>, CostError> {
+    let set = sched_getaffinity(None).map_err(|e| CostError::Pin(e.into()))?;
+    Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
+}
+
+/// This thread's affinity, until it is dropped; what it starts inherits it.
+struct Pinned(CpuSet);
+
+impl Pinned {
+    fn to(cpus: &[usize]) -> Result<Pinned, CostError> {
+        let before = sched_getaffinity(None).map_err(|e| CostError::Pin(e.into()))?;
+        let mut set = CpuSet::new();
+        cpus.iter().for_each(|cpu| set.set(*cpu));
+        sched_setaffinity(None, &set).map_err(|e| CostError::Pin(e.into()))?;
+        Ok(Pinned(before))
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let _ = sched_setaffinity(None, &self.0);
+    }
+}
+
+/// A cgroup for one run; it goes when the run has ended.
+struct Group(PathBuf);
+
+const GROUP_PREFIX: &str = "ebb-cost-";
+/// Groups that this process has made; it may measure in several threads.
+static GROUPS: AtomicU32 = AtomicU32::new(0);
+
+/// A group of a process that is gone: it was interrupted.
+fn is_left_behind(name: &str) -> bool {
+    let owner = name.strip_prefix(GROUP_PREFIX).and_then(|rest| rest.split('-').next());
+    owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists())
+}
+
+impl Group {
+    fn make(machine: &Machine) -> Result<Group, String> {
+        let parent = machine.cgroup().ok_or("no cgroup v2 hierarchy is mounted")?;
+        for entry in fs::read_dir(&parent).into_iter().flatten().flatten() {
+            if is_left_behind(&entry.file_name().to_string_lossy()) {
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+        let (pid, number) = (std::process::id(), GROUPS.fetch_add(1, Ordering::Relaxed));
+        let own = parent.join(format!("{GROUP_PREFIX}{pid}-{number}"));
+        fs::create_dir(&own).map_err(|e| format!("a cgroup in {} is refused: {e}", parent.display()))?;
+        let group = Group(own);
+        match cgroup_times(&group.0) {
+            Some(_) => Ok(group),
+            None => Err("the kernel gives no CPU times of cgroups".into()),
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Runs the command on these CPUs. `given`: the frequency that the user knows better. `tell` hears of time passing.
+pub(super) fn run_once(
+    machine: &Machine,
+    command: &[String],
+    cpus: &[usize],
+    given: Option<Hertz>,
+    tell: &mut dyn FnMut(Duration),
+) -> Result<Measured, CostError> {
+    let mut notes = Vec::new();
+    let group = Group::make(machine);
+    // What others left to be written must not be charged to this run.
+    rustix::fs::sync();
+    let mut counters = Counters::open(cpus).map_err(|e| e.to_string());
+    let sectors = machine.sectors()?;
+    let times = machine.cpus()?;
+    let start = Instant::now();
+    let child = {
+        let _pinned = Pinned::to(cpus)?;
+        start_command(command, group.as_ref().ok())?
+    };
+    let mut sampled = Frequencies::default();
+    wait_for_end(child, &mut || {
+        sampled.take(machine, cpus);
+        tell(start.elapsed());
+    })?;
+    let own_io = machine.io_of(child);
+    let (status, usage) = reap(child)?;
+    if !status.success() {
+        return Err(CostError::Failed { command: command[0].clone(), status });
+    }
+    let in_group = group.as_ref().ok().and_then(|group| cgroup_times(&group.0));
+    // What the command wrote belongs to it, also what is still in memory.
+    rustix::fs::sync();
+    let wall = start.elapsed();
+    let cycles =
+        counters.as_mut().map_err(|e| e.clone()).and_then(|open| open.read().map_err(|e| e.to_string()));
+    let moved = |(disk, now): (String, u64)| {
+        let delta = now.saturating_sub(sectors.get(&disk).copied().unwrap_or(0));
+        (delta > 0).then_some((disk, delta))
+    };
+    let sectors = machine.sectors()?.into_iter().filter_map(moved).collect();
+    let (used, others) = split(&times, &machine.cpus()?, cpus);
+
+    let (own, own_source) = match (in_group, &group) {
+        // A group that the command did not get into saw nothing.
+        (Some(own), _) if own != OwnTimes::default() || usage == OwnTimes::default() => {
+            (own, OwnSource::Cgroup)
+        }
+        (_, refused) => {
+            let why = refused
+                .as_ref()
+                .err()
+                .cloned()
+                .unwrap_or_else(|| "the command could not join its cgroup".into());
+            notes.push(format!(
+                "the command's own CPU time is that of the children waited for (rusage): {why}"
+            ));
+            (usage, OwnSource::Rusage)
+        }
+    };
+    let counted = cycles.as_ref().ok().map(|(user, kernel)| Cycles(user.0 + kernel.0));
+    let (frequency, frequency_source) = sampled.decide(given, counted, &used, machine, cpus)?;
+    Ok(Measured {
+        wall,
+        used,
+        others,
+        cycles,
+        frequency,
+        frequency_source,
+        sectors,
+        own_io,
+        own,
+        own_source,
+        notes,
+    })
+}
+
+/// The times between two readings, of the used CPUs and of the others.
+fn split(
+    before: &BTreeMap<usize, CpuTimes>,
+    after: &BTreeMap<usize, CpuTimes>,
+    cpus: &[usize],
+) -> (CpuTimes, CpuTimes) {
+    let mut sums = (CpuTimes::default(), CpuTimes::default());
+    for (cpu, now) in after {
+        let Some(then) = before.get(cpu) else { continue };
+        let sum = if cpus.contains(cpu) { &mut sums.0 } else { &mut sums.1 };
+        *sum = sum.plus(&now.since(then));
+    }
+    sums
+}
+
+/// The CPUs' frequencies while a command ran.
+#[derive(Default)]
+struct Frequencies {
+    cpufreq: Vec<f64>,
+    cpuinfo: Vec<f64>,
+}
+
+impl Frequencies {
+    fn take(&mut self, machine: &Machine, cpus: &[usize]) {
+        match machine.cpufreq(cpus) {
+            Some(hertz) => self.cpufreq.push(hertz.0),
+            None => self.cpuinfo.extend(machine.cpuinfo(cpus).map(|hertz| hertz.0)),
+        }
+    }
+
+    /// The best that there is: what the user said, what the counters found, what the driver or `/proc/cpuinfo` said.
+    fn decide(
+        mut self,
+        given: Option<Hertz>,
+        counted: Option<Cycles>,
+        used: &CpuTimes,
+        machine: &Machine,
+        cpus: &[usize],
+    ) -> Result<(Hertz, FrequencySource), CostError> {
+        if let Some(hertz) = given {
+            return Ok((hertz, FrequencySource::Given));
+        }
+        let busy = used.busy().as_secs_f64();
+        if let Some(cycles) = counted.filter(|cycles| cycles.0 > 0.0 && busy > 0.1) {
+            return Ok((Hertz(cycles.0 / busy), FrequencySource::Counters));
+        }
+        if self.cpufreq.is_empty() && self.cpuinfo.is_empty() {
+            self.take(machine, cpus);
+        }
+        let mean = |samples: &[f64]| Hertz(samples.iter().sum::<f64>() / samples.len() as f64);
+        match (self.cpufreq.is_empty(), self.cpuinfo.is_empty()) {
+            (false, _) => Ok((mean(&self.cpufreq), FrequencySource::Cpufreq)),
+            (true, false) => Ok((mean(&self.cpuinfo), FrequencySource::Cpuinfo)),
+            (true, true) => Err(CostError::NoFrequency),
+        }
+    }
+}
+
+/// Its output goes to standard error: standard output is the report's.
+fn start_command(command: &[String], group: Option<&Group>) -> Result<u32, CostError> {
+    let start = |source| CostError::Start { command: command[0].clone(), source };
+    let stderr = std::io::stderr().as_fd().try_clone_to_owned().map_err(start)?;
+    let mut builder = Command::new(&command[0]);
+    builder.args(&command[1..]).stdout(Stdio::from(stderr));
+    let procs =
+        group.and_then(|group| OpenOptions::new().write(true).open(group.0.join("cgroup.procs")).ok());
+    if let Some(procs) = procs {
+        // SAFETY: between fork and exec only one write(2) is made, which is async-signal-safe, and nothing is allocated.
+        // If it fails the command runs all the same, and its group stays empty.
+        unsafe {
+            builder.pre_exec(move || {
+                let _ = rustix::io::write(&procs, b"0");
+                Ok(())
+            });
+        }
+    }
+    builder.spawn().map(|child| child.id()).map_err(start)
+}
+
+/// Until the process has ended, and leaves it unreaped.
+fn wait_for_end(child: u32, sample: &mut dyn FnMut()) -> Result<(), CostError> {
+    let pid = Pid::from_raw(child as i32).ok_or(CostError::Wait(std::io::ErrorKind::NotFound.into()))?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|e| CostError::Wait(e.into()))?;
+    loop {
+        let mut ended = [PollFd::new(&process, PollFlags::IN)];
+        match poll(&mut ended, Some(&SAMPLE)) {
+            Ok(0) => sample(),
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(CostError::Wait(error.into())),
+        }
+    }
+}
+
+/// The status of a child, and the CPU time of it and of the descendants that it waited for.
+fn reap(child: u32) -> Result<(ExitStatus, OwnTimes), CostError> {
+    let mut status = 0;
+    // SAFETY: a rusage is plain numbers, for which zero is good, and both pointers are to live memory of the right types.
+    let (found, usage) = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        (libc::wait4(child as i32, &mut status, 0, &mut usage), usage)
+    };
+    if found != child as i32 {
+        return Err(CostError::Wait(std::io::Error::last_os_error()));
+    }
+    let time = |at: libc::timeval| Duration::from_micros(at.tv_sec as u64 * 1_000_000 + at.tv_usec as u64);
+    Ok((ExitStatus::from_raw(status), OwnTimes { user: time(usage.ru_utime), system: time(usage.ru_stime) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_split_by_the_cores_in_use() {
+        let at = |seconds: u64| CpuTimes { user: Duration::from_secs(seconds), ..CpuTimes::default() };
+        let before = BTreeMap::from([(0, at(1)), (1, at(2)), (3, at(5))]);
+        let after = BTreeMap::from([(0, at(11)), (1, at(22)), (2, at(7)), (3, at(6))]);
+        assert_eq!(split(&before, &after, &[0, 3]), (at(11), at(20)));
+    }
+
+    #[test]
+    fn the_frequency_is_the_best_that_is_known() {
+        let none = Machine::new("/nowhere", 100);
+        let busy = CpuTimes { user: Duration::from_secs(2), ..CpuTimes::default() };
+        let sampled = || Frequencies { cpufreq: vec![1e9, 3e9], cpuinfo: vec![5e9] };
+        let decide =
+            |given, counted, sampled: Frequencies| sampled.decide(given, counted, &busy, &none, &[0]).ok();
+        let given = Some(Hertz(7e9));
+        let counted = Some(Cycles(5e9));
+        assert_eq!(decide(given, counted, sampled()), Some((Hertz(7e9), FrequencySource::Given)));
+        assert_eq!(decide(None, counted, sampled()), Some((Hertz(2.5e9), FrequencySource::Counters)));
+        assert_eq!(decide(None, None, sampled()), Some((Hertz(2e9), FrequencySource::Cpufreq)));
+        let cpuinfo = Frequencies { cpufreq: vec![], cpuinfo: vec![5e9] };
+        assert_eq!(decide(None, None, cpuinfo), Some((Hertz(5e9), FrequencySource::Cpuinfo)));
+        assert_eq!(decide(None, None, Frequencies::default()), None);
+    }
+}
