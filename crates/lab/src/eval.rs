@@ -5,6 +5,9 @@
 //! in open loop. The load comes from a [`Generator`] and the watts from an [`Analyzer`], either of which may be on another
 //! machine ([`crate::agent`]).
 
+mod compare;
+mod export;
+mod figures;
 mod local;
 mod matrix;
 mod order;
@@ -13,6 +16,9 @@ mod record;
 mod run;
 mod store;
 
+pub use compare::{Both, CompareError, Overall, Pair, ResultComparison, Side, compare};
+pub use export::csv;
+pub use figures::report;
 pub use local::{Connect, LocalAnalyzer, LocalGenerator};
 pub use matrix::{AgentSpec, Filter, Matrix, MatrixError, RUNS_MAX, Settings, Target, Workload};
 pub use order::{

@@ -1,0 +1,272 @@
+//! Two sets of results side by side: a disk against an SSD, a release against the one before.
+//!
+//! Runs are compared where both sides have the same workload at the same configured load. Means are taken over repetitions,
+//! and ratios are averaged geometrically: a gain and a loss of the same factor cancel.
+
+use super::record::Record;
+use super::store::{Store, StoreError};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::PathBuf;
+
+/// What is compared, and whether more of it is better.
+pub(super) type Metric = (&'static str, fn(&Record) -> Option<f64>);
+const METRICS: &[Metric] = &[
+    ("iops", |r| r.iops),
+    ("mb_per_second", |r| r.mb_per_second),
+    ("latency_p50_millis", |r| r.latency_p50_millis),
+    ("latency_p99_millis", |r| r.latency_p99_millis),
+    ("watts", |r| r.watts),
+    ("iops_per_watt", |r| r.iops_per_watt),
+    ("mb_per_second_per_kilowatt", |r| r.mb_per_second_per_kilowatt),
+    ("joules_per_io", |r| r.joules_per_io),
+    ("temperature_celsius", |r| r.temperature_celsius),
+];
+
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("{side} has no results of {name:?}; there are: {there}")]
+    Nothing { side: String, name: String, there: String },
+    #[error("{side} has results of several targets; choose one: {there}")]
+    Several { side: String, there: String },
+    #[error("the two sides have no workload and load level in common")]
+    Apart,
+}
+
+/// One side of a comparison: the results of one target in one campaign.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Side {
+    pub file: PathBuf,
+    pub campaign: String,
+    pub target: String,
+    #[serde(skip)]
+    pub records: Vec<Record>,
+}
+
+impl Side {
+    /// `FILE`, `FILE#TARGET`, `FILE#CAMPAIGN` or `FILE#CAMPAIGN/TARGET`; it must leave one target.
+    pub fn open(text: &str) -> Result<Side, CompareError> {
+        let (file, name) = text.rsplit_once('#').unwrap_or((text, ""));
+        let store = Store::read(file.as_ref())?;
+        let contents = store.contents()?;
+        let full = |c: &super::Content| format!("{}/{}", c.campaign, c.target);
+        let fits = |c: &&super::Content| [&c.campaign, &c.target, &full(c)].iter().any(|n| *n == name);
+        let found: Vec<_> = contents.iter().filter(|c| name.is_empty() || fits(c)).collect();
+        let list = |contents: &[&super::Content]| {
+            let names: Vec<String> = contents.iter().map(|c| format!("{file}#{}", full(c))).collect();
+            if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+        };
+        match found[..] {
+            [one] => Ok(Side {
+                file: file.into(),
+                records: store.records(Some(&one.campaign), Some(&one.target))?,
+                campaign: one.campaign.clone(),
+                target: one.target.clone(),
+            }),
+            [] => Err(CompareError::Nothing {
+                side: file.into(),
+                name: name.into(),
+                there: list(&contents.iter().collect::<Vec<_>>()),
+            }),
+            _ => Err(CompareError::Several { side: text.into(), there: list(&found) }),
+        }
+    }
+
+    fn name(&self) -> String {
+        format!("{}#{}/{}", self.file.display(), self.campaign, self.target)
+    }
+
+    /// Records by workload and level.
+    fn cells(&self) -> BTreeMap<(String, u64), Vec<&Record>> {
+        let mut cells: BTreeMap<_, Vec<&Record>> = BTreeMap::new();
+        for record in self.records.iter().filter(|record| record.error.is_none()) {
+            // Levels are positive: their bits sort as they do.
+            cells.entry((record.workload.clone(), record.load_percent.to_bits())).or_default().push(record);
+        }
+        cells
+    }
+}
+
+/// One figure on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Both {
+    pub a: f64,
+    pub b: f64,
+    /// `b` / `a`.
+    pub ratio: f64,
+}
+
+/// One workload at one level.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pair {
+    pub workload: String,
+    pub load_percent: f64,
+    /// What both sides have.
+    pub metrics: BTreeMap<&'static str, Both>,
+}
+
+/// A figure over all pairs that have it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Overall {
+    pub metric: &'static str,
+    pub pairs: usize,
+    /// Geometric mean of `b` / `a`.
+    pub ratio: f64,
+    pub least: f64,
+    pub most: f64,
+}
+
+/// Side b against side a.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ResultComparison {
+    pub a: Side,
+    pub b: Side,
+    pub overall: Vec<Overall>,
+    pub pairs: Vec<Pair>,
+    /// Workloads at levels that only one side has.
+    pub only_a: usize,
+    pub only_b: usize,
+}
+
+/// The mean of what is there; `None`: nothing is.
+pub(super) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0u32), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| sum / f64::from(count))
+}
+
+/// Compares `b` with `a`.
+pub fn compare(a: Side, b: Side) -> Result<ResultComparison, CompareError> {
+    let (of_a, of_b) = (a.cells(), b.cells());
+    let keys_a: BTreeSet<_> = of_a.keys().collect();
+    let keys_b: BTreeSet<_> = of_b.keys().collect();
+    let common = keys_a.intersection(&keys_b);
+    let pairs: Vec<Pair> = common
+        .map(|key| Pair {
+            workload: key.0.clone(),
+            load_percent: f64::from_bits(key.1),
+            metrics: METRICS.iter().filter_map(|metric| both(*metric, &of_a[*key], &of_b[*key])).collect(),
+        })
+        .collect();
+    if pairs.is_empty() {
+        return Err(CompareError::Apart);
+    }
+    let (only_a, only_b) = (keys_a.difference(&keys_b).count(), keys_b.difference(&keys_a).count());
+    let overall = METRICS.iter().filter_map(|(name, _)| overall(name, &pairs)).collect();
+    Ok(ResultComparison { overall, pairs, only_a, only_b, a, b })
+}
+
+fn both((name, get): Metric, a: &[&Record], b: &[&Record]) -> Option<(&'static str, Both)> {
+    let (a, b) = (mean(a.iter().filter_map(|r| get(r)))?, mean(b.iter().filter_map(|r| get(r)))?);
+    // A ratio to nothing says nothing.
+    (a > 0.0 && b > 0.0).then_some((name, Both { a, b, ratio: b / a }))
+}
+
+fn overall(metric: &'static str, pairs: &[Pair]) -> Option<Overall> {
+    let ratios: Vec<f64> = pairs.iter().filter_map(|pair| Some(pair.metrics.get(metric)?.ratio)).collect();
+    Some(Overall {
+        metric,
+        pairs: ratios.len(),
+        ratio: mean(ratios.iter().map(|ratio| ratio.ln()))?.exp(),
+        least: ratios.iter().copied().min_by(f64::total_cmp)?,
+        most: ratios.iter().copied().max_by(f64::total_cmp)?,
+    })
+}
+
+impl fmt::Display for ResultComparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "A  {}", self.a.name())?;
+        writeln!(f, "B  {}", self.b.name())?;
+        writeln!(f, "{} workloads at levels that both have", self.pairs.len())?;
+        if self.only_a + self.only_b > 0 {
+            writeln!(f, "not compared: {} that only A has, {} that only B has", self.only_a, self.only_b)?;
+        }
+        writeln!(f, "\n{:<28} {:>9} {:>9} {:>9} {:>7}", "B / A", "mean", "least", "most", "pairs")?;
+        for Overall { metric, pairs, ratio, least, most } in &self.overall {
+            writeln!(f, "{metric:<28} {ratio:>9.3} {least:>9.3} {most:>9.3} {pairs:>7}")?;
+        }
+        // Where the most work per joule was lost and won; without watts, the most work.
+        let metric = self.overall.iter().find(|o| o.metric == "iops_per_watt").map_or("iops", |o| o.metric);
+        let mut order: Vec<_> =
+            self.pairs.iter().filter_map(|pair| Some((pair.metrics.get(metric)?, pair))).collect();
+        order.sort_by(|a, b| a.0.ratio.total_cmp(&b.0.ratio));
+        let shown = if order.len() <= 10 { order } else { [&order[..5], &order[order.len() - 5..]].concat() };
+        writeln!(f, "\n{:<28} {:>7} {:>12} {:>12} {:>9}", metric, "load", "A", "B", "B / A")?;
+        for (both, pair) in shown {
+            let Both { a, b, ratio } = both;
+            writeln!(f, "{:<28} {:>5} % {a:>12.2} {b:>12.2} {ratio:>9.3}", pair.workload, pair.load_percent)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn record(target: &str, workload: &str, level: f64, repetition: u32, iops: f64) -> Record {
+        Record {
+            campaign: "c".into(),
+            target: target.into(),
+            workload: workload.into(),
+            load_percent: level,
+            repetition,
+            iops: Some(iops),
+            ..Record::default()
+        }
+    }
+
+    fn store(path: &Path, records: &[Record]) {
+        let mut store = Store::open(path).unwrap();
+        records.iter().for_each(|record| store.add(record).unwrap());
+    }
+
+    #[test]
+    fn ratios_are_of_means_over_repetitions_and_average_geometrically() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.sqlite");
+        store(
+            &path,
+            &[
+                record("disk", "x", 10.0, 1, 90.0),
+                record("disk", "x", 10.0, 2, 110.0),
+                record("disk", "y", 10.0, 1, 100.0),
+                record("disk", "y", 20.0, 1, 100.0),
+                Record { error: Some("no".into()), iops: None, ..record("disk", "z", 10.0, 1, 0.0) },
+                record("ssd", "x", 10.0, 1, 400.0),
+                record("ssd", "y", 10.0, 1, 25.0),
+                record("ssd", "z", 10.0, 1, 5.0),
+            ],
+        );
+        let name = path.display().to_string();
+        let side = |target: &str| Side::open(&format!("{name}#{target}")).unwrap();
+        let found = compare(side("disk"), side("ssd")).unwrap();
+        assert_eq!((found.pairs.len(), found.only_a, found.only_b), (2, 1, 1));
+        assert_eq!(found.pairs[0].metrics["iops"], Both { a: 100.0, b: 400.0, ratio: 4.0 });
+        assert_eq!(found.overall.len(), 1, "what nobody measured is not compared");
+        let iops = &found.overall[0];
+        assert!((iops.ratio - 1.0).abs() < 1e-12, "four times and a quarter cancel: {iops:?}");
+        assert_eq!((iops.least, iops.most, iops.pairs), (0.25, 4.0, 2));
+        let text = found.to_string();
+        assert!(text.contains("1 that only A has, 1 that only B has") && text.contains("0.250"), "{text}");
+        let side = |name: &str| Side { records: vec![record("t", name, 1.0, 1, 1.0)], ..side("disk") };
+        assert!(matches!(compare(side("a"), side("b")), Err(CompareError::Apart)));
+    }
+
+    #[test]
+    fn a_side_must_be_one_target() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.sqlite");
+        store(&path, &[record("disk", "x", 1.0, 1, 1.0), record("ssd", "x", 1.0, 1, 1.0)]);
+        let name = path.display().to_string();
+        let several = Side::open(&name).unwrap_err().to_string();
+        assert!(several.contains("#c/disk") && several.contains("#c/ssd"), "{several}");
+        assert!(matches!(Side::open(&format!("{name}#c")), Err(CompareError::Several { .. })));
+        assert_eq!(Side::open(&format!("{name}#c/ssd")).unwrap().target, "ssd");
+        let nothing = Side::open(&format!("{name}#tape")).unwrap_err().to_string();
+        assert!(nothing.contains("\"tape\"") && nothing.contains("#c/disk"), "{nothing}");
+    }
+}

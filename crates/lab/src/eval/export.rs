@@ -1,0 +1,55 @@
+//! Results as CSV: a header with the columns' names, one line per run, nothing where nothing is known.
+
+use super::record::{COLUMNS, Record};
+use serde_json::Value;
+use std::fmt::Write;
+
+/// All records as CSV (RFC 4180, lines end in a line feed).
+pub fn csv(records: &[Record]) -> String {
+    let header: Vec<&str> = COLUMNS.iter().map(|(name, _)| *name).collect();
+    let mut out = header.join(",") + "\n";
+    for record in records {
+        let row = serde_json::to_value(record).expect("plain data can be written as JSON");
+        for (index, name) in header.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            let _ = match &row[name] {
+                Value::Null => write!(out, "{comma}"),
+                Value::String(text) => write!(out, "{comma}{}", quoted(text)),
+                number => write!(out, "{comma}{number}"),
+            };
+        }
+        out.push('\n');
+    }
+    out
+}
+
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absent_is_empty_and_text_is_quoted_where_it_must_be() {
+        let record = Record {
+            campaign: "c".into(),
+            load_percent: 33.3,
+            iops: Some(0.0),
+            error: Some("a, \"b\"\nc".into()),
+            ..Record::default()
+        };
+        let text = csv(&[record]);
+        let header: Vec<&str> = text.lines().next().unwrap().split(',').collect();
+        assert_eq!(header.len(), COLUMNS.len());
+        let row: Vec<&str> = text.split_once('\n').unwrap().1.splitn(COLUMNS.len(), ',').collect();
+        let of = |name: &str| row[header.iter().position(|column| *column == name).unwrap()];
+        assert_eq!((of("campaign"), of("load_percent"), of("iops"), of("watts")), ("c", "33.3", "0.0", ""));
+        assert_eq!(of("error"), "\"a, \"\"b\"\"\nc\"\n");
+    }
+}

@@ -1,0 +1,364 @@
+//! The report: the figures of TRACER's evaluation [TRACER §VI] from any results, one self-contained page.
+
+use super::compare::{Metric, mean};
+use super::matrix::Workload;
+use super::record::Record;
+use crate::page::{Axis, Chart, Mark, Page, Series};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A dimension of the matrix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Dimension {
+    Load,
+    Size,
+    Random,
+    Read,
+}
+
+impl Dimension {
+    fn of(self, record: &Record) -> Option<f64> {
+        match self {
+            Dimension::Load => Some(record.load_percent),
+            Dimension::Size => record.request_bytes,
+            Dimension::Random => record.random_percent,
+            Dimension::Read => record.read_percent,
+        }
+    }
+
+    fn axis(self) -> Axis {
+        match self {
+            Dimension::Load => Axis::new("load, % of the peak"),
+            Dimension::Size => Axis::new("request size").bytes().log(),
+            Dimension::Random => Axis::new("random requests, %"),
+            Dimension::Read => Axis::new("reads, %"),
+        }
+    }
+
+    fn name(self, value: f64) -> String {
+        match self {
+            Dimension::Load => format!("{value} % load"),
+            Dimension::Size => ebb_types::Bytes(value as u64).to_string().replace(".0 ", " "),
+            Dimension::Random => format!("{value} % random"),
+            Dimension::Read => format!("{value} % reads"),
+        }
+    }
+}
+
+/// A chart of means: one series per value of `by`, over `x`, at fixed values of the other dimensions.
+struct Figure<'a> {
+    what: &'a str,
+    metric: Metric,
+    x: Dimension,
+    by: Dimension,
+    at: &'a [(Dimension, f64)],
+}
+
+impl Figure<'_> {
+    /// `None`: the results have no two points to join.
+    fn chart(&self, records: &[&Record]) -> Option<Chart> {
+        let mut series: BTreeMap<u64, BTreeMap<u64, Vec<f64>>> = BTreeMap::new();
+        for record in records.iter().filter(|r| self.at.iter().all(|(d, value)| d.of(r) == Some(*value))) {
+            if let (Some(by), Some(x), Some(y)) =
+                (self.by.of(record), self.x.of(record), self.metric.1(record))
+            {
+                // No value is negative: bits sort as numbers do.
+                series.entry(by.to_bits()).or_default().entry(x.to_bits()).or_default().push(y);
+            }
+        }
+        series.retain(|_, points| points.len() > 1);
+        if series.is_empty() {
+            return None;
+        }
+        let fixed: Vec<String> = self.at.iter().map(|(dimension, value)| dimension.name(*value)).collect();
+        let title = format!("{} ({})", self.what, fixed.join(", "));
+        let mut chart = Chart::new(title, self.x.axis(), Axis::new(self.metric.0));
+        for (by, points) in series {
+            let points =
+                points.into_iter().filter_map(|(x, ys)| Some((f64::from_bits(x), mean(ys.into_iter())?)));
+            chart = chart.with(Series::new(self.by.name(f64::from_bits(by)), Mark::Line, points));
+        }
+        Some(chart)
+    }
+}
+
+const IOPS: Metric = ("IOPS", |r| r.iops);
+const MB: Metric = ("MB/s", |r| r.mb_per_second);
+const IOPS_PER_WATT: Metric = ("IOPS/W", |r| r.iops_per_watt);
+const MB_PER_KILOWATT: Metric = ("MB/s/kW", |r| r.mb_per_second_per_kilowatt);
+
+/// A page on all records, one part per campaign and target.
+pub fn report(records: &[Record]) -> String {
+    let good: Vec<&Record> = records.iter().filter(|record| record.error.is_none()).collect();
+    let parts: BTreeSet<(&str, &str)> =
+        good.iter().map(|r| (r.campaign.as_str(), r.target.as_str())).collect();
+    let failed = records.len() - good.len();
+    let lead = format!(
+        "{} runs on {} target{}{}. MB are 10^6 bytes; a load of 100 % is the peak rate of each workload.",
+        good.len(),
+        parts.len(),
+        if parts.len() == 1 { "" } else { "s" },
+        if failed > 0 { format!("; {failed} more failed and are left out") } else { String::new() }
+    );
+    let mut page = Page::new("Evaluation: work per joule", lead);
+    for (campaign, target) in parts {
+        let of_part = |r: &&&Record| r.campaign == campaign && r.target == target;
+        let records: Vec<&Record> = good.iter().filter(of_part).copied().collect();
+        part(&mut page, &format!("{campaign}/{target}"), &records);
+    }
+    page.render()
+}
+
+fn part(page: &mut Page, name: &str, records: &[&Record]) {
+    page.section(name, &environment(records));
+    let (modes, traces): (Vec<&Record>, Vec<&Record>) = records.iter().partition(|r| is_mode(r));
+    page.text(&power(records));
+    summary_table(page, records);
+    let metered = records.iter().any(|r| r.watts.is_some());
+    let (few, many) = if metered { (IOPS_PER_WATT, MB_PER_KILOWATT) } else { (IOPS, MB) };
+    load_control(page, name, &modes);
+    effects(page, name, &modes, few, many);
+    if metered {
+        let x = Dimension::Load;
+        charts(
+            page,
+            &modes,
+            "Power",
+            &[("watts", |r| r.watts)],
+            x,
+            Dimension::Size,
+            &middle(&modes, &[Dimension::Random, Dimension::Read]),
+        );
+        let celsius: Metric = ("°C", |r| r.temperature_celsius);
+        charts(
+            page,
+            &modes,
+            "Temperature",
+            &[celsius],
+            x,
+            Dimension::Size,
+            &middle(&modes, &[Dimension::Random, Dimension::Read]),
+        );
+    }
+    if !traces.is_empty() {
+        trace_tables(page, name, &traces);
+    }
+}
+
+/// Whether the workload is one of size, random ratio and read ratio.
+fn is_mode(record: &Record) -> bool {
+    let vector = (record.request_bytes, record.random_percent, record.read_percent);
+    let (Some(size), Some(random), Some(reads)) = vector else { return false };
+    Workload::Synthetic { size: size as u32, random: random as u8, reads: reads as u8 }.name()
+        == record.workload
+}
+
+fn environment(records: &[&Record]) -> String {
+    let all = |get: fn(&Record) -> Option<&String>| {
+        let values: BTreeSet<&str> = records.iter().filter_map(|r| get(r).map(String::as_str)).collect();
+        values.into_iter().collect::<Vec<_>>().join("; ")
+    };
+    let first = records.iter().map(|r| r.started_unix_millis).min().unwrap_or(0);
+    let last = records.iter().map(|r| r.started_unix_millis).max().unwrap_or(0);
+    format!(
+        "Device: {}. Host: {}, Linux {}, {}. Ebb {}. {} runs in {:.0} minutes.",
+        all(|r| r.device.as_ref()),
+        all(|r| r.host.as_ref()),
+        all(|r| r.kernel.as_ref()),
+        all(|r| r.cpu.as_ref()),
+        all(|r| Some(&r.program_version)),
+        records.len(),
+        (last - first) as f64 / 60_000.0
+    )
+}
+
+/// Where the watts come from, or that there are none.
+fn power(records: &[&Record]) -> String {
+    let metered: Vec<_> = records.iter().filter(|r| r.watts.is_some()).collect();
+    if metered.is_empty() {
+        return "No power was read, so there is no efficiency: the charts show throughput.".into();
+    }
+    let meters: BTreeSet<&str> = metered.iter().filter_map(|r| r.meters.as_deref()).collect();
+    let meters = meters.into_iter().collect::<Vec<_>>().join("; ");
+    let modelled = metered.iter().filter(|r| r.watts_source.as_deref() == Some("modelled")).count();
+    let kind = match modelled {
+        0 => "Watts are measured",
+        n if n == metered.len() => "Watts are modelled, not measured",
+        _ => "Watts are measured in some runs and modelled in others",
+    };
+    let least = metered.iter().filter_map(|r| r.meter_coverage).min_by(f64::total_cmp);
+    let coverage =
+        least.map_or(String::new(), |c| format!(" Samples cover at least {:.0} % of each run.", 100.0 * c));
+    let missing = records.len() - metered.len();
+    let missing = if missing > 0 { format!(" {missing} runs have no reading.") } else { String::new() };
+    format!("{kind} ({meters}).{coverage}{missing}")
+}
+
+/// Means over everything, by load.
+fn summary_table(page: &mut Page, records: &[&Record]) {
+    let columns: &[(&str, fn(&Record) -> Option<f64>)] = &[
+        ("measured load %, IOPS", |r| r.load_percent_iops),
+        ("measured load %, bytes", |r| r.load_percent_bytes),
+        ("IOPS", |r| r.iops),
+        ("MB/s", |r| r.mb_per_second),
+        ("p99 ms", |r| r.latency_p99_millis),
+        ("W", |r| r.watts),
+        ("IOPS/W", |r| r.iops_per_watt),
+        ("MB/s/kW", |r| r.mb_per_second_per_kilowatt),
+        ("mJ per I/O", |r| r.joules_per_io.map(|j| 1e3 * j)),
+    ];
+    let header: Vec<&str> = ["load %", "runs"].into_iter().chain(columns.iter().map(|c| c.0)).collect();
+    let rows: Vec<Vec<String>> = by_level(records)
+        .into_iter()
+        .map(|(level, of_level)| {
+            let mut row = vec![level.to_string(), of_level.len().to_string()];
+            row.extend(columns.iter().map(|(_, get)| number(mean(of_level.iter().filter_map(|r| get(r))))));
+            row
+        })
+        .collect();
+    page.table("Means over all workloads", &header, &rows);
+}
+
+fn by_level<'a>(records: &[&'a Record]) -> Vec<(f64, Vec<&'a Record>)> {
+    let mut levels: BTreeMap<u64, Vec<&Record>> = BTreeMap::new();
+    for record in records {
+        levels.entry(record.load_percent.to_bits()).or_default().push(record);
+    }
+    levels.into_iter().map(|(level, records)| (f64::from_bits(level), records)).collect()
+}
+
+fn number(value: Option<f64>) -> String {
+    match value {
+        None => "–".into(),
+        Some(value) if value.abs() >= 100.0 => format!("{value:.0}"),
+        Some(value) if value.abs() >= 1.0 => format!("{value:.2}"),
+        Some(value) => format!("{value:.4}"),
+    }
+}
+
+/// Configured against measured load [TRACER Figure 8].
+fn load_control(page: &mut Page, name: &str, modes: &[&Record]) {
+    let levels = by_level(modes);
+    if levels.len() < 2 {
+        return;
+    }
+    page.section(
+        &format!("{name}: load control"),
+        "Accuracy is measured load / configured load. Where the target falls behind at high load, it is below 1.",
+    );
+    let quantile = |q: f64| {
+        levels.iter().filter_map(move |(level, records)| {
+            let mut found: Vec<f64> =
+                records.iter().filter_map(|r| Some(r.load_percent_iops? / r.load_percent)).collect();
+            found.sort_by(f64::total_cmp);
+            Some((*level, *found.get(((found.len() as f64 - 1.0) * q).round() as usize)?))
+        })
+    };
+    let axis = || Dimension::Load.axis();
+    let chart =
+        Chart::new("Accuracy of the load control in IOPS", axis(), Axis::new("measured / configured"))
+            .with(Series::new("median of the modes", Mark::Line, quantile(0.5)))
+            .with(Series::new("lowest 5 %", Mark::Line, quantile(0.05)))
+            .with(Series::new("highest 5 %", Mark::Line, quantile(0.95)));
+    page.chart(&chart);
+    let at = middle(modes, &[Dimension::Random, Dimension::Read]);
+    charts(page, modes, "Throughput", &[IOPS, MB], Dimension::Load, Dimension::Size, &at);
+    charts(
+        page,
+        modes,
+        "Latency, 99th percentile",
+        &[("ms", |r| r.latency_p99_millis)],
+        Dimension::Load,
+        Dimension::Size,
+        &at,
+    );
+}
+
+/// Effects of load, request size, random ratio and read ratio [TRACER Figures 9 to 11].
+fn effects(page: &mut Page, name: &str, modes: &[&Record], few: Metric, many: Metric) {
+    use Dimension::{Load, Random, Read, Size};
+    let both = [few, many];
+    let full = values(modes, Load).last().map(|&level| (Load, level));
+    page.section(&format!("{name}: load"), "");
+    charts(page, modes, "Efficiency and load", &both, Load, Size, &middle(modes, &[Random, Read]));
+    page.section(&format!("{name}: request size"), "");
+    let mut at = middle(modes, &[Read]);
+    at.extend(full);
+    charts(page, modes, "Efficiency and request size", &both, Size, Random, &at);
+    page.section(&format!("{name}: random requests"), "");
+    let reads = values(modes, Read);
+    for read in BTreeSet::from_iter([reads.first(), reads.last()].into_iter().flatten().map(|v| v.to_bits()))
+    {
+        let at: Vec<_> = [(Read, f64::from_bits(read))].into_iter().chain(full).collect();
+        charts(page, modes, "Efficiency and random ratio", &both, Random, Size, &at);
+    }
+    page.section(&format!("{name}: reads and writes"), "");
+    let mut at = middle(modes, &[Size]);
+    at.extend(full);
+    charts(page, modes, "Throughput and read ratio", &[MB], Read, Random, &at);
+    if many.0 != MB.0 {
+        charts(page, modes, "Efficiency and read ratio", &[many], Read, Random, &at);
+    }
+}
+
+fn charts(
+    page: &mut Page,
+    records: &[&Record],
+    what: &str,
+    metrics: &[Metric],
+    x: Dimension,
+    by: Dimension,
+    at: &[(Dimension, f64)],
+) {
+    for metric in metrics {
+        let what =
+            what.replace("Efficiency", if metric.0.contains('W') { "Efficiency" } else { "Throughput" });
+        if let Some(chart) = (Figure { what: &what, metric: *metric, x, by, at }).chart(records) {
+            page.chart(&chart);
+        }
+    }
+}
+
+/// All values of a dimension, ascending.
+fn values(records: &[&Record], dimension: Dimension) -> Vec<f64> {
+    let bits: BTreeSet<u64> = records.iter().filter_map(|r| dimension.of(r)).map(f64::to_bits).collect();
+    bits.into_iter().map(f64::from_bits).collect()
+}
+
+/// The middle value of each dimension.
+fn middle(records: &[&Record], dimensions: &[Dimension]) -> Vec<(Dimension, f64)> {
+    let of = |&dimension| {
+        let values = values(records, dimension);
+        Some((dimension, *values.get(values.len().saturating_sub(1) / 2)?))
+    };
+    dimensions.iter().filter_map(of).collect()
+}
+
+/// Load control on recorded traces [TRACER Tables IV and V].
+fn trace_tables(page: &mut Page, name: &str, traces: &[&Record]) {
+    page.section(&format!("{name}: recorded traces"), "");
+    let names: BTreeSet<&str> = traces.iter().map(|r| r.workload.as_str()).collect();
+    for trace in names {
+        let of_trace: Vec<&Record> = traces.iter().filter(|r| r.workload == trace).copied().collect();
+        let rows: Vec<Vec<String>> = by_level(&of_trace)
+            .into_iter()
+            .map(|(level, records)| {
+                let of = |get: fn(&Record) -> Option<f64>| mean(records.iter().filter_map(|r| get(r)));
+                let (iops, bytes) = (of(|r| r.load_percent_iops), of(|r| r.load_percent_bytes));
+                let accuracy = |measured: Option<f64>| number(measured.map(|m| m / level));
+                vec![
+                    level.to_string(),
+                    number(iops),
+                    accuracy(iops),
+                    number(bytes),
+                    accuracy(bytes),
+                    number(of(|r| r.latency_p99_millis)),
+                    number(of(|r| r.watts)),
+                    number(of(|r| r.iops_per_watt)),
+                ]
+            })
+            .collect();
+        let header =
+            ["load %", "measured, IOPS", "accuracy", "measured, bytes", "accuracy", "p99 ms", "W", "IOPS/W"];
+        page.table(trace, &header, &rows);
+    }
+}
