@@ -14,6 +14,7 @@ mod metad;
 mod server;
 mod simulate;
 mod status;
+mod trace_tool;
 mod verify;
 
 use admin::{GearCommand, Output};
@@ -113,6 +114,12 @@ enum Sub {
     },
     /// Try a policy, a cluster or the protocol on a virtual clock
     Simulate(simulate::SimulateArgs),
+    /// Look at block traces, make others out of them, collect and find them
+    #[command(after_help = trace_tool::EXAMPLES)]
+    Trace {
+        #[command(subcommand)]
+        command: trace_tool::TraceCommand,
+    },
     /// Compare the content of all replicas (awake servers only: shift to the top gear first)
     #[command(after_help = "Example: ebb gear set 3 && ebb verify --read")]
     Verify {
@@ -327,6 +334,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
             .await
         }
         Sub::Simulate(args) => simulate::run(args),
+        Sub::Trace { command } => trace_tool::run(command),
         Sub::Verify { read, tool } => admin::verify(&tool.config, Output::from(tool.json), read).await,
     }
 }

@@ -1,0 +1,490 @@
+//! A directory of traces with a catalogue of what they ask of storage, so that the right one for an experiment is found by asking,
+//! not by reading them all again [TRACER §III.A, "trace repository"].
+//!
+//! The catalogue is one JSON file in the directory. An entry holds size and time of change of its files; a trace is read again when
+//! they differ. Files that are no traces are remembered too, and not tried again until they change. A directory that cannot be
+//! written is listed all the same.
+
+use super::open::{Progress, name_of, open};
+use super::profile::{Figures, profile};
+use super::show::{bytes, grouped, percent, seconds, short};
+use ebb_trace::{Format, Options};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::UNIX_EPOCH;
+
+/// The catalogue's name in its directory.
+pub const CATALOGUE: &str = "ebb-traces.json";
+/// Changes when entries of an older one would mislead.
+const VERSION: u32 = 1;
+/// Directories below the depository that are looked into.
+const DEPTH: usize = 4;
+
+#[derive(Debug, thiserror::Error)]
+pub enum DepositoryError {
+    #[error("cannot read the directory {}: {error}; check the path", path.display())]
+    Read { path: PathBuf, error: io::Error },
+    #[error("there is no trace in {}", path.display())]
+    Empty { path: PathBuf },
+}
+
+/// What is known of one trace.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Path below the depository; for a blktrace capture without the number of the CPU.
+    pub name: String,
+    pub files: Vec<FileStamp>,
+    /// `None`: it is no trace, for the reason that `trouble` gives.
+    pub figures: Option<Figures>,
+    pub trouble: Option<String>,
+}
+
+/// A file as it was when it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileStamp {
+    /// Below the depository.
+    pub path: PathBuf,
+    pub bytes: u64,
+    pub changed_unix_nanos: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Catalogue {
+    version: u32,
+    entries: Vec<Entry>,
+}
+
+/// A directory of traces, as it is now.
+#[derive(Clone, Debug)]
+pub struct Depository {
+    /// By name.
+    pub entries: Vec<Entry>,
+    /// Traces that were read because they were new or had changed.
+    pub refreshed: usize,
+    /// Why the catalogue could not be kept, if it could not: the next look reads everything again.
+    pub unkept: Option<String>,
+}
+
+impl Depository {
+    /// Looks at a directory and those below it, reads what is new or changed, and keeps the catalogue. `skip_bad` is for
+    /// every trace; `reading` is told each name before it is read.
+    pub fn open(
+        directory: &Path,
+        skip_bad: u64,
+        reading: &mut dyn FnMut(&str),
+        progress: &Progress,
+    ) -> Result<Depository, DepositoryError> {
+        let path = directory.join(CATALOGUE);
+        let mut known: BTreeMap<String, Entry> =
+            load(&path).into_iter().map(|entry| (entry.name.clone(), entry)).collect();
+        let mut traces = BTreeMap::new();
+        find(directory, Path::new(""), DEPTH, &mut traces)
+            .map_err(|(path, error)| DepositoryError::Read { path, error })?;
+        let (mut entries, mut refreshed) = (Vec::new(), 0);
+        let gone = known.keys().any(|name| !traces.contains_key(name));
+        for (name, files) in traces {
+            match known.remove(&name).filter(|entry| entry.files == files) {
+                Some(entry) => entries.push(entry),
+                None => {
+                    reading(&name);
+                    refreshed += 1;
+                    entries.push(look(directory, name, files, skip_bad, progress));
+                }
+            }
+        }
+        let changed = refreshed > 0 || gone;
+        let unkept = changed.then(|| keep(&path, &entries).err()).flatten().map(|error| error.to_string());
+        if !entries.iter().any(|entry| entry.figures.is_some()) {
+            return Err(DepositoryError::Empty { path: directory.into() });
+        }
+        Ok(Depository { entries, refreshed, unkept })
+    }
+
+    /// The traces that answer a query, in its order.
+    pub fn find(&self, query: &Query) -> Vec<(&Entry, &Figures)> {
+        let traces = self.entries.iter().filter_map(|entry| Some((entry, entry.figures.as_ref()?)));
+        let mut found: Vec<_> = traces.filter(|(_, figures)| query.wants(figures)).collect();
+        if let Some(sort) = query.sort {
+            // Largest first; what has no figure comes last.
+            found.sort_by(|(_, a), (_, b)| {
+                let key = |figures: &Figures| sort.key(figures).unwrap_or(f64::NEG_INFINITY);
+                key(b).total_cmp(&key(a))
+            });
+        }
+        if query.reverse {
+            found.reverse();
+        }
+        found
+    }
+
+    /// Files that are no traces, and why.
+    pub fn others(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.entries.iter().filter_map(|entry| Some((entry.name.as_str(), entry.trouble.as_deref()?)))
+    }
+}
+
+/// A catalogue that is missing, damaged or of another version holds nothing: everything is read again.
+fn load(path: &Path) -> Vec<Entry> {
+    let text = std::fs::read(path).unwrap_or_default();
+    match serde_json::from_slice::<Catalogue>(&text) {
+        Ok(catalogue) if catalogue.version == VERSION => catalogue.entries,
+        _ => Vec::new(),
+    }
+}
+
+/// Replaces the catalogue in one step, so that a reader or a crash never meets half of it.
+fn keep(path: &Path, entries: &[Entry]) -> io::Result<()> {
+    let catalogue = Catalogue { version: VERSION, entries: entries.to_vec() };
+    let text = serde_json::to_vec_pretty(&catalogue).expect("our own types can be written as JSON");
+    let fresh = path.with_extension(format!("json.{}", std::process::id()));
+    let written = std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&fresh);
+    }
+    written
+}
+
+/// Adds the files in `directory/below`, gathered by trace. Hidden ones, links and the catalogue are passed over.
+fn find(
+    directory: &Path,
+    below: &Path,
+    depth: usize,
+    into: &mut BTreeMap<String, Vec<FileStamp>>,
+) -> Result<(), (PathBuf, io::Error)> {
+    let here = directory.join(below);
+    let failed = |error| (here.clone(), error);
+    for entry in std::fs::read_dir(&here).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let file_name = entry.file_name().to_string_lossy().into_owned();
+        // A file that goes away meanwhile is none.
+        let Ok(about) = entry.metadata() else { continue };
+        let path = below.join(entry.file_name());
+        if file_name.starts_with('.') || file_name.starts_with(CATALOGUE) {
+            continue;
+        }
+        if about.is_dir() && depth > 0 {
+            find(directory, &path, depth - 1, into)?;
+        }
+        if about.is_file() {
+            let changed = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+            let changed_unix_nanos = changed.map_or(0, |since| since.as_nanos() as u64);
+            let stamp = FileStamp { path: path.clone(), bytes: about.len(), changed_unix_nanos };
+            into.entry(trace_name(&path.to_string_lossy())).or_default().push(stamp);
+        }
+    }
+    for files in into.values_mut() {
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+    }
+    Ok(())
+}
+
+/// What a trace file's trace is called: the files of a blktrace or btrecord capture, one per CPU, are one.
+fn trace_name(path: &str) -> String {
+    for part in [".blktrace.", ".replay."] {
+        if let Some((stem, cpu)) = path.rsplit_once(part)
+            && !cpu.is_empty()
+            && cpu.bytes().all(|b| b.is_ascii_digit())
+        {
+            return format!("{stem}{}", part.trim_end_matches('.'));
+        }
+    }
+    path.to_owned()
+}
+
+/// Files gathered by trace, with the traces' names, in the order in which they are given.
+pub fn group(paths: &[PathBuf]) -> Vec<(String, Vec<PathBuf>)> {
+    let mut groups: Vec<(String, Vec<PathBuf>)> = Vec::new();
+    for path in paths {
+        let name = trace_name(&path.to_string_lossy());
+        match groups.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, files)) => files.push(path.clone()),
+            None => groups.push((name, vec![path.clone()])),
+        }
+    }
+    for (name, _) in &mut groups {
+        *name = name_of(Path::new(name));
+    }
+    groups
+}
+
+fn look(directory: &Path, name: String, files: Vec<FileStamp>, skip_bad: u64, progress: &Progress) -> Entry {
+    let paths: Vec<PathBuf> = files.iter().map(|file| directory.join(&file.path)).collect();
+    let options = Options { format: None, skip_bad };
+    let read = || -> Result<Figures, String> {
+        let mut reader = open(&paths, &options, progress).map_err(|error| error.to_string())?;
+        Ok(profile(&name, reader.as_mut()).map_err(|error| error.to_string())?.figures)
+    };
+    let (figures, trouble) = match read() {
+        Ok(figures) if figures.requests > 0 => (Some(figures), None),
+        Ok(_) => (None, Some("it holds no request".into())),
+        Err(error) => (None, Some(error)),
+    };
+    Entry { name, files, figures, trouble }
+}
+
+/// What figure a list is ordered by, largest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    Requests,
+    Span,
+    Rate,
+    Reads,
+    Random,
+    Size,
+    Burst,
+    Distinct,
+}
+
+const SORTS: [(&str, Sort); 8] = [
+    ("requests", Sort::Requests),
+    ("span", Sort::Span),
+    ("rate", Sort::Rate),
+    ("reads", Sort::Reads),
+    ("random", Sort::Random),
+    ("size", Sort::Size),
+    ("burst", Sort::Burst),
+    ("distinct", Sort::Distinct),
+];
+
+impl Sort {
+    fn key(self, figures: &Figures) -> Option<f64> {
+        match self {
+            Sort::Requests => Some(figures.requests as f64),
+            Sort::Span => Some(figures.span_seconds),
+            Sort::Rate => figures.requests_per_second,
+            Sort::Reads => figures.read_share,
+            Sort::Random => figures.random_share,
+            Sort::Size => figures.mean_size_bytes,
+            Sort::Burst => figures.peak_to_mean,
+            Sort::Distinct => Some(figures.unique_bytes as f64),
+        }
+    }
+}
+
+impl FromStr for Sort {
+    type Err = String;
+    fn from_str(name: &str) -> Result<Sort, String> {
+        let names = SORTS.map(|(name, _)| name).join(", ");
+        let found = SORTS.into_iter().find(|(known, _)| *known == name);
+        found
+            .map(|(_, sort)| sort)
+            .ok_or_else(|| format!("{name:?} is no figure to sort by: use one of {names}"))
+    }
+}
+
+/// A condition on a share: `>60%`, `<=10%`, `25%..75%`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound {
+    least: f64,
+    most: f64,
+    /// Whether the ends themselves are outside.
+    strict: bool,
+}
+
+impl Bound {
+    fn holds(self, share: Option<f64>) -> bool {
+        share.is_some_and(|share| match self.strict {
+            true => share > self.least && share < self.most,
+            false => share >= self.least && share <= self.most,
+        })
+    }
+}
+
+impl FromStr for Bound {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Bound, String> {
+        let wrong = || format!("{text:?} is no condition: write \">60%\", \"<=10%\" or \"25%..75%\"");
+        let share = |text: &str| -> Result<f64, String> {
+            let number = text.trim().strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+            number.filter(|number| number.is_finite()).map(|number| number / 100.0).ok_or_else(wrong)
+        };
+        let all = Bound { least: f64::NEG_INFINITY, most: f64::INFINITY, strict: false };
+        let text = text.trim();
+        if let Some((least, most)) = text.split_once("..") {
+            return Ok(Bound { least: share(least)?, most: share(most)?, ..all });
+        }
+        if let Some(least) = text.strip_prefix(">=") {
+            return Ok(Bound { least: share(least)?, ..all });
+        }
+        if let Some(most) = text.strip_prefix("<=") {
+            return Ok(Bound { most: share(most)?, ..all });
+        }
+        if let Some(least) = text.strip_prefix('>') {
+            return Ok(Bound { least: share(least)?, strict: true, ..all });
+        }
+        match text.strip_prefix('<') {
+            Some(most) => Ok(Bound { most: share(most)?, strict: true, ..all }),
+            None => Err(wrong()),
+        }
+    }
+}
+
+/// Which traces of a depository, and in which order. An absent condition holds for all.
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    pub format: Option<Format>,
+    pub reads: Option<Bound>,
+    pub random: Option<Bound>,
+    pub min_requests: u64,
+    pub sort: Option<Sort>,
+    pub reverse: bool,
+}
+
+impl Query {
+    fn wants(&self, figures: &Figures) -> bool {
+        let holds = |bound: Option<Bound>, share| bound.is_none_or(|bound: Bound| bound.holds(share));
+        let format = self.format.map(|format| format.to_string());
+        (format.is_none() || format == figures.format)
+            && holds(self.reads, figures.read_share)
+            && holds(self.random, figures.random_share)
+            && figures.requests >= self.min_requests
+    }
+}
+
+/// Traces as a table for a terminal.
+pub fn table(found: &[(&Entry, &Figures)]) -> String {
+    let header =
+        ["trace", "format", "requests", "span", "rate/s", "peak", "reads", "random", "size", "distinct"];
+    let mut rows = vec![header.map(String::from)];
+    for (entry, figures) in found {
+        let absent = || "–".to_string();
+        rows.push([
+            entry.name.clone(),
+            figures.format.clone().unwrap_or_default(),
+            grouped(figures.requests),
+            seconds(figures.span_seconds),
+            figures.requests_per_second.map_or_else(absent, short),
+            figures.peak_to_mean.map_or_else(absent, |peak| format!("{} ×", short(peak))),
+            percent(figures.read_share),
+            percent(figures.random_share),
+            figures.mean_size_bytes.map_or_else(absent, bytes),
+            bytes(figures.unique_bytes as f64),
+        ]);
+    }
+    let mut widths = [0; 10];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut out = String::new();
+    for row in rows {
+        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+            let space = " ".repeat(width - cell.chars().count());
+            // Words are set left, numbers right.
+            match column {
+                0 => out.push_str(&format!("{cell}{space}")),
+                1 => out.push_str(&format!("  {cell}{space}")),
+                _ => out.push_str(&format!("  {space}{cell}")),
+            }
+        }
+        out.truncate(out.trim_end_matches(' ').len());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    fn depository(dir: &Path) -> (Depository, BTreeSet<String>) {
+        let mut read = BTreeSet::new();
+        let progress: Progress = Arc::new(|_, _| ());
+        let found = Depository::open(dir, 0, &mut |name| drop(read.insert(name.to_owned())), &progress);
+        (found.unwrap(), read)
+    }
+
+    fn names(found: &[(&Entry, &Figures)]) -> Vec<String> {
+        found.iter().map(|(entry, _)| entry.name.clone()).collect()
+    }
+
+    fn fill(dir: &Path) {
+        std::fs::create_dir(dir.join("more")).unwrap();
+        std::fs::write(dir.join("reads.spc"), "0,0,512,R,1\n0,9,512,R,2\n0,99,512,W,4\n").unwrap();
+        std::fs::write(dir.join("more/writes.ssdsim"), "0 0 8 8 0\n7 0 16 8 0\n").unwrap();
+        std::fs::write(dir.join("README.txt"), "no trace\n").unwrap();
+        std::fs::write(dir.join(".hidden.spc"), "0,0,512,R,1\n").unwrap();
+        let mut cpus: Vec<Vec<u8>> = vec![Vec::new(), Vec::new()];
+        for (at, cpu) in cpus.iter_mut().enumerate() {
+            use ebb_trace::TraceWriter;
+            let at = std::time::Duration::from_secs(at as u64);
+            let request =
+                ebb_trace::Request { at, device: 0, offset: 0, len: 512, kind: ebb_trace::Kind::Read };
+            ebb_trace::BlktraceWriter::new(cpu).write(&request).unwrap();
+        }
+        for (cpu, bytes) in cpus.iter().enumerate() {
+            std::fs::write(dir.join(format!("sda.blktrace.{cpu}")), bytes).unwrap();
+        }
+    }
+
+    #[test]
+    fn traces_are_read_once_and_again_when_they_change() {
+        let dir = tempfile::tempdir().unwrap();
+        fill(dir.path());
+        let (first, read) = depository(dir.path());
+        let all = ["README.txt", "more/writes.ssdsim", "reads.spc", "sda.blktrace"];
+        assert_eq!(read, BTreeSet::from(all.map(String::from)));
+        assert_eq!(names(&first.find(&Query::default())), all[1..]);
+        assert_eq!(first.others().map(|(name, _)| name).collect::<Vec<_>>(), ["README.txt"]);
+        assert_eq!(first.entries[3].figures.as_ref().unwrap().requests, 2);
+        let (second, read) = depository(dir.path());
+        assert!(read.is_empty() && second.unkept.is_none());
+        assert_eq!(names(&second.find(&Query::default())), all[1..]);
+        assert_eq!(second.entries[0], first.entries[0]);
+        std::fs::write(dir.path().join("reads.spc"), "0,0,512,R,1\n").unwrap();
+        std::fs::remove_file(dir.path().join("more/writes.ssdsim")).unwrap();
+        let (third, read) = depository(dir.path());
+        assert_eq!((third.entries.len(), read), (3, BTreeSet::from(["reads.spc".to_owned()])));
+        std::fs::write(dir.path().join(CATALOGUE), "{ damaged").unwrap();
+        assert_eq!(depository(dir.path()).1.len(), 3);
+    }
+
+    #[test]
+    fn a_query_finds_by_figures_and_sorts() {
+        let dir = tempfile::tempdir().unwrap();
+        fill(dir.path());
+        let (found, _) = depository(dir.path());
+        let ask = |query: Query| names(&found.find(&query));
+        let reads = |text: &str| Query { reads: Some(text.parse().unwrap()), ..Query::default() };
+        assert_eq!(ask(reads(">60%")), ["reads.spc", "sda.blktrace"]);
+        assert_eq!(ask(reads("50%..70%")), ["reads.spc"]);
+        assert_eq!(ask(reads("<= 0 %")), ["more/writes.ssdsim"]);
+        assert_eq!(ask(Query { min_requests: 3, ..Query::default() }), ["reads.spc"]);
+        assert_eq!(ask(Query { format: Some(Format::Blktrace), ..Query::default() }), ["sda.blktrace"]);
+        let by_size = Query { sort: Some("size".parse().unwrap()), ..Query::default() };
+        assert_eq!(ask(by_size)[0], "more/writes.ssdsim");
+        let table = table(&found.find(&Query::default()));
+        assert!(table.lines().count() == 4 && table.contains("66.7 %"), "{table}");
+        for wrong in ["60%", ">60", "x..y", ">inf%"] {
+            assert!(wrong.parse::<Bound>().is_err(), "{wrong}");
+        }
+        assert!("colour".parse::<Sort>().unwrap_err().contains("requests"));
+    }
+
+    #[test]
+    fn the_files_of_a_capture_are_one_trace() {
+        let paths =
+            ["d/a.blktrace.0", "b.spc", "d/a.blktrace.1", "c/a.blktrace.0", "s.replay.3", "x.blktrace.gz"];
+        let found = group(&paths.map(PathBuf::from));
+        let names: Vec<_> = found.iter().map(|(name, files)| (name.as_str(), files.len())).collect();
+        let want =
+            [("a.blktrace", 2), ("b.spc", 1), ("a.blktrace", 1), ("s.replay", 1), ("x.blktrace.gz", 1)];
+        assert_eq!(names, want);
+    }
+
+    #[test]
+    fn a_directory_without_traces_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let progress: Progress = Arc::new(|_, _| ());
+        let error = Depository::open(dir.path(), 0, &mut |_| (), &progress).unwrap_err();
+        assert!(matches!(error, DepositoryError::Empty { .. }), "{error}");
+        let error = Depository::open(&dir.path().join("none"), 0, &mut |_| (), &progress).unwrap_err();
+        assert!(error.to_string().contains("check the path"), "{error}");
+    }
+}

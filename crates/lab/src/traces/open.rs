@@ -1,0 +1,102 @@
+//! Trace files opened, with an ear for how far they are read.
+
+use ebb_trace::{Input, Options, TraceError, TraceReader};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Is told how many bytes of the files are read and how many there are, a few times per megabyte.
+pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum TraceFileError {
+    #[error("cannot open the trace {}: {error}; check the path", path.display())]
+    Open { path: PathBuf, error: io::Error },
+    #[error("{} is a directory: name the trace files in it, or use `ebb trace list` on it", path.display())]
+    Directory { path: PathBuf },
+    #[error(transparent)]
+    Read(#[from] TraceError),
+}
+
+struct Heard {
+    input: Box<dyn Read + Send>,
+    done: Arc<AtomicU64>,
+    of: u64,
+    progress: Progress,
+}
+
+impl Read for Heard {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.input.read(into)?;
+        let done = self.done.fetch_add(count as u64, Relaxed) + count as u64;
+        (self.progress)(done, self.of);
+        Ok(count)
+    }
+}
+
+/// Opens the files of one trace (blktrace has one per CPU) and merges them by time. The path `-` is standard input.
+pub fn open(
+    paths: &[PathBuf],
+    options: &Options,
+    progress: &Progress,
+) -> Result<Box<dyn TraceReader>, TraceFileError> {
+    let mut opened: Vec<(String, Box<dyn Read + Send>)> = Vec::new();
+    let mut of = 0;
+    for path in paths {
+        if path == Path::new("-") {
+            opened.push(("standard input".into(), Box::new(io::stdin())));
+            continue;
+        }
+        let failed = |error| TraceFileError::Open { path: path.clone(), error };
+        let file = File::open(path).map_err(failed)?;
+        let about = file.metadata().map_err(failed)?;
+        if about.is_dir() {
+            return Err(TraceFileError::Directory { path: path.clone() });
+        }
+        of += about.len();
+        opened.push((name_of(path), Box::new(file)));
+    }
+    let done = Arc::new(AtomicU64::new(0));
+    let inputs = opened.into_iter().map(|(name, input)| {
+        let heard = Heard { input, done: done.clone(), of, progress: progress.clone() };
+        Input { name, read: Box::new(heard) }
+    });
+    Ok(ebb_trace::open_with(inputs.collect(), options)?)
+}
+
+/// A file's name without its directories.
+pub(super) fn name_of(path: &Path) -> String {
+    path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn files_are_merged_and_their_reading_is_heard() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = ["a.spc", "b.spc"].map(|name| dir.path().join(name));
+        std::fs::write(&paths[0], "0,0,512,R,1\n0,8,512,R,3\n").unwrap();
+        std::fs::write(&paths[1], "1,0,512,W,2\n").unwrap();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let into = heard.clone();
+        let progress: Progress = Arc::new(move |done, of| into.lock().unwrap().push((done, of)));
+        let reader = open(&paths, &Options::default(), &progress).unwrap();
+        let at: Vec<u64> = reader.map(|request| request.unwrap().at.as_secs()).collect();
+        assert_eq!(at, [0, 1, 2]);
+        assert_eq!(heard.lock().unwrap().last(), Some(&(36, 36)));
+    }
+
+    #[test]
+    fn what_cannot_be_opened_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let none: Progress = Arc::new(|_, _| ());
+        let fail = |path: PathBuf| open(&[path], &Options::default(), &none).err().unwrap().to_string();
+        assert!(fail(dir.path().join("none")).contains("check the path"));
+        assert!(fail(dir.path().into()).contains("ebb trace list"));
+    }
+}

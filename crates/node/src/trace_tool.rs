@@ -1,0 +1,650 @@
+//! `ebb trace`: look at traces, turn them into others, make and collect them, and find them in a depository.
+
+use crate::error::{NodeError, io};
+use clap::{Args, Subcommand, ValueEnum};
+use ebb_lab::traces::{
+    self, Bound, Depository, Progress, Query, Recorder, Sort, Tallied, Target, WriteOptions, WrittenTrace,
+};
+use ebb_trace::{BalancedFilter, Format, Mode, Options, Pace, Scaled, Synthetic, TraceReader, TracerFilter};
+use serde::Serialize;
+use serde_json::json;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+pub const EXAMPLES: &str = "\
+Examples:
+  ebb trace info web.spc                                       what does it ask of storage?
+  ebb trace filter web.spc thirty.blktrace.0 --load 30%        a third of the load, the same in character
+  ebb trace scale web.spc fast.blktrace.0 --intensity 250%     all of it in two fifths of the time
+  ebb trace convert sda.blktrace.* sda.fio                     for fio --read_iolog
+  ebb trace synth mixed.blktrace.0 --size 4KiB --random 50% --read 70% --rate 500 --seconds 60
+  ebb trace list traces --reads '>60%' --sort rate             the catalogue of a directory
+
+Formats are found by content and name; compressed files (gz, xz, bz2, zst) are unpacked on the way; - is standard input.";
+
+#[derive(Subcommand)]
+pub enum TraceCommand {
+    /// Show what traces ask of storage: rate, sizes, reads, randomness, footprint, bursts
+    #[command(after_help = "Example: ebb trace info web.spc cello.srt.gz --html traces.html")]
+    Info(InfoArgs),
+    /// Write a trace in a format that blktrace's tools or fio replay
+    #[command(
+        after_help = "Examples:\n  ebb trace convert cello.srt.gz cello.fio\n  ebb trace convert cello.srt.gz cello/ --to btrecord    one file per device"
+    )]
+    Convert(ConvertArgs),
+    /// Keep a share of a trace's requests, at their times
+    #[command(after_help = "Example: ebb trace filter web.spc web30.blktrace.0 --load 30%")]
+    Filter(FilterArgs),
+    /// Keep every request and change the time between them
+    #[command(after_help = "Example: ebb trace scale web.spc web250.blktrace.0 --intensity 250%")]
+    Scale(ScaleArgs),
+    /// Measure how truly both filters keep a trace's load at 10 % to 100 %
+    #[command(
+        after_help = "Errors are measured over configured load, minus one. reads pt: difference of the share of reads in points. gaps: Kolmogorov-Smirnov\n\
+                      distance of inter-arrival times from the original's slowed down to the level. shape: share of requests that would have to\n\
+                      arrive in another hundredth of the time. Without a trace: the 125 synthetic modes."
+    )]
+    Accuracy(AccuracyArgs),
+    /// Make a synthetic trace, the same for the same seed
+    #[command(
+        after_help = "Examples:\n  ebb trace synth peak.fio --size 4KiB --random 100% --read 70% --requests 100000\n  ebb trace synth modes/ --mode all --rate 1000 --seconds 10    the 125 modes of the paper"
+    )]
+    Synth(SynthArgs),
+    /// Collect a trace from a block device with blktrace (Linux, root)
+    #[command(after_help = "Example: sudo ebb trace record /dev/nvme0n1 nvme --seconds 60")]
+    Record(RecordArgs),
+    /// List the traces of a directory from its catalogue, which is refreshed when a file changed
+    #[command(after_help = "Example: ebb trace list traces --reads '>60%' --min-requests 10000 --sort rate")]
+    List(ListArgs),
+}
+
+#[derive(Args)]
+struct Reading {
+    /// The format, where it shall not be found by content and name
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Format>,
+    /// Skip and count up to so many bad lines or records
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    skip_bad: u64,
+}
+
+#[derive(Args)]
+struct Writing {
+    /// blktrace, btrecord or fio [default: as OUT's name says]
+    #[arg(long)]
+    to: Option<Target>,
+    /// btrecord: gather requests that arrive so soon after a bunch's first, such as 10ms [default: equal times]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "0", hide_default_value = true)]
+    bunch: Duration,
+    /// Replace files that exist
+    #[arg(long)]
+    overwrite: bool,
+    /// Print JSON with stable keys (docs/json.md)
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub struct InfoArgs {
+    /// Traces; the files of one blktrace or btrecord capture are one
+    #[arg(required = true)]
+    traces: Vec<PathBuf>,
+    /// Take all files as one trace, merged by time
+    #[arg(long)]
+    merge: bool,
+    /// Write a page with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    reading: Reading,
+    /// Print JSON with stable keys (docs/json.md)
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub struct ConvertArgs {
+    /// Files of one trace, merged by time
+    #[arg(required = true)]
+    input: Vec<PathBuf>,
+    /// What to write; for btrecord a directory takes a file per device
+    out: PathBuf,
+    #[command(flatten)]
+    reading: Reading,
+    #[command(flatten)]
+    writing: Writing,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Method {
+    /// Any share; keeps IOPS, bytes, reads and the shape of the load
+    Balanced,
+    /// TRACER's: whole bunches, 10 % to 100 % in steps of 10 %
+    Tracer,
+}
+
+#[derive(Args)]
+pub struct FilterArgs {
+    /// Files of one trace, merged by time
+    #[arg(required = true)]
+    input: Vec<PathBuf>,
+    /// What to write; for btrecord a directory takes a file per device
+    out: PathBuf,
+    /// Share of the load to keep, such as 30%
+    #[arg(long, value_name = "PERCENT")]
+    load: Percent,
+    #[arg(long, value_enum, default_value_t = Method::Balanced)]
+    method: Method,
+    /// tracer: what arrives so soon after a bunch's first belongs to it, such as 10ms [default: equal times]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "0", hide_default_value = true)]
+    window: Duration,
+    #[command(flatten)]
+    reading: Reading,
+    #[command(flatten)]
+    writing: Writing,
+}
+
+#[derive(Args)]
+pub struct ScaleArgs {
+    /// Files of one trace, merged by time
+    #[arg(required = true)]
+    input: Vec<PathBuf>,
+    /// What to write; for btrecord a directory takes a file per device
+    out: PathBuf,
+    /// Rate over the original's, 1% to 1000%
+    #[arg(long, value_name = "PERCENT")]
+    intensity: Percent,
+    #[command(flatten)]
+    reading: Reading,
+    #[command(flatten)]
+    writing: Writing,
+}
+
+#[derive(Args)]
+pub struct AccuracyArgs {
+    /// Traces; the files of one blktrace or btrecord capture are one. None: the 125 synthetic modes
+    traces: Vec<PathBuf>,
+    /// TRACER's filter: what arrives so soon after a bunch's first belongs to it, such as 10ms [default: equal times]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "0", hide_default_value = true)]
+    window: Duration,
+    #[command(flatten)]
+    reading: Reading,
+    /// Print JSON with stable keys (docs/json.md)
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub struct SynthArgs {
+    /// What to write; with `--mode all` a directory
+    out: PathBuf,
+    /// `all`: the 125 modes of the paper, a file each
+    #[arg(long, value_parser = ["all"], conflicts_with_all = ["size", "random", "read"])]
+    mode: Option<String>,
+    /// Size of every request, such as 4KiB
+    #[arg(long, value_parser = parse_size, default_value = "4KiB")]
+    size: u64,
+    /// Share of requests that begin anywhere; the others follow the one before
+    #[arg(long, value_name = "PERCENT", default_value = "50%")]
+    random: Percent,
+    /// Share of reads
+    #[arg(long, value_name = "PERCENT", default_value = "50%")]
+    read: Percent,
+    /// Requests per second, evenly paced; absent: all arrive at once, and a replay issues them as fast as the target goes
+    #[arg(long)]
+    rate: Option<f64>,
+    /// Number of requests [default: 100000, or as many as --seconds takes]
+    #[arg(long, conflicts_with = "seconds")]
+    requests: Option<u64>,
+    /// Length of a paced trace
+    #[arg(long, requires = "rate")]
+    seconds: Option<f64>,
+    /// Part of the device that is used, from its beginning
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GiB")]
+    area: u64,
+    /// Decides everything that looks random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    writing: Writing,
+}
+
+#[derive(Args)]
+pub struct RecordArgs {
+    /// A block device
+    device: PathBuf,
+    /// Files OUT.blktrace.0, OUT.blktrace.1 … are written, one per CPU
+    out: PathBuf,
+    /// How long
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// Print JSON with stable keys (docs/json.md)
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub struct ListArgs {
+    /// A directory of traces; those below it count
+    directory: PathBuf,
+    /// Share of reads, such as '>60%', '<=10%' or '25%..75%'
+    #[arg(long, value_name = "CONDITION")]
+    reads: Option<Bound>,
+    /// Share of random requests, such as '>60%'
+    #[arg(long, value_name = "CONDITION")]
+    random: Option<Bound>,
+    /// Only traces of this format
+    #[arg(long)]
+    format: Option<Format>,
+    /// Only traces of so many requests or more
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    min_requests: u64,
+    /// Largest first: requests, span, rate, reads, random, size, burst, distinct [default: by name]
+    #[arg(long)]
+    sort: Option<Sort>,
+    /// The other way round
+    #[arg(long)]
+    reverse: bool,
+    /// Skip and count up to so many bad lines or records of each trace
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    skip_bad: u64,
+    /// Print JSON with stable keys (docs/json.md)
+    #[arg(long)]
+    json: bool,
+}
+
+/// A share written with its sign: `30%`, `2.5%`. A bare number would be a guess between a percentage and a share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Percent(pub(crate) f64);
+
+impl FromStr for Percent {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Percent, String> {
+        let number = text.trim().strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+        let number = number.filter(|number| number.is_finite());
+        number.map(Percent).ok_or_else(|| format!("{text:?} is no percentage: write it like 30%"))
+    }
+}
+
+impl Percent {
+    /// A whole percentage from 0 to 100.
+    fn whole(self) -> Result<u8, NodeError> {
+        let Percent(number) = self;
+        let good = (0.0..=100.0).contains(&number) && number.fract() == 0.0;
+        good.then_some(number as u8).ok_or_else(|| {
+            NodeError::Refused(format!("{number} % is no ratio: use a whole percentage from 0% to 100%"))
+        })
+    }
+}
+
+/// Bytes: `4096`, `4KiB`, `1MiB`, `16GiB`.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim() {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        _ => return Err(format!("{text:?} is no size: write bytes, or a number with KiB, MiB, GiB or TiB")),
+    };
+    let number: u64 =
+        number.parse().map_err(|_| format!("{text:?} does not begin with a number of bytes"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too large"))
+}
+
+/// A time: `0`, `10ms`, `500us`, `1.5s`.
+pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no time: write it like 10ms, 500us or 1.5s");
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number: f64 = text[..digits].parse().map_err(|_| wrong())?;
+    let unit = match text[digits..].trim() {
+        "" if number == 0.0 => 1.0,
+        "s" => 1.0,
+        "ms" => 1e-3,
+        "us" | "µs" => 1e-6,
+        "ns" => 1e-9,
+        _ => return Err(wrong()),
+    };
+    Duration::try_from_secs_f64(number * unit).map_err(|_| wrong())
+}
+
+/// Runs one command. They read and compute and wait for nobody, so there is nothing to be asynchronous about.
+pub fn run(command: TraceCommand) -> Result<ExitCode, NodeError> {
+    match command {
+        TraceCommand::Info(args) => info(&args),
+        TraceCommand::Convert(args) => {
+            let reader = args.reading.open(&args.input, &progress())?;
+            args.writing.put(reader, &args.out)
+        }
+        TraceCommand::Filter(args) => filter(&args),
+        TraceCommand::Scale(args) => {
+            let reader = args.reading.open(&args.input, &progress())?;
+            let scaled = Scaled::new(reader, args.intensity.0 / 100.0).map_err(refused)?;
+            args.writing.put(Box::new(scaled), &args.out)
+        }
+        TraceCommand::Accuracy(args) => accuracy(&args),
+        TraceCommand::Synth(args) => synth(&args),
+        TraceCommand::Record(args) => record(&args),
+        TraceCommand::List(args) => list(&args),
+    }
+}
+
+fn refused(error: impl std::fmt::Display) -> NodeError {
+    NodeError::Refused(error.to_string())
+}
+
+/// How far the reading is, on a terminal, once it takes over a second.
+fn progress() -> Progress {
+    if !std::io::stderr().is_terminal() {
+        return Arc::new(|_, _| ());
+    }
+    let next = Mutex::new(Instant::now() + Duration::from_secs(1));
+    Arc::new(move |done, of| {
+        let Ok(mut next) = next.lock() else { return };
+        if Instant::now() < *next {
+            return;
+        }
+        *next = Instant::now() + Duration::from_millis(200);
+        // Standard input has no length. Progress that cannot be shown is no reason to stop.
+        let share =
+            if of > done { format!("{:3.0} %", 100.0 * done as f64 / of as f64) } else { String::new() };
+        let _ = write!(std::io::stderr(), "\r\x1b[K{share} {} read", ebb_types::Bytes(done));
+    })
+}
+
+/// Clears the line of [`progress`].
+fn progress_over() {
+    if std::io::stderr().is_terminal() {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+}
+
+fn print_json(value: &impl Serialize) {
+    println!("{}", serde_json::to_string_pretty(value).expect("our own types can be written as JSON"));
+}
+
+impl Reading {
+    fn open(&self, paths: &[PathBuf], progress: &Progress) -> Result<Box<dyn TraceReader>, NodeError> {
+        let options = Options { format: self.format, skip_bad: self.skip_bad };
+        traces::open(paths, &options, progress).map_err(with_skip_bad)
+    }
+}
+
+/// The library names no options of this command; here they have names.
+fn with_skip_bad(error: impl std::fmt::Display) -> NodeError {
+    let text = error.to_string();
+    let bad = "name the right format, or allow some bad records to be skipped";
+    NodeError::Refused(
+        text.replace(bad, "name the right --format, or allow some to be skipped with --skip-bad N"),
+    )
+}
+
+impl Writing {
+    fn options(&self, out: &Path) -> Result<WriteOptions, NodeError> {
+        let target = self.to.or_else(|| Target::of_name(out)).ok_or_else(|| {
+            NodeError::Refused(format!(
+                "the name {} tells no format: end it in .blktrace.0, .replay.0 or .fio, or give --to",
+                out.display()
+            ))
+        })?;
+        Ok(WriteOptions { target, window: self.bunch, overwrite: self.overwrite })
+    }
+
+    fn write(&self, mut reader: Box<dyn TraceReader>, out: &Path) -> Result<WrittenTrace, NodeError> {
+        let written = traces::write(reader.as_mut(), out, &self.options(out)?);
+        progress_over();
+        written.map_err(with_skip_bad)
+    }
+
+    /// Writes a trace and says so.
+    fn put(&self, reader: Box<dyn TraceReader>, out: &Path) -> Result<ExitCode, NodeError> {
+        let written = self.write(reader, out)?;
+        if self.json {
+            print_json(&written);
+        } else {
+            println!("{}", describe(&written));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn describe(written: &WrittenTrace) -> String {
+    let WrittenTrace { files, requests, empty, skipped } = written;
+    let mut text = match files.as_slice() {
+        [file] => format!("{}: {requests} requests", file.display()),
+        files => format!("{} files, {requests} requests", files.len()),
+    };
+    if *empty > 0 {
+        text += &format!("; {empty} of no bytes left out");
+    }
+    if *skipped > 0 {
+        text += &format!("; {skipped} bad ones skipped");
+    }
+    text
+}
+
+/// The traces that were named: captures of several files are one.
+fn grouped(paths: &[PathBuf], merge: bool) -> Vec<(String, Vec<PathBuf>)> {
+    let mut groups = traces::group(paths);
+    if merge && groups.len() > 1 {
+        let name = format!("{} and {} more", groups[0].0, groups.len() - 1);
+        groups = vec![(name, paths.to_vec())];
+    }
+    groups
+}
+
+fn info(args: &InfoArgs) -> Result<ExitCode, NodeError> {
+    let mut profiles = Vec::new();
+    for (name, files) in grouped(&args.traces, args.merge) {
+        let mut reader = args.reading.open(&files, &progress())?;
+        let profile = traces::profile(&name, reader.as_mut());
+        progress_over();
+        profiles.push(profile.map_err(with_skip_bad)?);
+    }
+    if let Some(path) = &args.html {
+        std::fs::write(path, traces::page(&profiles)).map_err(io("write", path))?;
+    }
+    if args.json {
+        print_json(&json!({ "traces": profiles }));
+    } else {
+        let texts: Vec<String> = profiles.iter().map(ToString::to_string).collect();
+        print!("{}", texts.join("\n"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn filter(args: &FilterArgs) -> Result<ExitCode, NodeError> {
+    let reader = args.reading.open(&args.input, &progress())?;
+    let (before, seen) = Tallied::new(reader);
+    let Percent(percent) = args.load;
+    let filtered: Box<dyn TraceReader> = match args.method {
+        Method::Balanced => Box::new(BalancedFilter::new(before, percent / 100.0).map_err(refused)?),
+        Method::Tracer => {
+            let tenths =
+                (percent.fract() == 0.0 && percent % 10.0 == 0.0 && (10.0..=100.0).contains(&percent))
+                    .then_some((percent / 10.0) as u8);
+            let tenths = tenths.ok_or_else(|| {
+                NodeError::Refused(format!(
+                    "TRACER's filter keeps 10 % to 100 % in steps of 10 %, not {percent} %; --method balanced keeps any share"
+                ))
+            })?;
+            Box::new(TracerFilter::new(before, tenths, args.window).map_err(refused)?)
+        }
+    };
+    let (after, kept) = Tallied::new(filtered);
+    let written = args.writing.write(Box::new(after), &args.out)?;
+    let share = |kept: u64, seen: u64| (seen > 0).then(|| kept as f64 / seen as f64);
+    let requests = share(kept.requests(), seen.requests());
+    let bytes = share(kept.bytes(), seen.bytes());
+    if args.writing.json {
+        print_json(&json!({
+            "written": written,
+            "original_requests": seen.requests(),
+            "kept_requests_share": requests,
+            "kept_bytes_share": bytes,
+        }));
+    } else {
+        let percent =
+            |share: Option<f64>| share.map_or("–".into(), |share| format!("{:.2} %", share * 100.0));
+        println!("{}", describe(&written));
+        println!("kept {} of the requests, {} of the bytes", percent(requests), percent(bytes));
+    }
+    if kept.requests() == 0 && args.method == Method::Tracer {
+        eprintln!(
+            "nothing was kept: requests that arrive together are one bunch, and this trace has too few; use --method balanced"
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn accuracy(args: &AccuracyArgs) -> Result<ExitCode, NodeError> {
+    let mut reports = Vec::new();
+    for (name, files) in grouped(&args.traces, false) {
+        let mut reader = args.reading.open(&files, &progress())?;
+        let report = traces::accuracy(&name, reader.as_mut(), args.window);
+        progress_over();
+        reports.push(report.map_err(with_skip_bad)?);
+    }
+    if args.traces.is_empty() {
+        reports.push(traces::accuracy_of_modes(1));
+    }
+    if args.json {
+        print_json(&json!({ "traces": reports }));
+    } else {
+        let texts: Vec<String> = reports.iter().map(ToString::to_string).collect();
+        print!("{}", texts.join("\n"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn synth(args: &SynthArgs) -> Result<ExitCode, NodeError> {
+    let (pace, count) = match (args.rate, args.seconds) {
+        (None, _) => (Pace::Peak, args.requests),
+        (Some(rate), None) => (Pace::PerSecond(rate), args.requests),
+        (Some(rate), Some(seconds)) => (Pace::PerSecond(rate), Some((rate * seconds).round() as u64)),
+    };
+    let count = count.unwrap_or(100_000);
+    let make = |mode: Mode| Synthetic::new(mode, pace, args.area, count, args.seed).map_err(refused);
+    if args.mode.is_none() {
+        let size = u32::try_from(args.size).map_err(|_| refused("a request has at most 4 GiB"))?;
+        let mode = Mode { size, random: args.random.whole()?, reads: args.read.whole()? };
+        return args.writing.put(Box::new(make(mode)?), &args.out);
+    }
+    std::fs::create_dir_all(&args.out).map_err(io("create", &args.out))?;
+    let target = args.writing.to.unwrap_or(Target::Blktrace);
+    let mut total = WrittenTrace::default();
+    for mode in Mode::all() {
+        let out = args.out.join(target.file_name(&mode_name(mode)));
+        let writing = Writing { to: Some(target), ..args.writing };
+        let written = writing.write(Box::new(make(mode)?), &out)?;
+        total.requests += written.requests;
+        total.files.extend(written.files);
+    }
+    if args.writing.json {
+        print_json(&total);
+    } else {
+        println!("{}: {}", args.out.display(), describe(&total));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `4096-random50-read75`: by size, then ratios, so that names sort as modes do.
+fn mode_name(mode: Mode) -> String {
+    format!("{:07}-random{:03}-read{:03}", mode.size, mode.random, mode.reads)
+}
+
+fn record(args: &RecordArgs) -> Result<ExitCode, NodeError> {
+    if !args.json {
+        println!("recording {} for {} s", args.device.display(), args.seconds);
+    }
+    let time = Duration::from_secs(args.seconds);
+    let found = traces::record(&Recorder::default(), &args.device, &args.out, time).map_err(refused)?;
+    let mut reader = traces::open(&found.files, &Options::default(), &progress()).map_err(refused)?;
+    let name = args.out.display().to_string();
+    let profile = traces::profile(&name, reader.as_mut()).map_err(refused)?;
+    if args.json {
+        print_json(&json!({ "files": found.files, "trace": profile }));
+    } else {
+        println!("{} files, {}.blktrace.*\n", found.files.len(), args.out.display());
+        print!("{profile}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(args: &ListArgs) -> Result<ExitCode, NodeError> {
+    let shown = std::io::stderr().is_terminal();
+    let mut reading = |name: &str| {
+        if shown {
+            let _ = write!(std::io::stderr(), "\r\x1b[Kreading {name}");
+        }
+    };
+    let depository = Depository::open(&args.directory, args.skip_bad, &mut reading, &progress());
+    progress_over();
+    let depository = depository.map_err(refused)?;
+    let query = Query {
+        format: args.format,
+        reads: args.reads,
+        random: args.random,
+        min_requests: args.min_requests,
+        sort: args.sort,
+        reverse: args.reverse,
+    };
+    let found = depository.find(&query);
+    if args.json {
+        let entries: Vec<_> = found.iter().map(|(entry, _)| entry).collect();
+        let others: Vec<_> =
+            depository.others().map(|(name, why)| json!({ "name": name, "trouble": why })).collect();
+        print_json(&json!({
+            "traces": entries,
+            "refreshed": depository.refreshed,
+            "not_traces": others,
+            "catalogue_trouble": depository.unkept,
+        }));
+    } else {
+        print!("{}", traces::table(&found));
+        let others = depository.others().count();
+        if others > 0 {
+            println!("\n{others} files could not be read as traces; --json says why");
+        }
+    }
+    if let Some(trouble) = &depository.unkept {
+        eprintln!("the catalogue could not be kept, so the next look reads everything again: {trouble}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_sizes_and_times_are_read_with_their_units() {
+        assert_eq!("30%".parse(), Ok(Percent(30.0)));
+        assert_eq!(" 2.5 % ".parse(), Ok(Percent(2.5)));
+        for wrong in ["30", "0.3", "%", "inf%", "x%"] {
+            assert!(wrong.parse::<Percent>().is_err(), "{wrong}");
+        }
+        assert_eq!(Percent(70.0).whole().unwrap(), 70);
+        for wrong in [-1.0, 101.0, 0.5] {
+            assert!(Percent(wrong).whole().is_err(), "{wrong}");
+        }
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert_eq!(parse_size("4KiB"), Ok(4096));
+        assert_eq!(parse_size("2 TiB"), Ok(2 << 40));
+        for wrong in ["4kb", "", "KiB", "99999999999TiB", "-1"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_time("0"), Ok(Duration::ZERO));
+        assert_eq!(parse_time("10ms"), Ok(Duration::from_millis(10)));
+        assert_eq!(parse_time("1.5s"), Ok(Duration::from_millis(1500)));
+        for wrong in ["10", "ms", "1h", "-1s", "1.2.3s"] {
+            assert!(parse_time(wrong).is_err(), "{wrong}");
+        }
+    }
+}
