@@ -21,6 +21,7 @@ mod feed;
 mod guard;
 mod memory;
 mod nbd;
+mod page;
 mod place;
 mod record;
 mod remote;
@@ -206,5 +207,7 @@ where
     Ok(recorder.report(options, info.clone(), placed, end))
 }
 
+#[cfg(test)]
+mod remote_tests;
 #[cfg(test)]
 mod tests;

@@ -160,7 +160,7 @@ pub async fn run_bench(request: BenchRequest<'_>) -> Result<ExitCode, NodeError>
     Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn write_report(report: &(impl Serialize + std::fmt::Display), json: Option<&Path>) -> Result<(), NodeError> {
+pub fn write_report(report: &(impl Serialize + std::fmt::Display), json: Option<&Path>) -> Result<(), NodeError> {
     let text = || serde_json::to_string_pretty(report).expect("our own types can be written as JSON");
     match json {
         Some(path) if path == Path::new("-") => println!("{}", text()),
@@ -174,23 +174,23 @@ fn write_report(report: &(impl Serialize + std::fmt::Display), json: Option<&Pat
 }
 
 /// One line on standard error that is written over itself; silent where nobody looks.
-struct ProgressLine {
+pub struct ProgressLine {
     terminal: bool,
 }
 
 impl ProgressLine {
-    fn new() -> ProgressLine {
+    pub fn new() -> ProgressLine {
         ProgressLine { terminal: std::io::stderr().is_terminal() }
     }
 
-    fn show(&mut self, text: &str) {
+    pub fn show(&mut self, text: &str) {
         if self.terminal {
             // Progress that cannot be shown is no reason to stop.
             let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
         }
     }
 
-    fn end(&mut self) {
+    pub fn end(&mut self) {
         if self.terminal {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }

@@ -11,6 +11,7 @@ mod gatewayd;
 mod heap;
 mod launch;
 mod metad;
+mod replay_target;
 mod server;
 mod simulate;
 mod status;
@@ -102,9 +103,9 @@ enum Sub {
         #[command(flatten)]
         tool: ToolArgs,
     },
-    /// Replay a real trace on a cluster, verified byte by byte, and report performance and energy
+    /// Replay a real trace on a cluster, verified byte by byte, with performance and energy; or on any storage (--target)
     #[command(
-        after_help = "Examples:\n  ebb replay week.srt --speed 2000 --provision peak       on a cluster made for it\n  ebb replay web.spc --config data/cluster.toml --json -  on the one that `ebb dev` runs"
+        after_help = "Examples:\n  ebb replay week.srt --speed 2000 --provision peak       on a cluster made for it\n  ebb replay web.spc --config data/cluster.toml --json -  on the one that `ebb dev` runs\n  ebb replay web.spc --target file:/var/tmp/x --size 10GiB --load 30%  on a file, three tenths of the load"
     )]
     Replay(ReplayArgs),
     /// Measure a storage service
@@ -175,6 +176,8 @@ struct ReplayArgs {
     /// Write the report as JSON to this file; `-`: to standard output, instead of text
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    #[command(flatten, next_help_heading = "On any storage")]
+    on: replay_target::TargetArgs,
 }
 
 #[derive(Subcommand)]
@@ -309,6 +312,16 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Gear { command, tool } => admin::gear(&tool.config, Output::from(tool.json), command).await,
         Sub::Lost { server, tool } => admin::lost(&tool.config, Output::from(tool.json), server).await,
         Sub::Replay(args) => {
+            if let Some(spec) = &args.on.target {
+                let common = replay_target::Common {
+                    traces: &args.traces,
+                    speed: args.speed,
+                    skip_bad: args.skip_bad,
+                    config: args.config.as_deref(),
+                    json: args.json.as_deref(),
+                };
+                return replay_target::run(&args.on, spec, &common).await;
+            }
             evaluate::run_replay(&evaluate::ReplayRequest {
                 traces: &args.traces,
                 speed: args.speed,

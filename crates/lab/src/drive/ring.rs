@@ -95,6 +95,8 @@ pub(super) fn run(
     let mut engine = Engine::new(file, options, shared).map_err(DriveError::Ring)?;
     match engine.run(&mut feed, options) {
         Ok(end) => {
+            // The kernel takes a ring apart some time after it is closed, and would hold on to a device meanwhile.
+            engine.ring.submitter().unregister_files().map_err(DriveError::Ring)?;
             let recorder = engine.recorder;
             Ok((recorder, feed.finish()?, end))
         }

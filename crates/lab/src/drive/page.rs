@@ -1,0 +1,59 @@
+//! A replay as a page to look at.
+
+use super::report::{Distribution, DriveReport, SecondReport};
+use crate::page::{Axis, Chart, Mark, Page, Series};
+
+impl DriveReport {
+    /// The figures, and what was answered in every second.
+    pub fn page(&self) -> Page {
+        let lead = format!(
+            "{} requests in {:.3} s, {} failed: {:.1} IOPS, {:.2} MB/s",
+            self.requests, self.wall_seconds, self.failed, self.iops, self.megabytes_per_second
+        );
+        let mut page = Page::new(format!("Replay on {}", self.target.name), lead);
+        page.section("Times", "In microseconds. Service: from issue to answer. Queue: waiting because as many requests as allowed were in flight. Lateness: issued after its time although there was a place, the replay's own error.");
+        let rows = [
+            ("reads, service", &self.reads.service),
+            ("reads, queue", &self.reads.queue),
+            ("writes, service", &self.writes.service),
+            ("writes, queue", &self.writes.queue),
+            ("lateness", &self.lateness),
+        ];
+        let rows: Vec<Vec<String>> =
+            rows.iter().filter_map(|(name, times)| times.as_ref().map(|times| row(name, times))).collect();
+        page.table("", &["", "requests", "mean", "p50", "p90", "p99", "p99.9", "max"], &rows);
+        page.section("Second by second", "What was answered. The last second may be a part of one.");
+        let read = "reads";
+        page.chart(&self.chart(
+            "Requests",
+            "requests per second",
+            [(read, |s| s.reads as f64), ("writes", |s| s.writes as f64)],
+        ));
+        page.chart(&self.chart(
+            "Bytes",
+            "MB per second",
+            [(read, |s| s.read_bytes as f64 / 1e6), ("writes", |s| s.written_bytes as f64 / 1e6)],
+        ));
+        page.section("In words", &self.to_string().replace('\n', "\n\n"));
+        page
+    }
+
+    fn chart(&self, title: &str, y: &str, series: [(&str, fn(&SecondReport) -> f64); 2]) -> Chart {
+        let series = series.into_iter().map(|(name, of)| {
+            let points = self.seconds.iter().enumerate().map(|(at, second)| (at as f64, of(second)));
+            Series::new(name, Mark::Step, points)
+        });
+        Chart {
+            title: title.to_owned(),
+            x: Axis::new("time").time(),
+            y: Axis::new(y).from(0.0),
+            series: series.collect(),
+        }
+    }
+}
+
+fn row(name: &str, t: &Distribution) -> Vec<String> {
+    let times = [t.mean_micros, t.p50_micros, t.p90_micros, t.p99_micros, t.p999_micros, t.max_micros];
+    let cells = times.iter().map(|micros| format!("{micros:.1}"));
+    [name.to_owned(), t.count.to_string()].into_iter().chain(cells).collect()
+}
