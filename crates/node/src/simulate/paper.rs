@@ -1,0 +1,117 @@
+//! `ebb simulate paper`: a paper's evaluation again, each number beside the paper's.
+
+use crate::error::{NodeError, io};
+use clap::{Args, Subcommand};
+use ebb_lab::replay::Trace;
+use ebb_sim::load::{Series, read};
+use ebb_sim::paper::{Findings, Inputs, made_up_series, sierra};
+use std::fs::{self, File};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  ebb simulate paper sierra                                    on made-up loads and requests
+  ebb simulate paper sierra --series a.csv --series b.csv --trace block.csv --out sierra
+                                                               writes sierra.html, sierra.csv, sierra.json";
+
+#[derive(Args)]
+pub struct PaperArgs {
+    #[command(subcommand)]
+    paper: Paper,
+}
+
+#[derive(Subcommand)]
+enum Paper {
+    /// Tables 1, 2 and 3, Figures 8 to 12, and the size of the metadata
+    #[command(after_help = EXAMPLES)]
+    Sierra(SierraArgs),
+}
+
+#[derive(Args)]
+struct SierraArgs {
+    /// A load series that stands in for Hotmail's, at least a week: CSV, or one number per interval; may be given again
+    #[arg(long, value_name = "FILE")]
+    series: Vec<PathBuf>,
+    /// A block trace that stands in for Hotmail's; several files of one trace are merged
+    #[arg(long, value_name = "FILE")]
+    trace: Vec<PathBuf>,
+    /// Requests of the made-up day, without --trace
+    #[arg(long, value_name = "N", default_value_t = 400_000, conflicts_with = "trace",
+          value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
+    requests: u64,
+    /// Data of the server that is rebuilt, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
+    rebuild_mib: u64,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write NAME.html, NAME.csv and NAME.json
+    #[arg(long, value_name = "NAME")]
+    out: Option<PathBuf>,
+    /// Print JSON with stable keys (docs/json.md)
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &PaperArgs) -> Result<ExitCode, NodeError> {
+    let Paper::Sierra(args) = &args.paper;
+    let series = match args.series.is_empty() {
+        true => made_up_series(args.seed),
+        false => args.series.iter().map(|file| load(file)).collect::<Result<_, _>>()?,
+    };
+    let trace = match args.trace.is_empty() {
+        true => None,
+        false => Some(Trace::open(&args.trace, None, 0).map_err(|e| NodeError::Refused(e.to_string()))?),
+    };
+    let inputs = Inputs {
+        series,
+        trace,
+        requests: args.requests,
+        rebuild_bytes: args.rebuild_mib << 20,
+        seed: args.seed,
+    };
+    let terminal = std::io::stderr().is_terminal();
+    let found = sierra(&inputs, &mut |what, done| {
+        if terminal {
+            eprint!("\r\x1b[K{what}: {:.0} % ", done * 100.0);
+            let _ = std::io::stderr().flush();
+        }
+    });
+    if terminal {
+        eprint!("\r\x1b[K");
+    }
+    let found = found.map_err(|e| NodeError::Refused(e.to_string()))?;
+    let json = serde_json::to_string_pretty(&found).expect("our own types can be written as JSON");
+    if let Some(name) = &args.out {
+        write_files(name, &found, &json)?;
+    }
+    if args.json {
+        println!("{json}")
+    } else {
+        print!("{}", found.text())
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn load(file: &Path) -> Result<(String, Series), NodeError> {
+    let name = file.file_name().map_or_else(|| "series".into(), |name| name.to_string_lossy().into_owned());
+    let input = Box::new(File::open(file).map_err(io("open", file))?);
+    let mut series =
+        read(input, &name, None).map_err(|e| NodeError::Refused(format!("{}: {e}", file.display())))?;
+    let zeros = series.zeros_are_gaps();
+    if zeros > 0 {
+        eprintln!("{}: {zeros} intervals of exactly zero are taken for gaps", file.display());
+    }
+    Ok((name, series))
+}
+
+fn write_files(name: &Path, found: &Findings, json: &str) -> Result<(), NodeError> {
+    let page = found.page();
+    for (ending, content) in [("html", page.as_str()), ("csv", found.csv().as_str()), ("json", json)] {
+        let file = name.with_extension(ending);
+        fs::write(&file, content).map_err(io("write", &file))?;
+        eprintln!("wrote {}", file.display());
+    }
+    Ok(())
+}

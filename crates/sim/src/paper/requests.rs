@@ -1,0 +1,335 @@
+//! The experiments on the testbed, request by request: the schedule (Figure 10), response times in the three worst stretches
+//! (Figure 11), reclaim (Table 2) and the migration of primaries (Table 3).
+//!
+//! The trace is run twice on the same modelled cluster, with an oracle's gears and always on; the same requests are compared.
+//! The paper chose the servers for its trace's peak. Here the servers are given, so the trace is sped up until its peak
+//! needs all of them by the disks' own rates: else the disks would idle and every gear would look good.
+
+use super::{Experiment, HOUR, PaperError, REPLICAS, Table};
+use crate::request::report::Shift;
+use crate::request::{
+    DiskModel, Done, Gears, Latency, NetworkModel, Phase, Report, Setup, SimError, simulate,
+};
+use ebb_lab::page::{Axis, Chart, Mark, Series};
+use ebb_lab::replay::Trace;
+use ebb_lab::replay::plan::{LoadSeries, Provision, rehearsal};
+use ebb_types::Schedule;
+
+/// The testbed's chunk servers and racks, and its chunks. [Sierra §4.3]
+const SERVERS: u16 = 15;
+const RACKS: u16 = 3;
+const CHUNK_BYTES: u32 = 1 << 20;
+/// The down-shift run is from so long before to so long after the shift; the up-shift run goes on for an hour.
+const AROUND: f64 = 600.0;
+/// The peak of one-second samples falls as more requests come into each: the speed is found in rounds.
+const ROUNDS: usize = 6;
+
+fn setup(gears: Gears, speed: f64, seed: u64) -> Setup {
+    Setup {
+        speed,
+        servers: SERVERS,
+        racks: RACKS,
+        replicas: REPLICAS,
+        chunk_bytes: CHUNK_BYTES,
+        // 320 chunk groups, as on the testbed.
+        groups_per_server: 21,
+        client_hosts: 9,
+        disk: DiskModel::hdd_2009(),
+        network: NetworkModel::gigabit(),
+        gears,
+        provision: Some(Provision::Peak),
+        seed,
+        ..Setup::default()
+    }
+}
+
+/// Schedule, response times, reclaim, migration.
+pub(super) fn testbed(
+    trace: &Trace,
+    seed: u64,
+    tell: &mut dyn FnMut(&str, f64),
+) -> Result<Vec<Experiment>, PaperError> {
+    let speed = speed_for_peak(trace)?;
+    let mut run =
+        |gears, what: &str| simulate(trace, &setup(gears, speed, seed), &mut |done| tell(what, done));
+    let geared = run(Gears::Schedule, "the trace with gears (Figures 10 and 11)")?;
+    let base = run(Gears::Fixed(REPLICAS), "the trace always on (Figure 11)")?;
+    Ok(vec![schedule(&geared), response_times(&geared, &base), reclaim(&geared), migration(&geared)])
+}
+
+/// The speed at which the trace's peak needs all servers. Loads grow about in proportion with it.
+fn speed_for_peak(trace: &Trace) -> Result<f64, PaperError> {
+    let rates = DiskModel::hdd_2009().rates();
+    let schedule = Schedule {
+        read_iops: rates.read_iops,
+        write_iops: rates.write_iops,
+        read_bytes_per_second: rates.read_bytes_per_s,
+        write_bytes_per_second: rates.write_bytes_per_s,
+        ..Schedule::default()
+    };
+    let mut speed = 1.0;
+    for _ in 0..ROUNDS {
+        let schedule = rehearsal(&schedule, speed).map_err(SimError::from)?;
+        let series =
+            LoadSeries::new(trace, speed, &schedule, REPLICAS, CHUNK_BYTES).map_err(SimError::from)?;
+        let peak = series.peak().0;
+        if peak > 0.0 {
+            speed *= f64::from(SERVERS) / peak;
+        }
+    }
+    Ok(speed)
+}
+
+fn schedule(run: &Report) -> Experiment {
+    let mut found = Experiment::new(
+        "Figure 10",
+        "Gear schedule",
+        format!(
+            "{}: {} requests in {:.1} hours on {SERVERS} servers with {} disks ({}). The load metric is Ebb's; the peak \
+             needs all servers, for which the trace is sped up {:.1} times: an hour of it takes {:.0} s here. An oracle chooses \
+             each hour's gear.",
+            run.trace.name,
+            run.trace.requests,
+            run.trace.span_seconds * run.trace.speed / 3600.0,
+            run.cluster.disk,
+            run.cluster.disk_source,
+            run.trace.speed,
+            hour(run)
+        ),
+    );
+    let gears = run.samples.iter().map(|sample| (sample.at_seconds, f64::from(sample.gear)));
+    let busy = run.samples.iter().map(|sample| (sample.at_seconds, sample.requests_per_second));
+    let awake = run.samples.iter().map(|sample| (sample.at_seconds, f64::from(sample.servers_awake)));
+    let time = || Axis::new("time").time();
+    found.charts = vec![
+        Chart::new("Load", time(), Axis::new("requests per second")).with(Series::new(
+            "requests",
+            Mark::Area,
+            busy,
+        )),
+        Chart::new("Gear and servers awake", time(), Axis::new("gear; servers"))
+            .with(Series::new("servers awake", Mark::Step, awake))
+            .with(Series::new("gear", Mark::Step, gears)),
+    ];
+    let of_always_on = run.energy_modelled.mean_servers_awake / f64::from(SERVERS);
+    found.row("servers awake, of all (Hotmail with its loggers: power)", "%", Some(0.77), Some(of_always_on));
+    found.row("modelled energy, of always on", "%", None, Some(1.0 - run.energy_modelled.saved));
+    found
+}
+
+/// The scheduler's hour, in simulated seconds.
+fn hour(run: &Report) -> f64 {
+    HOUR.as_secs_f64() / run.trace.speed
+}
+
+/// A stretch of the run, in simulated seconds from its start.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Stretch {
+    from: f64,
+    to: f64,
+}
+
+impl Stretch {
+    fn holds(&self, done: &Done) -> bool {
+        let at = done.at as f64 / 1e9;
+        self.from <= at && at < self.to
+    }
+}
+
+/// Of all hours spent in the lowest gear, the one with the most requests.
+fn steady(run: &Report) -> Option<Stretch> {
+    let lowest = run.samples.iter().map(|sample| sample.gear).min()?;
+    let hour = hour(run);
+    let hours = (run.trace.span_seconds / hour).floor() as usize;
+    let whole = (0..hours).filter(|at| {
+        let (from, to) = (*at as f64 * hour, (*at + 1) as f64 * hour);
+        // A shift into the lowest gear takes the first moments of an hour.
+        let settled = from + 0.2 * hour;
+        let mut inside =
+            run.samples.iter().filter(|s| settled <= s.at_seconds && s.at_seconds < to).peekable();
+        inside.peek().is_some() && inside.all(|s| s.gear == lowest && s.phase == Phase::Steady)
+    });
+    let stretch = |at: usize| Stretch { from: at as f64 * hour, to: (at + 1) as f64 * hour };
+    whole.map(stretch).max_by_key(|stretch| run.done.iter().filter(|done| stretch.holds(done)).count())
+}
+
+/// The up-shift to the highest gear with the most to give back, from ten minutes before it to an hour after it.
+fn up_shift(run: &Report) -> Option<(Shift, Stretch)> {
+    let debt = |shift: &&Shift| {
+        let before = run.samples.iter().rev().find(|sample| sample.at_seconds <= shift.at_seconds);
+        before.map_or(0, |sample| sample.debt_bytes)
+    };
+    let top = run.shifts.iter().filter(|shift| shift.to_gear > shift.from_gear);
+    let shift = top.max_by_key(debt)?.clone();
+    let stretch =
+        Stretch { from: shift.at_seconds - AROUND / run.trace.speed, to: shift.at_seconds + hour(run) };
+    Some((shift, stretch))
+}
+
+/// The down-shift with the most requests in the minute after it, from ten minutes before it to ten minutes after it.
+fn down_shift(run: &Report) -> Option<(Shift, Stretch)> {
+    let after = |shift: &&Shift| {
+        let minute = Stretch { from: shift.at_seconds, to: shift.at_seconds + 60.0 / run.trace.speed };
+        run.done.iter().filter(|done| minute.holds(done)).count()
+    };
+    let down = run.shifts.iter().filter(|shift| shift.to_gear < shift.from_gear && shift.at_seconds > 0.0);
+    let shift = down.max_by_key(after)?.clone();
+    let around = AROUND / run.trace.speed;
+    let stretch = Stretch { from: shift.at_seconds - around, to: shift.at_seconds + around };
+    Some((shift, stretch))
+}
+
+fn latency(run: &Report, stretch: Stretch) -> Option<Latency> {
+    Latency::of(run.done.iter().filter(|done| !done.failed && stretch.holds(done)).map(|done| done.took))
+}
+
+fn response_times(run: &Report, base: &Report) -> Experiment {
+    let mut found = Experiment::new(
+        "Figure 11",
+        "Response times in the worst stretches, against always on",
+        "As in the paper, three stretches that are worst for gears: of the hours in the lowest gear the busiest; from ten \
+         minutes of the trace before the up-shift with the most to reclaim to an hour after it; ten minutes around the busiest \
+         down-shift. Because the trace is sped up, a shift has less of its hour than in the paper. \
+         Always on is the same cluster with all servers in the highest gear and the same requests. The paper draws its \
+         values; by its text the penalty is small, and largest in the up-shift. Disks and network are modelled; nothing is cached."
+            .into(),
+    );
+    let stretches = [
+        ("steady", steady(run)),
+        ("up-shift", up_shift(run).map(|found| found.1)),
+        ("down-shift", down_shift(run).map(|found| found.1)),
+    ];
+    let header = ["stretch", "from", "requests", "", "mean", "p50", "p99", "p99.9", "highest"];
+    let mut table = Table {
+        caption: "Modelled response times".into(),
+        header: header.map(str::to_owned).to_vec(),
+        rows: Vec::new(),
+    };
+    let mut bars = [(); 4].map(|()| Vec::new());
+    for (at, (name, stretch)) in stretches.iter().enumerate() {
+        let Some(stretch) = stretch else { continue };
+        let (Some(geared), Some(always)) = (latency(run, *stretch), latency(base, *stretch)) else {
+            continue;
+        };
+        for (system, l) in [("gears", &geared), ("always on", &always)] {
+            let millis = |value: f64| format!("{value:.1} ms");
+            table.rows.push(vec![
+                (*name).to_owned(),
+                format!("{:.1} h", stretch.from / hour(run)),
+                l.count.to_string(),
+                system.to_owned(),
+                millis(l.mean_millis),
+                millis(l.p50_millis),
+                millis(l.p99_millis),
+                millis(l.p999_millis),
+                millis(l.max_millis),
+            ]);
+        }
+        let seconds = [always.mean_millis, geared.mean_millis, always.p99_millis, geared.p99_millis];
+        seconds.iter().zip(&mut bars).for_each(|(millis, bars)| bars.push((at as f64, millis / 1e3)));
+        found.row(
+            format!("{name}: mean, times that of always on"),
+            "",
+            None,
+            Some(geared.mean_millis / always.mean_millis),
+        );
+        found.row(
+            format!("{name}: p99, times that of always on"),
+            "",
+            None,
+            Some(geared.p99_millis / always.p99_millis),
+        );
+    }
+    let names = stretches.iter().map(|(name, _)| *name);
+    let mut chart =
+        Chart::new("Response time", Axis::new("").names(names), Axis::new("modelled response time").time());
+    let systems = ["mean, always on", "mean, gears", "p99, always on", "p99, gears"];
+    for (name, bars) in systems.into_iter().zip(bars) {
+        chart = chart.with(Series::new(name, Mark::Bars, bars));
+    }
+    found.charts.push(chart);
+    found.tables.push(table);
+    found
+}
+
+const MB: f64 = 1024.0 * 1024.0;
+
+fn reclaim(run: &Report) -> Experiment {
+    let mut found = Experiment::new(
+        "Table 2",
+        "Reclaim",
+        "What sleepers missed is kept by stand-ins and given back when they wake. The amounts are the trace's; what matters \
+         is that reclaim is much faster than it must be: the required rate is all offload by the time in the highest \
+         gear. The paper's holders are dedicated loggers; Ebb's stand-ins are chunk servers, which have other work, so \
+         their queues are those of their offload alone."
+            .into(),
+    );
+    let top = run.samples.iter().filter(|sample| sample.gear == REPLICAS).count() as f64;
+    let top_seconds = run.trace.span_seconds * top / run.samples.len().max(1) as f64;
+    let taken = run.offload.taken_bytes as f64;
+    let largest = run.reclaims.iter().max_by_key(|reclaim| reclaim.debt_bytes);
+    let queue = |phase: Phase| {
+        let rows: Vec<_> = run.holders.iter().filter(|row| row.phase == phase && row.seconds > 0.0).collect();
+        let seconds: f64 = rows.iter().map(|row| row.seconds).sum();
+        (seconds > 0.0)
+            .then(|| rows.iter().map(|row| row.mean_offload_queue * row.seconds).sum::<f64>() / seconds)
+    };
+    found.row("data offloaded", "MB", Some(166.0 * 1024.0), Some(taken / MB));
+    found.row("time in the highest gear, of the trace", "h", Some(14.0), Some(top_seconds / hour(run)));
+    let required = (top_seconds > 0.0).then(|| taken / MB / top_seconds);
+    found.row("required reclaim rate", "MB/s", Some(3.4), required);
+    found.row(
+        "data reclaimed in the up-shift",
+        "MB",
+        Some(22.0 * 1024.0),
+        largest.map(|r| r.fetched_bytes as f64 / MB),
+    );
+    found.row("achieved reclaim rate", "MB/s", Some(6.3), largest.map(|r| r.bytes_per_second / MB));
+    let ratio = largest
+        .zip(required)
+        .filter(|(_, required)| *required > 0.0)
+        .map(|(r, required)| r.bytes_per_second / MB / required);
+    found.row("achieved by required", "", Some(6.3 / 3.4), ratio);
+    found.row("holder's mean queue, steady", "", Some(0.09), queue(Phase::Steady));
+    found.row("holder's mean queue, reclaim", "", Some(2.3), queue(Phase::Reclaim));
+    let debt = run.samples.iter().map(|sample| (sample.at_seconds, sample.debt_bytes as f64));
+    found.charts.push(
+        Chart::new(
+            "Offload that waits for its servers",
+            Axis::new("time").time(),
+            Axis::new("bytes").bytes(),
+        )
+        .with(Series::new("offload", Mark::Area, debt)),
+    );
+    found
+}
+
+fn migration(run: &Report) -> Experiment {
+    let mut found = Experiment::new(
+        "Table 3",
+        "Migration of primaries in a down-shift",
+        "The down-shift of Figure 11. Clients that meet a server that is no longer primary try again at the new one."
+            .into(),
+    );
+    let shift = down_shift(run);
+    let migration = shift.as_ref().and_then(|(shift, _)| {
+        let apart = |m: &f64| (m - shift.at_seconds).abs();
+        run.migrations.iter().min_by(|a, b| apart(&a.at_seconds).total_cmp(&apart(&b.at_seconds)))
+    });
+    let within: Vec<&Done> =
+        shift.iter().flat_map(|(_, stretch)| run.done.iter().filter(|done| stretch.holds(done))).collect();
+    let retried = within.iter().filter(|done| done.retries > 0).count() as f64;
+    found.row("primaries that moved", "", Some(102.0), migration.map(|m| f64::from(m.migrations)));
+    found.row("in all", "ms", Some(28.0), migration.map(|m| m.took_millis));
+    let each = |m: &crate::request::Migration| m.took_millis / f64::from(m.migrations.max(1));
+    found.row("each, on average", "ms", Some(28.0 / 102.0), migration.map(each));
+    let known = shift.is_some();
+    found.row("requests that were tried again", "", Some(77.0), known.then_some(retried));
+    found.row(
+        "requests in the stretch (paper: 20 minutes)",
+        "",
+        Some(254_536.0),
+        known.then_some(within.len() as f64),
+    );
+    found
+}

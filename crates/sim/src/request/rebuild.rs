@@ -1,0 +1,123 @@
+//! The rebuild of a server that is gone for good, on a modelled cluster: how long until everything has all its copies again.
+//!
+//! The cluster is filled through its own protocol, rests until the disks have put everything in its place, and loses a server.
+
+use super::run::{Setup, SimError, plan};
+use super::{Feed, Later};
+use crate::clock::SECOND;
+use crate::world::{Happening, World};
+use ebb_gear::rebuild_parallelism;
+use ebb_lab::replay::Trace;
+use ebb_trace::{Kind, Request};
+use ebb_types::{ServerId, ServerState, SlotState};
+use std::time::Duration;
+
+/// Simulated time from the cluster's creation to the first write.
+const WARM_UP: u64 = 30 * SECOND;
+/// Longest rest after the last write, and longest rebuild.
+const REST_MAX: u64 = 3600 * SECOND;
+const REBUILD_MAX: u64 = 100 * 3600 * SECOND;
+/// How exactly the end is found.
+const STEP: u64 = SECOND / 20;
+/// One write of the filling, and the objects that it writes to in turn.
+const WRITE_BYTES: u32 = 1 << 20;
+const OBJECTS: u64 = 8;
+/// Share of what the disks sustain at which the cluster is filled.
+const FILL_SHARE: f64 = 0.4;
+const UNIX_MILLIS: u64 = 1_700_006_400_000;
+
+/// How a rebuild went.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rebuilt {
+    /// Other servers that wrote.
+    pub write_servers: usize,
+    /// Of data that the lost server had.
+    pub bytes: u64,
+    /// From the decision that it is gone until every chunk group had all its copies.
+    pub took: Duration,
+}
+
+/// Loses one server of a cluster of which each has about `bytes_each` of data. The same arguments give the same result.
+pub fn rebuild(setup: &Setup, bytes_each: u64) -> Result<Rebuilt, SimError> {
+    let trace = filling(setup, bytes_each);
+    let (schedule, _) = plan(&trace, setup)?;
+    let layout = setup.layout()?;
+    let lost = *layout.servers.keys().next().expect("a layout has servers");
+    let feed = Feed { requests: &trace.requests, next: 0, start: WARM_UP, speed: 1.0 };
+    let models = setup.models(&layout, feed)?;
+    let mut world = World::modelled(setup.scenario(&layout, schedule), models, &|_| {}, UNIX_MILLIS);
+    world.at(5 * SECOND, Happening::Modelled(Later::Gear { gear: setup.replicas }));
+    world.run_to(WARM_UP)?;
+    world.after(0, Happening::Modelled(Later::Arrivals));
+    let end = WARM_UP + trace.span().as_nanos() as u64 + 1;
+    world.run_to(end)?;
+    rest(&mut world, end + REST_MAX)?;
+
+    let bytes = world.models().figures(lost).0;
+    world.crash(lost);
+    world.lost_wanted = Some(lost);
+    world.ask();
+    let limit = world.now + REBUILD_MAX;
+    let mut since = None;
+    while world.now < limit {
+        let next = world.now + STEP;
+        world.run_to(next)?;
+        if since.is_none() && is_lost(&world, lost) {
+            since = Some(world.now);
+        }
+        if let Some(since) = since.filter(|_| is_whole(&world, lost)) {
+            return Ok(Rebuilt {
+                write_servers: rebuild_parallelism(&layout, lost),
+                bytes,
+                took: Duration::from_nanos(world.now - since),
+            });
+        }
+    }
+    Err(SimError::Broken(format!(
+        "{lost} was not rebuilt in {} simulated hours",
+        REBUILD_MAX / SECOND / 3600
+    )))
+}
+
+/// Writes that fill the cluster, one after the other through the objects.
+fn filling(setup: &Setup, bytes_each: u64) -> Trace {
+    let all = bytes_each * u64::from(setup.servers) / u64::from(setup.replicas);
+    let writes = (all / u64::from(WRITE_BYTES)).max(OBJECTS);
+    let rate = setup.disk.rates().write_bytes_per_s * FILL_SHARE * f64::from(setup.servers)
+        / f64::from(setup.replicas);
+    let write = |n: u64| Request {
+        at: Duration::from_secs_f64(n as f64 * f64::from(WRITE_BYTES) / rate),
+        device: (n % OBJECTS) as u32,
+        offset: n / OBJECTS * u64::from(WRITE_BYTES),
+        len: WRITE_BYTES,
+        kind: Kind::Write,
+    };
+    Trace {
+        name: "filling".into(),
+        requests: (0..writes).map(write).collect(),
+        devices: (0..OBJECTS).map(|n| format!("object-{n}")).collect(),
+        ..Trace::default()
+    }
+}
+
+/// Until every write is answered and every disk has nothing left to do.
+fn rest(world: &mut World, limit: u64) -> Result<(), SimError> {
+    while world.now < limit {
+        let next = world.now + SECOND;
+        world.run_to(next)?;
+        let models = world.models();
+        if models.clients.under_way() == 0 && models.machines.values().all(|machine| machine.is_idle()) {
+            return Ok(());
+        }
+    }
+    Err(SimError::Broken("the cluster did not come to rest after it was filled".into()))
+}
+
+fn is_lost(world: &World, lost: ServerId) -> bool {
+    world.newest_state().server(lost).is_some_and(|entry| entry.state == ServerState::Lost)
+}
+
+fn is_whole(world: &World, lost: ServerId) -> bool {
+    let mut slots = world.newest_state().groups().flat_map(|(_, entry)| entry.slots.iter());
+    slots.all(|slot| slot.server != lost && slot.state == SlotState::InSync)
+}
