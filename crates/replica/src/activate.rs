@@ -60,7 +60,9 @@ impl Group {
         match &mut self.catch_up {
             Some(catch_up)
                 if was_catching_up
-                    && (catch_up.is_complete() || catch_up.can_go_on(cx.map) || sources.is_empty()) =>
+                    && (catch_up.is_complete()
+                        || catch_up.can_go_on(cx.map, &self.entry)
+                        || sources.is_empty()) =>
             {
                 cx.shared.fetches -= catch_up.fetches_under_way();
                 catch_up.new_epoch();

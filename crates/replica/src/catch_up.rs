@@ -6,8 +6,8 @@ use crate::group::{Context, Group, Shared, Wait};
 use crate::run_map::{Missing, RunMap, Source};
 use bytes::Bytes;
 use ebb_types::{
-    ChunkId, ClusterMap, Content, Cursor, Epoch, Kind, ListPage, Moment, PeerMessage, Record, Refusal, Run,
-    ServerId, ServerReport, Slot, SlotState, Space, TailRun, Version, block_crcs,
+    ChunkId, ClusterMap, Content, Cursor, Epoch, GroupEntry, Kind, ListPage, Moment, PeerMessage, Record,
+    Refusal, Run, ServerId, ServerReport, Slot, SlotState, Space, TailRun, Version, block_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -77,10 +77,16 @@ impl CatchUp {
         }
     }
 
-    /// Whether its sources are there. They stay good while they are, whatever becomes of their slots: they were complete when
-    /// the listing began, and every later write comes here directly.
-    pub fn can_go_on(&self, map: &ClusterMap) -> bool {
-        !self.sources.is_empty() && self.sources.iter().all(|(server, _)| map.is_live(*server))
+    /// Whether its sources are good still. A replica is while it is there, whatever becomes of its slot: it was complete when
+    /// the listing began, and every later write comes here directly. A stand-in is good to list while the configuration
+    /// has it: then it drops what it keeps. What it listed before that can be fetched from other copies.
+    pub fn can_go_on(&self, map: &ClusterMap, entry: &GroupEntry) -> bool {
+        let good = |&(server, space): &Source| match space {
+            _ if !map.is_live(server) => false,
+            Space::Offload { stands_for } => self.is_listed() || entry.is_covered_by(server, stands_for),
+            Space::Replica => true,
+        };
+        !self.sources.is_empty() && self.sources.iter().all(good)
     }
 
     pub fn fetches_under_way(&self) -> usize {
@@ -402,7 +408,7 @@ impl Group {
     pub fn tick_catch_up(&mut self, cx: &mut Context) {
         let sources = self.sources(cx, None);
         let Some(catch_up) = &mut self.catch_up else { return };
-        if !catch_up.is_complete() && !catch_up.can_go_on(cx.map) && !sources.is_empty() {
+        if !catch_up.is_complete() && !catch_up.can_go_on(cx.map, &self.entry) && !sources.is_empty() {
             cx.shared.fetches -= catch_up.restart(sources);
         }
         let late = |asked: Moment| cx.now.since(asked) >= cx.config.resend_after;

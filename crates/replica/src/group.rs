@@ -7,8 +7,8 @@ use crate::replica::{Config, PlantedBug};
 use crate::run_map::cut;
 use bytes::Bytes;
 use ebb_types::{
-    ChunkOp, ClientReply, ClusterMap, Epoch, GroupEntry, GroupId, Moment, PeerMessage, Record, RequestId,
-    Run, ServerId, ServerReport, Space, TailRun, Unready, Version,
+    ChunkOp, ClientReply, ClusterMap, Cursor, Epoch, GroupEntry, GroupId, Moment, PeerMessage, Record,
+    RequestId, Run, ServerId, ServerReport, Space, TailRun, Unready, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -36,7 +36,9 @@ pub(crate) struct Group {
 pub(crate) struct ListFor {
     pub epoch: Epoch,
     pub token: u64,
-    pub command: StoreCommand,
+    pub space: Space,
+    pub since: Epoch,
+    pub after: Option<Cursor>,
 }
 
 #[derive(Clone)]

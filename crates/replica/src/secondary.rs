@@ -53,8 +53,7 @@ impl Group {
             PeerMessage::List { epoch, token, space, since, after, .. } => {
                 match self.admit(ready, epoch) {
                     Ok(()) => {
-                        let command = StoreCommand::List { space, group, since, after };
-                        self.lists.insert(from, ListFor { epoch, token, command });
+                        self.lists.insert(from, ListFor { epoch, token, space, since, after });
                         self.give_listings(cx);
                     }
                     Err(refusal) => {
@@ -137,16 +136,24 @@ impl Group {
     }
 
     /// Hands the store the listings that others wait for. A record of an older epoch that the store still works on may yet be
-    /// on all targets of that epoch and acknowledged, so a listing must not overtake it.
+    /// on all targets of that epoch and acknowledged, so a listing must not overtake it. And what was kept for a slot is
+    /// listed only while the configuration says that it is kept: once dropped, it would list as nothing missed.
     fn give_listings(&mut self, cx: &mut Context) {
-        let (group, applying) = (self.id, &self.applying);
-        self.lists.retain(|to, list| {
-            let waits = applying.has_direct_before(list.epoch);
-            if !waits {
-                let wait = Wait::ListFor { to: *to, token: list.token };
-                cx.store(group, wait, list.command.clone());
+        let (group, applying, entry) = (self.id, &self.applying, &self.entry);
+        self.lists.retain(|&to, &mut ListFor { epoch, token, space, since, after }| {
+            if applying.has_direct_before(epoch) {
+                return true;
             }
-            waits
+            match space {
+                Space::Offload { stands_for } if !entry.is_covered_by(cx.me, stands_for) => {
+                    cx.send(to, PeerMessage::ListReply { group, token, result: Err(Refusal::NotReady) });
+                }
+                _ => {
+                    let command = StoreCommand::List { space, group, since, after };
+                    cx.store(group, Wait::ListFor { to, token }, command);
+                }
+            }
+            false
         });
     }
 

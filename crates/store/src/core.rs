@@ -123,12 +123,18 @@ fn means_full(error: &io::Error) -> bool {
 }
 
 impl StoreCore {
-    /// Carries out `ops` and adds a completion for each: first everything that writes, as one group commit, then the rest.
+    /// Carries out `ops` and adds a completion for each: first everything that writes, as one group commit, then the rest. But
+    /// what was asked before something was dropped is answered before it is.
     pub fn execute(&mut self, ops: Vec<(Token, Op)>, done: &mut Vec<Completion>) {
         let mut batch = Vec::new();
         let mut batch_bytes = 0;
         let mut others = Vec::new();
         for (token, op) in ops {
+            if matches!(op, Op::DropOffload { .. } | Op::DropReplica { .. }) && !others.is_empty() {
+                self.commit(std::mem::take(&mut batch), done);
+                batch_bytes = 0;
+                self.answer_all(std::mem::take(&mut others), done);
+            }
             match op {
                 Op::Apply { ref payload, .. } => {
                     batch_bytes += payload.len();
@@ -149,7 +155,11 @@ impl StoreCore {
             }
         }
         self.commit(batch, done);
-        for (token, op) in others {
+        self.answer_all(others, done);
+    }
+
+    fn answer_all(&mut self, ops: Vec<(Token, Op)>, done: &mut Vec<Completion>) {
+        for (token, op) in ops {
             let outcome = self.guard(|store| store.answer(op));
             done.push(Completion { token, outcome });
         }

@@ -455,6 +455,23 @@ fn a_full_disk_refuses_data_and_takes_deletions() {
 }
 
 #[test]
+fn what_was_asked_before_a_drop_is_answered_before_it() {
+    let (mut store, _) = open(&MemDisk::new()).unwrap();
+    assert_eq!(one(&mut store, apply(OFFLOAD, data(1, 0, 0, 2, version(1, 1)))), Outcome::Applied);
+    let (group, since) = (GroupId(1), Epoch(0));
+    let list = || Op::List { space: OFFLOAD, group, since, after: None, limit: 10 };
+    let drop = Op::DropOffload { group, stands_for: ServerId(9) };
+    let mut done = Vec::new();
+    store.execute(vec![(1, list()), (2, drop), (3, list())], &mut done);
+    let listed = |token| {
+        let outcome = &done.iter().find(|c| c.token == token).unwrap().outcome;
+        let Outcome::Listed(page) = outcome else { panic!("{outcome:?}") };
+        page.runs.len()
+    };
+    assert_eq!((listed(1), listed(3)), (1, 0));
+}
+
+#[test]
 fn the_configured_capacity_is_kept() {
     let limited = Config { capacity: Some(ebb_types::Bytes::kib(256)), ..config() };
     let (mut store, _) = StoreCore::open(Arc::new(MemDisk::new()), limited).unwrap();

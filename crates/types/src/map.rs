@@ -107,6 +107,12 @@ pub struct GroupEntry {
 }
 
 impl GroupEntry {
+    /// Whether `server` stands in for the slot of `stands_for`, and has all that it missed.
+    pub fn is_covered_by(&self, server: ServerId, stands_for: ServerId) -> bool {
+        let stand_in = self.slot_of(stands_for).and_then(|slot| slot.stand_in);
+        stand_in.is_some_and(|s| s.covered && s.server == server)
+    }
+
     pub fn slot_of(&self, server: ServerId) -> Option<&Slot> {
         self.slots.iter().find(|s| s.server == server)
     }

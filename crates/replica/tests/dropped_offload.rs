@@ -1,0 +1,122 @@
+//! What a stand-in keeps is dropped as soon as its slot is in sync. Nobody may take the empty rest for "nothing missed": a
+//! server that did lost acknowledged writes, and as primary it undid them on the others too.
+
+use bytes::Bytes;
+use ebb_replica::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome};
+use ebb_types::{
+    Epoch, GearGroup, GroupEntry, GroupId, Incarnation, ListPage, MapDelta, Moment, PeerMessage, RackId,
+    Refusal, ServerEntry, ServerId, ServerState, Slot, SlotState, Space, StandIn,
+};
+
+const ME: ServerId = ServerId(1);
+/// Catches up as well, and has a stand-in that is complete with it.
+const OTHER: ServerId = ServerId(2);
+const KEEPER: ServerId = ServerId(4);
+const GROUP: GroupId = GroupId(0);
+const KEPT: Space = Space::Offload { stands_for: OTHER };
+
+struct Server {
+    replica: Replica,
+    version: u64,
+}
+
+impl Server {
+    fn new(id: ServerId) -> Server {
+        let config = Config::new(id, Incarnation(1), 1 << 20, 1);
+        Server { replica: Replica::new(config, Recovered::default()), version: 0 }
+    }
+
+    fn on(&mut self, event: Event) -> Vec<Command> {
+        let mut out = Vec::new();
+        self.replica.on(Moment(1), event, &mut out);
+        out
+    }
+
+    /// `ME` and a third server catch up; so does `OTHER`, from `KEEPER`, until it is in sync.
+    fn configure(&mut self, epoch: u32, in_sync: bool) -> Vec<Command> {
+        let slot = |server, state, stand_in| Slot { server, state, stand_in };
+        let catching_up = SlotState::CatchingUp { since: Epoch(1) };
+        let other = match in_sync {
+            true => slot(OTHER, SlotState::InSync, None),
+            false => slot(OTHER, catching_up, Some(StandIn { server: KEEPER, covered: true })),
+        };
+        let slots = vec![slot(ME, catching_up, None), other, slot(ServerId(3), catching_up, None)];
+        let servers = [1, 2, 3, 4].map(|id| ServerEntry {
+            id: ServerId(id),
+            rack: RackId(id),
+            gear_group: GearGroup(id as u8 % 3),
+            address: String::new(),
+            state: ServerState::Awake,
+            incarnation: Incarnation(1),
+        });
+        let entry = GroupEntry { epoch: Epoch(epoch), primary: Some(ServerId(3)), slots };
+        let (from, to) = (self.version, self.version + 1);
+        self.version = to;
+        self.on(Event::Map(MapDelta { from, to, servers: servers.into(), groups: vec![(GROUP, entry)] }))
+    }
+
+    fn hear(&mut self, from: ServerId, message: PeerMessage) -> Vec<Command> {
+        self.on(Event::Peer { from, message, payload: Bytes::new() })
+    }
+}
+
+/// Who is asked for a listing of what, and the token.
+fn asked(commands: &[Command]) -> Option<(ServerId, Space, u64)> {
+    commands.iter().find_map(|c| match c {
+        Command::Send { to, message: PeerMessage::List { space, token, .. }, .. } => {
+            Some((*to, *space, *token))
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn a_stand_in_lists_only_what_it_still_keeps() {
+    let list = |epoch| PeerMessage::List {
+        group: GROUP,
+        epoch: Epoch(epoch),
+        token: 7,
+        space: KEPT,
+        since: Epoch(1),
+        after: None,
+    };
+    let mut keeper = Server::new(KEEPER);
+    keeper.configure(5, false);
+    let commands = keeper.hear(ME, list(5));
+    let stored =
+        |c: &Command| matches!(c, Command::Store { command: StoreCommand::List { space: KEPT, .. }, .. });
+    assert!(commands.iter().any(stored), "{commands:?}");
+    keeper.configure(6, true);
+    let commands = keeper.hear(ME, list(6));
+    let refused = |c: &Command| {
+        let PeerMessage::ListReply { token: 7, result, .. } = (match c {
+            Command::Send { to: ME, message, .. } => message,
+            _ => return false,
+        }) else {
+            return false;
+        };
+        *result == Err(Refusal::NotReady)
+    };
+    assert!(commands.iter().any(refused), "{commands:?}");
+}
+
+#[test]
+fn a_listing_that_lost_a_source_starts_over() {
+    let mut me = Server::new(ME);
+    let commands = me.configure(5, false);
+    let (to, space, token) = asked(&commands).expect("the replica is asked first");
+    assert_eq!((to, space), (OTHER, Space::Replica));
+    // It has fetched nothing from its stand-in yet.
+    let page = ListPage { runs: Vec::new(), next: None };
+    let commands = me.hear(OTHER, PeerMessage::ListReply { group: GROUP, token, result: Ok(page) });
+    let newer = commands.iter().find_map(|c| match c {
+        Command::Store { token, command: StoreCommand::Newer { .. } } => Some(*token),
+        _ => None,
+    });
+    let outcome = StoreOutcome::Newer(Vec::new());
+    let commands = me.on(Event::Stored { token: newer.expect("the page is compared"), outcome });
+    assert_eq!(asked(&commands).map(|(to, space, _)| (to, space)), Some((KEEPER, KEPT)));
+    // Before the answer comes the other is in sync: now it has all, and the stand-in nothing.
+    let commands = me.configure(6, true);
+    assert_eq!(asked(&commands).map(|(to, space, _)| (to, space)), Some((OTHER, Space::Replica)));
+}
