@@ -219,7 +219,7 @@ impl<'a> Engine<'a> {
             feed.next();
             self.push(slot, &op, now, large)?;
             if self.ring.submission().len() >= BATCH {
-                self.ring.submit()?;
+                pass(self.ring.submit())?;
                 now = self.recorder.now();
             }
         }
@@ -240,7 +240,7 @@ impl<'a> Engine<'a> {
         let entry = entry(&mut self.buffers, slot, index, op).user_data(index.into());
         // SAFETY: the buffer of an entry is its slot's, the writes', or held by its slot: none is freed in flight.
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
-            self.ring.submit()?;
+            pass(self.ring.submit())?;
         }
         Ok(())
     }
