@@ -16,6 +16,7 @@
 //! forecast of its own: recorded hours go through the replicated metadata state and come back with every event.
 
 use crate::schedule::ROUNDING;
+use crate::seasonal::Drift;
 use crate::{Calendar, History, HourMeter, Load, Seasonal, awake_groups, floor_servers};
 use ebb_types::{GearGroup, Moment, ServerId};
 use std::collections::{BTreeMap, VecDeque};
@@ -29,6 +30,11 @@ const EXCEED: std::ops::RangeInclusive<f64> = 0.002..=0.5;
 const EXCEED_START: f64 = 0.05;
 /// Time without shortage after which the fleet dares twice the probability.
 const DARE: f64 = 3.0 * DAY;
+/// Shortest and longest price of a power cycle, as the quiet time that must be expected, and where it begins.
+const PRICE: std::ops::RangeInclusive<f64> = 60.0..=DAY;
+const PRICE_START: f64 = 3600.0;
+/// Time in which a fleet that makes no power cycle lowers their price to 1/e.
+const CHEAPEN: f64 = DAY;
 /// Outruns remembered, how many of them a new one is compared with, and which of those it is taken for.
 const OUTRUNS_KEPT: usize = 64;
 const OUTRUNS_ALIKE: usize = 7;
@@ -59,11 +65,15 @@ pub struct FleetPolicy {
 pub enum FleetError {
     #[error("{replicas} replicas with g_min {g_min}: g_min must be between 1 and the number of replicas")]
     GMin { replicas: u8, g_min: u8 },
-    #[error("the forecast's hour is {hour:?} and a day has {hours_per_day} of them: both must be more than nothing")]
+    #[error(
+        "the forecast's hour is {hour:?} and a day has {hours_per_day} of them: both must be more than nothing"
+    )]
     Day { hour: Duration, hours_per_day: u32 },
     #[error("cycles per day is {0}: use a number above 0; 2 is usual")]
     Cycles(f64),
-    #[error("the accepted share of time with too few servers is {0}: use a number above 0 and up to 0.5, such as 0.01")]
+    #[error(
+        "the accepted share of time with too few servers is {0}: use a number above 0 and up to 0.5, such as 0.01"
+    )]
     ShortGoal(f64),
     #[error("there are {servers} servers: {replicas} replicas need at least that many")]
     Servers { servers: usize, replicas: u8 },
@@ -132,7 +142,8 @@ struct Member {
     counted: Moment,
 }
 
-/// Load above the forecast, as a multiple of what was expected: where it began, and how high it rose.
+/// Load above what was expected: how far it lay above when it began, and how far it rose. Bursts come on top of the usual load
+/// and do not grow with it.
 #[derive(Clone, Copy, Debug)]
 struct Outrun {
     began: f64,
@@ -155,6 +166,9 @@ pub struct Fleet {
     watched: Duration,
     /// Natural logarithm of the probability with which the forecast may be exceeded.
     exceed: f64,
+    /// Natural logarithm of the price of a power cycle: the quiet time, in seconds, that must be expected.
+    price: f64,
+    drift: Drift,
     outruns: VecDeque<Outrun>,
     outrun: Option<Outrun>,
     /// Servers that outruns asked for within the dwell time, falling.
@@ -195,6 +209,8 @@ impl Fleet {
             meter: HourMeter::new(hour),
             watched: Duration::ZERO,
             exceed: EXCEED_START.ln(),
+            price: PRICE_START.ln(),
+            drift: Drift::default(),
             outruns: VecDeque::new(),
             outrun: None,
             asked: VecDeque::new(),
@@ -205,7 +221,8 @@ impl Fleet {
         match event {
             Event::Sample { load, interval } => self.sample(now, load, interval, out),
             Event::Tick => self.begin_hour(now, out),
-            Event::Awake(server) => self.set(now, server, State::Awake),
+            // It was counted when it was woken: nothing to decide.
+            Event::Awake(server) => return self.set(now, server, State::Awake),
             Event::Gone(server) => self.set(now, server, State::Gone),
         }
         self.look_ahead(now, history);
@@ -223,6 +240,11 @@ impl Fleet {
     /// The dry run: servers needed in this hour and those of the coming day; empty while nothing is known.
     pub fn needs(&self) -> &[u32] {
         &self.needs
+    }
+
+    /// The quiet time that must be expected before a server is put to sleep: the price of a power cycle.
+    pub fn quiet_price(&self) -> Duration {
+        Duration::from_secs_f64(self.price.exp())
     }
 
     /// The probability with which the load of an hour may now exceed what the fleet is prepared for.
@@ -253,7 +275,12 @@ impl Fleet {
         let change = if short { 1.0 - 1.0 / self.policy.short_goal } else { 1.0 };
         let dare = std::f64::consts::LN_2 * interval.as_secs_f64() / DARE * change;
         self.exceed = (self.exceed + dare).clamp(EXCEED.start().ln(), EXCEED.end().ln());
+        self.set_price(-interval.as_secs_f64() / CHEAPEN);
         self.correct(now, load.0);
+    }
+
+    fn set_price(&mut self, change: f64) {
+        self.price = (self.price + change).clamp(PRICE.start().ln(), PRICE.end().ln());
     }
 
     /// Load above what the fleet is prepared for: ask for what it is likely to become.
@@ -272,15 +299,15 @@ impl Fleet {
             }
             return;
         }
-        let ratio = load / self.median.max(f64::MIN_POSITIVE);
+        let above = load - self.median;
         let ask = match &mut self.outrun {
             Some(outrun) => {
-                outrun.rose = outrun.rose.max(ratio);
+                outrun.rose = outrun.rose.max(above);
                 load
             }
             None => {
-                self.outrun = Some(Outrun { began: ratio, rose: ratio });
-                load * self.likely_rise(ratio)
+                self.outrun = Some(Outrun { began: above, rose: above });
+                self.median + self.likely_rise(above)
             }
         };
         let ask = self.need(ask);
@@ -290,15 +317,16 @@ impl Fleet {
         self.asked.push_back((now, ask));
     }
 
-    /// By how much an outrun that begins at `ratio` is likely to rise still, from those that began most like it.
-    fn likely_rise(&self, ratio: f64) -> f64 {
+    /// How far above the expected load an outrun that begins at `above` is likely to rise: as far as those did that began
+    /// most like it.
+    fn likely_rise(&self, above: f64) -> f64 {
         let mut alike: Vec<(f64, f64)> =
-            self.outruns.iter().map(|o| ((o.began / ratio).ln().abs(), o.rose / ratio)).collect();
+            self.outruns.iter().map(|outrun| ((outrun.began - above).abs(), outrun.rose)).collect();
         alike.sort_by(|a, b| a.0.total_cmp(&b.0));
         alike.truncate(OUTRUNS_ALIKE);
         alike.sort_by(|a, b| a.1.total_cmp(&b.1));
         let at = (alike.len() as f64 * OUTRUN_QUANTILE) as usize;
-        alike.get(at).map_or(1.0, |(_, rise)| rise.max(1.0))
+        alike.get(at).map_or(above, |(_, rose)| rose.max(above))
     }
 
     /// Closes the hour before the one that most of the sample lies in.
@@ -331,7 +359,8 @@ impl Fleet {
             self.seasonal = Seasonal::fit(history, day, self.policy.hours_per_day);
         }
         let Some(seasonal) = &self.seasonal else { return };
-        let drift = seasonal.drift(history, hour);
+        self.drift = seasonal.drift(history, hour);
+        let drift = &self.drift;
         let q = 1.0 - self.exceed.exp();
         let day = hour..hour + u64::from(self.policy.hours_per_day);
         let loads: Vec<f64> = day.map(|h| seasonal.quantile(h, q, drift).0).collect();
@@ -352,30 +381,24 @@ impl Fleet {
         forecast.max(asked).max(floor_servers(self.servers(), self.policy.replicas))
     }
 
-    /// Whether it is worth a power cycle to do with fewer than `servers`: the quiet spell must outlast the dwell time,
-    /// and be among the longest of the coming day, of which there are as many as the budget has cycles.
+    /// Whether doing with fewer than `servers` is worth a power cycle: whether the load is expected to stay low enough for
+    /// long enough. The expectation is that of independent hours.
     fn worthwhile(&self, now: Moment, servers: u32) -> bool {
-        let into = self.calendar.into_hour(now, self.policy.hour);
-        let mut spells = Vec::new();
-        let mut first = None;
-        let mut length = 0u32;
-        for need in self.needs.iter().chain([&u32::MAX]) {
-            if *need < servers {
-                length += 1;
-            } else {
-                first = first.or(Some(length));
-                spells.push(length);
-                length = 0;
+        let Some(seasonal) = &self.seasonal else { return false };
+        let hour = self.calendar.hour(now, self.policy.hour);
+        let into = self.calendar.into_hour(now, self.policy.hour).as_secs_f64();
+        let length = self.policy.hour.as_secs_f64();
+        let price = self.price.exp() + self.policy.wake.as_secs_f64();
+        let load = Load(f64::from(servers - 1));
+        let (mut quiet, mut likely) = (-into, 1.0);
+        for ahead in 0..u64::from(self.policy.hours_per_day) {
+            likely *= seasonal.stays_below(hour + ahead, load, &self.drift);
+            quiet += likely * length;
+            if quiet >= price || likely == 0.0 {
+                break;
             }
         }
-        let first = first.unwrap_or(0);
-        let quiet = (self.policy.hour * first).saturating_sub(into + self.policy.wake);
-        if quiet < self.policy.dwell {
-            return false;
-        }
-        spells.sort_by(|a, b| b.cmp(a));
-        let worst = (self.policy.cycles_per_day.ceil() as usize).min(spells.len()) - 1;
-        first >= spells[worst]
+        quiet >= price
     }
 
     fn decide(&mut self, now: Moment, out: &mut Vec<Command>) {
@@ -392,6 +415,7 @@ impl Fleet {
             let sleep = self.sleepers(now, &base, on - self.kept(now, on, wanted));
             for server in sleep {
                 self.charge(now, server);
+                self.set_price(1.0 / (self.policy.cycles_per_day * f64::from(self.servers())));
                 self.set(now, server, State::Asleep);
                 out.push(Command::Sleep(server));
             }
@@ -404,12 +428,17 @@ impl Fleet {
 
     /// Of `on` servers, how many to keep: those wanted, and those whose sleep would not be worth it.
     fn kept(&self, now: Moment, on: u32, wanted: u32) -> u32 {
-        let mut kept = on;
-        while kept > wanted && self.worthwhile(now, kept) {
-            // The answer is the same for all numbers of servers between two needs.
-            kept = self.needs.iter().copied().filter(|need| *need < kept).max().unwrap_or(0).max(wanted);
+        // The more servers, the longer they are enough: find the last for which that is not long enough.
+        let (mut low, mut high) = (wanted, on);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.worthwhile(now, middle + 1) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
         }
-        kept
+        high
     }
 
     fn asleep(&self, which: impl Fn(&Member) -> bool) -> Vec<ServerId> {

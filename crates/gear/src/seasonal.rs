@@ -3,29 +3,34 @@
 //!
 //! Load is multiplicative (a busy day is busy at every hour), so everything is added up in logarithms. Level per day and
 //! season per hour are found by median polish, the trend by the Theil-Sen slope: a burst moves no median, and an hour that
-//! nobody recorded is not there. What the model missed on past days, hour by hour, is its distribution of errors: those of
+//! nobody recorded is not there. A ridge regression on the last hours' deviations follows what today does differently. What the
+//! model missed on past days, hour by hour, is its distribution of errors: those of
 //! the same hour and its neighbours, filled up with those of all hours while there are few. So an hour that often has a
 //! burst has a high quantile although its median is low, which no mean can say.
 //!
 //! [`Seasonal`] is a function of the [`History`] before a day began; [`Seasonal::drift`] adds what has been recorded since.
 
 use crate::{History, Load};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Errors of all hours together weigh as much as that many days' errors of the hour itself.
-const POOLED_WEIGHT: f64 = 2.0;
+const POOLED_WEIGHT: f64 = 8.0;
 /// Weight of an error in the hour before or after, next to one of the hour itself.
 const NEIGHBOUR_WEIGHT: f64 = 0.5;
 /// The pooled errors enter as so many quantiles.
 const POOL_GRID: usize = 64;
-/// Part of a day after which half of a drift is believed to be gone.
-const DRIFT_HALF_LIFE: f64 = 0.25;
-/// Part of a day whose errors make the drift.
-const DRIFT_WINDOW: f64 = 1.0 / 8.0;
+/// So many hours back a deviation may tell something about the next hour.
+const LAGS: usize = 3;
+/// What keeps a relation between hours from being read out of noise, as a share of the deviations' variance.
+const RIDGE: f64 = 0.1;
+/// A deviation beyond so many median deviations is a burst, and counts as one of that size.
+const BURST: f64 = 4.0;
+/// The weights of all lags together stay below this, so that what they predict fades.
+const FADE: f64 = 0.95;
 const DAYS_PER_WEEK: u64 = 7;
 /// A trend over fewer days is noise.
 const DAYS_FOR_TREND: usize = 6;
-/// Rounds of median polish; the third changes little.
+/// Rounds of median polish; more change little.
 const POLISH_ROUNDS: usize = 4;
 
 /// Errors in ascending order, each with the share of the weight up to and with it.
@@ -37,12 +42,12 @@ pub struct Seasonal {
     hours_per_day: u64,
     /// Added to a load before its logarithm is taken, so that an idle hour has one.
     offset: f64,
-    /// Level of the day that the forecast was made for, its growth per day, and what days of the week add.
-    day: u64,
-    level: f64,
-    slope: f64,
-    weekday: [f64; DAYS_PER_WEEK as usize],
+    outlook: Outlook,
     season: Vec<f64>,
+    /// What a deviation 1, 2, ... hours ago adds to the next hour's.
+    lags: [f64; LAGS],
+    /// Larger deviations are taken for so large.
+    burst: f64,
     errors: Vec<Errors>,
 }
 
@@ -50,62 +55,138 @@ impl Seasonal {
     /// Learns from the hours before `day`. `None`: there are none.
     pub fn fit(history: &History, day: u64, hours_per_day: u32) -> Option<Seasonal> {
         let hours = u64::from(hours_per_day.max(1));
-        let past: Vec<(u64, f64)> =
-            history.peaks().take_while(|(hour, _)| *hour < day * hours).map(|(h, peak)| (h, peak.0)).collect();
-        let highest = past.iter().map(|(_, peak)| *peak).fold(0.0, f64::max);
+        let past: Vec<(u64, f64)> = history.peaks_of(0..day * hours).map(|(h, peak)| (h, peak.0)).collect();
         if past.is_empty() {
             return None;
         }
+        let highest = past.iter().map(|(_, peak)| *peak).fold(0.0, f64::max);
         let offset = if highest > 0.0 { highest * 0.01 } else { 1.0 };
         let logs: Vec<(u64, f64)> = past.iter().map(|(hour, peak)| (*hour, (peak + offset).ln())).collect();
         let (levels, season) = polish(&logs, hours);
-        let (level, slope, weekday) = outlook(&levels, day);
-        let raw: Vec<(u64, f64)> =
-            logs.iter().map(|(h, y)| (*h, y - levels[&(h / hours)] - season[(h % hours) as usize])).collect();
-        let errors = distributions(&raw, hours);
-        Some(Seasonal { hours_per_day: hours, offset, day, level, slope, weekday, season, errors })
+        let raw = deviations(&logs, &levels, &season);
+        let mut sizes: Vec<f64> = raw.iter().map(|(_, deviation)| deviation.abs()).collect();
+        let burst = median(&mut sizes).unwrap_or(0.0) * BURST;
+        let lags = relate(&raw, burst);
+        let mut forecast = Seasonal {
+            hours_per_day: hours,
+            offset,
+            outlook: Outlook::new(&levels, day),
+            season,
+            lags,
+            burst,
+            errors: Vec::new(),
+        };
+        forecast.errors = forecast.distributions(&raw);
+        Some(forecast)
     }
 
     /// The day whose level this knows best.
     pub fn day(&self) -> u64 {
-        self.day
+        self.outlook.day
     }
 
     fn middle(&self, hour: u64) -> f64 {
-        let day = hour / self.hours_per_day;
-        // A trend is not believed for longer than a week.
-        let ahead = day.saturating_sub(self.day).min(DAYS_PER_WEEK) as f64;
-        let weekday = self.weekday[(day % DAYS_PER_WEEK) as usize];
-        self.level + self.slope * ahead + weekday + self.season[(hour % self.hours_per_day) as usize]
+        self.outlook.level(hour / self.hours_per_day) + self.season[(hour % self.hours_per_day) as usize]
     }
 
-    /// How far the hours just before `hour` lay above (or below) the forecast. Feed it to [`Seasonal::quantile`].
+    /// What the next deviation is likely to be after `before`, the latest first.
+    fn next(&self, before: impl IntoIterator<Item = Option<f64>>) -> f64 {
+        let known = |deviation: Option<f64>| deviation.unwrap_or(0.0).clamp(-self.burst, self.burst);
+        self.lags.iter().zip(before).map(|(lag, deviation)| lag * known(deviation)).sum()
+    }
+
+    /// How far the hours from `hour` on are likely to lie above (or below) the forecast, given those just before it.
+    /// Feed it to [`Seasonal::quantile`].
     pub fn drift(&self, history: &History, hour: u64) -> Drift {
-        let first = hour.saturating_sub(window(self.hours_per_day)).max(self.day * self.hours_per_day);
-        let error = |(h, peak): (u64, Load)| (peak.0 + self.offset).ln() - self.middle(h);
-        let mut errors: Vec<f64> = history.peaks_of(first..hour).map(error).collect();
-        Drift { hour, error: median(&mut errors).unwrap_or(0.0) }
+        let peak = |h: u64| history.peaks_of(h..h + 1).next();
+        let deviation = |(h, peak): (u64, Load)| (peak.0 + self.offset).ln() - self.middle(h);
+        let mut before: VecDeque<Option<f64>> =
+            (1..=LAGS as u64).map(|back| hour.checked_sub(back).and_then(peak).map(deviation)).collect();
+        let mut ahead = Vec::with_capacity(self.hours_per_day as usize);
+        while ahead.len() < self.hours_per_day as usize {
+            let next = self.next(before.iter().copied());
+            ahead.push(next);
+            before.pop_back();
+            before.push_front(Some(next));
+        }
+        Drift { hour, ahead }
     }
 
     /// The load that the peak of `hour` stays below with probability `q`; 0.5 is the forecast proper.
-    pub fn quantile(&self, hour: u64, q: f64, drift: Drift) -> Load {
+    pub fn quantile(&self, hour: u64, q: f64, drift: &Drift) -> Load {
         let errors = &self.errors[(hour % self.hours_per_day) as usize];
         let at = errors.partition_point(|(_, share)| *share < q).min(errors.len() - 1);
-        let ahead = hour.saturating_sub(drift.hour) as f64 / self.hours_per_day as f64;
-        let drift = drift.error * 0.5f64.powf(ahead / DRIFT_HALF_LIFE);
-        Load(((self.middle(hour) + drift + errors[at].0).exp() - self.offset).max(0.0))
+        let log = self.middle(hour) + drift.at(hour) + errors[at].0;
+        Load((log.exp() - self.offset).max(0.0))
+    }
+
+    /// The mean of the distribution: the forecast with the least squared error.
+    pub fn mean(&self, hour: u64, drift: &Drift) -> Load {
+        let errors = &self.errors[(hour % self.hours_per_day) as usize];
+        let middle = self.middle(hour) + drift.at(hour);
+        let shares = std::iter::once(0.0).chain(errors.iter().map(|(_, share)| *share));
+        let mean: f64 = errors.iter().zip(shares).map(|((e, share), less)| (share - less) * e.exp()).sum();
+        Load((middle.exp() * mean - self.offset).max(0.0))
+    }
+
+    /// The probability that the peak of `hour` stays at or below `load`.
+    pub fn stays_below(&self, hour: u64, load: Load, drift: &Drift) -> f64 {
+        let errors = &self.errors[(hour % self.hours_per_day) as usize];
+        let error = (load.0 + self.offset).ln() - self.middle(hour) - drift.at(hour);
+        let at = errors.partition_point(|(known, _)| *known <= error);
+        at.checked_sub(1).map_or(0.0, |last| errors[last].1)
+    }
+
+    /// The distribution of errors of every hour of the day, each after what the hours before it told.
+    fn distributions(&self, raw: &[(u64, f64)]) -> Vec<Errors> {
+        let hours = self.hours_per_day as usize;
+        let mut of_hour = vec![Vec::new(); hours];
+        let mut all = Vec::with_capacity(raw.len());
+        for (i, (hour, deviation)) in raw.iter().enumerate() {
+            let error = deviation - self.next((1..=LAGS).map(|back| before(raw, i, back)));
+            all.push(error);
+            let own = *hour as usize % hours;
+            of_hour[own].push((error, 1.0));
+            if hours > 2 {
+                of_hour[(own + 1) % hours].push((error, NEIGHBOUR_WEIGHT));
+                of_hour[(own + hours - 1) % hours].push((error, NEIGHBOUR_WEIGHT));
+            }
+        }
+        all.sort_by(f64::total_cmp);
+        for of in &mut of_hour {
+            let grid = (0..POOL_GRID).map(|i| (2 * i + 1) * all.len() / (2 * POOL_GRID));
+            of.extend(grid.map(|at| (all[at], POOLED_WEIGHT / POOL_GRID as f64)));
+            of.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let total: f64 = of.iter().map(|(_, weight)| weight).sum();
+            let mut sum = 0.0;
+            for (_, weight) in of.iter_mut() {
+                sum += *weight / total;
+                *weight = sum;
+            }
+        }
+        of_hour
     }
 }
 
-/// What the hours of the present day say about the next ones; it fades with time.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// What the latest hours say about the next ones; it fades with time.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Drift {
     hour: u64,
-    error: f64,
+    ahead: Vec<f64>,
 }
 
-fn window(hours_per_day: u64) -> u64 {
-    ((hours_per_day as f64 * DRIFT_WINDOW).round() as u64).max(1)
+impl Drift {
+    fn at(&self, hour: u64) -> f64 {
+        let ahead = hour.checked_sub(self.hour).and_then(|ahead| self.ahead.get(ahead as usize));
+        ahead.copied().unwrap_or(0.0)
+    }
+}
+
+/// The deviation `back` hours before the `i`th, if that hour was recorded.
+fn before(raw: &[(u64, f64)], i: usize, back: usize) -> Option<f64> {
+    let hour = raw[i].0.checked_sub(back as u64)?;
+    let at = raw[i.saturating_sub(back)..i].iter().find(|(h, _)| *h == hour)?;
+    Some(at.1)
 }
 
 /// The median; the mean of the middle two of an even number.
@@ -140,69 +221,119 @@ fn polish(logs: &[(u64, f64)], hours: u64) -> (BTreeMap<u64, f64>, Vec<f64>) {
         }
     }
     let mut usual = season.iter().rev().flatten().next().copied().unwrap_or(0.0);
-    let filled = season.iter().map(|value| {
-        usual = value.unwrap_or(usual);
-        usual
-    });
-    (levels, filled.collect())
+    let filled: Vec<f64> = season
+        .iter()
+        .map(|value| {
+            usual = value.unwrap_or(usual);
+            usual
+        })
+        .collect();
+    (levels, smooth(&filled))
 }
 
-/// Level of `day`, growth per day, and what each day of the week adds, shrunk while few weeks are known.
-fn outlook(levels: &BTreeMap<u64, f64>, day: u64) -> (f64, f64, [f64; DAYS_PER_WEEK as usize]) {
-    let days: Vec<(f64, f64)> = levels.iter().map(|(d, level)| (*d as f64 - day as f64, *level)).collect();
-    let mut slopes = Vec::new();
-    for (i, (x, y)) in days.iter().enumerate() {
-        slopes.extend(days[i + 1..].iter().map(|(x2, y2)| (y2 - y) / (x2 - x)));
-    }
-    // A week's rhythm looks like a trend until two weeks are known: believe it slowly.
-    let belief = if days.len() < DAYS_FOR_TREND { 0.0 } else { (days.len() as f64 / 21.0).min(1.0) };
-    let slope = median(&mut slopes).unwrap_or(0.0) * belief;
-    let week = days.iter().rev().take(DAYS_PER_WEEK as usize);
-    let mut recent: Vec<f64> = week.map(|(x, y)| y - slope * x).collect();
-    let level = median(&mut recent).unwrap_or(0.0);
-    let mut weekday = [0.0; DAYS_PER_WEEK as usize];
-    for (number, effect) in weekday.iter_mut().enumerate() {
-        let same = |d: &&u64| **d % DAYS_PER_WEEK == number as u64;
-        let mut rest: Vec<f64> = levels
-            .keys()
-            .filter(same)
-            .map(|d| levels[d] - level - slope * (*d as f64 - day as f64))
-            .collect();
-        let known = rest.len() as f64;
-        *effect = median(&mut rest).unwrap_or(0.0) * known / (known + 1.5);
-    }
-    (level, slope, weekday)
+/// A median of few days is rough: every hour leans on its neighbours.
+fn smooth(season: &[f64]) -> Vec<f64> {
+    let n = season.len();
+    let at = |i: usize| season[i % n];
+    (0..n).map(|i| 0.25 * at(i + n - 1) + 0.5 * at(i) + 0.25 * at(i + 1)).collect()
 }
 
-/// The distribution of errors of every hour of the day. Each past error is taken as it would have been after the drift of
-/// the hours before it was known.
-fn distributions(raw: &[(u64, f64)], hours: u64) -> Vec<Errors> {
-    let span = window(hours);
-    let mut of_hour = vec![Vec::new(); hours as usize];
-    let mut all = Vec::with_capacity(raw.len());
-    for (i, (hour, error)) in raw.iter().enumerate() {
-        let first = raw[..i].partition_point(|(h, _)| h + span < *hour);
-        let mut before: Vec<f64> = raw[first..i].iter().map(|(_, e)| *e).collect();
-        let error = error - median(&mut before).unwrap_or(0.0);
-        all.push(error);
-        let own = (hour % hours) as usize;
-        of_hour[own].push((error, 1.0));
-        if hours > 2 {
-            of_hour[(own + 1) % hours as usize].push((error, NEIGHBOUR_WEIGHT));
-            of_hour[(own + hours as usize - 1) % hours as usize].push((error, NEIGHBOUR_WEIGHT));
+/// How far each hour lay from what was to be expected when its day began.
+fn deviations(logs: &[(u64, f64)], levels: &BTreeMap<u64, f64>, season: &[f64]) -> Vec<(u64, f64)> {
+    let hours = season.len() as u64;
+    let mut expected = BTreeMap::new();
+    for day in levels.keys() {
+        let known: BTreeMap<u64, f64> = levels.range(..day).map(|(d, level)| (*d, *level)).collect();
+        let level = if known.is_empty() { levels[day] } else { Outlook::new(&known, *day).level(*day) };
+        expected.insert(*day, level);
+    }
+    logs.iter().map(|(h, y)| (*h, y - expected[&(h / hours)] - season[(h % hours) as usize])).collect()
+}
+
+/// Ridge regression of deviations on those of the hours before.
+fn relate(raw: &[(u64, f64)], burst: f64) -> [f64; LAGS] {
+    let mut squares = [[0.0; LAGS]; LAGS];
+    let mut products = [0.0; LAGS];
+    let mut variance = 0.0;
+    for (i, (_, deviation)) in raw.iter().enumerate() {
+        let cut = |value: f64| value.clamp(-burst, burst);
+        let past: [f64; LAGS] = std::array::from_fn(|lag| before(raw, i, lag + 1).map_or(0.0, cut));
+        variance += cut(*deviation).powi(2);
+        for row in 0..LAGS {
+            products[row] += cut(*deviation) * past[row];
+            for column in 0..LAGS {
+                squares[row][column] += past[row] * past[column];
+            }
         }
     }
-    all.sort_by(f64::total_cmp);
-    for of in &mut of_hour {
-        let grid = (0..POOL_GRID).map(|i| (2 * i + 1) * all.len() / (2 * POOL_GRID));
-        of.extend(grid.map(|at| (all[at], POOLED_WEIGHT / POOL_GRID as f64)));
-        of.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let total: f64 = of.iter().map(|(_, weight)| weight).sum();
-        let mut sum = 0.0;
-        for (_, weight) in of.iter_mut() {
-            sum += *weight / total;
-            *weight = sum;
+    for (row, square) in squares.iter_mut().enumerate() {
+        square[row] += RIDGE * variance + f64::MIN_POSITIVE;
+    }
+    let mut lags = solve(squares, products);
+    let together: f64 = lags.iter().map(|lag| lag.abs()).sum();
+    if together > FADE {
+        lags.iter_mut().for_each(|lag| *lag *= FADE / together);
+    }
+    lags
+}
+
+/// Solves a symmetric, positive definite system by elimination, which needs no pivots then.
+fn solve(mut a: [[f64; LAGS]; LAGS], mut b: [f64; LAGS]) -> [f64; LAGS] {
+    for i in 0..LAGS {
+        for row in i + 1..LAGS {
+            let factor = a[row][i] / a[i][i];
+            for column in i..LAGS {
+                a[row][column] -= factor * a[i][column];
+            }
+            b[row] -= factor * b[i];
         }
     }
-    of_hour
+    for i in (0..LAGS).rev() {
+        let known: f64 = (i + 1..LAGS).map(|column| a[i][column] * b[column]).sum();
+        b[i] = (b[i] - known) / a[i][i];
+    }
+    b
+}
+
+/// Where the level of the days is going.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Outlook {
+    day: u64,
+    level: f64,
+    /// Growth per day.
+    slope: f64,
+    /// What the days of the week add, shrunk while few weeks are known.
+    weekday: [f64; DAYS_PER_WEEK as usize],
+}
+
+impl Outlook {
+    fn new(levels: &BTreeMap<u64, f64>, day: u64) -> Outlook {
+        let days: Vec<(f64, f64)> =
+            levels.iter().map(|(d, level)| (*d as f64 - day as f64, *level)).collect();
+        let mut slopes = Vec::new();
+        for (i, (x, y)) in days.iter().enumerate() {
+            slopes.extend(days[i + 1..].iter().map(|(x2, y2)| (y2 - y) / (x2 - x)));
+        }
+        // A week's rhythm looks like a trend until some weeks are known: believe it slowly.
+        let belief = if days.len() < DAYS_FOR_TREND { 0.0 } else { (days.len() as f64 / 21.0).min(1.0) };
+        let slope = median(&mut slopes).unwrap_or(0.0) * belief;
+        let week = days.iter().rev().take(DAYS_PER_WEEK as usize);
+        let mut recent: Vec<f64> = week.map(|(x, y)| y - slope * x).collect();
+        let level = median(&mut recent).unwrap_or(0.0);
+        let mut weekday = [0.0; DAYS_PER_WEEK as usize];
+        for (number, effect) in weekday.iter_mut().enumerate() {
+            let same = levels.iter().filter(|(d, _)| **d % DAYS_PER_WEEK == number as u64);
+            let mut rest: Vec<f64> =
+                same.map(|(d, y)| y - level - slope * (*d as f64 - day as f64)).collect();
+            let known = rest.len() as f64;
+            *effect = median(&mut rest).unwrap_or(0.0) * known / (known + 1.5);
+        }
+        Outlook { day, level, slope, weekday }
+    }
+
+    fn level(&self, day: u64) -> f64 {
+        // A trend is not believed for longer than a week.
+        let ahead = day.saturating_sub(self.day).min(DAYS_PER_WEEK) as f64;
+        self.level + self.slope * ahead + self.weekday[(day % DAYS_PER_WEEK) as usize]
+    }
 }

@@ -2,26 +2,309 @@
 
 use crate::error::{NodeError, io};
 use clap::Args;
-use std::path::PathBuf;
+use ebb_power::PowerModel;
+use ebb_sim::load::{self, Case, Outcome, Point, Policy, Provision, Report, Score, Setup, Timeline};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  ebb simulate load week.csv --servers 30          every policy on a load series, in a table
-  ebb simulate load week.csv --frontier --html a.html";
+  ebb simulate load week.csv                        every policy on a load series, as a table
+  ebb simulate load requests.txt.xz --interval 1s --power node --servers 300
+  ebb simulate load week.csv --frontier --html savings.html --csv steps.csv
+
+The series is a CSV with a header and the columns time and load, or a list of numbers. What was not recorded is left empty.";
 
 #[derive(Args)]
 pub struct LoadArgs {
-    /// Load per interval: CSV with a header, or one number per interval; compressed or not
+    /// Load per interval: CSV with a header, or one number per interval; gz, xz, bz2, zst or not
     #[arg(value_name = "SERIES")]
     series: PathBuf,
     /// Chunk servers
     #[arg(long, default_value_t = 30)]
     servers: u32,
+    /// Copies of everything
+    #[arg(long, default_value_t = 3)]
+    replicas: u8,
+    /// Gear groups that are always awake: 1 saves most, 2 rides out the failure of an awake server
+    #[arg(long, default_value_t = 1)]
+    g_min: u8,
+    /// Only these policies; absent: all
+    #[arg(long, value_delimiter = ',')]
+    policy: Vec<Policy>,
+    /// Days that are learned from and not counted
+    #[arg(long, value_name = "DAYS", default_value_t = 6)]
+    train: u32,
+    /// `peak`: the highest step needs all servers; or the load that one server sustains, in the series' unit
+    #[arg(long, value_name = "peak|LOAD", default_value = "peak", value_parser = parse_provision)]
+    provision: Provision,
+    /// Time from one load to the next, such as 1h, 1m, 1s; absent: as the series says
+    #[arg(long, value_parser = parse_time)]
+    interval: Option<Duration>,
+    /// Step of the simulation; the mean of its intervals is its load [default: 1m, or the interval if that is longer]
+    #[arg(long, value_parser = parse_time)]
+    step: Option<Duration>,
+    /// Intervals of exactly zero are gaps in the recording, or real
+    #[arg(long, value_name = "gap|load", default_value = "gap")]
+    zeros: Zeros,
+    /// `free`: as in Sierra, standby and transitions cost nothing; `node`: a measured storage node (ECS²); or a TOML file
+    #[arg(long, value_name = "free|node|FILE", default_value = "free")]
+    power: String,
+    /// From waking a server to its carrying load
+    #[arg(long, default_value = "1m", value_parser = parse_time)]
+    wake: Duration,
+    /// Shortest time that Ebb leaves a server awake
+    #[arg(long, default_value = "15m", value_parser = parse_time)]
+    dwell: Duration,
+    /// Ebb's budget of power cycles per server per day
+    #[arg(long, value_name = "CYCLES", default_value_t = 2.0)]
+    cycles: f64,
+    /// Share of time with too few servers awake that Ebb accepts
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
+    short_goal: f64,
+    /// Days after which Ebb's lowest gear moves on to other servers; 0: never
+    #[arg(long, value_name = "DAYS", default_value_t = 7)]
+    rotate_days: u32,
+    /// Also try Ebb with other budgets and accepted shares, and say what nobody could beat
+    #[arg(long)]
+    frontier: bool,
+    /// Print JSON with stable keys (docs/json.md)
+    #[arg(long)]
+    json: bool,
+    /// Write load and servers awake of every step to this file
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Write a report with charts to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Zeros {
+    Gap,
+    Load,
+}
+
+/// A time as people write it: `90s`, `15m`, `1h`.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a time: use a number and a unit, such as 13s, 15m or 1h");
+    let unit = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).ok_or_else(wrong)?;
+    let seconds = match &text[unit..] {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => return Err(wrong()),
+    };
+    let number: f64 = text[..unit].parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(number * seconds).ok().filter(|time| !time.is_zero()).ok_or_else(wrong)
+}
+
+fn parse_provision(text: &str) -> Result<Provision, String> {
+    match text {
+        "peak" => Ok(Provision::Peak),
+        number => number
+            .parse()
+            .map(Provision::PerServer)
+            .map_err(|_| format!("{text:?} is neither peak nor the load that a server sustains")),
+    }
+}
+
+fn power(name: &str) -> Result<PowerModel, NodeError> {
+    match name {
+        "free" => Ok(load::free_transitions()),
+        "node" => Ok(PowerModel::default()),
+        file => {
+            let text = std::fs::read_to_string(file).map_err(io("read the power model", file))?;
+            load::power(&text).map_err(|error| NodeError::Refused(format!("{file}: {error}")))
+        }
+    }
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Json<'a> {
+    series: SeriesJson<'a>,
+    servers: u32,
+    replicas: u8,
+    train_days: u32,
+    power: PowerModel,
+    policies: Vec<&'a Outcome>,
+    forecasts: &'a [Score],
+    frontier: &'a [Point],
+}
+
+#[derive(Serialize)]
+struct SeriesJson<'a> {
+    name: &'a str,
+    step_seconds: f64,
+    steps: usize,
+    gap_steps: usize,
+    gaps: usize,
+    zero_steps: usize,
+    load_per_server: f64,
 }
 
 pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
-    let text = std::fs::read(&args.series).map_err(io("read", &args.series))?;
-    println!("{}: {} bytes, {} servers", args.series.display(), text.len(), args.servers);
+    let refused = |error: String| NodeError::Refused(format!("{}: {error}", args.series.display()));
+    let file = std::fs::File::open(&args.series).map_err(io("read", &args.series))?;
+    let name = args.series.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let series = load::read(Box::new(file), &name, args.interval).map_err(|e| refused(e.to_string()))?;
+    let step = args.step.unwrap_or(series.interval.max(Duration::from_secs(60)));
+    let mut series = series.folded(step).map_err(|e| refused(e.to_string()))?;
+    let zeros = if args.zeros == Zeros::Gap { series.zeros_are_gaps() } else { 0 };
+    let gaps = series.gaps(zeros);
+    let case = Case::new(setup(args)?, &series).map_err(|e| refused(e.to_string()))?;
+    let outcomes = play(args, &case).map_err(|e| refused(e.to_string()))?;
+    let scores = load::scores(&case);
+    let frontier = match args.frontier {
+        true => load::frontier(&case, progress).map_err(|e| refused(e.to_string()))?,
+        false => Vec::new(),
+    };
+    let report =
+        Report { name: &name, case: &case, gaps, outcomes: &outcomes, scores: &scores, frontier: &frontier };
+    if let Some(path) = &args.html {
+        std::fs::write(path, load::html(&report)).map_err(io("write", path))?;
+    }
+    if let Some(path) = &args.csv {
+        std::fs::write(path, csv(&report)).map_err(io("write", path))?;
+    }
+    if args.json {
+        println!("{}", json(&report).map_err(|e| refused(e.to_string()))?);
+    } else {
+        print!("{}", text(&report, [args.html.as_deref(), args.csv.as_deref()]));
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn setup(args: &LoadArgs) -> Result<Setup, NodeError> {
+    Ok(Setup {
+        servers: args.servers,
+        replicas: args.replicas,
+        g_min: args.g_min,
+        train_days: args.train,
+        provision: args.provision,
+        power: power(&args.power)?,
+        wake: args.wake,
+        dwell: args.dwell,
+        cycles_per_day: args.cycles,
+        short_goal: args.short_goal,
+        rotate_days: args.rotate_days,
+    })
+}
+
+fn play(args: &LoadArgs, case: &Case) -> Result<Vec<(Outcome, Option<Timeline>)>, load::LoadError> {
+    let wanted = |policy: &Policy| args.policy.is_empty() || args.policy.contains(policy);
+    Policy::ALL.into_iter().filter(wanted).map(|policy| case.play(policy)).collect()
+}
+
+fn progress(done: usize, of: usize) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\rfrontier: {done} of {of}{}", if done == of { "\n" } else { "" });
+    }
+}
+
+fn json(report: &Report) -> Result<String, serde_json::Error> {
+    let case = report.case;
+    serde_json::to_string_pretty(&Json {
+        series: SeriesJson {
+            name: report.name,
+            step_seconds: case.step.as_secs_f64(),
+            steps: case.loads.len(),
+            gap_steps: report.gaps.intervals,
+            gaps: report.gaps.runs,
+            zero_steps: report.gaps.zeros,
+            load_per_server: case.per_server,
+        },
+        servers: case.setup.servers,
+        replicas: case.setup.replicas,
+        train_days: case.setup.train_days,
+        power: case.setup.power,
+        policies: report.outcomes.iter().map(|(outcome, _)| outcome).collect(),
+        forecasts: report.scores,
+        frontier: report.frontier,
+    })
+}
+
+fn csv(report: &Report) -> String {
+    let mut out = "second,load_servers".to_owned();
+    let lines: Vec<(&str, &Timeline)> = report
+        .outcomes
+        .iter()
+        .filter_map(|(outcome, line)| Some((outcome.policy.name(), line.as_ref()?)))
+        .collect();
+    for (name, _) in &lines {
+        let _ = write!(out, ",{name}");
+    }
+    for (t, load) in report.case.loads.iter().enumerate() {
+        let _ = write!(out, "\n{}", t as f64 * report.case.step.as_secs_f64());
+        let _ = match load {
+            Some(load) => write!(out, ",{load:.4}"),
+            None => write!(out, ","),
+        };
+        for (_, line) in &lines {
+            let _ = write!(out, ",{}", line.serving[t] + line.waking[t]);
+        }
+    }
+    out.push('\n');
+    out
+}
+
+/// Columns as wide as their widest cell, the first set left.
+fn table(out: &mut String, header: &[&str], rows: &[Vec<String>]) {
+    let wide = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([header[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(wide).collect();
+    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
+        for (column, cell) in cells.enumerate() {
+            let width = widths[column];
+            let _ = if column == 0 { write!(out, "{cell:<width$}") } else { write!(out, "  {cell:>width$}") };
+        }
+        out.push('\n');
+    };
+    line(&mut header.iter().copied());
+    for row in rows {
+        line(&mut row.iter().map(String::as_str));
+    }
+}
+
+fn text(report: &Report, written: [Option<&Path>; 2]) -> String {
+    let case = report.case;
+    let days = (case.loads.len() - case.first) as f64 * case.step.as_secs_f64() / 86_400.0;
+    let mut out = format!(
+        "{}: {days:.1} days counted after {} of training, in steps of {:?}; {} servers, {} replicas. {}\nAll figures are modelled.\n\n",
+        report.name,
+        case.setup.train_days,
+        case.step,
+        case.setup.servers,
+        case.setup.replicas,
+        load::gaps_text(report.gaps, case.step)
+    );
+    let rows: Vec<Vec<String>> = report.outcomes.iter().map(|(outcome, _)| load::cells(outcome)).collect();
+    table(&mut out, &load::HEADER, &rows);
+    if !report.scores.is_empty() {
+        let cell = |error: Option<f64>| error.map_or("–".to_owned(), |error| format!("{error:.3}"));
+        let row = |s: &Score| {
+            vec![s.days.to_string(), cell(s.hour_of_day), cell(s.seasonal), cell(s.seasonal_live)]
+        };
+        let rows: Vec<Vec<String>> = report.scores.iter().map(row).collect();
+        out.push_str("\nForecast of hourly peaks: normalised RMS error\n");
+        table(&mut out, &["days of training", "hour of day", "seasonal", "seasonal, live"], &rows);
+    }
+    if !report.frontier.is_empty() {
+        out.push_str("\nFrontier of Ebb's policy; bound: the share asleep that nobody can beat with that shortage and those cycles\n");
+        let rows: Vec<Vec<String>> = report.frontier.iter().map(load::point_cells).collect();
+        table(&mut out, &load::POINT_HEADER, &rows);
+    }
+    for path in written.into_iter().flatten() {
+        let _ = writeln!(out, "\nwritten: {}", path.display());
+    }
+    out
 }

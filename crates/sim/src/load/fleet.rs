@@ -1,0 +1,206 @@
+//! The policies: who is awake in each step. Those of the paper follow from the load alone; Ebb's own is the production
+//! decision maker [`ebb_gear::Fleet`], told what happens step by step and obeyed.
+
+use super::{LoadError, Policy, Setup};
+use ebb_gear::fleet::{Command, Event, State};
+use ebb_gear::{Calendar, Fleet, History, Load, floor_servers, forecast, gear_for, lowest_gear};
+use ebb_types::{GearGroup, Moment, ServerId};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const HOURS_PER_DAY: u32 = 24;
+
+/// Servers by what they do, step by step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Timeline {
+    /// Awake for the whole step: these carry its load.
+    pub serving: Vec<u32>,
+    /// Up but not serving: on their way up.
+    pub waking: Vec<u32>,
+    /// Put to sleep at the beginning of the step.
+    pub slept: Vec<u32>,
+    /// Woken at the beginning of the step.
+    pub woken: Vec<u32>,
+    /// When which server was up, on its way up included; only where single servers are decided about.
+    pub spells: Vec<Spell>,
+}
+
+/// A server's time up, in steps: from `from` up to `to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spell {
+    pub server: ServerId,
+    pub from: usize,
+    pub to: usize,
+}
+
+/// Loads in units of servers, and what is needed to decide about them.
+pub struct World<'a> {
+    pub setup: &'a Setup,
+    pub step: Duration,
+    pub loads: &'a [Option<f64>],
+}
+
+impl World<'_> {
+    /// Steps between the decision to wake a server and the first step that it serves. A wake-up that takes less than a tenth
+    /// of a step is not resolved.
+    pub fn late(&self) -> usize {
+        (self.setup.wake.as_secs_f64() / self.step.as_secs_f64() - 0.1).ceil().max(0.0) as usize
+    }
+
+    fn hour_steps(&self) -> usize {
+        (HOUR.as_secs_f64() / self.step.as_secs_f64()).round().max(1.0) as usize
+    }
+
+    /// The timeline of `policy`; `None` for the ideal, which has no servers.
+    pub fn play(&self, policy: Policy) -> Result<Option<Timeline>, LoadError> {
+        let n = self.setup.servers;
+        let serving = match policy {
+            Policy::Ideal => return Ok(None),
+            Policy::Ebb => return self.drive().map(Some),
+            Policy::AlwaysOn => vec![n; self.loads.len()],
+            Policy::ContinuousOracle => {
+                let floor = floor_servers(n, self.setup.replicas).max(self.gear_servers(self.setup.g_min));
+                self.loads.iter().map(|l| l.map_or(floor, |l| self.whole(l).clamp(floor, n))).collect()
+            }
+            Policy::Oracle => self.gears(|hour, peaks| peaks[hour].map(Load)),
+            Policy::Sierra | Policy::NaiveGrouped => self.gears(self.hour_of_day()),
+            // Only a set of servers that no chunk has more than r-g replicas on may sleep, and with random
+            // placement any r-g+1 servers share a chunk. [Sierra Table 1]
+            Policy::NaiveRandom => {
+                let gears = self.gear_series(self.hour_of_day());
+                gears.into_iter().map(|gear| n - u32::from(self.setup.replicas - gear)).collect()
+            }
+        };
+        Ok(Some(self.scheduled(serving)))
+    }
+
+    fn whole(&self, load: f64) -> u32 {
+        (load * (1.0 - 1e-9)).ceil().min(f64::from(self.setup.servers)) as u32
+    }
+
+    /// Servers of the `gear` lowest gear groups; the first groups are the larger ones.
+    fn gear_servers(&self, gear: u8) -> u32 {
+        let (n, r) = (self.setup.servers, u32::from(self.setup.replicas));
+        let gear = u32::from(gear);
+        gear * (n / r) + gear.min(n % r)
+    }
+
+    /// Each hour's highest step; `None` where nothing was recorded.
+    pub(crate) fn peaks(&self) -> Vec<Option<f64>> {
+        let peak = |steps: &[Option<f64>]| steps.iter().flatten().copied().reduce(f64::max);
+        self.loads.chunks(self.hour_steps()).map(peak).collect()
+    }
+
+    /// Sierra's forecast: hour `h` is the mean of that hour on the days before.
+    fn hour_of_day(&self) -> impl FnMut(usize, &[Option<f64>]) -> Option<Load> {
+        let mut history = History::default();
+        move |hour, peaks| {
+            if let Some(peak) = hour.checked_sub(1).and_then(|before| peaks[before]) {
+                history.record(hour as u64 - 1, Load(peak), HOURS_PER_DAY);
+            }
+            forecast(&history, hour as u64, HOURS_PER_DAY).map(|f| f.load)
+        }
+    }
+
+    /// The gear of every step, from what is expected of its hour.
+    fn gear_series(&self, mut expected: impl FnMut(usize, &[Option<f64>]) -> Option<Load>) -> Vec<u8> {
+        let (n, r) = (self.setup.servers, self.setup.replicas);
+        let lowest = lowest_gear(n, r).max(self.setup.g_min);
+        let peaks = self.peaks();
+        let gear = |load: Option<Load>| load.map_or(r, |load| gear_for(load, n, r, lowest));
+        let gears: Vec<u8> = (0..peaks.len()).map(|hour| gear(expected(hour, &peaks))).collect();
+        (0..self.loads.len()).map(|step| gears[step / self.hour_steps()]).collect()
+    }
+
+    fn gears(&self, expected: impl FnMut(usize, &[Option<f64>]) -> Option<Load>) -> Vec<u32> {
+        self.gear_series(expected).into_iter().map(|gear| self.gear_servers(gear)).collect()
+    }
+
+    /// A schedule that is known beforehand: servers are woken early enough to serve in time.
+    fn scheduled(&self, serving: Vec<u32>) -> Timeline {
+        let late = self.late();
+        let on = |t: usize| serving[t..serving.len().min(t + late + 1)].iter().copied().max().unwrap_or(0);
+        let mut line = Timeline::default();
+        let mut before = on(0);
+        for (t, serves) in serving.iter().enumerate() {
+            let now = on(t);
+            line.waking.push(now - serves);
+            line.woken.push(now.saturating_sub(before));
+            line.slept.push(before.saturating_sub(now));
+            before = now;
+        }
+        line.serving = serving;
+        line
+    }
+
+    /// Ebb's own policy: the production decision maker on this clock. Everything before the first step is unknown to it.
+    fn drive(&self) -> Result<Timeline, LoadError> {
+        let calendar = Calendar { origin: Moment::ZERO, elapsed: Duration::ZERO };
+        let r = self.setup.replicas;
+        let servers = (0..self.setup.servers)
+            .map(|id| (ServerId(id as u16), GearGroup((id % u32::from(r)) as u8), true));
+        let policy = self.setup.fleet(self.step);
+        let hours_per_day = policy.hours_per_day;
+        let mut fleet = Fleet::new(policy, calendar, Moment::ZERO, servers)?;
+        let mut history = History::default();
+        let late = self.late();
+        let mut due: VecDeque<(usize, ServerId)> = VecDeque::new();
+        let mut line = Timeline::default();
+        let mut commands = Vec::new();
+        let mut up: BTreeMap<ServerId, usize> =
+            (0..self.setup.servers).map(|id| (ServerId(id as u16), 0)).collect();
+        for t in 0..self.loads.len() {
+            let now = Moment::ZERO + self.step * t as u32;
+            arrive(&mut fleet, &history, now, &mut due, t);
+            let load = t.checked_sub(1).and_then(|before| self.loads[before]);
+            let event = load.map_or(Event::Tick, |l| Event::Sample { load: Load(l), interval: self.step });
+            let (mut woken, mut slept) = (0, 0);
+            let mut event = Some(event);
+            while let Some(next) = event.take() {
+                fleet.on(now, &history, next, &mut commands);
+                for command in commands.drain(..) {
+                    match command {
+                        Command::Wake(server) => {
+                            woken += 1;
+                            up.insert(server, t);
+                            due.push_back((t + late, server));
+                        }
+                        Command::Sleep(server) => {
+                            slept += 1;
+                            let from = up.remove(&server).unwrap_or(t);
+                            line.spells.push(Spell { server, from, to: t });
+                        }
+                        Command::RecordHour { hour, peak } => {
+                            history.record(hour, peak, hours_per_day);
+                            event = Some(Event::Tick);
+                        }
+                    }
+                }
+            }
+            arrive(&mut fleet, &history, now, &mut due, t);
+            line.serving.push(fleet.count(State::Awake));
+            line.waking.push(fleet.count(State::Waking));
+            line.woken.push(woken);
+            line.slept.push(slept);
+        }
+        let end = self.loads.len();
+        line.spells.extend(up.into_iter().map(|(server, from)| Spell { server, from, to: end }));
+        Ok(line)
+    }
+}
+
+/// Tells the fleet which servers are up by step `t`.
+fn arrive(
+    fleet: &mut Fleet,
+    history: &History,
+    now: Moment,
+    due: &mut VecDeque<(usize, ServerId)>,
+    t: usize,
+) {
+    while due.front().is_some_and(|(at, _)| *at <= t)
+        && let Some((_, server)) = due.pop_front()
+    {
+        fleet.on(now, history, Event::Awake(server), &mut Vec::new());
+    }
+}

@@ -1,0 +1,41 @@
+//! The frontier of Ebb's policy: savings against shortage against power cycles, over its two knobs.
+
+use super::{Bound, Case, LoadError, Outcome, Policy};
+use serde::Serialize;
+
+/// Accepted shares of time with too few servers awake.
+pub const SHORT_GOALS: [f64; 5] = [0.002, 0.01, 0.03, 0.1, 0.3];
+/// Budgets of power cycles per server and day.
+pub const CYCLES: [f64; 5] = [0.5, 1.0, 2.0, 4.0, 8.0];
+
+/// One setting of the knobs, what it came to, and what nobody could beat with as much shortage and as many power cycles.
+#[derive(Clone, Debug, Serialize)]
+pub struct Point {
+    pub short_goal: f64,
+    pub cycles_per_day: f64,
+    pub outcome: Outcome,
+    /// Mean share of servers asleep.
+    pub asleep: f64,
+    /// What that share cannot exceed with the outcome's shortage and power cycles; absent for a cluster that is too large to
+    /// search.
+    pub asleep_bound: Option<f64>,
+}
+
+/// Plays Ebb's policy with every setting; `progress` hears how many of how many are done.
+pub fn frontier(case: &Case, mut progress: impl FnMut(usize, usize)) -> Result<Vec<Point>, LoadError> {
+    let bound = Bound::new(case);
+    let mut points = Vec::new();
+    for cycles_per_day in CYCLES {
+        for short_goal in SHORT_GOALS {
+            let mut case = case.clone();
+            (case.setup.cycles_per_day, case.setup.short_goal) = (cycles_per_day, short_goal);
+            let (outcome, _) = case.play(Policy::Ebb)?;
+            let asleep = 1.0 - outcome.mean_awake / f64::from(case.setup.servers);
+            let limits = (outcome.short_time, outcome.cycles_per_server_per_day);
+            let asleep_bound = bound.as_ref().map(|bound| bound.asleep(limits.0, limits.1));
+            points.push(Point { short_goal, cycles_per_day, outcome, asleep, asleep_bound });
+            progress(points.len(), CYCLES.len() * SHORT_GOALS.len());
+        }
+    }
+    Ok(points)
+}

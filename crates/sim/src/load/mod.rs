@@ -1,0 +1,286 @@
+//! Load-level simulation: what a service would save, from its load curve alone. [Sierra §4.1]
+//!
+//! Every policy decides how many servers are awake in each step of a load series; energy follows from a power model, quality
+//! from the steps in which fewer were awake than the load needed. All of it is modelled. Loads are in units of servers, so
+//! that a load of 2.5 needs three.
+//!
+//! Steps without a record are not in any figure. Servers of several types are taken to be mixed evenly and to take turns, so
+//! that a server draws the mean of the types.
+
+mod bound;
+mod fleet;
+mod frontier;
+mod page;
+mod power;
+mod score;
+mod series;
+
+pub use bound::Bound;
+pub use fleet::{Spell, Timeline, World};
+pub use frontier::{Point, frontier};
+pub use page::{HEADER, POINT_HEADER, Report, cells, gaps_text, html, point_cells};
+pub use power::{PowerError, free_transitions, power};
+pub use score::{Score, scores};
+pub use series::{Gaps, Series, SeriesError, read};
+
+use ebb_gear::fleet::{FleetError, FleetPolicy};
+use ebb_power::PowerModel;
+use ebb_types::Joules;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Who decides which servers are awake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// Today's clusters.
+    AlwaysOn,
+    /// Sierra's schedule over randomly placed replicas: r-g servers may sleep, of all.
+    NaiveRandom,
+    /// Sierra's schedule over fixed groups of r servers: saves as much, rebuilds on one server.
+    NaiveGrouped,
+    /// Hour-of-day mean, whole gear groups. [Sierra §3.4]
+    Sierra,
+    /// Whole gear groups by one who knew each hour's peak.
+    Oracle,
+    /// Continuous gears: `ebb_gear::Fleet`.
+    Ebb,
+    /// Continuous gears by one who knew each step's load.
+    ContinuousOracle,
+    /// Energy strictly proportional to load.
+    Ideal,
+}
+
+impl Policy {
+    pub const ALL: [Policy; 8] = [
+        Policy::AlwaysOn,
+        Policy::NaiveRandom,
+        Policy::NaiveGrouped,
+        Policy::Sierra,
+        Policy::Oracle,
+        Policy::Ebb,
+        Policy::ContinuousOracle,
+        Policy::Ideal,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::AlwaysOn => "always-on",
+            Policy::NaiveRandom => "naive-random",
+            Policy::NaiveGrouped => "naive-grouped",
+            Policy::Sierra => "sierra",
+            Policy::Oracle => "oracle",
+            Policy::Ebb => "ebb",
+            Policy::ContinuousOracle => "continuous-oracle",
+            Policy::Ideal => "ideal",
+        }
+    }
+}
+
+impl std::str::FromStr for Policy {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Policy, String> {
+        let found = Policy::ALL.into_iter().find(|policy| policy.name() == text);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = Policy::ALL.iter().map(|policy| policy.name()).collect();
+            format!("{text:?} is not a policy: use {}", names.join(", "))
+        })
+    }
+}
+
+/// How much load a server sustains.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Provision {
+    /// The series' highest step needs all servers.
+    Peak,
+    /// A server sustains so much, in the series' unit.
+    PerServer(f64),
+}
+
+/// The cluster, its power and its policy.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub servers: u32,
+    pub replicas: u8,
+    pub g_min: u8,
+    /// Days that forecasts learn from before anything is counted.
+    pub train_days: u32,
+    pub provision: Provision,
+    pub power: PowerModel,
+    /// From the decision to wake a server to the moment at which it serves.
+    pub wake: Duration,
+    pub dwell: Duration,
+    pub cycles_per_day: f64,
+    pub short_goal: f64,
+    pub rotate_days: u32,
+}
+
+impl Setup {
+    /// Ebb's policy for a series in steps of `step`: the forecast's hour is a quarter of an hour, or the step if that is
+    /// longer.
+    pub fn fleet(&self, step: Duration) -> FleetPolicy {
+        let hour = step.max(Duration::from_secs(900));
+        FleetPolicy {
+            replicas: self.replicas,
+            g_min: self.g_min,
+            hour,
+            hours_per_day: (86_400.0 / hour.as_secs_f64()).round().max(1.0) as u32,
+            wake: if step > self.wake * 10 { Duration::ZERO } else { self.wake },
+            dwell: self.dwell,
+            cycles_per_day: self.cycles_per_day,
+            short_goal: self.short_goal,
+            rotate_days: self.rotate_days,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("{servers} servers with {replicas} replicas cannot be: use at least as many servers as replicas, and at most 65535")]
+    Cluster { servers: u32, replicas: u8 },
+    #[error("{provision} as the load that a server sustains: use a number above 0, or peak")]
+    Provision { provision: f64 },
+    #[error("the series has no load above zero: there is nothing to provision for")]
+    NoLoad,
+    #[error(
+        "the series is {days:.1} days long: after {train} days of training at least one day must be left; use a shorter --train"
+    )]
+    TooShort { days: f64, train: u32 },
+    #[error("a step of {0:?} does not divide a day, or is longer than an hour: use --step 1m or 1h")]
+    Step(Duration),
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
+    #[error("the power model: {0}")]
+    Power(#[from] ebb_power::ModelError),
+}
+
+/// What a policy came to. Energy is modelled.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    pub policy: Policy,
+    pub modelled_joules: Joules,
+    /// Against always-on.
+    pub savings: f64,
+    pub mean_awake: f64,
+    /// Share of the time in which fewer servers were awake than the load needed.
+    pub short_time: f64,
+    /// Share of the load that came in that time.
+    pub short_load: f64,
+    /// Share of the load that the servers awake could not carry at once.
+    pub excess_load: f64,
+    pub cycles_per_server_per_day: f64,
+}
+
+/// A series made ready: loads in units of servers, and the first step that counts.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub setup: Setup,
+    pub step: Duration,
+    pub loads: Vec<Option<f64>>,
+    pub first: usize,
+    /// Load that one server sustains, in the series' unit.
+    pub per_server: f64,
+}
+
+impl Case {
+    pub fn new(setup: Setup, series: &Series) -> Result<Case, LoadError> {
+        let (servers, replicas) = (setup.servers, setup.replicas);
+        if replicas == 0 || servers < u32::from(replicas) || servers > u32::from(u16::MAX) {
+            return Err(LoadError::Cluster { servers, replicas });
+        }
+        setup.power.check()?;
+        let step = series.interval;
+        if step.is_zero() || step > Duration::from_secs(3600) || 86_400_000 % step.as_millis().max(1) != 0 {
+            return Err(LoadError::Step(step));
+        }
+        setup.fleet(step).check()?;
+        let peak = series.values.iter().flatten().copied().fold(0.0, f64::max);
+        let per_server = match setup.provision {
+            Provision::Peak if peak > 0.0 => peak / f64::from(servers),
+            Provision::Peak => return Err(LoadError::NoLoad),
+            Provision::PerServer(each) if each > 0.0 && each.is_finite() => each,
+            Provision::PerServer(each) => return Err(LoadError::Provision { provision: each }),
+        };
+        let first = setup.train_days as usize * series.per_day();
+        let days = series.values.len() as f64 / series.per_day() as f64;
+        if series.values.len() < first + series.per_day() {
+            return Err(LoadError::TooShort { days, train: setup.train_days });
+        }
+        let loads: Vec<Option<f64>> = series.values.iter().map(|v| v.map(|v| v / per_server)).collect();
+        if loads[first..].iter().all(Option::is_none) {
+            return Err(LoadError::TooShort { days, train: setup.train_days });
+        }
+        Ok(Case { setup, step, loads, first, per_server })
+    }
+
+    pub fn world(&self) -> World<'_> {
+        World { setup: &self.setup, step: self.step, loads: &self.loads }
+    }
+
+    /// Plays one policy. The timeline covers the training, the outcome does not; the ideal has no timeline.
+    pub fn play(&self, policy: Policy) -> Result<(Outcome, Option<Timeline>), LoadError> {
+        let line = self.world().play(policy)?;
+        Ok((self.account(policy, line.as_ref()), line))
+    }
+
+    /// Modelled energy of one step.
+    pub(crate) fn joules(&self, line: &Timeline, t: usize, load: f64) -> Joules {
+        let power = &self.setup.power;
+        let (serving, waking) = (f64::from(line.serving[t]), f64::from(line.waking[t]));
+        let (woken, slept) = (f64::from(line.woken[t]), f64::from(line.slept[t]));
+        let asleep = f64::from(self.setup.servers) - serving - waking;
+        let dt = self.step;
+        let on = power.on(if serving > 0.0 { load / serving } else { 0.0 });
+        let steady = on * dt * serving + power.standby * dt * asleep + power.idle * dt * waking;
+        // While it goes up a server draws the transition's energy, and nothing else: not idle, and if it was woken
+        // ahead of a step that is longer than its wake-up, not standby.
+        let instead = if self.world().late() > 0 { power.idle } else { power.standby };
+        let up = power.up.joules - instead * Duration::from_secs_f64(power.up.seconds.min(dt.as_secs_f64()));
+        let down = power.down.joules
+            - power.standby * Duration::from_secs_f64(power.down.seconds.min(dt.as_secs_f64()));
+        steady + up * woken + down * slept
+    }
+
+    /// Energy and quality of a timeline over the steps that count.
+    pub fn account(&self, policy: Policy, line: Option<&Timeline>) -> Outcome {
+        let n = f64::from(self.setup.servers);
+        let mut always = Joules(0.0);
+        let (mut joules, mut awake, mut cycles) = (Joules(0.0), 0.0, 0u64);
+        let (mut steps, mut short, mut total, mut in_short, mut excess) = (0u64, 0u64, 0.0, 0.0, 0.0);
+        for t in self.first..self.loads.len() {
+            cycles += line.map_or(0, |line| u64::from(line.slept[t]));
+            let Some(load) = self.loads[t] else { continue };
+            steps += 1;
+            total += load;
+            always += self.setup.power.on(load / n) * self.step * n;
+            match line {
+                Some(line) => {
+                    joules += self.joules(line, t, load);
+                    awake += f64::from(line.serving[t] + line.waking[t]);
+                    let serving = f64::from(line.serving[t]);
+                    if load.min(n) * (1.0 - 1e-9) > serving {
+                        short += 1;
+                        in_short += load;
+                        excess += load - serving;
+                    }
+                }
+                None => {
+                    joules += self.setup.power.busy * self.step * load.min(n);
+                    awake += load.min(n);
+                }
+            }
+        }
+        let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+        let days = steps as f64 * self.step.as_secs_f64() / 86_400.0;
+        Outcome {
+            policy,
+            modelled_joules: joules,
+            savings: 1.0 - share(joules.0, always.0),
+            mean_awake: share(awake, steps as f64),
+            short_time: share(short as f64, steps as f64),
+            short_load: share(in_short, total),
+            excess_load: share(excess, total),
+            cycles_per_server_per_day: share(cycles as f64, n * days),
+        }
+    }
+}

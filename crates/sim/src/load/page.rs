@@ -1,0 +1,209 @@
+//! The report as a page: what each policy saves, and how load, servers and watts went over the last week.
+
+use super::{Case, Gaps, Outcome, Point, Policy, Score, Timeline};
+use ebb_lab::page::{Axis, Chart, Mark, Page, Series};
+
+/// Most points of a curve: more than a screen has pixels are not seen.
+const MOST_POINTS: usize = 2000;
+/// Most servers whose states are drawn one by one.
+const MOST_SERVERS: usize = 64;
+const SHOWN_DAYS: usize = 7;
+
+/// Everything that a report shows.
+pub struct Report<'a> {
+    pub name: &'a str,
+    pub case: &'a Case,
+    pub gaps: Gaps,
+    pub outcomes: &'a [(Outcome, Option<Timeline>)],
+    pub scores: &'a [Score],
+    pub frontier: &'a [Point],
+}
+
+/// A share as people read it.
+pub fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// A self-contained HTML page.
+pub fn html(report: &Report) -> String {
+    let ebb = report.outcomes.iter().find(|(outcome, _)| outcome.policy == Policy::Ebb);
+    let lead = match ebb {
+        Some((outcome, _)) => format!(
+            "Ebb would save {} of the energy, with too few servers awake in {} of the time and {:.2} power cycles per server per day. \
+             All figures are modelled.",
+            percent(outcome.savings),
+            percent(outcome.short_time),
+            outcome.cycles_per_server_per_day
+        ),
+        None => "All figures are modelled.".to_owned(),
+    };
+    let mut page = Page::new(format!("What sleep would save: {}", report.name), lead);
+    let setup = &report.case.setup;
+    let text = format!(
+        "{} servers, {} replicas; a server sustains a load of {:.4}. The first {} days are for learning and are not counted. {}",
+        setup.servers,
+        setup.replicas,
+        report.case.per_server,
+        setup.train_days,
+        gaps_text(report.gaps, report.case.step)
+    );
+    page.section("Policies", &text);
+    let rows: Vec<Vec<String>> = report.outcomes.iter().map(|(outcome, _)| cells(outcome)).collect();
+    page.table("Energy is modelled", &HEADER, &rows);
+    let bars = report.outcomes.iter().enumerate().map(|(i, (outcome, _))| (i as f64, outcome.savings));
+    let names = report.outcomes.iter().map(|(outcome, _)| outcome.policy.name());
+    page.chart(
+        &Chart::new("Savings against always-on", Axis::new("").names(names), Axis::new("savings").percent())
+            .with(Series::new("savings", Mark::Bars, bars)),
+    );
+    week(&mut page, report);
+    if !report.frontier.is_empty() {
+        frontier(&mut page, report.frontier);
+    }
+    if !report.scores.is_empty() {
+        forecasts(&mut page, report.scores);
+    }
+    page.render()
+}
+
+/// What is missing of the series, in words.
+pub fn gaps_text(gaps: Gaps, step: std::time::Duration) -> String {
+    if gaps.intervals == 0 {
+        return "The series has no gaps.".to_owned();
+    }
+    let of_them =
+        if gaps.zeros > 0 { format!(", {} of them exactly zero", gaps.zeros) } else { String::new() };
+    format!("{} steps of {:?} in {} gaps are not in any figure{of_them}.", gaps.intervals, step, gaps.runs)
+}
+
+/// Columns of the comparison.
+pub const HEADER: [&str; 8] = [
+    "policy",
+    "energy (kWh)",
+    "savings",
+    "servers awake",
+    "time short",
+    "load in it",
+    "load above",
+    "cycles/server/day",
+];
+
+/// One row of the comparison.
+pub fn cells(outcome: &Outcome) -> Vec<String> {
+    vec![
+        outcome.policy.name().to_owned(),
+        format!("{:.1}", outcome.modelled_joules.0 / 3.6e6),
+        percent(outcome.savings),
+        format!("{:.1}", outcome.mean_awake),
+        format!("{:.2} %", outcome.short_time * 100.0),
+        format!("{:.2} %", outcome.short_load * 100.0),
+        format!("{:.2} %", outcome.excess_load * 100.0),
+        format!("{:.2}", outcome.cycles_per_server_per_day),
+    ]
+}
+
+/// The last week: load against servers awake against watts, and each server's state.
+fn week(page: &mut Page, report: &Report) {
+    let case = report.case;
+    let end = case.loads.len();
+    let from = end.saturating_sub(SHOWN_DAYS * (86_400.0 / case.step.as_secs_f64()) as usize).max(case.first);
+    let every = (end - from).div_ceil(MOST_POINTS).max(1);
+    let at = |t: usize| t as f64 * case.step.as_secs_f64();
+    // A point stands for several steps: the highest load and the most servers of them.
+    let highest = |values: &dyn Fn(usize) -> f64| -> Vec<(f64, f64)> {
+        let starts = (from..end).step_by(every);
+        starts.map(|t| (at(t), (t..end.min(t + every)).map(values).fold(f64::NAN, f64::max))).collect()
+    };
+    let load = |t: usize| case.loads[t].unwrap_or(f64::NAN);
+    let mut servers = Chart::new("Load and servers awake", Axis::new("time").time(), Axis::new("servers"))
+        .with(Series::new("load", Mark::Area, highest(&load)));
+    let mut watts = Chart::new("Modelled power", Axis::new("time").time(), Axis::new("W"));
+    for (outcome, line) in report.outcomes {
+        let shown = matches!(outcome.policy, Policy::Sierra | Policy::Ebb | Policy::ContinuousOracle);
+        let Some(line) = line.as_ref().filter(|_| shown) else { continue };
+        let awake = |t: usize| f64::from(line.serving[t] + line.waking[t]);
+        servers = servers.with(Series::new(outcome.policy.name(), Mark::Step, highest(&awake)));
+        let draw = |t: usize| {
+            case.loads[t].map_or(f64::NAN, |load| case.joules(line, t, load).0 / case.step.as_secs_f64())
+        };
+        watts = watts.with(Series::new(outcome.policy.name(), Mark::Step, highest(&draw)));
+    }
+    page.section("The last days", "Load is in units of servers: the work that so many servers sustain.");
+    page.chart(&servers).chart(&watts);
+    let spells = report.outcomes.iter().filter_map(|(_, line)| line.as_ref()).find(|l| !l.spells.is_empty());
+    let Some(line) = spells else { return };
+    let mut points = Vec::new();
+    for spell in line.spells.iter().filter(|s| s.to > from && usize::from(s.server.0) < MOST_SERVERS) {
+        let row = f64::from(spell.server.0);
+        points.extend([(at(spell.from.max(from)), row), (at(spell.to), row), (at(spell.to), f64::NAN)]);
+    }
+    page.chart(
+        &Chart::new(
+            "Each server under Ebb: awake where there is a line",
+            Axis::new("time").time(),
+            Axis::new("server"),
+        )
+        .with(Series::new("awake", Mark::Line, points)),
+    );
+}
+
+fn frontier(page: &mut Page, points: &[Point]) {
+    page.section(
+        "Frontier",
+        "Ebb's policy over its two knobs: the share of time with too few servers awake that is accepted, and the power cycles that a \
+         server may make per day. The bound is what nobody can beat with as much shortage and as many power cycles, not even \
+         one who knows the future.",
+    );
+    let rows: Vec<Vec<String>> = points.iter().map(point_cells).collect();
+    page.table("", &POINT_HEADER, &rows);
+    let mut chart = Chart::new(
+        "Savings against shortage, by budget of power cycles",
+        Axis::new("time short").percent(),
+        Axis::new("savings").percent(),
+    );
+    let mut budgets: Vec<f64> = points.iter().map(|point| point.cycles_per_day).collect();
+    budgets.dedup();
+    for budget in budgets {
+        let mut of: Vec<(f64, f64)> = points
+            .iter()
+            .filter(|point| point.cycles_per_day == budget)
+            .map(|point| (point.outcome.short_time, point.outcome.savings))
+            .collect();
+        of.sort_by(|a, b| a.0.total_cmp(&b.0));
+        chart = chart.with(Series::new(format!("{budget} cycles/day"), Mark::Line, of));
+    }
+    page.chart(&chart);
+}
+
+/// Columns of the frontier.
+pub const POINT_HEADER: [&str; 7] =
+    ["accepted short", "budget", "savings", "time short", "cycles/server/day", "asleep", "bound"];
+
+/// One row of the frontier.
+pub fn point_cells(point: &Point) -> Vec<String> {
+    vec![
+        percent(point.short_goal),
+        format!("{}", point.cycles_per_day),
+        percent(point.outcome.savings),
+        format!("{:.2} %", point.outcome.short_time * 100.0),
+        format!("{:.2}", point.outcome.cycles_per_server_per_day),
+        percent(point.asleep),
+        point.asleep_bound.map_or("–".to_owned(), percent),
+    ]
+}
+
+fn forecasts(page: &mut Page, scores: &[Score]) {
+    let line = |name: &str, of: &dyn Fn(&Score) -> Option<f64>| {
+        Series::new(name, Mark::Line, scores.iter().map(|s| (s.days as f64, of(s).unwrap_or(f64::NAN))))
+    };
+    page.section(
+        "Forecasts",
+        "Root-mean-square error of the hours that were not learned from, divided by their mean load.",
+    );
+    page.chart(
+        &Chart::new("Forecast error", Axis::new("days of training"), Axis::new("normalised RMS error"))
+            .with(line("hour of day", &|s| s.hour_of_day))
+            .with(line("seasonal", &|s| s.seasonal))
+            .with(line("seasonal, live", &|s| s.seasonal_live)),
+    );
+}
