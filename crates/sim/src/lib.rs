@@ -13,6 +13,7 @@ mod faults;
 mod history;
 mod invariants;
 mod linear;
+pub mod load;
 mod member;
 mod net;
 mod random;
