@@ -28,7 +28,8 @@ mod spec;
 mod sysfs;
 
 pub use clock::{Clock, now};
-pub use csv::{Import, export, import};
+pub use command::parse_quantity;
+pub use csv::{Import, export, import, parse_unix_nanos};
 pub use list::{Listed, list};
 pub use recorder::Recorder;
 pub use recording::{Energy, Figures, MeterRecord, Recording, Sample, Track, Window};

@@ -8,7 +8,7 @@ use super::sysfs::Machine;
 use super::{Channel, Meter, MeterError, Quantity, Source};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -21,18 +21,24 @@ struct Shell {
     timeout: Duration,
 }
 
+/// `power`, `energy` (a counter), `temperature`, `voltage` or `current`.
+pub fn parse_quantity(name: &str) -> Option<Quantity> {
+    match name {
+        "power" => Some(Quantity::Power),
+        "energy" => Some(Quantity::Energy { range: None }),
+        "temperature" => Some(Quantity::Temperature),
+        "voltage" => Some(Quantity::Voltage),
+        "current" => Some(Quantity::Current),
+        _ => None,
+    }
+}
+
 /// The option `quantity`: what a number without a meaning of its own is.
 pub(super) fn quantity(spec: &mut Spec) -> Result<Quantity, MeterError> {
-    Ok(match spec.value("quantity")?.as_deref() {
-        None | Some("power") => Quantity::Power,
-        Some("energy") => Quantity::Energy { range: None },
-        Some("temperature") => Quantity::Temperature,
-        Some("voltage") => Quantity::Voltage,
-        Some("current") => Quantity::Current,
-        Some(other) => {
-            let known = "power, energy (a counter), temperature, voltage or current";
-            return Err(spec.wrong(format!("quantity={other} is unknown: use {known}")));
-        }
+    let Some(name) = spec.value("quantity")? else { return Ok(Quantity::Power) };
+    parse_quantity(&name).ok_or_else(|| {
+        let known = "power, energy (a counter), temperature, voltage or current";
+        spec.wrong(format!("quantity={name} is unknown: use {known}"))
     })
 }
 
@@ -85,17 +91,30 @@ pub(super) fn run(mut command: Command, shown: &str, timeout: Duration) -> Resul
     let deadline = Instant::now() + timeout;
     let left = || deadline.saturating_duration_since(Instant::now());
     let texts = output.recv_timeout(left()).ok().zip(errors.recv_timeout(left()).ok());
-    let Some((output, errors)) = texts else {
-        kill_group(&child);
+    let late = |child: &mut Child| {
+        kill_group(child);
         let _ = child.wait();
-        return Err(failed(format!("it did not end within {timeout:?}; the option timeout gives it longer")));
+        failed(format!("it did not end within {timeout:?}; the option timeout gives it longer"))
     };
-    let status = child.wait().map_err(|source| failed(source.to_string()))?;
+    let Some((output, errors)) = texts else { return Err(late(&mut child)) };
+    let status = ended(&mut child, deadline).map_err(|source| failed(source.to_string()))?;
+    let Some(status) = status else { return Err(late(&mut child)) };
     if !status.success() {
         let last = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
         return Err(failed(format!("it ended with {status}: {}", last.trim())));
     }
     Ok(output)
+}
+
+/// Both pipes are closed, so it has ended, or will in a moment, or never.
+fn ended(child: &mut Child, deadline: Instant) -> std::io::Result<Option<ExitStatus>> {
+    loop {
+        let status = child.try_wait()?;
+        if status.is_some() || Instant::now() >= deadline {
+            return Ok(status);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn kill_group(child: &Child) {
@@ -148,6 +167,7 @@ mod tests {
         assert!(text("command:echo no such plug >&2; exit 3").contains("exit status: 3: no such plug"));
         let started = Instant::now();
         assert!(text("command,timeout=200ms:sleep 60 & wait").contains("did not end within 200ms"));
+        assert!(text("command,timeout=200ms:exec >&- 2>&-; sleep 60").contains("did not end within 200ms"));
         assert!(started.elapsed() < Duration::from_secs(20), "the command was waited for");
         assert!(text("command").contains("after the colon belongs"));
         assert!(text("command,quantity=smell:echo 1").contains("smell"));

@@ -141,6 +141,11 @@ fn value(text: &str, separator: char) -> Result<Option<f64>, String> {
     number.map(Some).ok_or_else(|| format!("{text:?} is not a number"))
 }
 
+/// A wall-clock time as [`import`] reads it, in nanoseconds since 1970. `None`: it is not one.
+pub fn parse_unix_nanos(text: &str) -> Option<i64> {
+    unix_nanos(text, None)
+}
+
 /// Nanoseconds since 1970 on the analyser's clock.
 fn unix_nanos(text: &str, start: Option<i64>) -> Option<i64> {
     let Some(number) = decimal_nanos(text) else { return calendar_nanos(text) };
@@ -149,12 +154,8 @@ fn unix_nanos(text: &str, start: Option<i64>) -> Option<i64> {
         // A number of seconds since 1970 has ten digits for centuries, and each finer unit three more.
         None => {
             let seconds = number / i128::from(NANOS);
-            let unit = match seconds {
-                ..100_000_000_000 => 1,
-                ..100_000_000_000_000 => 1_000,
-                ..100_000_000_000_000_000 => 1_000_000,
-                _ => 1_000_000_000,
-            };
+            let finer = [100_000_000_000, 100_000_000_000_000, 100_000_000_000_000_000i128];
+            let unit = 1_000i128.pow(finer.iter().filter(|limit| seconds >= **limit).count() as u32);
             i64::try_from(number / unit).ok()
         }
     }

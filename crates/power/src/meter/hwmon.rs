@@ -119,6 +119,9 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
     if all.channels.is_empty() {
         let names: Vec<&str> = chips.iter().map(|(_, chip)| chip.as_str()).collect();
         let (why, remedy) = match spec.address() {
+            Some(chip) if chips.iter().any(|(_, name)| wanted(name)) => {
+                (format!("the chip {chip} measures nothing"), "use another one".into())
+            }
             Some(chip) if !names.is_empty() => {
                 (format!("there is no sensor chip {chip:?}"), format!("there are {}", names.join(", ")))
             }
@@ -165,6 +168,9 @@ mod tests {
         assert!(open.meter.read().unwrap_err().to_string().contains("much"));
         let error = open_on(&machine, "hwmon:k10temp").map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("there are amdgpu@0000:04:00.0"), "{error}");
+        write(&dir, "sys/class/hwmon/hwmon4/name", "acpitz");
+        let error = open_on(&machine, "hwmon:acpitz").map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("measures nothing"), "{error}");
     }
 
     #[test]

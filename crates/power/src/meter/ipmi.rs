@@ -1,6 +1,6 @@
 //! IPMI: the power reading of DCMI, through the program `ipmitool`, which knows the controllers' many quirks.
 //!
-//! Not every controller speaks DCMI; the option `sensors` reads the controller's own sensors instead, in watts and °C. The
+//! The options `level` and `cipher` are ipmitool's -L and -C: older controllers need `cipher=3`. Not every controller speaks DCMI; the option `sensors` reads the controller's own sensors instead, in watts and °C. The
 //! password goes to ipmitool in its environment, never on its command line.
 
 use super::command::{leading_number, run};
@@ -9,6 +9,9 @@ use super::sysfs::Machine;
 use super::{Channel, Meter, MeterError, Quantity, Source};
 use std::process::Command;
 use std::time::Duration;
+
+const DCMI: &[&str] = &["dcmi", "power", "reading"];
+const INSTANTANEOUS: &str = "Instantaneous power reading";
 
 struct Ipmi {
     target: Target,
@@ -57,9 +60,13 @@ fn target(spec: &mut Spec) -> Result<Target, MeterError> {
         );
     }
     let (host, port) = match host.rsplit_once(':') {
-        Some((host, port)) if port.parse::<u16>().is_ok() => (host, Some(port)),
+        // An IPv6 address stands in brackets where a port follows.
+        Some((host, port)) if port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']')) => {
+            (host, Some(port))
+        }
         _ => (host, None),
     };
+    let host = host.trim_matches(['[', ']']);
     if host.is_empty() || host.starts_with('-') {
         return Err(spec.wrong("after the colon belongs the controller's host"));
     }
@@ -67,8 +74,8 @@ fn target(spec: &mut Spec) -> Result<Target, MeterError> {
     for (flag, value) in [("-p", port), ("-U", user)] {
         arguments.extend(value.into_iter().flat_map(|value| [flag.to_string(), value.to_string()]));
     }
-    if let Some(level) = spec.value("level")? {
-        arguments.extend(["-L".into(), level]);
+    for (option, flag) in [("level", "-L"), ("cipher", "-C")] {
+        arguments.extend(spec.value(option)?.into_iter().flat_map(|value| [flag.to_string(), value]));
     }
     if password.is_some() {
         arguments.push("-E".into());
@@ -76,7 +83,7 @@ fn target(spec: &mut Spec) -> Result<Target, MeterError> {
     Ok(Target { arguments, password, timeout })
 }
 
-/// The sensors option aside, the present watts of `dcmi power reading`; `None`: the controller measures nothing now.
+/// The present watts of `dcmi power reading`; `None`: the controller measures nothing now.
 fn dcmi_watts(output: &str) -> Option<f64> {
     let field = |name: &str| {
         output.lines().find_map(|line| line.trim().strip_prefix(name)?.trim_start().strip_prefix(':'))
@@ -84,7 +91,7 @@ fn dcmi_watts(output: &str) -> Option<f64> {
     if field("Power reading state is").is_some_and(|state| !state.trim().starts_with("activated")) {
         return None;
     }
-    leading_number(field("Instantaneous power reading")?)
+    leading_number(field(INSTANTANEOUS)?)
 }
 
 /// Lines of `sdr list full` as comma-separated values: name, value, unit, status.
@@ -128,7 +135,13 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, Meter
     };
     let channels: Vec<Channel> = match way {
         Way::Dcmi => {
-            target.run(&["dcmi", "power", "reading"]).map_err(unavailable)?;
+            let answer = target.run(DCMI).map_err(unavailable)?;
+            if !answer.contains(INSTANTANEOUS) {
+                return Err(unavailable(MeterError::Command {
+                    command: "ipmitool dcmi power reading".into(),
+                    why: format!("it said {:?}", answer.trim()),
+                }));
+            }
             vec![channel("power".into(), Quantity::Power, "the whole machine at its power supplies' inputs")]
         }
         Way::Sensors => listed(&target)
@@ -153,7 +166,7 @@ impl Meter for Ipmi {
 
     fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
         match self.way {
-            Way::Dcmi => Ok(vec![dcmi_watts(&self.target.run(&["dcmi", "power", "reading"])?)]),
+            Way::Dcmi => Ok(vec![dcmi_watts(&self.target.run(DCMI)?)]),
             Way::Sensors => {
                 let now = listed(&self.target)?;
                 let reading = |channel: &Channel| now.iter().find(|(name, ..)| *name == channel.name)?.2;

@@ -10,6 +10,8 @@ use serde::Serialize;
 pub struct Listed {
     /// As [`super::open`] takes it; of an unavailable kind, its form.
     pub spec: String,
+    /// Of its kind, beside `name` and `interval`.
+    pub options: &'static str,
     pub sees: &'static str,
     pub does_not_see: &'static str,
     /// Empty where it is unavailable.
@@ -36,7 +38,8 @@ fn listed(machine: &Machine, kind: &Kind) -> Vec<Listed> {
             Ok(channels) => (channels, None),
             Err(why) => (Vec::new(), Some(why)),
         };
-        Listed { spec, sees: kind.sees, does_not_see: kind.does_not_see, channels, unavailable }
+        let Kind { options, sees, does_not_see, .. } = *kind;
+        Listed { spec, options, sees, does_not_see, channels, unavailable }
     };
     let tried = |spec: String| {
         let outcome = open_on(machine, &spec).map(|open| open.meter.channels().to_vec()).map_err(reason);

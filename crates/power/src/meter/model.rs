@@ -72,11 +72,19 @@ struct Model {
     at: Moment,
     ticks: Ticks,
     utilisation: f64,
+    /// What was said last: a counter never goes back.
+    said: Joules,
 }
 
 impl Model {
     /// Modelled joules up to `now`.
     fn advance(&mut self, now: Moment, ticks: Ticks) -> Joules {
+        let joules = self.joules(now, ticks);
+        self.said = Joules(joules.0.max(self.said.0));
+        self.said
+    }
+
+    fn joules(&mut self, now: Moment, ticks: Ticks) -> Joules {
         let time = now.since(self.at);
         let all = ticks.all.saturating_sub(self.ticks.all);
         if time < SHORTEST || all == 0 {
@@ -121,9 +129,8 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
         part_of: None,
         sees: format!("{:.1} to {:.1}, by how busy {busy_is} is", figures.idle, figures.busy),
     };
-    let model =
-        Model { channels: [channel], figures, busy, energy: Joules(0.0), at, ticks, utilisation: 0.0 };
-    Ok(Box::new(model))
+    let (energy, said) = (Joules(0.0), Joules(0.0));
+    Ok(Box::new(Model { channels: [channel], figures, busy, energy, at, ticks, utilisation: 0.0, said }))
 }
 
 impl Meter for Model {
@@ -162,12 +169,16 @@ mod tests {
             at: at(0),
             ticks: ticks(0, 0),
             utilisation: 0.0,
+            said: Joules(0.0),
         };
         assert!((model.advance(at(10), ticks(0, 1000)).0 - 618.0).abs() < 1e-9);
         assert!((model.advance(at(20), ticks(1000, 2000)).0 - 618.0 - 756.0).abs() < 1e-9);
-        // No tick since: the last share goes on, and what is said now is not taken back later.
+        // No tick since: the last share is taken to go on.
         assert!((model.advance(at(21), ticks(1000, 2000)).0 - 618.0 - 756.0 - 75.6).abs() < 1e-9);
         assert!((model.advance(at(30), ticks(2000, 3000)).0 - 618.0 - 756.0 - 756.0).abs() < 1e-9);
+        // It did not go on; but what was said is not taken back.
+        let said = model.advance(at(39), ticks(2000, 3000));
+        assert!(model.advance(at(40), ticks(2000, 4000)) >= said);
     }
 
     #[test]

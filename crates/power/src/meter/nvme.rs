@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(std::mem::offset_of!(AdminCommand, addr), 24);
         assert_eq!(std::mem::offset_of!(AdminCommand, cdw10), 40);
         assert_eq!(std::mem::offset_of!(AdminCommand, result), 68);
-        assert_eq!(ADMIN as u64 & 0xffff_ffff, 0xC048_4E41);
+        assert_eq!(ADMIN, 0xC048_4E41);
     }
 
     #[test]

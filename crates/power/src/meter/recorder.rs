@@ -70,12 +70,11 @@ impl Recorder {
         }
     }
 
-    /// Forgets samples older than `moment`: a long series of runs needs only the present one.
+    /// Forgets samples that no window from `moment` on needs: a long series of runs looks at the present one only.
     pub fn forget_before(&self, moment: Moment) {
         for sampler in &self.samplers {
             for track in &mut lock(&sampler.record).tracks {
-                let keep = track.samples.partition_point(|s| s.at < moment);
-                track.samples.drain(..keep);
+                track.forget_before(moment);
             }
         }
     }
@@ -294,7 +293,11 @@ mod tests {
         recorder.sample();
         let here = now();
         recorder.sample();
+        let window = |recorder: &Recorder| recorder.window(here, now()).figures[0].samples;
+        let before = window(&recorder);
         recorder.forget_before(here);
-        assert_eq!(recorder.recording().meters[0].tracks[0].samples.len(), 1);
+        // The reading before `here` stays: from it on the time is covered.
+        assert_eq!(recorder.recording().meters[0].tracks[0].samples.len(), 2);
+        assert_eq!((before, window(&recorder)), (1, 1));
     }
 }

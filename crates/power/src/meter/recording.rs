@@ -212,6 +212,14 @@ impl Track {
         steps
     }
 
+    /// Drops the samples that no window from `moment` on needs.
+    pub(super) fn forget_before(&mut self, moment: Moment) {
+        let later = self.samples.partition_point(|s| s.at <= moment);
+        let first = self.last_reading_before(later);
+        self.samples.drain(..first);
+    }
+
+    /// The place of the last reading before `index`; 0 if there is none.
     fn last_reading_before(&self, index: usize) -> usize {
         self.samples[..index.min(self.samples.len())]
             .iter()

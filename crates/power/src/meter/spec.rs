@@ -10,15 +10,19 @@ use super::{ata, battery, command, hwmon, ipmi, model, nvme, prometheus, rapl, r
 use std::path::PathBuf;
 use std::time::Duration;
 
+type Open = fn(&Machine, &mut Spec) -> Result<Box<dyn Meter>, MeterError>;
+
 /// A kind of meter: how it is written, what it sees and what not.
 pub struct Kind {
     pub name: &'static str,
     pub form: &'static str,
+    /// Its own options, beside `name` and `interval`.
+    pub options: &'static str,
     pub sees: &'static str,
     pub does_not_see: &'static str,
     /// Time between readings unless told otherwise: as often as the source has something new.
     pub interval: Duration,
-    open: fn(&Machine, &mut Spec) -> Result<Box<dyn Meter>, MeterError>,
+    open: Open,
 }
 
 /// All kinds, in the order in which they are listed.
@@ -26,6 +30,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "rapl",
         form: "rapl",
+        options: "",
         sees: "energy of processor packages and, on servers, of memory, counted by the processor",
         does_not_see: "drives, fans, network cards, the mainboard, losses of the power supply",
         interval: Duration::from_millis(100),
@@ -34,6 +39,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "hwmon",
         form: "hwmon | hwmon:CHIP",
+        options: "",
         sees: "whatever the sensor chips of the mainboard and of devices measure: watts, joules, volts, amperes, °C",
         does_not_see: "what no chip measures; chips may overlap: name the one that you mean",
         interval: Duration::from_millis(500),
@@ -42,6 +48,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "battery",
         form: "battery",
+        options: "",
         sees: "what the whole machine takes from its battery",
         does_not_see: "anything while the machine is plugged in",
         interval: Duration::from_secs(1),
@@ -50,6 +57,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "redfish",
         form: "redfish:https://USER@HOST[/redfish/v1/Chassis/ID]",
+        options: "password-file=FILE, password-env=VARIABLE, ca=FILE (authority to trust), insecure (trust anyone), timeout=TIME",
         sees: "the whole machine at its power supplies' inputs, and its temperatures, by the management controller",
         does_not_see: "changes faster than the controller's own averaging, a second or more",
         interval: Duration::from_secs(2),
@@ -58,6 +66,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "ipmi",
         form: "ipmi | ipmi:[USER@]HOST[:PORT]",
+        options: "password-file=FILE, password-env=VARIABLE, sensors, cipher=N, level=L (as ipmitool's -C and -L), timeout=TIME",
         sees: "the whole machine at its power supplies' inputs by IPMI DCMI; with the option sensors, all watts and °C of \
                the controller's sensors",
         does_not_see: "changes faster than the controller's own averaging, a second or more",
@@ -67,6 +76,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "nvme",
         form: "nvme:/dev/nvme0",
+        options: "",
         sees: "an NVMe drive's temperature and, as root, its power state",
         does_not_see: "watts: a drive does not measure them",
         interval: Duration::from_secs(1),
@@ -75,6 +85,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "ata",
         form: "ata:/dev/sda",
+        options: "",
         sees: "a SATA drive's temperature (module drivetemp) and, as root, its power state",
         does_not_see: "watts: a drive does not measure them",
         interval: Duration::from_secs(5),
@@ -83,6 +94,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "prometheus",
         form: "prometheus:URL?QUERY",
+        options: "quantity=energy|temperature|voltage|current, password-file=FILE, password-env=VARIABLE, ca=FILE, insecure, timeout=TIME",
         sees: "what the query answers, as watts unless the option quantity says otherwise",
         does_not_see: "changes between two scrapes",
         interval: Duration::from_secs(5),
@@ -91,6 +103,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "command",
         form: "command:COMMAND",
+        options: "quantity=energy|temperature|voltage|current, timeout=TIME",
         sees: "the number that a shell command prints, as watts unless the option quantity says otherwise",
         does_not_see: "what the command does not say",
         interval: Duration::from_secs(1),
@@ -99,6 +112,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "model",
         form: "model | model:FILE",
+        options: "",
         sees: "nothing: it computes watts from how busy this machine is, with the figures of a measured storage node or \
                those in FILE",
         does_not_see: "any real watt",
