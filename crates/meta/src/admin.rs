@@ -51,6 +51,7 @@ impl Leading {
         let hours = scheduler.plan(now, &self.gears.history, schedule.hours_per_day);
         let planned = hours.into_iter().map(|hour| PlannedHour {
             hour: hour.hour,
+            from_unix_millis: hour.hour.saturating_mul(schedule.hour_millis),
             forecast: hour.forecast.map(|load| load.0),
             gear: hour.gear,
             awake: servers_of(state, |group| hour.awake.contains(&group)),

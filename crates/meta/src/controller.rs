@@ -110,7 +110,12 @@ pub(crate) struct Reports {
     pub covered: BTreeSet<(GroupId, Epoch, ServerId)>,
     /// Reporter and suspect: since when, and when last.
     pub suspicions: BTreeMap<(ServerId, ServerId), (Moment, Moment)>,
+    /// When a primary last lacked a block that no awake member has: not longer ago than [`DAMAGE_WAKES`].
+    pub damaged: BTreeMap<GroupId, Moment>,
 }
+
+/// After a report of damage the group's sleepers are kept awake for so long. A client that still waits reports again.
+pub(crate) const DAMAGE_WAKES: Duration = Duration::from_secs(15);
 
 /// What a leader keeps in memory.
 pub(crate) struct Leading {
@@ -249,7 +254,8 @@ impl Leading {
             ServerState::Lost => None,
         });
         let trusted = Some(self.trusted_from(state));
-        per_server.chain(trusted).filter(|at| *at > self.planned).min()
+        let mended = self.reports.damaged.values().map(|at| *at + DAMAGE_WAKES);
+        per_server.chain(trusted).chain(mended).filter(|at| *at > self.planned).min()
     }
 
     fn server_message(&mut self, now: Moment, message: ServerMessage, state: &State, out: &mut Vec<Output>) {
@@ -281,6 +287,7 @@ impl Leading {
         let (ServerReport::CaughtUp { group, epoch }
         | ServerReport::Covered { group, epoch, .. }
         | ServerReport::Suspect { group, epoch, .. }
+        | ServerReport::Damaged { group, epoch }
         | ServerReport::Released { group, epoch }) = report;
         let Some(entry) = state.group(group).filter(|entry| entry.epoch == epoch) else { return };
         let is_primary = entry.primary == Some(from);
@@ -293,6 +300,9 @@ impl Leading {
             }
             ServerReport::Released { .. } if is_primary => {
                 self.reports.released.insert(group, epoch);
+            }
+            ServerReport::Damaged { .. } if is_primary => {
+                self.reports.damaged.insert(group, now);
             }
             ServerReport::Suspect { server, .. }
                 if is_primary && entry.members().any(|(m, _)| m == server) =>

@@ -4,7 +4,7 @@
 //! groups, all in one batch, so that no entry is ever seen beside a server state that it does not fit. When nothing is left
 //! to repair, primaries are spread evenly, and a finished shift is put on record.
 
-use crate::controller::{Leading, Output};
+use crate::controller::{DAMAGE_WAKES, Leading, Output};
 use crate::group::{Candidate, Facts, Standing, World, next_entry};
 use crate::{Change, Command, State};
 use ebb_gear::{Place, floor_servers, rebuild_choice};
@@ -149,17 +149,18 @@ impl Leading {
         }
     }
 
-    /// Servers that should be awake: those of the gear, and while copies are missing all that can help (R8).
+    /// Servers that should be awake: those of the gear, and while copies are missing or damaged all that can help (R8, R9).
     fn wanted(&mut self, now: Moment, state: &State, servers: &Servers) -> BTreeSet<ServerId> {
         let awake = self.gears.awake();
         let mut wanted: BTreeSet<ServerId> =
             servers.values().filter(|e| awake.contains(&e.gear_group)).map(|e| e.id).collect();
         let is = |id: ServerId, what: ServerState| servers.get(&id).is_some_and(|e| e.state == what);
+        self.reports.damaged.retain(|_, at| now < *at + DAMAGE_WAKES);
         let mut helpers = BTreeSet::new();
-        for (_, entry) in state.groups() {
+        for (group, entry) in state.groups() {
             let missing = |s: &Slot| is(s.server, ServerState::Failed) || is(s.server, ServerState::Lost);
             let stuck = entry.primary.is_none() && !self.waits(now, entry, state);
-            if stuck || entry.slots.iter().any(missing) {
+            if stuck || self.reports.damaged.contains_key(&group) || entry.slots.iter().any(missing) {
                 helpers.extend(entry.slots.iter().map(|s| s.server));
             }
             for slot in entry.slots.iter().filter(|s| is(s.server, ServerState::Lost)) {

@@ -1,5 +1,6 @@
 //! The commands that an operator types. Thin: they ask the metadata service and print the answer.
 
+use crate::clock;
 use crate::config::Config;
 use crate::dev::{Connector, DevCluster, DevOptions, status};
 use crate::error::NodeError;
@@ -86,20 +87,20 @@ pub async fn gear(file: &Path, output: Output, command: GearCommand) -> Result<E
 }
 
 fn plan(hours: &[PlannedHour]) -> String {
-    let mut out = String::from("hour    forecast  gear  awake  asleep\n");
+    let mut out = String::from("from (UTC)    forecast  gear  awake  asleep\n");
     for hour in hours {
         let forecast = hour.forecast.map_or("none".into(), |f| format!("{f:.2}"));
         let asleep: Vec<String> = hour.asleep.iter().map(|s| s.0.to_string()).collect();
         out += &format!(
-            "{:<7} {:<9} {:<5} {:<6} {}\n",
-            hour.hour,
+            "{:<13} {:<9} {:<5} {:<6} {}\n",
+            clock::weekday_and_time(hour.from_unix_millis),
             forecast,
             hour.gear,
             hour.awake.len(),
             if asleep.is_empty() { "-".into() } else { asleep.join(" ") },
         );
         if let Some(note) = &hour.note {
-            out += &format!("        {note}\n");
+            out += &format!("              {note}\n");
         }
     }
     out

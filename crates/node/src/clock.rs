@@ -14,3 +14,20 @@ pub fn unix_millis() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |d| d.as_millis() as u64)
 }
+
+/// Day of the week and time of day of a Unix time, in UTC: `Sun 14:00:00`.
+pub fn weekday_and_time(unix_millis: u64) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"]; // the first of January 1970 was a Thursday
+    let seconds = unix_millis / 1000;
+    let (day, second) = ((seconds / 86_400 % 7) as usize, seconds % 86_400);
+    format!("{} {:02}:{:02}:{:02}", DAYS[day], second / 3600, second / 60 % 60, second % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_unix_time_reads_as_a_day_and_a_time() {
+        assert_eq!(super::weekday_and_time(0), "Thu 00:00:00");
+        assert_eq!(super::weekday_and_time(1_795_308_367_049), "Sun 00:46:07");
+    }
+}

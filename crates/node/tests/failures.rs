@@ -215,3 +215,24 @@ fn a_full_cluster_refuses_writes_and_still_reads_and_deletes() {
     });
     cluster.verify(&["--read"]);
 }
+
+#[test]
+fn a_rotten_block_on_the_only_awake_replica_wakes_the_others() {
+    let mut cluster = Cluster::start(&Shape::lively());
+    let load = Load::start(cluster.client_config(), Options { namespace: false, ..Options::default() });
+    load.go_on_for(4_000);
+    cluster.shift(1);
+    let victim = busiest(&cluster);
+    let damaged = damage(&cluster, victim);
+    assert!(damaged > 100, "only {damaged} places to damage");
+    let asleep = |s: &ebb_types::ClusterStatus| -> Vec<u16> {
+        let asleep = s.servers.iter().filter(|v| v.state == ServerState::Asleep);
+        asleep.map(|v| v.id.0).collect()
+    };
+    let sleepers = asleep(&cluster.status());
+    assert!(sleepers.len() >= 6, "asleep in gear 1: {sleepers:?}");
+    let report = load.stop(); // reads everything once
+    println!("{damaged} places damaged; {report}");
+    report.assert_flawless();
+    assert!(asleep(&cluster.status()).len() < sleepers.len(), "nobody was woken: the damage was not met");
+}

@@ -755,22 +755,27 @@ impl Group {
         }
     }
 
-    /// R9: fetches blocks that fail their checksum from another member; from one after another, if need be.
+    /// R9: fetches blocks that fail their checksum from another member; from one after another, if need be. Where none can
+    /// help and some sleep, those are woken.
     fn repair(&mut self, cx: &mut Context, op: u64, first: u32, count: u32) {
         let sources = self.other_copies(cx);
+        let (group, epoch) = (self.id, self.entry.epoch);
         let Some(primary) = &mut self.primary else { return };
         primary.repairs.retain(|_, r| r.op != op);
         let Some(damaged) = primary.ops.get_mut(&op) else { return };
         damaged.step = Step::Repairing { left: 0 };
         let Some(&(to, space)) = sources.get(damaged.tried) else {
             damaged.tried = 0;
-            return self.fail_op(cx, op, ClientReply::Failed { why: ChunkError::Corrupt });
+            if !self.entry.slots.iter().any(|slot| cx.map.sleeps(slot.server)) {
+                return self.fail_op(cx, op, ClientReply::Failed { why: ChunkError::Corrupt });
+            }
+            cx.report(ServerReport::Damaged { group, epoch });
+            return self.fail_op(cx, op, ClientReply::Retry { why: Unready::Busy });
         };
         damaged.tried += 1;
         let chunk = damaged.chunk;
         let token = cx.shared.token();
         primary.repairs.insert(token, Repair { op, first, count, asked: cx.now });
-        let (group, epoch) = (self.id, self.entry.epoch);
         cx.send(to, PeerMessage::Fetch { group, epoch, token, space, chunk, first, count });
     }
 

@@ -236,6 +236,8 @@ pub struct HourRecord {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlannedHour {
     pub hour: u64,
+    /// Unix time at which it begins.
+    pub from_unix_millis: u64,
     pub forecast: Option<f64>,
     pub gear: u8,
     pub awake: Vec<ServerId>,

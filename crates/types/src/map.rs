@@ -179,6 +179,12 @@ impl ClusterMap {
         self.groups.get(id.0 as usize)
     }
 
+    /// Whether the server can be woken.
+    pub fn sleeps(&self, server: ServerId) -> bool {
+        let asleep = |s: &ServerEntry| matches!(s.state, ServerState::Asleep | ServerState::Waking);
+        self.servers.get(&server).is_some_and(asleep)
+    }
+
     pub fn is_live(&self, server: ServerId) -> bool {
         self.servers.get(&server).is_some_and(|s| s.state.is_live())
     }
