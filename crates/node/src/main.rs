@@ -5,6 +5,7 @@ mod clock;
 mod config;
 mod dev;
 mod error;
+mod eval_tool;
 mod evaluate;
 mod gateway;
 mod gatewayd;
@@ -121,6 +122,15 @@ enum Sub {
         #[command(subcommand)]
         command: trace_tool::TraceCommand,
     },
+    /// Evaluate storage: workloads at many loads, unattended, with the power drawn
+    #[command(after_help = eval_tool::EVAL_EXAMPLES)]
+    Eval {
+        #[command(subcommand)]
+        command: eval_tool::EvalCommand,
+    },
+    /// Generate load or read power for an evaluation host on another machine
+    #[command(after_help = eval_tool::AGENT_EXAMPLES)]
+    Agent(eval_tool::AgentArgs),
     /// Compare the content of all replicas (awake servers only: shift to the top gear first)
     #[command(after_help = "Example: ebb gear set 3 && ebb verify --read")]
     Verify {
@@ -348,6 +358,8 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         }
         Sub::Simulate(args) => simulate::run(args),
         Sub::Trace { command } => trace_tool::run(command),
+        Sub::Eval { command } => eval_tool::eval(command).await,
+        Sub::Agent(args) => eval_tool::agent(args).await,
         Sub::Verify { read, tool } => admin::verify(&tool.config, Output::from(tool.json), read).await,
     }
 }

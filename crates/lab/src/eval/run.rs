@@ -11,6 +11,7 @@ use super::plan::{Cell, cells, lanes};
 use super::record::{Peak, Record};
 use super::store::{RunKey, Store, StoreError};
 use ebb_types::Moment;
+use serde::Serialize;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -38,7 +39,7 @@ pub struct Progress {
 }
 
 /// How an evaluation ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Outcome {
     pub total: u64,
     /// Runs that had a result before.

@@ -1,0 +1,408 @@
+//! `ebb eval` and `ebb agent`: evaluations of storage, unattended, also from several machines.
+
+use crate::config::Config;
+use crate::dev::Connector;
+use crate::error::{NodeError, io};
+use crate::evaluate::ProgressLine;
+use clap::{ArgGroup, Args, Subcommand};
+use ebb_client::Secret;
+use ebb_lab::agent::{Agent, AgentEvent, Allowed, RemoteAnalyzer, RemoteGenerator};
+use ebb_lab::eval::{
+    AgentSpec, Analyzer, Bench, Connect, Content, Generator, LocalAnalyzer, LocalGenerator, Matrix, Outcome,
+    Progress, Record, RunError, Side, Store, Target, compare, csv, report, run,
+};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const EVAL_EXAMPLES: &str = "\
+Examples:
+  ebb eval run examples/tracer-matrix.toml      1,250 runs; stopped at any time, it goes on where it was
+  ebb eval show                                 what is in results.sqlite
+  ebb eval compare a.sqlite b.sqlite#ssd        which does more work per joule?
+  ebb eval report --html report.html            the figures, in one file";
+
+pub const AGENT_EXAMPLES: &str = "\
+Examples:
+  ebb agent --listen 10.0.0.5:9950 --secret secret --target /dev/nvme0n1    a workload generator
+  ebb agent --listen 10.0.0.6:9950 --secret secret --meter ipmi            a power analyzer
+Make the secret with `(umask 077; head -c 32 /dev/urandom | base64 > secret)`, and copy it to the evaluation host.";
+
+#[derive(Subcommand)]
+pub enum EvalCommand {
+    /// Run what a matrix of workloads, load levels and targets still lacks
+    #[command(after_help = "Example: ebb eval run examples/tracer-matrix.toml --db results.sqlite")]
+    Run {
+        /// The matrix; examples/tracer-matrix.toml explains it
+        #[arg(value_name = "MATRIX.toml")]
+        matrix: PathBuf,
+        #[command(flatten)]
+        db: Db,
+        /// The cluster whose volumes (ebb:VOLUME) are evaluated
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Say what would be run and how long it would take; run nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Print JSON with stable keys (docs/json.md)
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show results: every workload at its highest load, or all of some
+    #[command(after_help = "Example: ebb eval show --workload 4KiB-random50")]
+    Show {
+        #[command(flatten)]
+        db: Db,
+        #[command(flatten)]
+        which: Which,
+        /// All runs of workloads whose name contains this
+        #[arg(long, value_name = "TEXT")]
+        workload: Option<String>,
+        /// Print JSON with stable keys (docs/json.md)
+        #[arg(long)]
+        json: bool,
+    },
+    /// Compare the results of two targets, campaigns or files
+    #[command(after_help = "Example: ebb eval compare results.sqlite#disk results.sqlite#ssd")]
+    Compare {
+        /// FILE, FILE#TARGET, FILE#CAMPAIGN or FILE#CAMPAIGN/TARGET
+        a: String,
+        b: String,
+        /// Print JSON with stable keys (docs/json.md)
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write all columns of all runs
+    #[command(
+        group = ArgGroup::new("form").required(true),
+        after_help = "Example: ebb eval export --csv --out results.csv"
+    )]
+    Export {
+        #[command(flatten)]
+        db: Db,
+        #[command(flatten)]
+        which: Which,
+        /// As CSV with a header
+        #[arg(long, group = "form")]
+        csv: bool,
+        /// As JSON, an array of objects
+        #[arg(long, group = "form")]
+        json: bool,
+        /// Where to; absent: standard output
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Write a page with the figures: efficiency against load, request size, random ratio and read ratio
+    #[command(after_help = "Example: ebb eval report --html report.html")]
+    Report {
+        #[command(flatten)]
+        db: Db,
+        #[command(flatten)]
+        which: Which,
+        /// The page, self-contained
+        #[arg(long, value_name = "FILE")]
+        html: PathBuf,
+    },
+}
+
+#[derive(Args)]
+pub struct Db {
+    /// The results, an SQLite file (docs/results-schema.md)
+    #[arg(long, value_name = "FILE", default_value = "results.sqlite")]
+    db: PathBuf,
+}
+
+/// Which results; absent: all.
+#[derive(Args)]
+pub struct Which {
+    /// Only of this matrix
+    #[arg(long, value_name = "NAME")]
+    campaign: Option<String>,
+    /// Only of this target
+    #[arg(long, value_name = "NAME")]
+    target: Option<String>,
+}
+
+#[derive(Args)]
+pub struct AgentArgs {
+    /// Where to listen; other machines reach it only at an address of its own
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9950")]
+    listen: String,
+    /// A file with the secret that evaluation hosts must know, readable by its owner only
+    #[arg(long, value_name = "FILE")]
+    secret: PathBuf,
+    /// A target that may be driven, and overwritten where the matrix says so; may be given several times
+    #[arg(long = "target", value_name = "TARGET")]
+    targets: Vec<String>,
+    /// The directory of the traces that may be replayed
+    #[arg(long, value_name = "DIR")]
+    traces: Option<PathBuf>,
+    /// A meter that may be read, as `ebb meter list` names it; may be given several times
+    #[arg(long = "meter", value_name = "METER")]
+    meters: Vec<String>,
+    /// The cluster whose volumes (ebb:VOLUME) may be driven
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+pub async fn eval(command: EvalCommand) -> Result<ExitCode, NodeError> {
+    match command {
+        EvalCommand::Run { matrix, db, dry_run: true, json, .. } => dry_run(&matrix, &db.db, json),
+        EvalCommand::Run { matrix, db, config, json, .. } => {
+            run_matrix(&matrix, &db.db, config.as_deref(), json).await
+        }
+        EvalCommand::Show { db, which, workload, json } => show(&db.db, &which, workload.as_deref(), json),
+        EvalCommand::Compare { a, b, json } => {
+            let open = |side: &str| Side::open(side).map_err(refused);
+            let found = compare(open(&a)?, open(&b)?).map_err(refused)?;
+            print(&found, json)
+        }
+        EvalCommand::Export { db, which, csv: as_csv, out, .. } => {
+            let records = records(&db.db, &which)?;
+            let text = if as_csv { csv(&records) } else { pretty(&records) + "\n" };
+            match out {
+                Some(path) => std::fs::write(&path, text).map_err(io("write", &path))?,
+                None => print!("{text}"),
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        EvalCommand::Report { db, which, html } => {
+            let records = records(&db.db, &which)?;
+            std::fs::write(&html, report(&records)).map_err(io("write", &html))?;
+            println!("{} runs in {}", records.len(), html.display());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn refused(error: impl ToString) -> NodeError {
+    NodeError::Refused(error.to_string())
+}
+
+fn pretty(value: &impl Serialize) -> String {
+    serde_json::to_string_pretty(value).expect("our own types can be written as JSON")
+}
+
+fn print(value: &(impl Serialize + std::fmt::Display), json: bool) -> Result<ExitCode, NodeError> {
+    if json {
+        println!("{}", pretty(value))
+    } else {
+        print!("{value}")
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn records(db: &Path, which: &Which) -> Result<Vec<Record>, NodeError> {
+    let store = Store::read(db).map_err(refused)?;
+    let records = store.records(which.campaign.as_deref(), which.target.as_deref()).map_err(refused)?;
+    if records.is_empty() {
+        return Err(refused(format!("{} has no such results; `ebb eval show` lists them", db.display())));
+    }
+    Ok(records)
+}
+
+/// How to reach the cluster whose volumes are evaluated.
+fn connector(config: Option<&Path>) -> Result<Option<Connect>, NodeError> {
+    let Some(file) = config else { return Ok(None) };
+    let connector = Connector::new(&Config::load(file)?)?;
+    Ok(Some(Arc::new(move || {
+        let connector = connector.clone();
+        Box::pin(async move { connector.connect().await.map_err(|error| error.to_string()) })
+    })))
+}
+
+/// What a dry run and a run say.
+#[derive(Serialize)]
+struct RunReport {
+    campaign: String,
+    db: PathBuf,
+    #[serde(flatten)]
+    outcome: Outcome,
+    /// Of a dry run: what the rest would take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds_left: Option<f64>,
+}
+
+impl std::fmt::Display for RunReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Outcome { total, found, done, lost, failed } = &self.outcome;
+        write!(
+            f,
+            "{}: {} of {total} runs have results in {}",
+            self.campaign,
+            found + done,
+            self.db.display()
+        )?;
+        match self.seconds_left {
+            Some(seconds) => {
+                let left = told(Duration::from_secs_f64(seconds));
+                writeln!(f, "; the other {} would take about {left}", total - found)?;
+            }
+            None => writeln!(f, ", {done} of them new; {failed} failed")?,
+        }
+        lost.iter().try_for_each(|why| writeln!(f, "given up: {why}"))
+    }
+}
+
+fn dry_run(path: &Path, db: &Path, json: bool) -> Result<ExitCode, NodeError> {
+    let matrix = Matrix::load(path).map_err(refused)?;
+    let (total, settings) = (matrix.runs(), &matrix.settings);
+    let mut found = 0;
+    if db.exists() {
+        let store = Store::read(db).map_err(refused)?;
+        found = store.done(&matrix.name).map_err(refused)?.len() as u64;
+    }
+    let peaks = (matrix.workloads.len() * matrix.targets.len()) as f64 * settings.peak_seconds;
+    let each = settings.run_seconds + settings.settle_seconds;
+    let left = total.saturating_sub(found) as f64;
+    let seconds_left = Some(left * each + peaks * left / total as f64);
+    let outcome = Outcome { total, found: found.min(total), ..Outcome::default() };
+    print(&RunReport { campaign: matrix.name, db: db.to_owned(), outcome, seconds_left }, json)
+}
+
+async fn run_matrix(
+    path: &Path,
+    db: &Path,
+    config: Option<&Path>,
+    json: bool,
+) -> Result<ExitCode, NodeError> {
+    let matrix = Matrix::load(path).map_err(refused)?;
+    let store = Store::open(db).map_err(refused)?;
+    let connect = connector(config)?;
+    let campaign = matrix.name.clone();
+    let work = move || {
+        let mut line = ProgressLine::new();
+        let benches = |target: &Target| bench(&matrix, target, connect.clone());
+        let outcome = run(&matrix, store, &benches, &mut |progress| line.show(&describe(progress)));
+        line.end();
+        outcome
+    };
+    // It blocks for hours; it has runtimes of its own for what needs one.
+    let outcome = tokio::task::spawn_blocking(work).await.expect("an evaluation ends with a result");
+    let outcome = outcome.map_err(refused)?;
+    let complete = outcome.complete();
+    print(&RunReport { campaign, db: db.to_owned(), outcome, seconds_left: None }, json)?;
+    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What a target is evaluated with: this machine's means, or an agent's.
+fn bench(matrix: &Matrix, target: &Target, connect: Option<Connect>) -> Result<Bench, RunError> {
+    let agent = |name: &str| -> &AgentSpec {
+        matrix.agents.iter().find(|agent| agent.name == name).expect("the matrix was checked")
+    };
+    let generator: Box<dyn Generator> = match &target.generator {
+        Some(name) => Box::new(RemoteGenerator::connect(agent(name))?),
+        None => Box::new(LocalGenerator::new(connect)?),
+    };
+    let analyzer: Option<Box<dyn Analyzer>> = match &target.meter_agent {
+        _ if target.meters.is_empty() => None,
+        Some(name) => Some(Box::new(RemoteAnalyzer::connect(agent(name), &target.meters)?)),
+        None => Some(Box::new(LocalAnalyzer::open(&target.meters)?)),
+    };
+    Ok(Bench { generator, analyzer })
+}
+
+fn describe(progress: &Progress) -> String {
+    let Progress { done, failed, total, present, left } = progress;
+    let failed = if *failed > 0 { format!(", {failed} failed") } else { String::new() };
+    format!("{done} of {total} runs{failed}, {} left  {present}", told(*left))
+}
+
+/// A time for people: `2 h 05 min`, `3 min`, `12 s`.
+fn told(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..60 => format!("{seconds} s"),
+        seconds @ 60..3600 => format!("{} min", seconds.div_ceil(60)),
+        seconds => format!("{} h {:02} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+#[derive(Serialize)]
+struct Shown {
+    contents: Vec<Content>,
+    runs: Vec<Record>,
+}
+
+fn show(db: &Path, which: &Which, workload: Option<&str>, json: bool) -> Result<ExitCode, NodeError> {
+    let store = Store::read(db).map_err(refused)?;
+    let contents = store.contents().map_err(refused)?;
+    let mut runs = store.records(which.campaign.as_deref(), which.target.as_deref()).map_err(refused)?;
+    match workload {
+        Some(part) => runs.retain(|run| run.workload.contains(part)),
+        None => keep_highest_level(&mut runs),
+    }
+    print(&Shown { contents, runs }, json)
+}
+
+fn keep_highest_level(runs: &mut Vec<Record>) {
+    let key = |run: &Record| (run.campaign.clone(), run.target.clone(), run.workload.clone());
+    let mut highest: BTreeMap<_, f64> = BTreeMap::new();
+    for run in runs.iter() {
+        let level = highest.entry(key(run)).or_insert(0.0);
+        *level = level.max(run.load_percent);
+    }
+    runs.retain(|run| run.load_percent == highest[&key(run)]);
+}
+
+impl std::fmt::Display for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for Content { campaign, target, results, failed } in &self.contents {
+            writeln!(f, "{campaign}/{target}: {results} results, {failed} failed runs")?;
+        }
+        let header = ["load", "IOPS", "MB/s", "p50 ms", "p99 ms", "W", "IOPS/W", "MB/s/kW", "°C"];
+        write!(f, "\n{:<30}{:>7}", "workload", header[0])?;
+        header[1..].iter().try_for_each(|name| write!(f, "{name:>11}"))?;
+        let mut part = ("", "");
+        for run in &self.runs {
+            if part != (run.campaign.as_str(), run.target.as_str()) {
+                part = (run.campaign.as_str(), run.target.as_str());
+                write!(f, "\n{}/{}", run.campaign, run.target)?;
+            }
+            write!(f, "\n  {:<28}{:>5} %", run.workload, run.load_percent)?;
+            if let Some(why) = &run.error {
+                write!(f, "  failed: {why}")?;
+                continue;
+            }
+            let values = [
+                run.iops,
+                run.mb_per_second,
+                run.latency_p50_millis,
+                run.latency_p99_millis,
+                run.watts,
+                run.iops_per_watt,
+                run.mb_per_second_per_kilowatt,
+                run.temperature_celsius,
+            ];
+            for value in values {
+                match value {
+                    Some(value) => write!(f, "{value:>11.2}")?,
+                    None => write!(f, "{:>11}", "-")?,
+                }
+            }
+            if run.watts_source.as_deref() == Some("modelled") {
+                write!(f, "  modelled watts")?;
+            }
+        }
+        writeln!(f)
+    }
+}
+
+pub async fn agent(args: AgentArgs) -> Result<ExitCode, NodeError> {
+    let secret = Secret::load(&args.secret)?;
+    let connect = connector(args.config.as_deref())?;
+    let allowed = Allowed { targets: args.targets, traces: args.traces, meters: args.meters };
+    let agent = Agent::listen(&args.listen, &secret, allowed, connect).await.map_err(refused)?;
+    let address = agent.address().map_err(io("listen on", args.listen.as_str()))?;
+    println!("listening on {address}");
+    agent
+        .serve(|event| match event {
+            AgentEvent::Connected(host) => eprintln!("{host}: an evaluation host"),
+            AgentEvent::Refused(host, why) => eprintln!("{host}: refused: {why}"),
+            AgentEvent::Ended(host) => eprintln!("{host}: gone"),
+        })
+        .await;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,159 @@
+//! `ebb eval` and `ebb agent` as processes: an evaluation that is killed goes on, and other machines do its work.
+
+use ebb_lab::eval::{Record, Store};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn ebb(dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ebb"));
+    command.current_dir(dir).args(args);
+    command
+}
+
+fn run(dir: &Path, args: &[&str]) -> Output {
+    ebb(dir, args).output().unwrap()
+}
+
+/// 2 modes at 4 levels: 8 runs. `more`: further lines of the target.
+fn matrix(dir: &Path, name: &str, more: &str) {
+    let text = format!(
+        "name = \"{name}\"\nrun_seconds = 0.2\npeak_seconds = 0.2\nlevels = [10, 20, 50, 100]\nfilter = \"tracer\"\n\
+         [synthetic]\nsizes = [4096]\nrandom = [100]\nreads = [0, 100]\n\
+         [[target]]\nname = \"file\"\nat = \"file:{name}.dat\"\nsize_mib = 4\n{more}"
+    );
+    std::fs::write(dir.join(format!("{name}.toml")), text).unwrap();
+}
+
+fn records(dir: &Path) -> Vec<Record> {
+    let store = Store::read(&dir.join("results.sqlite"));
+    store.and_then(|store| store.records(None, None)).unwrap_or_default()
+}
+
+#[test]
+fn an_evaluation_that_is_killed_goes_on_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    matrix(dir.path(), "m", "meters = [\"command,interval=50ms:echo 42\"]\n");
+    let mut killed = ebb(dir.path(), &["eval", "run", "m.toml"]).spawn().unwrap();
+    let since = Instant::now();
+    while records(dir.path()).len() < 3 {
+        assert!(killed.try_wait().unwrap().is_none(), "it ended by itself");
+        assert!(since.elapsed() < Duration::from_secs(60), "no results");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    killed.kill().unwrap();
+    assert_eq!(killed.wait().unwrap().signal(), Some(9));
+    let before = records(dir.path());
+    assert!((3..8).contains(&before.len()), "{}", before.len());
+
+    let again = run(dir.path(), &["eval", "run", "m.toml", "--json"]);
+    assert!(again.status.success(), "{again:?}");
+    let said: serde_json::Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert_eq!((said["total"].as_u64(), said["found"].as_u64()), (Some(8), Some(before.len() as u64)));
+    let after = records(dir.path());
+    assert_eq!(after[..before.len()], before, "what was done is as it was");
+    assert_eq!(after.len(), 8);
+    for record in &after {
+        assert!(record.iops.unwrap() > 0.0 && record.failed_requests == Some(0), "{record:?}");
+        assert_eq!((record.watts, record.watts_source.as_deref()), (Some(42.0), Some("measured")));
+    }
+
+    // A file that the user did not make for it is left alone.
+    std::fs::remove_file(dir.path().join("results.sqlite")).unwrap();
+    let refused = run(dir.path(), &["eval", "run", "m.toml"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stdout).contains("overwrite = true"), "{refused:?}");
+}
+
+#[test]
+fn results_are_shown_compared_exported_and_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["one", "two"] {
+        matrix(dir.path(), name, "");
+        assert!(run(dir.path(), &["eval", "run", &format!("{name}.toml")]).status.success());
+    }
+    let text = |args: &[&str]| {
+        let out = run(dir.path(), args);
+        assert!(out.status.success(), "{args:?}: {out:?}");
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let shown = text(&["eval", "show"]);
+    assert!(shown.contains("one/file: 8 results, 0 failed runs") && shown.contains("100 %"), "{shown}");
+    assert!(!shown.contains(" 50 %") && text(&["eval", "show", "--workload", "4KiB"]).contains(" 50 %"));
+    let compared = text(&["eval", "compare", "results.sqlite#one", "results.sqlite#two", "--json"]);
+    let compared: serde_json::Value = serde_json::from_str(&compared).unwrap();
+    assert_eq!(compared["pairs"].as_array().unwrap().len(), 8);
+    let csv = text(&["eval", "export", "--csv", "--campaign", "one"]);
+    assert_eq!(csv.lines().count(), 9);
+    let json: serde_json::Value = serde_json::from_str(&text(&["eval", "export", "--json"])).unwrap();
+    assert_eq!(json.as_array().unwrap().len(), 16);
+    assert!(json[0]["watts"].is_null(), "no meter: absent, not zero");
+    text(&["eval", "report", "--html", "r.html"]);
+    let page = std::fs::read_to_string(dir.path().join("r.html")).unwrap();
+    assert!(page.contains("one/file") && page.contains("No power was read") && page.contains("<svg"));
+    assert_eq!(run(dir.path(), &["eval", "export"]).status.code(), Some(2));
+    let none = run(dir.path(), &["eval", "show", "--db", "none.sqlite"]);
+    assert!(String::from_utf8_lossy(&none.stderr).contains("`ebb eval run` makes them"), "{none:?}");
+    let plan = text(&["eval", "run", "one.toml", "--dry-run"]);
+    assert!(plan.contains("8 of 8 runs have results"), "{plan}");
+}
+
+/// An `ebb agent` on a free port; it ends when this is dropped.
+struct Agent {
+    process: Child,
+    address: String,
+}
+
+impl Agent {
+    fn start(dir: &Path, args: &[&str]) -> Agent {
+        let common = ["agent", "--listen", "127.0.0.1:0", "--secret", "secret"];
+        let mut process = ebb(dir, &[&common, args].concat()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on ").expect("it says where it listens").to_owned();
+        Agent { process, address }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn agents_generate_the_load_and_read_the_power() {
+    let dir = tempfile::tempdir().unwrap();
+    ebb_client::Secret::create(&dir.path().join("secret")).unwrap();
+    ebb_client::Secret::create(&dir.path().join("other")).unwrap();
+    let loader = Agent::start(dir.path(), &["--target", "file:far.dat"]);
+    let analyzer = Agent::start(dir.path(), &["--meter", "command,interval=50ms:echo 7"]);
+    let agents = |secret: &str| {
+        let agent = |name, address| {
+            format!("[[agent]]\nname = \"{name}\"\naddress = \"{address}\"\nsecret_file = \"{secret}\"\n")
+        };
+        format!(
+            "generator = \"loader\"\nmeter_agent = \"analyzer\"\nmeters = [\"command,interval=50ms:echo 7\"]\n{}{}",
+            agent("loader", &loader.address),
+            agent("analyzer", &analyzer.address)
+        )
+    };
+    matrix(dir.path(), "far", &agents("other"));
+    let refused = run(dir.path(), &["eval", "run", "far.toml"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stdout).into_owned();
+    assert!(said.contains("another cluster secret") && records(dir.path()).is_empty(), "{said}");
+    std::fs::remove_file(dir.path().join("results.sqlite")).unwrap();
+    matrix(dir.path(), "far", &agents("secret"));
+    let out = run(dir.path(), &["eval", "run", "far.toml"]);
+    assert!(out.status.success(), "{out:?}");
+    let records = records(dir.path());
+    assert_eq!(records.len(), 8);
+    for record in &records {
+        assert_eq!((record.watts, record.error.as_deref()), (Some(7.0), None));
+        assert!(record.meter_coverage.unwrap() > 0.9 && record.device.is_some(), "{record:?}");
+    }
+}
