@@ -19,7 +19,9 @@ pub enum LoadError {
         "TRACER's filter knows 10 % to 100 % in steps of 10, not {0} tenths; the balanced filter takes any share"
     )]
     Tenths(u8),
-    #[error("a share of {0} cannot be kept: give one above 0 and up to 1, or scale the time for more")]
+    #[error(
+        "a share of {0} cannot be kept: give one above 0 and up to 1 (100 %), or scale the time for more"
+    )]
     Share(f64),
     #[error("an intensity of {0} is outside 0.01 to 10 (1 % to 1000 %)")]
     Intensity(f64),

@@ -39,6 +39,7 @@ pub use filter::{BalancedFilter, LoadError, Scaled, TracerFilter};
 pub use fio::FioWriter;
 pub use memory::InMemory;
 pub use reader::{Position, Reason, TraceError, TraceReader};
+pub use source::decompress;
 pub use summary::{DeviceSummary, Summary, Summing, summary};
 pub use synth::{Mode, Pace, RATIOS, SIZES, SynthError, Synthetic};
 pub use writer::{TraceWriter, WriteError, Written};
