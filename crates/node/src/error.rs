@@ -19,6 +19,8 @@ pub enum NodeError {
     Raft(#[from] ebb_meta::RaftError),
     #[error(transparent)]
     Switch(#[from] ebb_power::SwitchError),
+    #[error(transparent)]
+    Meter(#[from] ebb_power::MeterError),
     #[error("cannot {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: std::io::Error },
     #[error("{0}")]

@@ -3,6 +3,7 @@
 mod admin;
 mod clock;
 mod config;
+mod cost_tool;
 mod dev;
 mod error;
 mod eval_tool;
@@ -12,6 +13,7 @@ mod gatewayd;
 mod heap;
 mod launch;
 mod metad;
+mod meter_tool;
 mod replay_target;
 mod server;
 mod simulate;
@@ -116,11 +118,20 @@ enum Sub {
     },
     /// Try a policy, a cluster or the protocol on a virtual clock
     Simulate(simulate::SimulateArgs),
+    /// Cycles and modelled joules per I/O of any command, by layer: user code, kernel, waiting
+    #[command(after_help = cost_tool::EXAMPLES)]
+    Cost(cost_tool::CostArgs),
     /// Look at block traces, make others out of them, collect and find them
     #[command(after_help = trace_tool::EXAMPLES)]
     Trace {
         #[command(subcommand)]
         command: trace_tool::TraceCommand,
+    },
+    /// What this machine can measure: power, energy, temperature; and readings of it
+    #[command(after_help = meter_tool::EXAMPLES)]
+    Meter {
+        #[command(subcommand)]
+        command: meter_tool::MeterCommand,
     },
     /// Evaluate storage: workloads at many loads, unattended, with the power drawn
     #[command(after_help = eval_tool::EVAL_EXAMPLES)]
@@ -357,7 +368,9 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
             .await
         }
         Sub::Simulate(args) => simulate::run(args),
+        Sub::Cost(args) => cost_tool::run(args),
         Sub::Trace { command } => trace_tool::run(command),
+        Sub::Meter { command } => meter_tool::run(command).await,
         Sub::Eval { command } => eval_tool::eval(command).await,
         Sub::Agent(args) => eval_tool::agent(args).await,
         Sub::Verify { read, tool } => admin::verify(&tool.config, Output::from(tool.json), read).await,
