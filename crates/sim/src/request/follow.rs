@@ -1,0 +1,239 @@
+//! Following the cluster through its gears: which phase it is in, what each phase did to the queues, what a shift moved.
+
+use crate::request::measure::{Migration, Phase, Reclaim, Sample};
+use crate::request::network::Traffic;
+use crate::world::World;
+use ebb_meta::State;
+use ebb_power::Draw;
+use ebb_types::{GearGroup, Moment, ServerId, ServerState, SlotState};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A stretch of time in one phase and gear.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    pub phase: Phase,
+    pub gear: u8,
+    pub from: u64,
+    pub to: u64,
+    /// Servers that stood in for others at its end, and the mean lengths of their queues.
+    pub holders: usize,
+    pub queue: f64,
+    pub offload_queue: f64,
+}
+
+/// Primaries on their way.
+struct Moving {
+    from: u64,
+    primaries: Vec<Option<ServerId>>,
+    moved: u32,
+    last: u64,
+}
+
+/// Offload on its way back.
+struct Returning {
+    debt: u64,
+    /// When the first server was back.
+    from: Option<u64>,
+    moved: u64,
+}
+
+#[derive(Default)]
+pub struct Watch {
+    pub gear: u8,
+    pub phase: Phase,
+    map_version: u64,
+    since: u64,
+    areas: BTreeMap<ServerId, (u128, u128)>,
+    holders: BTreeSet<ServerId>,
+    pub spans: Vec<Span>,
+    moving: Option<Moving>,
+    pub migrations: Vec<Migration>,
+    returning: Option<Returning>,
+    pub reclaims: Vec<Reclaim>,
+    pub samples: Vec<Sample>,
+    /// Of the last sample: time, requests arrived, busy time of each disk.
+    sampled: (u64, u64, BTreeMap<ServerId, u64>),
+    /// Joules of the same disk work on a cluster that never sleeps.
+    pub always_on_joules: f64,
+    pub awake_seconds: f64,
+}
+
+/// What the map says about gears.
+struct View {
+    gear: u8,
+    phase: Phase,
+    holders: BTreeSet<ServerId>,
+}
+
+fn view(state: &State) -> View {
+    let replicas = state.params().map_or(0, |p| p.replicas);
+    let mut live = vec![true; usize::from(replicas)];
+    let (mut draining, mut waking) = (false, false);
+    for server in state.servers() {
+        let GearGroup(group) = server.gear_group;
+        live[usize::from(group)] &= server.state.is_live() || server.state == ServerState::Lost;
+        draining |= server.state == ServerState::Draining;
+        waking |= server.state == ServerState::Waking;
+    }
+    let slots = || state.groups().flat_map(|(_, g)| &g.slots);
+    let catching_up = slots().any(|s| matches!(s.state, SlotState::CatchingUp { .. }));
+    let phase = match (waking, draining, catching_up) {
+        (true, ..) => Phase::Up,
+        (_, true, _) => Phase::Down,
+        (_, _, true) => Phase::Reclaim,
+        _ => Phase::Steady,
+    };
+    let gear = live.iter().filter(|all| **all).count() as u8;
+    let holders = slots().filter_map(|s| s.stand_in).map(|s| s.server).collect();
+    View { gear, phase, holders }
+}
+
+impl World<'_> {
+    /// After every input of a metadata member: the map may have moved on.
+    pub fn follow_gears(&mut self) {
+        let now = self.now;
+        let Some(models) = self.modelled.as_deref_mut() else { return };
+        let state = self.members.values().next().expect("there is a member").member.state();
+        if state.version() == models.watch.map_version {
+            return;
+        }
+        models.watch.map_version = state.version();
+        let view = view(state);
+        let (debt, fetched) = (models.debt_bytes(), models.fabric.bytes[Traffic::CatchUp as usize]);
+        let start = models.feed.start;
+        models.watch.follow_primaries(now, start, &view, state);
+        models.watch.follow_offload(now, start, &view, debt, fetched);
+        if (view.gear, view.phase) != (models.watch.gear, models.watch.phase) {
+            self.end_span();
+        }
+        let watch = &mut self.models().watch;
+        (watch.gear, watch.phase, watch.holders) = (view.gear, view.phase, view.holders);
+    }
+
+    /// Puts the stretch of time that ends now on record.
+    pub fn end_span(&mut self) {
+        let now = self.now;
+        let models = self.models();
+        let areas: BTreeMap<ServerId, (u128, u128)> = models
+            .machines
+            .iter()
+            .map(|(id, m)| (*id, (m.queue.area_at(now), m.offload_queue.area_at(now))))
+            .collect();
+        let watch = &mut models.watch;
+        let time = (now - watch.since) as f64;
+        let mean = |which: fn(&(u128, u128)) -> u128| {
+            let before = |id: &ServerId| watch.areas.get(id).map_or(0, which);
+            let area: u128 = watch.holders.iter().map(|id| which(&areas[id]) - before(id)).sum();
+            area as f64 / time.max(1.0) / watch.holders.len().max(1) as f64
+        };
+        let (queue, offload_queue) = (mean(|a| a.0), mean(|a| a.1));
+        let (phase, gear, holders) = (watch.phase, watch.gear, watch.holders.len());
+        watch.spans.push(Span { phase, gear, from: watch.since, to: now, holders, queue, offload_queue });
+        watch.areas = areas;
+        watch.since = now;
+    }
+
+    /// Measures the cluster, and tells the energy meter what the disks did since the last time.
+    pub fn take_sample(&mut self) {
+        let now = self.now;
+        let models = self.modelled.as_deref_mut().expect("a modelled world");
+        let watch = &mut models.watch;
+        let nanos = now - watch.sampled.0;
+        if nanos == 0 {
+            return;
+        }
+        let (mut busy_on, mut watts) = (0.0, 0.0);
+        let mut busy_all = 0.0;
+        for (&id, machine) in &models.machines {
+            let before = watch.sampled.2.insert(id, machine.disk.busy).unwrap_or(0);
+            let share = (machine.disk.busy - before) as f64 / nanos as f64 / machine.disk.channels() as f64;
+            busy_all += share;
+            if models.on.contains(&id) {
+                busy_on += share;
+                models.energy.set(Moment(now), id, Draw::On { utilisation: share });
+            }
+            watts += models.energy.watts(Moment(now), id).map_or(0.0, |w| w.0);
+        }
+        let servers = models.machines.len() as f64;
+        let seconds = nanos as f64 / 1e9;
+        watch.always_on_joules += models.energy.model().on(busy_all / servers).0 * servers * seconds;
+        watch.awake_seconds += models.on.len() as f64 * seconds;
+        let arrived = models.clients.arrived - watch.sampled.1;
+        watch.samples.push(Sample {
+            at_seconds: now.saturating_sub(models.feed.start) as f64 / 1e9,
+            requests_per_second: arrived as f64 / seconds,
+            gear: watch.gear,
+            servers_awake: models.on.len() as u32,
+            watts,
+            debt_bytes: models.machines.values().map(|m| m.store.offload_bytes()).sum(),
+            disk_busy: busy_on / models.on.len().max(1) as f64,
+            phase: watch.phase,
+        });
+        (watch.sampled.0, watch.sampled.1) = (now, models.clients.arrived);
+    }
+
+    /// Measuring begins: what was before does not count.
+    pub fn begin_measuring(&mut self) {
+        self.end_span();
+        let now = self.now;
+        let models = self.models();
+        models.watch.spans.clear();
+        models.watch.migrations.clear();
+        models.watch.reclaims.clear();
+        let busy = models.machines.iter().map(|(id, m)| (*id, m.disk.busy)).collect();
+        models.watch.sampled = (now, models.clients.arrived, busy);
+        models.fabric.forget_bytes();
+    }
+}
+
+impl Watch {
+    fn follow_primaries(&mut self, now: u64, start: u64, view: &View, state: &State) {
+        if view.phase != Phase::Down {
+            if let Some(Moving { from, moved, last, .. }) = self.moving.take()
+                && moved > 0
+            {
+                self.migrations.push(Migration {
+                    at_seconds: from.saturating_sub(start) as f64 / 1e9,
+                    migrations: moved,
+                    took_millis: (last - from) as f64 / 1e6,
+                });
+            }
+            return;
+        }
+        let moving = self.moving.get_or_insert_with(|| Moving {
+            from: now,
+            primaries: state.groups().map(|(_, g)| g.primary).collect(),
+            moved: 0,
+            last: now,
+        });
+        let moved = state.groups().zip(&moving.primaries).filter(|((_, g), before)| g.primary != **before);
+        let moved = moved.count() as u32;
+        if moved > moving.moved {
+            (moving.moved, moving.last) = (moved, now);
+        }
+    }
+
+    fn follow_offload(&mut self, now: u64, start: u64, view: &View, debt: u64, fetched: u64) {
+        match view.phase {
+            Phase::Up => {
+                self.returning.get_or_insert(Returning { debt, from: None, moved: fetched });
+            }
+            Phase::Reclaim => {
+                let returning = self.returning.get_or_insert(Returning { debt, from: None, moved: fetched });
+                returning.from.get_or_insert(now);
+            }
+            Phase::Steady | Phase::Down => {
+                let Some(Returning { debt, from, moved }) = self.returning.take() else { return };
+                let Some(from) = from else { return };
+                let seconds = (now - from) as f64 / 1e9;
+                self.reclaims.push(Reclaim {
+                    at_seconds: from.saturating_sub(start) as f64 / 1e9,
+                    debt_bytes: debt,
+                    fetched_bytes: fetched - moved,
+                    took_seconds: seconds,
+                    bytes_per_second: (fetched - moved) as f64 / seconds.max(1e-9),
+                });
+            }
+        }
+    }
+}

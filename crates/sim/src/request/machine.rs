@@ -1,0 +1,333 @@
+//! A chunk server's store on its disk, as time: what the production store does with a command, in disk accesses.
+//!
+//! - A small record, and every offload record, is appended to a segment. All that wait are one write: group commit.
+//! - A large replica record goes to its chunk file first, if it overwrites nothing there, and then its head to the segment.
+//! - When segments have grown long, what lies in them only is moved to the chunk files, chunk by chunk, while nobody waits; all
+//!   of it before the server sleeps.
+//! - Reads and fetches are accesses where the data lies: no data is cached, as in the testbed [Sierra §4.3].
+//! - Which block has which version is known in memory: listings and comparisons cost no access. The real store keeps all of
+//!   its segments' index in memory, and of the chunk files' metadata pages those used last.
+//!
+//! Thresholds are those of [`ebb_store::Config`]. Segments take the first part of the disk, chunk files are spread over the
+//! rest. The first write to a chunk costs two more moves of the arm, for the new file.
+
+use crate::clock::MILLI;
+use crate::random::mix;
+use crate::request::disk::{Access, Disk};
+use crate::request::measure::Gauge;
+use crate::request::store::LengthStore;
+use ebb_replica::{StoreCommand, StoreOutcome, StoreToken};
+use ebb_types::{BLOCK_BYTES, ChunkId, Content, GroupId, Record, ServerId, Space};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Most payload in one group commit, as with the real store.
+const BATCH_BYTES: u64 = 16 << 20;
+/// When writes outrun the deferred work by this factor, they wait for it.
+const OVERDUE: u64 = 4;
+/// Share of the disk that segments take.
+const SEGMENTS_SHARE: u64 = 64;
+/// A record's head in a segment, and each block's checksum.
+const HEAD_BYTES: u64 = 80;
+/// A page of a chunk file's metadata.
+const PAGE_BYTES: u64 = 4096;
+/// What a question about versions takes.
+const QUESTION: u64 = MILLI / 20;
+/// Moves of the arm for a new file: its directory and the journal.
+const NEW_FILE_HOPS: u32 = 2;
+
+/// A record on its way to the disk.
+#[derive(Debug)]
+pub struct Writing {
+    token: StoreToken,
+    space: Space,
+    record: Record,
+    /// Drops of its space so far: a later one voids it.
+    drops: u32,
+    bytes: u64,
+}
+
+/// Work of the disk.
+enum Job {
+    Read {
+        token: StoreToken,
+        command: StoreCommand,
+        access: Access,
+    },
+    /// About versions; no access.
+    Question {
+        token: StoreToken,
+        command: StoreCommand,
+    },
+    /// A group commit; filled when its turn comes.
+    Commit(Vec<Writing>),
+    Direct {
+        writing: Writing,
+        access: Access,
+    },
+    Settle(Access),
+}
+
+/// What a chunk has in segments only.
+#[derive(Default)]
+struct Unsettled {
+    bytes: u64,
+    hops: u32,
+}
+
+pub struct Machine {
+    pub disk: Disk,
+    pub store: LengthStore,
+    chunk_bytes: u64,
+    segments_bytes: u64,
+    chunk_places: u64,
+    jobs: Vec<Option<Job>>,
+    free: Vec<u32>,
+    /// Records that wait for the next group commit.
+    log: VecDeque<Writing>,
+    commit_waits: bool,
+    log_at: u64,
+    unsettled: BTreeMap<(GroupId, ChunkId), Unsettled>,
+    unsettled_bytes: u64,
+    direct_bytes: u64,
+    checkpoint_bytes: u64,
+    /// Jobs begun and not ended; of these, accesses of the disk.
+    in_service: usize,
+    accesses: usize,
+    /// When the disk will be looked at anyway.
+    pub wake_at: u64,
+    /// The server will sleep when everything is where it belongs; of which map it speaks then.
+    pub flushing: Option<u64>,
+    /// Store commands under way: all, and those for offload.
+    pub queue: Gauge,
+    pub offload_queue: Gauge,
+}
+
+impl Machine {
+    pub fn new(server: ServerId, disk: Disk, capacity_bytes: u64, chunk_bytes: u32) -> Machine {
+        let config = ebb_store::Config::new(0, server);
+        let segments_bytes = capacity_bytes / SEGMENTS_SHARE;
+        Machine {
+            disk,
+            store: LengthStore::default(),
+            chunk_bytes: chunk_bytes.into(),
+            segments_bytes,
+            chunk_places: ((capacity_bytes - segments_bytes) / u64::from(chunk_bytes)).max(1),
+            jobs: Vec::new(),
+            free: Vec::new(),
+            log: VecDeque::new(),
+            commit_waits: false,
+            log_at: 0,
+            unsettled: BTreeMap::new(),
+            unsettled_bytes: 0,
+            direct_bytes: config.direct_bytes as u64,
+            checkpoint_bytes: config.checkpoint_bytes,
+            in_service: 0,
+            accesses: 0,
+            wake_at: 0,
+            flushing: None,
+            queue: Gauge::default(),
+            offload_queue: Gauge::default(),
+        }
+    }
+
+    fn place(&self, space: Space, chunk: ChunkId, first: u32) -> u64 {
+        let key = mix(chunk.object.0 ^ mix(u64::from(chunk.index)));
+        let offset = u64::from(first) * BLOCK_BYTES as u64;
+        match space {
+            Space::Replica => self.segments_bytes + key % self.chunk_places * self.chunk_bytes + offset,
+            Space::Offload { .. } => mix(key ^ u64::from(first / 256)) % self.segments_bytes,
+        }
+    }
+
+    fn put(&mut self, job: Job) -> u32 {
+        match self.free.pop() {
+            Some(slot) => {
+                self.jobs[slot as usize] = Some(job);
+                slot
+            }
+            None => {
+                self.jobs.push(Some(job));
+                self.jobs.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Takes a command in. It ends in one answer of [`Machine::end`]. Returns a job that needs no access, and when it is done.
+    pub fn submit(&mut self, now: u64, token: StoreToken, command: StoreCommand) -> Option<(u32, u64)> {
+        self.queue.add(now, 1);
+        if is_offload(&command) {
+            self.offload_queue.add(now, 1);
+        }
+        let (space, record, payload) = match command {
+            StoreCommand::Apply { space, record, payload }
+            | StoreCommand::Repair { space, record, payload } => (space, record, payload),
+            StoreCommand::Read { space, chunk, first, count, .. } => {
+                let (at, bytes) = (self.place(space, chunk, first), u64::from(count) * BLOCK_BYTES as u64);
+                let access = Access { write: false, at, bytes, hops: 0 };
+                let job = self.put(Job::Read { token, command, access });
+                self.disk.add(job, at);
+                return None;
+            }
+            StoreCommand::List { .. } | StoreCommand::Newer { .. } => {
+                self.in_service += 1;
+                return Some((self.put(Job::Question { token, command }), now + QUESTION));
+            }
+        };
+        self.submit_write(token, space, record, payload.len() as u64);
+        None
+    }
+
+    fn submit_write(&mut self, token: StoreToken, space: Space, record: Record, data: u64) {
+        let drops = self.store.drops_of(record.group, space);
+        let bytes = HEAD_BYTES + 4 * u64::from(record.count);
+        let writing = Writing { token, space, record, drops, bytes };
+        let record = &writing.record;
+        let (group, chunk) = (record.group, record.chunk);
+        let new_file = space == Space::Replica && !self.store.has_chunk(group, space, chunk);
+        if new_file {
+            self.unsettled.entry((group, chunk)).or_default().hops += NEW_FILE_HOPS;
+        }
+        let direct = space == Space::Replica
+            && data >= self.direct_bytes
+            && !self.store.has_data(group, space, chunk, record.first, record.count);
+        if direct {
+            let at = self.place(space, chunk, record.first);
+            let unsettled = self.unsettled.entry((group, chunk)).or_default();
+            // Its metadata page is written with the others of the chunk, later.
+            if unsettled.bytes == 0 {
+                (unsettled.bytes, unsettled.hops) = (PAGE_BYTES, unsettled.hops + 1);
+            }
+            let access = Access { write: true, at, bytes: data, hops: 0 };
+            let job = self.put(Job::Direct { writing, access });
+            return self.disk.add(job, at);
+        }
+        if space == Space::Replica && record.content != Content::Delete {
+            let unsettled = self.unsettled.entry((group, chunk)).or_default();
+            unsettled.bytes += data.max(1);
+            unsettled.hops += 1;
+        }
+        self.append(Writing { bytes: bytes + data, ..writing });
+    }
+
+    fn append(&mut self, writing: Writing) {
+        self.log.push_back(writing);
+        if !self.commit_waits {
+            self.commit_waits = true;
+            let job = self.put(Job::Commit(Vec::new()));
+            self.disk.add(job, self.log_at);
+        }
+    }
+
+    /// Starts the next access, if the disk is free for it: its job, and when it is done.
+    pub fn start(&mut self, now: u64) -> Option<(u32, u64)> {
+        let hurry = self.flushing.is_some() || self.unsettled_bytes > OVERDUE * self.checkpoint_bytes;
+        let job = self.disk.next(now, hurry)?;
+        let access = match self.jobs[job as usize].as_mut().expect("a job that waits") {
+            Job::Read { access, .. } | Job::Direct { access, .. } | Job::Settle(access) => *access,
+            Job::Question { .. } => unreachable!("it never waits for the disk"),
+            Job::Commit(batch) => {
+                let mut bytes = 0;
+                while bytes < BATCH_BYTES
+                    && let Some(writing) = self.log.pop_front()
+                {
+                    bytes += writing.bytes;
+                    batch.push(writing);
+                }
+                self.commit_waits = false;
+                self.unsettled_bytes += bytes;
+                let at = if self.log_at + bytes > self.segments_bytes { 0 } else { self.log_at };
+                self.log_at = at + bytes;
+                Access { write: true, at, bytes, hops: 0 }
+            }
+        };
+        if !self.log.is_empty() && !self.commit_waits {
+            self.commit_waits = true;
+            let next = self.put(Job::Commit(Vec::new()));
+            self.disk.add(next, self.log_at);
+        }
+        self.in_service += 1;
+        self.accesses += 1;
+        Some((job, self.disk.serve(now, access)))
+    }
+
+    /// The access is done: what the commands in it come to.
+    pub fn end(&mut self, now: u64, job: u32, out: &mut Vec<(StoreToken, StoreOutcome)>) {
+        let done = self.jobs[job as usize].take().expect("a job that was started");
+        self.free.push(job);
+        self.in_service -= 1;
+        self.accesses -= usize::from(!matches!(done, Job::Question { .. }));
+        match done {
+            Job::Read { token, command, .. } | Job::Question { token, command } => {
+                self.ended(now, is_offload(&command));
+                out.push((token, self.answer(command)));
+            }
+            Job::Direct { writing, .. } => self.append(writing),
+            Job::Commit(batch) => {
+                for writing in batch {
+                    self.store.apply(writing.space, &writing.record, writing.drops);
+                    self.ended(now, writing.space != Space::Replica);
+                    out.push((writing.token, StoreOutcome::Applied));
+                }
+                if self.unsettled_bytes >= self.checkpoint_bytes && self.disk.background() == 0 {
+                    self.settle();
+                }
+            }
+            Job::Settle(_) => {}
+        }
+    }
+
+    fn ended(&mut self, now: u64, offload: bool) {
+        self.queue.add(now, -1);
+        if offload {
+            self.offload_queue.add(now, -1);
+        }
+    }
+
+    fn answer(&self, command: StoreCommand) -> StoreOutcome {
+        match command {
+            StoreCommand::Read { space, group, chunk, first, count } => {
+                self.store.read(group, space, chunk, first, count)
+            }
+            StoreCommand::List { space, group, since, after } => {
+                StoreOutcome::Listed(self.store.list(group, space, since, after))
+            }
+            StoreCommand::Newer { space, group, runs } => {
+                StoreOutcome::Newer(self.store.newer(group, space, &runs))
+            }
+            StoreCommand::Apply { .. } | StoreCommand::Repair { .. } => unreachable!("no question"),
+        }
+    }
+
+    /// Everything that lies in segments only is to be moved to the chunk files.
+    pub fn settle(&mut self) {
+        self.unsettled_bytes = 0;
+        for ((_, chunk), Unsettled { bytes, hops }) in std::mem::take(&mut self.unsettled) {
+            let at = self.place(Space::Replica, chunk, 0);
+            let job = self.put(Job::Settle(Access { write: true, at, bytes: bytes + PAGE_BYTES, hops }));
+            self.disk.add_background(job, at);
+        }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.in_service == 0 && self.disk.waiting() == 0
+    }
+
+    /// Whether an access under way will lead to the next look at the disk.
+    pub fn is_watched(&self) -> bool {
+        self.accesses > 0 && self.disk.channels() == 1
+    }
+
+    /// Commands under way: the load that a stand-in is chosen by.
+    pub fn queued(&self) -> u32 {
+        self.queue.level() as u32
+    }
+}
+
+fn is_offload(command: &StoreCommand) -> bool {
+    let (StoreCommand::Apply { space, .. }
+    | StoreCommand::Repair { space, .. }
+    | StoreCommand::Read { space, .. }
+    | StoreCommand::List { space, .. }
+    | StoreCommand::Newer { space, .. }) = command;
+    *space != Space::Replica
+}

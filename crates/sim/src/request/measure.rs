@@ -1,0 +1,180 @@
+//! What a run is measured by: every request's latency with the gear and phase that it arrived in, queue lengths over time,
+//! gear shifts, and samples of the whole cluster.
+
+use ebb_types::Joules;
+use serde::Serialize;
+
+/// What the cluster is doing about its gears.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Every server is where its gear wants it. Below the top gear, writes leave offload on stand-ins.
+    #[default]
+    Steady,
+    /// Servers hand over their primaries and go to sleep.
+    Down,
+    /// Servers wake.
+    Up,
+    /// Servers that are back fetch what they missed.
+    Reclaim,
+}
+
+pub const PHASES: [Phase; 4] = [Phase::Steady, Phase::Down, Phase::Up, Phase::Reclaim];
+
+impl Phase {
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Steady => "steady",
+            Phase::Down => "down-shift",
+            Phase::Up => "up-shift",
+            Phase::Reclaim => "reclaim",
+        }
+    }
+}
+
+/// A length over time: its integral.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gauge {
+    level: i64,
+    since: u64,
+    area: u128,
+}
+
+impl Gauge {
+    pub fn add(&mut self, now: u64, change: i64) {
+        self.area = self.area_at(now);
+        self.since = now;
+        self.level += change;
+    }
+
+    pub fn level(&self) -> i64 {
+        self.level
+    }
+
+    /// Level times nanoseconds so far.
+    pub fn area_at(&self, now: u64) -> u128 {
+        self.area + u128::from(self.level.max(0) as u64) * u128::from(now - self.since)
+    }
+}
+
+/// One request that was answered, or given up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Done {
+    /// Simulated time of its arrival since the start of the trace, and until its answer, in nanoseconds.
+    pub at: u64,
+    pub took: u64,
+    pub read: bool,
+    /// Gear groups awake, and what was going on, when it arrived.
+    pub gear: u8,
+    pub phase: Phase,
+    /// Tries beyond the first, over all its pieces.
+    pub retries: u16,
+    pub failed: bool,
+}
+
+/// Latencies of a set of requests. Quantiles are those of the requests themselves (nearest rank).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Latency {
+    pub count: u64,
+    pub mean_millis: f64,
+    pub p50_millis: f64,
+    pub p95_millis: f64,
+    pub p99_millis: f64,
+    pub p999_millis: f64,
+    pub max_millis: f64,
+}
+
+impl Latency {
+    /// `None` of nothing.
+    pub fn of(requests: impl Iterator<Item = u64>) -> Option<Latency> {
+        let mut all: Vec<u64> = requests.collect();
+        all.sort_unstable();
+        let count = all.len();
+        let millis = |nanos: u64| nanos as f64 / 1e6;
+        let max = millis(*all.last()?);
+        let quantile = |q: f64| millis(all[((q * count as f64).ceil() as usize).clamp(1, count) - 1]);
+        let sum: u128 = all.iter().map(|n| u128::from(*n)).sum();
+        Some(Latency {
+            count: count as u64,
+            mean_millis: sum as f64 / count as f64 / 1e6,
+            p50_millis: quantile(0.5),
+            p95_millis: quantile(0.95),
+            p99_millis: quantile(0.99),
+            p999_millis: quantile(0.999),
+            max_millis: max,
+        })
+    }
+}
+
+/// The cluster at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Sample {
+    /// Simulated seconds since the start of the trace.
+    pub at_seconds: f64,
+    /// Requests that arrived since the last sample, per second.
+    pub requests_per_second: f64,
+    pub gear: u8,
+    pub servers_awake: u32,
+    /// Modelled.
+    pub watts: f64,
+    /// Offload kept for others.
+    pub debt_bytes: u64,
+    /// Mean share of their time that the disks of awake servers were busy since the last sample.
+    pub disk_busy: f64,
+    pub phase: Phase,
+}
+
+/// A down-shift's handing over. [Sierra Table 3]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Migration {
+    pub at_seconds: f64,
+    /// Primaries that moved, and the time from the first request to hand over until the last had moved.
+    pub migrations: u32,
+    pub took_millis: f64,
+}
+
+/// What an up-shift gave back. [Sierra Table 2]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Reclaim {
+    pub at_seconds: f64,
+    /// Offload that the cluster kept when the servers began to wake.
+    pub debt_bytes: u64,
+    /// What returning servers fetched.
+    pub fetched_bytes: u64,
+    /// From the first server's return until all were in sync.
+    pub took_seconds: f64,
+    pub bytes_per_second: f64,
+}
+
+/// Energy, modelled, over the simulated time of the trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Energy {
+    pub total_joules: Joules,
+    /// The same disk work on a cluster that never sleeps, spread evenly.
+    pub always_on_joules: Joules,
+    /// Of the always-on energy.
+    pub saved: f64,
+    pub transitions: u64,
+    pub mean_servers_awake: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_the_requests() {
+        let latency = Latency::of((1..=1000).map(|n| n * 1_000_000)).unwrap();
+        assert_eq!((latency.p50_millis, latency.p99_millis, latency.max_millis), (500.0, 990.0, 1000.0));
+        assert_eq!((latency.mean_millis, latency.count), (500.5, 1000));
+        assert_eq!(Latency::of(std::iter::empty()), None);
+    }
+
+    #[test]
+    fn a_gauge_integrates() {
+        let mut gauge = Gauge::default();
+        gauge.add(10, 2);
+        gauge.add(20, -1);
+        assert_eq!((gauge.area_at(30), gauge.level()), (30, 1));
+    }
+}

@@ -1,0 +1,296 @@
+//! A trace on a whole cluster, request by request: the virtual world with models of time instead of drawn delays, and stores
+//! that keep lengths instead of bytes.
+//!
+//! It is the world of the fault search: the same clock, servers and metadata members run the same production cores
+//! (`ebb_replica::Replica`, `ebb_meta::Member`, and in it the gear scheduler). With [`Models`] in it, the world asks these how long
+//! a message takes ([`network`]), what a store command costs on the disk ([`disk`]) and what a power switch takes, and
+//! measures what comes of it ([`measure`]). Its clients replay a trace; nothing goes wrong by itself, so the invariants
+//! are not asked: they are the fault search's work.
+//!
+//! What is modelled is said with every figure: disks and networks by [`DiskModel`] and [`NetworkModel`], power by
+//! [`ebb_power::PowerModel`]; the processor is taken to be free.
+
+mod client;
+pub mod disk;
+mod follow;
+mod machine;
+pub mod measure;
+pub mod network;
+mod rebuild;
+pub mod report;
+mod run;
+pub mod settings;
+mod store;
+pub mod workload;
+
+pub use client::Retries;
+pub use disk::{DiskModel, Hdd, Ssd};
+pub use measure::{Done, Energy, Latency, Migration, PHASES, Phase, Reclaim, Sample};
+pub use network::{NetworkModel, TRAFFICS, Traffic};
+pub use rebuild::{Rebuilt, rebuild};
+pub use report::{LatencyRow, Report};
+pub use run::{Gears, Setup, SimError, simulate};
+pub use settings::SettingsError;
+
+use crate::net::Node;
+use crate::world::{Happening, Message, World};
+use client::Clients;
+use ebb_meta::SwitchAction;
+use ebb_power::{Draw, EnergyMeter};
+use ebb_replica::{Event, Recovered, StoreCommand, StoreToken};
+use ebb_trace::Request;
+use ebb_types::{GroupId, MetaPush, MetaReply, Moment, PeerMessage, ServerId, Space};
+use follow::Watch;
+use machine::Machine;
+use network::Fabric;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A message's head on the wire, about: frame, body, TCP/IP.
+const MESSAGE_BYTES: u64 = 150;
+/// A slot in a map, a run in a listing, a record in a tail: about.
+const ITEM_BYTES: u64 = 40;
+
+/// What will happen in a modelled world only.
+#[derive(Clone, Debug)]
+pub enum Later {
+    /// The next requests of the trace.
+    Arrivals,
+    /// A disk access is done.
+    DiskDone { server: ServerId, life: u64, job: u32 },
+    /// A channel of the disk is free for what waits.
+    DiskFree { server: ServerId, life: u64 },
+    /// The pause before a piece's next try is over.
+    Retry { piece: u32, attempt: u64 },
+    /// A client host asks for the map again.
+    Refresh { host: u32 },
+    /// Tries without an answer are looked for.
+    Timeouts,
+    /// The cluster is measured.
+    Sample,
+    /// The schedule's gear from now on.
+    Gear { gear: u8 },
+}
+
+/// The trace that is replayed.
+pub struct Feed<'a> {
+    pub requests: &'a [Request],
+    pub next: usize,
+    /// Simulated time of the trace's start.
+    pub start: u64,
+    /// Trace time per simulated time.
+    pub speed: f64,
+}
+
+impl Feed<'_> {
+    /// When a request arrives, in simulated time.
+    fn at(&self, index: usize) -> Option<u64> {
+        let at = self.requests.get(index)?.at.as_nanos() as f64 / self.speed;
+        Some(self.start + at as u64)
+    }
+}
+
+/// The models of time of one world, and what they measure.
+pub struct Models<'a> {
+    pub fabric: Fabric,
+    pub machines: BTreeMap<ServerId, Machine>,
+    pub clients: Clients,
+    pub feed: Feed<'a>,
+    pub energy: EnergyMeter,
+    /// Servers that are switched on.
+    pub on: BTreeSet<ServerId>,
+    pub watch: Watch,
+    /// What a power switch takes, in nanoseconds.
+    pub up: u64,
+    pub down: u64,
+    /// Time between two samples.
+    pub sample_every: u64,
+}
+
+impl Models<'_> {
+    /// Sends a message; returns when it arrives.
+    pub fn transmit(&mut self, now: u64, from: Node, to: Node, message: &Message) -> u64 {
+        let (traffic, bytes) = weigh(message);
+        self.fabric.send(now, from, to, MESSAGE_BYTES + bytes, traffic)
+    }
+
+    pub fn recovered(&self, server: ServerId) -> Recovered {
+        self.machines[&server].store.recovered()
+    }
+
+    /// Bytes used, bytes of offload, and store commands under way.
+    pub fn figures(&self, server: ServerId) -> (u64, u64, u32) {
+        let machine = &self.machines[&server];
+        (machine.store.used_bytes(), machine.store.offload_bytes(), machine.queued())
+    }
+
+    pub fn drop_space(&mut self, server: ServerId, group: GroupId, space: Space) {
+        self.machine(server).store.drop_space(group, space);
+    }
+
+    fn machine(&mut self, server: ServerId) -> &mut Machine {
+        self.machines.get_mut(&server).expect("every server has a machine")
+    }
+
+    pub fn debt_bytes(&self) -> u64 {
+        self.machines.values().map(|m| m.store.offload_bytes()).sum()
+    }
+}
+
+/// What a message is for, and its bytes beyond the head.
+fn weigh(message: &Message) -> (Traffic, u64) {
+    let items = |count: usize| count as u64 * ITEM_BYTES;
+    match message {
+        Message::Peer { message, payload } => match message {
+            PeerMessage::Replicate { space, record, .. } => {
+                let traffic =
+                    if *space == Space::Replica { Traffic::Replication } else { Traffic::Offload };
+                (traffic, payload.len() as u64 + 4 * u64::from(record.count))
+            }
+            PeerMessage::List { .. } | PeerMessage::Fetch { .. } => (Traffic::CatchUp, 0),
+            PeerMessage::ListReply { result, .. } => {
+                (Traffic::CatchUp, result.as_ref().map_or(0, |page| items(page.runs.len())))
+            }
+            PeerMessage::FetchReply { .. } => (Traffic::CatchUp, payload.len() as u64),
+            PeerMessage::Fence { done, .. } => (Traffic::Control, items(done.len())),
+            PeerMessage::FenceReply { tail, done, .. } => (Traffic::Control, items(tail.len() + done.len())),
+            PeerMessage::ReplicateReply { .. } | PeerMessage::Committed { .. } => (Traffic::Control, 0),
+        },
+        Message::Request { payload, .. } | Message::Reply { payload, .. } => {
+            (Traffic::Client, payload.len() as u64)
+        }
+        Message::Push(MetaPush::Map(map)) | Message::MetaReply { reply: MetaReply::Watch { map, .. }, .. } => {
+            let slots: usize = map.groups.iter().map(|(_, entry)| 1 + entry.slots.len()).sum();
+            (Traffic::Control, items(slots + map.servers.len()))
+        }
+        Message::Raft(bytes) => (Traffic::Control, bytes.len() as u64),
+        _ => (Traffic::Control, 0),
+    }
+}
+
+impl<'a> World<'a> {
+    /// The models; only asked for in a world that has them.
+    pub fn models(&mut self) -> &mut Models<'a> {
+        self.modelled.as_deref_mut().expect("a modelled world")
+    }
+
+    pub fn modelled_happens(&mut self, later: Later) {
+        match later {
+            Later::Arrivals => self.requests_arrive(),
+            Later::DiskDone { server, life, job } if self.servers[&server].life == life => {
+                self.disk_done(server, job);
+            }
+            Later::DiskFree { server, life } if self.servers[&server].life == life => {
+                self.models().machine(server).wake_at = 0;
+                self.pump_disk(server);
+            }
+            Later::DiskDone { .. } | Later::DiskFree { .. } => {}
+            Later::Retry { piece, attempt } => self.retry_piece(piece, attempt),
+            Later::Refresh { host } => self.refresh_host(host),
+            Later::Timeouts => {
+                self.look_for_timeouts();
+                self.after(crate::clock::SECOND, Happening::Modelled(Later::Timeouts));
+            }
+            Later::Sample => {
+                self.take_sample();
+                let every = self.models().sample_every;
+                self.after(every, Happening::Modelled(Later::Sample));
+            }
+            Later::Gear { gear } => self.ask_gear(gear),
+        }
+    }
+
+    fn requests_arrive(&mut self) {
+        let now = self.now;
+        loop {
+            let feed = &mut self.models().feed;
+            match feed.at(feed.next) {
+                Some(at) if at <= now => {
+                    let (request, since) = (feed.requests[feed.next], now - feed.start);
+                    feed.next += 1;
+                    self.request_arrives(since, &request);
+                }
+                Some(at) => return self.at(at, Happening::Modelled(Later::Arrivals)),
+                None => return,
+            }
+        }
+    }
+
+    pub fn submit_to_disk(&mut self, server: ServerId, token: StoreToken, command: StoreCommand) {
+        let now = self.now;
+        match self.models().machine(server).submit(now, token, command) {
+            Some((job, done)) => {
+                let life = self.servers[&server].life;
+                self.at(done, Happening::Modelled(Later::DiskDone { server, life, job }));
+            }
+            None => self.pump_disk(server),
+        }
+    }
+
+    /// Starts what the disk can start.
+    fn pump_disk(&mut self, server: ServerId) {
+        let (now, life) = (self.now, self.servers[&server].life);
+        while let Some((job, done)) = self.models().machine(server).start(now) {
+            self.at(done, Happening::Modelled(Later::DiskDone { server, life, job }));
+        }
+        let machine = self.models().machine(server);
+        if machine.disk.waiting() > 0 && !machine.is_watched() && machine.wake_at == 0 {
+            let at = machine.disk.free_at();
+            machine.wake_at = at;
+            self.at(at, Happening::Modelled(Later::DiskFree { server, life }));
+        }
+    }
+
+    fn disk_done(&mut self, server: ServerId, job: u32) {
+        let now = self.now;
+        let mut ended = Vec::new();
+        self.models().machine(server).end(now, job, &mut ended);
+        self.pump_disk(server);
+        for (token, outcome) in ended {
+            self.server_event(server, Event::Stored { token, outcome });
+        }
+        let machine = self.models().machine(server);
+        if machine.is_idle()
+            && let Some(map_version) = machine.flushing.take()
+        {
+            let life = self.servers[&server].life;
+            self.after(0, Happening::Flushed { server, life, map_version });
+        }
+    }
+
+    /// Before a server sleeps, everything goes where it belongs.
+    pub fn flush_disk(&mut self, server: ServerId, map_version: u64) {
+        let life = self.servers[&server].life;
+        let machine = self.models().machine(server);
+        machine.settle();
+        if machine.is_idle() {
+            return self.after(0, Happening::Flushed { server, life, map_version });
+        }
+        machine.flushing = Some(map_version);
+        self.pump_disk(server);
+    }
+
+    /// A power switch takes the time of the power model. Going down begins at once and must end before the way up can begin.
+    pub fn throw_switch(&mut self, member: u64, life: u64, server: ServerId, action: SwitchAction) {
+        let now = self.now;
+        let Models { energy, on, up, down, .. } = self.models();
+        let (up, down) = (*up, *down);
+        let draw = match action {
+            SwitchAction::Wake => {
+                on.insert(server);
+                Draw::On { utilisation: 0.0 }
+            }
+            SwitchAction::Sleep => {
+                on.remove(&server);
+                Draw::Standby
+            }
+        };
+        energy.set(Moment(now), server, draw);
+        let free = self.server(server).switch_free.max(now);
+        let (at, until) = match action {
+            SwitchAction::Wake => (free + up, free + up),
+            SwitchAction::Sleep => (free, free + down),
+        };
+        self.server(server).switch_free = until;
+        self.at(at, Happening::Switch { member, life, server, action });
+    }
+}

@@ -1,0 +1,408 @@
+//! What a run came to: plain data; text for people, JSON for machines (`docs/json.md`).
+
+use crate::request::client::Retries;
+use crate::request::measure::{Done, Energy, Latency, Migration, PHASES, Phase, Reclaim, Sample};
+use crate::request::network::{TRAFFICS, Traffic};
+use crate::request::run::{Gears, Setup};
+use crate::world::World;
+use ebb_lab::replay::Trace;
+use ebb_lab::replay::plan::LoadSeries;
+use ebb_power::ModelledEnergy;
+use ebb_types::{Bytes, Schedule};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    pub trace: TraceFacts,
+    pub cluster: ClusterFacts,
+    pub requests: Requests,
+    /// Latencies by operation, gear and phase of their arrival; first over everything.
+    pub latency: Vec<LatencyRow>,
+    pub retries: Retries,
+    pub traffic: Vec<TrafficRow>,
+    pub holders: Vec<HolderRow>,
+    pub shifts: Vec<Shift>,
+    pub migrations: Vec<Migration>,
+    pub reclaims: Vec<Reclaim>,
+    pub offload: Offload,
+    pub energy_modelled: Energy,
+    pub samples: Vec<Sample>,
+    /// Every request, in order of its answer. Not part of the JSON.
+    #[serde(skip)]
+    pub done: Vec<Done>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TraceFacts {
+    pub name: String,
+    pub requests: u64,
+    pub span_seconds: f64,
+    /// Trace seconds per simulated second.
+    pub speed: f64,
+    /// Highest load of a sample, in servers.
+    pub peak_load_servers: f64,
+}
+
+/// The modelled cluster.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ClusterFacts {
+    pub servers: u16,
+    pub racks: u16,
+    pub replicas: u8,
+    pub layout: String,
+    pub chunk_bytes: u32,
+    pub disk: String,
+    pub disk_source: String,
+    pub network: String,
+    pub network_source: String,
+    /// `auto`, `schedule` or `fixed`.
+    pub gears: &'static str,
+    pub g_min: u8,
+    pub seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Requests {
+    pub arrived: u64,
+    pub answered: u64,
+    pub failed: u64,
+    /// Not answered when the run ended.
+    pub unanswered: u64,
+    /// Happenings of the virtual world.
+    pub events: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LatencyRow {
+    /// `read` or `write`.
+    pub operation: &'static str,
+    /// Absent: all.
+    pub gear: Option<u8>,
+    pub phase: Option<Phase>,
+    #[serde(flatten)]
+    pub latency: Latency,
+    pub retried: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TrafficRow {
+    pub traffic: Traffic,
+    pub bytes: u64,
+    pub cross_rack_bytes: u64,
+}
+
+/// Queues at the servers that stand in for sleepers: mean store commands under way, of all kinds and of offload.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct HolderRow {
+    pub phase: Phase,
+    pub gear: u8,
+    pub seconds: f64,
+    pub mean_holders: f64,
+    pub mean_queue: f64,
+    pub mean_offload_queue: f64,
+}
+
+/// A gear shift, as the metadata service put it on record.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Shift {
+    /// Simulated seconds since the start of the trace.
+    pub at_seconds: f64,
+    pub from_gear: u8,
+    pub to_gear: u8,
+    pub why: String,
+    pub woken: u32,
+    pub put_to_sleep: u32,
+    pub migrations: u32,
+    pub took_seconds: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Offload {
+    /// Over the run.
+    pub taken_bytes: u64,
+    pub reclaimed_bytes: u64,
+    pub most_debt_bytes: u64,
+    pub debt_at_end_bytes: u64,
+}
+
+pub(super) fn report(
+    world: &mut World,
+    trace: &Trace,
+    setup: &Setup,
+    schedule: &Schedule,
+    series: &LoadSeries,
+    energy: ModelledEnergy,
+) -> Report {
+    let start = world.models().feed.start;
+    let shifts = shifts(world, start);
+    let stats: Vec<_> = world.servers.values().map(|s| s.replica.stats()).collect();
+    let events = world.events;
+    let models = world.models();
+    let done = std::mem::take(&mut models.clients.answered);
+    let failed = done.iter().filter(|d| d.failed).count() as u64;
+    let span = trace.span().as_secs_f64() / setup.speed;
+    let always_on = models.watch.always_on_joules;
+    let debt = |s: &Sample| s.debt_bytes;
+    Report {
+        trace: TraceFacts {
+            name: trace.name.clone(),
+            requests: trace.requests.len() as u64,
+            span_seconds: trace.span().as_secs_f64(),
+            speed: setup.speed,
+            peak_load_servers: series.peak().0,
+        },
+        cluster: cluster(setup, schedule),
+        requests: Requests {
+            arrived: models.clients.arrived,
+            answered: done.len() as u64 - failed,
+            failed,
+            unanswered: models.clients.under_way() as u64,
+            events,
+        },
+        latency: latency_rows(&done, setup.replicas),
+        retries: models.clients.retries,
+        traffic: TRAFFICS
+            .into_iter()
+            .map(|traffic| TrafficRow {
+                traffic,
+                bytes: models.fabric.bytes[traffic as usize],
+                cross_rack_bytes: models.fabric.cross_rack_bytes[traffic as usize],
+            })
+            .collect(),
+        holders: holders(models),
+        shifts,
+        migrations: models.watch.migrations.clone(),
+        reclaims: models.watch.reclaims.clone(),
+        offload: Offload {
+            taken_bytes: stats.iter().map(|s| s.offloaded_bytes).sum(),
+            reclaimed_bytes: stats.iter().map(|s| s.reclaimed_bytes).sum(),
+            most_debt_bytes: models.watch.samples.iter().map(debt).max().unwrap_or(0),
+            debt_at_end_bytes: models.debt_bytes(),
+        },
+        energy_modelled: Energy {
+            total_joules: energy.total(),
+            always_on_joules: ebb_types::Joules(always_on),
+            saved: 1.0 - energy.total().0 / always_on.max(f64::MIN_POSITIVE),
+            transitions: energy.transitions,
+            mean_servers_awake: models.watch.awake_seconds / span.max(1e-9),
+        },
+        samples: models.watch.samples.clone(),
+        done,
+    }
+}
+
+fn cluster(setup: &Setup, schedule: &Schedule) -> ClusterFacts {
+    ClusterFacts {
+        servers: setup.servers,
+        racks: setup.racks,
+        replicas: setup.replicas,
+        layout: setup.layout.to_string(),
+        chunk_bytes: setup.chunk_bytes,
+        disk: setup.disk.name().to_owned(),
+        disk_source: setup.disk.source().to_owned(),
+        network: setup.network.name.clone(),
+        network_source: setup.network.source.clone(),
+        gears: match setup.gears {
+            Gears::Auto => "auto",
+            Gears::Schedule => "schedule",
+            Gears::Fixed(_) => "fixed",
+        },
+        g_min: schedule.g_min,
+        seed: setup.seed,
+    }
+}
+
+fn shifts(world: &World, start: u64) -> Vec<Shift> {
+    let origin = world.unix_millis + start / 1_000_000;
+    let records = world.newest_state().shifts();
+    records
+        .filter(|s| s.at_unix_millis + s.took_millis >= origin)
+        .map(|s| Shift {
+            at_seconds: (s.at_unix_millis as f64 - origin as f64) / 1e3,
+            from_gear: s.from_gear,
+            to_gear: s.to_gear,
+            why: s.why.clone(),
+            woken: s.woken,
+            put_to_sleep: s.put_to_sleep,
+            migrations: s.migrations,
+            took_seconds: s.took_millis as f64 / 1e3,
+        })
+        .collect()
+}
+
+fn latency_rows(done: &[Done], replicas: u8) -> Vec<LatencyRow> {
+    let mut rows = Vec::new();
+    let mut add = |operation, gear, phase, which: &dyn Fn(&Done) -> bool| {
+        let chosen = || done.iter().filter(|d| !d.failed && which(d));
+        if let Some(latency) = Latency::of(chosen().map(|d| d.took)) {
+            let retried = chosen().filter(|d| d.retries > 0).count() as u64;
+            rows.push(LatencyRow { operation, gear, phase, latency, retried });
+        }
+    };
+    for (operation, read) in [("read", true), ("write", false)] {
+        add(operation, None, None, &|d| d.read == read);
+    }
+    for gear in 0..=replicas {
+        for phase in PHASES {
+            for (operation, read) in [("read", true), ("write", false)] {
+                add(operation, Some(gear), Some(phase), &|d| {
+                    (d.read, d.gear, d.phase) == (read, gear, phase)
+                });
+            }
+        }
+    }
+    rows
+}
+
+fn holders(models: &crate::request::Models) -> Vec<HolderRow> {
+    let mut sums: BTreeMap<(u8, Phase), HolderRow> = BTreeMap::new();
+    for span in models.watch.spans.iter().filter(|s| s.holders > 0) {
+        let row = sums.entry((span.gear, span.phase)).or_insert(HolderRow {
+            phase: span.phase,
+            gear: span.gear,
+            seconds: 0.0,
+            mean_holders: 0.0,
+            mean_queue: 0.0,
+            mean_offload_queue: 0.0,
+        });
+        let seconds = (span.to - span.from) as f64 / 1e9;
+        row.seconds += seconds;
+        row.mean_holders += seconds * span.holders as f64;
+        row.mean_queue += seconds * span.holders as f64 * span.queue;
+        row.mean_offload_queue += seconds * span.holders as f64 * span.offload_queue;
+    }
+    let mean = |mut row: HolderRow| {
+        row.mean_queue /= row.mean_holders.max(1e-9);
+        row.mean_offload_queue /= row.mean_holders.max(1e-9);
+        row.mean_holders /= row.seconds.max(1e-9);
+        row
+    };
+    sums.into_values().map(mean).collect()
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (trace, cluster, requests) = (&self.trace, &self.cluster, &self.requests);
+        writeln!(
+            f,
+            "{}: {} requests in {:.0} s, speed {}; peak load {:.1} servers",
+            trace.name, trace.requests, trace.span_seconds, trace.speed, trace.peak_load_servers
+        )?;
+        writeln!(
+            f,
+            "{} servers in {} racks, {} copies, {} layout, gears {}; modelled disk {}, network {}, seed {}",
+            cluster.servers,
+            cluster.racks,
+            cluster.replicas,
+            cluster.layout,
+            cluster.gears,
+            cluster.disk,
+            cluster.network,
+            cluster.seed
+        )?;
+        writeln!(
+            f,
+            "{} answered, {} failed, {} unanswered; {} tries again ({} moved, {} timeouts)\n",
+            requests.answered,
+            requests.failed,
+            requests.unanswered,
+            self.retries.total(),
+            self.retries.moved,
+            self.retries.timeouts
+        )?;
+        f.write_str(&self.latency_table())?;
+        f.write_str(&self.cluster_tables())
+    }
+}
+
+impl Report {
+    fn latency_table(&self) -> String {
+        let mut text = String::from(
+            "latency, ms (modelled)      requests      mean       p50       p95       p99     p99.9       max   retried\n",
+        );
+        for row in &self.latency {
+            let name = match (row.gear, row.phase) {
+                (Some(gear), Some(phase)) => format!("{:<6}gear {gear} {}", row.operation, phase.name()),
+                _ => format!("{:<6}all", row.operation),
+            };
+            let l = &row.latency;
+            writeln!(
+                text,
+                "{name:<24}{:>12}{:>10.2}{:>10.2}{:>10.2}{:>10.2}{:>10.2}{:>10.2}{:>10}",
+                l.count,
+                l.mean_millis,
+                l.p50_millis,
+                l.p95_millis,
+                l.p99_millis,
+                l.p999_millis,
+                l.max_millis,
+                row.retried
+            )
+            .expect("a string takes everything");
+        }
+        text
+    }
+
+    fn cluster_tables(&self) -> String {
+        let mut text = String::new();
+        self.write_cluster(&mut text).expect("a string takes everything");
+        text
+    }
+
+    fn write_cluster(&self, text: &mut String) -> fmt::Result {
+        writeln!(text, "\nnetwork               bytes     between racks")?;
+        for row in &self.traffic {
+            let name = format!("{:?}", row.traffic).to_lowercase();
+            let (all, cross) = (Bytes(row.bytes).to_string(), Bytes(row.cross_rack_bytes).to_string());
+            writeln!(text, "{name:<15}{all:>12}{cross:>18}")?;
+        }
+        if !self.holders.is_empty() {
+            writeln!(text, "\nstand-ins               seconds   holders     queue   of it offload (means)")?;
+        }
+        for row in &self.holders {
+            let name = format!("gear {} {}", row.gear, row.phase.name());
+            let HolderRow { seconds, mean_holders, mean_queue, mean_offload_queue, .. } = row;
+            writeln!(
+                text,
+                "{name:<20}{seconds:>11.1}{mean_holders:>10.1}{mean_queue:>10.3}{mean_offload_queue:>16.3}"
+            )?;
+        }
+        if !self.shifts.is_empty() {
+            writeln!(text, "\nshift at, s      gears     woken    asleep   primaries    took, s")?;
+        }
+        for s in &self.shifts {
+            let gears = format!("{} to {}", s.from_gear, s.to_gear);
+            writeln!(
+                text,
+                "{:>11.0}{gears:>11}{:>10}{:>10}{:>12}{:>11.2}",
+                s.at_seconds, s.woken, s.put_to_sleep, s.migrations, s.took_seconds
+            )?;
+        }
+        for r in &self.reclaims {
+            let (debt, rate) = (Bytes(r.debt_bytes), Bytes(r.bytes_per_second as u64));
+            writeln!(
+                text,
+                "reclaim at {:.0} s: debt {debt}, {:.2} s, {rate}/s",
+                r.at_seconds, r.took_seconds
+            )?;
+        }
+        let (offload, energy) = (&self.offload, &self.energy_modelled);
+        let (taken, back) = (Bytes(offload.taken_bytes), Bytes(offload.reclaimed_bytes));
+        let (most, left) = (Bytes(offload.most_debt_bytes), Bytes(offload.debt_at_end_bytes));
+        writeln!(
+            text,
+            "\noffload: {taken} taken, {back} given back; debt at most {most}, {left} at the end"
+        )?;
+        writeln!(
+            text,
+            "energy (modelled): {:.3} kWh, always on {:.3} kWh, saved {:.1} %; {:.1} servers awake in the mean, {} transitions",
+            energy.total_joules.0 / 3.6e6,
+            energy.always_on_joules.0 / 3.6e6,
+            energy.saved * 100.0,
+            energy.mean_servers_awake,
+            energy.transitions
+        )
+    }
+}

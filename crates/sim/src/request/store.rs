@@ -1,0 +1,399 @@
+//! A chunk server's store by length: which blocks it has, in which versions, and no bytes. All data is zeroes in memory that
+//! is shared by everybody, so a cluster's memory grows with the number of extents and not with their length.
+//!
+//! The newest version of a block wins, as in every store of Ebb. A record takes effect when its write is done.
+
+use bytes::Bytes;
+use ebb_replica::{Recovered, StoreOutcome};
+use ebb_types::{
+    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Kind, ListPage, RECORD_BLOCKS_MAX, Record, Run,
+    Space, Version, block_crcs,
+};
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+/// As long as the longest record.
+static ZEROES: [u8; RECORD_BLOCKS_MAX as usize * BLOCK_BYTES] = [0; RECORD_BLOCKS_MAX as usize * BLOCK_BYTES];
+
+/// Runs in one page of a listing, as with the real server.
+const LIST_RUNS: usize = 1024;
+
+/// So many zero bytes, without memory of their own. `len`: at most one record.
+pub fn zeroes(len: usize) -> Bytes {
+    Bytes::from_static(&ZEROES[..len])
+}
+
+fn zero_crc() -> u32 {
+    static CRC: OnceLock<u32> = OnceLock::new();
+    *CRC.get_or_init(|| block_crcs(&ZEROES[..BLOCK_BYTES])[0])
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Extent {
+    count: u32,
+    version: Version,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Chunk {
+    deleted: Option<Version>,
+    /// By first block; they do not overlap.
+    extents: BTreeMap<u32, Extent>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    chunks: BTreeMap<ChunkId, Chunk>,
+    /// Blocks of data.
+    blocks: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct LengthStore {
+    spaces: BTreeMap<(GroupId, Space), Kept>,
+    /// Blocks of data kept as offload.
+    offload_blocks: u64,
+    blocks: u64,
+    /// Counts drops: a write that was handed in before a drop of its space leaves no trace.
+    drops: BTreeMap<(GroupId, Space), u32>,
+}
+
+impl Chunk {
+    /// Extents that touch blocks `first..end`.
+    fn overlapping(&self, first: u32, end: u32) -> impl Iterator<Item = (u32, Extent)> + '_ {
+        let before = self.extents.range(..first).next_back().filter(|(at, e)| **at + e.count > first);
+        before.into_iter().chain(self.extents.range(first..end)).map(|(at, e)| (*at, *e))
+    }
+
+    /// Sets blocks that are older. Returns by how many the blocks of data grew.
+    fn set(&mut self, first: u32, count: u32, version: Version, kind: Kind) -> i64 {
+        if self.deleted.is_some_and(|v| v >= version) {
+            return 0;
+        }
+        let end = first + count;
+        let data = |kind: Kind, count: u32| if kind == Kind::Data { i64::from(count) } else { 0 };
+        let old: Vec<(u32, Extent)> = self.overlapping(first, end).collect();
+        let mut grown = 0;
+        let mut at = first;
+        for (start, extent) in old {
+            let stop = start + extent.count;
+            if extent.version >= version {
+                // What is newer stays; the gap before it is filled.
+                if at < start {
+                    self.extents.insert(at, Extent { count: start - at, version, kind });
+                    grown += data(kind, start - at);
+                }
+                at = at.max(stop);
+                continue;
+            }
+            self.extents.remove(&start);
+            grown -= data(extent.kind, stop.min(end) - start.max(first));
+            if start < first {
+                self.extents.insert(start, Extent { count: first - start, ..extent });
+            }
+            if stop > end {
+                self.extents.insert(end, Extent { count: stop - end, ..extent });
+            }
+        }
+        if at < end {
+            self.extents.insert(at, Extent { count: end - at, version, kind });
+            grown += data(kind, end - at);
+        }
+        grown
+    }
+
+    /// The blocks `first..first + count` as runs of one version and kind; what was never written is a zero run.
+    fn runs(&self, first: u32, count: u32, mut each: impl FnMut(u32, u32, Version, Kind)) {
+        let (mut at, end) = (first, first + count);
+        for (start, extent) in self.overlapping(first, end) {
+            let (from, to) = (start.max(first), (start + extent.count).min(end));
+            if at < from {
+                each(at, from - at, Version::ZERO, Kind::Zero);
+            }
+            each(from, to - from, extent.version, extent.kind);
+            at = to;
+        }
+        if at < end {
+            each(at, end - at, Version::ZERO, Kind::Zero);
+        }
+    }
+}
+
+impl LengthStore {
+    pub fn offload_bytes(&self) -> u64 {
+        self.offload_blocks * BLOCK_BYTES as u64
+    }
+
+    pub fn used_bytes(&self) -> u64 {
+        self.blocks * BLOCK_BYTES as u64
+    }
+
+    pub fn recovered(&self) -> Recovered {
+        Recovered { tails: Vec::new(), spaces: self.spaces.keys().copied().collect() }
+    }
+
+    pub fn has_chunk(&self, group: GroupId, space: Space, chunk: ChunkId) -> bool {
+        self.spaces.get(&(group, space)).is_some_and(|kept| kept.chunks.contains_key(&chunk))
+    }
+
+    /// Whether any of these blocks was ever written.
+    pub fn has_data(&self, group: GroupId, space: Space, chunk: ChunkId, first: u32, count: u32) -> bool {
+        let kept = self.spaces.get(&(group, space)).and_then(|kept| kept.chunks.get(&chunk));
+        kept.is_some_and(|chunk| chunk.overlapping(first, first + count).next().is_some())
+    }
+
+    /// To be handed to [`LengthStore::apply`] when the write is done.
+    pub fn drops_of(&self, group: GroupId, space: Space) -> u32 {
+        self.drops.get(&(group, space)).copied().unwrap_or(0)
+    }
+
+    pub fn apply(&mut self, space: Space, record: &Record, drops: u32) {
+        let key = (record.group, space);
+        if !self.drops.is_empty() && self.drops_of(record.group, space) != drops {
+            return;
+        }
+        let kept = self.spaces.entry(key).or_default();
+        let chunk = kept.chunks.entry(record.chunk).or_default();
+        let grown = match record.content.kind() {
+            Kind::Delete => {
+                let version = record.version;
+                if chunk.deleted.is_some_and(|v| v >= version) {
+                    return;
+                }
+                chunk.deleted = Some(version);
+                let data = |e: &Extent| if e.kind == Kind::Data { i64::from(e.count) } else { 0 };
+                let gone: i64 = chunk.extents.values().filter(|e| e.version <= version).map(data).sum();
+                chunk.extents.retain(|_, e| e.version > version);
+                -gone
+            }
+            kind => chunk.set(record.first, record.count, record.version, kind),
+        };
+        kept.blocks = kept.blocks.saturating_add_signed(grown);
+        self.blocks = self.blocks.saturating_add_signed(grown);
+        if space != Space::Replica {
+            self.offload_blocks = self.offload_blocks.saturating_add_signed(grown);
+        }
+    }
+
+    pub fn drop_space(&mut self, group: GroupId, space: Space) {
+        *self.drops.entry((group, space)).or_default() += 1;
+        if let Some(kept) = self.spaces.remove(&(group, space)) {
+            self.blocks -= kept.blocks;
+            if space != Space::Replica {
+                self.offload_blocks -= kept.blocks;
+            }
+        }
+    }
+
+    pub fn read(&self, group: GroupId, space: Space, chunk: ChunkId, first: u32, count: u32) -> StoreOutcome {
+        assert!((1..=RECORD_BLOCKS_MAX).contains(&count), "a read of {count} blocks");
+        let nothing = Chunk::default();
+        let kept = self.spaces.get(&(group, space)).and_then(|kept| kept.chunks.get(&chunk));
+        let mut records: Vec<Record> = Vec::new();
+        let mut data = 0;
+        kept.unwrap_or(&nothing).runs(first, count, |first, count, version, kind| {
+            let content = match kind {
+                Kind::Data => {
+                    data += count as usize;
+                    Content::Data { crcs: vec![zero_crc(); count as usize] }
+                }
+                _ => Content::Zero,
+            };
+            match records.last_mut() {
+                Some(last) if last.version == version && last.content.kind() == kind => {
+                    last.count += count;
+                    if let (Content::Data { crcs: all }, Content::Data { crcs }) =
+                        (&mut last.content, content)
+                    {
+                        all.extend(crcs);
+                    }
+                }
+                _ => records.push(Record { group, chunk, first, count, version, request: None, content }),
+            }
+        });
+        StoreOutcome::Read { records, payload: zeroes(data * BLOCK_BYTES) }
+    }
+
+    pub fn list(&self, group: GroupId, space: Space, since: Epoch, after: Option<Cursor>) -> ListPage {
+        let mut runs: Vec<Run> = Vec::new();
+        let Some(kept) = self.spaces.get(&(group, space)) else { return ListPage::default() };
+        let from = after.map_or(ChunkId::default(), |c| c.chunk);
+        for (&chunk, content) in kept.chunks.range(from..) {
+            let skip = after.filter(|c| c.chunk == chunk).map(|c| c.block);
+            if let Some(version) = content.deleted.filter(|v| skip.is_none() && v.epoch >= since) {
+                runs.push(Run { chunk, first: 0, count: 0, version, kind: Kind::Delete });
+            }
+            let extents = content.extents.iter().filter(|(at, _)| skip.is_none_or(|s| **at > s));
+            for (&first, extent) in extents.filter(|(_, e)| e.version.epoch >= since) {
+                if runs.len() >= LIST_RUNS
+                    && let Some(last) = runs.last().filter(|r| r.chunk == chunk && r.kind != Kind::Delete)
+                {
+                    let block = last.first + last.count - 1;
+                    return ListPage { runs, next: Some(Cursor { chunk, block }) };
+                }
+                let Extent { count, version, kind } = *extent;
+                push(&mut runs, Run { chunk, first, count, version, kind });
+            }
+            if runs.len() >= LIST_RUNS {
+                return ListPage { runs, next: Some(Cursor { chunk, block: u32::MAX }) };
+            }
+        }
+        ListPage { runs, next: None }
+    }
+
+    pub fn newer(&self, group: GroupId, space: Space, runs: &[Run]) -> Vec<Run> {
+        let nothing = Chunk::default();
+        let kept = self.spaces.get(&(group, space));
+        let mut newer = Vec::new();
+        for run in runs {
+            let chunk = kept.and_then(|k| k.chunks.get(&run.chunk)).unwrap_or(&nothing);
+            if chunk.deleted.is_some_and(|v| v >= run.version) {
+                continue;
+            }
+            if run.kind == Kind::Delete {
+                newer.push(*run);
+            }
+            if run.count > 0 {
+                chunk.runs(run.first, run.count, |first, count, version, _| {
+                    if version < run.version {
+                        push(&mut newer, Run { first, count, ..*run });
+                    }
+                });
+            }
+        }
+        newer
+    }
+}
+
+/// Adds a run, joined with the last one where they meet and are alike.
+fn push(runs: &mut Vec<Run>, run: Run) {
+    match runs.last_mut() {
+        Some(last)
+            if last.chunk == run.chunk
+                && last.version == run.version
+                && last.kind == run.kind
+                && last.first + last.count == run.first =>
+        {
+            last.count += run.count;
+        }
+        _ => runs.push(run),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+    use crate::store::Store;
+    use ebb_replica::{StoreCommand, StoreToken};
+    use ebb_types::ObjectId;
+
+    fn chunk(n: u64) -> ChunkId {
+        ChunkId { object: ObjectId(1), index: n as u32 }
+    }
+
+    fn record(random: &mut Random) -> Record {
+        let version = Version { epoch: Epoch(random.below(3) as u32), seq: random.between(1, 40) };
+        // A version is given once, to one content: what it sets follows from it.
+        let first = (version.seq * 7 + u64::from(version.epoch.0)) as u32 % 20;
+        let count = 1 + (version.seq as u32 * 3) % 9;
+        let (kind, chunk) = (version.seq % 11, chunk(version.seq % 3));
+        let (first, count, content) = match kind {
+            0 => (0, 0, Content::Delete),
+            1..=2 => (first, count, Content::Zero),
+            _ => (first, count, Content::Data { crcs: vec![zero_crc(); count as usize] }),
+        };
+        Record { group: GroupId(0), chunk, first, count, version, request: None, content }
+    }
+
+    /// The store that the fault search keeps bytes in is the reference: same writes, same answers.
+    #[test]
+    fn it_answers_as_the_store_that_keeps_bytes() {
+        let mut random = Random::new(11);
+        for round in 0..300 {
+            let (mut short, mut long) = (LengthStore::default(), Store::default());
+            let space = Space::Offload { stands_for: ebb_types::ServerId(3) };
+            for _ in 0..random.between(1, 30) {
+                let record = record(&mut random);
+                short.apply(space, &record, 0);
+                let payload = zeroes(record.payload_len());
+                let command = StoreCommand::Apply { space, record, payload };
+                let id = long.submit(StoreToken(0), command).expect("a write");
+                long.complete(id);
+            }
+            assert_eq!(short.offload_bytes(), data_bytes(&long), "round {round}");
+            for n in 0..3 {
+                let command =
+                    StoreCommand::Read { space, group: GroupId(0), chunk: chunk(n), first: 2, count: 25 };
+                let (a, b) = (short.read(GroupId(0), space, chunk(n), 2, 25), long.answer(&command, 9));
+                assert_eq!(format!("{a:?}"), format!("{b:?}"), "round {round}");
+            }
+            let since = Epoch(random.below(3) as u32);
+            let list = StoreCommand::List { space, group: GroupId(0), since, after: None };
+            let StoreOutcome::Listed(right) = long.answer(&list, 9999) else { panic!("a listing") };
+            let page = short.list(GroupId(0), space, since, None);
+            assert_eq!(page, right, "round {round}");
+            let asked: Vec<Run> = (0..5).map(|_| self::record(&mut random).run()).collect();
+            let newer = StoreCommand::Newer { space, group: GroupId(0), runs: asked.clone() };
+            let StoreOutcome::Newer(right) = long.answer(&newer, 9999) else { panic!("runs") };
+            assert_eq!(short.newer(GroupId(0), space, &asked), right, "round {round}");
+        }
+    }
+
+    fn data_bytes(store: &Store) -> u64 {
+        let group = store.spaces().map(|(group, space)| store.durable(group, space));
+        let blocks = group.flatten().flat_map(|k| k.chunks.values()).flat_map(|c| c.blocks.values());
+        blocks.filter(|b| b.data.is_some()).count() as u64 * BLOCK_BYTES as u64
+    }
+
+    #[test]
+    fn pages_of_a_listing_follow_on_each_other() {
+        let mut store = LengthStore::default();
+        for n in 0..10_000u32 {
+            let version = Version { epoch: Epoch(1), seq: u64::from(n) + 1 };
+            let content = Content::Data { crcs: vec![0] };
+            let chunk = chunk(u64::from(n) / 3000);
+            let record = Record {
+                group: GroupId(0),
+                chunk,
+                first: n % 3000,
+                count: 1,
+                version,
+                request: None,
+                content,
+            };
+            store.apply(Space::Replica, &record, 0);
+        }
+        let (mut after, mut all) = (None, Vec::new());
+        loop {
+            let page = store.list(GroupId(0), Space::Replica, Epoch(0), after);
+            assert!(page.runs.len() <= LIST_RUNS);
+            all.extend(page.runs);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(all.len(), 10_000);
+        assert!(all.windows(2).all(|w| (w[0].chunk, w[0].first) < (w[1].chunk, w[1].first)));
+    }
+
+    #[test]
+    fn a_drop_voids_what_was_handed_in_before() {
+        let mut store = LengthStore::default();
+        let mut random = Random::new(1);
+        let record = loop {
+            let record = record(&mut random);
+            if record.content.kind() == Kind::Data {
+                break record;
+            }
+        };
+        let before = store.drops_of(GroupId(0), Space::Replica);
+        store.drop_space(GroupId(0), Space::Replica);
+        store.apply(Space::Replica, &record, before);
+        assert_eq!(store.used_bytes(), 0);
+        store.apply(Space::Replica, &record, store.drops_of(GroupId(0), Space::Replica));
+        assert_eq!(store.used_bytes(), u64::from(record.count) * BLOCK_BYTES as u64);
+    }
+}
