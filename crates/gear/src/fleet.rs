@@ -33,6 +33,8 @@ const DARE: f64 = 3.0 * DAY;
 /// Shortest and longest price of a power cycle, as the quiet time that must be expected, and where it begins.
 const PRICE: std::ops::RangeInclusive<f64> = 60.0..=DAY;
 const PRICE_START: f64 = 3600.0;
+/// Share of the budget that the price aims at: the rest is for days that are worse than the last.
+const AIM: f64 = 0.97;
 /// Time in which a fleet that makes no power cycle lowers their price to 1/e.
 const CHEAPEN: f64 = DAY;
 /// Outruns remembered, how many of them a new one is compared with, and which of those it is taken for.
@@ -190,7 +192,8 @@ impl Fleet {
                 return Err(FleetError::Group { server, group, replicas: policy.replicas });
             }
             let state = if awake { State::Awake } else { State::Asleep };
-            let member = Member { group, state, since: now, credit: policy.cycles_per_day, counted: now };
+            let credit = policy.cycles_per_day * CARRY_DAYS;
+            let member = Member { group, state, since: now, credit, counted: now };
             members.insert(server, member);
         }
         if members.len() < usize::from(policy.replicas) {
@@ -276,7 +279,10 @@ impl Fleet {
         let dare = std::f64::consts::LN_2 * interval.as_secs_f64() / DARE * change;
         self.exceed = (self.exceed + dare).clamp(EXCEED.start().ln(), EXCEED.end().ln());
         self.set_price(-interval.as_secs_f64() / CHEAPEN);
-        self.correct(now, load.0);
+        // A sample as long as the forecast's hour is in the forecast itself: its drift.
+        if interval < self.policy.hour {
+            self.correct(now, load.0);
+        }
     }
 
     fn set_price(&mut self, change: f64) {
@@ -415,7 +421,7 @@ impl Fleet {
             let sleep = self.sleepers(now, &base, on - self.kept(now, on, wanted));
             for server in sleep {
                 self.charge(now, server);
-                self.set_price(1.0 / (self.policy.cycles_per_day * f64::from(self.servers())));
+                self.set_price(1.0 / (AIM * self.policy.cycles_per_day * f64::from(self.servers())));
                 self.set(now, server, State::Asleep);
                 out.push(Command::Sleep(server));
             }
@@ -476,3 +482,6 @@ impl Fleet {
         may
     }
 }
+
+#[cfg(test)]
+mod tests;

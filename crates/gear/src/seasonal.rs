@@ -14,7 +14,7 @@ use crate::{History, Load};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Errors of all hours together weigh as much as that many days' errors of the hour itself.
-const POOLED_WEIGHT: f64 = 8.0;
+const POOLED_WEIGHT: f64 = 4.0;
 /// Weight of an error in the hour before or after, next to one of the hour itself.
 const NEIGHBOUR_WEIGHT: f64 = 0.5;
 /// The pooled errors enter as so many quantiles.
@@ -22,7 +22,7 @@ const POOL_GRID: usize = 64;
 /// So many hours back a deviation may tell something about the next hour.
 const LAGS: usize = 3;
 /// What keeps a relation between hours from being read out of noise, as a share of the deviations' variance.
-const RIDGE: f64 = 0.1;
+const RIDGE: f64 = 0.02;
 /// A deviation beyond so many median deviations is a burst, and counts as one of that size.
 const BURST: f64 = 4.0;
 /// The weights of all lags together stay below this, so that what they predict fades.
@@ -335,5 +335,112 @@ impl Outlook {
         // A trend is not believed for longer than a week.
         let ahead = day.saturating_sub(self.day).min(DAYS_PER_WEEK) as f64;
         self.level + self.slope * ahead + self.weekday[(day % DAYS_PER_WEEK) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: u32 = 8;
+    const SHAPE: [f64; DAY as usize] = [2.0, 2.0, 4.0, 8.0, 16.0, 16.0, 8.0, 4.0];
+
+    fn history(days: u64, load: impl Fn(u64, usize) -> Option<f64>) -> History {
+        let mut history = History::default();
+        for hour in 0..days * u64::from(DAY) {
+            if let Some(load) = load(hour / u64::from(DAY), (hour % u64::from(DAY)) as usize) {
+                history.record(hour, Load(load), DAY);
+            }
+        }
+        history
+    }
+
+    fn middle(seasonal: &Seasonal, hour: u64) -> f64 {
+        seasonal.quantile(hour, 0.5, &Drift::default()).0
+    }
+
+    #[test]
+    fn nothing_is_forecast_from_nothing() {
+        assert_eq!(Seasonal::fit(&History::default(), 3, DAY), None);
+        assert_eq!(Seasonal::fit(&history(3, |_, h| Some(SHAPE[h])), 0, DAY), None);
+    }
+
+    #[test]
+    fn a_steady_day_comes_again_leaning_on_its_neighbours() {
+        let seasonal = Seasonal::fit(&history(5, |_, h| Some(SHAPE[h])), 5, DAY).unwrap();
+        assert!((middle(&seasonal, 40) - 2.0).abs() < 0.5);
+        assert!((12.0..16.5).contains(&middle(&seasonal, 44)));
+        assert!((12.0..16.5).contains(&middle(&seasonal, 44 + 8)), "and the day after");
+    }
+
+    #[test]
+    fn one_burst_and_one_outage_move_nothing() {
+        let calm = Seasonal::fit(&history(9, |_, h| Some(SHAPE[h])), 9, DAY).unwrap();
+        let rough = history(9, |day, h| match (day, h) {
+            (4, 3) => Some(500.0),
+            (5, 2..6) => None,
+            _ => Some(SHAPE[h]),
+        });
+        let rough = Seasonal::fit(&rough, 9, DAY).unwrap();
+        for hour in 72..80 {
+            let (a, b) = (middle(&calm, hour), middle(&rough, hour));
+            assert!((a - b).abs() < 0.2 * a + 5.0 * 0.01 * 500.0 / 16.0, "hour {hour}: {a} and {b}");
+        }
+    }
+
+    #[test]
+    fn an_hour_that_often_bursts_has_a_high_quantile_and_a_low_median() {
+        let bursts = history(20, |day, h| Some(if h == 4 && day % 4 == 0 { 40.0 } else { 4.0 }));
+        let seasonal = Seasonal::fit(&bursts, 20, DAY).unwrap();
+        let still = Drift::default();
+        assert!(middle(&seasonal, 164) < 6.0);
+        assert!(seasonal.quantile(164, 0.9, &still).0 > 20.0);
+        assert!(seasonal.quantile(161, 0.9, &still).0 < 8.0);
+        assert!(seasonal.stays_below(164, Load(10.0), &still) < 0.9);
+        assert!(seasonal.stays_below(161, Load(10.0), &still) > 0.95);
+    }
+
+    #[test]
+    fn growth_and_the_day_of_the_week_are_followed() {
+        let weekly = history(28, |day, h| {
+            let weekend = if day % 7 >= 5 { 0.25 } else { 1.0 };
+            Some(SHAPE[h] * weekend * 1.02f64.powi(day as i32))
+        });
+        let weekday = Seasonal::fit(&weekly, 28, DAY).unwrap();
+        let weekend = Seasonal::fit(&weekly, 33, DAY).unwrap();
+        let usual = SHAPE[4] * 1.02f64.powi(28);
+        assert!((0.75 * usual..1.3 * usual).contains(&middle(&weekday, 28 * 8 + 4)));
+        assert!(middle(&weekend, 33 * 8 + 4) < 0.6 * usual);
+    }
+
+    #[test]
+    fn a_day_that_is_unlike_the_others_is_followed_by_the_hour() {
+        // Every third day is twice as busy throughout: what its first hours say holds for the rest.
+        let busy = |day: u64| if day.is_multiple_of(3) { 2.0 } else { 1.0 };
+        let learned = history(25, |day, h| Some(SHAPE[h] * busy(day)));
+        let seasonal = Seasonal::fit(&learned, 24, DAY).unwrap();
+        let mut today = history(24, |day, h| Some(SHAPE[h] * busy(day)));
+        for hour in 192..196 {
+            today.record(hour, Load(SHAPE[(hour - 192) as usize] * 2.0), DAY);
+        }
+        let drift = seasonal.drift(&today, 196);
+        assert!(seasonal.quantile(196, 0.5, &drift).0 > 1.2 * middle(&seasonal, 196));
+    }
+
+    #[test]
+    fn quantiles_rise_and_their_inverse_agrees() {
+        let noisy =
+            history(14, |day, h| Some(SHAPE[h] * (1.0 + 0.1 * ((day * 7 + h as u64 * 3) % 5) as f64)));
+        let seasonal = Seasonal::fit(&noisy, 14, DAY).unwrap();
+        let still = Drift::default();
+        for hour in 112..120 {
+            let mut last = 0.0;
+            for q in [0.1, 0.5, 0.9, 0.99] {
+                let load = seasonal.quantile(hour, q, &still);
+                assert!(load.0 >= last);
+                assert!(seasonal.stays_below(hour, Load(load.0 * 1.0001), &still) >= q);
+                last = load.0;
+            }
+        }
     }
 }

@@ -284,3 +284,6 @@ impl Case {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

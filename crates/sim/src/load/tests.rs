@@ -1,0 +1,273 @@
+use super::*;
+use std::path::PathBuf;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn setup(servers: u32) -> Setup {
+    Setup {
+        servers,
+        replicas: 3,
+        g_min: 1,
+        train_days: 1,
+        provision: Provision::Peak,
+        power: free_transitions(),
+        wake: Duration::from_secs(60),
+        dwell: Duration::from_secs(900),
+        cycles_per_day: 2.0,
+        short_goal: 0.03,
+        rotate_days: 7,
+    }
+}
+
+/// Days of three loads, eight hours each.
+fn days(loads: &[[f64; 3]]) -> Series {
+    let hours = loads.iter().flat_map(|day| day.iter().flat_map(|load| [Some(*load); 8]));
+    Series { interval: HOUR, values: hours.collect() }
+}
+
+fn play(case: &Case, policy: Policy) -> Outcome {
+    case.play(policy).expect("a policy that runs").0
+}
+
+fn parsed(text: &str) -> Result<Series, SeriesError> {
+    read(Box::new(std::io::Cursor::new(text.to_owned().into_bytes())), "hourly", None)
+}
+
+#[test]
+fn every_policy_saves_what_a_hand_computes() {
+    // Nine servers, one unit of load each: gears are 3, 6 and 9 servers, and three is the floor.
+    let case = Case::new(setup(9), &days(&[[1.0, 4.0, 9.0], [1.0, 4.0, 9.0]])).unwrap();
+    let expected = [
+        (Policy::AlwaysOn, 9.0),
+        (Policy::NaiveRandom, (7.0 + 8.0 + 9.0) / 3.0),
+        (Policy::NaiveGrouped, 6.0),
+        (Policy::Sierra, 6.0),
+        (Policy::Oracle, 6.0),
+        (Policy::ContinuousOracle, (3.0 + 4.0 + 9.0) / 3.0),
+        (Policy::Ideal, 14.0 / 3.0),
+    ];
+    for (policy, awake) in expected {
+        let outcome = play(&case, policy);
+        assert!((outcome.mean_awake - awake).abs() < 1e-9, "{policy:?}: {}", outcome.mean_awake);
+        assert!((outcome.savings - (1.0 - awake / 9.0)).abs() < 1e-9, "{policy:?}: {}", outcome.savings);
+        assert_eq!(outcome.short_time, 0.0, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_day_that_nobody_foresaw_leaves_sierra_short() {
+    let case = Case::new(setup(9), &days(&[[1.0, 4.0, 9.0], [5.0, 4.0, 9.0]])).unwrap();
+    let sierra = play(&case, Policy::Sierra);
+    assert!((sierra.short_time - 1.0 / 3.0).abs() < 1e-9);
+    assert!((sierra.short_load - 5.0 / 18.0).abs() < 1e-9);
+    assert!((sierra.excess_load - 2.0 / 18.0).abs() < 1e-9);
+    assert_eq!(play(&case, Policy::Oracle).short_time, 0.0);
+}
+
+#[test]
+fn gaps_are_in_no_figure() {
+    let mut series = days(&[[1.0, 4.0, 9.0], [1.0, 4.0, 9.0]]);
+    series.values[24..32].fill(Some(0.0));
+    assert_eq!(series.zeros_are_gaps(), 8);
+    assert_eq!(series.gaps(8), Gaps { runs: 1, intervals: 8, zeros: 8, first: Some(24) });
+    let case = Case::new(setup(9), &series).unwrap();
+    assert!((play(&case, Policy::Oracle).mean_awake - 7.5).abs() < 1e-9);
+    assert!((play(&case, Policy::Ideal).savings - (1.0 - 6.5 / 9.0)).abs() < 1e-9);
+    assert!(play(&case, Policy::Ebb).mean_awake.is_finite());
+}
+
+#[test]
+fn energy_is_the_power_model_s_to_the_joule() {
+    let mut setup = setup(4);
+    setup.power = PowerModel::default();
+    setup.provision = Provision::PerServer(1.0);
+    let mut series = days(&[[1.0, 1.0, 1.0]]);
+    setup.train_days = 0;
+    series.values.truncate(24);
+    let case = Case::new(setup, &series).unwrap();
+    let line = Timeline {
+        serving: vec![2; 24],
+        waking: vec![0; 24],
+        slept: [vec![2], vec![0; 23]].concat(),
+        woken: [vec![0; 23], vec![1]].concat(),
+        spells: Vec::new(),
+    };
+    let power = PowerModel::default();
+    let hours = 24.0 * 3600.0;
+    let steady = 2.0 * power.on(0.5).0 * hours + 2.0 * 5.4 * hours;
+    let switched = 2.0 * (569.0 - 7.0 * 5.4) + (1270.0 - 13.0 * 5.4);
+    let outcome = case.account(Policy::Ebb, Some(&line));
+    assert!((outcome.modelled_joules.0 - steady - switched).abs() < 1e-3, "{:?}", outcome.modelled_joules);
+    assert!((outcome.cycles_per_server_per_day - 0.5).abs() < 1e-9);
+}
+
+/// A synthetic service: a daily wave, weekends, growth, noise and bursts that nobody announces, per minute.
+fn service(seed: u64, days: usize) -> Series {
+    let mut state = seed;
+    let mut random = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as f64 / (1u64 << 31) as f64
+    };
+    let trough = 0.15 + 0.3 * random();
+    let mut burst: f64 = 0.0;
+    let load = |minute: usize| {
+        let wave = 0.5 - 0.5 * (std::f64::consts::TAU * (minute % 1440) as f64 / 1440.0).cos();
+        let weekend = if minute / 1440 % 7 >= 5 { 0.8 } else { 1.0 };
+        burst = if random() < 0.002 { 0.3 * random() } else { burst * 0.9 };
+        let growth = 1.0 + 0.004 * (minute as f64 / 1440.0);
+        Some(((trough + (1.0 - trough) * wave) * weekend * growth + burst) * (0.97 + 0.06 * random()))
+    };
+    Series { interval: Duration::from_secs(60), values: (0..days * 1440).map(load).collect() }
+}
+
+#[test]
+fn the_policy_keeps_its_promises_on_services_that_it_was_never_tuned_to() {
+    for seed in 1..=5 {
+        let mut setup = setup(30);
+        (setup.train_days, setup.short_goal) = (6, 0.01);
+        let case = Case::new(setup, &service(seed, 14)).unwrap();
+        let (ebb, sierra) = (play(&case, Policy::Ebb), play(&case, Policy::Sierra));
+        assert!(ebb.short_time <= 0.015, "seed {seed}: {ebb:?}");
+        assert!(ebb.cycles_per_server_per_day <= 2.0, "seed {seed}: {ebb:?}");
+        assert!(ebb.savings > sierra.savings, "seed {seed}: {ebb:?} against {sierra:?}");
+        let bound = Bound::new(&case).unwrap().asleep(ebb.short_time, ebb.cycles_per_server_per_day);
+        assert!(
+            1.0 - ebb.mean_awake / 30.0 <= bound + 0.01,
+            "seed {seed}: {ebb:?} beats the bound of {bound}"
+        );
+    }
+}
+
+#[test]
+fn the_same_series_gives_the_same_timeline() {
+    let case = Case::new(setup(12), &service(9, 4)).unwrap();
+    assert_eq!(case.play(Policy::Ebb).unwrap(), case.play(Policy::Ebb).unwrap());
+}
+
+#[test]
+fn the_bound_is_what_one_who_knows_the_future_does() {
+    // Two quiet and one busy third: with cycles and no shortage the oracle is optimal, without cycles nobody sleeps.
+    let case = Case::new(setup(9), &days(&[[3.0, 3.0, 9.0], [3.0, 3.0, 9.0]])).unwrap();
+    let bound = Bound::new(&case).unwrap();
+    assert!((bound.asleep(0.0, 10.0) - 4.0 / 9.0).abs() < 1e-6);
+    assert!(bound.asleep(0.0, 0.0) < 4.0 / 9.0);
+    assert!(bound.asleep(0.4, 10.0) > 0.6);
+}
+
+#[test]
+fn the_seasonal_forecast_errs_less_than_the_hour_of_day() {
+    let case = Case::new(setup(30), &service(3, 14)).unwrap();
+    let scores = scores(&case);
+    let last = scores.last().unwrap();
+    assert_eq!(last.days, 13);
+    assert!(last.seasonal_live.unwrap() < last.hour_of_day.unwrap(), "{last:?}");
+}
+
+#[test]
+fn series_are_read_with_and_without_times() {
+    let series = parsed("hour,value\n0,1\n1,2.5\n4,3\n").unwrap();
+    assert_eq!(series.values, [Some(1.0), Some(2.5), None, None, Some(3.0)]);
+    assert_eq!(series.interval, HOUR);
+    let dated =
+        parsed("period,count\n2024-02-28 23:59:00,7\n2024-02-29 00:00:00,8\n2024-02-29 00:02:00,\n").unwrap();
+    assert_eq!(
+        (dated.interval, dated.values),
+        (Duration::from_secs(60), vec![Some(7.0), Some(8.0), None, None])
+    );
+    assert_eq!(parsed("1 2 NaN 4").unwrap().values, [Some(1.0), Some(2.0), None, Some(4.0)]);
+    assert_eq!(parsed("load\n1\n\n3\n\n").unwrap().values, [Some(1.0), None, Some(3.0)]);
+}
+
+#[test]
+fn bad_series_are_refused_with_the_line() {
+    let refused = |text: &str| parsed(text).unwrap_err().to_string();
+    assert!(refused("hour,value\n0,1\n1,-2\n").contains("line 3: the load is -2"));
+    assert!(refused("1\n2\nmany\n").contains("line 3: \"many\""));
+    assert!(refused("hour,value\n1,1\n1,2\n").contains("line 3"));
+    assert!(refused("hour,value\n0,1\n1,2\n99999999999,2\n").contains("line 4"));
+    assert!(refused("a,b,c\n1,2,3\n").contains("3 columns"));
+    assert!(refused("").contains("no load"));
+    assert!(refused("2024-13-01,5\n").contains("line 1"));
+    assert!(parse_error_without_name().contains("--interval"));
+}
+
+fn parse_error_without_name() -> String {
+    read(Box::new(&b"1 2 3"[..]), "load.txt", None).unwrap_err().to_string()
+}
+
+#[test]
+fn impossible_cases_are_refused() {
+    let series = days(&[[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]);
+    let refused = |change: &dyn Fn(&mut Setup)| {
+        let mut setup = setup(9);
+        change(&mut setup);
+        Case::new(setup, &series).unwrap_err().to_string()
+    };
+    assert!(refused(&|s| s.servers = 2).contains("replicas"));
+    assert!(refused(&|s| s.train_days = 2).contains("--train"));
+    assert!(refused(&|s| s.g_min = 7).contains("g_min"));
+    assert!(refused(&|s| s.provision = Provision::PerServer(-1.0)).contains("above 0"));
+    assert!("sleepy".parse::<Policy>().unwrap_err().contains("continuous-oracle"));
+}
+
+#[test]
+fn server_types_are_averaged_by_number() {
+    let model = power("[[type]]\nservers = 1\nidle = 20.0\n[[type]]\nservers = 3\nidle = 40.0\n").unwrap();
+    assert_eq!(model.idle.0, 35.0);
+    assert!(power("[[type]]\nidle = 20.0\n").is_err());
+    assert!(power("idle = -1.0\n").unwrap_err().to_string().contains("idle"));
+    assert!(power("iddle = 1.0\n").is_err());
+}
+
+#[test]
+fn the_page_holds_the_policies_the_frontier_and_the_servers() {
+    let case = Case::new(setup(9), &service(4, 3)).unwrap();
+    let outcomes: Vec<_> =
+        [Policy::Sierra, Policy::Ebb, Policy::Ideal].map(|policy| case.play(policy).unwrap()).into();
+    let points = frontier(&case, |_, _| {}).unwrap();
+    let report = Report {
+        name: "a & b",
+        case: &case,
+        gaps: Gaps::default(),
+        outcomes: &outcomes,
+        scores: &scores(&case),
+        frontier: &points,
+    };
+    let page = html(&report);
+    for text in ["a &amp; b", "Frontier", "Each server under Ebb", "Forecast error", "Modelled power"] {
+        assert!(page.contains(text), "{text} is missing");
+    }
+}
+
+fn shared(name: &str) -> Option<Series> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces/load").join(name);
+    let Ok(file) = std::fs::File::open(&path) else {
+        eprintln!("skipped: {} is not there", path.display());
+        return None;
+    };
+    Some(read(Box::new(file), name, None).expect("a series"))
+}
+
+#[test]
+fn the_check_points_on_a_real_series() {
+    let Some(series) = shared("twitter-2021-08.hourly.csv") else { return };
+    let case = Case::new(Setup { train_days: 6, ..setup(30) }, &series).unwrap();
+    let percent = |share: f64| (share * 1000.0).round() / 10.0;
+    assert_eq!(percent(play(&case, Policy::Oracle).savings), 47.6);
+    let sierra = play(&case, Policy::Sierra);
+    assert_eq!((percent(sierra.savings), percent(sierra.short_time)), (45.8, 8.6));
+    assert_eq!(percent(play(&case, Policy::ContinuousOracle).savings), 60.0);
+    assert_eq!(percent(play(&case, Policy::Ideal).savings), 63.9);
+}
+
+#[test]
+fn seconds_are_folded_into_minutes_and_days_end_in_gaps() {
+    let Some(series) = shared("twitter-2021-08.per-second.txt.xz") else { return };
+    let mut minutes = series.folded(Duration::from_secs(60)).unwrap();
+    let zeros = minutes.zeros_are_gaps();
+    assert!(minutes.gaps(zeros).runs >= 21, "{:?}", minutes.gaps(zeros));
+    let case = Case::new(Setup { train_days: 6, short_goal: 0.01, ..setup(30) }, &minutes).unwrap();
+    let oracle = play(&case, Policy::ContinuousOracle);
+    assert!((0.63..0.65).contains(&oracle.savings), "{oracle:?}");
+    assert!((0.36..0.39).contains(&play(&case, Policy::Oracle).savings));
+}
