@@ -3,19 +3,52 @@
 use crate::client::ADMIN;
 use crate::clock::{MILLI, SECOND};
 use crate::net::{NetModel, Node};
+use crate::random::{Random, mix};
+use crate::server::Server;
 use crate::world::{Happening, World};
 use ebb_replica::Event;
 use ebb_types::{Epoch, GroupEntry, ServerId, Slot, SlotState};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The faults of a run.
+#[derive(Default)]
+pub struct Mishaps {
+    /// Of the last one. Each draws from a chance of its own, so that one can be left out and the others stay as they were.
+    pub number: u64,
+    pub left_out: BTreeSet<u64>,
+    tally: BTreeMap<&'static str, u64>,
+}
 
 impl World<'_> {
+    pub fn count(&mut self, what: &'static str) {
+        *self.mishaps.tally.entry(what).or_default() += 1;
+    }
+
+    /// How often what happened.
+    pub fn tally(&self) -> BTreeMap<&'static str, u64> {
+        let mut tally = self.mishaps.tally.clone();
+        tally.insert("message lost", self.net.lost);
+        tally.insert("message repeated", self.net.repeated);
+        tally.insert("message out of order", self.net.reordered);
+        tally.insert("gear shift", self.newest_state().shifts().count() as u64);
+        tally.insert("primary moved", self.primaries_moved());
+        tally.retain(|_, times| *times > 0);
+        tally
+    }
+
     /// One fault, and the time of the next.
     pub fn next_fault(&mut self) {
         if !self.stormy {
             return;
         }
+        self.mishaps.number += 1;
+        let number = self.mishaps.number;
+        if std::env::var_os("EBB_OLD").is_none() {
+            self.fault_random = Random::new(mix(self.scenario.seed ^ mix(number)));
+        }
         let gap = self.fault_random.between(self.scenario.fault_gap / 4, self.scenario.fault_gap * 2);
         self.after(gap, Happening::Fault);
-        if self.rebuilds() {
+        if self.rebuilds() || self.mishaps.left_out.contains(&number) {
             return;
         }
         let mix = self.scenario.faults;
@@ -55,8 +88,14 @@ impl World<'_> {
         server.up = false;
         server.paused = false;
         server.life += 1;
-        server.store.crash(&mut self.disk_random);
+        let unsynced = server.store.crash(&mut self.disk_random);
+        self.mishaps
+            .tally
+            .entry("unsynced write torn or lost")
+            .and_modify(|n| *n += unsynced)
+            .or_insert(unsynced);
         self.note(|| format!("{id} crashes"));
+        self.count("server crash");
         self.net.reset_all(Node::Server(id));
         let noticed = self.fault_random.chance(700);
         for peer in self.servers.keys().copied().collect::<Vec<_>>() {
@@ -89,6 +128,7 @@ impl World<'_> {
     fn pause_for_a_while(&mut self, id: ServerId) {
         self.server(id).paused = true;
         self.note(|| format!("{id} stops"));
+        self.count("server stopped");
         let time = self.fault_random.delay(500 * MILLI).min(10 * SECOND);
         self.after(time, Happening::Resume { server: id });
     }
@@ -119,6 +159,7 @@ impl World<'_> {
     pub fn power_off(&mut self, id: ServerId) {
         self.check_sleep(id);
         self.note(|| format!("{id} is put to sleep"));
+        self.count("server put to sleep");
         if self.scenario.sleep_is_off {
             self.crash(id);
         }
@@ -136,9 +177,11 @@ impl World<'_> {
         if self.fault_random.chance(500) {
             node.paused = true;
             self.note(|| format!("member-{id} stops"));
+            self.count("metadata member stopped");
             self.after(time, Happening::ResumeMember { member: id });
         } else {
             self.crash_member(id);
+            self.count("metadata member crash");
             self.after(time, Happening::RestartMember { member: id });
         }
     }
@@ -163,6 +206,7 @@ impl World<'_> {
         } else {
             nodes.iter().copied().filter(|_| self.fault_random.chance(500)).collect()
         };
+        self.count("partition");
         self.note(|| match pair {
             true => format!("{one:?} is cut off from {other:?} (both ways: {both})"),
             false => format!("{side:?} are cut off from the others (both ways: {both})"),
@@ -185,6 +229,7 @@ impl World<'_> {
         let nodes = self.all_nodes();
         let other = *self.fault_random.pick(&nodes).expect("there are nodes");
         self.note(|| format!("the connection of {id} and {other:?} breaks"));
+        self.count("connection reset");
         self.net.reset(Node::Server(id), other);
         if let Node::Server(peer) = other
             && peer != id
@@ -197,6 +242,7 @@ impl World<'_> {
     fn slow_down(&mut self, id: ServerId) {
         self.server(id).slowness = self.fault_random.between(5, 300);
         self.note(|| format!("the disk of {id} is slow"));
+        self.count("slow disk");
         let time = self.fault_random.delay(SECOND).min(10 * SECOND);
         self.after(time, Happening::Heal { server: id });
     }
@@ -208,6 +254,7 @@ impl World<'_> {
         }
         self.server(id).store.poisoned = true;
         self.note(|| format!("the store of {id} fails a sync"));
+        self.count("failed sync");
         let time = self.fault_random.delay(2 * SECOND).min(10 * SECOND);
         self.after(time, Happening::Heal { server: id });
     }
@@ -217,12 +264,13 @@ impl World<'_> {
         self.server(id).soft_full = true;
         self.server(id).store.full = hard;
         self.note(|| format!("the disk of {id} is full (entirely: {hard})"));
+        self.count("full disk");
         self.tell_space(id);
         let time = self.fault_random.delay(SECOND).min(10 * SECOND);
         self.after(time, Happening::Heal { server: id });
     }
 
-    fn tell_space(&mut self, id: ServerId) {
+    pub fn tell_space(&mut self, id: ServerId) {
         let server = self.server(id);
         let full = server.soft_full;
         if server.runs() {
@@ -264,6 +312,7 @@ impl World<'_> {
         let Some((group, space, chunk, block)) = rotten else { return };
         self.note(|| format!("{id} has rot in {group} {space:?} {chunk} block {block}"));
         self.invariants.rot_seen = true;
+        self.count("bit rot");
     }
 
     fn shift_gear(&mut self) {
@@ -283,15 +332,19 @@ impl World<'_> {
         self.after(0, Happening::Admin { question: self.question });
     }
 
-    /// A server is gone for good; at most one per run, and only while every group that it serves has another complete
+    /// A server is gone for good; at most one per run, alone, and only while every group that it serves has another complete
     /// replica awake: two losses at once are more than r = 2 survives.
     fn lose(&mut self, id: ServerId) {
-        if self.lost.is_some() || self.invariants.rot_seen {
+        let sound = |s: &Server| s.asleep || (s.runs() && !s.store.poisoned);
+        let alone = self.net.is_whole(self.now)
+            && self.members.values().all(|m| m.up && !m.paused)
+            && self.servers.values().all(sound);
+        if self.lost.is_some() || self.invariants.rot_seen || !alone {
             return;
         }
         let state = self.newest_state();
         let complete = |s: &Slot| {
-            let up = self.servers.get(&s.server).is_some_and(|server| server.runs());
+            let up = self.servers.get(&s.server).is_some_and(|other| other.runs());
             s.server != id && s.state == SlotState::InSync && up
         };
         let peers =
@@ -302,6 +355,7 @@ impl World<'_> {
             return;
         }
         self.note(|| format!("{id} is gone for good"));
+        self.count("server lost for good");
         self.crash(id);
         self.server(id).lost = true;
         self.lost = Some(id);
@@ -328,6 +382,7 @@ impl World<'_> {
         };
         let model = self.net.model;
         self.note(|| format!("the network is in a storm: {model:?}"));
+        self.count("network storm");
         let time = self.fault_random.delay(SECOND).min(8 * SECOND);
         self.after(time, Happening::Calm);
     }

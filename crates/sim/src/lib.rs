@@ -5,6 +5,8 @@
 //! replica must be the same as its peers. The rules R1–R10 are checked after every step ([`invariants`]), and at the end
 //! every chunk's history must be linearizable ([`linear`]). The same seed does the same, to the last byte, so a failure
 //! is reproduced by its number.
+//!
+//! [`request`] puts models of time into the same world, to say what a trace would meet on a cluster: latency, energy, traffic.
 
 mod brief;
 mod client;
@@ -16,13 +18,17 @@ mod linear;
 pub mod load;
 mod member;
 mod net;
+pub mod paper;
 mod random;
+pub mod request;
 mod run;
 mod scenario;
 mod server;
+mod shrink;
 mod store;
 mod world;
 
 pub use run::{Failure, Summary, run, run_with_transcript};
 pub use scenario::Scenario;
+pub use shrink::{Case, Shrunk, shrink};
 pub use world::{Configure, Violation};

@@ -58,7 +58,7 @@ impl World<'_> {
             bootstrap: Some(self.scenario.bootstrap.clone()),
             timing: self.scenario.timing,
         };
-        let (now, unix_millis) = (clock.at(self.now), 1_700_000_000_000 + self.now / 1_000_000);
+        let (now, unix_millis) = (clock.at(self.now), self.unix_millis + self.now / 1_000_000);
         let old = self.members.remove(&id);
         let life = old.as_ref().map_or(1, |m| m.life + 1);
         let log = old.map(|m| m.log).unwrap_or_default();
@@ -165,6 +165,7 @@ impl World<'_> {
             self.member_outcome(id, outcome);
         }
         self.check_map(id);
+        self.follow_gears();
     }
 
     fn member_outcome(&mut self, id: u64, outcome: Outcome) {
@@ -190,11 +191,17 @@ impl World<'_> {
             Outcome::Switch { server, action } => {
                 self.note(|| format!("member-{id} switches {server}: {action:?}"));
                 let life = self.member(id).life;
+                if self.modelled.is_some() {
+                    return self.throw_switch(id, life, server, action);
+                }
                 // To stop is done at once, to start takes its time.
                 let delay = match action {
                     SwitchAction::Sleep => self.fault_random.between(0, 2 * MILLI),
                     SwitchAction::Wake => self.fault_random.delay(self.scenario.switch).min(20 * SECOND),
                 };
+                if delay > self.scenario.timing.wake_limit.as_nanos() as u64 {
+                    self.count("wake that comes late");
+                }
                 // A switch does one thing after another.
                 let at = self.now.max(self.server(server).switch_free) + delay;
                 self.server(server).switch_free = at;
@@ -224,6 +231,7 @@ impl World<'_> {
         }
         let fails = self.stormy && self.fault_random.chance(self.scenario.switch_fails);
         let result = if fails {
+            self.count("switch that fails");
             Err("the switch does not answer".to_string())
         } else {
             match action {

@@ -36,6 +36,10 @@ pub struct Net {
     links: BTreeMap<(Node, Node), Link>,
     /// Directed pairs between which nothing passes, and until when.
     cuts: BTreeMap<(Node, Node), u64>,
+    /// Messages that met each fate.
+    pub lost: u64,
+    pub repeated: u64,
+    pub reordered: u64,
 }
 
 impl Net {
@@ -64,6 +68,11 @@ impl Net {
         *end = until.max(*end);
     }
 
+    /// Whether everybody can reach everybody.
+    pub fn is_whole(&self, now: u64) -> bool {
+        self.cuts.values().all(|until| *until <= now)
+    }
+
     pub fn heal(&mut self) {
         self.cuts.clear();
         self.model.loss = 0;
@@ -74,16 +83,19 @@ impl Net {
     /// When the message arrives: never, once or twice.
     pub fn send(&mut self, now: u64, from: Node, to: Node, random: &mut Random) -> Vec<u64> {
         if self.cuts.get(&(from, to)).is_some_and(|until| *until > now) || random.chance(self.model.loss) {
+            self.lost += 1;
             return Vec::new();
         }
         let at = now + random.delay(self.model.delay);
         let link = self.links.entry((from.min(to), from.max(to))).or_default();
         let last = &mut link.last[usize::from(from < to)];
         let mut times = vec![if random.chance(self.model.reorder) { at } else { at.max(*last + 1) }];
+        self.reordered += u64::from(times[0] < *last);
         *last = times[0].max(*last);
         // A client's request is refused or carried out once for each time that it is sent: TCP repeats nothing.
         let repeats = !matches!(from, Node::Client(_)) && random.chance(self.model.repeat);
         if repeats {
+            self.repeated += 1;
             times.push(at + random.delay(self.model.delay * 20));
         }
         times

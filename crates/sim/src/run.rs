@@ -5,8 +5,10 @@ use crate::clock::SECOND;
 use crate::history::Outcome;
 use crate::linear::{Verdict, check};
 use crate::scenario::Scenario;
+use crate::shrink::Case;
 use crate::world::{Configure, Happening, Violation, World};
 use ebb_types::ServerState;
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -27,6 +29,16 @@ pub struct Summary {
     /// Chunks whose history was too tangled for a verdict.
     pub undecided: usize,
     pub epochs: u32,
+    /// How often what happened: faults, and what the cluster did about them.
+    pub tally: BTreeMap<&'static str, u64>,
+}
+
+/// What came of a case.
+pub(crate) struct Played {
+    pub violation: Option<Violation>,
+    pub lines: Vec<String>,
+    /// Faults drawn, whether left out or not.
+    pub faults: u64,
 }
 
 /// A run that broke a rule.
@@ -55,6 +67,14 @@ pub fn run(seed: u64, configure: &Configure) -> Result<Summary, Box<Failure>> {
     let mut world = World::new(Scenario::draw(seed), configure, LINES);
     let _ = guarded(&mut world);
     Err(Box::new(Failure { seed, violation, transcript: world.transcript.lines.into() }))
+}
+
+/// Runs a case and keeps the last `lines` lines of its transcript.
+pub(crate) fn play_case(case: &Case, configure: &Configure, lines: usize) -> Played {
+    let mut world = World::new(case.scenario(), configure, lines);
+    world.mishaps.left_out = case.left_out.clone();
+    let violation = guarded(&mut world).err();
+    Played { violation, lines: world.transcript.lines.into(), faults: world.mishaps.number }
 }
 
 /// Runs a seed and keeps the last `lines` lines of its transcript, whatever comes of it.
@@ -189,5 +209,6 @@ fn summary(world: &World) -> Summary {
         digest: world.transcript.digest,
         undecided: chunks.values().filter(|ops| check(ops) == Verdict::Unknown).count(),
         epochs: groups.map(|(_, e)| e.epoch.0).sum(),
+        tally: world.tally(),
     }
 }

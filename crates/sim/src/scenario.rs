@@ -89,6 +89,13 @@ impl Scenario {
         }
     }
 
+    /// A cluster to which nothing happens, for models of time. What is drawn is not used: the world asks the models.
+    pub fn calm(seed: u64, bootstrap: Bootstrap, timing: Timing) -> Scenario {
+        let quiet =
+            Scenario { members: 1, clients: 0, sleep_is_off: false, switch_fails: 0, ..Scenario::draw(seed) };
+        Scenario { seed, bootstrap, timing, ..quiet }
+    }
+
     pub fn params(&self) -> &ClusterParams {
         &self.bootstrap.params
     }

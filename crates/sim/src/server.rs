@@ -8,7 +8,8 @@ use crate::world::{Happening, Message, World};
 use bytes::Bytes;
 use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreToken};
 use ebb_types::{
-    ClusterParams, Incarnation, MetaPush, Record, ServerId, ServerMessage, ServerReport, Space, Vitals,
+    ClusterParams, GroupId, Incarnation, MetaPush, Record, ServerId, ServerMessage, ServerReport, Space,
+    Vitals,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -96,7 +97,11 @@ impl World<'_> {
         server.lease = Duration::from_millis(params.lease_millis.into());
         let mut config = Config::new(id, server.incarnation, params.chunk_bytes, params.groups);
         configure(&mut config);
-        server.replica = Replica::new(config, server.store.recovered());
+        let recovered = match &self.modelled {
+            Some(models) => models.recovered(id),
+            None => server.store.recovered(),
+        };
+        server.replica = Replica::new(config, recovered);
         let life = server.life;
         self.note(|| format!("{id} starts, run {life}"));
         self.after(MILLI, Happening::Beat { server: id, life });
@@ -131,6 +136,7 @@ impl World<'_> {
 
     /// The process goes on: everything that came meanwhile is there at once.
     pub fn go_on(&mut self, id: ServerId) {
+        self.tell_space(id);
         let stalled = std::mem::take(&mut self.server(id).stalled);
         let life = self.server(id).life;
         for what in stalled {
@@ -221,15 +227,19 @@ impl World<'_> {
 
     pub fn heartbeat(&mut self, id: ServerId) {
         let now = self.now;
+        let (used_bytes, debt_bytes, queued) = match &self.modelled {
+            Some(models) => models.figures(id),
+            None => (0, self.servers[&id].store.offload_bytes(), 0),
+        };
         let server = self.server(id);
         let stats = server.replica.stats();
         let vitals = Vitals {
             load: server.replica.take_load(),
             load_millis: 500,
-            used_bytes: 0,
+            used_bytes,
             capacity_bytes: 1 << 40,
-            debt_bytes: server.store.offload_bytes(),
-            in_flight: stats.in_flight,
+            debt_bytes,
+            in_flight: stats.in_flight + queued,
             catching_up: stats.catching_up,
             offloaded_bytes: stats.offloaded_bytes,
             reclaimed_bytes: stats.reclaimed_bytes,
@@ -291,17 +301,17 @@ impl World<'_> {
             Command::Report(report) => self.report(id, report),
             Command::Store { token, command } => self.submit(id, token, command),
             Command::DropOffload { group, stands_for } => {
-                let space = Space::Offload { stands_for };
-                self.check_drop(id, group, space);
-                self.server(id).store.drop_space(group, space);
+                self.drop_space(id, group, Space::Offload { stands_for });
             }
             Command::DropReplica { group } => {
-                self.check_drop(id, group, Space::Replica);
-                self.server(id).store.drop_space(group, Space::Replica);
+                self.drop_space(id, group, Space::Replica);
             }
             Command::MapGap => {
                 self.server(id).map_gap = true;
                 self.heartbeat(id);
+            }
+            Command::ReadyToSleep { map_version } if self.modelled.is_some() => {
+                self.flush_disk(id, map_version)
             }
             Command::ReadyToSleep { map_version } => {
                 let life = self.server(id).life;
@@ -312,6 +322,13 @@ impl World<'_> {
     }
 
     fn report(&mut self, id: ServerId, report: ServerReport) {
+        self.count(match report {
+            ServerReport::CaughtUp { .. } => "replica caught up",
+            ServerReport::Covered { .. } => "stand-in covered",
+            ServerReport::Suspect { .. } => "suspicion",
+            ServerReport::Released { .. } => "primary handed over",
+            ServerReport::Damaged { .. } => "damage reported",
+        });
         let incarnation = self.server(id).incarnation;
         self.tell_members(id, ServerMessage::Reports { server: id, incarnation, reports: vec![report] });
     }
@@ -321,7 +338,18 @@ impl World<'_> {
         (self.disk_random.delay(self.scenario.disk) * slowness).min(4 * SECOND)
     }
 
+    fn drop_space(&mut self, id: ServerId, group: GroupId, space: Space) {
+        self.check_drop(id, group, space);
+        match &mut self.modelled {
+            Some(models) => models.drop_space(id, group, space),
+            None => self.server(id).store.drop_space(group, space),
+        }
+    }
+
     fn submit(&mut self, id: ServerId, token: StoreToken, command: StoreCommand) {
+        if self.modelled.is_some() {
+            return self.submit_to_disk(id, token, command);
+        }
         self.check_submit(&command);
         let (first, second) = (self.disk_delay(id), self.disk_delay(id));
         let life = self.server(id).life;

@@ -313,8 +313,9 @@ impl Store {
         self.dropped.clear();
     }
 
-    /// The process or the machine dies: of what was not completed, any part may be lost.
-    pub fn crash(&mut self, random: &mut Random) {
+    /// The process or the machine dies: of what was not completed, any part may be lost. Returns how many writes that were.
+    pub fn crash(&mut self, random: &mut Random) -> u64 {
+        let unsynced = self.pending.len() as u64;
         for (key, kept) in std::mem::take(&mut self.dropped) {
             if random.chance(200) {
                 self.durable.entry(key).or_insert(kept);
@@ -327,6 +328,7 @@ impl Store {
         }
         self.seen = self.durable.clone();
         self.poisoned = false;
+        unsynced
     }
 
     pub fn recovered(&self) -> Recovered {

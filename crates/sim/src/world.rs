@@ -5,11 +5,13 @@
 
 use crate::client::Client;
 use crate::clock::{Clock, SECOND};
+use crate::faults::Mishaps;
 use crate::history::History;
 use crate::invariants::Invariants;
 use crate::member::MetaNode;
 use crate::net::{Net, Node};
 use crate::random::{Random, mix};
+use crate::request::{Later, Models};
 use crate::scenario::Scenario;
 use crate::server::Server;
 use bytes::Bytes;
@@ -60,6 +62,7 @@ pub enum Happening {
     Calm,
     Heal { server: ServerId },
     Admin { question: u64 },
+    Modelled(Later),
 }
 
 struct Due {
@@ -109,6 +112,10 @@ pub struct World<'a> {
     pub scenario: Scenario,
     pub configure: &'a Configure,
     pub now: u64,
+    /// The time of day at the start.
+    pub unix_millis: u64,
+    /// Models of time and stores by length, in place of drawn delays and kept bytes; then nothing goes wrong by itself.
+    pub modelled: Option<Box<Models<'a>>>,
     queue: BinaryHeap<Reverse<Due>>,
     order: u64,
     pub net: Net,
@@ -130,16 +137,43 @@ pub struct World<'a> {
     pub net_random: Random,
     pub disk_random: Random,
     pub fault_random: Random,
+    pub mishaps: Mishaps,
     pub events: u64,
 }
 
 impl<'a> World<'a> {
     pub fn new(scenario: Scenario, configure: &'a Configure, keep_lines: usize) -> World<'a> {
         let mut random = Random::new(scenario.seed ^ 0x5eed);
+        let mut world = World::bare(scenario, configure, keep_lines, &mut random);
+        for member in 1..=world.scenario.members {
+            let clock = Clock::draw(&mut random);
+            world.start_member(member, clock);
+        }
+        let ids: Vec<ServerId> = world.scenario.bootstrap.servers.iter().map(|s| s.id).collect();
+        for id in ids {
+            let clock = Clock::draw(&mut random);
+            world.servers.insert(id, Server::new(id, clock));
+            world.start_server(id);
+        }
+        for id in 0..world.scenario.clients {
+            world.clients.push(Client::new(id, random.fork()));
+        }
+        world
+    }
+
+    /// A world with nobody in it.
+    pub fn bare(
+        scenario: Scenario,
+        configure: &'a Configure,
+        keep_lines: usize,
+        random: &mut Random,
+    ) -> World<'a> {
         let net = Net::new(scenario.net);
-        let mut world = World {
+        World {
             configure,
             now: 0,
+            unix_millis: 1_700_000_000_000,
+            modelled: None,
             queue: BinaryHeap::new(),
             order: 0,
             net,
@@ -158,23 +192,10 @@ impl<'a> World<'a> {
             net_random: random.fork(),
             disk_random: random.fork(),
             fault_random: random.fork(),
+            mishaps: Mishaps::default(),
             events: 0,
             scenario,
-        };
-        for member in 1..=world.scenario.members {
-            let clock = Clock::draw(&mut random);
-            world.start_member(member, clock);
         }
-        let ids: Vec<ServerId> = world.scenario.bootstrap.servers.iter().map(|s| s.id).collect();
-        for id in ids {
-            let clock = Clock::draw(&mut random);
-            world.servers.insert(id, Server::new(id, clock));
-            world.start_server(id);
-        }
-        for id in 0..world.scenario.clients {
-            world.clients.push(Client::new(id, random.fork()));
-        }
-        world
     }
 
     pub fn at(&mut self, at: u64, what: Happening) {
@@ -188,6 +209,10 @@ impl<'a> World<'a> {
 
     pub fn send(&mut self, from: Node, to: Node, message: Message) {
         let generation = self.net.generation(from, to);
+        if let Some(models) = &mut self.modelled {
+            let at = models.transmit(self.now, from, to, &message);
+            return self.at(at, Happening::Deliver { from, to, generation, message });
+        }
         for at in self.net.send(self.now, from, to, &mut self.net_random) {
             self.at(at, Happening::Deliver { from, to, generation, message: message.clone() });
         }
@@ -239,9 +264,25 @@ impl<'a> World<'a> {
         false
     }
 
+    /// The next thing happens, if it is due by `end`; else it is `end` now.
+    pub fn step(&mut self, end: u64) -> bool {
+        match self.queue.pop() {
+            Some(Reverse(due)) if due.at <= end => {
+                self.now = due.at;
+                self.happen(due);
+                true
+            }
+            later => {
+                self.queue.extend(later);
+                self.now = end;
+                false
+            }
+        }
+    }
+
     fn happen(&mut self, due: Due) {
         self.events += 1;
-        if self.events > EVENTS_MAX {
+        if self.events > EVENTS_MAX && self.modelled.is_none() {
             self.fail("liveness", "the cluster never comes to rest".into());
         }
         self.transcript.digest = mix(self.transcript.digest ^ mix(due.at) ^ due.order.rotate_left(32));
@@ -267,6 +308,7 @@ impl<'a> World<'a> {
             Happening::Calm => self.net.model = self.scenario.net,
             Happening::Heal { server } => self.heal_disk(server),
             Happening::Admin { question } => self.administer(question),
+            Happening::Modelled(later) => self.modelled_happens(later),
         }
     }
 
@@ -279,6 +321,7 @@ impl<'a> World<'a> {
                 self.server_receives(id, Happening::Deliver { from, to, generation, message })
             }
             Node::Member(id) => self.member_receives(id, from, message),
+            Node::Client(id) if self.modelled.is_some() => self.host_receives(id, message),
             Node::Client(id) => self.client_receives(id, from, message),
         }
     }

@@ -48,30 +48,46 @@ pub struct Invariants {
     pub rot_seen: bool,
 }
 
+/// A modelled world is not asked: it keeps no bytes to compare, and breaks nothing.
 impl World<'_> {
     /// After every event of a server.
     pub fn check_server(&mut self, id: ServerId) {
+        if self.modelled.is_some() {
+            return;
+        }
         self.r1_fences(id);
         self.r2_one_serves(id);
     }
 
     /// After every input of a metadata member.
     pub fn check_map(&mut self, member: u64) {
+        if self.modelled.is_some() {
+            return;
+        }
         self.r3_configurations(member);
     }
 
     /// Before a member tells a server something.
     pub fn check_push(&mut self, member: u64, push: &MetaPush) {
+        if self.modelled.is_some() {
+            return;
+        }
         self.r3_pushed_map(member, push);
     }
 
     /// Before a message leaves a server.
     pub fn check_send(&mut self, from: ServerId, message: &PeerMessage) {
+        if self.modelled.is_some() {
+            return;
+        }
         self.r1_only_the_primary_orders(from, message);
     }
 
     /// Before an answer leaves a server.
     pub fn check_reply(&mut self, from: ServerId, op: usize, reply: &ClientReply) {
+        if self.modelled.is_some() {
+            return;
+        }
         self.r5_every_copy_is_durable(from, op, reply);
         self.r9_poisoned_is_silent(from, reply);
     }
@@ -83,11 +99,17 @@ impl World<'_> {
 
     /// Before a space is dropped.
     pub fn check_drop(&mut self, id: ServerId, group: GroupId, space: Space) {
+        if self.modelled.is_some() {
+            return;
+        }
         self.r6_nothing_is_lost_with_it(id, group, space);
     }
 
     /// When a power switch turns a server off.
     pub fn check_sleep(&mut self, id: ServerId) {
+        if self.modelled.is_some() {
+            return;
+        }
         self.r7_nobody_needs_it(id);
     }
 
@@ -96,6 +118,13 @@ impl World<'_> {
         if !self.invariants.rot_seen {
             self.fail("R9", format!("op {op} was told of damage, and nothing was damaged"));
         }
+    }
+
+    /// How often a group had another primary than before.
+    pub fn primaries_moved(&self) -> u64 {
+        let known: Vec<_> =
+            self.invariants.entries.iter().filter_map(|((g, _), e)| Some((*g, e.primary?))).collect();
+        known.windows(2).filter(|w| w[0].0 == w[1].0 && w[0].1 != w[1].1).count() as u64
     }
 
     /// Whether the server durably has this block in `version` or newer, in that role.

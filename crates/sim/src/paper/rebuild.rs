@@ -5,13 +5,12 @@ use crate::request::{DiskModel, NetworkModel, Setup, rebuild};
 use ebb_lab::page::{Axis, Chart, Mark, Series};
 use ebb_types::Bytes;
 
-/// Servers of the clusters: with r copies, N/r - 1 of them write.
-const SERVERS: [u16; 5] = [6, 9, 12, 18, 24];
 const CHUNKS: [(&str, u32); 2] = [("1 MiB", 1 << 20), ("64 MiB", 64 << 20)];
 const MB: f64 = 1024.0 * 1024.0;
 
 pub(super) fn rates(
     bytes: u64,
+    sizes: &[u16],
     seed: u64,
     tell: &mut dyn FnMut(&str, f64),
 ) -> Result<Experiment, PaperError> {
@@ -21,7 +20,8 @@ pub(super) fn rates(
         "Rebuild rate by servers that write",
         format!(
             "A server with about {} (the paper's: 200 GB) is lost, and its gear group takes over its chunk groups: N/r - 1 \
-             servers write, all read. Disks are modelled ({}: {}), with the cost of a new file per chunk; the network is a \
+             servers write, all read. Every server has a rack of its own: racks would bind the choice. With few chunks the \
+             server that gets the most decides. Disks are modelled ({}: {}), with the cost of a new file per chunk; the network is a \
              modelled gigabit. The paper draws its values; by its text the rate grows linearly with the servers that write, \
              and chunks of 64 MB are substantially faster than chunks of 1 MB.",
             Bytes(bytes),
@@ -37,14 +37,14 @@ pub(super) fn rates(
     };
     let mut chart =
         Chart::new("Rebuild rate", Axis::new("servers that write").from(0.0), Axis::new("MB per second"));
-    let runs = SERVERS.len() * CHUNKS.len();
+    let runs = sizes.len() * CHUNKS.len();
     for (kind, (name, chunk_bytes)) in CHUNKS.into_iter().enumerate() {
         let mut points = Vec::new();
-        for (at, servers) in SERVERS.into_iter().enumerate() {
-            tell("rebuild (Figure 12)", (kind * SERVERS.len() + at) as f64 / runs as f64);
+        for (at, servers) in sizes.iter().copied().enumerate() {
+            tell("rebuild (Figure 12)", (kind * sizes.len() + at) as f64 / runs as f64);
             let setup = Setup {
                 servers,
-                racks: 3,
+                racks: servers,
                 replicas: REPLICAS,
                 chunk_bytes,
                 disk: disk.clone(),
@@ -64,7 +64,7 @@ pub(super) fn rates(
                 format!("{rate:.1} MB/s"),
             ]);
         }
-        let (first, last) = (points[0], points[points.len() - 1]);
+        let (Some(&first), Some(&last)) = (points.first(), points.last()) else { continue };
         found.row(format!("chunks of {name}, {} server writes", first.0), "MB/s", None, Some(first.1));
         found.row(format!("chunks of {name}, {} servers write", last.0), "MB/s", None, Some(last.1));
         let growth = (last.1 / first.1) / (last.0 / first.0);

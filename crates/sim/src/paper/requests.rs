@@ -6,9 +6,9 @@
 //! needs all of them by the disks' own rates: else the disks would idle and every gear would look good.
 
 use super::{Experiment, HOUR, PaperError, REPLICAS, Table};
-use crate::request::report::Shift;
 use crate::request::{
-    DiskModel, Done, Gears, Latency, NetworkModel, Phase, Report, Setup, SimError, simulate,
+    DiskModel, Done, Gears, Latency, Migration, NetworkModel, Phase, Report, Sample, Setup, SimError,
+    simulate,
 };
 use ebb_lab::page::{Axis, Chart, Mark, Series};
 use ebb_lab::replay::Trace;
@@ -90,7 +90,7 @@ fn schedule(run: &Report) -> Experiment {
              each hour's gear.",
             run.trace.name,
             run.trace.requests,
-            run.trace.span_seconds * run.trace.speed / 3600.0,
+            run.trace.span_seconds / 3600.0,
             run.cluster.disk,
             run.cluster.disk_source,
             run.trace.speed,
@@ -140,7 +140,7 @@ impl Stretch {
 fn steady(run: &Report) -> Option<Stretch> {
     let lowest = run.samples.iter().map(|sample| sample.gear).min()?;
     let hour = hour(run);
-    let hours = (run.trace.span_seconds / hour).floor() as usize;
+    let hours = (run.trace.span_seconds / HOUR.as_secs_f64()).floor() as usize;
     let whole = (0..hours).filter(|at| {
         let (from, to) = (*at as f64 * hour, (*at + 1) as f64 * hour);
         // A shift into the lowest gear takes the first moments of an hour.
@@ -153,30 +153,35 @@ fn steady(run: &Report) -> Option<Stretch> {
     whole.map(stretch).max_by_key(|stretch| run.done.iter().filter(|done| stretch.holds(done)).count())
 }
 
-/// The up-shift to the highest gear with the most to give back, from ten minutes before it to an hour after it.
-fn up_shift(run: &Report) -> Option<(Shift, Stretch)> {
-    let debt = |shift: &&Shift| {
-        let before = run.samples.iter().rev().find(|sample| sample.at_seconds <= shift.at_seconds);
-        before.map_or(0, |sample| sample.debt_bytes)
-    };
-    let top = run.shifts.iter().filter(|shift| shift.to_gear > shift.from_gear);
-    let shift = top.max_by_key(debt)?.clone();
-    let stretch =
-        Stretch { from: shift.at_seconds - AROUND / run.trace.speed, to: shift.at_seconds + hour(run) };
-    Some((shift, stretch))
+/// Where the gear changed: the time, and the number of gear groups that woke (or, below zero, went to sleep).
+fn transitions(run: &Report) -> impl Iterator<Item = (f64, i32)> + '_ {
+    let change = |pair: &[Sample]| (pair[1].at_seconds, i32::from(pair[1].gear) - i32::from(pair[0].gear));
+    run.samples.windows(2).map(change).filter(|(_, change)| *change != 0)
 }
 
-/// The down-shift with the most requests in the minute after it, from ten minutes before it to ten minutes after it.
-fn down_shift(run: &Report) -> Option<(Shift, Stretch)> {
-    let after = |shift: &&Shift| {
-        let minute = Stretch { from: shift.at_seconds, to: shift.at_seconds + 60.0 / run.trace.speed };
+/// The up-shift with the most to give back, from ten minutes before it to an hour after it.
+fn up_shift(run: &Report) -> Option<Stretch> {
+    let debt = |at: &f64| {
+        let before = run.samples.iter().rev().find(|sample| sample.at_seconds <= *at);
+        before.map_or(0, |sample| sample.debt_bytes)
+    };
+    let up = transitions(run).filter(|(_, change)| *change > 0).map(|(at, _)| at).max_by_key(debt)?;
+    Some(Stretch { from: up - AROUND / run.trace.speed, to: up + hour(run) })
+}
+
+/// The down-shift with the most requests in the minute after it.
+fn busiest_down_shift(run: &Report) -> Option<f64> {
+    let after = |at: &f64| {
+        let minute = Stretch { from: *at, to: at + 60.0 / run.trace.speed };
         run.done.iter().filter(|done| minute.holds(done)).count()
     };
-    let down = run.shifts.iter().filter(|shift| shift.to_gear < shift.from_gear && shift.at_seconds > 0.0);
-    let shift = down.max_by_key(after)?.clone();
+    transitions(run).filter(|(_, change)| *change < 0).map(|(at, _)| at).max_by_key(after)
+}
+
+/// It, from ten minutes before it to ten minutes after it.
+fn down_shift(run: &Report) -> Option<Stretch> {
     let around = AROUND / run.trace.speed;
-    let stretch = Stretch { from: shift.at_seconds - around, to: shift.at_seconds + around };
-    Some((shift, stretch))
+    busiest_down_shift(run).map(|at| Stretch { from: at - around, to: at + around })
 }
 
 fn latency(run: &Report, stretch: Stretch) -> Option<Latency> {
@@ -194,11 +199,7 @@ fn response_times(run: &Report, base: &Report) -> Experiment {
          values; by its text the penalty is small, and largest in the up-shift. Disks and network are modelled; nothing is cached."
             .into(),
     );
-    let stretches = [
-        ("steady", steady(run)),
-        ("up-shift", up_shift(run).map(|found| found.1)),
-        ("down-shift", down_shift(run).map(|found| found.1)),
-    ];
+    let stretches = [("steady", steady(run)), ("up-shift", up_shift(run)), ("down-shift", down_shift(run))];
     let header = ["stretch", "from", "requests", "", "mean", "p50", "p99", "p99.9", "highest"];
     let mut table = Table {
         caption: "Modelled response times".into(),
@@ -265,7 +266,8 @@ fn reclaim(run: &Report) -> Experiment {
             .into(),
     );
     let top = run.samples.iter().filter(|sample| sample.gear == REPLICAS).count() as f64;
-    let top_seconds = run.trace.span_seconds * top / run.samples.len().max(1) as f64;
+    let simulated = run.trace.span_seconds / run.trace.speed;
+    let top_seconds = simulated * top / run.samples.len().max(1) as f64;
     let taken = run.offload.taken_bytes as f64;
     let largest = run.reclaims.iter().max_by_key(|reclaim| reclaim.debt_bytes);
     let queue = |phase: Phase| {
@@ -311,19 +313,19 @@ fn migration(run: &Report) -> Experiment {
         "The down-shift of Figure 11. Clients that meet a server that is no longer primary try again at the new one."
             .into(),
     );
-    let shift = down_shift(run);
-    let migration = shift.as_ref().and_then(|(shift, _)| {
-        let apart = |m: &f64| (m - shift.at_seconds).abs();
-        run.migrations.iter().min_by(|a, b| apart(&a.at_seconds).total_cmp(&apart(&b.at_seconds)))
+    let stretch = down_shift(run);
+    let migration = busiest_down_shift(run).and_then(|at| {
+        let apart = |m: &Migration| (m.at_seconds - at).abs();
+        run.migrations.iter().min_by(|a, b| apart(a).total_cmp(&apart(b)))
     });
     let within: Vec<&Done> =
-        shift.iter().flat_map(|(_, stretch)| run.done.iter().filter(|done| stretch.holds(done))).collect();
+        stretch.iter().flat_map(|stretch| run.done.iter().filter(|done| stretch.holds(done))).collect();
     let retried = within.iter().filter(|done| done.retries > 0).count() as f64;
     found.row("primaries that moved", "", Some(102.0), migration.map(|m| f64::from(m.migrations)));
     found.row("in all", "ms", Some(28.0), migration.map(|m| m.took_millis));
-    let each = |m: &crate::request::Migration| m.took_millis / f64::from(m.migrations.max(1));
+    let each = |m: &Migration| m.took_millis / f64::from(m.migrations.max(1));
     found.row("each, on average", "ms", Some(28.0 / 102.0), migration.map(each));
-    let known = shift.is_some();
+    let known = stretch.is_some();
     found.row("requests that were tried again", "", Some(77.0), known.then_some(retried));
     found.row(
         "requests in the stretch (paper: 20 minutes)",

@@ -1,0 +1,161 @@
+//! A failing seed, made small: fewer rounds, clients, operations and faults, as long as it breaks the same rule.
+//!
+//! Every fault draws from a chance of its own ([`crate::faults`]), so one can be left out and the others stay what they were.
+//! The number of runs is bounded, not the time: the same seed shrinks to the same case.
+
+use crate::run::{Played, play_case};
+use crate::scenario::Scenario;
+use crate::world::{Configure, Violation};
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// Runs that shrinking may take.
+const RUNS_MAX: u32 = 300;
+
+/// What is played of a seed: all of it, or less.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub seed: u64,
+    /// Faults that do not happen, by number.
+    pub left_out: BTreeSet<u64>,
+    pub rounds: u32,
+    pub clients: u32,
+    /// Client operations per round, over all clients.
+    pub ops: u32,
+}
+
+impl Case {
+    pub fn whole(seed: u64) -> Case {
+        let Scenario { rounds, clients, ops, .. } = Scenario::draw(seed);
+        Case { seed, left_out: BTreeSet::new(), rounds, clients, ops }
+    }
+
+    pub(crate) fn scenario(&self) -> Scenario {
+        let Case { rounds, clients, ops, .. } = *self;
+        Scenario { rounds, clients, ops, ..Scenario::draw(self.seed) }
+    }
+}
+
+/// A small case that breaks the same rule, and what happens in it.
+#[derive(Clone, Debug)]
+pub struct Shrunk {
+    pub case: Case,
+    pub violation: Violation,
+    /// Everything that happens, a line each: seconds of virtual time, then what.
+    pub lines: Vec<String>,
+    /// Faults that the whole seed had by then, and those that are left.
+    pub faults: (u64, u64),
+    /// Runs that it took.
+    pub runs: u32,
+}
+
+/// Makes a failing seed small. `None`: it breaks nothing.
+pub fn shrink(seed: u64, configure: &Configure) -> Option<Shrunk> {
+    let whole = Case::whole(seed);
+    let played = play_case(&whole, configure, 0);
+    let rule = played.violation.as_ref()?.rule;
+    let mut shrinker = Shrinker { configure, rule, runs: 1, best: whole, happened: played.faults };
+    shrinker.shrink();
+    let Shrinker { best, runs, .. } = shrinker;
+    let Played { violation, lines, faults: left, .. } = play_case(&best, configure, usize::MAX);
+    let left = left - best.left_out.iter().filter(|n| **n <= left).count() as u64;
+    Some(Shrunk { case: best, violation: violation?, lines, faults: (played.faults, left), runs })
+}
+
+struct Shrinker<'a> {
+    configure: &'a Configure,
+    rule: &'static str,
+    runs: u32,
+    best: Case,
+    /// Faults that were drawn until the best case broke its rule.
+    happened: u64,
+}
+
+impl Shrinker<'_> {
+    fn shrink(&mut self) {
+        while self.runs < RUNS_MAX {
+            let before = self.best.clone();
+            self.fewer(|case, rounds| Case { rounds, ..case }, before.rounds);
+            self.fewer(|case, clients| Case { clients, ..case }, before.clients);
+            self.fewer(|case, ops| Case { ops, ..case }, before.ops);
+            self.leave_out_faults();
+            let Case { left_out, rounds, clients, ops, .. } = &self.best;
+            if (left_out.len(), *rounds, *clients, *ops)
+                == (before.left_out.len(), before.rounds, before.clients, before.ops)
+            {
+                return;
+            }
+        }
+    }
+
+    /// Takes the smaller case if it breaks the same rule.
+    fn take(&mut self, case: Case) -> bool {
+        if self.runs >= RUNS_MAX {
+            return false;
+        }
+        self.runs += 1;
+        let played = play_case(&case, self.configure, 0);
+        let fails = played.violation.is_some_and(|v| v.rule == self.rule);
+        if fails {
+            (self.best, self.happened) = (case, played.faults);
+        }
+        fails
+    }
+
+    /// The least of a number that still fails, by halving the way down to one.
+    fn fewer(&mut self, with: impl Fn(Case, u32) -> Case, now: u32) {
+        let (mut low, mut high) = (1, now);
+        while low < high {
+            let middle = (low + high) / 2;
+            if self.take(with(self.best.clone(), middle)) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+    }
+
+    /// Leaves out faults, many at a time and then one by one.
+    fn leave_out_faults(&mut self) {
+        let mut step = self.happened.max(1);
+        loop {
+            let mut from = 1;
+            while from <= self.happened {
+                let more: Vec<u64> =
+                    (from..from + step).filter(|n| !self.best.left_out.contains(n)).collect();
+                from += step;
+                if !more.is_empty() {
+                    let mut case = self.best.clone();
+                    case.left_out.extend(more);
+                    self.take(case);
+                }
+            }
+            if step == 1 {
+                return;
+            }
+            step = step.div_ceil(2);
+        }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scenario = self.scenario();
+        let params = scenario.params();
+        let racks: BTreeSet<_> = scenario.bootstrap.servers.iter().map(|s| s.rack).collect();
+        write!(
+            f,
+            "{} servers in {} racks, {} copies, {} groups, {} metadata members, lease {} ms; {} clients, {} operations a \
+             round, {} rounds",
+            scenario.bootstrap.servers.len(),
+            racks.len(),
+            params.replicas,
+            params.groups,
+            scenario.members,
+            params.lease_millis,
+            self.clients,
+            self.ops,
+            self.rounds
+        )
+    }
+}
