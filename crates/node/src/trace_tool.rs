@@ -560,11 +560,10 @@ fn mode_name(mode: Mode) -> String {
 }
 
 fn record(args: &RecordArgs) -> Result<ExitCode, NodeError> {
-    if !args.json {
-        println!("recording {} for {} s", args.device.display(), args.seconds);
-    }
     let time = Duration::from_secs(args.seconds);
-    let found = traces::record(&Recorder::default(), &args.device, &args.out, time).map_err(refused)?;
+    let mut starting = || eprintln!("recording {} for {} s", args.device.display(), args.seconds);
+    let found = traces::record(&Recorder::default(), &args.device, &args.out, time, &mut starting);
+    let found = found.map_err(refused)?;
     let mut reader = traces::open(&found.files, &Options::default(), &progress()).map_err(refused)?;
     let name = args.out.display().to_string();
     let profile = traces::profile(&name, reader.as_mut()).map_err(refused)?;

@@ -154,7 +154,8 @@ fn find(
     depth: usize,
     into: &mut BTreeMap<String, Vec<FileStamp>>,
 ) -> Result<(), (PathBuf, io::Error)> {
-    let here = directory.join(below);
+    // Joining nothing would put a slash at the end of what the user wrote.
+    let here = if below.as_os_str().is_empty() { directory.into() } else { directory.join(below) };
     let failed = |error| (here.clone(), error);
     for entry in std::fs::read_dir(&here).map_err(failed)? {
         let entry = entry.map_err(failed)?;

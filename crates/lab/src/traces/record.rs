@@ -46,6 +46,12 @@ pub enum RecordError {
     #[error("not permitted to read {}: run this as root; in a container, on the host", path.display())]
     NoPermission { path: PathBuf },
     #[error(
+        "this kernel does not let blktrace read its events of {}: debugfs is locked, see /sys/kernel/security/lockdown; in a \
+         container, run on the host",
+        device.display()
+    )]
+    Locked { device: PathBuf },
+    #[error(
         "this kernel does not trace block devices: it needs CONFIG_BLK_DEV_IO_TRACE (or the module blktrace)"
     )]
     NoKernel,
@@ -59,12 +65,14 @@ pub enum RecordError {
     Nothing { out: PathBuf, words: String },
 }
 
-/// Records `device` for `time` into `OUT.blktrace.CPU`. Returns when the time is over.
+/// Records `device` for `time` into `OUT.blktrace.CPU`. Returns when the time is over. `starting` is called once nothing that is
+/// needed is missing.
 pub fn record(
     recorder: &Recorder,
     device: &Path,
     out: &Path,
     time: Duration,
+    starting: &mut dyn FnMut(),
 ) -> Result<Recorded, RecordError> {
     use std::os::unix::fs::FileTypeExt;
     let about =
@@ -76,6 +84,7 @@ pub fn record(
     if let Some(path) = recorded_files(out).into_iter().next() {
         return Err(RecordError::Exists { path });
     }
+    starting();
     run(recorder, device, out, time)
 }
 
@@ -112,7 +121,8 @@ fn run(recorder: &Recorder, device: &Path, out: &Path, time: Duration) -> Result
         .map_err(|error| RecordError::Run { path: recorder.blktrace.clone(), error })?;
     let words = [result.stderr, result.stdout].concat();
     let words = String::from_utf8_lossy(&words).split_whitespace().collect::<Vec<_>>().join(" ");
-    if !result.status.success() || words.contains("BLKTRACESETUP") {
+    // It succeeds in its own eyes when its threads could not be started.
+    if !result.status.success() || words.contains("BLKTRACESETUP") || words.contains("FAILED to start") {
         return Err(why(recorder, device, words));
     }
     let files = recorded_files(out);
@@ -127,6 +137,8 @@ fn why(recorder: &Recorder, device: &Path, words: String) -> RecordError {
     let says = |part: &str| words.contains(part);
     if says("Inappropriate ioctl") || says("Function not implemented") {
         RecordError::NoKernel
+    } else if says("failed open") && says("/trace") {
+        RecordError::Locked { device: device.into() }
     } else if says("Operation not permitted") || says("Permission denied") {
         RecordError::NoPermission { path: device.into() }
     } else if says("Debugfs") || says("debugfs") {
@@ -180,10 +192,13 @@ mod tests {
             let unmounted = Recorder { debugfs: dir.path().join(place), ..good.clone() };
             assert!(matches!(possible(&unmounted), Err(RecordError::NoDebugfs { .. })));
         }
-        let file = record(&good, &good.blktrace, &dir.path().join("x"), Duration::from_secs(1)).unwrap_err();
+        let attempt = |device: &Path| {
+            record(&good, device, &dir.path().join("x"), Duration::from_secs(1), &mut || panic!("it starts"))
+                .unwrap_err()
+        };
+        let file = attempt(&good.blktrace);
         assert!(file.to_string().contains("no block device"), "{file}");
-        let none = record(&good, &dir.path().join("none"), &dir.path().join("x"), Duration::from_secs(1));
-        assert!(matches!(none, Err(RecordError::Device { .. })));
+        assert!(matches!(attempt(&dir.path().join("none")), RecordError::Device { .. }));
     }
 
     #[test]
@@ -195,6 +210,8 @@ mod tests {
         };
         let setup = "BLKTRACESETUP(2) /dev/x failed: 25/Inappropriate ioctl for device";
         assert!(matches!(fail(setup), RecordError::NoKernel));
+        let locked = "Thread 0 failed open /sys/kernel/debug/block/x/trace0: 1/Operation not permitted";
+        assert!(matches!(fail(locked), RecordError::Locked { .. }));
         let permission = "BLKTRACESETUP(2) /dev/x failed: 1/Operation not permitted";
         assert!(matches!(fail(permission), RecordError::NoPermission { .. }));
         assert!(fail("the moon is wrong").to_string().contains("the moon is wrong"));
