@@ -40,7 +40,9 @@ impl Target {
         if let Some(password) = &self.password {
             command.env("IPMI_PASSWORD", password);
         }
-        run(command, &format!("ipmitool {} {}", self.arguments.join(" "), words.join(" ")), self.timeout)
+        let words: Vec<&str> =
+            self.arguments.iter().map(String::as_str).chain(words.iter().copied()).collect();
+        run(command, &format!("ipmitool {}", words.join(" ")), self.timeout)
     }
 }
 
@@ -126,9 +128,12 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, Meter
     let unavailable = |error: MeterError| {
         let remedy = match &error {
             MeterError::Command { why, .. } if why.contains("could not be started") => "install ipmitool",
+            _ if spec.address().is_none() => {
+                "on a machine with a management controller load the modules ipmi_si and ipmi_devintf, and run as root"
+            }
             _ => {
                 "check host, user and password (option password-file), and that IPMI over LAN is allowed; where the \
-                  controller has no DCMI use the option sensors, or Redfish"
+                 controller has no DCMI use the option sensors, or Redfish"
             }
         };
         spec.unavailable(error.to_string(), remedy)

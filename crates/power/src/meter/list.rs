@@ -52,7 +52,7 @@ fn listed(machine: &Machine, kind: &Kind) -> Vec<Listed> {
         "nvme" => vec![one(kind.form.into(), Err("this machine has no NVMe drive".into()))],
         "ata" => vec![one(kind.form.into(), Err("this machine has no SATA drive".into()))],
         "redfish" | "prometheus" | "command" => {
-            vec![one(kind.form.into(), Err("it needs an address".into()))]
+            vec![one(kind.form.into(), Err("it needs what comes after the colon".into()))]
         }
         _ => vec![tried(kind.name.into())],
     }
