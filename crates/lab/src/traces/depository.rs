@@ -397,7 +397,10 @@ mod tests {
     fn depository(dir: &Path) -> (Depository, BTreeSet<String>) {
         let mut read = BTreeSet::new();
         let progress: Progress = Arc::new(|_, _| ());
-        let found = Depository::open(dir, 0, &mut |name| drop(read.insert(name.to_owned())), &progress);
+        let mut reading = |name: &str| {
+            read.insert(name.to_owned());
+        };
+        let found = Depository::open(dir, 0, &mut reading, &progress);
         (found.unwrap(), read)
     }
 
