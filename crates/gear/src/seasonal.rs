@@ -280,11 +280,10 @@ fn relate(raw: &[(u64, f64)], burst: f64) -> [f64; LAGS] {
 /// Solves a symmetric, positive definite system by elimination, which needs no pivots then.
 fn solve(mut a: [[f64; LAGS]; LAGS], mut b: [f64; LAGS]) -> [f64; LAGS] {
     for i in 0..LAGS {
+        let pivot = a[i];
         for row in i + 1..LAGS {
-            let factor = a[row][i] / a[i][i];
-            for column in i..LAGS {
-                a[row][column] -= factor * a[i][column];
-            }
+            let factor = a[row][i] / pivot[i];
+            a[row].iter_mut().zip(pivot).for_each(|(value, above)| *value -= factor * above);
             b[row] -= factor * b[i];
         }
     }
