@@ -1,0 +1,379 @@
+//! `ebb simulate trace`: a trace on a modelled cluster, request by request.
+
+use crate::error::{NodeError, io};
+use clap::Args;
+use ebb_gear::Scheme;
+use ebb_lab::page::{Axis, Chart, Mark, Page, Series};
+use ebb_lab::replay::Trace;
+use ebb_power::PowerModel;
+use ebb_sim::request::workload::Day;
+use ebb_sim::request::{DiskModel, Gears, NetworkModel, PHASES, Report, Setup, settings, simulate};
+use ebb_trace::{BalancedFilter, Request};
+use ebb_types::Bytes;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  ebb simulate trace day:200000 --servers 60 --racks 6 --provision peak          a made-up day of 200,000 requests
+  ebb simulate trace week.srt --gears schedule --provision peak --html week.html the lowest gear for each hour's peak
+  ebb simulate trace web.spc --gears fixed --gear 1 --disk hdd-2009 --network 1g  what would gear 1 cost in latency?
+
+Everything is modelled. A model is a TOML file; --show-models prints the built-in ones.";
+
+const DISKS: &str = "hdd, hdd-2009, ssd, ssd-2008";
+const NETWORKS: &str = "1g, 10g";
+
+#[derive(Args)]
+pub struct TraceArgs {
+    /// The trace, files of one trace are merged; or `day:N`, a made-up day of N requests
+    #[arg(required_unless_present = "show_models", value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+    /// Chunk servers
+    #[arg(long, default_value_t = 9)]
+    servers: u16,
+    #[arg(long, default_value_t = 3)]
+    racks: u16,
+    /// Copies of everything, 2 to 4
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=4))]
+    replicas: u8,
+    /// rotated or rack-aligned
+    #[arg(long, default_value = "rotated")]
+    layout: Scheme,
+    /// Chunk size in MiB, a power of two up to 64
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=64))]
+    chunk_mib: u32,
+    /// hdd, hdd-2009, ssd, ssd-2008, or a TOML file
+    #[arg(long, value_name = "MODEL|FILE", default_value = "hdd")]
+    disk: String,
+    /// 1g, 10g, or a TOML file
+    #[arg(long, value_name = "MODEL|FILE", default_value = "10g")]
+    network: String,
+    /// Power by state, a TOML file; absent: a measured storage node (ECS²)
+    #[arg(long, value_name = "FILE")]
+    power: Option<PathBuf>,
+    /// Who chooses the gear: `auto`, the scheduler by the live load; `schedule`, an oracle for each hour's peak; `fixed`
+    #[arg(long, default_value = "auto")]
+    gears: GearsArg,
+    /// The gear of `--gears fixed` [default: all servers awake]
+    #[arg(long)]
+    gear: Option<u8>,
+    /// Lowest gear that may be chosen
+    #[arg(long, default_value_t = 1)]
+    g_min: u8,
+    /// Trace seconds per simulated second; the scheduler's hour is shortened with it
+    #[arg(long, default_value_t = 1.0)]
+    speed: f64,
+    /// Share of the trace's requests that is kept, evenly over time, above 0 and up to 1
+    #[arg(long, default_value_t = 1.0)]
+    load: f64,
+    /// What the scheduler takes a server to sustain: so much that the trace's peak needs all servers (peak) or N of them; absent:
+    /// what the disk does
+    #[arg(long, value_name = "peak|N")]
+    provision: Option<crate::evaluate::ProvisionArg>,
+    /// Machines that the clients run on, in all racks in turn
+    #[arg(long, default_value_t = 9)]
+    clients: u32,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Skip up to so many bad lines or records
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    skip_bad: u64,
+    /// Print JSON with stable keys (docs/json.md)
+    #[arg(long)]
+    json: bool,
+    /// Write a page with charts to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Print the built-in models of disks and networks as TOML, and nothing else
+    #[arg(long)]
+    show_models: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum GearsArg {
+    Auto,
+    Schedule,
+    Fixed,
+}
+
+fn refused(error: impl std::fmt::Display) -> NodeError {
+    NodeError::Refused(error.to_string())
+}
+
+pub fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
+    if args.show_models {
+        return show_models();
+    }
+    if args.gear.is_some() && !matches!(args.gears, GearsArg::Fixed) {
+        return Err(refused("--gear is the gear of --gears fixed: add that, or leave --gear out"));
+    }
+    let trace = read(args)?;
+    let setup = setup(args)?;
+    let terminal = std::io::stderr().is_terminal();
+    let report = simulate(&trace, &setup, &mut |done| {
+        if terminal {
+            eprint!("\r\x1b[K{}: {:.0} % simulated ", trace.name, done * 100.0);
+            let _ = std::io::stderr().flush();
+        }
+    });
+    if terminal {
+        eprint!("\r\x1b[K");
+    }
+    let report = report.map_err(refused)?;
+    if let Some(file) = &args.html {
+        std::fs::write(file, page(&report)).map_err(io("write", file))?;
+        eprintln!("wrote {}", file.display());
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report).expect("our own types can be written as JSON"));
+    } else {
+        print!("{report}");
+    }
+    let whole = report.requests.failed == 0 && report.requests.unanswered == 0;
+    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(3) })
+}
+
+fn read(args: &TraceArgs) -> Result<Trace, NodeError> {
+    let made_up = match &args.traces[..] {
+        [only] => only.to_str().and_then(|name| name.strip_prefix("day:")),
+        _ => None,
+    };
+    let mut trace = match made_up {
+        Some(count) => {
+            let requests = count.parse().ok().filter(|n| (1..=100_000_000).contains(n));
+            let requests = requests.ok_or_else(|| {
+                refused(format!("day:{count}: give a number of requests, 1 to 100,000,000"))
+            })?;
+            Day { requests, seed: args.seed, ..Day::default() }.trace()
+        }
+        None => Trace::open(&args.traces, None, args.skip_bad).map_err(refused)?,
+    };
+    if args.load != 1.0 {
+        trace.requests = thin(&trace, args.load)?;
+    }
+    Ok(trace)
+}
+
+/// Keeps a share of the requests, with their mix.
+fn thin(trace: &Trace, share: f64) -> Result<Vec<Request>, NodeError> {
+    let whole = Whole { requests: trace.requests.iter(), devices: &trace.devices };
+    let filter = BalancedFilter::new(whole, share).map_err(refused)?;
+    filter.collect::<Result<_, _>>().map_err(refused)
+}
+
+/// A trace in memory, as a reader.
+struct Whole<'a> {
+    requests: std::slice::Iter<'a, Request>,
+    devices: &'a [String],
+}
+
+impl Iterator for Whole<'_> {
+    type Item = Result<Request, ebb_trace::TraceError>;
+    fn next(&mut self) -> Option<Self::Item> {
+        self.requests.next().copied().map(Ok)
+    }
+}
+
+impl ebb_trace::TraceReader for Whole<'_> {
+    fn format(&self) -> Option<ebb_trace::Format> {
+        None
+    }
+    fn devices(&self) -> &[String] {
+        self.devices
+    }
+    fn skipped(&self) -> u64 {
+        0
+    }
+    fn backwards(&self) -> u64 {
+        0
+    }
+}
+
+fn setup(args: &TraceArgs) -> Result<Setup, NodeError> {
+    if !args.chunk_mib.is_power_of_two() {
+        return Err(refused(format!("--chunk-mib {}: use a power of two, 1 to 64", args.chunk_mib)));
+    }
+    let disk = match args.disk.as_str() {
+        "hdd" => DiskModel::hdd(),
+        "hdd-2009" => DiskModel::hdd_2009(),
+        "ssd" => DiskModel::ssd(),
+        "ssd-2008" => DiskModel::ssd_2008(),
+        file => settings::read("disk", DISKS, Path::new(file)).map_err(refused)?,
+    };
+    let network = match args.network.as_str() {
+        "1g" => NetworkModel::gigabit(),
+        "10g" => NetworkModel::ten_gigabit(),
+        file => settings::read("network", NETWORKS, Path::new(file)).map_err(refused)?,
+    };
+    let power = match &args.power {
+        None => PowerModel::default(),
+        Some(file) => settings::read("power", "leave --power out", file).map_err(refused)?,
+    };
+    Ok(Setup {
+        servers: args.servers,
+        racks: args.racks,
+        replicas: args.replicas,
+        layout: args.layout,
+        chunk_bytes: args.chunk_mib << 20,
+        client_hosts: args.clients,
+        disk,
+        network,
+        power,
+        gears: match args.gears {
+            GearsArg::Auto => Gears::Auto,
+            GearsArg::Schedule => Gears::Schedule,
+            GearsArg::Fixed => Gears::Fixed(args.gear.unwrap_or(args.replicas)),
+        },
+        g_min: args.g_min,
+        speed: args.speed,
+        provision: args.provision.map(|p| p.0),
+        seed: args.seed,
+        ..Setup::default()
+    })
+}
+
+fn show_models() -> Result<ExitCode, NodeError> {
+    for disk in [DiskModel::hdd(), DiskModel::hdd_2009(), DiskModel::ssd(), DiskModel::ssd_2008()] {
+        println!("# --disk {}\n{}", disk.name(), toml::to_string(&disk).map_err(refused)?);
+    }
+    for network in [NetworkModel::gigabit(), NetworkModel::ten_gigabit()] {
+        println!("# --network {}\n{}", network.name, toml::to_string(&network).map_err(refused)?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn page(report: &Report) -> String {
+    let (trace, cluster, energy) = (&report.trace, &report.cluster, &report.energy_modelled);
+    let lead = format!(
+        "{} on {} servers in {} racks, gears {}. Modelled energy saved against always on: {:.1} %.\n\n\
+         Everything here is modelled. Disk {}: {}. Network {}: {}.",
+        trace.name,
+        cluster.servers,
+        cluster.racks,
+        cluster.gears,
+        energy.saved * 100.0,
+        cluster.disk,
+        cluster.disk_source,
+        cluster.network,
+        cluster.network_source
+    );
+    let mut page = Page::new("A trace on a modelled cluster", lead);
+    let line =
+        |of: fn(&ebb_sim::request::Sample) -> f64| report.samples.iter().map(move |s| (s.at_seconds, of(s)));
+    let time = || Axis::new("time").time();
+    page.section("Load, servers, power", "")
+        .chart(&Chart::new("Load", time(), Axis::new("requests/s")).with(Series::new(
+            "requests",
+            Mark::Area,
+            line(|s| s.requests_per_second),
+        )))
+        .chart(&Chart::new("Servers awake", time(), Axis::new("servers")).with(Series::new(
+            "awake",
+            Mark::Step,
+            line(|s| f64::from(s.servers_awake)),
+        )))
+        .chart(&Chart::new("Power, modelled", time(), Axis::new("W")).with(Series::new(
+            "all servers",
+            Mark::Line,
+            line(|s| s.watts),
+        )))
+        .chart(
+            &Chart::new("Offload kept for sleepers", time(), Axis::new("bytes").bytes()).with(Series::new(
+                "debt",
+                Mark::Area,
+                line(|s| s.debt_bytes as f64),
+            )),
+        );
+    latency_section(&mut page, report);
+    shift_section(&mut page, report);
+    page.render()
+}
+
+fn latency_section(page: &mut Page, report: &Report) {
+    let header =
+        ["operation", "gear", "phase", "requests", "mean", "p50", "p95", "p99", "p99.9", "max", "retried"];
+    let millis = |value: f64| format!("{value:.2} ms");
+    let rows: Vec<Vec<String>> = report
+        .latency
+        .iter()
+        .map(|row| {
+            let l = &row.latency;
+            vec![
+                row.operation.to_owned(),
+                row.gear.map_or("all".into(), |gear| gear.to_string()),
+                row.phase.map_or("all".into(), |phase| phase.name().to_owned()),
+                l.count.to_string(),
+                millis(l.mean_millis),
+                millis(l.p50_millis),
+                millis(l.p95_millis),
+                millis(l.p99_millis),
+                millis(l.p999_millis),
+                millis(l.max_millis),
+                row.retried.to_string(),
+            ]
+        })
+        .collect();
+    page.section("Latency", "By the gear and phase in which a request arrived; modelled.");
+    let mut chart = Chart::new(
+        "99th percentile by phase",
+        Axis::new("").names(PHASES.map(|phase| phase.name())),
+        Axis::new("latency").time(),
+    );
+    let gears: std::collections::BTreeSet<u8> = report.latency.iter().filter_map(|row| row.gear).collect();
+    for (operation, gear) in ["read", "write"].into_iter().flat_map(|op| gears.iter().map(move |g| (op, *g)))
+    {
+        let rows = report.latency.iter().filter(|row| row.operation == operation && row.gear == Some(gear));
+        let place =
+            |row: &ebb_sim::request::LatencyRow| PHASES.iter().position(|phase| Some(*phase) == row.phase);
+        let points = rows.filter_map(|row| Some((place(row)? as f64, row.latency.p99_millis / 1e3)));
+        chart = chart.with(Series::new(format!("{operation}s in gear {gear}"), Mark::Bars, points));
+    }
+    page.chart(&chart).table("Modelled latency", &header, &rows);
+}
+
+fn shift_section(page: &mut Page, report: &Report) {
+    let rows: Vec<Vec<String>> = report
+        .shifts
+        .iter()
+        .map(|s| {
+            vec![
+                format!("{:.0} s", s.at_seconds),
+                format!("{} to {}", s.from_gear, s.to_gear),
+                s.woken.to_string(),
+                s.put_to_sleep.to_string(),
+                s.migrations.to_string(),
+                format!("{:.2} s", s.took_seconds),
+                s.why.clone(),
+            ]
+        })
+        .collect();
+    let header = ["at", "gear", "woken", "asleep", "primaries moved", "took", "why"];
+    page.section("Gear shifts", "").table("As the metadata service recorded them", &header, &rows);
+    let rows: Vec<Vec<String>> = report
+        .traffic
+        .iter()
+        .map(|row| {
+            let (all, cross) = (Bytes(row.bytes).to_string(), Bytes(row.cross_rack_bytes).to_string());
+            vec![format!("{:?}", row.traffic), all, cross]
+        })
+        .collect();
+    page.section("Network", "").table("Bytes", &["for", "bytes", "between racks"], &rows);
+    let rows: Vec<Vec<String>> = report
+        .holders
+        .iter()
+        .map(|row| {
+            vec![
+                row.gear.to_string(),
+                row.phase.name().to_owned(),
+                format!("{:.1}", row.mean_holders),
+                format!("{:.3}", row.mean_queue),
+                format!("{:.3}", row.mean_offload_queue),
+            ]
+        })
+        .collect();
+    let header = ["gear", "phase", "stand-ins", "mean queue", "of it offload"];
+    page.section("Queues at stand-ins", "Store commands under way, in the mean over time and servers.")
+        .table("Queues", &header, &rows);
+}
