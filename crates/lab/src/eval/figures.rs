@@ -25,15 +25,6 @@ impl Dimension {
         }
     }
 
-    fn axis(self) -> Axis {
-        match self {
-            Dimension::Load => Axis::new("load, % of the peak"),
-            Dimension::Size => Axis::new("request size").bytes().log(),
-            Dimension::Random => Axis::new("random requests, %"),
-            Dimension::Read => Axis::new("reads, %"),
-        }
-    }
-
     fn name(self, value: f64) -> String {
         match self {
             Dimension::Load => format!("{value} % load"),
@@ -50,14 +41,16 @@ struct Figure<'a> {
     metric: Metric,
     x: Dimension,
     by: Dimension,
-    at: &'a [(Dimension, f64)],
+    at: Vec<(Dimension, f64)>,
 }
 
 impl Figure<'_> {
     /// `None`: the results have no two points to join.
     fn chart(&self, records: &[&Record]) -> Option<Chart> {
+        let here = |r: &&&Record| self.at.iter().all(|(d, value)| d.of(r) == Some(*value));
+        let records: Vec<&Record> = records.iter().filter(here).copied().collect();
         let mut series: BTreeMap<u64, BTreeMap<u64, Vec<f64>>> = BTreeMap::new();
-        for record in records.iter().filter(|r| self.at.iter().all(|(d, value)| d.of(r) == Some(*value))) {
+        for record in &records {
             if let (Some(by), Some(x), Some(y)) =
                 (self.by.of(record), self.x.of(record), self.metric.1(record))
             {
@@ -71,13 +64,41 @@ impl Figure<'_> {
         }
         let fixed: Vec<String> = self.at.iter().map(|(dimension, value)| dimension.name(*value)).collect();
         let title = format!("{} ({})", self.what, fixed.join(", "));
-        let mut chart = Chart::new(title, self.x.axis(), Axis::new(self.metric.0));
+        let modelled = self.metric.0.contains('W')
+            && records.iter().any(|r| r.watts_source.as_deref() == Some("modelled"));
+        let y = format!("{}{}", self.metric.0, if modelled { ", modelled watts" } else { "" });
+        // Sizes stand side by side, whatever the factors between them.
+        let sizes = values(&records, Dimension::Size);
+        let axis = match self.x {
+            Dimension::Size => {
+                Axis::new("request size").names(sizes.iter().map(|&s| Dimension::Size.name(s)))
+            }
+            Dimension::Load => Axis::new("load, % of the peak"),
+            Dimension::Random => Axis::new("random requests, %"),
+            Dimension::Read => Axis::new("reads, %"),
+        };
+        let place = |x: f64| match self.x {
+            Dimension::Size => sizes.iter().position(|&size| size == x).unwrap_or(0) as f64,
+            _ => x,
+        };
+        let mut chart = Chart::new(title, axis, Axis::new(y));
         for (by, points) in series {
-            let points =
-                points.into_iter().filter_map(|(x, ys)| Some((f64::from_bits(x), mean(ys.into_iter())?)));
+            let mean = |(x, ys): (u64, Vec<f64>)| Some((place(f64::from_bits(x)), mean(ys.into_iter())?));
+            let points = points.into_iter().filter_map(mean);
             chart = chart.with(Series::new(self.by.name(f64::from_bits(by)), Mark::Line, points));
         }
         Some(chart)
+    }
+}
+
+/// A section of charts; nothing if the results give none.
+fn figures(page: &mut Page, heading: &str, records: &[&Record], figures: &[Figure<'_>]) {
+    let charts: Vec<Chart> = figures.iter().filter_map(|figure| figure.chart(records)).collect();
+    if !charts.is_empty() {
+        page.section(heading, "");
+        for chart in &charts {
+            page.chart(chart);
+        }
     }
 }
 
@@ -113,32 +134,8 @@ fn part(page: &mut Page, name: &str, records: &[&Record]) {
     let (modes, traces): (Vec<&Record>, Vec<&Record>) = records.iter().partition(|r| is_mode(r));
     page.text(&power(records));
     summary_table(page, records);
-    let metered = records.iter().any(|r| r.watts.is_some());
-    let (few, many) = if metered { (IOPS_PER_WATT, MB_PER_KILOWATT) } else { (IOPS, MB) };
     load_control(page, name, &modes);
-    effects(page, name, &modes, few, many);
-    if metered {
-        let x = Dimension::Load;
-        charts(
-            page,
-            &modes,
-            "Power",
-            &[("watts", |r| r.watts)],
-            x,
-            Dimension::Size,
-            &middle(&modes, &[Dimension::Random, Dimension::Read]),
-        );
-        let celsius: Metric = ("°C", |r| r.temperature_celsius);
-        charts(
-            page,
-            &modes,
-            "Temperature",
-            &[celsius],
-            x,
-            Dimension::Size,
-            &middle(&modes, &[Dimension::Random, Dimension::Read]),
-        );
-    }
+    effects(page, name, &modes, records.iter().any(|r| r.watts.is_some()));
     if !traces.is_empty() {
         trace_tables(page, name, &traces);
     }
@@ -196,8 +193,8 @@ fn power(records: &[&Record]) -> String {
 /// Means over everything, by load.
 fn summary_table(page: &mut Page, records: &[&Record]) {
     let columns: &[(&str, fn(&Record) -> Option<f64>)] = &[
-        ("measured load %, IOPS", |r| r.load_percent_iops),
-        ("measured load %, bytes", |r| r.load_percent_bytes),
+        ("IOPS %", |r| r.load_percent_iops),
+        ("bytes %", |r| r.load_percent_bytes),
         ("IOPS", |r| r.iops),
         ("MB/s", |r| r.mb_per_second),
         ("p99 ms", |r| r.latency_p99_millis),
@@ -215,7 +212,7 @@ fn summary_table(page: &mut Page, records: &[&Record]) {
             row
         })
         .collect();
-    page.table("Means over all workloads", &header, &rows);
+    page.table("Means over all workloads; IOPS % and bytes % are the measured load", &header, &rows);
 }
 
 fn by_level<'a>(records: &[&'a Record]) -> Vec<(f64, Vec<&'a Record>)> {
@@ -253,69 +250,57 @@ fn load_control(page: &mut Page, name: &str, modes: &[&Record]) {
             Some((*level, *found.get(((found.len() as f64 - 1.0) * q).round() as usize)?))
         })
     };
-    let axis = || Dimension::Load.axis();
-    let chart =
-        Chart::new("Accuracy of the load control in IOPS", axis(), Axis::new("measured / configured"))
-            .with(Series::new("median of the modes", Mark::Line, quantile(0.5)))
-            .with(Series::new("lowest 5 %", Mark::Line, quantile(0.05)))
-            .with(Series::new("highest 5 %", Mark::Line, quantile(0.95)));
+    let low = quantile(0.05).map(|(_, accuracy)| accuracy).fold(0.95, f64::min);
+    let y = Axis::new("measured / configured").from((low * 20.0).floor() / 20.0);
+    let chart = Chart::new("Accuracy of the load control in IOPS", Axis::new("load, % of the peak"), y)
+        .with(Series::new("median of the modes", Mark::Line, quantile(0.5)))
+        .with(Series::new("lowest 5 %", Mark::Line, quantile(0.05)))
+        .with(Series::new("highest 5 %", Mark::Line, quantile(0.95)));
     page.chart(&chart);
-    let at = middle(modes, &[Dimension::Random, Dimension::Read]);
-    charts(page, modes, "Throughput", &[IOPS, MB], Dimension::Load, Dimension::Size, &at);
-    charts(
-        page,
-        modes,
-        "Latency, 99th percentile",
-        &[("ms", |r| r.latency_p99_millis)],
-        Dimension::Load,
-        Dimension::Size,
-        &at,
-    );
 }
 
 /// Effects of load, request size, random ratio and read ratio [TRACER Figures 9 to 11].
-fn effects(page: &mut Page, name: &str, modes: &[&Record], few: Metric, many: Metric) {
+fn effects(page: &mut Page, name: &str, modes: &[&Record], metered: bool) {
     use Dimension::{Load, Random, Read, Size};
-    let both = [few, many];
+    let (few, many, what) = match metered {
+        true => (IOPS_PER_WATT, MB_PER_KILOWATT, "Efficiency"),
+        false => (IOPS, MB, "Throughput"),
+    };
+    let figure =
+        |what, metric, x, by, at: &[(Dimension, f64)]| Figure { what, metric, x, by, at: at.to_vec() };
     let full = values(modes, Load).last().map(|&level| (Load, level));
-    page.section(&format!("{name}: load"), "");
-    charts(page, modes, "Efficiency and load", &both, Load, Size, &middle(modes, &[Random, Read]));
-    page.section(&format!("{name}: request size"), "");
-    let mut at = middle(modes, &[Read]);
-    at.extend(full);
-    charts(page, modes, "Efficiency and request size", &both, Size, Random, &at);
-    page.section(&format!("{name}: random requests"), "");
-    let reads = values(modes, Read);
-    for read in BTreeSet::from_iter([reads.first(), reads.last()].into_iter().flatten().map(|v| v.to_bits()))
-    {
-        let at: Vec<_> = [(Read, f64::from_bits(read))].into_iter().chain(full).collect();
-        charts(page, modes, "Efficiency and random ratio", &both, Random, Size, &at);
-    }
-    page.section(&format!("{name}: reads and writes"), "");
-    let mut at = middle(modes, &[Size]);
-    at.extend(full);
-    charts(page, modes, "Throughput and read ratio", &[MB], Read, Random, &at);
-    if many.0 != MB.0 {
-        charts(page, modes, "Efficiency and read ratio", &[many], Read, Random, &at);
-    }
-}
+    let with_full = |dimension| middle(modes, &[dimension]).into_iter().chain(full).collect::<Vec<_>>();
 
-fn charts(
-    page: &mut Page,
-    records: &[&Record],
-    what: &str,
-    metrics: &[Metric],
-    x: Dimension,
-    by: Dimension,
-    at: &[(Dimension, f64)],
-) {
-    for metric in metrics {
-        let what =
-            what.replace("Efficiency", if metric.0.contains('W') { "Efficiency" } else { "Throughput" });
-        if let Some(chart) = (Figure { what: &what, metric: *metric, x, by, at }).chart(records) {
-            page.chart(&chart);
-        }
+    let at = middle(modes, &[Random, Read]);
+    let mut of_load: Vec<Figure<'_>> =
+        [few, many].into_iter().map(|metric| figure(what, metric, Load, Size, &at)).collect();
+    let others: [(&str, Metric); 3] = [
+        ("Power", ("W", |r| r.watts)),
+        ("Latency, 99th percentile", ("ms", |r| r.latency_p99_millis)),
+        ("Temperature", ("°C", |r| r.temperature_celsius)),
+    ];
+    of_load.extend(others.into_iter().map(|(what, metric)| figure(what, metric, Load, Size, &at)));
+    figures(page, &format!("{name}: load"), modes, &of_load);
+
+    let of_size = [few, many].map(|metric| figure(what, metric, Size, Random, &with_full(Read)));
+    figures(page, &format!("{name}: request size"), modes, &of_size);
+
+    let reads = values(modes, Read);
+    let ends = BTreeSet::from_iter([reads.first(), reads.last()].into_iter().flatten().map(|v| v.to_bits()));
+    let of_random: Vec<Figure<'_>> = ends
+        .into_iter()
+        .flat_map(|reads| {
+            let at: Vec<_> = [(Read, f64::from_bits(reads))].into_iter().chain(full).collect();
+            [few, many].map(|metric| figure(what, metric, Random, Size, &at))
+        })
+        .collect();
+    figures(page, &format!("{name}: random requests"), modes, &of_random);
+
+    let mut of_reads = vec![figure("Throughput", MB, Read, Random, &with_full(Size))];
+    if metered {
+        of_reads.push(figure(what, many, Read, Random, &with_full(Size)));
     }
+    figures(page, &format!("{name}: reads and writes"), modes, &of_reads);
 }
 
 /// All values of a dimension, ascending.
@@ -360,5 +345,75 @@ fn trace_tables(page: &mut Page, name: &str, traces: &[&Record]) {
         let header =
             ["load %", "measured, IOPS", "accuracy", "measured, bytes", "accuracy", "p99 ms", "W", "IOPS/W"];
         page.table(trace, &header, &rows);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(watts: Option<f64>) -> Vec<Record> {
+        let mut runs = Vec::new();
+        for (size, random, reads) in [(512, 0, 0), (512, 50, 0), (4096, 0, 0), (4096, 50, 0), (4096, 50, 100)]
+        {
+            for level in [10.0, 100.0] {
+                runs.push(Record {
+                    campaign: "c".into(),
+                    target: "<t>".into(),
+                    workload: Workload::Synthetic { size, random, reads }.name(),
+                    load_percent: level,
+                    load_percent_iops: Some(level),
+                    request_bytes: Some(size.into()),
+                    random_percent: Some(random.into()),
+                    read_percent: Some(reads.into()),
+                    iops: Some(7.0 * level),
+                    mb_per_second: Some(level),
+                    watts,
+                    watts_source: watts.map(|_| "modelled".into()),
+                    meters: watts.map(|_| "model".into()),
+                    iops_per_watt: watts.map(|w| 7.0 * level / w),
+                    mb_per_second_per_kilowatt: watts.map(|w| 1e3 * level / w),
+                    ..Record::default()
+                });
+            }
+        }
+        runs
+    }
+
+    #[test]
+    fn the_page_shows_every_effect_and_calls_modelled_watts_so() {
+        let page = report(&runs(Some(50.0)));
+        for title in [
+            "Efficiency (0 % random, 0 % reads)",
+            "Efficiency (0 % reads, 100 % load)",
+            "Accuracy of the load control",
+            "Watts are modelled, not measured (model)",
+            "IOPS/W, modelled watts",
+            "MB/s/kW, modelled watts",
+            ">4 KiB<",
+        ] {
+            assert!(page.contains(title), "{title}");
+        }
+        assert!(!page.contains("reads and writes"), "the middle size has one read ratio only");
+        assert!(page.contains("c/&lt;t&gt;") && !page.contains("Temperature"), "no chart without values");
+        assert!(!page.contains("http://") && !page.contains("https://"), "no network");
+    }
+
+    #[test]
+    fn without_a_meter_it_says_so_and_shows_throughput() {
+        let mut runs = runs(None);
+        runs[0].error = Some("no".into());
+        let page = report(&runs);
+        assert!(page.contains("No power was read") && !page.contains("Efficiency ("));
+        assert!(page.contains("Throughput (0 % random, 0 % reads)") && page.contains("1 more failed"));
+        assert!(report(&[]).contains("0 runs"));
+    }
+
+    #[test]
+    fn traces_get_the_tables_of_the_paper() {
+        let trace =
+            Record { workload: "web".into(), load_percent_bytes: Some(10.7), ..runs(None)[0].clone() };
+        let page = report(&[trace]);
+        assert!(page.contains("recorded traces") && page.contains("1.07"), "{page}");
     }
 }

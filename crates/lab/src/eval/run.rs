@@ -39,7 +39,7 @@ pub struct Progress {
 }
 
 /// How an evaluation ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     pub total: u64,
     /// Runs that had a result before.
