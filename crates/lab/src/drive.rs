@@ -74,7 +74,8 @@ pub enum PastEnd {
 pub struct DriveOptions {
     pub pacing: Pacing,
     pub past_end: PastEnd,
-    /// Most requests in flight in open loop. When it is reached, later ones wait, which is told as queue time.
+    /// Most requests in flight in open loop. When it is reached, later ones wait, which is told as queue time. On files and
+    /// devices no more are than the device's own queue takes: more would wait in the kernel, untold.
     pub in_flight: usize,
     /// What is issued in this time from the start is carried out, but is in no figure of the report.
     pub warmup: Duration,
@@ -185,7 +186,8 @@ where
     let mut run = pin!(async {
         match &target.means {
             Means::Disk(disk) => {
-                let (disk, options, shared) = (disk.clone(), options.clone(), shared.clone());
+                let (disk, mut options, shared) = (disk.clone(), options.clone(), shared.clone());
+                options.in_flight = options.in_flight.min(disk.takes.unwrap_or(MAX_IN_FLIGHT));
                 let running =
                     tokio::task::spawn_blocking(move || ring::run(&disk.file, feed, &options, &shared));
                 running.await.expect("the engine's thread does not panic")

@@ -58,7 +58,7 @@ pub struct TargetArgs {
     /// Leave the first so long, such as 5s, out of the figures
     #[arg(long, value_name = "TIME", requires = "target", value_parser = parse_time)]
     warmup: Option<Duration>,
-    /// Most requests in flight when the times are kept
+    /// Most requests in flight when the times are kept; never more than a device takes at a time
     #[arg(long, value_name = "N", requires = "target", default_value_t = 4096)]
     in_flight: usize,
     /// What happens to requests past the target's end

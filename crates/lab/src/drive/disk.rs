@@ -8,7 +8,7 @@ use super::target::TargetError;
 use rustix::fs::{AtFlags, FallocateFlags, StatxFlags, fallocate, statx};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,6 +37,20 @@ impl Filled {
 pub(super) struct Disk {
     pub file: File,
     pub info: TargetInfo,
+    /// Requests that the device takes before it makes the one who issues wait; `None`: nobody knows.
+    pub takes: Option<usize>,
+}
+
+/// Three quarters of the device's own queue: the schedulers leave a part of it to reads. Whoever issues more sleeps in the
+/// kernel, where his lateness cannot be told from waiting for the device.
+fn takes(file: &File) -> Option<usize> {
+    let about = file.metadata().ok()?;
+    let device = if about.file_type().is_block_device() { about.rdev() } else { about.dev() };
+    let device = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    // A partition has no queue of its own.
+    let queue = [format!("{device}/queue/nr_requests"), format!("{device}/../queue/nr_requests")];
+    let told = queue.iter().find_map(|path| std::fs::read_to_string(path).ok())?;
+    Some((told.trim().parse::<usize>().ok()? * 3 / 4).max(1))
 }
 
 fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> TargetError {
@@ -117,7 +131,7 @@ pub(super) fn open_file(
     if start < info.size_bytes && old < info.size_bytes {
         fill_file(&file, start, info.size_bytes, filled).map_err(io_error("fill", path))?;
     }
-    Ok(Disk { file, info })
+    Ok(Disk { takes: takes(&file), file, info })
 }
 
 fn fill_file(file: &File, start: u64, end: u64, filled: &Filled) -> io::Result<()> {
@@ -169,5 +183,5 @@ pub(super) fn open_device(
         guard::empty(&name, &first[..len], &last[..len])?;
     }
     let info = info(name, &file, direct, size.unwrap_or(whole))?;
-    Ok(Disk { file, info })
+    Ok(Disk { takes: takes(&file), file, info })
 }

@@ -119,7 +119,7 @@ fn an_nbd_export_gets_the_requests_of_the_trace() {
     });
     assert!(report.passed(), "{report}");
     assert_eq!((report.reads.requests, report.writes.requests, report.placed.rounded), (201, 202, 1));
-    assert!((0.03..1.0).contains(&report.wall_seconds) && report.lateness.unwrap().count == 403, "{report}");
+    assert!((0.03..10.0).contains(&report.wall_seconds) && report.lateness.unwrap().count == 403, "{report}");
     let memory = memory.lock().unwrap();
     let written =
         memory[3 << 20..(3 << 20) + (200 << 10)].chunks(512).all(|part| part.iter().any(|b| *b != 0));
