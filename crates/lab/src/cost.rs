@@ -185,13 +185,11 @@ impl Point {
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     }
 
-    /// Highest less lowest cpio of the machine, as a share of the mean. `None`: one run has no spread.
-    pub fn spread(&self) -> Option<f64> {
-        let cpio = |run: &Run| run.machine.cpio.total.0;
-        let mean = self.mean(|run| Some(cpio(run))).filter(|mean| *mean > 0.0 && self.runs.len() > 1)?;
-        let high = self.runs.iter().map(cpio).fold(f64::MIN, f64::max);
-        let low = self.runs.iter().map(cpio).fold(f64::MAX, f64::min);
-        Some((high - low) / mean)
+    /// Highest less lowest, as a share of the mean. `None`: one run has no spread, or a run lacks the value.
+    pub fn spread(&self, of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
+        let mean = self.mean(&of).filter(|mean| *mean > 0.0 && self.runs.len() > 1)?;
+        let values = || self.runs.iter().filter_map(&of);
+        Some((values().fold(f64::MIN, f64::max) - values().fold(f64::MAX, f64::min)) / mean)
     }
 }
 
@@ -381,7 +379,7 @@ impl Notes {
         match &measured.cycles {
             Ok(_) => self.add("user and system cycles of the machine were counted by its CPUs".into()),
             Err(why) => self.add(format!(
-                "cycles are CPU time (/proc/stat) × frequency: the CPUs' cycle counters cannot be used ({why})"
+                "cycles are CPU time (/proc/stat) × frequency, for want of the CPUs' cycle counters: {why}"
             )),
         }
         measured.notes.iter().for_each(|note| self.add(note.clone()));

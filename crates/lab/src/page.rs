@@ -105,7 +105,7 @@ const STYLE: &str = "\
 body{font:15px/1.5 system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;background:var(--paper);color:var(--ink);\
 max-width:54rem;margin:2rem auto;padding:0 1rem}h1{font-size:1.6rem;margin:0 0 .5rem}\
 h2{font-size:1.2rem;margin:2.2rem 0 .5rem;border-top:1px solid var(--line);padding-top:1rem}p{margin:.5rem 0}\
-.lead{color:var(--dim)}nav{margin:1rem 0}nav a{margin-right:1rem}a{color:inherit}\
+.lead{color:var(--dim)}nav{margin:1rem 0}nav a{display:block}a{color:inherit}\
 figure{margin:1.2rem 0}svg{width:100%;height:auto}.wide{overflow-x:auto;margin:1rem 0}\
 table{border-collapse:collapse;font-size:.9rem}caption{text-align:left;color:var(--dim);padding:.2rem 0}\
 th,td{text-align:left;padding:.25rem .8rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top}th{font-weight:600}\

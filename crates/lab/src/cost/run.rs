@@ -117,7 +117,7 @@ pub(super) fn run_once(
     let group = Group::make(machine);
     // What others left to be written must not be charged to this run.
     rustix::fs::sync();
-    let mut counters = Counters::open(cpus).map_err(|e| e.to_string());
+    let mut counters = Counters::open(cpus).map_err(|e| why_no_counters(&e));
     let sectors = machine.sectors()?;
     let times = machine.cpus()?;
     let start = Instant::now();
@@ -180,6 +180,15 @@ pub(super) fn run_once(
         own_source,
         notes,
     })
+}
+
+fn why_no_counters(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            format!("the kernel refuses them: run it as root, or lower kernel.perf_event_paranoid ({error})")
+        }
+        _ => format!("this machine offers none, as many virtual ones do ({error})"),
+    }
 }
 
 /// The times between two readings, of the used CPUs and of the others.

@@ -54,6 +54,10 @@ fn number(value: f64) -> String {
     format!("{sign}{out}{rest}")
 }
 
+fn cores(count: usize) -> String {
+    if count == 1 { "1 core".into() } else { format!("{count} cores") }
+}
+
 fn cell(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), number)
 }
@@ -64,7 +68,7 @@ impl CostReport {
         let mean = |of: &dyn Fn(&Run) -> Option<f64>| point.mean(of);
         let runs =
             if point.runs.len() == 1 { "run".into() } else { format!("{} runs, means", point.runs.len()) };
-        writeln!(f, "\n{} cores ({runs})", point.cores)?;
+        writeln!(f, "\n{} ({runs})", cores(point.cores))?;
         writeln!(f, "  {:34}{:>12}{:>12}{:>12}{:>12}", "", "user", "system", "idle", "iowait")?;
         let row = |f: &mut Formatter<'_>, name: &str, of: &dyn Fn(&Run) -> Option<[Option<f64>; 4]>| {
             write!(f, "  {name:34}")?;
@@ -78,12 +82,16 @@ impl CostReport {
         row(f, "  of the command itself", &|run| run.command.as_ref().map(cycles))?;
         let cpio = |run: &Run| Some(run.machine.cpio.total.0);
         let own = |run: &Run| Some(run.command.as_ref()?.cpio.total.0);
-        write!(f, "  cpio (user + system): {} cycles", cell(mean(&cpio)))?;
-        if let Some(spread) = point.spread() {
-            let each: Vec<String> = point.runs.iter().map(|run| cell(cpio(run))).collect();
-            write!(f, " ({}: spread {:.1} %)", each.join(", "), spread * 100.0)?;
-        }
-        writeln!(f, "; of the command itself: {}", cell(mean(&own)))?;
+        let line = |f: &mut Formatter<'_>, name: &str, of: &dyn Fn(&Run) -> Option<f64>| {
+            write!(f, "  {name}: {} cycles", cell(mean(of)))?;
+            if let Some(spread) = point.spread(of) {
+                let each: Vec<String> = point.runs.iter().map(|run| cell(of(run))).collect();
+                write!(f, " ({}: spread {:.1} %)", each.join(", "), spread * 100.0)?;
+            }
+            writeln!(f)
+        };
+        line(f, "cpio (user + system) of the machine", &cpio)?;
+        line(f, "cpio of the command itself", &own)?;
         writeln!(f, "  modelled energy per million I/Os (emio), storage not in it")?;
         writeln!(f, "  {:34}{:>12}{:>15}{:>12}", "", "user only", "user+system", "with idle")?;
         for (at, fraction) in self.idle_fractions.iter().enumerate() {
@@ -136,9 +144,9 @@ impl Display for CostReport {
         self.points.iter().try_for_each(|point| self.show_point(f, point))?;
         if let Some(line) = &self.projection {
             let point = |cores: usize| self.points.iter().find(|point| point.cores == cores);
-            let cores = self.points.iter().map(|point| point.cores).min().unwrap_or(0);
-            let least = point(cores).and_then(|point| point.mean(|run| Some(run.machine.cpio.system.0)));
-            write!(f, "\nsystem cycles per I/O: {} on {cores} cores", cell(least))?;
+            let fewest = self.points.iter().map(|point| point.cores).min().unwrap_or(0);
+            let least = point(fewest).and_then(|point| point.mean(|run| Some(run.machine.cpio.system.0)));
+            write!(f, "\nsystem cycles per I/O: {} on {}", cell(least), cores(fewest))?;
             match (line.projected, line.growth) {
                 (Some(cycles), growth) => {
                     write!(
@@ -164,7 +172,7 @@ impl Display for CostReport {
 
 impl Display for Comparison {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(f, "a: {} ({} cores)\nb: {} ({} cores)\n", self.a, self.a_cores, self.b, self.b_cores)?;
+        writeln!(f, "a: {} ({})\nb: {} ({})\n", self.a, cores(self.a_cores), self.b, cores(self.b_cores))?;
         writeln!(f, "  {:34}{:>14}{:>14}{:>9}", "per I/O of 512 B; emio: per million", "a", "b", "b/a")?;
         for row in &self.differences {
             let with_unit =

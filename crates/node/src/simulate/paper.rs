@@ -16,6 +16,9 @@ Examples:
   ebb simulate paper sierra --series a.csv --series b.csv --trace block.csv --out sierra
                                                                writes sierra.html, sierra.csv, sierra.json";
 
+/// Clusters in which 1, 2, 4 and 7 servers rebuild a lost one.
+const REBUILD_SERVERS: [u16; 4] = [6, 9, 15, 24];
+
 #[derive(Args)]
 pub struct PaperArgs {
     #[command(subcommand)]
@@ -42,7 +45,7 @@ struct SierraArgs {
           value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
     requests: u64,
     /// Data of the server that is rebuilt, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
+    #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
     rebuild_mib: u64,
     #[arg(long, default_value_t = 1)]
     seed: u64,

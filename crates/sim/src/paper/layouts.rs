@@ -10,8 +10,8 @@ use ebb_types::{ClusterParams, RackId, ServerId};
 const EXACT: u16 = 15;
 /// Of the testbed.
 const RACKS: u16 = 3;
-/// Chunk groups per server, enough for every set of r servers to be likely. [Sierra §3.5]
-const GROUPS_PER_SERVER: u32 = 64;
+/// Chunk groups per server: so many that every three of the servers share one, as if each chunk were placed by itself.
+const GROUPS_PER_SERVER: u32 = 512;
 
 fn lay_out(servers: u16, racks: u16, groups: u32, seed: u64, scheme: Scheme) -> Result<Layout, PaperError> {
     let server = |n: u16| Server { id: ServerId(n), rack: RackId(n % racks) };

@@ -76,7 +76,7 @@ fn every_experiment_is_run_and_shown() {
     assert_eq!(names, all);
     assert_eq!(
         found.page().matches("<figure>").count(),
-        found.experiments.iter().map(|e| e.charts.len()).sum()
+        found.experiments.iter().map(|e| e.charts.len()).sum::<usize>()
     );
     let plots = found.experiments.iter().filter(|e| !e.charts.is_empty()).count();
     assert_eq!(plots, all.len() - 1, "the migration of primaries is three numbers");
