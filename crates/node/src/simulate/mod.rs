@@ -2,6 +2,7 @@
 //! is modelled, never measured.
 
 mod load;
+mod paper;
 
 use crate::error::NodeError;
 use clap::{Args, Subcommand};
@@ -18,11 +19,15 @@ enum Simulation {
     /// What would my service save? Gear policies on a load series, in seconds
     #[command(after_help = load::EXAMPLES)]
     Load(load::LoadArgs),
+    /// Repeat a paper's evaluation, each number beside the paper's
+    #[command(after_help = paper::EXAMPLES)]
+    Paper(paper::PaperArgs),
 }
 
 /// Runs one simulation. They compute and do not wait, so there is nothing to be asynchronous about.
 pub fn run(args: SimulateArgs) -> Result<ExitCode, NodeError> {
     match args.what {
         Simulation::Load(args) => load::run(&args),
+        Simulation::Paper(args) => paper::run(&args),
     }
 }
