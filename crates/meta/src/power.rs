@@ -19,6 +19,8 @@ pub(crate) struct Power {
     asked: Moment,
     /// A switch that put the server to sleep was the last to end.
     down: bool,
+    /// An earlier leader may have thrown a switch that acts, or has acted, unseen.
+    unsure: bool,
     /// When to throw it again.
     retry: Option<Moment>,
     tries: u32,
@@ -27,7 +29,8 @@ pub(crate) struct Power {
 
 impl Power {
     /// An earlier leader may have thrown the switch: what is under way gets its time.
-    pub fn inherit(&mut self, state: ServerState, retry: Moment) {
+    pub fn inherit(&mut self, state: ServerState, retry: Moment, unsure: bool) {
+        self.unsure = unsure;
         match state {
             ServerState::Waking => (self.thrown, self.retry) = (Some(SwitchAction::Wake), Some(retry)),
             ServerState::Asleep => self.thrown = Some(SwitchAction::Sleep),
@@ -40,7 +43,10 @@ impl Power {
             self.pending = None;
         }
         match result {
-            Ok(()) => self.down = action == SwitchAction::Sleep,
+            Ok(()) => {
+                self.down = action == SwitchAction::Sleep;
+                self.unsure &= self.down;
+            }
             Err(why) => {
                 self.trouble = Some(why);
                 self.retry = Some(now + limit / 10);
@@ -74,11 +80,10 @@ impl Power {
             ServerState::Waking => SwitchAction::Wake,
             ServerState::Asleep => SwitchAction::Sleep,
             // A switch that came too late put to sleep whom the state does not want asleep.
-            ServerState::Awake | ServerState::Draining | ServerState::Failed if self.down => {
-                SwitchAction::Wake
-            }
+            ServerState::Awake | ServerState::Draining if self.down => SwitchAction::Wake,
+            ServerState::Failed if self.down || self.unsure => SwitchAction::Wake,
             _ => {
-                *self = Power { pending: self.pending, ..Power::default() };
+                *self = Power { pending: self.pending, unsure: self.unsure, ..Power::default() };
                 return None;
             }
         };

@@ -19,10 +19,10 @@ impl Group {
         }
         self.fence = self.fence.max(entry.epoch);
         let old = std::mem::replace(&mut self.entry, entry);
-        self.suspend_clients(cx);
+        let interrupted = self.suspend_clients(cx).filter(|_| self.entry.epoch == old.epoch.next());
         self.adopt_catch_up(cx, &old);
         if self.entry.primary == Some(cx.me) {
-            self.start_activation(cx);
+            self.start_activation(cx, interrupted);
         } else {
             let entry = self.entry.clone();
             for Waiting { token, .. } in self.waiting.drain(..) {
@@ -33,14 +33,14 @@ impl Group {
 
     /// Requests of the ended epoch wait: they are answered by the rewrites of this one if they were ordered, are carried out
     /// anew if they were not, or move with the primary.
-    fn suspend_clients(&mut self, cx: &mut Context) {
-        if let Some(primary) = self.primary.take() {
-            cx.shared.client_ops -= primary.client_ops();
-            let suspended: Vec<Waiting> = primary.into_client_requests().collect();
-            for waiting in suspended.into_iter().rev() {
-                self.waiting.push_front(waiting);
-            }
+    fn suspend_clients(&mut self, cx: &mut Context) -> Option<Primary> {
+        let mut primary = self.primary.take()?;
+        cx.shared.client_ops -= primary.client_ops();
+        let suspended: Vec<Waiting> = primary.take_client_requests().collect();
+        for waiting in suspended.into_iter().rev() {
+            self.waiting.push_front(waiting);
         }
+        Some(primary)
     }
 
     fn adopt_catch_up(&mut self, cx: &mut Context, old: &GroupEntry) {
@@ -77,7 +77,7 @@ impl Group {
         self.pump_catch_up(cx);
     }
 
-    fn start_activation(&mut self, cx: &mut Context) {
+    fn start_activation(&mut self, cx: &mut Context, interrupted: Option<Primary>) {
         let epoch = self.entry.epoch;
         let awaiting: BTreeSet<ServerId> =
             self.targets().flatten().map(|(server, _)| server).filter(|&s| s != cx.me).collect();
@@ -85,7 +85,9 @@ impl Group {
             cx.send(to, PeerMessage::Fence { group: self.id, epoch, done: self.tail.done() });
         }
         let phase = Phase::Fencing { awaiting, foreign: Vec::new() };
-        self.primary = Some(Primary::new(epoch, phase));
+        let mut primary = Primary::new(epoch, phase);
+        interrupted.into_iter().for_each(|old| primary.go_on_from(old));
+        self.primary = Some(primary);
         self.go_on_activating(cx);
     }
 

@@ -393,8 +393,15 @@ impl Group {
     }
 
     /// The copy that was asked for is damaged there: any other in the listed version or a newer one will do. The tick asks.
+    /// Last of all whoever stood in for a slot once and was replaced while it was gone: it keeps what may be needed.
     fn fetch_elsewhere(&mut self, cx: &mut Context, token: u64) {
-        let copies = self.other_copies(cx);
+        let mut copies = self.other_copies(cx);
+        for stands_for in self.entry.slots.iter().map(|s| s.server) {
+            let live = cx.map.servers.values().filter(|s| s.id != cx.me && s.state.is_live());
+            let kept = live.map(|s| (s.id, Space::Offload { stands_for }));
+            let unknown: Vec<Source> = kept.filter(|source| !copies.contains(source)).collect();
+            copies.extend(unknown);
+        }
         let Some(catch_up) = &mut self.catch_up else { return };
         let Some(fetch) = catch_up.fetches.get_mut(&token) else { return };
         let tried = copies.iter().position(|s| *s == fetch.missing.source);

@@ -35,8 +35,11 @@ pub(crate) struct Primary {
     /// When the last report that must not be lost was made.
     pub reported: Option<Moment>,
     pub covers: BTreeMap<ServerId, Cover>,
-    /// While tails are settled: the versions that blocks had before they were ordered anew.
-    before: BTreeMap<(ChunkId, u32), Version>,
+    /// While tails are settled: the versions that blocks had here before they were ordered anew, in this epoch and in those
+    /// since `tenure`, whose settlement the next one interrupted.
+    before: BTreeMap<(ChunkId, u32), Vec<Version>>,
+    /// This server was primary in every epoch from this one on.
+    tenure: Epoch,
     /// Fetches that repair a damaged block, by token.
     repairs: BTreeMap<u64, Repair>,
 }
@@ -155,6 +158,7 @@ impl Primary {
             reported: None,
             covers: BTreeMap::new(),
             before: BTreeMap::new(),
+            tenure: epoch,
             repairs: BTreeMap::new(),
         }
     }
@@ -196,17 +200,26 @@ impl Primary {
         let (mut needed, mut effective) = (false, true);
         for run in now {
             for block in run.first..run.first + run.count {
-                let mut version = run.version;
-                if version.epoch < epoch {
-                    needed = true;
-                    self.before.insert((chunk, block), version);
-                } else {
-                    version = self.before.get(&(chunk, block)).copied().unwrap_or(version);
+                let version = run.version;
+                let before = self.before.entry((chunk, block)).or_default();
+                if version.epoch < epoch && !before.contains(&version) {
+                    // What an older epoch than this server's own put here need not contain what was here.
+                    if version.epoch < self.tenure {
+                        before.clear();
+                    }
+                    before.push(version);
                 }
-                effective &= version.epoch == record.epoch && version >= record;
+                needed |= version.epoch < epoch;
+                effective &= before.iter().any(|v| v.epoch == record.epoch && *v >= record);
             }
         }
         (needed, effective)
+    }
+
+    /// Takes over what the same server's settlement in the epoch just before had found out: a request whose blocks it has
+    /// ordered anew under another's record is not forgotten.
+    pub fn go_on_from(&mut self, interrupted: Primary) {
+        (self.tenure, self.before) = (interrupted.tenure, interrupted.before);
     }
 
     pub fn client_ops(&self) -> usize {
@@ -214,8 +227,9 @@ impl Primary {
     }
 
     /// The client requests that were not answered, in order of arrival.
-    pub fn into_client_requests(self) -> impl Iterator<Item = Waiting> {
-        self.ops.into_values().chain(self.blocked).flat_map(|op| op.askers)
+    pub fn take_client_requests(&mut self) -> impl Iterator<Item = Waiting> + use<> {
+        let ops = std::mem::take(&mut self.ops).into_values();
+        ops.chain(std::mem::take(&mut self.blocked)).flat_map(|op| op.askers)
     }
 
     fn conflicts(&self, op: &Op) -> bool {

@@ -47,7 +47,7 @@ impl Group {
             }
             PeerMessage::Committed { epoch, committed, .. } => {
                 if epoch == self.fence {
-                    self.tail.commit(committed);
+                    self.commit_of(epoch, committed);
                 }
             }
             PeerMessage::List { epoch, token, space, since, after, .. } => {
@@ -76,6 +76,13 @@ impl Group {
             PeerMessage::FetchReply { token, result, .. } => {
                 self.on_fetch_reply(cx, from, token, result, payload);
             }
+        }
+    }
+
+    /// A commit of an older epoch settles nothing here: this member may not have been part of it, and its tail be older still.
+    fn commit_of(&mut self, epoch: Epoch, committed: Version) {
+        if committed.epoch == epoch {
+            self.tail.commit(committed);
         }
     }
 
@@ -128,7 +135,7 @@ impl Group {
         if matches!(space, Space::Offload { .. }) {
             cx.shared.stats.offloaded_bytes += payload.len() as u64;
         }
-        self.tail.commit(committed);
+        self.commit_of(epoch, committed);
         self.tail.push(TailRun { run: record.run(), request: record.request });
         let wait = Wait::Foreign { to: from, epoch, version: record.version };
         self.applying.apply(cx, self.id, wait, (space, record), payload);

@@ -6,8 +6,8 @@ use ebb_replica::{
 };
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GearGroup, GroupEntry,
-    GroupId, Incarnation, MapDelta, Moment, PeerMessage, RackId, Record, RequestId, ServerEntry, ServerId,
-    ServerState, Slot, SlotState, block_crcs,
+    GroupId, Incarnation, Kind, MapDelta, Moment, PeerMessage, RackId, Record, RequestId, Run, ServerEntry,
+    ServerId, ServerState, Slot, SlotState, Space, TailRun, Version, block_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -22,8 +22,12 @@ struct Primary {
 
 impl Primary {
     fn new() -> Primary {
+        Primary::recovered(Recovered::default())
+    }
+
+    fn recovered(recovered: Recovered) -> Primary {
         let config = Config::new(ME, Incarnation(1), 1 << 20, 1);
-        let mut primary = Primary { replica: Replica::new(config, Recovered::default()), version: 0 };
+        let mut primary = Primary { replica: Replica::new(config, recovered), version: 0 };
         primary.on(Event::Lease { until: Moment(u64::MAX) });
         primary
     }
@@ -147,4 +151,53 @@ fn a_write_is_answered_however_often_the_configuration_changes_under_it() {
     let token = read(&commands).expect("its content is ordered anew");
     let anew = apply(&primary.answer(token, &written.1)).expect("under the newest epoch");
     assert_eq!(replies(&primary.complete(&anew)), [ClientReply::Done]);
+}
+
+#[test]
+fn a_listing_does_not_overtake_what_is_under_way_from_an_older_epoch() {
+    let mut primary = Primary::new();
+    primary.configure(1);
+    let written = apply(&primary.write()).expect("the write is given to the store");
+    let lists = |commands: &[Command]| {
+        let list = |c: &Command| matches!(c, Command::Store { command: StoreCommand::List { .. }, .. });
+        commands.iter().any(list)
+    };
+    let (space, since, after) = (Space::Replica, Epoch(0), None);
+    let message = PeerMessage::List { group: GROUP, epoch: Epoch(2), token: 1, space, since, after };
+    let asked = primary.on(Event::Peer { from: OTHERS[0], message, payload: Bytes::new() });
+    assert!(
+        !lists(&asked),
+        "the write may still be acknowledged under epoch 1, and the listing would lack it"
+    );
+    let stored = primary.on(Event::Stored { token: written.0, outcome: StoreOutcome::Applied });
+    assert!(lists(&stored));
+}
+
+/// Two writes of one block are settled after a restart; the configuration changes when one is ordered anew.
+#[test]
+fn a_settlement_that_is_interrupted_forgets_no_request() {
+    let request = |seq| Some(RequestId { client: 9, seq });
+    let tail_run = |seq| {
+        let version = Version { epoch: Epoch(1), seq };
+        let run = Run { chunk: ChunkId::default(), first: 0, count: 1, version, kind: Kind::Data };
+        TailRun { run, request: request(seq) }
+    };
+    let tails = vec![(GROUP, vec![tail_run(1), tail_run(2)])];
+    let mut primary = Primary::recovered(Recovered { tails, spaces: Vec::new() });
+    let token = read(&primary.configure(2)).expect("the newest is ordered anew first");
+    let content = Content::Data { crcs: Vec::new() };
+    let (group, chunk, version) = (GROUP, ChunkId::default(), tail_run(2).run.version);
+    let mut now = Record { group, chunk, first: 0, count: 1, version, request: None, content };
+    let interrupted = apply(&primary.answer(token, &now)).expect("under the new epoch");
+    primary.on(Event::Stored { token: interrupted.0, outcome: StoreOutcome::Applied });
+    now.version = interrupted.1.version;
+    let mut commands = primary.configure(3);
+    let mut kept = Vec::new();
+    while let Some(token) = read(&commands) {
+        let anew = apply(&primary.answer(token, &now)).expect("all of it is ordered anew");
+        kept.push(anew.1.request);
+        now.version = anew.1.version;
+        commands = primary.complete(&anew);
+    }
+    assert!(kept.contains(&request(1)) && kept.contains(&request(2)), "{kept:?}");
 }
