@@ -4,10 +4,10 @@
 //!   cluster that never sleeps and with the schedule of one who knew the load beforehand.
 //! - [`drive`] replays requests on any storage and says how it answered.
 //! - [`eval`] runs a matrix of workloads and load levels unattended and keeps every result with the power drawn.
+//! - [`traces`] says what a trace asks of storage, and makes others out of it.
 //! - [`agent`] has other machines generate the load or read the power.
 //! - [`cost`] runs any command and says what each I/O costs in cycles and joules, layer by layer.
 //! - [`page`] makes reports to look at.
-//! - [`traces`] says what a trace asks of storage, and makes others out of it.
 //! - [`bench`] loads any S3 endpoint and says what the servers spent per operation.
 //!
 //! Reports are plain data: `Display` is the text for people, `Serialize` the JSON for machines (`docs/json.md`).

@@ -160,7 +160,10 @@ pub async fn run_bench(request: BenchRequest<'_>) -> Result<ExitCode, NodeError>
     Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-pub fn write_report(report: &(impl Serialize + std::fmt::Display), json: Option<&Path>) -> Result<(), NodeError> {
+pub fn write_report(
+    report: &(impl Serialize + std::fmt::Display),
+    json: Option<&Path>,
+) -> Result<(), NodeError> {
     let text = || serde_json::to_string_pretty(report).expect("our own types can be written as JSON");
     match json {
         Some(path) if path == Path::new("-") => println!("{}", text()),

@@ -218,7 +218,7 @@ fn a_full_cluster_refuses_writes_and_still_reads_and_deletes() {
 
 #[test]
 fn a_rotten_block_on_the_only_awake_replica_wakes_the_others() {
-    let mut cluster = Cluster::start(&Shape::lively());
+    let cluster = Cluster::start(&Shape::lively());
     let load = Load::start(cluster.client_config(), Options { namespace: false, ..Options::default() });
     load.go_on_for(4_000);
     cluster.shift(1);

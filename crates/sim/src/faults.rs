@@ -43,9 +43,7 @@ impl World<'_> {
         }
         self.mishaps.number += 1;
         let number = self.mishaps.number;
-        if std::env::var_os("EBB_OLD").is_none() {
-            self.fault_random = Random::new(mix(self.scenario.seed ^ mix(number)));
-        }
+        self.fault_random = Random::new(mix(self.scenario.seed ^ mix(number)));
         let gap = self.fault_random.between(self.scenario.fault_gap / 4, self.scenario.fault_gap * 2);
         self.after(gap, Happening::Fault);
         if self.rebuilds() || self.mishaps.left_out.contains(&number) {

@@ -26,7 +26,7 @@ fn shifting() -> Setup {
 /// Busy hours and quiet ones in turn, a request every 0.1 or 2 simulated seconds at the speed of `shifting`.
 fn busy_and_quiet(hours: u64) -> Trace {
     let hour = |h: u64| {
-        let gap = if h % 2 == 0 { 2 } else { 40 };
+        let gap = if h.is_multiple_of(2) { 2 } else { 40 };
         (0..3600 / gap).map(move |n| h * 3600 + n * gap)
     };
     let request = |(n, at): (u64, u64)| Request {

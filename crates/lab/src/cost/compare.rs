@@ -54,7 +54,8 @@ impl Comparison {
             add(name.to_owned(), "cycles", &move |run| pick(&run.machine));
         }
         for fraction in a.idle_fractions.iter().filter(|fraction| b.idle_fractions.contains(fraction)) {
-            let energy: [(&str, fn(&Eio) -> f64); 3] = [
+            type Energy = (&'static str, fn(&Eio) -> f64);
+            let energy: [Energy; 3] = [
                 ("emio, user only", |eio| eio.user.0),
                 ("emio, user + system", |eio| eio.user_and_system.0),
                 ("emio, with idle", |eio| eio.total.0),

@@ -41,7 +41,7 @@ impl DriveReport {
         page
     }
 
-    fn chart(&self, title: &str, y: &str, series: [(&str, fn(&SecondReport) -> f64); 2]) -> Chart {
+    fn chart(&self, title: &str, y: &str, series: [Line; 2]) -> Chart {
         let series = series.into_iter().map(|(name, of)| {
             let points = self.seconds.iter().enumerate().map(|(at, second)| (at as f64, of(second)));
             Series::new(name, Mark::Step, points)
@@ -54,6 +54,9 @@ impl DriveReport {
         }
     }
 }
+
+/// A line of a chart: its name, and what it shows of a second.
+type Line = (&'static str, fn(&SecondReport) -> f64);
 
 fn row(name: &str, t: &Distribution) -> Vec<String> {
     let times = [t.mean_micros, t.p50_micros, t.p90_micros, t.p99_micros, t.p999_micros, t.max_micros];

@@ -94,7 +94,7 @@ impl Placer {
     /// Where a device of the trace begins on the target.
     fn base(&self, device: u32) -> u64 {
         let share = u128::from(u64::from(device).wrapping_mul(SPREAD));
-        let place = (share * u128::from(self.size) >> 64) as u64;
+        let place = ((share * u128::from(self.size)) >> 64) as u64;
         place - place % self.block
     }
 }
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(placed(&mut placer, &request(size - 512, 1024)), [(size - 1024, 1024)]);
         assert_eq!(placed(&mut placer, &request(512, 2 << 20)), [(0, 1 << 20)]);
         let last = i64::MAX as u64 - 4096;
-        assert_eq!(placed(&mut placer, &request(last, 4096)), [(last % size & !511, 4096 + 512)]);
+        assert_eq!(placed(&mut placer, &request(last, 4096)), [((last % size) & !511, 4096 + 512)]);
         assert_eq!(placer.report.wrapped, 4);
         let mut placer = Placer::new(size, 512, PastEnd::Refuse, TIMES);
         assert_eq!(placed(&mut placer, &request(size - 512, 512)), [(size - 512, 512)]);

@@ -74,7 +74,7 @@ async fn nbd_serve(mut stream: TcpStream, memory: Memory, faults: Faults) -> std
         let command = stream.read_u32().await?;
         let (cookie, offset) = (stream.read_u64().await?, stream.read_u64().await?);
         let len = stream.read_u32().await? as usize;
-        assert!(len <= 64 << 10 && offset % 1024 == 0 && len % 1024 == 0);
+        assert!(len <= 64 << 10 && offset.is_multiple_of(1024) && len.is_multiple_of(1024));
         if faults.hangs_up_after == Some(served) || command == 2 {
             return Ok(());
         }

@@ -192,7 +192,8 @@ fn power(records: &[&Record]) -> String {
 
 /// Means over everything, by load.
 fn summary_table(page: &mut Page, records: &[&Record]) {
-    let columns: &[(&str, fn(&Record) -> Option<f64>)] = &[
+    type Column = (&'static str, fn(&Record) -> Option<f64>);
+    let columns: &[Column] = &[
         ("IOPS %", |r| r.load_percent_iops),
         ("bytes %", |r| r.load_percent_bytes),
         ("IOPS", |r| r.iops),

@@ -93,7 +93,7 @@ pub fn run(
             scope.spawn(move || lane.run(&cells, benches))
         };
         let started: Vec<_> = lanes.iter().enumerate().map(lane).collect();
-        started.into_iter().map(|lane| lane.join().expect("a lane ends with a result")).collect()
+        started.into_iter().try_for_each(|lane| lane.join().expect("a lane ends with a result"))
     });
     ended?;
     Ok(shared.into_inner().expect("no lane panicked").outcome)

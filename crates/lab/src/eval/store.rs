@@ -287,7 +287,7 @@ mod tests {
         };
         Store::open(&path).unwrap().add(&full).unwrap();
         let store = Store::read(&path).unwrap();
-        assert_eq!(store.records(None, None).unwrap(), [full.clone()]);
+        assert_eq!(store.records(None, None).unwrap(), std::slice::from_ref(&full));
         assert_eq!(store.records(Some("c"), Some("t")).unwrap(), [full]);
         assert!(store.records(Some("other"), None).unwrap().is_empty());
         let nulls = "SELECT count(*) FROM result WHERE watts IS NULL AND iops = 0.1";

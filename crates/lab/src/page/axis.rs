@@ -293,10 +293,7 @@ mod tests {
             (plain.log(), Some((-1.0, 5.0))),
         ] {
             let scale = Scale::new(&axis, data, Some(5.0));
-            assert!(
-                !scale.ticks(5.0).is_empty() && scale.place(scale.low) == Some(0.0),
-                "{axis:?} {data:?}"
-            );
+            assert!(!scale.ticks(5.0).is_empty() && scale.place(scale.low) == Some(0.0), "{axis:?} {data:?}");
         }
         let axis = Axis::new("x").log();
         assert_eq!(Scale::new(&axis, Some((1.0, 10.0)), None).place(0.0), None);

@@ -1,8 +1,10 @@
 //! `ebb simulate`: the virtual world. Every simulation runs the production decision makers on a virtual clock; what it prints
 //! is modelled, never measured.
 
+mod fuzz;
 mod load;
 mod paper;
+mod trace;
 
 use crate::error::NodeError;
 use clap::{Args, Subcommand};
@@ -22,6 +24,12 @@ enum Simulation {
     /// Repeat a paper's evaluation, each number beside the paper's
     #[command(after_help = paper::EXAMPLES)]
     Paper(paper::PaperArgs),
+    /// What would a trace meet on my cluster? Latency, energy and traffic, request by request
+    #[command(after_help = trace::EXAMPLES)]
+    Trace(trace::TraceArgs),
+    /// Hunt for protocol bugs: random clusters, workloads, gears and faults, checked against the rules
+    #[command(after_help = fuzz::EXAMPLES)]
+    Fuzz(fuzz::FuzzArgs),
 }
 
 /// Runs one simulation. They compute and do not wait, so there is nothing to be asynchronous about.
@@ -29,5 +37,7 @@ pub fn run(args: SimulateArgs) -> Result<ExitCode, NodeError> {
     match args.what {
         Simulation::Load(args) => load::run(&args),
         Simulation::Paper(args) => paper::run(&args),
+        Simulation::Trace(args) => trace::run(&args),
+        Simulation::Fuzz(args) => fuzz::run(&args),
     }
 }

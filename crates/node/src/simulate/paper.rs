@@ -72,6 +72,7 @@ pub fn run(args: &PaperArgs) -> Result<ExitCode, NodeError> {
         trace,
         requests: args.requests,
         rebuild_bytes: args.rebuild_mib << 20,
+        rebuild_servers: REBUILD_SERVERS.to_vec(),
         seed: args.seed,
     };
     let terminal = std::io::stderr().is_terminal();

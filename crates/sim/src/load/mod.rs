@@ -136,7 +136,9 @@ impl Setup {
 
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    #[error("{servers} servers with {replicas} replicas cannot be: use at least as many servers as replicas, and at most 65535")]
+    #[error(
+        "{servers} servers with {replicas} replicas cannot be: use at least as many servers as replicas, and at most 65535"
+    )]
     Cluster { servers: u32, replicas: u8 },
     #[error("{provision} as the load that a server sustains: use a number above 0, or peak")]
     Provision { provision: f64 },

@@ -142,8 +142,7 @@ fn weigh(message: &Message) -> (Traffic, u64) {
     match message {
         Message::Peer { message, payload } => match message {
             PeerMessage::Replicate { space, record, .. } => {
-                let traffic =
-                    if *space == Space::Replica { Traffic::Replication } else { Traffic::Offload };
+                let traffic = if *space == Space::Replica { Traffic::Replication } else { Traffic::Offload };
                 (traffic, payload.len() as u64 + 4 * u64::from(record.count))
             }
             PeerMessage::List { .. } | PeerMessage::Fetch { .. } => (Traffic::CatchUp, 0),
@@ -158,7 +157,8 @@ fn weigh(message: &Message) -> (Traffic, u64) {
         Message::Request { payload, .. } | Message::Reply { payload, .. } => {
             (Traffic::Client, payload.len() as u64)
         }
-        Message::Push(MetaPush::Map(map)) | Message::MetaReply { reply: MetaReply::Watch { map, .. }, .. } => {
+        Message::Push(MetaPush::Map(map))
+        | Message::MetaReply { reply: MetaReply::Watch { map, .. }, .. } => {
             let slots: usize = map.groups.iter().map(|(_, entry)| 1 + entry.slots.len()).sum();
             (Traffic::Control, items(slots + map.servers.len()))
         }

@@ -1,0 +1,70 @@
+//! `ebb replay --target`, as a user calls it.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Four requests of SPC within 30 ms, the last past the end of a target of 1 MiB.
+const TRACE: &str = "0,0,4096,R,0.00\n0,8,4096,W,0.01\n0,17,512,w,0.02\n0,4096,4096,r,0.03\n";
+
+fn replay(dir: &Path, arguments: &[&str]) -> Output {
+    std::fs::write(dir.join("trace.spc"), TRACE).unwrap();
+    let target = format!("file:{}", dir.join("target").display());
+    Command::new(env!("CARGO_BIN_EXE_ebb"))
+        .args(["replay", "trace.spc", "--target", &target])
+        .args(arguments)
+        .current_dir(dir)
+        .output()
+        .unwrap()
+}
+
+fn error(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_trace_is_replayed_on_a_file_and_told_as_json_and_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = replay(dir.path(), &["--size", "1MiB", "--json", "-", "--html", "page.html"]);
+    assert!(made.status.success(), "{}", error(&made));
+    let report: Value = serde_json::from_slice(&made.stdout).unwrap();
+    assert_eq!((&report["requests"], &report["failed"]), (&4.into(), &0.into()));
+    assert_eq!(
+        (&report["placed"]["wrapped"], &report["target"]["size_bytes"]),
+        (&1.into(), &(1 << 20).into())
+    );
+    assert_eq!(report["pacing"]["speed"], 1.0);
+    assert!(report["wall_seconds"].as_f64().unwrap() >= 0.03 && report["lateness"]["count"] == 4);
+    assert!(std::fs::read_to_string(dir.path().join("page.html")).unwrap().contains("Replay on file:"));
+    let half = replay(dir.path(), &["--overwrite", "--load", "50%", "--intensity", "1000%", "--json", "-"]);
+    let report: Value = serde_json::from_slice(&half.stdout).unwrap();
+    assert!(
+        (1..4).contains(&report["requests"].as_u64().unwrap()) && report["load_percent"] == 50.0,
+        "{report}"
+    );
+    let peak = replay(dir.path(), &["--overwrite", "--peak", "2"]);
+    let text = String::from_utf8(peak.stdout).unwrap();
+    assert!(
+        text.contains("as fast as 2 in flight are answered") && text.contains("4 requests, 0 failed"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_asked_wrongly_is_refused_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    for (arguments, code, said) in [
+        (&[][..], 1, "--size"),
+        (&["--size", "1MiB", "--load", "130%"], 1, "share"),
+        (&["--size", "1MiB", "--past-end", "refuse"], 1, "request 4"),
+        (&[], 1, "--overwrite"),
+        (&["--overwrite", "--peak", "0"], 1, "1 to 16384"),
+        (&["--overwrite", "--load", "0.3"], 2, "30%"),
+        (&["--overwrite", "--peak", "2", "--speed", "3"], 2, "cannot be used"),
+        (&["--overwrite", "--servers", "3"], 2, "cannot be used"),
+    ] {
+        let output = replay(dir.path(), arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", error(&output));
+        assert!(error(&output).contains(said), "{arguments:?}: {}", error(&output));
+    }
+}
