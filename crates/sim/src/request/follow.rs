@@ -139,7 +139,8 @@ impl World<'_> {
         let models = self.modelled.as_deref_mut().expect("a modelled world");
         let watch = &mut models.watch;
         let nanos = now - watch.sampled.0;
-        if nanos == 0 {
+        // The run's last moment may come just after a sample: of so short a time no rate can be told.
+        if nanos < models.sample_every / 2 {
             return;
         }
         let (mut busy_on, mut watts) = (0.0, 0.0);
