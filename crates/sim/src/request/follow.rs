@@ -139,8 +139,7 @@ impl World<'_> {
         let models = self.modelled.as_deref_mut().expect("a modelled world");
         let watch = &mut models.watch;
         let nanos = now - watch.sampled.0;
-        // The run's last moment may come just after a sample: of so short a time no rate can be told.
-        if nanos < models.sample_every / 2 {
+        if nanos == 0 {
             return;
         }
         let (mut busy_on, mut watts) = (0.0, 0.0);
@@ -160,7 +159,7 @@ impl World<'_> {
         watch.always_on_joules += models.energy.model().on(busy_all / servers).0 * servers * seconds;
         watch.awake_seconds += models.on.len() as f64 * seconds;
         let arrived = models.clients.arrived - watch.sampled.1;
-        watch.samples.push(Sample {
+        let sample = Sample {
             at_seconds: now.saturating_sub(models.feed.start) as f64 / 1e9,
             requests_per_second: arrived as f64 / seconds,
             gear: watch.gear,
@@ -169,7 +168,11 @@ impl World<'_> {
             debt_bytes: models.machines.values().map(|m| m.store.offload_bytes()).sum(),
             disk_busy: busy_on / models.on.len().max(1) as f64,
             phase: watch.phase,
-        });
+        };
+        // The run's last moment may come just after a sample: of so short a time no rate can be told.
+        if nanos >= models.sample_every / 2 {
+            watch.samples.push(sample);
+        }
         (watch.sampled.0, watch.sampled.1) = (now, models.clients.arrived);
     }
 
