@@ -202,13 +202,14 @@ impl Leading {
 
     /// Servers as an earlier leader left them.
     fn inherit(&mut self, state: &State) {
-        let goes = [ServerState::Draining, ServerState::Asleep, ServerState::Waking];
-        let switches_thrown = state.shifts().any(|shift| shift.put_to_sleep > 0)
-            || state.servers().any(|e| goes.contains(&e.state));
         for entry in state.servers() {
             let live = self.servers.entry(entry.id).or_default();
             live.run = entry.incarnation;
-            live.power.inherit(entry.state, self.since + self.timing.wake_limit, switches_thrown);
+            let goes =
+                [ServerState::Draining, ServerState::Asleep, ServerState::Waking].contains(&entry.state);
+            // One that never ran was never switched.
+            let switched = goes && entry.incarnation != Incarnation(0);
+            live.power.inherit(entry.state, self.since + self.timing.wake_limit, switched);
         }
         self.dirty = true;
     }

@@ -57,7 +57,8 @@ fn an_evaluation_that_is_killed_goes_on_where_it_was() {
     assert_eq!(after.len(), 8);
     for record in &after {
         assert!(record.iops.unwrap() > 0.0 && record.failed_requests == Some(0), "{record:?}");
-        assert_eq!((record.watts, record.watts_source.as_deref()), (Some(42.0), Some("measured")));
+        assert!((record.watts.unwrap() - 42.0).abs() < 1e-9, "{record:?}");
+        assert_eq!(record.watts_source.as_deref(), Some("measured"));
     }
 
     // A file that the user did not make for it is left alone.
@@ -153,7 +154,7 @@ fn agents_generate_the_load_and_read_the_power() {
     let records = records(dir.path());
     assert_eq!(records.len(), 8);
     for record in &records {
-        assert_eq!((record.watts, record.error.as_deref()), (Some(7.0), None));
+        assert!((record.watts.unwrap() - 7.0).abs() < 1e-9 && record.error.is_none(), "{record:?}");
         assert!(record.meter_coverage.unwrap() > 0.9 && record.device.is_some(), "{record:?}");
     }
 }

@@ -222,15 +222,15 @@ fn a_rotten_block_on_the_only_awake_replica_wakes_the_others() {
     let load = Load::start(cluster.client_config(), Options { namespace: false, ..Options::default() });
     load.go_on_for(4_000);
     cluster.shift(1);
-    let victim = busiest(&cluster);
-    let damaged = damage(&cluster, victim);
-    assert!(damaged > 100, "only {damaged} places to damage");
     let asleep = |s: &ebb_types::ClusterStatus| -> Vec<u16> {
         let asleep = s.servers.iter().filter(|v| v.state == ServerState::Asleep);
         asleep.map(|v| v.id.0).collect()
     };
     let sleepers = asleep(&cluster.status());
     assert!(sleepers.len() >= 6, "asleep in gear 1: {sleepers:?}");
+    let victim = busiest(&cluster);
+    let damaged = damage(&cluster, victim);
+    assert!(damaged > 100, "only {damaged} places to damage");
     let report = load.stop(); // reads everything once
     println!("{damaged} places damaged; {report}");
     report.assert_flawless();
