@@ -13,7 +13,6 @@ use ebb_lab::eval::{
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -166,7 +165,7 @@ pub async fn eval(command: EvalCommand) -> Result<ExitCode, NodeError> {
             let text = if as_csv { csv(&records) } else { pretty(&records) + "\n" };
             match out {
                 Some(path) => std::fs::write(&path, text).map_err(io("write", &path))?,
-                None => write_out(&text)?,
+                None => print!("{text}"),
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -188,18 +187,12 @@ fn pretty(value: &impl Serialize) -> String {
 }
 
 fn print(value: &(impl Serialize + std::fmt::Display), json: bool) -> Result<ExitCode, NodeError> {
-    write_out(&if json { pretty(value) + "\n" } else { value.to_string() })?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// To standard output. Who reads only the first lines (`| head`) has what he wanted.
-fn write_out(text: &str) -> Result<(), NodeError> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(io("write to", "standard output")(error))
-        }
-        _ => Ok(()),
+    if json {
+        println!("{}", pretty(value));
+    } else {
+        print!("{value}");
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn records(db: &Path, which: &Which) -> Result<Vec<Record>, NodeError> {

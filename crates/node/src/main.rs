@@ -296,8 +296,21 @@ impl DevArgs {
     }
 }
 
+/// `ebb status | head` has shown what was wanted when the pipe closes. `println!` panics then.
+fn end_quietly_when_nobody_reads() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let said = info.payload().downcast_ref::<String>();
+        if said.is_some_and(|s| s.starts_with("failed printing to stdout") && s.contains("Broken pipe")) {
+            std::process::exit(0);
+        }
+        usual(info);
+    }));
+}
+
 fn main() -> ExitCode {
     heap::keep_freed_memory();
+    end_quietly_when_nobody_reads();
     let cli = Cli::parse();
     let default = if matches!(cli.command, Sub::Server { .. } | Sub::Meta { .. } | Sub::Gateway { .. }) {
         // The S3 library calls every refused request an error.
