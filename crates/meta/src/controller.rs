@@ -205,11 +205,8 @@ impl Leading {
         for entry in state.servers() {
             let live = self.servers.entry(entry.id).or_default();
             live.run = entry.incarnation;
-            let goes =
-                [ServerState::Draining, ServerState::Asleep, ServerState::Waking].contains(&entry.state);
-            // One that never ran was never switched.
-            let switched = goes && entry.incarnation != Incarnation(0);
-            live.power.inherit(entry.state, self.since + self.timing.wake_limit, switched);
+            let ran = entry.incarnation != Incarnation(0);
+            live.power.inherit(entry.state, ran, self.since + self.timing.wake_limit);
         }
         self.dirty = true;
     }

@@ -29,8 +29,10 @@ pub(crate) struct Power {
 
 impl Power {
     /// An earlier leader may have thrown the switch: what is under way gets its time.
-    pub fn inherit(&mut self, state: ServerState, retry: Moment, unsure: bool) {
-        self.unsure = unsure;
+    pub fn inherit(&mut self, state: ServerState, ran: bool, retry: Moment) {
+        // One that never ran was never switched.
+        let goes = matches!(state, ServerState::Draining | ServerState::Asleep | ServerState::Waking);
+        self.unsure = ran && goes;
         match state {
             ServerState::Waking => (self.thrown, self.retry) = (Some(SwitchAction::Wake), Some(retry)),
             ServerState::Asleep => self.thrown = Some(SwitchAction::Sleep),

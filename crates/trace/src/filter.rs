@@ -8,7 +8,7 @@
 //! A **bunch** is what arrives together: the requests within a window of the first. A zero window means equal times, which
 //! is what the bunches of a btrecord file become; [`BalancedFilter`] always takes that.
 
-use crate::{Format, Kind, Request, TraceError, TraceReader};
+use crate::{Kind, Request, TraceError, TraceReader};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -48,10 +48,12 @@ impl Bunches {
     }
 }
 
+/// What a trace knows of itself, told by a wrapper `$name<R>` with the trace in its field `inner`.
+#[macro_export]
 macro_rules! pass_on {
     ($name:ident) => {
-        impl<R: TraceReader> TraceReader for $name<R> {
-            fn format(&self) -> Option<Format> {
+        impl<R: $crate::TraceReader> $crate::TraceReader for $name<R> {
+            fn format(&self) -> Option<$crate::Format> {
                 self.inner.format()
             }
             fn devices(&self) -> &[String] {

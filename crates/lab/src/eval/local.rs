@@ -184,20 +184,7 @@ impl<R: TraceReader> Iterator for Until<R> {
     }
 }
 
-impl<R: TraceReader> TraceReader for Until<R> {
-    fn format(&self) -> Option<ebb_trace::Format> {
-        self.inner.format()
-    }
-    fn devices(&self) -> &[String] {
-        self.inner.devices()
-    }
-    fn skipped(&self) -> u64 {
-        self.inner.skipped()
-    }
-    fn backwards(&self) -> u64 {
-        self.inner.backwards()
-    }
-}
+ebb_trace::pass_on!(Until);
 
 /// What a trace asks for in the length of a run: its 100 %.
 fn asked_for(order: &Order) -> Result<Performance, RunError> {

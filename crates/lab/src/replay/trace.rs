@@ -1,10 +1,11 @@
 //! A trace in memory. It is read whole, because it is needed several times: for its peak, for what it reads, and
 //! for the run.
 
+use crate::traces::name_of;
 use ebb_trace::{Format, Input, Kind, Options, Request, TraceError};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The requests of a trace that move bytes, in order of time. 40 bytes of memory per request.
@@ -75,10 +76,6 @@ impl Trace {
         }
         devices
     }
-}
-
-fn name_of(path: &Path) -> String {
-    path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
 /// Adds a range to disjoint ranges and joins it with those that it meets.

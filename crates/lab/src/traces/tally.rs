@@ -1,6 +1,6 @@
 //! Counts what passes by, so that a filter's effect can be told.
 
-use ebb_trace::{Format, Request, TraceError, TraceReader};
+use ebb_trace::{Request, TraceError, TraceReader};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -47,20 +47,7 @@ impl<R: TraceReader> Iterator for Tallied<R> {
     }
 }
 
-impl<R: TraceReader> TraceReader for Tallied<R> {
-    fn format(&self) -> Option<Format> {
-        self.inner.format()
-    }
-    fn devices(&self) -> &[String] {
-        self.inner.devices()
-    }
-    fn skipped(&self) -> u64 {
-        self.inner.skipped()
-    }
-    fn backwards(&self) -> u64 {
-        self.inner.backwards()
-    }
-}
+ebb_trace::pass_on!(Tallied);
 
 #[cfg(test)]
 mod tests {

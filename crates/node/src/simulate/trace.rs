@@ -8,7 +8,7 @@ use ebb_lab::replay::Trace;
 use ebb_power::PowerModel;
 use ebb_sim::request::workload::Day;
 use ebb_sim::request::{DiskModel, Gears, NetworkModel, PHASES, Report, Setup, settings, simulate};
-use ebb_trace::{BalancedFilter, Request};
+use ebb_trace::{BalancedFilter, InMemory, Request};
 use ebb_types::Bytes;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -158,37 +158,9 @@ fn read(args: &TraceArgs) -> Result<Trace, NodeError> {
 
 /// Keeps a share of the requests, with their mix.
 fn thin(trace: &Trace, share: f64) -> Result<Vec<Request>, NodeError> {
-    let whole = Whole { requests: trace.requests.iter(), devices: &trace.devices };
+    let whole = InMemory::new(&trace.requests, &trace.devices);
     let filter = BalancedFilter::new(whole, share).map_err(refused)?;
     filter.collect::<Result<_, _>>().map_err(refused)
-}
-
-/// A trace in memory, as a reader.
-struct Whole<'a> {
-    requests: std::slice::Iter<'a, Request>,
-    devices: &'a [String],
-}
-
-impl Iterator for Whole<'_> {
-    type Item = Result<Request, ebb_trace::TraceError>;
-    fn next(&mut self) -> Option<Self::Item> {
-        self.requests.next().copied().map(Ok)
-    }
-}
-
-impl ebb_trace::TraceReader for Whole<'_> {
-    fn format(&self) -> Option<ebb_trace::Format> {
-        None
-    }
-    fn devices(&self) -> &[String] {
-        self.devices
-    }
-    fn skipped(&self) -> u64 {
-        0
-    }
-    fn backwards(&self) -> u64 {
-        0
-    }
 }
 
 fn setup(args: &TraceArgs) -> Result<Setup, NodeError> {
