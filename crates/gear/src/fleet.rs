@@ -2,21 +2,21 @@
 //! servers of the lowest gear are awake, any subset of the others may be: the fleet wakes the servers that the load needs, not
 //! a whole gear group at a time.
 //!
-//! - **Forecast**: servers are woken ahead of the load that the seasonal forecast expects to be exceeded only with some
-//!   probability ([`crate::seasonal`]).
+//! - **Forecast**: what may happen next is what happened after moments like this one ([`crate::seasonal`]). For every hour, so
+//!   many servers are woken ahead that one more would cost more than the shortage that it is likely to prevent.
 //! - **Correction**: load that outruns the forecast wakes servers at once, and as many as the outruns that began like it came to
 //!   need, because waking takes longer than a burst takes to rise.
-//! - **Calibration**: the probability follows from how often too few servers were awake, measured against the share of time
-//!   that the operator accepts. Nothing is tuned to one load.
+//! - **Calibration**: the price of shortage follows from how often too few servers were awake, measured against the share of
+//!   time that the operator accepts. Nothing is tuned to one load.
 //! - **Wear**: a server that was woken stays awake for the dwell time; each has a budget of power cycles, and they are spent on the
-//!   longest quiet spells of the coming day. Servers take turns: the one awake longest sleeps first, the one asleep
+//!   quiet spells that are expected to be the longest. Servers take turns: the one awake longest sleeps first, the one asleep
 //!   longest wakes first, and the lowest gear moves on to another gear group every few days.
 //!
 //! Safety comes before economy: nothing ever delays a wake-up, and without a forecast every server is awake. The fleet keeps no
 //! forecast of its own: recorded hours go through the replicated metadata state and come back with every event.
 
 use crate::schedule::ROUNDING;
-use crate::seasonal::Drift;
+use crate::seasonal::Ahead;
 use crate::{Calendar, History, HourMeter, Load, Seasonal, awake_groups, floor_servers};
 use ebb_types::{GearGroup, Moment, ServerId};
 use std::collections::{BTreeMap, VecDeque};
@@ -25,16 +25,21 @@ use std::time::Duration;
 const DAY: f64 = 86_400.0;
 /// Days whose unspent power cycles a server may save up.
 const CARRY_DAYS: f64 = 7.0;
-/// Bounds of the probability that the forecast is exceeded, and where its calibration begins.
-const EXCEED: std::ops::RangeInclusive<f64> = 0.002..=0.5;
-const EXCEED_START: f64 = 0.05;
-/// Time without shortage after which the fleet dares twice the probability.
-const DARE: f64 = 3.0 * DAY;
+/// Bounds of the price of shortage, as the share of all servers that are awake instead for as long. Its calibration begins
+/// with `SHORT_PRICE_START` over the accepted share of time: the rarer shortage may be, the dearer it is.
+const SHORT_PRICE: std::ops::RangeInclusive<f64> = 0.05..=10.0;
+const SHORT_PRICE_START: f64 = 0.05;
+/// Time without shortage after which the price of shortage is halved.
+const DARE: f64 = 2.0 * DAY;
+/// Numbers of servers that are compared for an hour: more make no difference that matters.
+const CHOICES: u32 = 256;
 /// Shortest and longest price of a power cycle, as the quiet time that must be expected, and where it begins.
-const PRICE: std::ops::RangeInclusive<f64> = 60.0..=DAY;
-const PRICE_START: f64 = 3600.0;
-/// Share of the budget that the price aims at: the rest is for days that are worse than the last.
+const CYCLE_PRICE: std::ops::RangeInclusive<f64> = 60.0..=DAY;
+const CYCLE_PRICE_START: f64 = 3600.0;
+/// Share of a budget that its price aims at: the rest is for days that are worse than the last.
 const AIM: f64 = 0.97;
+/// The same of shortage, which comes in runs.
+const SHORT_AIM: f64 = 0.9;
 /// Time in which a fleet that makes no power cycle lowers their price to 1/e.
 const CHEAPEN: f64 = DAY;
 /// Outruns remembered, how many of them a new one is compared with, and which of those it is taken for.
@@ -159,18 +164,17 @@ pub struct Fleet {
     calendar: Calendar,
     members: BTreeMap<ServerId, Member>,
     seasonal: Option<Seasonal>,
-    /// Servers needed in each hour of the coming day, the present hour first, and the newest hour that they rest on.
-    needs: Vec<u32>,
-    median: f64,
-    exceed_load: f64,
+    /// What may happen from the present hour on, and the hour and the newest record that it rests on.
+    ahead: Option<Ahead>,
     basis: Option<(u64, Option<u64>)>,
+    /// Servers that are worth their while in the present hour, and in the next.
+    prepared: u32,
+    coming: u32,
     meter: HourMeter,
     watched: Duration,
-    /// Natural logarithm of the probability with which the forecast may be exceeded.
-    exceed: f64,
-    /// Natural logarithm of the price of a power cycle: the quiet time, in seconds, that must be expected.
-    price: f64,
-    drift: Drift,
+    /// Natural logarithms of the prices.
+    short_price: f64,
+    cycle_price: f64,
     outruns: VecDeque<Outrun>,
     outrun: Option<Outrun>,
     /// Servers that outruns asked for within the dwell time, falling.
@@ -200,20 +204,21 @@ impl Fleet {
             return Err(FleetError::Servers { servers: members.len(), replicas: policy.replicas });
         }
         let hour = calendar.hour(now, policy.hour);
+        let start = SHORT_PRICE_START / policy.short_goal;
+        let short_price = start.clamp(*SHORT_PRICE.start(), *SHORT_PRICE.end()).ln();
         Ok(Fleet {
             policy,
             calendar,
             members,
             seasonal: None,
-            needs: Vec::new(),
-            median: 0.0,
-            exceed_load: 0.0,
+            ahead: None,
             basis: None,
+            prepared: 0,
+            coming: 0,
             meter: HourMeter::new(hour),
             watched: Duration::ZERO,
-            exceed: EXCEED_START.ln(),
-            price: PRICE_START.ln(),
-            drift: Drift::default(),
+            short_price,
+            cycle_price: CYCLE_PRICE_START.ln(),
             outruns: VecDeque::new(),
             outrun: None,
             asked: VecDeque::new(),
@@ -240,25 +245,17 @@ impl Fleet {
         self.members.values().filter(|member| member.state == state).count() as u32
     }
 
-    /// The dry run: servers needed in this hour and those of the coming day; empty while nothing is known.
-    pub fn needs(&self) -> &[u32] {
-        &self.needs
-    }
-
-    /// The quiet time that must be expected before a server is put to sleep: the price of a power cycle.
-    pub fn quiet_price(&self) -> Duration {
-        Duration::from_secs_f64(self.price.exp())
-    }
-
-    /// The probability with which the load of an hour may now exceed what the fleet is prepared for.
-    pub fn exceed_probability(&self) -> f64 {
-        self.exceed.exp()
-    }
-
     fn set(&mut self, now: Moment, server: ServerId, state: State) {
         if let Some(member) = self.members.get_mut(&server).filter(|member| member.state != state) {
             (member.state, member.since) = (state, now);
         }
+    }
+
+    /// Servers that carried load for the whole of the `interval` that ends now.
+    fn awake_throughout(&self, now: Moment, interval: Duration) -> u32 {
+        let throughout =
+            |member: &&Member| member.state == State::Awake && now.since(member.since) >= interval;
+        self.members.values().filter(throughout).count() as u32
     }
 
     fn servers(&self) -> u32 {
@@ -274,19 +271,21 @@ impl Fleet {
         self.meter.add(load);
         self.watched += interval;
         self.begin_hour(now, out);
-        let short = load.0 * (1.0 - ROUNDING) > f64::from(self.count(State::Awake));
-        let change = if short { 1.0 - 1.0 / self.policy.short_goal } else { 1.0 };
-        let dare = std::f64::consts::LN_2 * interval.as_secs_f64() / DARE * change;
-        self.exceed = (self.exceed + dare).clamp(EXCEED.start().ln(), EXCEED.end().ln());
-        self.set_price(-interval.as_secs_f64() / CHEAPEN);
+        let short = load.0 * (1.0 - ROUNDING) > f64::from(self.awake_throughout(now, interval));
+        let change = if short { 1.0 / (SHORT_AIM * self.policy.short_goal) - 1.0 } else { -1.0 };
+        let change = std::f64::consts::LN_2 * interval.as_secs_f64() / DARE * change;
+        self.short_price =
+            (self.short_price + change).clamp(SHORT_PRICE.start().ln(), SHORT_PRICE.end().ln());
+        self.change_cycle_price(-interval.as_secs_f64() / CHEAPEN);
         // A sample as long as the forecast's hour is in the forecast itself: its drift.
         if interval < self.policy.hour {
             self.correct(now, load.0);
         }
     }
 
-    fn set_price(&mut self, change: f64) {
-        self.price = (self.price + change).clamp(PRICE.start().ln(), PRICE.end().ln());
+    fn change_cycle_price(&mut self, change: f64) {
+        self.cycle_price =
+            (self.cycle_price + change).clamp(CYCLE_PRICE.start().ln(), CYCLE_PRICE.end().ln());
     }
 
     /// Load above what the fleet is prepared for: ask for what it is likely to become.
@@ -294,7 +293,8 @@ impl Fleet {
         while self.asked.front().is_some_and(|(at, _)| now.since(*at) >= self.policy.dwell) {
             self.asked.pop_front();
         }
-        if self.needs.is_empty() || load <= self.exceed_load {
+        let prepared = f64::from(self.prepared);
+        let Some(ahead) = self.ahead.as_ref().filter(|_| load > prepared) else {
             if self.asked.is_empty()
                 && let Some(ended) = self.outrun.take()
             {
@@ -304,8 +304,9 @@ impl Fleet {
                 }
             }
             return;
-        }
-        let above = load - self.median;
+        };
+        let median = ahead.median(0).0;
+        let above = load - median;
         let ask = match &mut self.outrun {
             Some(outrun) => {
                 outrun.rose = outrun.rose.max(above);
@@ -313,7 +314,7 @@ impl Fleet {
             }
             None => {
                 self.outrun = Some(Outrun { began: above, rose: above });
-                self.median + self.likely_rise(above)
+                median + self.likely_rise(above)
             }
         };
         let ask = self.need(ask);
@@ -365,46 +366,54 @@ impl Fleet {
             self.seasonal = Seasonal::fit(history, day, self.policy.hours_per_day);
         }
         let Some(seasonal) = &self.seasonal else { return };
-        self.drift = seasonal.drift(history, hour);
-        let drift = &self.drift;
-        let q = 1.0 - self.exceed.exp();
-        let day = hour..hour + u64::from(self.policy.hours_per_day);
-        let loads: Vec<f64> = day.map(|h| seasonal.quantile(h, q, drift).0).collect();
-        self.median = seasonal.quantile(hour, 0.5, drift).0;
-        self.exceed_load = loads[0];
-        self.needs = loads.iter().map(|load| self.need(*load)).collect();
+        let ahead = seasonal.ahead(history, hour);
+        self.prepared = self.worth(&ahead, 0);
+        self.coming = self.worth(&ahead, 1);
+        self.ahead = Some(ahead);
+    }
+
+    /// The number of servers for an hour ahead with the least price: of keeping them awake, of waking those that sleep, and of
+    /// the shortage that is likely nevertheless.
+    fn worth(&self, ahead: &Ahead, hour: usize) -> u32 {
+        let all = self.servers();
+        let floor = floor_servers(all, self.policy.replicas);
+        let short_price = f64::from(all) * self.short_price.exp();
+        let step = (all - floor).div_ceil(CHOICES).max(1);
+        let on = self.count(State::Awake) + self.count(State::Waking);
+        let cycle_price = self.cycle_price.exp() / self.policy.hour.as_secs_f64();
+        let price = |servers: u32| {
+            let short = if servers < all { ahead.exceeds(hour, Load(f64::from(servers))) } else { 0.0 };
+            let woken = f64::from(servers.saturating_sub(on));
+            f64::from(servers) + woken * cycle_price + short_price * short
+        };
+        let choices = (floor..all).step_by(step as usize).chain([all]);
+        let best = choices.map(|servers| (price(servers), servers)).min_by(|a, b| a.0.total_cmp(&b.0));
+        best.map_or(all, |(_, servers)| servers)
     }
 
     /// Servers that must be awake now: for this hour, for the one that a server woken now is in time for, and for outruns.
     fn wanted(&self, now: Moment) -> u32 {
-        if self.needs.is_empty() {
+        if self.ahead.is_none() {
             return self.servers();
         }
-        let hour = self.calendar.hour(now, self.policy.hour);
-        let ahead = (self.calendar.hour(now + self.policy.wake, self.policy.hour) - hour) as usize;
-        let forecast = self.needs.iter().take(ahead + 1).max().copied().unwrap_or(0);
+        let in_time = self.calendar.hour(now + self.policy.wake, self.policy.hour);
+        let next = in_time > self.calendar.hour(now, self.policy.hour);
+        let forecast = if next { self.prepared.max(self.coming) } else { self.prepared };
         let asked = self.asked.front().map_or(0, |(_, servers)| *servers);
         forecast.max(asked).max(floor_servers(self.servers(), self.policy.replicas))
     }
 
     /// Whether doing with fewer than `servers` is worth a power cycle: whether the load is expected to stay low enough for
-    /// long enough. The expectation is that of independent hours.
+    /// long enough.
     fn worthwhile(&self, now: Moment, servers: u32) -> bool {
-        let Some(seasonal) = &self.seasonal else { return false };
-        let hour = self.calendar.hour(now, self.policy.hour);
-        let into = self.calendar.into_hour(now, self.policy.hour).as_secs_f64();
+        let Some(ahead) = &self.ahead else { return false };
         let length = self.policy.hour.as_secs_f64();
-        let price = self.price.exp() + self.policy.wake.as_secs_f64();
+        let into = self.calendar.into_hour(now, self.policy.hour).as_secs_f64() / length;
         let load = Load(f64::from(servers - 1));
-        let (mut quiet, mut likely) = (-into, 1.0);
-        for ahead in 0..u64::from(self.policy.hours_per_day) {
-            likely *= seasonal.stays_below(hour + ahead, load, &self.drift);
-            quiet += likely * length;
-            if quiet >= price || likely == 0.0 {
-                break;
-            }
-        }
-        quiet >= price
+        // What an hour was to bring it has brought once its peak is higher.
+        let brought = self.meter.peak().is_some_and(|peak| peak.0 > load.0);
+        let quiet = if brought { ahead.quiet_from_next(load) + 1.0 } else { ahead.quiet(load) } - into;
+        quiet * length >= self.cycle_price.exp() + self.policy.wake.as_secs_f64()
     }
 
     fn decide(&mut self, now: Moment, out: &mut Vec<Command>) {
@@ -421,7 +430,7 @@ impl Fleet {
             let sleep = self.sleepers(now, &base, on - self.kept(now, on, wanted));
             for server in sleep {
                 self.charge(now, server);
-                self.set_price(1.0 / (AIM * self.policy.cycles_per_day * f64::from(self.servers())));
+                self.change_cycle_price(1.0 / (AIM * self.policy.cycles_per_day * f64::from(self.servers())));
                 self.set(now, server, State::Asleep);
                 out.push(Command::Sleep(server));
             }

@@ -2,7 +2,6 @@
 //! their mean load, against the days of training. [Sierra Figure 8]
 
 use super::Case;
-use ebb_gear::seasonal::Drift;
 use ebb_gear::{History, Load, Seasonal, forecast};
 use serde::Serialize;
 
@@ -43,12 +42,11 @@ fn score(peaks: &[Option<f64>], days: usize) -> Score {
     let first = days * HOURS_PER_DAY as usize;
     let learned = history(&peaks[..first]);
     let seasonal = Seasonal::fit(&learned, days as u64, HOURS_PER_DAY);
-    let still = Drift::default();
     let mut live = (learned.clone(), seasonal.clone());
     Score {
         days,
         hour_of_day: error(peaks, first, |hour| forecast(&learned, hour, HOURS_PER_DAY).map(|f| f.load)),
-        seasonal: error(peaks, first, |hour| seasonal.as_ref().map(|s| s.mean(hour, &still))),
+        seasonal: error(peaks, first, |hour| seasonal.as_ref().map(|s| s.ahead(&learned, hour).mean(0))),
         seasonal_live: error(peaks, first, |hour| {
             let (known, model) = &mut live;
             let before = hour - 1;
@@ -58,7 +56,7 @@ fn score(peaks: &[Option<f64>], days: usize) -> Score {
             if hour.is_multiple_of(u64::from(HOURS_PER_DAY)) {
                 *model = Seasonal::fit(known, hour / u64::from(HOURS_PER_DAY), HOURS_PER_DAY);
             }
-            model.as_ref().map(|model| model.mean(hour, &model.drift(known, hour)))
+            model.as_ref().map(|model| model.ahead(known, hour).mean(0))
         }),
     }
 }

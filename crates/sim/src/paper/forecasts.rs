@@ -26,7 +26,7 @@ fn forecasts(week: &[f64], train: usize, method: Method) -> Vec<f64> {
     let of = |hour: usize| {
         let hour = hour as u64;
         match (method, &seasonal) {
-            (Method::Seasonal, Some(model)) => model.quantile(hour, 0.5, &model.drift(&history, hour)).0,
+            (Method::Seasonal, Some(model)) => model.ahead(&history, hour).median(0).0,
             _ => forecast(&history, hour, HOURS_PER_DAY).map_or(0.0, |found| found.load.0),
         }
     };
