@@ -108,8 +108,9 @@ h2{font-size:1.2rem;margin:2.2rem 0 .5rem;border-top:1px solid var(--line);paddi
 .lead{color:var(--dim)}nav{margin:1rem 0}nav a{display:block}a{color:inherit}\
 figure{margin:1.2rem 0}svg{width:100%;height:auto}.wide{overflow-x:auto;margin:1rem 0}\
 table{border-collapse:collapse;font-size:.9rem}caption{text-align:left;color:var(--dim);padding:.2rem 0}\
-th,td{text-align:left;padding:.25rem .8rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top}th{font-weight:600}\
-.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap;padding-left:.8rem}";
+th,td{text-align:left;padding:.25rem .8rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top}\
+th{font-weight:600;vertical-align:bottom}\
+.n{text-align:right;font-variant-numeric:tabular-nums;padding-left:.8rem}td.n{white-space:nowrap}";
 
 fn paragraphs(text: &str) -> String {
     let parts = text.split("\n\n").map(str::trim).filter(|part| !part.is_empty());

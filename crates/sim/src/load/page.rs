@@ -115,8 +115,7 @@ fn week(page: &mut Page, report: &Report) {
         starts.map(|t| (at(t), (t..end.min(t + every)).map(values).fold(f64::NAN, f64::max))).collect()
     };
     let load = |t: usize| case.loads[t].unwrap_or(f64::NAN);
-    let mut servers = Chart::new("Load and servers awake", Axis::new("time").time(), Axis::new("servers"))
-        .with(Series::new("load", Mark::Area, highest(&load)));
+    let mut servers = Chart::new("Load and servers awake", Axis::new("time").time(), Axis::new("servers"));
     let mut watts = Chart::new("Modelled power", Axis::new("time").time(), Axis::new("W"));
     for (outcome, line) in report.outcomes {
         let shown = matches!(outcome.policy, Policy::Sierra | Policy::Ebb | Policy::ContinuousOracle);
@@ -128,6 +127,8 @@ fn week(page: &mut Page, report: &Report) {
         };
         watts = watts.with(Series::new(outcome.policy.name(), Mark::Step, highest(&draw)));
     }
+    // Last, so that a policy has the same colour in both charts.
+    servers = servers.with(Series::new("load", Mark::Area, highest(&load)));
     page.section("The last days", "Load is in units of servers: the work that so many servers sustain.");
     page.chart(&servers).chart(&watts);
     let spells = report.outcomes.iter().filter_map(|(_, line)| line.as_ref()).find(|l| !l.spells.is_empty());
