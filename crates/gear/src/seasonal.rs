@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 const WINDOWS: [usize; 4] = [1, 1, 1, 2];
 /// So many of the moments most alike are what may happen.
 const ALIKE: usize = 32;
-/// Time of day, as a share of the day, that makes moments as unlike as one median deviation does.
-const TIME_OF_DAY: f64 = 1.0 / 6.0;
+/// Hours of the day between moments that make them as unlike as one median deviation does.
+const TIME_OF_DAY: f64 = 4.0;
 /// Weight of the least alike next to the most alike.
 const LEAST_WEIGHT: f64 = 0.02;
 /// A load that was seen could as well have been so much lower or higher, as a share: the future is smoother than a few samples.
@@ -131,7 +131,7 @@ impl Seasonal {
             _ => 1.0,
         });
         let apart = hour.abs_diff(past) % self.hours_per_day;
-        let apart = apart.min(self.hours_per_day - apart) as f64 / self.hours_per_day as f64;
+        let apart = apart.min(self.hours_per_day - apart) as f64;
         windows.sum::<f64>() + (apart / TIME_OF_DAY).powi(2)
     }
 }
