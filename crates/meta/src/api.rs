@@ -49,6 +49,21 @@ pub struct Timing {
     pub wake_limit: Duration,
     /// Time between two Raft ticks; only several members tick. An election takes 10 to 20 of them.
     pub raft_tick: Duration,
+    /// A defect that the test harness must find: gears follow the load without any dwell time.
+    #[cfg(feature = "planted-bugs")]
+    pub forget_dwell: bool,
+}
+
+impl Timing {
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn forgets_dwell(&self) -> bool {
+        self.forget_dwell
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn forgets_dwell(&self) -> bool {
+        false
+    }
 }
 
 impl Default for Timing {
@@ -58,6 +73,8 @@ impl Default for Timing {
             margin: Duration::from_millis(100),
             wake_limit: Duration::from_secs(10),
             raft_tick: Duration::from_millis(50),
+            #[cfg(feature = "planted-bugs")]
+            forget_dwell: false,
         }
     }
 }

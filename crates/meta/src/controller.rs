@@ -176,6 +176,11 @@ impl Controller {
         leading.run(now, state, out);
     }
 
+    /// The gear that this member asks for; `None`: it does not lead.
+    pub fn gear(&self) -> Option<u8> {
+        self.leading.as_ref().map(|l| l.gears.gear())
+    }
+
     /// When [`Event::Tick`] is wanted; `None`: not before something else happens.
     pub fn next_wake(&self, state: &State) -> Option<Moment> {
         self.leading.as_ref().filter(|l| !l.in_flight).and_then(|l| l.next_wake(state))
@@ -192,7 +197,7 @@ impl Leading {
             servers: BTreeMap::new(),
             reports: Reports::default(),
             moves: BTreeMap::new(),
-            gears: Gears::default(),
+            gears: Gears::new(timing.forgets_dwell()),
             in_flight: false,
             dirty: true,
             emergency: false,

@@ -3,7 +3,7 @@
 
 use crate::State;
 use ebb_gear::{Calendar, Event, History, Load, Mode, Policy, Scheduler, ServerRates, forecast};
-use ebb_types::{GearGroup, LoadCount, Moment, Schedule, ServerState, ShiftRecord, Vitals};
+use ebb_types::{GearGroup, LoadCount, Moment, Schedule, ServerEntry, ServerState, ShiftRecord, Vitals};
 use std::time::Duration;
 
 /// Longest time that one load sample covers; an hour has at least eight. [Sierra §3.4]
@@ -30,6 +30,8 @@ pub(crate) struct Gears {
     pub shift: Option<Shift>,
     /// Hours that ended and are not in the state yet.
     pub ended_hours: Vec<(u64, Load)>,
+    /// A planted defect: there is no dwell time.
+    forgets_dwell: bool,
 }
 
 /// A shift under way.
@@ -74,7 +76,19 @@ pub(crate) fn group_sizes(state: &State) -> Vec<u32> {
     sizes
 }
 
+/// The gear that a new leader finds: as many gear groups, the lowest first, as have no server asleep or on its way to sleep.
+/// Servers that were woken a moment ago so have their dwell time to stay, also before the shift is on record.
+fn gear_of(state: &State, policy: &Policy, hour: u64) -> u8 {
+    let sleeps = |e: &ServerEntry| matches!(e.state, ServerState::Asleep | ServerState::Draining);
+    let is_up = |group: &GearGroup| !state.servers().any(|e| e.gear_group == *group && sleeps(e));
+    policy.awake_groups(policy.replicas(), hour).iter().take_while(|group| is_up(group)).count() as u8
+}
+
 impl Gears {
+    pub fn new(forgets_dwell: bool) -> Gears {
+        Gears { forgets_dwell, ..Gears::default() }
+    }
+
     /// Takes in what changed in the state.
     pub fn follow(&mut self, now: Moment, state: &State, since: Moment, unix_millis: u64) {
         let sizes = group_sizes(state);
@@ -90,8 +104,9 @@ impl Gears {
             for hour in state.hours() {
                 self.history.record(hour.hour, Load(hour.peak_load), state.schedule().hours_per_day);
             }
-            self.ended_hours.retain(|(hour, _)| newest.is_none_or(|newest| *hour > newest));
         }
+        // Also one that a clock behind the last leader's ends anew: it would be proposed for ever.
+        self.ended_hours.retain(|(hour, _)| newest.is_none_or(|newest| *hour > newest));
         let wish = state.manual_gear().map_or(Mode::Auto, Mode::Manual);
         if self.scheduler.as_ref().is_some_and(|s| s.mode() != wish) {
             self.tell(now, state.manual_gear().map_or(Event::Auto, Event::Set));
@@ -102,12 +117,16 @@ impl Gears {
         self.basis = Some((*state.schedule(), sizes.clone()));
         let calendar = Calendar { origin: since, elapsed: Duration::from_millis(unix_millis) };
         let r = sizes.len() as u8;
+        let mut policy = policy(state.schedule(), sizes);
+        if self.forgets_dwell {
+            policy.dwell = Duration::ZERO;
+        }
         if self.awake.is_empty() {
-            self.gear = state.shifts().next_back().map_or(r, |shift| shift.to_gear);
+            self.gear = gear_of(state, &policy, calendar.hour(now, policy.hour));
             self.sample_start = now;
         }
         let mode = state.manual_gear().map_or(Mode::Auto, Mode::Manual);
-        match Scheduler::new(policy(state.schedule(), sizes), calendar, now, mode, self.gear) {
+        match Scheduler::new(policy, calendar, now, mode, self.gear) {
             Ok(scheduler) => {
                 (self.scheduler, self.fault) = (Some(scheduler), None);
                 self.tell(now, Event::Tick);

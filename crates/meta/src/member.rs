@@ -96,6 +96,11 @@ impl<L: LogFile> Member<L> {
         self.leading.is_some()
     }
 
+    /// The gear that this member asks for as leader, and the term in which it leads.
+    pub fn gear(&self) -> Option<(u64, u8)> {
+        self.leading.zip(self.controller.gear())
+    }
+
     /// Call [`Member::on`] then, if nothing comes in before. `None`: there is nothing to do until something comes in.
     pub fn next_wake(&self) -> Option<Moment> {
         let tick = (self.config.members.len() > 1).then_some(self.next_tick);

@@ -164,8 +164,13 @@ impl World {
     }
 
     fn lead(&mut self) {
+        self.lead_at(1_000_000);
+    }
+
+    /// Another leader, at this time of day by its clock.
+    fn lead_at(&mut self, unix_millis: u64) {
         self.controller.on(self.now, Event::LostLeadership, &self.state, &mut Vec::new());
-        self.event(Event::BecameLeader { unix_millis: 1_000_000 });
+        self.event(Event::BecameLeader { unix_millis });
     }
 
     fn note(&mut self, line: String) {
@@ -627,6 +632,42 @@ fn load_beyond_the_gear_wakes_servers_and_a_quiet_hour_lets_them_sleep() {
     assert!(!world.states().contains('z'), "{:#?}", world.transcript);
     world.run(2000);
     assert_eq!(world.states(), "AAAAAAAAA");
+}
+
+#[test]
+fn servers_that_a_gear_woke_stay_for_the_dwell_time_under_a_new_leader_too() {
+    let mut world = World::new(9, 3, 36);
+    let schedule =
+        Schedule { hour_millis: 10_000, dwell_millis: 8000, lead_millis: 0, ..Schedule::default() };
+    world.admin(AdminRequest::SetSchedule(schedule));
+    world.run(25_000);
+    assert_eq!(world.states().matches('z').count(), 6, "{:#?}", world.transcript);
+    world.load.reads = 1700;
+    world.reclaim = false;
+    world.run(1500);
+    assert!(!world.states().contains('z'), "the burst wakes everybody: {:#?}", world.transcript);
+    // The shift is not on record yet. The new leader sees no load at all.
+    assert_eq!(world.state.shifts().next_back().map(|s| s.to_gear), Some(1));
+    world.reclaim = true;
+    world.lead_at(1_026_500);
+    world.run(7500);
+    assert_eq!(world.states(), "AAAAAAAAA", "{:#?}", world.transcript);
+    world.run(12_000);
+    assert_eq!(world.states().matches('z').count(), 6, "{:#?}", world.transcript);
+}
+
+#[test]
+fn a_leader_whose_clock_is_behind_comes_to_rest() {
+    let mut world = World::new(9, 3, 36);
+    let schedule =
+        Schedule { hour_millis: 10_000, dwell_millis: 2000, lead_millis: 0, ..Schedule::default() };
+    world.admin(AdminRequest::SetSchedule(schedule));
+    world.run(25_000);
+    let recorded = world.state.hours().count();
+    world.lead_at(1_000_000);
+    world.run(12_000);
+    assert_eq!(world.state.hours().count(), recorded, "an hour that is on record stays as it is");
+    world.assert_served();
 }
 
 /// A small generator, so that a seed is a whole test (splitmix64).
