@@ -94,9 +94,7 @@ impl Gears {
         let sizes = group_sizes(state);
         let same =
             self.basis.as_ref().is_some_and(|(schedule, s)| schedule == state.schedule() && *s == sizes);
-        if !same {
-            self.make(now, state, sizes, since, unix_millis);
-        }
+        // History first: without any, a new leader's first decision would be to wake everybody.
         let newest = state.hours().next_back().map(|h| h.hour);
         if newest != self.last_hour || !same {
             self.last_hour = newest;
@@ -107,6 +105,9 @@ impl Gears {
         }
         // Also one that a clock behind the last leader's ends anew: it would be proposed for ever.
         self.ended_hours.retain(|(hour, _)| newest.is_none_or(|newest| *hour > newest));
+        if !same {
+            self.make(now, state, sizes, since, unix_millis);
+        }
         let wish = state.manual_gear().map_or(Mode::Auto, Mode::Manual);
         if self.scheduler.as_ref().is_some_and(|s| s.mode() != wish) {
             self.tell(now, state.manual_gear().map_or(Event::Auto, Event::Set));

@@ -657,6 +657,20 @@ fn servers_that_a_gear_woke_stay_for_the_dwell_time_under_a_new_leader_too() {
 }
 
 #[test]
+fn a_new_leader_forecasts_what_the_last_one_would_have_and_wakes_nobody() {
+    let mut world = World::new(9, 3, 36);
+    let schedule =
+        Schedule { hour_millis: 10_000, dwell_millis: 2000, lead_millis: 0, ..Schedule::default() };
+    world.admin(AdminRequest::SetSchedule(schedule));
+    world.run(25_000);
+    let before = world.states();
+    assert_eq!(before.matches('z').count(), 6, "after a quiet hour: {:#?}", world.transcript);
+    world.lead_at(1_025_000);
+    world.run(500);
+    assert_eq!(world.states(), before, "{:#?}", world.transcript);
+}
+
+#[test]
 fn a_leader_whose_clock_is_behind_comes_to_rest() {
     let mut world = World::new(9, 3, 36);
     let schedule =

@@ -1,6 +1,7 @@
 //! Clients: each does one operation after another on few chunks, so that operations meet, and retries it under one request
 //! id as the real client does: it follows `Moved`, pauses on `Retry`, and asks for the map when nobody answers.
 
+use crate::brief::{brief_action, brief_end};
 use crate::clock::{MILLI, SECOND};
 use crate::history::{Action, Outcome};
 use crate::net::Node;
@@ -48,8 +49,8 @@ pub struct Client {
     pub left: u32,
     /// A chunk that only this client uses, and deletes.
     own: ChunkId,
-    /// Chunks that every client reads at last, block by block.
-    pub to_read: Vec<ChunkId>,
+    /// What it does at last, the last one first: it reads every chunk, or what a story tells.
+    pub to_do: Vec<(ChunkId, Action)>,
 }
 
 impl Client {
@@ -65,12 +66,12 @@ impl Client {
             seq: 0,
             left: 0,
             own,
-            to_read: Vec::new(),
+            to_do: Vec::new(),
         }
     }
 
     pub fn is_done(&self) -> bool {
-        self.current.is_none() && self.left == 0 && self.to_read.is_empty()
+        self.current.is_none() && self.left == 0 && self.to_do.is_empty()
     }
 
     /// When the operation under way began, by its number in the history.
@@ -162,7 +163,7 @@ impl World<'_> {
         let request = ClientRequest { group, epoch, op: current.chunk_op.clone() };
         let payload = current.payload.clone();
         let op = current.op;
-        self.note(|| format!("client-{id} op {op} -> {primary} {group} {epoch}"));
+        self.note(|| format!("client-{id} op {op} -> {primary}, primary of {group} in epoch {}", epoch.0));
         let message = Message::Request { attempt, op, request, payload };
         self.send(Node::Client(id), Node::Server(primary), message);
         self.client_timer(id, TRY_TIMEOUT);
@@ -265,11 +266,20 @@ impl World<'_> {
                 .fail("linearizability", format!("op {}: cell {torn} of the answer is torn", current.op));
         }
         let seen: Vec<u64> = values.into_iter().flatten().collect();
-        self.note(|| format!("client-{id} op {} {outcome:?} {seen:?}", current.op));
+        self.note(|| format!("client-{id} op {} {}", current.op, brief_end(outcome, &seen)));
         self.history.end(current.op, now, outcome, seen);
-        let think = if self.client(id).to_read.is_empty() { 60 * MILLI } else { MILLI };
+        let think = if self.client(id).to_do.is_empty() { 60 * MILLI } else { MILLI };
         let pause = self.client(id).random.between(0, think);
-        self.client_timer(id, pause);
+        let lull = self.lull(id);
+        self.client_timer(id, pause + lull);
+    }
+
+    /// Time until the load rises again, where it rises and falls. Some clients go on all the same.
+    fn lull(&mut self, id: u32) -> u64 {
+        let Some(pulse) = self.scenario.pulse.filter(|_| self.stormy) else { return 0 };
+        let at = self.now % pulse.period;
+        let rests = at >= pulse.busy && self.client(id).random.chance(850);
+        if rests { pulse.period - at } else { 0 }
     }
 
     fn next_op(&mut self, id: u32) {
@@ -280,8 +290,8 @@ impl World<'_> {
         let (chunk, action) = if client.left > 0 {
             client.left -= 1;
             draw(client, chunks, blocks)
-        } else if let Some(chunk) = client.to_read.pop() {
-            (chunk, Action::Read { first: 0, cells: (blocks * CELLS_PER_BLOCK).min(64) })
+        } else if let Some(asked) = client.to_do.pop() {
+            asked
         } else {
             return;
         };
@@ -307,7 +317,7 @@ impl World<'_> {
             }
             Action::Delete => (ChunkOp::Delete { chunk, request }, Bytes::new()),
         };
-        self.note(|| format!("client-{id} op {op} begins: {chunk} {action:?} value {value}"));
+        self.note(|| format!("client-{id} op {op} begins: {chunk}, {}", brief_action(&action, value)));
         let client = self.client(id);
         client.current =
             Some(Current { op, chunk_op, payload, deadline, pause: PAUSE_MIN, asked: None, tries: 0 });

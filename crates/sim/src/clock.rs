@@ -21,6 +21,11 @@ impl Clock {
         Clock { offset: random.between(SECOND, 1_000_000 * SECOND), ppm }
     }
 
+    /// Whether it is fast or slow by a thousandth or more.
+    pub fn is_off(&self) -> bool {
+        self.ppm.abs() >= 1000
+    }
+
     /// What it shows at this true time.
     pub fn at(&self, now: u64) -> Moment {
         Moment((self.offset as i64 + now as i64 + now as i64 * self.ppm / 1_000_000) as u64)

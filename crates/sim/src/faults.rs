@@ -1,11 +1,13 @@
 //! What goes wrong: crashes, stops, partitions, slow, full, rotten and failing disks, switches, gears, losses.
 
+use crate::brief::brief_space;
 use crate::client::ADMIN;
 use crate::clock::{MILLI, SECOND};
 use crate::net::{NetModel, Node};
 use crate::random::{Random, mix};
 use crate::server::Server;
 use crate::world::{Happening, World};
+use ebb_gear::Mode;
 use ebb_replica::Event;
 use ebb_types::{Epoch, GroupEntry, ServerId, Slot, SlotState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +29,9 @@ impl World<'_> {
     /// How often what happened.
     pub fn tally(&self) -> BTreeMap<&'static str, u64> {
         let mut tally = self.mishaps.tally.clone();
+        let clocks = self.servers.values().map(|s| s.clock).chain(self.members.values().map(|m| m.clock));
+        tally.insert("clock fast or slow", clocks.filter(|c| c.is_off()).count() as u64);
+        tally.insert("message late", self.net.late);
         tally.insert("message lost", self.net.lost);
         tally.insert("message repeated", self.net.repeated);
         tally.insert("message out of order", self.net.reordered);
@@ -86,12 +91,8 @@ impl World<'_> {
         server.up = false;
         server.paused = false;
         server.life += 1;
-        let unsynced = server.store.crash(&mut self.disk_random);
-        self.mishaps
-            .tally
-            .entry("unsynced write torn or lost")
-            .and_modify(|n| *n += unsynced)
-            .or_insert(unsynced);
+        let lost = server.store.crash(&mut self.disk_random);
+        *self.mishaps.tally.entry("unsynced write torn or lost").or_default() += lost;
         self.note(|| format!("{id} crashes"));
         self.count("server crash");
         self.net.reset_all(Node::Server(id));
@@ -206,8 +207,8 @@ impl World<'_> {
         };
         self.count("partition");
         self.note(|| match pair {
-            true => format!("{one:?} is cut off from {other:?} (both ways: {both})"),
-            false => format!("{side:?} are cut off from the others (both ways: {both})"),
+            true => format!("{one} is cut off from {other} ({})", ways(both)),
+            false => format!("{} cut off from the others ({})", names(&side), ways(both)),
         });
         let pairs: Vec<(Node, Node)> = if pair {
             vec![(one, other)]
@@ -226,7 +227,7 @@ impl World<'_> {
     fn reset_connection(&mut self, id: ServerId) {
         let nodes = self.all_nodes();
         let other = *self.fault_random.pick(&nodes).expect("there are nodes");
-        self.note(|| format!("the connection of {id} and {other:?} breaks"));
+        self.note(|| format!("the connection of {id} and {other} breaks"));
         self.count("connection reset");
         self.net.reset(Node::Server(id), other);
         if let Node::Server(peer) = other
@@ -261,7 +262,7 @@ impl World<'_> {
         let hard = self.fault_random.chance(300);
         self.server(id).soft_full = true;
         self.server(id).store.full = hard;
-        self.note(|| format!("the disk of {id} is full (entirely: {hard})"));
+        self.note(|| format!("the disk of {id} is {}full", if hard { "" } else { "nearly " }));
         self.count("full disk");
         self.tell_space(id);
         let time = self.fault_random.delay(SECOND).min(10 * SECOND);
@@ -308,19 +309,32 @@ impl World<'_> {
         let rotten = store.rot(&mut self.disk_random, spared);
         self.server(id).store = store;
         let Some((group, space, chunk, block)) = rotten else { return };
-        self.note(|| format!("{id} has rot in {group} {space:?} {chunk} block {block}"));
+        self.note(|| {
+            format!("{id} has rot in {chunk} block {block}, its {} of {group}", brief_space(&space))
+        });
         self.invariants.rot_seen = true;
         self.count("bit rot");
     }
 
     fn shift_gear(&mut self) {
+        // The operator of a cluster that follows its load interferes now and then, and lets go again.
+        if self.scenario.pulse.is_some() && self.fault_random.chance(500) {
+            return self.let_load_choose();
+        }
         let gear = 1 + self.fault_random.below(self.scenario.params().replicas.into()) as u8;
         self.ask_gear(gear);
     }
 
     pub fn ask_gear(&mut self, gear: u8) {
         self.note(|| format!("administrator: gear {gear}"));
-        self.gear_wanted = Some(gear);
+        self.gear_wanted = Some(Mode::Manual(gear));
+        self.ask();
+    }
+
+    /// From now on load and forecast choose the gear.
+    pub fn let_load_choose(&mut self) {
+        self.note(|| "administrator: the load shall choose the gear".into());
+        self.gear_wanted = Some(Mode::Auto);
         self.ask();
     }
 
@@ -379,7 +393,7 @@ impl World<'_> {
             reorder: most(r, 600),
         };
         let model = self.net.model;
-        self.note(|| format!("the network is in a storm: {model:?}"));
+        self.note(|| format!("the network is in a storm: {model}"));
         self.count("network storm");
         let time = self.fault_random.delay(SECOND).min(8 * SECOND);
         self.after(time, Happening::Calm);
@@ -406,4 +420,13 @@ impl World<'_> {
         let top = self.scenario.params().replicas;
         self.ask_gear(top);
     }
+}
+
+fn ways(both: bool) -> &'static str {
+    if both { "both ways" } else { "one way" }
+}
+
+fn names(side: &[Node]) -> String {
+    let names: Vec<String> = side.iter().map(Node::to_string).collect();
+    format!("{} {}", names.join(", "), if side.len() == 1 { "is" } else { "are" })
 }

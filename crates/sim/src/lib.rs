@@ -26,9 +26,11 @@ mod scenario;
 mod server;
 mod shrink;
 mod store;
+#[cfg(test)]
+mod stories;
 mod world;
 
 pub use run::{Failure, Summary, run, run_with_transcript};
 pub use scenario::Scenario;
 pub use shrink::{Case, Shrunk, shrink};
-pub use world::{Configure, Violation};
+pub use world::{Configure, Core, Violation};

@@ -1,10 +1,11 @@
 //! A metadata member: the production member with its Raft, over a log in memory, driven as the real driver drives it.
 
-use crate::brief::brief_push;
+use crate::brief::{brief_map, brief_push};
 use crate::client::ADMIN;
 use crate::clock::{Clock, MILLI, SECOND};
 use crate::net::Node;
-use crate::world::{Happening, Message, World};
+use crate::world::{Core, Happening, Message, World};
+use ebb_gear::Mode;
 use ebb_meta::{Input, LogFile, Member, MemberConfig, Outcome, SwitchAction, Token};
 use ebb_types::{AdminReply, AdminRequest, MetaFailure, MetaPush, MetaReply, MetaRequest, ServerId};
 use std::cell::RefCell;
@@ -51,13 +52,14 @@ pub struct MetaNode {
 impl World<'_> {
     pub fn start_member(&mut self, id: u64, clock: Clock) {
         let members = (1..=self.scenario.members).map(|m| (m, format!("member-{m}:1"))).collect();
-        let config = MemberConfig {
+        let mut config = MemberConfig {
             id,
             members,
             seed: self.scenario.seed ^ id,
             bootstrap: Some(self.scenario.bootstrap.clone()),
             timing: self.scenario.timing,
         };
+        (self.configure)(Core::Member(&mut config));
         let (now, unix_millis) = (clock.at(self.now), self.unix_millis + self.now / 1_000_000);
         let old = self.members.remove(&id);
         let life = old.as_ref().map_or(1, |m| m.life + 1);
@@ -154,6 +156,8 @@ impl World<'_> {
         if let Err(error) = node.member.on(local, inputs, &mut outcomes) {
             return self.fail("R3", format!("member-{id}: {error}"));
         }
+        self.note_map(id);
+        let node = self.member(id);
         let wake = node.member.next_wake();
         node.wake += 1;
         let stamp = node.wake;
@@ -168,6 +172,17 @@ impl World<'_> {
         self.follow_gears();
     }
 
+    /// What is new in the map, once, whoever has it first.
+    fn note_map(&mut self, id: u64) {
+        let member = &self.members[&id].member;
+        let (known, version) = (self.transcript.map_version, member.state().version());
+        if self.transcript.keep > 0 && version > known {
+            let text = brief_map(&member.delta(known));
+            self.transcript.map_version = version;
+            self.note(|| format!("member-{id} has {text}"));
+        }
+    }
+
     fn member_outcome(&mut self, id: u64, outcome: Outcome) {
         match outcome {
             Outcome::SendRaft { to, message } => {
@@ -175,7 +190,7 @@ impl World<'_> {
             }
             Outcome::Push { to, push } => {
                 if let Some(text) = brief_push(&push) {
-                    self.note(|| format!("member-{id} -> {to} {text}"));
+                    self.note(|| format!("member-{id} -> {to}: {text}"));
                 }
                 self.check_push(id, &push);
                 self.send(Node::Member(id), Node::Server(to), Message::Push(push));
@@ -189,7 +204,12 @@ impl World<'_> {
                 self.send(Node::Member(id), Node::Client(client), Message::MetaReply { number, reply });
             }
             Outcome::Switch { server, action } => {
-                self.note(|| format!("member-{id} switches {server}: {action:?}"));
+                self.note(|| {
+                    format!(
+                        "member-{id} throws the switch of {server}: {}",
+                        format!("{action:?}").to_lowercase()
+                    )
+                });
                 let life = self.member(id).life;
                 if self.modelled.is_some() {
                     return self.throw_switch(id, life, server, action);
@@ -254,7 +274,8 @@ impl World<'_> {
             return;
         }
         let request = match (self.gear_wanted, self.lost_wanted) {
-            (Some(gear), _) => AdminRequest::GearSet { gear },
+            (Some(Mode::Manual(gear)), _) => AdminRequest::GearSet { gear },
+            (Some(Mode::Auto), _) => AdminRequest::GearAuto,
             (None, Some(server)) => AdminRequest::MarkLost { server },
             (None, None) => return,
         };

@@ -1,9 +1,12 @@
 //! The network: every pair of nodes has one connection, which delays, and when it breaks loses what is on its way. On
 //! request it also loses, repeats and reorders single messages, which TCP does not: the protocol must not mind.
 
+use crate::client::ADMIN;
+use crate::clock::MILLI;
 use crate::random::Random;
 use ebb_types::ServerId;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Who sends and receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,6 +16,20 @@ pub enum Node {
     Client(u32),
 }
 
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Node::Server(id) => write!(f, "{id}"),
+            Node::Member(id) => write!(f, "member-{id}"),
+            Node::Client(ADMIN) => write!(f, "the administrator"),
+            Node::Client(id) => write!(f, "client-{id}"),
+        }
+    }
+}
+
+/// A message that takes longer counts as late.
+const LATE: u64 = 100 * MILLI;
+
 /// How bad the network is. Times in nanoseconds, chances per mille.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NetModel {
@@ -20,6 +37,17 @@ pub struct NetModel {
     pub loss: u64,
     pub repeat: u64,
     pub reorder: u64,
+}
+
+impl fmt::Display for NetModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NetModel { delay, loss, repeat, reorder } = self;
+        let micros = delay / 1000;
+        write!(
+            f,
+            "{micros} us delay; of 1000 messages {loss} lost, {repeat} repeated, {reorder} out of order"
+        )
+    }
 }
 
 #[derive(Default)]
@@ -38,6 +66,7 @@ pub struct Net {
     cuts: BTreeMap<(Node, Node), u64>,
     /// Messages that met each fate.
     pub lost: u64,
+    pub late: u64,
     pub repeated: u64,
     pub reordered: u64,
 }
@@ -87,6 +116,7 @@ impl Net {
             return Vec::new();
         }
         let at = now + random.delay(self.model.delay);
+        self.late += u64::from(at > now + LATE);
         let link = self.links.entry((from.min(to), from.max(to))).or_default();
         let last = &mut link.last[usize::from(from < to)];
         let mut times = vec![if random.chance(self.model.reorder) { at } else { at.max(*last + 1) }];

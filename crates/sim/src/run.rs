@@ -1,8 +1,8 @@
 //! One seed from its beginning to its verdict.
 
-use crate::client::shared_chunk;
+use crate::client::{CELLS_PER_BLOCK, shared_chunk};
 use crate::clock::SECOND;
-use crate::history::Outcome;
+use crate::history::{Action, Outcome};
 use crate::linear::{Verdict, check};
 use crate::scenario::Scenario;
 use crate::shrink::Case;
@@ -114,6 +114,9 @@ fn storm(world: &mut World) {
     for client in 0..world.scenario.clients {
         world.employ(client, each.max(1));
     }
+    if world.scenario.pulse.is_some() {
+        world.let_load_choose();
+    }
     let gap = world.scenario.fault_gap;
     world.after(gap, Happening::Fault);
     let end = world.now + world.scenario.round;
@@ -127,13 +130,14 @@ fn rest(world: &mut World) {
     }
     world.heal_everything();
     let end = world.now + REST;
-    let chunks: Vec<_> = (0..world.scenario.chunks).map(shared_chunk).collect();
+    let all = Action::Read { first: 0, cells: (world.scenario.chunk_blocks() * CELLS_PER_BLOCK).min(64) };
+    let reads: Vec<_> = (0..world.scenario.chunks).map(|n| (shared_chunk(n), all)).collect();
     if !world.run_until(end, is_quiet) {
         return unrest(world);
     }
     world.r4_replicas_are_equal();
     for client in 0..world.scenario.clients.min(2) {
-        world.client(client).to_read = chunks.clone();
+        world.client(client).to_do = reads.clone();
         world.employ(client, 0);
     }
     let end = world.now + REST;

@@ -25,6 +25,14 @@ pub struct FaultMix {
     pub storm: u64,
 }
 
+/// Load that rises and falls, in nanoseconds; the metadata service chooses the gear by it.
+#[derive(Clone, Copy, Debug)]
+pub struct Pulse {
+    pub period: u64,
+    /// How long of it clients are busy.
+    pub busy: u64,
+}
+
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub seed: u64,
@@ -51,10 +59,25 @@ pub struct Scenario {
     /// A switch takes this long, and per mille fails.
     pub switch: u64,
     pub switch_fails: u64,
+    /// `None`: load is even, and an administrator chooses the gear.
+    pub pulse: Option<Pulse>,
 }
+
+/// Seeds per thousand in which the load chooses the gear.
+const BY_LOAD: u64 = 200;
 
 impl Scenario {
     pub fn draw(seed: u64) -> Scenario {
+        let mut scenario = Scenario::by_hand(seed);
+        // A chance of its own.
+        let mut random = Random::new(seed ^ 0x6ea2);
+        if random.chance(BY_LOAD) {
+            scenario.follow_load(&mut random);
+        }
+        scenario
+    }
+
+    fn by_hand(seed: u64) -> Scenario {
         let mut random = Random::new(seed);
         let replicas = [2, 2, 3, 3, 3, 3, 4][random.index(7)];
         // Fewer than r² servers cannot reach the lowest gear.
@@ -86,7 +109,29 @@ impl Scenario {
             sleep_is_off: random.chance(400),
             switch: random.between(10 * MILLI, 1500 * MILLI),
             switch_fails: if random.chance(300) { random.between(50, 400) } else { 0 },
+            pulse: None,
         }
+    }
+
+    /// Hours of seconds, servers that a few clients can fill, and gears that follow load and forecast.
+    fn follow_load(&mut self, random: &mut Random) {
+        let hour = random.between(2000, 5000);
+        let rate = random.between(8, 40) as f64;
+        self.bootstrap.schedule = Schedule {
+            hour_millis: hour,
+            hours_per_day: random.between(2, 4) as u32,
+            read_iops: rate,
+            write_iops: rate,
+            dwell_millis: random.between(hour / 2, hour),
+            lead_millis: random.between(0, hour / 2),
+            rotate_days: 0,
+            ..Schedule::default()
+        };
+        let period = random.between(hour, 3 * hour) * MILLI;
+        self.pulse = Some(Pulse { period, busy: period * random.between(200, 600) / 1000 });
+        self.ops *= 2;
+        self.round = random.between(16, 30) * SECOND;
+        self.faults.gear = random.between(1, 40);
     }
 
     /// A cluster to which nothing happens, for models of time. What is drawn is not used: the world asks the models.

@@ -4,7 +4,7 @@ use crate::brief::{brief_command, brief_event};
 use crate::clock::{Clock, MILLI, SECOND};
 use crate::net::Node;
 use crate::store::Store;
-use crate::world::{Happening, Message, World};
+use crate::world::{Core, Happening, Message, World};
 use bytes::Bytes;
 use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreToken};
 use ebb_types::{
@@ -96,7 +96,7 @@ impl World<'_> {
         server.stalled.clear();
         server.lease = Duration::from_millis(params.lease_millis.into());
         let mut config = Config::new(id, server.incarnation, params.chunk_bytes, params.groups);
-        configure(&mut config);
+        configure(Core::Server(&mut config));
         let recovered = match &self.modelled {
             Some(models) => models.recovered(id),
             None => server.store.recovered(),
@@ -261,7 +261,7 @@ impl World<'_> {
     }
 
     pub fn server_event(&mut self, id: ServerId, event: Event) {
-        if self.transcript.keep > 0 && !matches!(event, Event::Tick | Event::Lease { .. }) {
+        if self.transcript.keep > 0 && !matches!(event, Event::Tick | Event::Lease { .. } | Event::Space { full: false }) {
             let text = brief_event(&event);
             self.note(|| format!("{id} <- {text}"));
         }

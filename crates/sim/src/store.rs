@@ -1,6 +1,8 @@
 //! A chunk server's store, as the protocol core may rely on it and no better: the newest version of a block wins; what was
 //! completed is durable; what was not may be lost in a crash, or not; operations end in any order.
 //!
+//! A record is there whole or not at all: of a torn one the checksum tells, and it counts as lost.
+//!
 //! An operation that writes takes effect at one moment and is completed at a later one. Between the two it is seen by reads
 //! and may still be lost.
 
@@ -313,22 +315,24 @@ impl Store {
         self.dropped.clear();
     }
 
-    /// The process or the machine dies: of what was not completed, any part may be lost. Returns how many writes that were.
+    /// The process or the machine dies: of what was not completed, any part may be lost. Returns how many writes were.
     pub fn crash(&mut self, random: &mut Random) -> u64 {
-        let unsynced = self.pending.len() as u64;
         for (key, kept) in std::mem::take(&mut self.dropped) {
             if random.chance(200) {
                 self.durable.entry(key).or_insert(kept);
             }
         }
+        let mut lost = 0;
         for p in std::mem::take(&mut self.pending).into_values() {
             if !p.void && !self.full && random.chance(500) {
                 self.durable.entry(p.key).or_default().apply(&p.record, &p.payload, p.repair);
+            } else {
+                lost += 1;
             }
         }
         self.seen = self.durable.clone();
         self.poisoned = false;
-        unsynced
+        lost
     }
 
     pub fn recovered(&self) -> Recovered {

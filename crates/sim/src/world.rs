@@ -15,6 +15,7 @@ use crate::request::{Later, Models};
 use crate::scenario::Scenario;
 use crate::server::Server;
 use bytes::Bytes;
+use ebb_gear::Mode;
 use ebb_meta::SwitchAction;
 use ebb_replica::{StoreCommand, StoreToken};
 use ebb_types::{
@@ -91,7 +92,7 @@ impl Ord for Due {
 /// A rule that did not hold.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// `R1` to `R10`, `linearizability`, `liveness`.
+    /// `R1` to `R10`, `dwell`, `linearizability`, `liveness`.
     pub rule: &'static str,
     pub what: String,
 }
@@ -102,11 +103,19 @@ pub struct Transcript {
     /// Most lines kept; zero: none are even written.
     pub keep: usize,
     pub lines: VecDeque<String>,
+    /// The newest map that the lines tell of.
+    pub map_version: u64,
     pub digest: u64,
 }
 
-/// Defects to plant and the like: how the protocol core is configured beyond what the scenario says.
-pub type Configure = dyn Fn(&mut ebb_replica::Config) + Sync;
+/// A protocol core that is about to start.
+pub enum Core<'a> {
+    Server(&'a mut ebb_replica::Config),
+    Member(&'a mut ebb_meta::MemberConfig),
+}
+
+/// Defects to plant and the like: how the protocol cores are configured beyond what the scenario says.
+pub type Configure = dyn Fn(Core) + Sync;
 
 pub struct World<'a> {
     pub scenario: Scenario,
@@ -128,8 +137,8 @@ pub struct World<'a> {
     pub transcript: Transcript,
     /// Faults go on happening.
     pub stormy: bool,
-    /// The gear that the administrator asks for, until the metadata service says that it is done.
-    pub gear_wanted: Option<u8>,
+    /// What the administrator asks of the gears, until the metadata service says that it is done.
+    pub gear_wanted: Option<Mode>,
     pub lost_wanted: Option<ServerId>,
     /// Number of the administrator's present question.
     pub question: u64,

@@ -1,34 +1,56 @@
-//! Defects planted on purpose in the protocol core: the harness must find each of them within the seeds of the sweep.
+//! Defects planted on purpose in the protocol cores: the harness must find each of them within the seeds of the sweep, and by
+//! the rule that it breaks.
 
 use ebb_replica::PlantedBug;
-use ebb_sim::run;
+use ebb_sim::{Configure, Core, run};
 
 /// Seeds to try. The sweep runs many more.
 const SEEDS: u64 = 400;
 
-fn is_found(bug: PlantedBug) {
-    let plant = move |config: &mut ebb_replica::Config| config.planted = Some(bug);
-    let found = (1..=SEEDS).find_map(|seed| run(seed, &plant).err());
-    let failure = found.unwrap_or_else(|| panic!("no seed of {SEEDS} notices {bug:?}"));
-    println!("{bug:?}: seed {} breaks {}: {}", failure.seed, failure.violation.rule, failure.violation.what);
+fn is_found(name: &str, plant: &Configure, rules: &[&str]) {
+    let found = (1..=SEEDS).find_map(|seed| run(seed, plant).err());
+    let failure = found.unwrap_or_else(|| panic!("no seed of {SEEDS} notices {name}"));
+    println!("{name}: seed {} breaks {}: {}", failure.seed, failure.violation.rule, failure.violation.what);
+    // It is the defect that was found: without it the seed is sound.
+    assert!(run(failure.seed, &|_| {}).is_ok(), "seed {} fails without {name} too", failure.seed);
+    assert!(rules.contains(&failure.violation.rule), "{name} was found by another rule: {failure}");
+}
+
+fn in_server(bug: PlantedBug, rules: &[&str]) {
+    let plant = move |core: Core| {
+        if let Core::Server(config) = core {
+            config.planted = Some(bug);
+        }
+    };
+    is_found(&format!("{bug:?}"), &plant, rules);
 }
 
 #[test]
 fn a_primary_that_does_not_wait_for_the_fence_is_found() {
-    is_found(PlantedBug::SkipFence);
+    in_server(PlantedBug::SkipFence, &["linearizability", "R1", "R4"]);
 }
 
 #[test]
 fn an_acknowledgement_before_the_last_copy_is_found() {
-    is_found(PlantedBug::AckEarly);
+    in_server(PlantedBug::AckEarly, &["R5"]);
 }
 
 #[test]
 fn a_reclaim_that_overwrites_newer_records_is_found() {
-    is_found(PlantedBug::ReclaimOlder);
+    in_server(PlantedBug::ReclaimOlder, &["R4", "linearizability"]);
 }
 
 #[test]
 fn offload_dropped_before_it_is_reclaimed_is_found() {
-    is_found(PlantedBug::DropEarly);
+    in_server(PlantedBug::DropEarly, &["R6"]);
+}
+
+#[test]
+fn gears_that_forget_the_dwell_time_are_found() {
+    let plant = |core: Core| {
+        if let Core::Member(config) = core {
+            config.timing.forget_dwell = true;
+        }
+    };
+    is_found("forget the dwell time", &plant, &["dwell"]);
 }

@@ -186,7 +186,7 @@ fn small(shrunk: Shrunk, lines: usize) -> Small {
 /// What went wrong from outside, from the beginning; then everything that happened last.
 fn readable(all: &[String], last: usize) -> Vec<String> {
     let split = all.len().saturating_sub(last);
-    let inside = [" <- ", " -> ", " op ", "member-"];
+    let inside = [" <- ", " -> ", " op ", " has map "];
     let mut lines: Vec<String> =
         all[..split].iter().filter(|line| inside.iter().all(|i| !line.contains(i))).cloned().collect();
     if split > 0 {

@@ -1,8 +1,9 @@
-//! The rules R1–R10 as checks, a file each, asked whenever something happened that could break them.
+//! The rules R1–R10, and that gears never flap, as checks, a file each, asked whenever something happened that could break them.
 //!
 //! They see everything: every disk, every clock, every member's state. What they know beyond that (which version a value
 //! was first given, which configuration an epoch had) is kept in [`Invariants`].
 
+mod dwell;
 mod r10_space;
 mod r1_order;
 mod r2_lease;
@@ -44,6 +45,8 @@ pub struct Invariants {
     pub full_at: Option<u64>,
     /// Since when a peer of a failed replica sleeps on.
     left_alone: Option<u64>,
+    /// The gears and the servers that follow them.
+    gears: dwell::Gears,
     /// Some block has rotted: then an answer may say so.
     pub rot_seen: bool,
 }
@@ -65,6 +68,8 @@ impl World<'_> {
             return;
         }
         self.r3_configurations(member);
+        self.dwell_of_gears(member);
+        self.dwell_of_servers();
     }
 
     /// Before a member tells a server something.

@@ -1,0 +1,246 @@
+//! Small worlds in which one thing is told at a time: for the golden transcripts, which a person can review, and for the tests
+//! of the invariants. Four servers, two copies, few groups; the production cores run, and nothing goes wrong unless told.
+
+use crate::client::{CELLS_PER_BLOCK, shared_chunk};
+use crate::clock::{MILLI, SECOND};
+use crate::history::Action;
+use crate::net::NetModel;
+use crate::scenario::Scenario;
+use crate::world::World;
+use ebb_gear::{Scheme, Server};
+use ebb_meta::{Bootstrap, NewServer, Timing};
+use ebb_types::{
+    BLOCK_BYTES, ClusterParams, GroupEntry, GroupId, RackId, Schedule, ServerId, ServerState, SlotState, group_of,
+};
+
+/// The group of the one chunk, where there is one group.
+pub const GROUP: GroupId = GroupId(0);
+
+/// A client's write of whole blocks.
+pub fn write(first: u32, blocks: u32) -> Action {
+    Action::Write { first: first * CELLS_PER_BLOCK, cells: blocks * CELLS_PER_BLOCK }
+}
+
+pub fn read(first: u32, blocks: u32) -> Action {
+    Action::Read { first: first * CELLS_PER_BLOCK, cells: blocks * CELLS_PER_BLOCK }
+}
+
+fn scenario(groups: u32) -> Scenario {
+    let list: Vec<Server> = (1..=4).map(|n| Server { id: ServerId(n), rack: RackId(1 + n % 2) }).collect();
+    let layout = ebb_gear::layout(&list, 2, groups, 1, Scheme::Rotated).expect("four servers hold two copies");
+    let server = |(id, place): (&ServerId, &ebb_gear::Place)| NewServer {
+        id: *id,
+        rack: place.rack,
+        gear_group: place.gear_group,
+        address: format!("{id}:1"),
+    };
+    let bootstrap = Bootstrap {
+        params: ClusterParams {
+            cluster: 1,
+            chunk_bytes: 8 * BLOCK_BYTES as u32,
+            replicas: 2,
+            groups,
+            lease_millis: 2000,
+        },
+        servers: layout.servers.iter().map(server).collect(),
+        groups: layout.groups,
+        schedule: Schedule::default(),
+    };
+    let net = NetModel { delay: MILLI, ..NetModel::default() };
+    let calm = Scenario::calm(1, bootstrap, Timing::default());
+    Scenario {
+        clients: 1,
+        chunks: 1,
+        net,
+        disk: 2 * MILLI,
+        page: 12,
+        switch: 500 * MILLI,
+        pulse: None,
+        ..calm
+    }
+}
+
+/// A cluster in its highest gear, at rest, to which the client has written the first two blocks.
+pub fn cluster() -> World<'static> {
+    cluster_of(1)
+}
+
+fn cluster_of(groups: u32) -> World<'static> {
+    let mut world = World::new(scenario(groups), &|_| {}, usize::MAX);
+    rest(&mut world);
+    gear(&mut world, 2);
+    ask(&mut world, write(0, 2));
+    world
+}
+
+/// The same cluster, in gear 1.
+pub fn in_low_gear() -> World<'static> {
+    let mut world = cluster();
+    gear(&mut world, 1);
+    world
+}
+
+pub fn entry(world: &World) -> GroupEntry {
+    let group = group_of(shared_chunk(0), world.scenario.params().groups);
+    world.newest_state().group(group).expect("every group is configured").clone()
+}
+
+/// The rule that was broken since this was last asked.
+pub fn broken(world: &mut World) -> Option<&'static str> {
+    world.violation.take().map(|violation| violation.rule)
+}
+
+pub fn primary(world: &World) -> ServerId {
+    entry(world).primary.expect("somebody serves")
+}
+
+/// The server of the other slot.
+pub fn secondary(world: &World) -> ServerId {
+    let entry = entry(world);
+    let others = entry.slots.iter().map(|s| s.server).find(|s| Some(*s) != entry.primary);
+    others.expect("two slots")
+}
+
+/// Who stands in for the slot that is away.
+pub fn stand_in(world: &World) -> ServerId {
+    entry(world).slots.iter().find_map(|s| s.stand_in).expect("a slot is away").server
+}
+
+/// The client does this, and the cluster comes to rest.
+pub fn ask(world: &mut World, action: Action) {
+    begin(world, action);
+    rest(world);
+}
+
+/// The client begins to do this.
+pub fn begin(world: &mut World, action: Action) {
+    world.client(0).to_do.push((shared_chunk(0), action));
+    world.employ(0, 0);
+}
+
+/// An administrator sets the gear, and the cluster comes to rest in it.
+pub fn gear(world: &mut World, gear: u8) {
+    world.ask_gear(gear);
+    rest(world);
+}
+
+/// Until nothing is under way. Failed servers stay failed.
+pub fn rest(world: &mut World) {
+    let end = world.now + 60 * SECOND;
+    // What was just asked is not under way yet.
+    world.run_until(world.now + 100 * MILLI, |_| false);
+    let rests = world.run_until(end, is_at_rest);
+    assert!(world.violation.is_none(), "{:?}", world.violation);
+    assert!(rests, "something is still under way: {:?}", entry(world));
+    world.run_until(world.now + 300 * MILLI, |_| false);
+}
+
+fn is_at_rest(world: &World) -> bool {
+    let state = world.newest_state();
+    let asked = world.gear_wanted.is_some() || world.lost_wanted.is_some();
+    let moving = state.servers().any(|s| matches!(s.state, ServerState::Draining | ServerState::Waking));
+    let gear = state.manual_gear().unwrap_or(2);
+    let settled = state.servers().all(|s| match s.state {
+        ServerState::Awake => {
+            s.gear_group.0 < gear || state.servers().any(|s| s.state == ServerState::Failed)
+        }
+        ServerState::Asleep => s.gear_group.0 >= gear,
+        _ => true,
+    });
+    let slots_rest = state.groups().all(|(_, e)| {
+        e.primary.is_some()
+            && e.slots.iter().all(|s| match s.state {
+                SlotState::InSync => true,
+                SlotState::CatchingUp { .. } => false,
+                SlotState::Away { .. } => s.stand_in.is_some_and(|s| s.covered),
+            })
+    });
+    let servers_rest = world.servers.values().filter(|s| s.runs()).all(|s| {
+        let stats = s.replica.stats();
+        let idle = stats.in_flight == 0 && stats.catching_up == 0 && s.store.is_idle();
+        idle && s.replica.map().version == state.version()
+    });
+    !asked && !moving && settled && slots_rest && servers_rest && world.clients.iter().all(|c| c.is_done())
+}
+
+/// A file in `tests/golden` per story, byte for byte. `EBB_WRITE_TRANSCRIPTS=1 cargo test -p ebb-sim golden` writes them anew;
+/// read the difference.
+mod golden {
+    use super::*;
+
+    /// Longest story that somebody still reads.
+    const LINES_MAX: usize = 80;
+
+    fn begins(world: &mut World) {
+        world.transcript.lines.clear();
+    }
+
+    fn assert_golden(world: World, name: &str) {
+        let lines: Vec<String> = world.transcript.lines.into();
+        let found = lines.join("\n") + "\n";
+        let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("EBB_WRITE_TRANSCRIPTS").is_some() {
+            std::fs::write(&path, &found).expect("the transcript can be written");
+        }
+        let expected = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(found == expected, "{path} says\n{expected}\nbut it was\n{found}");
+        assert!(lines.len() <= LINES_MAX, "{name} has {} lines", lines.len());
+    }
+
+    #[test]
+    fn a_write_in_low_gear_is_offloaded() {
+        let mut world = in_low_gear();
+        begins(&mut world);
+        ask(&mut world, write(1, 2));
+        assert_golden(world, "write_in_low_gear");
+    }
+
+    #[test]
+    fn an_up_shift_reclaims_the_offload_and_moves_a_primary() {
+        let mut world = cluster_of(3);
+        gear(&mut world, 1);
+        ask(&mut world, write(1, 2));
+        begins(&mut world);
+        gear(&mut world, 2);
+        assert_golden(world, "up_shift");
+    }
+
+    #[test]
+    fn a_down_shift_hands_over_and_loses_no_request() {
+        let mut world = cluster_of(3);
+        begins(&mut world);
+        world.ask_gear(1);
+        begin(&mut world, write(0, 1));
+        rest(&mut world);
+        assert_golden(world, "down_shift");
+    }
+
+    #[test]
+    fn a_crash_of_the_primary_is_fenced() {
+        let mut world = cluster();
+        let primary = primary(&world);
+        begins(&mut world);
+        begin(&mut world, write(0, 1));
+        // The write has reached the other copy, and nobody was told.
+        let (other, end) = (secondary(&world), world.now + 50 * MILLI);
+        while world.servers[&other].store.is_idle() && world.step(end) {}
+        world.crash(primary);
+        rest(&mut world);
+        world.restart(primary);
+        rest(&mut world);
+        assert_golden(world, "crash_of_the_primary");
+    }
+
+    #[test]
+    fn a_lost_server_is_rebuilt_elsewhere() {
+        let mut world = cluster();
+        let secondary = secondary(&world);
+        begins(&mut world);
+        world.crash(secondary);
+        world.server(secondary).lost = true;
+        (world.lost, world.lost_wanted) = (Some(secondary), Some(secondary));
+        world.ask();
+        rest(&mut world);
+        assert_golden(world, "rebuild");
+    }
+}
