@@ -216,3 +216,41 @@ fn summary(world: &World) -> Summary {
         tally: world.tally(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stories::{begin, cluster, secondary, write};
+
+    #[test]
+    fn a_cluster_at_rest_has_no_trouble_and_any_other_has() {
+        let mut world = cluster();
+        assert_eq!(trouble(&world), None);
+        begin(&mut world, write(0, 1));
+        assert!(trouble(&world).is_some_and(|t| t.starts_with("client-0 waits")));
+        let mut world = cluster();
+        let id = secondary(&world);
+        world.crash(id);
+        assert!(trouble(&world).is_some_and(|t| t.starts_with(&id.to_string())));
+        rest(&mut world);
+        assert!(world.violation.is_none() && trouble(&world).is_none(), "it is started again");
+    }
+
+    #[test]
+    fn a_cluster_that_never_comes_to_rest_is_seen() {
+        let mut world = cluster();
+        unrest(&mut world);
+        assert!(world.violation.is_none());
+        begin(&mut world, write(0, 1));
+        unrest(&mut world);
+        assert_eq!(world.violation.map(|v| v.rule), Some("liveness"));
+    }
+
+    #[test]
+    fn a_failure_names_the_command_that_repeats_it() {
+        let violation = Violation { rule: "R6", what: "something is lost".into() };
+        let text = Failure { seed: 7, violation, transcript: vec!["first".into()] }.to_string();
+        assert!(text.starts_with("first\n") && text.contains("seed 7 breaks R6: something is lost"));
+        assert!(text.ends_with("EBB_SEED=7 cargo test -p ebb-sim --test sweep one_seed -- --nocapture"));
+    }
+}

@@ -261,7 +261,9 @@ impl World<'_> {
     }
 
     pub fn server_event(&mut self, id: ServerId, event: Event) {
-        if self.transcript.keep > 0 && !matches!(event, Event::Tick | Event::Lease { .. } | Event::Space { full: false }) {
+        if self.transcript.keep > 0
+            && !matches!(event, Event::Tick | Event::Lease { .. } | Event::Space { full: false })
+        {
             let text = brief_event(&event);
             self.note(|| format!("{id} <- {text}"));
         }

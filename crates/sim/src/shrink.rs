@@ -159,3 +159,48 @@ impl fmt::Display for Case {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::Core;
+    use ebb_replica::PlantedBug;
+
+    #[test]
+    fn a_failing_seed_becomes_a_small_case_that_breaks_the_same_rule() {
+        let plant = |core: Core| {
+            if let Core::Server(config) = core {
+                config.planted = Some(PlantedBug::DropEarly);
+            }
+        };
+        let (seed, failure) = (1..=100)
+            .find_map(|seed| crate::run(seed, &plant).err().map(|failure| (seed, failure)))
+            .expect("the defect is found");
+        let whole = Case::whole(seed);
+        let all = play_case(&whole, &plant, usize::MAX).lines;
+        let shrunk = shrink(seed, &plant).expect("the seed fails");
+        assert_eq!(shrunk.violation.rule, failure.violation.rule);
+        let Case { clients, ops, rounds, .. } = shrunk.case;
+        assert!(clients < whole.clients && ops < whole.ops && rounds <= whole.rounds, "{}", shrunk.case);
+        assert!(
+            shrunk.faults.1 < shrunk.faults.0 && shrunk.lines.len() < all.len() / 2,
+            "{:?}",
+            shrunk.faults
+        );
+        // Played again it is the same, to the last line; and without the defect it breaks nothing.
+        let again = play_case(&shrunk.case, &plant, usize::MAX);
+        assert_eq!(again.lines, shrunk.lines);
+        assert!(play_case(&shrunk.case, &|_| {}, 0).violation.is_none());
+        // It says in words what was done, by whom and when, and ends with what is wrong.
+        let says = |words: &str| shrunk.lines.iter().any(|line| line.contains(words));
+        assert!(says("op 0 begins: chunk-") && says(" writes as replica of group-"), "{:#?}", shrunk.lines);
+        assert!(says(" keep as offload for server-") && says(" forgets what it kept of group-"));
+        let last = shrunk.lines.last().expect("there are lines");
+        assert!(
+            last.contains("VIOLATION of R6") && last.trim_start().starts_with(|c: char| c.is_ascii_digit())
+        );
+        let raw = ["Slot {", "PeerMessage", "ServerId(", "Epoch("];
+        let mut told = shrunk.lines[..shrunk.lines.len() - 1].iter();
+        assert!(!told.any(|line| raw.iter().any(|word| line.contains(word))), "no line is written in code");
+    }
+}

@@ -379,6 +379,26 @@ impl Store {
     }
 }
 
+/// What tests put there by hand.
+#[cfg(test)]
+impl Store {
+    pub fn put(&mut self, space: Space, record: Record) {
+        let mut kept = Kept::default();
+        let group = record.group;
+        kept.apply(&record, &Bytes::new(), false);
+        self.give(group, space, kept);
+    }
+
+    pub fn give(&mut self, group: GroupId, space: Space, kept: Kept) {
+        for map in [&mut self.seen, &mut self.durable] {
+            let all = map.entry((group, space)).or_default();
+            for (chunk, content) in &kept.chunks {
+                all.chunks.entry(*chunk).or_default().blocks.extend(content.blocks.clone());
+            }
+        }
+    }
+}
+
 /// Adds a run, joined to the last one where it continues it. Returns whether it stands alone.
 fn push_run(runs: &mut Vec<Run>, run: Run) -> bool {
     if let Some(last) = runs.last_mut()

@@ -10,7 +10,8 @@ use crate::world::World;
 use ebb_gear::{Scheme, Server};
 use ebb_meta::{Bootstrap, NewServer, Timing};
 use ebb_types::{
-    BLOCK_BYTES, ClusterParams, GroupEntry, GroupId, RackId, Schedule, ServerId, ServerState, SlotState, group_of,
+    BLOCK_BYTES, ClusterParams, GroupEntry, GroupId, RackId, Schedule, ServerEntry, ServerId, ServerState,
+    SlotState, group_of,
 };
 
 /// The group of the one chunk, where there is one group.
@@ -27,7 +28,8 @@ pub fn read(first: u32, blocks: u32) -> Action {
 
 fn scenario(groups: u32) -> Scenario {
     let list: Vec<Server> = (1..=4).map(|n| Server { id: ServerId(n), rack: RackId(1 + n % 2) }).collect();
-    let layout = ebb_gear::layout(&list, 2, groups, 1, Scheme::Rotated).expect("four servers hold two copies");
+    let layout =
+        ebb_gear::layout(&list, 2, groups, 1, Scheme::Rotated).expect("four servers hold two copies");
     let server = |(id, place): (&ServerId, &ebb_gear::Place)| NewServer {
         id: *id,
         rack: place.rack,
@@ -196,13 +198,29 @@ mod golden {
     }
 
     #[test]
-    fn an_up_shift_reclaims_the_offload_and_moves_a_primary() {
-        let mut world = cluster_of(3);
-        gear(&mut world, 1);
+    fn an_up_shift_reclaims_the_offload() {
+        let mut world = in_low_gear();
         ask(&mut world, write(1, 2));
         begins(&mut world);
         gear(&mut world, 2);
+        ask(&mut world, read(0, 3));
         assert_golden(world, "up_shift");
+    }
+
+    #[test]
+    fn an_up_shift_ends_with_primaries_spread_again() {
+        let mut world = cluster_of(3);
+        gear(&mut world, 1);
+        world.ask_gear(2);
+        let end = world.now + 20 * SECOND;
+        let awake = |s: &ServerEntry| s.state == ServerState::Awake;
+        let complete = |w: &World| {
+            w.newest_state().servers().all(awake) && w.newest_state().groups().all(|(_, e)| e.is_in_sync())
+        };
+        while !complete(&world) && world.step(end) {}
+        begins(&mut world);
+        rest(&mut world);
+        assert_golden(world, "primary_moves");
     }
 
     #[test]

@@ -1,8 +1,47 @@
 //! The sweep: thousands of seeds, none of which may break a rule.
 
 use ebb_sim::{Failure, Summary, run, run_with_transcript};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Seeds of the fixed sweep.
+const SEEDS: u64 = 2000;
+
+/// What the fixed sweep must have met: every kind of fault, and what the cluster does about them.
+const MET: [&str; 31] = [
+    "bit rot",
+    "clock fast or slow",
+    "connection reset",
+    "damage reported",
+    "failed sync",
+    "full disk",
+    "gear lowered by load",
+    "gear raised by load",
+    "gear shift",
+    "message late",
+    "message lost",
+    "message out of order",
+    "message repeated",
+    "metadata leader elected anew",
+    "metadata member crash",
+    "metadata member stopped",
+    "network storm",
+    "partition",
+    "primary handed over",
+    "primary moved",
+    "replica caught up",
+    "server crash",
+    "server lost for good",
+    "server put to sleep",
+    "server stopped",
+    "slow disk",
+    "stand-in covered",
+    "suspicion",
+    "switch that fails",
+    "unsynced write torn or lost",
+    "wake that comes late",
+];
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
@@ -33,7 +72,7 @@ fn sweep(first: u64, count: u64) -> (Vec<Summary>, Vec<Failure>) {
 
 #[test]
 fn no_seed_breaks_a_rule() {
-    let count = number("EBB_SEEDS").unwrap_or(2000);
+    let count = number("EBB_SEEDS").unwrap_or(SEEDS);
     let first = number("EBB_FIRST").unwrap_or(1);
     let (good, mut bad) = sweep(first, count);
     let events: u64 = good.iter().map(|s| s.events).sum();
@@ -44,6 +83,11 @@ fn no_seed_breaks_a_rule() {
         "{} seeds, {events} events, {ops} operations, {acknowledged} acknowledged, {undecided} undecided",
         good.len()
     );
+    let mut tally: BTreeMap<&str, u64> = BTreeMap::new();
+    for (what, times) in good.iter().flat_map(|s| &s.tally) {
+        *tally.entry(what).or_default() += times;
+    }
+    tally.iter().for_each(|(what, times)| println!("{times:>12}  {what}"));
     bad.sort_by_key(|f| f.seed);
     for failure in &bad {
         let first = failure.violation.what.lines().next().unwrap_or_default();
@@ -52,6 +96,8 @@ fn no_seed_breaks_a_rule() {
     if let Some(failure) = bad.first() {
         panic!("{} of {count} seeds failed; the first:\n{failure}", bad.len());
     }
+    let missing: Vec<&str> = MET.into_iter().filter(|what| !tally.contains_key(what)).collect();
+    assert!(count < SEEDS || missing.is_empty(), "in {count} seeds there never was: {missing:?}");
 }
 
 /// `EBB_SEED=n cargo test -p ebb-sim --test sweep one_seed -- --nocapture`; `EBB_LINES`: lines of transcript to show.

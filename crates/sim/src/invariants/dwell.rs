@@ -6,6 +6,7 @@
 //! a failure (R8) may go as soon as that is over.
 
 use crate::world::World;
+use ebb_meta::State;
 use ebb_types::{ServerId, ServerState};
 use std::collections::BTreeMap;
 
@@ -62,35 +63,9 @@ impl World<'_> {
         let (now, dwell) = (self.now, self.dwell());
         let members = self.members.values().map(|m| m.member.state());
         let state = members.max_by_key(|s| s.version()).expect("there is a member");
-        let seen = &mut self.invariants.gears;
-        if state.version() == seen.map_version {
-            return;
-        }
-        seen.map_version = state.version();
-        let mut trouble = None;
-        for server in state.servers() {
-            let before = seen.states.insert(server.id, server.state);
-            if before == Some(server.state) {
-                continue;
-            }
-            match server.state {
-                ServerState::Waking | ServerState::Awake if before == Some(ServerState::Asleep) => {
-                    seen.woken.remove(&server.id);
-                    if server.gear_group.0 < seen.gear {
-                        seen.woken.insert(server.id, seen.raised.unwrap_or(now));
-                    }
-                }
-                ServerState::Draining if state.manual_gear().is_none() => {
-                    let soon = seen.woken.get(&server.id).filter(|at| now < **at + dwell);
-                    let millis = soon.map(|at| (now - at) / 1_000_000);
-                    trouble = trouble.or(millis.map(|millis| (server.id, millis)));
-                }
-                _ => {}
-            }
-        }
-        if let Some((id, millis)) = trouble {
-            let what = format!("{id} is sent to sleep {millis} ms after a gear woke it");
-            self.fail("dwell", what);
+        if let Some((id, at)) = self.invariants.gears.follow(now, dwell, state) {
+            let millis = (now - at) / 1_000_000;
+            self.fail("dwell", format!("{id} is sent to sleep {millis} ms after a gear woke it"));
         }
     }
 
@@ -98,5 +73,88 @@ impl World<'_> {
     fn dwell(&self) -> u64 {
         let schedule = &self.scenario.bootstrap.schedule;
         schedule.dwell_millis.min(schedule.hour_millis) * (1_000_000 - 10_000)
+    }
+}
+
+impl Gears {
+    /// Takes in what the map says of the servers. Returns one that is sent to sleep too soon, and since when it is awake.
+    fn follow(&mut self, now: u64, dwell: u64, state: &State) -> Option<(ServerId, u64)> {
+        if state.version() == self.map_version {
+            return None;
+        }
+        self.map_version = state.version();
+        let mut trouble = None;
+        for server in state.servers() {
+            let before = self.states.insert(server.id, server.state);
+            let woken = before == Some(ServerState::Asleep) && before != Some(server.state);
+            if woken {
+                self.woken.remove(&server.id);
+            }
+            if woken && server.gear_group.0 < self.gear {
+                self.woken.insert(server.id, self.raised.unwrap_or(now));
+            }
+            let sent_away = server.state == ServerState::Draining && before != Some(server.state);
+            if sent_away && state.manual_gear().is_none() {
+                let soon = self.woken.get(&server.id).filter(|at| now < **at + dwell);
+                trouble = trouble.or(soon.map(|at| (server.id, *at)));
+            }
+        }
+        trouble
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SECOND;
+    use crate::stories::{broken, cluster};
+    use ebb_meta::Command;
+
+    /// A world whose leader is in gear 2 and was, as far as the invariant knows, in gear 3 since `ago`.
+    fn lowered(ago: u64, by_load: bool) -> Option<&'static str> {
+        let mut world = cluster();
+        let schedule = &mut world.scenario.bootstrap.schedule;
+        (schedule.dwell_millis, schedule.hour_millis) = (500, 1000);
+        if by_load {
+            world.let_load_choose();
+            world.run_until(world.now + SECOND, |_| false);
+        }
+        assert_eq!(broken(&mut world), None);
+        let raised = Some(world.now - ago);
+        (world.invariants.gears.gear, world.invariants.gears.raised) = (3, raised);
+        world.dwell_of_gears(1);
+        broken(&mut world)
+    }
+
+    #[test]
+    fn a_gear_that_goes_down_again_at_once_is_seen() {
+        assert_eq!(lowered(SECOND / 10, true), Some("dwell"));
+        assert_eq!(lowered(SECOND, true), None, "the dwell time is over");
+        assert_eq!(lowered(SECOND / 10, false), None, "an operator may");
+    }
+
+    #[test]
+    fn a_server_that_is_sent_to_sleep_soon_after_a_gear_woke_it_is_seen() {
+        let mut state = State::default();
+        state.apply(&Command::Init(cluster().scenario.bootstrap.clone()));
+        let server = state.servers().find(|e| e.gear_group.0 == 1).expect("there are two gear groups").id;
+        let at = 100 * SECOND;
+        let mut gears = Gears { term: 1, gear: 2, raised: Some(at), ..Gears::default() };
+        let mut see = |gears: &mut Gears, now, to| {
+            let incarnation = state.server(server).expect("it is there").incarnation;
+            state.apply(&Command::SetServer { server, state: to, incarnation });
+            gears.follow(now, 5 * SECOND, &state)
+        };
+        for (now, to) in [(0, ServerState::Asleep), (1, ServerState::Waking), (2, ServerState::Awake)] {
+            assert_eq!(see(&mut gears, at + now * SECOND, to), None);
+        }
+        assert_eq!(see(&mut gears, at + 4 * SECOND, ServerState::Draining), Some((server, at)));
+        assert_eq!(see(&mut gears, at + 4 * SECOND, ServerState::Awake), None);
+        assert_eq!(see(&mut gears, at + 6 * SECOND, ServerState::Draining), None, "the dwell time is over");
+        // One that woke for another reason may go at once.
+        gears.gear = 1;
+        for to in [ServerState::Asleep, ServerState::Waking, ServerState::Awake, ServerState::Draining] {
+            assert_eq!(see(&mut gears, at + 7 * SECOND, to), None);
+        }
     }
 }

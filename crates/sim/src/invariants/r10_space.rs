@@ -16,3 +16,24 @@ impl World<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stories::{broken, cluster, secondary};
+
+    #[test]
+    fn a_refusal_while_nobody_is_full_is_seen() {
+        let mut world = cluster();
+        let id = secondary(&world);
+        world.server(id).soft_full = true;
+        world.r10_somebody_is_full(0);
+        assert_eq!(broken(&mut world), None);
+        world.heal_disk(id);
+        world.r10_somebody_is_full(0);
+        assert_eq!(broken(&mut world), None, "it was full a moment ago");
+        world.now += REMEMBERED;
+        world.r10_somebody_is_full(0);
+        assert_eq!(broken(&mut world), Some("R10"));
+    }
+}

@@ -68,3 +68,58 @@ impl World<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::client::shared_chunk;
+    use crate::stories::{GROUP, broken, cluster, entry, primary, secondary};
+    use bytes::Bytes;
+    use ebb_replica::StoreCommand;
+    use ebb_types::{BLOCK_BYTES, Content, Epoch, PeerMessage, Record, Space, Version};
+
+    fn record(version: Version, content: Content) -> Record {
+        Record { group: GROUP, chunk: shared_chunk(0), first: 0, count: 1, version, request: None, content }
+    }
+
+    #[test]
+    fn a_fence_that_goes_back_is_seen() {
+        let mut world = cluster();
+        let id = primary(&world);
+        world.r1_fences(id);
+        assert_eq!(broken(&mut world), None);
+        let life = world.servers[&id].life;
+        world.invariants.fences.insert((id, life, GROUP), Epoch(99));
+        world.r1_fences(id);
+        assert_eq!(broken(&mut world), Some("R1"));
+    }
+
+    #[test]
+    fn a_write_that_another_than_the_primary_orders_is_seen() {
+        let mut world = cluster();
+        let epoch = entry(&world).epoch;
+        let record = record(Version { epoch, seq: 9 }, Content::Zero);
+        let committed = Version::ZERO;
+        let message =
+            PeerMessage::Replicate { epoch, space: Space::Replica, record, committed, must_fit: false };
+        world.r1_only_the_primary_orders(primary(&world), &message);
+        assert_eq!(broken(&mut world), None);
+        world.r1_only_the_primary_orders(secondary(&world), &message);
+        assert_eq!(broken(&mut world), Some("R1"));
+    }
+
+    #[test]
+    fn a_version_with_two_contents_is_seen() {
+        let mut world = cluster();
+        let version = Version { epoch: Epoch(50), seq: 1 };
+        let apply = |byte: u8| StoreCommand::Apply {
+            space: Space::Replica,
+            record: record(version, Content::Data { crcs: Vec::new() }),
+            payload: Bytes::from(vec![byte; BLOCK_BYTES]),
+        };
+        world.r1_one_content_per_version(&apply(1));
+        world.r1_one_content_per_version(&apply(1));
+        assert_eq!(broken(&mut world), None);
+        world.r1_one_content_per_version(&apply(2));
+        assert_eq!(broken(&mut world), Some("R1"));
+    }
+}

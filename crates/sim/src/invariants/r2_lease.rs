@@ -22,3 +22,33 @@ impl World<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::clock::SECOND;
+    use crate::stories::{GROUP, broken, cluster, entry, primary, secondary};
+    use ebb_replica::Event;
+    use ebb_types::{GroupEntry, MapDelta, Slot, SlotState};
+    use std::time::Duration;
+
+    #[test]
+    fn two_servers_that_serve_a_group_are_seen() {
+        let mut world = cluster();
+        let (first, second) = (primary(&world), secondary(&world));
+        world.r2_one_serves(first);
+        assert_eq!(broken(&mut world), None);
+        // The other one hears of an epoch of its own, in which it is alone.
+        let slots = vec![Slot { server: second, state: SlotState::InSync, stand_in: None }];
+        let lone = GroupEntry { epoch: entry(&world).epoch.next(), primary: Some(second), slots };
+        let (from, now) = (world.servers[&second].replica.map().version, world.now);
+        let delta = MapDelta { from, to: from + 1, groups: vec![(GROUP, lone)], ..MapDelta::default() };
+        let server = world.server(second);
+        let local = server.clock.at(now);
+        let until = local + Duration::from_nanos(SECOND);
+        server.replica.on(local, Event::Lease { until }, &mut Vec::new());
+        server.replica.on(local, Event::Map(delta), &mut Vec::new());
+        assert!(server.replica.serves(local, GROUP));
+        world.r2_one_serves(second);
+        assert_eq!(broken(&mut world), Some("R2"));
+    }
+}

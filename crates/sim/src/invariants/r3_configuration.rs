@@ -75,3 +75,64 @@ fn fault(entry: &GroupEntry) -> Option<&'static str> {
         Some(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stories::{GROUP, broken, cluster, entry, in_low_gear, primary, secondary};
+    use ebb_types::{MapDelta, Slot, StandIn};
+
+    #[test]
+    fn two_configurations_of_one_epoch_are_seen() {
+        let mut world = cluster();
+        let other = GroupEntry { primary: Some(secondary(&world)), ..entry(&world) };
+        let push = |entry| MetaPush::Map(MapDelta { groups: vec![(GROUP, entry)], ..MapDelta::default() });
+        world.r3_pushed_map(1, &push(entry(&world)));
+        assert_eq!(broken(&mut world), None);
+        world.r3_pushed_map(1, &push(other));
+        assert_eq!(broken(&mut world), Some("R3"));
+    }
+
+    #[test]
+    fn a_server_that_sleeps_and_is_counted_on_is_seen() {
+        let mut world = in_low_gear();
+        let (awake, asleep) = (primary(&world), secondary(&world));
+        let good = entry(&world);
+        assert_eq!(world.sleeper_in(GROUP, &good, world.newest_state()), None);
+        let as_primary = GroupEntry { primary: Some(asleep), ..good.clone() };
+        assert!(world.sleeper_in(GROUP, &as_primary, world.newest_state()).is_some());
+        let mut as_target = good.clone();
+        as_target.slots.iter_mut().for_each(|s| s.state = SlotState::InSync);
+        assert!(world.sleeper_in(GROUP, &as_target, world.newest_state()).is_some());
+        // It is looked for in every state that a member comes to have.
+        world.invariants.looked.clear();
+        world
+            .invariants
+            .entries
+            .insert((GROUP, good.epoch), GroupEntry { primary: Some(awake), ..as_target });
+        world.r3_configurations(1);
+        assert_eq!(broken(&mut world), Some("R3"));
+    }
+
+    #[test]
+    fn unsound_configurations_are_seen() {
+        let world = in_low_gear();
+        let (good, awake) = (entry(&world), primary(&world));
+        assert_eq!(fault(&good), None);
+        let bad = |change: &dyn Fn(&mut GroupEntry)| {
+            let mut entry = good.clone();
+            change(&mut entry);
+            fault(&entry)
+        };
+        let away = |slot: &&mut Slot| slot.server != awake;
+        assert_eq!(bad(&|e| e.slots[1] = e.slots[0]), Some("has a server twice"));
+        let on_one = |e: &mut GroupEntry| {
+            let slot = e.slots.iter_mut().find(away).expect("one is away");
+            slot.stand_in = Some(StandIn { server: awake, covered: true });
+        };
+        assert_eq!(bad(&on_one), Some("has two copies on one server"));
+        assert_eq!(bad(&|e| e.primary = Some(ServerId(99))), Some("has a primary without a slot"));
+        let asleep = good.slots.iter().map(|s| s.server).find(|s| *s != awake);
+        assert_eq!(bad(&|e| e.primary = asleep), Some("has a primary that is away"));
+    }
+}

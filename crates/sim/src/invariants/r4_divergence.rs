@@ -64,3 +64,36 @@ impl World<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::client::shared_chunk;
+    use crate::history::{Action, Outcome};
+    use crate::stories::{GROUP, broken, cluster, secondary};
+    use ebb_types::{Content, Epoch, Record, Space, Version};
+
+    #[test]
+    fn replicas_that_differ_are_seen() {
+        let mut world = cluster();
+        world.r4_replicas_are_equal();
+        assert_eq!(broken(&mut world), None);
+        let id = secondary(&world);
+        let version = Version { epoch: Epoch(50), seq: 1 };
+        let (group, chunk, content) = (GROUP, shared_chunk(0), Content::Zero);
+        let record = Record { group, chunk, first: 0, count: 1, version, request: None, content };
+        world.server(id).store.put(Space::Replica, record);
+        world.r4_replicas_are_equal();
+        assert_eq!(broken(&mut world), Some("R4"));
+    }
+
+    #[test]
+    fn a_deleted_chunk_that_somebody_keeps_is_seen() {
+        let mut world = cluster();
+        let op = world.history.begin(shared_chunk(0), Action::Delete, world.now);
+        world.r4_replicas_are_equal();
+        assert_eq!(broken(&mut world), None, "the deletion is not acknowledged yet");
+        world.history.end(op, world.now, Outcome::Done, Vec::new());
+        world.r4_replicas_are_equal();
+        assert_eq!(broken(&mut world), Some("R4"));
+    }
+}

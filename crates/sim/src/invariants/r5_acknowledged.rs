@@ -40,3 +40,46 @@ impl World<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::shared_chunk;
+    use crate::stories::{GROUP, ask, broken, cluster, in_low_gear, primary, secondary, stand_in, write};
+
+    #[test]
+    fn an_acknowledgement_without_a_copy_is_seen() {
+        let mut world = cluster();
+        let from = primary(&world);
+        world.invariants.acknowledged.clear();
+        world.r5_every_copy_is_durable(from, 0, &ClientReply::Done);
+        assert_eq!(broken(&mut world), None);
+        let other = secondary(&world);
+        world.server(other).store.drop_space(GROUP, Space::Replica);
+        world.invariants.acknowledged.clear();
+        world.r5_every_copy_is_durable(from, 0, &ClientReply::Done);
+        assert_eq!(broken(&mut world), Some("R5"));
+    }
+
+    #[test]
+    fn an_acknowledgement_without_the_offload_is_seen() {
+        let mut world = in_low_gear();
+        ask(&mut world, write(2, 1));
+        let (from, keeper, sleeper) = (primary(&world), stand_in(&world), secondary(&world));
+        world.invariants.acknowledged.clear();
+        world.r5_every_copy_is_durable(from, 1, &ClientReply::Done);
+        assert_eq!(broken(&mut world), None);
+        world.server(keeper).store.drop_space(GROUP, Space::Offload { stands_for: sleeper });
+        world.invariants.acknowledged.clear();
+        world.r5_every_copy_is_durable(from, 1, &ClientReply::Done);
+        assert_eq!(broken(&mut world), Some("R5"));
+    }
+
+    #[test]
+    fn an_acknowledgement_of_what_nobody_stored_is_seen() {
+        let mut world = cluster();
+        let op = world.history.begin(shared_chunk(0), write(0, 1), world.now);
+        world.r5_every_copy_is_durable(primary(&world), op, &ClientReply::Done);
+        assert_eq!(broken(&mut world), Some("R5"));
+    }
+}

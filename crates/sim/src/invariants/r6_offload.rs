@@ -47,3 +47,26 @@ impl World<'_> {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stories::{GROUP, ask, broken, entry, in_low_gear, secondary, stand_in, write};
+
+    #[test]
+    fn offload_that_is_dropped_before_the_sleeper_has_it_is_seen() {
+        let mut world = in_low_gear();
+        let (keeper, sleeper) = (stand_in(&world), secondary(&world));
+        let space = Space::Offload { stands_for: sleeper };
+        world.r6_nothing_is_lost_with_it(keeper, GROUP, space);
+        assert_eq!(broken(&mut world), None, "nothing was written since it sleeps");
+        ask(&mut world, write(0, 1));
+        world.r6_nothing_is_lost_with_it(keeper, GROUP, space);
+        assert_eq!(broken(&mut world), Some("R6"));
+        // The sleeper has it after all.
+        let kept = world.servers[&keeper].store.durable(GROUP, space).cloned().expect("the offload");
+        world.server(sleeper).store.give(GROUP, Space::Replica, kept);
+        world.r6_nothing_is_lost_with_it(keeper, GROUP, space);
+        assert_eq!(broken(&mut world), None, "{:?}", entry(&world));
+    }
+}

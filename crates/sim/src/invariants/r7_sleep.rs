@@ -23,3 +23,40 @@ impl World<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::client::shared_chunk;
+    use crate::stories::{GROUP, broken, in_low_gear, primary, secondary};
+    use bytes::Bytes;
+    use ebb_replica::{StoreCommand, StoreToken};
+    use ebb_types::{Content, Epoch, Record, Space, Version};
+
+    #[test]
+    fn a_server_that_sleeps_with_a_write_in_flight_is_seen() {
+        let mut world = in_low_gear();
+        let id = secondary(&world);
+        world.r7_nobody_needs_it(id);
+        assert_eq!(broken(&mut world), None);
+        let version = Version { epoch: Epoch(50), seq: 1 };
+        let (group, chunk, content) = (GROUP, shared_chunk(0), Content::Zero);
+        let record = Record { group, chunk, first: 0, count: 1, version, request: None, content };
+        let write = StoreCommand::Apply { space: Space::Replica, record, payload: Bytes::new() };
+        world.server(id).store.submit(StoreToken(99), write).expect("a write");
+        world.r7_nobody_needs_it(id);
+        assert_eq!(broken(&mut world), Some("R7"));
+    }
+
+    #[test]
+    fn a_server_that_sleeps_with_the_only_copy_is_seen() {
+        let mut world = in_low_gear();
+        let (awake, asleep) = (primary(&world), secondary(&world));
+        let kept = world.servers[&awake].store.durable(GROUP, Space::Replica).cloned().expect("its replica");
+        world.server(asleep).store.give(GROUP, Space::Offload { stands_for: awake }, kept);
+        world.r7_nobody_needs_it(asleep);
+        assert_eq!(broken(&mut world), None, "the primary has it too");
+        world.server(awake).store.drop_space(GROUP, Space::Replica);
+        world.r7_nobody_needs_it(asleep);
+        assert_eq!(broken(&mut world), Some("R7"));
+    }
+}

@@ -2,21 +2,20 @@
 
 use crate::clock::SECOND;
 use crate::world::World;
-use ebb_types::ServerState;
+use ebb_meta::State;
+use ebb_types::{GroupEntry, GroupId, ServerState};
 
 /// Longest time that a peer may sleep on: a leader that is stopped or replaced needs its time.
 const AT_ONCE: u64 = 15 * SECOND;
 
 impl World<'_> {
     pub fn r8_peers_are_woken(&mut self) {
-        let state = self.newest_state();
-        let is = |id, what: &[ServerState]| state.server(id).is_some_and(|s| what.contains(&s.state));
-        let left_alone = state.groups().find(|(_, entry)| {
-            let mut servers = entry.slots.iter().map(|s| s.server);
-            servers.clone().any(|s| is(s, &[ServerState::Failed, ServerState::Lost]))
-                && servers.any(|s| is(s, &[ServerState::Asleep]))
-        });
-        let Some((group, entry)) = left_alone.map(|(group, entry)| (group, entry.clone())) else {
+        let left_alone = left_alone(self.newest_state());
+        self.r8_not_for_long(left_alone);
+    }
+
+    fn r8_not_for_long(&mut self, left_alone: Option<(GroupId, GroupEntry)>) {
+        let Some((group, entry)) = left_alone else {
             self.invariants.left_alone = None;
             return;
         };
@@ -24,5 +23,49 @@ impl World<'_> {
         if self.now - since > AT_ONCE {
             self.fail("R8", format!("{group} lacks a replica and a peer sleeps on: {entry:?}"));
         }
+    }
+}
+
+/// A group that lacks a replica while another sleeps.
+fn left_alone(state: &State) -> Option<(GroupId, GroupEntry)> {
+    let is = |id, what: &[ServerState]| state.server(id).is_some_and(|s| what.contains(&s.state));
+    let found = state.groups().find(|(_, entry)| {
+        let mut servers = entry.slots.iter().map(|s| s.server);
+        servers.clone().any(|s| is(s, &[ServerState::Failed, ServerState::Lost]))
+            && servers.any(|s| is(s, &[ServerState::Asleep]))
+    });
+    found.map(|(group, entry)| (group, entry.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stories::{broken, cluster};
+    use ebb_meta::Command;
+
+    #[test]
+    fn a_peer_that_sleeps_on_while_a_replica_is_lost_is_seen() {
+        let mut world = cluster();
+        let mut state = State::default();
+        state.apply(&Command::Init(world.scenario.bootstrap.clone()));
+        let servers: Vec<_> = state.groups().flat_map(|(_, e)| e.slots.iter().map(|s| s.server)).collect();
+        let mut set = |id, to| {
+            let incarnation = state.server(id).expect("a server of the group").incarnation;
+            state.apply(&Command::SetServer { server: id, state: to, incarnation });
+            left_alone(&state)
+        };
+        assert_eq!(set(servers[0], ServerState::Asleep), None);
+        let alone = set(servers[1], ServerState::Failed);
+        assert!(alone.is_some());
+        world.r8_not_for_long(alone.clone());
+        world.now += AT_ONCE;
+        world.r8_not_for_long(alone.clone());
+        assert_eq!(broken(&mut world), None, "there is still time");
+        world.now += 1;
+        world.r8_not_for_long(alone);
+        assert_eq!(broken(&mut world), Some("R8"));
+        let rescued = set(servers[0], ServerState::Waking);
+        world.r8_not_for_long(rescued);
+        assert_eq!(broken(&mut world), None);
     }
 }

@@ -11,3 +11,35 @@ impl World<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::clock::SECOND;
+    use crate::stories::{begin, broken, cluster, primary, write};
+    use ebb_types::ClientReply;
+
+    #[test]
+    fn an_answer_from_a_poisoned_store_is_seen() {
+        let mut world = cluster();
+        let id = primary(&world);
+        world.r9_poisoned_is_silent(id, &ClientReply::Data);
+        assert_eq!(broken(&mut world), None);
+        world.server(id).store.poisoned = true;
+        begin(&mut world, write(0, 1));
+        let end = world.now + SECOND;
+        while !world.servers[&id].replica.stats().poisoned && world.step(end) {}
+        world.r9_poisoned_is_silent(id, &ClientReply::Data);
+        assert_eq!(broken(&mut world), Some("R9"));
+    }
+
+    #[test]
+    fn damage_that_nobody_did_is_seen() {
+        let mut world = cluster();
+        world.invariants.rot_seen = true;
+        world.check_corrupt(0);
+        assert_eq!(broken(&mut world), None);
+        world.invariants.rot_seen = false;
+        world.check_corrupt(0);
+        assert_eq!(broken(&mut world), Some("R9"));
+    }
+}
