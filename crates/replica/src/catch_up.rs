@@ -213,7 +213,7 @@ impl Group {
         let Some(&(to, space)) = catch_up.sources.get(*index) else {
             return; // nobody to ask: the tick looks for sources again
         };
-        let new = cx.shared.token();
+        let new = cx.shared.question();
         *token = Some(new);
         *asked = cx.now;
         let message =
@@ -300,7 +300,7 @@ impl Group {
     fn fetch(&mut self, cx: &mut Context, missing: Missing) {
         let (group, epoch) = (self.id, self.entry.epoch);
         let Some(catch_up) = &mut self.catch_up else { return };
-        let token = cx.shared.token();
+        let token = cx.shared.question();
         cx.shared.fetches += 1;
         let Run { chunk, first, count, version, kind } = missing.run;
         let content = match kind {

@@ -7,8 +7,8 @@ use crate::replica::{Config, PlantedBug};
 use crate::run_map::cut;
 use bytes::Bytes;
 use ebb_types::{
-    ChunkOp, ClientReply, ClusterMap, Cursor, Epoch, GroupEntry, GroupId, Moment, PeerMessage, Record,
-    RequestId, Run, ServerId, ServerReport, Space, TailRun, Unready, Version,
+    ChunkOp, ClientReply, ClusterMap, Cursor, Epoch, GroupEntry, GroupId, Incarnation, Moment, PeerMessage,
+    Record, RequestId, Run, ServerId, ServerReport, Space, TailRun, Unready, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -305,6 +305,8 @@ pub(crate) struct Context<'a> {
 /// State of the server that all groups share.
 #[derive(Default)]
 pub(crate) struct Shared {
+    /// Where the names of this run's questions begin.
+    first_question: u64,
     next_token: u64,
     pub waits: BTreeMap<StoreToken, (GroupId, Wait)>,
     pub stats: crate::api::Stats,
@@ -318,10 +320,23 @@ pub(crate) struct Shared {
     pub full_peers: BTreeMap<ServerId, Moment>,
 }
 
+/// Bits of a question's name that one run counts in; the rest is the run.
+const QUESTION_BITS: u32 = 20;
+
 impl Shared {
+    pub fn new(run: Incarnation) -> Shared {
+        Shared { first_question: run.0 << QUESTION_BITS, ..Shared::default() }
+    }
+
     pub fn token(&mut self) -> u64 {
         self.next_token += 1;
         self.next_token
+    }
+
+    /// Names what another server is asked. No earlier run of this server used the name: an answer to that run may come yet, and
+    /// taken for another it would leave a hole. Runs are numbered by milliseconds, so one that counts further meets no later one.
+    pub fn question(&mut self) -> u64 {
+        self.first_question + self.token()
     }
 }
 

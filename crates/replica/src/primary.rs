@@ -788,7 +788,7 @@ impl Group {
         };
         damaged.tried += 1;
         let chunk = damaged.chunk;
-        let token = cx.shared.token();
+        let token = cx.shared.question();
         primary.repairs.insert(token, Repair { op, first, count, asked: cx.now });
         cx.send(to, PeerMessage::Fetch { group, epoch, token, space, chunk, first, count });
     }

@@ -102,6 +102,7 @@ impl Replica {
             (id, group)
         });
         Replica {
+            shared: Shared::new(config.incarnation),
             config,
             map: ClusterMap::default(),
             lease_until: Moment::ZERO,
@@ -111,7 +112,6 @@ impl Replica {
             groups: groups.collect(),
             busy: BTreeSet::new(),
             spaces: recovered.spaces.into_iter().collect(),
-            shared: Shared::default(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! What a stand-in keeps is dropped as soon as its slot is in sync. Nobody may take the empty rest for "nothing missed": a
-//! server that did lost acknowledged writes, and as primary it undid them on the others too.
+//! server that did lost acknowledged writes, and as primary it undid them on the others too. Nor may anybody take an answer that
+//! an earlier run of it asked for as an answer to its own question.
 
 use bytes::Bytes;
 use ebb_replica::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome};
@@ -17,13 +18,18 @@ const KEPT: Space = Space::Offload { stands_for: OTHER };
 
 struct Server {
     replica: Replica,
+    run: u64,
     version: u64,
 }
 
 impl Server {
     fn new(id: ServerId) -> Server {
-        let config = Config::new(id, Incarnation(1), 1 << 20, 1);
-        Server { replica: Replica::new(config, Recovered::default()), version: 0 }
+        Server::run(id, 1)
+    }
+
+    fn run(id: ServerId, incarnation: u64) -> Server {
+        let config = Config::new(id, Incarnation(incarnation), 1 << 20, 1);
+        Server { replica: Replica::new(config, Recovered::default()), run: incarnation, version: 0 }
     }
 
     fn on(&mut self, event: Event) -> Vec<Command> {
@@ -47,7 +53,7 @@ impl Server {
             gear_group: GearGroup(id as u8 % 3),
             address: String::new(),
             state: ServerState::Awake,
-            incarnation: Incarnation(1),
+            incarnation: Incarnation(self.run),
         });
         let entry = GroupEntry { epoch: Epoch(epoch), primary: Some(ServerId(3)), slots };
         let (from, to) = (self.version, self.version + 1);
@@ -119,4 +125,18 @@ fn a_listing_that_lost_a_source_starts_over() {
     // Before the answer comes the other is in sync: now it has all, and the stand-in nothing.
     let commands = me.configure(6, true);
     assert_eq!(asked(&commands).map(|(to, space, _)| (to, space)), Some((OTHER, Space::Replica)));
+}
+
+#[test]
+fn an_answer_to_an_earlier_run_answers_nothing() {
+    let (mut earlier, mut later) = (Server::run(ME, 1), Server::run(ME, 2));
+    let (_, _, before) = asked(&earlier.configure(5, false)).expect("a listing is asked for");
+    let (_, _, now) = asked(&later.configure(5, false)).expect("a listing is asked for");
+    let answer = |token| PeerMessage::ListReply { group: GROUP, token, result: Ok(ListPage::default()) };
+    let compares = |commands: &[Command]| {
+        let newer = |c: &Command| matches!(c, Command::Store { command: StoreCommand::Newer { .. }, .. });
+        commands.iter().any(newer)
+    };
+    assert!(!compares(&later.hear(OTHER, answer(before))), "the answer was delayed, and is another run's");
+    assert!(compares(&later.hear(OTHER, answer(now))));
 }
