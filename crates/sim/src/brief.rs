@@ -1,7 +1,8 @@
 //! One line in plain words for each thing that happens, for the transcript. `a <- b: ...` is what `a` hears of `b`, `a -> ...`
 //! is what `a` does about it; `#7` names a request or a disk operation of that server, `3.9` the ninth write of epoch 3.
 
-use crate::history::{Action, Outcome};
+use crate::clock::SECOND;
+use crate::history::{Action, Op, Outcome};
 use ebb_replica::{Command, Event, StoreCommand, StoreOutcome};
 use ebb_types::{
     ChunkId, ChunkOp, ClientReply, Epoch, GroupEntry, GroupId, Kind, MapDelta, MetaPush, PeerMessage, Record,
@@ -76,7 +77,7 @@ pub fn brief_map(delta: &MapDelta) -> String {
     text
 }
 
-fn brief_entry(entry: &GroupEntry) -> String {
+pub fn brief_entry(entry: &GroupEntry) -> String {
     let primary = entry.primary.map_or("no primary".into(), |p| format!("primary {p}"));
     let mut text = format!("epoch {}: {primary}", entry.epoch.0);
     for slot in &entry.slots {
@@ -111,6 +112,14 @@ pub fn brief_end(outcome: Outcome, seen: &[u64]) -> String {
         Outcome::Refused => "is refused, nothing was done".into(),
         Outcome::Unknown => "fails, and what became of it is unknown".into(),
     }
+}
+
+/// An operation as its client saw it.
+pub fn brief_history(op: &Op, value: u64) -> String {
+    let seconds = |at: u64| format!("{}.{:06} s", at / SECOND, at % SECOND / 1000);
+    let ended = op.ended.map_or("without an end".into(), seconds);
+    let (action, end) = (brief_action(&op.action, value), brief_end(op.outcome, &op.seen));
+    format!("from {} to {ended}: {action}, {end}", seconds(op.began))
 }
 
 fn brief_op(op: &ChunkOp) -> String {

@@ -68,7 +68,7 @@ impl World<'_> {
         let servers: Vec<ServerId> = self.servers.values().filter(|s| !s.lost).map(|s| s.id).collect();
         let id = *self.fault_random.pick(&servers).expect("not all are lost");
         match kind.expect("a weight is met") {
-            0 => self.crash_for_a_while(id),
+            0 => self.crash_for_a_while(self.busy_or(id)),
             1 => self.pause_for_a_while(id),
             2 => self.disturb_member(),
             3 => self.partition(id),
@@ -108,6 +108,11 @@ impl World<'_> {
         let life = self.server(server).life;
         let delay = self.fault_random.between(MILLI / 10, 50 * MILLI);
         self.after(delay, Happening::PeerLost { server, life, peer });
+    }
+
+    /// A server with writes under way, if there is one: there is more to lose.
+    fn busy_or(&self, id: ServerId) -> ServerId {
+        self.servers.values().find(|s| s.runs() && !s.store.is_idle()).map_or(id, |s| s.id)
     }
 
     fn crash_for_a_while(&mut self, id: ServerId) {

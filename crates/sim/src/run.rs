@@ -1,5 +1,6 @@
 //! One seed from its beginning to its verdict.
 
+use crate::brief::{brief_entry, brief_history};
 use crate::client::{CELLS_PER_BLOCK, shared_chunk};
 use crate::clock::SECOND;
 use crate::history::{Action, Outcome};
@@ -154,16 +155,19 @@ fn is_quiet(world: &World) -> bool {
 /// What is still going on.
 fn trouble(world: &World) -> Option<String> {
     if let Some(client) = world.clients.iter().find(|c| !c.is_done()) {
-        return Some(format!("client-{} waits for op {:?}", client.id, client.under_way()));
+        let op = client.under_way().map_or("nothing yet".into(), |op| format!("op {op}"));
+        return Some(format!("client-{} waits for {op}", client.id));
     }
     let state = world.newest_state();
     for server in state.servers().filter(|s| s.state != ServerState::Lost) {
         if server.state != ServerState::Awake || !world.servers[&server.id].runs() {
-            return Some(format!("{} is {:?}", server.id, server.state));
+            let state = format!("{:?}", server.state).to_lowercase();
+            let stands = if world.servers[&server.id].runs() { "runs" } else { "does not run" };
+            return Some(format!("{} {stands}, and the map says {state}", server.id));
         }
     }
     if let Some((group, entry)) = state.groups().find(|(_, e)| !e.is_in_sync() || e.primary.is_none()) {
-        return Some(format!("{group} is not in sync: {entry:?}"));
+        return Some(format!("{group} is not in sync, {}", brief_entry(entry)));
     }
     for server in world.servers.values().filter(|s| s.up) {
         let stats = server.replica.stats();
@@ -171,7 +175,8 @@ fn trouble(world: &World) -> Option<String> {
             return Some(format!("{} has an old map", server.id));
         }
         if stats.in_flight > 0 || stats.catching_up > 0 || !server.store.is_idle() {
-            return Some(format!("{} is busy: {stats:?}", server.id));
+            let (flight, behind) = (stats.in_flight, stats.catching_up);
+            return Some(format!("{}: {flight} requests in flight, {behind} replicas catch up", server.id));
         }
         if server.store.offload_bytes() > 0 {
             return Some(format!("{} still has a debt of {} bytes", server.id, server.store.offload_bytes()));
@@ -193,7 +198,8 @@ fn judge(world: &World) -> Result<(), Violation> {
         if let Verdict::Broken { after, stuck } = check(&ops) {
             let mut what = format!("{chunk}: no order explains what was seen; {after} operations in, one of");
             for (n, op) in ops.iter().filter(|(n, _)| stuck.contains(n)) {
-                write!(what, "\n    op {n} {op:?}").expect("a string takes everything");
+                write!(what, "\n    op {n} {}", brief_history(op, *n as u64 + 1))
+                    .expect("a string takes everything");
             }
             return Err(Violation { rule: "linearizability", what });
         }

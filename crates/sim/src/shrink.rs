@@ -200,7 +200,7 @@ mod tests {
             last.contains("VIOLATION of R6") && last.trim_start().starts_with(|c: char| c.is_ascii_digit())
         );
         let raw = ["Slot {", "PeerMessage", "ServerId(", "Epoch("];
-        let mut told = shrunk.lines[..shrunk.lines.len() - 1].iter();
+        let mut told = shrunk.lines.iter();
         assert!(!told.any(|line| raw.iter().any(|word| line.contains(word))), "no line is written in code");
     }
 }

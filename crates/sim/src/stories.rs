@@ -254,6 +254,7 @@ mod golden {
         let mut world = cluster();
         let secondary = secondary(&world);
         begins(&mut world);
+        world.note(|| format!("{secondary} is gone for good"));
         world.crash(secondary);
         world.server(secondary).lost = true;
         (world.lost, world.lost_wanted) = (Some(secondary), Some(secondary));

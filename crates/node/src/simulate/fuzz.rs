@@ -230,11 +230,28 @@ fn describe(totals: &Totals, shrunk: Option<&Small>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_sim::Violation;
 
     #[test]
     fn seeds_are_a_range() {
         assert_eq!(parse_seeds("3..5"), Ok((3, 5)));
         assert!(parse_seeds("5..5").is_err() && parse_seeds("5").is_err() && parse_seeds("a..b").is_err());
+    }
+
+    #[test]
+    fn a_failure_is_shown_small_and_with_the_command_that_repeats_it() {
+        let mut totals = Totals::default();
+        let violation = Violation { rule: "R6", what: "server-1 drops the only copy".into() };
+        let failure = Failure { seed: 7, violation, transcript: Vec::new() };
+        totals.add(Err(Box::new(failure)));
+        let transcript = vec!["   1.000000 server-1 crashes".into()];
+        let case = "4 servers".into();
+        let small = Small { seed: 7, case, faults: 9, faults_left: 1, runs: 30, transcript };
+        let text = describe(&totals, Some(&small));
+        assert!(text.contains("Seed 7, shrunk in 30 runs: 4 servers\n1 of 9 faults are left.\n"), "{text}");
+        assert!(text.contains("server-1 crashes\n"), "{text}");
+        assert!(text.contains("Seed 7 breaks R6: server-1 drops the only copy\n"), "{text}");
+        assert!(text.ends_with("Reproduce: ebb simulate fuzz --seeds 7..8\n"), "{text}");
     }
 
     #[test]

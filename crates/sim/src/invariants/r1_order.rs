@@ -3,6 +3,7 @@
 //! Seen from outside: a server's fence never goes back while it runs; only the primary that the configuration of an epoch
 //! names sends records with versions of that epoch; and a version is given once, to one content.
 
+use crate::brief::brief_entry;
 use crate::world::World;
 use ebb_replica::StoreCommand;
 use ebb_types::{BLOCK_BYTES, Content, GroupId, PeerMessage, ServerId, Version, crc32c};
@@ -31,8 +32,10 @@ impl World<'_> {
         let entry = self.invariants.entries.get(&(record.group, *epoch));
         if entry.is_none_or(|e| e.primary != Some(from)) {
             let what = format!(
-                "{from} orders {} {} and is not its primary: {entry:?}",
-                record.group, record.version
+                "{from} orders {} {} and is not its primary: {}",
+                record.group,
+                record.version,
+                entry.map_or("nobody knows that epoch".into(), brief_entry)
             );
             self.fail("R1", what);
         }

@@ -3,6 +3,7 @@
 //! become so. [Sierra §3.5, PacificA]
 
 use super::Entries;
+use crate::brief::brief_entry;
 use crate::world::World;
 use ebb_types::{GroupEntry, GroupId, MetaPush, ServerId, SlotState};
 use std::collections::BTreeSet;
@@ -45,7 +46,7 @@ impl World<'_> {
         let targets = entry.slots.iter().filter_map(|s| s.target()).map(|t| t.0);
         let found = entry.primary.into_iter().chain(targets).find(|id| asleep(*id))?;
         // Without a primary nothing is written, and slots stay as they are.
-        entry.primary.map(|_| format!("{group} counts on {found}, which is asleep: {entry:?}"))
+        entry.primary.map(|_| format!("{group} counts on {found}, which is asleep: {}", brief_entry(entry)))
     }
 }
 
@@ -53,9 +54,10 @@ impl World<'_> {
 fn agree(entries: &mut Entries, member: u64, group: GroupId, entry: &GroupEntry) -> Result<(), String> {
     let known = entries.entry((group, entry.epoch)).or_insert_with(|| entry.clone());
     if known != entry {
-        return Err(format!("member-{member} has {group} as {entry:?}, another had {known:?}"));
+        let (this, other) = (brief_entry(entry), brief_entry(known));
+        return Err(format!("member-{member} has {group} as {this}; another had {other}"));
     }
-    fault(entry).map_or(Ok(()), |fault| Err(format!("{group} {fault}: {entry:?}")))
+    fault(entry).map_or(Ok(()), |fault| Err(format!("{group} {fault}: {}", brief_entry(entry))))
 }
 
 fn fault(entry: &GroupEntry) -> Option<&'static str> {

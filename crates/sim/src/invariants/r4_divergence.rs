@@ -1,7 +1,7 @@
 //! R4: no divergence of replicas survives a failover. When nothing is broken and nothing goes on, all r replicas of a group
 //! are the same, block by block, and nobody keeps anything else. [Sierra §3.7]
 
-use crate::store::Chunk;
+use crate::store::{Block, Chunk};
 use crate::world::World;
 use ebb_types::{ChunkId, GroupId, Space};
 use std::collections::BTreeMap;
@@ -35,13 +35,8 @@ impl World<'_> {
             for n in one.blocks.keys().chain(other.blocks.keys()) {
                 let (x, y) = (one.blocks.get(n), other.blocks.get(n));
                 if x.and_then(|b| b.data.as_ref()) != y.and_then(|b| b.data.as_ref()) {
-                    let version =
-                        |b: Option<&crate::store::Block>| b.map(|b| (b.version, super::first_value(b)));
-                    return Some(format!(
-                        "{id} block {n} is {:?} on {a} and {:?} on {b}",
-                        version(x),
-                        version(y)
-                    ));
+                    let (x, y) = (says(x), says(y));
+                    return Some(format!("{id} block {n} {x} on {a} and {y} on {b}"));
                 }
             }
         }
@@ -63,6 +58,12 @@ impl World<'_> {
             }
         }
     }
+}
+
+fn says(block: Option<&Block>) -> String {
+    let Some(block) = block else { return "is absent".into() };
+    let value = super::first_value(block).map_or("zero".into(), |value| value.to_string());
+    format!("begins with {value} ({})", block.version)
 }
 
 #[cfg(test)]

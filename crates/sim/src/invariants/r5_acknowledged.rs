@@ -1,6 +1,7 @@
 //! R5: a write is acknowledged only when all r copies are durable: on the disk of every target of the configuration that
 //! ordered it, and these are r different servers. [Sierra §3.6]
 
+use crate::brief::brief_entry;
 use crate::client::CELLS_PER_BLOCK;
 use crate::history::Action;
 use crate::world::World;
@@ -24,8 +25,9 @@ impl World<'_> {
         }
         for slot in &entry.slots {
             let Some((target, space)) = slot.target() else {
-                return self
-                    .fail("R5", format!("{from} acknowledges op {op} with fewer than r targets: {entry:?}"));
+                let what =
+                    format!("{from} acknowledges op {op} with fewer than r targets: {}", brief_entry(&entry));
+                return self.fail("R5", what);
             };
             for block in first / CELLS_PER_BLOCK..(first + cells).div_ceil(CELLS_PER_BLOCK) {
                 // The answers may have been slow, and the sleeper awake and in sync meanwhile.

@@ -1,6 +1,7 @@
 //! R6: what is kept for another is deleted only when the one that it stands for has it durably, or another stand-in does.
 //! [Sierra §3.6]
 
+use crate::brief::{brief_entry, brief_space};
 use crate::world::World;
 use ebb_types::{GroupEntry, GroupId, ServerId, Slot, SlotState, Space};
 
@@ -8,7 +9,7 @@ impl World<'_> {
     pub(super) fn r6_nothing_is_lost_with_it(&mut self, id: ServerId, group: GroupId, space: Space) {
         let Some(entry) = self.servers[&id].replica.map().group(group).cloned() else { return };
         if let Some(what) = self.only_copy(id, group, space, &entry) {
-            self.fail("R6", format!("{id} drops {group} {space:?}: {what}"));
+            self.fail("R6", format!("{id} drops its {} of {group}: {what}", brief_space(&space)));
         }
     }
 
@@ -38,8 +39,9 @@ impl World<'_> {
                 let away = slot.state != SlotState::InSync;
                 if !(own || away && theirs) {
                     return Some(format!(
-                        "{} lacks value {value} ({version}) of {chunk} block {block}: {entry:?}",
-                        slot.server
+                        "{} lacks value {value} ({version}) of {chunk} block {block}; {group} {}",
+                        slot.server,
+                        brief_entry(entry)
                     ));
                 }
             }

@@ -1,5 +1,6 @@
 //! R8: when a replica is lost while others sleep, its peers are woken at once. [Sierra §3.7]
 
+use crate::brief::brief_entry;
 use crate::clock::SECOND;
 use crate::world::World;
 use ebb_meta::State;
@@ -21,7 +22,7 @@ impl World<'_> {
         };
         let since = *self.invariants.left_alone.get_or_insert(self.now);
         if self.now - since > AT_ONCE {
-            self.fail("R8", format!("{group} lacks a replica and a peer sleeps on: {entry:?}"));
+            self.fail("R8", format!("{group} lacks a replica and a peer sleeps on: {}", brief_entry(&entry)));
         }
     }
 }
