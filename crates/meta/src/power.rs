@@ -17,8 +17,8 @@ pub(crate) struct Power {
     thrown: Option<SwitchAction>,
     /// When it was thrown.
     asked: Moment,
-    /// A switch that put the server to sleep was the last to end.
-    down: bool,
+    /// When a switch put the server to sleep, if that was the last to end.
+    down: Option<Moment>,
     /// An earlier leader may have thrown a switch that acts, or has acted, unseen.
     unsure: bool,
     /// When to throw it again.
@@ -46,8 +46,8 @@ impl Power {
         }
         match result {
             Ok(()) => {
-                self.down = action == SwitchAction::Sleep;
-                self.unsure &= self.down;
+                self.down = (action == SwitchAction::Sleep).then_some(now);
+                self.unsure &= self.down.is_some();
             }
             Err(why) => {
                 self.trouble = Some(why);
@@ -59,7 +59,9 @@ impl Power {
     /// Whether a server that spoke at `heard` shows that it is awake to stay: it may have spoken before a switch that puts it to
     /// sleep has acted.
     pub fn shows_awake(&self, heard: Moment) -> bool {
-        !matches!(self.pending, Some((SwitchAction::Sleep, _))) && heard >= self.asked
+        let down =
+            matches!(self.pending, Some((SwitchAction::Sleep, _))) || self.down.is_some_and(|at| heard <= at);
+        !down && heard >= self.asked
     }
 
     /// A server that should be asleep still speaks: the switch did nothing.
@@ -82,8 +84,8 @@ impl Power {
             ServerState::Waking => SwitchAction::Wake,
             ServerState::Asleep => SwitchAction::Sleep,
             // A switch that came too late put to sleep whom the state does not want asleep.
-            ServerState::Awake | ServerState::Draining if self.down => SwitchAction::Wake,
-            ServerState::Failed if self.down || self.unsure => SwitchAction::Wake,
+            ServerState::Awake | ServerState::Draining if self.down.is_some() => SwitchAction::Wake,
+            ServerState::Failed if self.down.is_some() || self.unsure => SwitchAction::Wake,
             _ => {
                 *self = Power { pending: self.pending, unsure: self.unsure, ..Power::default() };
                 return None;
@@ -123,5 +125,25 @@ impl Leading {
             }
             out.push(Output::Switch { server: entry.id, action });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_said_before_a_switch_put_it_to_sleep_does_not_show_it_awake() {
+        let (limit, at) = (Duration::from_secs(10), |seconds: u64| Moment(seconds * 1_000_000_000));
+        let mut power = Power::default();
+        assert_eq!(power.next(at(1), ServerState::Asleep, limit), Some(SwitchAction::Sleep));
+        // It is wanted again before the switch has acted, and an older wake-up lets it speak meanwhile.
+        assert_eq!(power.next(at(2), ServerState::Waking, limit), None);
+        assert!(!power.shows_awake(at(4)));
+        power.ended(at(5), SwitchAction::Sleep, Ok(()), limit);
+        assert!(!power.shows_awake(at(4)) && !power.shows_awake(at(5)));
+        assert_eq!(power.next(at(5), ServerState::Waking, limit), Some(SwitchAction::Wake));
+        power.ended(at(6), SwitchAction::Wake, Ok(()), limit);
+        assert!(power.shows_awake(at(7)));
     }
 }
