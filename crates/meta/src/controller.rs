@@ -13,6 +13,7 @@
 
 use crate::gears::Gears;
 use crate::liveness::Beat;
+use crate::plan::Seen;
 use crate::power::Power;
 use crate::{Command, State, SwitchAction, Timing, Token};
 use ebb_types::{
@@ -135,8 +136,9 @@ pub(crate) struct Leading {
     pub dirty: bool,
     /// Copies are missing, so more servers are kept awake than the gear asks for.
     pub emergency: bool,
-    /// When the last plan was made.
+    /// When the last plan was made, and what it saw of the groups.
     pub planned: Moment,
+    pub seen: Seen,
 }
 
 impl Controller {
@@ -202,6 +204,7 @@ impl Leading {
             dirty: true,
             emergency: false,
             planned: Moment::ZERO,
+            seen: Seen::default(),
         }
     }
 
@@ -281,8 +284,8 @@ impl Leading {
                 };
                 let of_this_drain = map_version >= state.server_changed(server);
                 if of_this_drain && state.server(server).is_some_and(draining) {
-                    self.servers.entry(server).or_default().ready_to_sleep = true;
-                    self.dirty = true;
+                    let live = self.servers.entry(server).or_default();
+                    self.dirty |= !std::mem::replace(&mut live.ready_to_sleep, true);
                 }
             }
         }

@@ -108,9 +108,13 @@ impl Leading {
             let listens = !matches!(entry.state, ServerState::Asleep | ServerState::Lost);
             let live = self.servers.entry(entry.id).or_default();
             let heard = live.heard.is_some_and(|at| now.since(at) <= lease);
-            if listens && heard && live.sent_version < state.version() {
+            let known = live.sent_version;
+            if listens && heard && known < state.version() {
                 self.push_map(now, entry.id, state, &mut deltas, out);
-                self.push_duties(entry.id, entry.state, state, out);
+                // Duties that are not new go with its next heartbeat.
+                if known < state.server_changed(entry.id) {
+                    self.push_duties(entry.id, entry.state, state, out);
+                }
             }
         }
     }

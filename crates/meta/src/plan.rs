@@ -17,6 +17,37 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The servers as they will be when the batch is applied.
 type Servers = BTreeMap<ServerId, ServerEntry>;
 
+/// A value for each server, found at once by its id: a plan looks at every slot of every group.
+struct ByServer<T>(Vec<T>);
+
+impl<T: Copy + Default> ByServer<T> {
+    fn new(servers: &Servers, value: impl Fn(&ServerEntry) -> T) -> ByServer<T> {
+        let mut all = vec![T::default(); servers.keys().next_back().map_or(0, |id| usize::from(id.0) + 1)];
+        servers.values().for_each(|e| all[usize::from(e.id.0)] = value(e));
+        ByServer(all)
+    }
+
+    fn get(&self, id: ServerId) -> T {
+        self.0.get(usize::from(id.0)).copied().unwrap_or_default()
+    }
+
+    fn change(&mut self, id: ServerId, change: impl FnOnce(&mut T)) {
+        if let Some(value) = self.0.get_mut(usize::from(id.0)) {
+            change(value);
+        }
+    }
+}
+
+/// What the last plan saw of the groups. Whether an entry is right as it is depends on the entry, on reports about it and on
+/// the servers' standings: a group of which none of these is new needs no second look, so a report costs as much in a large
+/// cluster as in a small one.
+#[derive(Default)]
+pub(crate) struct Seen {
+    version: u64,
+    /// With whether the server runs anew.
+    standings: Vec<(ServerId, Standing, bool)>,
+}
+
 /// How the groups depend on one server, in the present state.
 #[derive(Clone, Copy, Debug, Default)]
 struct Duties {
@@ -83,7 +114,7 @@ impl Leading {
         let settled = now >= self.trusted_from(state) && !self.emergency;
         for entry in servers.values_mut() {
             let id = entry.id;
-            let duty = duties.get(&id).copied().unwrap_or_default();
+            let duty = duties.get(id);
             let ready = self.servers.get(&id).is_some_and(|l| l.ready_to_sleep);
             match (entry.state, wanted.contains(&id)) {
                 (ServerState::Asleep, true) => {
@@ -154,16 +185,17 @@ impl Leading {
         let awake = self.gears.awake();
         let mut wanted: BTreeSet<ServerId> =
             servers.values().filter(|e| awake.contains(&e.gear_group)).map(|e| e.id).collect();
-        let is = |id: ServerId, what: ServerState| servers.get(&id).is_some_and(|e| e.state == what);
+        let lost = ByServer::new(servers, |e| e.state == ServerState::Lost);
+        let missing = ByServer::new(servers, |e| matches!(e.state, ServerState::Failed | ServerState::Lost));
         self.reports.damaged.retain(|_, at| now < *at + DAMAGE_WAKES);
         let mut helpers = BTreeSet::new();
         for (group, entry) in state.groups() {
-            let missing = |s: &Slot| is(s.server, ServerState::Failed) || is(s.server, ServerState::Lost);
             let stuck = entry.primary.is_none() && !self.waits(now, entry, state);
-            if stuck || self.reports.damaged.contains_key(&group) || entry.slots.iter().any(missing) {
+            let damaged = self.reports.damaged.contains_key(&group);
+            if stuck || damaged || entry.slots.iter().any(|s| missing.get(s.server)) {
                 helpers.extend(entry.slots.iter().map(|s| s.server));
             }
-            for slot in entry.slots.iter().filter(|s| is(s.server, ServerState::Lost)) {
+            for slot in entry.slots.iter().filter(|s| lost.get(s.server)) {
                 let gear_group = servers[&slot.server].gear_group;
                 helpers.extend(servers.values().filter(|e| e.gear_group == gear_group).map(|e| e.id));
             }
@@ -179,8 +211,15 @@ impl Leading {
     fn plan_groups(&mut self, now: Moment, state: &State, servers: &Servers) -> Vec<Change> {
         let mut world = self.world(now, state, servers);
         let replaced = replace_lost(state, servers, &world);
+        let groups = self.groups_to_see(state, &world, &replaced);
+        debug_assert!(!cfg!(test) || self.rest_stays(now, state, &world, &groups));
+        if groups.is_empty() {
+            return Vec::new();
+        }
+        count_work(&mut world, state, servers);
         let mut changes = Vec::new();
-        for (group, entry) in state.groups() {
+        for group in groups {
+            let entry = state.group(group).expect("a group of the state");
             let facts = self.facts(now, group, entry, state);
             let old = replaced.get(&group).unwrap_or(entry);
             let next = next_entry(old, &facts, &mut world);
@@ -199,6 +238,31 @@ impl Leading {
         changes
     }
 
+    /// Whether every other group is right as it is.
+    fn rest_stays(&self, now: Moment, state: &State, world: &World, seen: &BTreeSet<GroupId>) -> bool {
+        let mut rest = state.groups().filter(|(group, _)| !seen.contains(group));
+        rest.all(|(group, entry)| {
+            next_entry(entry, &self.facts(now, group, entry, state), &mut world.clone()).is_none()
+        })
+    }
+
+    /// Groups of which something is new since the last plan, and those that wait for somebody.
+    fn groups_to_see(
+        &mut self,
+        state: &State,
+        world: &World,
+        replaced: &BTreeMap<GroupId, GroupEntry>,
+    ) -> BTreeSet<GroupId> {
+        let standings = world.iter().map(|(id, c)| (*id, c.standing, c.restarted)).collect();
+        let before = std::mem::replace(&mut self.seen, Seen { version: state.version(), standings });
+        let since = if before.standings == self.seen.standings { before.version } else { 0 };
+        let reports = &self.reports;
+        let told = reports.caught_up.iter().chain(&reports.covered).map(|(group, ..)| *group);
+        let told = told.chain(reports.released.keys().copied()).chain(replaced.keys().copied());
+        let waiting = state.groups().filter(|(_, entry)| entry.primary.is_none());
+        state.groups_since(since).chain(waiting).map(|(group, _)| group).chain(told).collect()
+    }
+
     fn facts(&self, now: Moment, group: GroupId, entry: &GroupEntry, state: &State) -> Facts {
         let reports = &self.reports;
         let range = (group, entry.epoch, ServerId(0))..=(group, entry.epoch, ServerId(u16::MAX));
@@ -214,9 +278,10 @@ impl Leading {
         }
     }
 
+    /// The servers as candidates; their work is not counted yet.
     fn world(&self, now: Moment, state: &State, servers: &Servers) -> World {
         let never_sleep = self.gears.never_sleep(now);
-        let mut world: World = servers
+        servers
             .values()
             .map(|e| {
                 let standing = match e.state {
@@ -230,14 +295,7 @@ impl Leading {
                 let (rack, primaries, stand_ins) = (e.rack, 0, 0);
                 (e.id, Candidate { standing, restarted, rack, sleeps, in_flight, primaries, stand_ins })
             })
-            .collect();
-        for (_, entry) in state.groups() {
-            entry.primary.and_then(|p| world.get_mut(&p)).into_iter().for_each(|c| c.primaries += 1);
-            for stand_in in entry.slots.iter().filter_map(|s| s.stand_in) {
-                world.get_mut(&stand_in.server).into_iter().for_each(|c| c.stand_ins += 1);
-            }
-        }
-        world
+            .collect()
     }
 
     /// Nothing is on its way: every server is where it should be, and every replica on an awake server is in sync.
@@ -299,34 +357,42 @@ impl Duties {
     }
 }
 
-fn duties(state: &State, servers: &Servers, wanted: &BTreeSet<ServerId>) -> BTreeMap<ServerId, Duties> {
-    let stays = |id: ServerId| {
-        wanted.contains(&id) && servers.get(&id).is_some_and(|e| e.state == ServerState::Awake)
-    };
-    let mut duties: BTreeMap<ServerId, Duties> = BTreeMap::new();
+fn duties(state: &State, servers: &Servers, wanted: &BTreeSet<ServerId>) -> ByServer<Duties> {
+    let stays = ByServer::new(servers, |e| e.state == ServerState::Awake && wanted.contains(&e.id));
+    let mut duties = ByServer::new(servers, |_| Duties::default());
     for (_, entry) in state.groups() {
-        if let Some(primary) = entry.primary {
-            duties.entry(primary).or_default().primaries += 1;
-        }
+        entry.primary.into_iter().for_each(|primary| duties.change(primary, |d| d.primaries += 1));
         let at_risk = entry.primary.is_none()
             || entry.slots.iter().any(|s| s.target().is_none())
             || entry.slots.iter().any(|s| away(s) && s.stand_in.is_some_and(|stand_in| !stand_in.covered));
         for slot in &entry.slots {
             let succeeded = entry.slots.iter().any(|other| {
-                other.server != slot.server && other.state == SlotState::InSync && stays(other.server)
+                other.server != slot.server && other.state == SlotState::InSync && stays.get(other.server)
             });
-            let duty = duties.entry(slot.server).or_default();
-            duty.slots += 1;
-            duty.in_sync += u32::from(slot.state == SlotState::InSync);
-            duty.away += u32::from(away(slot));
-            duty.succeeded += u32::from(succeeded);
-            duty.at_risk += u32::from(at_risk);
-            if let Some(stand_in) = slot.stand_in {
-                duties.entry(stand_in.server).or_default().stand_ins += 1;
-            }
+            duties.change(slot.server, |duty| {
+                duty.slots += 1;
+                duty.in_sync += u32::from(slot.state == SlotState::InSync);
+                duty.away += u32::from(away(slot));
+                duty.succeeded += u32::from(succeeded);
+                duty.at_risk += u32::from(at_risk);
+            });
+            slot.stand_in.into_iter().for_each(|s| duties.change(s.server, |d| d.stand_ins += 1));
         }
     }
     duties
+}
+
+/// Counts what each candidate is primary of and stands in for.
+fn count_work(world: &mut World, state: &State, servers: &Servers) {
+    let mut work = ByServer::new(servers, |_| (0, 0));
+    for (_, entry) in state.groups() {
+        entry.primary.into_iter().for_each(|primary| work.change(primary, |w| w.0 += 1));
+        let stand_ins = entry.slots.iter().filter_map(|s| s.stand_in);
+        stand_ins.for_each(|s| work.change(s.server, |w| w.1 += 1));
+    }
+    for (id, candidate) in world {
+        (candidate.primaries, candidate.stand_ins) = work.get(*id);
+    }
 }
 
 fn away(slot: &Slot) -> bool {

@@ -127,6 +127,12 @@ impl State {
         self.groups.iter().enumerate().map(|(i, v)| (GroupId(i as u32), &v.item))
     }
 
+    /// Groups that changed after map version `from`.
+    pub fn groups_since(&self, from: u64) -> impl Iterator<Item = (GroupId, &GroupEntry)> + '_ {
+        let all = (0u32..).map(GroupId).zip(&self.groups);
+        all.filter(move |(_, v)| v.changed > from).map(|(id, v)| (id, &v.item))
+    }
+
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
     }
@@ -154,8 +160,7 @@ impl State {
     pub fn delta(&self, from: u64) -> MapDelta {
         let from = if from > self.version { 0 } else { from };
         let servers = self.servers.values().filter(|v| v.changed > from).map(|v| v.item.clone()).collect();
-        let groups = (0u32..).map(GroupId).zip(&self.groups).filter(|(_, v)| v.changed > from);
-        let groups = groups.map(|(id, v)| (id, v.item.clone())).collect();
+        let groups = self.groups_since(from).map(|(id, entry)| (id, entry.clone())).collect();
         MapDelta { from, to: self.version, servers, groups }
     }
 

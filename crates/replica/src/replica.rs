@@ -89,6 +89,9 @@ pub struct Replica {
     groups: BTreeMap<GroupId, Group>,
     /// Groups that wait for time to pass.
     busy: BTreeSet<GroupId>,
+    /// Groups that the next map must be compared with what is kept of: every other group is as the last map wants it. So a
+    /// change of one group costs the same in a cluster of any size.
+    unsettled: BTreeSet<GroupId>,
     /// What the store keeps that no configuration may be in need of any more.
     spaces: BTreeSet<(GroupId, Space)>,
     shared: Shared,
@@ -111,6 +114,7 @@ impl Replica {
             full: false,
             groups: groups.collect(),
             busy: BTreeSet::new(),
+            unsettled: BTreeSet::new(),
             spaces: recovered.spaces.into_iter().collect(),
         }
     }
@@ -130,8 +134,10 @@ impl Replica {
 
     /// Figures for the heartbeat.
     pub fn stats(&self) -> Stats {
-        let catching_up = self.groups.values().filter(|g| g.catch_up.is_some()).count();
-        let waiting: usize = self.groups.values().map(|g| g.waiting.len()).sum();
+        // Only a busy group has anything waiting or to catch up on.
+        let busy = || self.busy.iter().filter_map(|id| self.groups.get(id));
+        let catching_up = busy().filter(|g| g.catch_up.is_some()).count();
+        let waiting: usize = busy().map(|g| g.waiting.len()).sum();
         let in_flight = (self.shared.client_ops + waiting) as u32;
         Stats { catching_up: catching_up as u32, in_flight, ..self.shared.stats }
     }
@@ -232,6 +238,7 @@ impl Replica {
             out.push(Command::MapGap);
             return;
         }
+        self.unsettled.extend(delta.groups.iter().map(|(id, _)| *id));
         if !self.is_registered() {
             return;
         }
@@ -240,54 +247,73 @@ impl Replica {
             self.draining = false;
             self.told_ready = false;
         }
-        let behind: Vec<GroupId> = (0..self.map.groups.len() as u32)
-            .map(GroupId)
-            .filter(|id| {
-                let entry = &self.map.groups[id.0 as usize];
-                let known = self.groups.get(id).map(|g| g.entry.epoch);
-                match known {
-                    Some(epoch) => epoch < entry.epoch,
-                    None => entry.members().any(|(server, _)| server == me),
-                }
-            })
-            .collect();
-        for id in behind {
-            let entry = self.map.groups[id.0 as usize].clone();
-            self.groups.entry(id).or_insert_with(|| Group::new(id, no_entry()));
-            self.with_group(now, id, out, |group, cx| group.adopt(cx, entry));
+        let unsettled = std::mem::take(&mut self.unsettled);
+        for &id in &unsettled {
+            if self.is_behind(id) {
+                let entry = self.map.groups[id.0 as usize].clone();
+                self.groups.entry(id).or_insert_with(|| Group::new(id, no_entry()));
+                self.with_group(now, id, out, |group, cx| group.adopt(cx, entry));
+            }
         }
-        self.drop_what_nobody_needs(out);
+        for id in unsettled {
+            self.drop_what_nobody_needs(id, out);
+        }
+    }
+
+    /// Whether the map has a configuration of the group that was not taken up yet and concerns this server.
+    fn is_behind(&self, id: GroupId) -> bool {
+        let Some(entry) = self.map.group(id) else { return false };
+        match self.groups.get(&id) {
+            Some(group) => group.entry.epoch < entry.epoch,
+            None => entry.members().any(|(server, _)| server == self.config.me),
+        }
     }
 
     /// R6: what is kept for a slot is dropped only when the configuration says that it is safe elsewhere.
-    fn drop_what_nobody_needs(&mut self, out: &mut Vec<Command>) {
-        let (me, map, config, groups) = (self.config.me, &self.map, &self.config, &self.groups);
-        self.spaces.retain(|&(group, space)| {
-            let Some(entry) = map.group(group) else { return true };
-            // A newer configuration is known to exist: what it needs is not known here yet.
-            if groups.get(&group).is_some_and(|g| g.fence > entry.epoch) {
-                return true;
-            }
+    fn drop_what_nobody_needs(&mut self, id: GroupId, out: &mut Vec<Command>) {
+        let me = self.config.me;
+        let fence = self.groups.get(&id).map_or(Epoch(0), |g| g.fence);
+        let known = self.map.group(id);
+        // A fence that is newer than the map shows that a newer configuration exists: what it needs is not known here yet,
+        // and the fence could not be had back from the map.
+        let Some(entry) = known.filter(|entry| fence <= entry.epoch) else {
+            self.unsettled.insert(id);
+            return;
+        };
+        for space in self.spaces_of(id).collect::<Vec<_>>() {
             let keep = match space {
                 Space::Replica => entry.slot_of(me).is_some() || !entry.is_in_sync(),
-                Space::Offload { stands_for } => needs_offload(entry, me, stands_for, config),
+                Space::Offload { stands_for } => needs_offload(entry, me, stands_for, &self.config),
             };
             if !keep {
+                self.spaces.remove(&(id, space));
                 out.push(match space {
-                    Space::Replica => Command::DropReplica { group },
-                    Space::Offload { stands_for } => Command::DropOffload { group, stands_for },
+                    Space::Replica => Command::DropReplica { group: id },
+                    Space::Offload { stands_for } => Command::DropOffload { group: id, stands_for },
                 });
             }
-            keep
-        });
-        let busy = &self.busy;
-        self.groups.retain(|id, group| {
-            let is_member = group.entry.members().any(|(server, _)| server == me);
-            // A fence that is newer than the map could not be had back from it.
-            is_member
-                || busy.contains(id)
-                || group.fence > map.group(*id).map_or(Epoch(0), |entry| entry.epoch)
-        });
+        }
+        let Some(group) = self.groups.get(&id) else { return };
+        if group.entry.members().any(|(server, _)| server == me) {
+            return;
+        }
+        if self.busy.contains(&id) {
+            self.unsettled.insert(id);
+        } else {
+            self.groups.remove(&id);
+        }
+    }
+
+    /// The store has, or is about to have, something of the group.
+    fn keeps(&mut self, id: GroupId, space: Space) {
+        if self.spaces.insert((id, space)) {
+            self.unsettled.insert(id);
+        }
+    }
+
+    fn spaces_of(&self, id: GroupId) -> impl Iterator<Item = Space> + '_ {
+        let last = Space::Offload { stands_for: ServerId(u16::MAX) };
+        self.spaces.range((id, Space::Replica)..=(id, last)).map(|(_, space)| *space)
     }
 
     fn on_drain(&mut self, now: Moment, out: &mut Vec<Command>) {
@@ -304,7 +330,8 @@ impl Replica {
             return;
         }
         let me = self.config.me;
-        let needed = self.map.groups.iter().any(|entry| {
+        let mut own = self.groups.keys().filter_map(|id| self.map.group(*id));
+        let needed = own.any(|entry| {
             let is_target =
                 entry.slots.iter().any(|slot| slot.target().is_some_and(|(server, _)| server == me));
             let lends = entry.slots.iter().any(|slot| slot.stand_in.is_some_and(|s| s.server == me));
@@ -366,11 +393,14 @@ impl Replica {
         if let PeerMessage::Replicate { space, .. } = &message
             && ready
         {
-            self.spaces.insert((id, *space));
+            self.keeps(id, *space);
         }
         // A group that was forgotten, because it does not concern this server any more, comes back with its fence (R1).
         let fence = self.map.group(id).map_or(Epoch(0), |entry| entry.epoch);
-        self.groups.entry(id).or_insert_with(|| Group { fence, ..Group::new(id, no_entry()) });
+        self.groups.entry(id).or_insert_with(|| {
+            self.unsettled.insert(id);
+            Group { fence, ..Group::new(id, no_entry()) }
+        });
         self.with_group(now, id, out, |group, cx| group.on_peer(cx, from, message, payload, ready));
     }
 
@@ -380,7 +410,7 @@ impl Replica {
             self.shared.stats.poisoned = true;
         }
         if let Wait::Own { .. } = wait {
-            self.spaces.insert((id, Space::Replica));
+            self.keeps(id, Space::Replica);
         }
         self.with_group(now, id, out, |group, cx| group.on_stored(cx, token, wait, outcome));
     }

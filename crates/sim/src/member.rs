@@ -189,7 +189,9 @@ impl World<'_> {
                 self.send(Node::Member(id), Node::Member(to), Message::Raft(message));
             }
             Outcome::Push { to, push } => {
-                if let Some(text) = brief_push(&push) {
+                if self.transcript.keep > 0
+                    && let Some(text) = brief_push(&push)
+                {
                     self.note(|| format!("member-{id} -> {to}: {text}"));
                 }
                 self.check_push(id, &push);

@@ -87,6 +87,7 @@ pub struct Slot {
 
 impl Slot {
     /// Where this slot's copy of a write goes now; `None` where there is no server for it: then no write is acknowledged.
+    #[inline]
     pub fn target(&self) -> Option<(ServerId, Space)> {
         match self.state {
             SlotState::InSync | SlotState::CatchingUp { .. } => Some((self.server, Space::Replica)),
