@@ -445,11 +445,11 @@ impl World {
     }
 }
 
-/// The transcript must be what `src/tests/NAME.txt` says. `EBB_WRITE_TRANSCRIPTS=1` writes it; look at the difference.
+/// The transcript must be what `src/tests/NAME.txt` says. `UPDATE_GOLDEN=1` writes it; look at the difference.
 fn assert_transcript(world: &mut World, name: &str) {
     let path = format!("{}/src/tests/{name}.txt", env!("CARGO_MANIFEST_DIR"));
     let found = std::mem::take(&mut world.transcript).join("\n") + "\n";
-    if std::env::var_os("EBB_WRITE_TRANSCRIPTS").is_some() {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, &found).expect("the transcript can be written");
     }
     let expected = std::fs::read_to_string(&path).unwrap_or_default();

@@ -165,7 +165,7 @@ fn is_at_rest(world: &World) -> bool {
     !asked && !moving && settled && slots_rest && servers_rest && world.clients.iter().all(|c| c.is_done())
 }
 
-/// A file in `tests/golden` per story, byte for byte. `EBB_WRITE_TRANSCRIPTS=1 cargo test -p ebb-sim golden` writes them anew;
+/// A file in `tests/golden` per story, byte for byte. `UPDATE_GOLDEN=1 cargo test -p ebb-sim golden` writes them anew;
 /// read the difference.
 mod golden {
     use super::*;
@@ -181,7 +181,7 @@ mod golden {
         let lines: Vec<String> = world.transcript.lines.into();
         let found = lines.join("\n") + "\n";
         let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
-        if std::env::var_os("EBB_WRITE_TRANSCRIPTS").is_some() {
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
             std::fs::write(&path, &found).expect("the transcript can be written");
         }
         let expected = std::fs::read_to_string(&path).unwrap_or_default();

@@ -246,6 +246,7 @@ fn page(report: &Report) -> String {
             Mark::Step,
             line(|s| f64::from(s.servers_awake)),
         )))
+        .chart(&racks_chart(report))
         .chart(&Chart::new("Power, modelled", time(), Axis::new("W")).with(Series::new(
             "all servers",
             Mark::Line,
@@ -261,6 +262,14 @@ fn page(report: &Report) -> String {
     latency_section(&mut page, report);
     shift_section(&mut page, report);
     page.render()
+}
+
+fn racks_chart(report: &Report) -> Chart {
+    let chart = Chart::new("Servers awake, by rack", Axis::new("time").time(), Axis::new("servers"));
+    (0..usize::from(report.cluster.racks)).fold(chart, |chart, rack| {
+        let points = report.samples.iter().map(|s| (s.at_seconds, f64::from(s.awake_by_rack[rack])));
+        chart.with(Series::new(format!("rack {}", rack + 1), Mark::Step, points))
+    })
 }
 
 fn latency_section(page: &mut Page, report: &Report) {
@@ -303,6 +312,13 @@ fn latency_section(page: &mut Page, report: &Report) {
         chart = chart.with(Series::new(format!("{operation}s in gear {gear}"), Mark::Bars, points));
     }
     page.chart(&chart).table("Modelled latency", &header, &rows);
+    let rows: Vec<Vec<String>> =
+        report.retries.rows().map(|(why, count)| vec![why.to_owned(), count.to_string()]).into();
+    page.section("Tries again", "Tries of requests beyond the first.").table(
+        "By reason",
+        &["reason", "tries"],
+        &rows,
+    );
 }
 
 fn shift_section(page: &mut Page, report: &Report) {
@@ -323,6 +339,7 @@ fn shift_section(page: &mut Page, report: &Report) {
         .collect();
     let header = ["at", "gear", "woken", "asleep", "primaries moved", "took", "why"];
     page.section("Gear shifts", "").table("As the metadata service recorded them", &header, &rows);
+    reclaim_tables(page, report);
     let rows: Vec<Vec<String>> = report
         .traffic
         .iter()
@@ -342,10 +359,36 @@ fn shift_section(page: &mut Page, report: &Report) {
                 format!("{:.1}", row.mean_holders),
                 format!("{:.3}", row.mean_queue),
                 format!("{:.3}", row.mean_offload_queue),
+                row.longest_queue.to_string(),
             ]
         })
         .collect();
-    let header = ["gear", "phase", "stand-ins", "mean queue", "of it offload"];
-    page.section("Queues at stand-ins", "Store commands under way, in the mean over time and servers.")
-        .table("Queues", &header, &rows);
+    let header = ["gear", "phase", "stand-ins", "mean queue", "of it offload", "longest"];
+    page.section(
+        "Queues at stand-ins",
+        "Store commands under way: the mean over time and servers, and the longest of one server.",
+    )
+    .table("Queues", &header, &rows);
+}
+
+fn reclaim_tables(page: &mut Page, report: &Report) {
+    let at = |seconds: f64| format!("{seconds:.0} s");
+    let moved = |m: &ebb_sim::request::Migration| {
+        vec![at(m.at_seconds), m.migrations.to_string(), format!("{:.0} ms", m.took_millis)]
+    };
+    let rows: Vec<Vec<String>> = report.migrations.iter().map(moved).collect();
+    page.table(
+        "Primaries handed over before servers sleep",
+        &["at", "primaries", "until the last had moved"],
+        &rows,
+    );
+    let returned = |r: &ebb_sim::request::Reclaim| {
+        let (debt, fetched) = (Bytes(r.debt_bytes).to_string(), Bytes(r.fetched_bytes).to_string());
+        let rate = format!("{}/s", Bytes(r.bytes_per_second as u64));
+        vec![at(r.at_seconds), debt, fetched, format!("{:.2} s", r.took_seconds), rate]
+    };
+    let rows: Vec<Vec<String>> = report.reclaims.iter().map(returned).collect();
+    let header =
+        ["at", "offload kept when servers began to wake", "fetched", "until all were in sync", "rate"];
+    page.table("Offload reclaimed after servers wake", &header, &rows);
 }

@@ -362,7 +362,26 @@ impl Retries {
         }
     }
 
+    /// By reason, in words.
+    pub fn rows(&self) -> [(&'static str, u64); 6] {
+        [
+            ("the primary moved", self.moved),
+            ("no lease", self.no_lease),
+            ("the server's map was behind", self.behind),
+            ("too few copies", self.too_few_copies),
+            ("busy", self.busy),
+            ("no answer in time", self.timeouts),
+        ]
+    }
+
     pub fn total(&self) -> u64 {
-        self.moved + self.no_lease + self.behind + self.too_few_copies + self.busy + self.timeouts
+        self.rows().iter().map(|(_, count)| count).sum()
+    }
+
+    /// The reasons that there were, in brackets.
+    pub fn reasons(&self) -> String {
+        let there = self.rows().into_iter().filter(|(_, count)| *count > 0);
+        let there: Vec<String> = there.map(|(why, count)| format!("{why}: {count}")).collect();
+        if there.is_empty() { String::new() } else { format!(" ({})", there.join(", ")) }
     }
 }

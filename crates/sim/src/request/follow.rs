@@ -1,5 +1,6 @@
 //! Following the cluster through its gears: which phase it is in, what each phase did to the queues, what a shift moved.
 
+use crate::net::Node;
 use crate::request::measure::{Migration, Phase, Reclaim, Sample};
 use crate::request::network::Traffic;
 use crate::world::World;
@@ -19,6 +20,8 @@ pub struct Span {
     pub holders: usize,
     pub queue: f64,
     pub offload_queue: f64,
+    /// The longest queue that any of them had.
+    pub longest_queue: u32,
 }
 
 /// Primaries on their way.
@@ -133,8 +136,12 @@ impl World<'_> {
             area as f64 / time.max(1.0) / watch.holders.len().max(1) as f64
         };
         let (queue, offload_queue) = (mean(|a| a.0), mean(|a| a.1));
+        let longest = models.machines.iter_mut().map(|(id, m)| (id, m.queue.take_most()));
+        let longest = longest.filter(|(id, _)| watch.holders.contains(id)).map(|(_, most)| most).max();
+        let longest_queue = longest.unwrap_or(0);
         let (phase, gear, holders) = (watch.phase, watch.gear, watch.holders.len());
-        watch.spans.push(Span { phase, gear, from: watch.since, to: now, holders, queue, offload_queue });
+        let (from, to) = (watch.since, now);
+        watch.spans.push(Span { phase, gear, from, to, holders, queue, offload_queue, longest_queue });
         watch.areas = areas;
         watch.since = now;
     }
@@ -165,11 +172,14 @@ impl World<'_> {
         watch.always_on_joules += models.energy.model().on(busy_all / servers).0 * servers * seconds;
         watch.awake_seconds += models.on.len() as f64 * seconds;
         let arrived = models.clients.arrived - watch.sampled.1;
+        let mut awake_by_rack = vec![0; models.fabric.racks()];
+        models.on.iter().for_each(|id| awake_by_rack[models.fabric.rack(Node::Server(*id))] += 1);
         let sample = Sample {
             at_seconds: now.saturating_sub(models.feed.start) as f64 / 1e9,
             requests_per_second: arrived as f64 / seconds,
             gear: watch.gear,
             servers_awake: models.on.len() as u32,
+            awake_by_rack,
             watts,
             debt_bytes: models.machines.values().map(|m| m.store.offload_bytes()).sum(),
             disk_busy: busy_on / models.on.len().max(1) as f64,

@@ -32,12 +32,13 @@ impl Phase {
     }
 }
 
-/// A length over time: its integral.
+/// A length over time: its integral, and its greatest value.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gauge {
     level: i64,
     since: u64,
     area: u128,
+    most: i64,
 }
 
 impl Gauge {
@@ -45,6 +46,12 @@ impl Gauge {
         self.area = self.area_at(now);
         self.since = now;
         self.level += change;
+        self.most = self.most.max(self.level);
+    }
+
+    /// The greatest level since this was asked last.
+    pub fn take_most(&mut self) -> u32 {
+        std::mem::replace(&mut self.most, self.level).max(0) as u32
     }
 
     pub fn level(&self) -> i64 {
@@ -107,7 +114,7 @@ impl Latency {
 }
 
 /// The cluster at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sample {
     /// Simulated seconds since the start of the trace.
     pub at_seconds: f64,
@@ -115,6 +122,8 @@ pub struct Sample {
     pub requests_per_second: f64,
     pub gear: u8,
     pub servers_awake: u32,
+    /// The same by rack.
+    pub awake_by_rack: Vec<u32>,
     /// Modelled.
     pub watts: f64,
     /// Offload kept for others.
@@ -176,5 +185,6 @@ mod tests {
         gauge.add(10, 2);
         gauge.add(20, -1);
         assert_eq!((gauge.area_at(30), gauge.level()), (30, 1));
+        assert_eq!((gauge.take_most(), gauge.take_most()), (2, 1));
     }
 }

@@ -126,8 +126,12 @@ impl Fabric {
         self.cross_rack_bytes = [0; TRAFFICS.len()];
     }
 
+    pub fn racks(&self) -> usize {
+        self.racks.len()
+    }
+
     /// Clients stand in all racks in turn, the metadata members in the first ones.
-    fn rack(&self, node: Node) -> usize {
+    pub fn rack(&self, node: Node) -> usize {
         match node {
             Node::Server(id) => usize::from(self.rack_of[usize::from(id.0)]),
             Node::Member(id) => (id as usize).saturating_sub(1) % self.racks.len(),

@@ -93,7 +93,7 @@ pub struct TrafficRow {
     pub cross_rack_bytes: u64,
 }
 
-/// Queues at the servers that stand in for sleepers: mean store commands under way, of all kinds and of offload.
+/// Queues at the servers that stand in for sleepers: store commands under way, of all kinds and of offload.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct HolderRow {
     pub phase: Phase,
@@ -102,6 +102,8 @@ pub struct HolderRow {
     pub mean_holders: f64,
     pub mean_queue: f64,
     pub mean_offload_queue: f64,
+    /// Of one holder.
+    pub longest_queue: u32,
 }
 
 /// A gear shift, as the metadata service put it on record.
@@ -266,9 +268,11 @@ fn holders(models: &crate::request::Models) -> Vec<HolderRow> {
             mean_holders: 0.0,
             mean_queue: 0.0,
             mean_offload_queue: 0.0,
+            longest_queue: 0,
         });
         let seconds = (span.to - span.from) as f64 / 1e9;
         row.seconds += seconds;
+        row.longest_queue = row.longest_queue.max(span.longest_queue);
         row.mean_holders += seconds * span.holders as f64;
         row.mean_queue += seconds * span.holders as f64 * span.queue;
         row.mean_offload_queue += seconds * span.holders as f64 * span.offload_queue;
@@ -304,13 +308,12 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "{} answered, {} failed, {} unanswered; {} tries again ({} moved, {} timeouts)\n",
+            "{} answered, {} failed, {} unanswered; {} tries again{}\n",
             requests.answered,
             requests.failed,
             requests.unanswered,
             self.retries.total(),
-            self.retries.moved,
-            self.retries.timeouts
+            self.retries.reasons()
         )?;
         f.write_str(&self.latency_table())?;
         f.write_str(&self.cluster_tables())
@@ -359,25 +362,28 @@ impl Report {
             writeln!(text, "{name:<15}{all:>12}{cross:>18}")?;
         }
         if !self.holders.is_empty() {
-            writeln!(text, "\nstand-ins               seconds   holders     queue   of it offload (means)")?;
+            writeln!(
+                text,
+                "\nstand-ins               seconds   holders     queue   of it offload (means)   longest"
+            )?;
         }
         for row in &self.holders {
             let name = format!("gear {} {}", row.gear, row.phase.name());
-            let HolderRow { seconds, mean_holders, mean_queue, mean_offload_queue, .. } = row;
+            let HolderRow { seconds, mean_holders, mean_queue, mean_offload_queue, longest_queue, .. } = row;
             writeln!(
                 text,
-                "{name:<20}{seconds:>11.1}{mean_holders:>10.1}{mean_queue:>10.3}{mean_offload_queue:>16.3}"
+                "{name:<20}{seconds:>11.1}{mean_holders:>10.1}{mean_queue:>10.3}{mean_offload_queue:>16.3}{longest_queue:>18}"
             )?;
         }
         if !self.shifts.is_empty() {
-            writeln!(text, "\nshift at, s      gears     woken    asleep   primaries    took, s")?;
+            writeln!(text, "\nshift at, s      gears     woken    asleep   primaries    took, s  why")?;
         }
         for s in &self.shifts {
             let gears = format!("{} to {}", s.from_gear, s.to_gear);
             writeln!(
                 text,
-                "{:>11.0}{gears:>11}{:>10}{:>10}{:>12}{:>11.2}",
-                s.at_seconds, s.woken, s.put_to_sleep, s.migrations, s.took_seconds
+                "{:>11.0}{gears:>11}{:>10}{:>10}{:>12}{:>11.2}  {}",
+                s.at_seconds, s.woken, s.put_to_sleep, s.migrations, s.took_seconds, s.why
             )?;
         }
         for r in &self.reclaims {

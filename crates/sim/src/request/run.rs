@@ -332,6 +332,7 @@ pub fn simulate(trace: &Trace, setup: &Setup, progress: &mut dyn FnMut(f64)) -> 
     if let Some(gears) = gears(setup, &schedule, &series)? {
         announce(&mut world, &gears, &schedule, start);
     }
+    progress(0.0);
     world.run_to(start)?;
     world.start_measuring(setup.power)?;
     world.after(0, Happening::Modelled(Later::Arrivals));
