@@ -212,7 +212,9 @@ impl Leading {
         let mut world = self.world(now, state, servers);
         let replaced = replace_lost(state, servers, &world);
         let groups = self.groups_to_see(state, &world, &replaced);
-        debug_assert!(!cfg!(any(test, feature = "planted-bugs")) || self.rest_stays(now, state, &world, &groups));
+        debug_assert!(
+            !cfg!(any(test, feature = "planted-bugs")) || self.rest_stays(now, state, &world, &groups)
+        );
         if groups.is_empty() {
             return Vec::new();
         }
