@@ -345,7 +345,7 @@ fn shift_section(page: &mut Page, report: &Report) {
         .iter()
         .map(|row| {
             let (all, cross) = (Bytes(row.bytes).to_string(), Bytes(row.cross_rack_bytes).to_string());
-            vec![format!("{:?}", row.traffic), all, cross]
+            vec![row.traffic.name().to_owned(), all, cross]
         })
         .collect();
     page.section("Network", "").table("Bytes", &["for", "bytes", "between racks"], &rows);

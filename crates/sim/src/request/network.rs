@@ -76,6 +76,18 @@ pub enum Traffic {
     Control,
 }
 
+impl Traffic {
+    pub fn name(self) -> &'static str {
+        match self {
+            Traffic::Client => "clients",
+            Traffic::Replication => "replication",
+            Traffic::Offload => "offload",
+            Traffic::CatchUp => "catch-up",
+            Traffic::Control => "control",
+        }
+    }
+}
+
 pub const TRAFFICS: [Traffic; 5] =
     [Traffic::Client, Traffic::Replication, Traffic::Offload, Traffic::CatchUp, Traffic::Control];
 

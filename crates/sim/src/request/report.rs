@@ -357,7 +357,7 @@ impl Report {
     fn write_cluster(&self, text: &mut String) -> fmt::Result {
         writeln!(text, "\nnetwork               bytes     between racks")?;
         for row in &self.traffic {
-            let name = format!("{:?}", row.traffic).to_lowercase();
+            let name = row.traffic.name();
             let (all, cross) = (Bytes(row.bytes).to_string(), Bytes(row.cross_rack_bytes).to_string());
             writeln!(text, "{name:<15}{all:>12}{cross:>18}")?;
         }
