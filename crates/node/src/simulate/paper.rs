@@ -41,11 +41,11 @@ struct SierraArgs {
     #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
     /// Requests of the made-up day, without --trace
-    #[arg(long, value_name = "N", default_value_t = 400_000, conflicts_with = "trace",
+    #[arg(long, value_name = "N", default_value_t = 100_000, conflicts_with = "trace",
           value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
     requests: u64,
     /// Data of the server that is rebuilt, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
+    #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
     rebuild_mib: u64,
     #[arg(long, default_value_t = 1)]
     seed: u64,
