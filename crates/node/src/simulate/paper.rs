@@ -41,7 +41,7 @@ struct SierraArgs {
     #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
     /// Requests of the made-up day, without --trace
-    #[arg(long, value_name = "N", default_value_t = 100_000, conflicts_with = "trace",
+    #[arg(long, value_name = "N", default_value_t = 400_000, conflicts_with = "trace",
           value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
     requests: u64,
     /// Data of the server that is rebuilt, in MiB
