@@ -20,6 +20,7 @@ use crate::seasonal::Ahead;
 use crate::{Calendar, History, HourMeter, Load, Seasonal, awake_groups, floor_servers};
 use ebb_types::{GearGroup, Moment, ServerId};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 const DAY: f64 = 86_400.0;
@@ -27,14 +28,14 @@ const DAY: f64 = 86_400.0;
 const CARRY_DAYS: f64 = 7.0;
 /// Bounds of the price of shortage, as the share of all servers that are awake instead for as long. Its calibration begins
 /// with `SHORT_PRICE_START` over the accepted share of time: the rarer shortage may be, the dearer it is.
-const SHORT_PRICE: std::ops::RangeInclusive<f64> = 0.05..=10.0;
+const SHORT_PRICE: RangeInclusive<f64> = 0.05..=10.0;
 const SHORT_PRICE_START: f64 = 0.05;
 /// Time without shortage after which the price of shortage is halved.
 const DARE: f64 = 2.0 * DAY;
 /// Numbers of servers that are compared for an hour: more make no difference that matters.
 const CHOICES: u32 = 256;
 /// Shortest and longest price of a power cycle, as the quiet time that must be expected, and where it begins.
-const CYCLE_PRICE: std::ops::RangeInclusive<f64> = 60.0..=DAY;
+const CYCLE_PRICE: RangeInclusive<f64> = 60.0..=DAY;
 const CYCLE_PRICE_START: f64 = 3600.0;
 /// Share of a budget that its price aims at: the rest is for days that are worse than the last.
 const AIM: f64 = 0.97;
@@ -157,6 +158,30 @@ struct Outrun {
     rose: f64,
 }
 
+/// A price that rises and falls by factors, within bounds.
+#[derive(Clone, Debug)]
+struct Price {
+    /// Natural logarithms.
+    now: f64,
+    bounds: (f64, f64),
+}
+
+impl Price {
+    fn new(start: f64, bounds: RangeInclusive<f64>) -> Price {
+        let bounds = (bounds.start().ln(), bounds.end().ln());
+        Price { now: start.ln().clamp(bounds.0, bounds.1), bounds }
+    }
+
+    fn get(&self) -> f64 {
+        self.now.exp()
+    }
+
+    /// By the factor e to the power of `by`.
+    fn change(&mut self, by: f64) {
+        self.now = (self.now + by).clamp(self.bounds.0, self.bounds.1);
+    }
+}
+
 /// Decides who is awake. One per metadata leader.
 #[derive(Clone, Debug)]
 pub struct Fleet {
@@ -172,9 +197,9 @@ pub struct Fleet {
     coming: u32,
     meter: HourMeter,
     watched: Duration,
-    /// Natural logarithms of the prices.
-    short_price: f64,
-    cycle_price: f64,
+    /// Of a short step, in servers awake as a share of all, and of a power cycle, in seconds of quiet.
+    short_price: Price,
+    cycle_price: Price,
     outruns: VecDeque<Outrun>,
     outrun: Option<Outrun>,
     /// Servers that outruns asked for within the dwell time, falling.
@@ -204,8 +229,7 @@ impl Fleet {
             return Err(FleetError::Servers { servers: members.len(), replicas: policy.replicas });
         }
         let hour = calendar.hour(now, policy.hour);
-        let start = SHORT_PRICE_START / policy.short_goal;
-        let short_price = start.clamp(*SHORT_PRICE.start(), *SHORT_PRICE.end()).ln();
+        let short_price = Price::new(SHORT_PRICE_START / policy.short_goal, SHORT_PRICE);
         Ok(Fleet {
             policy,
             calendar,
@@ -218,7 +242,7 @@ impl Fleet {
             meter: HourMeter::new(hour),
             watched: Duration::ZERO,
             short_price,
-            cycle_price: CYCLE_PRICE_START.ln(),
+            cycle_price: Price::new(CYCLE_PRICE_START, CYCLE_PRICE),
             outruns: VecDeque::new(),
             outrun: None,
             asked: VecDeque::new(),
@@ -273,19 +297,12 @@ impl Fleet {
         self.begin_hour(now, out);
         let short = load.0 * (1.0 - ROUNDING) > f64::from(self.awake_throughout(now, interval));
         let change = if short { 1.0 / (SHORT_AIM * self.policy.short_goal) - 1.0 } else { -1.0 };
-        let change = std::f64::consts::LN_2 * interval.as_secs_f64() / DARE * change;
-        self.short_price =
-            (self.short_price + change).clamp(SHORT_PRICE.start().ln(), SHORT_PRICE.end().ln());
-        self.change_cycle_price(-interval.as_secs_f64() / CHEAPEN);
+        self.short_price.change(std::f64::consts::LN_2 * interval.as_secs_f64() / DARE * change);
+        self.cycle_price.change(-interval.as_secs_f64() / CHEAPEN);
         // A sample as long as the forecast's hour is in the forecast itself: its drift.
         if interval < self.policy.hour {
             self.correct(now, load.0);
         }
-    }
-
-    fn change_cycle_price(&mut self, change: f64) {
-        self.cycle_price =
-            (self.cycle_price + change).clamp(CYCLE_PRICE.start().ln(), CYCLE_PRICE.end().ln());
     }
 
     /// Load above what the fleet is prepared for: ask for what it is likely to become.
@@ -377,10 +394,10 @@ impl Fleet {
     fn worth(&self, ahead: &Ahead, hour: usize) -> u32 {
         let all = self.servers();
         let floor = floor_servers(all, self.policy.replicas);
-        let short_price = f64::from(all) * self.short_price.exp();
+        let short_price = f64::from(all) * self.short_price.get();
         let step = (all - floor).div_ceil(CHOICES).max(1);
         let on = self.count(State::Awake) + self.count(State::Waking);
-        let cycle_price = self.cycle_price.exp() / self.policy.hour.as_secs_f64();
+        let cycle_price = self.cycle_price.get() / self.policy.hour.as_secs_f64();
         let price = |servers: u32| {
             let short = if servers < all { ahead.exceeds(hour, Load(f64::from(servers))) } else { 0.0 };
             let woken = f64::from(servers.saturating_sub(on));
@@ -413,7 +430,7 @@ impl Fleet {
         // What an hour was to bring it has brought once its peak is higher.
         let brought = self.meter.peak().is_some_and(|peak| peak.0 > load.0);
         let quiet = if brought { ahead.quiet_from_next(load) + 1.0 } else { ahead.quiet(load) } - into;
-        quiet * length >= self.cycle_price.exp() + self.policy.wake.as_secs_f64()
+        quiet * length >= self.cycle_price.get() + self.policy.wake.as_secs_f64()
     }
 
     fn decide(&mut self, now: Moment, out: &mut Vec<Command>) {
@@ -430,7 +447,8 @@ impl Fleet {
             let sleep = self.sleepers(now, &base, on - self.kept(now, on, wanted));
             for server in sleep {
                 self.charge(now, server);
-                self.change_cycle_price(1.0 / (AIM * self.policy.cycles_per_day * f64::from(self.servers())));
+                let budget = AIM * self.policy.cycles_per_day * f64::from(self.servers());
+                self.cycle_price.change(1.0 / budget);
                 self.set(now, server, State::Asleep);
                 out.push(Command::Sleep(server));
             }

@@ -137,7 +137,7 @@ impl Seasonal {
 }
 
 /// What may happen: days that begin now, each with its weight. Hour 0 is the one asked about.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Ahead {
     paths: Vec<Path>,
 }

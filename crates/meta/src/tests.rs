@@ -616,13 +616,18 @@ fn a_server_started_while_it_should_sleep_is_put_to_sleep_again() {
     world.assert_served();
 }
 
-#[test]
-fn load_beyond_the_gear_wakes_servers_and_a_quiet_hour_lets_them_sleep() {
+/// Hours of ten seconds, of which two have passed and a half, with no load at all.
+fn after_a_quiet_hour(dwell_millis: u64) -> World {
     let mut world = World::new(9, 3, 36);
-    let schedule =
-        Schedule { hour_millis: 10_000, dwell_millis: 2000, lead_millis: 0, ..Schedule::default() };
+    let schedule = Schedule { hour_millis: 10_000, dwell_millis, lead_millis: 0, ..Schedule::default() };
     world.admin(AdminRequest::SetSchedule(schedule));
     world.run(25_000);
+    world
+}
+
+#[test]
+fn load_beyond_the_gear_wakes_servers_and_a_quiet_hour_lets_them_sleep() {
+    let mut world = after_a_quiet_hour(2000);
     assert_eq!(world.states().matches('z').count(), 6, "after a quiet hour: {:#?}", world.transcript);
     // 9 servers sustain 1,800 reads per second.
     for _ in 0..4 {
@@ -636,11 +641,7 @@ fn load_beyond_the_gear_wakes_servers_and_a_quiet_hour_lets_them_sleep() {
 
 #[test]
 fn servers_that_a_gear_woke_stay_for_the_dwell_time_under_a_new_leader_too() {
-    let mut world = World::new(9, 3, 36);
-    let schedule =
-        Schedule { hour_millis: 10_000, dwell_millis: 8000, lead_millis: 0, ..Schedule::default() };
-    world.admin(AdminRequest::SetSchedule(schedule));
-    world.run(25_000);
+    let mut world = after_a_quiet_hour(8000);
     assert_eq!(world.states().matches('z').count(), 6, "{:#?}", world.transcript);
     world.load.reads = 1700;
     world.reclaim = false;
@@ -658,11 +659,7 @@ fn servers_that_a_gear_woke_stay_for_the_dwell_time_under_a_new_leader_too() {
 
 #[test]
 fn a_new_leader_forecasts_what_the_last_one_would_have_and_wakes_nobody() {
-    let mut world = World::new(9, 3, 36);
-    let schedule =
-        Schedule { hour_millis: 10_000, dwell_millis: 2000, lead_millis: 0, ..Schedule::default() };
-    world.admin(AdminRequest::SetSchedule(schedule));
-    world.run(25_000);
+    let mut world = after_a_quiet_hour(2000);
     let before = world.states();
     assert_eq!(before.matches('z').count(), 6, "after a quiet hour: {:#?}", world.transcript);
     world.lead_at(1_025_000);
@@ -672,11 +669,7 @@ fn a_new_leader_forecasts_what_the_last_one_would_have_and_wakes_nobody() {
 
 #[test]
 fn a_leader_whose_clock_is_behind_comes_to_rest() {
-    let mut world = World::new(9, 3, 36);
-    let schedule =
-        Schedule { hour_millis: 10_000, dwell_millis: 2000, lead_millis: 0, ..Schedule::default() };
-    world.admin(AdminRequest::SetSchedule(schedule));
-    world.run(25_000);
+    let mut world = after_a_quiet_hour(2000);
     let recorded = world.state.hours().count();
     world.lead_at(1_000_000);
     world.run(12_000);

@@ -170,11 +170,11 @@ fn trouble(world: &World) -> Option<String> {
         return Some(format!("{group} is not in sync, {}", brief_entry(entry)));
     }
     for server in world.servers.values().filter(|s| s.up) {
-        let stats = server.replica.stats();
         if server.replica.map().version != state.version() {
             return Some(format!("{} has an old map", server.id));
         }
-        if stats.in_flight > 0 || stats.catching_up > 0 || !server.store.is_idle() {
+        if !server.is_idle() {
+            let stats = server.replica.stats();
             let (flight, behind) = (stats.in_flight, stats.catching_up);
             return Some(format!("{}: {flight} requests in flight, {behind} replicas catch up", server.id));
         }

@@ -76,6 +76,12 @@ impl Server {
     pub fn runs(&self) -> bool {
         self.up && !self.paused && !self.asleep
     }
+
+    /// Whether nothing is under way on it.
+    pub fn is_idle(&self) -> bool {
+        let stats = self.replica.stats();
+        stats.in_flight == 0 && stats.catching_up == 0 && self.store.is_idle()
+    }
 }
 
 impl World<'_> {

@@ -10,8 +10,8 @@ use crate::world::World;
 use ebb_gear::{Scheme, Server};
 use ebb_meta::{Bootstrap, NewServer, Timing};
 use ebb_types::{
-    BLOCK_BYTES, ClusterParams, GroupEntry, GroupId, RackId, Schedule, ServerEntry, ServerId, ServerState,
-    SlotState, group_of,
+    BLOCK_BYTES, ClusterParams, Content, Epoch, GroupEntry, GroupId, RackId, Record, Schedule, ServerEntry,
+    ServerId, ServerState, SlotState, Version, group_of,
 };
 
 /// The group of the one chunk, where there is one group.
@@ -92,6 +92,19 @@ pub fn broken(world: &mut World) -> Option<&'static str> {
     world.violation.take().map(|violation| violation.rule)
 }
 
+/// Zeroes in the first block that nobody ordered.
+pub fn stray() -> Record {
+    Record {
+        group: GROUP,
+        chunk: shared_chunk(0),
+        first: 0,
+        count: 1,
+        version: Version { epoch: Epoch(50), seq: 1 },
+        request: None,
+        content: Content::Zero,
+    }
+}
+
 pub fn primary(world: &World) -> ServerId {
     entry(world).primary.expect("somebody serves")
 }
@@ -157,11 +170,8 @@ fn is_at_rest(world: &World) -> bool {
                 SlotState::Away { .. } => s.stand_in.is_some_and(|s| s.covered),
             })
     });
-    let servers_rest = world.servers.values().filter(|s| s.runs()).all(|s| {
-        let stats = s.replica.stats();
-        let idle = stats.in_flight == 0 && stats.catching_up == 0 && s.store.is_idle();
-        idle && s.replica.map().version == state.version()
-    });
+    let mut running = world.servers.values().filter(|s| s.runs());
+    let servers_rest = running.all(|s| s.is_idle() && s.replica.map().version == state.version());
     !asked && !moving && settled && slots_rest && servers_rest && world.clients.iter().all(|c| c.is_done())
 }
 

@@ -88,7 +88,7 @@ fn the_quiet_half_of_the_day_is_slept_through_and_the_busy_one_met_in_time() {
     }
     assert!(quiet < 15.0, "{quiet} servers awake on average while ten are enough");
     // The operator accepts 1 % of the time: 72 minutes.
-    assert!(short <= 36, "{short} minutes short in five days");
+    assert!(short <= 16, "{short} minutes short in five days");
 }
 
 #[test]

@@ -61,9 +61,10 @@ impl World<'_> {
 
     pub(super) fn dwell_of_servers(&mut self) {
         let (now, dwell) = (self.now, self.dwell());
-        let members = self.members.values().map(|m| m.member.state());
-        let state = members.max_by_key(|s| s.version()).expect("there is a member");
-        if let Some((id, at)) = self.invariants.gears.follow(now, dwell, state) {
+        let mut gears = std::mem::take(&mut self.invariants.gears);
+        let trouble = gears.follow(now, dwell, self.newest_state());
+        self.invariants.gears = gears;
+        if let Some((id, at)) = trouble {
             let millis = (now - at) / 1_000_000;
             self.fail("dwell", format!("{id} is sent to sleep {millis} ms after a gear woke it"));
         }

@@ -70,8 +70,8 @@ fn says(block: Option<&Block>) -> String {
 mod tests {
     use crate::client::shared_chunk;
     use crate::history::{Action, Outcome};
-    use crate::stories::{GROUP, broken, cluster, secondary};
-    use ebb_types::{Content, Epoch, Record, Space, Version};
+    use crate::stories::{broken, cluster, secondary, stray};
+    use ebb_types::Space;
 
     #[test]
     fn replicas_that_differ_are_seen() {
@@ -79,10 +79,7 @@ mod tests {
         world.r4_replicas_are_equal();
         assert_eq!(broken(&mut world), None);
         let id = secondary(&world);
-        let version = Version { epoch: Epoch(50), seq: 1 };
-        let (group, chunk, content) = (GROUP, shared_chunk(0), Content::Zero);
-        let record = Record { group, chunk, first: 0, count: 1, version, request: None, content };
-        world.server(id).store.put(Space::Replica, record);
+        world.server(id).store.put(Space::Replica, stray());
         world.r4_replicas_are_equal();
         assert_eq!(broken(&mut world), Some("R4"));
     }

@@ -26,11 +26,10 @@ impl World<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::client::shared_chunk;
-    use crate::stories::{GROUP, broken, in_low_gear, primary, secondary};
+    use crate::stories::{GROUP, broken, in_low_gear, primary, secondary, stray};
     use bytes::Bytes;
     use ebb_replica::{StoreCommand, StoreToken};
-    use ebb_types::{Content, Epoch, Record, Space, Version};
+    use ebb_types::Space;
 
     #[test]
     fn a_server_that_sleeps_with_a_write_in_flight_is_seen() {
@@ -38,10 +37,7 @@ mod tests {
         let id = secondary(&world);
         world.r7_nobody_needs_it(id);
         assert_eq!(broken(&mut world), None);
-        let version = Version { epoch: Epoch(50), seq: 1 };
-        let (group, chunk, content) = (GROUP, shared_chunk(0), Content::Zero);
-        let record = Record { group, chunk, first: 0, count: 1, version, request: None, content };
-        let write = StoreCommand::Apply { space: Space::Replica, record, payload: Bytes::new() };
+        let write = StoreCommand::Apply { space: Space::Replica, record: stray(), payload: Bytes::new() };
         world.server(id).store.submit(StoreToken(99), write).expect("a write");
         world.r7_nobody_needs_it(id);
         assert_eq!(broken(&mut world), Some("R7"));

@@ -89,13 +89,14 @@ fn schedule(run: &Report) -> Experiment {
         "Gear schedule",
         format!(
             "{}: {} requests in {:.1} hours on {SERVERS} servers with {} disks ({}). The load metric is Ebb's; the peak \
-             needs all servers, for which the trace is sped up {:.1} times: an hour of it takes {:.0} s here. An oracle chooses \
+             needs all servers, each filled to {:.0} % of its disks' own rates, for which the trace is sped up {:.1} times: an hour of it takes {:.0} s here. An oracle chooses \
              each hour's gear.",
             run.trace.name,
             run.trace.requests,
             run.trace.span_seconds / 3600.0,
             run.cluster.disk,
             run.cluster.disk_source,
+            FILLED * 100.0,
             run.trace.speed,
             hour(run)
         ),
