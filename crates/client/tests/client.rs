@@ -18,7 +18,14 @@ fn secret() -> Secret {
 }
 
 fn params() -> ClusterParams {
-    ClusterParams { cluster: CLUSTER, chunk_bytes: 8 << 20, replicas: 3, groups: 1, lease_millis: 2000 }
+    ClusterParams {
+        cluster: CLUSTER,
+        instance: 1,
+        chunk_bytes: 8 << 20,
+        replicas: 3,
+        groups: 1,
+        lease_millis: 2000,
+    }
 }
 
 fn entry(epoch: u32, primary: Option<u16>) -> GroupEntry {

@@ -23,7 +23,7 @@ pub use api::*;
 pub use controller::{Controller, Event, Output};
 pub use member::Member;
 pub use namespace::Namespace;
-pub use raft::{DiskLog, LogFile, MemoryLog, RaftError};
+pub use raft::{Birth, DiskLog, LogFile, MemoryLog, RaftError};
 pub use state::{Change, Command, Reply, State};
 
 #[cfg(test)]

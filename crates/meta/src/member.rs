@@ -301,7 +301,9 @@ impl<L: LogFile> Member<L> {
         let Some(bootstrap) = &self.config.bootstrap else { return };
         if self.state.params().is_none() {
             // The controller learns of it as of a batch of its own.
-            self.queue.push((Command::Init(bootstrap.clone()), Waiter::Batch { last: true }));
+            let mut bootstrap = bootstrap.clone();
+            bootstrap.params.instance = self.node.instance();
+            self.queue.push((Command::Init(bootstrap), Waiter::Batch { last: true }));
             return;
         }
         for server in &bootstrap.servers {

@@ -1,31 +1,26 @@
 //! The only file that knows the Raft library, and the only one of this crate that touches a disk.
 //!
 //! [`Node`] turns the library into plain synchronous methods: `propose`, `step`, `tick`, `confirm` go in, [`Node::ready`] says
-//! what to send and what was committed. Everything durable is one append-only file ([`LogFile`]): one frame per ready
-//! batch, made durable with one sync. A single member has no timers and no messages: it elects itself at the start, and
-//! writes nothing while nothing is proposed.
+//! what to send and what was committed. Everything durable is one append-only file ([`log`]): one frame per ready batch, made
+//! durable with one sync. A single member has no timers and no messages: it elects itself at the start, and writes nothing
+//! while nothing is proposed.
 //!
-//! ```text
-//! file  = "EBBRAFT1" frame*          frame = "RLOG" | body bytes u32 LE | CRC-32C of body u32 LE | body
-//! body  = postcard Vec<Piece>, Piece = Vote | Entry | Snapshot; the newest of each wins, an entry cuts off its successors
-//! ```
-//! A frame that ends the file and is damaged was never acknowledged: it is cut off. A damaged frame with a whole one
-//! behind it is damage to acknowledged data: [`RaftError::Damaged`], never skipped.
+//! A log is created once, by [`create`], when the cluster is founded. A member whose log is missing does not start: what it
+//! voted for and acknowledged is forgotten, and an empty log would found a second cluster.
+
+mod log;
+
+pub use log::{Birth, DiskLog, LogFile, MemoryLog, create};
 
 use crate::parts::{Joiner, Splitter};
 use crate::{Command, MemberId, State};
 use ebb_types::crc32c;
+use log::{Log, Piece};
 use protobuf::Message as _;
 use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Message, Snapshot};
 use raft::{GetEntriesContext, RaftState, RawNode, StateRole, Storage, StorageError};
-use serde::{Deserialize, Serialize};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io;
 
-const FILE_MAGIC: &[u8; 8] = b"EBBRAFT1";
-const FRAME_MAGIC: &[u8; 4] = b"RLOG";
-const FRAME_HEADER: usize = 12;
 /// A log shorter than this is never compacted.
 const COMPACT_MIN: usize = 16 << 20;
 const ELECTION_TICKS: usize = 10;
@@ -42,133 +37,24 @@ pub enum RaftError {
     #[error("{what} is not a metadata log of this release: it starts with {found:02x?}")]
     Format { what: &'static str, found: Vec<u8> },
     #[error(
-        "the metadata log is damaged at byte {at}; restore this member's data directory from another member"
+        "there is no metadata log; if its disk is not mounted, mount it; if this is a new cluster, found it with --create"
+    )]
+    Missing,
+    #[error("there is a metadata log already; start without --create")]
+    Exists,
+    #[error("another process uses the metadata directory; stop it first")]
+    InUse,
+    #[error(
+        "the metadata log is damaged at byte {at}, in what was acknowledged; keep the file, and put back a copy of it that is \
+         no older; with three members or five, replace this member instead"
     )]
     Damaged { at: usize },
+    #[error("the metadata log has a gap before entry {index}; keep the file, and do as with a damaged one")]
+    Gap { index: u64 },
     #[error("the metadata log holds a state that cannot be decoded: {0}; run the release that wrote it")]
     Decode(#[from] postcard::Error),
     #[error("the Raft library refused: {0}")]
     Library(#[from] raft::Error),
-}
-
-/// Where the log is kept. Every method is durable on return; an error means that the member must stop.
-pub trait LogFile {
-    /// The whole log; empty if there is none yet.
-    fn read(&mut self) -> io::Result<Vec<u8>>;
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Puts `bytes` in the place of the whole log, all or nothing.
-    fn replace(&mut self, bytes: &[u8]) -> io::Result<()>;
-}
-
-/// The log as a file.
-pub struct DiskLog {
-    path: PathBuf,
-    file: File,
-}
-
-impl DiskLog {
-    /// Opens the log, or creates an empty one.
-    pub fn open(path: &Path) -> io::Result<DiskLog> {
-        let file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
-        sync_directory_of(path)?;
-        Ok(DiskLog { path: path.to_owned(), file })
-    }
-}
-
-impl LogFile for DiskLog {
-    fn read(&mut self) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        File::open(&self.path)?.read_to_end(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all(bytes)?;
-        self.file.sync_data()
-    }
-
-    fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let fresh = self.path.with_extension("new");
-        let mut file = File::create(&fresh)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&fresh, &self.path)?;
-        sync_directory_of(&self.path)?;
-        self.file = OpenOptions::new().read(true).append(true).open(&self.path)?;
-        Ok(())
-    }
-}
-
-fn sync_directory_of(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent)?.sync_all()
-}
-
-/// The log in memory, for simulations and tests: what was appended is durable.
-#[derive(Clone, Debug, Default)]
-pub struct MemoryLog {
-    pub bytes: Vec<u8>,
-}
-
-impl LogFile for MemoryLog {
-    fn read(&mut self) -> io::Result<Vec<u8>> {
-        Ok(self.bytes.clone())
-    }
-
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.bytes.extend_from_slice(bytes);
-        Ok(())
-    }
-
-    fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.bytes = bytes.to_vec();
-        Ok(())
-    }
-}
-
-/// One durable fact.
-#[derive(Serialize, Deserialize)]
-enum Piece {
-    Vote { term: u64, vote: u64 },
-    Entry { index: u64, term: u64, data: Vec<u8> },
-    Snapshot { index: u64, term: u64, state: Vec<u8> },
-}
-
-fn frame(pieces: &[Piece]) -> Vec<u8> {
-    let body = postcard::to_stdvec(pieces).expect("plain data");
-    let mut out = Vec::with_capacity(FRAME_HEADER + body.len());
-    out.extend_from_slice(FRAME_MAGIC);
-    out.extend_from_slice(&(body.len() as u32).to_le_bytes());
-    out.extend_from_slice(&crc32c(&body).to_le_bytes());
-    out.extend_from_slice(&body);
-    out
-}
-
-/// The body of the whole frame that starts at `at`, if there is one.
-fn frame_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
-    let header = bytes.get(at..at + FRAME_HEADER)?;
-    let u32_at = |i: usize| u32::from_le_bytes(header[i..i + 4].try_into().expect("four bytes"));
-    let body = bytes.get(at + FRAME_HEADER..)?.get(..u32_at(4) as usize)?;
-    (&header[..4] == FRAME_MAGIC && crc32c(body) == u32_at(8)).then_some(body)
-}
-
-/// What the log says, and how long its whole part is.
-fn read_log(bytes: &[u8]) -> Result<(Vec<Piece>, usize), RaftError> {
-    let magic = &bytes[..bytes.len().min(FILE_MAGIC.len())];
-    if !FILE_MAGIC.starts_with(magic) {
-        return Err(RaftError::Format { what: "the file", found: magic.to_vec() });
-    }
-    let mut pieces = Vec::new();
-    let mut at = FILE_MAGIC.len();
-    while let Some(body) = frame_at(bytes, at) {
-        pieces.append(&mut postcard::from_bytes(body)?);
-        at += FRAME_HEADER + body.len();
-    }
-    let tail = at + 1..bytes.len().saturating_sub(FRAME_HEADER - 1);
-    if tail.into_iter().any(|later| frame_at(bytes, later).is_some()) {
-        return Err(RaftError::Damaged { at });
-    }
-    Ok((pieces, at.min(bytes.len())))
 }
 
 /// What the library reads back: the present content of the log, in memory.
@@ -190,10 +76,13 @@ impl Kept {
     }
 
     /// An entry replaces what was there from its index on.
-    fn append(&mut self, entry: Entry) {
-        assert!(entry.index > self.snapshot_index() && entry.index <= self.last() + 1, "no gap in the log");
+    fn append(&mut self, entry: Entry) -> Result<(), RaftError> {
+        if entry.index <= self.snapshot_index() || entry.index > self.last() + 1 {
+            return Err(RaftError::Gap { index: entry.index });
+        }
         self.entries.truncate((entry.index - self.snapshot_index() - 1) as usize);
         self.entries.push(entry);
+        Ok(())
     }
 
     fn install(&mut self, index: u64, term: u64, state: Vec<u8>) {
@@ -280,9 +169,9 @@ pub struct Progress {
 /// One member's replica of the log.
 pub struct Node<L: LogFile> {
     raw: RawNode<Kept>,
-    log: L,
-    /// Bytes of the log and of the snapshot in it.
-    log_bytes: usize,
+    log: Log<L>,
+    birth: Birth,
+    /// Bytes of the snapshot in the log.
     snapshot_bytes: usize,
     applied: u64,
     seed: u64,
@@ -299,33 +188,29 @@ impl<L: LogFile> Node<L> {
         id: MemberId,
         members: &[MemberId],
         seed: u64,
-        mut log: L,
+        log: L,
     ) -> Result<(Node<L>, State), RaftError> {
-        let bytes = log.read()?;
-        let (pieces, whole) = read_log(&bytes)?;
+        let (log, pieces) = Log::open(log)?;
         let mut kept = Kept {
             hard: HardState::default(),
-            members: ConfState { voters: members.to_vec(), ..ConfState::default() },
+            members: ConfState::default(),
             snapshot: Snapshot::default(),
             entries: Vec::new(),
         };
+        let mut birth = None;
         for piece in pieces {
             match piece {
+                Piece::Birth(first) => {
+                    kept.members.voters.clone_from(&first.voters);
+                    birth = Some(first);
+                }
                 Piece::Vote { term, vote } => (kept.hard.term, kept.hard.vote) = (term, vote),
-                Piece::Entry { index, term, data } => kept.append(entry(index, term, data)),
+                Piece::Entry { index, term, data } => kept.append(entry(index, term, data))?,
                 Piece::Snapshot { index, term, state } => kept.install(index, term, state),
             }
         }
         kept.hard.commit = kept.snapshot_index();
-        let log_bytes = if whole < FILE_MAGIC.len() {
-            log.replace(FILE_MAGIC)?;
-            FILE_MAGIC.len()
-        } else {
-            if whole < bytes.len() {
-                log.replace(&bytes[..whole])?;
-            }
-            whole
-        };
+        let birth = birth.ok_or(RaftError::Damaged { at: log::FRAMES_AT })?;
         let state = decode_state(&kept.snapshot.data)?;
         let (applied, snapshot_bytes) = (kept.snapshot_index(), kept.snapshot.data.len());
         let several = members.len() > 1;
@@ -347,7 +232,7 @@ impl<L: LogFile> Node<L> {
         let mut node = Node {
             raw,
             log,
-            log_bytes,
+            birth,
             snapshot_bytes,
             applied,
             seed,
@@ -363,7 +248,12 @@ impl<L: LogFile> Node<L> {
     }
 
     pub fn into_log(self) -> L {
-        self.log
+        self.log.file
+    }
+
+    /// The cluster that this member was created for.
+    pub fn instance(&self) -> u64 {
+        self.birth.instance
     }
 
     pub fn is_leader(&self) -> bool {
@@ -462,7 +352,7 @@ impl<L: LogFile> Node<L> {
             self.commit(ready.take_committed_entries(), &mut progress)?;
             for entry in ready.take_entries() {
                 pieces.push(Piece::Entry { index: entry.index, term: entry.term, data: entry.data.to_vec() });
-                self.raw.mut_store().append(entry);
+                self.raw.mut_store().append(entry)?;
             }
             if let Some(hard) = ready.hs().cloned() {
                 let kept = &mut self.raw.mut_store().hard;
@@ -473,9 +363,7 @@ impl<L: LogFile> Node<L> {
                 *kept = hard;
             }
             if !pieces.is_empty() {
-                let bytes = frame(&pieces);
-                self.log.append(&bytes)?;
-                self.log_bytes += bytes.len();
+                self.log.append(&pieces)?;
             }
             for read in ready.take_read_states() {
                 let tag = read.request_ctx.as_slice().try_into().map(u64::from_le_bytes);
@@ -517,7 +405,7 @@ impl<L: LogFile> Node<L> {
     /// Puts a snapshot in the place of a log that has grown long. `state`: with everything applied that
     /// [`Node::ready`] gave out.
     pub fn compact(&mut self, state: &State) -> Result<(), RaftError> {
-        if self.log_bytes < COMPACT_MIN.max(2 * self.snapshot_bytes) {
+        if self.log.bytes < COMPACT_MIN.max(2 * self.snapshot_bytes) {
             return Ok(());
         }
         self.compact_now(state)
@@ -531,16 +419,13 @@ impl<L: LogFile> Node<L> {
         let store = self.raw.mut_store();
         store.install(index, term, encoded.clone());
         let mut pieces = vec![
+            Piece::Birth(self.birth.clone()),
             Piece::Snapshot { index, term, state: encoded },
             Piece::Vote { term: store.hard.term, vote: store.hard.vote },
         ];
         let later = store.entries.iter();
         pieces.extend(later.map(|e| Piece::Entry { index: e.index, term: e.term, data: e.data.to_vec() }));
-        let mut bytes = FILE_MAGIC.to_vec();
-        bytes.extend_from_slice(&frame(&pieces));
-        self.log.replace(&bytes)?;
-        self.log_bytes = bytes.len();
-        Ok(())
+        Ok(self.log.replace(&pieces)?)
     }
 }
 

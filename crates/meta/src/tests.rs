@@ -114,6 +114,7 @@ struct World {
 fn bootstrap(servers: u16, r: u8, groups: u32) -> Bootstrap {
     let params = ClusterParams {
         cluster: 7,
+        instance: 1,
         chunk_bytes: CHUNK_BYTES_MIN,
         replicas: r,
         groups,

@@ -306,6 +306,7 @@ impl Config {
     pub fn params(&self) -> Result<ClusterParams, ConfigError> {
         Ok(ClusterParams {
             cluster: self.cluster_id()?,
+            instance: 0,
             chunk_bytes: self.cluster.chunk_mib << 20,
             replicas: self.cluster.replicas,
             groups: GROUPS_PER_SERVER * self.server.len() as u32,

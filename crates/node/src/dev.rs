@@ -5,6 +5,7 @@ use crate::config::{
 };
 use crate::error::{NodeError, io};
 use crate::launch::{Process, stop_all};
+use crate::metad;
 use ebb_client::{Client, ClientConfig, Secret};
 use ebb_gear::layout::Scheme;
 use ebb_power::Depth;
@@ -206,6 +207,7 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
     let metas = options.meta.unwrap_or(1);
     let ports = ports(options.port, free_ports, usize::from(servers) + usize::from(metas) + 1)?;
     let address = |index: usize| format!("127.0.0.1:{}", ports[index]);
+    let file = data.join("cluster.toml");
     let config = Config {
         cluster: ClusterSection {
             id: hex(&random(8)?),
@@ -235,13 +237,15 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
             })
             .collect(),
         gateway: vec![GatewaySection { address: address(0), keys_file: "keys.toml".into() }],
-        file: PathBuf::new(),
+        file: file.clone(),
     };
     Secret::create(&data.join("secret"))?;
     let keys = format!("{} = \"{}\"\n", hex(&random(10)?).to_uppercase(), hex(&random(20)?));
     write_private(&data.join("keys.toml"), &keys)?;
+    let instance = metad::new_instance()?;
+    config.meta.iter().try_for_each(|section| metad::found(&config, section, instance))?;
     let text = toml::to_string(&config).map_err(|e| NodeError::Refused(e.to_string()))?;
-    let file = data.join("cluster.toml");
+    // Last: a cluster that has a configuration file is whole.
     std::fs::write(&file, text).map_err(io("write", &file))
 }
 
@@ -299,7 +303,7 @@ fn write_private(path: &Path, text: &str) -> Result<(), NodeError> {
     file.and_then(|mut f| f.write_all(text.as_bytes())).map_err(io("write", path))
 }
 
-fn random(count: usize) -> Result<Vec<u8>, NodeError> {
+pub fn random(count: usize) -> Result<Vec<u8>, NodeError> {
     let mut bytes = vec![0u8; count];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|e| io("read", "the kernel's random numbers")(e.into()))?;

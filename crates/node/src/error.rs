@@ -15,8 +15,8 @@ pub enum NodeError {
     Listen { address: String, source: TransportError },
     #[error(transparent)]
     Client(#[from] ebb_client::ClientError),
-    #[error(transparent)]
-    Raft(#[from] ebb_meta::RaftError),
+    #[error("{data}: {source}")]
+    Metadata { data: PathBuf, source: ebb_meta::RaftError },
     #[error(transparent)]
     Switch(#[from] ebb_power::SwitchError),
     #[error(transparent)]

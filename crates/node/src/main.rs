@@ -69,13 +69,18 @@ enum Sub {
         id: u16,
     },
     /// Run a metadata server of a configured cluster
-    #[command(after_help = "Example: ebb meta --config examples/cluster.toml")]
+    #[command(
+        after_help = "Examples:\n  ebb meta --config examples/cluster.toml --create   the first start of a new cluster\n  ebb meta --config examples/cluster.toml            every other"
+    )]
     Meta {
         #[command(flatten)]
         config: ConfigArg,
         /// Its id in the configuration, where that has several
         #[arg(long)]
         id: Option<u64>,
+        /// Found a new cluster: only at the first start ever
+        #[arg(long)]
+        create: bool,
     },
     /// Run an S3 gateway of a configured cluster
     #[command(after_help = "Example: ebb gateway --config examples/cluster.toml")]
@@ -338,7 +343,9 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
     match cli.command {
         Sub::Dev(args) => admin::dev(args.data(), &args.options(), args.json).await,
         Sub::Server { config, id } => done(server::run(&Config::load(&config.config)?, id).await),
-        Sub::Meta { config, id } => done(metad::run(&Config::load(&config.config)?, id).await),
+        Sub::Meta { config, id, create } => {
+            done(metad::run(&Config::load(&config.config)?, id, create).await)
+        }
         Sub::Gateway { config, address } => {
             done(gatewayd::run(&Config::load(&config.config)?, address.as_deref()).await)
         }

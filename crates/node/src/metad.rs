@@ -4,14 +4,15 @@
 //! log shares the next. One thread; no timer with a single member and nothing to decide.
 
 use crate::clock;
-use crate::config::{Config, SwitchDriver};
-use crate::error::{NodeError, io};
+use crate::config::{Config, MetaSection, SwitchDriver};
+use crate::dev::random;
+use crate::error::NodeError;
 use crate::launch::{Stop, launch_of};
 use bytes::Bytes;
 use ebb_client::Secret;
 use ebb_client::transport::{Connection, Identity, Listener, Role, Sender, connect, kind};
 use ebb_gear::{ServerRates, load};
-use ebb_meta::{DiskLog, Input, Member, MemberConfig, Outcome, SwitchAction, Token};
+use ebb_meta::{Birth, DiskLog, Input, Member, MemberConfig, Outcome, SwitchAction, Token, raft};
 use ebb_power::{Depth, Managed, PowerModel, ProcessSwitch, Switch, Transition};
 use ebb_types::{
     AdminReply, AdminRequest, ClusterParams, MapDelta, MetaPush, MetaReply, MetaRequest, Schedule, ServerId,
@@ -64,13 +65,29 @@ struct Watcher {
 
 type Shared = Rc<RefCell<Meta>>;
 
-/// Runs metadata server `id` (may be left out where there is one) until it is told to stop.
-pub async fn run(config: &Config, id: Option<u64>) -> Result<(), NodeError> {
+/// Makes the log of a member of a new cluster; all of its members vote.
+pub fn found(config: &Config, section: &MetaSection, instance: u64) -> Result<(), NodeError> {
+    let data = config.path(&section.data);
+    let birth = Birth { instance, voters: config.meta.iter().map(|m| m.id).collect() };
+    let created = DiskLog::open(&data).and_then(|mut log| raft::create(&mut log, birth));
+    created.map_err(|source| NodeError::Metadata { data, source })
+}
+
+/// Tells a cluster from any other that is founded with the same configuration file.
+pub fn new_instance() -> Result<u64, NodeError> {
+    let bytes = random(8)?;
+    Ok(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+}
+
+/// Runs metadata server `id` (may be left out where there is one) until it is told to stop. `create`: its cluster is new.
+pub async fn run(config: &Config, id: Option<u64>, create: bool) -> Result<(), NodeError> {
     let section = config.meta_section(id)?;
     let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
     let cluster = config.cluster_id()?;
     let data = config.path(&section.data);
-    std::fs::create_dir_all(&data).map_err(io("create", &data))?;
+    if create {
+        found(config, section, new_instance()?)?;
+    }
     let member_config = MemberConfig {
         id: section.id,
         members: config.meta.iter().map(|m| (m.id, m.address.clone())).collect(),
@@ -78,8 +95,9 @@ pub async fn run(config: &Config, id: Option<u64>) -> Result<(), NodeError> {
         bootstrap: Some(config.bootstrap()?),
         timing: config.timing(),
     };
-    let log = DiskLog::open(&data.join("raft.log")).map_err(io("open the Raft log in", &data))?;
-    let member = Member::open(member_config, log, clock::now(), clock::unix_millis())?;
+    let in_place = |source| NodeError::Metadata { data: data.clone(), source };
+    let log = DiskLog::open(&data).map_err(in_place)?;
+    let member = Member::open(member_config, log, clock::now(), clock::unix_millis()).map_err(in_place)?;
     ebb_power::write_pid_file(&data, std::process::id())?;
     let own = Identity { cluster, role: Role::Meta };
     let listener = Listener::bind(&section.address, &secret, own)
@@ -139,7 +157,8 @@ impl Driver {
     fn turn(&mut self) -> Result<Option<ebb_types::Moment>, NodeError> {
         let inputs = std::mem::take(&mut self.shared.borrow_mut().inputs);
         let mut outcomes = std::mem::take(&mut self.outcomes);
-        self.member.on(clock::now(), inputs, &mut outcomes)?;
+        let done = self.member.on(clock::now(), inputs, &mut outcomes);
+        done.map_err(|source| NodeError::Metadata { data: self.data.clone(), source })?;
         self.refuse_another_cluster()?;
         for outcome in outcomes.drain(..) {
             self.carry_out(outcome);
@@ -156,7 +175,7 @@ impl Driver {
                 "{data} belongs to cluster {:016x}, not {:016x}: name another directory, or remove this one",
                 found.cluster, self.params.cluster
             ))),
-            Some(found) if *found != self.params => Err(NodeError::Refused(format!(
+            Some(found) if !found.is_described_by(&self.params) => Err(NodeError::Refused(format!(
                 "the cluster in {data} was created with other parameters ({found:?}) than this configuration file says \
                  ({:?}): they cannot be changed; restore the file, or create a new cluster",
                 self.params

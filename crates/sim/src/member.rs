@@ -6,7 +6,7 @@ use crate::clock::{Clock, MILLI, SECOND};
 use crate::net::Node;
 use crate::world::{Core, Happening, Message, World};
 use ebb_gear::Mode;
-use ebb_meta::{Input, LogFile, Member, MemberConfig, Outcome, SwitchAction, Token};
+use ebb_meta::{Birth, Input, LogFile, Member, MemberConfig, Outcome, SwitchAction, Token, raft};
 use ebb_types::{AdminReply, AdminRequest, MetaFailure, MetaPush, MetaReply, MetaRequest, ServerId};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,8 +22,15 @@ impl LogFile for SharedLog {
         Ok(self.0.borrow().clone())
     }
 
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.0.borrow_mut().extend_from_slice(bytes);
+    fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut log = self.0.borrow_mut();
+        log.truncate(at as usize);
+        log.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn overwrite(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.borrow_mut()[at as usize..][..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
 
@@ -63,7 +70,7 @@ impl World<'_> {
         let (now, unix_millis) = (clock.at(self.now), self.unix_millis + self.now / 1_000_000);
         let old = self.members.remove(&id);
         let life = old.as_ref().map_or(1, |m| m.life + 1);
-        let log = old.map(|m| m.log).unwrap_or_default();
+        let log = old.map_or_else(|| self.founding_log(), |m| m.log);
         let member = match Member::open(config, log.clone(), now, unix_millis) {
             Ok(member) => member,
             Err(error) => panic!("member-{id} cannot open its log: {error}"),
@@ -83,6 +90,14 @@ impl World<'_> {
         };
         self.members.insert(id, node);
         self.member_input(id, Vec::new());
+    }
+
+    /// The log of a member at the cluster's first start.
+    fn founding_log(&self) -> SharedLog {
+        let mut log = SharedLog::default();
+        let birth = Birth { instance: self.scenario.seed, voters: (1..=self.scenario.members).collect() };
+        raft::create(&mut log, birth).expect("a log in memory can be created");
+        log
     }
 
     fn member(&mut self, id: u64) -> &mut MetaNode {

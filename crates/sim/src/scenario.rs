@@ -166,6 +166,7 @@ fn bootstrap(random: &mut Random, replicas: u8, servers: u16, racks: u16, groups
     Bootstrap {
         params: ClusterParams {
             cluster: 1,
+            instance: 1,
             chunk_bytes: chunk_blocks * BLOCK_BYTES as u32,
             replicas,
             groups,

@@ -39,6 +39,7 @@ fn scenario(groups: u32) -> Scenario {
     let bootstrap = Bootstrap {
         params: ClusterParams {
             cluster: 1,
+            instance: 1,
             chunk_bytes: 8 * BLOCK_BYTES as u32,
             replicas: 2,
             groups,

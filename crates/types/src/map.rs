@@ -13,6 +13,9 @@ use std::collections::BTreeMap;
 pub struct ClusterParams {
     /// Names the cluster; a server refuses to join another.
     pub cluster: u64,
+    /// Drawn when the cluster was founded: tells it from any other that was founded with the same configuration file. Zero
+    /// in what a configuration file says.
+    pub instance: u64,
     pub chunk_bytes: u32,
     /// r: copies of every write.
     pub replicas: u8,
@@ -20,6 +23,13 @@ pub struct ClusterParams {
     pub groups: u32,
     /// Longest time that a primary serves on one grant.
     pub lease_millis: u32,
+}
+
+impl ClusterParams {
+    /// Whether this cluster is the one that a configuration file describes. A file cannot know the instance.
+    pub fn is_described_by(&self, file: &ClusterParams) -> bool {
+        *self == ClusterParams { instance: self.instance, ..file.clone() }
+    }
 }
 
 /// What a server is doing. `Asleep` is wanted, `Failed` is not: they are never confused.

@@ -117,6 +117,7 @@ impl Fake {
         ClusterStatus {
             params: ClusterParams {
                 cluster: 1,
+                instance: 1,
                 chunk_bytes: 1 << 20,
                 replicas: 3,
                 groups: 576,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::raft::MemoryLog;
+use crate::raft::{Birth, MemoryLog, create};
 use crate::{Bootstrap, NewServer, SwitchAction, Timing};
 use ebb_types::*;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use std::time::Duration;
 fn bootstrap() -> Bootstrap {
     let params = ClusterParams {
         cluster: 1,
+        instance: 1,
         chunk_bytes: CHUNK_BYTES_MIN,
         replicas: 3,
         groups: 3,
@@ -32,6 +33,12 @@ fn config(id: MemberId, members: u64) -> MemberConfig {
     }
 }
 
+fn founded(members: u64) -> MemoryLog {
+    let mut log = MemoryLog::default();
+    create(&mut log, Birth { instance: 77, voters: (1..=members).collect() }).unwrap();
+    log
+}
+
 fn heartbeat(server: u16, sent: u64, map_version: u64) -> Input {
     Input::Server(ServerMessage::Heartbeat {
         server: ServerId(server),
@@ -55,7 +62,7 @@ fn replies(out: &[Outcome]) -> Vec<(u64, MetaReply)> {
 }
 
 fn single() -> Member<MemoryLog> {
-    let mut member = Member::open(config(1, 1), MemoryLog::default(), Moment(1), 0).unwrap();
+    let mut member = Member::open(config(1, 1), founded(1), Moment(1), 0).unwrap();
     member.on(Moment(1), Vec::new(), &mut Vec::new()).unwrap();
     member
 }
@@ -78,7 +85,9 @@ fn a_single_member_creates_the_cluster_and_answers_within_one_call() {
     assert_eq!(replies[&1], MetaReply::Objects { first: ObjectId(1), count: 5 });
     assert_eq!(replies[&2], MetaReply::Objects { first: ObjectId(6), count: 5 });
     assert!(matches!(replies[&3], MetaReply::Failed(MetaFailure::Refused(_))));
-    assert!(matches!(&replies[&4], MetaReply::Watch { map, .. } if map.groups.len() == 3 && map.from == 0));
+    let MetaReply::Watch { params, map } = &replies[&4] else { panic!("{replies:?}") };
+    assert_eq!((map.groups.len(), map.from), (3, 0));
+    assert_eq!(params.instance, 77, "what the founder drew");
     assert!(matches!(&replies[&5], MetaReply::Admin(AdminReply::Status(s)) if s.servers.len() == 3));
     assert_eq!(replies[&6], MetaReply::Query(Ok(NamespaceAnswer::Buckets(Vec::new()))));
 }
@@ -150,7 +159,7 @@ struct Three {
 
 impl Three {
     fn new() -> Three {
-        let open = |id| (id, Member::open(config(id, 3), MemoryLog::default(), Moment(0), 0).unwrap());
+        let open = |id| (id, Member::open(config(id, 3), founded(3), Moment(0), 0).unwrap());
         Three { now: Moment(0), members: (1..=3).map(open).collect(), cut: None, outcomes: Vec::new() }
     }
 

@@ -1,3 +1,4 @@
+use super::log::{FRAMES_AT, read_log};
 use super::*;
 use crate::{Command, Reply};
 use std::cell::RefCell;
@@ -28,11 +29,20 @@ impl LogFile for CrashingLog {
         Ok(self.bytes.borrow().clone())
     }
 
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
         let fits = bytes.len().min(self.budget);
+        self.bytes.borrow_mut().truncate(at as usize);
         self.bytes.borrow_mut().extend_from_slice(&bytes[..fits]);
         self.budget -= fits;
         if fits < bytes.len() { Err(io::Error::other("power failure")) } else { Ok(()) }
+    }
+
+    fn overwrite(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        // A power failure may come before it is durable.
+        if self.budget > 0 {
+            self.bytes.borrow_mut()[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        }
+        Ok(())
     }
 
     fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -43,6 +53,19 @@ impl LogFile for CrashingLog {
         self.budget -= bytes.len();
         *self.bytes.borrow_mut() = bytes.to_vec();
         Ok(())
+    }
+}
+
+fn birth(voters: &[MemberId]) -> Birth {
+    Birth { instance: 77, voters: voters.to_vec() }
+}
+
+impl CrashingLog {
+    /// A log that a founder made, and that takes `budget` more bytes.
+    fn founded(voters: &[MemberId], budget: usize) -> CrashingLog {
+        let mut log = CrashingLog { bytes: Rc::default(), budget: usize::MAX };
+        create(&mut log, birth(voters)).unwrap();
+        CrashingLog { budget, ..log }
     }
 }
 
@@ -89,12 +112,12 @@ fn work(log: CrashingLog) -> u64 {
 
 #[test]
 fn a_crash_at_any_byte_of_the_log_loses_nothing_acknowledged() {
-    let whole = CrashingLog { bytes: Rc::default(), budget: usize::MAX };
+    let whole = CrashingLog::founded(&[1], usize::MAX);
     assert_eq!(work(whole.clone()), 10);
     let most = whole.bytes.borrow().len() * 3;
     let mut acknowledgements = std::collections::BTreeSet::new();
     for budget in 0..most {
-        let log = CrashingLog { bytes: Rc::default(), budget };
+        let log = CrashingLog::founded(&[1], budget);
         let acknowledged = work(log.clone());
         acknowledgements.insert(acknowledged);
         let (mut node, mut state) = Node::open(1, &[1], 0, CrashingLog { budget: usize::MAX, ..log })
@@ -111,16 +134,21 @@ fn a_crash_at_any_byte_of_the_log_loses_nothing_acknowledged() {
 
 #[test]
 fn damage_to_acknowledged_data_is_named_and_never_skipped() {
-    let log = CrashingLog { bytes: Rc::default(), budget: usize::MAX };
+    let log = CrashingLog::founded(&[1], usize::MAX);
     work(log.clone());
     let good = log.bytes.borrow().clone();
-    let (_, whole) = read_log(&good).unwrap();
-    assert_eq!(whole, good.len());
-    let last = (0..good.len()).rev().find(|at| frame_at(&good, *at).is_some()).unwrap();
-    for at in FILE_MAGIC.len()..last {
+    assert_eq!(read_log(&good).unwrap().1, good.len());
+    for at in FRAMES_AT..good.len() {
         let mut bad = good.clone();
         bad[at] ^= 0x10;
         assert!(matches!(read_log(&bad), Err(RaftError::Damaged { .. })), "byte {at}");
+        assert!(matches!(read_log(&good[..at]), Err(RaftError::Damaged { .. })), "cut at byte {at}");
+    }
+    // One mark may be lost with the sector that it shares with nothing but the other: then the other one tells.
+    for at in 8..FRAMES_AT {
+        let mut bad = good.clone();
+        bad[at] ^= 0x10;
+        assert_eq!(read_log(&bad).unwrap().1, good.len(), "byte {at}");
     }
     let mut foreign = good.clone();
     foreign[0] = b'X';
@@ -128,8 +156,17 @@ fn damage_to_acknowledged_data_is_named_and_never_skipped() {
 }
 
 #[test]
+fn a_gap_between_entries_is_reported() {
+    let log = CrashingLog::founded(&[1], usize::MAX);
+    let (mut kept, _) = Log::open(log.clone()).unwrap();
+    let later = Piece::Entry { index: 2, term: 1, data: Vec::new() };
+    kept.append(&[later]).unwrap();
+    assert!(matches!(Node::open(1, &[1], 0, log), Err(RaftError::Gap { index: 2 })));
+}
+
+#[test]
 fn a_single_member_writes_nothing_while_idle() {
-    let log = CrashingLog { bytes: Rc::default(), budget: usize::MAX };
+    let log = CrashingLog::founded(&[1], usize::MAX);
     let (mut node, mut state) = Node::open(1, &[1], 0, log.clone()).unwrap();
     settle(&mut node, &mut state).unwrap();
     assert!(node.is_leader_ready());
@@ -143,9 +180,14 @@ fn a_single_member_writes_nothing_while_idle() {
 #[test]
 fn the_log_file_on_disk_is_read_back() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("raft.log");
+    let path = directory.path().join("meta");
+    let opened = |path| Node::open(1, &[1], 0, DiskLog::open(path)?);
+    assert!(matches!(opened(&path), Err(RaftError::Missing)), "a lost log founds nothing");
+    create(&mut DiskLog::open(&path).unwrap(), birth(&[1])).unwrap();
+    assert!(matches!(create(&mut DiskLog::open(&path).unwrap(), birth(&[1])), Err(RaftError::Exists)));
     for run in 1..=3u32 {
-        let (mut node, mut state) = Node::open(1, &[1], 0, DiskLog::open(&path).unwrap()).unwrap();
+        let (mut node, mut state) = opened(&path).unwrap();
+        assert!(matches!(DiskLog::open(&path), Err(RaftError::InUse)));
         settle(&mut node, &mut state).unwrap();
         assert_eq!(allocated(&mut state), u64::from(run - 1));
         node.propose(&count(1)).unwrap();
@@ -178,7 +220,7 @@ impl Cluster {
     fn new(seed: u64) -> Cluster {
         let member = |_: &MemberId| Member {
             node: None,
-            log: CrashingLog { bytes: Rc::default(), budget: usize::MAX },
+            log: CrashingLog::founded(&MEMBERS, usize::MAX),
             state: State::default(),
             applied: 0,
         };

@@ -12,6 +12,7 @@ fn bootstrap() -> Bootstrap {
     Bootstrap {
         params: ClusterParams {
             cluster: 1,
+            instance: 1,
             chunk_bytes: 1 << 20,
             replicas: 3,
             groups: 4,

@@ -413,7 +413,7 @@ impl Server {
                     self.send_heartbeat();
                 }
             }
-            MetaPush::Params(params) if params != self.about.params => self.stop(&format!(
+            MetaPush::Params(params) if !params.is_described_by(&self.about.params) => self.stop(&format!(
                 "the cluster was created with other parameters ({params:?}) than this configuration file says ({:?})",
                 self.about.params
             )),

@@ -14,7 +14,7 @@ use ebb_client::{Client, ClientConfig, Secret};
 use ebb_power::Launch;
 use ebb_types::{ClusterStatus, ServerState};
 use rustix::process::{Pid, Signal, kill_process};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
@@ -76,6 +76,8 @@ pub struct Cluster {
     pub lease: Duration,
     pub gateway: String,
     children: BTreeMap<Who, Child>,
+    /// Metadata servers that never started.
+    founding: BTreeSet<u64>,
     directory: Option<TempDir>,
     _alone: MutexGuard<'static, ()>,
 }
@@ -102,6 +104,7 @@ impl Cluster {
             lease: Duration::from_millis(lease),
             gateway: array(&table, "gateway")[0]["address"].as_str().expect("an address").to_owned(),
             children: BTreeMap::new(),
+            founding: ids("meta").into_iter().collect(),
             directory: Some(directory),
             _alone: alone,
         }
@@ -148,7 +151,13 @@ impl Cluster {
     /// Starts a process, as a machine's own start-up would.
     pub fn launch(&mut self, who: Who) {
         let mut args: Vec<String> = match who {
-            Who::Meta(id) => vec!["meta".into(), "--id".into(), id.to_string()],
+            Who::Meta(id) => {
+                let mut args = vec!["meta".into(), "--id".into(), id.to_string()];
+                if self.founding.remove(&id) {
+                    args.push("--create".into());
+                }
+                args
+            }
             Who::Server(id) => vec!["server".into(), "--id".into(), id.to_string()],
             Who::Gateway => vec!["gateway".into()],
         };

@@ -115,6 +115,7 @@ fn snapshot_bytes(groups: u32, seed: u64) -> Result<f64, PaperError> {
     let bootstrap = Bootstrap {
         params: ClusterParams {
             cluster: 1,
+            instance: 1,
             chunk_bytes: 1 << 20,
             replicas: REPLICAS,
             groups: layout.groups.len() as u32,

@@ -170,6 +170,7 @@ impl Setup {
         let bootstrap = Bootstrap {
             params: ClusterParams {
                 cluster: 1,
+                instance: 1,
                 chunk_bytes: self.chunk_bytes,
                 replicas: self.replicas,
                 groups: layout.groups.len() as u32,
