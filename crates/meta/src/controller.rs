@@ -1,14 +1,16 @@
 //! What the leader decides. Pure and volatile: it may be lost at any moment, and the next leader starts from the state.
 //!
-//! Events change facts (who was heard, who holds which lease, what servers reported); then one planning step compares the
-//! facts with the [`State`] and proposes everything that follows from them as one batch of commands, so that all changes of
-//! a turn cost one round of consensus and many groups change under one command. While a batch is under way nothing new is
-//! planned: a plan is always made from a state in which the last one has taken effect.
+//! Events change facts (who was heard, who holds which lease, what servers reported); once per turn, at its [`Event::Tick`],
+//! one planning step compares the facts with the [`State`] and proposes everything that follows from them as one batch of
+//! commands, so that all changes of a turn cost one round of consensus and many groups change under one command. While a
+//! batch is under way nothing new is planned: a plan is always made from a state in which the last one has taken effect.
 //!
 //! Invariants
 //! - A server is called failed only when every lease that this leader or an earlier one may have granted it has ended (R2):
 //!   `granted_until` of a grant is counted from the answer, later than where the server counts from, plus a margin; and a
 //!   new leader first waits one whole lease ([`Leading::trusted_from`]).
+//! - Others' silence proves nothing while this process itself did not run: after a pause every server has a whole lease to
+//!   be heard again ([`Leading::watching`]).
 //! - A power switch is thrown only after the state says so: asleep and failed are never confused.
 
 use crate::gears::Gears;
@@ -44,7 +46,7 @@ pub enum Event {
         token: Token,
         request: AdminRequest,
     },
-    /// [`Controller::next_wake`] is reached.
+    /// Everything that came in together has been told, or [`Controller::next_wake`] is reached: decide.
     Tick,
 }
 
@@ -122,6 +124,9 @@ pub(crate) const DAMAGE_WAKES: Duration = Duration::from_secs(15);
 pub(crate) struct Leading {
     pub timing: Timing,
     pub since: Moment,
+    /// From then on this process ran without a pause, so that it heard whoever spoke.
+    watching: Moment,
+    turn: Moment,
     pub unix_millis: u64,
     /// The state that earlier leaders left has been looked at.
     inherited: bool,
@@ -155,9 +160,10 @@ impl Controller {
             _ => {}
         }
         let Some(leading) = &mut self.leading else { return };
+        leading.begin_turn(now, state, out);
         if state.params().is_none() {
             // Nothing to lead yet. The lease that a new leader waits for counts from the cluster's creation.
-            leading.since = now;
+            (leading.since, leading.watching) = (now, now);
             if let Event::Admin { token, .. } = event {
                 out.push(Output::Reply { token, reply: MetaReply::Failed(MetaFailure::NotCreated) });
             }
@@ -172,10 +178,9 @@ impl Controller {
             Event::Applied { own } => leading.applied(now, own, state, out),
             Event::Switched { server, action, result } => leading.switched(now, server, action, result, out),
             Event::Admin { token, request } => leading.admin(now, token, request, state, out),
-            Event::Tick => leading.dirty = true,
+            Event::Tick => leading.run(now, state, out),
             Event::BecameLeader { .. } | Event::LostLeadership => {}
         }
-        leading.run(now, state, out);
     }
 
     /// The gear that this member asks for; `None`: it does not lead.
@@ -194,6 +199,8 @@ impl Leading {
         Leading {
             timing,
             since: now,
+            watching: now,
+            turn: now,
             unix_millis,
             inherited: false,
             servers: BTreeMap::new(),
@@ -228,18 +235,34 @@ impl Leading {
         self.since + self.lease(state) + self.timing.margin
     }
 
-    /// From then on the server counts as failed: no lease of it runs any more, and nothing was heard of it for as long. One that
-    /// speaks and has no lease yet (it must first learn the map) is not failed, unless something speaks against it.
+    /// From then on the server counts as failed: no lease of it runs any more, and nothing was heard of it for as long, by a
+    /// leader that listened. One that speaks and has no lease yet (it must first learn the map) is not failed, unless
+    /// something speaks against it.
     pub fn fails_at(&self, server: ServerId, state: &State) -> Moment {
+        let lease = self.lease(state) + self.timing.margin;
         let trusted = self.trusted_from(state);
-        let Some(live) = self.servers.get(&server) else { return trusted };
-        let heard = live.heard.filter(|_| !live.condemned);
-        let silent = heard.map_or(Moment::ZERO, |at| at + self.lease(state) + self.timing.margin);
+        let Some(live) = self.servers.get(&server) else { return trusted.max(self.watching + lease) };
+        let heard = self.watching.max(live.heard.unwrap_or(Moment::ZERO));
+        let silent = if live.condemned { Moment::ZERO } else { heard + lease };
         live.granted_until.max(trusted).max(silent)
     }
 
+    /// Notices that this process did not run for a while: [`Leading::next_wake`] would have called it.
+    fn begin_turn(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
+        let gap = now.since(self.turn);
+        self.turn = now;
+        if gap > self.timing.heartbeat * 2 && listens(state) {
+            self.watching = now;
+            self.reports.suspicions.clear();
+            out.push(Output::Note(format!(
+                "the metadata server did not run for {} ms: every server has a lease's time to be heard again",
+                gap.as_millis()
+            )));
+        }
+    }
+
     fn run(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
-        let due = self.dirty || self.next_wake(state).is_some_and(|at| at <= now);
+        let due = self.dirty || self.next_verdict(state).is_some_and(|at| at <= now);
         if self.in_flight || !due {
             return;
         }
@@ -252,8 +275,16 @@ impl Leading {
         }
     }
 
-    /// The next moment at which time alone changes a verdict. What was due at the last plan has been judged.
+    /// The next moment at which time alone changes a verdict. What was due at the last plan has been judged. While a verdict on
+    /// somebody's silence is to come, a heartbeat's time without a turn would be a pause.
     fn next_wake(&self, state: &State) -> Option<Moment> {
+        state.params()?;
+        let due = if self.dirty { Some(self.turn) } else { self.next_verdict(state) };
+        let listens = listens(state).then(|| self.turn + self.timing.heartbeat);
+        due.into_iter().chain(listens).min()
+    }
+
+    fn next_verdict(&self, state: &State) -> Option<Moment> {
         state.params()?;
         let per_server = state.servers().filter_map(|entry| match entry.state {
             ServerState::Awake | ServerState::Draining => Some(self.fails_at(entry.id, state)),
@@ -354,4 +385,9 @@ impl Leading {
         self.servers.entry(server).or_default().power.ended(now, action, result, limit);
         self.dirty = true;
     }
+}
+
+/// Whether some server's silence would mean something.
+fn listens(state: &State) -> bool {
+    state.servers().any(|e| e.state.is_live())
 }

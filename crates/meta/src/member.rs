@@ -116,10 +116,14 @@ impl<L: LogFile> Member<L> {
         for input in inputs {
             self.take(now, input, out);
         }
-        if self.leading.is_some() && self.controller.next_wake(&self.state).is_some_and(|at| at <= now) {
-            self.decide(now, Event::Tick, out);
+        self.plan(now, out);
+        loop {
+            self.advance(now, out)?;
+            self.plan(now, out);
+            if self.queue.is_empty() {
+                break;
+            }
         }
-        self.advance(now, out)?;
         while self.unproven.back().is_some_and(|(number, _)| *number > self.proof) {
             self.prove(now, out)?;
         }
@@ -129,6 +133,13 @@ impl<L: LogFile> Member<L> {
             out.push(Outcome::MapChanged { version: self.map_version });
         }
         Ok(())
+    }
+
+    /// Once for all inputs of a call: a heartbeat that is read first must not speak against those that are read after it.
+    fn plan(&mut self, now: Moment, out: &mut Vec<Outcome>) {
+        if self.leading.is_some() {
+            self.decide(now, Event::Tick, out);
+        }
     }
 
     fn tick(&mut self, now: Moment) {

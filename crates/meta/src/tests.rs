@@ -184,6 +184,7 @@ impl World {
         while let Some(event) = events.pop() {
             let mut out = Vec::new();
             self.controller.on(self.now, event, &self.state, &mut out);
+            self.controller.on(self.now, Event::Tick, &self.state, &mut out);
             for output in out {
                 self.carry_out(output, &mut events);
             }
@@ -605,6 +606,23 @@ fn a_new_leader_calls_nobody_failed_before_a_whole_lease_has_passed() {
     assert_eq!(world.states(), "AAAAAAAAA", "an earlier leader may have granted a lease just before");
     world.run(1000);
     assert_eq!(world.states(), "AAAAFAAAA");
+}
+
+#[test]
+fn a_pause_of_the_metadata_server_speaks_against_nobody() {
+    let mut world = in_gear_1();
+    let before = world.states();
+    // Heartbeats wait in sockets, one of them is read first; a server that died meanwhile is found out after all.
+    world.now = world.now + 3 * LEASE;
+    world.run(1500);
+    assert_eq!(world.states(), before, "{:#?}", world.transcript);
+    assert!(!world.transcript.iter().any(|line| line.contains("failed") || line.contains("switch")));
+    world.crash(0);
+    world.now = world.now + LEASE;
+    world.run(1500);
+    assert_eq!(world.states(), before);
+    world.run(1500);
+    assert_eq!(world.state.server(ServerId(0)).unwrap().state, ServerState::Failed);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The metadata server: drives a member of the metadata service with real sockets, a real log and real switches.
 //!
 //! Inputs are gathered while the member works and handed to it together, so that all that came in during one sync of the
-//! log shares the next. One thread; no timer with a single member and nothing to decide.
+//! log shares the next. One thread, but for the power switches: a switch that is slow must not delay a lease. No timer with a
+//! single member and nothing to decide.
 
 use crate::clock;
 use crate::config::{Config, MetaSection, SwitchDriver};
@@ -22,9 +23,10 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::task::spawn_local;
+use tokio::task::{spawn_blocking, spawn_local};
 
 const DIAL_PAUSE: Duration = Duration::from_millis(100);
 
@@ -129,6 +131,8 @@ pub async fn run(config: &Config, id: Option<u64>, create: bool) -> Result<(), N
     };
     let mut stop = Stop::new()?;
     loop {
+        // What came in while this process did not run is read before anybody's silence is judged.
+        tokio::task::yield_now().await;
         let next = driver.turn()?;
         let pause = next.map(|at| at.since(clock::now()));
         tokio::select! {
@@ -215,9 +219,8 @@ impl Driver {
                 let _ = sender.send(kind::META_REPLY, id, &reply, Bytes::new());
             }
             Outcome::Switch { server, action } => {
-                let result = self.power.switch(server, action);
-                meta.inputs.push(Input::Switched { server, action, result });
-                meta.wake.notify_one();
+                let switch = self.power.switch.clone();
+                spawn_local(throw(self.shared.clone(), switch, server, action));
             }
             Outcome::MapChanged { .. } => {
                 meta.watchers.retain(|_, watcher| {
@@ -311,16 +314,34 @@ async fn serve(shared: Shared, connection: Connection) {
     meta.servers.retain(|_, s| !s.is_closed());
 }
 
+/// Throws a switch on a thread of its own, and says how that ended.
+async fn throw(shared: Shared, switch: Option<Arc<dyn Switch>>, server: ServerId, action: SwitchAction) {
+    let result = match switch {
+        None => Err("power.switch is \"none\": this cluster's servers are not switched".into()),
+        Some(switch) => {
+            let thrown = spawn_blocking(move || match action {
+                SwitchAction::Wake => switch.wake(server),
+                SwitchAction::Sleep => switch.sleep(server),
+            });
+            match thrown.await {
+                Ok(done) => done.map_err(|e| e.to_string()),
+                Err(panicked) => Err(panicked.to_string()),
+            }
+        }
+    };
+    shared.borrow_mut().give(Input::Switched { server, action, result });
+}
+
 /// Switches, and what the power model says of each server.
 struct Power {
-    switch: Option<ProcessSwitch>,
+    switch: Option<Arc<dyn Switch>>,
     model: PowerModel,
     depth: Depth,
 }
 
 impl Power {
     fn new(config: &Config) -> Result<Power, NodeError> {
-        let switch = match config.power.switch {
+        let switch: Option<Arc<dyn Switch>> = match config.power.switch {
             SwitchDriver::None => None,
             SwitchDriver::Process => {
                 let switch = ProcessSwitch::new(config.power.depth);
@@ -329,21 +350,10 @@ impl Power {
                     let launch = launch_of(config, &["server", "--id", &section.id.to_string()], &data)?;
                     switch.manage(ServerId(section.id), Managed { data, launch: Some(launch) });
                 }
-                Some(switch)
+                Some(Arc::new(switch))
             }
         };
         Ok(Power { switch, model: config.power.model, depth: config.power.depth })
-    }
-
-    fn switch(&self, server: ServerId, action: SwitchAction) -> Result<(), String> {
-        let Some(switch) = &self.switch else {
-            return Err("power.switch is \"none\": this cluster's servers are not switched".into());
-        };
-        let done = match action {
-            SwitchAction::Wake => switch.wake(server),
-            SwitchAction::Sleep => switch.sleep(server),
-        };
-        done.map_err(|e| e.to_string())
     }
 
     /// Absent for a failed machine: nobody knows what it draws.

@@ -173,7 +173,9 @@ impl World<'_> {
     fn disturb_member(&mut self) {
         let members: Vec<u64> = self.members.keys().copied().collect();
         let id = *self.fault_random.pick(&members).expect("there is a member");
-        let time = self.fault_random.delay(300 * MILLI).min(6 * SECOND);
+        // Now and then longer than every lease.
+        let long = self.fault_random.chance(200);
+        let time = if long { SECOND * 3 } else { 0 } + self.fault_random.delay(300 * MILLI).min(6 * SECOND);
         let node = self.members.get_mut(&id).expect("picked from them");
         if !node.up {
             return;

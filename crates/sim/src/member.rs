@@ -139,9 +139,15 @@ impl World<'_> {
         if !std::mem::take(&mut node.paused) || !node.up {
             return;
         }
-        let stalled = std::mem::take(&mut node.stalled);
+        let mut stalled = std::mem::take(&mut node.stalled);
         self.note(|| format!("member-{id} goes on"));
-        self.member_input(id, stalled);
+        // Its timer is due, and what waits in sockets is read a few messages at a time.
+        self.member_input(id, Vec::new());
+        while !stalled.is_empty() {
+            let few = self.fault_random.between(1, 4).min(stalled.len() as u64) as usize;
+            let rest = stalled.split_off(few);
+            self.member_input(id, std::mem::replace(&mut stalled, rest));
+        }
     }
 
     pub fn crash_member(&mut self, id: u64) {

@@ -176,6 +176,21 @@ fn is_at_rest(world: &World) -> bool {
     !asked && !moving && settled && slots_rest && servers_rest && world.clients.iter().all(|c| c.is_done())
 }
 
+#[test]
+fn a_pause_of_the_metadata_member_speaks_against_no_server() {
+    let mut world = in_low_gear();
+    let before = world.newest_state().version();
+    for millis in [900, 2200, 5000, 20_000] {
+        world.members.get_mut(&1).expect("the one member").paused = true;
+        world.run_until(world.now + millis * MILLI, |_| false);
+        world.resume_member(1);
+        rest(&mut world);
+        let asleep = world.newest_state().servers().filter(|s| s.state == ServerState::Asleep).count();
+        assert_eq!((asleep, world.newest_state().version()), (2, before), "after {millis} ms");
+        ask(&mut world, write(0, 1));
+    }
+}
+
 /// A file in `tests/golden` per story, byte for byte. `UPDATE_GOLDEN=1 cargo test -p ebb-sim golden` writes them anew;
 /// read the difference.
 mod golden {
