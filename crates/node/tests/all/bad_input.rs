@@ -1,17 +1,14 @@
 //! Mistakes and hostile bytes: each gives an error that names cause and remedy, and an exit code that scripts can trust.
 
-mod harness;
-
 use ebb_client::transport::kind;
 use ebb_types::frame::{BODY_MAX, HEADER_BYTES, MAGIC, PAYLOAD_MAX, WIRE_VERSION, encode};
-use harness::s3::request;
-use harness::{ACCESS_KEY, Cluster, EBB, PATIENCE, SECRET_KEY, Shape, Who, example, wait, write_private};
+use crate::harness::s3::request;
+use crate::harness::{ACCESS_KEY, Cluster, EBB, PATIENCE, SECRET_KEY, Shape, Who, example, wait, write_private};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Output};
-use std::time::Duration;
 
 /// What a program that must refuse said. It may not run on.
 fn refused(output: &Output, code: i32, expected: &[&str]) {
@@ -153,7 +150,7 @@ fn strangers_and_malformed_bytes_change_nothing() {
     for address in &addresses {
         for bytes in strange_greetings() {
             let mut stream = TcpStream::connect(address).expect("connect");
-            stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
             let mut answer = Vec::new();
             // The other side may hang up before it has read everything.
             let _ = stream.write_all(&bytes).and_then(|()| stream.shutdown(Shutdown::Write));
@@ -230,7 +227,7 @@ fn broken_frames() -> Vec<Vec<u8>> {
 /// A connection of somebody who knows the cluster secret (docs/wire.md).
 fn authenticated(address: &str, secret: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("connect");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let mut mine = [7u8; 48];
     mine[..16].fill(0);
     mine[..4].copy_from_slice(&MAGIC);
