@@ -1,9 +1,11 @@
 //! Mistakes and hostile bytes: each gives an error that names cause and remedy, and an exit code that scripts can trust.
 
+use crate::harness::s3::request;
+use crate::harness::{
+    ACCESS_KEY, Cluster, EBB, PATIENCE, SECRET_KEY, Shape, Who, example, wait, write_private,
+};
 use ebb_client::transport::kind;
 use ebb_types::frame::{BODY_MAX, HEADER_BYTES, MAGIC, PAYLOAD_MAX, WIRE_VERSION, encode};
-use crate::harness::s3::request;
-use crate::harness::{ACCESS_KEY, Cluster, EBB, PATIENCE, SECRET_KEY, Shape, Who, example, wait, write_private};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::io::{Read, Write};
@@ -25,7 +27,9 @@ fn with_config(text: &str, args: &[&str]) -> Output {
     let directory = tempfile::tempdir().expect("a directory");
     let config = directory.path().join("cluster.toml");
     std::fs::write(&config, text).expect("write");
-    write_private(&directory.path().join("secret"), "0123456789abcdef0123456789abcdef");
+    for name in ["secret", "server.secret", "gateway.secret"] {
+        write_private(&directory.path().join(name), "0123456789abcdef0123456789abcdef");
+    }
     Command::new(EBB).args(args).arg("--config").arg(&config).output().expect("run ebb")
 }
 
@@ -224,6 +228,12 @@ fn broken_frames() -> Vec<Vec<u8>> {
     all
 }
 
+fn mac(key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("any key");
+    parts.iter().for_each(|part| mac.update(part));
+    mac.finalize().into_bytes().to_vec()
+}
+
 /// A connection of somebody who knows the cluster secret (docs/wire.md).
 fn authenticated(address: &str, secret: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("connect");
@@ -235,9 +245,8 @@ fn authenticated(address: &str, secret: &[u8]) -> TcpStream {
     stream.write_all(&mine).expect("say hello");
     let mut theirs = [0; 48];
     stream.read_exact(&mut theirs).expect("a hello");
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("any key");
-    [&b"ebb caller"[..], &mine, &theirs].iter().for_each(|part| mac.update(part));
-    stream.write_all(&mac.finalize().into_bytes()).expect("prove it");
+    let key = mac(secret, &[b"ebb key ", b"client"]);
+    stream.write_all(&mac(&key, &[b"ebb caller", &mine, &theirs])).expect("prove it");
     let mut verdict = [0; 33];
     stream.read_exact(&mut verdict).expect("a verdict");
     assert_eq!(verdict[0], 0, "the proof is not accepted");

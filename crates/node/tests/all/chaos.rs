@@ -5,9 +5,9 @@
 //! has dealt with them; the third is followed by the next at once, into the middle of whatever goes on. No request fails, and
 //! nothing that was acknowledged is lost; how long operations took is printed, not judged: it is the machine's as much as ours. The seed is printed with the command that repeats the run.
 
-use ebb_types::{ClusterStatus, ServerState};
 use crate::harness::load::{Load, Options, Random};
 use crate::harness::{Cluster, Shape, Who};
+use ebb_types::{ClusterStatus, ServerState};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,9 @@
 //! Servers crash, vanish, rot and fill up: service comes back, no request fails and no byte is lost.
 
-use ebb_client::ClientError;
-use ebb_types::{ChunkError, ChunkId, ServerId, ServerState};
 use crate::harness::load::{Load, Options, Report};
 use crate::harness::{Cluster, PATIENCE, Shape, Who, wait};
+use ebb_client::ClientError;
+use ebb_types::{ChunkError, ChunkId, ServerId, ServerState};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 

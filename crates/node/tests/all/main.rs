@@ -10,5 +10,6 @@ mod house;
 mod planned_shifts;
 mod replay_target;
 mod s3_clients;
+mod security;
 mod three_meta;
 mod trace;

@@ -1,9 +1,9 @@
 //! Three metadata servers: the leader dies under load, and nothing that was promised is lost.
 
-use ebb_client::transport::{Identity, Role, connect, kind};
-use ebb_types::{AdminRequest, MetaReply, MetaRequest};
 use crate::harness::load::{Load, Options};
 use crate::harness::{Cluster, PATIENCE, Shape, Who, tail, wait};
+use ebb_client::transport::{Identity, Role, connect, kind};
+use ebb_types::{AdminRequest, MetaReply, MetaRequest};
 use std::time::{Duration, Instant};
 
 /// The member that leads now.
