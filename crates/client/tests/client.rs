@@ -29,7 +29,7 @@ fn params() -> ClusterParams {
 }
 
 fn entry(epoch: u32, primary: Option<u16>) -> GroupEntry {
-    GroupEntry { epoch: Epoch(epoch), primary: primary.map(ServerId), slots: Vec::new() }
+    GroupEntry { epoch: Epoch(epoch), primary: primary.map(ServerId), slots: Vec::new(), salvage: false }
 }
 
 fn delta(from: u64, to: u64, entry: GroupEntry) -> MapDelta {

@@ -474,14 +474,16 @@ fn relieving_chain(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replacement {
     pub server: ServerId,
-    /// No server of the gear group stands in a rack of its own: another replica of the chunk group is in the
-    /// same rack.
+    /// Another replica of the chunk group is in the same rack: another of its replicas is to be moved ([`parting`]).
     pub shares_rack: bool,
 }
 
 /// For each chunk group of `groups` (its servers, `lost` among them) the server that takes the lost server's
-/// slot: from the same gear group, in a rack without another replica where there is one, spread evenly.
-/// [Sierra §3.3]
+/// slot: from the same gear group, spread evenly. [Sierra §3.3]
+///
+/// In a rack without another replica, if that leaves at least half of the gear group to take part. With about as many racks as
+/// replicas it does not: only the lost server's own rack is free, and one or two servers of it would take all its data. Then
+/// all take part, copies are missing for as short as can be, and where racks are shared afterwards they are parted at leisure.
 ///
 /// `servers`: those that can take data, asleep ones too; `load`: how many chunk groups each holds. `None`:
 /// the gear group has no other server; one must be added to it.
@@ -493,22 +495,68 @@ pub fn rebuild_choice(
     load: &BTreeMap<ServerId, u32>,
 ) -> Vec<Option<Replacement>> {
     let rack = |id: &ServerId| servers.get(id).map(|place| place.rack);
-    let mut shares = Vec::with_capacity(groups.len());
-    let mut choices = Vec::with_capacity(groups.len());
-    for group in groups {
-        let able: Vec<ServerId> = servers
+    let shares = |group: &[ServerId], id: &ServerId| {
+        group.iter().filter(|other| **other != lost).any(|other| rack(other) == rack(id))
+    };
+    let able = |group: &Vec<ServerId>| -> Vec<ServerId> {
+        let free = |(id, place): &(&ServerId, &Place)| {
+            place.gear_group == gear_group && **id != lost && !group.contains(id)
+        };
+        servers.iter().filter(free).map(|(id, _)| *id).collect()
+    };
+    let all: Vec<Vec<ServerId>> = groups.iter().map(able).collect();
+    let apart = |(group, able): (&Vec<ServerId>, &Vec<ServerId>)| -> Vec<ServerId> {
+        let apart: Vec<ServerId> = able.iter().filter(|id| !shares(group, id)).copied().collect();
+        if apart.is_empty() { able.clone() } else { apart }
+    };
+    let apart: Vec<Vec<ServerId>> = groups.iter().zip(&all).map(apart).collect();
+    let many = |choices: &[Vec<ServerId>]| choices.iter().flatten().collect::<BTreeSet<_>>().len();
+    let choices = if many(&apart) * 2 >= many(&all) { &apart } else { &all };
+    let replacement = |(server, group): (Option<ServerId>, &Vec<ServerId>)| {
+        server.map(|server| Replacement { server, shares_rack: shares(group, &server) })
+    };
+    spread(choices, load).into_iter().zip(groups).map(replacement).collect()
+}
+
+/// A slot of a chunk group and the server to move it to, so that its replicas stand in one rack more than they do: a server of
+/// the same gear group, the one that holds least. `None`: they stand apart, or nothing parts them.
+///
+/// `group`: slot k in gear group k; `stays`: one that is not to be moved; `servers`: those that can take data; `load`: how many
+/// chunk groups each holds.
+pub fn parting(
+    group: &[ServerId],
+    stays: Option<ServerId>,
+    servers: &BTreeMap<ServerId, Place>,
+    load: &BTreeMap<ServerId, u32>,
+) -> Option<(usize, ServerId)> {
+    let rack = |id: &ServerId| servers.get(id).map(|place| place.rack);
+    let racks: Vec<Option<RackId>> = group.iter().map(rack).collect();
+    let shares = |k: &usize| racks.iter().filter(|r| **r == racks[*k]).count() > 1;
+    let candidates = (0..group.len()).filter(|k| stays != Some(group[*k])).filter(shares).flat_map(|k| {
+        let free =
+            move |(id, place): &(&ServerId, &Place)| usize::from(place.gear_group.0) == k && **id != group[k];
+        servers
             .iter()
-            .filter(|(id, place)| place.gear_group == gear_group && **id != lost && !group.contains(id))
-            .map(|(id, _)| *id)
-            .collect();
-        let others: Vec<RackId> = group.iter().filter(|id| **id != lost).filter_map(rack).collect();
-        let apart: Vec<ServerId> =
-            able.iter().filter(|id| !others.contains(&servers[id].rack)).copied().collect();
-        shares.push(apart.is_empty());
-        choices.push(if apart.is_empty() { able } else { apart });
+            .filter(free)
+            .filter(|(_, p)| !racks.contains(&Some(p.rack)))
+            .map(move |(id, _)| (k, *id))
+    });
+    candidates.min_by_key(|(k, id)| (load.get(id).copied().unwrap_or(0), *id, *k))
+}
+
+/// Servers to keep awake beside those of `awake`, so that the copies of a write can stand in `replicas` different racks, or in
+/// as many as there are. `able`: servers that can be awake, the preferred ones first.
+pub fn spread_awake(able: &[(ServerId, RackId)], awake: &BTreeSet<ServerId>, replicas: u8) -> Vec<ServerId> {
+    let wanted = usize::from(replicas);
+    let mut racks: BTreeSet<RackId> =
+        able.iter().filter(|(id, _)| awake.contains(id)).map(|(_, rack)| *rack).collect();
+    let mut more = Vec::new();
+    for (id, rack) in able {
+        if racks.len() < wanted && racks.insert(*rack) {
+            more.push(*id);
+        }
     }
-    let chosen = spread(&choices, load).into_iter().zip(shares);
-    chosen.map(|(server, shares_rack)| server.map(|server| Replacement { server, shares_rack })).collect()
+    more
 }
 
 /// A set of servers that can be off while `gear` replicas of every chunk group are awake.

@@ -15,8 +15,8 @@ pub mod seasonal;
 pub use fleet::{Fleet, FleetError, FleetPolicy};
 pub use forecast::{Basis, Forecast, History, forecast};
 pub use layout::{
-    Layout, LayoutError, Place, Replacement, Scheme, Server, layout, power_down, power_down_count,
-    rebuild_choice, rebuild_parallelism, spread,
+    Layout, LayoutError, Place, Replacement, Scheme, Server, layout, parting, power_down, power_down_count,
+    rebuild_choice, rebuild_parallelism, spread, spread_awake,
 };
 pub use load::{HourMeter, Load, RatesError, ServerRates, load};
 pub use schedule::{

@@ -266,8 +266,10 @@ pub struct Scheduler {
     gear: u8,
     /// What was last commanded; `None` before the first command.
     awake: Option<Vec<GearGroup>>,
-    /// When the gear last changed, or the start of watching.
+    /// When the gear, or the gear groups that are awake in it, last changed, or the start of watching.
     settled: Moment,
+    /// The hour by which the gear groups take turns: the present one, but for the dwell time after a change.
+    turn: u64,
     meter: HourMeter,
     /// The meter has watched its hour from the start.
     whole_hour: bool,
@@ -289,7 +291,9 @@ impl Scheduler {
         let meter = HourMeter::new(calendar.hour(now, policy.hour));
         let gear = gear.clamp(policy.lowest_gear(), policy.replicas());
         let hour_nanos = policy.hour.as_nanos();
+        let turn = meter.hour();
         Ok(Scheduler {
+            turn,
             policy,
             calendar,
             mode,
@@ -424,12 +428,17 @@ impl Scheduler {
                 if wanted > self.gear || may_sink { wanted } else { self.gear }
             }
         };
-        let awake = self.policy.awake_groups(gear, hour);
-        if gear != self.gear {
+        // Whom a gear just woke stays for the dwell time, also when the turn of another comes.
+        if now.since(self.settled) >= self.policy.dwell || self.gear == self.policy.replicas() {
+            self.turn = hour;
+        }
+        let awake = self.policy.awake_groups(gear, self.turn);
+        let changes = self.awake.as_ref() != Some(&awake);
+        if gear != self.gear || (changes && self.awake.is_some()) {
             self.settled = now;
             self.gear = gear;
         }
-        if self.awake.as_ref() != Some(&awake) {
+        if changes {
             out.push(Command::Shift { gear, awake: awake.clone() });
             self.awake = Some(awake);
         }

@@ -2,13 +2,14 @@
 
 use crate::controller::{Leading, Output};
 use crate::gears::{group_sizes, policy};
+use crate::racks::racks_apart;
 use crate::{Command, State, Token};
 use ebb_gear::lowest_gear;
 use ebb_types::{
-    AdminReply, AdminRequest, ClusterStatus, GearGroup, GearMode, GearStatus, GroupCounts, MetaFailure,
-    MetaReply, Moment, PlannedHour, ServerId, ServerState, ServerStatus, SlotState,
+    AdminReply, AdminRequest, ClusterStatus, GearMode, GearStatus, GroupCounts, MetaFailure, MetaReply,
+    Moment, PlannedHour, RackId, ServerEntry, ServerId, ServerState, ServerStatus, SlotState,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Leading {
     pub(crate) fn admin(
@@ -27,7 +28,8 @@ impl Leading {
             AdminRequest::GearSet { .. }
             | AdminRequest::GearAuto
             | AdminRequest::SetSchedule(_)
-            | AdminRequest::MarkLost { .. } => match wish(&request, state) {
+            | AdminRequest::Force { .. }
+            | AdminRequest::MarkLost { .. } => match self.wish(now, &request, state) {
                 Ok(command) => return out.push(Output::ProposeFor { token, command }),
                 Err(why) => Err(why),
             },
@@ -45,20 +47,45 @@ impl Leading {
         let r = state.params().map_or(1, |p| p.replicas);
         let servers: u32 = group_sizes(state).iter().sum();
         let floor = lowest_gear(servers, r);
-        let note = (floor > schedule.g_min).then(|| {
+        let few = (floor > schedule.g_min).then(|| {
             format!("{servers} servers reach gear {floor} at lowest: {r} copies of every write need {r} awake servers")
         });
+        let binding: Vec<String> = few.into_iter().chain(self.hardware_notes(state)).collect();
         let hours = scheduler.plan(now, &self.gears.history, schedule.hours_per_day);
-        let planned = hours.into_iter().map(|hour| PlannedHour {
-            hour: hour.hour,
-            from_unix_millis: hour.hour.saturating_mul(schedule.hour_millis),
-            forecast: hour.forecast.map(|load| load.0),
-            gear: hour.gear,
-            awake: servers_of(state, |group| hour.awake.contains(&group)),
-            asleep: servers_of(state, |group| !hour.awake.contains(&group)),
-            note: note.clone(),
+        let planned = hours.into_iter().map(|hour| {
+            let mut awake = servers_of(state, |e| hour.awake.contains(&e.gear_group));
+            let more = racks_apart(state.servers(), &awake, state);
+            let apart = (!more.is_empty()).then(|| {
+                let names: Vec<String> = more.iter().map(ServerId::to_string).collect();
+                format!("{} awake too, so that copies stand in different racks", names.join(", "))
+            });
+            awake.extend(more);
+            let notes: Vec<String> = binding.iter().cloned().chain(apart).collect();
+            PlannedHour {
+                hour: hour.hour,
+                from_unix_millis: hour.hour.saturating_mul(schedule.hour_millis),
+                forecast: hour.forecast.map(|load| load.0),
+                gear: hour.gear,
+                asleep: servers_of(state, |e| !awake.contains(&e.id)).into_iter().collect(),
+                awake: awake.into_iter().collect(),
+                note: (!notes.is_empty()).then(|| notes.join("; ")),
+            }
         });
         Ok(planned.collect())
+    }
+
+    /// What the hardware cannot give, at any gear.
+    fn hardware_notes(&self, state: &State) -> Vec<String> {
+        let (racks, r) = (racks_of(state), state.params().map_or(1, |p| usize::from(p.replicas)));
+        let few = (racks < r).then(|| {
+            format!(
+                "{racks} racks for {r} copies: copies share a rack, and die with it; {} more would part them",
+                r - racks
+            )
+        });
+        let still = (!self.switched)
+            .then(|| "dry run: power.switch is \"none\", so no server is put to sleep".to_owned());
+        few.into_iter().chain(still).collect()
     }
 
     fn status(&self, now: Moment, state: &State) -> ClusterStatus {
@@ -70,6 +97,8 @@ impl Leading {
             gear: self.gears.gear(),
             shifting: self.gears.shift.is_some(),
             emergency: self.emergency,
+            dry_run: !self.switched,
+            short_of_room: self.short_of_room,
             servers_awake: awake,
             load: self.gears.load().0,
             forecast: hour.and_then(|hour| self.gears.forecast(hour, schedule.hours_per_day)),
@@ -77,6 +106,7 @@ impl Leading {
         let servers = self.server_statuses(now, state);
         // A sleeper's last figure stands for nothing: its own offload was moved before it slept.
         let debts = servers.iter().filter(|s| s.state.is_live()).filter_map(|s| s.vitals.as_ref());
+        let outlooks = state.servers().filter_map(|e| self.outlook(now, e, state));
         ClusterStatus {
             params: state.params().expect("only a created cluster has a status").clone(),
             map_version: state.version(),
@@ -85,6 +115,7 @@ impl Leading {
             servers,
             groups: count_groups(state),
             schedule,
+            notes: self.hardware_notes(state).into_iter().chain(outlooks).collect(),
         }
     }
 
@@ -95,7 +126,7 @@ impl Leading {
             let stand_ins = entry.slots.iter().filter_map(|s| s.stand_in);
             stand_ins.for_each(|s| duties.entry(s.server).or_default().1 += 1);
         }
-        let one = |entry: &ebb_types::ServerEntry| {
+        let one = |entry: &ServerEntry| {
             let live = self.servers.get(&entry.id);
             let heard = live.and_then(|l| l.heard);
             let left = live.map(|l| l.granted_until.since(now)).filter(|left| !left.is_zero());
@@ -120,58 +151,71 @@ impl Leading {
     }
 }
 
-/// The command that an administrator's wish comes to, or what speaks against it.
-fn wish(request: &AdminRequest, state: &State) -> Result<Command, String> {
-    match request {
-        AdminRequest::GearSet { gear } => {
-            let policy = policy(state.schedule(), group_sizes(state));
-            policy.check_gear(*gear).map_err(|e| e.to_string())?;
-            Ok(Command::SetGear { manual: Some(*gear) })
-        }
-        AdminRequest::GearAuto => Ok(Command::SetGear { manual: None }),
-        AdminRequest::SetSchedule(schedule) => {
-            policy(schedule, group_sizes(state)).check().map_err(|e| e.to_string())?;
-            Ok(Command::SetSchedule(*schedule))
-        }
-        AdminRequest::MarkLost { server } => {
-            let entry =
-                state.server(*server).ok_or_else(|| format!("{server} is not part of the cluster"))?;
-            if entry.state.is_live() {
-                return Err(format!(
-                    "{server} still answers: stop it first, or wait until it counts as failed"
-                ));
+impl Leading {
+    /// The command that an administrator's wish comes to, or what speaks against it.
+    fn wish(&self, now: Moment, request: &AdminRequest, state: &State) -> Result<Command, String> {
+        match request {
+            AdminRequest::GearSet { gear } => {
+                let policy = policy(state.schedule(), group_sizes(state));
+                policy.check_gear(*gear).map_err(|e| e.to_string())?;
+                Ok(Command::SetGear { manual: Some(*gear) })
             }
-            let peers = |e: &&ebb_types::ServerEntry| {
-                e.gear_group == entry.gear_group && e.id != *server && e.state != ServerState::Lost
-            };
-            if state.servers().filter(peers).count() == 0 {
-                return Err(format!(
-                    "{server} is the last of {}: nobody can take its place",
-                    entry.gear_group
-                ));
+            AdminRequest::Force { accept_loss } => self.force(now, *accept_loss, state),
+            AdminRequest::GearAuto => Ok(Command::SetGear { manual: None }),
+            AdminRequest::SetSchedule(schedule) => {
+                policy(schedule, group_sizes(state)).check().map_err(|e| e.to_string())?;
+                Ok(Command::SetSchedule(*schedule))
             }
-            Ok(Command::SetServer {
-                server: *server,
-                state: ServerState::Lost,
-                incarnation: entry.incarnation,
-            })
-        }
-        AdminRequest::Status
-        | AdminRequest::GearPlan
-        | AdminRequest::ListHours
-        | AdminRequest::ListShifts => {
-            unreachable!("questions change nothing")
+            AdminRequest::MarkLost { server } => {
+                let entry =
+                    state.server(*server).ok_or_else(|| format!("{server} is not part of the cluster"))?;
+                if entry.state.is_live() {
+                    return Err(format!(
+                        "{server} still answers: stop it first, or wait until it counts as failed"
+                    ));
+                }
+                let peers = |e: &&ServerEntry| {
+                    e.gear_group == entry.gear_group && e.id != *server && e.state != ServerState::Lost
+                };
+                if state.servers().filter(peers).count() == 0 {
+                    return Err(format!(
+                        "{server} is the last of {}: nobody can take its place",
+                        entry.gear_group
+                    ));
+                }
+                Ok(Command::SetServer {
+                    server: *server,
+                    state: ServerState::Lost,
+                    incarnation: entry.incarnation,
+                })
+            }
+            AdminRequest::Status
+            | AdminRequest::GearPlan
+            | AdminRequest::ListHours
+            | AdminRequest::ListShifts => {
+                unreachable!("questions change nothing")
+            }
         }
     }
 }
 
-fn servers_of(state: &State, which: impl Fn(GearGroup) -> bool) -> Vec<ServerId> {
-    state.servers().filter(|e| e.state != ServerState::Lost && which(e.gear_group)).map(|e| e.id).collect()
+fn servers_of(state: &State, which: impl Fn(&ServerEntry) -> bool) -> BTreeSet<ServerId> {
+    state.servers().filter(|e| e.state != ServerState::Lost && which(e)).map(|e| e.id).collect()
+}
+
+/// Racks with a server that is not lost.
+fn racks_of(state: &State) -> usize {
+    let racks = state.servers().filter(|e| e.state != ServerState::Lost).map(|e| e.rack);
+    racks.collect::<BTreeSet<RackId>>().len()
 }
 
 fn count_groups(state: &State) -> GroupCounts {
     let mut counts = GroupCounts::default();
+    let rack = |server: ServerId| state.server(server).map(|e| e.rack);
     for (_, entry) in state.groups() {
+        let targets: Vec<_> = entry.slots.iter().filter_map(|s| s.target()).map(|t| rack(t.0)).collect();
+        let apart: BTreeSet<_> = targets.iter().collect();
+        counts.sharing_rack += u32::from(apart.len() < targets.len());
         let any = |what: fn(&ebb_types::Slot) -> bool| u32::from(entry.slots.iter().any(what));
         counts.total += 1;
         counts.in_sync += u32::from(entry.is_in_sync());

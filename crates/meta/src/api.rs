@@ -36,6 +36,8 @@ pub struct MemberConfig {
     /// Proposed by the first leader of a cluster that is not created yet. Later its addresses replace the known ones.
     pub bootstrap: Option<Bootstrap>,
     pub timing: Timing,
+    /// Servers have power switches. Without any, gears are a dry run and every server stays awake.
+    pub switched: bool,
 }
 
 /// The delays by which the leader judges. All by its own clock.
@@ -47,6 +49,9 @@ pub struct Timing {
     pub margin: Duration,
     /// After this time a wake-up is late: it is reported and tried again.
     pub wake_limit: Duration,
+    /// After this time a failed server is declared lost and its data is rebuilt; `None`: only by an administrator. A server that
+    /// sleeps is never failed.
+    pub lost_after: Option<Duration>,
     /// Time between two Raft ticks; only several members tick. An election takes 10 to 20 of them.
     pub raft_tick: Duration,
     /// A defect that the test harness must find: gears follow the load without any dwell time.
@@ -72,6 +77,7 @@ impl Default for Timing {
             heartbeat: Duration::from_millis(500),
             margin: Duration::from_millis(100),
             wake_limit: Duration::from_secs(10),
+            lost_after: Some(Duration::from_secs(3600)),
             raft_tick: Duration::from_millis(50),
             #[cfg(feature = "planted-bugs")]
             forget_dwell: false,

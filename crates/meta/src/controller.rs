@@ -19,7 +19,7 @@ use crate::plan::Seen;
 use crate::power::Power;
 use crate::{Command, State, SwitchAction, Timing, Token};
 use ebb_types::{
-    AdminRequest, Epoch, GroupId, Incarnation, MetaFailure, MetaPush, MetaReply, Moment, ServerId,
+    AdminRequest, Epoch, GearGroup, GroupId, Incarnation, MetaFailure, MetaPush, MetaReply, Moment, ServerId,
     ServerMessage, ServerReport, ServerState, Vitals,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,6 +78,7 @@ pub enum Output {
 /// The leader's decisions; on a follower it does nothing.
 pub struct Controller {
     timing: Timing,
+    switched: bool,
     leading: Option<Leading>,
 }
 
@@ -94,6 +95,9 @@ pub(crate) struct Live {
     /// By this leader's clock no lease of the server outlives this moment.
     pub granted_until: Moment,
     pub vitals: Vitals,
+    pub room: Room,
+    /// Since when it is failed, as far as this leader knows.
+    pub failed: Option<Moment>,
     /// Its lease is not renewed, so that it can be called failed.
     pub condemned: bool,
     /// A server that its peers could not work with may not come back before.
@@ -104,6 +108,33 @@ pub(crate) struct Live {
     pub pushed: Moment,
     pub power: Power,
 }
+
+/// What a server's disk can still take, by its last heartbeat.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Nearly full: it can stand in for nobody.
+    pub full: bool,
+    /// It keeps more offload than it should.
+    pub indebted: bool,
+}
+
+impl Room {
+    /// Each holds on until the figure is clearly lower, so that nobody is woken and put to sleep again for the last byte.
+    pub fn follow(self, vitals: &Vitals) -> Room {
+        let percent = |bytes: u64| bytes.saturating_mul(100).checked_div(vitals.capacity_bytes).unwrap_or(0);
+        let above = |was: bool, now: u64, (falls, rises): (u64, u64)| now >= if was { falls } else { rises };
+        Room {
+            full: above(self.full, percent(vitals.used_bytes), FULL_PERCENT),
+            indebted: above(self.indebted, percent(vitals.debt_bytes), DEBT_PERCENT),
+        }
+    }
+}
+
+/// Shares of its capacity below which a server that was full is no longer, and from which on it is: earlier than it refuses
+/// writes.
+const FULL_PERCENT: (u64, u64) = (85, 90);
+/// The same of the offload that a server keeps: the budget of its debt.
+const DEBT_PERCENT: (u64, u64) = (5, 20);
 
 /// Reports about groups, kept until the epoch that they speak of is over.
 #[derive(Clone, Debug, Default)]
@@ -123,6 +154,7 @@ pub(crate) const DAMAGE_WAKES: Duration = Duration::from_secs(15);
 /// What a leader keeps in memory.
 pub(crate) struct Leading {
     pub timing: Timing,
+    pub switched: bool,
     pub since: Moment,
     /// From then on this process ran without a pause, so that it heard whoever spoke.
     watching: Moment,
@@ -141,20 +173,25 @@ pub(crate) struct Leading {
     pub dirty: bool,
     /// Copies are missing, so more servers are kept awake than the gear asks for.
     pub emergency: bool,
+    /// Awake servers lack room, so more are kept awake than the gear asks for (R10).
+    pub short_of_room: bool,
+    /// Servers that should be awake, by the last plan.
+    pub wanted: BTreeSet<ServerId>,
     /// When the last plan was made, and what it saw of the groups.
     pub planned: Moment,
     pub seen: Seen,
 }
 
 impl Controller {
-    pub fn new(timing: Timing) -> Controller {
-        Controller { timing, leading: None }
+    /// `switched`: servers have power switches. Without any, gears are a dry run: all servers stay awake.
+    pub fn new(timing: Timing, switched: bool) -> Controller {
+        Controller { timing, switched, leading: None }
     }
 
     pub fn on(&mut self, now: Moment, event: Event, state: &State, out: &mut Vec<Output>) {
         match event {
             Event::BecameLeader { unix_millis } => {
-                self.leading = Some(Leading::new(self.timing, now, unix_millis));
+                self.leading = Some(Leading::new(self.timing, self.switched, now, unix_millis));
             }
             Event::LostLeadership => self.leading = None,
             _ => {}
@@ -188,6 +225,11 @@ impl Controller {
         self.leading.as_ref().map(|l| l.gears.gear())
     }
 
+    /// The gear groups that are awake in it.
+    pub fn awake(&self) -> &[GearGroup] {
+        self.leading.as_ref().map_or(&[], |l| l.gears.awake())
+    }
+
     /// When [`Event::Tick`] is wanted; `None`: not before something else happens.
     pub fn next_wake(&self, state: &State) -> Option<Moment> {
         self.leading.as_ref().filter(|l| !l.in_flight).and_then(|l| l.next_wake(state))
@@ -195,9 +237,10 @@ impl Controller {
 }
 
 impl Leading {
-    fn new(timing: Timing, now: Moment, unix_millis: u64) -> Leading {
+    fn new(timing: Timing, switched: bool, now: Moment, unix_millis: u64) -> Leading {
         Leading {
             timing,
+            switched,
             since: now,
             watching: now,
             turn: now,
@@ -210,6 +253,8 @@ impl Leading {
             in_flight: false,
             dirty: true,
             emergency: false,
+            short_of_room: false,
+            wanted: BTreeSet::new(),
             planned: Moment::ZERO,
             seen: Seen::default(),
         }
@@ -222,6 +267,7 @@ impl Leading {
             live.run = entry.incarnation;
             let ran = entry.incarnation != Incarnation(0);
             live.power.inherit(entry.state, ran, self.since + self.timing.wake_limit);
+            live.failed = (entry.state == ServerState::Failed).then_some(self.since);
         }
         self.dirty = true;
     }
@@ -289,7 +335,8 @@ impl Leading {
         let per_server = state.servers().filter_map(|entry| match entry.state {
             ServerState::Awake | ServerState::Draining => Some(self.fails_at(entry.id, state)),
             ServerState::Waking | ServerState::Asleep | ServerState::Failed => {
-                self.servers.get(&entry.id).and_then(|l| l.power.retry_at())
+                let retry = self.servers.get(&entry.id).and_then(|l| l.power.retry_at());
+                retry.into_iter().chain(self.given_up_at(entry.id)).filter(|at| *at > self.planned).min()
             }
             ServerState::Lost => None,
         });

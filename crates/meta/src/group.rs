@@ -34,6 +34,10 @@ pub struct Candidate {
     pub rack: RackId,
     /// Its gear group sleeps in some gear: what it stood in for would have to move then.
     pub sleeps: bool,
+    /// Its disk is nearly full: it cannot stand in for anybody (R10).
+    pub full: bool,
+    /// It keeps as much offload as it should.
+    pub indebted: bool,
     /// Requests in flight: Sierra's "disk load". [Sierra §3.6]
     pub in_flight: u32,
     pub primaries: u32,
@@ -82,7 +86,9 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
         entry.primary.and_then(|old| world.get_mut(&old)).into_iter().for_each(|c| c.primaries -= 1);
         primary.and_then(|new| world.get_mut(&new)).into_iter().for_each(|c| c.primaries += 1);
     }
-    Some(GroupEntry { epoch, primary, slots })
+    // One that has everything is found again: from it the others learn what they miss, as ever.
+    let salvage = entry.salvage && !slots.iter().any(|s| s.state == SlotState::InSync);
+    Some(GroupEntry { epoch, primary, slots, salvage })
 }
 
 fn standing(world: &World, server: ServerId) -> Standing {
@@ -178,11 +184,15 @@ fn send_away(slots: &mut [Slot], k: usize, primary: Option<ServerId>, epoch: Epo
         SlotState::Away { since } => since,
     };
     slots[k].state = SlotState::Away { since };
-    let usable = |s: StandIn| standing(world, s.server) == Standing::Up && !is_target(slots, k, s.server);
-    if slots[k].stand_in.is_some_and(usable) {
-        return;
-    }
     let chosen = choose_stand_in(slots, k, world);
+    let usable = |s: StandIn| standing(world, s.server) == Standing::Up && !is_target(slots, k, s.server);
+    if let Some(present) = slots[k].stand_in.filter(|s| usable(*s)) {
+        let fault = |server| shortcoming(slots, k, server, world);
+        let moves = chosen.is_some_and(|better| fault(better) < fault(present.server));
+        if !(moves && others_are_sound(slots, k, primary, world)) {
+            return;
+        }
+    }
     let leaving = |s: StandIn| standing(world, s.server) == Standing::Leaving;
     if chosen.is_none() && slots[k].stand_in.is_some_and(leaving) {
         return;
@@ -192,6 +202,16 @@ fn send_away(slots: &mut [Slot], k: usize, primary: Option<ServerId>, epoch: Epo
         world.get_mut(&server).expect("a candidate").stand_ins += 1;
         slots[k].stand_in = Some(StandIn { server, covered: since == epoch });
     }
+}
+
+/// Whether the group can do with one copy less of slot `k`'s offload while that moves to another stand-in: the primary, which
+/// brings it, has everything, and nothing else is on its way.
+fn others_are_sound(slots: &[Slot], k: usize, primary: Option<ServerId>, world: &World) -> bool {
+    slots.iter().enumerate().filter(|(j, _)| *j != k).all(|(_, slot)| match slot.state {
+        SlotState::InSync => standing(world, slot.server) == Standing::Up,
+        SlotState::CatchingUp { .. } => false,
+        SlotState::Away { .. } => slot.stand_in.is_some_and(|s| s.covered),
+    }) && slots.iter().any(|slot| Some(slot.server) == primary && slot.state == SlotState::InSync)
 }
 
 /// A source that is gone is forgotten as soon as another has everything.
@@ -213,22 +233,29 @@ fn is_target(slots: &[Slot], k: usize, server: ServerId) -> bool {
         .any(|(j, slot)| j != k && slot.target().is_some_and(|(target, _)| target == server))
 }
 
-/// Who never sleeps before who may: a new stand-in has nothing of what the old one kept, and while the primary brings it that,
-/// nobody could take the primary's place. Then the same rack as the slot's server, then a rack that no other target is
-/// in, then any; least load first. [Sierra §3.6]
-fn choose_stand_in(slots: &[Slot], k: usize, world: &World) -> Option<ServerId> {
+/// What speaks against a stand-in, the worst first: it has no room (R10), another copy stands in its rack (R13).
+type Shortcoming = (bool, bool);
+
+fn shortcoming(slots: &[Slot], k: usize, server: ServerId, world: &World) -> Shortcoming {
     let rack = |server: ServerId| world.get(&server).map(|c| c.rack);
-    let own = rack(slots[k].server);
-    let taken: BTreeSet<RackId> = (0..slots.len())
-        .filter(|&j| j != k)
-        .filter_map(|j| slots[j].target())
-        .filter_map(|(server, _)| rack(server))
-        .collect();
+    let mut targets = (0..slots.len()).filter(|&j| j != k).filter_map(|j| slots[j].target());
+    let shared = targets.any(|(target, _)| rack(target) == rack(server));
+    (world.get(&server).is_some_and(|c| c.full), shared)
+}
+
+/// Who has room, and stands in a rack without another copy. Then who keeps little offload. Then who never sleeps before who may:
+/// a new stand-in has nothing of what the old one kept, and while the primary brings it that, nobody could take the primary's
+/// place. Then the rack of the slot's server before any other; least load first. [Sierra §3.6]
+///
+/// Slots choose one after the other. That is no worse than choosing for all at once: every slot has the same candidates, so as
+/// many racks are found.
+fn choose_stand_in(slots: &[Slot], k: usize, world: &World) -> Option<ServerId> {
+    let own = world.get(&slots[k].server).map(|c| c.rack);
     let free = |id: &ServerId| slots.iter().all(|s| s.server != *id) && !is_target(slots, k, *id);
     let able = world.iter().filter(|(id, c)| c.standing == Standing::Up && free(id));
     let rank = |(id, c): &(&ServerId, &Candidate)| {
-        let distance = if Some(c.rack) == own { 0 } else { 1 + u8::from(taken.contains(&c.rack)) };
-        (c.sleeps, distance, c.in_flight + c.stand_ins, **id)
+        let shortcoming = shortcoming(slots, k, **id, world);
+        (shortcoming, c.indebted, c.sleeps, Some(c.rack) != own, c.in_flight + c.stand_ins, **id)
     };
     able.min_by_key(rank).map(|(id, _)| *id)
 }

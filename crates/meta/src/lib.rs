@@ -8,7 +8,9 @@
 mod admin;
 mod api;
 mod controller;
+mod force;
 mod gears;
+mod give_up;
 mod group;
 mod liveness;
 mod member;
@@ -16,6 +18,7 @@ mod namespace;
 mod parts;
 mod plan;
 mod power;
+mod racks;
 pub mod raft;
 mod state;
 

@@ -47,6 +47,8 @@ impl Leading {
         live.heard = Some(now);
         live.sent = Some(sent);
         live.condemned |= vitals.poisoned;
+        let room = live.room.follow(&vitals);
+        self.dirty |= std::mem::replace(&mut live.room, room) != room;
         live.vitals = vitals.clone();
         // What was sent a moment ago may be under way. A server with a gap in its map asks for all of it.
         let answered = live.sent_version > map_version && map_version > 0 && now.since(live.pushed) <= resend;

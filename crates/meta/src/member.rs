@@ -8,7 +8,7 @@ use crate::controller::{Controller, Event, Output};
 use crate::raft::{LogFile, Node, Progress, RaftError};
 use crate::{Command, Input, MemberConfig, MemberId, Outcome, Reply, State, Token};
 use ebb_types::{
-    ALLOCATE_MAX, AdminReply, MapDelta, MetaFailure, MetaPush, MetaReply, MetaRequest, Moment,
+    ALLOCATE_MAX, AdminReply, GearGroup, MapDelta, MetaFailure, MetaPush, MetaReply, MetaRequest, Moment,
     NamespaceQuery, ServerMessage,
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -59,7 +59,7 @@ impl<L: LogFile> Member<L> {
     pub fn open(config: MemberConfig, log: L, now: Moment, unix_millis: u64) -> Result<Member<L>, RaftError> {
         let ids: Vec<MemberId> = config.members.keys().copied().collect();
         let (node, state) = Node::open(config.id, &ids, config.seed, log)?;
-        let controller = Controller::new(config.timing);
+        let controller = Controller::new(config.timing, config.switched);
         Ok(Member {
             next_tick: now + config.timing.raft_tick,
             map_version: state.version(),
@@ -99,6 +99,11 @@ impl<L: LogFile> Member<L> {
     /// The gear that this member asks for as leader, and the term in which it leads.
     pub fn gear(&self) -> Option<(u64, u8)> {
         self.leading.zip(self.controller.gear())
+    }
+
+    /// The gear groups that are awake in it.
+    pub fn awake(&self) -> &[GearGroup] {
+        self.controller.awake()
     }
 
     /// Call [`Member::on`] then, if nothing comes in before. `None`: there is nothing to do until something comes in.

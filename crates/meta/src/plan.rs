@@ -4,8 +4,9 @@
 //! groups, all in one batch, so that no entry is ever seen beside a server state that it does not fit. When nothing is left
 //! to repair, primaries are spread evenly, and a finished shift is put on record.
 
-use crate::controller::{DAMAGE_WAKES, Leading, Output};
+use crate::controller::{DAMAGE_WAKES, Leading, Output, Room};
 use crate::group::{Candidate, Facts, Standing, World, next_entry};
+use crate::racks::{Partings, racks_apart};
 use crate::{Change, Command, State};
 use ebb_gear::{Place, floor_servers, rebuild_choice};
 use ebb_types::{
@@ -15,7 +16,7 @@ use ebb_types::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The servers as they will be when the batch is applied.
-type Servers = BTreeMap<ServerId, ServerEntry>;
+pub(crate) type Servers = BTreeMap<ServerId, ServerEntry>;
 
 /// A value for each server, found at once by its id: a plan looks at every slot of every group.
 struct ByServer<T>(Vec<T>);
@@ -44,8 +45,8 @@ impl<T: Copy + Default> ByServer<T> {
 #[derive(Default)]
 pub(crate) struct Seen {
     version: u64,
-    /// With whether the server runs anew.
-    standings: Vec<(ServerId, Standing, bool)>,
+    /// With whether the server runs anew, and is full.
+    standings: Vec<(ServerId, Standing, bool, bool)>,
 }
 
 /// How the groups depend on one server, in the present state.
@@ -70,7 +71,11 @@ impl Leading {
         if !changes.is_empty() {
             commands.push(Command::Reconfigure(changes));
         }
-        if commands.is_empty() && self.is_settled(state) {
+        let settled = commands.is_empty() && self.is_settled(state);
+        let parted = if settled { self.part_racks(state, &servers) } else { Vec::new() };
+        if !parted.is_empty() {
+            commands.push(Command::Reconfigure(parted));
+        } else if settled {
             self.balance(state, out);
             if self.moves.is_empty()
                 && let Some(shift) = self.end_shift(now)
@@ -91,6 +96,10 @@ impl Leading {
     }
 
     fn end_shift(&mut self, now: Moment) -> Option<ebb_types::ShiftRecord> {
+        if !self.switched {
+            self.gears.shift = None;
+            return None;
+        }
         let (since, unix_millis) = (self.since, self.unix_millis);
         self.gears.end_shift(now, |at| unix_millis + at.since(since).as_millis() as u64)
     }
@@ -107,6 +116,7 @@ impl Leading {
         for entry in servers.values_mut() {
             self.judge(now, entry, state, out);
         }
+        self.give_up(now, &mut servers, state, out);
         let wanted = self.wanted(now, state, &servers);
         let duties = duties(state, &servers, &wanted);
         let floor = floor_servers(servers.len() as u32, state.params().map_or(1, |p| p.replicas)) as usize;
@@ -138,6 +148,7 @@ impl Leading {
                 live.ready_to_sleep = false;
             }
         }
+        self.wanted = wanted;
         for entry in servers.values() {
             let before = state.server(entry.id).expect("a copy of the state's servers");
             if (before.state, before.incarnation) != (entry.state, entry.incarnation) {
@@ -161,6 +172,7 @@ impl Leading {
             ServerState::Awake | ServerState::Draining if now >= self.fails_at(entry.id, state) => {
                 entry.state = ServerState::Failed;
                 let live = self.servers.entry(entry.id).or_default();
+                live.failed = Some(now);
                 // It gets no lease while this is under way, though the state still calls it awake (R2).
                 (live.condemned, live.owed) = (true, None);
                 out.push(Output::Note(format!("{} failed: its lease ended", entry.id)));
@@ -180,16 +192,24 @@ impl Leading {
         }
     }
 
-    /// Servers that should be awake: those of the gear, and while copies are missing or damaged all that can help (R8, R9).
+    /// Servers that should be awake: those of the gear, while copies are missing or damaged all that can help (R8, R9), while
+    /// room is short all that have some (R10), and as many more as copies need racks (R13).
     fn wanted(&mut self, now: Moment, state: &State, servers: &Servers) -> BTreeSet<ServerId> {
+        if !self.switched {
+            return servers.keys().copied().collect();
+        }
         let awake = self.gears.awake();
         let mut wanted: BTreeSet<ServerId> =
             servers.values().filter(|e| awake.contains(&e.gear_group)).map(|e| e.id).collect();
         let lost = ByServer::new(servers, |e| e.state == ServerState::Lost);
-        let missing = ByServer::new(servers, |e| matches!(e.state, ServerState::Failed | ServerState::Lost));
+        let missing = ByServer::new(servers, is_gone);
         self.reports.damaged.retain(|_, at| now < *at + DAMAGE_WAKES);
         let mut helpers = BTreeSet::new();
+        let mut partings = Partings::new(state, servers);
         for (group, entry) in state.groups() {
+            if let Some((_, to)) = partings.next(entry, None) {
+                helpers.extend(entry.slots.iter().map(|s| s.server).chain([to]));
+            }
             let stuck = entry.primary.is_none() && !self.waits(now, entry, state);
             let damaged = self.reports.damaged.contains_key(&group);
             if stuck || damaged || entry.slots.iter().any(|s| missing.get(s.server)) {
@@ -205,7 +225,38 @@ impl Leading {
         }
         self.emergency = !helpers.is_empty();
         wanted.extend(helpers);
+        let lacking = self.lacking_room(state, servers, &wanted);
+        self.short_of_room = !lacking.is_empty();
+        wanted.extend(lacking);
+        let late = |e: &ServerEntry| self.servers.get(&e.id).is_some_and(|l| l.power.is_late());
+        let able = servers.values().filter(|e| !(e.state == ServerState::Waking && late(e)));
+        wanted.extend(racks_apart(able, &wanted, state));
         wanted
+    }
+
+    /// Sleepers to wake because awake servers fill up (R10): those whose offload a server short of room keeps, so that it can be
+    /// paid back; and all, where too few servers are left that can keep any.
+    fn lacking_room(
+        &self,
+        state: &State,
+        servers: &Servers,
+        wanted: &BTreeSet<ServerId>,
+    ) -> BTreeSet<ServerId> {
+        let room = |id: &ServerId| self.servers.get(id).map_or(Room::default(), |live| live.room);
+        let strained = ByServer::new(servers, |e| e.state.is_live() && room(&e.id) != Room::default());
+        if !servers.keys().any(|id| strained.get(*id)) {
+            return BTreeSet::new();
+        }
+        let with_room: Vec<&ServerEntry> =
+            servers.values().filter(|e| !strained.get(e.id) && !is_gone(e)).collect();
+        let left: BTreeSet<ServerId> =
+            with_room.iter().map(|e| e.id).filter(|id| wanted.contains(id)).collect();
+        let enough = left.len() >= state.params().map_or(1, |p| usize::from(p.replicas));
+        if !enough || !racks_apart(with_room.into_iter(), &left, state).is_empty() {
+            return servers.keys().copied().collect();
+        }
+        let slots = state.groups().flat_map(|(_, entry)| &entry.slots);
+        slots.filter(|s| s.stand_in.is_some_and(|i| strained.get(i.server))).map(|s| s.server).collect()
     }
 
     fn plan_groups(&mut self, now: Moment, state: &State, servers: &Servers) -> Vec<Change> {
@@ -255,7 +306,7 @@ impl Leading {
         world: &World,
         replaced: &BTreeMap<GroupId, GroupEntry>,
     ) -> BTreeSet<GroupId> {
-        let standings = world.iter().map(|(id, c)| (*id, c.standing, c.restarted)).collect();
+        let standings = world.iter().map(|(id, c)| (*id, c.standing, c.restarted, c.full)).collect();
         let before = std::mem::replace(&mut self.seen, Seen { version: state.version(), standings });
         let since = if before.standings == self.seen.standings { before.version } else { 0 };
         let reports = &self.reports;
@@ -265,7 +316,7 @@ impl Leading {
         state.groups_since(since).chain(waiting).map(|(group, _)| group).chain(told).collect()
     }
 
-    fn facts(&self, now: Moment, group: GroupId, entry: &GroupEntry, state: &State) -> Facts {
+    pub(crate) fn facts(&self, now: Moment, group: GroupId, entry: &GroupEntry, state: &State) -> Facts {
         let reports = &self.reports;
         let range = (group, entry.epoch, ServerId(0))..=(group, entry.epoch, ServerId(u16::MAX));
         let of = |set: &BTreeSet<(GroupId, Epoch, ServerId)>| {
@@ -281,8 +332,9 @@ impl Leading {
     }
 
     /// The servers as candidates; their work is not counted yet.
-    fn world(&self, now: Moment, state: &State, servers: &Servers) -> World {
+    pub(crate) fn world(&self, now: Moment, state: &State, servers: &Servers) -> World {
         let never_sleep = self.gears.never_sleep(now);
+        let sleeps = |e: &ServerEntry| self.switched && !never_sleep.contains(&e.gear_group);
         servers
             .values()
             .map(|e| {
@@ -291,11 +343,20 @@ impl Leading {
                     ServerState::Draining => Standing::Leaving,
                     _ => Standing::Down,
                 };
-                let in_flight = self.servers.get(&e.id).map_or(0, |l| l.vitals.in_flight);
-                let restarted = state.server(e.id).is_some_and(|before| before.incarnation != e.incarnation);
-                let sleeps = !never_sleep.contains(&e.gear_group);
-                let (rack, primaries, stand_ins) = (e.rack, 0, 0);
-                (e.id, Candidate { standing, restarted, rack, sleeps, in_flight, primaries, stand_ins })
+                let live = self.servers.get(&e.id);
+                let Room { full, indebted } = live.map_or(Room::default(), |l| l.room);
+                let candidate = Candidate {
+                    standing,
+                    restarted: state.server(e.id).is_some_and(|before| before.incarnation != e.incarnation),
+                    rack: e.rack,
+                    sleeps: sleeps(e),
+                    full,
+                    indebted,
+                    in_flight: live.map_or(0, |l| l.vitals.in_flight),
+                    primaries: 0,
+                    stand_ins: 0,
+                };
+                (e.id, candidate)
             })
             .collect()
     }
@@ -305,11 +366,9 @@ impl Leading {
         let on_the_way = |e: &ServerEntry| matches!(e.state, ServerState::Draining | ServerState::Waking);
         let catching_up = |s: &Slot| matches!(s.state, SlotState::CatchingUp { .. });
         let quiet = !state.servers().any(on_the_way);
-        let gear_done = state.servers().all(|e| {
-            let wanted = self.gears.awake().contains(&e.gear_group);
-            (e.state == ServerState::Awake) == wanted
-                || matches!(e.state, ServerState::Failed | ServerState::Lost)
-        });
+        let gear_done = state
+            .servers()
+            .all(|e| (e.state == ServerState::Awake) == self.wanted.contains(&e.id) || is_gone(e));
         quiet
             && (gear_done || self.emergency)
             && state.groups().all(|(_, g)| g.primary.is_some() && !g.slots.iter().any(catching_up))
@@ -395,6 +454,11 @@ fn count_work(world: &mut World, state: &State, servers: &Servers) {
     for (id, candidate) in world {
         (candidate.primaries, candidate.stand_ins) = work.get(*id);
     }
+}
+
+/// Whether nothing can be asked of the server.
+pub(crate) fn is_gone(entry: &ServerEntry) -> bool {
+    matches!(entry.state, ServerState::Failed | ServerState::Lost)
 }
 
 fn away(slot: &Slot) -> bool {

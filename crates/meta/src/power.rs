@@ -71,6 +71,11 @@ impl Power {
         }
     }
 
+    /// It was asked more than once.
+    pub fn is_late(&self) -> bool {
+        self.tries > 1
+    }
+
     pub fn retry_at(&self) -> Option<Moment> {
         match self.pending {
             Some((action, lost)) if Some(action) != self.thrown => Some(lost),
@@ -122,6 +127,8 @@ impl Leading {
                 let late = format!("{} is not {:?} yet; attempt {}", entry.id, action, power.tries);
                 power.trouble.get_or_insert_with(|| late.clone());
                 out.push(Output::Note(late));
+                // Others may be wanted in its place.
+                self.dirty = true;
             }
             out.push(Output::Switch { server: entry.id, action });
         }

@@ -222,7 +222,12 @@ impl State {
         // Nothing was written yet, so every replica has everything.
         let fresh = |&server: &ServerId| Slot { server, state: SlotState::InSync, stand_in: None };
         let groups = bootstrap.groups.iter().map(|servers| Versioned {
-            item: GroupEntry { epoch: Epoch(1), primary: None, slots: servers.iter().map(fresh).collect() },
+            item: GroupEntry {
+                epoch: Epoch(1),
+                primary: None,
+                slots: servers.iter().map(fresh).collect(),
+                salvage: false,
+            },
             changed: 1,
         });
         self.groups = groups.collect();

@@ -109,9 +109,13 @@ struct World {
     shown: String,
     ghost: Ghost,
     load: LoadCount,
+    /// The last answer to an administrator.
+    answer: Option<MetaReply>,
+    /// How full disks are, and how much of that is offload.
+    used_percent: BTreeMap<ServerId, (u64, u64)>,
 }
 
-fn bootstrap(servers: u16, r: u8, groups: u32) -> Bootstrap {
+fn bootstrap(servers: u16, r: u8, groups: u32, scheme: ebb_gear::Scheme) -> Bootstrap {
     let params = ClusterParams {
         cluster: 7,
         instance: 1,
@@ -122,7 +126,7 @@ fn bootstrap(servers: u16, r: u8, groups: u32) -> Bootstrap {
     };
     let places: Vec<ebb_gear::Server> =
         (0..servers).map(|id| ebb_gear::Server { id: ServerId(id), rack: RackId(id % 3) }).collect();
-    let layout = ebb_gear::layout(&places, r, groups, 1, ebb_gear::Scheme::Rotated).expect("a layout");
+    let layout = ebb_gear::layout(&places, r, groups, 1, scheme).expect("a layout");
     let servers = layout.servers.iter().map(|(id, place)| NewServer {
         id: *id,
         rack: place.rack,
@@ -135,8 +139,13 @@ fn bootstrap(servers: u16, r: u8, groups: u32) -> Bootstrap {
 
 impl World {
     fn new(servers: u16, r: u8, groups: u32) -> World {
+        let bootstrap = bootstrap(servers, r, groups, ebb_gear::Scheme::Rotated);
+        World::of(bootstrap, Controller::new(Timing::default(), true))
+    }
+
+    fn of(bootstrap: Bootstrap, controller: Controller) -> World {
         let mut state = State::default();
-        assert_eq!(state.apply(&Command::Init(bootstrap(servers, r, groups))), Reply::Done);
+        assert_eq!(state.apply(&Command::Init(bootstrap)), Reply::Done);
         let ids: Vec<ServerId> = state.servers().map(|e| e.id).collect();
         let fake = FakeServer {
             run: 1,
@@ -151,7 +160,7 @@ impl World {
         let mut world = World {
             now: Moment(1_000_000_000),
             state,
-            controller: Controller::new(Timing::default()),
+            controller,
             servers: ids.into_iter().map(|id| (id, fake.clone())).collect(),
             transcript: Vec::new(),
             failing_wakes: 0,
@@ -159,6 +168,8 @@ impl World {
             shown: String::new(),
             ghost: Ghost::default(),
             load: LoadCount::default(),
+            answer: None,
+            used_percent: BTreeMap::new(),
         };
         world.lead();
         world
@@ -215,7 +226,7 @@ impl World {
                 }
                 events.insert(0, Event::Switched { server, action, result });
             }
-            Output::Reply { .. } => {}
+            Output::Reply { reply, .. } => self.answer = Some(reply),
             Output::Note(note) => self.note(format!("note {note}")),
         }
     }
@@ -343,7 +354,10 @@ impl World {
             fake.draining = false;
         }
         let (server, incarnation, map_version) = (id, Incarnation(fake.run), fake.map.version);
-        let vitals = Vitals { poisoned: fake.poisoned, load, load_millis: 500, ..Vitals::default() };
+        let poisoned = fake.poisoned;
+        let (used_bytes, debt_bytes) = self.used_percent.get(&id).copied().unwrap_or_default();
+        let room = Vitals { used_bytes, debt_bytes, capacity_bytes: 100, ..Vitals::default() };
+        let vitals = Vitals { poisoned, load, load_millis: 500, ..room };
         let heartbeat = ServerMessage::Heartbeat { server, incarnation, sent: self.now, map_version, vitals };
         self.event(Event::Server(heartbeat));
         let alive = |s: ServerId| self.servers[&s].alive && !self.servers[&s].poisoned;
@@ -434,6 +448,15 @@ impl World {
             ServerState::Lost => 'L',
         };
         self.state.servers().map(|e| letter(e.state)).collect()
+    }
+
+    /// No two copies of a write go to one rack.
+    fn assert_apart(&self) {
+        for (id, group) in self.state.groups() {
+            let targets = group.slots.iter().map(|s| s.target().expect("a target").0);
+            let racks: BTreeSet<RackId> = targets.map(|t| self.state.server(t).unwrap().rack).collect();
+            assert_eq!(racks.len(), group.slots.len(), "{id}: {group:?} {}", self.states());
+        }
     }
 
     /// Everything is well: all groups have a primary and r targets, nothing is at risk.
@@ -568,6 +591,186 @@ fn a_lost_server_is_rebuilt_on_its_gear_group() {
     world.assert_served();
     assert!(world.state.groups().all(|(_, g)| g.slot_of(ServerId(4)).is_none() && g.is_in_sync()));
     assert_transcript(&mut world, "lost_server");
+}
+
+#[test]
+fn copies_stand_in_different_racks_at_every_gear_and_after_a_failure() {
+    for scheme in [ebb_gear::Scheme::Rotated, ebb_gear::Scheme::RackAligned] {
+        let bootstrap = bootstrap(9, 3, 36, scheme);
+        let mut world = World::of(bootstrap, Controller::new(Timing::default(), true));
+        world.run(3000);
+        for gear in [1, 2, 3, 1] {
+            world.gear(gear);
+            world.run(8000);
+            world.assert_served();
+            world.assert_apart();
+            let awake = world.states().matches('A').count();
+            let spread = scheme == ebb_gear::Scheme::RackAligned;
+            assert_eq!(
+                awake,
+                usize::from(gear * 3 + if spread { 3 - gear } else { 0 }),
+                "{}",
+                world.states()
+            );
+        }
+        let victim = world.states().find('A').expect("somebody is awake") as u16;
+        world.crash(victim);
+        world.run(12_000);
+        world.assert_served();
+        world.assert_apart();
+        world.restart(victim);
+        world.run(12_000);
+        world.assert_apart();
+        assert_eq!(
+            world.states().matches('A').count(),
+            if scheme == ebb_gear::Scheme::Rotated { 3 } else { 5 }
+        );
+    }
+}
+
+#[test]
+fn a_rebuild_with_as_many_racks_as_copies_ends_with_copies_in_different_racks() {
+    for servers in [9, 15] {
+        let mut world = World::new(servers, 3, 60);
+        world.run(3000);
+        world.gear(1);
+        world.run(8000);
+        world.crash(0);
+        world.run(6000);
+        world.admin(AdminRequest::MarkLost { server: ServerId(0) });
+        world.run(60_000);
+        world.assert_served();
+        world.assert_apart();
+        let slots = |(_, g): (GroupId, &GroupEntry)| -> BTreeSet<RackId> {
+            g.slots.iter().map(|s| world.state.server(s.server).unwrap().rack).collect()
+        };
+        assert!(world.state.groups().map(slots).all(|racks| racks.len() == 3));
+        assert!(world.states().contains('z'), "{} {}", world.states(), world.counts());
+    }
+}
+
+#[test]
+fn the_last_resort_names_the_loss_and_serves_what_is_left() {
+    let mut world = started();
+    let refusal = |world: &mut World, accept_loss| {
+        world.answer = None;
+        world.admin(AdminRequest::Force { accept_loss });
+        match world.answer.take() {
+            Some(MetaReply::Failed(MetaFailure::Refused(why))) => Some(why),
+            other => {
+                assert_eq!(other, None);
+                None
+            }
+        }
+    };
+    assert!(refusal(&mut world, true).is_some_and(|why| why.contains("nothing to force")));
+    // One server outlives all others for a while, and does not come back: it alone was complete.
+    let gone = 4;
+    let others = || (0..9).filter(|id| *id != gone);
+    others().for_each(|id| world.crash(id));
+    world.run(6000);
+    world.crash(gone);
+    world.run(6000);
+    world.ghost = Ghost::default();
+    others().for_each(|id| world.restart(id));
+    world.run(6000);
+    let stuck = |world: &World| world.state.groups().filter(|(_, g)| g.primary.is_none()).count();
+    let held = world.state.groups().filter(|(_, g)| g.slot_of(ServerId(gone)).is_some()).count();
+    assert_eq!((stuck(&world), held), (12, 12), "{}", world.counts());
+    let server = ServerId(gone);
+    assert!(refusal(&mut world, true).is_some_and(|why| why.contains("give them up with `ebb lost 4`")));
+    world.admin(AdminRequest::MarkLost { server });
+    world.run(2000);
+    assert_eq!(stuck(&world), 12, "what may be lost is not given up without being asked");
+    assert!(refusal(&mut world, false).is_some_and(|why| why.contains("only on server-4 would be lost")));
+    assert_eq!(refusal(&mut world, true), None);
+    assert!(world.state.groups().any(|(_, g)| g.salvage));
+    world.run(30_000);
+    world.assert_served();
+    assert!(world.state.groups().all(|(_, g)| !g.salvage && g.is_in_sync()), "{}", world.counts());
+    assert!(refusal(&mut world, true).is_some_and(|why| why.contains("nothing to force")));
+}
+
+#[test]
+fn servers_that_fill_up_wake_those_whose_offload_they_keep_and_let_them_sleep_when_it_is_paid() {
+    let mut world = in_gear_1();
+    let awake: Vec<ServerId> =
+        world.state.servers().filter(|e| e.state == ServerState::Awake).map(|e| e.id).collect();
+    // One has too much offload: it is paid back, by those for whom it was kept.
+    world.used_percent.insert(awake[0], (40, 21));
+    world.run(6000);
+    world.assert_served();
+    assert_eq!(
+        world.states().matches('A').count(),
+        9,
+        "too few are left for three copies: {}",
+        world.states()
+    );
+    world.used_percent.insert(awake[0], (40, 6));
+    world.run(6000);
+    assert_eq!(world.states().matches('A').count(), 9, "it is still in debt");
+    world.used_percent.clear();
+    world.run(6000);
+    assert_eq!(world.states().matches('z').count(), 6, "{:#?}", world.transcript);
+    // All are nearly full: nobody sleeps, as long as it lasts.
+    for id in &awake {
+        world.used_percent.insert(*id, (91, 3));
+    }
+    world.run(10_000);
+    world.assert_served();
+    assert_eq!(world.states(), "AAAAAAAAA");
+    world.used_percent.clear();
+    world.run(8000);
+    assert_eq!(world.states().matches('z').count(), 6);
+}
+
+#[test]
+fn a_full_stand_in_is_relieved_where_another_has_room() {
+    let mut world = started();
+    world.crash(8);
+    world.run(6000);
+    let keeps = |world: &World, id: ServerId| {
+        let slots = world.state.groups().flat_map(|(_, g)| &g.slots);
+        slots.filter(|s| s.stand_in.is_some_and(|i| i.server == id)).count()
+    };
+    let full = world.state.servers().map(|e| e.id).max_by_key(|id| keeps(&world, *id)).unwrap();
+    assert!(keeps(&world, full) > 0);
+    world.used_percent.insert(full, (90, 1));
+    world.run(3000);
+    world.assert_served();
+    assert_eq!(keeps(&world, full), 0);
+}
+
+#[test]
+fn without_power_switches_gears_are_a_dry_run() {
+    let bootstrap = bootstrap(9, 3, 36, ebb_gear::Scheme::Rotated);
+    let mut world = World::of(bootstrap, Controller::new(Timing::default(), false));
+    world.run(3000);
+    world.gear(1);
+    world.run(10_000);
+    assert_eq!((world.states().as_str(), world.controller.gear()), ("AAAAAAAAA", Some(1)));
+    assert!(!world.transcript.iter().any(|line| line.contains("switch")), "{:#?}", world.transcript);
+    assert!(world.state.groups().all(|(_, g)| g.is_in_sync()));
+    assert_eq!(world.state.shifts().count(), 0, "nothing was shifted");
+}
+
+#[test]
+fn a_failed_server_is_given_up_after_the_configured_time_but_no_rack_and_no_sleeper() {
+    let timing = Timing { lost_after: Some(Duration::from_secs(20)), ..Timing::default() };
+    let mut world = World::of(bootstrap(9, 3, 36, ebb_gear::Scheme::Rotated), Controller::new(timing, true));
+    world.run(3000);
+    // A whole rack: its power or its network, more likely than three broken servers.
+    [0, 3, 6].into_iter().for_each(|id| world.crash(id));
+    world.run(60_000);
+    assert_eq!(world.states().matches('F').count(), 3);
+    [3, 6].into_iter().for_each(|id| world.restart(id));
+    world.run(10_000);
+    assert!(world.state.groups().all(|(_, g)| g.slot_of(ServerId(0)).is_none()), "{}", world.states());
+    assert_eq!(world.states(), "LAAAAAAAA");
+    world.assert_served();
+    world.gear(2);
+    world.run(60_000);
+    assert!(world.states().contains('z') && world.states().matches('L').count() == 1, "{}", world.states());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::dev::{Connector, DevCluster, DevOptions, status};
 use crate::error::NodeError;
 use crate::launch::Stop;
-use crate::{secrets, status as show, verify as compare};
+use crate::{status as show, verify as compare};
 use clap::Subcommand;
 use ebb_client::Client;
 use ebb_types::{AdminReply, AdminRequest, ClusterStatus, MetaReply, MetaRequest, PlannedHour, ServerId};
@@ -60,22 +60,6 @@ async fn ask(client: &Client, request: AdminRequest) -> Result<AdminReply, NodeE
     }
 }
 
-/// Makes the cluster's secret files, or an administrator's.
-pub fn secret(file: &Path, admin: Option<&Path>) -> Result<(), NodeError> {
-    let config = Config::load(file)?;
-    let Some(path) = admin else {
-        let made = secrets::make(&config)?;
-        made.iter().for_each(|path| println!("made {}", path.display()));
-        if made.is_empty() {
-            println!("all secret files are there");
-        }
-        return Ok(());
-    };
-    secrets::make_admin(&config, path)?;
-    println!("made {}: name it as cluster.secret_file on the administrator's machine", path.display());
-    Ok(())
-}
-
 pub async fn show_status(file: &Path, output: Output) -> Result<ExitCode, NodeError> {
     let (_, client) = connect(file).await?;
     let status = status(&client).await?;
@@ -97,7 +81,10 @@ pub async fn gear(file: &Path, output: Output, command: GearCommand) -> Result<E
         (AdminReply::Plan(hours), Output::Json) => print_json(&hours),
         (AdminReply::Plan(hours), Output::Text) => print!("{}", plan(&hours)),
         (_, Output::Json) => print_json(&BTreeMap::from([("done", true)])),
-        (_, Output::Text) => println!("decided; `ebb status` shows how far it is"),
+        (_, Output::Text) => {
+            println!("decided; `ebb status` shows how far it is");
+            status(&client).await?.notes.iter().for_each(|note| println!("note: {note}"));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -128,6 +115,16 @@ pub async fn lost(file: &Path, output: Output, server: u16) -> Result<ExitCode, 
     match output {
         Output::Json => print_json(&BTreeMap::from([("done", true)])),
         Output::Text => println!("server {server} is given up; its data is being rebuilt (`ebb status`)"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn force(file: &Path, output: Output, accept_loss: bool) -> Result<ExitCode, NodeError> {
+    let (_, client) = connect(file).await?;
+    ask(&client, AdminRequest::Force { accept_loss }).await?;
+    match output {
+        Output::Json => print_json(&BTreeMap::from([("done", true)])),
+        Output::Text => println!("decided: the newest of what is left is put together (`ebb status`)"),
     }
     Ok(ExitCode::SUCCESS)
 }

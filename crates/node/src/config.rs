@@ -39,14 +39,8 @@ pub struct Config {
 pub struct ClusterSection {
     /// 16 hexadecimal digits that no other cluster has: `head -c 8 /dev/urandom | xxd -p`.
     pub id: String,
-    /// From it all keys follow: for metadata servers and administrators. Readable by its owner only, as the next two.
+    /// Shared by all processes and clients; readable by its owner only.
     pub secret_file: PathBuf,
-    /// The keys of chunk servers; absent: `secret_file`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub server_secret_file: Option<PathBuf>,
-    /// The keys of gateways, which cannot change the cluster; absent: `secret_file`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gateway_secret_file: Option<PathBuf>,
     #[serde(default = "three")]
     pub replicas: u8,
     #[serde(default = "sixty_four")]
@@ -57,16 +51,9 @@ pub struct ClusterSection {
     pub lease_millis: u32,
     #[serde(default = "one_second")]
     pub heartbeat_millis: u32,
-}
-
-impl ClusterSection {
-    pub fn secret_of_servers(&self) -> &Path {
-        self.server_secret_file.as_deref().unwrap_or(&self.secret_file)
-    }
-
-    pub fn secret_of_gateways(&self) -> &Path {
-        self.gateway_secret_file.as_deref().unwrap_or(&self.secret_file)
-    }
+    /// A server that failed so long ago is declared lost, and its data is rebuilt on others. Zero: only by `ebb lost`.
+    #[serde(default = "one_hour")]
+    pub lost_after_seconds: u32,
 }
 
 fn three() -> u8 {
@@ -83,6 +70,9 @@ fn three_seconds() -> u32 {
 }
 fn one_second() -> u32 {
     1000
+}
+fn one_hour() -> u32 {
+    3600
 }
 
 /// What the gear scheduler starts with; `ebb gear` and `ebb replay` change it at run time.
@@ -354,7 +344,12 @@ impl Config {
     }
 
     pub fn timing(&self) -> Timing {
-        Timing { heartbeat: Duration::from_millis(self.cluster.heartbeat_millis.into()), ..Timing::default() }
+        let lost_after = Duration::from_secs(self.cluster.lost_after_seconds.into());
+        Timing {
+            heartbeat: Duration::from_millis(self.cluster.heartbeat_millis.into()),
+            lost_after: Some(lost_after).filter(|time| !time.is_zero()),
+            ..Timing::default()
+        }
     }
 
     pub fn bootstrap(&self) -> Result<Bootstrap, ConfigError> {

@@ -39,7 +39,11 @@ fn watts(watts: Option<Watts>) -> String {
 /// `gear 1/3  A z z A z z A z z  217.8 W modelled  load 0.12  debt 1.2 MiB`
 pub fn line(status: &ClusterStatus) -> String {
     let letters: String = status.servers.iter().map(|s| letter(s.state)).collect();
-    let shifting = if status.gear.shifting { " (shifting)" } else { "" };
+    let shifting = match (status.gear.dry_run, status.gear.shifting) {
+        (true, _) => " (dry run)",
+        (false, true) => " (shifting)",
+        (false, false) => "",
+    };
     let mut line = format!(
         "gear {}/{}{shifting}  {letters}  {} modelled  load {:.2}  debt {}",
         status.gear.gear,
@@ -71,7 +75,14 @@ pub fn page(status: &ClusterStatus) -> String {
         gear.gear,
         status.params.replicas,
         if gear.shifting { ", shifting" } else { "" },
-        if gear.emergency { ", more servers awake because copies are missing" } else { "" },
+        [
+            (gear.dry_run, ", a dry run: no server is switched"),
+            (gear.emergency, ", more servers awake because copies are missing"),
+            (gear.short_of_room, ", more servers awake because awake ones fill up"),
+        ]
+        .into_iter()
+        .filter_map(|(holds, words)| holds.then_some(words))
+        .collect::<String>(),
     );
     let _ = writeln!(out, "load     {:.2} servers' worth (forecast for this hour: {forecast})", gear.load);
     let _ = writeln!(out, "power    {} (modelled)", watts(modelled_watts(status)));
@@ -86,10 +97,17 @@ pub fn page(status: &ClusterStatus) -> String {
         (g.without_primary, "not served: no server can"),
         (g.without_target, "refuse writes: too few servers are awake for r copies"),
         (g.at_risk, "at risk: some writes have fewer than r copies on awake servers"),
+        (g.sharing_rack, "with two copies in one rack: they die with it"),
     ] {
         if count > 0 {
             let _ = writeln!(out, "         {count} {what}");
         }
+    }
+    if g.sharing_rack == 0 {
+        let _ = writeln!(out, "racks    every copy of a group stands in a rack of its own");
+    }
+    for note in &status.notes {
+        let _ = writeln!(out, "note     {note}");
     }
     let _ = writeln!(
         out,

@@ -83,6 +83,7 @@ impl CatchUp {
     pub fn can_go_on(&self, map: &ClusterMap, entry: &GroupEntry) -> bool {
         let good = |&(server, space): &Source| match space {
             _ if !map.is_live(server) => false,
+            _ if entry.salvage => true,
             Space::Offload { stands_for } => self.is_listed() || entry.is_covered_by(server, stands_for),
             Space::Replica => true,
         };
@@ -163,7 +164,17 @@ impl Group {
     /// Where this server, which catches up, finds all that it lacks: its own covered stand-in; a replica that is in sync; or
     /// a replica that was complete until it was away, together with its covered stand-in. Nothing less will do: a listing
     /// that misses an acknowledged write would end in an `InSync` that is none. Empty: there is none now, and it waits.
+    ///
+    /// Where nothing complete is left and the newest of the rest is wanted, all that takes part, and nothing without any of it:
+    /// what one member alone would have is never part of another.
     pub fn sources(&self, cx: &Context, without: Option<ServerId>) -> Vec<Source> {
+        if self.entry.salvage {
+            let away = |id| self.entry.slot_of(id).is_some_and(|s| matches!(s.state, SlotState::Away { .. }));
+            let others: Vec<Source> =
+                self.entry.members().filter(|(id, _)| *id != cx.me && !away(*id)).collect();
+            let all = others.iter().all(|(id, _)| Some(*id) != without && cx.map.is_live(*id));
+            return if all { others } else { Vec::new() };
+        }
         let live = |server: ServerId| server != cx.me && Some(server) != without && cx.map.is_live(server);
         let kept = |slot: &Slot| {
             let stand_in = slot.stand_in.filter(|s| s.covered && live(s.server))?;
@@ -268,11 +279,14 @@ impl Group {
         self.go_on_activating(cx);
     }
 
+    /// The group with the fewest copies goes first, whoever began. [Sierra §3.7]
     fn pump_fetches(&mut self, cx: &mut Context) {
+        let copies = complete_copies(&self.entry, cx.map);
         loop {
             let Some(catch_up) = self.catch_up.as_mut().filter(|c| c.is_listed()) else { return };
-            if !cx.shared.may_fetch() {
-                cx.shared.hungry.insert(self.id);
+            let others_first = cx.shared.hungry.first().is_some_and(|(fewer, _)| *fewer < copies);
+            if !cx.shared.may_fetch() || others_first {
+                cx.shared.hungry.insert((copies, self.id));
                 return;
             }
             let Some(missing) = catch_up.missing.take_unasked(FETCH_BLOCKS) else { return };
@@ -431,6 +445,18 @@ impl Group {
         cx.shared.fetches -= catch_up.give_up(|f| now.since(f.asked) >= after);
         self.pump_catch_up(cx);
     }
+}
+
+/// Copies of everything that the group has, here or on servers that can be woken.
+fn complete_copies(entry: &GroupEntry, map: &ClusterMap) -> usize {
+    let there = |server| map.is_live(server) || map.sleeps(server);
+    let kept = |slot: &Slot| slot.stand_in.is_some_and(|s| s.covered && map.is_live(s.server));
+    let complete = |slot: &&Slot| match slot.state {
+        SlotState::InSync => there(slot.server),
+        SlotState::Away { .. } => there(slot.server) && kept(slot),
+        SlotState::CatchingUp { since } => since > Epoch(0) && there(slot.server) && kept(slot),
+    };
+    entry.slots.iter().filter(complete).count()
 }
 
 /// Bringing a new stand-in up to date, from this primary's own blocks: at-risk data first (R8). [Sierra §3.7]

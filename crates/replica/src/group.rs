@@ -313,7 +313,7 @@ pub(crate) struct Shared {
     /// Fetches under way, over all groups: bounds memory and what catch-up takes from clients.
     pub fetches: usize,
     /// Groups that would fetch more if they might.
-    pub hungry: BTreeSet<GroupId>,
+    pub hungry: BTreeSet<(usize, GroupId)>,
     /// Client operations under way: while there are any, catch-up takes less.
     pub client_ops: usize,
     /// Servers that refused a write for lack of space, and when.

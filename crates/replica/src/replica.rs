@@ -194,7 +194,7 @@ impl Replica {
             }
         }
         while self.shared.may_fetch()
-            && let Some(id) = self.shared.hungry.pop_first()
+            && let Some((_, id)) = self.shared.hungry.pop_first()
         {
             self.with_group(now, id, out, |group, cx| group.pump_catch_up(cx));
         }
@@ -418,7 +418,7 @@ impl Replica {
 
 /// Before the first map.
 fn no_entry() -> GroupEntry {
-    GroupEntry { epoch: Epoch(0), primary: None, slots: Vec::new() }
+    GroupEntry { epoch: Epoch(0), primary: None, slots: Vec::new(), salvage: false }
 }
 
 /// Whether offload kept here for a slot may be the only copy of something.

@@ -57,7 +57,7 @@ impl World<'_> {
         let mix = self.scenario.faults;
         let weights = [
             mix.crash, mix.pause, mix.member, mix.cut, mix.reset, mix.slow, mix.poison, mix.full, mix.rot,
-            mix.gear, mix.lost, mix.storm,
+            mix.gear, mix.lost, mix.rack, mix.storm,
         ];
         let mut at = self.fault_random.below(weights.iter().sum());
         let kind = weights.iter().position(|w| {
@@ -79,6 +79,7 @@ impl World<'_> {
             8 => self.rot(id),
             9 => self.shift_gear(),
             10 => self.lose(id),
+            11 => self.crash_rack(id),
             _ => self.storm(),
         }
     }
@@ -121,10 +122,25 @@ impl World<'_> {
         self.after(down, Happening::Restart { server: id });
     }
 
+    /// All servers of a rack at once; each comes back in its own time.
+    fn crash_rack(&mut self, id: ServerId) {
+        let racks = &self.scenario.bootstrap.servers;
+        let rack = racks.iter().find(|s| s.id == id).map(|s| s.rack);
+        let all: Vec<ServerId> = racks.iter().filter(|s| Some(s.rack) == rack).map(|s| s.id).collect();
+        self.count("rack crash");
+        all.into_iter().filter(|s| !self.servers[s].lost).collect::<Vec<_>>().into_iter().for_each(
+            |server| {
+                if !self.servers[&server].asleep {
+                    self.crash_for_a_while(server);
+                }
+            },
+        );
+    }
+
     /// The process is started again, unless somebody was faster or the machine is off.
     pub fn restart(&mut self, id: ServerId) {
         let server = self.server(id);
-        if !server.up && !server.asleep && !server.lost {
+        if !server.up && !server.asleep && !server.lost && !server.missing {
             self.start_server(id);
         }
     }
@@ -147,7 +163,7 @@ impl World<'_> {
 
     pub fn power_on(&mut self, id: ServerId) {
         let server = self.server(id);
-        if server.lost {
+        if server.lost || server.missing {
             return;
         }
         server.asleep = false;
@@ -408,7 +424,17 @@ impl World<'_> {
 
     /// Everything that is broken is mended, and the cluster is told to wake.
     pub fn heal_everything(&mut self) {
-        self.note(|| "everything is mended".into());
+        self.heal_all_but(None);
+        let top = self.scenario.params().replicas;
+        self.ask_gear(top);
+    }
+
+    /// Everything is mended but `missing`, which crashes and stays away.
+    pub fn heal_all_but(&mut self, missing: Option<ServerId>) {
+        self.note(|| match missing {
+            None => "everything is mended".into(),
+            Some(id) => format!("everything is mended, but {id} is missing"),
+        });
         self.stormy = false;
         self.net.heal();
         self.scenario.net.loss = 0;
@@ -420,12 +446,15 @@ impl World<'_> {
             self.restart_member(id);
         }
         for id in self.servers.keys().copied().collect::<Vec<_>>() {
+            self.server(id).missing = Some(id) == missing;
+            if Some(id) == missing {
+                self.crash(id);
+                continue;
+            }
             self.resume(id);
             self.heal_disk(id);
             self.restart(id);
         }
-        let top = self.scenario.params().replicas;
-        self.ask_gear(top);
     }
 }
 

@@ -65,6 +65,7 @@ impl World<'_> {
             seed: self.scenario.seed ^ id,
             bootstrap: Some(self.scenario.bootstrap.clone()),
             timing: self.scenario.timing,
+            switched: true,
         };
         (self.configure)(Core::Member(&mut config));
         let (now, unix_millis) = (clock.at(self.now), self.unix_millis + self.now / 1_000_000);

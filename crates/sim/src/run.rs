@@ -4,17 +4,21 @@ use crate::brief::{brief_entry, brief_history};
 use crate::client::{CELLS_PER_BLOCK, shared_chunk};
 use crate::clock::SECOND;
 use crate::history::{Action, Outcome};
+use crate::invariants::replicas_shared;
 use crate::linear::{Verdict, check};
+use crate::random::{Random, mix};
 use crate::scenario::Scenario;
 use crate::shrink::Case;
 use crate::world::{Configure, Happening, Violation, World};
-use ebb_types::ServerState;
+use ebb_types::{ServerEntry, ServerId, ServerState, Slot, SlotState};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Longest time, after everything is mended, until every operation has ended and all replicas are the same.
 const REST: u64 = 90 * SECOND;
+/// Longest time, after everything but perhaps one server is mended, until what survived is served.
+const SURVIVAL: u64 = 60 * SECOND;
 /// Lines of the transcript that a failure shows.
 pub const LINES: usize = 400;
 
@@ -97,8 +101,9 @@ fn guarded(world: &mut World) -> Result<(), Violation> {
 
 /// Rounds of faults, each followed by rest and a comparison; then the histories are judged.
 fn play(world: &mut World) -> Result<(), Violation> {
-    for _ in 0..world.scenario.rounds {
+    for round in 0..world.scenario.rounds {
         storm(world);
+        survive(world, round);
         rest(world);
         if let Some(violation) = world.violation.take() {
             return Err(violation);
@@ -107,9 +112,49 @@ fn play(world: &mut World) -> Result<(), Violation> {
     judge(world)
 }
 
+/// Everything is mended, but perhaps for one server, and the cluster runs in some gear: what survived is served, and its copies
+/// stand in racks apart.
+fn survive(world: &mut World, round: u32) {
+    if world.violation.is_some() {
+        return;
+    }
+    let mut random = Random::new(mix(world.scenario.seed ^ mix(u64::from(round) ^ 0x5a7e)));
+    let servers: Vec<ServerId> = world.servers.values().filter(|s| !s.lost).map(|s| s.id).collect();
+    let spare = world.lost.is_none() && servers.len() > usize::from(world.scenario.params().replicas);
+    let missing = random.pick(&servers).copied().filter(|_| spare && random.chance(400));
+    world.heal_all_but(missing);
+    world.count(if missing.is_some() { "rest without a server" } else { "rest in some gear" });
+    world.ask_gear(random.between(1, world.scenario.params().replicas.into()) as u8);
+    let end = world.now + SURVIVAL;
+    world.run_until(end, |world| suffering(world).is_none());
+    if let (None, Some(what)) = (&world.violation, suffering(world)) {
+        return world.fail("liveness", format!("{} s without a fault, {what}", SURVIVAL / SECOND));
+    }
+    world.r13_racks_apart();
+}
+
+/// What of the survivors is not as it should be: somebody who could serve does not, or a copy could stand elsewhere.
+fn suffering(world: &World) -> Option<String> {
+    let state = world.newest_state();
+    let whole = |s: &Slot| s.state == SlotState::InSync && world.servers[&s.server].runs();
+    let idle = state.groups().find(|(_, e)| e.primary.is_none() && e.slots.iter().any(whole));
+    if let Some((group, entry)) = idle {
+        return Some(format!("{group} is not served, {}", brief_entry(entry)));
+    }
+    let moving = |s: ServerState| matches!(s, ServerState::Draining | ServerState::Waking);
+    let there = |s: &ServerEntry| !world.servers[&s.id].missing;
+    if let Some(server) = state.servers().find(|s| moving(s.state) && there(s)) {
+        return Some(format!("{} is {}", server.id, format!("{:?}", server.state).to_lowercase()));
+    }
+    world.gear_wanted.map(|_| "the administrator waits".to_owned()).or_else(|| world.racks_shared())
+}
+
 /// Clients work while things go wrong.
 fn storm(world: &mut World) {
     world.stormy = true;
+    if let Some(gear) = world.scenario.begin_in {
+        world.ask_gear(gear);
+    }
     world.net.model = world.scenario.net;
     let each = world.scenario.ops / world.scenario.clients / world.scenario.rounds;
     for client in 0..world.scenario.clients {
@@ -181,6 +226,9 @@ fn trouble(world: &World) -> Option<String> {
         if server.store.offload_bytes() > 0 {
             return Some(format!("{} still has a debt of {} bytes", server.id, server.store.offload_bytes()));
         }
+    }
+    if let Some(what) = replicas_shared(state) {
+        return Some(what);
     }
     (world.gear_wanted.is_some() || world.lost_wanted.is_some()).then(|| "the administrator waits".into())
 }

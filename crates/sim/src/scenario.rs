@@ -22,6 +22,7 @@ pub struct FaultMix {
     pub rot: u64,
     pub gear: u64,
     pub lost: u64,
+    pub rack: u64,
     pub storm: u64,
 }
 
@@ -59,6 +60,8 @@ pub struct Scenario {
     /// A switch takes this long, and per mille fails.
     pub switch: u64,
     pub switch_fails: u64,
+    /// The gear that an administrator asks for when a round begins.
+    pub begin_in: Option<u8>,
     /// `None`: load is even, and an administrator chooses the gear.
     pub pulse: Option<Pulse>,
 }
@@ -109,6 +112,7 @@ impl Scenario {
             sleep_is_off: random.chance(400),
             switch: random.between(10 * MILLI, 1500 * MILLI),
             switch_fails: if random.chance(300) { random.between(50, 400) } else { 0 },
+            begin_in: random.chance(500).then(|| random.between(1, u64::from(replicas) - 1) as u8),
             pulse: None,
         }
     }
@@ -124,9 +128,10 @@ impl Scenario {
             write_iops: rate,
             dwell_millis: random.between(hour / 2, hour),
             lead_millis: random.between(0, hour / 2),
-            rotate_days: 0,
+            rotate_days: u32::from(random.chance(400)),
             ..Schedule::default()
         };
+        self.begin_in = None;
         let period = random.between(hour, 3 * hour) * MILLI;
         self.pulse = Some(Pulse { period, busy: period * random.between(200, 600) / 1000 });
         self.ops *= 2;
@@ -136,8 +141,14 @@ impl Scenario {
 
     /// A cluster to which nothing happens, for models of time. What is drawn is not used: the world asks the models.
     pub fn calm(seed: u64, bootstrap: Bootstrap, timing: Timing) -> Scenario {
-        let quiet =
-            Scenario { members: 1, clients: 0, sleep_is_off: false, switch_fails: 0, ..Scenario::draw(seed) };
+        let quiet = Scenario {
+            members: 1,
+            clients: 0,
+            sleep_is_off: false,
+            switch_fails: 0,
+            begin_in: None,
+            ..Scenario::draw(seed)
+        };
         Scenario { seed, bootstrap, timing, ..quiet }
     }
 
@@ -153,8 +164,10 @@ impl Scenario {
 fn bootstrap(random: &mut Random, replicas: u8, servers: u16, racks: u16, groups: u32) -> Bootstrap {
     let list: Vec<Server> =
         (1..=servers).map(|n| Server { id: ServerId(n), rack: RackId(1 + n % racks) }).collect();
-    let layout = ebb_gear::layout(&list, replicas, groups, random.next(), Scheme::Rotated)
-        .expect("at least as many servers as replicas");
+    let aligned = racks >= u16::from(replicas) && random.chance(300);
+    let scheme = if aligned { Scheme::RackAligned } else { Scheme::Rotated };
+    let layout = ebb_gear::layout(&list, replicas, groups, random.next(), scheme)
+        .expect("at least as many servers as replicas, and racks where they are aligned");
     let place = |(id, place): (&ServerId, &ebb_gear::Place)| NewServer {
         id: *id,
         rack: place.rack,
@@ -205,6 +218,7 @@ fn fault_mix(random: &mut Random) -> FaultMix {
         rot: weight(60),
         gear: 20 + weight(250),
         lost: weight(20),
+        rack: weight(30),
         storm: weight(60),
     }
 }

@@ -28,6 +28,8 @@ pub struct Server {
     pub asleep: bool,
     /// Gone for good.
     pub lost: bool,
+    /// Gone until everything is mended.
+    pub missing: bool,
     pub replica: Replica,
     pub store: Store,
     /// Disk operations take this many times as long.
@@ -58,6 +60,7 @@ impl Server {
             paused: false,
             asleep: false,
             lost: false,
+            missing: false,
             replica: Replica::new(config, Recovered::default()),
             store: Store::default(),
             slowness: 1,

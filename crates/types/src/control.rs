@@ -82,26 +82,15 @@ pub enum AdminRequest {
     MarkLost {
         server: ServerId,
     },
+    /// Chunk groups of which no complete copy is left: take the newest of what is. Without `accept_loss` it is refused with what
+    /// may be lost.
+    Force {
+        accept_loss: bool,
+    },
     /// Recorded hours, oldest first.
     ListHours,
     /// Finished gear shifts, oldest first.
     ListShifts,
-}
-
-impl AdminRequest {
-    /// Whether it only asks: then every client may. What changes the cluster is for administrators.
-    pub fn only_asks(&self) -> bool {
-        match self {
-            AdminRequest::Status
-            | AdminRequest::GearPlan
-            | AdminRequest::ListHours
-            | AdminRequest::ListShifts => true,
-            AdminRequest::GearSet { .. }
-            | AdminRequest::GearAuto
-            | AdminRequest::SetSchedule(_)
-            | AdminRequest::MarkLost { .. } => false,
-        }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -174,6 +163,8 @@ pub struct ClusterStatus {
     /// Offload that awake servers keep for others, in bytes.
     pub debt_bytes: u64,
     pub schedule: Schedule,
+    /// What an operator should know, in words: what the hardware cannot give, what is not switched, who is given up when.
+    pub notes: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -183,6 +174,10 @@ pub struct GearStatus {
     pub gear: u8,
     /// A shift goes on: some server is not yet in the state that the gear asks for.
     pub shifting: bool,
+    /// Servers have no power switches: the gear is what would be, and every server stays awake.
+    pub dry_run: bool,
+    /// More servers than the gear asks for are awake, because awake ones fill up (R10).
+    pub short_of_room: bool,
     /// More servers than the gear asks for are awake, because copies are missing (R8).
     pub emergency: bool,
     pub servers_awake: u32,
@@ -230,6 +225,8 @@ pub struct GroupCounts {
     pub without_target: u32,
     /// A stand-in lacks older offload: some writes have fewer than r copies.
     pub at_risk: u32,
+    /// Two copies of what is written now stand in one rack (R13).
+    pub sharing_rack: u32,
     pub newest_epoch: Epoch,
 }
 

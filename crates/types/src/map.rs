@@ -115,6 +115,9 @@ pub struct GroupEntry {
     /// `None`: no server can serve the group now.
     pub primary: Option<ServerId>,
     pub slots: Vec<Slot>,
+    /// No complete copy is left, and an administrator wants the newest of what is: until a slot is in sync again, members take
+    /// from all others whatever is newer.
+    pub salvage: bool,
 }
 
 impl GroupEntry {
@@ -175,7 +178,7 @@ impl ClusterMap {
         for (id, entry) in &delta.groups {
             let index = id.0 as usize;
             if index >= self.groups.len() {
-                let empty = GroupEntry { epoch: Epoch(0), primary: None, slots: Vec::new() };
+                let empty = GroupEntry { epoch: Epoch(0), primary: None, slots: Vec::new(), salvage: false };
                 self.groups.resize(index + 1, empty);
             }
             if self.groups[index].epoch < entry.epoch {
@@ -236,7 +239,8 @@ mod tests {
     #[test]
     fn a_delta_never_brings_back_an_older_epoch() {
         let mut map = ClusterMap::default();
-        let entry = |epoch| GroupEntry { epoch: Epoch(epoch), primary: None, slots: Vec::new() };
+        let entry =
+            |epoch| GroupEntry { epoch: Epoch(epoch), primary: None, slots: Vec::new(), salvage: false };
         map.apply(&MapDelta { from: 0, to: 1, servers: vec![], groups: vec![(GroupId(0), entry(7))] });
         map.apply(&MapDelta { from: 0, to: 2, servers: vec![], groups: vec![(GroupId(0), entry(4))] });
         assert_eq!(map.groups[0].epoch, Epoch(7));

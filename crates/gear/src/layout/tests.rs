@@ -224,6 +224,54 @@ fn table_1_rebuild_parallelism() {
 }
 
 #[test]
+fn a_rebuild_runs_on_the_gear_group_also_with_as_many_racks_as_replicas() {
+    for (sizes, replicas) in
+        [(vec![5; 3], 3), (vec![3; 3], 3), (vec![8; 4], 4), (vec![6; 4], 3), (vec![2; 12], 3)]
+    {
+        let layout = lay(&sizes, replicas, Scheme::Rotated);
+        let others = layout.servers.len() / usize::from(replicas) - 1;
+        for lost in layout.servers.keys() {
+            let takers = rebuild_parallelism(&layout, *lost);
+            assert!(takers * 2 >= others, "{sizes:?}, {replicas} replicas, {lost}: {takers} of {others}");
+        }
+    }
+    // The paper counts the lost server as well: N/r = 5.
+    let layout = lay(&[5; 3], 3, Scheme::Rotated);
+    assert!(layout.servers.keys().all(|lost| rebuild_parallelism(&layout, *lost) == 4));
+}
+
+#[test]
+fn what_shares_a_rack_after_a_rebuild_is_parted_by_moving_one_replica_each() {
+    for sizes in [vec![5; 3], vec![3; 3], vec![4; 4], vec![2; 9]] {
+        let mut layout = lay(&sizes, 3, Scheme::Rotated);
+        let lost = ServerId(1);
+        let gear = usize::from(layout.servers[&lost].gear_group.0);
+        let hit: Vec<usize> =
+            (0..layout.groups.len()).filter(|g| layout.groups[*g].contains(&lost)).collect();
+        let groups: Vec<Vec<ServerId>> = hit.iter().map(|g| layout.groups[*g].clone()).collect();
+        let place = layout.servers.remove(&lost).unwrap();
+        let mut load: BTreeMap<ServerId, u32> =
+            layout.servers.keys().map(|id| (*id, held(&layout, *id) as u32)).collect();
+        let chosen = rebuild_choice(lost, place.gear_group, &groups, &layout.servers, &load);
+        for (group, replacement) in hit.into_iter().zip(chosen) {
+            let replacement = replacement.unwrap();
+            let slots = &mut layout.groups[group];
+            slots[gear] = replacement.server;
+            *load.get_mut(&replacement.server).unwrap() += 1;
+            let moved = parting(slots, None, &layout.servers, &load);
+            assert_eq!(moved.is_some(), replacement.shares_rack, "racks {sizes:?}: {slots:?}");
+            if let Some((k, to)) = moved {
+                *load.get_mut(&slots[k]).unwrap() -= 1;
+                *load.get_mut(&to).unwrap() += 1;
+                slots[k] = to;
+            }
+            assert_eq!(parting(slots, None, &layout.servers, &load), None);
+        }
+        check(&layout, &sizes);
+    }
+}
+
+#[test]
 fn a_lost_server_is_rebuilt_evenly_in_its_gear_group_and_in_racks_apart() {
     let layout = lay(&[6; 6], 3, Scheme::Rotated);
     let lost = ServerId(8);

@@ -128,6 +128,8 @@ impl Fake {
                 mode: inner.mode,
                 gear: inner.gear,
                 shifting: false,
+                dry_run: false,
+                short_of_room: false,
                 emergency: false,
                 servers_awake: 9 - inner.asleep.len() as u32,
                 load: 0.5,
@@ -137,6 +139,7 @@ impl Fake {
             groups: GroupCounts { total: 576, in_sync: 576, ..GroupCounts::default() },
             debt_bytes: u64::from(self.faults.debt) * 4096,
             schedule: inner.schedule,
+            notes: Vec::new(),
         }
     }
 }

@@ -30,6 +30,7 @@ fn config(id: MemberId, members: u64) -> MemberConfig {
         seed: 1,
         bootstrap: Some(bootstrap()),
         timing: Timing::default(),
+        switched: true,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The log of one member: one append-only file with everything that the member must not forget.
 //!
 //! ```text
-//! file  = "EBBRAFT2" mark mark frame*      mark  = bytes of the file known to be durable u64 LE | CRC-32C of these u32 LE
+//! file  = "EBBRAFT3" mark mark frame*      mark  = bytes of the file known to be durable u64 LE | CRC-32C of these u32 LE
 //! frame = "RLOG" | body bytes u32 LE | CRC-32C of body u32 LE | body
 //! body  = postcard Vec<Piece>; the newest of each kind wins, an entry cuts off its successors
 //! ```
@@ -21,7 +21,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-const FILE_MAGIC: &[u8; 8] = b"EBBRAFT2";
+const FILE_MAGIC: &[u8; 8] = b"EBBRAFT3";
 const FRAME_MAGIC: &[u8; 4] = b"RLOG";
 const FRAME_HEADER: usize = 12;
 const MARK_BYTES: usize = 12;

@@ -231,10 +231,7 @@ mod tests {
         let window = recorder.window(from, to);
         for (meter, watts) in [("steady", 20.0), ("other", 5.0)] {
             let energy = window.energy(meter).unwrap();
-            assert!(
-                (energy.power.0 - watts).abs() < 1e-9 && (energy.coverage - 1.0).abs() < 1e-9,
-                "{energy:?}"
-            );
+            assert_eq!((energy.power.0.round(), energy.coverage), (watts, 1.0));
         }
         let recording = recorder.stop();
         assert_eq!(recording.meters[0].tracks[0].samples.len(), 4);

@@ -7,7 +7,7 @@
 
 use crate::world::World;
 use ebb_meta::State;
-use ebb_types::{ServerId, ServerState};
+use ebb_types::{GearGroup, ServerId, ServerState};
 use std::collections::BTreeMap;
 
 /// What was seen of the gears so far.
@@ -16,6 +16,8 @@ pub(super) struct Gears {
     /// The newest leader's term, and its gear.
     term: u64,
     gear: u8,
+    /// The gear groups that are awake in it.
+    awake: Vec<GearGroup>,
     /// When this leader raised it last.
     raised: Option<u64>,
     /// Since when servers are awake because of a gear.
@@ -29,8 +31,12 @@ impl World<'_> {
         let member = &self.members[&member].member;
         let Some((term, gear)) = member.gear() else { return };
         let by_load = member.state().manual_gear().is_none();
+        let awake = member.awake().to_vec();
         let (now, dwell) = (self.now, self.dwell());
         let seen = &mut self.invariants.gears;
+        if term >= seen.term {
+            seen.awake = awake;
+        }
         if term > seen.term {
             let first = seen.term == 0;
             (seen.term, seen.gear, seen.raised) = (term, gear, None);
@@ -91,7 +97,7 @@ impl Gears {
             if woken {
                 self.woken.remove(&server.id);
             }
-            if woken && server.gear_group.0 < self.gear {
+            if woken && self.awake.contains(&server.gear_group) {
                 self.woken.insert(server.id, self.raised.unwrap_or(now));
             }
             let sent_away = server.state == ServerState::Draining && before != Some(server.state);
@@ -140,7 +146,8 @@ mod tests {
         state.apply(&Command::Init(cluster().scenario.bootstrap.clone()));
         let server = state.servers().find(|e| e.gear_group.0 == 1).expect("there are two gear groups").id;
         let at = 100 * SECOND;
-        let mut gears = Gears { term: 1, gear: 2, raised: Some(at), ..Gears::default() };
+        let awake = vec![GearGroup(0), GearGroup(1)];
+        let mut gears = Gears { term: 1, gear: 2, awake, raised: Some(at), ..Gears::default() };
         let mut see = |gears: &mut Gears, now, to| {
             let incarnation = state.server(server).expect("it is there").incarnation;
             state.apply(&Command::SetServer { server, state: to, incarnation });
@@ -153,7 +160,7 @@ mod tests {
         assert_eq!(see(&mut gears, at + 4 * SECOND, ServerState::Awake), None);
         assert_eq!(see(&mut gears, at + 6 * SECOND, ServerState::Draining), None, "the dwell time is over");
         // One that woke for another reason may go at once.
-        gears.gear = 1;
+        gears.awake.pop();
         for to in [ServerState::Asleep, ServerState::Waking, ServerState::Awake, ServerState::Draining] {
             assert_eq!(see(&mut gears, at + 7 * SECOND, to), None);
         }

@@ -1,10 +1,11 @@
-//! The rules R1–R10, and that gears never flap, as checks, a file each, asked whenever something happened that could break them.
+//! The rules R1–R10 and R13, and that gears never flap, as checks, a file each, asked whenever something happened that could break them.
 //!
 //! They see everything: every disk, every clock, every member's state. What they know beyond that (which version a value
 //! was first given, which configuration an epoch had) is kept in [`Invariants`].
 
 mod dwell;
 mod r10_space;
+mod r13_racks;
 mod r1_order;
 mod r2_lease;
 mod r3_configuration;
@@ -14,6 +15,8 @@ mod r6_offload;
 mod r7_sleep;
 mod r8_rescue;
 mod r9_damage;
+
+pub use r13_racks::replicas_shared;
 
 use crate::client::{CELL_BYTES, value_of};
 use crate::store::{Block, Kept};

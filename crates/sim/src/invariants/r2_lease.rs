@@ -39,7 +39,8 @@ mod tests {
         assert_eq!(broken(&mut world), None);
         // The other one hears of an epoch of its own, in which it is alone.
         let slots = vec![Slot { server: second, state: SlotState::InSync, stand_in: None }];
-        let lone = GroupEntry { epoch: entry(&world).epoch.next(), primary: Some(second), slots };
+        let lone =
+            GroupEntry { epoch: entry(&world).epoch.next(), primary: Some(second), slots, salvage: false };
         let (from, now) = (world.servers[&second].replica.map().version, world.now);
         let delta = MapDelta { from, to: from + 1, groups: vec![(GROUP, lone)], ..MapDelta::default() };
         let server = world.server(second);

@@ -55,7 +55,7 @@ impl Server {
             state: ServerState::Awake,
             incarnation: Incarnation(self.run),
         });
-        let entry = GroupEntry { epoch: Epoch(epoch), primary: Some(ServerId(3)), slots };
+        let entry = GroupEntry { epoch: Epoch(epoch), primary: Some(ServerId(3)), slots, salvage: false };
         let (from, to) = (self.version, self.version + 1);
         self.version = to;
         self.on(Event::Map(MapDelta { from, to, servers: servers.into(), groups: vec![(GROUP, entry)] }))

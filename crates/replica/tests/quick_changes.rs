@@ -51,7 +51,7 @@ impl Primary {
         let members = [ME, OTHERS[0], OTHERS[1]];
         let slot = |server| Slot { server, state: SlotState::InSync, stand_in: None };
         let slots = members.iter().map(|id| slot(*id)).collect();
-        let entry = GroupEntry { epoch: Epoch(epoch), primary: Some(ME), slots };
+        let entry = GroupEntry { epoch: Epoch(epoch), primary: Some(ME), slots, salvage: false };
         let servers = members.iter().map(|id| server(*id)).collect();
         let delta =
             MapDelta { from: self.version, to: self.version + 1, servers, groups: vec![(GROUP, entry)] };

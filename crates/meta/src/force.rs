@@ -1,0 +1,106 @@
+//! The last resort: chunk groups of which no complete copy is left are served again from the newest of what is left.
+//!
+//! The planner never does this by itself: it cannot know that a missing copy will not come back. So every server that may have
+//! something of such a group must take part or be declared lost, and the operator must accept the loss, which is named first.
+//! Then all members that are there begin as equals: each takes from every other what is newer ([`GroupEntry::salvage`]), so that
+//! they end alike, and the first that has everything is in sync. A server that was given up cannot bring an older truth back: it
+//! is lost. Stand-ins take part with the offload that they keep.
+
+use crate::controller::Leading;
+use crate::group::next_entry;
+use crate::plan::Servers;
+use crate::{Change, Command, State};
+use ebb_types::{Epoch, GroupEntry, GroupId, Moment, ServerId, ServerState, Slot, SlotState, StandIn};
+use std::collections::BTreeSet;
+
+impl Leading {
+    /// The command that serves them again, or why not.
+    pub(crate) fn force(&self, now: Moment, accept_loss: bool, state: &State) -> Result<Command, String> {
+        let stuck = self.stuck(now, state);
+        if stuck.is_empty() {
+            return Err("every chunk group has a complete copy: there is nothing to force".into());
+        }
+        let is =
+            |id: ServerId, what: fn(ServerState) -> bool| state.server(id).is_some_and(|e| what(e.state));
+        let members: BTreeSet<ServerId> =
+            stuck.iter().flat_map(|(_, entry)| entry.members()).map(|(id, _)| id).collect();
+        let undecided: Vec<ServerId> = members
+            .iter()
+            .filter(|id| !is(**id, |s| s == ServerState::Awake || s == ServerState::Lost))
+            .copied()
+            .collect();
+        let groups =
+            format!("{} chunk groups (the first is {}) have no complete copy left", stuck.len(), stuck[0].0);
+        if let Some(first) = undecided.first() {
+            return Err(format!(
+                "{groups}: {} may have what is missing; start them, or give them up with `ebb lost {}`",
+                names(&undecided),
+                first.0
+            ));
+        }
+        let lost: Vec<ServerId> =
+            members.iter().filter(|id| is(**id, |s| s == ServerState::Lost)).copied().collect();
+        if !accept_loss {
+            return Err(format!(
+                "{groups}: what was acknowledged last and is only on {} would be lost, and reads of it would return older data; \
+                 `ebb force --accept-loss` does that",
+                if lost.is_empty() { "disks that came back empty or old".into() } else { names(&lost) }
+            ));
+        }
+        let awake = |id: ServerId| is(id, |s| s == ServerState::Awake);
+        let salvaged: Vec<Change> = stuck
+            .into_iter()
+            .filter_map(|(group, entry)| {
+                Some(Change { group, expected: entry.epoch, entry: salvage(entry, awake)? })
+            })
+            .collect();
+        if salvaged.is_empty() {
+            return Err(format!(
+                "{groups}, and no server of them is awake: start one that has something of them"
+            ));
+        }
+        Ok(Command::Reconfigure(salvaged))
+    }
+
+    /// Groups that nobody can serve, whatever the planner does, and those whose salvage waits for a member.
+    fn stuck<'a>(&self, now: Moment, state: &'a State) -> Vec<(GroupId, &'a GroupEntry)> {
+        let servers: Servers = state.servers().map(|e| (e.id, e.clone())).collect();
+        let world = self.world(now, state, &servers);
+        let hopeless = |(group, entry): &(GroupId, &GroupEntry)| {
+            let facts = self.facts(now, *group, entry, state);
+            let next = next_entry(entry, &facts, &mut world.clone());
+            !facts.wait && next.as_ref().unwrap_or(entry).primary.is_none()
+        };
+        let waits = |entry: &GroupEntry| {
+            let there = |s: &Slot| servers.get(&s.server).is_some_and(|e| e.state == ServerState::Awake);
+            entry.salvage
+                && entry.slots.iter().any(|s| !matches!(s.state, SlotState::Away { .. }) && !there(s))
+        };
+        state.groups().filter(|(g, e)| (e.primary.is_none() && hopeless(&(*g, e))) || waits(e)).collect()
+    }
+}
+
+/// `None`: no server of it is there. One that is alone has the newest by itself.
+fn salvage(entry: &GroupEntry, awake: impl Fn(ServerId) -> bool) -> Option<GroupEntry> {
+    let claim = |s: &Slot| match s.state {
+        SlotState::InSync => entry.epoch,
+        SlotState::CatchingUp { since } | SlotState::Away { since } => since,
+    };
+    let primary = entry.slots.iter().filter(|s| awake(s.server)).max_by_key(|s| claim(s))?.server;
+    let alone = !entry.members().any(|(id, _)| id != primary && awake(id));
+    let slot = |s: &Slot| {
+        let state = match awake(s.server) {
+            true if alone => SlotState::InSync,
+            true => SlotState::CatchingUp { since: Epoch(0) },
+            false => SlotState::Away { since: Epoch(0) },
+        };
+        let kept = s.stand_in.filter(|i| awake(i.server) && i.server != primary);
+        Slot { server: s.server, state, stand_in: kept.map(|i| StandIn { covered: false, ..i }) }
+    };
+    let slots = entry.slots.iter().map(slot).collect();
+    Some(GroupEntry { epoch: entry.epoch.next(), primary: Some(primary), slots, salvage: !alone })
+}
+
+fn names(servers: &[ServerId]) -> String {
+    servers.iter().map(ServerId::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,88 @@
+//! When a failed server is declared lost without being asked: its data is rebuilt on others of its gear group.
+//!
+//! A server that came back an hour later costs a catch-up; a lost one costs a rebuild and comes back as a new one. So the policy
+//! waits ([`crate::Timing::lost_after`]), gives up one server at a time, and leaves to an administrator what looks less like a
+//! broken server than like a missing rack, network or power: then servers come back in numbers. A leader counts from when it saw
+//! the failure itself, so a change of leaders only makes it later. A server that sleeps, or is late to wake, is never failed.
+
+use crate::State;
+use crate::controller::{Leading, Output};
+use crate::plan::{Servers, is_gone};
+use ebb_types::{Epoch, GearGroup, Moment, ServerEntry, ServerId, ServerState, Slot, SlotState};
+
+impl Leading {
+    /// When the policy's time for a failed server is over.
+    pub(crate) fn given_up_at(&self, server: ServerId) -> Option<Moment> {
+        let failed = self.servers.get(&server)?.failed?;
+        Some(failed + self.timing.lost_after?)
+    }
+
+    /// Declares at most one server lost.
+    pub(crate) fn give_up(
+        &mut self,
+        now: Moment,
+        servers: &mut Servers,
+        state: &State,
+        out: &mut Vec<Output>,
+    ) {
+        for (id, live) in &mut self.servers {
+            live.failed = live.failed.filter(|_| servers.get(id).is_some_and(is_failed));
+        }
+        let due = |e: &&ServerEntry| is_failed(e) && self.given_up_at(e.id).is_some_and(|at| at <= now);
+        let found = servers.values().filter(due).find(|e| reason_to_wait(e, servers, state).is_none());
+        let Some(id) = found.map(|e| e.id) else { return };
+        out.push(Output::Note(format!(
+            "{id} has failed for too long: it is declared lost, its data is rebuilt"
+        )));
+        servers.get_mut(&id).expect("just found").state = ServerState::Lost;
+    }
+
+    /// For the status of a failed server: when it is declared lost, or why it is not.
+    pub(crate) fn outlook(&self, now: Moment, entry: &ServerEntry, state: &State) -> Option<String> {
+        if !is_failed(entry) {
+            return None;
+        }
+        let id = entry.id;
+        let servers: Servers = state.servers().map(|e| (e.id, e.clone())).collect();
+        Some(match (self.given_up_at(id), reason_to_wait(entry, &servers, state)) {
+            (None, _) => format!("{id} has failed; only `ebb lost {}` gives it up", id.0),
+            (Some(_), Some(why)) => format!("{id} has failed and is not given up by itself: {why}"),
+            (Some(at), None) => {
+                format!("{id} has failed; it is declared lost and rebuilt in {} s", at.since(now).as_secs())
+            }
+        })
+    }
+}
+
+fn is_failed(entry: &ServerEntry) -> bool {
+    entry.state == ServerState::Failed
+}
+
+/// What speaks against giving the server up without being asked.
+fn reason_to_wait(entry: &ServerEntry, servers: &Servers, state: &State) -> Option<String> {
+    let rack = || servers.values().filter(|e| e.rack == entry.rack);
+    let replicas = state.params().map_or(1, |p| usize::from(p.replicas));
+    if rack().count() > 1 && rack().all(is_gone) {
+        return Some(format!("all of {} is gone, which looks like its power or network", entry.rack));
+    }
+    if servers.values().filter(|e| is_failed(e)).count() * replicas > servers.len() {
+        return Some(format!("more than 1/{replicas} of all servers have failed"));
+    }
+    if !has_heir(entry.gear_group, entry.id, servers) {
+        return Some(format!("no other server of {} could take its place", entry.gear_group));
+    }
+    let fresh = |s: &Slot| s.state == SlotState::CatchingUp { since: Epoch(0) };
+    let orphan = |s: &Slot| servers.get(&s.server).is_some_and(|e| e.state == ServerState::Lost);
+    let rebuilds = state.groups().any(|(_, g)| g.slots.iter().any(|s| fresh(s) || orphan(s)));
+    if rebuilds {
+        return Some("another server is being rebuilt".into());
+    }
+    let needs = |s: &Slot| s.server == entry.id && !matches!(s.state, SlotState::Away { .. });
+    let last = state.groups().any(|(_, g)| g.slots.iter().any(needs));
+    last.then(|| "it may hold the last complete copy of some chunk group".into())
+}
+
+/// Whether another server of the gear group can take a lost one's place.
+fn has_heir(gear_group: GearGroup, lost: ServerId, servers: &Servers) -> bool {
+    servers.values().any(|e| e.gear_group == gear_group && e.id != lost && !is_gone(e))
+}

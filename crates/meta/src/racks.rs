@@ -1,0 +1,101 @@
+//! Copies of a group stand in different racks, at every gear and after every rebuild, wherever the hardware allows (R13).
+//!
+//! The layout sees to it at first. In low gears stand-ins keep it up, if awake servers stand in enough racks; [`racks_apart`]
+//! says who else must be awake. A rebuild with few racks puts speed first ([`ebb_gear::rebuild_choice`]) and leaves groups with
+//! two replicas in one rack; then, with every replica in sync and few groups at a time, one replica each moves to a rack of its
+//! own. While it does, the old place keeps what it has until the group is in sync again, but takes no part: so with two
+//! replicas, where one would be left, nothing moves.
+
+use crate::controller::Leading;
+use crate::plan::{Servers, is_gone};
+use crate::{Change, State};
+use ebb_gear::{Place, parting, spread_awake};
+use ebb_types::{Epoch, GroupEntry, RackId, ServerEntry, ServerId, ServerState, Slot, SlotState};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Groups that move to one server at a time.
+const MOVES_PER_SERVER: u32 = 4;
+/// Fewest replicas with which one may be moved.
+const REPLICAS_MIN: usize = 3;
+
+/// Which of the servers must be awake beside `wanted`, so that the copies of a write can stand in racks apart: those that are
+/// awake first.
+pub(crate) fn racks_apart<'a>(
+    servers: impl Iterator<Item = &'a ServerEntry>,
+    wanted: &BTreeSet<ServerId>,
+    state: &State,
+) -> Vec<ServerId> {
+    let mut able: Vec<&ServerEntry> = servers.filter(|e| !is_gone(e)).collect();
+    able.sort_by_key(|e| (!e.state.is_live(), e.id));
+    let places: Vec<(ServerId, RackId)> = able.iter().map(|e| (e.id, e.rack)).collect();
+    spread_awake(&places, wanted, state.params().map_or(1, |p| p.replicas))
+}
+
+/// The moves that part replicas, one group after the other, each counted where it goes.
+pub(crate) struct Partings {
+    racks: BTreeMap<ServerId, RackId>,
+    places: BTreeMap<ServerId, Place>,
+    load: BTreeMap<ServerId, u32>,
+}
+
+impl Partings {
+    /// To any of the servers that is not gone, asleep or awake.
+    pub fn new(state: &State, servers: &Servers) -> Partings {
+        let able = servers.values().filter(|e| !is_gone(e));
+        let places = able.map(|e| (e.id, Place { rack: e.rack, gear_group: e.gear_group })).collect();
+        let racks: BTreeMap<ServerId, RackId> = servers.values().map(|e| (e.id, e.rack)).collect();
+        let mut partings = Partings { racks, places, load: BTreeMap::new() };
+        if state.groups().any(|(_, entry)| partings.shares(entry)) {
+            let slots = state.groups().flat_map(|(_, entry)| &entry.slots);
+            slots.for_each(|slot| *partings.load.entry(slot.server).or_default() += 1);
+        }
+        partings
+    }
+
+    fn shares(&self, entry: &GroupEntry) -> bool {
+        let racks: BTreeSet<_> = entry.slots.iter().map(|s| self.racks.get(&s.server)).collect();
+        racks.len() < entry.slots.len()
+    }
+
+    /// The slot to move and where to; `None`: its replicas stand apart, or cannot now. One that is missing is replaced first.
+    pub fn next(&mut self, entry: &GroupEntry, stays: Option<ServerId>) -> Option<(usize, ServerId)> {
+        let there = |s: &Slot| self.places.contains_key(&s.server);
+        if entry.slots.len() < REPLICAS_MIN || !self.shares(entry) || !entry.slots.iter().all(there) {
+            return None;
+        }
+        let group: Vec<ServerId> = entry.slots.iter().map(|s| s.server).collect();
+        let (k, to) = parting(&group, stays, &self.places, &self.load)?;
+        *self.load.entry(to).or_default() += 1;
+        Some((k, to))
+    }
+}
+
+impl Leading {
+    /// The next few groups whose racks are parted: those that are in sync, towards servers that are awake. Where only the primary
+    /// can move, it is asked to hand over first.
+    pub(crate) fn part_racks(&mut self, state: &State, servers: &Servers) -> Vec<Change> {
+        let mut partings = Partings::new(state, servers);
+        partings.places.retain(|id, _| servers[id].state == ServerState::Awake);
+        let mut moving: BTreeMap<ServerId, u32> = BTreeMap::new();
+        let mut changes = Vec::new();
+        for (group, entry) in state.groups().filter(|(_, entry)| entry.is_in_sync()) {
+            let Some((k, to)) = partings.next(entry, entry.primary) else {
+                let others = entry.slots.iter().map(|s| s.server).filter(|s| Some(*s) != entry.primary);
+                if let (Some(_), Some(successor)) = (partings.next(entry, None), others.min()) {
+                    self.moves.entry(group).or_insert((entry.epoch, successor));
+                }
+                continue;
+            };
+            let busy = moving.entry(to).or_default();
+            if *busy == MOVES_PER_SERVER {
+                continue;
+            }
+            *busy += 1;
+            let mut next = GroupEntry { epoch: entry.epoch.next(), ..entry.clone() };
+            next.slots[k] =
+                Slot { server: to, state: SlotState::CatchingUp { since: Epoch(0) }, stand_in: None };
+            changes.push(Change { group, expected: entry.epoch, entry: next });
+        }
+        changes
+    }
+}
