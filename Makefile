@@ -1,8 +1,12 @@
 # Two commands: `make run` starts a cluster here, `make test` runs every test. Both install what is missing.
-.PHONY: run test bench chaos tools lint build
+.PHONY: run test bench chaos tools lint build dist
 
 build:
 	cargo build --release -p ebb
+
+# With every optimisation: what figures are measured on.
+dist:
+	cargo build --profile dist -p ebb
 
 run: build
 	./target/release/ebb dev
@@ -20,7 +24,7 @@ test: tools lint
 
 # 200 random kill, pause and restart events under verified load. EBB_SEED=N repeats one run; `make test` has a short form.
 chaos:
-	EBB_CHAOS_EVENTS=200 cargo test --release -p ebb --test chaos -- --nocapture
+	EBB_CHAOS_EVENTS=200 cargo test --profile dist -p ebb --test all chaos -- --nocapture
 
-bench: build
+bench: dist
 	./scripts/bench

@@ -1,5 +1,5 @@
 //! Measures the transport over loopback: round trips per second and CPU time per round trip, both sides in
-//! one process on a thread each. `cargo run --release -p ebb-client --example round_trips`
+//! one process on a thread each. `cargo run --profile dist -p ebb-client --example round_trips`
 
 use bytes::Bytes;
 use ebb_client::Secret;

@@ -9,7 +9,7 @@
 use crate::error::{ClientError, Trouble};
 use crate::link::{Link, Lost};
 use crate::meta::{Leader, follow};
-use crate::secret::{Secret, random};
+use crate::secret::{Key, Secret, random};
 use crate::transport::{Identity, Role, connect, kind};
 use bytes::Bytes;
 use ebb_types::{
@@ -53,6 +53,11 @@ impl ClientConfig {
             deadline: Duration::from_secs(30),
             try_timeout: Duration::from_secs(5),
         }
+    }
+
+    /// Towards the metadata service: an administrator where the secret allows it.
+    pub(crate) fn role(&self) -> Role {
+        if self.secret.has(Key::Admin) { Role::Admin } else { Role::Client }
     }
 }
 
@@ -148,9 +153,9 @@ impl Shared {
         self.hint.lock().expect("nothing panics under this lock")
     }
 
-    pub fn identity(&self) -> Identity {
+    pub fn identity(&self, role: Role) -> Identity {
         let known = self.view().params.as_ref().map_or(self.config.cluster, |params| params.cluster);
-        Identity { cluster: known, role: Role::Client }
+        Identity { cluster: known, role }
     }
 
     pub fn map_version(&self) -> u64 {
@@ -221,7 +226,7 @@ impl Shared {
     async fn open(self: &Arc<Self>, server: ServerId) -> Result<Arc<ChunkLink>, Trouble> {
         let address = self.view().map.servers.get(&server).map(|entry| entry.address.clone());
         let address = address.ok_or(Trouble::NoPrimary)?;
-        let mut connection = connect(&address, &self.config.secret, self.identity())
+        let mut connection = connect(&address, &self.config.secret, self.identity(Role::Client))
             .await
             .map_err(|error| Trouble::NoConnection(Arc::new(error)))?;
         if connection.peer.role != Role::Server(server) {

@@ -1,5 +1,5 @@
-//! The handshake: both sides prove that they know the cluster secret, and name their cluster, role and wire
-//! version.
+//! The handshake: both sides prove that they know the key of the caller's role, and name their cluster, role and wire
+//! version. A caller without the key of a role cannot take that role.
 //!
 //! Four messages of fixed size, so that nothing is allocated for a stranger: hello, hello, proof, verdict
 //! with proof. A proof is an HMAC-SHA256 over both hellos; each holds a fresh nonce, so that a recorded
@@ -7,7 +7,7 @@
 //! back to its maker. The side that was called proves last: a stranger who calls learns nothing to guess the
 //! secret from. `docs/wire.md` draws the bytes.
 
-use crate::secret::{Secret, random};
+use crate::secret::{Key, Secret, random};
 use crate::transport::TransportError;
 use ebb_types::ServerId;
 use ebb_types::frame::{MAGIC, WIRE_VERSION};
@@ -29,6 +29,19 @@ pub enum Role {
     Client,
     Server(ServerId),
     Meta,
+    /// A client that may also change the cluster.
+    Admin,
+}
+
+impl Role {
+    fn key(self) -> Key {
+        match self {
+            Role::Client => Key::Client,
+            Role::Server(_) => Key::Server,
+            Role::Meta => Key::Meta,
+            Role::Admin => Key::Admin,
+        }
+    }
 }
 
 /// Who one side of a connection is. `cluster` zero: not known yet, whichever the other side belongs to.
@@ -44,6 +57,8 @@ enum Verdict {
     Welcome = 0,
     WrongSecret = 1,
     WrongCluster = 2,
+    /// The called side has no key for callers of this role.
+    NoKey = 3,
 }
 
 /// The calling side. Returns who the other is.
@@ -52,12 +67,16 @@ pub(crate) async fn call(
     own: Identity,
     secret: &Secret,
 ) -> Result<Identity, TransportError> {
+    let key = own.role.key();
     let mine = hello(own);
+    let mac =
+        |label, theirs: &[u8]| secret.mac(key, &[label, &mine, theirs]).ok_or(TransportError::NoKey { key });
+    mac(b"ebb caller", &[])?;
     stream.write_all(&mine).await.map_err(broken)?;
     let mut theirs = [0; HELLO_BYTES];
     stream.read_exact(&mut theirs).await.map_err(broken)?;
     let other = parse_hello(&theirs)?;
-    let proof = secret.mac(&[b"ebb caller", &mine, &theirs]).finalize().into_bytes();
+    let proof = mac(b"ebb caller", &theirs)?.finalize().into_bytes();
     stream.write_all(&proof).await.map_err(broken)?;
     let mut answer = [0; 1 + PROOF_BYTES];
     stream.read_exact(&mut answer).await.map_err(broken)?;
@@ -66,9 +85,10 @@ pub(crate) async fn call(
         v if v == Verdict::WrongCluster as u8 => {
             return Err(TransportError::WrongCluster { own: own.cluster, other: other.cluster });
         }
+        v if v == Verdict::NoKey as u8 => return Err(TransportError::RoleRefused { key }),
         _ => return Err(TransportError::WrongSecret),
     }
-    let expected = secret.mac(&[b"ebb called", &mine, &theirs]);
+    let expected = mac(b"ebb called", &theirs)?;
     expected.verify_slice(&answer[1..]).map_err(|_| TransportError::WrongSecret)?;
     same_cluster(own, other)?;
     Ok(other)
@@ -94,17 +114,23 @@ pub(crate) async fn answer(
     stream.write_all(&mine).await.map_err(broken)?;
     let mut proof = [0; PROOF_BYTES];
     stream.read_exact(&mut proof).await.map_err(broken)?;
-    let known = secret.mac(&[b"ebb caller", &theirs, &mine]).verify_slice(&proof).is_ok();
-    let outcome = if known { same_cluster(own, other) } else { Err(TransportError::WrongSecret) };
+    let key = other.role.key();
+    let known = match secret.mac(key, &[b"ebb caller", &theirs, &mine]) {
+        None => Err(TransportError::NoKey { key }),
+        Some(mac) => mac.verify_slice(&proof).map_err(|_| TransportError::WrongSecret),
+    };
+    let own_proof = known.is_ok().then(|| secret.mac(key, &[b"ebb called", &theirs, &mine])).flatten();
+    let outcome = known.and_then(|()| same_cluster(own, other));
     let verdict = match &outcome {
         Ok(()) => Verdict::Welcome,
         Err(TransportError::WrongCluster { .. }) => Verdict::WrongCluster,
+        Err(TransportError::NoKey { .. }) => Verdict::NoKey,
         Err(_) => Verdict::WrongSecret,
     };
     let mut last = [0; 1 + PROOF_BYTES];
     last[0] = verdict as u8;
-    if known {
-        last[1..].copy_from_slice(&secret.mac(&[b"ebb called", &theirs, &mine]).finalize().into_bytes());
+    if let Some(proof) = own_proof {
+        last[1..].copy_from_slice(&proof.finalize().into_bytes());
     }
     stream.write_all(&last).await.map_err(broken)?;
     outcome.map(|()| other)
@@ -129,6 +155,7 @@ fn hello(own: Identity) -> [u8; HELLO_BYTES] {
         Role::Client => (0, 0),
         Role::Server(id) => (1, id.0),
         Role::Meta => (2, 0),
+        Role::Admin => (3, 0),
     };
     let mut out = [0; HELLO_BYTES];
     out[..4].copy_from_slice(&MAGIC);
@@ -152,6 +179,7 @@ fn parse_hello(bytes: &[u8; HELLO_BYTES]) -> Result<Identity, TransportError> {
         0 => Role::Client,
         1 => Role::Server(server),
         2 => Role::Meta,
+        3 => Role::Admin,
         _ => return Err(TransportError::NotEbb),
     };
     Ok(Identity { cluster: u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes")), role })

@@ -17,4 +17,4 @@ pub mod transport;
 pub use client::{Client, ClientConfig, Counters};
 pub use error::{ClientError, Trouble};
 pub use object::{Piece, pieces};
-pub use secret::{SECRET_BYTES_MAX, SECRET_BYTES_MIN, Secret, SecretError};
+pub use secret::{Key, SECRET_BYTES_MAX, SECRET_BYTES_MIN, Secret, SecretError};

@@ -88,18 +88,25 @@ pub(crate) async fn follow(shared: Arc<Shared>) {
 
 /// Errors that stay until somebody changes the set-up.
 fn is_refusal(error: &TransportError) -> bool {
-    use TransportError::{NotEbb, WireVersion, WrongCluster, WrongSecret};
-    matches!(error, NotEbb | WireVersion { .. } | WrongCluster { .. } | WrongSecret)
+    use TransportError::{NoKey, NotEbb, RoleRefused, WireVersion, WrongCluster, WrongSecret};
+    matches!(
+        error,
+        NotEbb | WireVersion { .. } | WrongCluster { .. } | WrongSecret | NoKey { .. } | RoleRefused { .. }
+    )
 }
 
 /// Connects to one metadata server, asks for the map, and stays as long as it leads.
 async fn serve(shared: &Arc<Shared>, address: &str) -> Ended {
-    let mut connection =
-        match timeout(META_TRY, connect(address, &shared.config.secret, shared.identity())).await {
-            Ok(Ok(connection)) => connection,
-            Ok(Err(error)) => return Ended::early(Trouble::NoConnection(Arc::new(error))),
-            Err(_) => return Ended::early(Trouble::NoAnswer),
-        };
+    let mut connection = match timeout(
+        META_TRY,
+        connect(address, &shared.config.secret, shared.identity(shared.config.role())),
+    )
+    .await
+    {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return Ended::early(Trouble::NoConnection(Arc::new(error))),
+        Err(_) => return Ended::early(Trouble::NoAnswer),
+    };
     let link = Arc::new(MetaLink::new(connection.sender.clone()));
     link.tell(kind::META_REQUEST, &MetaRequest::Watch { map_version: shared.map_version() });
     let first = match timeout(META_TRY, connection.receiver.next()).await {

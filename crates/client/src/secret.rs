@@ -1,11 +1,13 @@
-//! The cluster secret: whoever knows it may speak to the cluster's servers.
+//! The cluster secret and the keys that follow from it: who knows a key may speak to the cluster's servers in its role.
 //!
-//! It lives in a file that only its owner can read. It is never printed, and never sent: the handshake proves
-//! that both sides know it ([`crate::transport`]).
+//! A secret file holds the cluster secret, from which every role's key is derived, or some of the keys (`ebb secret` makes such
+//! files): a gateway that has no administrator's key cannot ask what administrators may. The file can be read by its owner only.
+//! Keys are never printed, and never sent: the handshake proves that both sides know them ([`crate::transport`]).
 
 use hmac::{Hmac, KeyInit, Mac};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::Sha256;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -16,9 +18,44 @@ use std::sync::Arc;
 pub const SECRET_BYTES_MIN: usize = 16;
 pub const SECRET_BYTES_MAX: usize = 4096;
 
-/// The shared secret of a cluster. Cheap to clone.
+/// First line of a file that holds keys.
+const KEYS_TITLE: &str = "ebb-keys";
+
+/// What a caller proves to know. The called side proves the same key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    /// Objects and volumes: gateways and other clients.
+    Client,
+    /// Chunk servers among each other, and towards the metadata service.
+    Server,
+    /// Metadata servers among each other.
+    Meta,
+    /// Changes of the cluster itself.
+    Admin,
+}
+
+impl Key {
+    const ALL: [Key; 4] = [Key::Client, Key::Server, Key::Meta, Key::Admin];
+
+    fn name(self) -> &'static str {
+        match self {
+            Key::Client => "client",
+            Key::Server => "server",
+            Key::Meta => "meta",
+            Key::Admin => "admin",
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The keys of a cluster, or some of them. Cheap to clone.
 #[derive(Clone)]
-pub struct Secret(Arc<[u8]>);
+pub struct Secret(Arc<BTreeMap<Key, [u8; 32]>>);
 
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
@@ -33,6 +70,14 @@ pub enum SecretError {
          make one with `head -c 32 /dev/urandom | base64`"
     )]
     Length { found: usize },
+    #[error(
+        "line {line} of the keys is no `ROLE KEY`, with 64 hexadecimal digits; make the file anew with `ebb secret`"
+    )]
+    Keys { line: usize },
+    #[error(
+        "the secret file has no {key} key: this program needs the cluster secret, or a file that `ebb secret` made for it"
+    )]
+    Missing { key: Key },
 }
 
 impl Secret {
@@ -56,7 +101,7 @@ impl Secret {
 
     /// Writes a new random secret to a file that must not exist yet, readable by its owner only.
     pub fn create(path: &Path) -> Result<Secret, SecretError> {
-        let text: String = random::<32>().iter().map(|byte| format!("{byte:02x}")).collect();
+        let text = hex(&random::<32>());
         std::fs::OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -67,19 +112,78 @@ impl Secret {
         Secret::from_bytes(text.as_bytes())
     }
 
+    /// The cluster secret, or the text that [`Secret::keys`] gave.
     pub fn from_bytes(bytes: &[u8]) -> Result<Secret, SecretError> {
+        if let Some(keys) = bytes.strip_prefix(KEYS_TITLE.as_bytes()) {
+            return parse_keys(keys);
+        }
         if !(SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&bytes.len()) {
             return Err(SecretError::Length { found: bytes.len() });
         }
-        Ok(Secret(bytes.into()))
+        let key =
+            |key: Key| mac_of(bytes, &[b"ebb key ", key.name().as_bytes()]).finalize().into_bytes().into();
+        Ok(Secret(Arc::new(Key::ALL.into_iter().map(|k| (k, key(k))).collect())))
     }
 
-    /// HMAC-SHA256 over the parts, started; finish it to make a proof or to check one in constant time.
-    pub(crate) fn mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
-        parts.iter().for_each(|part| mac.update(part));
-        mac
+    /// The text of a secret file that holds these keys only.
+    pub fn keys(&self, keys: &[Key]) -> Result<String, SecretError> {
+        let mut text = format!("{KEYS_TITLE}\n");
+        for key in keys {
+            let bytes = self.0.get(key).ok_or(SecretError::Missing { key: *key })?;
+            text += &format!("{key} {}\n", hex(bytes));
+        }
+        Ok(text)
     }
+
+    pub fn has(&self, key: Key) -> bool {
+        self.0.contains_key(&key)
+    }
+
+    /// An error that says what to do, for a program that cannot do without the key.
+    pub fn require(&self, key: Key) -> Result<(), SecretError> {
+        if self.has(key) { Ok(()) } else { Err(SecretError::Missing { key }) }
+    }
+
+    /// HMAC-SHA256 over the parts, started; finish it to make a proof or to check one in constant time. `None`: the key is not
+    /// among ours.
+    pub(crate) fn mac(&self, key: Key, parts: &[&[u8]]) -> Option<Hmac<Sha256>> {
+        self.0.get(&key).map(|key| mac_of(key, parts))
+    }
+}
+
+fn mac_of(key: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
+    parts.iter().for_each(|part| mac.update(part));
+    mac
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The lines after the title.
+fn parse_keys(text: &[u8]) -> Result<Secret, SecretError> {
+    let mut keys = BTreeMap::new();
+    for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
+        let line = line.trim_ascii();
+        if line.is_empty() {
+            continue;
+        }
+        let wrong = || SecretError::Keys { line: number };
+        let words = std::str::from_utf8(line).ok().and_then(|line| line.split_once(' ')).ok_or_else(wrong)?;
+        let key = Key::ALL.into_iter().find(|key| key.name() == words.0).ok_or_else(wrong)?;
+        keys.insert(key, parse_hex(words.1.trim().as_bytes()).ok_or_else(wrong)?);
+    }
+    Ok(Secret(Arc::new(keys)))
+}
+
+fn parse_hex(digits: &[u8]) -> Option<[u8; 32]> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let bytes = digits.chunks(2).map(|pair| match pair {
+        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+        _ => None,
+    });
+    bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()
 }
 
 impl fmt::Debug for Secret {
@@ -128,6 +232,27 @@ mod tests {
             let refused = Secret::load(&path).unwrap_err();
             assert!(matches!(refused, SecretError::Readable { mode: m, .. } if m == mode));
             assert!(refused.to_string().contains("chmod 600"));
+        }
+    }
+
+    #[test]
+    fn a_file_of_keys_holds_those_keys_and_no_others() {
+        let whole = Secret::from_bytes(&[1; 32]).unwrap();
+        let text = whole.keys(&[Key::Server, Key::Client]).unwrap();
+        let some = Secret::from_bytes(text.trim_ascii().as_bytes()).unwrap();
+        let proof = |secret: &Secret, key| secret.mac(key, &[b"x"]).map(|mac| mac.finalize().into_bytes());
+        for key in [Key::Server, Key::Client] {
+            assert_eq!(proof(&some, key), proof(&whole, key));
+        }
+        assert_ne!(proof(&whole, Key::Server), proof(&whole, Key::Client));
+        assert!(proof(&some, Key::Admin).is_none() && !some.has(Key::Meta));
+        assert!(matches!(some.require(Key::Admin), Err(SecretError::Missing { key: Key::Admin })));
+        assert!(some.keys(&[Key::Admin]).is_err(), "what is not there cannot be handed on");
+        for wrong in ["ebb-keys\nclient", "ebb-keys\nroot 00", "ebb-keys\nclient 0g", "ebb-keys\n\nclient 00"]
+        {
+            let line = wrong.matches('\n').count() + 1;
+            let refused = Secret::from_bytes(wrong.as_bytes()).unwrap_err();
+            assert!(matches!(refused, SecretError::Keys { line: l } if l == line), "{refused}");
         }
     }
 

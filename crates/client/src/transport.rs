@@ -11,7 +11,7 @@
 //! read straight into its place.
 
 use crate::handshake;
-use crate::secret::Secret;
+use crate::secret::{Key, Secret};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use ebb_types::frame::{self, BODY_MAX, FrameError, HEADER_BYTES, Header, PAYLOAD_MAX, WIRE_VERSION};
 use serde::{Serialize, de::DeserializeOwned};
@@ -85,6 +85,12 @@ pub enum TransportError {
     WireVersion { found: u8 },
     #[error("the other side has another cluster secret; give both the same secret file")]
     WrongSecret,
+    #[error(
+        "the secret file has no {key} key: use one that has, or the cluster secret (`ebb secret` makes such files)"
+    )]
+    NoKey { key: Key },
+    #[error("the other side takes no callers with a {key} key")]
+    RoleRefused { key: Key },
     #[error(
         "the other side belongs to cluster {other:016x}, this one to {own:016x}; check address and data directory"
     )]

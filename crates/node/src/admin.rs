@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::dev::{Connector, DevCluster, DevOptions, status};
 use crate::error::NodeError;
 use crate::launch::Stop;
-use crate::{status as show, verify as compare};
+use crate::{secrets, status as show, verify as compare};
 use clap::Subcommand;
 use ebb_client::Client;
 use ebb_types::{AdminReply, AdminRequest, ClusterStatus, MetaReply, MetaRequest, PlannedHour, ServerId};
@@ -58,6 +58,22 @@ async fn ask(client: &Client, request: AdminRequest) -> Result<AdminReply, NodeE
         MetaReply::Failed(why) => Err(NodeError::Refused(why.to_string())),
         other => Err(NodeError::Refused(format!("unexpected answer of the metadata service: {other:?}"))),
     }
+}
+
+/// Makes the cluster's secret files, or an administrator's.
+pub fn secret(file: &Path, admin: Option<&Path>) -> Result<(), NodeError> {
+    let config = Config::load(file)?;
+    let Some(path) = admin else {
+        let made = secrets::make(&config)?;
+        made.iter().for_each(|path| println!("made {}", path.display()));
+        if made.is_empty() {
+            println!("all secret files are there");
+        }
+        return Ok(());
+    };
+    secrets::make_admin(&config, path)?;
+    println!("made {}: name it as cluster.secret_file on the administrator's machine", path.display());
+    Ok(())
 }
 
 pub async fn show_status(file: &Path, output: Output) -> Result<ExitCode, NodeError> {

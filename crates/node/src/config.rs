@@ -39,8 +39,14 @@ pub struct Config {
 pub struct ClusterSection {
     /// 16 hexadecimal digits that no other cluster has: `head -c 8 /dev/urandom | xxd -p`.
     pub id: String,
-    /// Shared by all processes and clients; readable by its owner only.
+    /// From it all keys follow: for metadata servers and administrators. Readable by its owner only, as the next two.
     pub secret_file: PathBuf,
+    /// The keys of chunk servers; absent: `secret_file`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_secret_file: Option<PathBuf>,
+    /// The keys of gateways, which cannot change the cluster; absent: `secret_file`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway_secret_file: Option<PathBuf>,
     #[serde(default = "three")]
     pub replicas: u8,
     #[serde(default = "sixty_four")]
@@ -54,6 +60,16 @@ pub struct ClusterSection {
     /// A server that failed so long ago is declared lost, and its data is rebuilt on others. Zero: only by `ebb lost`.
     #[serde(default = "one_hour")]
     pub lost_after_seconds: u32,
+}
+
+impl ClusterSection {
+    pub fn secret_of_servers(&self) -> &Path {
+        self.server_secret_file.as_deref().unwrap_or(&self.secret_file)
+    }
+
+    pub fn secret_of_gateways(&self) -> &Path {
+        self.gateway_secret_file.as_deref().unwrap_or(&self.secret_file)
+    }
 }
 
 fn three() -> u8 {

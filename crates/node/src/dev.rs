@@ -4,8 +4,9 @@ use crate::config::{
     ClusterSection, Config, GatewaySection, MetaSection, PowerSection, SchedulerSection, ServerSection,
 };
 use crate::error::{NodeError, io};
-use crate::launch::{Process, stop_all};
+use crate::launch::{Process, private_directory, stop_all};
 use crate::metad;
+use crate::secrets;
 use ebb_client::{Client, ClientConfig, Secret};
 use ebb_gear::layout::Scheme;
 use ebb_power::Depth;
@@ -56,7 +57,7 @@ impl DevCluster {
             Some(_) => None,
         };
         let data = data.unwrap_or_else(|| ephemeral.as_ref().expect("one of the two").path());
-        std::fs::create_dir_all(data).map_err(io("create", data))?;
+        private_directory(data)?;
         let file = data.join("cluster.toml");
         if !file.exists() {
             create(data, options, ephemeral.is_some())?;
@@ -166,8 +167,14 @@ impl DevCluster {
 pub struct Connector(ClientConfig);
 
 impl Connector {
+    /// With the rights of an administrator, if the secret file is there and gives them.
     pub fn new(config: &Config) -> Result<Connector, NodeError> {
-        let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
+        Connector::with(config, &config.cluster.secret_file)
+    }
+
+    /// With the rights that this secret file gives.
+    pub fn with(config: &Config, secret: &Path) -> Result<Connector, NodeError> {
+        let secret = Secret::load(&config.path(secret))?;
         let mut client = ClientConfig::new(config.meta_addresses(), secret);
         client.cluster = config.cluster_id()?;
         Ok(Connector(client))
@@ -212,6 +219,8 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
         cluster: ClusterSection {
             id: hex(&random(8)?),
             secret_file: "secret".into(),
+            server_secret_file: Some("server.secret".into()),
+            gateway_secret_file: Some("gateway.secret".into()),
             replicas: options.replicas.unwrap_or(3),
             chunk_mib: options.chunk_mib.unwrap_or(64),
             layout: options.layout.unwrap_or(Scheme::Rotated),
@@ -240,9 +249,9 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
         gateway: vec![GatewaySection { address: address(0), keys_file: "keys.toml".into() }],
         file: file.clone(),
     };
-    Secret::create(&data.join("secret"))?;
+    secrets::make(&config)?;
     let keys = format!("{} = \"{}\"\n", hex(&random(10)?).to_uppercase(), hex(&random(20)?));
-    write_private(&data.join("keys.toml"), &keys)?;
+    secrets::write_new(&data.join("keys.toml"), &keys)?;
     let instance = metad::new_instance()?;
     config.meta.iter().try_for_each(|section| metad::found(&config, section, instance))?;
     let text = toml::to_string(&config).map_err(|e| NodeError::Refused(e.to_string()))?;
@@ -295,13 +304,6 @@ fn agree(config: &Config, options: &DevOptions, data: &Path) -> Result<(), NodeE
         }
         None => Ok(()),
     }
-}
-
-fn write_private(path: &Path, text: &str) -> Result<(), NodeError> {
-    use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
-    let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    file.and_then(|mut f| f.write_all(text.as_bytes())).map_err(io("write", path))
 }
 
 pub fn random(count: usize) -> Result<Vec<u8>, NodeError> {

@@ -22,7 +22,7 @@ pub async fn run(config: &Config, address: Option<&str>) -> Result<(), NodeError
             .ok_or_else(|| NodeError::Refused(format!("there is no [[gateway]] with address {address}")))?,
     };
     let keys = load_keys(&config.path(&section.keys_file))?;
-    let client = Connector::new(config)?.connect().await?;
+    let client = Connector::with(config, config.cluster.secret_of_gateways())?.connect().await?;
     let backend = Arc::new(Cluster::new(client));
     let listener = TcpListener::bind(&section.address).await.map_err(io("listen on", &section.address))?;
     let mut stop = Stop::new()?;

@@ -35,6 +35,18 @@ impl Stop {
     }
 }
 
+/// Makes a directory that only its owner can enter. One that is there already is closed to others.
+pub fn private_directory(path: &Path) -> Result<(), NodeError> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io("create", path))?;
+    let about = std::fs::metadata(path).map_err(io("read", path))?;
+    if about.permissions().mode() & 0o077 != 0 {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
+            .map_err(io("close to others", path))?;
+    }
+    Ok(())
+}
+
 /// The command that runs one process of this cluster. `args`: the subcommand and what it needs beside the configuration.
 pub fn launch_of(config: &Config, args: &[&str], data: &Path) -> Result<Launch, NodeError> {
     let mut all: Vec<String> = args.iter().map(|a| a.to_string()).collect();
@@ -56,7 +68,7 @@ pub struct Process {
 
 impl Process {
     pub fn start(config: &Config, name: String, args: &[&str], data: PathBuf) -> Result<Process, NodeError> {
-        std::fs::create_dir_all(&data).map_err(io("create", &data))?;
+        private_directory(&data)?;
         let child = ebb_power::launch(&launch_of(config, args, &data)?, &data)?;
         Ok(Process { name, data, child: Some(child) })
     }

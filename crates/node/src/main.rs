@@ -15,6 +15,7 @@ mod launch;
 mod metad;
 mod meter_tool;
 mod replay_target;
+mod secrets;
 mod server;
 mod simulate;
 mod status;
@@ -90,6 +91,17 @@ enum Sub {
         /// Which one, where the configuration has several
         #[arg(long)]
         address: Option<String>,
+    },
+    /// Make the secret files that the configuration names and that are not there yet
+    #[command(
+        after_help = "Examples:\n  ebb secret --config cluster.toml                      all of a new cluster, on one machine\n  ebb secret --config cluster.toml --admin ops.secret   the keys of an administrator elsewhere\n\nEach machine gets the one file of its role (docs/security.md)."
+    )]
+    Secret {
+        #[command(flatten)]
+        config: ConfigArg,
+        /// Write the keys of an administrator to this new file instead
+        #[arg(long, value_name = "FILE")]
+        admin: Option<PathBuf>,
     },
     /// Show what the cluster does; wakes nobody
     #[command(after_help = "Example: ebb status --json | jq .gear")]
@@ -243,6 +255,22 @@ enum BenchTarget {
     },
 }
 
+impl Sub {
+    /// Whether it keeps data of users or results. The others write what a user asked for, where a user asked for it.
+    fn keeps_data(&self) -> bool {
+        matches!(
+            self,
+            Sub::Dev(_)
+                | Sub::Server { .. }
+                | Sub::Meta { .. }
+                | Sub::Gateway { .. }
+                | Sub::Replay(_)
+                | Sub::Eval { .. }
+                | Sub::Agent(_)
+        )
+    }
+}
+
 fn key_from(variable: &str) -> Result<String, NodeError> {
     std::env::var(variable)
         .map_err(|_| NodeError::Refused(format!("set {variable}: the endpoint refuses unsigned requests")))
@@ -328,6 +356,10 @@ fn main() -> ExitCode {
     heap::keep_freed_memory();
     end_quietly_when_nobody_reads();
     let cli = Cli::parse();
+    if cli.command.keeps_data() {
+        // Whatever it and its children write is its owner's alone.
+        rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    }
     let default = if matches!(cli.command, Sub::Server { .. } | Sub::Meta { .. } | Sub::Gateway { .. }) {
         // The S3 library calls every refused request an error.
         "info,s3s=off"
@@ -360,6 +392,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Gateway { config, address } => {
             done(gatewayd::run(&Config::load(&config.config)?, address.as_deref()).await)
         }
+        Sub::Secret { config, admin } => done(admin::secret(&config.config, admin.as_deref())),
         Sub::Status(tool) => admin::show_status(&tool.config, Output::from(tool.json)).await,
         Sub::Gear { command, tool } => admin::gear(&tool.config, Output::from(tool.json), command).await,
         Sub::Lost { server, tool } => admin::lost(&tool.config, Output::from(tool.json), server).await,

@@ -8,16 +8,16 @@ use crate::clock;
 use crate::config::{Config, MetaSection, SwitchDriver};
 use crate::dev::random;
 use crate::error::NodeError;
-use crate::launch::{Stop, launch_of};
+use crate::launch::{Stop, launch_of, private_directory};
 use bytes::Bytes;
-use ebb_client::Secret;
 use ebb_client::transport::{Connection, Identity, Listener, Role, Sender, connect, kind};
+use ebb_client::{Key, Secret};
 use ebb_gear::{ServerRates, load};
 use ebb_meta::{Birth, DiskLog, Input, Member, MemberConfig, Outcome, SwitchAction, Token, raft};
 use ebb_power::{Depth, Managed, PowerModel, ProcessSwitch, Switch, Transition};
 use ebb_types::{
-    AdminReply, AdminRequest, ClusterParams, MapDelta, MetaPush, MetaReply, MetaRequest, Schedule, ServerId,
-    ServerMessage, ServerState, ServerStatus, Vitals, Watts,
+    AdminReply, AdminRequest, ClusterParams, MapDelta, MetaFailure, MetaPush, MetaReply, MetaRequest,
+    Schedule, ServerId, ServerMessage, ServerState, ServerStatus, Vitals, Watts,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -85,8 +85,10 @@ pub fn new_instance() -> Result<u64, NodeError> {
 pub async fn run(config: &Config, id: Option<u64>, create: bool) -> Result<(), NodeError> {
     let section = config.meta_section(id)?;
     let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
+    secret.require(Key::Meta)?;
     let cluster = config.cluster_id()?;
     let data = config.path(&section.data);
+    private_directory(&data)?;
     if create {
         found(config, section, new_instance()?)?;
     }
@@ -280,13 +282,26 @@ async fn serve(shared: Shared, connection: Connection) {
     while let Ok(Some(frame)) = receiver.next().await {
         let mut meta = shared.borrow_mut();
         let understood = match (frame.kind, peer.role) {
-            (kind::SERVER_MESSAGE, Role::Server(server)) => {
-                frame.decode::<ServerMessage>().map(|(_, message)| {
+            (kind::SERVER_MESSAGE, Role::Server(server)) => match frame.decode::<ServerMessage>() {
+                Ok((_, message)) if message.server() != server => {
+                    tracing::warn!("{server} speaks for {}: it is not heard", message.server());
+                    break;
+                }
+                decoded => decoded.map(|(_, message)| {
                     meta.servers.insert(server, sender.clone());
                     meta.give(Input::Server(message));
-                })
-            }
-            (kind::META_REQUEST, _) => frame.decode::<MetaRequest>().map(|(id, request)| {
+                }),
+            },
+            (kind::META_REQUEST, role) => frame.decode::<MetaRequest>().map(|(id, request)| {
+                if let MetaRequest::Admin(asked) = &request
+                    && !asked.only_asks()
+                    && role != Role::Admin
+                {
+                    let why = "only an administrator may change the cluster: this needs the cluster secret, or an administrator's keys (`ebb secret --admin FILE`)";
+                    let reply = MetaReply::Failed(MetaFailure::Refused(why.into()));
+                    let _ = sender.send(kind::META_REPLY, id, &reply, Bytes::new());
+                    return;
+                }
                 let call = match request {
                     MetaRequest::Watch { .. } => Call::Watch,
                     MetaRequest::Admin(AdminRequest::Status) => Call::Status,

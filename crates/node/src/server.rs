@@ -11,10 +11,10 @@ use crate::clock;
 use crate::config::Config;
 use crate::error::{NodeError, io};
 use crate::heap;
-use crate::launch::Stop;
+use crate::launch::{Stop, private_directory};
 use driver::{About, Server};
-use ebb_client::Secret;
 use ebb_client::transport::{Connection, Identity, Listener, Role, connect};
+use ebb_client::{Key, Secret};
 use ebb_replica::Replica;
 use ebb_store::{Completion, LinuxDisk, StoreCore, StoreHandle};
 use ebb_types::{Incarnation, MetaPush, ServerId};
@@ -35,17 +35,18 @@ type Shared = Rc<RefCell<Server>>;
 /// Runs the chunk server with this id until it is told to stop.
 pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
     let section = config.server_section(id)?;
-    let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
+    let secret = Secret::load(&config.path(config.cluster.secret_of_servers()))?;
+    secret.require(Key::Server)?;
     let params = config.params()?;
     let me = ServerId(id);
     let data = config.path(&section.data);
-    std::fs::create_dir_all(&data).map_err(io("create", &data))?;
+    private_directory(&data)?;
     let mut store_config = ebb_store::Config::new(params.cluster, me);
     store_config.capacity = section.capacity_mib.map(ebb_types::Bytes::mib);
     store_config.open_files = open_files();
     // Beside the pid file, not among it: the store owns its directory whole.
     let directory = data.join("store");
-    std::fs::create_dir_all(&directory).map_err(io("create", &directory))?;
+    private_directory(&directory)?;
     let (core, recovered) = StoreCore::open(Arc::new(LinuxDisk::new(&directory)?), store_config)?;
     ebb_power::write_pid_file(&data, std::process::id())?;
     let own = Identity { cluster: params.cluster, role: Role::Server(me) };

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -207,7 +208,8 @@ pub fn running_pid(data: &Path) -> Option<u32> {
 /// written. The caller keeps the handle and reaps it when the process ends.
 pub fn launch(launch: &Launch, data: &Path) -> Result<Child, SwitchError> {
     let log_error = |source| SwitchError::Log { path: launch.log.clone(), source };
-    let log = OpenOptions::new().create(true).append(true).open(&launch.log).map_err(log_error)?;
+    let log =
+        OpenOptions::new().create(true).append(true).mode(0o600).open(&launch.log).map_err(log_error)?;
     let errors = log.try_clone().map_err(log_error)?;
     let mut command = Command::new(&launch.program);
     command.args(&launch.args).stdin(Stdio::null()).stdout(log).stderr(errors);

@@ -243,7 +243,7 @@ fn start(command: &mut Command) -> Program {
 
 /// Opens a meter of a program that has just been started: it may not listen yet.
 fn open_when_ready(spec: &str, program: &mut Program) -> OpenMeter {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         match open(spec) {
             Ok(meter) => return meter,

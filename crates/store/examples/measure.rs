@@ -1,4 +1,4 @@
-//! Measures the store on a real disk: `cargo run --release -p ebb-store --example measure -- DIR [SECONDS]`.
+//! Measures the store on a real disk: `cargo run --profile dist -p ebb-store --example measure -- DIR [SECONDS]`.
 //! Keeps 32 operations in flight through a `StoreHandle`, and prints operations per second and CPU time per operation of
 //! this process, the deferred move to chunk files included.
 

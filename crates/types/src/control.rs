@@ -93,6 +93,22 @@ pub enum AdminRequest {
     ListShifts,
 }
 
+impl AdminRequest {
+    /// Whether it only asks: then every client may. What changes the cluster is for administrators.
+    pub fn only_asks(&self) -> bool {
+        match self {
+            AdminRequest::Status
+            | AdminRequest::GearPlan
+            | AdminRequest::ListHours
+            | AdminRequest::ListShifts => true,
+            AdminRequest::GearSet { .. }
+            | AdminRequest::GearAuto
+            | AdminRequest::SetSchedule(_)
+            | AdminRequest::MarkLost { .. } => false,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum AdminReply {
     Status(Box<ClusterStatus>),

@@ -290,6 +290,17 @@ pub enum ServerMessage {
     },
 }
 
+impl ServerMessage {
+    /// Who says that it sent this.
+    pub fn server(&self) -> ServerId {
+        match self {
+            ServerMessage::Heartbeat { server, .. }
+            | ServerMessage::Reports { server, .. }
+            | ServerMessage::ReadyToSleep { server, .. } => *server,
+        }
+    }
+}
+
 /// Metadata service to chunk servers and to watching clients, unasked or as the answer to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MetaPush {

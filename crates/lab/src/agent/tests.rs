@@ -75,7 +75,9 @@ fn an_agent_reads_its_meters() {
     let from = ebb_power::meter::now();
     analyzer.mark().unwrap();
     let draw = analyzer.draw(from, ebb_power::meter::now()).unwrap();
-    assert_eq!((draw.watts, draw.modelled, draw.volts), (Some(42.0), false, None));
+    // Energy over time gives the watts back to a rounding error, whatever the window's length was.
+    assert!((draw.watts.unwrap() - 42.0).abs() < 1e-9, "{:?}", draw.watts);
+    assert_eq!((draw.modelled, draw.volts), (false, None));
 }
 
 #[test]

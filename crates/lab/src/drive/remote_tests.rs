@@ -119,7 +119,7 @@ fn an_nbd_export_gets_the_requests_of_the_trace() {
     });
     assert!(report.passed(), "{report}");
     assert_eq!((report.reads.requests, report.writes.requests, report.placed.rounded), (201, 202, 1));
-    assert!((0.03..10.0).contains(&report.wall_seconds) && report.lateness.unwrap().count == 403, "{report}");
+    assert!(report.wall_seconds >= 0.03 && report.lateness.unwrap().count == 403, "{report}");
     let memory = memory.lock().unwrap();
     let written =
         memory[3 << 20..(3 << 20) + (200 << 10)].chunks(512).all(|part| part.iter().any(|b| *b != 0));
@@ -204,7 +204,7 @@ fn real_nbd_servers_take_a_replay() {
                 match open_nbd(&address, true).await {
                     Ok(target) => break target,
                     Err(TargetError::Nbd { error: NbdError::Connect(_), .. })
-                        if begun.elapsed() < Duration::from_secs(10) =>
+                        if begun.elapsed() < Duration::from_secs(120) =>
                     {
                         tokio::time::sleep(Duration::from_millis(10)).await;
                     }

@@ -28,7 +28,7 @@ fn shell(data: &Path, script: &str) -> Launch {
 }
 
 fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !reached() {
         assert!(Instant::now() < deadline, "never saw: {what}");
         std::thread::sleep(Duration::from_millis(1));

@@ -1,17 +1,16 @@
 //! Mistakes and hostile bytes: each gives an error that names cause and remedy, and an exit code that scripts can trust.
 
-mod harness;
-
+use crate::harness::s3::request;
+use crate::harness::{
+    ACCESS_KEY, Cluster, EBB, PATIENCE, SECRET_KEY, Shape, Who, example, wait, write_private,
+};
 use ebb_client::transport::kind;
 use ebb_types::frame::{BODY_MAX, HEADER_BYTES, MAGIC, PAYLOAD_MAX, WIRE_VERSION, encode};
-use harness::s3::request;
-use harness::{ACCESS_KEY, Cluster, EBB, PATIENCE, SECRET_KEY, Shape, Who, example, wait, write_private};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Output};
-use std::time::Duration;
 
 /// What a program that must refuse said. It may not run on.
 fn refused(output: &Output, code: i32, expected: &[&str]) {
@@ -28,7 +27,9 @@ fn with_config(text: &str, args: &[&str]) -> Output {
     let directory = tempfile::tempdir().expect("a directory");
     let config = directory.path().join("cluster.toml");
     std::fs::write(&config, text).expect("write");
-    write_private(&directory.path().join("secret"), "0123456789abcdef0123456789abcdef");
+    for name in ["secret", "server.secret", "gateway.secret"] {
+        write_private(&directory.path().join(name), "0123456789abcdef0123456789abcdef");
+    }
     Command::new(EBB).args(args).arg("--config").arg(&config).output().expect("run ebb")
 }
 
@@ -153,7 +154,7 @@ fn strangers_and_malformed_bytes_change_nothing() {
     for address in &addresses {
         for bytes in strange_greetings() {
             let mut stream = TcpStream::connect(address).expect("connect");
-            stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
             let mut answer = Vec::new();
             // The other side may hang up before it has read everything.
             let _ = stream.write_all(&bytes).and_then(|()| stream.shutdown(Shutdown::Write));
@@ -227,10 +228,16 @@ fn broken_frames() -> Vec<Vec<u8>> {
     all
 }
 
+fn mac(key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("any key");
+    parts.iter().for_each(|part| mac.update(part));
+    mac.finalize().into_bytes().to_vec()
+}
+
 /// A connection of somebody who knows the cluster secret (docs/wire.md).
 fn authenticated(address: &str, secret: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("connect");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let mut mine = [7u8; 48];
     mine[..16].fill(0);
     mine[..4].copy_from_slice(&MAGIC);
@@ -238,9 +245,8 @@ fn authenticated(address: &str, secret: &[u8]) -> TcpStream {
     stream.write_all(&mine).expect("say hello");
     let mut theirs = [0; 48];
     stream.read_exact(&mut theirs).expect("a hello");
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("any key");
-    [&b"ebb caller"[..], &mine, &theirs].iter().for_each(|part| mac.update(part));
-    stream.write_all(&mac.finalize().into_bytes()).expect("prove it");
+    let key = mac(secret, &[b"ebb key ", b"client"]);
+    stream.write_all(&mac(&key, &[b"ebb caller", &mine, &theirs])).expect("prove it");
     let mut verdict = [0; 33];
     stream.read_exact(&mut verdict).expect("a verdict");
     assert_eq!(verdict[0], 0, "the proof is not accepted");

@@ -1,7 +1,7 @@
 //! Damaged input to every reader: bytes flipped, cut, repeated or made up. No reader may panic or run on for ever, and what
 //! it does return keeps the promises of `Request`.
 //!
-//! Rerun one case with `EBB_SEED=… cargo test -p ebb-trace --test damage`.
+//! Rerun one case with `EBB_SEED=… cargo test -p ebb-trace --test all damage`.
 
 use ebb_trace::{
     BlktraceWriter, BtrecordWriter, FioWriter, Format, Input, Kind, Options, Request, TraceWriter, open_with,

@@ -1,13 +1,8 @@
 //! Gears shift under load: nobody notices.
 
-mod harness;
-
-use harness::load::{Load, Options};
-use harness::{Cluster, Shape};
-use std::time::{Duration, Instant};
-
-/// A request takes longer than this only if something was lost on the way and had to be sent again.
-const LONGEST: Duration = Duration::from_secs(5);
+use crate::harness::load::{Load, Options};
+use crate::harness::{Cluster, Shape};
+use std::time::Instant;
 
 fn shift_under_load(shape: &Shape, gears: &[u8]) {
     let cluster = Cluster::start(shape);
@@ -28,11 +23,6 @@ fn shift_under_load(shape: &Shape, gears: &[u8]) {
     let report = load.stop();
     println!("{report}");
     report.assert_flawless();
-    assert!(
-        report.longest < LONGEST,
-        "an operation timed out and was tried again:\n{}",
-        report.longest_operations()
-    );
     let verdict = cluster.verify(&["--read"]);
     assert!(verdict.blocks > 0);
     assert_eq!(cluster.status().debt_bytes, 0);

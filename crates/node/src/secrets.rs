@@ -1,0 +1,48 @@
+//! The secret files of a cluster: the cluster secret, and the keys of those who must not have all of it (docs/security.md).
+
+use crate::config::Config;
+use crate::error::{NodeError, io};
+use ebb_client::{Key, Secret};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// A chunk server proves that it is one, and takes clients and other chunk servers.
+const SERVER: [Key; 2] = [Key::Server, Key::Client];
+const GATEWAY: [Key; 1] = [Key::Client];
+/// Chunk servers have no administrator's key: they take an administrator as a client.
+const ADMIN: [Key; 2] = [Key::Admin, Key::Client];
+
+/// Makes the secret files that the configuration names and that are not there yet. Returns their paths.
+pub fn make(config: &Config) -> Result<Vec<PathBuf>, NodeError> {
+    let cluster = &config.cluster;
+    let whole = config.path(&cluster.secret_file);
+    let mut made = Vec::new();
+    let secret = if whole.exists() {
+        Secret::load(&whole)?
+    } else {
+        made.push(whole.clone());
+        Secret::create(&whole)?
+    };
+    for (path, keys) in [(cluster.secret_of_servers(), &SERVER[..]), (cluster.secret_of_gateways(), &GATEWAY)]
+    {
+        let path = config.path(path);
+        if !path.exists() {
+            write_new(&path, &secret.keys(keys)?)?;
+            made.push(path);
+        }
+    }
+    Ok(made)
+}
+
+/// Writes the keys of an administrator who is not at a metadata server.
+pub fn make_admin(config: &Config, path: &Path) -> Result<(), NodeError> {
+    let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
+    write_new(path, &secret.keys(&ADMIN)?)
+}
+
+/// A new file that only its owner can read.
+pub fn write_new(path: &Path, text: &str) -> Result<(), NodeError> {
+    let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut f| f.write_all(text.as_bytes())).map_err(io("write", path))
+}
