@@ -152,6 +152,7 @@ fn watch_reply(addresses: &[(u16, String)]) -> MetaReply {
             address: address.clone(),
             state: ServerState::Awake,
             incarnation: Incarnation(1),
+            store: ebb_types::StoreId(1),
         })
         .collect();
     let map = MapDelta { from: 0, to: 10, servers, groups: vec![(GroupId(0), entry(3, Some(1)))] };

@@ -7,7 +7,7 @@ use crate::{Command, State, Token};
 use ebb_gear::lowest_gear;
 use ebb_types::{
     AdminReply, AdminRequest, ClusterStatus, GearMode, GearStatus, GroupCounts, MetaFailure, MetaReply,
-    Moment, PlannedHour, RackId, ServerEntry, ServerId, ServerState, ServerStatus, SlotState,
+    Moment, PlannedHour, RackId, ServerEntry, ServerId, ServerState, ServerStatus, SlotState, StoreMark,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -138,6 +138,7 @@ impl Leading {
                 address: entry.address.clone(),
                 state: entry.state,
                 incarnation: entry.incarnation,
+                store: entry.store,
                 vitals: live.filter(|_| heard.is_some()).map(|l| l.vitals.clone()),
                 heartbeat_age_millis: heard.map(|at| now.since(at).as_millis() as u64),
                 lease_left_millis: left.filter(|_| entry.state.is_live()).map(|left| left.as_millis() as u64),
@@ -187,6 +188,7 @@ impl Leading {
                     server: *server,
                     state: ServerState::Lost,
                     incarnation: entry.incarnation,
+                    mark: StoreMark { store: entry.store, position: state.position(*server) },
                 })
             }
             AdminRequest::Status

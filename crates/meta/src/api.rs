@@ -52,17 +52,32 @@ pub struct Timing {
     /// After this time a failed server is declared lost and its data is rebuilt; `None`: only by an administrator. A server that
     /// sleeps is never failed.
     pub lost_after: Option<Duration>,
+    /// While there are writes, the positions of the servers' stores are put on record this often.
+    pub witness: Duration,
     /// Time between two Raft ticks; only several members tick. An election takes 10 to 20 of them.
     pub raft_tick: Duration,
     /// A defect that the test harness must find: gears follow the load without any dwell time.
     #[cfg(feature = "planted-bugs")]
     pub forget_dwell: bool,
+    /// Another: whatever store comes under a server's id is taken for the one that was there.
+    #[cfg(feature = "planted-bugs")]
+    pub trust_any_store: bool,
 }
 
 impl Timing {
     #[cfg(feature = "planted-bugs")]
     pub(crate) fn forgets_dwell(&self) -> bool {
         self.forget_dwell
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn trusts_any_store(&self) -> bool {
+        self.trust_any_store
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn trusts_any_store(&self) -> bool {
+        false
     }
 
     #[cfg(not(feature = "planted-bugs"))]
@@ -78,9 +93,12 @@ impl Default for Timing {
             margin: Duration::from_millis(100),
             wake_limit: Duration::from_secs(10),
             lost_after: Some(Duration::from_secs(3600)),
+            witness: Duration::from_secs(60),
             raft_tick: Duration::from_millis(50),
             #[cfg(feature = "planted-bugs")]
             forget_dwell: false,
+            #[cfg(feature = "planted-bugs")]
+            trust_any_store: false,
         }
     }
 }

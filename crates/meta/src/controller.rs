@@ -20,7 +20,7 @@ use crate::power::Power;
 use crate::{Command, State, SwitchAction, Timing, Token};
 use ebb_types::{
     AdminRequest, Epoch, GearGroup, GroupId, Incarnation, MetaFailure, MetaPush, MetaReply, Moment, ServerId,
-    ServerMessage, ServerReport, ServerState, Vitals,
+    ServerMessage, ServerReport, ServerState, StoreId, StoreMark, Vitals,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -79,14 +79,19 @@ pub enum Output {
 pub struct Controller {
     timing: Timing,
     switched: bool,
+    /// The newest marks that servers' heartbeats carried, whoever led.
+    marks: BTreeMap<ServerId, StoreMark>,
     leading: Option<Leading>,
 }
 
 /// What is known of a server beyond the state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Live {
-    /// The run that spoke last.
+    /// The run that spoke last, and its store.
     pub run: Incarnation,
+    pub store: StoreId,
+    /// The most that the store on record is known to have made durable.
+    pub position: u64,
     pub heard: Option<Moment>,
     /// The server's own clock in its newest heartbeat: older ones are stale.
     pub sent: Option<Moment>,
@@ -177,6 +182,8 @@ pub(crate) struct Leading {
     pub short_of_room: bool,
     /// Servers that should be awake, by the last plan.
     pub wanted: BTreeSet<ServerId>,
+    /// When the positions of stores were put on record last.
+    pub witnessed: Moment,
     /// When the last plan was made, and what it saw of the groups.
     pub planned: Moment,
     pub seen: Seen,
@@ -185,7 +192,7 @@ pub(crate) struct Leading {
 impl Controller {
     /// `switched`: servers have power switches. Without any, gears are a dry run: all servers stay awake.
     pub fn new(timing: Timing, switched: bool) -> Controller {
-        Controller { timing, switched, leading: None }
+        Controller { timing, switched, marks: BTreeMap::new(), leading: None }
     }
 
     pub fn on(&mut self, now: Moment, event: Event, state: &State, out: &mut Vec<Output>) {
@@ -196,7 +203,7 @@ impl Controller {
             Event::LostLeadership => self.leading = None,
             _ => {}
         }
-        let Some(leading) = &mut self.leading else { return };
+        let Some(leading) = &mut self.leading else { return self.follow(event, state) };
         leading.begin_turn(now, state, out);
         if state.params().is_none() {
             // Nothing to lead yet. The lease that a new leader waits for counts from the cluster's creation.
@@ -207,7 +214,7 @@ impl Controller {
             return;
         }
         if !std::mem::replace(&mut leading.inherited, true) {
-            leading.inherit(state);
+            leading.inherit(state, &self.marks);
         }
         leading.gears.follow(now, state, leading.since, leading.unix_millis);
         match event {
@@ -217,6 +224,15 @@ impl Controller {
             Event::Admin { token, request } => leading.admin(now, token, request, state, out),
             Event::Tick => leading.run(now, state, out),
             Event::BecameLeader { .. } | Event::LostLeadership => {}
+        }
+    }
+
+    /// A follower remembers what stores have made durable: it may lead next (R11).
+    fn follow(&mut self, event: Event, state: &State) {
+        if let Event::Server(ServerMessage::Heartbeat { server, incarnation, mark, .. }) = event
+            && state.server(server).is_some_and(|e| (e.incarnation, e.store) == (incarnation, mark.store))
+        {
+            self.marks.insert(server, mark);
         }
     }
 
@@ -255,16 +271,20 @@ impl Leading {
             emergency: false,
             short_of_room: false,
             wanted: BTreeSet::new(),
+            witnessed: now,
             planned: Moment::ZERO,
             seen: Seen::default(),
         }
     }
 
     /// Servers as an earlier leader left them.
-    fn inherit(&mut self, state: &State) {
+    fn inherit(&mut self, state: &State, marks: &BTreeMap<ServerId, StoreMark>) {
         for entry in state.servers() {
             let live = self.servers.entry(entry.id).or_default();
             live.run = entry.incarnation;
+            let heard = marks.get(&entry.id).filter(|mark| mark.store == entry.store);
+            live.store = entry.store;
+            live.position = state.position(entry.id).max(heard.map_or(0, |mark| mark.position));
             let ran = entry.incarnation != Incarnation(0);
             live.power.inherit(entry.state, ran, self.since + self.timing.wake_limit);
             live.failed = (entry.state == ServerState::Failed).then_some(self.since);
@@ -341,14 +361,16 @@ impl Leading {
             ServerState::Lost => None,
         });
         let trusted = Some(self.trusted_from(state));
+        let grown = self.servers.iter().any(|(id, live)| live.position > state.position(*id));
+        let trusted = trusted.into_iter().chain(grown.then_some(self.witnessed + self.timing.witness));
         let mended = self.reports.damaged.values().map(|at| *at + DAMAGE_WAKES);
         per_server.chain(trusted).chain(mended).filter(|at| *at > self.planned).min()
     }
 
     fn server_message(&mut self, now: Moment, message: ServerMessage, state: &State, out: &mut Vec<Output>) {
         match message {
-            ServerMessage::Heartbeat { server, incarnation, sent, map_version, vitals } => {
-                let beat = Beat { server, run: incarnation, sent, map_version, vitals };
+            ServerMessage::Heartbeat { server, incarnation, mark, sent, map_version, vitals } => {
+                let beat = Beat { server, run: incarnation, mark, sent, map_version, vitals };
                 self.heartbeat(now, beat, state, out);
             }
             ServerMessage::Reports { server, incarnation, reports } => {

@@ -8,7 +8,8 @@
 //! no write is acknowledged, so nothing is missed. The last complete replica therefore stays `InSync` when its server
 //! fails, the last offload is not given to another, and both are found again when their servers come back. Only a complete
 //! primary can make anybody else's copy good again, so only under one is anything forgotten. For the same reason a server that restarts keeps its slots' states: it was a target of every acknowledged
-//! write and had it durably. It gets a new epoch, because what it held in memory (its fence) is gone.
+//! write and had it durably. It gets a new epoch, because what it held in memory (its fence) is gone. A
+//! server that comes with another store has lost that too ([`distrust_emptied`]).
 
 use ebb_types::{Epoch, GroupEntry, RackId, ServerId, Slot, SlotState, StandIn};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,8 +30,10 @@ pub enum Standing {
 #[derive(Clone, Debug)]
 pub struct Candidate {
     pub standing: Standing,
-    /// It runs anew since the group's epoch: what it held in memory is gone.
+    /// It takes part again since the group's epoch, or runs anew: what it held in memory may be gone or behind.
     pub restarted: bool,
+    /// It runs on another store than before: what it kept may be gone.
+    pub emptied: bool,
     pub rack: RackId,
     /// Its gear group sleeps in some gear: what it stood in for would have to move then.
     pub sleeps: bool,
@@ -69,6 +72,7 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
     for slot in &mut slots {
         take_in(slot, facts, world);
     }
+    distrust_emptied(&mut slots, world);
     let primary = choose_primary(entry, &slots, facts, world);
     if slots.iter().position(|s| Some(s.server) == primary).is_some_and(|k| is_complete(&slots, k, world)) {
         for k in 0..slots.len() {
@@ -89,6 +93,21 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
     // One that has everything is found again: from it the others learn what they miss, as ever.
     let salvage = entry.salvage && !slots.iter().any(|s| s.state == SlotState::InSync);
     Some(GroupEntry { epoch, primary, slots, salvage })
+}
+
+/// R11: a store that is not the one that took part before may lack anything. Its slots fetch all that they lack, whatever they
+/// were; what it kept for others is missing. So it is never complete by itself, and nobody's source.
+fn distrust_emptied(slots: &mut [Slot], world: &World) {
+    let emptied = |server: ServerId| world.get(&server).is_some_and(|c| c.emptied);
+    for slot in slots {
+        if emptied(slot.server) {
+            let away = matches!(slot.state, SlotState::Away { .. });
+            let since = Epoch(0);
+            slot.state = if away { SlotState::Away { since } } else { SlotState::CatchingUp { since } };
+        }
+        let lacks = emptied(slot.server) || slot.stand_in.is_some_and(|s| emptied(s.server));
+        slot.stand_in.iter_mut().filter(|_| lacks).for_each(|s| s.covered = false);
+    }
 }
 
 fn standing(world: &World, server: ServerId) -> Standing {
@@ -141,7 +160,8 @@ fn is_complete(slots: &[Slot], k: usize, world: &World) -> bool {
 /// A live primary that did not release stays, even while nobody can tell it what it misses: it may hold a lease (R2). A new
 /// one must be complete.
 fn choose_primary(entry: &GroupEntry, slots: &[Slot], facts: &Facts, world: &World) -> Option<ServerId> {
-    let live = entry.primary.filter(|p| standing(world, *p) != Standing::Down);
+    let serves = |c: &Candidate| c.standing != Standing::Down && !c.emptied;
+    let live = entry.primary.filter(|p| world.get(p).is_some_and(serves));
     let complete = |k: usize| is_complete(slots, k, world);
     if let Some(primary) = live {
         let anew = world.get(&primary).is_some_and(|c| c.restarted);

@@ -8,7 +8,7 @@ use crate::controller::{Leading, Output};
 use crate::gears::sample_interval;
 use ebb_types::{
     Epoch, GroupEntry, GroupId, Incarnation, MapDelta, MetaPush, Moment, ServerEntry, ServerId, ServerState,
-    Slot, Vitals,
+    Slot, StoreMark, Vitals,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +20,7 @@ const SUSPICION_LEASES: u32 = 3;
 pub(crate) struct Beat {
     pub server: ServerId,
     pub run: Incarnation,
+    pub mark: StoreMark,
     pub sent: Moment,
     pub map_version: u64,
     pub vitals: Vitals,
@@ -27,17 +28,33 @@ pub(crate) struct Beat {
 
 impl Leading {
     pub(crate) fn heartbeat(&mut self, now: Moment, beat: Beat, state: &State, out: &mut Vec<Output>) {
-        let Beat { server, run, sent, map_version, vitals } = beat;
-        let entry = state.server(server);
-        if let Some(why) = rejection(server, entry, run) {
+        let Beat { server, run, mark, sent, map_version, vitals } = beat;
+        let Some(entry) = state.server(server) else {
+            let why = format!("{server} is not part of this cluster: check its id and the metadata address");
+            out.push(Output::Push { to: server, push: MetaPush::Rejected { why } });
+            return;
+        };
+        if entry.state == ServerState::Lost && mark.store == entry.store {
+            let why = format!(
+                "{server} was declared lost and its data is rebuilt elsewhere: start it on an empty directory to use the machine again"
+            );
             out.push(Output::Push { to: server, push: MetaPush::Rejected { why } });
             return;
         }
-        let entry = entry.expect("an unknown server is rejected");
+        if let Some(known) = self.superseded_by(entry, run, mark) {
+            // While the run on record may serve, nobody takes its place: its lease decides.
+            if !entry.state.is_live() {
+                out.push(Output::Push { to: server, push: MetaPush::Superseded { known } });
+            }
+            return;
+        }
+        if mark.store != entry.store && entry.state.is_live() && entry.incarnation != Incarnation(0) {
+            return;
+        }
         let (limit, resend) = (self.timing.wake_limit, self.timing.heartbeat * 2);
         let live = self.servers.entry(server).or_default();
         if live.run < run {
-            live.run = run;
+            (live.run, live.store) = (run, mark.store);
             (live.sent, live.ready_to_sleep, live.condemned, live.sent_version) = (None, false, false, 0);
             self.dirty = true;
         }
@@ -46,6 +63,9 @@ impl Leading {
         }
         live.heard = Some(now);
         live.sent = Some(sent);
+        if mark.store == entry.store {
+            live.position = live.position.max(mark.position);
+        }
         live.condemned |= vitals.poisoned;
         let room = live.room.follow(&vitals);
         self.dirty |= std::mem::replace(&mut live.room, room) != room;
@@ -76,6 +96,23 @@ impl Leading {
         }
         self.push_duties(server, entry.state, state, out);
         self.gears.sample(now, &vitals, &mut self.dirty);
+    }
+
+    /// R11: a run that is not the one on record must continue its store: the same store, with at least as much in it as was ever
+    /// said to be durable there, and started later. Any other store comes under a higher number, and as one that may lack
+    /// anything ([`crate::group`]). Returns the run that it must be numbered above.
+    fn superseded_by(&self, entry: &ServerEntry, run: Incarnation, mark: StoreMark) -> Option<Incarnation> {
+        if entry.incarnation == Incarnation(0) || (run, mark.store) == (entry.incarnation, entry.store) {
+            return None;
+        }
+        let (spoke, store, position) = match self.servers.get(&entry.id) {
+            Some(live) => (live.run, live.store, live.position),
+            None => (entry.incarnation, entry.store, 0),
+        };
+        if run <= entry.incarnation || (run <= spoke && mark.store != store) {
+            return Some(spoke.max(entry.incarnation));
+        }
+        (mark.store == entry.store && mark.position < position).then_some(run)
     }
 
     fn grant(&mut self, now: Moment, server: ServerId, sent: Moment, state: &State, out: &mut Vec<Output>) {
@@ -200,19 +237,5 @@ impl Leading {
             silent && state.server(slot.server).is_some_and(comes)
         };
         entry.primary.is_none() && now < self.trusted_from(state) && entry.slots.iter().any(expected)
-    }
-}
-
-/// Why a server may not take part at all.
-fn rejection(server: ServerId, entry: Option<&ServerEntry>, run: Incarnation) -> Option<String> {
-    match entry {
-        None => Some(format!("{server} is not part of this cluster: check its id and the metadata address")),
-        Some(e) if e.state == ServerState::Lost => {
-            Some(format!("{server} was declared lost and its data was rebuilt elsewhere: give it a new id"))
-        }
-        Some(e) if run < e.incarnation => Some(format!(
-            "a newer run of {server} is known: stop this one, or check that no two servers share the id"
-        )),
-        Some(_) => None,
     }
 }

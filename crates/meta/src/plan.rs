@@ -11,7 +11,7 @@ use crate::{Change, Command, State};
 use ebb_gear::{Place, floor_servers, rebuild_choice};
 use ebb_types::{
     Epoch, GroupEntry, GroupId, HourRecord, Incarnation, Moment, ServerEntry, ServerId, ServerState, Slot,
-    SlotState,
+    SlotState, StoreId, StoreMark,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,6 +83,7 @@ impl Leading {
                 commands.push(Command::RecordShift(shift));
             }
         }
+        commands.extend(self.witness(now, state));
         for (hour, peak) in &self.gears.ended_hours {
             commands.push(Command::RecordHour(HourRecord {
                 hour: *hour,
@@ -93,6 +94,18 @@ impl Leading {
             }));
         }
         commands
+    }
+
+    /// While there are writes, what the servers' stores have made durable goes on record now and then: a store that went back
+    /// further than that is recognised also when all of the cluster restarts together.
+    fn witness(&mut self, now: Moment, state: &State) -> Option<Command> {
+        if now < self.witnessed + self.timing.witness {
+            return None;
+        }
+        self.witnessed = now;
+        let grown = self.servers.iter().filter(|(id, live)| live.position > state.position(**id));
+        let positions: Vec<_> = grown.map(|(id, live)| (*id, live.position)).collect();
+        (!positions.is_empty()).then_some(Command::Witness(positions))
     }
 
     fn end_shift(&mut self, now: Moment) -> Option<ebb_types::ShiftRecord> {
@@ -153,7 +166,9 @@ impl Leading {
             let before = state.server(entry.id).expect("a copy of the state's servers");
             if (before.state, before.incarnation) != (entry.state, entry.incarnation) {
                 let (server, state, incarnation) = (entry.id, entry.state, entry.incarnation);
-                commands.push(Command::SetServer { server, state, incarnation });
+                let position = self.servers.get(&server).map_or(0, |live| live.position);
+                let mark = StoreMark { store: entry.store, position };
+                commands.push(Command::SetServer { server, state, incarnation, mark });
             }
         }
         servers
@@ -161,8 +176,15 @@ impl Leading {
 
     /// Whether the server failed or came back.
     fn judge(&mut self, now: Moment, entry: &mut ServerEntry, state: &State, out: &mut Vec<Output>) {
-        let run = self.servers.get(&entry.id).map_or(Incarnation(0), |l| l.run);
+        let (run, store) =
+            self.servers.get(&entry.id).map_or((Incarnation(0), StoreId(0)), |l| (l.run, l.store));
         let returned = self.has_returned(now, entry.id, state);
+        if returned && store != entry.store && entry.incarnation != Incarnation(0) {
+            out.push(Output::Note(format!(
+                "{} comes with another store: it copies everything that the cluster keeps on it",
+                entry.id
+            )));
+        }
         match entry.state {
             ServerState::Awake | ServerState::Draining if run > entry.incarnation && returned => {
                 entry.incarnation = run;
@@ -183,12 +205,21 @@ impl Leading {
                 entry.state = ServerState::Awake;
                 out.push(Output::Note(format!("{} is back", entry.id)));
             }
+            ServerState::Lost if returned => {
+                entry.incarnation = run;
+                entry.state = ServerState::Awake;
+                out.push(Output::Note(format!("{} is back, on another store", entry.id)));
+            }
             ServerState::Asleep if run > entry.incarnation && returned => {
                 entry.incarnation = run;
                 entry.state = ServerState::Awake;
                 out.push(Output::Note(format!("{} was started while it should sleep", entry.id)));
             }
             _ => {}
+        }
+        if entry.incarnation == run && entry.store != store {
+            entry.store = store;
+            self.servers.entry(entry.id).or_default().position = 0;
         }
     }
 
@@ -343,11 +374,18 @@ impl Leading {
                     ServerState::Draining => Standing::Leaving,
                     _ => Standing::Down,
                 };
+                let before = state.server(e.id);
+                let came_back = |before: &ServerEntry| e.state.is_live() && !before.state.is_live();
+                let restarted =
+                    before.is_some_and(|before| before.incarnation != e.incarnation || came_back(before));
+                let other_store = |b: &ServerEntry| b.incarnation != Incarnation(0) && b.store != e.store;
+                let emptied = before.is_some_and(other_store) && !self.timing.trusts_any_store();
                 let live = self.servers.get(&e.id);
                 let Room { full, indebted } = live.map_or(Room::default(), |l| l.room);
                 let candidate = Candidate {
                     standing,
-                    restarted: state.server(e.id).is_some_and(|before| before.incarnation != e.incarnation),
+                    restarted,
+                    emptied,
                     rack: e.rack,
                     sleeps: sleeps(e),
                     full,

@@ -9,6 +9,7 @@ use crate::{Bootstrap, Namespace};
 use ebb_types::{
     ClusterParams, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, MapDelta, NamespaceCommand,
     NamespaceReply, ObjectId, Schedule, ServerEntry, ServerId, ServerState, ShiftRecord, Slot, SlotState,
+    StoreId, StoreMark,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -31,7 +32,10 @@ pub enum Command {
         server: ServerId,
         state: ServerState,
         incarnation: Incarnation,
+        mark: StoreMark,
     },
+    /// How much the stores of servers have made durable.
+    Witness(Vec<(ServerId, u64)>),
     /// New configurations of chunk groups. A change whose `expected` epoch is not the present one does nothing.
     Reconfigure(Vec<Change>),
     AllocateObjects {
@@ -85,6 +89,8 @@ pub struct State {
     params: Option<ClusterParams>,
     version: u64,
     servers: BTreeMap<ServerId, Versioned<ServerEntry>>,
+    /// The most that each server's store is known to have made durable. Not part of the map: nobody else needs it.
+    positions: BTreeMap<ServerId, u64>,
     groups: Vec<Versioned<GroupEntry>>,
     next_object: u64,
     schedule: Schedule,
@@ -107,6 +113,11 @@ impl State {
 
     pub fn server(&self, id: ServerId) -> Option<&ServerEntry> {
         self.servers.get(&id).map(|v| &v.item)
+    }
+
+    /// [`StoreMark::position`] of the server's store, as it was last put on record.
+    pub fn position(&self, id: ServerId) -> u64 {
+        self.positions.get(&id).copied().unwrap_or(0)
     }
 
     /// The map version in which the server's entry changed last.
@@ -171,10 +182,21 @@ impl State {
                 let address = address.clone();
                 self.change_server(*server, |entry| entry.address = address)
             }
-            Command::SetServer { server, state, incarnation } => self.change_server(*server, |entry| {
-                entry.state = *state;
-                entry.incarnation = *incarnation;
-            }),
+            Command::SetServer { server, state, incarnation, mark } => {
+                let reply = self.change_server(*server, |entry| {
+                    entry.state = *state;
+                    entry.incarnation = *incarnation;
+                    entry.store = mark.store;
+                });
+                if reply == Reply::Done {
+                    self.positions.insert(*server, mark.position);
+                }
+                reply
+            }
+            Command::Witness(positions) => {
+                self.positions.extend(positions.iter().copied());
+                Reply::Done
+            }
             Command::Reconfigure(changes) => self.reconfigure(changes),
             Command::AllocateObjects { count } => {
                 let first = ObjectId(self.next_object);
@@ -216,6 +238,7 @@ impl State {
                 address: server.address.clone(),
                 state: ServerState::Waking,
                 incarnation: Incarnation(0),
+                store: StoreId(0),
             };
             self.servers.insert(server.id, Versioned { item, changed: 1 });
         }

@@ -11,6 +11,8 @@ const LEASE: Duration = Duration::from_millis(2000);
 #[derive(Clone, Debug)]
 struct FakeServer {
     run: u64,
+    store: StoreId,
+    position: u64,
     alive: bool,
     poisoned: bool,
     map: ClusterMap,
@@ -20,12 +22,19 @@ struct FakeServer {
     hand_over: Vec<(GroupId, Epoch)>,
 }
 
+/// The position of a store, and what it held in which role.
+type Backup = (u64, BTreeMap<(GroupId, Space), BTreeSet<Epoch>>);
+
 /// Data reduced to "which servers hold the writes of which epoch": checks that the configurations never lose any.
 #[derive(Default)]
 struct Ghost {
     /// Per group the epochs in which a write was acknowledged.
     acked: BTreeMap<GroupId, BTreeSet<Epoch>>,
     held: BTreeMap<(GroupId, ServerId, Space), BTreeSet<Epoch>>,
+    /// Copies of what servers held, with the position of the store then.
+    backups: BTreeMap<ServerId, Backup>,
+    /// Servers that lost data, with the store on record at that time: until another one is, the entries cannot be right.
+    forgot: BTreeMap<ServerId, StoreId>,
 }
 
 impl Ghost {
@@ -69,6 +78,7 @@ impl Ghost {
 
     /// Forgets offload and replicas that no entry names, and checks what the entries claim.
     fn follow(&mut self, state: &State) {
+        self.forgot.retain(|server, store| state.server(*server).unwrap().store == *store);
         self.held.retain(|(id, server, space), _| {
             state.group(*id).unwrap().members().any(|member| member == (*server, *space))
         });
@@ -79,13 +89,14 @@ impl Ghost {
                         SlotState::InSync => Epoch(u32::MAX),
                         SlotState::CatchingUp { since } | SlotState::Away { since } => since,
                     };
-                    let own = self.holds(id, slot.server, Space::Replica, *epoch);
+                    let forgot = |server: ServerId| self.forgot.contains_key(&server);
+                    let own = forgot(slot.server) || self.holds(id, slot.server, Space::Replica, *epoch);
                     assert!(*epoch >= since || own, "{id}: {} lacks {epoch}: {group:?}", slot.server);
                     let away = matches!(slot.state, SlotState::Away { .. });
                     if let Some(stand_in) = slot.stand_in.filter(|s| away && s.covered && *epoch >= since) {
                         let space = Space::Offload { stands_for: slot.server };
                         assert!(
-                            self.holds(id, stand_in.server, space, *epoch),
+                            forgot(stand_in.server) || self.holds(id, stand_in.server, space, *epoch),
                             "{id}: {stand_in:?}: {group:?}"
                         );
                     }
@@ -149,6 +160,8 @@ impl World {
         let ids: Vec<ServerId> = state.servers().map(|e| e.id).collect();
         let fake = FakeServer {
             run: 1,
+            store: StoreId(1),
+            position: 0,
             alive: true,
             poisoned: false,
             map: ClusterMap::default(),
@@ -307,6 +320,11 @@ impl World {
             MetaPush::Drain => fake.draining = true,
             MetaPush::HandOver { groups } => fake.hand_over = groups,
             MetaPush::Params(_) => {}
+            MetaPush::Superseded { known } => {
+                fake.run = known.0 + 1;
+                fake.store.0 += 1000;
+                fake.map = ClusterMap::default();
+            }
             MetaPush::Rejected { why } => {
                 assert!(
                     self.state.server(to).unwrap().state == ServerState::Lost,
@@ -358,9 +376,14 @@ impl World {
         let (used_bytes, debt_bytes) = self.used_percent.get(&id).copied().unwrap_or_default();
         let room = Vitals { used_bytes, debt_bytes, capacity_bytes: 100, ..Vitals::default() };
         let vitals = Vitals { poisoned, load, load_millis: 500, ..room };
-        let heartbeat = ServerMessage::Heartbeat { server, incarnation, sent: self.now, map_version, vitals };
+        fake.position += 1;
+        let mark = StoreMark { store: fake.store, position: fake.position };
+        let heartbeat =
+            ServerMessage::Heartbeat { server, incarnation, mark, sent: self.now, map_version, vitals };
         self.event(Event::Server(heartbeat));
-        let alive = |s: ServerId| self.servers[&s].alive && !self.servers[&s].poisoned;
+        let forgot = self.ghost.forgot.clone();
+        let alive =
+            |s: ServerId| self.servers[&s].alive && !self.servers[&s].poisoned && !forgot.contains_key(&s);
         self.ghost.write(&self.state, alive);
         let (reports, ready) = self.reports(id);
         let reports = self.transfer(id, reports);
@@ -435,6 +458,53 @@ impl World {
         (fake.alive, fake.next_beat, fake.draining) = (true, now, false);
         fake.map = ClusterMap::default();
         fake.lease_until = Moment::ZERO;
+    }
+
+    /// Whether what the server keeps can go: every group of it is whole on another server's own store.
+    fn can_spare(&self, id: u16) -> bool {
+        let own = |server: ServerId| {
+            let entry = self.state.server(server).unwrap();
+            entry.store == self.servers[&server].store && entry.incarnation != Incarnation(0)
+        };
+        let complete = |s: &Slot| s.server != ServerId(id) && s.state == SlotState::InSync && own(s.server);
+        let mut of_it =
+            self.state.groups().filter(|(_, g)| g.members().any(|(server, _)| server == ServerId(id)));
+        of_it.all(|(_, g)| g.slots.iter().any(complete))
+    }
+
+    /// The server's process ends, and it starts on an empty directory.
+    fn restart_empty(&mut self, id: u16) {
+        self.note(format!("-- {} is emptied", ServerId(id)));
+        self.ghost.held.retain(|(_, server, _), _| *server != ServerId(id));
+        self.ghost.forgot.insert(ServerId(id), self.state.server(ServerId(id)).unwrap().store);
+        let fake = self.servers.get_mut(&ServerId(id)).unwrap();
+        (fake.store, fake.run, fake.position) = (StoreId(fake.store.0 + 1), 0, 0);
+        self.restart(id);
+    }
+
+    fn back_up(&mut self, id: u16) {
+        let held = self.ghost.held.iter().filter(|((_, server, _), _)| *server == ServerId(id));
+        let held = held.map(|((group, _, space), epochs)| ((*group, *space), epochs.clone())).collect();
+        let position = self.servers[&ServerId(id)].position;
+        self.ghost.backups.insert(ServerId(id), (position, held));
+    }
+
+    /// The server's process ends, and it starts on an older copy of its directory, if there is one.
+    fn restart_old(&mut self, id: u16) {
+        let server = ServerId(id);
+        let Some((position, held)) = self.ghost.backups.remove(&server) else { return };
+        let fake = self.servers.get_mut(&server).unwrap();
+        if position >= self.state.position(server) || self.state.server(server).unwrap().store != fake.store {
+            return;
+        }
+        let fake_store = fake.store;
+        fake.position = position;
+        self.note(format!("-- {server} goes back"));
+        self.ghost.forgot.insert(server, fake_store);
+        self.ghost.held.retain(|(_, other, _), _| *other != server);
+        let held = held.into_iter().map(|((group, space), epochs)| ((group, server, space), epochs));
+        self.ghost.held.extend(held);
+        self.restart(id);
     }
 
     /// One letter per server: Awake, Draining, zzz (asleep), Waking, Failed, Lost.
@@ -650,6 +720,30 @@ fn a_rebuild_with_as_many_racks_as_copies_ends_with_copies_in_different_racks() 
 }
 
 #[test]
+fn an_emptied_server_comes_back_under_its_id_and_fetches_everything() {
+    for noticed in [false, true] {
+        let mut world = started();
+        if noticed {
+            world.crash(4);
+            world.run(4000);
+        }
+        world.restart_empty(4);
+        let own = |world: &World| {
+            world.state.groups().filter_map(|(_, g)| g.slot_of(ServerId(4)).copied()).collect::<Vec<_>>()
+        };
+        world.reclaim = false;
+        world.run(5000);
+        let all = SlotState::CatchingUp { since: Epoch(0) };
+        assert!(own(&world).iter().all(|s| s.state == all), "{noticed}: {:?}", own(&world));
+        assert!(world.state.groups().all(|(_, g)| g.primary.is_some_and(|p| p != ServerId(4))));
+        world.reclaim = true;
+        world.run(6000);
+        world.assert_served();
+        assert!(world.state.groups().all(|(_, g)| g.is_in_sync()));
+    }
+}
+
+#[test]
 fn the_last_resort_names_the_loss_and_serves_what_is_left() {
     let mut world = started();
     let refusal = |world: &mut World, accept_loss| {
@@ -771,6 +865,67 @@ fn a_failed_server_is_given_up_after_the_configured_time_but_no_rack_and_no_slee
     world.gear(2);
     world.run(60_000);
     assert!(world.states().contains('z') && world.states().matches('L').count() == 1, "{}", world.states());
+}
+
+#[test]
+fn a_server_that_went_back_fetches_everything_under_any_leader() {
+    for new_leader in [false, true] {
+        let mut world = started();
+        world.back_up(4);
+        world.run(100_000);
+        assert!(world.state.position(ServerId(4)) > 0, "what stores made durable is on record");
+        world.crash(4);
+        world.run(4000);
+        if new_leader {
+            world.lead();
+        }
+        world.reclaim = false;
+        world.restart_old(4);
+        world.run(8000);
+        let own = world.state.groups().filter_map(|(_, g)| g.slot_of(ServerId(4)));
+        assert!({ own }.all(|s| s.state == SlotState::CatchingUp { since: Epoch(0) }));
+        world.reclaim = true;
+        world.run(6000);
+        world.assert_served();
+    }
+}
+
+#[test]
+fn what_an_emptied_stand_in_kept_counts_as_missing() {
+    let mut world = in_gear_1();
+    let keeps = |g: &GroupEntry| {
+        let kept = g.slots.iter().filter_map(|s| s.stand_in);
+        kept.map(|s| (s.server, s.covered)).collect::<Vec<_>>()
+    };
+    let emptied = world.state.groups().find_map(|(_, g)| keeps(g).first().map(|k| k.0)).unwrap();
+    let sleeps = |s: &Slot| matches!(s.state, SlotState::Away { .. });
+    world.reclaim = false;
+    world.restart_empty(emptied.0);
+    world.run(6000);
+    for (id, group) in world.state.groups() {
+        assert!(!keeps(group).contains(&(emptied, true)), "{id}: {group:?}");
+    }
+    world.reclaim = true;
+    world.run(20_000);
+    world.assert_served();
+    let mut slots = world.state.groups().flat_map(|(_, g)| &g.slots);
+    assert!(slots.all(|s| !sleeps(s) || s.stand_in.is_some_and(|k| k.covered)));
+}
+
+#[test]
+fn a_lost_server_comes_back_on_an_empty_directory_only() {
+    let mut world = started();
+    world.crash(4);
+    world.run(4000);
+    world.admin(AdminRequest::MarkLost { server: ServerId(4) });
+    world.run(6000);
+    world.restart(4);
+    world.run(3000);
+    assert_eq!(world.state.server(ServerId(4)).unwrap().state, ServerState::Lost);
+    world.restart_empty(4);
+    world.run(3000);
+    assert_eq!(world.state.server(ServerId(4)).unwrap().state, ServerState::Awake);
+    world.assert_served();
 }
 
 #[test]
@@ -915,7 +1070,7 @@ impl Dice {
 /// One random thing happens to the cluster.
 fn mishap(world: &mut World, dice: &mut Dice) {
     let id = dice.roll(world.servers.len() as u64) as u16;
-    match dice.roll(12) {
+    match dice.roll(15) {
         0 | 1 => world.crash(id),
         2..=4 => world.restart(id),
         5 => {
@@ -931,6 +1086,9 @@ fn mishap(world: &mut World, dice: &mut Dice) {
         7 | 8 => world.gear(1 + dice.roll(3) as u8),
         9 => world.lead(),
         10 => world.reclaim = !world.reclaim,
+        11 => world.back_up(id),
+        12 if world.can_spare(id) => world.restart_empty(id),
+        13 if world.can_spare(id) => world.restart_old(id),
         _ => world.failing_wakes = dice.roll(3) as u32,
     }
 }

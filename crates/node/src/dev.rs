@@ -5,8 +5,7 @@ use crate::config::{
 };
 use crate::error::{NodeError, io};
 use crate::launch::{Process, private_directory, stop_all};
-use crate::metad;
-use crate::secrets;
+use crate::{metad, random, secrets};
 use ebb_client::{Client, ClientConfig, Secret};
 use ebb_gear::layout::Scheme;
 use ebb_power::Depth;
@@ -217,7 +216,7 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
     let file = data.join("cluster.toml");
     let config = Config {
         cluster: ClusterSection {
-            id: hex(&random(8)?),
+            id: hex(&random::bytes::<8>()?),
             secret_file: "secret".into(),
             server_secret_file: Some("server.secret".into()),
             gateway_secret_file: Some("gateway.secret".into()),
@@ -250,9 +249,10 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
         file: file.clone(),
     };
     secrets::make(&config)?;
-    let keys = format!("{} = \"{}\"\n", hex(&random(10)?).to_uppercase(), hex(&random(20)?));
+    let keys =
+        format!("{} = \"{}\"\n", hex(&random::bytes::<10>()?).to_uppercase(), hex(&random::bytes::<20>()?));
     secrets::write_new(&data.join("keys.toml"), &keys)?;
-    let instance = metad::new_instance()?;
+    let instance = random::identity()?;
     config.meta.iter().try_for_each(|section| metad::found(&config, section, instance))?;
     let text = toml::to_string(&config).map_err(|e| NodeError::Refused(e.to_string()))?;
     // Last: a cluster that has a configuration file is whole.
@@ -304,13 +304,6 @@ fn agree(config: &Config, options: &DevOptions, data: &Path) -> Result<(), NodeE
         }
         None => Ok(()),
     }
-}
-
-pub fn random(count: usize) -> Result<Vec<u8>, NodeError> {
-    let mut bytes = vec![0u8; count];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|e| io("read", "the kernel's random numbers")(e.into()))?;
-    Ok(bytes)
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -14,6 +14,7 @@ mod heap;
 mod launch;
 mod metad;
 mod meter_tool;
+mod random;
 mod replay_target;
 mod secrets;
 mod server;

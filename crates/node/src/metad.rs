@@ -6,9 +6,9 @@
 
 use crate::clock;
 use crate::config::{Config, MetaSection, SwitchDriver};
-use crate::dev::random;
 use crate::error::NodeError;
 use crate::launch::{Stop, launch_of, private_directory};
+use crate::random;
 use bytes::Bytes;
 use ebb_client::transport::{Connection, Identity, Listener, Role, Sender, connect, kind};
 use ebb_client::{Key, Secret};
@@ -75,12 +75,6 @@ pub fn found(config: &Config, section: &MetaSection, instance: u64) -> Result<()
     created.map_err(|source| NodeError::Metadata { data, source })
 }
 
-/// Tells a cluster from any other that is founded with the same configuration file.
-pub fn new_instance() -> Result<u64, NodeError> {
-    let bytes = random(8)?;
-    Ok(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
-}
-
 /// Runs metadata server `id` (may be left out where there is one) until it is told to stop. `create`: its cluster is new.
 pub async fn run(config: &Config, id: Option<u64>, create: bool) -> Result<(), NodeError> {
     let section = config.meta_section(id)?;
@@ -90,7 +84,7 @@ pub async fn run(config: &Config, id: Option<u64>, create: bool) -> Result<(), N
     let data = config.path(&section.data);
     private_directory(&data)?;
     if create {
-        found(config, section, new_instance()?)?;
+        found(config, section, random::identity()?)?;
     }
     let member_config = MemberConfig {
         id: section.id,

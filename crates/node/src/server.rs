@@ -7,17 +7,17 @@
 
 mod driver;
 
-use crate::clock;
 use crate::config::Config;
 use crate::error::{NodeError, io};
 use crate::heap;
 use crate::launch::{Stop, private_directory};
-use driver::{About, Server};
+use crate::random;
+use driver::{About, Ended, Server};
 use ebb_client::transport::{Connection, Identity, Listener, Role, connect};
 use ebb_client::{Key, Secret};
 use ebb_replica::Replica;
 use ebb_store::{Completion, LinuxDisk, StoreCore, StoreHandle};
-use ebb_types::{Incarnation, MetaPush, ServerId};
+use ebb_types::{Incarnation, MetaPush, ServerId, StoreId};
 use rustix::process::{Resource, Rlimit};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::spawn_local;
+use tokio::task::{LocalSet, spawn_local};
 
 const META_PAUSE_MIN: Duration = Duration::from_millis(20);
 const META_PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -34,6 +34,32 @@ type Shared = Rc<RefCell<Server>>;
 
 /// Runs the chunk server with this id until it is told to stop.
 pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
+    let mut supersedes = None;
+    loop {
+        // What a run has started ends with it.
+        let tasks = LocalSet::new();
+        match tasks.run_until(run_once(config, id, supersedes)).await? {
+            None => return Ok(()),
+            Some(Ended::Rejected { why }) => {
+                return Err(NodeError::Refused(format!("the metadata service rejects this server: {why}")));
+            }
+            Some(Ended::Superseded { known }) => {
+                tracing::warn!(
+                    "the directory does not continue {known} of this server, the last that the cluster knows: it was emptied, \
+                     replaced or restored. It takes a new identity, and the cluster copies to it what it lacks"
+                );
+                supersedes = Some(known);
+            }
+        }
+    }
+}
+
+/// One run of the protocol on one opening of the store.
+async fn run_once(
+    config: &Config,
+    id: u16,
+    supersedes: Option<Incarnation>,
+) -> Result<Option<Ended>, NodeError> {
     let section = config.server_section(id)?;
     let secret = Secret::load(&config.path(config.cluster.secret_of_servers()))?;
     secret.require(Key::Server)?;
@@ -41,7 +67,9 @@ pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
     let me = ServerId(id);
     let data = config.path(&section.data);
     private_directory(&data)?;
-    let mut store_config = ebb_store::Config::new(params.cluster, me);
+    let fresh_id = StoreId(random::identity()?);
+    let mut store_config = ebb_store::Config::new(params.cluster, me, fresh_id);
+    store_config.supersedes = supersedes;
     store_config.capacity = section.capacity_mib.map(ebb_types::Bytes::mib);
     store_config.open_files = open_files();
     // Beside the pid file, not among it: the store owns its directory whole.
@@ -60,8 +88,8 @@ pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
         let _ = completed.send(batch);
     })
     .map_err(io("start", "the store's thread"))?;
-    let incarnation = Incarnation(clock::unix_millis());
-    let core_config = ebb_replica::Config::new(me, incarnation, params.chunk_bytes, params.groups);
+    let (incarnation, store_id) = (recovered.incarnation, store.figures().mark.store);
+    let core_config = ebb_replica::Config::new(me, incarnation, store_id, params.chunk_bytes, params.groups);
     let replica = Replica::new(core_config, what_was_found(recovered));
     let heartbeat = Duration::from_millis(config.cluster.heartbeat_millis.into());
     let stopping = Rc::new(Notify::new());
@@ -92,10 +120,7 @@ pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
     }
     flush(&shared, &mut completions).await;
     ebb_power::remove_pid_file(&data, std::process::id())?;
-    match shared.borrow_mut().rejected.take() {
-        Some(why) => Err(NodeError::Refused(format!("the metadata service rejects this server: {why}"))),
-        None => Ok(()),
-    }
+    Ok(shared.borrow_mut().ended.take())
 }
 
 /// How many files the store may keep open. The usual limit of 1,024 is for programs that call `select`: it is raised as far as

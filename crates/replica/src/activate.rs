@@ -6,8 +6,8 @@ use crate::group::{Context, Group, Wait, Waiting};
 use crate::primary::{Phase, Primary};
 use crate::replica::PlantedBug;
 use ebb_types::{
-    ChunkId, ClientReply, Epoch, GroupEntry, Kind, PeerMessage, Run, ServerId, SlotState, Space, TailRun,
-    Version,
+    ChunkId, ClientReply, Epoch, GroupEntry, Kind, PeerMessage, Run, ServerId, Slot, SlotState, Space,
+    TailRun, Version,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -79,8 +79,9 @@ impl Group {
 
     fn start_activation(&mut self, cx: &mut Context, interrupted: Option<Primary>) {
         let epoch = self.entry.epoch;
+        let targets = self.targets().flatten().map(|(server, _)| server);
         let awaiting: BTreeSet<ServerId> =
-            self.targets().flatten().map(|(server, _)| server).filter(|&s| s != cx.me).collect();
+            targets.chain(self.live_sources(cx)).filter(|&s| s != cx.me).collect();
         for &to in &awaiting {
             cx.send(to, PeerMessage::Fence { group: self.id, epoch, done: self.tail.done() });
         }
@@ -89,6 +90,25 @@ impl Group {
         interrupted.into_iter().for_each(|old| primary.go_on_from(old));
         self.primary = Some(primary);
         self.go_on_activating(cx);
+    }
+
+    /// The stand-ins from which slots catch up. What an earlier primary gave to one of them alone goes into one replica and into
+    /// no other, unless their tails are gathered with those of the targets (R4). One that is gone, and comes back, comes under a
+    /// new epoch.
+    fn live_sources(&self, cx: &Context) -> impl Iterator<Item = ServerId> {
+        let catching_up = |slot: &&Slot| matches!(slot.state, SlotState::CatchingUp { .. });
+        let stand_ins = self.entry.slots.iter().filter(catching_up).filter_map(|slot| slot.stand_in);
+        stand_ins.map(|s| s.server).filter(|s| cx.map.is_live(*s))
+    }
+
+    /// A source that is gone is not waited for.
+    pub fn await_live_sources(&mut self, cx: &mut Context) {
+        let mut needed: BTreeSet<ServerId> = self.targets().flatten().map(|(server, _)| server).collect();
+        needed.extend(self.live_sources(cx));
+        if let Some(Primary { phase: Phase::Fencing { awaiting, .. }, .. }) = &mut self.primary {
+            awaiting.retain(|server| needed.contains(server));
+            self.go_on_activating(cx);
+        }
     }
 
     pub fn on_fence_reply(

@@ -477,8 +477,15 @@ pub(crate) struct Cover {
 enum CoverStep {
     Ready,
     Storing,
-    Sent { version: Version, at: Moment },
-    Reported { at: Moment },
+    /// Pieces of one large write have the same version: the first block tells them apart.
+    Sent {
+        version: Version,
+        first: u32,
+        at: Moment,
+    },
+    Reported {
+        at: Moment,
+    },
 }
 
 impl Group {
@@ -526,7 +533,7 @@ impl Group {
             return;
         }
         if let Some((record, payload)) = cover.records.front().cloned() {
-            cover.step = CoverStep::Sent { version: record.version, at: cx.now };
+            cover.step = CoverStep::Sent { version: record.version, first: record.first, at: cx.now };
             let space = Space::Offload { stands_for };
             let message = PeerMessage::Replicate { epoch, space, record, committed, must_fit: true };
             cx.send_with(cover.to, message, payload);
@@ -623,13 +630,16 @@ impl Group {
         &mut self,
         cx: &mut Context,
         from: ServerId,
-        version: Version,
+        answered: (Version, u32),
         result: Result<(), Refusal>,
     ) {
         let Some(primary) = &mut self.primary else { return };
-        let matches = |(_, cover): &(&ServerId, &mut Cover)| {
-            cover.to == from && matches!(cover.step, CoverStep::Sent { version: sent, .. } if sent == version)
+        let sent = |step: &CoverStep| match *step {
+            CoverStep::Sent { version, first, .. } => Some((version, first)),
+            _ => None,
         };
+        let matches =
+            |(_, cover): &(&ServerId, &mut Cover)| cover.to == from && sent(&cover.step) == Some(answered);
         let Some((&stands_for, cover)) = primary.covers.iter_mut().find(matches) else { return };
         if result.is_ok() {
             cover.records.pop_front();

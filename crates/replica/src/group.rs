@@ -8,7 +8,7 @@ use crate::run_map::cut;
 use bytes::Bytes;
 use ebb_types::{
     ChunkOp, ClientReply, ClusterMap, Cursor, Epoch, GroupEntry, GroupId, Incarnation, Moment, PeerMessage,
-    Record, RequestId, Run, ServerId, ServerReport, Space, TailRun, Unready, Version,
+    Record, RequestId, Run, ServerId, ServerReport, Space, StoreId, TailRun, Unready, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -245,6 +245,7 @@ pub(crate) enum Wait {
         to: ServerId,
         epoch: Epoch,
         version: Version,
+        first: u32,
     },
     /// Blocks that a client operation needs.
     OpRead {
@@ -320,12 +321,9 @@ pub(crate) struct Shared {
     pub full_peers: BTreeMap<ServerId, Moment>,
 }
 
-/// Bits of a question's name that one run counts in; the rest is the run.
-const QUESTION_BITS: u32 = 20;
-
 impl Shared {
-    pub fn new(run: Incarnation) -> Shared {
-        Shared { first_question: run.0 << QUESTION_BITS, ..Shared::default() }
+    pub fn new(run: Incarnation, store: StoreId) -> Shared {
+        Shared { first_question: run.fingerprint(store), ..Shared::default() }
     }
 
     pub fn token(&mut self) -> u64 {
@@ -334,9 +332,9 @@ impl Shared {
     }
 
     /// Names what another server is asked. No earlier run of this server used the name: an answer to that run may come yet, and
-    /// taken for another it would leave a hole. Runs are numbered by milliseconds, so one that counts further meets no later one.
+    /// taken for another it would leave a hole. Every run counts from a place of its own among 2^64.
     pub fn question(&mut self) -> u64 {
-        self.first_question + self.token()
+        self.first_question.wrapping_add(self.token())
     }
 }
 

@@ -529,7 +529,7 @@ impl Group {
             _ => Ok(()),
         };
         self.pump_catch_up(cx);
-        self.on_replicate_reply(cx, cx.me, epoch, Version { epoch, seq }, result);
+        self.on_replicate_reply(cx, cx.me, epoch, (Version { epoch, seq }, 0), result);
     }
 
     pub fn on_replicate_reply(
@@ -537,14 +537,14 @@ impl Group {
         cx: &mut Context,
         from: ServerId,
         epoch: Epoch,
-        version: Version,
+        (version, first): (Version, u32),
         result: Result<(), Refusal>,
     ) {
         if epoch != self.entry.epoch {
             return;
         }
         if version.epoch < epoch {
-            return self.on_cover_reply(cx, from, version, result);
+            return self.on_cover_reply(cx, from, (version, first), result);
         }
         let Some(primary) = &mut self.primary else { return };
         let Some(in_flight) = primary.in_flight.get_mut(&version.seq) else { return };
@@ -693,6 +693,7 @@ impl Group {
         let due =
             |at: Option<Moment>, cx: &Context| at.is_none_or(|at| cx.now.since(at) >= cx.config.resend_after);
         let lease = cx.has_lease();
+        self.await_live_sources(cx);
         if let Some(primary) = &mut self.primary {
             let again = due(primary.reported, cx);
             match &primary.phase {

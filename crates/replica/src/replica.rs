@@ -5,7 +5,8 @@ use crate::group::{Context, Group, Shared, Tail, Wait, Waiting};
 use bytes::Bytes;
 use ebb_types::{
     ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Incarnation, LoadCount, MapDelta,
-    Moment, PeerMessage, Refusal, ServerId, ServerState, SlotState, Space, StandIn, TailRun, Unready,
+    Moment, PeerMessage, Refusal, ServerId, ServerState, SlotState, Space, StandIn, StoreId, TailRun,
+    Unready,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,6 +20,7 @@ const WAITING_MAX: usize = 4096;
 pub struct Config {
     pub me: ServerId,
     pub incarnation: Incarnation,
+    pub store: StoreId,
     pub chunk_bytes: u32,
     pub groups: u32,
     /// An unanswered message is sent again after this time.
@@ -44,10 +46,19 @@ pub enum PlantedBug {
 }
 
 impl Config {
-    pub fn new(me: ServerId, incarnation: Incarnation, chunk_bytes: u32, groups: u32) -> Config {
+    /// `incarnation` and `store`: this run's number and its store's identity, as the metadata service has them on record while
+    /// it counts on this run.
+    pub fn new(
+        me: ServerId,
+        incarnation: Incarnation,
+        store: StoreId,
+        chunk_bytes: u32,
+        groups: u32,
+    ) -> Config {
         Config {
             me,
             incarnation,
+            store,
             chunk_bytes,
             groups,
             resend_after: Duration::from_millis(500),
@@ -105,7 +116,7 @@ impl Replica {
             (id, group)
         });
         Replica {
-            shared: Shared::new(config.incarnation),
+            shared: Shared::new(config.incarnation, config.store),
             config,
             map: ClusterMap::default(),
             lease_until: Moment::ZERO,
@@ -203,7 +214,8 @@ impl Replica {
 
     /// Whether the metadata service knows this run of the server: before that, nobody may count on it.
     fn is_registered(&self) -> bool {
-        self.map.servers.get(&self.config.me).is_some_and(|s| s.incarnation == self.config.incarnation)
+        let this = (self.config.incarnation, self.config.store);
+        self.map.servers.get(&self.config.me).is_some_and(|s| (s.incarnation, s.store) == this)
     }
 
     fn with_group(

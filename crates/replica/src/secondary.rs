@@ -31,7 +31,7 @@ impl Group {
                 self.on_fence_reply(cx, from, epoch, tail, done);
             }
             PeerMessage::Replicate { epoch, space, record, committed, must_fit } => {
-                let version = record.version;
+                let (version, first) = (record.version, record.first);
                 let refused = if !ready {
                     Err(Refusal::NotReady)
                 } else {
@@ -39,11 +39,11 @@ impl Group {
                 };
                 if let Err(refusal) = refused {
                     let result = Err(refusal);
-                    cx.send(from, PeerMessage::ReplicateReply { group, epoch, version, result });
+                    cx.send(from, PeerMessage::ReplicateReply { group, epoch, version, first, result });
                 }
             }
-            PeerMessage::ReplicateReply { epoch, version, result, .. } => {
-                self.on_replicate_reply(cx, from, epoch, version, result);
+            PeerMessage::ReplicateReply { epoch, version, first, result, .. } => {
+                self.on_replicate_reply(cx, from, epoch, (version, first), result);
             }
             PeerMessage::Committed { epoch, committed, .. } => {
                 if epoch == self.fence {
@@ -137,7 +137,8 @@ impl Group {
         }
         self.commit_of(epoch, committed);
         self.tail.push(TailRun { run: record.run(), request: record.request });
-        let wait = Wait::Foreign { to: from, epoch, version: record.version };
+        let (version, first) = (record.version, record.first);
+        let wait = Wait::Foreign { to: from, epoch, version, first };
         self.applying.apply(cx, self.id, wait, (space, record), payload);
         Ok(())
     }
@@ -180,13 +181,13 @@ impl Group {
         }
         match wait {
             Wait::Own { seq, epoch } => self.on_own_stored(cx, epoch, seq, outcome),
-            Wait::Foreign { to, epoch, version } => {
+            Wait::Foreign { to, epoch, version, first } => {
                 let result = match outcome {
                     StoreOutcome::Failed(refusal) => Err(refusal),
                     _ => Ok(()),
                 };
                 self.pump_catch_up(cx);
-                cx.send(to, PeerMessage::ReplicateReply { group, epoch, version, result });
+                cx.send(to, PeerMessage::ReplicateReply { group, epoch, version, first, result });
             }
             Wait::OpRead { op, epoch, first } => self.on_op_read(cx, epoch, op, first, outcome),
             Wait::OpRepaired { op, epoch } => self.on_op_repaired(cx, epoch, op),

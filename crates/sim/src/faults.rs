@@ -6,10 +6,11 @@ use crate::clock::{MILLI, SECOND};
 use crate::net::{NetModel, Node};
 use crate::random::{Random, mix};
 use crate::server::Server;
+use crate::store::Store;
 use crate::world::{Happening, World};
 use ebb_gear::Mode;
 use ebb_replica::Event;
-use ebb_types::{Epoch, GroupEntry, ServerId, Slot, SlotState};
+use ebb_types::{Epoch, GroupEntry, Incarnation, ServerId, Slot, SlotState, StoreId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The faults of a run.
@@ -57,7 +58,7 @@ impl World<'_> {
         let mix = self.scenario.faults;
         let weights = [
             mix.crash, mix.pause, mix.member, mix.cut, mix.reset, mix.slow, mix.poison, mix.full, mix.rot,
-            mix.gear, mix.lost, mix.rack, mix.storm,
+            mix.gear, mix.lost, mix.rack, mix.forget, mix.storm,
         ];
         let mut at = self.fault_random.below(weights.iter().sum());
         let kind = weights.iter().position(|w| {
@@ -67,6 +68,10 @@ impl World<'_> {
         });
         let servers: Vec<ServerId> = self.servers.values().filter(|s| !s.lost).map(|s| s.id).collect();
         let id = *self.fault_random.pick(&servers).expect("not all are lost");
+        if mix.forget > 0 && self.fault_random.chance(400) {
+            let server = self.server(id);
+            server.backup = Some(server.store.clone());
+        }
         match kind.expect("a weight is met") {
             0 => self.crash_for_a_while(self.busy_or(id)),
             1 => self.pause_for_a_while(id),
@@ -80,6 +85,7 @@ impl World<'_> {
             9 => self.shift_gear(),
             10 => self.lose(id),
             11 => self.crash_rack(id),
+            12 => self.forget(id),
             _ => self.storm(),
         }
     }
@@ -367,26 +373,56 @@ impl World<'_> {
         self.after(0, Happening::Admin { question: self.question });
     }
 
-    /// A server is gone for good; at most one per run, alone, and only while every group that it serves has another complete
-    /// replica awake: two losses at once are more than r = 2 survives.
-    fn lose(&mut self, id: ServerId) {
+    /// Whether the cluster survives the loss of what the server keeps: nothing else is broken, and every group that it serves
+    /// has another complete replica awake. Two losses at once are more than r = 2 survives.
+    fn can_spare(&self, id: ServerId) -> bool {
         let sound = |s: &Server| s.asleep || (s.runs() && !s.store.poisoned);
         let alone = self.net.is_whole(self.now)
             && self.members.values().all(|m| m.up && !m.paused)
             && self.servers.values().all(sound);
-        if self.lost.is_some() || self.invariants.rot_seen || !alone {
-            return;
+        if self.invariants.rot_seen || !alone {
+            return false;
         }
         let state = self.newest_state();
         let complete = |s: &Slot| {
             let up = self.servers.get(&s.server).is_some_and(|other| other.runs());
             s.server != id && s.state == SlotState::InSync && up
         };
+        let needed = |entry: &GroupEntry| entry.members().any(|(s, _)| s == id);
+        state.groups().filter(|(_, e)| needed(e)).all(|(_, e)| e.slots.iter().any(complete))
+    }
+
+    /// R11: the server's directory is emptied, or an older copy of it is put back, and it starts as if nothing were.
+    fn forget(&mut self, id: ServerId) {
+        let Some(entry) = self.newest_state().server(id) else { return };
+        let (known, on_record) = (entry.store, self.newest_state().position(id));
+        if entry.incarnation == Incarnation(0) || !self.can_spare(id) {
+            return;
+        }
+        let fresh = Store::new(StoreId(self.fault_random.next()));
+        // What went back is recognised by what is on record: a copy made since is not older.
+        let mut old = self.server(id).backup.take();
+        old.iter_mut().for_each(|store| _ = store.crash(&mut self.disk_random));
+        let old = old.filter(|s| s.mark.store == known && s.mark.position < on_record);
+        let (what, store) = match old {
+            Some(store) => ("an older copy of its directory is put back", store),
+            None => ("its directory is emptied", fresh),
+        };
+        self.crash(id);
+        self.note(|| format!("{id}: {what}"));
+        self.count(what);
+        let server = self.servers.get_mut(&id).expect("servers are never removed");
+        (server.store, server.forgot) = (store, Some(known));
+        let down = self.fault_random.delay(400 * MILLI).min(12 * SECOND);
+        self.after(down, Happening::Restart { server: id });
+    }
+
+    /// A server is gone for good; at most one per run.
+    fn lose(&mut self, id: ServerId) {
+        let state = self.newest_state();
         let peers =
             state.servers().filter(|s| Some(s.gear_group) == state.server(id).map(|e| e.gear_group)).count();
-        let needed = |entry: &GroupEntry| entry.members().any(|(s, _)| s == id);
-        let safe = state.groups().filter(|(_, e)| needed(e)).all(|(_, e)| e.slots.iter().any(complete));
-        if peers < 2 || !safe {
+        if self.lost.is_some() || peers < 2 || !self.can_spare(id) {
             return;
         }
         self.note(|| format!("{id} is gone for good"));
@@ -398,12 +434,24 @@ impl World<'_> {
         self.ask();
     }
 
-    /// Whether the place of a lost server is not filled yet. Another failure then may be one too many for r = 2.
+    /// Whether the server's store is not the one that it had, and no metadata member knows.
+    pub fn has_forgotten(&self, id: ServerId) -> bool {
+        let Some(known) = self.servers[&id].forgot else { return false };
+        self.newest_state().server(id).is_some_and(|entry| entry.store == known)
+    }
+
+    /// Whether what a server lost is not copied yet. Another failure then may be one too many for r = 2.
     fn rebuilds(&self) -> bool {
-        let Some(lost) = self.lost else { return false };
-        let fresh = |s: &Slot| s.state == SlotState::CatchingUp { since: Epoch(0) };
-        let holes = |e: &GroupEntry| e.members().any(|(s, _)| s == lost) || e.slots.iter().any(fresh);
-        self.lost_wanted.is_some() || self.newest_state().groups().any(|(_, entry)| holes(entry))
+        let state = self.newest_state();
+        if self.lost_wanted.is_some() || self.servers.keys().any(|id| self.has_forgotten(*id)) {
+            return true;
+        }
+        let of_lost = |e: &GroupEntry| self.lost.is_some_and(|lost| e.members().any(|(s, _)| s == lost));
+        let all = |s: &Slot| match s.state {
+            SlotState::CatchingUp { since } | SlotState::Away { since } => since == Epoch(0),
+            SlotState::InSync => false,
+        };
+        state.groups().any(|(_, entry)| of_lost(entry) || entry.slots.iter().any(all))
     }
 
     fn storm(&mut self) {

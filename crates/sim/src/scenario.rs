@@ -23,6 +23,7 @@ pub struct FaultMix {
     pub gear: u64,
     pub lost: u64,
     pub rack: u64,
+    pub forget: u64,
     pub storm: u64,
 }
 
@@ -96,6 +97,7 @@ impl Scenario {
             timing: Timing {
                 wake_limit: Duration::from_secs(4),
                 raft_tick: Duration::from_millis(100),
+                witness: Duration::from_secs(1),
                 ..Timing::default()
             },
             members: if three { 3 } else { 1 },
@@ -219,6 +221,7 @@ fn fault_mix(random: &mut Random) -> FaultMix {
         gear: 20 + weight(250),
         lost: weight(20),
         rack: weight(30),
+        forget: weight(60),
         storm: weight(60),
     }
 }

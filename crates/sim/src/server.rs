@@ -9,7 +9,7 @@ use bytes::Bytes;
 use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreToken};
 use ebb_types::{
     ClusterParams, GroupId, Incarnation, MetaPush, Record, ServerId, ServerMessage, ServerReport, Space,
-    Vitals,
+    StoreId, Vitals,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,6 +32,10 @@ pub struct Server {
     pub missing: bool,
     pub replica: Replica,
     pub store: Store,
+    /// A copy of the store that the operator made, and may put back.
+    pub backup: Option<Store>,
+    /// The store on record when the directory was emptied or an older copy was put back.
+    pub forgot: Option<StoreId>,
     /// Disk operations take this many times as long.
     pub slowness: u64,
     /// The operator keeps the disk full.
@@ -50,7 +54,8 @@ pub struct Server {
 
 impl Server {
     pub fn new(id: ServerId, clock: Clock) -> Server {
-        let config = Config::new(id, Incarnation(0), 0, 0);
+        let store = Store::new(StoreId(u64::from(id.0) + 1));
+        let config = Config::new(id, Incarnation(0), store.mark.store, 0, 0);
         Server {
             id,
             clock,
@@ -62,7 +67,9 @@ impl Server {
             lost: false,
             missing: false,
             replica: Replica::new(config, Recovered::default()),
-            store: Store::default(),
+            store,
+            backup: None,
+            forgot: None,
             slowness: 1,
             soft_full: false,
             switch_free: 0,
@@ -83,7 +90,8 @@ impl Server {
     /// Whether nothing is under way on it.
     pub fn is_idle(&self) -> bool {
         let stats = self.replica.stats();
-        stats.in_flight == 0 && stats.catching_up == 0 && self.store.is_idle()
+        let busy = stats.in_flight > 0 || stats.catching_up > 0 || self.replica.wants_ticks();
+        !busy && self.store.is_idle()
     }
 }
 
@@ -98,13 +106,14 @@ impl World<'_> {
         let configure = self.configure;
         let server = self.servers.get_mut(&id).expect("servers are never removed");
         server.life += 1;
-        server.incarnation.0 += 1;
+        server.incarnation = server.store.open(&mut self.disk_random);
         server.up = true;
         server.ticking = false;
         server.tokens.clear();
         server.stalled.clear();
         server.lease = Duration::from_millis(params.lease_millis.into());
-        let mut config = Config::new(id, server.incarnation, params.chunk_bytes, params.groups);
+        let mut config =
+            Config::new(id, server.incarnation, server.store.mark.store, params.chunk_bytes, params.groups);
         configure(Core::Server(&mut config));
         let recovered = match &self.modelled {
             Some(models) => models.recovered(id),
@@ -226,6 +235,15 @@ impl World<'_> {
             }
             MetaPush::Drain => self.server_event(id, Event::Drain),
             MetaPush::HandOver { groups } => self.server_event(id, Event::HandOver { groups }),
+            MetaPush::Superseded { known } if known < self.server(id).incarnation => {}
+            MetaPush::Superseded { known } => {
+                self.note(|| format!("{id} does not continue {known}: it takes a new identity"));
+                self.count("store superseded");
+                self.crash(id);
+                let fresh = StoreId(self.disk_random.next());
+                self.server(id).store.supersede(known, fresh);
+                self.after(100 * MILLI, Happening::Restart { server: id });
+            }
             MetaPush::Rejected { why } => {
                 self.note(|| format!("{id} is rejected: {why}"));
                 self.crash(id);
@@ -255,11 +273,11 @@ impl World<'_> {
             repaired_blocks: stats.repaired_blocks,
             poisoned: stats.poisoned,
         };
-        let (incarnation, sent) = (server.incarnation, server.clock.at(now));
+        let (incarnation, mark, sent) = (server.incarnation, server.store.mark, server.clock.at(now));
         let map_version = if std::mem::take(&mut server.map_gap) { 0 } else { server.replica.map().version };
         self.tell_members(
             id,
-            ServerMessage::Heartbeat { server: id, incarnation, sent, map_version, vitals },
+            ServerMessage::Heartbeat { server: id, incarnation, mark, sent, map_version, vitals },
         );
     }
 

@@ -9,8 +9,8 @@
 use bytes::{Bytes, BytesMut};
 use ebb_replica::{Recovered, StoreCommand, StoreOutcome, StoreToken};
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Kind, ListPage, RECORD_BLOCKS_MAX, Record,
-    Refusal, Run, Space, TailRun, Version, block_crcs,
+    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Incarnation, Kind, ListPage, RECORD_BLOCKS_MAX,
+    Record, Refusal, Run, Space, StoreId, StoreMark, TailRun, Version, block_crcs,
 };
 use std::collections::BTreeMap;
 
@@ -54,8 +54,12 @@ struct Pending {
 /// Records that a restart shows. More than can be under way at a time, as with the real store.
 const TAIL_RECORDS: usize = 256;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Store {
+    /// Its identity, and the number of writes that it ever made durable.
+    pub mark: StoreMark,
+    /// Of the run that opened it last.
+    pub run: Incarnation,
     /// What reads see.
     seen: BTreeMap<Key, Kept>,
     /// What surely outlives a crash.
@@ -123,6 +127,23 @@ impl Chunk {
 }
 
 impl Store {
+    /// A store made in an empty directory.
+    pub fn new(id: StoreId) -> Store {
+        Store { mark: StoreMark { store: id, position: 0 }, ..Store::default() }
+    }
+
+    /// As the production store does at each start.
+    pub fn open(&mut self, random: &mut Random) -> Incarnation {
+        self.run = self.run.next(random.next());
+        self.run
+    }
+
+    /// It does not continue the run `known`: another identity.
+    pub fn supersede(&mut self, known: Incarnation, id: StoreId) {
+        self.mark.store = id;
+        self.run = self.run.max(known);
+    }
+
     pub fn durable(&self, group: GroupId, space: Space) -> Option<&Kept> {
         self.durable.get(&(group, space))
     }
@@ -178,6 +199,7 @@ impl Store {
             for map in [&mut self.seen, &mut self.durable] {
                 map.entry(p.key).or_default().apply(&p.record, &p.payload, p.repair);
             }
+            self.mark.position += 1;
             self.forget_rot(&p);
         }
         Some((p.token, StoreOutcome::Applied))
@@ -326,6 +348,7 @@ impl Store {
         for p in std::mem::take(&mut self.pending).into_values() {
             if !p.void && !self.full && random.chance(500) {
                 self.durable.entry(p.key).or_default().apply(&p.record, &p.payload, p.repair);
+                self.mark.position += 1;
             } else {
                 lost += 1;
             }

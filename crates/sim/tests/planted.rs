@@ -27,8 +27,9 @@ fn in_server(bug: PlantedBug, rules: &[&str]) {
 
 #[test]
 fn a_primary_that_does_not_wait_for_the_fence_is_found() {
-    // R7: what an older primary sent is not refused, and arrives at a server that is about to sleep.
-    in_server(PlantedBug::SkipFence, &["linearizability", "R1", "R4", "R7"]);
+    // What an older primary sent is not refused: it is in one offload only, which is dropped (R6), or at a server that is about to
+    // sleep (R7).
+    in_server(PlantedBug::SkipFence, &["linearizability", "R1", "R4", "R6", "R7"]);
 }
 
 #[test]
@@ -44,6 +45,16 @@ fn a_reclaim_that_overwrites_newer_records_is_found() {
 #[test]
 fn offload_dropped_before_it_is_reclaimed_is_found() {
     in_server(PlantedBug::DropEarly, &["R6"]);
+}
+
+#[test]
+fn a_store_that_is_believed_to_be_the_one_that_was_is_found() {
+    let plant = |core: Core| {
+        if let Core::Member(config) = core {
+            config.timing.trust_any_store = true;
+        }
+    };
+    is_found("trust any store", &plant, &["linearizability", "R1", "R4", "R5", "R6"]);
 }
 
 #[test]

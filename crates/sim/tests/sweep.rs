@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const SEEDS: u64 = 2000;
 
 /// What the fixed sweep must have met: every kind of fault, and what the cluster does about them.
-const MET: [&str; 31] = [
+const MET: [&str; 34] = [
+    "an older copy of its directory is put back",
     "bit rot",
     "clock fast or slow",
     "connection reset",
@@ -23,6 +24,7 @@ const MET: [&str; 31] = [
     "message lost",
     "message out of order",
     "message repeated",
+    "its directory is emptied",
     "metadata leader elected anew",
     "metadata member crash",
     "metadata member stopped",
@@ -37,6 +39,7 @@ const MET: [&str; 31] = [
     "server stopped",
     "slow disk",
     "stand-in covered",
+    "store superseded",
     "suspicion",
     "switch that fails",
     "unsynced write torn or lost",

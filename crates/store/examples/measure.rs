@@ -78,7 +78,8 @@ fn main() {
     let time = Duration::from_secs(args.next().map_or(5, |s| s.parse().expect("seconds")));
     let disk = LinuxDisk::new(dir.as_ref()).unwrap();
     let opened = Instant::now();
-    let (core, _) = StoreCore::open(Arc::new(disk), Config::new(1, ServerId(1))).unwrap();
+    let (core, _) =
+        StoreCore::open(Arc::new(disk), Config::new(1, ServerId(1), ebb_types::StoreId(1))).unwrap();
     println!("opened in {:?}, {}", opened.elapsed(), resident());
     let (sender, done) = channel();
     let handle = StoreHandle::start(core, move |batch| sender.send(batch).unwrap()).unwrap();

@@ -2,7 +2,8 @@
 //! `StoreHandle` does the same on one I/O thread and delivers [`Completion`]s.
 
 use ebb_types::{
-    Bytes, ChunkId, Cursor, Epoch, GroupId, ListPage, Record, Refusal, Run, ServerId, Space, TailRun,
+    Bytes, ChunkId, Cursor, Epoch, GroupId, Incarnation, ListPage, Record, Refusal, Run, ServerId, Space,
+    StoreId, StoreMark, TailRun,
 };
 use std::collections::BTreeMap;
 
@@ -12,6 +13,12 @@ pub struct Config {
     /// The cluster that the directory must belong to; written into a new one.
     pub cluster: u64,
     pub server: ServerId,
+    /// Drawn at random by the caller for each start: the identity that the store takes where it needs a new one. Its low bits
+    /// go into the run's number.
+    pub fresh_id: StoreId,
+    /// The metadata service knows a run of this number of the server that the directory does not continue: the store takes a
+    /// new identity, and numbers its runs from there on.
+    pub supersedes: Option<Incarnation>,
     /// Most bytes to use; `None`: what the file system has, less a reserve.
     pub capacity: Option<Bytes>,
     /// A new segment is started when the open one is this long.
@@ -29,10 +36,12 @@ pub struct Config {
 }
 
 impl Config {
-    pub fn new(cluster: u64, server: ServerId) -> Config {
+    pub fn new(cluster: u64, server: ServerId, fresh_id: StoreId) -> Config {
         Config {
             cluster,
             server,
+            fresh_id,
+            supersedes: None,
             capacity: None,
             segment_bytes: 16 << 20,
             checkpoint_bytes: 64 << 20,
@@ -127,11 +136,14 @@ pub struct Figures {
     /// Data kept as offload: the debt.
     pub offload: Bytes,
     pub poisoned: bool,
+    pub mark: StoreMark,
 }
 
 /// What the protocol needs to know after a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
+    /// This run's number.
+    pub incarnation: Incarnation,
     /// Per space and group the last records that were made durable here, newest first, at most [`TAIL_RUNS`]. Any of them may
     /// not have been acknowledged. At least the last [`Config::tail_bytes`] of segments are kept for it.
     pub tails: BTreeMap<(Space, GroupId), Vec<TailRun>>,
@@ -187,14 +199,17 @@ pub enum OpenError {
     OtherCluster { found: u64, expected: u64 },
     #[error("the directory belongs to {found}, not {expected}: give every server a directory of its own")]
     OtherServer { found: ServerId, expected: ServerId },
-    #[error("the directory has store format {found}, this program knows {known}: run a newer release")]
-    NewerFormat { found: u32, known: u32 },
+    #[error(
+        "the directory has store format {found}, this program writes {known}: run the release that wrote it"
+    )]
+    OtherFormat { found: u32, known: u32 },
     #[error("the directory has no superblock but is not empty ({found}): name an empty directory")]
     NotAStore { found: String },
     #[error("another process uses the directory: stop it first")]
     InUse,
     #[error(
-        "{file} is damaged at byte {offset}: {what}. Remove the directory; the cluster rebuilds the server's data"
+        "{file} is damaged at byte {offset}: {what}. Move the directory away and start the server on an empty one: the cluster \
+         then copies to it what it lacks. Keep the old one until `ebb status` shows no replica catching up"
     )]
     Damaged { file: String, offset: u64, what: &'static str },
     #[error("cannot {action} {path}: {source}")]

@@ -17,7 +17,10 @@ use crate::overlay::Position;
 use crate::settle::Checkpoint;
 use crate::{Completion, Config, Figures, Op, Outcome, StoreError, Token};
 use bytes::Bytes;
-use ebb_types::{BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, ObjectId, Record, Space, Version, crc32c};
+use ebb_types::{
+    BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, ObjectId, Record, Space, StoreId, StoreMark, Version,
+    crc32c,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +37,7 @@ pub(crate) struct Shared {
     pub poisoned: AtomicBool,
     pub disk: Arc<dyn Disk>,
     pub config: Config,
+    pub store: StoreId,
 }
 
 impl Shared {
@@ -42,15 +46,16 @@ impl Shared {
     }
 
     pub fn figures(&self) -> Figures {
-        let (used, offload) = {
+        let (used, offload, position) = {
             let index = self.index();
-            (index.used(), index.offload_bytes)
+            (index.used(), index.offload_bytes, index.position())
         };
         Figures {
             used: ebb_types::Bytes(used),
             capacity: ebb_types::Bytes(self.capacity(used)),
             offload: ebb_types::Bytes(offload),
             poisoned: self.poisoned.load(Ordering::Relaxed),
+            mark: StoreMark { store: self.store, position },
         }
     }
 

@@ -155,6 +155,12 @@ impl Index {
         self.file_bytes + self.segments.values().map(|s| s.bytes).sum::<u64>()
     }
 
+    /// Where the durable records end: [`ebb_types::StoreMark::position`]. The newest segment is never deleted, so it only grows.
+    pub fn position(&self) -> u64 {
+        let newest = self.segments.iter().next_back();
+        newest.map_or(0, |(number, segment)| u64::from(*number) << 32 | segment.bytes)
+    }
+
     /// The first chunk at or after `from`.
     pub fn next_chunk(&self, space: Space, group: GroupId, from: ChunkId) -> Option<(ChunkId, &Chunk)> {
         self.spaces.get(&(space, group))?.range(from..).next().map(|(id, chunk)| (*id, chunk))

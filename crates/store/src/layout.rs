@@ -2,12 +2,12 @@
 //! encoding and decoding. All numbers are little endian, and everything that is read back proves itself by a CRC-32C.
 
 use ebb_types::{
-    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Epoch, GroupId, ObjectId, RECORD_BLOCKS_MAX, RequestId, ServerId,
-    Space, Version, crc32c,
+    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Epoch, GroupId, Incarnation, ObjectId, RECORD_BLOCKS_MAX,
+    RequestId, ServerId, Space, StoreId, Version, crc32c,
 };
 
 /// Version of the format. A store of a newer one is refused.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 /// Most blocks in a chunk.
 pub const CHUNK_BLOCKS_MAX: u32 = CHUNK_BYTES_MAX / BLOCK_BYTES as u32;
 /// Sequence numbers share their field in a page with two bits of kind.
@@ -26,7 +26,7 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }
 
-pub const SUPERBLOCK_BYTES: usize = 32;
+pub const SUPERBLOCK_BYTES: usize = 64;
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"EBBSTORE";
 
 /// Says whose directory it is.
@@ -35,6 +35,9 @@ pub struct Superblock {
     pub format: u32,
     pub server: ServerId,
     pub cluster: u64,
+    pub store: StoreId,
+    /// Of the run that opened the store last.
+    pub run: Incarnation,
 }
 
 impl Superblock {
@@ -44,15 +47,17 @@ impl Superblock {
         put(&mut out, 8, &self.format.to_le_bytes());
         put(&mut out, 12, &self.server.0.to_le_bytes());
         put(&mut out, 16, &self.cluster.to_le_bytes());
-        let crc = crc32c(&out[..28]);
-        put(&mut out, 28, &crc.to_le_bytes());
+        put(&mut out, 24, &self.store.0.to_le_bytes());
+        put(&mut out, 32, &self.run.0.to_le_bytes());
+        let crc = crc32c(&out[..60]);
+        put(&mut out, 60, &crc.to_le_bytes());
         out
     }
 
     pub fn decode(bytes: &[u8]) -> Option<Superblock> {
         if bytes.len() < SUPERBLOCK_BYTES
             || bytes[..8] != SUPERBLOCK_MAGIC
-            || u32_at(bytes, 28) != crc32c(&bytes[..28])
+            || u32_at(bytes, 60) != crc32c(&bytes[..60])
         {
             return None;
         }
@@ -60,6 +65,8 @@ impl Superblock {
             format: u32_at(bytes, 8),
             server: ServerId(u16_at(bytes, 12)),
             cluster: u64_at(bytes, 16),
+            store: StoreId(u64_at(bytes, 24)),
+            run: Incarnation(u64_at(bytes, 32)),
         })
     }
 }
@@ -412,7 +419,13 @@ mod tests {
 
     #[test]
     fn a_superblock_comes_back() {
-        let superblock = Superblock { format: 1, server: ServerId(4), cluster: 99 };
+        let superblock = Superblock {
+            format: 1,
+            server: ServerId(4),
+            cluster: 99,
+            store: StoreId(7),
+            run: Incarnation(3),
+        };
         let mut bytes = superblock.encode();
         assert_eq!(Superblock::decode(&bytes), Some(superblock));
         bytes[20] ^= 1;

@@ -15,7 +15,7 @@ use crate::layout::{
 };
 use crate::overlay::Position;
 use crate::{Config, OpenError, Recovered, TAIL_RUNS};
-use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, Kind, ObjectId, Run, Space, TailRun, crc32c};
+use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, Incarnation, Kind, ObjectId, Run, Space, TailRun, crc32c};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, IoSlice};
 use std::sync::atomic::AtomicBool;
@@ -30,8 +30,7 @@ fn failed(action: &'static str, path: &str) -> impl FnOnce(io::Error) -> OpenErr
 impl StoreCore {
     /// Opens the store in `disk`, or makes one in an empty directory.
     pub fn open(disk: Arc<dyn Disk>, config: Config) -> Result<(StoreCore, Recovered), OpenError> {
-        let owner = Superblock { format: FORMAT, server: config.server, cluster: config.cluster };
-        claim(&*disk, &owner)?;
+        let owner = claim(&*disk, &config)?;
         let mut index = Index::new(config.cached_pages, config.open_files);
         let mut scan = Scan {
             disk: &*disk,
@@ -50,6 +49,7 @@ impl StoreCore {
             poisoned: AtomicBool::new(false),
             disk: disk.clone(),
             config: config.clone(),
+            store: owner.store,
         };
         let mut core = StoreCore {
             shared: Arc::new(shared),
@@ -66,7 +66,7 @@ impl StoreCore {
         core.finish_removals(unlink)?;
         let tails = tails.into_iter().map(|(of, runs)| (of, runs.into_iter().rev().collect())).collect();
         let spaces = core.shared.index().spaces.keys().map(|&(space, group)| (group, space)).collect();
-        Ok((core, Recovered { tails, spaces, torn_bytes }))
+        Ok((core, Recovered { incarnation: owner.run, tails, spaces, torn_bytes }))
     }
 
     /// Removes the files that a crash kept from being removed.
@@ -95,45 +95,75 @@ impl StoreCore {
     }
 }
 
-/// Checks the superblock, or writes it into an empty directory.
-fn claim(disk: &dyn Disk, owner: &Superblock) -> Result<(), OpenError> {
-    const PATH: &str = "superblock";
-    const NEW: &str = "superblock.new";
+const SUPERBLOCK: &str = "superblock";
+const SUPERBLOCK_NEW: &str = "superblock.new";
+
+/// Numbers the run in the superblock, or writes the first one into an empty directory. Durable before anyone hears of this run, so
+/// that no two runs of a server have one number.
+fn claim(disk: &dyn Disk, config: &Config) -> Result<Superblock, OpenError> {
+    let found = find_superblock(disk, config)?;
+    let is_new = found.is_none();
+    let mut owner = found.unwrap_or(Superblock {
+        format: FORMAT,
+        server: config.server,
+        cluster: config.cluster,
+        store: config.fresh_id,
+        run: Incarnation(0),
+    });
+    if let Some(known) = config.supersedes {
+        owner.store = config.fresh_id;
+        owner.run = owner.run.max(known);
+    }
+    owner.run = owner.run.next(config.fresh_id.0);
+    if is_new {
+        // Directories first: the superblock says that the store is complete.
+        for dir in ["segments", "chunks"] {
+            disk.create_dir(dir).map_err(failed("create", dir))?;
+        }
+    }
+    let file = disk.open(SUPERBLOCK_NEW, true).map_err(failed("create", SUPERBLOCK_NEW))?;
+    file.write(&mut [IoSlice::new(&owner.encode())], 0).map_err(failed("write", SUPERBLOCK_NEW))?;
+    file.sync().map_err(failed("sync", SUPERBLOCK_NEW))?;
+    disk.rename(SUPERBLOCK_NEW, SUPERBLOCK).map_err(failed("rename", SUPERBLOCK_NEW))?;
+    disk.sync_dir("").map_err(failed("sync", "the directory"))?;
+    Ok(owner)
+}
+
+/// Reads and checks the superblock; `None` in an empty directory.
+fn find_superblock(disk: &dyn Disk, config: &Config) -> Result<Option<Superblock>, OpenError> {
     let entries = disk.list("").map_err(failed("list", "the directory"))?;
-    if entries.iter().any(|e| e.name == PATH) {
+    if entries.iter().any(|e| e.name == SUPERBLOCK) {
         let mut bytes = Vec::new();
-        let file = disk.open(PATH, false).map_err(failed("open", PATH))?;
-        file.read(&mut bytes, SUPERBLOCK_BYTES, 0).map_err(failed("read", PATH))?;
-        let damaged =
-            OpenError::Damaged { file: PATH.into(), offset: 0, what: "not a superblock, or a damaged one" };
+        let file = disk.open(SUPERBLOCK, false).map_err(failed("open", SUPERBLOCK))?;
+        file.read(&mut bytes, SUPERBLOCK_BYTES, 0).map_err(failed("read", SUPERBLOCK))?;
+        let damaged = OpenError::Damaged {
+            file: SUPERBLOCK.into(),
+            offset: 0,
+            what: "not a superblock, or a damaged one",
+        };
         let found = Superblock::decode(&bytes).ok_or(damaged)?;
         return match found {
-            _ if found.format > FORMAT => Err(OpenError::NewerFormat { found: found.format, known: FORMAT }),
-            _ if found.cluster != owner.cluster => {
-                Err(OpenError::OtherCluster { found: found.cluster, expected: owner.cluster })
+            _ if found.format != FORMAT => Err(OpenError::OtherFormat { found: found.format, known: FORMAT }),
+            _ if found.cluster != config.cluster => {
+                Err(OpenError::OtherCluster { found: found.cluster, expected: config.cluster })
             }
-            _ if found.server != owner.server => {
-                Err(OpenError::OtherServer { found: found.server, expected: owner.server })
+            _ if found.server != config.server => {
+                Err(OpenError::OtherServer { found: found.server, expected: config.server })
             }
-            _ => Ok(()),
+            _ => Ok(Some(found)),
         };
     }
-    // Directories first: the superblock says that the store is complete.
-    let ours = |e: &DirEntry| matches!(e.name.as_str(), "segments" | "chunks" | NEW | "lost+found");
+    let ours =
+        |e: &DirEntry| matches!(e.name.as_str(), "segments" | "chunks" | SUPERBLOCK_NEW | "lost+found");
     if let Some(other) = entries.iter().find(|e| !ours(e)) {
         return Err(OpenError::NotAStore { found: other.name.clone() });
     }
-    for dir in ["segments", "chunks"] {
-        disk.create_dir(dir).map_err(failed("create", dir))?;
-        if let Some(other) = disk.list(dir).map_err(failed("list", dir))?.first() {
-            return Err(OpenError::NotAStore { found: format!("{dir}/{}", other.name) });
+    for dir in entries.iter().filter(|e| matches!(e.name.as_str(), "segments" | "chunks")) {
+        if let Some(other) = disk.list(&dir.name).map_err(failed("list", &dir.name))?.first() {
+            return Err(OpenError::NotAStore { found: format!("{}/{}", dir.name, other.name) });
         }
     }
-    let file = disk.open(NEW, true).map_err(failed("create", NEW))?;
-    file.write(&mut [IoSlice::new(&owner.encode())], 0).map_err(failed("write", NEW))?;
-    file.sync().map_err(failed("sync", NEW))?;
-    disk.rename(NEW, PATH).map_err(failed("rename", NEW))?;
-    disk.sync_dir("").map_err(failed("sync", "the directory"))
+    Ok(None)
 }
 
 /// Lists the chunk files; returns the groups that have a directory.

@@ -18,7 +18,7 @@ fn config() -> Config {
         tail_bytes: 32 << 10,
         cached_pages: 16,
         open_files: 4,
-        ..Config::new(7, ServerId(1))
+        ..Config::new(7, ServerId(1), StoreId(1))
     }
 }
 
@@ -579,14 +579,21 @@ fn another_clusters_or_newer_directory_is_refused() {
     open(&disk).unwrap();
     let with = |config: Config| StoreCore::open(Arc::new(disk.clone()), config).map(|_| ());
     assert!(matches!(
-        with(Config::new(8, ServerId(1))),
+        with(Config::new(8, ServerId(1), StoreId(1))),
         Err(OpenError::OtherCluster { found: 7, expected: 8 })
     ));
-    assert!(matches!(with(Config::new(7, ServerId(2))), Err(OpenError::OtherServer { .. })));
-    let newer = layout::Superblock { format: layout::FORMAT + 1, server: ServerId(1), cluster: 7 };
+    assert!(matches!(with(Config::new(7, ServerId(2), StoreId(1))), Err(OpenError::OtherServer { .. })));
+    let format = layout::FORMAT + 1;
+    let newer = layout::Superblock {
+        format,
+        server: ServerId(1),
+        cluster: 7,
+        store: StoreId(1),
+        run: Incarnation(1),
+    };
     let file = disk.open("superblock", false).unwrap();
     file.write(&mut [std::io::IoSlice::new(&newer.encode())], 0).unwrap();
-    assert!(matches!(with(config()), Err(OpenError::NewerFormat { .. })));
+    assert!(matches!(with(config()), Err(OpenError::OtherFormat { .. })));
     disk.flip_bit("superblock", 16);
     assert!(matches!(with(config()), Err(OpenError::Damaged { .. })));
     let other = MemDisk::new();
@@ -694,7 +701,7 @@ fn the_io_thread_answers_everything_and_reads_need_no_thread() {
     let dir = tempfile::tempdir().unwrap();
     let disk = LinuxDisk::new(dir.path()).unwrap();
     assert!(matches!(LinuxDisk::new(dir.path()), Err(OpenError::InUse)));
-    let (core, _) = StoreCore::open(Arc::new(disk), Config::new(7, ServerId(1))).unwrap();
+    let (core, _) = StoreCore::open(Arc::new(disk), Config::new(7, ServerId(1), StoreId(1))).unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
     let handle = StoreHandle::start(core, move |done| sender.send(done).unwrap()).unwrap();
     let mut written = Vec::new();

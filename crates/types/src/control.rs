@@ -6,7 +6,8 @@
 
 use crate::{
     ClusterParams, Epoch, GearGroup, Incarnation, MapDelta, NamespaceAnswer, NamespaceCommand,
-    NamespaceError, NamespaceQuery, NamespaceReply, ObjectId, RackId, ServerId, ServerState, Vitals, Watts,
+    NamespaceError, NamespaceQuery, NamespaceReply, ObjectId, RackId, ServerId, ServerState, StoreId, Vitals,
+    Watts,
 };
 use serde::{Deserialize, Serialize};
 
@@ -104,7 +105,8 @@ impl AdminRequest {
             AdminRequest::GearSet { .. }
             | AdminRequest::GearAuto
             | AdminRequest::SetSchedule(_)
-            | AdminRequest::MarkLost { .. } => false,
+            | AdminRequest::MarkLost { .. }
+            | AdminRequest::Force { .. } => false,
         }
     }
 }
@@ -211,6 +213,7 @@ pub struct ServerStatus {
     pub address: String,
     pub state: ServerState,
     pub incarnation: Incarnation,
+    pub store: StoreId,
     /// Of the last heartbeat; absent if there was none since this leader took over.
     pub vitals: Option<Vitals>,
     pub heartbeat_age_millis: Option<u64>,

@@ -43,14 +43,58 @@ id!(
     Epoch(u32), "epoch-"
 );
 id!(
-    /// Number of a server process's run. A new one says that all it held in memory is gone.
-    Incarnation(u64), "run-"
+    /// Drawn at random when a store is made in an empty directory. Another id under a server's name is another store, which
+    /// has nothing of what that server acknowledged. Zero: none yet.
+    StoreId(u64), "store-"
 );
+
+/// Number of a server process's run. A new one says that all the process held in memory is gone.
+///
+/// The upper 40 bits count how often the server's store was opened. The store counts durably, so that no clock can turn it
+/// back. The lower 24 bits are random: a store that went back to an older copy counts to a number that was used before, and
+/// is not taken for that run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Incarnation(pub u64);
+
+impl Incarnation {
+    const RANDOM_BITS: u32 = 24;
+
+    /// The next run's number, from any random number.
+    pub fn next(self, random: u64) -> Incarnation {
+        let count = (self.0 >> Self::RANDOM_BITS) + 1;
+        Incarnation(count << Self::RANDOM_BITS | random & ((1 << Self::RANDOM_BITS) - 1))
+    }
+
+    /// Differs between any two runs of any two stores, for numbers that no two runs may share.
+    pub fn fingerprint(self, store: StoreId) -> u64 {
+        let mut key = [0u8; 16];
+        key[..8].copy_from_slice(&store.0.to_le_bytes());
+        key[8..].copy_from_slice(&self.0.to_le_bytes());
+        xxhash_rust::xxh3::xxh3_64(&key)
+    }
+}
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let random = self.0 & ((1 << Self::RANDOM_BITS) - 1);
+        write!(f, "run-{}.{random:06x}", self.0 >> Self::RANDOM_BITS)
+    }
+}
 
 impl Epoch {
     pub fn next(self) -> Epoch {
         Epoch(self.0.checked_add(1).expect("four thousand million configurations of one chunk group"))
     }
+}
+
+/// What a store can prove about itself, carried by every heartbeat. A store that went back to an older copy of its directory, or
+/// that lost the end of its segments, is recognised by it (R11).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreMark {
+    pub store: StoreId,
+    /// How much the store has ever made durable; it only grows: end of its newest segment, as segment number << 32 | offset.
+    pub position: u64,
 }
 
 /// A chunk: `index` counts chunks from the start of its object or volume.

@@ -4,7 +4,7 @@
 //! between map versions. A [`GroupEntry`] is the configuration of one chunk group under one epoch; it says where every
 //! copy of every write goes, and it changes only through the replicated metadata service (R3).
 
-use crate::{ChunkId, Epoch, GearGroup, GroupId, Incarnation, RackId, ServerId, Space};
+use crate::{ChunkId, Epoch, GearGroup, GroupId, Incarnation, RackId, ServerId, Space, StoreId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -65,6 +65,8 @@ pub struct ServerEntry {
     pub address: String,
     pub state: ServerState,
     pub incarnation: Incarnation,
+    /// The store that this run serves from.
+    pub store: StoreId,
 }
 
 /// Whether a slot's server has its copies.

@@ -5,7 +5,7 @@
 
 use crate::{
     ChunkId, ClusterParams, Epoch, GroupEntry, GroupId, Incarnation, Kind, LoadCount, MapDelta, Record,
-    RequestId, Run, ServerId, Space, Version,
+    RequestId, Run, ServerId, Space, StoreMark, Version,
 };
 use serde::{Deserialize, Serialize};
 
@@ -35,10 +35,12 @@ pub enum PeerMessage {
         committed: Version,
         must_fit: bool,
     },
+    /// `first`: the record's first block.
     ReplicateReply {
         group: GroupId,
         epoch: Epoch,
         version: Version,
+        first: u32,
         result: Result<(), Refusal>,
     },
     /// Every write up to `committed` is on all its targets.
@@ -272,6 +274,7 @@ pub enum ServerMessage {
     Heartbeat {
         server: ServerId,
         incarnation: Incarnation,
+        mark: StoreMark,
         sent: crate::Moment,
         map_version: u64,
         vitals: Vitals,
@@ -318,6 +321,12 @@ pub enum MetaPush {
     /// half of a gear shift; you stay awake. Repeated until done.
     HandOver {
         groups: Vec<(GroupId, Epoch)>,
+    },
+    /// Your store is not the one that served under this id last, or it went back: run `known` of another store is on record, or
+    /// of yours with more in it. Give your store a new identity, number your run higher, and register again: then it is taken
+    /// for a store that may lack anything, and fetches what it lacks (R11).
+    Superseded {
+        known: Incarnation,
     },
     /// This run of yours is not known (any more), or the cluster is another: register anew or stop.
     Rejected {

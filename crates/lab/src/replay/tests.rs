@@ -106,6 +106,7 @@ impl Fake {
             address: String::new(),
             state,
             incarnation: Incarnation(1),
+            store: ebb_types::StoreId(1),
             vitals: Some(Vitals { offloaded_bytes: inner.writes, ..Vitals::default() }),
             heartbeat_age_millis: None,
             lease_left_millis: None,

@@ -44,6 +44,7 @@ fn heartbeat(server: u16, sent: u64, map_version: u64) -> Input {
     Input::Server(ServerMessage::Heartbeat {
         server: ServerId(server),
         incarnation: Incarnation(1),
+        mark: StoreMark::default(),
         sent: Moment(sent),
         map_version,
         vitals: Vitals::default(),

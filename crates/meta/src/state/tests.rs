@@ -1,6 +1,6 @@
 use super::*;
 use crate::NewServer;
-use ebb_types::{ClusterMap, GearGroup, RackId, StandIn};
+use ebb_types::{ClusterMap, GearGroup, RackId, StandIn, StoreMark};
 
 fn bootstrap() -> Bootstrap {
     let server = |id: u16| NewServer {
@@ -61,6 +61,7 @@ fn a_delta_brings_a_reader_of_any_age_up_to_date() {
             server: id,
             state: ServerState::Awake,
             incarnation: Incarnation(step.into()),
+            mark: StoreMark::default(),
         };
         state.apply(&server);
         let change = next(&state, step % 4, |e| e.primary = Some(ServerId((step % 3) as u16)));
@@ -82,8 +83,12 @@ fn a_delta_brings_a_reader_of_any_age_up_to_date() {
 #[test]
 fn what_changes_nothing_leaves_the_map_version_alone() {
     let mut state = created();
-    let same =
-        Command::SetServer { server: ServerId(1), state: ServerState::Waking, incarnation: Incarnation(0) };
+    let same = Command::SetServer {
+        server: ServerId(1),
+        state: ServerState::Waking,
+        incarnation: Incarnation(0),
+        mark: StoreMark::default(),
+    };
     let version = state.version();
     state.apply(&same);
     state.apply(&Command::AllocateObjects { count: 7 });

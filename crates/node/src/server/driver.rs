@@ -61,11 +61,19 @@ pub struct Server {
     heartbeat_sent: Moment,
     next_heartbeat: Duration,
     map_gap: bool,
-    /// Why the metadata service will have none of this run.
-    pub rejected: Option<String>,
+    /// Why this run ends, if not because it was asked to.
+    pub ended: Option<Ended>,
     stopping: Rc<Notify>,
     /// The process is about to end.
     ending: bool,
+}
+
+/// Why a run ends by itself.
+pub enum Ended {
+    /// The metadata service will have none of it.
+    Rejected { why: String },
+    /// The store is not the one that served last: it needs a new identity.
+    Superseded { known: Incarnation },
 }
 
 /// On the way to sleep. Said with every heartbeat until it is heard.
@@ -116,7 +124,7 @@ impl Server {
             heartbeat_sent: Moment::ZERO,
             next_heartbeat: about.heartbeat,
             map_gap: false,
-            rejected: None,
+            ended: None,
             stopping,
             ending: false,
             about,
@@ -381,7 +389,15 @@ impl Server {
         self.heartbeat_sent = now;
         let map_version = if std::mem::take(&mut self.map_gap) { 0 } else { self.replica.map().version };
         let (server, incarnation) = (self.about.me, self.about.incarnation);
-        self.tell_metas(&ServerMessage::Heartbeat { server, incarnation, sent: now, map_version, vitals });
+        let mark = figures.mark;
+        self.tell_metas(&ServerMessage::Heartbeat {
+            server,
+            incarnation,
+            mark,
+            sent: now,
+            map_version,
+            vitals,
+        });
         if let Sleep::Ready { map_version } = self.sleep {
             self.say_ready(map_version);
         }
@@ -413,19 +429,25 @@ impl Server {
                     self.send_heartbeat();
                 }
             }
-            MetaPush::Params(params) if !params.is_described_by(&self.about.params) => self.stop(&format!(
-                "the cluster was created with other parameters ({params:?}) than this configuration file says ({:?})",
-                self.about.params
-            )),
+            MetaPush::Params(params) if !params.is_described_by(&self.about.params) => {
+                let why = format!(
+                    "the cluster was created with other parameters ({params:?}) than this configuration file says ({:?})",
+                    self.about.params
+                );
+                self.stop(Ended::Rejected { why });
+            }
             MetaPush::Params(_) => {}
             MetaPush::Drain => self.handle(Event::Drain),
             MetaPush::HandOver { groups } => self.handle(Event::HandOver { groups }),
-            MetaPush::Rejected { why } => self.stop(&why),
+            // What an earlier run was told may come late.
+            MetaPush::Superseded { known } if known < self.about.incarnation => {}
+            MetaPush::Superseded { known } => self.stop(Ended::Superseded { known }),
+            MetaPush::Rejected { why } => self.stop(Ended::Rejected { why }),
         }
     }
 
-    fn stop(&mut self, why: &str) {
-        self.rejected = Some(why.to_owned());
+    fn stop(&mut self, why: Ended) {
+        self.ended = Some(why);
         self.stopping.notify_one();
     }
 }

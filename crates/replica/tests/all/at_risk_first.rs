@@ -6,7 +6,7 @@ use ebb_replica::{Command, Config, Event, Recovered, Replica, StoreCommand, Stor
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Epoch, GearGroup, GroupEntry, GroupId, Incarnation, Kind, ListPage,
     MapDelta, Moment, ObjectId, PeerMessage, RackId, Record, Run, ServerEntry, ServerId, ServerState, Slot,
-    SlotState, Version, block_crcs,
+    SlotState, StoreId, Version, block_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -33,6 +33,7 @@ fn map() -> MapDelta {
         address: String::new(),
         state,
         incarnation: Incarnation(1),
+        store: StoreId(1),
     };
     let servers = vec![
         server(1, 0, ServerState::Awake),
@@ -114,7 +115,8 @@ fn answer(replica: &mut Replica, fetch: (GroupId, u64, ChunkId)) -> Vec<(GroupId
 
 #[test]
 fn the_group_with_the_fewest_copies_is_fetched_first() {
-    let mut replica = Replica::new(Config::new(ME, Incarnation(1), 1 << 20, 2), Recovered::default());
+    let mut replica =
+        Replica::new(Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 2), Recovered::default());
     on(&mut replica, Event::Lease { until: Moment(u64::MAX) });
     let asked = asked_lists(&on(&mut replica, Event::Map(map())));
     let of = |group| *asked.iter().find(|(g, _)| *g == group).expect("both are listed");
@@ -133,7 +135,8 @@ fn the_group_with_the_fewest_copies_is_fetched_first() {
 
 #[test]
 fn where_nothing_complete_is_left_everybody_is_asked_and_nothing_goes_on_without_one_of_them() {
-    let mut replica = Replica::new(Config::new(ME, Incarnation(1), 1 << 20, 2), Recovered::default());
+    let mut replica =
+        Replica::new(Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 2), Recovered::default());
     on(&mut replica, Event::Lease { until: Moment(u64::MAX) });
     let mut delta = map();
     let catching_up = SlotState::CatchingUp { since: Epoch(0) };

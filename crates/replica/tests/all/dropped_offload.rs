@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ebb_replica::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome};
 use ebb_types::{
     Epoch, GearGroup, GroupEntry, GroupId, Incarnation, ListPage, MapDelta, Moment, PeerMessage, RackId,
-    Refusal, ServerEntry, ServerId, ServerState, Slot, SlotState, Space, StandIn,
+    Refusal, ServerEntry, ServerId, ServerState, Slot, SlotState, Space, StandIn, StoreId,
 };
 
 const ME: ServerId = ServerId(1);
@@ -28,7 +28,7 @@ impl Server {
     }
 
     fn run(id: ServerId, incarnation: u64) -> Server {
-        let config = Config::new(id, Incarnation(incarnation), 1 << 20, 1);
+        let config = Config::new(id, Incarnation(incarnation), StoreId(1), 1 << 20, 1);
         Server { replica: Replica::new(config, Recovered::default()), run: incarnation, version: 0 }
     }
 
@@ -54,6 +54,7 @@ impl Server {
             address: String::new(),
             state: ServerState::Awake,
             incarnation: Incarnation(self.run),
+            store: StoreId(1),
         });
         let entry = GroupEntry { epoch: Epoch(epoch), primary: Some(ServerId(3)), slots, salvage: false };
         let (from, to) = (self.version, self.version + 1);

@@ -7,7 +7,7 @@ use ebb_replica::{
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GearGroup, GroupEntry,
     GroupId, Incarnation, Kind, MapDelta, Moment, PeerMessage, RackId, Record, RequestId, Run, ServerEntry,
-    ServerId, ServerState, Slot, SlotState, Space, TailRun, Version, block_crcs,
+    ServerId, ServerState, Slot, SlotState, Space, StoreId, TailRun, Version, block_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -26,7 +26,7 @@ impl Primary {
     }
 
     fn recovered(recovered: Recovered) -> Primary {
-        let config = Config::new(ME, Incarnation(1), 1 << 20, 1);
+        let config = Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 1);
         let mut primary = Primary { replica: Replica::new(config, recovered), version: 0 };
         primary.on(Event::Lease { until: Moment(u64::MAX) });
         primary
@@ -47,6 +47,7 @@ impl Primary {
             address: String::new(),
             state: ServerState::Awake,
             incarnation: Incarnation(1),
+            store: StoreId(1),
         };
         let members = [ME, OTHERS[0], OTHERS[1]];
         let slot = |server| Slot { server, state: SlotState::InSync, stand_in: None };
@@ -83,7 +84,13 @@ impl Primary {
         let mut out = self.on(Event::Stored { token: *token, outcome: StoreOutcome::Applied });
         for from in OTHERS {
             let (epoch, version) = (record.version.epoch, record.version);
-            let message = PeerMessage::ReplicateReply { group: GROUP, epoch, version, result: Ok(()) };
+            let message = PeerMessage::ReplicateReply {
+                group: GROUP,
+                epoch,
+                version,
+                first: record.first,
+                result: Ok(()),
+            };
             out.extend(self.on(Event::Peer { from, message, payload: Bytes::new() }));
         }
         out

@@ -87,7 +87,12 @@ mod tests {
             state.apply(&Command::Init(Bootstrap { params, servers, groups, schedule }));
             for server in list.iter().map(|s| s.id) {
                 let (to, incarnation) = (ServerState::Awake, Incarnation(1));
-                state.apply(&Command::SetServer { server, state: to, incarnation });
+                state.apply(&Command::SetServer {
+                    server,
+                    state: to,
+                    incarnation,
+                    mark: ebb_types::StoreMark::default(),
+                });
             }
             state
         };

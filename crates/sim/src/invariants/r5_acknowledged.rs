@@ -31,7 +31,10 @@ impl World<'_> {
             };
             for block in first / CELLS_PER_BLOCK..(first + cells).div_ceil(CELLS_PER_BLOCK) {
                 // The answers may have been slow, and the sleeper awake and in sync meanwhile.
-                let at = |server, space| self.has(server, group, space, chunk, block, version);
+                // And its store may have been emptied since it answered.
+                let at = |server, space| {
+                    self.has(server, group, space, chunk, block, version) || self.has_forgotten(server)
+                };
                 if !at(target, space) && !at(slot.server, Space::Replica) {
                     let what = format!(
                         "{from} acknowledges op {op} ({version}); {target} lacks {chunk} block {block}"

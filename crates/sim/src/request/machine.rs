@@ -104,7 +104,7 @@ pub struct Machine {
 
 impl Machine {
     pub fn new(server: ServerId, disk: Disk, capacity_bytes: u64, chunk_bytes: u32) -> Machine {
-        let config = ebb_store::Config::new(0, server);
+        let config = ebb_store::Config::new(0, server, ebb_types::StoreId(1));
         let segments_bytes = capacity_bytes / SEGMENTS_SHARE;
         Machine {
             disk,
