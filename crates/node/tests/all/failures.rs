@@ -5,6 +5,7 @@ use crate::harness::{Cluster, PATIENCE, Shape, Who, wait};
 use ebb_client::ClientError;
 use ebb_types::{ChunkError, ChunkId, ServerId, ServerState};
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The server that is primary of most groups.
@@ -112,6 +113,58 @@ fn a_lost_server_is_rebuilt_on_the_others_of_its_gear_group() {
     cluster.shift(2);
     cluster.heal();
     cluster.verify(&[]);
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a directory");
+    for entry in std::fs::read_dir(from).expect("a directory").flatten() {
+        let target = to.join(entry.file_name());
+        match entry.file_type().expect("a file's type").is_dir() {
+            true => copy_tree(&entry.path(), &target),
+            false => drop(std::fs::copy(entry.path(), target).expect("a copy")),
+        }
+    }
+}
+
+/// R11: the directory of a server is emptied, and later an older copy of it is put back, before and after the crash is noticed.
+/// Its id stays, nothing that it lacks is ever read, and what it lacks is copied to it.
+#[test]
+fn an_emptied_or_older_directory_is_never_taken_for_data() {
+    let mut cluster = Cluster::start(&Shape::lively());
+    let load = Load::start(cluster.client_config(), Options::default());
+    load.go_on_for(1_000);
+    for (older, noticed) in [(false, false), (false, true), (true, false), (true, true)] {
+        let victim = busiest(&cluster);
+        let who = Who::Server(victim);
+        let (store, copy) = (cluster.data(who).join("store"), cluster.directory().join("copy"));
+        if older {
+            // As a backup tool would: stopped, so that the copy is whole, and then more is written.
+            cluster.kill(who);
+            copy_tree(&store, &copy);
+            cluster.launch(who);
+            cluster.heal();
+            load.go_on_for(2_000);
+        }
+        cluster.kill(who);
+        if noticed {
+            wait("the crash is noticed", PATIENCE, || {
+                (state_of(&cluster, victim) == ServerState::Failed).then_some(())
+            });
+        }
+        std::fs::remove_dir_all(&store).expect("its directory is gone");
+        if older {
+            std::fs::rename(&copy, &store).expect("the copy is put back");
+        }
+        let known = cluster.status().servers.iter().find(|s| s.id.0 == victim).expect("it is there").store;
+        cluster.launch(who);
+        cluster.wait_status("it comes back as another store", |s| {
+            s.servers.iter().any(|s| s.id.0 == victim && s.state == ServerState::Awake && s.store != known)
+        });
+        cluster.wait_status("everything has r copies again", |s| s.groups.in_sync == s.groups.total);
+        load.go_on_for(200);
+        println!("older {older}, noticed {noticed}: server {victim} is in sync");
+    }
+    settle(&cluster, load);
 }
 
 /// Flips bytes in the segments and the chunk files of a server; returns how many. Recent records are read from segments.
