@@ -12,6 +12,7 @@ mod force;
 mod gears;
 mod give_up;
 mod group;
+mod leases;
 mod liveness;
 mod member;
 mod namespace;

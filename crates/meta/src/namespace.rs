@@ -10,6 +10,7 @@
 //! - A command is carried out once: its reply is kept under its request id, for the newest [`REPLIES_KEPT`] commands of
 //!   each of the newest [`CLIENTS_KEPT`] clients. A command older than a client's kept replies is refused, not repeated.
 
+use crate::leases::Leases;
 use ebb_types::{
     Checksum, Condition, ETag, Extent, KEY_BYTES_MAX, KeyListing, KeyPage, LOOKUPS_MAX, NAME_BYTES_MAX,
     NamespaceAnswer, NamespaceCommand, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery,
@@ -34,6 +35,7 @@ pub struct Namespace {
     volumes: BTreeMap<String, VolumeMeta>,
     /// Oldest first; numbers are never used twice.
     garbage: BTreeMap<u64, Extent>,
+    leases: Leases,
     next_garbage: u64,
     next_upload: u64,
     clients: BTreeMap<u64, Client>,
@@ -79,7 +81,12 @@ impl Namespace {
         if command.ops.len() > OPS_MAX {
             return self.refuse_all(command, NamespaceError::TooMany);
         }
-        let results = command.ops.iter().map(|op| self.apply_op(op, command.now_millis)).collect();
+        self.leases.heard(command.request.client);
+        let results = command
+            .ops
+            .iter()
+            .map(|op| self.apply_op(op, command.request.client, command.now_millis))
+            .collect();
         let reply = NamespaceReply { results, garbage: self.garbage.len() as u64 };
         self.remember(command.request, reply.clone());
         reply
@@ -106,11 +113,11 @@ impl Namespace {
         }
     }
 
-    fn apply_op(&mut self, op: &NamespaceOp, now: u64) -> Outcome {
+    fn apply_op(&mut self, op: &NamespaceOp, sender: u64, now: u64) -> Outcome {
         match op {
             NamespaceOp::CreateBucket { bucket } => self.create_bucket(bucket, now),
             NamespaceOp::DeleteBucket { bucket } => self.delete_bucket(bucket),
-            NamespaceOp::Put { bucket, key, meta, when } => self.put(bucket, key, meta, *when, now),
+            NamespaceOp::Put { bucket, key, meta, when } => self.put(sender, bucket, key, meta, *when, now),
             NamespaceOp::Delete { bucket, key, when } => self.delete(bucket, key, *when),
             NamespaceOp::CreateUpload { bucket, key, headers, checksum } => {
                 let meta =
@@ -118,7 +125,7 @@ impl Namespace {
                 self.create_upload(bucket, key, meta)
             }
             NamespaceOp::PutPart { bucket, key, upload, number, part } => {
-                self.put_part(bucket, key, *upload, *number, part, now)
+                self.put_part(sender, (bucket, key, *upload), *number, part, now)
             }
             NamespaceOp::CompleteUpload { bucket, key, upload, parts, etag, checksum, when } => {
                 let finished = Finished { parts, etag: *etag, checksum };
@@ -127,8 +134,25 @@ impl Namespace {
             NamespaceOp::AbortUpload { bucket, key, upload } => self.abort_upload(bucket, key, *upload),
             NamespaceOp::CreateVolume { name, size, object } => self.create_volume(name, *size, *object, now),
             NamespaceOp::DeleteVolume { name } => self.delete_volume(name),
+            NamespaceOp::Lease { first, count, bytes } => {
+                self.leases.lease(sender, *first, *count, *bytes)?;
+                Ok(NamespaceDone::Done)
+            }
+            NamespaceOp::Close { packs, unused } => {
+                let dead = self.leases.close(sender, packs, unused);
+                dead.into_iter().for_each(|extent| self.add_garbage(extent));
+                Ok(NamespaceDone::Done)
+            }
+            NamespaceOp::EndRun { run, stamp } => {
+                let dead = self.leases.end(*run, *stamp);
+                dead.into_iter().for_each(|extent| self.add_garbage(extent));
+                Ok(NamespaceDone::Done)
+            }
             NamespaceOp::Discard { extents } => {
-                self.discard(extents.iter().copied());
+                for extent in extents.iter().filter(|e| e.len > 0) {
+                    let garbage = self.leases.give_up(sender, *extent);
+                    garbage.into_iter().for_each(|extent| self.add_garbage(extent));
+                }
                 Ok(NamespaceDone::Done)
             }
             NamespaceOp::Collected { garbage } => {
@@ -140,11 +164,20 @@ impl Namespace {
         }
     }
 
+    /// These have lost their name.
     fn discard(&mut self, extents: impl IntoIterator<Item = Extent>) {
         for extent in extents.into_iter().filter(|e| e.len > 0) {
-            self.next_garbage += 1;
-            self.garbage.insert(self.next_garbage, extent);
+            let garbage = self.leases.unname(extent);
+            if extent.shared && !garbage.shared {
+                self.garbage.retain(|_, other| !other.shared || other.object != garbage.object);
+            }
+            self.add_garbage(garbage);
         }
+    }
+
+    fn add_garbage(&mut self, extent: Extent) {
+        self.next_garbage += 1;
+        self.garbage.insert(self.next_garbage, extent);
     }
 
     fn bucket(&self, name: &str) -> Result<&Bucket, NamespaceError> {
@@ -177,10 +210,20 @@ impl Namespace {
         Ok(NamespaceDone::Done)
     }
 
-    fn put(&mut self, bucket: &str, key: &str, meta: &ObjectMeta, when: Condition, now: u64) -> Outcome {
+    fn put(
+        &mut self,
+        sender: u64,
+        bucket: &str,
+        key: &str,
+        meta: &ObjectMeta,
+        when: Condition,
+        now: u64,
+    ) -> Outcome {
         check_key(key)?;
+        check_condition(self.bucket(bucket)?.keys.get(key), when)?;
+        self.leases.check(sender, &meta.extents)?;
+        self.leases.name(sender, &meta.extents);
         let keys = &mut self.bucket_mut(bucket)?.keys;
-        check_condition(keys.get(key), when)?;
         let old = keys.insert(key.to_owned(), ObjectMeta { modified_millis: now, ..meta.clone() });
         self.discard(old.into_iter().flat_map(|m| m.extents));
         Ok(NamespaceDone::Done)
@@ -209,10 +252,20 @@ impl Namespace {
         self.bucket(bucket)?.uploads.get(&(key.to_owned(), id)).ok_or(NamespaceError::NoSuchUpload)
     }
 
-    fn put_part(&mut self, bucket: &str, key: &str, id: u64, number: u16, part: &Part, now: u64) -> Outcome {
+    fn put_part(
+        &mut self,
+        sender: u64,
+        (bucket, key, id): (&str, &str, u64),
+        number: u16,
+        part: &Part,
+        now: u64,
+    ) -> Outcome {
         if number == 0 || number > PART_NUMBER_MAX {
             return Err(NamespaceError::InvalidPart { number });
         }
+        self.upload(bucket, key, id)?;
+        self.leases.check(sender, &part.extents)?;
+        self.leases.name(sender, &part.extents);
         let upload = self.bucket_mut(bucket)?.uploads.get_mut(&(key.to_owned(), id));
         let parts = &mut upload.ok_or(NamespaceError::NoSuchUpload)?.parts;
         let old = parts.insert(number, Part { modified_millis: now, ..part.clone() });
@@ -319,6 +372,7 @@ impl Namespace {
             NamespaceQuery::Volume { name } => {
                 NamespaceAnswer::Volume(self.volumes.get(name).ok_or(NamespaceError::NoSuchVolume)?.clone())
             }
+            NamespaceQuery::Runs => NamespaceAnswer::Runs(self.leases.runs()),
             NamespaceQuery::Garbage { after, limit } => {
                 let rest = self.garbage.range((Bound::Excluded(*after), Bound::Unbounded));
                 NamespaceAnswer::Garbage(rest.take(page(*limit)).map(|(n, e)| (*n, *e)).collect())
@@ -495,6 +549,7 @@ mod tests {
     impl World {
         fn new() -> World {
             let mut world = World { state: Namespace::default(), seq: 0 };
+            world.ok(NamespaceOp::Lease { first: ObjectId(1), count: 100, bytes: 64 << 20 });
             world.ok(NamespaceOp::CreateBucket { bucket: "b".into() });
             world
         }

@@ -202,7 +202,24 @@ pub enum NamespaceOp {
     DeleteVolume {
         name: String,
     },
-    /// Data that was written and will never be named: to the garbage.
+    /// The sender is about to write to these fresh objects, as far as `bytes` in each; or a held object grows. It holds them until
+    /// they are named, discarded or closed, or until it falls silent. Without ids: a sign of life.
+    Lease {
+        first: ObjectId,
+        count: u32,
+        bytes: u64,
+    },
+    /// The sender writes no more to these packs, and nothing that it wrote there waits for a name; it has not used these ids.
+    Close {
+        packs: Vec<ObjectId>,
+        unused: Vec<ObjectId>,
+    },
+    /// The sender of this id was not heard since `stamp`, and not for long: what it holds goes to the garbage.
+    EndRun {
+        run: u64,
+        stamp: u64,
+    },
+    /// Data that was written and will never be named: to the garbage. What has a name keeps it.
     Discard {
         extents: Vec<Extent>,
     },
@@ -271,6 +288,8 @@ pub enum NamespaceQuery {
     Volume {
         name: String,
     },
+    /// Senders that hold leases.
+    Runs,
     /// The oldest garbage with numbers above `after`.
     Garbage {
         after: u64,
@@ -299,6 +318,8 @@ pub enum NamespaceAnswer {
     },
     Volumes(Vec<(String, VolumeMeta)>),
     Volume(VolumeMeta),
+    /// Id, and a stamp that changes with every sign of life.
+    Runs(Vec<(u64, u64)>),
     Garbage(Vec<(u64, Extent)>),
 }
 
@@ -360,6 +381,8 @@ pub enum NamespaceError {
     TooMany,
     #[error("the request is too old to tell whether it was carried out: look before you send it anew")]
     Expired,
+    #[error("the data belongs to nobody any more: its writer was silent for too long. Send the object again")]
+    NotLeased,
 }
 
 #[cfg(test)]

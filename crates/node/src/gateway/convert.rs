@@ -49,6 +49,7 @@ fn refusal(error: &NamespaceError) -> S3Error {
         NamespaceError::BadName => S3ErrorCode::InvalidBucketName,
         NamespaceError::BadKey => S3ErrorCode::KeyTooLongError,
         NamespaceError::Expired => S3ErrorCode::RequestTimeout,
+        NamespaceError::NotLeased => S3ErrorCode::ServiceUnavailable,
         NamespaceError::VolumeExists | NamespaceError::NoSuchVolume | NamespaceError::TooMany => {
             S3ErrorCode::InternalError
         }

@@ -1,40 +1,90 @@
-//! Frees what no name points at: the namespace's garbage queue, and data that was written in vain.
+//! Frees what no name points at: the namespace's garbage queue, and data that was written in vain. It also keeps the gateway's
+//! leases, and ends those of gateways that fell silent.
 //!
-//! One task. It sleeps until somebody says that there is work, so an idle cluster stays idle. Freeing is idempotent, so
-//! several gateways' janitors do no harm to each other.
+//! One task. It sleeps until somebody says that there is work, and watches leases only while there are any: an idle cluster
+//! stays idle. Freeing is idempotent, so several gateways' janitors do no harm to each other.
 
 use super::backend::{Backend, BackendError};
 use super::names::{NameError, Names};
 use super::reader::GRACE;
+use super::store::Store;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Extent, NamespaceAnswer, NamespaceOp, NamespaceQuery, OPS_MAX, PAGE_MAX,
+    BLOCK_BYTES, ChunkId, Extent, NamespaceAnswer, NamespaceOp, NamespaceQuery, OPS_MAX, ObjectId, PAGE_MAX,
 };
 use futures_util::StreamExt;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep_until};
 
-/// Extents freed after one wait: bounds memory.
-const ROUND_MAX: usize = 100_000;
+/// Extents that wait at most: bounds memory.
+const WAITING_MAX: usize = 100_000;
 /// Chunks freed at once.
 const FREES_AHEAD: usize = 8;
 /// Pause before the next attempt after an error.
 const RETRY: Duration = Duration::from_secs(10);
+/// While somebody holds leases: how often they are looked at, and this gateway's are renewed.
+const ROUND: Duration = Duration::from_secs(15);
+/// A gateway that gave no sign of life for so long has ended, or lost its leases as if it had.
+pub const SILENCE: Duration = Duration::from_secs(60);
 
 pub struct Janitor<B> {
-    pub backend: Arc<B>,
-    pub names: Arc<Names<B>>,
-    pub discards: mpsc::UnboundedReceiver<Vec<Extent>>,
-    pub garbage: Arc<Notify>,
+    backend: Arc<B>,
+    names: Arc<Names<B>>,
+    store: Arc<Store<B>>,
+    discards: mpsc::UnboundedReceiver<Vec<Extent>>,
+    garbage: Arc<Notify>,
+    /// Garbage that was seen at these times, oldest first.
+    waiting: VecDeque<(Instant, Vec<(u64, Extent)>)>,
+    /// Garbage up to this number was seen.
+    seen: u64,
+    /// To be given up; the namespace could not be told yet.
+    vain: Vec<Extent>,
+    retry_at: Option<Instant>,
+    round_at: Option<Instant>,
+    /// Runs that hold leases: stamp, and since when it is the same.
+    runs: BTreeMap<u64, (u64, Instant)>,
+}
+
+/// When something is due; never, if there is nothing.
+async fn due(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
 }
 
 impl<B: Backend> Janitor<B> {
+    pub fn new(
+        backend: Arc<B>,
+        names: Arc<Names<B>>,
+        store: Arc<Store<B>>,
+        discards: mpsc::UnboundedReceiver<Vec<Extent>>,
+        garbage: Arc<Notify>,
+    ) -> Self {
+        Janitor {
+            backend,
+            names,
+            store,
+            discards,
+            garbage,
+            waiting: VecDeque::new(),
+            seen: 0,
+            vain: Vec::new(),
+            retry_at: None,
+            // An earlier run may have left some.
+            round_at: Some(Instant::now()),
+            runs: BTreeMap::new(),
+        }
+    }
+
     /// Runs until the gateway ends.
     pub async fn run(mut self) {
         let garbage = self.garbage.clone();
-        // An earlier run may have left some.
         garbage.notify_one();
         loop {
+            let oldest = self.waiting.front().map(|(seen, _)| *seen + GRACE);
             tokio::select! {
                 // Discards first: what they add is then freed with the rest.
                 biased;
@@ -42,44 +92,87 @@ impl<B: Backend> Janitor<B> {
                     Some(extents) => self.discard(extents).await,
                     None => return,
                 },
-                () = garbage.notified() => self.collect().await,
+                () = garbage.notified() => {
+                    self.round_at.get_or_insert_with(|| Instant::now() + ROUND);
+                    self.see().await;
+                }
+                () = due(oldest) => self.free_oldest().await,
+                () = due(self.retry_at) => {
+                    self.retry_at = None;
+                    self.discard(Vec::new()).await;
+                    self.see().await;
+                }
+                () = due(self.round_at) => self.round().await,
             }
         }
     }
 
+    /// After an error: what was seen may have been freed by another meanwhile, and is looked up again.
+    fn retry(&mut self) {
+        self.waiting.clear();
+        self.seen = 0;
+        self.retry_at.get_or_insert_with(|| Instant::now() + RETRY);
+    }
+
     async fn discard(&mut self, mut extents: Vec<Extent>) {
+        extents.append(&mut self.vain);
         while extents.len() < OPS_MAX
             && let Ok(more) = self.discards.try_recv()
         {
             extents.extend(more);
         }
-        // An error may mean that it was done: what is lost with it is space, not data.
-        if let Err(error) = self.names.commit(NamespaceOp::Discard { extents }).await {
-            tracing::warn!(%error, "cannot give up data that was written in vain: its space is lost");
+        if extents.is_empty() {
+            return;
+        }
+        if let Err(error) = self.names.commit(NamespaceOp::Discard { extents: extents.clone() }).await {
+            tracing::warn!(%error, "cannot give up data that was written in vain yet");
+            self.vain = extents;
+            self.retry();
         }
     }
 
-    /// One round: sees, waits, frees. Says so itself when there is more to do.
-    async fn collect(&mut self) {
-        let seen = match self.seen().await {
-            Ok(seen) if seen.is_empty() => return,
-            Ok(seen) => seen,
-            Err(error) => {
-                tracing::warn!(%error, "cannot ask for garbage");
-                tokio::time::sleep(RETRY).await;
-                return self.garbage.notify_one();
+    /// Takes note of new garbage.
+    async fn see(&mut self) {
+        while self.waiting.iter().map(|(_, some)| some.len()).sum::<usize>() < WAITING_MAX {
+            match self.names.query(NamespaceQuery::Garbage { after: self.seen, limit: PAGE_MAX }).await {
+                Ok(NamespaceAnswer::Garbage(page)) => {
+                    let Some((last, _)) = page.last() else { return };
+                    self.seen = *last;
+                    self.waiting.push_back((Instant::now(), page));
+                }
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot ask for garbage");
+                    return self.retry();
+                }
             }
-        };
-        tokio::time::sleep(GRACE).await;
+        }
+    }
+
+    /// Frees what has waited for long enough: no reader uses it any more.
+    async fn free_oldest(&mut self) {
+        let mut ripe = Vec::new();
+        while let Some((_, some)) = self.waiting.pop_front_if(|(seen, _)| seen.elapsed() >= GRACE) {
+            ripe.extend(some);
+        }
+        if self.free(ripe).await {
+            self.see().await;
+        } else {
+            self.retry();
+        }
+    }
+
+    /// Returns whether all was freed, and the namespace knows it.
+    async fn free(&self, ripe: Vec<(u64, Extent)>) -> bool {
         let chunk_bytes = u64::from(self.backend.chunk_bytes());
-        let freed = futures_util::stream::iter(joined(seen))
+        let freed = futures_util::stream::iter(joined(ripe))
             .map(|(numbers, extent)| {
                 let backend = self.backend.clone();
                 async move { (numbers, free(&*backend, extent, chunk_bytes).await) }
             })
             .buffer_unordered(FREES_AHEAD);
         let mut freed = std::pin::pin!(freed.ready_chunks(OPS_MAX));
-        let mut pause = false;
+        let mut complete = true;
         while let Some(some) = freed.next().await {
             let mut garbage = Vec::new();
             for (numbers, outcome) in some {
@@ -87,7 +180,7 @@ impl<B: Backend> Janitor<B> {
                     Ok(()) => garbage.extend(numbers),
                     Err(error) => {
                         tracing::warn!(%error, "cannot free garbage yet");
-                        pause = true;
+                        complete = false;
                     }
                 }
             }
@@ -95,33 +188,60 @@ impl<B: Backend> Janitor<B> {
                 && let Err(error) = self.names.commit(NamespaceOp::Collected { garbage }).await
             {
                 tracing::warn!(%error, "cannot say that garbage was freed: it will be freed again");
-                pause = true;
+                complete = false;
             }
         }
-        if pause {
-            tokio::time::sleep(RETRY).await;
-        }
-        self.garbage.notify_one();
+        complete
     }
 
-    async fn seen(&self) -> Result<Vec<(u64, Extent)>, NameError> {
-        let mut seen: Vec<(u64, Extent)> = Vec::new();
-        while seen.len() < ROUND_MAX {
-            let after = seen.last().map_or(0, |(number, _)| *number);
-            match self.names.query(NamespaceQuery::Garbage { after, limit: PAGE_MAX }).await? {
-                NamespaceAnswer::Garbage(page) if !page.is_empty() => seen.extend(page),
-                _ => break,
-            }
+    /// Gives back leases that are not needed, shows that this gateway lives, and ends the runs of those that do not.
+    async fn round(&mut self) {
+        self.round_at = Some(Instant::now() + ROUND);
+        let holds = self.store.give_back().await;
+        if let Err(error) = self.end_silent_runs(holds).await {
+            tracing::warn!(%error, "cannot look after leases now");
+            return;
         }
-        Ok(seen)
+        if !holds && self.runs.is_empty() {
+            self.round_at = None;
+        }
+    }
+
+    async fn end_silent_runs(&mut self, holds: bool) -> Result<(), NameError> {
+        if holds {
+            let alive = NamespaceOp::Lease { first: ObjectId(0), count: 0, bytes: 0 };
+            self.names.commit(alive).await?;
+        }
+        let NamespaceAnswer::Runs(present) = self.names.query(NamespaceQuery::Runs).await? else {
+            return Ok(());
+        };
+        let before = std::mem::take(&mut self.runs);
+        for (run, stamp) in present {
+            let known = before.get(&run).filter(|(old, _)| *old == stamp);
+            let since = known.map_or_else(Instant::now, |(_, since)| *since);
+            if since.elapsed() < SILENCE {
+                self.runs.insert(run, (stamp, since));
+                continue;
+            }
+            tracing::info!("a gateway is silent for {SILENCE:?}: what it wrote in vain is freed");
+            self.names.commit(NamespaceOp::EndRun { run, stamp }).await?;
+        }
+        Ok(())
     }
 }
 
-/// Joins neighbouring ranges of packs, so that they are freed with one request.
+/// Joins neighbouring ranges of packs, and ranges of a pack that goes as a whole, so that they are freed with one request.
 fn joined(mut seen: Vec<(u64, Extent)>) -> Vec<(Vec<u64>, Extent)> {
-    seen.sort_by_key(|(_, e)| (e.object, e.offset));
+    seen.sort_by_key(|(_, e)| (e.object, e.shared, e.offset));
     let mut out: Vec<(Vec<u64>, Extent)> = Vec::new();
     for (number, mut extent) in seen {
+        if let Some((numbers, whole)) = out.last_mut()
+            && !whole.shared
+            && whole.object == extent.object
+        {
+            numbers.push(number); // goes with the whole object
+            continue;
+        }
         if extent.shared {
             extent.len = extent.len.next_multiple_of(BLOCK_BYTES as u64);
         }
@@ -166,11 +286,14 @@ mod tests {
             (3, extent(1, 16384, 4096, true)),
             (4, extent(2, 0, 10, false)),
             (5, extent(1, 8192, 4096, true)),
+            (6, extent(3, 4096, 10, true)),
+            (7, extent(3, 0, 8192, false)),
         ];
         let expected = vec![
             (vec![2, 1, 5], extent(1, 0, 12288, true)),
             (vec![3], extent(1, 16384, 4096, true)),
             (vec![4], extent(2, 0, 10, false)),
+            (vec![7, 6], extent(3, 0, 8192, false)),
         ];
         assert_eq!(joined(seen), expected);
     }

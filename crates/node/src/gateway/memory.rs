@@ -7,13 +7,18 @@ use ebb_types::{
     BLOCK_BYTES, ChunkId, NamespaceAnswer, NamespaceCommand, NamespaceError, NamespaceOp, NamespaceQuery,
     NamespaceReply, ObjectId, RequestId,
 };
-use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
+/// One gateway's way to the cluster.
 pub struct Memory {
     chunk_bytes: u32,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
+    client: u64,
+    /// Changes that are carried out before the gateway is cut off; it hears nothing of the last.
+    fuse: AtomicU64,
 }
 
 #[derive(Default)]
@@ -29,7 +34,35 @@ struct State {
 
 impl Memory {
     pub fn new(chunk_bytes: u32) -> Memory {
-        Memory { chunk_bytes, state: Mutex::default() }
+        Memory { chunk_bytes, state: Arc::default(), client: 1, fuse: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Another gateway's way to the same cluster.
+    pub fn another(&self, client: u64, fuse: u64) -> Memory {
+        Memory { state: self.state.clone(), client, fuse: AtomicU64::new(fuse), ..*self }
+    }
+
+    /// Whether the gateway was cut off.
+    pub fn is_cut_off(&self) -> bool {
+        self.fuse.load(Ordering::Relaxed) == 0
+    }
+
+    /// Waits for ever when the fuse has burnt.
+    async fn is_connected(&self) {
+        if self.is_cut_off() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// A change was made: its sender may never hear of it.
+    async fn has_changed(&self) {
+        self.fuse.fetch_sub(1, Ordering::Relaxed);
+        self.is_connected().await;
+    }
+
+    /// Objects that have bytes.
+    pub fn objects(&self) -> BTreeSet<ObjectId> {
+        self.state.lock().unwrap().chunks.keys().map(|chunk| chunk.object).collect()
     }
 
     /// From now on chunks answer with this error.
@@ -79,9 +112,14 @@ impl Backend for Memory {
     }
 
     async fn allocate(&self, count: u32) -> Result<ObjectId, BackendError> {
-        let mut state = self.state.lock().unwrap();
-        state.next_object += u64::from(count);
-        Ok(ObjectId(state.next_object - u64::from(count)))
+        self.is_connected().await;
+        let first = {
+            let mut state = self.state.lock().unwrap();
+            state.next_object += u64::from(count);
+            ObjectId(state.next_object - u64::from(count))
+        };
+        self.has_changed().await;
+        Ok(first)
     }
 
     async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Bytes, BackendError> {
@@ -100,31 +138,45 @@ impl Backend for Memory {
 
     async fn write(&self, chunk: ChunkId, offset: u32, data: Bytes) -> Result<(), BackendError> {
         assert!(data.len().is_multiple_of(BLOCK_BYTES) && (offset as usize).is_multiple_of(BLOCK_BYTES));
-        self.change(chunk, offset, data.len(), |bytes| bytes.copy_from_slice(&data))
+        self.is_connected().await;
+        let outcome = self.change(chunk, offset, data.len(), |bytes| bytes.copy_from_slice(&data));
+        self.has_changed().await;
+        outcome
     }
 
     async fn zero(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<(), BackendError> {
-        self.change(chunk, offset, len as usize, |bytes| bytes.fill(0))
+        self.is_connected().await;
+        let outcome = self.change(chunk, offset, len as usize, |bytes| bytes.fill(0));
+        self.has_changed().await;
+        outcome
     }
 
     async fn delete(&self, chunk: ChunkId) -> Result<(), BackendError> {
+        self.is_connected().await;
         self.state.lock().unwrap().chunks.remove(&chunk);
+        self.has_changed().await;
         Ok(())
     }
 
     async fn commit(&self, ops: Vec<NamespaceOp>) -> Result<NamespaceReply, BackendError> {
-        let mut state = self.state.lock().unwrap();
-        state.next_request += 1;
-        state.commands += 1;
-        let request = RequestId { client: 1, seq: state.next_request };
-        let now_millis = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
-        Ok(state.namespace.apply(&NamespaceCommand { request, now_millis, ops }))
+        self.is_connected().await;
+        let reply = {
+            let mut state = self.state.lock().unwrap();
+            state.next_request += 1;
+            state.commands += 1;
+            let request = RequestId { client: self.client, seq: state.next_request };
+            let now_millis = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
+            state.namespace.apply(&NamespaceCommand { request, now_millis, ops })
+        };
+        self.has_changed().await;
+        Ok(reply)
     }
 
     async fn query(
         &self,
         query: NamespaceQuery,
     ) -> Result<Result<NamespaceAnswer, NamespaceError>, BackendError> {
+        self.is_connected().await;
         Ok(self.state.lock().unwrap().namespace.query(&query))
     }
 }

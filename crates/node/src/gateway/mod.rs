@@ -78,8 +78,8 @@ impl<B: Backend> Gateway<B> {
         let (discards, discarded): (mpsc::UnboundedSender<Vec<Extent>>, _) = mpsc::unbounded_channel();
         let garbage = Arc::new(Notify::new());
         let names = Arc::new(Names::new(backend.clone(), discards.clone(), garbage.clone()));
-        let store = Arc::new(Store::new(backend.clone(), discards));
-        tasks.spawn(Janitor { backend, names: names.clone(), discards: discarded, garbage }.run());
+        let store = Arc::new(Store::new(backend.clone(), names.clone(), discards));
+        tasks.spawn(Janitor::new(backend, names.clone(), store.clone(), discarded, garbage).run());
         Gateway { store, names }
     }
 }

@@ -8,6 +8,7 @@ use ebb_types::{
 };
 use futures_util::FutureExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Notify, mpsc};
 
 /// Most ops in one command.
@@ -29,8 +30,20 @@ pub enum NameError {
     Backend(#[from] BackendError),
 }
 
+impl NameError {
+    /// As seen by whoever writes data.
+    pub fn into_backend(self) -> BackendError {
+        match self {
+            NameError::Backend(error) => error,
+            NameError::Refused(why) => BackendError::Unavailable(why.to_string()),
+        }
+    }
+}
+
 pub struct Names<B> {
     backend: Arc<B>,
+    /// How often the namespace has let all leases go, because nothing was heard from here for too long.
+    losses: Arc<AtomicU64>,
     commits: Arc<Batcher<NamespaceOp, Result<NamespaceDone, NameError>>>,
     lookups: Arc<Batcher<(String, String), Result<ObjectMeta, NameError>>>,
 }
@@ -40,9 +53,12 @@ impl<B: Backend> Names<B> {
     pub fn new(backend: Arc<B>, discards: mpsc::UnboundedSender<Vec<Extent>>, garbage: Arc<Notify>) -> Self {
         let limits = Limits { running: 1, items: COMMIT_OPS, weight: COMMIT_OPS };
         let cluster = backend.clone();
+        let losses = Arc::new(AtomicU64::new(0));
+        let lost = losses.clone();
         let commits = Batcher::new(limits, weight, move |ops| {
-            let (cluster, discards, garbage) = (cluster.clone(), discards.clone(), garbage.clone());
-            async move { commit(&*cluster, ops, &discards, &garbage).await }.boxed()
+            let (cluster, discards, garbage, lost) =
+                (cluster.clone(), discards.clone(), garbage.clone(), lost.clone());
+            async move { commit(&*cluster, ops, &discards, &garbage, &lost).await }.boxed()
         });
         let limits = Limits { running: 1, items: LOOKUPS_MAX, weight: LOOKUPS_MAX };
         let cluster = backend.clone();
@@ -54,7 +70,11 @@ impl<B: Backend> Names<B> {
                 async move { look_up(&*cluster, names).await }.boxed()
             },
         );
-        Names { backend, commits, lookups }
+        Names { backend, losses, commits, lookups }
+    }
+
+    pub fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Relaxed)
     }
 
     /// Carries out one op. Data that it names is the namespace's from here on, or is discarded.
@@ -76,21 +96,38 @@ async fn commit<B: Backend>(
     ops: Vec<NamespaceOp>,
     discards: &mpsc::UnboundedSender<Vec<Extent>>,
     garbage: &Notify,
+    losses: &AtomicU64,
 ) -> Vec<Result<NamespaceDone, NameError>> {
-    let data: Vec<Vec<Extent>> = ops.iter().map(named_data).collect();
-    let reply = match backend.commit(ops).await {
-        Ok(reply) if reply.results.len() == data.len() => reply,
-        Ok(_) => return failed(data.len(), BackendError::Failed("the namespace answered other ops".into())),
-        // Whether the ops were carried out is not known: the data must stay.
-        Err(error) => return failed(data.len(), error),
-    };
-    for (result, data) in reply.results.iter().zip(data) {
-        if matches!(result, Err(error) if *error != NamespaceError::Expired) && !data.is_empty() {
+    let named: Vec<Vec<Extent>> = ops.iter().map(named_data).collect();
+    let leases = ops.iter().any(|op| matches!(op, NamespaceOp::Lease { count: 1.., .. }));
+    let discard = |data: Vec<Extent>| {
+        if !data.is_empty() {
             // Fails only when the program ends.
             let _ = discards.send(data);
         }
+    };
+    // Whether an op was carried out is not known: what has a name then keeps it, the rest is given up. Of a pack, nobody can tell.
+    let give_up = |data: Vec<Extent>| discard(data.into_iter().filter(|e| !e.shared).collect());
+    let reply = match backend.commit(ops).await {
+        Ok(reply) if reply.results.len() == named.len() => reply,
+        Ok(_) => return failed(named.len(), BackendError::Failed("the namespace answered other ops".into())),
+        Err(error) => {
+            let count = named.len();
+            named.into_iter().for_each(give_up);
+            return failed(count, error);
+        }
+    };
+    for (result, data) in reply.results.iter().zip(named) {
+        match result {
+            Ok(_) => {}
+            Err(NamespaceError::Expired) => give_up(data),
+            Err(NamespaceError::NotLeased) if !data.is_empty() => {
+                losses.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(_) => discard(data),
+        }
     }
-    if reply.garbage > 0 {
+    if reply.garbage > 0 || leases {
         garbage.notify_one();
     }
     reply.results.into_iter().map(|result| result.map_err(NameError::from)).collect()

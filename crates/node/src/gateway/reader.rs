@@ -16,9 +16,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Time between the janitor's seeing garbage and its freeing it.
-pub const GRACE: Duration = Duration::from_secs(30);
-/// A look-up vouches for what is read so long after it. Half the grace: the rest is for what is under way.
-const VERIFIED_FOR: Duration = Duration::from_secs(15);
+pub const GRACE: Duration = Duration::from_secs(3);
+/// A look-up vouches for what has been read so long after it. The rest of the grace is for clocks of unequal speed.
+const VERIFIED_FOR: Duration = Duration::from_secs(2);
 /// Pieces that are read ahead of the client.
 const READS_AHEAD: usize = 4;
 

@@ -2,20 +2,26 @@
 //!
 //! A large object has an object id of its own and is written in pieces while it is still being received. Small ones are
 //! packed: those that arrive together are written behind one another into a shared chunk with one write, each at a whole
-//! block, because a write costs much the same for one block as for many. A pack is only ever appended to.
+//! block, because a write costs much the same for one block as for many. A pack is only ever appended to. Several packs take
+//! turns, so that small objects go to all servers.
 //!
 //! Data comes before names: an [`Unnamed`] holds what is written and not yet named, and sends it to the garbage when it
-//! is dropped, be it for an error or because the client went away.
+//! is dropped, be it for an error or because the client went away. Should this process die first, the namespace does it: every
+//! object is leased before it is written to ([`NamespaceOp::Lease`]).
 
 use super::backend::{Backend, BackendError};
 use super::batch::{Batcher, Limits};
+use super::names::{NameError, Names};
 use bytes::{Bytes, BytesMut};
-use ebb_types::{BLOCK_BYTES, ChunkId, Extent, ObjectId};
+use ebb_types::{BLOCK_BYTES, ChunkId, Extent, NamespaceOp, ObjectId};
 use futures_util::FutureExt;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// Objects up to this size are packed.
 pub const PACKED_MAX: usize = 512 << 10;
@@ -28,32 +34,67 @@ const READ_BYTES: u64 = 256 << 10;
 const WRITES_AHEAD: usize = 4;
 /// Most bytes in one write to a pack.
 const PACK_WRITE_MAX: usize = 1 << 20;
-/// Packs that are written to at once.
-const OPEN_PACKS: usize = 2;
-/// Object ids fetched at once.
-const IDS_AHEAD: u32 = 256;
+/// Writes to packs at once: few, so that many objects share one.
+const PACK_WRITES: usize = 2;
+/// Packs that take turns, and how full the last one is before another joins them.
+const OPEN_PACKS: usize = 8;
+const PACK_JOINS_AT: usize = 1 << 20;
+/// Object ids leased at once.
+const IDS_AHEAD: u32 = 64;
+/// After this time what was written to a pack has its name, or gets none.
+const NAMED_WITHIN: Duration = Duration::from_secs(60);
+/// A gateway that takes in nothing for so long gives back what it leased.
+const IDLE: Duration = Duration::from_secs(300);
 
 pub struct Store<B> {
     backend: Arc<B>,
     ids: Arc<Ids<B>>,
-    packs: Arc<Batcher<Bytes, Result<Unnamed, BackendError>>>,
+    names: Arc<Names<B>>,
+    packs: Arc<Packs<B>>,
+    small: Arc<Batcher<Bytes, Result<Unnamed, BackendError>>>,
     discards: mpsc::UnboundedSender<Vec<Extent>>,
+    /// Shared with everyone who writes.
+    writing: Arc<()>,
+    last_write: Mutex<Instant>,
 }
 
-/// A supply of fresh object ids.
+/// A supply of leased object ids.
 struct Ids<B> {
     backend: Arc<B>,
-    rest: tokio::sync::Mutex<Range<u64>>,
+    names: Arc<Names<B>>,
+    rest: tokio::sync::Mutex<Leased<Range<u64>>>,
+}
+
+/// Something leased, and how often all leases had been lost by then.
+struct Leased<T> {
+    what: T,
+    losses: u64,
 }
 
 impl<B: Backend> Ids<B> {
     async fn next(&self) -> Result<ObjectId, BackendError> {
         let mut rest = self.rest.lock().await;
-        if rest.is_empty() {
-            let first = self.backend.allocate(IDS_AHEAD).await?.0;
-            *rest = first..first + u64::from(IDS_AHEAD);
+        while rest.what.is_empty() || rest.losses != self.names.losses() {
+            let losses = self.names.losses();
+            let unused: Vec<ObjectId> = rest.what.clone().map(ObjectId).collect();
+            if !unused.is_empty() {
+                // Perhaps not all was lost.
+                let close = NamespaceOp::Close { packs: Vec::new(), unused };
+                self.names.commit(close).await.map_err(NameError::into_backend)?;
+                rest.what = 0..0;
+            }
+            let first = self.backend.allocate(IDS_AHEAD).await?;
+            let bytes = u64::from(self.backend.chunk_bytes());
+            match self.names.commit(NamespaceOp::Lease { first, count: IDS_AHEAD, bytes }).await {
+                Ok(_) => {
+                    *rest = Leased { what: first.0..first.0 + u64::from(IDS_AHEAD), losses };
+                }
+                // Another gateway leased newer ids meanwhile.
+                Err(NameError::Refused(_)) => {}
+                Err(NameError::Backend(error)) => return Err(error),
+            }
         }
-        Ok(ObjectId(rest.next().expect("just filled")))
+        Ok(ObjectId(rest.what.next().expect("just filled")))
     }
 }
 
@@ -82,13 +123,22 @@ impl Drop for Unnamed {
 struct Pack {
     object: ObjectId,
     next: usize,
+    losses: u64,
+    written: Instant,
 }
 
-/// The open packs that are not written to this moment.
+/// The packs, but those that are written to this moment.
+#[derive(Default)]
+struct Shelf {
+    open: VecDeque<Pack>,
+    /// No more is written to them; they are closed when everything in them has its name.
+    full: Vec<Pack>,
+}
+
 struct Packs<B> {
     backend: Arc<B>,
     ids: Arc<Ids<B>>,
-    idle: Mutex<Vec<Pack>>,
+    shelf: Mutex<Shelf>,
     discards: mpsc::UnboundedSender<Vec<Extent>>,
 }
 
@@ -112,17 +162,51 @@ impl<B: Backend> Packs<B> {
         let offset = pack.next as u32;
         pack.next += total;
         let outcome = self.backend.write(chunk, offset, joined(items, &padded, total)).await;
-        self.idle.lock().expect("no panic under this lock").push(pack);
+        pack.written = Instant::now();
+        self.shelf().open.push_back(pack);
         // After an error the range may have been written or not: it is never used again.
         unnamed.into_iter().map(|data| outcome.clone().map(|()| data)).collect()
     }
 
+    fn shelf(&self) -> std::sync::MutexGuard<'_, Shelf> {
+        self.shelf.lock().expect("no panic under this lock")
+    }
+
     async fn open(&self, bytes: usize) -> Result<Pack, BackendError> {
-        let idle = self.idle.lock().expect("no panic under this lock").pop();
-        match idle {
-            Some(pack) if pack.next + bytes <= self.backend.chunk_bytes() as usize => Ok(pack),
-            _ => Ok(Pack { object: self.ids.next().await?, next: 0 }),
+        let losses = self.ids.names.losses();
+        if let Some(pack) = self.next_open(bytes, losses) {
+            return Ok(pack);
         }
+        Ok(Pack { object: self.ids.next().await?, next: 0, losses, written: Instant::now() })
+    }
+
+    /// The pack whose turn it is. A new one joins when all others have filled a little.
+    fn next_open(&self, bytes: usize, losses: u64) -> Option<Pack> {
+        let mut shelf = self.shelf();
+        let (kept, lost) = std::mem::take(&mut shelf.open).into_iter().partition(|p| p.losses == losses);
+        shelf.open = kept;
+        shelf.full.extend(Vec::from(lost));
+        let joins = shelf.open.iter().all(|pack| pack.next >= PACK_JOINS_AT);
+        if joins && shelf.open.len() + PACK_WRITES <= OPEN_PACKS {
+            return None;
+        }
+        let pack = shelf.open.pop_front()?;
+        if pack.next + bytes <= self.backend.chunk_bytes() as usize {
+            return Some(pack);
+        }
+        shelf.full.push(pack);
+        None
+    }
+
+    /// Takes the packs that can be closed off the shelf.
+    fn take_closable(&self, idle: bool) -> Vec<Pack> {
+        let mut shelf = self.shelf();
+        if idle {
+            let open = std::mem::take(&mut shelf.open);
+            shelf.full.extend(open);
+        }
+        let named = |pack: &mut Pack| pack.written.elapsed() >= NAMED_WITHIN;
+        shelf.full.extract_if(.., named).collect()
     }
 }
 
@@ -143,22 +227,51 @@ fn joined(mut items: Vec<Bytes>, padded: &[usize], total: usize) -> Bytes {
 
 impl<B: Backend> Store<B> {
     /// `discards` receives what was written in vain.
-    pub fn new(backend: Arc<B>, discards: mpsc::UnboundedSender<Vec<Extent>>) -> Self {
-        let ids = Arc::new(Ids { backend: backend.clone(), rest: tokio::sync::Mutex::new(0..0) });
+    pub fn new(backend: Arc<B>, names: Arc<Names<B>>, discards: mpsc::UnboundedSender<Vec<Extent>>) -> Self {
+        let rest = tokio::sync::Mutex::new(Leased { what: 0..0, losses: 0 });
+        let ids = Arc::new(Ids { backend: backend.clone(), names: names.clone(), rest });
         let packs = Arc::new(Packs {
             backend: backend.clone(),
             ids: ids.clone(),
-            idle: Mutex::new(Vec::new()),
+            shelf: Mutex::default(),
             discards: discards.clone(),
         });
         let weight = PACK_WRITE_MAX.min(backend.chunk_bytes() as usize);
-        let limits = Limits { running: OPEN_PACKS, items: weight / BLOCK_BYTES, weight };
+        let limits = Limits { running: PACK_WRITES, items: weight / BLOCK_BYTES, weight };
         let weigh = |item: &Bytes| item.len().next_multiple_of(BLOCK_BYTES);
-        let packs = Batcher::new(limits, weigh, move |items| {
-            let packs = packs.clone();
+        let shelf = packs.clone();
+        let small = Batcher::new(limits, weigh, move |items| {
+            let packs = shelf.clone();
             async move { packs.write(items).await }.boxed()
         });
-        Store { backend, ids, packs, discards }
+        let (writing, last_write) = (Arc::new(()), Mutex::new(Instant::now()));
+        Store { backend, ids, names, packs, small, discards, writing, last_write }
+    }
+
+    fn last_write(&self) -> std::sync::MutexGuard<'_, Instant> {
+        self.last_write.lock().expect("no panic under this lock")
+    }
+
+    /// Gives back leases that are not needed any more. Returns whether it keeps some.
+    pub async fn give_back(&self) -> bool {
+        let writing = Arc::strong_count(&self.writing) > 1;
+        let idle = !writing && self.last_write().elapsed() >= IDLE;
+        let closable = self.packs.take_closable(idle);
+        let mut rest = self.ids.rest.lock().await;
+        let unused = if idle { rest.what.clone().map(ObjectId).collect() } else { Vec::new() };
+        let packs: Vec<ObjectId> = closable.iter().map(|pack| pack.object).collect();
+        if !packs.is_empty() || !unused.is_empty() {
+            match self.names.commit(NamespaceOp::Close { packs, unused }).await {
+                Ok(_) if idle => rest.what = 0..0,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "cannot give back object ids: the next round tries again");
+                    self.packs.shelf().full.extend(closable);
+                }
+            }
+        }
+        let shelf = self.packs.shelf();
+        writing || !rest.what.is_empty() || !shelf.open.is_empty() || !shelf.full.is_empty()
     }
 
     fn unnamed(&self, extents: Vec<Extent>) -> Unnamed {
@@ -167,7 +280,10 @@ impl<B: Backend> Store<B> {
 
     /// Starts to take in an object. `expected`: its size, if that is known; a hint only.
     pub fn writer(&self, expected: Option<u64>) -> Writer<'_, B> {
+        *self.last_write() = Instant::now();
         Writer {
+            _writing: self.writing.clone(),
+            reach: u64::from(self.backend.chunk_bytes()),
             store: self,
             expected: expected.unwrap_or(PIECE_BYTES as u64),
             piece: BytesMut::new(),
@@ -225,7 +341,10 @@ pub struct Piece {
 
 /// Takes in the bytes of one object.
 pub struct Writer<'a, B> {
+    _writing: Arc<()>,
     store: &'a Store<B>,
+    /// Bytes that are leased of the object.
+    reach: u64,
     /// Bytes still expected.
     expected: u64,
     piece: BytesMut,
@@ -267,7 +386,7 @@ impl<B: Backend> Writer<'_, B> {
             if self.piece.is_empty() {
                 return Ok(self.store.unnamed(Vec::new()));
             }
-            return self.store.packs.submit(self.piece.freeze()).await;
+            return self.store.small.submit(self.piece.freeze()).await;
         }
         if !self.piece.is_empty() {
             self.write_piece().await?;
@@ -285,7 +404,14 @@ impl<B: Backend> Writer<'_, B> {
         }
         let extent = &mut self.own.as_mut().expect("set above").extents[0];
         let (at, object) = (extent.len, extent.object);
-        extent.len += self.piece.len() as u64;
+        let end = at + self.piece.len() as u64;
+        if end > self.reach {
+            let bytes = end.max(2 * self.reach);
+            let grow = NamespaceOp::Lease { first: object, count: 1, bytes };
+            self.store.names.commit(grow).await.map_err(NameError::into_backend)?;
+            self.reach = bytes;
+        }
+        extent.len = end;
         let chunk_bytes = u64::from(self.store.backend.chunk_bytes());
         let mut data = std::mem::take(&mut self.piece);
         data.resize(data.len().next_multiple_of(BLOCK_BYTES), 0);

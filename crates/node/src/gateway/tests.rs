@@ -1,14 +1,18 @@
 //! The gateway against an in-memory cluster: real S3 clients over HTTP, and the promises that no client can see.
 
-use super::backend::BackendError;
+use super::backend::{Backend, BackendError};
 use super::intake::{Stated, take_in};
+use super::janitor::SILENCE;
 use super::memory::Memory;
 use super::names::NameError;
-use super::reader::GRACE;
 use super::{Gateway, GatewayConfig, serve};
 use bytes::Bytes;
-use ebb_types::{Condition, NamespaceError, NamespaceOp, ObjectMeta};
+use ebb_types::{
+    Condition, NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId,
+    ObjectMeta, Part,
+};
 use s3s::{S3ErrorCode, S3Result};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -95,7 +99,7 @@ async fn delete(gateway: &Gateway<Memory>, key: &str) {
 
 /// Long enough for the janitor to have seen, waited and freed.
 async fn janitor_was_here() {
-    tokio::time::sleep(GRACE * 3).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
 }
 
 #[tokio::test]
@@ -198,4 +202,133 @@ async fn errors_of_the_cluster_get_codes_that_clients_understand() {
     }
     backend.break_chunks(None);
     put(&gateway, "key", vec![1; 100].into(), Condition::Any).await.unwrap();
+}
+
+/// Everything that leaves something behind: small and large objects, overwritten, refused, broken off, deleted, parts.
+async fn busy_day(gateway: &Gateway<Memory>) {
+    let create = NamespaceOp::CreateBucket { bucket: "b".into() };
+    let _ = gateway.names.commit(create).await;
+    let (small, large) = (Bytes::from(vec![1; 5000]), Bytes::from(vec![2; 3 << 20]));
+    for (key, body) in [("small", &small), ("large", &large)] {
+        for when in [Condition::Any, Condition::Any, Condition::Absent] {
+            let _ = put(gateway, key, body.clone(), when).await;
+        }
+        let _ = put(gateway, "gone", body.clone(), Condition::Any).await;
+        delete(gateway, "gone").await;
+    }
+    let mut broken_off = gateway.store.writer(None);
+    let _ = broken_off.push(&large).await;
+    drop(broken_off);
+    let (bucket, key) = ("b".to_owned(), "upload".to_owned());
+    let upload = NamespaceOp::CreateUpload {
+        bucket: bucket.clone(),
+        key: key.clone(),
+        headers: Vec::new(),
+        checksum: None,
+    };
+    let Ok(NamespaceDone::Upload(upload)) = gateway.names.commit(upload).await else { return };
+    for _ in 0..2 {
+        let body = futures_util::stream::iter([Ok(large.clone())]);
+        let Ok(taken) = take_in(&gateway.store, body, Stated::default()).await else { return };
+        let (size, etag, extents) = (taken.size, taken.etag, taken.data.take());
+        let part = Part { size, etag, modified_millis: 0, extents, checksum: None };
+        let (bucket, key) = (bucket.clone(), key.clone());
+        let _ = gateway.names.commit(NamespaceOp::PutPart { bucket, key, upload, number: 1, part }).await;
+    }
+}
+
+/// The objects that keys and parts name.
+async fn named(gateway: &Gateway<Memory>) -> BTreeSet<ObjectId> {
+    let mut named = BTreeSet::new();
+    for key in ["small", "large", "gone"] {
+        if let Ok(meta) = gateway.names.object("b", key).await {
+            let reader = gateway.open("b", key).await.unwrap();
+            for piece in reader.pieces(0..meta.size) {
+                let bytes = reader.read(piece).await.unwrap();
+                assert!(bytes.iter().all(|b| *b != 0), "{key} has lost bytes");
+            }
+            named.extend(meta.extents.iter().map(|e| e.object));
+        }
+    }
+    let query =
+        NamespaceQuery::Parts { bucket: "b".into(), key: "upload".into(), upload: 1, after: 0, limit: 10 };
+    if let Ok(NamespaceAnswer::Parts { parts, .. }) = gateway.names.query(query).await {
+        named.extend(parts.iter().flat_map(|(_, part)| &part.extents).map(|e| e.object));
+    }
+    named
+}
+
+/// The gateway dies after every one of its steps, and another finds what it left.
+#[tokio::test(start_paused = true)]
+async fn whatever_a_dead_gateway_left_unnamed_is_freed() {
+    let mut died = 0;
+    for step in 0.. {
+        let cluster = Memory::new(1 << 20);
+        let mut tasks = JoinSet::new();
+        let mortal = Arc::new(cluster.another(2, step));
+        let gateway = Gateway::start(mortal.clone(), &mut tasks);
+        // What waits for a cluster that is not there any more waits for ever.
+        let _ = tokio::time::timeout(Duration::from_secs(10), busy_day(&gateway)).await;
+        tasks.abort_all();
+        drop(gateway);
+        let heir = Arc::new(cluster.another(3, u64::MAX));
+        let mut tasks = JoinSet::new();
+        let gateway = Gateway::start(heir.clone(), &mut tasks);
+        tokio::time::sleep(SILENCE + Duration::from_secs(40)).await;
+        assert_eq!(heir.objects(), named(&gateway).await, "after step {step}");
+        died += u32::from(mortal.is_cut_off());
+        if !mortal.is_cut_off() {
+            break;
+        }
+    }
+    assert!(died > 50, "only {died} steps");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_gateway_gives_back_its_leases_and_asks_nothing_any_more() {
+    let backend = Arc::new(Memory::new(1 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    put(&gateway, "key", Bytes::from(vec![1; 5000]), Condition::Any).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let runs = gateway.names.query(NamespaceQuery::Runs).await;
+    assert_eq!(runs, Ok(NamespaceAnswer::Runs(Vec::new())));
+    let before = backend.counts();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(backend.counts(), before);
+    delete(&gateway, "key").await;
+    janitor_was_here().await;
+    assert!(backend.objects().is_empty(), "the pack that nobody needs is deleted, not only zeroed");
+    put(&gateway, "key", Bytes::from(vec![1; 5000]), Condition::Any).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_was_taken_for_dead_begins_anew() {
+    let backend = Arc::new(Memory::new(1 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    put(&gateway, "key", Bytes::from(vec![1; 5000]), Condition::Any).await.unwrap();
+    let Ok(NamespaceAnswer::Runs(runs)) = gateway.names.query(NamespaceQuery::Runs).await else {
+        panic!("runs are asked for")
+    };
+    let (run, stamp) = runs[0];
+    let other = backend.another(9, u64::MAX);
+    other.commit(vec![NamespaceOp::EndRun { run, stamp }]).await.unwrap();
+    let refused = put(&gateway, "new", Bytes::from(vec![2; 5000]), Condition::Any).await.unwrap_err();
+    assert_eq!(refused.status_code().map(|s| s.as_u16()), Some(503), "{refused:?}");
+    for size in [5000, 2 << 20] {
+        put(&gateway, "new", vec![2; size].into(), Condition::Any).await.unwrap();
+    }
+    assert!(gateway.names.object("b", "key").await.is_ok(), "what had a name keeps it");
+}
+
+#[tokio::test]
+async fn small_objects_are_spread_over_several_packs() {
+    let backend = Arc::new(Memory::new(64 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    for n in 0..120 {
+        put(&gateway, &format!("k{n}"), vec![1; 300 << 10].into(), Condition::Any).await.unwrap();
+    }
+    assert!(backend.objects().len() >= 7, "{:?}", backend.objects());
 }

@@ -1,0 +1,220 @@
+//! Who may still write what: object ids that a gateway's run holds, and what lives in packs.
+//!
+//! A gateway leases object ids before it writes to them. What a run holds is neither named nor garbage yet. Naming an object's
+//! bytes, or giving them up, ends its lease; a run that falls silent loses all that it holds, and that goes to the garbage.
+//! So no byte is without an owner, whenever a gateway dies. What is not held cannot be named: a command that comes late, or
+//! again, never names bytes that were freed.
+//!
+//! A pack holds many objects' bytes. Its lease lasts until its run closes it; when it is closed and names nothing, it is garbage
+//! as a whole.
+
+use ebb_types::{Extent, NamespaceError, ObjectId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Leases {
+    /// By the client id of the run.
+    runs: BTreeMap<u64, Run>,
+    packs: BTreeMap<ObjectId, Pack>,
+    /// Ids below were leased already, and are never leased again.
+    leased_to: u64,
+    /// Counts signs of life.
+    stamp: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Run {
+    stamp: u64,
+    /// With the bytes that may have been written to each.
+    objects: BTreeMap<ObjectId, u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Pack {
+    /// Extents that have a name.
+    named: u64,
+    bytes: u64,
+}
+
+fn whole(object: ObjectId, bytes: u64) -> Extent {
+    Extent { object, offset: 0, len: bytes, shared: false }
+}
+
+impl Leases {
+    /// A sign of life.
+    pub fn heard(&mut self, run: u64) {
+        self.stamp += 1;
+        if let Some(run) = self.runs.get_mut(&run) {
+            run.stamp = self.stamp;
+        }
+    }
+
+    /// Leases fresh ids, or lets a held object grow to `bytes`.
+    pub fn lease(&mut self, run: u64, first: ObjectId, count: u32, bytes: u64) -> Result<(), NamespaceError> {
+        let ids = first.0..first.0 + u64::from(count);
+        let held = |id: u64| self.runs.get(&run).is_some_and(|r| r.objects.contains_key(&ObjectId(id)));
+        if ids.is_empty() {
+            return Ok(());
+        }
+        if first.0 < self.leased_to && !ids.clone().all(held) {
+            return Err(NamespaceError::NotLeased);
+        }
+        self.leased_to = self.leased_to.max(ids.end);
+        let run = self.runs.entry(run).or_insert(Run { stamp: self.stamp, ..Run::default() });
+        for id in ids {
+            let reach = run.objects.entry(ObjectId(id)).or_default();
+            *reach = bytes.max(*reach);
+        }
+        Ok(())
+    }
+
+    pub fn check(&self, run: u64, extents: &[Extent]) -> Result<(), NamespaceError> {
+        let held = |e: &Extent| self.runs.get(&run).is_some_and(|r| r.objects.contains_key(&e.object));
+        if extents.iter().all(|e| e.len == 0 || held(e)) { Ok(()) } else { Err(NamespaceError::NotLeased) }
+    }
+
+    /// These extents have a name from now on; they passed [`Leases::check`].
+    pub fn name(&mut self, run: u64, extents: &[Extent]) {
+        for extent in extents.iter().filter(|e| e.len > 0) {
+            let Some(run) = self.runs.get_mut(&run) else { return };
+            if extent.shared {
+                let bytes = run.objects.get(&extent.object).copied().unwrap_or(extent.len);
+                let pack = self.packs.entry(extent.object).or_insert(Pack { named: 0, bytes });
+                pack.named += 1;
+            } else {
+                run.objects.remove(&extent.object);
+            }
+        }
+        self.forget_empty(run);
+    }
+
+    /// The extent has lost its name: what is garbage now.
+    pub fn unname(&mut self, extent: Extent) -> Extent {
+        if !extent.shared {
+            return extent;
+        }
+        if let Some(pack) = self.packs.get_mut(&extent.object) {
+            pack.named = pack.named.saturating_sub(1);
+        }
+        self.dead_pack(extent.object).unwrap_or(extent)
+    }
+
+    /// The run gives up bytes that have no name. What it does not hold has one, or is garbage already.
+    pub fn give_up(&mut self, run: u64, extent: Extent) -> Option<Extent> {
+        let held = self.runs.get_mut(&run)?.objects.get(&extent.object).copied()?;
+        if extent.shared {
+            return Some(extent);
+        }
+        self.runs.get_mut(&run)?.objects.remove(&extent.object);
+        self.forget_empty(run);
+        Some(whole(extent.object, held.max(extent.len)))
+    }
+
+    /// The run writes no more to these packs, and nothing that it wrote there waits for a name; it has not used these ids.
+    /// Returns the packs that name nothing.
+    pub fn close(&mut self, run: u64, packs: &[ObjectId], unused: &[ObjectId]) -> Vec<Extent> {
+        let Some(held) = self.runs.get_mut(&run) else { return Vec::new() };
+        held.objects.retain(|id, _| !unused.contains(id));
+        let closed: Vec<(ObjectId, u64)> =
+            packs.iter().filter_map(|id| Some((*id, held.objects.remove(id)?))).collect();
+        self.forget_empty(run);
+        closed.into_iter().filter_map(|(id, bytes)| self.abandoned(id, bytes)).collect()
+    }
+
+    /// Ends a run that was not heard since `stamp`. Returns what it held and nothing names.
+    pub fn end(&mut self, run: u64, stamp: u64) -> Vec<Extent> {
+        if self.runs.get(&run).is_none_or(|r| r.stamp != stamp) {
+            return Vec::new();
+        }
+        let held = self.runs.remove(&run).map(|r| r.objects).unwrap_or_default();
+        held.into_iter().filter_map(|(id, bytes)| self.abandoned(id, bytes)).collect()
+    }
+
+    /// Runs that hold something, and when they were heard last.
+    pub fn runs(&self) -> Vec<(u64, u64)> {
+        self.runs.iter().map(|(id, run)| (*id, run.stamp)).collect()
+    }
+
+    /// Nobody writes to the object any more.
+    fn abandoned(&mut self, object: ObjectId, bytes: u64) -> Option<Extent> {
+        if self.packs.contains_key(&object) { self.dead_pack(object) } else { Some(whole(object, bytes)) }
+    }
+
+    /// The whole pack, if nobody writes to it and it names nothing.
+    fn dead_pack(&mut self, object: ObjectId) -> Option<Extent> {
+        let pack = self.packs.get(&object)?;
+        let held = self.runs.values().any(|run| run.objects.contains_key(&object));
+        if held || pack.named > 0 {
+            return None;
+        }
+        let pack = self.packs.remove(&object)?;
+        Some(whole(object, pack.bytes))
+    }
+
+    fn forget_empty(&mut self, run: u64) {
+        if self.runs.get(&run).is_some_and(|r| r.objects.is_empty()) {
+            self.runs.remove(&run);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUN: u64 = 7;
+    const PACK: ObjectId = ObjectId(2);
+
+    fn part(object: ObjectId, block: u64) -> Extent {
+        Extent { object, offset: block << 12, len: 4096, shared: true }
+    }
+
+    fn leased() -> Leases {
+        let mut leases = Leases::default();
+        leases.lease(RUN, ObjectId(1), 4, 100).unwrap();
+        leases
+    }
+
+    #[test]
+    fn an_object_is_named_once_or_given_up_once() {
+        let mut leases = leased();
+        let one = [whole(ObjectId(1), 50)];
+        leases.check(RUN, &one).unwrap();
+        assert_eq!(leases.check(8, &one), Err(NamespaceError::NotLeased), "another run's");
+        leases.name(RUN, &one);
+        assert_eq!(leases.check(RUN, &one), Err(NamespaceError::NotLeased), "a command that comes again");
+        assert_eq!(leases.give_up(RUN, one[0]), None, "what has a name is not given up");
+        assert_eq!(leases.lease(RUN, ObjectId(1), 1, 100), Err(NamespaceError::NotLeased), "never again");
+    }
+
+    #[test]
+    fn a_silent_run_loses_what_it_holds() {
+        let mut leases = leased();
+        leases.lease(RUN, ObjectId(3), 1, 900).unwrap();
+        let (_, stamp) = leases.runs()[0];
+        leases.name(RUN, &[whole(ObjectId(1), 50), part(PACK, 0)]);
+        leases.heard(RUN);
+        assert_eq!(leases.end(RUN, stamp), [], "it was heard");
+        let (_, stamp) = leases.runs()[0];
+        assert_eq!(leases.end(RUN, stamp), [whole(ObjectId(3), 900), whole(ObjectId(4), 100)]);
+        assert_eq!(leases.check(RUN, &[part(PACK, 1)]), Err(NamespaceError::NotLeased));
+        assert_eq!(leases.unname(part(PACK, 0)), whole(PACK, 100), "the last that the pack named");
+        assert_eq!(leases, Leases { leased_to: 5, stamp: leases.stamp, ..Leases::default() });
+    }
+
+    #[test]
+    fn a_pack_dies_when_it_is_closed_and_names_nothing() {
+        let mut leases = leased();
+        leases.name(RUN, &[part(PACK, 0), part(PACK, 1)]);
+        assert_eq!(leases.unname(part(PACK, 0)), part(PACK, 0));
+        assert_eq!(leases.unname(part(PACK, 1)), part(PACK, 1), "it is open: more may come");
+        leases.name(RUN, &[part(PACK, 2)]);
+        assert_eq!(leases.close(RUN, &[PACK], &[]), []);
+        assert_eq!(leases.unname(part(PACK, 2)), whole(PACK, 100));
+        leases.name(RUN, &[part(ObjectId(3), 0)]);
+        leases.unname(part(ObjectId(3), 0));
+        assert_eq!(leases.close(RUN, &[ObjectId(3)], &[ObjectId(1), ObjectId(4)]), [whole(ObjectId(3), 100)]);
+        assert_eq!(leases.runs(), []);
+    }
+}
