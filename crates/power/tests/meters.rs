@@ -232,7 +232,7 @@ fn program(name: &str) -> Option<PathBuf> {
         .chain(std::env::split_paths(&path).map(|dir| dir.join(name)))
         .find(|p| p.exists());
     if found.is_none() {
-        eprintln!("skipped: {name} is not installed; scripts/install-test-tools installs it");
+        ebb_testing::skip(format!("{name} is not installed"));
     }
     found
 }

@@ -193,7 +193,7 @@ fn real_nbd_servers_take_a_replay() {
         };
         let started = Command::new(server).args(&arguments).stderr(Stdio::null()).spawn();
         let Ok(child) = started else {
-            println!("skipped: {server} is not installed (scripts/install-test-tools)");
+            ebb_testing::skip(format!("{server} is not installed"));
             continue;
         };
         let _server = Server(child);
@@ -322,7 +322,7 @@ fn a_block_device_is_replayed_on_only_if_it_is_empty_or_given_up() {
     let device = match made {
         Ok(made) if made.status.success() => Loop(String::from_utf8(made.stdout).unwrap().trim().to_owned()),
         _ => {
-            println!("skipped: a loop device cannot be made here (needs root and losetup)");
+            ebb_testing::skip("a loop device needs root and losetup");
             return;
         }
     };

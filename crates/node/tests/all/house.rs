@@ -1,4 +1,5 @@
-//! The house rules that the compiler does not check: who may import whom, and what the pure ring must not touch.
+//! The house rules that the compiler does not check: who may import whom, what the pure ring must not touch, and under which
+//! licences what we build on may be used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,6 +8,8 @@ use std::process::Command;
 /// ARCHITECTURE.md, "Three rings": what each crate may import of the house.
 const IMPORTS: &[(&str, &[&str])] = &[
     ("ebb-types", &[]),
+    // For tests only: no row names it.
+    ("ebb-testing", &[]),
     ("ebb-gear", &["ebb-types"]),
     ("ebb-meta", &["ebb-types", "ebb-gear"]),
     ("ebb-replica", &["ebb-types", "ebb-gear"]),
@@ -76,9 +79,10 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn metadata() -> serde_json::Value {
+fn metadata(what: &[&str]) -> serde_json::Value {
     let out = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .args(["metadata", "--format-version", "1", "--offline"])
+        .args(what)
         .current_dir(root())
         .output()
         .expect("cargo runs");
@@ -90,7 +94,7 @@ fn metadata() -> serde_json::Value {
 fn crates_import_only_what_the_table_allows() {
     let allowed: BTreeMap<&str, BTreeSet<&str>> =
         IMPORTS.iter().map(|(name, imports)| (*name, imports.iter().copied().collect())).collect();
-    let metadata = metadata();
+    let metadata = metadata(&["--no-deps"]);
     let packages = metadata["packages"].as_array().unwrap();
     assert_eq!(packages.len(), IMPORTS.len(), "every crate of the house has a row, and every row a crate");
     for package in packages {
@@ -166,5 +170,87 @@ fn files_stay_readable() {
         let text = std::fs::read_to_string(&file).unwrap();
         let lines = text.split("#[cfg(test)]\nmod ").next().unwrap().lines().count();
         assert!(lines <= 1000, "{} has {lines} lines before its tests", file.display());
+    }
+}
+
+/// What a dependency may be used under: permissive licences, which ask for no more than a notice.
+const LICENCES: &[&str] = &[
+    "0BSD",
+    "Apache-2.0",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "BSL-1.0",
+    "bzip2-1.0.6",
+    // The certificates of webpki-roots: data, under a permissive licence for data.
+    "CDLA-Permissive-2.0",
+    "ISC",
+    "MIT",
+    "Unicode-3.0",
+    "Unlicense",
+    "Zlib",
+];
+
+/// Whether an SPDX expression offers a way to comply with permissive licences only. `/` is an old form of `OR`.
+fn is_permissive(expression: &str) -> bool {
+    let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
+    let mut words = spaced.split_whitespace().peekable();
+    fn any<'a>(words: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> bool {
+        let mut allowed = all(words);
+        while words.next_if_eq(&"OR").is_some() {
+            allowed |= all(words);
+        }
+        allowed
+    }
+    fn all<'a>(words: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> bool {
+        let mut allowed = one(words);
+        while words.next_if_eq(&"AND").is_some() {
+            allowed &= one(words);
+        }
+        allowed
+    }
+    fn one<'a>(words: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> bool {
+        if words.next_if_eq(&"(").is_some() {
+            let allowed = any(words);
+            return words.next_if_eq(&")").is_some() && allowed;
+        }
+        let allowed = words.next().is_some_and(|name| LICENCES.contains(&name));
+        // An exception allows more, never less.
+        if words.next_if_eq(&"WITH").is_some() {
+            words.next();
+        }
+        allowed
+    }
+    any(&mut words) && words.next().is_none()
+}
+
+/// What `cargo deny check licenses bans sources` would find. Advisories need a database from the network: `scripts/lint` asks
+/// `cargo deny` for them where it is installed, and says so where it is not.
+#[test]
+fn dependencies_are_permissive_and_from_the_registry() {
+    let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let metadata = metadata(&["--filter-platform", &host]);
+    let packages = metadata["packages"].as_array().unwrap();
+    let others: Vec<_> = packages.iter().filter(|p| !p["source"].is_null()).collect();
+    assert!(others.len() > 100, "the list of dependencies is not whole");
+    for package in others {
+        let (name, source) = (&package["name"], package["source"].as_str().unwrap());
+        let licence = package["license"].as_str().unwrap_or("none");
+        assert!(is_permissive(licence), "{name} may be used under {licence} only: find another crate");
+        assert!(
+            source.starts_with("registry+"),
+            "{name} comes from {source}: only the registry's crates do not change"
+        );
+    }
+}
+
+#[test]
+fn licence_expressions_are_understood() {
+    for good in
+        ["MIT", "MIT/GPL-3.0", "GPL-2.0 OR MIT", "(MIT OR GPL-3.0) AND ISC", "Apache-2.0 WITH LLVM-exception"]
+    {
+        assert!(is_permissive(good), "{good}");
+    }
+    for bad in ["none", "", "GPL-3.0", "MIT AND GPL-3.0", "(MIT OR ISC) AND AGPL-3.0", "(MIT", "MIT)"] {
+        assert!(!is_permissive(bad), "{bad}");
     }
 }

@@ -242,7 +242,7 @@ fn the_page_holds_the_policies_the_frontier_and_the_servers() {
 fn shared(name: &str) -> Option<Series> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces/load").join(name);
     let Ok(file) = std::fs::File::open(&path) else {
-        eprintln!("skipped: {} is not there", path.display());
+        ebb_testing::skip(format!("{name} is not at ../shared/traces/load"));
         return None;
     };
     Some(read(Box::new(file), name, None).expect("a series"))

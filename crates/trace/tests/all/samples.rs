@@ -6,10 +6,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// The directory of block traces, or a note that it is missing.
-fn traces(test: &str) -> Option<PathBuf> {
+fn traces() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces/block");
     if !path.is_dir() {
-        println!("{test}: skipped, no real traces at ../shared/traces/block");
+        ebb_testing::skip("no real traces at ../shared/traces/block");
         return None;
     }
     Some(path)
@@ -37,7 +37,7 @@ struct Row {
 
 #[test]
 fn real_traces_have_the_figures_of_their_catalogue() {
-    let Some(directory) = traces("real_traces_have_the_figures_of_their_catalogue") else { return };
+    let Some(directory) = traces() else { return };
     let rows = [
         ("hplajw.1week.srt", "srt", 44_519, 603_064.6, 29.3, 5_914.0, 2),
         ("hp2003.hour.srt.bz2", "srt", 43_000, 3_699.1, 24.6, 15_865.0, 77),
@@ -88,7 +88,7 @@ fn real_traces_have_the_figures_of_their_catalogue() {
 
 #[test]
 fn a_real_capture_of_two_cpus_is_merged() {
-    let Some(directory) = traces("a_real_capture_of_two_cpus_is_merged") else { return };
+    let Some(directory) = traces() else { return };
     let (format, found) = read(&directory, &["blktrace/sda.blktrace.0", "blktrace/sda.blktrace.1"]);
     println!("{found:?}");
     assert_eq!((format, found.reads), (Format::Blktrace, 0));

@@ -37,7 +37,7 @@ fn run(tool: &str, arguments: &[&str], directory: &Path) -> Option<String> {
             Some(format!("{out}{err}"))
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            println!("skipped: {tool} is not installed");
+            ebb_testing::skip(format!("{tool} is not installed"));
             None
         }
         Err(error) => panic!("{tool}: {error}"),
