@@ -79,8 +79,8 @@ pub enum Command {
 /// waits where order matters.
 #[derive(Clone, Debug)]
 pub enum StoreCommand {
-    /// Make the record durable. Blocks that are there in a newer version stay.
-    Apply { space: Space, record: Record, payload: Bytes },
+    /// Make the record durable. Blocks that are there in a newer version stay. `must_fit`: it may use the reserve (R10).
+    Apply { space: Space, record: Record, payload: Bytes, must_fit: bool },
     /// As `Apply`, but equal versions are written too: the block that is there fails its checksum (R9).
     Repair { space: Space, record: Record, payload: Bytes },
     /// Read blocks. Checked against their checksums.

@@ -335,7 +335,7 @@ impl Group {
         // It may not be on all targets: whoever becomes primary must hear of it (R4).
         self.tail.push(TailRun { run: record.run(), request: None });
         let wait = Wait::CatchUpApplied { token };
-        self.applying.apply(cx, self.id, wait, (Space::Replica, record), payload);
+        self.applying.apply(cx, self.id, wait, (Space::Replica, record), payload, true);
     }
 
     pub fn on_fetch_reply(

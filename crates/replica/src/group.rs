@@ -205,6 +205,7 @@ impl Applying {
         wait: Wait,
         (space, record): (Space, Record),
         payload: Bytes,
+        must_fit: bool,
     ) {
         let run = (space == Space::Replica).then(|| record.run());
         let direct = match wait {
@@ -214,9 +215,9 @@ impl Applying {
         let command = match wait {
             Wait::CatchUpApplied { .. } if cx.config.has(PlantedBug::ReclaimOlder) => {
                 let version = Version { epoch: record.version.epoch.next(), seq: u64::MAX };
-                StoreCommand::Apply { space, record: Record { version, ..record }, payload }
+                StoreCommand::Apply { space, record: Record { version, ..record }, payload, must_fit }
             }
-            _ => StoreCommand::Apply { space, record, payload },
+            _ => StoreCommand::Apply { space, record, payload, must_fit },
         };
         let token = cx.store(group, wait, command);
         self.records.insert(token, run);

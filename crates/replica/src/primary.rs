@@ -505,7 +505,7 @@ impl Group {
         for (&to, &space) in &awaiting {
             if to == cx.me {
                 let wait = Wait::Own { seq, epoch };
-                self.applying.apply(cx, group, wait, (space, record.clone()), payload.clone());
+                self.applying.apply(cx, group, wait, (space, record.clone()), payload.clone(), must_fit);
             } else {
                 let message =
                     PeerMessage::Replicate { epoch, space, record: record.clone(), committed, must_fit };
@@ -745,7 +745,8 @@ impl Group {
             for (&to, &space) in &in_flight.awaiting {
                 let record = in_flight.record.clone();
                 if to != cx.me {
-                    if cx.now.since(in_flight.ordered) >= cx.config.suspect_after {
+                    let full = cx.shared.full_peers.contains_key(&to);
+                    if cx.now.since(in_flight.ordered) >= cx.config.suspect_after && !full {
                         cx.report(ServerReport::Suspect { group, epoch, server: to });
                     }
                     let message = PeerMessage::Replicate { epoch, space, record, committed, must_fit };
@@ -753,7 +754,14 @@ impl Group {
                 } else if std::mem::take(&mut in_flight.failed_here) {
                     let wait = Wait::Own { seq: record.version.seq, epoch };
                     self.tail.push(TailRun { run: record.run(), request: record.request });
-                    self.applying.apply(cx, group, wait, (space, record), in_flight.payload.clone());
+                    self.applying.apply(
+                        cx,
+                        group,
+                        wait,
+                        (space, record),
+                        in_flight.payload.clone(),
+                        must_fit,
+                    );
                 }
             }
         }

@@ -139,7 +139,7 @@ impl Group {
         self.tail.push(TailRun { run: record.run(), request: record.request });
         let (version, first) = (record.version, record.first);
         let wait = Wait::Foreign { to: from, epoch, version, first };
-        self.applying.apply(cx, self.id, wait, (space, record), payload);
+        self.applying.apply(cx, self.id, wait, (space, record), payload, must_fit);
         Ok(())
     }
 

@@ -166,7 +166,7 @@ impl Store {
     #[allow(clippy::result_large_err, reason = "the command comes back whole")]
     pub fn submit(&mut self, token: StoreToken, command: StoreCommand) -> Result<u64, StoreCommand> {
         let (space, record, payload, repair) = match command {
-            StoreCommand::Apply { space, record, payload } => (space, record, payload, false),
+            StoreCommand::Apply { space, record, payload, .. } => (space, record, payload, false),
             StoreCommand::Repair { space, record, payload } => (space, record, payload, true),
             read => return Err(read),
         };

@@ -19,7 +19,8 @@ pub struct Config {
     /// The metadata service knows a run of this number of the server that the directory does not continue: the store takes a
     /// new identity, and numbers its runs from there on.
     pub supersedes: Option<Incarnation>,
-    /// Most bytes to use; `None`: what the file system has, less a reserve.
+    /// Most bytes to use; `None`: what the file system has, less a reserve of `checkpoint_bytes`. What must fit may use as much
+    /// more.
     pub capacity: Option<Bytes>,
     /// A new segment is started when the open one is this long.
     pub segment_bytes: u32,
@@ -61,7 +62,8 @@ pub type Token = u64;
 #[derive(Clone, Debug)]
 pub enum Op {
     /// Make the record durable: it takes effect on exactly those blocks that are older. Payload: its data, if any.
-    Apply { space: Space, record: Record, payload: bytes::Bytes },
+    /// `must_fit`: acknowledged data depends on it, so it may use the reserve too.
+    Apply { space: Space, record: Record, payload: bytes::Bytes, must_fit: bool },
     /// Read `count` blocks (at most `RECORD_BLOCKS_MAX`).
     Read { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
     /// About `limit` runs with versions of epoch `since` or later in (chunk, block) order, from `after` on. A chunk's

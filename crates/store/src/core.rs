@@ -312,12 +312,8 @@ impl StoreCore {
         let mut results: Results = Vec::with_capacity(ops.len());
         let mut staged: Vec<(usize, Staged)> = Vec::with_capacity(ops.len());
         let mut direct = BTreeMap::new();
-        let payload: usize = ops
-            .iter()
-            .map(|(_, op)| if let Op::Apply { payload, .. } = op { payload.len() } else { 0 })
-            .sum();
-        let full = payload > 0 && self.is_full(payload as u64);
-        if full {
+        let (fits, must_fits) = self.fits(&ops);
+        if !fits {
             // Perhaps segments can go.
             self.unsettled_bytes = self.unsettled_bytes.max(self.config.checkpoint_bytes);
         }
@@ -325,8 +321,12 @@ impl StoreCore {
             let outcome = if matches!(op, Op::Apply { .. }) { Outcome::Applied } else { Outcome::Done };
             let result = match op {
                 _ if self.is_poisoned() => Err(StoreError::Poisoned),
-                Op::Apply { payload, .. } if full && !payload.is_empty() => Err(self.no_space()),
-                Op::Apply { space, record, payload } => {
+                Op::Apply { payload, must_fit, .. }
+                    if !payload.is_empty() && !(if must_fit { must_fits } else { fits }) =>
+                {
+                    Err(self.no_space())
+                }
+                Op::Apply { space, record, payload, .. } => {
                     self.stage(space, record, payload, &staged, &mut direct)
                 }
                 Op::DropOffload { group, stands_for } => {
@@ -389,9 +389,20 @@ impl StoreCore {
         }
     }
 
-    fn is_full(&self, more: u64) -> bool {
+    /// Whether all data of a batch fits, and whether that fits which must: it may use the reserve too, because acknowledged data
+    /// must not be stuck for lack of space.
+    fn fits(&self, ops: &[(Token, Op)]) -> (bool, bool) {
+        let (mut all, mut most) = (0, 0);
+        for (_, op) in ops {
+            if let Op::Apply { payload, must_fit, .. } = op {
+                all += payload.len() as u64;
+                most += if *must_fit { payload.len() as u64 } else { 0 };
+            }
+        }
         let used = self.shared.index().used();
-        used + more > self.shared.capacity(used)
+        let capacity = self.shared.capacity(used);
+        let reserve = self.config.checkpoint_bytes;
+        (all == 0 || used + all <= capacity, most == 0 || used + most <= capacity + reserve)
     }
 
     /// Checks a record and decides where its data goes; large data is written to its chunk file here. `None`: the record is
@@ -559,8 +570,10 @@ impl StoreCore {
         for (record, at) in records.iter().zip(positions) {
             index.admit(&record.head, at);
         }
-        // Dropped offload is space to be given back.
+        // Dropped offload and zeroed blocks are space to be given back.
         self.unsettled_bytes += offload.saturating_sub(index.offload_bytes);
+        let zeroed = records.iter().filter(|r| r.head.kind == HeadKind::Zero && !r.head.moved);
+        self.unsettled_bytes += zeroed.map(|r| u64::from(r.head.count) * BLOCK_BYTES as u64).sum::<u64>();
         drop(index);
         for record in
             records.iter().filter(|r| r.head.kind == HeadKind::Delete && r.head.space == Space::Replica)

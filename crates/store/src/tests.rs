@@ -49,7 +49,7 @@ fn data(group: u32, chunk_index: u32, first: u32, count: u32, version: Version) 
 }
 
 fn apply(space: Space, (record, payload): (Record, Bytes)) -> Op {
-    Op::Apply { space, record, payload }
+    Op::Apply { space, record, payload, must_fit: false }
 }
 
 fn blank(
@@ -321,7 +321,10 @@ fn check_newer_and_digest(store: &mut StoreCore, model: &Model) {
             let mut rest = payload;
             for record in records {
                 let payload = rest.split_to(record.payload_len());
-                assert_eq!(one(&mut other, Op::Apply { space, record, payload }), Outcome::Applied);
+                assert_eq!(
+                    one(&mut other, Op::Apply { space, record, payload, must_fit: false }),
+                    Outcome::Applied
+                );
             }
         }
     }
@@ -488,6 +491,32 @@ fn the_configured_capacity_is_kept() {
     while store.settle() {}
     let op = apply(OFFLOAD, data(1, 0, 0, 2, version(1, 200)));
     assert_eq!(one(&mut store, op), Outcome::Applied, "space came back: {:?}", store.figures());
+}
+
+#[test]
+fn what_must_fit_may_use_the_reserve_and_no_more() {
+    let limited = Config { capacity: Some(ebb_types::Bytes::kib(256)), ..config() };
+    let reserve = limited.checkpoint_bytes;
+    let (mut store, _) = StoreCore::open(Arc::new(MemDisk::new()), limited).unwrap();
+    let write = |seq: u64, must_fit| {
+        let (record, payload) = data(1, 0, seq as u32, 2, version(1, seq));
+        Op::Apply { space: OFFLOAD, record, payload, must_fit }
+    };
+    let takes = |store: &mut StoreCore, seq, must_fit| one(store, write(seq, must_fit)) == Outcome::Applied;
+    let mut seq = 1;
+    while takes(&mut store, 2 * seq, false) {
+        seq += 1;
+        assert!(seq < 1000);
+    }
+    let done = run(&mut store, vec![(1, write(2 * seq, false)), (2, write(2 * seq + 2, true))]);
+    assert!(matches!(done[0].outcome, Outcome::Failed(StoreError::NoSpace { .. })), "{done:?}");
+    assert_eq!(done[1].outcome, Outcome::Applied, "what new data asks for does not count against it");
+    while takes(&mut store, 2 * seq + 4, true) {
+        seq += 1;
+        assert!(seq < 1000);
+    }
+    let used = store.figures().used.0;
+    assert!(used > 256 << 10 && used <= (256 << 10) + reserve, "{used}");
 }
 
 #[test]

@@ -200,9 +200,13 @@ impl Server {
 
     fn give_to_store(&mut self, token: StoreToken, command: StoreCommand) {
         let op = match command {
+            StoreCommand::Apply { space, record, payload, must_fit } => {
+                Op::Apply { space, record, payload, must_fit }
+            }
             // The store writes equal versions anew anyway: that is what repairs a block.
-            StoreCommand::Apply { space, record, payload }
-            | StoreCommand::Repair { space, record, payload } => Op::Apply { space, record, payload },
+            StoreCommand::Repair { space, record, payload } => {
+                Op::Apply { space, record, payload, must_fit: true }
+            }
             StoreCommand::Read { space, group, chunk, first, count } => {
                 if let Some(blocks) = self.store.try_read(space, group, chunk, first, count) {
                     self.events.push_back(Event::Stored { token, outcome: read_outcome(blocks) });

@@ -118,6 +118,7 @@ mod tests {
             space: Space::Replica,
             record: record(version, Content::Data { crcs: Vec::new() }),
             payload: Bytes::from(vec![byte; BLOCK_BYTES]),
+            must_fit: false,
         };
         world.r1_one_content_per_version(&apply(1));
         world.r1_one_content_per_version(&apply(1));

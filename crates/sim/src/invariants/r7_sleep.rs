@@ -37,7 +37,8 @@ mod tests {
         let id = secondary(&world);
         world.r7_nobody_needs_it(id);
         assert_eq!(broken(&mut world), None);
-        let write = StoreCommand::Apply { space: Space::Replica, record: stray(), payload: Bytes::new() };
+        let (space, record, payload) = (Space::Replica, stray(), Bytes::new());
+        let write = StoreCommand::Apply { space, record, payload, must_fit: false };
         world.server(id).store.submit(StoreToken(99), write).expect("a write");
         world.r7_nobody_needs_it(id);
         assert_eq!(broken(&mut world), Some("R7"));

@@ -159,7 +159,7 @@ impl Machine {
             self.offload_queue.add(now, 1);
         }
         let (space, record, payload) = match command {
-            StoreCommand::Apply { space, record, payload }
+            StoreCommand::Apply { space, record, payload, .. }
             | StoreCommand::Repair { space, record, payload } => (space, record, payload),
             StoreCommand::Read { space, chunk, first, count, .. } => {
                 let (at, bytes) = (self.place(space, chunk, first), u64::from(count) * BLOCK_BYTES as u64);

@@ -318,7 +318,7 @@ mod tests {
                 let record = record(&mut random);
                 short.apply(space, &record, 0);
                 let payload = zeroes(record.payload_len());
-                let command = StoreCommand::Apply { space, record, payload };
+                let command = StoreCommand::Apply { space, record, payload, must_fit: false };
                 let id = long.submit(StoreToken(0), command).expect("a write");
                 long.complete(id);
             }
