@@ -14,7 +14,7 @@
 //! - A power switch is thrown only after the state says so: asleep and failed are never confused.
 
 use crate::gears::Gears;
-use crate::liveness::Beat;
+use crate::liveness::{Beat, behind};
 use crate::plan::Seen;
 use crate::power::Power;
 use crate::{Command, State, SwitchAction, Timing, Token};
@@ -182,6 +182,8 @@ pub(crate) struct Leading {
     pub short_of_room: bool,
     /// Servers that should be awake, by the last plan.
     pub wanted: BTreeSet<ServerId>,
+    /// The newest version of the map that a server has seen and this metadata has not: it leads nothing any more (R11).
+    pub behind: u64,
     /// When the positions of stores were put on record last.
     pub witnessed: Moment,
     /// When the last plan was made, and what it saw of the groups.
@@ -210,6 +212,14 @@ impl Controller {
             (leading.since, leading.watching) = (now, now);
             if let Event::Admin { token, .. } = event {
                 out.push(Output::Reply { token, reply: MetaReply::Failed(MetaFailure::NotCreated) });
+            }
+            return;
+        }
+        if leading.behind > 0 {
+            if let Event::Admin { token, .. } = event {
+                let why = behind(leading.behind, state.version());
+                let reply = MetaReply::Failed(MetaFailure::Refused(why));
+                out.push(Output::Reply { token, reply });
             }
             return;
         }
@@ -271,6 +281,7 @@ impl Leading {
             emergency: false,
             short_of_room: false,
             wanted: BTreeSet::new(),
+            behind: 0,
             witnessed: now,
             planned: Moment::ZERO,
             seen: Seen::default(),

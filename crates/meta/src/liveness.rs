@@ -12,6 +12,14 @@ use ebb_types::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+/// What is wrong with metadata that servers are ahead of, and what to do.
+pub(crate) fn behind(seen: u64, own: u64) -> String {
+    format!(
+        "a server has seen version {seen} of the cluster map, this metadata has only {own}: it went back to an older copy and leads nothing. \
+         Start the metadata servers on the newest copy of their directories"
+    )
+}
+
 /// How many leases long a suspicion must last before it counts against a server that still sends heartbeats. Long: a slow
 /// server is better than none.
 const SUSPICION_LEASES: u32 = 3;
@@ -34,6 +42,14 @@ impl Leading {
             out.push(Output::Push { to: server, push: MetaPush::Rejected { why } });
             return;
         };
+        if map_version > state.version() {
+            // R11: whoever leads has all that was ever pushed, unless its log went back.
+            if self.behind < map_version {
+                self.behind = map_version;
+                out.push(Output::Note(behind(map_version, state.version())));
+            }
+            return;
+        }
         if entry.state == ServerState::Lost && mark.store == entry.store {
             let why = format!(
                 "{server} was declared lost and its data is rebuilt elsewhere: start it on an empty directory to use the machine again"

@@ -929,6 +929,27 @@ fn a_lost_server_comes_back_on_an_empty_directory_only() {
 }
 
 #[test]
+fn metadata_that_servers_are_ahead_of_leads_nothing() {
+    let mut world = started();
+    let newer = world.state.version() + 1;
+    let heartbeat = ServerMessage::Heartbeat {
+        server: ServerId(3),
+        incarnation: Incarnation(1),
+        mark: StoreMark { store: StoreId(1), position: 99 },
+        sent: Moment(u64::MAX),
+        map_version: newer,
+        vitals: Vitals::default(),
+    };
+    world.event(Event::Server(heartbeat));
+    world.transcript.clear();
+    let before = world.state.clone();
+    world.crash(4);
+    world.gear(1);
+    world.run(20_000);
+    assert_eq!(world.state, before, "it decides nothing: {:#?}", world.transcript);
+}
+
+#[test]
 fn a_poisoned_store_fails_its_server_although_it_answers() {
     let mut world = started();
     world.servers.get_mut(&ServerId(3)).unwrap().poisoned = true;

@@ -89,7 +89,10 @@ async fn run_once(
     })
     .map_err(io("start", "the store's thread"))?;
     let (incarnation, store_id) = (recovered.incarnation, store.figures().mark.store);
-    let core_config = ebb_replica::Config::new(me, incarnation, store_id, params.chunk_bytes, params.groups);
+    let remembered = recovered.membership;
+    let mut core_config =
+        ebb_replica::Config::new(me, incarnation, store_id, params.chunk_bytes, params.groups);
+    core_config.known_map = remembered.map_version;
     let replica = Replica::new(core_config, what_was_found(recovered));
     let heartbeat = Duration::from_millis(config.cluster.heartbeat_millis.into());
     let stopping = Rc::new(Notify::new());
@@ -101,7 +104,7 @@ async fn run_once(
             store,
             metas,
             stopping.clone(),
-            About { me, incarnation, params, secret, heartbeat },
+            About { me, incarnation, params, secret, heartbeat, remembered },
         ))
     });
     for (index, address) in config.meta_addresses().into_iter().enumerate() {

@@ -68,6 +68,12 @@ pub enum Command {
     },
     /// A map delta did not fit: ask for the whole map.
     MapGap,
+    /// The metadata service is behind what this store has served under: it went back to an older copy. Stop; on its word data
+    /// would be destroyed (R11).
+    OldMetadata {
+        known: u64,
+        offered: u64,
+    },
     /// By this version of the map nothing depends on this server any more, and nothing is in flight: flush, and tell the
     /// metadata service so (R7). By a later version it may be needed again.
     ReadyToSleep {

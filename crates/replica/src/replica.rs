@@ -21,6 +21,8 @@ pub struct Config {
     pub me: ServerId,
     pub incarnation: Incarnation,
     pub store: StoreId,
+    /// The store has served under this version of the map: an older one is not obeyed.
+    pub known_map: u64,
     pub chunk_bytes: u32,
     pub groups: u32,
     /// An unanswered message is sent again after this time.
@@ -59,6 +61,7 @@ impl Config {
             me,
             incarnation,
             store,
+            known_map: 0,
             chunk_bytes,
             groups,
             resend_after: Duration::from_millis(500),
@@ -246,6 +249,10 @@ impl Replica {
     }
 
     fn on_map(&mut self, now: Moment, delta: MapDelta, out: &mut Vec<Command>) {
+        if delta.to < self.config.known_map {
+            out.push(Command::OldMetadata { known: self.config.known_map, offered: delta.to });
+            return;
+        }
         if !self.map.apply(&delta) {
             out.push(Command::MapGap);
             return;

@@ -45,6 +45,7 @@ pub fn brief_command(command: &Command) -> Option<String> {
         }
         Command::DropReplica { group } => format!("forgets its replica of {group}"),
         Command::MapGap => "asks for the whole map".into(),
+        Command::OldMetadata { known, offered } => format!("has seen map {known}, is offered {offered}"),
         Command::ReadyToSleep { map_version } => format!("is ready to sleep by map {map_version}"),
     })
 }

@@ -335,6 +335,9 @@ impl World<'_> {
             Command::DropReplica { group } => {
                 self.drop_space(id, group, Space::Replica);
             }
+            Command::OldMetadata { known, offered } => {
+                self.fail("R11", format!("{id} has seen map {known} and is offered {offered}"));
+            }
             Command::MapGap => {
                 self.server(id).map_gap = true;
                 self.heartbeat(id);

@@ -77,6 +77,8 @@ pub enum Op {
     DropReplica { group: GroupId },
     /// Deletions before epoch `older_than` need not be remembered any longer: every replica has carried them out.
     ForgetTombstones { group: GroupId, older_than: Epoch },
+    /// Keep this in the superblock.
+    Remember(Membership),
     /// Move everything that can be moved from segments to chunk files. Then an idle store has nothing left to write.
     Flush,
     /// What the group's blocks contain, without how they came to it. `verify` reads every block and checks it.
@@ -141,11 +143,22 @@ pub struct Figures {
     pub mark: StoreMark,
 }
 
+/// What the store knows of the metadata that it served under. Kept so that a cluster that was founded again, or metadata that
+/// went back, is not obeyed: what such metadata says of this data is not true (R11).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// `ClusterParams::instance`; zero: the store never served.
+    pub instance: u64,
+    /// The newest version of the cluster map that was seen here, or one from shortly before.
+    pub map_version: u64,
+}
+
 /// What the protocol needs to know after a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// This run's number.
     pub incarnation: Incarnation,
+    pub membership: Membership,
     /// Per space and group the last records that were made durable here, newest first, at most [`TAIL_RUNS`]. Any of them may
     /// not have been acknowledged. At least the last [`Config::tail_bytes`] of segments are kept for it.
     pub tails: BTreeMap<(Space, GroupId), Vec<TailRun>>,

@@ -14,6 +14,7 @@ use crate::layout::{
     Superblock, block_offset, page_offset, segment_header,
 };
 use crate::overlay::Position;
+use crate::recovery::write_superblock;
 use crate::settle::Checkpoint;
 use crate::{Completion, Config, Figures, Op, Outcome, StoreError, Token};
 use bytes::Bytes;
@@ -181,6 +182,12 @@ impl StoreCore {
             Op::Newer { space, group, runs } => Outcome::Newer(self.newer(space, group, &runs)?),
             Op::ForgetTombstones { group, older_than } => {
                 self.shared.index().forget_tombstones(group, older_than);
+                Outcome::Done
+            }
+            Op::Remember(membership) => {
+                let owner = Superblock { membership, ..self.owner };
+                write_superblock(&*self.disk, &owner).map_err(|e| self.write_failed(&e))?;
+                self.owner = owner;
                 Outcome::Done
             }
             Op::Flush => {

@@ -1,6 +1,7 @@
 //! The bytes on disk: superblock, segment header, record head and metadata page, as `docs/disk-format.md` draws them. Pure
 //! encoding and decoding. All numbers are little endian, and everything that is read back proves itself by a CRC-32C.
 
+use crate::Membership;
 use ebb_types::{
     BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Epoch, GroupId, Incarnation, ObjectId, RECORD_BLOCKS_MAX,
     RequestId, ServerId, Space, StoreId, Version, crc32c,
@@ -38,6 +39,7 @@ pub struct Superblock {
     pub store: StoreId,
     /// Of the run that opened the store last.
     pub run: Incarnation,
+    pub membership: Membership,
 }
 
 impl Superblock {
@@ -49,6 +51,8 @@ impl Superblock {
         put(&mut out, 16, &self.cluster.to_le_bytes());
         put(&mut out, 24, &self.store.0.to_le_bytes());
         put(&mut out, 32, &self.run.0.to_le_bytes());
+        put(&mut out, 40, &self.membership.instance.to_le_bytes());
+        put(&mut out, 48, &self.membership.map_version.to_le_bytes());
         let crc = crc32c(&out[..60]);
         put(&mut out, 60, &crc.to_le_bytes());
         out
@@ -67,6 +71,7 @@ impl Superblock {
             cluster: u64_at(bytes, 16),
             store: StoreId(u64_at(bytes, 24)),
             run: Incarnation(u64_at(bytes, 32)),
+            membership: Membership { instance: u64_at(bytes, 40), map_version: u64_at(bytes, 48) },
         })
     }
 }
@@ -425,6 +430,7 @@ mod tests {
             cluster: 99,
             store: StoreId(7),
             run: Incarnation(3),
+            membership: Membership { instance: 5, map_version: 6 },
         };
         let mut bytes = superblock.encode();
         assert_eq!(Superblock::decode(&bytes), Some(superblock));

@@ -14,7 +14,7 @@ use crate::layout::{
     SUPERBLOCK_BYTES, Superblock, segment_header,
 };
 use crate::overlay::Position;
-use crate::{Config, OpenError, Recovered, TAIL_RUNS};
+use crate::{Config, Membership, OpenError, Recovered, TAIL_RUNS};
 use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, Incarnation, Kind, ObjectId, Run, Space, TailRun, crc32c};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, IoSlice};
@@ -66,7 +66,10 @@ impl StoreCore {
         core.finish_removals(unlink)?;
         let tails = tails.into_iter().map(|(of, runs)| (of, runs.into_iter().rev().collect())).collect();
         let spaces = core.shared.index().spaces.keys().map(|&(space, group)| (group, space)).collect();
-        Ok((core, Recovered { incarnation: owner.run, tails, spaces, torn_bytes }))
+        Ok((
+            core,
+            Recovered { incarnation: owner.run, membership: owner.membership, tails, spaces, torn_bytes },
+        ))
     }
 
     /// Removes the files that a crash kept from being removed.
@@ -109,6 +112,7 @@ fn claim(disk: &dyn Disk, config: &Config) -> Result<Superblock, OpenError> {
         cluster: config.cluster,
         store: config.fresh_id,
         run: Incarnation(0),
+        membership: Membership::default(),
     });
     if let Some(known) = config.supersedes {
         owner.store = config.fresh_id;
@@ -121,12 +125,17 @@ fn claim(disk: &dyn Disk, config: &Config) -> Result<Superblock, OpenError> {
             disk.create_dir(dir).map_err(failed("create", dir))?;
         }
     }
-    let file = disk.open(SUPERBLOCK_NEW, true).map_err(failed("create", SUPERBLOCK_NEW))?;
-    file.write(&mut [IoSlice::new(&owner.encode())], 0).map_err(failed("write", SUPERBLOCK_NEW))?;
-    file.sync().map_err(failed("sync", SUPERBLOCK_NEW))?;
-    disk.rename(SUPERBLOCK_NEW, SUPERBLOCK).map_err(failed("rename", SUPERBLOCK_NEW))?;
-    disk.sync_dir("").map_err(failed("sync", "the directory"))?;
+    write_superblock(disk, &owner).map_err(failed("write", SUPERBLOCK))?;
     Ok(owner)
+}
+
+/// Replaces the superblock: after a crash there is the old one or the new one.
+pub(crate) fn write_superblock(disk: &dyn Disk, owner: &Superblock) -> io::Result<()> {
+    let file = disk.open(SUPERBLOCK_NEW, true)?;
+    file.write(&mut [IoSlice::new(&owner.encode())], 0)?;
+    file.sync()?;
+    disk.rename(SUPERBLOCK_NEW, SUPERBLOCK)?;
+    disk.sync_dir("")
 }
 
 /// Reads and checks the superblock; `None` in an empty directory.

@@ -619,6 +619,7 @@ fn another_clusters_or_newer_directory_is_refused() {
         cluster: 7,
         store: StoreId(1),
         run: Incarnation(1),
+        membership: Membership::default(),
     };
     let file = disk.open("superblock", false).unwrap();
     file.write(&mut [std::io::IoSlice::new(&newer.encode())], 0).unwrap();
@@ -628,6 +629,31 @@ fn another_clusters_or_newer_directory_is_refused() {
     let other = MemDisk::new();
     other.open("letters.txt", true).unwrap();
     assert!(matches!(open(&other).map(|_| ()), Err(OpenError::NotAStore { .. })));
+}
+
+#[test]
+fn what_the_store_remembers_of_the_metadata_outlives_restarts_and_every_crash() {
+    let disk = MemDisk::new();
+    let (mut store, first) = open(&disk).unwrap();
+    assert_eq!(first.membership, Membership::default());
+    let membership = Membership { instance: 5, map_version: 7 };
+    assert_eq!(one(&mut store, Op::Remember(membership)), Outcome::Done);
+    drop(store);
+    let (_, again) = open(&disk).unwrap();
+    assert_eq!(again.membership, membership);
+    assert!(again.incarnation > first.incarnation);
+}
+
+#[test]
+fn a_store_that_does_not_continue_a_run_takes_a_new_identity_above_it() {
+    let disk = MemDisk::new();
+    let (store, first) = open(&disk).unwrap();
+    let (before, known) = (store.figures().mark.store, Incarnation(first.incarnation.0 + (9 << 24)));
+    drop(store);
+    let fresh = Config { fresh_id: StoreId(77), supersedes: Some(known), ..config() };
+    let (store, second) = StoreCore::open(Arc::new(disk), fresh).unwrap();
+    assert_ne!(store.figures().mark.store, before);
+    assert!(second.incarnation > known);
 }
 
 #[test]

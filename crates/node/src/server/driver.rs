@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ebb_client::Secret;
 use ebb_client::transport::{Frame, Role, Sender, kind};
 use ebb_replica::{ClientToken, Command, Event, Replica, StoreCommand, StoreOutcome, StoreToken, TICK};
-use ebb_store::{Completion, Op, Outcome, ReadBlocks, StoreHandle};
+use ebb_store::{Completion, Membership, Op, Outcome, ReadBlocks, StoreHandle};
 use ebb_types::frame::FrameError;
 use ebb_types::{
     ClusterParams, Incarnation, InspectReply, InspectRequest, LoadCount, MetaPush, Moment, PeerMessage,
@@ -37,6 +37,8 @@ pub struct About {
     pub params: ClusterParams,
     pub secret: Secret,
     pub heartbeat: Duration,
+    /// Of the store, at its start.
+    pub remembered: Membership,
 }
 
 pub struct Server {
@@ -61,6 +63,9 @@ pub struct Server {
     heartbeat_sent: Moment,
     next_heartbeat: Duration,
     map_gap: bool,
+    /// What the store knows of the metadata, and whether it is being told more.
+    remembered: Membership,
+    remembering: Option<u64>,
     /// Why this run ends, if not because it was asked to.
     pub ended: Option<Ended>,
     stopping: Rc<Notify>,
@@ -124,6 +129,8 @@ impl Server {
             heartbeat_sent: Moment::ZERO,
             next_heartbeat: about.heartbeat,
             map_gap: false,
+            remembered: about.remembered,
+            remembering: None,
             ended: None,
             stopping,
             ending: false,
@@ -180,6 +187,13 @@ impl Server {
             Command::DropReplica { group } => {
                 self.submit_own(Op::DropReplica { group });
             }
+            Command::OldMetadata { known, offered } => {
+                let why = format!(
+                    "this server has seen version {known} of the cluster map, and the metadata has only {offered}: it went back to an older copy. \
+                     Start the metadata servers on the newest copy of their directories"
+                );
+                self.stop(Ended::Rejected { why });
+            }
             Command::MapGap => {
                 self.map_gap = true;
                 self.send_heartbeat();
@@ -231,6 +245,12 @@ impl Server {
             {
                 self.sleep = Sleep::Ready { map_version };
                 self.say_ready(map_version);
+            } else if self.remembering == Some(token) {
+                self.remembering = None;
+                if let Outcome::Failed(error) = outcome {
+                    tracing::warn!("cannot keep the cluster map's version: {error}");
+                }
+                self.remember();
             } else if let Some((sender, id)) = self.inspections.remove(&token) {
                 let reply = match outcome {
                     Outcome::Digest(d) => InspectReply::Digest {
@@ -413,6 +433,9 @@ impl Server {
     }
 
     pub fn on_push(&mut self, push: MetaPush) {
+        if self.ended.is_some() {
+            return;
+        }
         match push {
             MetaPush::Lease { sent, next_millis } => {
                 self.next_heartbeat = Duration::from_millis(u64::from(next_millis).max(1));
@@ -425,6 +448,7 @@ impl Server {
             }
             MetaPush::Map(delta) => {
                 self.handle(Event::Map(delta));
+                self.remember();
                 if !self.replica.is_draining() {
                     self.sleep = Sleep::No;
                 }
@@ -440,7 +464,7 @@ impl Server {
                 );
                 self.stop(Ended::Rejected { why });
             }
-            MetaPush::Params(_) => {}
+            MetaPush::Params(params) => self.join(params.instance),
             MetaPush::Drain => self.handle(Event::Drain),
             MetaPush::HandOver { groups } => self.handle(Event::HandOver { groups }),
             // What an earlier run was told may come late.
@@ -448,6 +472,32 @@ impl Server {
             MetaPush::Superseded { known } => self.stop(Ended::Superseded { known }),
             MetaPush::Rejected { why } => self.stop(Ended::Rejected { why }),
         }
+    }
+
+    /// R11: the store serves the founding of the cluster that it belongs to, and no other.
+    fn join(&mut self, instance: u64) {
+        let known = self.remembered.instance;
+        if known != 0 && known != instance {
+            let why = format!(
+                "its directory belongs to instance {known:016x} of the cluster, and the metadata is of instance {instance:016x}: the cluster \
+                 was created again. Start the metadata servers on their former directories; to give this data up, start the server on an \
+                 empty one"
+            );
+            return self.stop(Ended::Rejected { why });
+        }
+        self.remembered.instance = instance;
+        self.remember();
+    }
+
+    /// Lets the store remember what is newer in the metadata than what it knows; one such write is under way at a time.
+    fn remember(&mut self) {
+        let map_version = self.replica.map().version;
+        let known = self.remembered.map_version >= map_version;
+        if self.remembering.is_some() || self.remembered.instance == 0 || known || self.ending {
+            return;
+        }
+        self.remembered.map_version = map_version;
+        self.remembering = Some(self.submit_own(Op::Remember(self.remembered)));
     }
 
     fn stop(&mut self, why: Ended) {

@@ -167,6 +167,45 @@ fn an_emptied_or_older_directory_is_never_taken_for_data() {
     settle(&cluster, load);
 }
 
+/// R11: metadata that was created again, or that went back, is not obeyed, and destroys nothing.
+#[test]
+fn metadata_of_another_founding_or_an_older_copy_is_not_obeyed() {
+    let mut cluster = Cluster::start(&Shape::lively());
+    let load = Load::start(cluster.client_config(), Options::default());
+    load.go_on_for(500);
+    let meta = Who::Meta(1);
+    let (own, kept, old) =
+        (cluster.data(meta), cluster.directory().join("kept"), cluster.directory().join("old"));
+    cluster.terminate(meta);
+    copy_tree(&own, &old);
+    cluster.launch(meta);
+    cluster.shift(1);
+    load.go_on_for(500);
+    settle(&cluster, load);
+    let refused = |cluster: &Cluster, what: &str| {
+        wait("servers refuse the metadata", PATIENCE, || {
+            let log = |id| cluster.log(Who::Server(id));
+            (1..=9).any(|id| log(id).contains(what)).then_some(())
+        });
+    };
+    cluster.stop_all();
+    std::fs::rename(&own, &kept).expect("the right metadata is kept");
+    copy_tree(&old, &own);
+    cluster.start_all();
+    refused(&cluster, "went back to an older copy");
+    cluster.stop_all();
+    std::fs::remove_dir_all(&own).expect("the old metadata goes");
+    cluster.found_again(1);
+    cluster.start_all();
+    refused(&cluster, "the cluster was created again");
+    cluster.stop_all();
+    std::fs::remove_dir_all(&own).expect("the other founding goes");
+    std::fs::rename(&kept, &own).expect("the right metadata is back");
+    cluster.start_all();
+    cluster.heal();
+    cluster.verify(&["--read"]);
+}
+
 /// Flips bytes in the segments and the chunk files of a server; returns how many. Recent records are read from segments.
 fn damage(cluster: &Cluster, server: u16) -> usize {
     let store = cluster.data(Who::Server(server)).join("store");

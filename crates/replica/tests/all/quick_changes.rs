@@ -180,6 +180,23 @@ fn a_listing_does_not_overtake_what_is_under_way_from_an_older_epoch() {
     assert!(lists(&stored));
 }
 
+/// R11: on the word of metadata that went back, data would be destroyed.
+#[test]
+fn a_map_older_than_the_store_has_served_under_is_not_obeyed() {
+    let mut config = Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 1);
+    config.known_map = 7;
+    let mut replica = Replica::new(config, Recovered::default());
+    let mut offer = |to| {
+        let mut out = Vec::new();
+        let delta = MapDelta { from: 0, to, servers: Vec::new(), groups: Vec::new() };
+        replica.on(Moment(1), Event::Map(delta), &mut out);
+        out
+    };
+    let refused = offer(6);
+    assert!(matches!(refused[..], [Command::OldMetadata { known: 7, offered: 6 }]), "{refused:?}");
+    assert!(offer(7).is_empty());
+}
+
 /// Two writes of one block are settled after a restart; the configuration changes when one is ordered anew.
 #[test]
 fn a_settlement_that_is_interrupted_forgets_no_request() {

@@ -145,6 +145,11 @@ impl Cluster {
     }
 
     /// Starts a process, as a machine's own start-up would.
+    /// The next start of this metadata server creates a cluster.
+    pub fn found_again(&mut self, id: u64) {
+        self.founding.insert(id);
+    }
+
     pub fn launch(&mut self, who: Who) {
         let mut args: Vec<String> = match who {
             Who::Meta(id) => {
