@@ -169,7 +169,7 @@ impl Shared {
             let trouble = match self.find_leader(deadline).await {
                 Err(last) => last,
                 Ok(link) => match self.ask_once(&link, request, deadline).await {
-                    Ok(MetaReply::Failed(why @ MetaFailure::Refused(_))) => {
+                    Ok(MetaReply::Failed(why @ (MetaFailure::Refused(_) | MetaFailure::Full))) => {
                         return Err(ClientError::Meta(why));
                     }
                     Ok(MetaReply::Failed(why)) => Trouble::Meta(why),

@@ -116,6 +116,8 @@ impl Leading {
             groups: count_groups(state),
             schedule,
             notes: self.hardware_notes(state).into_iter().chain(outlooks).collect(),
+            // The member knows.
+            metadata: Vec::new(),
         }
     }
 

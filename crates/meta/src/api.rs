@@ -8,7 +8,7 @@
 //! member.on(now: Moment, Vec<Input>, &mut Vec<Outcome>) -> Result<(), RaftError>     an error: stop, the log is not safe
 //! member.next_wake() -> Option<Moment>          None: nothing to do until an input comes
 //! member.delta(from_version: u64) -> MapDelta,  member.state() -> &State,  member.is_leader() -> bool
-//! trait LogFile { read() -> Vec<u8>; append(&[u8]) and replace(&[u8]), durable on return }   DiskLog, MemoryLog
+//! trait LogFile: where the log is kept                                                     DiskLog, MemoryLog
 //! ```
 
 use ebb_types::{
@@ -169,6 +169,8 @@ pub enum Outcome {
     },
     /// For the operator's log: what was decided and why.
     Note(String),
+    /// The state refused one of our own decisions, because it breaks this rule: a bug of ours, harmless so far.
+    Broken(String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,6 +16,7 @@ mod leases;
 mod liveness;
 mod member;
 mod namespace;
+mod packed;
 mod parts;
 mod plan;
 mod power;
@@ -27,7 +28,7 @@ pub use api::*;
 pub use controller::{Controller, Event, Output};
 pub use member::Member;
 pub use namespace::Namespace;
-pub use raft::{Birth, DiskLog, LogFile, MemoryLog, RaftError};
+pub use raft::{Birth, DiskLog, LogFile, MemoryLog, RaftError, SEAT_MAX, joining_id};
 pub use state::{Change, Command, Reply, State};
 
 #[cfg(test)]

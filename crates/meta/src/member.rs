@@ -12,6 +12,7 @@ use ebb_types::{
     NamespaceQuery, ServerMessage,
 };
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 pub struct Member<L: LogFile> {
     config: MemberConfig,
@@ -32,7 +33,18 @@ pub struct Member<L: LogFile> {
     unproven: VecDeque<(u64, Unproven)>,
     proof: u64,
     map_version: u64,
+    /// The controller's batch was refused: it decides anew then. At once it would only decide the same.
+    again_at: Option<Moment>,
+    /// Whether the log had no room for what clients want.
+    full: bool,
+    /// Up to here the state was told how much time has passed.
+    told_time: Moment,
 }
+
+/// How long the controller waits after its batch was refused.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How precisely the state knows how much time has passed.
+const TIME_STEP: Duration = Duration::from_secs(10);
 
 /// Who waits for a command.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,6 +86,9 @@ impl<L: LogFile> Member<L> {
             proposed: BTreeMap::new(),
             unproven: VecDeque::new(),
             proof: 0,
+            again_at: None,
+            full: false,
+            told_time: now,
         })
     }
 
@@ -110,7 +125,7 @@ impl<L: LogFile> Member<L> {
     pub fn next_wake(&self) -> Option<Moment> {
         let tick = (self.config.members.len() > 1).then_some(self.next_tick);
         let judge = if self.leading.is_some() { self.controller.next_wake(&self.state) } else { None };
-        tick.into_iter().chain(judge).min()
+        tick.into_iter().chain(judge).chain(self.again_at).min()
     }
 
     /// Takes in what came in until `now`, and says what is to be carried out. After an error the member must not be used.
@@ -119,7 +134,11 @@ impl<L: LogFile> Member<L> {
         // A single member elects itself here, before its first inputs.
         self.advance(now, out)?;
         for input in inputs {
-            self.take(now, input, out);
+            self.take(now, input, out)?;
+        }
+        if self.again_at.is_some_and(|at| at <= now) {
+            self.again_at = None;
+            self.decide(now, Event::Applied { own: true }, out);
         }
         self.plan(now, out);
         loop {
@@ -132,7 +151,7 @@ impl<L: LogFile> Member<L> {
         while self.unproven.back().is_some_and(|(number, _)| *number > self.proof) {
             self.prove(now, out)?;
         }
-        self.node.compact(&self.state)?;
+        self.node.keep_house(&self.state)?;
         if self.state.version() != self.map_version {
             self.map_version = self.state.version();
             out.push(Outcome::MapChanged { version: self.map_version });
@@ -157,15 +176,16 @@ impl<L: LogFile> Member<L> {
         self.next_tick = if next > now { next } else { now + self.config.timing.raft_tick };
     }
 
-    fn take(&mut self, now: Moment, input: Input, out: &mut Vec<Outcome>) {
+    fn take(&mut self, now: Moment, input: Input, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
         match input {
-            Input::Raft { from, message } => self.node.step(from, &message),
+            Input::Raft { from, message } => self.node.step(from, &message)?,
             Input::Server(message) => self.server(now, message, out),
             Input::Client { token, request } => self.client(now, token, request, out),
             Input::Switched { server, action, result } => {
                 self.decide(now, Event::Switched { server, action, result }, out);
             }
         }
+        Ok(())
     }
 
     fn server(&mut self, now: Moment, message: ServerMessage, out: &mut Vec<Outcome>) {
@@ -233,7 +253,7 @@ impl<L: LogFile> Member<L> {
     /// Proposes what is queued and carries on until nothing more follows from it at once.
     fn advance(&mut self, now: Moment, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
         loop {
-            self.propose(out);
+            self.propose(now, out)?;
             let progress = self.node.ready()?;
             let idle =
                 progress.committed.is_empty() && progress.snapshot.is_none() && progress.confirmed.is_empty();
@@ -245,17 +265,60 @@ impl<L: LogFile> Member<L> {
         }
     }
 
-    fn propose(&mut self, out: &mut Vec<Outcome>) {
+    fn propose(&mut self, now: Moment, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
         if self.queue.is_empty() {
-            return;
+            return Ok(());
         }
-        let (commands, waiters): (Vec<Command>, Vec<Waiter>) =
-            std::mem::take(&mut self.queue).into_iter().unzip();
-        match self.node.propose(&commands) {
+        let mut queue = std::mem::take(&mut self.queue);
+        self.tell_time(now, &mut queue);
+        let (mut commands, mut waiters): (Vec<Command>, Vec<Waiter>) = queue.into_iter().unzip();
+        let mut encoded = encode(&commands);
+        let is_full = self.node.is_leader() && !self.node.has_room(encoded.len(), false)?;
+        self.note_room(is_full, out);
+        if is_full {
+            // What the leader decides itself keeps the data safe: the log has room in reserve for it.
+            let whole = commands.into_iter().zip(waiters);
+            let (theirs, own): (Vec<_>, Vec<_>) = whole.partition(|(_, w)| matches!(w, Waiter::Token(_)));
+            let theirs = theirs.into_iter().map(|(_, waiter)| waiter).collect();
+            give_up(theirs, MetaReply::Failed(MetaFailure::Full), out);
+            (commands, waiters) = own.into_iter().unzip();
+            if commands.is_empty() {
+                return Ok(());
+            }
+            encoded = encode(&commands);
+            if !self.node.has_room(encoded.len(), true)? {
+                self.again_at = Some(now + AGAIN);
+                return Ok(());
+            }
+        }
+        match self.node.propose(encoded) {
             Some((term, index)) => {
                 self.proposed.insert(index, (term, waiters));
             }
             None => give_up(waiters, MetaReply::NotLeader { leader: None }, out),
+        }
+        Ok(())
+    }
+
+    /// The state has no clock: the leader says how much time has passed by its own, where something depends on it.
+    fn tell_time(&mut self, now: Moment, queue: &mut Vec<(Command, Waiter)>) {
+        let passed = now.since(self.told_time);
+        if passed >= TIME_STEP && queue.iter().any(|(c, _)| matches!(c, Command::Namespace(_))) {
+            self.told_time = now;
+            let millis = passed.as_millis() as u64;
+            queue.insert(0, (Command::Elapsed { millis }, Waiter::Nobody));
+        }
+    }
+
+    fn note_room(&mut self, is_full: bool, out: &mut Vec<Outcome>) {
+        if is_full != self.full {
+            self.full = is_full;
+            out.push(Outcome::Note(if is_full {
+                "the metadata disk is full: writes are refused, reads and leases go on; make room on it"
+                    .into()
+            } else {
+                "the metadata disk has room again".into()
+            }));
         }
     }
 
@@ -273,14 +336,21 @@ impl<L: LogFile> Member<L> {
             }
             let own = waiters.iter().any(|w| matches!(w, Waiter::Batch { last: true }));
             let told = waiters.iter().zip(&entry.commands).any(|(w, c)| !is_plain(c) && *w != Waiter::Nobody);
+            let mut refused = false;
             for (waiter, reply) in waiters.into_iter().zip(replies) {
                 match (waiter, reply) {
+                    (_, Reply::Broken(rule)) => {
+                        refused = true;
+                        out.push(Outcome::Broken(rule));
+                    }
                     (Waiter::Token(token), reply) => out.push(Outcome::Reply { token, reply: answer(reply) }),
                     (_, Reply::Refused(why)) => out.push(Outcome::Note(why)),
                     _ => {}
                 }
             }
-            if own || told {
+            if own && refused {
+                self.again_at = Some(now + AGAIN);
+            } else if own || told {
                 self.decide(now, Event::Applied { own }, out);
             }
         }
@@ -293,7 +363,7 @@ impl<L: LogFile> Member<L> {
     fn follow_leadership(&mut self, now: Moment, out: &mut Vec<Outcome>) {
         let term = Some(self.node.term()).filter(|_| self.node.is_leader());
         if self.leading.is_some() && self.leading != term {
-            self.leading = None;
+            (self.leading, self.again_at) = (None, None);
             self.decide(now, Event::LostLeadership, out);
             for (_, waiters) in std::mem::take(&mut self.proposed).into_values() {
                 give_up(waiters, MetaReply::Failed(MetaFailure::Unknown), out);
@@ -306,6 +376,7 @@ impl<L: LogFile> Member<L> {
         }
         if self.leading.is_none() && self.node.is_leader_ready() {
             self.leading = term;
+            self.told_time = now;
             let unix_millis = self.unix_millis + now.since(self.started).as_millis() as u64;
             self.bootstrap();
             self.decide(now, Event::BecameLeader { unix_millis }, out);
@@ -318,7 +389,7 @@ impl<L: LogFile> Member<L> {
         if self.state.params().is_none() {
             // The controller learns of it as of a batch of its own.
             let mut bootstrap = bootstrap.clone();
-            bootstrap.params.instance = self.node.instance();
+            bootstrap.params.instance = self.node.instance().expect("a leader knows its cluster");
             self.queue.push((Command::Init(bootstrap), Waiter::Batch { last: true }));
             return;
         }
@@ -347,7 +418,12 @@ impl<L: LogFile> Member<L> {
             let (_, what) = self.unproven.pop_front().expect("just seen");
             out.push(match what {
                 Unproven::Push(outcome) => outcome,
-                Unproven::Admin { token, reply } => Outcome::Reply { token, reply },
+                Unproven::Admin { token, mut reply } => {
+                    if let MetaReply::Admin(AdminReply::Status(status)) = &mut reply {
+                        status.metadata = self.node.members();
+                    }
+                    Outcome::Reply { token, reply }
+                }
                 Unproven::Query { token, query } => {
                     let reply = MetaReply::Query(self.state.namespace().query(&query));
                     Outcome::Reply { token, reply }
@@ -375,7 +451,11 @@ impl Unproven {
 
 /// Whether the controller has nothing to learn from the command.
 fn is_plain(command: &Command) -> bool {
-    matches!(command, Command::Namespace(_) | Command::AllocateObjects { .. })
+    matches!(command, Command::Namespace(_) | Command::AllocateObjects { .. } | Command::Elapsed { .. })
+}
+
+fn encode(commands: &[Command]) -> Vec<u8> {
+    postcard::to_stdvec(commands).expect("plain data")
 }
 
 fn answer(reply: Reply) -> MetaReply {
@@ -383,7 +463,7 @@ fn answer(reply: Reply) -> MetaReply {
         Reply::Done | Reply::Reconfigured { .. } => MetaReply::Admin(AdminReply::Done),
         Reply::Objects { first, count } => MetaReply::Objects { first, count },
         Reply::Namespace(reply) => MetaReply::Namespace(reply),
-        Reply::Refused(why) => MetaReply::Failed(MetaFailure::Refused(why)),
+        Reply::Refused(why) | Reply::Broken(why) => MetaReply::Failed(MetaFailure::Refused(why)),
     }
 }
 

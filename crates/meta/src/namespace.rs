@@ -7,10 +7,14 @@
 //! Invariants
 //! - An extent is named by at most one key or part, or waits in the garbage queue; never two of these. Whatever a change
 //!   un-names goes to the queue in the same step.
-//! - A command is carried out once: its reply is kept under its request id, for the newest [`REPLIES_KEPT`] commands of
-//!   each of the newest [`CLIENTS_KEPT`] clients. A command older than a client's kept replies is refused, not repeated.
+//! - A command is carried out once: its reply is kept under its request id, for the newest [`REPLIES_KEPT`] commands of each
+//!   client that was heard within [`CLIENT_KEPT_MILLIS`]. A command older than a client's kept replies is refused, not
+//!   repeated.
+//! - What comes again nevertheless does no harm: an entry with the extents of the present one is the present one, and no change
+//!   un-names what it names.
 
 use crate::leases::Leases;
+use crate::packed::Packed;
 use ebb_types::{
     Checksum, Condition, ETag, Extent, KEY_BYTES_MAX, KeyListing, KeyPage, LOOKUPS_MAX, NAME_BYTES_MAX,
     NamespaceAnswer, NamespaceCommand, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery,
@@ -23,8 +27,8 @@ use std::ops::Bound;
 
 /// Replies kept per client. A client has fewer commands under way at once.
 pub const REPLIES_KEPT: usize = 256;
-/// Clients whose replies are kept.
-pub const CLIENTS_KEPT: usize = 256;
+/// A client's replies are kept for so long after its last command: longer than any client waits for an answer.
+pub const CLIENT_KEPT_MILLIS: u64 = 120_000;
 
 type Outcome = Result<NamespaceDone, NamespaceError>;
 
@@ -39,14 +43,14 @@ pub struct Namespace {
     next_garbage: u64,
     next_upload: u64,
     clients: BTreeMap<u64, Client>,
-    /// Commands applied: orders clients by last use.
-    applied: u64,
+    /// Time that has passed while commands came, by the leaders' clocks.
+    clock_millis: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Bucket {
     created_millis: u64,
-    keys: BTreeMap<String, ObjectMeta>,
+    keys: BTreeMap<Box<str>, Packed<ObjectMeta>>,
     uploads: BTreeMap<(String, u64), Upload>,
 }
 
@@ -56,21 +60,32 @@ struct Upload {
     parts: BTreeMap<u16, Part>,
 }
 
+impl Bucket {
+    fn object(&self, key: &str) -> Option<ObjectMeta> {
+        self.keys.get(key).map(Packed::get)
+    }
+
+    /// Returns what the key named before.
+    fn set(&mut self, key: &str, meta: &ObjectMeta) -> Option<ObjectMeta> {
+        self.keys.insert(key.into(), Packed::new(meta)).map(|old| old.get())
+    }
+}
+
 /// What is remembered of a client's commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Client {
     replies: BTreeMap<u64, NamespaceReply>,
     /// Replies up to this sequence number are forgotten.
     forgotten: u64,
+    /// In the namespace's clock.
     last_use: u64,
 }
 
 impl Namespace {
     /// Carries out a command, or answers it again.
     pub fn apply(&mut self, command: &NamespaceCommand) -> NamespaceReply {
-        self.applied += 1;
         if let Some(client) = self.clients.get_mut(&command.request.client) {
-            client.last_use = self.applied;
+            client.last_use = self.clock_millis;
             if let Some(reply) = client.replies.get(&command.request.seq) {
                 return reply.clone();
             }
@@ -92,6 +107,13 @@ impl Namespace {
         reply
     }
 
+    /// So much time has passed.
+    pub fn pass_time(&mut self, millis: u64) {
+        self.clock_millis += millis;
+        let now = self.clock_millis;
+        self.clients.retain(|_, client| now - client.last_use <= CLIENT_KEPT_MILLIS);
+    }
+
     fn refuse_all(&self, command: &NamespaceCommand, why: NamespaceError) -> NamespaceReply {
         let results = command.ops.iter().map(|_| Err(why.clone())).collect();
         NamespaceReply { results, garbage: self.garbage.len() as u64 }
@@ -99,17 +121,12 @@ impl Namespace {
 
     fn remember(&mut self, request: RequestId, reply: NamespaceReply) {
         let client = self.clients.entry(request.client).or_default();
-        client.last_use = self.applied;
+        client.last_use = self.clock_millis;
         client.replies.insert(request.seq, reply);
         if client.replies.len() > REPLIES_KEPT
             && let Some((seq, _)) = client.replies.pop_first()
         {
             client.forgotten = client.forgotten.max(seq);
-        }
-        if self.clients.len() > CLIENTS_KEPT
-            && let Some(id) = self.clients.iter().min_by_key(|(_, c)| c.last_use).map(|(&id, _)| id)
-        {
-            self.clients.remove(&id);
         }
     }
 
@@ -220,22 +237,25 @@ impl Namespace {
         now: u64,
     ) -> Outcome {
         check_key(key)?;
-        check_condition(self.bucket(bucket)?.keys.get(key), when)?;
+        let present = self.bucket(bucket)?.object(key);
+        if present.as_ref().is_some_and(|old| is_same(&old.extents, &meta.extents)) {
+            return Ok(NamespaceDone::Done);
+        }
+        check_condition(present.as_ref(), when)?;
         self.leases.check(sender, &meta.extents)?;
         self.leases.name(sender, &meta.extents);
-        let keys = &mut self.bucket_mut(bucket)?.keys;
-        let old = keys.insert(key.to_owned(), ObjectMeta { modified_millis: now, ..meta.clone() });
-        self.discard(old.into_iter().flat_map(|m| m.extents));
+        let old = self.bucket_mut(bucket)?.set(key, &ObjectMeta { modified_millis: now, ..meta.clone() });
+        self.discard(unnamed(old.into_iter().flat_map(|m| m.extents), &meta.extents));
         Ok(NamespaceDone::Done)
     }
 
     fn delete(&mut self, bucket: &str, key: &str, when: Condition) -> Outcome {
-        let keys = &mut self.bucket_mut(bucket)?.keys;
+        let bucket = self.bucket_mut(bucket)?;
         if when != Condition::Any {
-            check_condition(keys.get(key), when)?;
+            check_condition(bucket.object(key).as_ref(), when)?;
         }
-        let old = keys.remove(key);
-        self.discard(old.into_iter().flat_map(|m| m.extents));
+        let old = bucket.keys.remove(key);
+        self.discard(old.into_iter().flat_map(|m| m.get().extents));
         Ok(NamespaceDone::Done)
     }
 
@@ -263,13 +283,16 @@ impl Namespace {
         if number == 0 || number > PART_NUMBER_MAX {
             return Err(NamespaceError::InvalidPart { number });
         }
-        self.upload(bucket, key, id)?;
+        let present = self.upload(bucket, key, id)?.parts.get(&number);
+        if present.is_some_and(|old| is_same(&old.extents, &part.extents)) {
+            return Ok(NamespaceDone::Done);
+        }
         self.leases.check(sender, &part.extents)?;
         self.leases.name(sender, &part.extents);
         let upload = self.bucket_mut(bucket)?.uploads.get_mut(&(key.to_owned(), id));
         let parts = &mut upload.ok_or(NamespaceError::NoSuchUpload)?.parts;
         let old = parts.insert(number, Part { modified_millis: now, ..part.clone() });
-        self.discard(old.into_iter().flat_map(|p| p.extents));
+        self.discard(unnamed(old.into_iter().flat_map(|p| p.extents), &part.extents));
         Ok(NamespaceDone::Done)
     }
 
@@ -284,7 +307,7 @@ impl Namespace {
     ) -> Outcome {
         check_parts(&self.upload(bucket, key, id)?.parts, finished.parts)?;
         let bucket = self.bucket_mut(bucket)?;
-        check_condition(bucket.keys.get(key), when)?;
+        check_condition(bucket.object(key).as_ref(), when)?;
         let upload = bucket.uploads.remove(&(key.to_owned(), id)).ok_or(NamespaceError::NoSuchUpload)?;
         let mut meta = ObjectMeta {
             size: 0,
@@ -305,7 +328,7 @@ impl Namespace {
                 left_out.extend(part.extents);
             }
         }
-        let old = bucket.keys.insert(key.to_owned(), meta);
+        let old = bucket.set(key, &meta);
         self.discard(old.into_iter().flat_map(|m| m.extents).chain(left_out));
         Ok(NamespaceDone::Done)
     }
@@ -381,7 +404,7 @@ impl Namespace {
     }
 
     fn object(&self, bucket: &str, key: &str) -> Result<ObjectMeta, NamespaceError> {
-        self.bucket(bucket)?.keys.get(key).cloned().ok_or(NamespaceError::NoSuchKey)
+        self.bucket(bucket)?.object(key).ok_or(NamespaceError::NoSuchKey)
     }
 
     fn uploads(
@@ -413,6 +436,17 @@ struct Finished<'a> {
     parts: &'a [(u16, ETag)],
     etag: ETag,
     checksum: &'a Option<Checksum>,
+}
+
+/// Whether two entries name the same bytes: then the later command is a repetition of the earlier one, because nobody writes
+/// the same range of an object twice. Entries without bytes do not tell.
+fn is_same(old: &[Extent], new: &[Extent]) -> bool {
+    !new.is_empty() && old == new
+}
+
+/// What `old` names and `new` does not.
+fn unnamed(old: impl Iterator<Item = Extent>, new: &[Extent]) -> impl Iterator<Item = Extent> {
+    old.filter(|extent| !new.contains(extent))
 }
 
 fn page(limit: u32) -> usize {
@@ -461,7 +495,7 @@ fn check_parts(have: &BTreeMap<u16, Part>, named: &[(u16, ETag)]) -> Result<(), 
 }
 
 fn list(
-    keys: &BTreeMap<String, ObjectMeta>,
+    keys: &BTreeMap<Box<str>, Packed<ObjectMeta>>,
     prefix: &str,
     delimiter: &str,
     after: &str,
@@ -481,7 +515,7 @@ fn list(
     };
     loop {
         let mut jump = None;
-        for (key, meta) in keys.range((from.clone(), Bound::Unbounded)) {
+        for (key, meta) in keys.range::<str, _>((from.as_ref().map(String::as_str), Bound::Unbounded)) {
             if !key.starts_with(prefix) {
                 return out;
             }
@@ -495,7 +529,7 @@ fn list(
                 jump = past_prefix(common);
                 break;
             }
-            out.keys.push(listing(key, meta));
+            out.keys.push(listing(key, &meta.get()));
         }
         match jump {
             Some(next) => from = Bound::Included(next),
@@ -681,15 +715,29 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_clients_is_bounded_and_the_longest_silent_is_forgotten() {
+    fn replies_are_kept_for_longer_than_a_client_waits_and_then_forgotten() {
         let mut world = World::new();
-        for client in 100..100 + CLIENTS_KEPT as u64 * 2 {
+        let first = command(1000, vec![put("k", 1, A, Condition::Absent)]);
+        let reply = world.state.apply(&first);
+        for client in 100..1000 {
             let request = RequestId { client, seq: 1 };
             world.state.apply(&NamespaceCommand { request, now_millis: 0, ops: vec![] });
-            world.state.apply(&command(1, vec![]));
         }
-        assert_eq!(world.state.clients.len(), CLIENTS_KEPT);
-        assert!(world.state.clients.contains_key(&7), "it spoke all the time");
+        world.state.pass_time(CLIENT_KEPT_MILLIS);
+        assert_eq!(world.state.apply(&first), reply, "answered, not refused because the key is there now");
+        world.state.pass_time(1);
+        assert_eq!(world.state.clients.len(), 1, "the others were silent for too long");
+    }
+
+    #[test]
+    fn a_repetition_that_nobody_remembers_frees_nothing_that_is_named() {
+        let mut world = World::new();
+        world.ok(put("k", 1, A, Condition::Absent));
+        world.ok(put("k", 1, A, Condition::Absent));
+        let id = new_upload(&mut world);
+        world.ok(part(id, 1, 2, 5, A));
+        world.ok(part(id, 1, 2, 5, A));
+        assert_eq!(world.garbage(), []);
     }
 
     #[test]

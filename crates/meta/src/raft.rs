@@ -1,34 +1,51 @@
-//! The only file that knows the Raft library, and the only one of this crate that touches a disk.
+//! The only file that knows the Raft library; with [`log`], the only part of this crate that touches a disk.
 //!
 //! [`Node`] turns the library into plain synchronous methods: `propose`, `step`, `tick`, `confirm` go in, [`Node::ready`] says
 //! what to send and what was committed. Everything durable is one append-only file ([`log`]): one frame per ready batch, made
 //! durable with one sync. A single member has no timers and no messages: it elects itself at the start, and writes nothing
 //! while nothing is proposed.
 //!
-//! A log is created once, by [`create`], when the cluster is founded. A member whose log is missing does not start: what it
-//! voted for and acknowledged is forgotten, and an empty log would found a second cluster.
+//! **Members.** A log is created once, by [`create`]: when the cluster is founded, or for a member that joins. A member whose
+//! log is missing does not start: what it voted for and acknowledged is forgotten, and an empty log would found a second
+//! cluster. So whoever starts with nothing joins under a new id, which never voted: the leader takes the old id of the same
+//! seat out, lets the new one learn, and lets it vote when it has learnt everything. An id is a seat in the configuration file
+//! (16 bits) and a number drawn by the joiner. Every message names the cluster's instance; another cluster's is dropped.
+//! Members change one at a time; how they stand is durable before anything is done by it, because the library asks for the
+//! members as of what is *applied* [raft-rs `Storage::initial_state`], and learns again only what is committed.
 
+mod kept;
 mod log;
 
 pub use log::{Birth, DiskLog, LogFile, MemoryLog, create};
 
-use crate::parts::{Joiner, Splitter};
+use crate::parts::{Courier, Out};
 use crate::{Command, MemberId, State};
-use ebb_types::crc32c;
-use log::{Log, Piece};
+use ebb_types::{MetadataMember, crc32c};
+use kept::Kept;
+use log::{Content, Log, Piece};
 use protobuf::Message as _;
-use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Message, Snapshot};
-use raft::{GetEntriesContext, RaftState, RawNode, StateRole, Storage, StorageError};
+use raft::eraftpb::{
+    ConfChange, ConfChangeType, ConfState, Entry, EntryType, Message, MessageType, Snapshot,
+};
+use raft::{ProgressState, RawNode, SnapshotStatus, StateRole, Storage};
+use std::collections::BTreeMap;
 use std::io;
 
+/// Bytes of entries kept in memory, and while a member takes in a snapshot.
+const KEPT_BYTES: usize = 4 << 20;
+const KEPT_WHILE_SENDING: usize = 64 << 20;
 /// A log shorter than this is never compacted.
 const COMPACT_MIN: usize = 16 << 20;
 const ELECTION_TICKS: usize = 10;
 const HEARTBEAT_TICKS: usize = 2;
-/// A follower that took no snapshot for so many ticks is sent it again.
+/// A follower that took no snapshot for so many ticks after it was sent is sent another.
 const SNAPSHOT_TICKS: u32 = 40;
 /// Most bytes of entries in one message, so that a frame holds it.
 const MESSAGE_MAX: u64 = 1 << 20;
+/// A member that lacks at most so many entries has learnt enough to vote.
+const LEARNT: u64 = 64;
+/// Room in the log that only the leader's own decisions and votes may use.
+const RESERVE: u64 = 4 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RaftError {
@@ -37,114 +54,51 @@ pub enum RaftError {
     #[error("{what} is not a metadata log of this release: it starts with {found:02x?}")]
     Format { what: &'static str, found: Vec<u8> },
     #[error(
-        "there is no metadata log; if its disk is not mounted, mount it; if this is a new cluster, found it with --create"
+        "there is no metadata log; if its disk is not mounted, mount it; if this cluster is new, start one metadata server \
+         with --create; if it is not, start this one with --join"
     )]
     Missing,
-    #[error("there is a metadata log already; start without --create")]
+    #[error("there is a metadata log already; start without --create or --join")]
     Exists,
     #[error("another process uses the metadata directory; stop it first")]
     InUse,
     #[error(
-        "the metadata log is damaged at byte {at}, in what was acknowledged; keep the file, and put back a copy of it that is \
-         no older; with three members or five, replace this member instead"
+        "the metadata log is damaged at byte {at}, in what was acknowledged; if other metadata servers run, move this \
+         directory away and start with --join; if not, keep it, and put back a copy that lacks nothing"
     )]
     Damaged { at: usize },
-    #[error("the metadata log has a gap before entry {index}; keep the file, and do as with a damaged one")]
+    #[error(
+        "the metadata log has a gap before entry {index}; do as with a damaged one: with others running, move this directory \
+         away and start with --join"
+    )]
     Gap { index: u64 },
+    #[error(
+        "this member forgot what it acknowledged: its log is an older copy; move the directory away and start with --join"
+    )]
+    Older,
+    #[error("the directory belongs to metadata server {found}, not {expected}: name another directory")]
+    OtherMember { found: MemberId, expected: MemberId },
+    #[error("metadata server {member} votes and is not in the configuration file: put it back")]
+    MemberMissing { member: MemberId },
     #[error("the metadata log holds a state that cannot be decoded: {0}; run the release that wrote it")]
     Decode(#[from] postcard::Error),
+    #[error("the metadata log holds members that cannot be decoded: {0}; run the release that wrote it")]
+    DecodeMembers(#[from] protobuf::ProtobufError),
     #[error("the Raft library refused: {0}")]
     Library(#[from] raft::Error),
 }
 
-/// What the library reads back: the present content of the log, in memory.
-struct Kept {
-    hard: HardState,
-    members: ConfState,
-    snapshot: Snapshot,
-    /// Entries after the snapshot, without gaps.
-    entries: Vec<Entry>,
+const SEAT_BITS: u32 = 16;
+/// Highest number of a metadata server in the configuration file.
+pub const SEAT_MAX: MemberId = (1 << SEAT_BITS) - 1;
+
+/// The id of a member that joins. `drawn` is random: no earlier member of the seat had it.
+pub fn joining_id(seat: MemberId, drawn: u64) -> u64 {
+    drawn << SEAT_BITS | seat
 }
 
-impl Kept {
-    fn snapshot_index(&self) -> u64 {
-        self.snapshot.get_metadata().index
-    }
-
-    fn last(&self) -> u64 {
-        self.snapshot_index() + self.entries.len() as u64
-    }
-
-    /// An entry replaces what was there from its index on.
-    fn append(&mut self, entry: Entry) -> Result<(), RaftError> {
-        if entry.index <= self.snapshot_index() || entry.index > self.last() + 1 {
-            return Err(RaftError::Gap { index: entry.index });
-        }
-        self.entries.truncate((entry.index - self.snapshot_index() - 1) as usize);
-        self.entries.push(entry);
-        Ok(())
-    }
-
-    fn install(&mut self, index: u64, term: u64, state: Vec<u8>) {
-        let keep = self.last().saturating_sub(index) as usize;
-        let same = self.term(index).is_ok_and(|own| own == term);
-        self.entries = if same { self.entries.split_off(self.entries.len() - keep) } else { Vec::new() };
-        let mut snapshot = Snapshot { data: state.into(), ..Snapshot::default() };
-        let metadata = snapshot.mut_metadata();
-        (metadata.index, metadata.term) = (index, term);
-        metadata.set_conf_state(self.members.clone());
-        self.snapshot = snapshot;
-        self.hard.commit = self.hard.commit.max(index);
-    }
-}
-
-impl Storage for Kept {
-    fn initial_state(&self) -> raft::Result<RaftState> {
-        Ok(RaftState::new(self.hard.clone(), self.members.clone()))
-    }
-
-    fn entries(
-        &self,
-        low: u64,
-        high: u64,
-        max_size: impl Into<Option<u64>>,
-        _context: GetEntriesContext,
-    ) -> raft::Result<Vec<Entry>> {
-        let first = self.snapshot_index() + 1;
-        if low < first {
-            return Err(StorageError::Compacted.into());
-        }
-        let mut entries = self.entries[(low - first) as usize..(high - first) as usize].to_vec();
-        raft::util::limit_size(&mut entries, max_size.into());
-        Ok(entries)
-    }
-
-    fn term(&self, index: u64) -> raft::Result<u64> {
-        let snapshot = self.snapshot.get_metadata();
-        if index == snapshot.index {
-            return Ok(snapshot.term);
-        }
-        if index < snapshot.index {
-            return Err(StorageError::Compacted.into());
-        }
-        let entry = self.entries.get((index - snapshot.index - 1) as usize);
-        entry.map(|e| e.term).ok_or_else(|| StorageError::Unavailable.into())
-    }
-
-    fn first_index(&self) -> raft::Result<u64> {
-        Ok(self.snapshot_index() + 1)
-    }
-
-    fn last_index(&self) -> raft::Result<u64> {
-        Ok(self.last())
-    }
-
-    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
-        if self.snapshot_index() < request_index || self.snapshot_index() == 0 {
-            return Err(StorageError::SnapshotTemporarilyUnavailable.into());
-        }
-        Ok(self.snapshot.clone())
-    }
+fn seat(id: u64) -> MemberId {
+    id & SEAT_MAX
 }
 
 /// Commands that were committed together, and where.
@@ -166,56 +120,56 @@ pub struct Progress {
     pub confirmed: Vec<(u64, u64)>,
 }
 
+/// A message between members.
+enum Packet<'a> {
+    Raft(&'a [u8]),
+    /// Take this id in.
+    Join(u64),
+}
+
 /// One member's replica of the log.
 pub struct Node<L: LogFile> {
     raw: RawNode<Kept>,
     log: Log<L>,
     birth: Birth,
-    /// Bytes of the snapshot in the log.
-    snapshot_bytes: usize,
+    /// The cluster; `None`: this member joins and knows none yet.
+    instance: Option<u64>,
+    /// Seats of the other members in the configuration file.
+    others: Vec<MemberId>,
+    /// Bytes of the state in the log.
+    state_bytes: usize,
     applied: u64,
     seed: u64,
-    /// Per member: ticks that it has been waiting for a snapshot.
-    waiting: Vec<(MemberId, u32)>,
-    splitter: Splitter,
-    joiner: Joiner,
+    ticks: usize,
+    /// Per id: ticks that it has been waiting for a snapshot.
+    waiting: BTreeMap<u64, u32>,
+    /// Changes of the members that are applied and not durable.
+    unsaved: Vec<Piece>,
+    courier: Courier,
+    outbox: Out,
 }
 
 impl<L: LogFile> Node<L> {
-    /// Reads the log and starts. The state is that of the last snapshot; what was committed later comes by
-    /// [`Node::ready`], because only a leader can tell what was.
+    /// Reads the log and starts. `members`: seats of the configuration file, `id` among them. The state is that of the last
+    /// snapshot; what was committed later comes by [`Node::ready`], because only a leader can tell what was.
     pub fn open(
         id: MemberId,
         members: &[MemberId],
         seed: u64,
         log: L,
     ) -> Result<(Node<L>, State), RaftError> {
-        let (log, pieces) = Log::open(log)?;
-        let mut kept = Kept {
-            hard: HardState::default(),
-            members: ConfState::default(),
-            snapshot: Snapshot::default(),
-            entries: Vec::new(),
-        };
-        let mut birth = None;
-        for piece in pieces {
-            match piece {
-                Piece::Birth(first) => {
-                    kept.members.voters.clone_from(&first.voters);
-                    birth = Some(first);
-                }
-                Piece::Vote { term, vote } => (kept.hard.term, kept.hard.vote) = (term, vote),
-                Piece::Entry { index, term, data } => kept.append(entry(index, term, data))?,
-                Piece::Snapshot { index, term, state } => kept.install(index, term, state),
-            }
+        let (log, Content { pieces, state, state_bytes, .. }) = Log::open(log)?;
+        let Found { kept, birth, instance } = read(pieces)?;
+        if seat(birth.id) != id {
+            return Err(RaftError::OtherMember { found: seat(birth.id), expected: id });
         }
-        kept.hard.commit = kept.snapshot_index();
-        let birth = birth.ok_or(RaftError::Damaged { at: log::FRAMES_AT })?;
-        let state = decode_state(&kept.snapshot.data)?;
-        let (applied, snapshot_bytes) = (kept.snapshot_index(), kept.snapshot.data.len());
+        if let Some(gone) = kept.members.voters.iter().find(|v| !members.contains(&seat(**v))) {
+            return Err(RaftError::MemberMissing { member: seat(*gone) });
+        }
+        let applied = kept.base.0;
         let several = members.len() > 1;
         let config = raft::Config {
-            id,
+            id: birth.id,
             election_tick: ELECTION_TICKS,
             heartbeat_tick: HEARTBEAT_TICKS,
             applied,
@@ -228,19 +182,24 @@ impl<L: LogFile> Node<L> {
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let raw = RawNode::new(&config, kept, &logger)?;
-        let waiting = members.iter().filter(|m| **m != id).map(|m| (*m, 0)).collect();
         let mut node = Node {
             raw,
             log,
             birth,
-            snapshot_bytes,
+            instance,
+            others: members.iter().copied().filter(|m| *m != id).collect(),
+            state_bytes,
             applied,
             seed,
-            waiting,
-            splitter: Splitter::default(),
-            joiner: Joiner::default(),
+            ticks: 0,
+            waiting: BTreeMap::new(),
+            unsaved: Vec::new(),
+            courier: Courier::default(),
+            outbox: Out::new(),
         };
         node.fix_timeout();
+        // What the leader must write finds room also where clients find none.
+        node.has_room(0, false)?;
         if !several {
             node.raw.campaign()?;
         }
@@ -251,9 +210,9 @@ impl<L: LogFile> Node<L> {
         self.log.file
     }
 
-    /// The cluster that this member was created for.
-    pub fn instance(&self) -> u64 {
-        self.birth.instance
+    /// The cluster that this member belongs to, if it knows it.
+    pub fn instance(&self) -> Option<u64> {
+        self.instance
     }
 
     pub fn is_leader(&self) -> bool {
@@ -269,20 +228,39 @@ impl<L: LogFile> Node<L> {
 
     /// The leader as far as this member knows.
     pub fn leader(&self) -> Option<MemberId> {
-        Some(self.raw.raft.leader_id).filter(|id| *id != raft::INVALID_ID)
+        Some(self.raw.raft.leader_id).filter(|id| *id != raft::INVALID_ID).map(seat)
     }
 
     pub fn term(&self) -> u64 {
         self.raw.raft.term
     }
 
-    /// Proposes commands as one entry. Returns its term and index, or `None` if this member does not lead.
-    pub fn propose(&mut self, commands: &[Command]) -> Option<(u64, u64)> {
+    /// How the members of the configuration file stand, in the order of their seats.
+    pub fn members(&self) -> Vec<MetadataMember> {
+        let stand = &self.raw.store().members;
+        let has = |ids: &[u64], member: MemberId| ids.iter().any(|id| seat(*id) == member);
+        let mut seats: Vec<MemberId> = self.others.iter().copied().chain([seat(self.birth.id)]).collect();
+        seats.sort_unstable();
+        let standing = seats.into_iter().map(|id| MetadataMember {
+            id,
+            votes: has(&stand.voters, id),
+            learns: has(&stand.learners, id),
+            leads: self.leader() == Some(id),
+        });
+        standing.collect()
+    }
+
+    /// Whether the log has room for so many bytes more; `last`: also if they take the reserve.
+    pub fn has_room(&mut self, bytes: usize, last: bool) -> Result<bool, RaftError> {
+        Ok(self.log.has_room(bytes as u64, if last { 0 } else { RESERVE })?)
+    }
+
+    /// Proposes encoded commands as one entry. Returns its term and index, or `None` if this member does not lead.
+    pub fn propose(&mut self, commands: Vec<u8>) -> Option<(u64, u64)> {
         if !self.is_leader() {
             return None;
         }
-        let data = postcard::to_stdvec(commands).expect("plain data");
-        self.raw.propose(Vec::new(), data).ok()?;
+        self.raw.propose(Vec::new(), commands).ok()?;
         Some((self.raw.raft.term, self.raw.raft.raft_log.last_index()))
     }
 
@@ -292,29 +270,120 @@ impl<L: LogFile> Node<L> {
     }
 
     /// Takes in a message of another member. Outside input: what cannot be read is dropped.
-    pub fn step(&mut self, from: MemberId, bytes: &[u8]) {
-        let Some(whole) = self.joiner.join(from, bytes) else { return };
-        let Ok(message) = Message::parse_from_bytes(&whole) else { return };
-        if message.from == from && self.waiting.iter().any(|(member, _)| *member == from) {
-            // The library refuses what does not fit its state; such messages are late and harmless.
-            let _ = self.raw.step(message);
-            self.fix_timeout();
+    pub fn step(&mut self, from: MemberId, bytes: &[u8]) -> Result<(), RaftError> {
+        let Some(whole) = self.courier.receive(from, bytes, &mut self.outbox) else { return Ok(()) };
+        match Packet::read(&whole, self.instance) {
+            Some((_, Packet::Join(id))) if seat(id) == from => self.take_in(id),
+            Some((instance, Packet::Raft(bytes))) => {
+                let Ok(message) = Message::parse_from_bytes(bytes) else { return Ok(()) };
+                if message.to != self.birth.id || seat(message.from) != from || !self.others.contains(&from) {
+                    return Ok(());
+                }
+                if self.instance.is_none() {
+                    self.log.append(&[Piece::Joined { instance }], None)?;
+                    self.instance = Some(instance);
+                }
+                self.step_raft(message)?;
+            }
+            _ => {}
         }
+        Ok(())
+    }
+
+    fn step_raft(&mut self, message: Message) -> Result<(), RaftError> {
+        // The leader commits for a follower what that one acknowledged.
+        if message.get_msg_type() == MessageType::MsgHeartbeat
+            && message.commit > self.raw.raft.raft_log.last_index()
+        {
+            return Err(RaftError::Older);
+        }
+        let entries = message.entries.iter().map(|e| e.data.len() + 32).sum::<usize>();
+        let bytes = entries + message.get_snapshot().data.len();
+        if bytes > 0 && !self.has_room(bytes, false)? {
+            return Ok(());
+        }
+        // The library refuses what does not fit its state; such messages are late and harmless.
+        let _ = self.raw.step(message);
+        self.fix_timeout();
+        Ok(())
     }
 
     /// One tick passed. Only needed with several members.
     pub fn tick(&mut self) {
         self.raw.tick();
         self.fix_timeout();
-        for at in 0..self.waiting.len() {
-            let (member, ticks) = self.waiting[at];
-            let progress = self.raw.raft.prs().get(member);
-            let waits =
-                self.is_leader() && progress.is_some_and(|p| p.state == raft::ProgressState::Snapshot);
-            let again = waits && ticks >= SNAPSHOT_TICKS;
-            self.waiting[at].1 = if waits && !again { ticks + 1 } else { 0 };
-            if again {
-                self.raw.report_snapshot(member, raft::SnapshotStatus::Failure);
+        self.courier.tick(&mut self.outbox);
+        self.ticks += 1;
+        if !self.everyone().contains(&self.birth.id) && self.ticks.is_multiple_of(ELECTION_TICKS) {
+            let packet = Packet::Join(self.birth.id).write(self.instance);
+            self.others.iter().for_each(|to| self.courier.send(*to, packet.clone(), &mut self.outbox));
+        }
+        if self.is_leader_ready() {
+            self.let_vote();
+        }
+        self.send_snapshots_again();
+    }
+
+    /// Every id that the members agreed on.
+    fn everyone(&self) -> Vec<u64> {
+        let m = &self.raw.store().members;
+        m.voters.iter().chain(&m.learners).chain(&m.voters_outgoing).copied().collect()
+    }
+
+    /// A member asks to be taken in. What is in its way goes first; it asks again.
+    fn take_in(&mut self, joiner: u64) {
+        let everyone = self.everyone();
+        if !self.is_leader_ready() || everyone.contains(&joiner) || !self.others.contains(&seat(joiner)) {
+            return;
+        }
+        let answers = |id: u64| self.raw.raft.prs().get(id).is_some_and(|p| p.recent_active);
+        match everyone.into_iter().find(|id| seat(*id) == seat(joiner)) {
+            Some(old) if answers(old) => {}
+            Some(old) => self.change_members(ConfChangeType::RemoveNode, old),
+            None => self.change_members(ConfChangeType::AddLearnerNode, joiner),
+        }
+    }
+
+    /// Lets those vote who have learnt everything; two at once where one more would make the number of votes even, because a
+    /// majority of two outlives nobody.
+    fn let_vote(&mut self) {
+        let raft = &self.raw.raft;
+        let members = &self.raw.store().members;
+        let has_learnt = |id: &&u64| {
+            let progress = raft.prs().get(**id);
+            progress.is_some_and(|p| p.recent_active && p.matched + LEARNT >= raft.raft_log.committed)
+        };
+        let ready: Vec<u64> = members.learners.iter().filter(has_learnt).copied().collect();
+        let is_last = members.voters.len().is_multiple_of(2);
+        if let Some(first) = ready.first().filter(|_| is_last || ready.len() > 1) {
+            self.change_members(ConfChangeType::AddNode, *first);
+        }
+    }
+
+    fn change_members(&mut self, change_type: ConfChangeType, node_id: u64) {
+        if self.raw.raft.has_pending_conf() {
+            return;
+        }
+        let change = ConfChange { change_type, node_id, ..ConfChange::default() };
+        // Refused by a leader that just ceased to be one: the next one is asked again.
+        let _ = self.raw.propose_conf_change(Vec::new(), change);
+    }
+
+    fn send_snapshots_again(&mut self) {
+        let waits =
+            |id: &u64| self.raw.raft.prs().get(*id).is_some_and(|p| p.state == ProgressState::Snapshot);
+        let waiting: Vec<u64> =
+            if self.is_leader() { self.everyone().into_iter().filter(waits).collect() } else { Vec::new() };
+        self.waiting.retain(|id, _| waiting.contains(id));
+        for id in waiting {
+            let ticks = self.waiting.entry(id).or_default();
+            if self.courier.is_busy(seat(id)) {
+                *ticks = 0;
+            } else if *ticks < SNAPSHOT_TICKS {
+                *ticks += 1;
+            } else {
+                *ticks = 0;
+                self.raw.report_snapshot(id, SnapshotStatus::Failure);
             }
         }
     }
@@ -333,25 +402,15 @@ impl<L: LogFile> Node<L> {
         let mut progress = Progress::default();
         while self.raw.has_ready() {
             let mut ready = self.raw.ready();
-            self.send(ready.take_messages(), &mut progress);
+            self.send(ready.take_messages());
             let mut pieces = Vec::new();
-            if !ready.snapshot().is_empty() {
-                let (snapshot, metadata) = (ready.snapshot(), ready.snapshot().get_metadata());
-                progress.snapshot = Some(decode_state(&snapshot.data)?);
-                progress.committed.clear();
-                self.applied = metadata.index;
-                let state = snapshot.data.to_vec();
-                self.snapshot_bytes = state.len();
-                pieces.push(Piece::Snapshot {
-                    index: metadata.index,
-                    term: metadata.term,
-                    state: state.clone(),
-                });
-                self.raw.mut_store().install(metadata.index, metadata.term, state);
+            let snapshot = Some(ready.snapshot()).filter(|s| !s.is_empty()).cloned();
+            if let Some(snapshot) = &snapshot {
+                pieces.push(self.install(snapshot, &mut progress)?);
             }
             self.commit(ready.take_committed_entries(), &mut progress)?;
             for entry in ready.take_entries() {
-                pieces.push(Piece::Entry { index: entry.index, term: entry.term, data: entry.data.to_vec() });
+                pieces.push(piece_of(&entry));
                 self.raw.mut_store().append(entry)?;
             }
             if let Some(hard) = ready.hs().cloned() {
@@ -362,30 +421,51 @@ impl<L: LogFile> Node<L> {
                 }
                 *kept = hard;
             }
-            if !pieces.is_empty() {
-                self.log.append(&pieces)?;
-            }
+            pieces.append(&mut self.unsaved);
+            self.save(&pieces, snapshot.as_ref().map(|s| &s.data[..]))?;
             for read in ready.take_read_states() {
                 let tag = read.request_ctx.as_slice().try_into().map(u64::from_le_bytes);
                 progress.confirmed.push((tag.expect("tags have eight bytes"), read.index));
             }
-            self.send(ready.take_persisted_messages(), &mut progress);
+            self.send(ready.take_persisted_messages());
             let mut light = self.raw.advance(ready);
             if let Some(commit) = light.commit_index() {
                 self.raw.mut_store().hard.commit = commit;
             }
-            self.send(light.take_messages(), &mut progress);
+            self.send(light.take_messages());
             self.commit(light.take_committed_entries(), &mut progress)?;
             self.raw.advance_apply();
+            let unsaved = std::mem::take(&mut self.unsaved);
+            self.save(&unsaved, None)?;
         }
+        progress.send = std::mem::take(&mut self.outbox);
         Ok(progress)
     }
 
-    fn send(&mut self, messages: Vec<Message>, progress: &mut Progress) {
+    fn save(&mut self, pieces: &[Piece], state: Option<&[u8]>) -> Result<(), RaftError> {
+        if pieces.is_empty() { Ok(()) } else { Ok(self.log.append(pieces, state)?) }
+    }
+
+    /// Takes over the state of the leader.
+    fn install(&mut self, snapshot: &Snapshot, progress: &mut Progress) -> Result<Piece, RaftError> {
+        let metadata = snapshot.get_metadata();
+        let (index, term, members) = (metadata.index, metadata.term, metadata.get_conf_state().clone());
+        progress.snapshot = Some(decode_state(&snapshot.data)?);
+        progress.committed.clear();
+        self.applied = index;
+        self.state_bytes = snapshot.data.len();
+        let piece = Piece::Snapshot { index, term, members: encode(&members) };
+        self.raw.mut_store().begin_after(index, term, members);
+        Ok(piece)
+    }
+
+    fn send(&mut self, messages: Vec<Message>) {
         for message in messages {
-            let bytes = message.write_to_bytes().expect("the library's own message");
-            let parts = self.splitter.split(&bytes);
-            progress.send.extend(parts.into_iter().map(|part| (message.to, part)));
+            if message.get_msg_type() == MessageType::MsgSnapshot {
+                self.raw.mut_store().offered = None;
+            }
+            let packet = Packet::Raft(&encode(&message)).write(self.instance);
+            self.courier.send(seat(message.to), packet, &mut self.outbox);
         }
     }
 
@@ -393,7 +473,11 @@ impl<L: LogFile> Node<L> {
         for entry in entries {
             self.applied = entry.index;
             // A new leader's first entry is empty.
-            if entry.data.is_empty() || entry.get_entry_type() != EntryType::EntryNormal {
+            if entry.data.is_empty() {
+                continue;
+            }
+            if entry.get_entry_type() == EntryType::EntryConfChange {
+                self.apply_change(&entry)?;
                 continue;
             }
             let commands = postcard::from_bytes(&entry.data)?;
@@ -402,35 +486,182 @@ impl<L: LogFile> Node<L> {
         Ok(())
     }
 
-    /// Puts a snapshot in the place of a log that has grown long. `state`: with everything applied that
-    /// [`Node::ready`] gave out.
-    pub fn compact(&mut self, state: &State) -> Result<(), RaftError> {
-        if self.log.bytes < COMPACT_MIN.max(2 * self.snapshot_bytes) {
+    fn apply_change(&mut self, entry: &Entry) -> Result<(), RaftError> {
+        if entry.index <= self.raw.store().members_at {
             return Ok(());
         }
-        self.compact_now(state)
+        let members = self.raw.apply_conf_change(&ConfChange::parse_from_bytes(&entry.data)?)?;
+        self.unsaved.push(Piece::Members { index: entry.index, members: encode(&members) });
+        let store = self.raw.mut_store();
+        (store.members, store.members_at) = (members, entry.index);
+        Ok(())
     }
 
-    fn compact_now(&mut self, state: &State) -> Result<(), RaftError> {
+    /// Makes a snapshot for a member that needs one, and shortens a log that has grown long, in memory and on the disk. `state`:
+    /// with everything applied that [`Node::ready`] gave out.
+    pub fn keep_house(&mut self, state: &State) -> Result<(), RaftError> {
+        self.offer(state)?;
+        self.forget()?;
+        self.state_bytes = self.log.finish_shortening(false)?.unwrap_or(self.state_bytes);
+        let long = COMPACT_MIN.max(2 * self.state_bytes).max(self.log.retry_at);
+        if self.log.bytes >= long && !self.log.is_shortening() {
+            self.shorten(state)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps few applied entries in memory. Who lacks older ones is sent a snapshot; one that takes in a snapshot finds here what
+    /// came after it.
+    fn forget(&mut self) -> Result<(), RaftError> {
+        let sends = self.others.iter().any(|to| self.courier.is_busy(*to));
+        let most = if sends { KEPT_WHILE_SENDING } else { KEPT_BYTES };
+        let (applied, store) = (self.applied, self.raw.store());
+        if store.bytes <= most {
+            return Ok(());
+        }
+        let mut left = store.bytes;
+        let old = store.entries.iter().take_while(|e| {
+            left -= e.data.len();
+            e.index <= applied && left >= most / 2
+        });
+        if let Some((index, term)) = old.last().map(|e| (e.index, e.term)) {
+            let members = store.members.clone();
+            self.raw.mut_store().begin_after(index, term, members);
+        }
+        Ok(())
+    }
+
+    fn offer(&mut self, state: &State) -> Result<(), RaftError> {
         let index = self.applied;
-        let term = self.raw.store().term(index)?;
-        let encoded = postcard::to_stdvec(state).expect("plain data");
-        self.snapshot_bytes = encoded.len();
         let store = self.raw.mut_store();
-        store.install(index, term, encoded.clone());
+        let least = store.members_at.max(store.base.0);
+        let has_one = store.offered.as_ref().is_some_and(|s| s.get_metadata().index >= least);
+        if !store.wanted.take() || has_one {
+            return Ok(());
+        }
+        let mut snapshot = Snapshot { data: encode_state(state).into(), ..Snapshot::default() };
+        let metadata = snapshot.mut_metadata();
+        (metadata.index, metadata.term) = (index, store.term(index)?);
+        metadata.set_conf_state(store.members.clone());
+        store.offered = Some(snapshot);
+        Ok(())
+    }
+
+    fn shorten(&mut self, state: &State) -> Result<(), RaftError> {
+        let index = self.applied;
+        let store = self.raw.store();
+        let later = store.entries.iter().filter(|e| e.index > index);
         let mut pieces = vec![
             Piece::Birth(self.birth.clone()),
-            Piece::Snapshot { index, term, state: encoded },
+            Piece::Snapshot { index, term: store.term(index)?, members: encode(&store.members) },
             Piece::Vote { term: store.hard.term, vote: store.hard.vote },
         ];
-        let later = store.entries.iter();
-        pieces.extend(later.map(|e| Piece::Entry { index: e.index, term: e.term, data: e.data.to_vec() }));
-        Ok(self.log.replace(&pieces)?)
+        pieces.extend(self.instance.map(|instance| Piece::Joined { instance }));
+        pieces.extend(later.map(piece_of));
+        self.log.shorten(state, &pieces);
+        Ok(())
+    }
+
+    /// At once, also in memory.
+    #[cfg(test)]
+    fn compact_now(&mut self, state: &State) -> Result<(), RaftError> {
+        self.shorten(state)?;
+        self.log.finish_shortening(true)?;
+        let (index, store) = (self.applied, self.raw.mut_store());
+        store.begin_after(index, store.term(index)?, store.members.clone());
+        Ok(())
     }
 }
 
-fn entry(index: u64, term: u64, data: Vec<u8>) -> Entry {
-    Entry { index, term, data: data.into(), ..Entry::default() }
+impl Packet<'_> {
+    /// The message, and the cluster that it is of.
+    fn read(bytes: &[u8], instance: Option<u64>) -> Option<(u64, Packet<'_>)> {
+        let (head, rest) = bytes.split_at_checked(9)?;
+        let its = u64::from_le_bytes(head[..8].try_into().expect("eight bytes"));
+        let packet = match head[8] {
+            0 => Packet::Raft(rest),
+            1 => Packet::Join(u64::from_le_bytes(rest.try_into().ok()?)),
+            _ => return None,
+        };
+        // Zero: a joiner that knows no cluster yet.
+        let fits = match (instance, &packet) {
+            (Some(own), _) => its == own || (its == 0 && matches!(packet, Packet::Join(_))),
+            (None, _) => its != 0,
+        };
+        fits.then_some((its, packet))
+    }
+
+    fn write(&self, instance: Option<u64>) -> Vec<u8> {
+        let mut out = instance.unwrap_or(0).to_le_bytes().to_vec();
+        match self {
+            Packet::Raft(message) => {
+                out.push(0);
+                out.extend_from_slice(message);
+            }
+            Packet::Join(id) => {
+                out.push(1);
+                out.extend_from_slice(&id.to_le_bytes());
+            }
+        }
+        out
+    }
+}
+
+/// What a log says.
+struct Found {
+    kept: Kept,
+    birth: Birth,
+    instance: Option<u64>,
+}
+
+fn read(pieces: Vec<Piece>) -> Result<Found, RaftError> {
+    let mut kept = Kept::default();
+    let (mut birth, mut instance) = (None, None);
+    for piece in pieces {
+        match piece {
+            Piece::Birth(first) => {
+                if !first.voters.is_empty() {
+                    // As if everything up to a first entry were in the (empty) state: so a joiner is sent a snapshot, which
+                    // tells it who the members are.
+                    let members = ConfState { voters: first.voters.clone(), ..ConfState::default() };
+                    kept.begin_after(1, 1, members);
+                    kept.hard.term = 1;
+                    instance = Some(first.instance);
+                }
+                birth = Some(first);
+            }
+            Piece::Joined { instance: joined } => instance = Some(joined),
+            Piece::Vote { term, vote } => (kept.hard.term, kept.hard.vote) = (term, vote),
+            Piece::Entry { index, term, change, data } => kept.append(entry(index, term, change, data))?,
+            Piece::Members { index, members } => {
+                (kept.members, kept.members_at) = (ConfState::parse_from_bytes(&members)?, index);
+            }
+            Piece::Snapshot { index, term, members } => {
+                kept.begin_after(index, term, ConfState::parse_from_bytes(&members)?);
+            }
+        }
+    }
+    kept.hard.commit = kept.base.0.max(kept.members_at).min(kept.last());
+    let birth = birth.ok_or(RaftError::Damaged { at: log::FRAMES_AT })?;
+    Ok(Found { kept, birth, instance })
+}
+
+fn entry(index: u64, term: u64, change: bool, data: Vec<u8>) -> Entry {
+    let entry_type = if change { EntryType::EntryConfChange } else { EntryType::EntryNormal };
+    Entry { index, term, entry_type, data: data.into(), ..Entry::default() }
+}
+
+fn piece_of(entry: &Entry) -> Piece {
+    let change = entry.get_entry_type() == EntryType::EntryConfChange;
+    Piece::Entry { index: entry.index, term: entry.term, change, data: entry.data.to_vec() }
+}
+
+fn encode(message: &impl protobuf::Message) -> Vec<u8> {
+    message.write_to_bytes().expect("the library's own message")
+}
+
+fn encode_state(state: &State) -> Vec<u8> {
+    postcard::to_stdvec(state).expect("plain data")
 }
 
 fn decode_state(bytes: &[u8]) -> Result<State, RaftError> {

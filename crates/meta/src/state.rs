@@ -49,6 +49,10 @@ pub enum Command {
     },
     SetSchedule(Schedule),
     Namespace(NamespaceCommand),
+    /// So much time has passed by the leader's clock since the last such command or since it leads.
+    Elapsed {
+        millis: u64,
+    },
 }
 
 /// A chunk group's next configuration, decided from the one with epoch `expected`.
@@ -74,6 +78,8 @@ pub enum Reply {
     },
     Namespace(NamespaceReply),
     Refused(String),
+    /// Nothing was changed: the command breaks a rule of the configuration (R3), which is a bug of the controller's.
+    Broken(String),
 }
 
 /// An item of the map and the map version that changed it last.
@@ -219,6 +225,10 @@ impl State {
             }
             Command::SetSchedule(schedule) => self.set_schedule(schedule),
             Command::Namespace(command) => Reply::Namespace(self.namespace.apply(command)),
+            Command::Elapsed { millis } => {
+                self.namespace.pass_time(*millis);
+                Reply::Done
+            }
         }
     }
 
@@ -283,17 +293,20 @@ impl State {
     }
 
     fn reconfigure(&mut self, changes: &[Change]) -> Reply {
+        let is_fresh = |state: &State, change: &Change| {
+            state.group(change.group).is_some_and(|group| group.epoch == change.expected)
+        };
+        // Before anything is changed: a panic here would meet every member again at every start.
+        let broken = changes.iter().filter(|c| is_fresh(self, c)).find_map(|c| self.broken_rule(c));
+        if let Some(rule) = broken {
+            return Reply::Broken(rule);
+        }
         let (mut made, mut stale) = (0, 0);
         for change in changes {
-            let Some(group) = self.groups.get(change.group.0 as usize) else {
-                stale += 1;
-                continue;
-            };
-            if group.item.epoch != change.expected {
+            if !is_fresh(self, change) {
                 stale += 1;
                 continue;
             }
-            self.check(&group.item, &change.entry);
             if made == 0 {
                 self.version += 1;
             }
@@ -304,37 +317,39 @@ impl State {
         Reply::Reconfigured { made, stale }
     }
 
-    /// The rules of a configuration (R3). Only our own controller proposes one, so a broken rule is a bug.
-    fn check(&self, old: &GroupEntry, new: &GroupEntry) {
-        let r = usize::from(self.params.as_ref().expect("groups exist only in a created cluster").replicas);
-        assert_eq!(new.epoch, old.epoch.next(), "the epoch grows by one: {new:?}");
-        assert_eq!(new.slots.len(), r, "r slots: {new:?}");
+    /// The rule of a configuration that the change breaks, if any.
+    fn broken_rule(&self, change: &Change) -> Option<String> {
+        let rule = self.check(change).err()?;
+        Some(format!("{}: {rule}: {:?}", change.group, change.entry))
+    }
+
+    fn check(&self, change: &Change) -> Result<(), &'static str> {
+        let new = &change.entry;
+        let holds = |rule: &'static str, holds: bool| if holds { Ok(()) } else { Err(rule) };
+        let r = self.params.as_ref().map_or(0, |p| usize::from(p.replicas));
+        holds("the epoch grows by one", new.epoch == change.expected.next())?;
+        holds("r slots", new.slots.len() == r)?;
         let members: BTreeSet<ServerId> = new.slots.iter().map(|s| s.server).collect();
-        assert_eq!(members.len(), r, "one slot per server: {new:?}");
+        holds("one slot per server", members.len() == r)?;
         let mut targets = BTreeSet::new();
         for (k, slot) in new.slots.iter().enumerate() {
-            let server =
-                &self.servers.get(&slot.server).expect("a slot's server is part of the cluster").item;
-            assert_eq!(usize::from(server.gear_group.0), k, "slot k stays in gear group k: {new:?}");
+            let server = self.server(slot.server).ok_or("a slot's server is part of the cluster")?;
+            holds("slot k stays in gear group k", usize::from(server.gear_group.0) == k)?;
             if let Some(stand_in) = slot.stand_in {
-                assert!(!members.contains(&stand_in.server), "a stand-in has no slot of the group: {new:?}");
-                assert!(
-                    self.servers.contains_key(&stand_in.server),
-                    "a stand-in is part of the cluster: {new:?}"
-                );
-                assert_ne!(slot.state, SlotState::InSync, "an in-sync slot needs no stand-in: {new:?}");
+                holds("a stand-in has no slot of the group", !members.contains(&stand_in.server))?;
+                holds("a stand-in is part of the cluster", self.servers.contains_key(&stand_in.server))?;
+                holds("an in-sync slot needs no stand-in", slot.state != SlotState::InSync)?;
             }
             if let SlotState::Away { since } | SlotState::CatchingUp { since } = slot.state {
-                assert!(since <= new.epoch, "nothing is missed from the future: {new:?}");
+                holds("nothing is missed from the future", since <= new.epoch)?;
             }
             if let Some((target, _)) = slot.target() {
-                assert!(targets.insert(target), "one target per copy: {new:?}");
+                holds("one target per copy", targets.insert(target))?;
             }
         }
-        if let Some(primary) = new.primary {
-            let slot = new.slot_of(primary).expect("the primary has a slot");
-            assert!(!matches!(slot.state, SlotState::Away { .. }), "the primary is not away: {new:?}");
-        }
+        let Some(primary) = new.primary else { return Ok(()) };
+        let slot = new.slot_of(primary).ok_or("the primary has a slot")?;
+        holds("the primary is not away", !matches!(slot.state, SlotState::Away { .. }))
     }
 }
 

@@ -4,7 +4,7 @@
 //! a misspelt option that is silently ignored costs an operator a night. Relative paths count from the file's own place.
 
 use ebb_gear::layout::{Scheme, Server, layout};
-use ebb_meta::{Bootstrap, NewServer, Timing};
+use ebb_meta::{Bootstrap, NewServer, SEAT_MAX, Timing};
 use ebb_power::{Depth, PowerModel};
 use ebb_types::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ClusterParams, RackId, Schedule, ServerId};
 use serde::{Deserialize, Serialize};
@@ -196,6 +196,8 @@ pub enum ConfigError {
         "cluster.lease_millis ({lease}) must be at least three times cluster.heartbeat_millis ({heartbeat}), so that one lost heartbeat ends no lease"
     )]
     Lease { lease: u32, heartbeat: u32 },
+    #[error("[[meta]] has id {found} and must have one from 1 to {SEAT_MAX}")]
+    MetaId { found: u64 },
     #[error("[[{section}]] has id {id} twice: give each its own")]
     DuplicateId { section: &'static str, id: u64 },
     #[error("{first} and {second} share the address {address}: give each its own port")]
@@ -259,6 +261,9 @@ impl Config {
         }
         if self.server.is_empty() {
             return Err(ConfigError::NoSection { section: "server" });
+        }
+        if let Some(found) = self.meta.iter().map(|m| m.id).find(|id| !(1..=SEAT_MAX).contains(id)) {
+            return Err(ConfigError::MetaId { found });
         }
         unique("meta", self.meta.iter().map(|m| m.id))?;
         unique("server", self.server.iter().map(|s| u64::from(s.id)))?;

@@ -199,6 +199,7 @@ fn is_ready(status: &ClusterStatus) -> bool {
         )
     };
     status.servers.iter().all(running)
+        && status.metadata.iter().all(|m| m.votes)
         && status.groups.without_primary == 0
         && status.groups.without_target == 0
 }
@@ -252,8 +253,7 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
     let keys =
         format!("{} = \"{}\"\n", hex(&random::bytes::<10>()?).to_uppercase(), hex(&random::bytes::<20>()?));
     secrets::write_new(&data.join("keys.toml"), &keys)?;
-    let instance = random::identity()?;
-    config.meta.iter().try_for_each(|section| metad::found(&config, section, instance))?;
+    metad::found(&config)?;
     let text = toml::to_string(&config).map_err(|e| NodeError::Refused(e.to_string()))?;
     // Last: a cluster that has a configuration file is whole.
     std::fs::write(&file, text).map_err(io("write", &file))

@@ -72,7 +72,7 @@ enum Sub {
     },
     /// Run a metadata server of a configured cluster
     #[command(
-        after_help = "Examples:\n  ebb meta --config examples/cluster.toml --create   the first start of a new cluster\n  ebb meta --config examples/cluster.toml            every other"
+        after_help = "Examples:\n  ebb meta --config examples/cluster.toml --create       the first start of a new cluster\n  ebb meta --config examples/cluster.toml                every other start\n  ebb meta --config examples/cluster.toml --id 2 --join  a further member, or a new one for a lost one"
     )]
     Meta {
         #[command(flatten)]
@@ -80,9 +80,12 @@ enum Sub {
         /// Its id in the configuration, where that has several
         #[arg(long)]
         id: Option<u64>,
-        /// Found a new cluster: only at the first start ever
+        /// Found a new cluster: the first start ever of its first metadata server
         #[arg(long)]
         create: bool,
+        /// Join the cluster with an empty directory: the first start of every other one, or after a loss
+        #[arg(long, conflicts_with = "create")]
+        join: bool,
     },
     /// Run an S3 gateway of a configured cluster
     #[command(after_help = "Example: ebb gateway --config examples/cluster.toml")]
@@ -387,8 +390,13 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
     match cli.command {
         Sub::Dev(args) => admin::dev(args.data(), &args.options(), args.json).await,
         Sub::Server { config, id } => done(server::run(&Config::load(&config.config)?, id).await),
-        Sub::Meta { config, id, create } => {
-            done(metad::run(&Config::load(&config.config)?, id, create).await)
+        Sub::Meta { config, id, create, join } => {
+            let start = match (create, join) {
+                (true, _) => metad::Start::Create,
+                (_, true) => metad::Start::Join,
+                _ => metad::Start::Resume,
+            };
+            done(metad::run(&Config::load(&config.config)?, id, start).await)
         }
         Sub::Gateway { config, address } => {
             done(gatewayd::run(&Config::load(&config.config)?, address.as_deref()).await)

@@ -7,13 +7,14 @@
 use crate::clock;
 use crate::config::{Config, MetaSection, SwitchDriver};
 use crate::error::NodeError;
+use crate::heap;
 use crate::launch::{Stop, launch_of, private_directory};
 use crate::random;
 use bytes::Bytes;
 use ebb_client::transport::{Connection, Identity, Listener, Role, Sender, connect, kind};
 use ebb_client::{Key, Secret};
 use ebb_gear::{ServerRates, load};
-use ebb_meta::{Birth, DiskLog, Input, Member, MemberConfig, Outcome, SwitchAction, Token, raft};
+use ebb_meta::{Birth, DiskLog, Input, Member, MemberConfig, Outcome, SwitchAction, Token, joining_id, raft};
 use ebb_power::{Depth, Managed, PowerModel, ProcessSwitch, Switch, Transition};
 use ebb_types::{
     AdminReply, AdminRequest, ClusterParams, MapDelta, MetaFailure, MetaPush, MetaReply, MetaRequest,
@@ -67,24 +68,59 @@ struct Watcher {
 
 type Shared = Rc<RefCell<Meta>>;
 
-/// Makes the log of a member of a new cluster; all of its members vote.
-pub fn found(config: &Config, section: &MetaSection, instance: u64) -> Result<(), NodeError> {
+/// How a metadata server starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// From its log.
+    Resume,
+    /// As the first member of a new cluster; the others join it.
+    Create,
+    /// As a new member of a cluster that runs, with nothing: the first time, or in the place of one that lost its data.
+    Join,
+}
+
+/// Makes the logs of all members of a new cluster, which is possible only where one machine has all of them.
+pub fn found(config: &Config) -> Result<(), NodeError> {
+    let instance = random::identity()?;
+    let voters: Vec<u64> = config.meta.iter().map(|m| m.id).collect();
+    config.meta.iter().try_for_each(|section| {
+        create_log(config, section, Birth { id: section.id, instance, voters: voters.clone() })
+    })
+}
+
+fn create_log(config: &Config, section: &MetaSection, birth: Birth) -> Result<(), NodeError> {
     let data = config.path(&section.data);
-    let birth = Birth { instance, voters: config.meta.iter().map(|m| m.id).collect() };
     let created = DiskLog::open(&data).and_then(|mut log| raft::create(&mut log, birth));
     created.map_err(|source| NodeError::Metadata { data, source })
 }
 
-/// Runs metadata server `id` (may be left out where there is one) until it is told to stop. `create`: its cluster is new.
-pub async fn run(config: &Config, id: Option<u64>, create: bool) -> Result<(), NodeError> {
+/// Runs metadata server `id` (may be left out where there is one) until it is told to stop.
+pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), NodeError> {
     let section = config.meta_section(id)?;
     let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
     secret.require(Key::Meta)?;
     let cluster = config.cluster_id()?;
     let data = config.path(&section.data);
     private_directory(&data)?;
-    if create {
-        found(config, section, random::identity()?)?;
+    let birth = match start {
+        Start::Resume => None,
+        Start::Create => {
+            Some(Birth { id: section.id, instance: random::identity()?, voters: vec![section.id] })
+        }
+        Start::Join if config.meta.len() == 1 => {
+            return Err(NodeError::Refused(
+                "there is one [[meta]] only, so there is no cluster to join: put back its directory, or found a new \
+                 cluster with --create"
+                    .into(),
+            ));
+        }
+        Start::Join => {
+            let id = joining_id(section.id, random::identity()?);
+            Some(Birth { id, instance: 0, voters: Vec::new() })
+        }
+    };
+    if let Some(birth) = birth {
+        create_log(config, section, birth)?;
     }
     let member_config = MemberConfig {
         id: section.id,
@@ -114,6 +150,7 @@ pub async fn run(config: &Config, id: Option<u64>, create: bool) -> Result<(), N
         next_connection: 0,
     }));
     spawn_local(accept(shared.clone(), listener));
+    spawn_local(heap::give_back_when_quiet());
     for other in config.meta.iter().filter(|m| m.id != section.id) {
         spawn_local(follow_member(shared.clone(), other.id, other.address.clone(), secret.clone(), own));
     }
@@ -227,6 +264,7 @@ impl Driver {
                 });
             }
             Outcome::Note(text) => tracing::info!("{text}"),
+            Outcome::Broken(rule) => tracing::error!("a decision was refused, please report this: {rule}"),
         }
     }
 }
@@ -274,6 +312,9 @@ async fn serve(shared: Shared, connection: Connection) {
         meta.next_connection
     };
     while let Ok(Some(frame)) = receiver.next().await {
+        if matches!(frame.kind, kind::META_REQUEST | kind::RAFT) {
+            heap::used();
+        }
         let mut meta = shared.borrow_mut();
         let understood = match (frame.kind, peer.role) {
             (kind::SERVER_MESSAGE, Role::Server(server)) => match frame.decode::<ServerMessage>() {

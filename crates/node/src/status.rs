@@ -61,6 +61,17 @@ pub fn line(status: &ClusterStatus) -> String {
     line
 }
 
+/// `1 leads, 2 votes, 3 learns`
+fn metadata(members: &[ebb_types::MetadataMember]) -> String {
+    let stand = |m: &ebb_types::MetadataMember| match (m.leads, m.votes, m.learns) {
+        (true, _, _) => "leads",
+        (_, true, _) => "votes",
+        (_, _, true) => "learns, and will vote",
+        _ => "is not a member: start it with --join",
+    };
+    members.iter().map(|m| format!("{} {}", m.id, stand(m))).collect::<Vec<_>>().join(", ")
+}
+
 pub fn page(status: &ClusterStatus) -> String {
     let gear = &status.gear;
     let mut out = String::new();
@@ -87,6 +98,7 @@ pub fn page(status: &ClusterStatus) -> String {
     let _ = writeln!(out, "load     {:.2} servers' worth (forecast for this hour: {forecast})", gear.load);
     let _ = writeln!(out, "power    {} (modelled)", watts(modelled_watts(status)));
     let _ = writeln!(out, "debt     {} kept for sleeping servers", Bytes(status.debt_bytes));
+    let _ = writeln!(out, "metadata {}", metadata(&status.metadata));
     let g = &status.groups;
     let _ = writeln!(
         out,

@@ -6,7 +6,7 @@ use crate::clock::{Clock, MILLI, SECOND};
 use crate::net::Node;
 use crate::world::{Core, Happening, Message, World};
 use ebb_gear::Mode;
-use ebb_meta::{Birth, Input, LogFile, Member, MemberConfig, Outcome, SwitchAction, Token, raft};
+use ebb_meta::{Birth, Input, LogFile, Member, MemberConfig, MemoryLog, Outcome, SwitchAction, Token, raft};
 use ebb_types::{AdminReply, AdminRequest, MetaFailure, MetaPush, MetaReply, MetaRequest, ServerId};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,28 +15,39 @@ use std::rc::Rc;
 
 /// A log that outlives the member: what was appended is durable.
 #[derive(Clone, Default)]
-pub struct SharedLog(Rc<RefCell<Vec<u8>>>);
+pub struct SharedLog(Rc<RefCell<MemoryLog>>);
 
 impl LogFile for SharedLog {
     fn read(&mut self) -> io::Result<Vec<u8>> {
-        Ok(self.0.borrow().clone())
+        self.0.borrow_mut().read()
     }
 
     fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut log = self.0.borrow_mut();
-        log.truncate(at as usize);
-        log.extend_from_slice(bytes);
-        Ok(())
+        self.0.borrow_mut().append(at, bytes)
     }
 
     fn overwrite(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.borrow_mut()[at as usize..][..bytes.len()].copy_from_slice(bytes);
-        Ok(())
+        self.0.borrow_mut().overwrite(at, bytes)
     }
 
-    fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
-        *self.0.borrow_mut() = bytes.to_vec();
-        Ok(())
+    fn sync(&mut self) -> io::Result<()> {
+        self.0.borrow_mut().sync()
+    }
+
+    fn reserve(&mut self, at: u64, bytes: u64) -> io::Result<bool> {
+        self.0.borrow_mut().reserve(at, bytes)
+    }
+
+    fn prepare(&mut self, bytes: Vec<u8>) {
+        self.0.borrow_mut().prepare(bytes);
+    }
+
+    fn is_prepared(&mut self, wait: bool) -> io::Result<bool> {
+        self.0.borrow_mut().is_prepared(wait)
+    }
+
+    fn replace(&mut self, more: &[u8]) -> io::Result<()> {
+        self.0.borrow_mut().replace(more)
     }
 }
 
@@ -71,7 +82,7 @@ impl World<'_> {
         let (now, unix_millis) = (clock.at(self.now), self.unix_millis + self.now / 1_000_000);
         let old = self.members.remove(&id);
         let life = old.as_ref().map_or(1, |m| m.life + 1);
-        let log = old.map_or_else(|| self.founding_log(), |m| m.log);
+        let log = old.map_or_else(|| self.founding_log(id), |m| m.log);
         let member = match Member::open(config, log.clone(), now, unix_millis) {
             Ok(member) => member,
             Err(error) => panic!("member-{id} cannot open its log: {error}"),
@@ -94,9 +105,10 @@ impl World<'_> {
     }
 
     /// The log of a member at the cluster's first start.
-    fn founding_log(&self) -> SharedLog {
+    fn founding_log(&self, id: u64) -> SharedLog {
         let mut log = SharedLog::default();
-        let birth = Birth { instance: self.scenario.seed, voters: (1..=self.scenario.members).collect() };
+        let voters = (1..=self.scenario.members).collect();
+        let birth = Birth { id, instance: self.scenario.seed.max(1), voters };
         raft::create(&mut log, birth).expect("a log in memory can be created");
         log
     }
@@ -264,6 +276,7 @@ impl World<'_> {
                 }
             }
             Outcome::Note(text) => self.note(|| format!("member-{id}: {text}")),
+            Outcome::Broken(rule) => self.fail("R3", format!("member-{id} decided against a rule: {rule}")),
         }
     }
 

@@ -62,6 +62,11 @@ pub enum MetaFailure {
         "the cluster is not created yet: start the metadata server with its configuration file and retry"
     )]
     NotCreated,
+    /// Nothing was changed. Reads go on.
+    #[error(
+        "the metadata server's disk is full: make room on it; reads go on, and writes when there is room"
+    )]
+    Full,
     #[error("{0}")]
     Refused(String),
 }
@@ -183,6 +188,19 @@ pub struct ClusterStatus {
     pub schedule: Schedule,
     /// What an operator should know, in words: what the hardware cannot give, what is not switched, who is given up when.
     pub notes: Vec<String>,
+    /// The metadata servers of the configuration file, in the order of their ids.
+    pub metadata: Vec<MetadataMember>,
+}
+
+/// How a metadata server stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetadataMember {
+    pub id: u64,
+    /// Counts towards the majority.
+    pub votes: bool,
+    /// Was taken in and will vote when it has learnt everything. Neither: it never joined.
+    pub learns: bool,
+    pub leads: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -141,6 +141,7 @@ impl Fake {
             debt_bytes: u64::from(self.faults.debt) * 4096,
             schedule: inner.schedule,
             notes: Vec::new(),
+            metadata: Vec::new(),
         }
     }
 }

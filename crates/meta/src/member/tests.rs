@@ -1,5 +1,5 @@
 use super::*;
-use crate::raft::{Birth, MemoryLog, create};
+use crate::raft::{Birth, LogFile, MemoryLog, create};
 use crate::{Bootstrap, NewServer, SwitchAction, Timing};
 use ebb_types::*;
 use std::time::Duration;
@@ -34,9 +34,9 @@ fn config(id: MemberId, members: u64) -> MemberConfig {
     }
 }
 
-fn founded(members: u64) -> MemoryLog {
+fn founded(id: MemberId, members: u64) -> MemoryLog {
     let mut log = MemoryLog::default();
-    create(&mut log, Birth { instance: 77, voters: (1..=members).collect() }).unwrap();
+    create(&mut log, Birth { id, instance: 77, voters: (1..=members).collect() }).unwrap();
     log
 }
 
@@ -64,7 +64,7 @@ fn replies(out: &[Outcome]) -> Vec<(u64, MetaReply)> {
 }
 
 fn single() -> Member<MemoryLog> {
-    let mut member = Member::open(config(1, 1), founded(1), Moment(1), 0).unwrap();
+    let mut member = Member::open(config(1, 1), founded(1, 1), Moment(1), 0).unwrap();
     member.on(Moment(1), Vec::new(), &mut Vec::new()).unwrap();
     member
 }
@@ -169,7 +169,7 @@ struct Three {
 
 impl Three {
     fn new() -> Three {
-        let open = |id| (id, Member::open(config(id, 3), founded(3), Moment(0), 0).unwrap());
+        let open = |id| (id, Member::open(config(id, 3), founded(id, 3), Moment(0), 0).unwrap());
         Three { now: Moment(0), members: (1..=3).map(open).collect(), cut: None, outcomes: Vec::new() }
     }
 
@@ -252,4 +252,157 @@ fn a_leader_that_is_cut_off_grants_no_lease_and_answers_no_read() {
     let answers: BTreeMap<u64, MetaReply> = replies(&from_old).into_iter().collect();
     assert!(matches!(answers[&1], MetaReply::NotLeader { .. }), "{answers:?}");
     assert_eq!(answers[&2], MetaReply::Failed(MetaFailure::Unknown));
+}
+
+/// A log on a disk that has room for `room` bytes of it.
+struct SmallDisk {
+    log: MemoryLog,
+    room: std::rc::Rc<std::cell::Cell<u64>>,
+}
+
+impl LogFile for SmallDisk {
+    fn read(&mut self) -> std::io::Result<Vec<u8>> {
+        self.log.read()
+    }
+
+    fn append(&mut self, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+        self.log.append(at, bytes)
+    }
+
+    fn overwrite(&mut self, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+        self.log.overwrite(at, bytes)
+    }
+
+    fn sync(&mut self) -> std::io::Result<()> {
+        self.log.sync()
+    }
+
+    fn reserve(&mut self, at: u64, bytes: u64) -> std::io::Result<bool> {
+        Ok(at + bytes <= self.room.get())
+    }
+
+    fn prepare(&mut self, bytes: Vec<u8>) {
+        self.log.prepare(bytes);
+    }
+
+    fn is_prepared(&mut self, wait: bool) -> std::io::Result<bool> {
+        self.log.is_prepared(wait)
+    }
+
+    fn replace(&mut self, more: &[u8]) -> std::io::Result<()> {
+        self.log.replace(more)
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_writes_and_nothing_else_until_there_is_room() {
+    let room = std::rc::Rc::new(std::cell::Cell::new(5 << 20));
+    let disk = SmallDisk { log: founded(1, 1), room: room.clone() };
+    let mut member = Member::open(config(1, 1), disk, Moment(1), 0).unwrap();
+    member.on(Moment(1), Vec::new(), &mut Vec::new()).unwrap();
+    let long = "k".repeat(1000);
+    let ask_for = |seq: u64, member: &mut Member<SmallDisk>| {
+        let ops = vec![NamespaceOp::CreateBucket { bucket: long.clone() }; 100];
+        let command = NamespaceCommand { request: RequestId { client: 1, seq }, now_millis: 0, ops };
+        let mut out = Vec::new();
+        member.on(Moment(2), vec![ask(seq, MetaRequest::Namespace(command))], &mut out).unwrap();
+        replies(&out).pop().unwrap().1
+    };
+    let full = MetaReply::Failed(MetaFailure::Full);
+    let refused = (1..100).find(|seq| ask_for(*seq, &mut member) == full).expect("refused some time");
+    assert!(refused > 5, "there was room at first");
+    let version = member.state().version();
+    let mut out = Vec::new();
+    let inputs = (0..3)
+        .map(|id| heartbeat(id, 3, version))
+        .chain([ask(1, MetaRequest::Query(NamespaceQuery::Buckets))]);
+    member.on(Moment(3), inputs.collect(), &mut out).unwrap();
+    assert!(matches!(&replies(&out)[..], [(1, MetaReply::Query(Ok(_)))]), "{out:?}");
+    assert!(
+        member.state().groups().all(|(_, g)| g.primary.is_some()),
+        "the leader's own decisions have their room"
+    );
+    room.set(u64::MAX);
+    assert_ne!(ask_for(200, &mut member), full);
+}
+
+/// Memory, speed and restart with many keys, on a real disk. Run by hand:
+/// `EBB_KEYS=1000000 cargo test --release -p ebb-meta -- --ignored --nocapture many_keys`
+#[test]
+#[ignore = "measures, takes minutes"]
+fn many_keys() {
+    let keys: u64 = std::env::var("EBB_KEYS").map_or(100_000, |text| text.parse().unwrap());
+    let directory = tempfile::tempdir_in(".").unwrap();
+    let open = || {
+        let disk = crate::raft::DiskLog::open(directory.path()).unwrap();
+        let mut member = Member::open(config(1, 1), disk, Moment(1), 0).unwrap();
+        member.on(Moment(1), Vec::new(), &mut Vec::new()).unwrap();
+        member
+    };
+    let resident = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|l| l.starts_with("VmRSS")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    };
+    let object = |n: u64| ObjectMeta {
+        size: 100,
+        etag: ETag { md5: [n as u8; 16], parts: 0 },
+        modified_millis: 0,
+        extents: vec![Extent {
+            object: ObjectId(n / 1000 + 1),
+            offset: n % 1000 * 100,
+            len: 100,
+            shared: true,
+        }],
+        headers: vec![("content-type".into(), "binary/octet-stream".into())],
+        checksum: None,
+        part_sizes: vec![],
+    };
+    let key = |n: u64| format!("photos/2026/{:012x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16);
+    let put =
+        |n: u64| NamespaceOp::Put { bucket: "b".into(), key: key(n), meta: object(n), when: Condition::Any };
+    let delete = |n: u64| NamespaceOp::Delete { bucket: "b".into(), key: key(n), when: Condition::Any };
+    let mut disk = crate::raft::DiskLog::open(directory.path()).unwrap();
+    create(&mut disk, Birth { id: 1, instance: 77, voters: vec![1] }).unwrap();
+    drop(disk);
+    let mut member = open();
+    let empty = resident();
+    let (mut seq, mut now, mut worst) = (0, 1u64, Duration::ZERO);
+    let mut send = |member: &mut Member<_>, ops: Vec<NamespaceOp>| {
+        (seq, now) = (seq + 1, now + 1_000_000);
+        let request = RequestId { client: 1, seq };
+        let begin = std::time::Instant::now();
+        let command = MetaRequest::Namespace(NamespaceCommand { request, now_millis: now / 1_000_000, ops });
+        let mut out = Vec::new();
+        member.on(Moment(now), vec![ask(seq, command)], &mut out).unwrap();
+        worst = worst.max(begin.elapsed());
+        assert!(
+            matches!(&replies(&out)[..], [(_, MetaReply::Namespace(r))] if r.results.iter().all(Result::is_ok))
+        );
+    };
+    let packs = NamespaceOp::Lease { first: ObjectId(1), count: keys as u32 / 1000 + 1, bytes: 64 << 20 };
+    send(&mut member, vec![packs, NamespaceOp::CreateBucket { bucket: "b".into() }]);
+    let begin = std::time::Instant::now();
+    for first in (0..keys).step_by(100) {
+        send(&mut member, (first..first + 100).map(put).collect());
+    }
+    let took = begin.elapsed().as_secs_f64();
+    let per_key = |bytes: u64| bytes.saturating_sub(empty) / keys;
+    println!("{keys} keys in {took:.1} s: {:.0}/s", keys as f64 / took);
+    println!(
+        "memory {} bytes per key ({} MiB, empty {} MiB)",
+        per_key(resident()),
+        resident() >> 20,
+        empty >> 20
+    );
+    drop(member);
+    let begin = std::time::Instant::now();
+    let mut member = open();
+    println!("restart in {:.2?}, memory {} bytes per key", begin.elapsed(), per_key(resident()));
+    for first in (0..keys).step_by(100) {
+        send(&mut member, (first..first + 100).map(delete).collect());
+        let garbage = (first + 1..first + 101).collect();
+        send(&mut member, vec![NamespaceOp::Collected { garbage }]);
+    }
+    println!("everything deleted: {} MiB; the longest call took {worst:.2?}", resident() >> 20);
 }

@@ -4,8 +4,8 @@ use super::backend::{Backend, BackendError};
 use bytes::Bytes;
 use ebb_client::{Client, ClientError};
 use ebb_types::{
-    ChunkError, ChunkId, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply,
-    ObjectId,
+    ChunkError, ChunkId, MetaFailure, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery,
+    NamespaceReply, ObjectId,
 };
 
 pub struct Cluster {
@@ -28,7 +28,9 @@ impl Cluster {
 impl From<ClientError> for BackendError {
     fn from(error: ClientError) -> BackendError {
         match error {
-            ClientError::Chunk { why: ChunkError::NoSpace, .. } => BackendError::NoSpace,
+            ClientError::Chunk { why: ChunkError::NoSpace, .. } | ClientError::Meta(MetaFailure::Full) => {
+                BackendError::NoSpace
+            }
             ClientError::Unserved { .. } | ClientError::NoMeta { .. } | ClientError::Meta(_) => {
                 BackendError::Unavailable(error.to_string())
             }

@@ -118,8 +118,10 @@ impl Cluster {
         for who in self.all() {
             self.launch(who);
         }
-        self.wait_status("every group is served", |s| {
-            s.groups.without_primary == 0 && s.groups.without_target == 0
+        self.wait_status("every group is served and every metadata server votes", |s| {
+            s.groups.without_primary == 0
+                && s.groups.without_target == 0
+                && s.metadata.iter().all(|m| m.votes)
         });
     }
 
@@ -155,7 +157,7 @@ impl Cluster {
             Who::Meta(id) => {
                 let mut args = vec!["meta".into(), "--id".into(), id.to_string()];
                 if self.founding.remove(&id) {
-                    args.push("--create".into());
+                    args.push(if self.metas[0] == id { "--create" } else { "--join" }.into());
                 }
                 args
             }
