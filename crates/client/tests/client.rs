@@ -443,7 +443,10 @@ async fn a_call_survives_a_silent_leader_and_a_deposed_one() {
     .await;
     let client = client(&[&silent, &deposed]).await;
     let started = Instant::now();
-    let reply = client.namespace(vec![NamespaceOp::CreateBucket { bucket: "b".into() }]).await.unwrap();
+    let reply = client
+        .namespace(vec![NamespaceOp::CreateBucket { bucket: "b".into(), settings: Default::default() }])
+        .await
+        .unwrap();
     assert_eq!(reply.results, [Ok(NamespaceDone::Done)]);
     assert!(started.elapsed() < Duration::from_millis(2200), "{:?}", started.elapsed());
     let commands: Vec<_> = [&silent, &deposed, &third]

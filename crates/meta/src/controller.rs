@@ -258,7 +258,7 @@ impl Controller {
 
     /// When [`Event::Tick`] is wanted; `None`: not before something else happens.
     pub fn next_wake(&self, state: &State) -> Option<Moment> {
-        self.leading.as_ref().filter(|l| !l.in_flight).and_then(|l| l.next_wake(state))
+        self.leading.as_ref().filter(|l| !l.in_flight && l.behind == 0).and_then(|l| l.next_wake(state))
     }
 }
 

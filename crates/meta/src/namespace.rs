@@ -16,10 +16,11 @@
 use crate::leases::Leases;
 use crate::packed::Packed;
 use ebb_types::{
-    Checksum, Condition, ETag, Extent, KEY_BYTES_MAX, KeyListing, KeyPage, LOOKUPS_MAX, NAME_BYTES_MAX,
-    NamespaceAnswer, NamespaceCommand, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery,
-    NamespaceReply, OPS_MAX, ObjectId, ObjectMeta, PAGE_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part,
-    RequestId, UploadListing, UploadMeta, VolumeMeta,
+    BucketSetting, BucketSettings, Checksum, Condition, ETag, Extent, KEY_BYTES_MAX, KeyListing, KeyPage,
+    LOOKUPS_MAX, NAME_BYTES_MAX, NamespaceAnswer, NamespaceCommand, NamespaceDone, NamespaceError,
+    NamespaceOp, NamespaceQuery, NamespaceReply, OPS_MAX, ObjectId, ObjectMeta, ObjectPart, OnlyIf, PAGE_MAX,
+    PART_BYTES_MIN, PART_NUMBER_MAX, Part, RequestId, SETTING_BYTES_MAX, UploadListing, UploadMeta,
+    VolumeMeta,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -50,6 +51,7 @@ pub struct Namespace {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Bucket {
     created_millis: u64,
+    settings: BucketSettings,
     keys: BTreeMap<Box<str>, Packed<ObjectMeta>>,
     uploads: BTreeMap<(String, u64), Upload>,
 }
@@ -132,10 +134,16 @@ impl Namespace {
 
     fn apply_op(&mut self, op: &NamespaceOp, sender: u64, now: u64) -> Outcome {
         match op {
-            NamespaceOp::CreateBucket { bucket } => self.create_bucket(bucket, now),
+            NamespaceOp::CreateBucket { bucket, settings } => self.create_bucket(bucket, settings, now),
+            NamespaceOp::SetBucket { bucket, setting, value } => {
+                self.set_bucket(bucket, *setting, value.as_ref())
+            }
             NamespaceOp::DeleteBucket { bucket } => self.delete_bucket(bucket),
             NamespaceOp::Put { bucket, key, meta, when } => self.put(sender, bucket, key, meta, *when, now),
-            NamespaceOp::Delete { bucket, key, when } => self.delete(bucket, key, *when),
+            NamespaceOp::Delete { bucket, key, when, only_if } => self.delete(bucket, key, *when, *only_if),
+            NamespaceOp::SetHeader { bucket, key, name, value } => {
+                self.set_header(bucket, key, name, value.as_ref())
+            }
             NamespaceOp::CreateUpload { bucket, key, headers, checksum } => {
                 let meta =
                     UploadMeta { initiated_millis: now, headers: headers.clone(), checksum: *checksum };
@@ -205,13 +213,26 @@ impl Namespace {
         self.buckets.get_mut(name).ok_or(NamespaceError::NoSuchBucket)
     }
 
-    fn create_bucket(&mut self, name: &str, now: u64) -> Outcome {
+    fn create_bucket(&mut self, name: &str, settings: &BucketSettings, now: u64) -> Outcome {
         check_name(name)?;
+        settings.values().try_for_each(|value| check_setting(value))?;
         if self.buckets.contains_key(name) {
             return Err(NamespaceError::BucketExists);
         }
-        let bucket = Bucket { created_millis: now, keys: BTreeMap::new(), uploads: BTreeMap::new() };
-        self.buckets.insert(name.to_owned(), bucket);
+        let (settings, keys, uploads) = (settings.clone(), BTreeMap::new(), BTreeMap::new());
+        self.buckets.insert(name.to_owned(), Bucket { created_millis: now, settings, keys, uploads });
+        Ok(NamespaceDone::Done)
+    }
+
+    fn set_bucket(&mut self, name: &str, setting: BucketSetting, value: Option<&Vec<u8>>) -> Outcome {
+        let settings = &mut self.bucket_mut(name)?.settings;
+        match value {
+            Some(value) => {
+                check_setting(value)?;
+                settings.insert(setting, value.clone());
+            }
+            None => drop(settings.remove(&setting)),
+        }
         Ok(NamespaceDone::Done)
     }
 
@@ -249,13 +270,22 @@ impl Namespace {
         Ok(NamespaceDone::Done)
     }
 
-    fn delete(&mut self, bucket: &str, key: &str, when: Condition) -> Outcome {
+    fn delete(&mut self, bucket: &str, key: &str, when: Condition, only_if: OnlyIf) -> Outcome {
         let bucket = self.bucket_mut(bucket)?;
-        if when != Condition::Any {
-            check_condition(bucket.object(key).as_ref(), when)?;
+        if when != Condition::Any || only_if != OnlyIf::default() {
+            let old = bucket.object(key);
+            check_condition(old.as_ref(), when)?;
+            check_only_if(old.as_ref(), only_if)?;
         }
         let old = bucket.keys.remove(key);
         self.discard(old.into_iter().flat_map(|m| m.get().extents));
+        Ok(NamespaceDone::Done)
+    }
+
+    fn set_header(&mut self, bucket: &str, key: &str, name: &str, value: Option<&String>) -> Outcome {
+        let object = self.bucket_mut(bucket)?.keys.get_mut(key).ok_or(NamespaceError::NoSuchKey)?;
+        object.headers.retain(|(kept, _)| kept != name);
+        object.headers.extend(value.map(|value| (name.to_owned(), value.clone())));
         Ok(NamespaceDone::Done)
     }
 
@@ -305,7 +335,13 @@ impl Namespace {
         when: Condition,
         now: u64,
     ) -> Outcome {
-        check_parts(&self.upload(bucket, key, id)?.parts, finished.parts)?;
+        let upload = match self.upload(bucket, key, id) {
+            Err(NamespaceError::NoSuchUpload) if self.was_completed(bucket, key, id, &finished) => {
+                return Ok(NamespaceDone::Done);
+            }
+            upload => upload?,
+        };
+        check_parts(&upload.parts, finished.parts)?;
         let bucket = self.bucket_mut(bucket)?;
         check_condition(bucket.object(key).as_ref(), when)?;
         let upload = bucket.uploads.remove(&(key.to_owned(), id)).ok_or(NamespaceError::NoSuchUpload)?;
@@ -316,13 +352,14 @@ impl Namespace {
             extents: Vec::new(),
             headers: upload.meta.headers,
             checksum: finished.checksum.clone(),
-            part_sizes: Vec::with_capacity(finished.parts.len()),
+            upload: Some(id),
+            parts: Vec::with_capacity(finished.parts.len()),
         };
         let mut left_out = Vec::new();
         for (number, part) in upload.parts {
             if finished.parts.binary_search_by_key(&number, |(n, _)| *n).is_ok() {
                 meta.size += part.size;
-                meta.part_sizes.push(part.size);
+                meta.parts.push(ObjectPart { number, size: part.size, checksum: part.checksum });
                 meta.extents.extend(part.extents);
             } else {
                 left_out.extend(part.extents);
@@ -331,6 +368,11 @@ impl Namespace {
         let old = bucket.set(key, &meta);
         self.discard(old.into_iter().flat_map(|m| m.extents).chain(left_out));
         Ok(NamespaceDone::Done)
+    }
+
+    /// Whether the key names what this very completion made: then its answer was lost, and the client asks again.
+    fn was_completed(&self, bucket: &str, key: &str, id: u64, finished: &Finished<'_>) -> bool {
+        self.object(bucket, key).is_ok_and(|meta| meta.upload == Some(id) && meta.etag == finished.etag)
     }
 
     fn abort_upload(&mut self, bucket: &str, key: &str, id: u64) -> Outcome {
@@ -362,7 +404,9 @@ impl Namespace {
                 self.buckets.iter().map(|(name, b)| (name.clone(), b.created_millis)).collect(),
             ),
             NamespaceQuery::Bucket { bucket } => {
-                NamespaceAnswer::Bucket { created_millis: self.bucket(bucket)?.created_millis }
+                let bucket = self.bucket(bucket)?;
+                let (created_millis, settings) = (bucket.created_millis, bucket.settings.clone());
+                NamespaceAnswer::Bucket { created_millis, settings }
             }
             NamespaceQuery::Objects { names } => {
                 if names.len() > LOOKUPS_MAX {
@@ -457,8 +501,23 @@ fn check_name(name: &str) -> Result<(), NamespaceError> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX { Err(NamespaceError::BadName) } else { Ok(()) }
 }
 
+fn check_setting(value: &[u8]) -> Result<(), NamespaceError> {
+    if value.len() > SETTING_BYTES_MAX { Err(NamespaceError::SettingTooLong) } else { Ok(()) }
+}
+
 fn check_key(key: &str) -> Result<(), NamespaceError> {
     if key.is_empty() || key.len() > KEY_BYTES_MAX { Err(NamespaceError::BadKey) } else { Ok(()) }
+}
+
+/// The size and time that a delete may be tied to.
+fn check_only_if(old: Option<&ObjectMeta>, only_if: OnlyIf) -> Result<(), NamespaceError> {
+    if only_if == OnlyIf::default() {
+        return Ok(());
+    }
+    let old = old.ok_or(NamespaceError::NoSuchKey)?;
+    let other_size = only_if.size.is_some_and(|size| size != old.size);
+    let other_time = only_if.modified_seconds.is_some_and(|at| at != old.modified_millis / 1000);
+    if other_size || other_time { Err(NamespaceError::PreconditionFailed) } else { Ok(()) }
 }
 
 fn check_condition(old: Option<&ObjectMeta>, when: Condition) -> Result<(), NamespaceError> {
@@ -584,7 +643,7 @@ mod tests {
         fn new() -> World {
             let mut world = World { state: Namespace::default(), seq: 0 };
             world.ok(NamespaceOp::Lease { first: ObjectId(1), count: 100, bytes: 64 << 20 });
-            world.ok(NamespaceOp::CreateBucket { bucket: "b".into() });
+            world.ok(NamespaceOp::CreateBucket { bucket: "b".into(), settings: BTreeMap::new() });
             world
         }
 
@@ -643,7 +702,8 @@ mod tests {
             extents: vec![extent(object, 10)],
             headers: vec![],
             checksum: None,
-            part_sizes: vec![],
+            upload: None,
+            parts: vec![],
         };
         NamespaceOp::Put { bucket: "b".into(), key: key.into(), meta, when }
     }
@@ -684,8 +744,18 @@ mod tests {
         let mut world = World::new();
         world.ok(put("k", 1, A, Condition::Any));
         world.ok(put("k", 2, A, Condition::Any));
-        world.ok(NamespaceOp::Delete { bucket: "b".into(), key: "k".into(), when: Condition::Any });
-        world.ok(NamespaceOp::Delete { bucket: "b".into(), key: "k".into(), when: Condition::Any });
+        world.ok(NamespaceOp::Delete {
+            bucket: "b".into(),
+            key: "k".into(),
+            when: Condition::Any,
+            only_if: OnlyIf::default(),
+        });
+        world.ok(NamespaceOp::Delete {
+            bucket: "b".into(),
+            key: "k".into(),
+            when: Condition::Any,
+            only_if: OnlyIf::default(),
+        });
         world.ok(NamespaceOp::Discard { extents: vec![extent(3, 1), extent(4, 0)] });
         assert_eq!(world.garbage(), [1, 2, 3], "an empty extent is nothing to free");
         world.ok(NamespaceOp::Collected { garbage: vec![1, 3] });
@@ -750,9 +820,52 @@ mod tests {
         assert_eq!(world.send(put("k", 2, A, Condition::Matches(B))), Err(PreconditionFailed));
         assert_eq!(world.send(put("k", 2, A, Condition::Differs(A))), Err(PreconditionFailed));
         world.ok(put("k", 3, B, Condition::Matches(A)));
-        let delete = |when| NamespaceOp::Delete { bucket: "b".into(), key: "k".into(), when };
-        assert_eq!(world.send(delete(Condition::Matches(A))), Err(PreconditionFailed));
-        world.ok(delete(Condition::Matches(B)));
+        let delete = |when, size, modified_seconds| NamespaceOp::Delete {
+            bucket: "b".into(),
+            key: "k".into(),
+            when,
+            only_if: OnlyIf { size, modified_seconds },
+        };
+        assert_eq!(world.send(delete(Condition::Matches(A), None, None)), Err(PreconditionFailed));
+        assert_eq!(world.send(delete(Condition::Any, Some(11), None)), Err(PreconditionFailed));
+        assert_eq!(world.send(delete(Condition::Any, Some(10), Some(2))), Err(PreconditionFailed));
+        world.ok(delete(Condition::Matches(B), Some(10), Some(1)));
+        assert_eq!(world.send(delete(Condition::Any, Some(10), None)), Err(NoSuchKey));
+        world.ok(delete(Condition::Any, None, None));
+    }
+
+    #[test]
+    fn settings_of_buckets_and_headers_of_objects_are_set_and_removed() {
+        let mut world = World::new();
+        let set = |setting, value: Option<&[u8]>| NamespaceOp::SetBucket {
+            bucket: "b".into(),
+            setting,
+            value: value.map(<[u8]>::to_vec),
+        };
+        world.ok(set(BucketSetting::Cors, Some(b"rules")));
+        world.ok(set(BucketSetting::Tags, Some(b"tags")));
+        world.ok(set(BucketSetting::Tags, None));
+        let long = vec![0; SETTING_BYTES_MAX + 1];
+        assert_eq!(world.send(set(BucketSetting::Cors, Some(&long))), Err(NamespaceError::SettingTooLong));
+        let settings = BTreeMap::from([(BucketSetting::Cors, b"rules".to_vec())]);
+        assert_eq!(
+            world.state.query(&NamespaceQuery::Bucket { bucket: "b".into() }),
+            Ok(NamespaceAnswer::Bucket { created_millis: 1001, settings })
+        );
+        world.ok(put("k", 1, A, Condition::Any));
+        let modified = world.object("k").unwrap().modified_millis;
+        let header = |value: Option<&str>| NamespaceOp::SetHeader {
+            bucket: "b".into(),
+            key: "k".into(),
+            name: "h".into(),
+            value: value.map(str::to_owned),
+        };
+        for value in [Some("1"), Some("2"), None] {
+            world.ok(header(value));
+            let object = world.object("k").unwrap();
+            let expected: Vec<_> = value.map(|v| ("h".to_owned(), v.to_owned())).into_iter().collect();
+            assert_eq!((object.headers, object.modified_millis), (expected, modified));
+        }
     }
 
     #[test]
@@ -818,10 +931,17 @@ mod tests {
         world.ok(complete(id, vec![(1, B), (4, A)]));
         let meta = world.object("k").unwrap();
         assert_eq!(meta.size, PART_BYTES_MIN + 6);
-        assert_eq!(meta.part_sizes, [PART_BYTES_MIN, 6]);
+        assert_eq!(
+            meta.parts.iter().map(|p| (p.number, p.size)).collect::<Vec<_>>(),
+            [(1, PART_BYTES_MIN), (4, 6)]
+        );
         assert_eq!(meta.extents.iter().map(|e| e.object.0).collect::<Vec<_>>(), [11, 14]);
         assert_eq!(world.garbage(), [10, 13]);
+        world.ok(complete(id, vec![(1, B), (4, A)]));
+        assert_eq!(world.object("k").unwrap(), meta, "sent again it changes nothing");
         assert_eq!(world.send(complete(id, vec![(1, B)])), Err(NamespaceError::NoSuchUpload));
+        world.ok(put("k", 20, A, Condition::Any));
+        assert_eq!(world.send(complete(id, vec![(1, B), (4, A)])), Err(NamespaceError::NoSuchUpload));
     }
 
     #[test]
@@ -845,7 +965,12 @@ mod tests {
         world.ok(put("k", 12, A, Condition::Any));
         let delete = NamespaceOp::DeleteBucket { bucket: "b".into() };
         assert_eq!(world.send(delete.clone()), Err(NamespaceError::BucketNotEmpty));
-        world.ok(NamespaceOp::Delete { bucket: "b".into(), key: "k".into(), when: Condition::Any });
+        world.ok(NamespaceOp::Delete {
+            bucket: "b".into(),
+            key: "k".into(),
+            when: Condition::Any,
+            only_if: OnlyIf::default(),
+        });
         world.ok(delete);
         world.ok(NamespaceOp::CreateVolume { name: "v".into(), size: 100, object: ObjectId(13) });
         world.ok(NamespaceOp::DeleteVolume { name: "v".into() });
@@ -859,7 +984,7 @@ mod tests {
         assert_eq!(world.send(put(&long, 1, A, Condition::Any)), Err(NamespaceError::BadKey));
         assert_eq!(world.send(put("", 1, A, Condition::Any)), Err(NamespaceError::BadKey));
         assert_eq!(
-            world.send(NamespaceOp::CreateBucket { bucket: String::new() }),
+            world.send(NamespaceOp::CreateBucket { bucket: String::new(), settings: BTreeMap::new() }),
             Err(NamespaceError::BadName)
         );
     }

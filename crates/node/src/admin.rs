@@ -42,7 +42,7 @@ pub enum GearCommand {
     Plan,
 }
 
-fn print_json(value: &impl Serialize) {
+pub fn print_json(value: &impl Serialize) {
     println!("{}", serde_json::to_string_pretty(value).expect("our own types can be written as JSON"));
 }
 

@@ -169,8 +169,11 @@ pub struct ServerSection {
 #[serde(deny_unknown_fields)]
 pub struct GatewaySection {
     pub address: String,
-    /// TOML table of access keys and their secret keys; readable by its owner only.
+    /// TOML tables of access keys with their secrets and rights, see `ebb key`; readable by its owner only.
     pub keys_file: PathBuf,
+    /// Domains that the gateway answers for: `bucket.domain` is a bucket's host name. `localhost` always is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub domains: Vec<String>,
 }
 
 /// Why a configuration cannot be used. Each names the place and the remedy.

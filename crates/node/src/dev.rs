@@ -4,6 +4,8 @@ use crate::config::{
     ClusterSection, Config, GatewaySection, MetaSection, PowerSection, SchedulerSection, ServerSection,
 };
 use crate::error::{NodeError, io};
+use crate::gateway::Right;
+use crate::key::{as_text, new_key};
 use crate::launch::{Process, private_directory, stop_all};
 use crate::{metad, random, secrets};
 use ebb_client::{Client, ClientConfig, Secret};
@@ -64,7 +66,11 @@ impl DevCluster {
         let config = Config::load(&file)?;
         agree(&config, options, data)?;
         let keys = crate::gatewayd::load_keys(&config.path(&config.gateway[0].keys_file))?;
-        let (access_key, secret_key) = keys.into_iter().next().expect("a keys file with no key is refused");
+        let (access_key, key) = keys
+            .into_iter()
+            .find(|(_, key)| key.rights.len() == Right::ALL.len() && key.buckets.is_none())
+            .ok_or_else(|| NodeError::Refused("no key has all rights: add one with `ebb key add`".into()))?;
+        let secret_key = key.secret;
         let mut cluster = DevCluster { config, access_key, secret_key, processes: Vec::new(), ephemeral };
         cluster.stop_leftovers().await;
         let started = cluster.start_all();
@@ -246,13 +252,16 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
                 capacity_mib: None,
             })
             .collect(),
-        gateway: vec![GatewaySection { address: address(0), keys_file: "keys.toml".into() }],
+        gateway: vec![GatewaySection {
+            address: address(0),
+            keys_file: "keys.toml".into(),
+            domains: Vec::new(),
+        }],
         file: file.clone(),
     };
     secrets::make(&config)?;
-    let keys =
-        format!("{} = \"{}\"\n", hex(&random::bytes::<10>()?).to_uppercase(), hex(&random::bytes::<20>()?));
-    secrets::write_new(&data.join("keys.toml"), &keys)?;
+    let (id, key) = new_key(Right::ALL.into(), None)?;
+    secrets::write_new(&data.join("keys.toml"), &as_text(&[(id, key)].into())?)?;
     metad::found(&config)?;
     let text = toml::to_string(&config).map_err(|e| NodeError::Refused(e.to_string()))?;
     // Last: a cluster that has a configuration file is whole.
@@ -306,6 +315,6 @@ fn agree(config: &Config, options: &DevOptions, data: &Path) -> Result<(), NodeE
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

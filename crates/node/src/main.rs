@@ -11,6 +11,7 @@ mod evaluate;
 mod gateway;
 mod gatewayd;
 mod heap;
+mod key;
 mod launch;
 mod metad;
 mod meter_tool;
@@ -29,6 +30,7 @@ use config::Config;
 use dev::DevOptions;
 use ebb_gear::layout::Scheme;
 use error::NodeError;
+use key::KeyCommand;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokio::task::LocalSet;
@@ -106,6 +108,14 @@ enum Sub {
         /// Write the keys of an administrator to this new file instead
         #[arg(long, value_name = "FILE")]
         admin: Option<PathBuf>,
+    },
+    /// Make, show and remove the keys of S3 clients, and their rights
+    #[command(after_help = "Example: ebb key add --right read --bucket 'logs-*'")]
+    Key {
+        #[command(subcommand)]
+        command: KeyCommand,
+        #[command(flatten)]
+        tool: ToolArgs,
     },
     /// Show what the cluster does; wakes nobody
     #[command(after_help = "Example: ebb status --json | jq .gear")]
@@ -402,6 +412,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
             done(gatewayd::run(&Config::load(&config.config)?, address.as_deref()).await)
         }
         Sub::Secret { config, admin } => done(admin::secret(&config.config, admin.as_deref())),
+        Sub::Key { command, tool } => key::run(&tool.config, Output::from(tool.json), command),
         Sub::Status(tool) => admin::show_status(&tool.config, Output::from(tool.json)).await,
         Sub::Gear { command, tool } => admin::gear(&tool.config, Output::from(tool.json), command).await,
         Sub::Lost { server, tool } => admin::lost(&tool.config, Output::from(tool.json), server).await,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Real S3 clients (boto3, awscli, rclone, restic) against a gateway.
+"""Real S3 clients (boto3, awscli, rclone, restic, s3cmd and others) against a gateway.
 
 Takes the gateway from EBB_S3_ENDPOINT, EBB_S3_ACCESS_KEY and EBB_S3_SECRET_KEY. Makes buckets of its own and removes
 them, so it may run against a cluster that holds data. Arguments are unittest's: names of tests to run, -v.
@@ -9,6 +9,9 @@ import base64
 import concurrent.futures
 import datetime
 import hashlib
+import importlib
+import inspect
+import io
 import os
 import random
 import shutil
@@ -36,13 +39,23 @@ SECRET_KEY = os.environ["EBB_S3_SECRET_KEY"]
 MIB = 1 << 20
 
 
-def client(access=ACCESS_KEY, secret=SECRET_KEY, **config):
+def ask(url, method="GET", body=None, headers=None):
+    """Status, body and headers of the answer to a request as it is."""
+    request = urllib.request.Request(url, data=body, method=method, headers=headers or {})
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, answer.read(), answer.headers
+    except urllib.error.HTTPError as error:
+        return error.code, error.read(), error.headers
+
+
+def client(access=ACCESS_KEY, secret=SECRET_KEY, endpoint=ENDPOINT, **config):
     settings = {"signature_version": "s3v4", "s3": {"addressing_style": "path"}, "retries": {"max_attempts": 2}}
     settings["max_pool_connections"] = 32
     settings.update(config)
     return boto3.client(
         "s3",
-        endpoint_url=ENDPOINT,
+        endpoint_url=endpoint,
         aws_access_key_id=access,
         aws_secret_access_key=secret,
         region_name="us-east-1",
@@ -103,6 +116,102 @@ class Buckets(S3Test):
         self.refused("NoSuchBucket", self.s3.put_object, Bucket=self.bucket + "-no", Key="k", Body=b"")
         self.refused("NoSuchBucket", self.s3.list_objects_v2, Bucket=self.bucket + "-no")
         self.refused("NoSuchBucket", self.s3.delete_bucket, Bucket=self.bucket + "-no")
+
+    def test_what_is_not_set_is_said_to_be_not_set(self):
+        for call, code in (
+            ("get_bucket_policy", "NoSuchBucketPolicy"),
+            ("get_bucket_cors", "NoSuchCORSConfiguration"),
+            ("get_bucket_lifecycle_configuration", "NoSuchLifecycleConfiguration"),
+            ("get_bucket_tagging", "NoSuchTagSet"),
+            ("get_bucket_website", "NoSuchWebsiteConfiguration"),
+            ("get_bucket_encryption", "ServerSideEncryptionConfigurationNotFoundError"),
+            ("get_object_lock_configuration", "ObjectLockConfigurationNotFoundError"),
+            ("get_public_access_block", "NoSuchPublicAccessBlockConfiguration"),
+        ):
+            error = self.refused(code, getattr(self.s3, call), Bucket=self.bucket)
+            self.assertEqual(error["ResponseMetadata"]["HTTPStatusCode"], 404, call)
+            self.refused("NoSuchBucket", getattr(self.s3, call), Bucket=self.bucket + "-no")
+        acl = self.s3.get_bucket_acl(Bucket=self.bucket)
+        self.assertEqual([g["Permission"] for g in acl["Grants"]], ["FULL_CONTROL"])
+        for call in ("get_bucket_logging", "get_bucket_notification_configuration", "get_bucket_request_payment"):
+            getattr(self.s3, call)(Bucket=self.bucket)
+        for call in ("delete_bucket_policy", "delete_bucket_cors", "delete_bucket_lifecycle", "delete_bucket_tagging"):
+            getattr(self.s3, call)(Bucket=self.bucket)
+
+    def test_a_location_is_kept(self):
+        name = self.bucket + "-eu"
+        self.s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+        self.addCleanup(self.s3.delete_bucket, Bucket=name)
+        self.assertEqual(self.s3.get_bucket_location(Bucket=name)["LocationConstraint"], "eu-west-1")
+        self.assertEqual(self.s3.head_bucket(Bucket=name)["BucketRegion"], "eu-west-1")
+        self.assertEqual(self.s3.head_bucket(Bucket=self.bucket)["BucketRegion"], "us-east-1")
+
+    def test_names_and_pages_of_buckets(self):
+        for bad in ("foo.-bar", "foo-.bar"):
+            self.refused("InvalidBucketName", self.s3.create_bucket, Bucket=bad)
+        names = [f"{self.bucket}-{i}" for i in range(3)]
+        for name in names:
+            self.s3.create_bucket(Bucket=name)
+            self.addCleanup(self.s3.delete_bucket, Bucket=name)
+        page = self.s3.list_buckets(Prefix=self.bucket, MaxBuckets=3)
+        self.assertEqual([b["Name"] for b in page["Buckets"]], [self.bucket] + names[:2])
+        page = self.s3.list_buckets(Prefix=self.bucket, ContinuationToken=page["ContinuationToken"])
+        self.assertEqual([b["Name"] for b in page["Buckets"]], names[2:])
+
+    def test_tags(self):
+        tags = [{"Key": "a", "Value": "1"}, {"Key": "b c", "Value": "ü"}]
+        self.s3.put_bucket_tagging(Bucket=self.bucket, Tagging={"TagSet": tags})
+        self.assertEqual(self.s3.get_bucket_tagging(Bucket=self.bucket)["TagSet"], tags)
+        self.s3.delete_bucket_tagging(Bucket=self.bucket)
+        self.refused("NoSuchTagSet", self.s3.get_bucket_tagging, Bucket=self.bucket)
+
+    def test_lifecycle(self):
+        rule = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": "logs/"}, "Expiration": {"Days": 3}}
+        abort = {"ID": "a", "Status": "Enabled", "Filter": {"Prefix": ""}}
+        abort["AbortIncompleteMultipartUpload"] = {"DaysAfterInitiation": 7}
+        put = lambda *rules: self.s3.put_bucket_lifecycle_configuration(
+            Bucket=self.bucket, LifecycleConfiguration={"Rules": list(rules)}
+        )
+        put(rule, abort)
+        kept = self.s3.get_bucket_lifecycle_configuration(Bucket=self.bucket)["Rules"]
+        self.assertEqual(kept, [rule, abort])
+        cold = {**rule, "Transitions": [{"Days": 1, "StorageClass": "GLACIER"}]}
+        self.refused("NotImplemented", put, cold)
+        self.s3.delete_bucket_lifecycle(Bucket=self.bucket)
+
+    def test_pages_of_other_origins(self):
+        rules = [{"AllowedOrigins": ["https://*.example.org"], "AllowedMethods": ["GET"], "AllowedHeaders": ["x-*"]}]
+        self.s3.put_bucket_cors(Bucket=self.bucket, CORSConfiguration={"CORSRules": rules})
+        self.assertEqual(self.s3.get_bucket_cors(Bucket=self.bucket)["CORSRules"], rules)
+        self.put("key", b"text")
+
+        def options(method, origin="https://www.example.org"):
+            headers = {"Origin": origin, "Access-Control-Request-Method": method, "Access-Control-Request-Headers": "X-A"}
+            return ask(f"{ENDPOINT}/{self.bucket}/key", "OPTIONS", headers=headers)
+
+        status, _, headers = options("GET")
+        self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (200, "https://www.example.org"))
+        self.assertEqual(headers["Access-Control-Allow-Headers"], "x-a")
+        self.assertEqual(options("PUT")[0], 403)
+        self.assertEqual(options("GET", "https://evil.org")[0], 403)
+        url = self.s3.generate_presigned_url("get_object", {"Bucket": self.bucket, "Key": "key"})
+        status, body, headers = ask(url, headers={"Origin": "https://www.example.org"})
+        self.assertEqual((status, body), (200, b"text"))
+        self.assertEqual(headers["Access-Control-Allow-Origin"], "https://www.example.org")
+        self.assertNotIn("Access-Control-Allow-Origin", ask(url, headers={"Origin": "https://evil.org"})[2])
+
+    def test_a_bucket_in_the_host_name(self):
+        self.put("dir/key", b"text")
+        port = urllib.parse.urlparse(ENDPOINT).port
+        resolve = socket.getaddrinfo
+        self.addCleanup(setattr, socket, "getaddrinfo", resolve)
+        # Not every resolver knows that names below localhost are this machine.
+        own = lambda host, *more, **named: resolve("127.0.0.1" if "localhost" in host else host, *more, **named)
+        socket.getaddrinfo = own
+        virtual = client(endpoint=f"http://localhost:{port}", s3={"addressing_style": "virtual"})
+        self.assertEqual(virtual.get_object(Bucket=self.bucket, Key="dir/key")["Body"].read(), b"text")
+        virtual.put_object(Bucket=self.bucket, Key="other", Body=b"x")
+        self.assertEqual(self.body("other"), b"x")
 
     def test_location_and_versioning(self):
         self.assertIsNone(self.s3.get_bucket_location(Bucket=self.bucket)["LocationConstraint"])
@@ -174,6 +283,49 @@ class Objects(S3Test):
         self.assertEqual(answer["ContentType"], "text/other")
         self.assertEqual(answer["CacheControl"], "no-cache")
 
+    def test_bounds_and_defaults_of_metadata(self):
+        self.put("key")
+        self.assertEqual(self.get("key")["ContentType"], "binary/octet-stream")
+        self.put("key", Metadata={"a": "x" * 2047})
+        self.refused("MetadataTooLarge", self.put, "key", Metadata={"a": "x" * 2048})
+        self.put("key", ContentEncoding="deflate, gzip")
+        self.assertEqual(self.get("key")["ContentEncoding"], "deflate, gzip")
+
+    def test_tags_of_objects(self):
+        tagging = lambda: self.s3.get_object_tagging(Bucket=self.bucket, Key="key")["TagSet"]
+        self.put("key", Tagging="a=1&b=x%20y")
+        self.assertEqual(tagging(), [{"Key": "a", "Value": "1"}, {"Key": "b", "Value": "x y"}])
+        self.assertEqual(self.get("key")["TagCount"], 2)
+        self.s3.copy_object(Bucket=self.bucket, Key="copy", CopySource=f"{self.bucket}/key")
+        self.assertEqual(self.get("copy")["TagCount"], 2)
+        new = [{"Key": "c", "Value": ""}]
+        self.s3.put_object_tagging(Bucket=self.bucket, Key="key", Tagging={"TagSet": new})
+        self.assertEqual(tagging(), new)
+        self.s3.delete_object_tagging(Bucket=self.bucket, Key="key")
+        self.assertEqual(tagging(), [])
+        eleven = {"TagSet": [{"Key": str(i), "Value": ""} for i in range(11)]}
+        self.refused("InvalidTag", self.s3.put_object_tagging, Bucket=self.bucket, Key="key", Tagging=eleven)
+
+    def test_versions_of_unversioned_objects(self):
+        for key in ("a", "b", "dir/c"):
+            self.put(key)
+        listed = self.s3.list_object_versions(Bucket=self.bucket, Delimiter="/", MaxKeys=2)
+        self.assertEqual([(v["Key"], v["VersionId"], v["IsLatest"]) for v in listed["Versions"]],
+                         [("a", "null", True), ("b", "null", True)])
+        self.assertTrue(listed["IsTruncated"])
+        more = self.s3.list_object_versions(Bucket=self.bucket, Delimiter="/", KeyMarker=listed["NextKeyMarker"])
+        self.assertEqual([p["Prefix"] for p in more["CommonPrefixes"]], ["dir/"])
+        resource = boto3.resource("s3", endpoint_url=ENDPOINT, aws_access_key_id=ACCESS_KEY,
+                                  aws_secret_access_key=SECRET_KEY, region_name="us-east-1")
+        resource.Bucket(self.bucket).object_versions.delete()
+        self.assertEqual(self.s3.list_objects_v2(Bucket=self.bucket)["KeyCount"], 0)
+
+    def test_errors_have_request_ids(self):
+        error = self.refused("NoSuchKey", self.get, "no")
+        self.assertTrue(error["ResponseMetadata"]["RequestId"])
+        self.assertEqual(error["Error"].get("RequestId", error["ResponseMetadata"]["RequestId"]),
+                         error["ResponseMetadata"]["HTTPHeaders"]["x-amz-request-id"])
+
     def test_ranges(self):
         body = data(3 * MIB + 77)
         self.put("large", body)
@@ -195,6 +347,12 @@ class Objects(S3Test):
                 end = start + len(expected) - 1
                 self.assertEqual(answer["ContentRange"], f"bytes {start}-{end}/{size}")
             self.refused("InvalidRange", self.get, key, Range=f"bytes={size}-")
+            head = self.s3.head_object(Bucket=self.bucket, Key=key, Range="bytes=1-5")
+            self.assertEqual(head["ResponseMetadata"]["HTTPStatusCode"], 206)
+            self.assertEqual((head["ContentRange"], head["ContentLength"]), (f"bytes 1-5/{size}", 5))
+        self.put("empty", b"")
+        self.refused("InvalidRange", self.get, "empty", Range="bytes=-5")
+        self.refused(416, self.s3.head_object, Bucket=self.bucket, Key="empty", Range="bytes=-5")
         across = self.body("large", Range=f"bytes={MIB - 3}-{2 * MIB + 3}")
         self.assertEqual(across, body[MIB - 3 : 2 * MIB + 4])
 
@@ -228,6 +386,22 @@ class Objects(S3Test):
         self.put("key", b"two", IfMatch=tag)
         self.assertEqual(self.body("key"), b"two")
 
+    def test_conditions_on_deletions(self):
+        size = self.put("key", b"text") and 4
+        modified = self.s3.head_object(Bucket=self.bucket, Key="key")["LastModified"]
+        delete = lambda **more: self.s3.delete_object(Bucket=self.bucket, Key="key", **more)
+        self.refused("PreconditionFailed", delete, IfMatchSize=size + 1)
+        self.refused("PreconditionFailed", delete, IfMatchLastModifiedTime=modified - datetime.timedelta(days=1))
+        self.refused("PreconditionFailed", delete, IfMatch='"other"')
+        batch = lambda **more: self.s3.delete_objects(
+            Bucket=self.bucket, Delete={"Objects": [{"Key": "key", **more}]}
+        ).get("Errors")
+        self.assertEqual(batch(Size=5)[0]["Code"], "PreconditionFailed")
+        self.assertEqual(self.body("key"), b"text")
+        self.assertIsNone(batch(Size=4, LastModifiedTime=modified))
+        self.refused("NoSuchKey", self.get, "key")
+        self.refused("NoSuchKey", self.put, "key", b"x", IfMatch='"never-given"')
+
     def test_only_one_of_many_creators_wins(self):
         def create(i):
             try:
@@ -253,7 +427,19 @@ class Objects(S3Test):
 
     def test_unsupported_wishes_are_refused_not_ignored(self):
         self.refused("NotImplemented", self.put, "key", b"x", ServerSideEncryption="AES256")
-        self.refused("NotImplemented", self.s3.get_bucket_policy, Bucket=self.bucket)
+        self.refused("NotImplemented", self.put, "key", b"x", ACL="public-read")
+        self.refused("NotImplemented", self.put, "key", b"x", GrantRead="id=a")
+        self.refused("InvalidStorageClass", self.put, "key", b"x", StorageClass="GLACIER")
+        self.refused("NotImplemented", self.put, "key", b"x", WebsiteRedirectLocation="/x")
+        self.refused(403, self.put, "key", b"x", ExpectedBucketOwner="111122223333")
+        enabled = {"Status": "Enabled"}
+        self.refused(
+            "NotImplemented", self.s3.put_bucket_versioning, Bucket=self.bucket, VersioningConfiguration=enabled
+        )
+        self.refused("NotImplemented", self.s3.put_bucket_policy, Bucket=self.bucket, Policy="{}")
+        locked = self.bucket + "-locked"
+        self.refused("NotImplemented", self.s3.create_bucket, Bucket=locked, ObjectLockEnabledForBucket=True)
+        self.put("key", ACL="private", StorageClass="STANDARD", ExpectedBucketOwner="ebb")
         self.put("key")
         self.refused(404, self.get, "key", VersionId="3")
 
@@ -429,6 +615,14 @@ class Copies(S3Test):
             Bucket=self.bucket, Key="b", CopySource={"Bucket": self.bucket, "Key": "a"}, **more
         )
         copy(CopySourceIfMatch=tag)
+        source = {"Bucket": self.bucket, "Key": "a"}
+
+        def unless_there(params, **_):
+            params["headers"]["If-None-Match"] = "*"
+
+        self.s3.meta.events.register("before-call.s3.CopyObject", unless_there)
+        self.refused("PreconditionFailed", copy)
+        self.s3.meta.events.unregister("before-call.s3.CopyObject", unless_there)
         self.refused("PreconditionFailed", copy, CopySourceIfNoneMatch=tag)
         self.refused("PreconditionFailed", copy, CopySourceIfMatch='"other"')
         missing = {"Bucket": self.bucket, "Key": "no"}
@@ -474,6 +668,8 @@ class Multipart(S3Test):
         across = self.body("key", Range=f"bytes={5 * MIB - 5}-{10 * MIB + 10}")
         self.assertEqual(across, b"".join(bodies)[5 * MIB - 5 : 10 * MIB + 11])
         self.assertNotIn("Uploads", self.s3.list_multipart_uploads(Bucket=self.bucket))
+        self.assertEqual(self.complete(upload, parts)["ETag"], tag, "its answer was lost: it is asked for again")
+        self.put("key", b"other")
         self.refused("NoSuchUpload", self.complete, upload, parts)
 
     def test_bad_completions(self):
@@ -489,6 +685,46 @@ class Multipart(S3Test):
         self.complete(upload, [second])
         self.assertEqual(self.body("key"), b"small too")
         self.refused("NoSuchUpload", self.part, "ffff", 1, b"x")
+
+    def test_a_copied_part_is_never_short(self):
+        self.put("source", b"0123456789")
+        upload = self.begin()
+        copy = lambda text: self.s3.upload_part_copy(
+            Bucket=self.bucket, Key="key", UploadId=upload, PartNumber=1, CopySourceRange=text,
+            CopySource={"Bucket": self.bucket, "Key": "source"},
+        )
+        copy("bytes=0-9")
+        self.refused("InvalidRange", copy, "bytes=0-10")
+        self.refused("InvalidArgument", copy, "bytes=5-")
+
+    def test_parts_keep_their_numbers_and_checksums(self):
+        bodies = {7: data(5 * MIB, 1), 9999: data(10, 2)}
+        upload = self.begin(ChecksumAlgorithm="CRC32")
+        parts = [self.part(upload, n, body, ChecksumAlgorithm="CRC32") for n, body in bodies.items()]
+        self.complete(upload, parts)
+        for part in parts:
+            got = self.get("key", PartNumber=part["PartNumber"], ChecksumMode="ENABLED")
+            self.assertEqual(got["Body"].read(), bodies[part["PartNumber"]])
+            self.assertEqual(got["ChecksumCRC32"], part["ChecksumCRC32"])
+        kept = self.s3.get_object_attributes(
+            Bucket=self.bucket, Key="key", ObjectAttributes=["ETag", "ObjectParts"], MaxParts=1
+        )
+        self.assertNotIn('"', kept["ETag"])
+        page = kept["ObjectParts"]
+        self.assertEqual((page["TotalPartsCount"], page["IsTruncated"], page["NextPartNumberMarker"]), (2, True, 7))
+        self.assertEqual(page["Parts"][0]["ChecksumCRC32"], parts[0]["ChecksumCRC32"])
+
+    def test_listing_with_a_delimiter(self):
+        for key in ("a", "d/1", "d/2", "e/3", "f"):
+            self.begin(key)
+        seen, marker = [], {}
+        while True:
+            page = self.s3.list_multipart_uploads(Bucket=self.bucket, Delimiter="/", MaxUploads=2, **marker)
+            seen += [u["Key"] for u in page.get("Uploads", [])] + [p["Prefix"] for p in page.get("CommonPrefixes", [])]
+            if not page["IsTruncated"]:
+                break
+            marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+        self.assertEqual(sorted(seen), ["a", "d/", "e/", "f"])
 
     def test_abort(self):
         upload = self.begin()
@@ -578,6 +814,41 @@ class Access(S3Test):
         self.assertEqual(self.status(sign("get_object"), "PUT", b"x")[0], 403)
         self.assertEqual(self.status(sign("get_object").replace("a%20key", "other"))[0], 403)
         self.assertIn(self.status(sign("get_object", -1))[0], (400, 403))
+
+    def test_headers_that_are_not_signed_are_refused(self):
+        self.put("secret", b"text")
+        sign = lambda seconds=60, **more: self.s3.generate_presigned_url(
+            "put_object", {"Bucket": self.bucket, "Key": "key", **more}, ExpiresIn=seconds
+        )
+        source = {"x-amz-copy-source": f"/{self.bucket}/secret"}
+        self.assertEqual(self.status(sign(), "PUT", b"x", source)[0], 403)
+        self.assertEqual(self.status(sign(), "PUT", b"x", {"x-amz-meta-a": "b"})[0], 403)
+        self.refused(404, self.s3.head_object, Bucket=self.bucket, Key="key")
+        self.assertEqual(self.status(sign(Metadata={"a": "b"}), "PUT", b"x", {"x-amz-meta-a": "b"})[0], 200)
+        self.assertEqual(self.get("key")["Metadata"], {"a": "b"})
+        self.assertEqual(self.status(sign(7 * 24 * 3600 + 1), "PUT", b"x")[0], 400)
+        self.assertEqual(self.status(sign(7 * 24 * 3600), "PUT", b"x")[0], 200)
+
+    def test_forms_of_browsers(self):
+        def post(name, conditions=(), fields=None, key="up/${filename}"):
+            form = self.s3.generate_presigned_post(
+                self.bucket, key, Conditions=[["starts-with", "$key", "up/"], *conditions], Fields=fields or {}
+            )
+            parts = b"".join(
+                f'--b\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n'.encode()
+                for k, v in {**form["fields"], **(fields or {})}.items()
+            )
+            parts += f'--b\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'.encode()
+            parts += b"text\r\n--b--\r\n"
+            return self.status(form["url"], "POST", parts, {"Content-Type": "multipart/form-data; boundary=b"})
+
+        status, answer = post("a b.txt")
+        self.assertEqual(status, 204, answer)
+        self.assertEqual(self.body("up/a b.txt"), b"text")
+        acl = [["starts-with", "$acl", ""]]
+        self.assertEqual(post("x", acl, {"acl": "public-read"})[0], 501)
+        self.assertEqual(post("x", [["eq", "$x-amz-meta-a", "b"]], {"x-amz-meta-a": "c"})[0], 403)
+        self.refused(404, self.s3.head_object, Bucket=self.bucket, Key="up/x")
 
     def test_a_tampered_body_is_refused(self):
         url = urllib.parse.urlparse(ENDPOINT)
@@ -706,6 +977,198 @@ class Programs(S3Test):
         run("restic", "forget", "--keep-last", "1", "--prune", env=env)
         run("restic", "check", env=env)
 
+    def needs(self, *programs):
+        """Their paths, of this Python's environment first."""
+        found = []
+        for program in programs:
+            own = os.path.join(os.path.dirname(sys.executable), program)
+            path = own if os.path.exists(own) else shutil.which(program)
+            if path is None:
+                self.skipTest(f"{program} is not installed: scripts/install-test-tools installs it")
+            found.append(path)
+        return found[0] if len(found) == 1 else found
+
+    def imported(self, *modules):
+        try:
+            found = [importlib.import_module(module) for module in modules]
+        except ImportError as error:
+            self.skipTest(f"{error}: scripts/install-test-tools installs it")
+        return found[0] if len(found) == 1 else found
+
+    def test_s3cmd_as_it_is(self):
+        host = urllib.parse.urlparse(ENDPOINT).netloc
+        config = os.path.join(self.directory, "s3cfg")
+        with open(config, "w") as file:
+            # Nothing but who and where: all the rest is s3cmd's default, its region US with it.
+            file.write(f"[default]\naccess_key = {ACCESS_KEY}\nsecret_key = {SECRET_KEY}\n")
+            file.write(f"host_base = {host}\nhost_bucket = {host}\nuse_https = False\n")
+        s3cmd = [self.needs("s3cmd"), "-c", config, "--no-progress"]
+        tree = self.tree("tree")
+        name = self.bucket + "-s3cmd"
+        run(*s3cmd, "mb", f"s3://{name}", env=self.env)
+        self.assertIn(name, run(*s3cmd, "ls", env=self.env))
+        run(*s3cmd, "sync", tree + "/", f"s3://{name}/tree/", env=self.env)
+        run(*s3cmd, "put", f"{tree}/dir2/file 8", f"s3://{name}/large", env=self.env)
+        self.assertIn(str(20 * MIB), run(*s3cmd, "info", f"s3://{name}/large", env=self.env))
+        back = os.path.join(self.directory, "back")
+        os.mkdir(back)
+        run(*s3cmd, "sync", f"s3://{name}/tree/", back + "/", env=self.env)
+        run("diff", "-r", tree, back)
+        run(*s3cmd, "mv", f"s3://{name}/large", f"s3://{name}/moved", env=self.env)
+        run(*s3cmd, "settagging", f"s3://{name}/moved", "k=v", env=self.env)
+        run(*s3cmd, "rb", "--recursive", "--force", f"s3://{name}", env=self.env)
+        self.refused(404, self.s3.head_bucket, Bucket=name)
+
+    def test_minio_py(self):
+        minio = self.imported("minio")
+        from minio.commonconfig import ComposeSource, CopySource, Tags
+        from minio.deleteobjects import DeleteObject
+
+        host = urllib.parse.urlparse(ENDPOINT).netloc
+        keys = {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY, "secure": False}
+        named = "endpoint" in inspect.signature(minio.Minio.__init__).parameters
+        own = minio.Minio(endpoint=host, **keys) if named else minio.Minio(host, **keys)
+        body = data(12 * MIB)
+        kind = dict(bucket_name=self.bucket)
+        own.put_object(**kind, object_name="known", data=io.BytesIO(body), length=len(body))
+        own.put_object(**kind, object_name="unknown", data=io.BytesIO(body), length=-1, part_size=5 * MIB)
+        for key in ("known", "unknown"):
+            answer = own.get_object(**kind, object_name=key)
+            self.assertEqual(answer.read(), body)
+            answer.close()
+        part = own.get_object(**kind, object_name="known", offset=5, length=10)
+        self.assertEqual(part.read(), body[5:15])
+        own.copy_object(**kind, object_name="copy", source=CopySource(bucket_name=self.bucket, object_name="known"))
+        sources = [ComposeSource(bucket_name=self.bucket, object_name=key) for key in ("known", "unknown")]
+        own.compose_object(**kind, object_name="both", sources=sources)
+        self.assertEqual(own.stat_object(**kind, object_name="both").size, 2 * len(body))
+        tags = Tags.new_object_tags()
+        tags["a"] = "b"
+        own.set_object_tags(**kind, object_name="copy", tags=tags)
+        self.assertEqual(dict(own.get_object_tags(**kind, object_name="copy")), {"a": "b"})
+        listed = [o.object_name for o in own.list_objects(**kind, include_version=True)]
+        self.assertEqual(listed, ["both", "copy", "known", "unknown"])
+        gone = [DeleteObject(name=key) for key in listed]
+        self.assertEqual(list(own.remove_objects(**kind, delete_object_list=gone)), [])
+
+    def test_fsspec_s3fs(self):
+        s3fs = self.imported("s3fs")
+        fs = s3fs.S3FileSystem(key=ACCESS_KEY, secret=SECRET_KEY, endpoint_url=ENDPOINT, skip_instance_cache=True)
+        tree = self.tree("tree")
+        fs.put(tree, f"{self.bucket}/tree", recursive=True)
+        back = os.path.join(self.directory, "back")
+        fs.get(f"{self.bucket}/tree", back, recursive=True)
+        run("diff", "-r", tree, back)
+        body = data(11 * MIB)
+        with fs.open(f"{self.bucket}/file", "wb", block_size=5 * MIB) as file:
+            file.write(body)
+        with fs.open(f"{self.bucket}/file", "ab") as file:
+            file.write(b"end")
+        self.assertEqual(fs.cat(f"{self.bucket}/file"), body + b"end")
+        fs.put_tags(f"{self.bucket}/file", {"k": "v"})
+        self.assertEqual(fs.get_tags(f"{self.bucket}/file"), {"k": "v"})
+        fs.mv(f"{self.bucket}/file", f"{self.bucket}/moved")
+        fs.rm(f"{self.bucket}/tree", recursive=True)
+        fs.invalidate_cache()
+        self.assertEqual(fs.ls(self.bucket, detail=False), [f"{self.bucket}/moved"])
+
+    def test_pyarrow(self):
+        pa, fs, parquet, dataset = self.imported("pyarrow", "pyarrow.fs", "pyarrow.parquet", "pyarrow.dataset")
+        s3 = fs.S3FileSystem(
+            access_key=ACCESS_KEY, secret_key=SECRET_KEY, endpoint_override=ENDPOINT, region="us-east-1"
+        )
+        table = pa.table({"n": list(range(100_000)), "part": [i % 3 for i in range(100_000)]})
+        parquet.write_table(table, f"{self.bucket}/one.parquet", filesystem=s3)
+        self.assertEqual(parquet.read_table(f"{self.bucket}/one.parquet", filesystem=s3), table)
+        dataset.write_dataset(
+            table, f"{self.bucket}/set", format="parquet", filesystem=s3, partitioning=["part"],
+            partitioning_flavor="hive",
+        )
+        rows = dataset.dataset(f"{self.bucket}/set", filesystem=s3, partitioning="hive").count_rows()
+        self.assertEqual(rows, 100_000)
+        body = data(20 * MIB)
+        with s3.open_output_stream(f"{self.bucket}/stream") as file:
+            file.write(body)
+        with s3.open_input_stream(f"{self.bucket}/stream") as file:
+            self.assertEqual(file.read(), body)
+        s3.delete_dir(f"{self.bucket}/set")
+
+    def storage(self):
+        return {
+            "aws_access_key_id": ACCESS_KEY,
+            "aws_secret_access_key": SECRET_KEY,
+            "aws_endpoint": ENDPOINT,
+            "aws_region": "us-east-1",
+            "aws_allow_http": "true",
+        }
+
+    def test_delta_rs(self):
+        deltalake, pa = self.imported("deltalake", "pyarrow")
+        where = f"s3://{self.bucket}/table"
+        options = {**self.storage(), "aws_conditional_put": "etag"}
+        rows = lambda i: pa.table({"writer": [i] * 3, "n": [0, 1, 2]})
+        deltalake.write_deltalake(where, rows(0), storage_options=options)
+
+        def append(i):
+            for _ in range(3):
+                deltalake.write_deltalake(where, rows(i), mode="append", storage_options=options)
+
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            list(pool.map(append, (1, 2, 3)))
+        table = deltalake.DeltaTable(where, storage_options=options)
+        self.assertEqual(table.version(), 9)
+        self.assertEqual(len(pa.table(table.to_pyarrow_table())), 30)
+
+    def test_obstore(self):
+        obstore, stores = self.imported("obstore", "obstore.store")
+        store = stores.S3Store(
+            self.bucket,
+            config={**self.storage(), "aws_conditional_put": "etag"},
+            client_options={"allow_http": True},
+        )
+        body = data(12 * MIB)
+        obstore.put(store, "large", body, chunk_size=5 * MIB, use_multipart=True)
+        self.assertEqual(bytes(obstore.get(store, "large").bytes()), body)
+        self.assertEqual(bytes(obstore.get_range(store, "large", start=5, end=15)), body[5:15])
+        obstore.put(store, "once", b"first", mode="create")
+        with self.assertRaises(Exception) as caught:
+            obstore.put(store, "once", b"second", mode="create")
+        self.assertIn("AlreadyExists", type(caught.exception).__name__)
+        obstore.copy(store, "once", "copy")
+        obstore.rename(store, "copy", "renamed")
+        listed = [o["path"] for page in obstore.list(store) for o in page]
+        self.assertEqual(listed, ["large", "once", "renamed"])
+        obstore.delete(store, listed)
+
+    def test_s3fs_fuse(self):
+        s3fs = self.needs("s3fs")
+        if not os.path.exists("/dev/fuse"):
+            self.skipTest("there is no /dev/fuse here")
+        secret, mount = os.path.join(self.directory, "passwd"), os.path.join(self.directory, "mount")
+        with open(os.open(secret, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+            file.write(f"{ACCESS_KEY}:{SECRET_KEY}")
+        os.mkdir(mount)
+        options = f"passwd_file={secret},url={ENDPOINT},use_path_request_style,use_cache="
+        done = subprocess.run([s3fs, self.bucket, mount, "-o", options], capture_output=True, text=True)
+        if done.returncode:
+            self.skipTest(f"file systems cannot be mounted here: {done.stderr.strip()}")
+        try:
+            tree = self.tree("tree")
+            run("cp", "-r", tree, mount)
+            run("diff", "-r", tree, os.path.join(mount, "tree"))
+            with open(os.path.join(mount, "tree", "dir1", "file 1"), "ab") as file:
+                file.write(b"more")
+            os.rename(os.path.join(mount, "tree", "dir1"), os.path.join(mount, "moved"))
+            with open(os.path.join(mount, "moved", "file 1"), "rb") as file:
+                self.assertEqual(file.read(), data(1, 1) + b"more")
+            shutil.rmtree(os.path.join(mount, "tree"))
+        finally:
+            run("umount", mount)
+        self.assertIn("moved/file 1", [o["Key"] for o in self.s3.list_objects_v2(Bucket=self.bucket)["Contents"]])
+
 
 if __name__ == "__main__":
-    unittest.main()
+    outcome = unittest.main(exit=False).result
+    for test, why in outcome.skipped:
+        print(f"SKIPPED: {test.id()}: {why}", file=sys.stderr)
+    sys.exit(not outcome.wasSuccessful())

@@ -7,6 +7,7 @@
 
 use crate::{ObjectId, RequestId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Longest key, in bytes (the S3 limit).
 pub const KEY_BYTES_MAX: usize = 1024;
@@ -20,6 +21,8 @@ pub const LOOKUPS_MAX: usize = 32;
 pub const PAGE_MAX: u32 = 1000;
 /// Highest number of a multipart upload's part; the lowest is 1.
 pub const PART_NUMBER_MAX: u16 = 10_000;
+/// Longest value of a bucket's setting, in bytes.
+pub const SETTING_BYTES_MAX: usize = 64 << 10;
 /// Every part but the last has at least so many bytes.
 pub const PART_BYTES_MIN: u64 = 5 << 20;
 
@@ -40,6 +43,11 @@ pub struct ETag {
     pub md5: [u8; 16],
     /// Zero: not a multipart object.
     pub parts: u16,
+}
+
+impl ETag {
+    /// An ETag that no object has: no upload has so many parts.
+    pub const NONE: ETag = ETag { md5: [0; 16], parts: u16::MAX };
 }
 
 impl std::fmt::Display for ETag {
@@ -86,8 +94,18 @@ pub struct ObjectMeta {
     /// Headers to give back with the object, lower case: `content-type` and its like, `x-amz-meta-*`.
     pub headers: Vec<(String, String)>,
     pub checksum: Option<Checksum>,
-    /// Sizes of the parts of a multipart object, in order.
-    pub part_sizes: Vec<u64>,
+    /// The multipart upload that made the object: its completion, sent again, is answered again.
+    pub upload: Option<u64>,
+    /// Parts of a multipart object, in order.
+    pub parts: Vec<ObjectPart>,
+}
+
+/// What is remembered of a part once its upload is complete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectPart {
+    pub number: u16,
+    pub size: u64,
+    pub checksum: Option<Checksum>,
 }
 
 /// One part of an upload.
@@ -133,6 +151,25 @@ pub enum Condition {
     Differs(ETag),
 }
 
+/// What else must hold of a key that is deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OnlyIf {
+    pub size: Option<u64>,
+    /// Seconds since 1970: dates in requests have no finer grain.
+    pub modified_seconds: Option<u64>,
+}
+
+/// What a bucket's owner set for it. The namespace keeps the values and does not read them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum BucketSetting {
+    Location,
+    Tags,
+    Cors,
+    Lifecycle,
+}
+
+pub type BucketSettings = BTreeMap<BucketSetting, Vec<u8>>;
+
 /// A change of the namespace. The ops are carried out in order, each for itself: one that fails stops no other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceCommand {
@@ -148,6 +185,13 @@ pub struct NamespaceCommand {
 pub enum NamespaceOp {
     CreateBucket {
         bucket: String,
+        settings: BucketSettings,
+    },
+    /// Sets or removes one setting.
+    SetBucket {
+        bucket: String,
+        setting: BucketSetting,
+        value: Option<Vec<u8>>,
     },
     /// Also aborts the bucket's uploads.
     DeleteBucket {
@@ -164,6 +208,14 @@ pub enum NamespaceOp {
         bucket: String,
         key: String,
         when: Condition,
+        only_if: OnlyIf,
+    },
+    /// Sets or removes one of the object's kept headers. "Modified" stays as it is.
+    SetHeader {
+        bucket: String,
+        key: String,
+        name: String,
+        value: Option<String>,
     },
     CreateUpload {
         bucket: String,
@@ -178,7 +230,8 @@ pub enum NamespaceOp {
         number: u16,
         part: Part,
     },
-    /// `parts`: number and etag of each part, ascending. `etag` and `checksum` are the finished object's.
+    /// `parts`: number and etag of each part, ascending. `etag` and `checksum` are the finished object's. Sent again it
+    /// succeeds again, as long as the key names what it made.
     CompleteUpload {
         bucket: String,
         key: String,
@@ -303,6 +356,7 @@ pub enum NamespaceAnswer {
     Buckets(Vec<(String, u64)>),
     Bucket {
         created_millis: u64,
+        settings: BucketSettings,
     },
     /// One per name.
     Objects(Vec<Result<ObjectMeta, NamespaceError>>),
@@ -377,6 +431,8 @@ pub enum NamespaceError {
     BadName,
     #[error("a key has 1 to {KEY_BYTES_MAX} bytes")]
     BadKey,
+    #[error("a bucket's setting has at most {SETTING_BYTES_MAX} bytes")]
+    SettingTooLong,
     #[error("a command has at most {OPS_MAX} ops, a lookup at most {LOOKUPS_MAX} names")]
     TooMany,
     #[error("the request is too old to tell whether it was carried out: look before you send it anew")]

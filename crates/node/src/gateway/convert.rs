@@ -49,6 +49,7 @@ fn refusal(error: &NamespaceError) -> S3Error {
         NamespaceError::BadName => S3ErrorCode::InvalidBucketName,
         NamespaceError::BadKey => S3ErrorCode::KeyTooLongError,
         NamespaceError::Expired => S3ErrorCode::RequestTimeout,
+        NamespaceError::SettingTooLong => S3ErrorCode::InvalidRequest,
         NamespaceError::NotLeased => S3ErrorCode::ServiceUnavailable,
         NamespaceError::VolumeExists | NamespaceError::NoSuchVolume | NamespaceError::TooMany => {
             S3ErrorCode::InternalError
@@ -63,7 +64,7 @@ pub fn timestamp(millis: u64) -> Timestamp {
 }
 
 /// Seconds since 1970: HTTP dates have no finer grain.
-fn seconds(time: &Timestamp) -> i64 {
+pub fn seconds(time: &Timestamp) -> i64 {
     let mut text = Vec::new();
     // A date that cannot be written is none that an object can have.
     if time.format(TimestampFormat::EpochSeconds, &mut text).is_err() {
@@ -103,9 +104,7 @@ pub fn condition(
         (Some(ETagCondition::Any), None) => Ok(Condition::Present),
         (None, Some(ETagCondition::Any)) => Ok(Condition::Absent),
         // An ETag that this store never gave matches nothing.
-        (Some(ETagCondition::ETag(e)), None) => {
-            Ok(Condition::Matches(tag(e).ok_or(S3ErrorCode::PreconditionFailed)?))
-        }
+        (Some(ETagCondition::ETag(e)), None) => Ok(Condition::Matches(tag(e).unwrap_or(ETag::NONE))),
         (None, Some(ETagCondition::ETag(e))) => Ok(tag(e).map_or(Condition::Any, Condition::Differs)),
         (Some(_), Some(_)) => Err(s3_error!(NotImplemented, "If-Match and If-None-Match together")),
     }
@@ -172,14 +171,38 @@ macro_rules! kept_headers {
         for (name, value) in $input.metadata.take().unwrap_or_default() {
             keep(&format!("x-amz-meta-{}", name.to_ascii_lowercase()), Some(value));
         }
-        headers
+        $crate::gateway::convert::check_sizes(&headers).map(|()| headers)
     }};
 }
 pub(crate) use kept_headers;
 
+/// What S3 allows: all names and values of a client's own metadata together, and all other kept headers, in bytes.
+const METADATA_BYTES_MAX: usize = 2 << 10;
+const HEADERS_BYTES_MAX: usize = 8 << 10;
+
+/// Bounds what one key may cost the metadata service.
+pub fn check_sizes(headers: &[(String, String)]) -> S3Result<()> {
+    let (mut own, mut others) = (0, 0);
+    for (name, value) in headers {
+        match name.strip_prefix("x-amz-meta-") {
+            Some(name) => own += name.len() + value.len(),
+            None => others += name.len() + value.len(),
+        }
+    }
+    if own > METADATA_BYTES_MAX || others > HEADERS_BYTES_MAX {
+        return Err(s3_error!(
+            MetadataTooLarge,
+            "x-amz-meta-* may have {METADATA_BYTES_MAX} bytes together, other headers to keep {HEADERS_BYTES_MAX}"
+        ));
+    }
+    Ok(())
+}
+
 /// Gives kept headers back, to any output that has them.
 macro_rules! give_headers {
     ($output:expr, $headers:expr) => {
+        // What S3 says of an object whose owner did not say what it is.
+        $output.content_type = Some("binary/octet-stream".to_owned());
         for (name, value) in $headers {
             match name.as_str() {
                 "content-type" => $output.content_type = Some(value),
@@ -216,28 +239,41 @@ macro_rules! give_checksum {
 }
 pub(crate) use give_checksum;
 
-/// The checksum that an input states.
+/// The checksum that an input states, if it states one.
 macro_rules! stated_checksum {
     ($input:expr) => {
-        [
+        $crate::gateway::convert::the_only([
             (ChecksumAlgorithm::Crc32, $input.checksum_crc32.take()),
             (ChecksumAlgorithm::Crc32c, $input.checksum_crc32c.take()),
             (ChecksumAlgorithm::Crc64Nvme, $input.checksum_crc64nvme.take()),
             (ChecksumAlgorithm::Sha1, $input.checksum_sha1.take()),
             (ChecksumAlgorithm::Sha256, $input.checksum_sha256.take()),
-        ]
-        .into_iter()
-        .find_map(|(algorithm, value)| Some((algorithm, value?)))
+        ])
     };
 }
 pub(crate) use stated_checksum;
 
+/// Of several checksums one would go unverified: S3 takes one only.
+pub fn the_only(
+    stated: [(ChecksumAlgorithm, Option<String>); 5],
+) -> S3Result<Option<(ChecksumAlgorithm, String)>> {
+    let mut given = stated.into_iter().filter_map(|(algorithm, value)| Some((algorithm, value?)));
+    let first = given.next();
+    match given.next() {
+        Some(_) => Err(s3_error!(InvalidRequest, "state one checksum, not several")),
+        None => Ok(first),
+    }
+}
+
 /// A content encoding without `aws-chunked`, which belongs to the transfer.
 pub fn own_encoding(encoding: Option<String>) -> Option<String> {
     let encoding = encoding?;
+    if !encoding.contains("aws-chunked") {
+        return Some(encoding);
+    }
     let own: Vec<&str> =
         encoding.split(',').map(str::trim).filter(|e| !e.is_empty() && *e != "aws-chunked").collect();
-    (!own.is_empty()).then(|| own.join(","))
+    (!own.is_empty()).then(|| own.join(", "))
 }
 
 pub fn http_date(time: &Timestamp) -> Option<String> {
@@ -283,7 +319,8 @@ pub fn hasher(algorithm: ChecksumAlgorithm) -> ChecksumHasher {
 /// Base64 of what the hasher saw.
 pub fn finished(hasher: ChecksumHasher) -> String {
     let mut sum = hasher.finalize();
-    stated_checksum!(sum).map_or_else(String::new, |(_, value)| value)
+    // One was asked for, so there is one.
+    stated_checksum!(sum).ok().flatten().map_or_else(String::new, |(_, value)| value)
 }
 
 /// The checksum of a multipart object, from its parts' checksums and sizes; none unless every part has one.
@@ -368,6 +405,7 @@ mod tests {
     fn the_transfers_own_encoding_is_not_kept() {
         assert_eq!(own_encoding(Some("aws-chunked".into())), None);
         assert_eq!(own_encoding(Some("gzip, aws-chunked".into())).as_deref(), Some("gzip"));
+        assert_eq!(own_encoding(Some("deflate, gzip".into())).as_deref(), Some("deflate, gzip"));
         assert_eq!(own_encoding(None), None);
     }
 

@@ -1,6 +1,7 @@
 //! Takes in the body of a request: one pass over the bytes for storing, MD5 and checksum.
 
 use super::backend::Backend;
+use super::body::Stalled;
 use super::convert::{algorithm, finished, hasher};
 use super::store::{Store, Unnamed};
 use bytes::Bytes;
@@ -33,23 +34,34 @@ enum Value {
 }
 
 impl StatedChecksum {
-    /// From the request's checksum header (`given`), announced trailer, or named algorithm.
+    /// From the request's checksum header (`given`), announced trailer, or named algorithm; they must not contradict.
     pub fn from_request(
         headers: &HeaderMap,
         given: Option<(ChecksumAlgorithm, String)>,
         trailers: Option<TrailingHeaders>,
     ) -> S3Result<Option<StatedChecksum>> {
-        if let Some((algorithm, value)) = given {
-            return Ok(Some(StatedChecksum { algorithm, value: Value::Header(value) }));
-        }
         let text =
             |name| headers.get(name).and_then(|value: &hyper::header::HeaderValue| value.to_str().ok());
         let announced = text("x-amz-trailer").and_then(|name| name.trim().strip_prefix("x-amz-checksum-"));
-        if let (Some(name), Some(trailers)) = (announced, trailers) {
-            return Ok(Some(StatedChecksum { algorithm: algorithm(name)?, value: Value::Trailer(trailers) }));
-        }
         let named = text("x-amz-sdk-checksum-algorithm").or(text("x-amz-checksum-algorithm"));
-        named.map(|name| Ok(StatedChecksum::wanted(algorithm(name)?))).transpose()
+        let named = named.map(algorithm).transpose()?;
+        let stated = match (given, announced.zip(trailers)) {
+            (Some(_), Some(_)) => {
+                return Err(s3_error!(InvalidRequest, "state one checksum: in a header or in a trailer"));
+            }
+            (Some((algorithm, value)), None) => StatedChecksum { algorithm, value: Value::Header(value) },
+            (None, Some((name, trailers))) => {
+                StatedChecksum { algorithm: algorithm(name)?, value: Value::Trailer(trailers) }
+            }
+            (None, None) => return Ok(named.map(StatedChecksum::wanted)),
+        };
+        if named.is_some_and(|named| named != stated.algorithm) {
+            return Err(s3_error!(
+                InvalidRequest,
+                "the named checksum algorithm is not that of the checksum"
+            ));
+        }
+        Ok(Some(stated))
     }
 
     /// Computes and keeps a checksum that nobody stated.
@@ -101,8 +113,16 @@ pub async fn take_in<B: Backend>(
     let mut md5 = Md5::new();
     let mut sums: Option<ChecksumHasher> = stated.checksum.as_ref().map(|c| hasher(c.algorithm));
     let mut size = 0u64;
-    while let Some(data) = body.next().await {
-        let data = data?;
+    loop {
+        let next = match writer.flush_at() {
+            Some(end) => tokio::time::timeout_at(end, body.next()).await,
+            None => Ok(body.next().await),
+        };
+        let Ok(next) = next else {
+            writer.flush().await?;
+            continue;
+        };
+        let Some(data) = next.transpose()? else { break };
         size += data.len() as u64;
         if stated.length.is_some_and(|length| size > length) {
             return Err(s3_error!(IncompleteBody, "more bytes than Content-Length says"));
@@ -137,6 +157,9 @@ pub async fn take_in<B: Backend>(
 /// Why a request's body could not be read. The library's error types are private; their texts are not.
 pub fn body_error(error: StdError) -> S3Error {
     let text = error.to_string();
+    if text.contains(&Stalled.to_string()) {
+        return s3_error!(RequestTimeout, "{text}");
+    }
     if text.contains("SignatureMismatch") {
         return s3_error!(SignatureDoesNotMatch, "the signature of a chunk of the body is wrong");
     }

@@ -1,16 +1,16 @@
-//! Buckets and listings.
+//! Listings of objects.
 
 use super::Gateway;
 use super::backend::Backend;
 use super::convert::{checksum_type, etag, timestamp, url_encoded};
+use super::front::OWNER;
 use super::objects::listed_algorithm;
-use ebb_types::{KeyListing, KeyPage, NamespaceAnswer, NamespaceOp, NamespaceQuery, PAGE_MAX};
+use ebb_types::{KeyListing, KeyPage, NamespaceAnswer, NamespaceQuery, PAGE_MAX};
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
-/// All that exists belongs to the cluster.
 pub(super) fn owner() -> Owner {
-    Owner { display_name: Some("ebb".to_owned()), id: Some("ebb".to_owned()) }
+    Owner { display_name: Some(OWNER.to_owned()), id: Some(OWNER.to_owned()) }
 }
 
 /// A page size as asked for.
@@ -31,20 +31,25 @@ pub(super) fn other_answer() -> S3Error {
 
 /// How names stand in an answer.
 #[derive(Clone, Copy)]
-struct Encoding {
+pub(super) struct Encoding {
     url: bool,
 }
 
 impl Encoding {
-    fn of(asked: Option<&EncodingType>) -> Encoding {
+    pub(super) fn of(asked: Option<&EncodingType>) -> Encoding {
         Encoding { url: asked.is_some_and(|e| e.as_str() == EncodingType::URL) }
     }
 
-    fn name(self, name: &str) -> String {
+    pub(super) fn name(self, name: &str) -> String {
         if self.url { url_encoded(name) } else { name.to_owned() }
     }
 
-    fn shown(self) -> Option<EncodingType> {
+    /// S3 does not repeat an empty one.
+    pub(super) fn delimiter(self, delimiter: Option<&str>) -> Option<String> {
+        delimiter.filter(|d| !d.is_empty()).map(|d| self.name(d))
+    }
+
+    pub(super) fn shown(self) -> Option<EncodingType> {
         self.url.then(|| EncodingType::from_static(EncodingType::URL))
     }
 
@@ -62,7 +67,7 @@ impl Encoding {
         }
     }
 
-    fn prefixes(self, prefixes: &[String]) -> Vec<CommonPrefix> {
+    pub(super) fn prefixes(self, prefixes: &[String]) -> Vec<CommonPrefix> {
         prefixes.iter().map(|p| CommonPrefix { prefix: Some(self.name(p)) }).collect()
     }
 }
@@ -94,7 +99,7 @@ impl<B: Backend> Gateway<B> {
             name: Some(input.bucket),
             prefix: Some(encoding.name(input.prefix.as_deref().unwrap_or_default())),
             marker: Some(encoding.name(input.marker.as_deref().unwrap_or_default())),
-            delimiter: input.delimiter.as_deref().map(|d| encoding.name(d)),
+            delimiter: encoding.delimiter(input.delimiter.as_deref()),
             max_keys: Some(limit as i32),
             is_truncated: Some(page.next.is_some()),
             next_marker: page.next.as_deref().map(|next| encoding.name(next)),
@@ -118,7 +123,7 @@ impl<B: Backend> Gateway<B> {
         Ok(ListObjectsV2Output {
             name: Some(input.bucket),
             prefix: Some(encoding.name(input.prefix.as_deref().unwrap_or_default())),
-            delimiter: input.delimiter.as_deref().map(|d| encoding.name(d)),
+            delimiter: encoding.delimiter(input.delimiter.as_deref()),
             max_keys: Some(limit as i32),
             key_count: i32::try_from(page.keys.len() + page.common_prefixes.len()).ok(),
             continuation_token: input.continuation_token,
@@ -132,47 +137,58 @@ impl<B: Backend> Gateway<B> {
         })
     }
 
-    pub(super) async fn buckets(&self, input: ListBucketsInput) -> S3Result<ListBucketsOutput> {
-        let NamespaceAnswer::Buckets(buckets) = self.names.query(NamespaceQuery::Buckets).await? else {
-            return Err(other_answer());
-        };
-        let prefix = input.prefix.as_deref().unwrap_or_default();
-        let buckets =
-            buckets.into_iter().filter(|(name, _)| name.starts_with(prefix)).map(|(name, created)| Bucket {
-                creation_date: Some(timestamp(created)),
-                name: Some(name),
+    /// Every object as the one version that it has.
+    pub(super) async fn list_versions(
+        &self,
+        input: ListObjectVersionsInput,
+    ) -> S3Result<ListObjectVersionsOutput> {
+        let encoding = Encoding::of(input.encoding_type.as_ref());
+        let limit = page_size(input.max_keys)?;
+        let after = input.key_marker.clone().unwrap_or_default();
+        let (prefix, delimiter) = (input.prefix.as_deref(), input.delimiter.as_deref());
+        let page = self.page(input.bucket.clone(), prefix, delimiter, after, limit).await?;
+        let version = |listing| {
+            let object = encoding.object(listing, true);
+            ObjectVersion {
+                checksum_algorithm: object.checksum_algorithm,
+                checksum_type: object.checksum_type,
+                e_tag: object.e_tag,
+                is_latest: Some(true),
+                key: object.key,
+                last_modified: object.last_modified,
+                owner: object.owner,
+                size: object.size,
+                storage_class: Some(ObjectVersionStorageClass::from_static(
+                    ObjectVersionStorageClass::STANDARD,
+                )),
+                version_id: Some("null".to_owned()),
                 ..Default::default()
-            });
-        Ok(ListBucketsOutput {
-            buckets: Some(buckets.collect()),
-            owner: Some(owner()),
-            prefix: input.prefix.clone(),
+            }
+        };
+        Ok(ListObjectVersionsOutput {
+            name: Some(input.bucket),
+            prefix: Some(encoding.name(input.prefix.as_deref().unwrap_or_default())),
+            key_marker: Some(encoding.name(input.key_marker.as_deref().unwrap_or_default())),
+            version_id_marker: Some(input.version_id_marker.unwrap_or_default()),
+            delimiter: encoding.delimiter(input.delimiter.as_deref()),
+            max_keys: Some(limit as i32),
+            is_truncated: Some(page.next.is_some()),
+            next_key_marker: page.next.as_deref().map(|next| encoding.name(next)),
+            next_version_id_marker: page.next.as_ref().map(|_| "null".to_owned()),
+            common_prefixes: Some(encoding.prefixes(&page.common_prefixes)),
+            versions: Some(page.keys.into_iter().map(version).collect()),
+            encoding_type: encoding.shown(),
             ..Default::default()
         })
-    }
-
-    pub(super) async fn create_bucket_named(&self, bucket: String) -> S3Result<()> {
-        self.names.commit(NamespaceOp::CreateBucket { bucket }).await?;
-        Ok(())
-    }
-
-    pub(super) async fn delete_bucket_named(&self, bucket: String) -> S3Result<()> {
-        self.names.commit(NamespaceOp::DeleteBucket { bucket }).await?;
-        Ok(())
-    }
-
-    pub(super) async fn check_bucket(&self, bucket: String) -> S3Result<()> {
-        self.names.query(NamespaceQuery::Bucket { bucket }).await?;
-        Ok(())
     }
 }
 
 /// A key as a token that is safe in XML and in URLs.
-fn token(key: &str) -> String {
+pub(super) fn token(key: &str) -> String {
     base64_simd::URL_SAFE_NO_PAD.encode_to_string(key)
 }
 
-fn from_token(token: &str) -> S3Result<String> {
+pub(super) fn from_token(token: &str) -> S3Result<String> {
     let key =
         base64_simd::URL_SAFE_NO_PAD.decode_to_vec(token).ok().and_then(|key| String::from_utf8(key).ok());
     key.ok_or_else(|| {

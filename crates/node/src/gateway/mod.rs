@@ -6,19 +6,30 @@
 //!
 //! Many requests share one message wherever they can ([`batch`]), because messages and syncs are what small requests cost.
 
+mod answer;
 mod backend;
 mod batch;
+mod body;
+mod bucket;
+mod chunked;
 mod cluster;
+mod connections;
 mod convert;
+mod cors;
+mod form;
+mod front;
 mod intake;
 mod janitor;
+mod lifecycle;
 mod list;
 mod multipart;
 mod names;
 mod objects;
 mod reader;
+mod rights;
 mod s3;
 mod store;
+mod tags;
 
 #[cfg(test)]
 mod memory;
@@ -27,113 +38,75 @@ mod tests;
 
 pub use backend::Backend;
 pub use cluster::Cluster;
+pub use connections::Limits;
+pub use rights::{Key, KeyTable, Keys, Right};
 
+use answer::Front;
 use ebb_types::Extent;
-use hyper::Request;
-use hyper::body::Incoming;
-use hyper::header::{self, HeaderName, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use front::{BucketNames, Domains};
 use janitor::Janitor;
 use names::Names;
-use s3s::auth::{S3Auth, SecretKey};
-use s3s::service::{S3Service, S3ServiceBuilder};
-use s3s::{Body, HttpError, S3Result, s3_error};
-use std::collections::BTreeMap;
+use s3s::config::{S3Config, StaticConfigProvider};
+use s3s::service::S3ServiceBuilder;
+use std::future::Future;
 use std::sync::Arc;
 use store::Store;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
-/// Who may use the gateway.
-#[derive(Clone, Default)]
+/// Largest body of a request that is XML: 10,000 parts of an upload with their checksums.
+const XML_BYTES_MAX: usize = 8 << 20;
+
+/// Who may use the gateway, and how.
 pub struct GatewayConfig {
-    /// Secret key by access key id. Requests signed with another, or not at all, are refused.
-    pub keys: BTreeMap<String, String>,
+    pub keys: Keys,
+    /// Domains below which a host name begins with a bucket's name.
+    pub domains: Vec<String>,
+    pub limits: Limits,
 }
 
 /// State that all requests share.
-struct Gateway<B> {
+pub struct Gateway<B> {
     store: Arc<Store<B>>,
     names: Arc<Names<B>>,
-}
-
-struct Keys(BTreeMap<String, SecretKey>);
-
-#[async_trait::async_trait]
-impl S3Auth for Keys {
-    async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
-        self.0
-            .get(access_key)
-            .cloned()
-            .ok_or_else(|| s3_error!(InvalidAccessKeyId, "the access key is not known"))
-    }
+    keys: Keys,
 }
 
 impl<B: Backend> Gateway<B> {
-    /// Also starts the janitor, on `tasks`.
-    fn start(backend: Arc<B>, tasks: &mut JoinSet<()>) -> Gateway<B> {
+    /// Also starts the janitor and what carries out lifecycle rules, on `tasks`.
+    fn start(backend: Arc<B>, keys: Keys, tasks: &mut JoinSet<()>) -> Gateway<B> {
         let (discards, discarded): (mpsc::UnboundedSender<Vec<Extent>>, _) = mpsc::unbounded_channel();
         let garbage = Arc::new(Notify::new());
         let names = Arc::new(Names::new(backend.clone(), discards.clone(), garbage.clone()));
         let store = Arc::new(Store::new(backend.clone(), names.clone(), discards));
         tasks.spawn(Janitor::new(backend, names.clone(), store.clone(), discarded, garbage).run());
-        Gateway { store, names }
+        tasks.spawn(lifecycle::daily(names.clone()));
+        Gateway { store, names, keys }
     }
 }
 
-/// Serves S3 on `listener` until the future is dropped. Requests under way then are cut off; none of them was answered.
-pub async fn serve<B: Backend>(listener: TcpListener, config: GatewayConfig, backend: Arc<B>) {
+/// Serves S3 on `listener` until `stop` returns and the requests under way are finished.
+pub async fn serve<B: Backend>(
+    listener: TcpListener,
+    config: GatewayConfig,
+    backend: Arc<B>,
+    stop: impl Future<Output = ()>,
+) {
     let mut tasks = JoinSet::new();
-    let mut service = S3ServiceBuilder::new(Gateway::start(backend, &mut tasks));
-    service
-        .set_auth(Keys(config.keys.into_iter().map(|(id, secret)| (id, SecretKey::from(secret))).collect()));
-    let service = service.build();
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                tasks.spawn(connection(stream, service.clone()));
-            }
-            Err(error) => {
-                // Most often too many open files: that passes when connections end.
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            }
-        }
-        while tasks.try_join_next().is_some() {}
-    }
-}
-
-async fn connection(stream: TcpStream, service: S3Service) {
-    // Without it the end of an answer waits for the client's delayed acknowledgement.
-    if let Err(error) = stream.set_nodelay(true) {
-        return tracing::debug!(%error, "connection lost");
-    }
-    let service = service_fn(|request: Request<Incoming>| {
-        crate::heap::used();
-        let last = expects_without_body(&request);
-        let answer = service.call(request.map(Body::from));
-        async move {
-            let mut answer = answer.await?;
-            if last {
-                answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-            }
-            Ok::<_, HttpError>(answer)
-        }
-    });
-    let served = http1::Builder::new().keep_alive(true).serve_connection(TokioIo::new(stream), service).await;
-    if let Err(error) = served {
-        tracing::debug!(%error, "connection ended");
-    }
-}
-
-/// An empty PUT that asks for `100 Continue` gets its answer at once, as HTTP wants. AWS's Python clients then misread the
-/// next answer on the same connection, and wait for it in vain: so there must be no next one.
-fn expects_without_body(request: &Request<Incoming>) -> bool {
-    let is = |name: HeaderName, value: &[u8]| {
-        request.headers().get(name).is_some_and(|v: &HeaderValue| v.as_bytes() == value)
-    };
-    is(header::EXPECT, b"100-continue") && is(header::CONTENT_LENGTH, b"0")
+    let gateway = Arc::new(Gateway::start(backend, config.keys.clone(), &mut tasks));
+    let domains = Arc::new(config.domains);
+    let mut service = S3ServiceBuilder::new(s3::Operations(gateway.clone()));
+    service.set_auth(config.keys.clone());
+    service.set_access(config.keys);
+    service.set_host(Domains(domains.clone()));
+    service.set_validation(BucketNames);
+    let mut bounds = S3Config::default();
+    bounds.xml_max_body_size = XML_BYTES_MAX;
+    bounds.post_object_max_file_size = form::FILE_BYTES_MAX;
+    bounds.form_max_field_size = form::FIELDS_BYTES_MAX;
+    bounds.form_max_fields_size = form::FIELDS_BYTES_MAX;
+    service.set_config(Arc::new(StaticConfigProvider::new(Arc::new(bounds))));
+    let front = Arc::new(Front::new(gateway, service.build(), domains, config.limits));
+    connections::serve(listener, front, config.limits, stop).await;
 }

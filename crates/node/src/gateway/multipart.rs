@@ -2,18 +2,19 @@
 
 use super::Gateway;
 use super::backend::Backend;
+use super::body::Progress;
 use super::convert::{
     ReadCondition, algorithm, algorithm_name, checksum_type, condition, etag, give_checksum, kept_headers,
     multipart_checksum, parse_etag, stated_checksum, timestamp,
 };
 use super::intake::{Stated, StatedChecksum, Taken, body_error, take_in};
-use super::list::{other_answer, owner, page_size};
-use super::objects::{content, listed_algorithm, refuse_unsupported, source};
+use super::list::{Encoding, other_answer, owner, page_size};
+use super::objects::{content, listed_algorithm, source, with_tags};
 use ebb_types::{
     self as ebb, ChecksumAlgorithm, ETag, NamespaceAnswer, NamespaceDone, NamespaceOp, NamespaceQuery,
-    PAGE_MAX, UploadMeta,
+    PAGE_MAX, UploadListing, UploadMeta,
 };
-use futures_util::TryStreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use s3s::crypto::{Checksum as _, Md5};
 use s3s::dto::*;
 use s3s::{Body, S3ErrorCode, S3Request, S3Result, s3_error};
@@ -58,9 +59,8 @@ impl<B: Backend> Gateway<B> {
         &self,
         req: S3Request<CreateMultipartUploadInput>,
     ) -> S3Result<CreateMultipartUploadOutput> {
-        refuse_unsupported(&req.headers)?;
         let mut input = req.input;
-        let headers = kept_headers!(input);
+        let headers = with_tags(kept_headers!(input)?, input.tagging.as_deref())?;
         let checksum = match &input.checksum_algorithm {
             Some(name) => {
                 let algorithm = algorithm(name.as_str())?;
@@ -101,10 +101,9 @@ impl<B: Backend> Gateway<B> {
     }
 
     pub(super) async fn put_part(&self, req: S3Request<UploadPartInput>) -> S3Result<UploadPartOutput> {
-        refuse_unsupported(&req.headers)?;
         let mut input = req.input;
         let (upload, number) = (parse_upload_id(&input.upload_id)?, part_number(input.part_number)?);
-        let given = stated_checksum!(input);
+        let given = stated_checksum!(input)?;
         let stated = Stated {
             length: input.content_length.and_then(|n| u64::try_from(n).ok()),
             md5: input.content_md5.take(),
@@ -133,17 +132,14 @@ impl<B: Backend> Gateway<B> {
         let (from_bucket, from_key) = source(&input.copy_source)?;
         let reader = self.open(from_bucket, from_key).await?;
         condition.check_source(&reader.meta)?;
-        let range = match &input.copy_source_range {
-            Some(text) => {
-                Range::parse(text).map_err(|_| S3ErrorCode::InvalidArgument)?.check(reader.meta.size)?
-            }
-            None => 0..reader.meta.size,
-        };
+        let range = source_range(input.copy_source_range.as_deref(), reader.meta.size)?;
         let name = (input.bucket.clone(), input.key.clone());
         let announced = self.upload(name.clone(), upload).await?.checksum;
         let checksum = announced.map(|(algorithm, _)| StatedChecksum::wanted(algorithm));
         let stated = Stated { length: Some(range.end - range.start), md5: None, checksum };
-        let taken = take_in(&self.store, content(reader, range), stated).await?;
+        let progress = Progress::of(&req.extensions);
+        let source = content(reader, range).inspect(|_| progress.touch());
+        let taken = take_in(&self.store, source, stated).await?;
         let mut result = CopyPartResult {
             e_tag: Some(etag(taken.etag)),
             last_modified: Some(Timestamp::from(std::time::SystemTime::now())),
@@ -194,15 +190,21 @@ impl<B: Backend> Gateway<B> {
         let name = (input.bucket.clone(), input.key.clone());
         let upload = parse_upload_id(&input.upload_id)?;
         let when = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
-        let announced = self.upload(name.clone(), upload).await?.checksum;
-        let have = self.all_parts(&name, upload).await?;
         let named = input.multipart_upload.take().and_then(|u| u.parts).unwrap_or_default();
+        let announced = match self.upload(name.clone(), upload).await {
+            Ok(upload) => upload.checksum,
+            Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
+                return self.completed(name, upload, &named).await.unwrap_or(Err(error));
+            }
+            Err(error) => return Err(error),
+        };
+        let have = self.all_parts(&name, upload).await?;
         let parts = named_parts(named, &have)?;
         let sums: Vec<(u64, Option<ebb::Checksum>)> =
             parts.iter().map(|(number, _)| (have[number].size, have[number].checksum.clone())).collect();
         let checksum =
             announced.and_then(|(algorithm, composite)| multipart_checksum(algorithm, composite, &sums));
-        if let (Some((_, stated)), Some(own)) = (stated_checksum!(input), &checksum)
+        if let (Some((_, stated)), Some(own)) = (stated_checksum!(input)?, &checksum)
             && stated != own.value
         {
             return Err(s3_error!(BadDigest, "the checksum does not fit the parts"));
@@ -212,20 +214,26 @@ impl<B: Backend> Gateway<B> {
             return Err(s3_error!(InvalidRequest, "the parts have {size} bytes together"));
         }
         let etag_of_all = joined_etag(&parts);
-        let mut output = CompleteMultipartUploadOutput {
-            bucket: Some(input.bucket.clone()),
-            key: Some(input.key.clone()),
-            location: Some(format!("/{}/{}", input.bucket, input.key)),
-            e_tag: Some(etag(etag_of_all)),
-            checksum_type: checksum.as_ref().map(|c| checksum_type(c.composite)),
-            ..Default::default()
-        };
-        give_checksum!(output, &checksum);
+        let output = completion(&name, etag_of_all, &checksum);
         let (bucket, key) = name;
         let op =
             NamespaceOp::CompleteUpload { bucket, key, upload, parts, etag: etag_of_all, checksum, when };
         self.names.commit(op).await?;
         Ok(output)
+    }
+
+    /// The answer to a completion that comes again, if the key names what the first made.
+    async fn completed(
+        &self,
+        name: (String, String),
+        upload: u64,
+        named: &[CompletedPart],
+    ) -> Option<S3Result<CompleteMultipartUploadOutput>> {
+        let meta = self.names.object(&name.0, &name.1).await.ok()?;
+        let tags = named.iter().map(|part| Some((0, parse_etag(part.e_tag.as_ref()?.value())?)));
+        let again =
+            meta.upload == Some(upload) && joined_etag(&tags.collect::<Option<Vec<_>>>()?) == meta.etag;
+        again.then(|| Ok(completion(&name, meta.etag, &meta.checksum)))
     }
 
     pub(super) async fn abort(&self, input: AbortMultipartUploadInput) -> S3Result<()> {
@@ -275,9 +283,7 @@ impl<B: Backend> Gateway<B> {
         &self,
         input: ListMultipartUploadsInput,
     ) -> S3Result<ListMultipartUploadsOutput> {
-        if input.delimiter.as_deref().is_some_and(|d| !d.is_empty()) {
-            return Err(s3_error!(NotImplemented, "a delimiter in a list of uploads"));
-        }
+        let encoding = Encoding::of(input.encoding_type.as_ref());
         let limit = page_size(input.max_uploads)?;
         let key_marker = input.key_marker.clone().unwrap_or_default();
         let after = match input.upload_id_marker.as_deref().filter(|m| !m.is_empty()) {
@@ -285,15 +291,10 @@ impl<B: Backend> Gateway<B> {
             None if key_marker.is_empty() => (key_marker, 0),
             None => (key_marker, u64::MAX),
         };
-        let prefix = input.prefix.clone().unwrap_or_default();
-        let query = NamespaceQuery::Uploads { bucket: input.bucket.clone(), prefix, after, limit };
-        let NamespaceAnswer::Uploads { uploads, more } = self.names.query(query).await? else {
-            return Err(other_answer());
-        };
-        let last = uploads.last().filter(|_| more).cloned();
-        let uploads = uploads.into_iter().map(|upload| MultipartUpload {
+        let page = self.uploads_page(&input, after, limit as usize).await?;
+        let uploads = page.uploads.into_iter().map(|upload| MultipartUpload {
             initiated: Some(timestamp(upload.initiated_millis)),
-            key: Some(upload.key),
+            key: Some(encoding.name(&upload.key)),
             owner: Some(owner()),
             storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
             upload_id: Some(upload_id(upload.upload)),
@@ -301,17 +302,79 @@ impl<B: Backend> Gateway<B> {
         });
         Ok(ListMultipartUploadsOutput {
             bucket: Some(input.bucket),
-            key_marker: input.key_marker,
+            common_prefixes: Some(encoding.prefixes(&page.prefixes)),
+            delimiter: encoding.delimiter(input.delimiter.as_deref()),
+            encoding_type: encoding.shown(),
+            key_marker: input.key_marker.as_deref().map(|marker| encoding.name(marker)),
             upload_id_marker: input.upload_id_marker,
-            prefix: input.prefix,
+            prefix: input.prefix.as_deref().map(|prefix| encoding.name(prefix)),
             max_uploads: Some(limit as i32),
-            is_truncated: Some(more),
-            next_key_marker: last.as_ref().map(|l| l.key.clone()),
-            next_upload_id_marker: last.as_ref().map(|l| upload_id(l.upload)),
+            is_truncated: Some(page.next.is_some()),
+            next_key_marker: page.next.as_ref().map(|(key, _)| encoding.name(key)),
+            next_upload_id_marker: page.next.map(|(_, id)| id.map(upload_id).unwrap_or_default()),
             uploads: Some(uploads.collect()),
             ..Default::default()
         })
     }
+
+    /// Uploads after `after`, those with a common prefix as that alone. Uploads are few: all are looked at.
+    async fn uploads_page(
+        &self,
+        input: &ListMultipartUploadsInput,
+        mut after: (String, u64),
+        limit: usize,
+    ) -> S3Result<UploadsPage> {
+        let prefix = input.prefix.clone().unwrap_or_default();
+        let delimiter = input.delimiter.as_deref().filter(|d| !d.is_empty());
+        // A page may have ended with a common prefix.
+        let passed = after.0.clone();
+        let mut page = UploadsPage::default();
+        let mut last = None;
+        loop {
+            let (bucket, prefix) = (input.bucket.clone(), prefix.clone());
+            let query = NamespaceQuery::Uploads { bucket, prefix: prefix.clone(), after, limit: PAGE_MAX };
+            let NamespaceAnswer::Uploads { uploads, more } = self.names.query(query).await? else {
+                return Err(other_answer());
+            };
+            let Some(end) = uploads.last().map(|upload| (upload.key.clone(), upload.upload)) else {
+                return Ok(page);
+            };
+            for upload in uploads {
+                let end_of_prefix =
+                    |d: &str| Some(prefix.len() + upload.key[prefix.len()..].find(d)? + d.len());
+                let common = delimiter.and_then(end_of_prefix).map(|end| upload.key[..end].to_owned());
+                if common.as_ref().is_some_and(|c| *c == passed || page.prefixes.last() == Some(c)) {
+                    continue;
+                }
+                if page.uploads.len() + page.prefixes.len() == limit {
+                    page.next = last;
+                    return Ok(page);
+                }
+                match common {
+                    Some(common) => {
+                        last = Some((common.clone(), None));
+                        page.prefixes.push(common);
+                    }
+                    None => {
+                        last = Some((upload.key.clone(), Some(upload.upload)));
+                        page.uploads.push(upload);
+                    }
+                }
+            }
+            if !more {
+                return Ok(page);
+            }
+            after = end;
+        }
+    }
+}
+
+#[derive(Default)]
+struct UploadsPage {
+    uploads: Vec<UploadListing>,
+    prefixes: Vec<String>,
+    /// Where the next page begins: a key and its upload, or a common prefix. None: that was all.
+    next: Option<(String, Option<u64>)>,
 }
 
 /// The parts that a completion names, checked against those that are there.
@@ -322,7 +385,7 @@ fn named_parts(named: Vec<CompletedPart>, have: &BTreeMap<u16, ebb::Part>) -> S3
         let tag =
             part.e_tag.take().and_then(|tag| parse_etag(tag.value())).ok_or(S3ErrorCode::InvalidPart)?;
         let own = have.get(&number).filter(|own| own.etag == tag).ok_or(S3ErrorCode::InvalidPart)?;
-        if let (Some((algorithm, value)), Some(sum)) = (stated_checksum!(part), &own.checksum)
+        if let (Some((algorithm, value)), Some(sum)) = (stated_checksum!(part)?, &own.checksum)
             && (algorithm != sum.algorithm || value != sum.value)
         {
             return Err(s3_error!(InvalidPart, "the checksum of part {number} is another"));
@@ -330,6 +393,35 @@ fn named_parts(named: Vec<CompletedPart>, have: &BTreeMap<u16, ebb::Part>) -> S3
         parts.push((number, tag));
     }
     Ok(parts)
+}
+
+fn completion(
+    (bucket, key): &(String, String),
+    tag: ETag,
+    checksum: &Option<ebb::Checksum>,
+) -> CompleteMultipartUploadOutput {
+    let mut output = CompleteMultipartUploadOutput {
+        bucket: Some(bucket.clone()),
+        key: Some(key.clone()),
+        location: Some(format!("/{bucket}/{key}")),
+        e_tag: Some(etag(tag)),
+        checksum_type: checksum.as_ref().map(|c| checksum_type(c.composite)),
+        ..Default::default()
+    };
+    give_checksum!(output, checksum);
+    output
+}
+
+/// The source's bytes of a part: a range that is not all there would make a part shorter than asked for.
+fn source_range(text: Option<&str>, size: u64) -> S3Result<std::ops::Range<u64>> {
+    let Some(text) = text else { return Ok(0..size) };
+    match Range::parse(text) {
+        Ok(Range::Int { first, last: Some(last) }) if last < size => Ok(first..last + 1),
+        Ok(Range::Int { last: Some(_), .. }) => {
+            Err(s3_error!(InvalidRange, "the source has {size} bytes: {text} is not all there"))
+        }
+        _ => Err(s3_error!(InvalidArgument, "a copy's range is written bytes=first-last")),
+    }
 }
 
 /// MD5 of the parts' MD5s.

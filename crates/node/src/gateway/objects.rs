@@ -2,17 +2,21 @@
 
 use super::Gateway;
 use super::backend::Backend;
+use super::body::Progress;
 use super::convert::{
-    ReadCondition, algorithm_name, checksum_type, condition, etag, give_checksum, give_headers, kept_headers,
-    parse_etag, stated_checksum, timestamp,
+    ReadCondition, algorithm_name, checksum_type, condition, etag, give_checksum, give_headers, http_date,
+    kept_headers, parse_etag, seconds, stated_checksum, timestamp,
 };
 use super::intake::{Stated, StatedChecksum, Taken, body_error, take_in};
+use super::list::page_size;
 use super::names::NameError;
 use super::reader::Reader;
+use super::tags::{self, TAGS};
 use bytes::Bytes;
-use ebb_types::{ChecksumAlgorithm, Condition, NamespaceOp, ObjectMeta};
+use ebb_types::{ChecksumAlgorithm, Condition, ETag, NamespaceOp, ObjectMeta, OnlyIf};
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use hyper::HeaderMap;
+use hyper::header::{HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH, IF_RANGE};
 use s3s::dto::*;
 use s3s::stream::{ByteStream, RemainingLength};
 use s3s::{Body, S3ErrorCode, S3Request, S3Result, StdError, s3_error};
@@ -21,25 +25,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Headers that ask for what Ebb does not do. Ignoring them would be a lie.
-const REFUSED_HEADERS: [&str; 6] = [
-    "x-amz-server-side-encryption",
-    "x-amz-server-side-encryption-customer-algorithm",
-    "x-amz-object-lock-mode",
-    "x-amz-object-lock-legal-hold",
-    "x-amz-website-redirect-location",
-    "x-amz-write-offset-bytes",
-];
-
-pub(super) fn refuse_unsupported(headers: &HeaderMap) -> S3Result<()> {
-    match REFUSED_HEADERS.iter().find(|name| headers.contains_key(**name)) {
-        Some(name) => Err(s3_error!(NotImplemented, "{name} is not supported: leave it away")),
-        None => Ok(()),
-    }
-}
-
 /// Nothing is versioned here: the only version of an object is "null".
-fn check_version(version: Option<&str>) -> S3Result<()> {
+pub(super) fn check_version(version: Option<&str>) -> S3Result<()> {
     match version {
         None | Some("null") => Ok(()),
         Some(_) => Err(s3_error!(NoSuchVersion, "objects have no versions here")),
@@ -73,29 +60,59 @@ impl ByteStream for ObjectBody {
 /// Which bytes a GET or HEAD asks for.
 struct Selection {
     range: Range<u64>,
+    /// Index of the part asked for.
+    part: Option<usize>,
     /// Whether it is an answer to a range or a part: then the answer says which bytes it has.
     partial: bool,
 }
 
-fn select(meta: &ObjectMeta, range: Option<s3s::dto::Range>, part: Option<i32>) -> S3Result<Selection> {
+/// `if_range`: the request's If-Range; if the object is another by now, the range does not count.
+fn select(
+    meta: &ObjectMeta,
+    range: Option<s3s::dto::Range>,
+    part: Option<i32>,
+    if_range: Option<&HeaderValue>,
+) -> S3Result<Selection> {
+    let range = range.filter(|_| if_range.is_none_or(|known| is_same(meta, known)));
+    let whole = Selection { range: 0..meta.size, part: None, partial: false };
     match (range, part) {
         (Some(_), Some(_)) => Err(s3_error!(InvalidRequest, "a range and a part number together")),
-        (Some(range), None) => Ok(Selection { range: range.check(meta.size)?, partial: true }),
-        (None, Some(number)) => {
-            let index = usize::try_from(number).ok().and_then(|n| n.checked_sub(1));
-            let sizes =
-                if meta.part_sizes.is_empty() { std::slice::from_ref(&meta.size) } else { &meta.part_sizes };
-            let index = index.filter(|i| *i < sizes.len()).ok_or(S3ErrorCode::InvalidRange)?;
-            let start: u64 = sizes[..index].iter().sum();
-            Ok(Selection { range: start..start + sizes[index], partial: meta.size > 0 })
+        (Some(range), None) => {
+            let range = range.check(meta.size)?;
+            // The last bytes of an empty object, or its last no bytes.
+            let range = Some(range).filter(|r| !r.is_empty()).ok_or(S3ErrorCode::InvalidRange)?;
+            Ok(Selection { range, partial: true, ..whole })
         }
-        (None, None) => Ok(Selection { range: 0..meta.size, partial: false }),
+        (None, Some(1)) if meta.parts.is_empty() => Ok(Selection { partial: meta.size > 0, ..whole }),
+        (None, Some(number)) => {
+            let index = meta.parts.iter().position(|part| i32::from(part.number) == number);
+            let index = index.ok_or(S3ErrorCode::InvalidPart)?;
+            let start: u64 = meta.parts[..index].iter().map(|part| part.size).sum();
+            let range = start..start + meta.parts[index].size;
+            Ok(Selection { partial: !range.is_empty(), range, part: Some(index) })
+        }
+        (None, None) => Ok(whole),
     }
+}
+
+fn is_same(meta: &ObjectMeta, known: &HeaderValue) -> bool {
+    let text = known.to_str().unwrap_or_default();
+    text == format!("\"{}\"", meta.etag)
+        || http_date(&timestamp(meta.modified_millis)).as_deref() == Some(text)
 }
 
 impl Selection {
     fn content_range(&self, size: u64) -> Option<String> {
         self.partial.then(|| format!("bytes {}-{}/{size}", self.range.start, self.range.end - 1))
+    }
+
+    /// The checksum of just these bytes, as far as there is one.
+    fn checksum(&self, meta: &ObjectMeta) -> Option<ebb_types::Checksum> {
+        match self.part {
+            Some(index) => meta.parts[index].checksum.clone(),
+            None if self.partial && meta.size != self.range.end - self.range.start => None,
+            None => meta.checksum.clone(),
+        }
     }
 }
 
@@ -119,23 +136,23 @@ impl<B: Backend> Gateway<B> {
             extents: taken.data.take(),
             headers,
             checksum: taken.checksum,
-            part_sizes: Vec::new(),
+            upload: None,
+            parts: Vec::new(),
         };
         self.names.commit(NamespaceOp::Put { bucket, key, meta, when }).await?;
         Ok(())
     }
 
     pub(super) async fn put(&self, req: S3Request<PutObjectInput>) -> S3Result<PutObjectOutput> {
-        refuse_unsupported(&req.headers)?;
         let mut input = req.input;
         let when = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
-        let given = stated_checksum!(input);
+        let given = stated_checksum!(input)?;
         let stated = Stated {
             length: input.content_length.and_then(|n| u64::try_from(n).ok()),
             md5: input.content_md5.take(),
             checksum: StatedChecksum::from_request(&req.headers, given, req.trailing_headers)?,
         };
-        let headers = kept_headers!(input);
+        let headers = with_tags(kept_headers!(input)?, input.tagging.as_deref())?;
         let body = input.body.unwrap_or_else(|| StreamingBlob::from(Body::empty()));
         let taken = take_in(&self.store, body.map_err(body_error), stated).await?;
         let mut output = PutObjectOutput { e_tag: Some(etag(taken.etag)), ..Default::default() };
@@ -157,7 +174,7 @@ impl<B: Backend> Gateway<B> {
             if_unmodified_since: input.if_unmodified_since,
         };
         condition.check(meta)?;
-        let selection = select(meta, input.range, input.part_number)?;
+        let selection = select(meta, input.range, input.part_number, req.headers.get(IF_RANGE))?;
         let mut output = GetObjectOutput {
             accept_ranges: Some("bytes".to_owned()),
             content_length: i64::try_from(selection.range.end - selection.range.start).ok(),
@@ -165,12 +182,14 @@ impl<B: Backend> Gateway<B> {
             e_tag: Some(etag(meta.etag)),
             last_modified: Some(timestamp(meta.modified_millis)),
             parts_count: input.part_number.and_then(|_| parts_count(meta)),
+            tag_count: tags::count(meta),
             ..Default::default()
         };
         give_headers!(output, meta.headers.iter().cloned());
-        if input.checksum_mode.is_some() && !selection.partial {
-            give_checksum!(output, &meta.checksum);
-            output.checksum_type = meta.checksum.as_ref().map(|c| checksum_type(c.composite));
+        if input.checksum_mode.is_some() {
+            let checksum = selection.checksum(meta);
+            give_checksum!(output, &checksum);
+            output.checksum_type = checksum.and(meta.checksum.as_ref()).map(|c| checksum_type(c.composite));
         }
         output.body = Some(body(reader, selection.range).await?);
         Ok(output)
@@ -187,7 +206,7 @@ impl<B: Backend> Gateway<B> {
             if_unmodified_since: input.if_unmodified_since,
         };
         condition.check(&meta)?;
-        let selection = select(&meta, input.range, input.part_number)?;
+        let selection = select(&meta, input.range, input.part_number, req.headers.get(IF_RANGE))?;
         let mut output = HeadObjectOutput {
             accept_ranges: Some("bytes".to_owned()),
             content_length: i64::try_from(selection.range.end - selection.range.start).ok(),
@@ -197,9 +216,10 @@ impl<B: Backend> Gateway<B> {
             parts_count: input.part_number.and_then(|_| parts_count(&meta)),
             ..Default::default()
         };
-        if input.checksum_mode.is_some() && !selection.partial {
-            give_checksum!(output, &meta.checksum);
-            output.checksum_type = meta.checksum.as_ref().map(|c| checksum_type(c.composite));
+        if input.checksum_mode.is_some() {
+            let checksum = selection.checksum(&meta);
+            give_checksum!(output, &checksum);
+            output.checksum_type = checksum.and(meta.checksum.as_ref()).map(|c| checksum_type(c.composite));
         }
         give_headers!(output, meta.headers);
         Ok(output)
@@ -209,7 +229,9 @@ impl<B: Backend> Gateway<B> {
         let input = req.input;
         check_version(input.version_id.as_deref())?;
         let when = condition(input.if_match.as_ref(), None)?;
-        self.names.commit(NamespaceOp::Delete { bucket: input.bucket, key: input.key, when }).await?;
+        let only_if = only_if(input.if_match_size, input.if_match_last_modified_time.as_ref());
+        let (bucket, key) = (input.bucket, input.key);
+        self.names.commit(NamespaceOp::Delete { bucket, key, when, only_if }).await?;
         Ok(DeleteObjectOutput::default())
     }
 
@@ -249,15 +271,16 @@ impl<B: Backend> Gateway<B> {
     async fn delete_one(&self, bucket: String, object: ObjectIdentifier) -> S3Result<()> {
         check_version(object.version_id.as_deref())?;
         let when = match &object.e_tag {
-            Some(tag) => Condition::Matches(parse_etag(tag.value()).ok_or(S3ErrorCode::PreconditionFailed)?),
+            Some(tag) if tag.value() == "*" => Condition::Present,
+            Some(tag) => Condition::Matches(parse_etag(tag.value()).unwrap_or(ETag::NONE)),
             None => Condition::Any,
         };
-        self.names.commit(NamespaceOp::Delete { bucket, key: object.key, when }).await?;
+        let only_if = only_if(object.size, object.last_modified_time.as_ref());
+        self.names.commit(NamespaceOp::Delete { bucket, key: object.key, when, only_if }).await?;
         Ok(())
     }
 
     pub(super) async fn copy(&self, req: S3Request<CopyObjectInput>) -> S3Result<CopyObjectOutput> {
-        refuse_unsupported(&req.headers)?;
         let mut input = req.input;
         let condition = ReadCondition {
             if_match: input.copy_source_if_match.take(),
@@ -273,14 +296,22 @@ impl<B: Backend> Gateway<B> {
         if !replace && *from_bucket == *input.bucket && *from_key == *input.key {
             return Err(s3_error!(InvalidRequest, "a copy to itself must replace the metadata"));
         }
-        let headers = if replace { kept_headers!(input) } else { reader.meta.headers.clone() };
+        let when = destination(&req.headers)?;
+        let replace_tags =
+            input.tagging_directive.as_ref().is_some_and(|d| d.as_str() == TaggingDirective::REPLACE);
+        let tags =
+            if replace_tags { input.tagging.take() } else { Some(tags::of_object(&reader.meta).into()) };
+        let headers = if replace { kept_headers!(input)? } else { reader.meta.headers.clone() };
+        let headers = with_tags(headers, tags.as_deref())?;
         let stated = Stated {
             length: Some(reader.meta.size),
             md5: None,
             checksum: StatedChecksum::from_request(&req.headers, None, None)?,
         };
         let meta = reader.meta.clone();
-        let mut taken = take_in(&self.store, content(reader, 0..meta.size), stated).await?;
+        let progress = Progress::of(&req.extensions);
+        let source = content(reader, 0..meta.size).inspect(|_| progress.touch());
+        let mut taken = take_in(&self.store, source, stated).await?;
         if meta.etag.parts == 0 && taken.etag != meta.etag {
             return Err(s3_error!(InternalError, "the source's bytes do not fit its ETag"));
         }
@@ -293,7 +324,7 @@ impl<B: Backend> Gateway<B> {
             ..Default::default()
         };
         give_checksum!(result, &taken.checksum);
-        self.commit_put((input.bucket, input.key), taken, headers, Condition::Any).await?;
+        self.commit_put((input.bucket, input.key), taken, headers, when).await?;
         Ok(CopyObjectOutput { copy_object_result: Some(result), ..Default::default() })
     }
 
@@ -328,16 +359,63 @@ impl<B: Backend> Gateway<B> {
             give_checksum!(checksum, Some(kept));
             output.checksum = Some(checksum);
         }
-        if wants(ObjectAttributes::OBJECT_PARTS) && !meta.part_sizes.is_empty() {
-            let total_parts_count = parts_count(&meta);
-            output.object_parts = Some(GetObjectAttributesParts { total_parts_count, ..Default::default() });
+        if wants(ObjectAttributes::OBJECT_PARTS) && !meta.parts.is_empty() {
+            let page = page_size(input.max_parts)?;
+            output.object_parts = Some(parts_page(&meta, input.part_number_marker.unwrap_or(0), page));
         }
         Ok(output)
     }
 }
 
 fn parts_count(meta: &ObjectMeta) -> Option<i32> {
-    i32::try_from(meta.part_sizes.len()).ok().filter(|n| *n > 0)
+    i32::try_from(meta.parts.len()).ok().filter(|n| *n > 0)
+}
+
+/// Parts with numbers above `marker`. S3 lists them only where they have checksums.
+fn parts_page(meta: &ObjectMeta, marker: i32, limit: u32) -> GetObjectAttributesParts {
+    let mut rest = meta.parts.iter().filter(|part| i32::from(part.number) > marker).peekable();
+    let page: Vec<_> = rest.by_ref().take(limit as usize).collect();
+    let last = page.last().map_or(marker, |part| i32::from(part.number));
+    let parts = page.into_iter().map(|part| {
+        let (part_number, size) = (Some(i32::from(part.number)), i64::try_from(part.size).ok());
+        let mut shown = s3s::dto::ObjectPart { part_number, size, ..Default::default() };
+        give_checksum!(shown, &part.checksum);
+        shown
+    });
+    GetObjectAttributesParts {
+        parts: meta.checksum.as_ref().map(|_| parts.collect()),
+        is_truncated: Some(rest.peek().is_some()),
+        max_parts: Some(limit as i32),
+        part_number_marker: Some(marker),
+        next_part_number_marker: Some(last),
+        total_parts_count: parts_count(meta),
+    }
+}
+
+/// The headers to keep, with these tags and no other.
+pub(super) fn with_tags(
+    mut headers: Vec<(String, String)>,
+    tags: Option<&str>,
+) -> S3Result<Vec<(String, String)>> {
+    headers.retain(|(name, _)| name != TAGS);
+    let tags = tags.map(tags::from_header).transpose()?.flatten();
+    headers.extend(tags.map(|tags| (TAGS.to_owned(), tags)));
+    Ok(headers)
+}
+
+fn only_if(size: Option<i64>, modified: Option<&Timestamp>) -> OnlyIf {
+    // What cannot be a size or a time is none that an object has.
+    let number = |n: i64| u64::try_from(n).unwrap_or(u64::MAX);
+    OnlyIf { size: size.map(number), modified_seconds: modified.map(|time| number(seconds(time))) }
+}
+
+/// What a copy demands of its destination: the library reads only what it demands of its source.
+fn destination(headers: &HeaderMap) -> S3Result<Condition> {
+    let parsed = |name: HeaderName| {
+        let value = headers.get(&name).map(|value| ETagCondition::parse_http_header(value.as_bytes()));
+        value.transpose().map_err(|_| s3_error!(InvalidArgument, "{name} is neither an ETag nor *"))
+    };
+    condition(parsed(IF_MATCH)?.as_ref(), parsed(IF_NONE_MATCH)?.as_ref())
 }
 
 /// Bucket and key of a copy's source.

@@ -19,8 +19,9 @@ use tokio::time::Instant;
 pub const GRACE: Duration = Duration::from_secs(3);
 /// A look-up vouches for what has been read so long after it. The rest of the grace is for clocks of unequal speed.
 const VERIFIED_FOR: Duration = Duration::from_secs(2);
-/// Pieces that are read ahead of the client.
+/// Pieces that are read ahead of a client; of all clients, as far as each may have one.
 const READS_AHEAD: usize = 4;
+const READS_SHARED: usize = 96;
 
 pub struct Reader<B> {
     store: Arc<Store<B>>,
@@ -73,12 +74,18 @@ impl<B: Backend> Reader<B> {
         self: Arc<Self>,
         pieces: Vec<Piece>,
     ) -> impl Stream<Item = Result<Bytes, NameError>> + Send + Sync {
+        let turn = self.store.reading();
+        let ahead = (READS_SHARED / turn.readers()).clamp(1, READS_AHEAD);
         futures_util::stream::iter(pieces)
             .map(move |piece| {
                 let reader = self.clone();
                 tokio::spawn(async move { reader.read(piece).await })
             })
-            .buffered(READS_AHEAD)
-            .map(|read| read.expect("a read neither panics nor is aborted"))
+            .buffered(ahead)
+            .map(move |read| {
+                // It lasts as long as the stream.
+                let _ = &turn;
+                read.expect("a read neither panics nor is aborted")
+            })
     }
 }

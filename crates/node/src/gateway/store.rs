@@ -17,6 +17,7 @@ use ebb_types::{BLOCK_BYTES, ChunkId, Extent, NamespaceOp, ObjectId};
 use futures_util::FutureExt;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -32,6 +33,10 @@ pub const PIECE_BYTES: usize = 1 << 20;
 const READ_BYTES: u64 = 256 << 10;
 /// Pieces of one object that are written at once: with one being filled, what a PUT holds in memory.
 const WRITES_AHEAD: usize = 4;
+/// Pieces of all objects that are written at once, as far as each may write one.
+const WRITES_SHARED: usize = 48;
+/// A piece that is not full by then is written as it is.
+const FLUSH_AFTER: Duration = Duration::from_secs(1);
 /// Most bytes in one write to a pack.
 const PACK_WRITE_MAX: usize = 1 << 20;
 /// Writes to packs at once: few, so that many objects share one.
@@ -56,6 +61,10 @@ pub struct Store<B> {
     /// Shared with everyone who writes.
     writing: Arc<()>,
     last_write: Mutex<Instant>,
+    /// Objects that are being taken in.
+    writers: AtomicUsize,
+    /// Objects that are being read in several pieces.
+    readers: AtomicUsize,
 }
 
 /// A supply of leased object ids.
@@ -245,7 +254,8 @@ impl<B: Backend> Store<B> {
             async move { packs.write(items).await }.boxed()
         });
         let (writing, last_write) = (Arc::new(()), Mutex::new(Instant::now()));
-        Store { backend, ids, names, packs, small, discards, writing, last_write }
+        let (writers, readers) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Store { backend, ids, names, packs, small, discards, writing, last_write, writers, readers }
     }
 
     fn last_write(&self) -> std::sync::MutexGuard<'_, Instant> {
@@ -281,15 +291,23 @@ impl<B: Backend> Store<B> {
     /// Starts to take in an object. `expected`: its size, if that is known; a hint only.
     pub fn writer(&self, expected: Option<u64>) -> Writer<'_, B> {
         *self.last_write() = Instant::now();
+        self.writers.fetch_add(1, Ordering::Relaxed);
         Writer {
             _writing: self.writing.clone(),
             reach: u64::from(self.backend.chunk_bytes()),
             store: self,
             expected: expected.unwrap_or(PIECE_BYTES as u64),
             piece: BytesMut::new(),
+            begun: None,
             own: None,
             writes: JoinSet::new(),
         }
+    }
+
+    /// Counts a reader, as long as what it returns lives.
+    pub fn reading(self: &Arc<Self>) -> Reading<B> {
+        self.readers.fetch_add(1, Ordering::Relaxed);
+        Reading(self.clone())
     }
 
     /// Reads a piece.
@@ -331,6 +349,22 @@ impl<B: Backend> Store<B> {
     }
 }
 
+/// One that reads.
+pub struct Reading<B>(Arc<Store<B>>);
+
+impl<B> Reading<B> {
+    /// All that do, with this one.
+    pub fn readers(&self) -> usize {
+        self.0.readers.load(Ordering::Relaxed)
+    }
+}
+
+impl<B> Drop for Reading<B> {
+    fn drop(&mut self) {
+        self.0.readers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A part of one chunk that is read at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
@@ -348,9 +382,17 @@ pub struct Writer<'a, B> {
     /// Bytes still expected.
     expected: u64,
     piece: BytesMut,
+    /// When the first byte of the piece came.
+    begun: Option<Instant>,
     /// The object's own extent, once it has grown past what is packed.
     own: Option<Unnamed>,
     writes: JoinSet<Result<(), BackendError>>,
+}
+
+impl<B> Drop for Writer<'_, B> {
+    fn drop(&mut self) {
+        self.store.writers.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl<B: Backend> Writer<'_, B> {
@@ -361,6 +403,7 @@ impl<B: Backend> Writer<'_, B> {
                 let room = self.expected.clamp(1, PIECE_BYTES as u64) as usize;
                 self.piece.reserve(room.next_multiple_of(BLOCK_BYTES));
             }
+            self.begun.get_or_insert_with(Instant::now);
             let room = self.piece_bytes() - self.piece.len();
             let take = data.len().min(room);
             self.piece.extend_from_slice(&data[..take]);
@@ -370,6 +413,24 @@ impl<B: Backend> Writer<'_, B> {
                 self.write_piece().await?;
             }
         }
+        Ok(())
+    }
+
+    /// When to [`Self::flush`] unless more bytes come.
+    pub fn flush_at(&self) -> Option<Instant> {
+        self.begun.map(|begun| begun + FLUSH_AFTER)
+    }
+
+    /// Writes out the whole blocks that are there: a client that sends slowly does not hold memory for long.
+    pub async fn flush(&mut self) -> Result<(), BackendError> {
+        let whole = self.piece.len() / BLOCK_BYTES * BLOCK_BYTES;
+        let rest = BytesMut::from(&self.piece[whole..]);
+        if whole > 0 {
+            self.piece.truncate(whole);
+            self.write_piece().await?;
+        }
+        self.piece = rest;
+        self.begun = None;
         Ok(())
     }
 
@@ -386,7 +447,7 @@ impl<B: Backend> Writer<'_, B> {
             if self.piece.is_empty() {
                 return Ok(self.store.unnamed(Vec::new()));
             }
-            return self.store.small.submit(self.piece.freeze()).await;
+            return self.store.small.submit(std::mem::take(&mut self.piece).freeze()).await;
         }
         if !self.piece.is_empty() {
             self.write_piece().await?;
@@ -394,7 +455,7 @@ impl<B: Backend> Writer<'_, B> {
         while let Some(written) = self.writes.join_next().await {
             written.expect("a write neither panics nor is aborted")?;
         }
-        Ok(self.own.expect("a piece was written"))
+        Ok(self.own.take().expect("a piece was written"))
     }
 
     async fn write_piece(&mut self) -> Result<(), BackendError> {
@@ -414,10 +475,12 @@ impl<B: Backend> Writer<'_, B> {
         extent.len = end;
         let chunk_bytes = u64::from(self.store.backend.chunk_bytes());
         let mut data = std::mem::take(&mut self.piece);
+        self.begun = None;
         data.resize(data.len().next_multiple_of(BLOCK_BYTES), 0);
         let chunk = ChunkId { object, index: (at / chunk_bytes) as u32 };
         let offset = (at % chunk_bytes) as u32;
-        if self.writes.len() >= WRITES_AHEAD {
+        let shared = WRITES_SHARED / self.store.writers.load(Ordering::Relaxed).max(1);
+        while self.writes.len() >= shared.clamp(1, WRITES_AHEAD) {
             let written = self.writes.join_next().await.expect("some are under way");
             written.expect("a write neither panics nor is aborted")?;
         }

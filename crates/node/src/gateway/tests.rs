@@ -3,25 +3,236 @@
 use super::backend::{Backend, BackendError};
 use super::intake::{Stated, take_in};
 use super::janitor::SILENCE;
+use super::lifecycle::carry_out;
 use super::memory::Memory;
 use super::names::NameError;
-use super::{Gateway, GatewayConfig, serve};
+use super::{Gateway, GatewayConfig, Key, Keys, Limits, Right, serve};
 use bytes::Bytes;
 use ebb_types::{
     Condition, NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId,
-    ObjectMeta, Part,
+    ObjectMeta, OnlyIf, Part,
+};
+use futures_util::StreamExt;
+use s3s::dto::{
+    AbortIncompleteMultipartUpload, BucketLifecycleConfiguration, ExpirationStatus, LifecycleExpiration,
+    LifecycleRule, LifecycleRuleFilter, PutBucketLifecycleConfigurationInput,
 };
 use s3s::{S3ErrorCode, S3Result};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+
+#[path = "../../tests/all/harness/s3.rs"]
+mod client;
 
 const ACCESS_KEY: &str = "testkey";
 const SECRET_KEY: &str = "testsecret0123456789";
+
+fn keys() -> Keys {
+    let rights = [Right::Read, Right::Write, Right::Admin].into();
+    let key = Key { secret: SECRET_KEY.to_owned(), rights, buckets: None };
+    Keys::fixed([(ACCESS_KEY.to_owned(), key)].into())
+}
+
+/// A gateway over `backend` on a thread of its own.
+struct Served {
+    address: String,
+    /// Dropped: it is told to stop.
+    stop: Option<oneshot::Sender<()>>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+fn serve_with(limits: Limits) -> Served {
+    let (ready, address) = std::sync::mpsc::channel();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            ready.send(listener.local_addr().unwrap()).unwrap();
+            let config = GatewayConfig { keys: keys(), domains: vec!["localhost".into()], limits };
+            let backend = Arc::new(Memory::new(4 << 20));
+            serve(listener, config, backend, async { drop(stopped.await) }).await;
+        });
+    });
+    Served { address: address.recv().unwrap().to_string(), stop: Some(stop), thread }
+}
+
+impl Served {
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &[u8]) -> u16 {
+        self.answer(method, path, body).status
+    }
+
+    fn answer(&self, method: &str, path: &str, body: &[u8]) -> client::Answer {
+        client::request(&self.address, (ACCESS_KEY, SECRET_KEY), method, path, body).unwrap()
+    }
+
+    /// Sends the head of a PUT and the first byte of its body.
+    fn begin_put(&self, path: &str, body: &[u8], more: &str) -> TcpStream {
+        let mut stream = self.connect();
+        let head = client::head(&self.address, (ACCESS_KEY, SECRET_KEY), ("PUT", path), body, more);
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(&body[..1]).unwrap();
+        stream
+    }
+}
+
+/// What comes until the gateway closes the connection.
+fn rest(mut stream: TcpStream) -> String {
+    let mut text = Vec::new();
+    stream.read_to_end(&mut text).unwrap();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+const SHORT: Duration = Duration::from_millis(300);
+/// For what comes, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn who_sends_nothing_or_half_a_head_is_disconnected() {
+    let served = serve_with(Limits { head: SHORT, ..Limits::of_process() });
+    let idle = served.connect();
+    let mut half = served.connect();
+    half.write_all(b"GET /b HTTP/1.1\r\nHost: a").unwrap();
+    assert_eq!(rest(idle), "");
+    let text = rest(half);
+    assert!(text.is_empty() || text.starts_with("HTTP/1.1 408"), "{text}");
+}
+
+#[test]
+fn who_stops_sending_a_body_is_told_so_and_disconnected() {
+    let served = serve_with(Limits { stall: SHORT, ..Limits::of_process() });
+    assert_eq!(served.ask("PUT", "/bucket", b""), 200);
+    let text = rest(served.begin_put("/bucket/key", b"two bytes", "Connection: close\r\n"));
+    assert!(text.starts_with("HTTP/1.1 400") && text.contains("RequestTimeout"), "{text}");
+    assert!(text.contains("x-amz-request-id") && text.contains("<RequestId>"), "{text}");
+    assert_eq!(served.ask("HEAD", "/bucket/key", b""), 404);
+}
+
+#[test]
+fn idle_connections_make_room_for_requests() {
+    let served = serve_with(Limits { connections: 4, head: PATIENCE, ..Limits::of_process() });
+    let idle: Vec<_> = (0..12).map(|_| served.connect()).collect();
+    assert_eq!(served.ask("PUT", "/bucket", b""), 200);
+    assert_eq!(served.ask("GET", "/bucket", b""), 200);
+    drop(idle);
+}
+
+#[test]
+fn the_end_waits_for_requests_under_way_and_not_for_idle_connections() {
+    let mut served = serve_with(Limits { drain: PATIENCE, head: PATIENCE, ..Limits::of_process() });
+    assert_eq!(served.ask("PUT", "/bucket", b""), 200);
+    let idle = served.connect();
+    let body = vec![7; 100_000];
+    let mut under_way = served.begin_put("/bucket/key", &body, "Expect: 100-continue\r\n");
+    // The gateway asks for the body: so it has the request.
+    let mut asked = [0; 12];
+    under_way.read_exact(&mut asked).unwrap();
+    assert_eq!(&asked, b"HTTP/1.1 100");
+    drop(served.stop.take());
+    assert_eq!(rest(idle), "");
+    under_way.write_all(&body[1..]).unwrap();
+    let text = rest(under_way);
+    assert!(text.contains("HTTP/1.1 200") && text.to_lowercase().contains("connection: close"), "{text}");
+    served.thread.join().unwrap();
+}
+
+#[test]
+fn a_header_that_is_not_signed_does_nothing() {
+    let served = serve_with(Limits::of_process());
+    assert_eq!(served.ask("PUT", "/secret", b""), 200);
+    assert_eq!(served.ask("PUT", "/secret/key", b"text"), 200);
+    let more = "x-amz-copy-source: /secret/key\r\nConnection: close\r\n";
+    let text = rest(served.begin_put("/secret/copy", b"x", more));
+    assert!(text.starts_with("HTTP/1.1 403") && text.contains("AccessDenied"), "{text}");
+    assert_eq!(served.ask("HEAD", "/secret/copy", b""), 404);
+    assert_eq!(served.answer("GET", "/secret/key", b"").body, b"text");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_that_stalls_holds_no_memory() {
+    let backend = Arc::new(Memory::new(4 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    let start = futures_util::stream::iter([Ok(Bytes::from(vec![1; 900_000]))]);
+    let body = start.chain(futures_util::stream::pending::<S3Result<Bytes>>());
+    let stated = Stated { length: Some(1_000_000), ..Stated::default() };
+    let stalled = tokio::time::timeout(Duration::from_secs(5), take_in(&gateway.store, body, stated)).await;
+    assert!(stalled.is_err(), "it waits for the rest");
+    assert_eq!(backend.used_bytes(), 900_000 / 4096 * 4096, "all whole blocks are written");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_in_drops_arrives_whole() {
+    let backend = Arc::new(Memory::new(1 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    let whole: Vec<u8> = (0..2_500_000u32).map(|i| (i / 7) as u8).collect();
+    let drops: Vec<Bytes> = whole.chunks(90_001).map(Bytes::copy_from_slice).collect();
+    let body = futures_util::stream::iter(drops).then(|drop| async move {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        Ok(drop)
+    });
+    let taken = take_in(&gateway.store, body, Stated::default()).await.unwrap();
+    let extents = taken.data.take();
+    let mut back = Vec::new();
+    for piece in gateway.store.pieces(&extents, 0..whole.len() as u64) {
+        back.extend_from_slice(&gateway.store.read(piece).await.unwrap());
+    }
+    assert!(back == whole);
+}
+
+#[tokio::test]
+async fn lifecycle_rules_remove_what_is_old_and_nothing_else() {
+    const DAY: u64 = 24 * 3600 * 1000;
+    let backend = Arc::new(Memory::new(1 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    for key in ["logs/a", "logs/b", "other"] {
+        put(&gateway, key, Bytes::from_static(b"text"), Condition::Any).await.unwrap();
+    }
+    let (bucket, headers) = ("b".to_owned(), Vec::new());
+    let op = NamespaceOp::CreateUpload { bucket, key: "logs/u".into(), headers, checksum: None };
+    gateway.names.commit(op).await.unwrap();
+    let rule = |id: &str, days: Option<i32>, abort: Option<i32>| LifecycleRule {
+        abort_incomplete_multipart_upload: abort
+            .map(|n| AbortIncompleteMultipartUpload { days_after_initiation: Some(n) }),
+        expiration: days.map(|n| LifecycleExpiration { days: Some(n), ..Default::default() }),
+        filter: Some(LifecycleRuleFilter { prefix: Some("logs/".into()), ..Default::default() }),
+        id: Some(id.to_owned()),
+        noncurrent_version_expiration: None,
+        noncurrent_version_transitions: None,
+        prefix: None,
+        status: ExpirationStatus::from_static(ExpirationStatus::ENABLED),
+        transitions: None,
+    };
+    let rules = vec![rule("expire", Some(2), None), rule("abort", None, Some(5))];
+    let input = PutBucketLifecycleConfigurationInput {
+        bucket: "b".into(),
+        lifecycle_configuration: Some(BucketLifecycleConfiguration { rules }),
+        ..Default::default()
+    };
+    gateway.set_lifecycle(input).await.unwrap();
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
+    assert_eq!(carry_out(&gateway.names, now + DAY).await, Ok((0, 0)));
+    assert_eq!(carry_out(&gateway.names, now + 3 * DAY).await, Ok((2, 0)));
+    gateway.names.object("b", "other").await.unwrap();
+    assert_eq!(carry_out(&gateway.names, now + 6 * DAY).await, Ok((0, 1)));
+    assert_eq!(carry_out(&gateway.names, now + 7 * DAY).await, Ok((0, 0)));
+}
 
 /// Serves `backend` on a thread of its own until the test program ends. Returns the endpoint.
 fn serve_in_background(backend: Arc<Memory>) -> String {
@@ -31,8 +242,9 @@ fn serve_in_background(backend: Arc<Memory>) -> String {
         runtime.block_on(async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             ready.send(listener.local_addr().unwrap()).unwrap();
-            let keys = [(ACCESS_KEY.to_owned(), SECRET_KEY.to_owned())].into();
-            serve(listener, GatewayConfig { keys }, backend).await;
+            let domains = vec!["localhost".into()];
+            let config = GatewayConfig { keys: keys(), domains, limits: Limits::of_process() };
+            serve(listener, config, backend, std::future::pending()).await;
         });
     });
     format!("http://{}", address.recv().unwrap())
@@ -40,7 +252,7 @@ fn serve_in_background(backend: Arc<Memory>) -> String {
 
 /// `EBB_TEST_ARGS` may hold arguments for the script, such as `-v Objects`.
 #[test]
-#[ignore = "tests/s3_clients.rs runs the same against a cluster; this one tells whose fault it is"]
+#[ignore = "tests/all/s3_clients.rs runs the same against a cluster; this one tells whose fault it is"]
 fn real_clients_agree() {
     let endpoint = serve_in_background(Arc::new(Memory::new(4 << 20)));
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -71,8 +283,12 @@ fn serve_in_memory() {
 
 /// A gateway with one bucket, `b`.
 async fn gateway(backend: &Arc<Memory>, tasks: &mut JoinSet<()>) -> Gateway<Memory> {
-    let gateway = Gateway::start(backend.clone(), tasks);
-    gateway.names.commit(NamespaceOp::CreateBucket { bucket: "b".into() }).await.unwrap();
+    let gateway = Gateway::start(backend.clone(), keys(), tasks);
+    gateway
+        .names
+        .commit(NamespaceOp::CreateBucket { bucket: "b".into(), settings: BTreeMap::new() })
+        .await
+        .unwrap();
     gateway
 }
 
@@ -85,7 +301,8 @@ async fn put(gateway: &Gateway<Memory>, key: &str, body: Bytes, when: Condition)
         extents: taken.data.take(),
         headers: Vec::new(),
         checksum: None,
-        part_sizes: Vec::new(),
+        upload: None,
+        parts: Vec::new(),
     };
     let (bucket, key) = ("b".into(), key.into());
     gateway.names.commit(NamespaceOp::Put { bucket, key, meta, when }).await?;
@@ -93,7 +310,12 @@ async fn put(gateway: &Gateway<Memory>, key: &str, body: Bytes, when: Condition)
 }
 
 async fn delete(gateway: &Gateway<Memory>, key: &str) {
-    let op = NamespaceOp::Delete { bucket: "b".into(), key: key.into(), when: Condition::Any };
+    let op = NamespaceOp::Delete {
+        bucket: "b".into(),
+        key: key.into(),
+        when: Condition::Any,
+        only_if: OnlyIf::default(),
+    };
     gateway.names.commit(op).await.unwrap();
 }
 
@@ -206,7 +428,7 @@ async fn errors_of_the_cluster_get_codes_that_clients_understand() {
 
 /// Everything that leaves something behind: small and large objects, overwritten, refused, broken off, deleted, parts.
 async fn busy_day(gateway: &Gateway<Memory>) {
-    let create = NamespaceOp::CreateBucket { bucket: "b".into() };
+    let create = NamespaceOp::CreateBucket { bucket: "b".into(), settings: BTreeMap::new() };
     let _ = gateway.names.commit(create).await;
     let (small, large) = (Bytes::from(vec![1; 5000]), Bytes::from(vec![2; 3 << 20]));
     for (key, body) in [("small", &small), ("large", &large)] {
@@ -266,14 +488,14 @@ async fn whatever_a_dead_gateway_left_unnamed_is_freed() {
         let cluster = Memory::new(1 << 20);
         let mut tasks = JoinSet::new();
         let mortal = Arc::new(cluster.another(2, step));
-        let gateway = Gateway::start(mortal.clone(), &mut tasks);
+        let gateway = Gateway::start(mortal.clone(), keys(), &mut tasks);
         // What waits for a cluster that is not there any more waits for ever.
         let _ = tokio::time::timeout(Duration::from_secs(10), busy_day(&gateway)).await;
         tasks.abort_all();
         drop(gateway);
         let heir = Arc::new(cluster.another(3, u64::MAX));
         let mut tasks = JoinSet::new();
-        let gateway = Gateway::start(heir.clone(), &mut tasks);
+        let gateway = Gateway::start(heir.clone(), keys(), &mut tasks);
         tokio::time::sleep(SILENCE + Duration::from_secs(40)).await;
         assert_eq!(heir.objects(), named(&gateway).await, "after step {step}");
         died += u32::from(mortal.is_cut_off());

@@ -1,4 +1,4 @@
-//! boto3, awscli, rclone and restic against a whole cluster: `s3_clients.py` on `ebb dev`.
+//! boto3, awscli, rclone, restic, s3cmd and others against a whole cluster: `s3_clients.py` on `ebb dev`.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;

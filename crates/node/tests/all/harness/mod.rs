@@ -90,7 +90,12 @@ impl Cluster {
         std::fs::write(&config, toml::to_string(&table).expect("TOML")).expect("write the configuration");
         let secrets = Command::new(EBB).args(["secret", "--config"]).arg(&config).output().expect("run ebb");
         assert!(secrets.status.success(), "{}", String::from_utf8_lossy(&secrets.stderr));
-        write_private(&directory.path().join("keys.toml"), &format!("{ACCESS_KEY} = \"{SECRET_KEY}\"\n"));
+        write_private(
+            &directory.path().join("keys.toml"),
+            &format!(
+                "[{ACCESS_KEY}]\nsecret = \"{SECRET_KEY}\"\nrights = [\"read\", \"write\", \"admin\"]\n"
+            ),
+        );
         let ids = |section: &str| -> Vec<u64> {
             array(&table, section).iter().map(|t| t["id"].as_integer().expect("an id") as u64).collect()
         };

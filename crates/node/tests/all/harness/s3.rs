@@ -11,14 +11,14 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-/// `keys`: access and secret key. `path` begins with a slash.
-pub fn request(
+/// The head of a signed request. `keys`: access and secret key. `path` begins with a slash. `more`: lines that are not signed.
+pub fn head(
     address: &str,
     keys: (&str, &str),
-    method: &str,
-    path: &str,
+    (method, path): (&str, &str),
     body: &[u8],
-) -> std::io::Result<Answer> {
+    more: &str,
+) -> String {
     let (date, time) = now();
     let hash = hex(&Sha256::digest(body));
     let signed = "host;x-amz-content-sha256;x-amz-date";
@@ -33,16 +33,25 @@ pub fn request(
         key = mac(&key, part);
     }
     let signature = hex(&mac(&key, &to_sign));
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(super::PATIENCE))?;
-    let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\n{more}Content-Length: {}\r\n\
          x-amz-content-sha256: {hash}\r\nx-amz-date: {date}T{time}Z\r\n\
          Authorization: AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={signed}, Signature={signature}\r\n\r\n",
         body.len(),
         keys.0,
-    );
-    stream.write_all(head.as_bytes())?;
+    )
+}
+
+pub fn request(
+    address: &str,
+    keys: (&str, &str),
+    method: &str,
+    path: &str,
+    body: &[u8],
+) -> std::io::Result<Answer> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(super::PATIENCE))?;
+    stream.write_all(head(address, keys, (method, path), body, "Connection: close\r\n").as_bytes())?;
     stream.write_all(body)?;
     let mut whole = Vec::new();
     stream.read_to_end(&mut whole)?;

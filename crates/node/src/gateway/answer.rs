@@ -1,0 +1,231 @@
+//! From a request to its answer: the front door, the protocol library, and what both leave to do.
+
+use super::Backend;
+use super::Gateway;
+use super::body::{Paced, Progress};
+use super::bucket::REGION;
+use super::chunked::{self, Chunked};
+use super::connections::Limits;
+use super::cors::Asked;
+use super::{form, front};
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, StatusCode};
+use s3s::service::S3Service;
+use s3s::{Body, HttpError, HttpResponse, S3Error, S3ErrorCode, S3Result, s3_error};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+/// Forms of browsers that are taken in at once: the library holds each in memory, to its end.
+const FORMS_AT_ONCE: usize = 2;
+
+pub struct Front<B> {
+    pub gateway: Arc<Gateway<B>>,
+    pub service: S3Service,
+    pub domains: Arc<Vec<String>>,
+    pub limits: Limits,
+    forms: Semaphore,
+    /// The next request's id.
+    next: AtomicU64,
+}
+
+impl<B: Backend> Front<B> {
+    pub fn new(
+        gateway: Arc<Gateway<B>>,
+        service: S3Service,
+        domains: Arc<Vec<String>>,
+        limits: Limits,
+    ) -> Self {
+        // Ids of a later run are others.
+        let start = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64);
+        Front { gateway, service, domains, limits, forms: Semaphore::new(FORMS_AT_ONCE), next: start.into() }
+    }
+
+    pub async fn answer(&self, request: Request<Incoming>) -> Result<HttpResponse, HttpError> {
+        crate::heap::used();
+        let began = Instant::now();
+        let id = format!("{:016X}", self.next.fetch_add(1, Ordering::Relaxed));
+        let expects = expects_continue(&request);
+        let progress = Progress::new();
+        let (parts, body) = request.into_parts();
+        let (method, uri) = (parts.method.clone(), parts.uri.clone());
+        let page = Page::of(&parts, &self.domains);
+        let mut answer = match self.carried_out(parts, body, &progress).await {
+            Ok(answer) => answer,
+            Err(Failure::Refused(error)) => refusal(error)?,
+            Err(Failure::Broken(error)) => return Err(error),
+        };
+        finish(&mut answer, &id, &method, &uri);
+        if let Some(page) = &page
+            && let Some(headers) = self.gateway.cors(&page.bucket, &page.asked(&method)).await
+        {
+            answer.headers_mut().extend(headers);
+        }
+        // Such a client may misread the next answer on the same connection if this one came instead of `100 Continue`, as AWS's
+        // Python clients do: so there must be no next one.
+        if expects && !progress.body_wanted() {
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        log(&id, &method, uri.path(), answer.status(), began.elapsed());
+        Ok(answer)
+    }
+
+    async fn carried_out(
+        &self,
+        mut parts: Parts,
+        body: Incoming,
+        progress: &Progress,
+    ) -> Result<HttpResponse, Failure> {
+        if parts.method == Method::OPTIONS {
+            return Ok(self.preflight(&parts).await?);
+        }
+        front::admit(&mut parts)?;
+        parts.extensions.insert(progress.clone());
+        let form = form::boundary(&parts)?;
+        let mut body = Body::http_body_unsync(Paced::new(body, progress.clone(), self.limits.stall));
+        if let Some(signed) = chunked::signed(&parts.headers) {
+            body = Body::http_body_unsync(Chunked::new(body, signed));
+        }
+        let answered = async {
+            let _turn = match &form {
+                Some(boundary) => {
+                    let turn = self.forms.acquire().await.expect("it is never closed");
+                    body = form::checked(boundary, body).await?;
+                    Some(turn)
+                }
+                None => None,
+            };
+            self.service.call(Request::from_parts(parts, body)).await.map_err(Failure::Broken)
+        };
+        tokio::select! {
+            answer = answered => answer,
+            () = progress.silent_for(self.limits.answer) => {
+                Err(s3_error!(SlowDown, "the cluster did not carry this out in time: retry in a few seconds").into())
+            }
+        }
+    }
+
+    /// A browser asks whether a page may send a request.
+    async fn preflight(&self, parts: &Parts) -> S3Result<HttpResponse> {
+        let text = |name: HeaderName| parts.headers.get(name).and_then(|value| value.to_str().ok());
+        let page = Page::of(parts, &self.domains);
+        let (Some(page), Some(method)) = (page, text(header::ACCESS_CONTROL_REQUEST_METHOD)) else {
+            return Err(s3_error!(
+                InvalidRequest,
+                "OPTIONS needs a bucket, Origin and Access-Control-Request-Method"
+            ));
+        };
+        let headers = text(header::ACCESS_CONTROL_REQUEST_HEADERS).unwrap_or_default();
+        let allowed = self.gateway.cors(&page.bucket, &Asked { origin: &page.origin, method, headers }).await;
+        let Some(allowed) = allowed else {
+            let code = S3ErrorCode::Custom("AccessForbidden".into());
+            let mut error =
+                S3Error::with_message(code, "the bucket's CORS configuration does not allow this request");
+            error.set_status_code(StatusCode::FORBIDDEN);
+            return Err(error);
+        };
+        let mut answer = HttpResponse::new(Body::empty());
+        *answer.headers_mut() = allowed;
+        Ok(answer)
+    }
+}
+
+enum Failure {
+    Refused(S3Error),
+    /// Not even an error can be sent.
+    Broken(HttpError),
+}
+
+impl From<S3Error> for Failure {
+    fn from(error: S3Error) -> Failure {
+        Failure::Refused(error)
+    }
+}
+
+fn refusal(error: S3Error) -> Result<HttpResponse, HttpError> {
+    error.to_http_response().map_err(|error| HttpError::new(Box::new(error)))
+}
+
+/// The page of a browser that a request comes from, and the bucket that it goes to.
+struct Page {
+    origin: String,
+    bucket: String,
+}
+
+impl Page {
+    fn of(parts: &Parts, domains: &[String]) -> Option<Page> {
+        let origin = parts.headers.get(header::ORIGIN)?.to_str().ok()?.to_owned();
+        let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let of_path = || parts.uri.path().split('/').nth(1).filter(|name| !name.is_empty());
+        let bucket = front::bucket_of_host(domains, host).or_else(of_path)?.to_owned();
+        Some(Page { origin, bucket })
+    }
+
+    fn asked<'a>(&'a self, method: &'a Method) -> Asked<'a> {
+        Asked { origin: &self.origin, method: method.as_str(), headers: "" }
+    }
+}
+
+/// What the library leaves out of its answers.
+fn finish(answer: &mut HttpResponse, id: &str, method: &Method, uri: &hyper::Uri) {
+    if let Ok(value) = HeaderValue::try_from(id) {
+        answer.headers_mut().insert(HeaderName::from_static("x-amz-request-id"), value);
+    }
+    if *method == Method::HEAD && answer.headers().contains_key(header::CONTENT_RANGE) {
+        *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
+    let Some(bytes) = answer.body().bytes() else { return };
+    let Ok(text) = std::str::from_utf8(&bytes) else { return };
+    let changed = if answer.status().is_client_error() || answer.status().is_server_error() {
+        let (text, denied) = match text
+            .contains("<Code>InvalidPolicyDocument</Code><Message>Policy condition")
+        {
+            true => (text.replace("<Code>InvalidPolicyDocument</Code>", "<Code>AccessDenied</Code>"), true),
+            false => (text.to_owned(), false),
+        };
+        if denied {
+            *answer.status_mut() = StatusCode::FORBIDDEN;
+        }
+        // A client that signs for a region that is none learns which to sign for, and asks again.
+        let region = match text.contains("<Code>AuthorizationHeaderMalformed</Code>") {
+            true => format!("<Region>{REGION}</Region>"),
+            false => String::new(),
+        };
+        text.replace("</Error>", &format!("{region}<RequestId>{id}</RequestId></Error>"))
+    } else if uri.query().is_some_and(|query| query.split('&').any(|part| part.starts_with("attributes"))) {
+        // Only there an ETag stands without its quotes.
+        text.replace("<ETag>\"", "<ETag>").replace("\"</ETag>", "</ETag>")
+    } else if text.contains('\r') && is_xml(answer.headers()) {
+        // A reader of XML makes a bare one a line feed, and the key another key.
+        text.replace('\r', "&#13;")
+    } else {
+        return;
+    };
+    if let Some(length) = answer.headers_mut().get_mut(header::CONTENT_LENGTH) {
+        *length = HeaderValue::from(changed.len());
+    }
+    *answer.body_mut() = Body::from(changed);
+}
+
+fn is_xml(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/xml"))
+        && !headers.contains_key(header::ETAG)
+}
+
+/// Who looks for a request's error has its id. The query is left out: it may hold a signature.
+fn log(id: &str, method: &Method, path: &str, status: StatusCode, took: Duration) {
+    let (status, millis) = (status.as_u16(), took.as_millis());
+    match status {
+        500.. => tracing::warn!(target: "ebb::s3", id, %method, path, status, millis, "request"),
+        400.. => tracing::info!(target: "ebb::s3", id, %method, path, status, millis, "request"),
+        _ => tracing::debug!(target: "ebb::s3", id, %method, path, status, millis, "request"),
+    }
+}
+
+fn expects_continue(request: &Request<Incoming>) -> bool {
+    request.headers().get(header::EXPECT).is_some_and(|value| value.as_bytes() == b"100-continue")
+}

@@ -1,0 +1,306 @@
+//! The gateway's connections: how many, for how long, and how they end.
+//!
+//! A connection costs a file and memory, and anybody may open one. So their number is bounded below the file limit, and
+//! where it is reached the one that has been idle longest makes room for the next. One that sends no request, stops in the
+//! middle of its headers or does not take its answer is closed. At the end of the gateway requests under way are finished.
+
+use super::Backend;
+use super::answer::Front;
+use bytes::Bytes;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use s3s::{Body, StdError};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep};
+
+/// Most connections, whatever the file limit: each costs some ten KiB.
+const CONNECTIONS_MAX: u64 = 4096;
+/// Files that the gateway needs beside its clients' connections, at most a quarter of its limit.
+const OTHER_FILES: u64 = 256;
+/// Most bytes that a connection reads ahead, and so the longest head of a request.
+const READ_AHEAD: usize = 128 << 10;
+
+/// A connection that has been idle for so long has sent all of its last answer.
+const SETTLED: Duration = Duration::from_millis(500);
+
+/// What a client may ask of the gateway's patience.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub connections: usize,
+    /// Without a whole head of a request: idle, or sending it slowly.
+    pub head: Duration,
+    /// Without a byte of a request's body, or without taking a byte of its answer.
+    pub stall: Duration,
+    /// From the last byte of a request to its answer.
+    pub answer: Duration,
+    /// From the order to stop to the end, for requests under way.
+    pub drain: Duration,
+}
+
+impl Limits {
+    /// Also raises the process's file limit as far as it may.
+    pub fn of_process() -> Limits {
+        let limit = getrlimit(Resource::Nofile);
+        let files = match limit.maximum {
+            Some(maximum) => {
+                let wanted =
+                    Rlimit { current: Some(maximum.min(2 * CONNECTIONS_MAX)), maximum: Some(maximum) };
+                let raised = limit.current.is_none_or(|now| now >= wanted.current.unwrap_or(0))
+                    || setrlimit(Resource::Nofile, wanted).is_err();
+                if raised { limit.current } else { wanted.current }
+            }
+            None => limit.current,
+        };
+        let connections = files.map_or(CONNECTIONS_MAX, |files| files - OTHER_FILES.min(files / 4));
+        Limits {
+            connections: connections.min(CONNECTIONS_MAX) as usize,
+            head: Duration::from_secs(30),
+            stall: Duration::from_secs(30),
+            answer: Duration::from_secs(45),
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+/// One connection, as the others see it.
+#[derive(Default)]
+struct Connection {
+    /// Since when no request is under way; none while one is.
+    idle_since: Mutex<Option<Instant>>,
+    give_way: Notify,
+}
+
+impl Connection {
+    fn idle_since(&self) -> Option<Instant> {
+        *self.idle_since.lock().expect("no panic under this lock")
+    }
+
+    fn set_idle(&self, idle: bool) {
+        *self.idle_since.lock().expect("no panic under this lock") = idle.then(Instant::now);
+    }
+}
+
+/// All that are open, by number.
+#[derive(Default)]
+struct Open(Mutex<BTreeMap<u64, Arc<Connection>>>);
+
+impl Open {
+    fn all(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Connection>>> {
+        self.0.lock().expect("no panic under this lock")
+    }
+
+    /// Closes the one that has been idle longest.
+    fn make_room(&self) {
+        let all = self.all();
+        // What became idle just now may still have the end of an answer on its way.
+        let idle = all.values().filter_map(|open| Some((open.idle_since()?, open)));
+        let idle = idle.filter(|(since, _)| since.elapsed() >= SETTLED);
+        if let Some((_, longest)) = idle.min_by_key(|(since, _)| *since) {
+            longest.set_idle(false);
+            longest.give_way.notify_one();
+        }
+    }
+}
+
+/// Accepts connections until `stop` returns, then finishes the requests under way.
+pub async fn serve<B: Backend>(
+    listener: TcpListener,
+    front: Arc<Front<B>>,
+    limits: Limits,
+    stop: impl Future<Output = ()>,
+) {
+    let mut stop = pin!(stop);
+    let (draining, drained) = watch::channel(false);
+    let open = Arc::new(Open::default());
+    let mut tasks = JoinSet::new();
+    for number in 0.. {
+        while tasks.try_join_next().is_some() {}
+        if tasks.len() >= limits.connections {
+            open.make_room();
+            tokio::select! {
+                () = &mut stop => break,
+                _ = tasks.join_next() => {}
+                () = tokio::time::sleep(SETTLED) => {}
+            }
+            continue;
+        }
+        let stream = tokio::select! {
+            () = &mut stop => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Most often too many open files in the whole machine: that passes when connections end.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            },
+        };
+        let connection = Arc::new(Connection::default());
+        connection.set_idle(true);
+        open.all().insert(number, connection.clone());
+        let (open, front, drained) = (open.clone(), front.clone(), drained.clone());
+        tasks.spawn(async move {
+            run(stream, front, limits, &connection, drained).await;
+            open.all().remove(&number);
+        });
+    }
+    drop(listener);
+    draining.send_replace(true);
+    let finished =
+        tokio::time::timeout(limits.drain, async { while tasks.join_next().await.is_some() {} }).await;
+    if finished.is_err() {
+        tracing::warn!(requests = tasks.len(), "cut off requests that took too long to finish");
+    }
+}
+
+async fn run<B: Backend>(
+    stream: TcpStream,
+    front: Arc<Front<B>>,
+    limits: Limits,
+    connection: &Arc<Connection>,
+    mut drained: watch::Receiver<bool>,
+) {
+    // Without it the end of an answer waits for the client's delayed acknowledgement.
+    if let Err(error) = stream.set_nodelay(true) {
+        return tracing::debug!(%error, "connection lost");
+    }
+    let service = service_fn(|request: Request<Incoming>| {
+        connection.set_idle(false);
+        let answer = front.answer(request);
+        async move {
+            let answer = answer.await?;
+            Ok::<_, s3s::HttpError>(answer.map(|body| Answer { body, connection: connection.clone() }))
+        }
+    });
+    let io = TokioIo::new(Taken { stream, limit: limits.stall, stalled: None });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(READ_AHEAD).keep_alive(true);
+    let mut served = pin!(http.serve_connection(io, service));
+    let outcome = tokio::select! {
+        outcome = served.as_mut() => outcome,
+        () = connection.give_way.notified() => return,
+        () = async { drop(drained.wait_for(|draining| *draining).await) } => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(error) = outcome {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// The body of an answer. With its end the connection is idle again.
+struct Answer {
+    body: Body,
+    connection: Arc<Connection>,
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.connection.set_idle(true);
+    }
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = StdError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        HttpBody::size_hint(&self.body)
+    }
+}
+
+/// A socket whose peer must take what is written: a write that gets nowhere for too long fails.
+struct Taken {
+    stream: TcpStream,
+    limit: Duration,
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl Taken {
+    fn paced(
+        &mut self,
+        written: Poll<std::io::Result<usize>>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<usize>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let limit = self.limit;
+        let timer = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        std::task::ready!(timer.as_mut().poll(context));
+        Poll::Ready(Err(std::io::Error::new(
+            std::io::ErrorKind::TimedOut,
+            "the client does not take its answer",
+        )))
+    }
+}
+
+impl AsyncRead for Taken {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Taken {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.paced(written, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.paced(written, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,397 @@
+//! The front door: what a request must fulfil before the protocol library sees it.
+//!
+//! The library verifies a signature over the headers that the client lists, and obeys those that it does not list. So a
+//! presigned URL for one key, and one more header, would copy any object of the store. Here every header that means
+//! something to S3 must be signed. And a wish that Ebb cannot fulfil is refused: to drop it in silence would be a lie.
+
+use super::bucket::REGION;
+use super::form::is_form;
+use form_urlencoded::parse;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{HeaderMap, Method};
+use s3s::host::{S3Host, VirtualHost};
+use s3s::validation::{AwsNameValidation, NameValidation};
+use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
+use std::sync::Arc;
+
+/// What S3 allows a presigned URL, in seconds: a week.
+const EXPIRES_MAX: u64 = 7 * 24 * 3600;
+
+/// The one account: all that exists belongs to the cluster.
+pub const OWNER: &str = "ebb";
+
+/// How a request says who sent it.
+enum Signed {
+    /// The names of the headers that the signature covers.
+    Headers(String),
+    Presigned(String),
+    /// A browser's form: its policy is signed, no header is.
+    Form,
+    Nobody,
+}
+
+/// Refuses what must not reach the library. Headers that a presigned URL carries in its query become headers.
+pub fn admit(request: &mut Parts) -> S3Result<()> {
+    let signed = signed(request)?;
+    match &signed {
+        Signed::Headers(names) => check_signed(&request.headers, names)?,
+        Signed::Presigned(names) => {
+            check_signed(&request.headers, names)?;
+            hoist(request)?;
+        }
+        Signed::Form => check_signed(&request.headers, "host")?,
+        // Refused by the rights that it lacks.
+        Signed::Nobody => {}
+    }
+    for (name, value) in &request.headers {
+        check_wish(name.as_str(), value.to_str().unwrap_or_default())?;
+    }
+    check_md5(&request.headers)?;
+    check_times(&request.method, &request.headers)
+}
+
+fn signed(request: &Parts) -> S3Result<Signed> {
+    let query = request.uri.query().unwrap_or_default().as_bytes();
+    let of_query = |name: &str| parse(query).find(|(n, _)| n == name).map(|(_, value)| value.into_owned());
+    let mut authorizations = request.headers.get_all(header::AUTHORIZATION).iter();
+    let authorization = authorizations.next().map(|value| value.to_str().unwrap_or_default());
+    let presigned = of_query("X-Amz-Signature").is_some();
+    if authorizations.next().is_some() || (presigned && authorization.is_some()) {
+        return Err(s3_error!(InvalidArgument, "only one way to authenticate is allowed"));
+    }
+    let version_2 =
+        authorization.is_some_and(|text| text.starts_with("AWS ")) || of_query("Signature").is_some();
+    if version_2 {
+        return Err(s3_error!(
+            InvalidRequest,
+            "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
+        ));
+    }
+    if is_form(request) {
+        return Ok(Signed::Form);
+    }
+    let credential = authorization.and_then(|text| text.split("Credential=").nth(1)?.split(',').next());
+    if let Some(credential) = of_query("X-Amz-Credential").as_deref().or(credential) {
+        check_region(credential)?;
+    }
+    if presigned {
+        check_expiry(&of_query("X-Amz-Expires").unwrap_or_default())?;
+        return Ok(Signed::Presigned(of_query("X-Amz-SignedHeaders").unwrap_or_default()));
+    }
+    let Some(text) = authorization else { return Ok(Signed::Nobody) };
+    // The library takes the fields in this order only, so there is one list of names.
+    let names = text.split("SignedHeaders=").nth(1).and_then(|rest| rest.split(',').next());
+    Ok(Signed::Headers(names.unwrap_or_default().to_owned()))
+}
+
+/// Any region will do that looks like one. Others, such as s3cmd's US, the library refuses in words that no client knows.
+fn check_region(credential: &str) -> S3Result<()> {
+    // Key, date, region, service, aws4_request.
+    let region = credential.rsplit('/').nth(2).unwrap_or_default();
+    match region.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
+        true => Ok(()),
+        false => Err(s3_error!(
+            AuthorizationHeaderMalformed,
+            "the region {region} is wrong: expecting {REGION}, or another in lower case"
+        )),
+    }
+}
+
+fn check_expiry(seconds: &str) -> S3Result<()> {
+    match seconds.parse::<u64>() {
+        Ok(seconds) if seconds <= EXPIRES_MAX => Ok(()),
+        _ => Err(s3_error!(
+            AuthorizationQueryParametersError,
+            "X-Amz-Expires must be a number of seconds up to {EXPIRES_MAX}, a week"
+        )),
+    }
+}
+
+/// The payload's hash is part of every signature, be its header listed or not.
+fn check_signed(headers: &HeaderMap, names: &str) -> S3Result<()> {
+    let is_signed = |name: &str| names.split(';').any(|signed| signed == name);
+    if !is_signed("host") {
+        return Err(s3_error!(AccessDenied, "the header Host must be signed"));
+    }
+    let unsigned = headers.keys().find(|name| {
+        name.as_str().starts_with("x-amz-") && *name != "x-amz-content-sha256" && !is_signed(name.as_str())
+    });
+    match unsigned {
+        Some(name) => Err(s3_error!(AccessDenied, "headers present in the request were not signed: {name}")),
+        None => Ok(()),
+    }
+}
+
+/// SDKs move headers of a presigned request into its query, where the signature covers them.
+fn hoist(request: &mut Parts) -> S3Result<()> {
+    let query = request.uri.query().unwrap_or_default().to_owned();
+    for (name, value) in parse(query.as_bytes()) {
+        let name = name.to_ascii_lowercase();
+        let own = ["algorithm", "credential", "date", "expires", "signedheaders", "signature"];
+        if name.strip_prefix("x-amz-").is_none_or(|rest| own.contains(&rest)) {
+            continue;
+        }
+        let bad = || {
+            S3Error::with_message(S3ErrorCode::InvalidArgument, format!("the query's {name} is malformed"))
+        };
+        let key = HeaderName::try_from(&name).map_err(|_| bad())?;
+        let value = HeaderValue::try_from(value.as_bytes()).map_err(|_| bad())?;
+        if request.headers.get(&key).is_some_and(|present| present != value) {
+            return Err(s3_error!(InvalidArgument, "{name} stands in the header and in the query"));
+        }
+        request.headers.insert(key, value);
+    }
+    Ok(())
+}
+
+/// Whether Ebb does what a header asks for. Form fields have the same names.
+pub fn check_wish(name: &str, value: &str) -> S3Result<()> {
+    let Some(wish) = name.strip_prefix("x-amz-") else { return Ok(()) };
+    let unsupported = || s3_error!(NotImplemented, "{name}: {value} is not supported: remove it");
+    match wish {
+        _ if wish.starts_with("meta-") => Ok(()),
+        "checksum-crc32" | "checksum-crc32c" | "checksum-crc64nvme" | "checksum-sha1" | "checksum-sha256" => {
+            Ok(())
+        }
+        "algorithm"
+        | "api-version"
+        | "content-sha256"
+        | "copy-source"
+        | "copy-source-if-match"
+        | "copy-source-if-modified-since"
+        | "copy-source-if-none-match"
+        | "copy-source-if-unmodified-since"
+        | "copy-source-range"
+        | "checksum-algorithm"
+        | "checksum-mode"
+        | "checksum-type"
+        | "credential"
+        | "date"
+        | "decoded-content-length"
+        | "if-match-size"
+        | "if-match-last-modified-time"
+        | "max-parts"
+        | "metadata-directive"
+        | "mp-object-size"
+        | "object-attributes"
+        | "optional-object-attributes"
+        | "part-number-marker"
+        | "request-payer"
+        | "sdk-checksum-algorithm"
+        | "signature"
+        | "tagging"
+        | "tagging-directive"
+        | "trailer"
+        | "user-agent" => Ok(()),
+        // All objects are their owner's alone.
+        "acl" if ["private", "bucket-owner-full-control", "bucket-owner-read"].contains(&value) => Ok(()),
+        "object-ownership" if value == "BucketOwnerEnforced" => Ok(()),
+        "storage-class" if value == "STANDARD" => Ok(()),
+        "storage-class" => {
+            Err(s3_error!(InvalidStorageClass, "there is only the storage class STANDARD: remove {name}"))
+        }
+        "bucket-object-lock-enabled" | "bypass-governance-retention"
+            if value.eq_ignore_ascii_case("false") =>
+        {
+            Ok(())
+        }
+        "server-side-encryption-bucket-key-enabled" if value.eq_ignore_ascii_case("false") => Ok(()),
+        "expected-bucket-owner" | "source-expected-bucket-owner" if value == OWNER => Ok(()),
+        "expected-bucket-owner" | "source-expected-bucket-owner" => {
+            Err(s3_error!(AccessDenied, "the bucket's owner is {OWNER}, not {value}"))
+        }
+        "security-token" => {
+            Err(s3_error!(InvalidToken, "there are no session tokens here: use a key pair alone"))
+        }
+        "server-side-encryption-customer-key" | "copy-source-server-side-encryption-customer-key" => {
+            Err(s3_error!(NotImplemented, "{name} is not supported: remove it"))
+        }
+        _ => Err(unsupported()),
+    }
+}
+
+/// The library takes an empty one for none.
+fn check_md5(headers: &HeaderMap) -> S3Result<()> {
+    let Some(text) = headers.get("content-md5") else { return Ok(()) };
+    match base64_simd::STANDARD.decode_to_vec(text.as_bytes()) {
+        Ok(md5) if md5.len() == 16 => Ok(()),
+        _ => Err(s3_error!(InvalidDigest, "Content-MD5 is 16 bytes in base64")),
+    }
+}
+
+/// Writes that depend on a time are none of S3's; to do them anyway could destroy what the client means to keep.
+fn check_times(method: &Method, headers: &HeaderMap) -> S3Result<()> {
+    let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
+    let time = [header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE]
+        .into_iter()
+        .find(|n| headers.contains_key(n));
+    match time {
+        Some(name) if !reads => {
+            Err(s3_error!(NotImplemented, "{name} with {method} is not supported: use If-Match"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The bucket that a host name begins with, if the rest is one of `domains`.
+pub fn bucket_of_host<'a>(domains: &[String], host: &'a str) -> Option<&'a str> {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let of = |domain: &String| {
+        name.strip_suffix(domain.as_str())?.strip_suffix('.').filter(|name| !name.is_empty())
+    };
+    domains.iter().find_map(of)
+}
+
+/// Host names of buckets; every other host serves all buckets by path.
+pub struct Domains(pub Arc<Vec<String>>);
+
+impl S3Host for Domains {
+    fn parse_host_header<'a>(&'a self, host: &'a str) -> S3Result<VirtualHost<'a>> {
+        let found = VirtualHost::new(host);
+        Ok(match bucket_of_host(&self.0, host) {
+            Some(bucket) => found.with_bucket(bucket),
+            None => found,
+        })
+    }
+}
+
+/// Names that S3 gives to buckets.
+pub struct BucketNames;
+
+impl NameValidation for BucketNames {
+    fn validate_bucket_name(&self, name: &str) -> bool {
+        AwsNameValidation::new().validate_bucket_name(name) && !name.contains(".-") && !name.contains("-.")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::Request;
+
+    const SCOPE: &str = "key/20260101/us-east-1/s3/aws4_request";
+
+    fn outcome(method: &str, uri: &str, headers: &[(&str, &str)]) -> (Parts, Result<(), String>) {
+        let mut request = Request::builder().method(method).uri(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let mut parts = request.body(()).unwrap().into_parts().0;
+        let admitted = admit(&mut parts).map_err(|error| error.code().as_str().to_owned());
+        (parts, admitted)
+    }
+
+    fn by_header(names: &str, headers: &[(&str, &str)]) -> Result<(), String> {
+        let authorization =
+            format!("AWS4-HMAC-SHA256 Credential={SCOPE}, SignedHeaders={names}, Signature=00");
+        let all: Vec<_> =
+            [("authorization", authorization.as_str())].into_iter().chain(headers.to_vec()).collect();
+        outcome("PUT", "/b/k", &all).1
+    }
+
+    fn presigned(names: &str, more: &str) -> String {
+        format!("/b/k?X-Amz-Signature=00&X-Amz-Expires=60&X-Amz-SignedHeaders={names}{more}")
+    }
+
+    #[test]
+    fn headers_of_s3_must_be_signed() {
+        let copy = [("x-amz-copy-source", "/other/secret")];
+        assert_eq!(by_header("host;x-amz-copy-source", &copy), Ok(()));
+        assert_eq!(by_header("host", &copy), Err("AccessDenied".into()));
+        assert_eq!(by_header("host;x-amz-copy", &copy), Err("AccessDenied".into()));
+        assert_eq!(by_header("x-amz-date", &[]), Err("AccessDenied".into()), "Host names the bucket");
+        let harmless = [("range", "bytes=0-1"), ("x-amz-content-sha256", "UNSIGNED-PAYLOAD")];
+        assert_eq!(by_header("host", &harmless), Ok(()));
+        assert_eq!(outcome("PUT", &presigned("host", ""), &copy).1, Err("AccessDenied".into()));
+        assert_eq!(outcome("PUT", &presigned("host%3Bx-amz-copy-source", ""), &copy).1, Ok(()));
+        let form = [("content-type", "Multipart/form-data; boundary=x"), copy[0]];
+        assert_eq!(outcome("POST", "/b", &form).1, Err("AccessDenied".into()));
+    }
+
+    #[test]
+    fn there_is_one_way_to_sign() {
+        let authorization = [("authorization", "AWS4-HMAC-SHA256 SignedHeaders=host,")];
+        assert_eq!(outcome("GET", &presigned("host", ""), &authorization).1, Err("InvalidArgument".into()));
+        assert_eq!(
+            outcome("GET", "/b/k", &[("authorization", "AWS key:sig")]).1,
+            Err("InvalidRequest".into())
+        );
+        assert_eq!(outcome("GET", "/b/k?Signature=x", &[]).1, Err("InvalidRequest".into()));
+    }
+
+    #[test]
+    fn a_host_may_name_a_bucket_and_a_region_may_be_any() {
+        let domains = ["s3.example.org".to_owned(), "localhost".to_owned()];
+        assert_eq!(bucket_of_host(&domains, "a.b.s3.example.org:80"), Some("a.b"));
+        assert_eq!(bucket_of_host(&domains, "b.localhost:9000"), Some("b"));
+        assert_eq!(bucket_of_host(&domains, "s3.example.org"), None);
+        assert_eq!(bucket_of_host(&domains, "127.0.0.1:9000"), None);
+        assert!(BucketNames.validate_bucket_name("a.b-c") && !BucketNames.validate_bucket_name("foo.-bar"));
+        for (region, good) in [("us-east-1", true), ("garage", true), ("US", false)] {
+            let authorization = format!(
+                "AWS4-HMAC-SHA256 Credential=k/20260101/{region}/s3/aws4_request, SignedHeaders=host, S=0"
+            );
+            assert_eq!(
+                outcome("GET", "/b", &[("authorization", &authorization)]).1.is_ok(),
+                good,
+                "{region}"
+            );
+        }
+        let md5 = [("content-md5", "")];
+        assert_eq!(by_header("host", &md5), Err("InvalidDigest".into()));
+    }
+
+    #[test]
+    fn a_presigned_url_lasts_a_week_at_most() {
+        for (seconds, good) in [("604800", true), ("604801", false), ("-1", false), ("", false)] {
+            let uri = format!("/b/k?X-Amz-Signature=00&X-Amz-SignedHeaders=host&X-Amz-Expires={seconds}");
+            assert_eq!(outcome("GET", &uri, &[]).1.is_ok(), good, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn headers_in_a_signed_query_count_as_headers() {
+        let (request, admitted) =
+            outcome("PUT", &presigned("host", "&x-amz-meta-a=b&X-Amz-Acl=private"), &[]);
+        assert_eq!(admitted, Ok(()));
+        assert_eq!(request.headers["x-amz-meta-a"], "b");
+        let wish = presigned("host", "&x-amz-server-side-encryption=AES256");
+        assert_eq!(outcome("PUT", &wish, &[]).1, Err("NotImplemented".into()));
+        let twice = presigned("host%3Bx-amz-meta-a", "&x-amz-meta-a=b");
+        assert_eq!(outcome("PUT", &twice, &[("x-amz-meta-a", "c")]).1, Err("InvalidArgument".into()));
+    }
+
+    #[test]
+    fn what_is_not_done_is_refused() {
+        for (name, value, code) in [
+            ("x-amz-acl", "public-read", "NotImplemented"),
+            ("x-amz-grant-read", "id=a", "NotImplemented"),
+            ("x-amz-storage-class", "GLACIER", "InvalidStorageClass"),
+            ("x-amz-server-side-encryption", "AES256", "NotImplemented"),
+            ("x-amz-server-side-encryption-customer-key", "a2V5", "NotImplemented"),
+            ("x-amz-server-side-encryption-customer-key-md5", "a2V5", "NotImplemented"),
+            ("x-amz-server-side-encryption-aws-kms-key-id", "k", "NotImplemented"),
+            ("x-amz-object-lock-retain-until-date", "2030-01-01T00:00:00Z", "NotImplemented"),
+            ("x-amz-bucket-object-lock-enabled", "true", "NotImplemented"),
+            ("x-amz-object-ownership", "ObjectWriter", "NotImplemented"),
+            ("x-amz-expected-bucket-owner", "111122223333", "AccessDenied"),
+            ("x-amz-source-expected-bucket-owner", "111122223333", "AccessDenied"),
+            ("x-amz-security-token", "t", "InvalidToken"),
+            ("x-amz-invented-tomorrow", "1", "NotImplemented"),
+        ] {
+            assert_eq!(by_header(&format!("host;{name}"), &[(name, value)]), Err(code.into()), "{name}");
+        }
+        for (name, value) in [
+            ("x-amz-acl", "private"),
+            ("x-amz-storage-class", "STANDARD"),
+            ("x-amz-expected-bucket-owner", "ebb"),
+            ("x-amz-meta-anything", "x"),
+        ] {
+            assert_eq!(by_header(&format!("host;{name}"), &[(name, value)]), Ok(()), "{name}");
+        }
+        let time = [("if-unmodified-since", "Sat, 29 Oct 1994 19:43:31 GMT")];
+        assert_eq!(by_header("host", &time), Err("NotImplemented".into()));
+        assert_eq!(outcome("GET", &presigned("host", ""), &time).1, Ok(()));
+    }
+}

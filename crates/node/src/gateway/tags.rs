@@ -1,0 +1,124 @@
+//! Tags of objects and buckets: kept as one form-encoded text, as they stand in the header x-amz-tagging.
+
+use super::Gateway;
+use super::backend::Backend;
+use super::objects::check_version;
+use ebb_types::{BucketSetting, NamespaceOp, ObjectMeta};
+use s3s::dto::{
+    DeleteObjectTaggingInput, GetBucketTaggingOutput, GetObjectTaggingInput, GetObjectTaggingOutput,
+    PutObjectTaggingInput, Tag, Tagging,
+};
+use s3s::{S3Result, s3_error};
+use std::collections::BTreeSet;
+
+/// The kept header that holds an object's tags.
+pub const TAGS: &str = "x-amz-tagging";
+/// Most tags of an object, and of a bucket.
+const OBJECT_TAGS_MAX: usize = 10;
+const BUCKET_TAGS_MAX: usize = 50;
+/// Longest key and value, in characters.
+const KEY_CHARS_MAX: usize = 128;
+const VALUE_CHARS_MAX: usize = 256;
+
+/// The tags of a header, as they are kept.
+pub fn from_header(text: &str) -> S3Result<Option<String>> {
+    let pairs: Vec<_> = form_urlencoded::parse(text.as_bytes()).into_owned().collect();
+    checked(pairs, OBJECT_TAGS_MAX)
+}
+
+fn from_set(tagging: Tagging, max: usize) -> S3Result<Option<String>> {
+    let pairs = tagging.tag_set.into_iter().map(|tag| match (tag.key, tag.value) {
+        (Some(key), value) => Ok((key, value.unwrap_or_default())),
+        (None, _) => Err(s3_error!(InvalidTag, "a tag needs a key")),
+    });
+    checked(pairs.collect::<S3Result<_>>()?, max)
+}
+
+fn to_set(kept: &str) -> Vec<Tag> {
+    let pairs = form_urlencoded::parse(kept.as_bytes()).into_owned();
+    pairs.map(|(key, value)| Tag { key: Some(key), value: Some(value) }).collect()
+}
+
+fn checked(pairs: Vec<(String, String)>, max: usize) -> S3Result<Option<String>> {
+    if pairs.len() > max {
+        return Err(s3_error!(InvalidTag, "at most {max} tags"));
+    }
+    let mut keys = BTreeSet::new();
+    for (key, value) in &pairs {
+        let (key_chars, value_chars) = (key.chars().count(), value.chars().count());
+        if key_chars == 0 || key_chars > KEY_CHARS_MAX || value_chars > VALUE_CHARS_MAX {
+            return Err(s3_error!(
+                InvalidTag,
+                "a tag's key has 1 to {KEY_CHARS_MAX} characters, its value at most {VALUE_CHARS_MAX}"
+            ));
+        }
+        if !keys.insert(key) {
+            return Err(s3_error!(InvalidTag, "the tag {key} stands there twice"));
+        }
+    }
+    let mut text = form_urlencoded::Serializer::new(String::new());
+    text.extend_pairs(&pairs);
+    Ok(Some(text.finish()).filter(|text| !text.is_empty()))
+}
+
+/// The tags of an object as they are kept; empty: it has none.
+pub fn of_object(meta: &ObjectMeta) -> &str {
+    meta.headers.iter().find(|(name, _)| name == TAGS).map_or("", |(_, tags)| tags)
+}
+
+/// As x-amz-tagging-count shows it.
+pub fn count(meta: &ObjectMeta) -> Option<i32> {
+    let tags = of_object(meta);
+    (!tags.is_empty()).then(|| form_urlencoded::parse(tags.as_bytes()).count() as i32)
+}
+
+impl<B: Backend> Gateway<B> {
+    pub(super) async fn object_tags(&self, input: GetObjectTaggingInput) -> S3Result<GetObjectTaggingOutput> {
+        check_version(input.version_id.as_deref())?;
+        let meta = self.names.object(&input.bucket, &input.key).await?;
+        Ok(GetObjectTaggingOutput { tag_set: to_set(of_object(&meta)), version_id: None })
+    }
+
+    pub(super) async fn set_object_tags(&self, input: PutObjectTaggingInput) -> S3Result<()> {
+        check_version(input.version_id.as_deref())?;
+        let value = from_set(input.tagging, OBJECT_TAGS_MAX)?;
+        let (bucket, key) = (input.bucket, input.key);
+        self.names.commit(NamespaceOp::SetHeader { bucket, key, name: TAGS.into(), value }).await?;
+        Ok(())
+    }
+
+    pub(super) async fn remove_object_tags(&self, input: DeleteObjectTaggingInput) -> S3Result<()> {
+        check_version(input.version_id.as_deref())?;
+        let (bucket, key) = (input.bucket, input.key);
+        self.names.commit(NamespaceOp::SetHeader { bucket, key, name: TAGS.into(), value: None }).await?;
+        Ok(())
+    }
+
+    pub(super) async fn bucket_tags(&self, bucket: String) -> S3Result<GetBucketTaggingOutput> {
+        match self.setting(bucket, BucketSetting::Tags).await? {
+            Some(tags) => Ok(GetBucketTaggingOutput { tag_set: to_set(&tags) }),
+            None => Err(s3_error!(NoSuchTagSet, "the bucket has no tags")),
+        }
+    }
+
+    pub(super) async fn set_bucket_tags(&self, bucket: String, tagging: Tagging) -> S3Result<()> {
+        let tags = from_set(tagging, BUCKET_TAGS_MAX)?;
+        self.set(bucket, BucketSetting::Tags, tags).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_kept_as_given_within_their_bounds() {
+        assert_eq!(from_header("a=1&b=x%20y&c").unwrap().as_deref(), Some("a=1&b=x+y&c="));
+        assert_eq!(from_header("").unwrap(), None);
+        let eleven: String = (0..11).map(|i| format!("k{i}=v&")).collect();
+        let long = format!("{}=v", "k".repeat(KEY_CHARS_MAX + 1));
+        for bad in ["a=1&a=2", "=v", eleven.as_str(), long.as_str()] {
+            assert!(from_header(bad).is_err(), "{bad}");
+        }
+    }
+}

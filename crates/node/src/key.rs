@@ -1,0 +1,115 @@
+//! `ebb key`: the keys of S3 clients and their rights, in the file that gateways read.
+//!
+//! A gateway reads the file again when it has changed. With gateways on several machines the file goes to each of them, as
+//! the configuration does.
+
+use crate::admin::{Output, print_json};
+use crate::config::{Config, ConfigError};
+use crate::dev::hex;
+use crate::error::{NodeError, io};
+use crate::gateway::{Key, KeyTable, Right};
+use crate::gatewayd::load_keys;
+use crate::random::bytes;
+use crate::secrets::write_new;
+use clap::Subcommand;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::ExitCode;
+
+#[derive(Subcommand)]
+pub enum KeyCommand {
+    /// Make a key and show its secret, this once
+    Add {
+        /// What its owner may do; all of it, where none is named
+        #[arg(long = "right", value_enum)]
+        rights: Vec<Right>,
+        /// A bucket that it is for, or the beginning of their names and *; all, where none is named
+        #[arg(long = "bucket", value_name = "NAME")]
+        buckets: Vec<String>,
+    },
+    /// Show the keys and their rights, without their secrets
+    List,
+    /// Take a key's rights away for good
+    Remove { access_key: String },
+}
+
+#[derive(Serialize)]
+struct Made<'a> {
+    access_key: &'a str,
+    secret_key: &'a str,
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    access_key: &'a str,
+    rights: &'a BTreeSet<Right>,
+    /// Absent: every bucket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    buckets: Option<&'a Vec<String>>,
+}
+
+pub fn run(file: &Path, output: Output, command: KeyCommand) -> Result<ExitCode, NodeError> {
+    let config = Config::load(file)?;
+    let section = config.gateway.first().ok_or(ConfigError::NoSection { section: "gateway" })?;
+    let path = config.path(&section.keys_file);
+    let mut table = if path.exists() { load_keys(&path)? } else { KeyTable::new() };
+    match command {
+        KeyCommand::Add { rights, buckets } => {
+            let rights = if rights.is_empty() { Right::ALL.into() } else { rights.into_iter().collect() };
+            let (id, key) = new_key(rights, Some(buckets).filter(|buckets| !buckets.is_empty()))?;
+            table.insert(id.clone(), key.clone());
+            replace(&path, &table)?;
+            match output {
+                Output::Json => print_json(&Made { access_key: &id, secret_key: &key.secret }),
+                Output::Text => println!("access key  {id}\nsecret key  {}", key.secret),
+            }
+        }
+        KeyCommand::List => match output {
+            Output::Json => print_json(&table.iter().map(listed).collect::<Vec<_>>()),
+            Output::Text => table.iter().map(listed).for_each(|key| {
+                let rights: Vec<String> =
+                    key.rights.iter().map(|right| format!("{right:?}").to_lowercase()).collect();
+                let buckets = key.buckets.map_or("every bucket".to_owned(), |names| names.join(" "));
+                println!("{}  {}  {buckets}", key.access_key, rights.join(","));
+            }),
+        },
+        KeyCommand::Remove { access_key } => {
+            if table.remove(&access_key).is_none() {
+                return Err(NodeError::Refused(format!("there is no key {access_key}: see `ebb key list`")));
+            }
+            if table.is_empty() {
+                return Err(NodeError::Refused(
+                    "it is the last key: add another before you remove it".into(),
+                ));
+            }
+            replace(&path, &table)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn listed<'a>((access_key, key): (&'a String, &'a Key)) -> Listed<'a> {
+    Listed { access_key, rights: &key.rights, buckets: key.buckets.as_ref() }
+}
+
+/// A key that nobody else has.
+pub fn new_key(rights: BTreeSet<Right>, buckets: Option<Vec<String>>) -> Result<(String, Key), NodeError> {
+    Ok((hex(&bytes::<10>()?).to_uppercase(), Key { secret: hex(&bytes::<20>()?), rights, buckets }))
+}
+
+/// The file's text.
+pub fn as_text(table: &KeyTable) -> Result<String, NodeError> {
+    toml::to_string(table).map_err(|error| NodeError::Refused(error.to_string()))
+}
+
+/// In one step: a gateway that reads it meanwhile sees the old keys or the new.
+fn replace(path: &Path, table: &KeyTable) -> Result<(), NodeError> {
+    let new = path.with_extension("new");
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io("remove", &new)(error)),
+        // One of an earlier attempt.
+        _ => write_new(&new, &as_text(table)?)?,
+    }
+    std::fs::rename(&new, path).map_err(io("replace", path))
+}
