@@ -19,6 +19,7 @@ impl Group {
         }
         self.fence = self.fence.max(entry.epoch);
         let old = std::mem::replace(&mut self.entry, entry);
+        self.repairs.clear();
         let interrupted = self.suspend_clients(cx).filter(|_| self.entry.epoch == old.epoch.next());
         self.adopt_catch_up(cx, &old);
         if self.entry.primary == Some(cx.me) {

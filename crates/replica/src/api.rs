@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use ebb_types::{
     ChunkId, ClientReply, ClientRequest, Cursor, Epoch, GroupId, ListPage, LoadCount, MapDelta, Moment,
-    PeerMessage, Record, Refusal, Run, ServerId, ServerReport, Space,
+    PeerMessage, Record, Refusal, Run, ServerId, ServerReport, Space, Version,
 };
 
 /// Names a client request that waits for its answer; the driver's own.
@@ -87,7 +87,8 @@ pub enum Command {
 pub enum StoreCommand {
     /// Make the record durable. Blocks that are there in a newer version stay. `must_fit`: it may use the reserve (R10).
     Apply { space: Space, record: Record, payload: Bytes, must_fit: bool },
-    /// As `Apply`, but equal versions are written too: the block that is there fails its checksum (R9).
+    /// As `Apply`, but equal versions are written too: the block that is there fails its checksum (R9). A record of version
+    /// zero says that its blocks were never written, and takes effect on those that are lost.
     Repair { space: Space, record: Record, payload: Bytes },
     /// Read blocks. Checked against their checksums.
     Read { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
@@ -108,7 +109,13 @@ pub enum StoreOutcome {
     },
     Listed(ListPage),
     Newer(Vec<Run>),
-    /// Also [`Refusal::Corrupt`] for a read: the blocks must be fetched from another copy (R9).
+    /// Of a read or a listing: this block must be fetched from another copy (R9). `lost`: not even its version is known, only
+    /// this one that it was not newer than.
+    Damaged {
+        chunk: ChunkId,
+        block: u32,
+        lost: Option<Version>,
+    },
     Failed(Refusal),
 }
 

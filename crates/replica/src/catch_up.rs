@@ -321,7 +321,9 @@ impl Group {
             Kind::Data => {
                 catch_up.fetches.insert(token, Fetch { missing, applying: 0, asked: cx.now });
                 let (to, space) = missing.source;
-                return cx.send(to, PeerMessage::Fetch { group, epoch, token, space, chunk, first, count });
+                let whole = false; // the listed version says enough
+                let message = PeerMessage::Fetch { group, epoch, token, space, chunk, first, count, whole };
+                return cx.send(to, message);
             }
             Kind::Zero => Content::Zero,
             Kind::Delete => Content::Delete,
@@ -477,6 +479,8 @@ pub(crate) struct Cover {
 enum CoverStep {
     Ready,
     Storing,
+    /// It has met a damaged block.
+    Repairing,
     /// Pieces of one large write have the same version: the first block tells them apart.
     Sent {
         version: Version,
@@ -553,7 +557,7 @@ impl Group {
             cover.step = CoverStep::Storing;
             let Run { chunk, first, count, .. } = now;
             let command = StoreCommand::Read { space: Space::Replica, group, chunk, first, count };
-            cx.store(group, Wait::CoverRead { epoch, stands_for }, command);
+            cx.store(group, Wait::CoverRead { epoch, stands_for, run: now }, command);
         } else if !cover.listed {
             cover.step = CoverStep::Storing;
             let (since, after) = (cover.since, cover.after);
@@ -587,6 +591,10 @@ impl Group {
         }
         let Some(cover) = self.cover_mut(stands_for) else { return };
         cover.step = CoverStep::Ready;
+        if let StoreOutcome::Damaged { chunk, block, lost } = outcome {
+            cover.step = CoverStep::Repairing;
+            return self.repair_around(cx, chunk, block, lost);
+        }
         if let StoreOutcome::Listed(page) = outcome {
             // Records of this epoch go to the stand-in anyway.
             cover.runs = page.runs.into_iter().filter(|r| r.version.epoch < epoch).collect();
@@ -601,6 +609,7 @@ impl Group {
         cx: &mut Context,
         epoch: Epoch,
         stands_for: ServerId,
+        run: Run,
         outcome: StoreOutcome,
     ) {
         if epoch != self.entry.epoch {
@@ -615,13 +624,13 @@ impl Group {
                 let wanted = |r: &Record| r.version.epoch < epoch && r.version.epoch >= since;
                 cover.records.extend(parts.into_iter().filter(|(r, _)| wanted(r)));
             }
-            // A damaged block: the client's next read repairs it; here the whole listing is done again, later.
-            _ => {
-                cover.after = None;
-                cover.listed = false;
-                cover.runs.clear();
-                return;
+            StoreOutcome::Damaged { chunk, block, lost } => {
+                cover.runs.push_front(run);
+                cover.step = CoverStep::Repairing;
+                return self.repair_around(cx, chunk, block, lost);
             }
+            // The tick tries it again.
+            _ => return cover.runs.push_front(run),
         }
         self.pump_cover(cx, stands_for);
     }
@@ -649,6 +658,7 @@ impl Group {
     }
 
     pub fn tick_covers(&mut self, cx: &mut Context) {
+        let repairing = self.is_repairing();
         let Some(primary) = &mut self.primary else { return };
         let after = cx.config.resend_after;
         let late = |at: Moment| cx.now.since(at) >= after;
@@ -657,6 +667,7 @@ impl Group {
                 CoverStep::Sent { at, .. } | CoverStep::Reported { at } if late(at) => {
                     cover.step = CoverStep::Ready
                 }
+                CoverStep::Repairing if !repairing => cover.step = CoverStep::Ready,
                 _ => {}
             }
         }

@@ -3,6 +3,7 @@
 use crate::api::{ClientToken, Command, StoreCommand, StoreToken};
 use crate::catch_up::CatchUp;
 use crate::primary::Primary;
+use crate::repair::Repair;
 use crate::replica::{Config, PlantedBug};
 use crate::run_map::cut;
 use bytes::Bytes;
@@ -30,9 +31,12 @@ pub(crate) struct Group {
     pub waiting: VecDeque<Waiting>,
     /// Listings asked for while records of older epochs were not in the store yet, by asker: its newest question.
     pub lists: BTreeMap<ServerId, ListFor>,
+    /// Damaged blocks that are being fetched from other copies, in this epoch.
+    pub repairs: BTreeMap<u64, Repair>,
 }
 
 /// A listing that another server asked for, under its epoch.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct ListFor {
     pub epoch: Epoch,
     pub token: u64,
@@ -60,6 +64,7 @@ impl Group {
             catch_up: None,
             waiting: VecDeque::new(),
             lists: BTreeMap::new(),
+            repairs: BTreeMap::new(),
         }
     }
 
@@ -68,6 +73,7 @@ impl Group {
         !self.waiting.is_empty()
             || !self.applying.is_empty()
             || self.catch_up.is_some()
+            || !self.repairs.is_empty()
             || self.primary.as_ref().is_some_and(|p| p.is_busy(&self.tail))
     }
 
@@ -254,19 +260,22 @@ pub(crate) enum Wait {
         epoch: Epoch,
         first: u32,
     },
-    /// A damaged block was rewritten from another copy.
-    OpRepaired {
-        op: u64,
-        epoch: Epoch,
+    /// Damaged blocks were rewritten from another copy; now they are read.
+    RepairWritten {
+        repair: u64,
+    },
+    RepairChecked {
+        repair: u64,
     },
     /// Another server's listing or fetch: answer it.
     ListFor {
         to: ServerId,
-        token: u64,
+        list: ListFor,
     },
     FetchFor {
         to: ServerId,
         token: u64,
+        space: Space,
     },
     /// Which of the other members' tail records are newer than ours?
     Orphans {
@@ -288,6 +297,7 @@ pub(crate) enum Wait {
     CoverRead {
         epoch: Epoch,
         stands_for: ServerId,
+        run: Run,
     },
 }
 

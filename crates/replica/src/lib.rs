@@ -9,6 +9,7 @@ mod api;
 mod catch_up;
 mod group;
 mod primary;
+mod repair;
 mod replica;
 mod run_map;
 mod secondary;

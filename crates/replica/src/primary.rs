@@ -40,8 +40,6 @@ pub(crate) struct Primary {
     before: BTreeMap<(ChunkId, u32), Vec<Version>>,
     /// This server was primary in every epoch from this one on.
     tenure: Epoch,
-    /// Fetches that repair a damaged block, by token.
-    repairs: BTreeMap<u64, Repair>,
 }
 
 pub(crate) enum Phase {
@@ -70,8 +68,6 @@ struct Op {
     /// Who gets the answer: of a client's operation its sender, and of whatever carries a request's id all who retry it.
     askers: Vec<Waiting>,
     request: Option<RequestId>,
-    /// Sources that were asked for its damaged blocks.
-    tried: usize,
 }
 
 enum Work {
@@ -91,17 +87,10 @@ enum Step {
     Fetching,
     /// Blocks that it needs are being read: those still to come, and those that came.
     Reading { left: usize, got: BTreeMap<u32, (Vec<Record>, Bytes)> },
-    /// Damaged blocks are being fetched from another copy, and then written: records still to come.
-    Repairing { left: usize },
+    /// Damaged blocks are being fetched from another copy.
+    Repairing,
     /// Records not yet on all targets.
     Replicating { left: usize },
-}
-
-struct Repair {
-    op: u64,
-    first: u32,
-    count: u32,
-    asked: Moment,
 }
 
 struct InFlight {
@@ -159,7 +148,6 @@ impl Primary {
             covers: BTreeMap::new(),
             before: BTreeMap::new(),
             tenure: epoch,
-            repairs: BTreeMap::new(),
         }
     }
 
@@ -351,7 +339,7 @@ impl Group {
         let Some(primary) = &mut self.primary else { return };
         let id = primary.next_op;
         primary.next_op += 1;
-        let op = Op { id, chunk, first, count, work, step: Step::Fetching, askers, request, tried: 0 };
+        let op = Op { id, chunk, first, count, work, step: Step::Fetching, askers, request };
         cx.shared.client_ops += usize::from(op.is_client());
         if primary.conflicts(&op) {
             primary.blocked.push_back(op);
@@ -362,7 +350,7 @@ impl Group {
     }
 
     /// Takes an admitted operation as far as it can go without waiting.
-    fn advance_op(&mut self, cx: &mut Context, id: u64) {
+    pub fn advance_op(&mut self, cx: &mut Context, id: u64) {
         let Some(primary) = &mut self.primary else { return };
         let Some(op) = primary.ops.get_mut(&id) else { return };
         let needs = op.needs();
@@ -408,9 +396,10 @@ impl Group {
         }
         let (records, payload) = match outcome {
             StoreOutcome::Read { records, payload } => (records, payload),
-            StoreOutcome::Failed(Refusal::Corrupt) => {
+            StoreOutcome::Damaged { chunk, lost, .. } => {
                 let count = op.needs().iter().find(|n| n.0 == first).map_or(1, |n| n.1);
-                return self.repair(cx, id, first, count);
+                op.step = Step::Repairing;
+                return self.repair(cx, Some(id), chunk, (first, count), lost);
             }
             _ => return self.fail_op(cx, id, ClientReply::Retry { why: Unready::Busy }),
         };
@@ -714,9 +703,9 @@ impl Group {
                 _ => {}
             }
             self.resend(cx);
-            self.retry_repairs(cx);
             self.advance_fetching(cx);
         }
+        self.tick_repairs(cx);
         if self
             .primary
             .as_ref()
@@ -767,79 +756,13 @@ impl Group {
         }
     }
 
-    /// A source that does not answer a repair counts as one that cannot.
-    fn retry_repairs(&mut self, cx: &mut Context) {
-        let Some(primary) = &self.primary else { return };
-        let late = |r: &&Repair| cx.now.since(r.asked) >= cx.config.suspect_after;
-        let late: Vec<(u64, u32, u32)> =
-            primary.repairs.values().filter(late).map(|r| (r.op, r.first, r.count)).collect();
-        for (op, first, count) in late {
-            self.repair(cx, op, first, count);
-        }
-    }
-
-    /// R9: fetches blocks that fail their checksum from another member; from one after another, if need be. Where none can
-    /// help and some sleep, those are woken.
-    fn repair(&mut self, cx: &mut Context, op: u64, first: u32, count: u32) {
-        let sources = self.other_copies(cx);
-        let (group, epoch) = (self.id, self.entry.epoch);
-        let Some(primary) = &mut self.primary else { return };
-        primary.repairs.retain(|_, r| r.op != op);
-        let Some(damaged) = primary.ops.get_mut(&op) else { return };
-        damaged.step = Step::Repairing { left: 0 };
-        let Some(&(to, space)) = sources.get(damaged.tried) else {
-            damaged.tried = 0;
-            if !self.entry.slots.iter().any(|slot| cx.map.sleeps(slot.server)) {
-                return self.fail_op(cx, op, ClientReply::Failed { why: ChunkError::Corrupt });
-            }
-            cx.report(ServerReport::Damaged { group, epoch });
-            return self.fail_op(cx, op, ClientReply::Retry { why: Unready::Busy });
+    /// No copy of the operation's blocks is right, of those that are awake.
+    pub fn fail_damaged(&mut self, cx: &mut Context, id: u64, others_sleep: bool) {
+        let reply = match others_sleep {
+            true => ClientReply::Retry { why: Unready::Busy },
+            false => ClientReply::Failed { why: ChunkError::Corrupt },
         };
-        damaged.tried += 1;
-        let chunk = damaged.chunk;
-        let token = cx.shared.question();
-        primary.repairs.insert(token, Repair { op, first, count, asked: cx.now });
-        cx.send(to, PeerMessage::Fetch { group, epoch, token, space, chunk, first, count });
-    }
-
-    /// The answer to a fetch that repairs. Returns whether it was one.
-    pub fn on_repair_reply(
-        &mut self,
-        cx: &mut Context,
-        token: u64,
-        result: &Result<Vec<Record>, Refusal>,
-        payload: &Bytes,
-    ) -> bool {
-        let Some(primary) = &mut self.primary else { return false };
-        let Some(&Repair { op, first, count, .. }) = primary.repairs.get(&token) else { return false };
-        let parts = result.clone().ok().and_then(|records| crate::secondary::split_payload(records, payload));
-        let Some(parts) = parts.filter(|p| p.iter().any(|(r, _)| r.version > Version::ZERO)) else {
-            self.repair(cx, op, first, count);
-            return true;
-        };
-        primary.repairs.retain(|_, r| r.op != op);
-        let (group, epoch) = (self.id, self.entry.epoch);
-        let Some(damaged) = primary.ops.get_mut(&op) else { return true };
-        damaged.step = Step::Repairing { left: parts.len() };
-        for (record, payload) in parts {
-            cx.shared.stats.repaired_blocks += u64::from(record.count);
-            let command = StoreCommand::Repair { space: Space::Replica, record, payload };
-            cx.store(group, Wait::OpRepaired { op, epoch }, command);
-        }
-        true
-    }
-
-    pub fn on_op_repaired(&mut self, cx: &mut Context, epoch: Epoch, id: u64) {
-        if epoch != self.entry.epoch {
-            return;
-        }
-        let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
-        let Step::Repairing { left: left @ 1.. } = &mut op.step else { return };
-        *left -= 1;
-        if *left == 0 {
-            // If the copy was older than what is damaged here, the blocks are read as damaged again, and the next is asked.
-            self.advance_op(cx, id);
-        }
+        self.fail_op(cx, id, reply);
     }
 }
 

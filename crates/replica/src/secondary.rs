@@ -1,6 +1,7 @@
 //! What every member of a group does for the primary and for members that catch up: fence, store, list, fetch.
 
 use crate::api::{StoreCommand, StoreOutcome, StoreToken};
+use crate::catch_up::CatchUp;
 use crate::group::{Context, Group, ListFor, Wait};
 use crate::replica::PlantedBug;
 use bytes::Bytes;
@@ -62,11 +63,17 @@ impl Group {
                 };
             }
             PeerMessage::ListReply { token, result, .. } => self.on_list_reply(cx, from, token, result),
-            PeerMessage::Fetch { epoch, token, space, chunk, first, count, .. } => {
-                match self.admit(ready, epoch) {
+            PeerMessage::Fetch { epoch, token, space, chunk, first, count, whole, .. } => {
+                let lacks = || {
+                    let lacks = |c: &CatchUp| !c.is_listed() || c.lacks(chunk, first, count);
+                    self.entry.epoch < epoch || self.catch_up.as_ref().is_some_and(lacks)
+                };
+                let refused = whole && space == Space::Replica && lacks();
+                let admitted = self.admit(ready, epoch);
+                match admitted.and(if refused { Err(Refusal::NotReady) } else { Ok(()) }) {
                     Ok(()) => {
                         let command = StoreCommand::Read { space, group, chunk, first, count };
-                        cx.store(group, Wait::FetchFor { to: from, token }, command);
+                        cx.store(group, Wait::FetchFor { to: from, token, space }, command);
                     }
                     Err(refusal) => {
                         cx.send(from, PeerMessage::FetchReply { group, token, result: Err(refusal) });
@@ -146,9 +153,13 @@ impl Group {
     /// Hands the store the listings that others wait for. A record of an older epoch that the store still works on may yet be
     /// on all targets of that epoch and acknowledged, so a listing must not overtake it. And what was kept for a slot is
     /// listed only while the configuration says that it is kept: once dropped, it would list as nothing missed.
-    fn give_listings(&mut self, cx: &mut Context) {
+    pub fn give_listings(&mut self, cx: &mut Context) {
+        if self.is_repairing() {
+            return;
+        }
         let (group, applying, entry) = (self.id, &self.applying, &self.entry);
-        self.lists.retain(|&to, &mut ListFor { epoch, token, space, since, after }| {
+        self.lists.retain(|&to, list| {
+            let ListFor { epoch, token, space, since, after } = *list;
             if applying.has_direct_before(epoch) {
                 return true;
             }
@@ -158,11 +169,29 @@ impl Group {
                 }
                 _ => {
                     let command = StoreCommand::List { space, group, since, after };
-                    cx.store(group, Wait::ListFor { to, token }, command);
+                    cx.store(group, Wait::ListFor { to, list: *list }, command);
                 }
             }
             false
         });
+    }
+
+    /// A listing that meets damage waits for the repair: what cannot be read cannot be listed either.
+    fn on_listed_for(&mut self, cx: &mut Context, to: ServerId, list: ListFor, outcome: StoreOutcome) {
+        let result = match outcome {
+            StoreOutcome::Listed(page) => Ok(page),
+            StoreOutcome::Damaged { chunk, block, lost } => {
+                self.repair_around(cx, chunk, block, lost);
+                if self.is_repairing() {
+                    self.lists.entry(to).or_insert(list);
+                    return;
+                }
+                Err(Refusal::Corrupt)
+            }
+            StoreOutcome::Failed(refusal) => Err(refusal),
+            _ => unreachable!("the store answers a listing with a listing"),
+        };
+        cx.send(to, PeerMessage::ListReply { group: self.id, token: list.token, result });
     }
 
     pub fn on_stored(&mut self, cx: &mut Context, token: StoreToken, wait: Wait, outcome: StoreOutcome) {
@@ -190,18 +219,16 @@ impl Group {
                 cx.send(to, PeerMessage::ReplicateReply { group, epoch, version, first, result });
             }
             Wait::OpRead { op, epoch, first } => self.on_op_read(cx, epoch, op, first, outcome),
-            Wait::OpRepaired { op, epoch } => self.on_op_repaired(cx, epoch, op),
-            Wait::ListFor { to, token } => {
-                let result = match outcome {
-                    StoreOutcome::Listed(page) => Ok(page),
-                    StoreOutcome::Failed(refusal) => Err(refusal),
-                    _ => unreachable!("the store answers a listing with a listing"),
-                };
-                cx.send(to, PeerMessage::ListReply { group, token, result });
-            }
-            Wait::FetchFor { to, token } => {
+            Wait::RepairWritten { repair } => self.on_repair_written(cx, repair),
+            Wait::RepairChecked { repair } => self.on_repair_checked(cx, repair, outcome),
+            Wait::ListFor { to, list } => self.on_listed_for(cx, to, list, outcome),
+            Wait::FetchFor { to, token, space } => {
+                if let (StoreOutcome::Damaged { chunk, block, lost }, Space::Replica) = (&outcome, space) {
+                    self.repair_around(cx, *chunk, *block, *lost);
+                }
                 let (result, payload) = match outcome {
                     StoreOutcome::Read { records, payload } => (Ok(records), payload),
+                    StoreOutcome::Damaged { .. } => (Err(Refusal::Corrupt), Bytes::new()),
                     StoreOutcome::Failed(refusal) => (Err(refusal), Bytes::new()),
                     _ => unreachable!("the store answers a read with blocks"),
                 };
@@ -211,7 +238,9 @@ impl Group {
             Wait::CatchUpNewer { token } => self.on_catch_up_newer(cx, token, outcome),
             Wait::CatchUpApplied { token } => self.on_catch_up_applied(cx, token, outcome),
             Wait::CoverList { epoch, stands_for } => self.on_cover_list(cx, epoch, stands_for, outcome),
-            Wait::CoverRead { epoch, stands_for } => self.on_cover_read(cx, epoch, stands_for, outcome),
+            Wait::CoverRead { epoch, stands_for, run } => {
+                self.on_cover_read(cx, epoch, stands_for, run, outcome);
+            }
         }
         if applied.is_some() {
             self.give_listings(cx);

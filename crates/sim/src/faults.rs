@@ -327,6 +327,9 @@ impl World<'_> {
         if self.lost.is_some() || self.lost_wanted.is_some() {
             return;
         }
+        if self.disk_random.chance(300) {
+            return self.lose_file(id);
+        }
         // One block of a chunk at a time: of two damaged copies out of two nothing is left.
         let mut store = std::mem::take(&mut self.server(id).store);
         // Nor the only copy that there is of a write: it was not acknowledged, and nobody can tell.
@@ -343,6 +346,28 @@ impl World<'_> {
         });
         self.invariants.rot_seen = true;
         self.count("bit rot");
+    }
+
+    /// A file of the store vanishes. Another replica has all that was in it: one that is in sync, and whose file is sound.
+    fn lose_file(&mut self, id: ServerId) {
+        let state = self.newest_state();
+        let entries: BTreeMap<_, GroupEntry> = state.groups().map(|(group, e)| (group, e.clone())).collect();
+        let blocks = self.scenario.chunk_blocks();
+        let mut store = std::mem::take(&mut self.server(id).store);
+        let sound = |slot: &Slot, chunk| {
+            let other = self.servers.get(&slot.server).filter(|s| slot.server != id && !s.lost);
+            slot.state == SlotState::InSync && other.is_some_and(|s| !s.store.is_rotten(chunk))
+        };
+        let spared = |group, chunk| {
+            let entry = entries.get(&group);
+            entry.is_none_or(|e| e.slot_of(id).is_none() || !e.slots.iter().any(|s| sound(s, chunk)))
+        };
+        let lost = store.lose_file(&mut self.disk_random, blocks, spared);
+        self.server(id).store = store;
+        let Some((group, chunk)) = lost else { return };
+        self.note(|| format!("{id} has lost the file of {chunk}, of {group}"));
+        self.invariants.rot_seen = true;
+        self.count("lost file");
     }
 
     fn shift_gear(&mut self) {

@@ -68,6 +68,8 @@ pub struct Store {
     next: u64,
     /// Blocks whose bytes have rotted, until they are repaired or overwritten.
     rotten: BTreeMap<(Key, ChunkId, u32), Version>,
+    /// Blocks whose metadata have rotted, with a version that they were not newer than: what they contained is not known.
+    lost: BTreeMap<(Key, ChunkId, u32), Version>,
     /// Spaces that were dropped lately: a crash may bring them back.
     dropped: Vec<(Key, Kept)>,
     pub poisoned: bool,
@@ -77,6 +79,9 @@ pub struct Store {
 
 impl Kept {
     fn apply(&mut self, record: &Record, payload: &Bytes, repair: bool) {
+        if record.version == Version::ZERO {
+            return; // the blocks were never written
+        }
         let chunk = self.chunks.entry(record.chunk).or_default();
         if record.content == Content::Delete {
             if chunk.deleted.is_none_or(|v| v < record.version) {
@@ -196,6 +201,7 @@ impl Store {
             return Some((p.token, StoreOutcome::Failed(Refusal::NoSpace)));
         }
         if !p.void {
+            self.find(&p);
             for map in [&mut self.seen, &mut self.durable] {
                 map.entry(p.key).or_default().apply(&p.record, &p.payload, p.repair);
             }
@@ -203,6 +209,33 @@ impl Store {
             self.forget_rot(&p);
         }
         Some((p.token, StoreOutcome::Applied))
+    }
+
+    /// A repair says what lost blocks contain, and so does a record that is surely newer. It is believed, whatever there was:
+    /// an older version would be served from here on.
+    fn find(&mut self, p: &Pending) {
+        let blocks = p.record.first..p.record.first.saturating_add(p.record.count);
+        let deletes = p.record.content == Content::Delete;
+        let found: Vec<(Key, ChunkId, u32)> = self
+            .lost
+            .iter()
+            .filter(|((key, chunk, block), newest)| {
+                let touched = deletes || blocks.contains(block);
+                let known = p.repair || p.record.version > **newest;
+                (*key, *chunk) == (p.key, p.record.chunk) && touched && known
+            })
+            .map(|(block, _)| *block)
+            .collect();
+        for place in found {
+            self.lost.remove(&place);
+            let (key, chunk, block) = place;
+            for map in [&mut self.seen, &mut self.durable] {
+                let chunk = map.get_mut(&key).and_then(|kept| kept.chunks.get_mut(&chunk));
+                if let (Some(chunk), false) = (chunk, deletes) {
+                    chunk.blocks.remove(&block);
+                }
+            }
+        }
     }
 
     fn forget_rot(&mut self, p: &Pending) {
@@ -226,7 +259,16 @@ impl Store {
                 self.read((*group, *space), *chunk, *first, *count)
             }
             StoreCommand::List { space, group, since, after } => {
-                StoreOutcome::Listed(self.list((*group, *space), *since, *after, page))
+                let key = (*group, *space);
+                let listed = |((k, chunk, _), newest): &(&(Key, ChunkId, u32), &Version)| {
+                    *k == key && newest.epoch >= *since && after.is_none_or(|a| a.chunk <= *chunk)
+                };
+                match self.lost.iter().find(listed) {
+                    Some((&(_, chunk, block), newest)) => {
+                        StoreOutcome::Damaged { chunk, block, lost: Some(*newest) }
+                    }
+                    None => StoreOutcome::Listed(self.list(key, *since, *after, page)),
+                }
             }
             StoreCommand::Newer { space, group, runs } => {
                 StoreOutcome::Newer(self.newer((*group, *space), runs))
@@ -240,8 +282,12 @@ impl Store {
         let range = (key, chunk, first)..=(key, chunk, first + count - 1);
         let kept = self.seen.get(&key);
         let has = |block, version| kept.is_some_and(|kept| kept.version_of(chunk, block) == version);
-        if self.rotten.range(range).any(|((_, _, block), version)| has(*block, *version)) {
-            return StoreOutcome::Failed(Refusal::Corrupt);
+        if let Some(((_, _, block), newest)) = self.lost.range(range.clone()).next() {
+            return StoreOutcome::Damaged { chunk, block: *block, lost: Some(*newest) };
+        }
+        let rotten = self.rotten.range(range).find(|((_, _, block), version)| has(*block, **version));
+        if let Some(((_, _, block), _)) = rotten {
+            return StoreOutcome::Damaged { chunk, block: *block, lost: None };
         }
         let blocks = kept.and_then(|kept| kept.chunks.get(&chunk)).map(|c| &c.blocks);
         let mut records: Vec<Record> = Vec::new();
@@ -310,7 +356,8 @@ impl Store {
                 newer.push(*run);
             }
             for first in run.first..run.first + run.count {
-                if kept.version_of(run.chunk, first) < run.version {
+                let lost = self.lost.contains_key(&(key, run.chunk, first));
+                if lost || kept.version_of(run.chunk, first) < run.version {
                     push_run(&mut newer, Run { first, count: 1, ..*run });
                 }
             }
@@ -330,6 +377,7 @@ impl Store {
             }
         }
         self.rotten.retain(|(k, ..), _| *k != key);
+        self.lost.retain(|(k, ..), _| *k != key);
     }
 
     /// Everything that was dropped is gone for good.
@@ -368,7 +416,7 @@ impl Store {
     }
 
     pub fn is_rotten(&self, chunk: ChunkId) -> bool {
-        self.rotten.keys().any(|(_, c, _)| *c == chunk)
+        self.rotten.keys().chain(self.lost.keys()).any(|(_, c, _)| *c == chunk)
     }
 
     /// Whether a block is durable here in this version or a newer one, in any role.
@@ -399,6 +447,29 @@ impl Store {
         }
         self.rotten.insert((key, chunk, block), version);
         Some((key.0, key.1, chunk, block))
+    }
+
+    /// The file of a replica's chunk is gone, at random, but none that is `spared`: what its `blocks` contained is not known
+    /// any more. Returns what was lost.
+    pub fn lose_file(
+        &mut self,
+        random: &mut Random,
+        blocks: u32,
+        spared: impl Fn(GroupId, ChunkId) -> bool,
+    ) -> Option<(GroupId, ChunkId)> {
+        let replicas = self.durable.iter().filter(|((_, space), _)| *space == Space::Replica);
+        let all: Vec<(Key, ChunkId, Version)> = replicas
+            .flat_map(|(key, kept)| kept.chunks.iter().map(move |(chunk, c)| (*key, *chunk, c)))
+            .filter(|(_, _, c)| c.deleted.is_none())
+            .filter_map(|(key, chunk, c)| Some((key, chunk, c.blocks.values().map(|b| b.version).max()?)))
+            .collect();
+        let &(key, chunk, newest) = random.pick(&all)?;
+        let busy = self.pending.values().any(|p| p.key == key && p.record.chunk == chunk);
+        if busy || spared(key.0, chunk) {
+            return None;
+        }
+        self.lost.extend((0..blocks).map(|block| ((key, chunk, block), newest)));
+        Some((key.0, chunk))
     }
 }
 

@@ -94,7 +94,8 @@ fn main() {
             let content = Content::Data { crcs: crcs.clone() };
             let (group, count) = (GroupId(chunk.index % 64), blocks as u32);
             let record = Record { group, chunk, first, count, version, request: None, content };
-            Op::Apply { space: Space::Replica, record, payload: payload.clone(), must_fit: false }
+            let payload = payload.clone();
+            Op::Apply { space: Space::Replica, record, payload, must_fit: false, repair: false }
         });
         let at = |n: u64| {
             let (chunk, first) = place((n * 7919) % count, blocks);

@@ -3,7 +3,7 @@
 
 use ebb_types::{
     Bytes, ChunkId, Cursor, Epoch, GroupId, Incarnation, ListPage, Record, Refusal, Run, ServerId, Space,
-    StoreId, StoreMark, TailRun,
+    StoreId, StoreMark, TailRun, Version,
 };
 use std::collections::BTreeMap;
 
@@ -62,8 +62,10 @@ pub type Token = u64;
 #[derive(Clone, Debug)]
 pub enum Op {
     /// Make the record durable: it takes effect on exactly those blocks that are older. Payload: its data, if any.
-    /// `must_fit`: acknowledged data depends on it, so it may use the reserve too.
-    Apply { space: Space, record: Record, payload: bytes::Bytes, must_fit: bool },
+    /// `must_fit`: acknowledged data depends on it, so it may use the reserve too. `repair`: it is known to be the newest, and
+    /// takes effect on lost blocks too, which another one does not unless it is surely newer. Then version zero says that the
+    /// blocks were never written.
+    Apply { space: Space, record: Record, payload: bytes::Bytes, must_fit: bool, repair: bool },
     /// Read `count` blocks (at most `RECORD_BLOCKS_MAX`).
     Read { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
     /// About `limit` runs with versions of epoch `since` or later in (chunk, block) order, from `after` on. A chunk's
@@ -189,6 +191,9 @@ pub enum StoreError {
     Poisoned,
     #[error("block {block} of {chunk} fails its checksum: fetch it from another copy")]
     Corrupt { chunk: ChunkId, block: u32 },
+    /// Its metadata are damaged or gone: not even its version is known, only one that it was not newer than.
+    #[error("what block {block} of {chunk} contained is not known any more: fetch it from another copy")]
+    Lost { chunk: ChunkId, block: u32, newest: Version },
     #[error("malformed: {0}")]
     Malformed(&'static str),
 }
@@ -199,7 +204,7 @@ impl StoreError {
         match self {
             StoreError::NoSpace { .. } => Refusal::NoSpace,
             StoreError::Poisoned => Refusal::Poisoned,
-            StoreError::Corrupt { .. } => Refusal::Corrupt,
+            StoreError::Corrupt { .. } | StoreError::Lost { .. } => Refusal::Corrupt,
             StoreError::Malformed(_) => Refusal::Malformed,
         }
     }

@@ -9,9 +9,10 @@
 
 use crate::disk::{Disk, DiskFile};
 use crate::index::{FileId, FileKey, Index, Miss, Place, Segment};
+use crate::inventory::Inventory;
 use crate::layout::{
-    CHUNK_PAGE, Head, HeadKind, PAGE_BLOCKS, PAGE_BYTES, Page, RECORD_ALIGN, SEGMENT_HEADER_BYTES, SEQ_MAX,
-    Superblock, block_offset, page_offset, segment_header,
+    CHUNK_PAGE, Head, HeadKind, PAGE_BYTES, Page, PageId, RECORD_ALIGN, SEGMENT_HEADER_BYTES, SEQ_MAX,
+    Superblock, block_offset, segment_header, slot_offset,
 };
 use crate::overlay::Position;
 use crate::recovery::write_superblock;
@@ -19,8 +20,8 @@ use crate::settle::Checkpoint;
 use crate::{Completion, Config, Figures, Op, Outcome, StoreError, Token};
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, ObjectId, Record, Space, StoreId, StoreMark, Version,
-    crc32c,
+    BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, ObjectId, Record, RequestId, Space, StoreId, StoreMark,
+    Version, crc32c,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
@@ -81,6 +82,13 @@ pub(crate) struct OpenSegment {
     cut: bool,
 }
 
+impl OpenSegment {
+    /// Where its end is among all segments.
+    pub(crate) fn end(&self) -> u64 {
+        u64::from(self.number) << 32 | u64::from(self.len)
+    }
+}
+
 /// A record on its way to the segment.
 pub(crate) struct Staged {
     pub head: Head,
@@ -94,6 +102,8 @@ pub struct StoreCore {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) config: Config,
     pub(crate) owner: Superblock,
+    /// As it is on disk.
+    pub(crate) inventory: Inventory,
     pub(crate) open: Option<OpenSegment>,
     pub(crate) next_segment: u32,
     /// Bytes written to segments since the last checkpoint began.
@@ -252,46 +262,61 @@ impl StoreCore {
         }
     }
 
-    /// Opens a file that exists.
+    /// Opens a file that should exist. One that does not reads as empty: what it should hold fails its checksums then, as it
+    /// should, and the rest of the store goes on.
     pub(crate) fn file(&self, id: FileId) -> Result<Arc<dyn DiskFile>, StoreError> {
         if let Ok(file) = self.shared.index().file(id) {
             return Ok(file);
         }
-        match self.disk.open(&path_of(id), false) {
-            Ok(file) => {
-                self.shared.index().files.insert(id, file.clone());
-                Ok(file)
+        let opened = self.disk.open(&path_of(id), false);
+        let mut index = self.shared.index();
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if let FileId::Chunk(key) = id {
+                    index.forget_file(key);
+                }
+                Arc::new(Absent)
             }
-            // A file that vanished is as bad as a disk that forgot what it had synced.
-            Err(_) => Err(self.poison()),
-        }
+            Err(_) => return Err(self.poison()),
+        };
+        index.files.insert(id, file.clone());
+        Ok(file)
     }
 
-    pub(crate) fn load_page(&self, key: FileKey, page: u32) -> Result<Page, StoreError> {
-        let file = self.file(FileId::Chunk(key))?;
-        let torn_allowed = {
-            let index = self.shared.index();
-            let chunk =
-                index.chunk(Space::Replica, key.0, key.1).expect("a chunk with a file is in the index");
-            if page == CHUNK_PAGE {
-                !chunk.overlay.is_empty()
-            } else {
-                chunk.overlay.touching(page * PAGE_BLOCKS, PAGE_BLOCKS).next().is_some()
-            }
+    /// The page in the generation that counts; lost, if that is not there.
+    fn load_page(&self, key: FileKey, number: u32) -> Result<Page, StoreError> {
+        let settled = self.shared.index().chunk(Space::Replica, key.0, key.1).and_then(|c| c.settled);
+        let Some(settled) = settled else { return Ok(Page::empty()) };
+        let generation = if number == CHUNK_PAGE {
+            settled.generation
+        } else {
+            let summary = self.look(|index| index.page(key.0, key.1, CHUNK_PAGE))?;
+            summary.map_or(0, |summary| summary.page_generation(number))
         };
-        let mut slots = Vec::new();
-        if file.read(&mut slots, 2 * PAGE_BYTES, page_offset(page)).is_err() {
-            return Ok(Page::lost());
+        if generation == 0 {
+            return Ok(Page::empty());
         }
-        slots.resize(2 * PAGE_BYTES, 0);
-        Ok(Page::decode(&slots, key.0, key.1, page, torn_allowed))
+        let file = self.file(FileId::Chunk(key))?;
+        let mut slot = Vec::new();
+        let read = file.read(&mut slot, PAGE_BYTES, slot_offset(number, generation));
+        let at = PageId { group: key.0, chunk: key.1, file: settled.file, page: number };
+        let found = read.ok().and_then(|()| Page::decode(&slot, &at, generation));
+        Ok(found.unwrap_or_else(|| match number {
+            CHUNK_PAGE => Page::lost_summary(settled.newest),
+            _ => Page::lost(settled.newest),
+        }))
     }
 
     /// The chunk's file for writing; makes it, durably named, if there is none.
     pub(crate) fn chunk_file(&mut self, key: FileKey) -> Result<Arc<dyn DiskFile>, StoreError> {
-        let exists = self.shared.index().chunk(Space::Replica, key.0, key.1).is_some_and(|c| c.has_file);
-        if exists {
-            return self.file(FileId::Chunk(key));
+        let exists = || self.shared.index().chunk(Space::Replica, key.0, key.1).is_some_and(|c| c.has_file);
+        if exists() {
+            let file = self.file(FileId::Chunk(key))?;
+            // If it was not there, that is known now.
+            if exists() {
+                return Ok(file);
+            }
         }
         let dir = group_path(key.0);
         let made = (|| {
@@ -333,8 +358,8 @@ impl StoreCore {
                 {
                     Err(self.no_space())
                 }
-                Op::Apply { space, record, payload, .. } => {
-                    self.stage(space, record, payload, &staged, &mut direct)
+                Op::Apply { space, record, payload, repair, .. } => {
+                    self.stage(space, record, payload, repair, &staged, &mut direct)
                 }
                 Op::DropOffload { group, stands_for } => {
                     Ok(Some(Staged::marker(HeadKind::Drop, Space::Offload { stands_for }, group)))
@@ -419,6 +444,7 @@ impl StoreCore {
         space: Space,
         record: Record,
         payload: Bytes,
+        repair: bool,
         staged: &[(usize, Staged)],
         direct: &mut BTreeMap<FileKey, Arc<dyn DiskFile>>,
     ) -> Result<Option<Staged>, StoreError> {
@@ -428,7 +454,9 @@ impl StoreCore {
         if record.version.seq > SEQ_MAX {
             return Err(StoreError::Malformed("sequence number out of range"));
         }
-        if record.version == Version::ZERO || self.is_deleted(space, &record, staged) {
+        let was_never_written = record.version == Version::ZERO;
+        let says_nothing = was_never_written && !(repair && record.content == Content::Zero);
+        if says_nothing || (!was_never_written && self.is_deleted(space, &record, staged)) {
             return Ok(None);
         }
         let (kind, crcs) = match record.content {
@@ -449,7 +477,9 @@ impl StoreCore {
                 count: record.count,
                 version: record.version,
                 request: record.request,
-                moved: false,
+                // Then it is not a write that a primary could have to settle.
+                moved: was_never_written,
+                repair,
                 crcs,
                 synced: 0,
             },
@@ -517,7 +547,7 @@ impl StoreCore {
             chunks.into_iter().flatten().filter(|(_, c)| c.has_file).map(|(id, _)| (group, *id)).collect()
         };
         for key in &keys {
-            self.disk.remove(&chunk_path(*key)).map_err(|_| self.poison())?;
+            self.remove(&chunk_path(*key))?;
             self.shared.index().forget_file(*key);
         }
         if !keys.is_empty() {
@@ -526,21 +556,26 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Removes the file of a deleted chunk if nothing in it is newer than the deletion.
-    pub(crate) fn remove_deleted(&mut self, key: FileKey) -> Result<(), StoreError> {
-        let (group, chunk) = key;
-        let summary = self.look(|index| index.page(group, chunk, CHUNK_PAGE))?;
+    /// Removes a chunk's file if nothing in it counts: the chunk was deleted, or no record ever spoke of the file.
+    pub(crate) fn remove_unneeded(&mut self, key: FileKey) -> Result<(), StoreError> {
         let mut index = self.shared.index();
-        let Some(state) = index.chunk(Space::Replica, group, chunk) else { return Ok(()) };
-        let (Some(summary), Some(tombstone)) = (summary, state.tombstone) else { return Ok(()) };
-        if summary.newest() > tombstone.version || !state.overlay.is_empty() {
+        let chunk = index.chunk(Space::Replica, key.0, key.1);
+        if !chunk.is_some_and(|c| c.has_file && c.settled.is_none() && c.overlay.is_empty()) {
             return Ok(());
         }
         index.forget_file(key);
         drop(index);
-        self.disk.remove(&chunk_path(key)).map_err(|_| self.poison())?;
-        self.removed_in.insert(group);
+        self.remove(&chunk_path(key))?;
+        self.removed_in.insert(key.0);
         Ok(())
+    }
+
+    /// Removes a file; one that is not there is removed.
+    pub(crate) fn remove(&self, path: &str) -> Result<(), StoreError> {
+        match self.disk.remove(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.poison()),
+            _ => Ok(()),
+        }
     }
 
     /// Writes records to the open segment, makes them durable and takes them into the index: all, or none.
@@ -582,12 +617,40 @@ impl StoreCore {
         let zeroed = records.iter().filter(|r| r.head.kind == HeadKind::Zero && !r.head.moved);
         self.unsettled_bytes += zeroed.map(|r| u64::from(r.head.count) * BLOCK_BYTES as u64).sum::<u64>();
         drop(index);
+        if is_new {
+            self.rest()?;
+        }
         for record in
             records.iter().filter(|r| r.head.kind == HeadKind::Delete && r.head.space == Space::Replica)
         {
-            self.remove_deleted((record.head.group, record.head.chunk))?;
+            self.remove_unneeded((record.head.group, record.head.chunk))?;
         }
         Ok(())
+    }
+
+    /// Notes what the segments hold, if that is not on disk: so that records that vanish are missed. On a full disk it is
+    /// done later.
+    pub fn rest(&mut self) -> Result<(), StoreError> {
+        if self.is_poisoned() {
+            return Err(StoreError::Poisoned);
+        }
+        match self.note_segments(|_| true) {
+            Err(StoreError::NoSpace { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    pub(crate) fn note_segments(&mut self, kept: impl Fn(u32) -> bool) -> Result<(), StoreError> {
+        let segments: BTreeMap<u32, u32> = {
+            let index = self.shared.index();
+            let all = index.segments.iter().filter(|(number, _)| kept(**number));
+            all.map(|(number, segment)| (*number, segment.bytes as u32)).collect()
+        };
+        if segments == self.inventory.segments {
+            return Ok(());
+        }
+        let written = self.inventory.write(&*self.disk, &self.owner, segments);
+        written.map_err(|error| self.write_failed(&error))
     }
 
     fn open_segment(&mut self) -> Result<(), StoreError> {
@@ -615,6 +678,14 @@ impl StoreCore {
 }
 
 impl Staged {
+    /// That a chunk file is durably what its pages of this generation say.
+    pub(crate) fn settled((group, chunk): FileKey, file: u64, generation: u32, newest: Version) -> Staged {
+        let mut record = Staged::marker(HeadKind::Settled, Space::Replica, group);
+        (record.head.chunk, record.head.first, record.head.version) = (chunk, generation, newest);
+        record.head.request = Some(RequestId { client: file, seq: 0 });
+        record
+    }
+
     /// A record that names no chunk.
     pub(crate) fn marker(kind: HeadKind, space: Space, group: GroupId) -> Staged {
         let chunk = ChunkId { object: ObjectId(0), index: 0 };
@@ -628,10 +699,41 @@ impl Staged {
             version: Version { epoch: Epoch(0), seq: 0 },
             request: None,
             moved: false,
+            repair: false,
             crcs: Vec::new(),
             synced: 0,
         };
         Staged { head, payload: Bytes::new() }
+    }
+}
+
+/// Stands for a file that should exist and does not.
+struct Absent;
+
+impl DiskFile for Absent {
+    fn read(&self, _out: &mut Vec<u8>, _len: usize, _offset: u64) -> io::Result<()> {
+        Ok(())
+    }
+    fn read_cached(&self, _out: &mut Vec<u8>, _len: usize, _offset: u64) -> io::Result<bool> {
+        Ok(false)
+    }
+    fn write(&self, _parts: &mut [IoSlice<'_>], _offset: u64) -> io::Result<()> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+    fn sync(&self) -> io::Result<()> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+    fn truncate(&self, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+    fn punch(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+    fn size(&self) -> io::Result<u64> {
+        Ok(0)
+    }
+    fn allocated(&self) -> io::Result<u64> {
+        Ok(0)
     }
 }
 

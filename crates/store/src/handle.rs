@@ -1,6 +1,6 @@
 //! The store on an I/O thread of its own. The thread takes whatever has been queued while it was at work, so that under load many
 //! applies share one sync without anyone waiting for a batch to fill; completions of a batch are delivered together, so
-//! that the receiver is woken once. Without work it sleeps, with no timer.
+//! that the receiver is woken once. Without work it notes once what was written, and sleeps, with no timer.
 
 use crate::core::{Shared, StoreCore};
 use crate::query::{Piece, ReadFault, ReadPlan, check_range};
@@ -9,9 +9,13 @@ use ebb_types::{ChunkId, GroupId, RECORD_BLOCKS_MAX, Space};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Reads answered together: bounds what is held in memory.
 const READ_BLOCKS: u32 = 512;
+
+/// A store that was given nothing for this long rests.
+const QUIET: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct Queue {
@@ -115,12 +119,26 @@ impl Drop for StoreHandle {
 
 fn run(mut core: StoreCore, inbox: &Inbox, mut deliver: impl FnMut(Vec<Completion>)) {
     let mut unsettled = core.settle();
+    // Nothing was written since the store came to rest.
+    let mut rests = false;
     loop {
         let ops = {
             let mut queue = inbox.queue.lock().expect("nothing panics under this lock");
             while queue.ops.is_empty() && !queue.stop && !unsettled {
                 queue.idle = true;
-                queue = inbox.wake.wait(queue).expect("nothing panics under this lock");
+                if rests {
+                    queue = inbox.wake.wait(queue).expect("nothing panics under this lock");
+                    continue;
+                }
+                let waited = inbox.wake.wait_timeout(queue, QUIET).expect("nothing panics under this lock");
+                queue = waited.0;
+                if waited.1.timed_out() && queue.ops.is_empty() && !queue.stop {
+                    drop(queue);
+                    // A failure poisons the store, and shows at the next operation.
+                    let _ = core.rest();
+                    rests = true;
+                    queue = inbox.queue.lock().expect("nothing panics under this lock");
+                }
             }
             queue.idle = false;
             if queue.ops.is_empty() && queue.stop {
@@ -132,6 +150,7 @@ fn run(mut core: StoreCore, inbox: &Inbox, mut deliver: impl FnMut(Vec<Completio
         let (reads, others): (Vec<_>, Vec<_>) =
             ops.into_iter().partition(|(_, op)| matches!(op, Op::Read { .. }));
         let (writes, slow): (Vec<_>, Vec<_>) = others.into_iter().partition(|(_, op)| op.is_write());
+        rests &= writes.is_empty() && slow.is_empty();
         let mut answer = |ops: Vec<(Token, Op)>| {
             if !ops.is_empty() {
                 let mut done = Vec::with_capacity(ops.len());

@@ -6,7 +6,7 @@
 //! the overlay wins: equal versions are equal bytes, but a crash may have left the file's half written.
 
 use crate::disk::DiskFile;
-use crate::layout::{CHUNK_PAGE, EntryKind, Head, HeadKind, PAGE_BLOCKS, Page, RECORD_ALIGN};
+use crate::layout::{CHUNK_PAGE, EntryKind, Head, HeadKind, MARKER_BYTES, PAGE_BLOCKS, Page};
 use crate::overlay::{Extent, ExtentPlace, Overlay, Position};
 use crate::recent::Recent;
 use ebb_types::{BLOCK_BYTES, ChunkId, Epoch, GroupId, Kind, Space, Version};
@@ -35,10 +35,23 @@ pub struct Tombstone {
     pub at: Position,
 }
 
+/// A `Settled` record: what the chunk file must hold. Without one, its pages say nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// Of the chunk page.
+    pub generation: u32,
+    /// The file's number.
+    pub file: u64,
+    /// Nothing in the file's pages is newer.
+    pub newest: Version,
+    pub at: Position,
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct Chunk {
     pub overlay: Overlay,
     pub tombstone: Option<Tombstone>,
+    pub settled: Option<Settled>,
     pub has_file: bool,
     /// Bytes of the chunk file on disk.
     pub allocated: u64,
@@ -78,7 +91,7 @@ pub enum Place {
 /// A block as it is to be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// Zero: never written, or deleted.
+    /// Zero: never written, or deleted. Of a lost block: one that it was not newer than.
     pub version: Version,
     pub crc: u32,
     pub place: Place,
@@ -173,14 +186,17 @@ impl Index {
             HeadKind::Drop => {
                 self.void(space, group, Position::from_u64(head.version.seq));
                 self.drops.push(DropMark { space, group, before: Position::from_u64(head.version.seq), at });
-                self.segment_mut(at).live += RECORD_ALIGN as u64;
+                self.segment_mut(at).live += MARKER_BYTES;
             }
             HeadKind::DropFiles => self.void(space, group, at),
             HeadKind::Delete => self.admit_delete(head, at),
+            HeadKind::Settled => self.admit_settled(head, at),
             HeadKind::Data | HeadKind::InFile | HeadKind::Zero => {
                 let chunks = self.spaces.entry((space, group)).or_default();
                 let chunk = chunks.entry(head.chunk).or_default();
-                if chunk.tombstone.is_some_and(|t| t.version >= head.version) {
+                // That blocks were never written is true of a deleted chunk too.
+                let says_so = head.version == Version::ZERO;
+                if !says_so && chunk.tombstone.is_some_and(|t| t.version >= head.version) {
                     return;
                 }
                 let place = match head.kind {
@@ -189,8 +205,8 @@ impl Index {
                     _ => ExtentPlace::Zero,
                 };
                 let crcs = head.crcs.as_slice().into();
-                let extent =
-                    Extent { count: head.count, version: head.version, at, place, crcs, crc_from: 0 };
+                let Head { count, version, repair, .. } = *head;
+                let extent = Extent { count, version, at, place, repair, crcs, crc_from: 0 };
                 chunk.overlay.insert(
                     head.first,
                     extent,
@@ -208,14 +224,31 @@ impl Index {
                 return;
             }
             self.segments.get_mut(&old.at.segment).expect("a tombstone's segment exists").live -=
-                RECORD_ALIGN as u64;
+                MARKER_BYTES;
         }
         chunk.tombstone = Some(Tombstone { version: head.version, at });
+        if let Some(void) = chunk.settled.take_if(|settled| settled.newest <= head.version) {
+            self.segments.get_mut(&void.at.segment).expect("a mark's segment exists").live -= MARKER_BYTES;
+        }
         chunk.overlay.remove(
             |extent| extent.version <= head.version,
             &mut account(&mut self.segments, &mut self.offload_bytes, head.space),
         );
-        self.segment_mut(at).live += RECORD_ALIGN as u64;
+        self.segment_mut(at).live += MARKER_BYTES;
+    }
+
+    fn admit_settled(&mut self, head: &Head, at: Position) {
+        let chunk = self.chunk_mut(head.group, head.chunk);
+        if chunk.tombstone.is_some_and(|t| t.version >= head.version) {
+            return;
+        }
+        let file = head.request.map_or(0, |r| r.client);
+        let settled = Settled { generation: head.first, file, newest: head.version, at };
+        let old = chunk.settled.replace(settled);
+        self.segment_mut(at).live += MARKER_BYTES;
+        if let Some(old) = old {
+            self.segment_mut(old.at).live -= MARKER_BYTES;
+        }
     }
 
     fn segment_mut(&mut self, at: Position) -> &mut Segment {
@@ -228,7 +261,11 @@ impl Index {
         for chunk in chunks.values_mut() {
             if let Some(tombstone) = chunk.tombstone.take_if(|t| t.at < before) {
                 let segment = self.segments.get_mut(&tombstone.at.segment);
-                segment.expect("a tombstone's segment exists").live -= RECORD_ALIGN as u64;
+                segment.expect("a tombstone's segment exists").live -= MARKER_BYTES;
+            }
+            if let Some(settled) = chunk.settled.take_if(|s| s.at < before) {
+                let segment = self.segments.get_mut(&settled.at.segment);
+                segment.expect("a mark's segment exists").live -= MARKER_BYTES;
             }
             chunk.overlay.remove(
                 |extent| extent.at < before,
@@ -241,8 +278,8 @@ impl Index {
     /// Forgets chunks of which nothing is left.
     pub fn tidy(&mut self, space: Space, group: GroupId) {
         if let Some(chunks) = self.spaces.get_mut(&(space, group)) {
-            chunks
-                .retain(|_, chunk| chunk.has_file || chunk.tombstone.is_some() || !chunk.overlay.is_empty());
+            let kept = |c: &Chunk| c.has_file || c.settled.is_some() || c.tombstone.is_some();
+            chunks.retain(|_, chunk| kept(chunk) || !chunk.overlay.is_empty());
             if chunks.is_empty() {
                 self.spaces.remove(&(space, group));
             }
@@ -266,7 +303,7 @@ impl Index {
         self.file_bytes = self.file_bytes + allocated - before;
     }
 
-    /// The chunk's file is gone.
+    /// The chunk's file is gone; if it should not be, its pages are lost from here on.
     pub fn forget_file(&mut self, (group, id): FileKey) {
         self.set_allocated((group, id), 0);
         self.chunk_mut(group, id).has_file = false;
@@ -282,20 +319,21 @@ impl Index {
         for space in spaces {
             for chunk in self.spaces.get_mut(&(space, group)).expect("just seen").values_mut() {
                 let can_go = |t: &mut Tombstone| {
-                    t.version.epoch < older_than && Some(t.at.segment) == oldest && !chunk.has_file
+                    let settled = chunk.has_file || chunk.settled.is_some();
+                    t.version.epoch < older_than && Some(t.at.segment) == oldest && !settled
                 };
                 if let Some(tombstone) = chunk.tombstone.take_if(can_go) {
                     let segment = self.segments.get_mut(&tombstone.at.segment);
-                    segment.expect("a tombstone's segment exists").live -= RECORD_ALIGN as u64;
+                    segment.expect("a tombstone's segment exists").live -= MARKER_BYTES;
                 }
             }
             self.tidy(space, group);
         }
     }
 
-    /// Page of a chunk file; `Ok` also for a chunk without a file.
+    /// Page of a chunk file; `None`: there is none. Of a file that should be there and is not, it is lost.
     pub fn page(&mut self, group: GroupId, chunk: ChunkId, page: u32) -> Result<Option<Arc<Page>>, Miss> {
-        if !self.chunk(Space::Replica, group, chunk).is_some_and(|c| c.has_file) {
+        if self.chunk(Space::Replica, group, chunk).is_none_or(|c| c.settled.is_none()) {
             return Ok(None);
         }
         let key = ((group, chunk), page);
@@ -327,7 +365,7 @@ impl Index {
             let to = (start + extent.count).min(first + count);
             for block in from..to {
                 let cell = &mut cells[(block - first) as usize];
-                if extent.version >= cell.version {
+                if extent.version >= cell.version || (extent.repair && cell.place == Place::Lost) {
                     *cell = extent_cell(extent, block - start);
                 }
             }
@@ -366,13 +404,9 @@ impl Index {
         let mut windows = 0;
         if space == Space::Replica
             && let Some(summary) = self.page(group, id, CHUNK_PAGE)?
+            && summary.newest().epoch >= since
         {
-            if summary.entry(0).kind == EntryKind::Lost {
-                return Ok(u64::MAX);
-            }
-            if summary.newest().epoch >= since {
-                windows = summary.written();
-            }
+            windows = summary.written();
         }
         if let Some(chunk) = self.chunk(space, group, id) {
             for (start, extent) in chunk.overlay.iter().filter(|(_, e)| e.version.epoch >= since) {

@@ -6,9 +6,10 @@ use ebb_types::{
     BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Epoch, GroupId, Incarnation, ObjectId, RECORD_BLOCKS_MAX,
     RequestId, ServerId, Space, StoreId, Version, crc32c,
 };
+use std::collections::BTreeMap;
 
 /// Version of the format. A store of a newer one is refused.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 /// Most blocks in a chunk.
 pub const CHUNK_BLOCKS_MAX: u32 = CHUNK_BYTES_MAX / BLOCK_BYTES as u32;
 /// Sequence numbers share their field in a page with two bits of kind.
@@ -76,6 +77,42 @@ impl Superblock {
     }
 }
 
+const INVENTORY_MAGIC: [u8; 8] = *b"EBBINVEN";
+const INVENTORY_HEAD_BYTES: usize = 32;
+
+/// Numbers and lengths of the segments that there are.
+pub fn encode_inventory(generation: u32, owner: &Superblock, segments: &BTreeMap<u32, u32>) -> Vec<u8> {
+    let mut out = vec![0; INVENTORY_HEAD_BYTES];
+    put(&mut out, 0, &INVENTORY_MAGIC);
+    put(&mut out, 8, &FORMAT.to_le_bytes());
+    put(&mut out, 12, &generation.to_le_bytes());
+    put(&mut out, 16, &owner.cluster.to_le_bytes());
+    put(&mut out, 24, &owner.server.0.to_le_bytes());
+    put(&mut out, 28, &(segments.len() as u32).to_le_bytes());
+    for (number, bytes) in segments {
+        out.extend_from_slice(&number.to_le_bytes());
+        out.extend_from_slice(&bytes.to_le_bytes());
+    }
+    out.extend_from_slice(&crc32c(&out).to_le_bytes());
+    out
+}
+
+/// Generation and segments. What follows the checksum is the rest of an older, longer one. `None`: damaged, or of another store.
+pub fn decode_inventory(bytes: &[u8], owner: &Superblock) -> Option<(u32, BTreeMap<u32, u32>)> {
+    if bytes.len() < INVENTORY_HEAD_BYTES
+        || bytes[..8] != INVENTORY_MAGIC
+        || (u64_at(bytes, 16), u16_at(bytes, 24)) != (owner.cluster, owner.server.0)
+    {
+        return None;
+    }
+    let end = INVENTORY_HEAD_BYTES + 8 * u32_at(bytes, 28) as usize;
+    if bytes.len() < end + 4 || u32_at(bytes, end) != crc32c(&bytes[..end]) {
+        return None;
+    }
+    let entries = bytes[INVENTORY_HEAD_BYTES..end].chunks_exact(8);
+    Some((u32_at(bytes, 12), entries.map(|entry| (u32_at(entry, 0), u32_at(entry, 4))).collect()))
+}
+
 pub const SEGMENT_HEADER_BYTES: usize = 64;
 const SEGMENT_MAGIC: [u8; 8] = *b"EBBSEGMT";
 
@@ -96,11 +133,14 @@ pub fn segment_header(number: u32, owner: &Superblock) -> ([u8; SEGMENT_HEADER_B
 /// Records start at multiples of this.
 pub const RECORD_ALIGN: usize = 64;
 pub const RECORD_HEAD_BYTES: usize = 80;
+/// Length of a record without checksums and payload.
+pub const MARKER_BYTES: u64 = RECORD_HEAD_BYTES.next_multiple_of(RECORD_ALIGN) as u64;
 /// Longest head, checksums included.
 pub const RECORD_HEAD_MAX: usize = RECORD_HEAD_BYTES + 4 * RECORD_BLOCKS_MAX as usize;
 const RECORD_MAGIC: [u8; 4] = *b"EBBR";
 const HAS_REQUEST: u16 = 1;
 const MOVED: u16 = 2;
+const REPAIR: u16 = 4;
 
 /// What a record in a segment says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,11 +156,14 @@ pub enum HeadKind {
     DropFiles,
     /// All records of the space and group before segment position `version.seq` are void.
     Drop,
+    /// The chunk file is what generation `first` of its chunk page says, durably; nothing in it is newer than `version`. The
+    /// file's number stands for the request's client.
+    Settled,
 }
 
 impl HeadKind {
-    const ALL: [HeadKind; 6] =
-        [Self::Data, Self::InFile, Self::Zero, Self::Delete, Self::DropFiles, Self::Drop];
+    const ALL: [HeadKind; 7] =
+        [Self::Data, Self::InFile, Self::Zero, Self::Delete, Self::DropFiles, Self::Drop, Self::Settled];
 }
 
 /// A record in a segment, less its payload.
@@ -136,6 +179,8 @@ pub struct Head {
     pub request: Option<RequestId>,
     /// Copied from an older segment: says nothing about what was written last.
     pub moved: bool,
+    /// It is the newest of its blocks, whatever is known of them.
+    pub repair: bool,
     /// One per block of `Data` and `InFile`.
     pub crcs: Vec<u32>,
     /// So many bytes of the segment were durable before the batch that this record belongs to was written.
@@ -166,7 +211,7 @@ impl Head {
         };
         let request = self.request.unwrap_or(RequestId { client: 0, seq: 0 });
         let has_request = if self.request.is_some() { HAS_REQUEST } else { 0 };
-        let flags = has_request | if self.moved { MOVED } else { 0 };
+        let flags = has_request | if self.moved { MOVED } else { 0 } | if self.repair { REPAIR } else { 0 };
         put(&mut head, 0, &RECORD_MAGIC);
         put(&mut head, 8, &salt.to_le_bytes());
         put(&mut head, 12, &self.synced.to_le_bytes());
@@ -222,6 +267,7 @@ impl Head {
             version: Version { epoch: Epoch(u32_at(bytes, 56)), seq: u64_at(bytes, 48) },
             request: (flags & HAS_REQUEST != 0).then_some(request),
             moved: flags & MOVED != 0,
+            repair: flags & REPAIR != 0,
             crcs: (0..sums).map(|i| u32_at(bytes, RECORD_HEAD_BYTES + 4 * i)).collect(),
             synced: u32_at(bytes, 12),
         })
@@ -238,15 +284,19 @@ pub const DATA_OFFSET: u64 = (CHUNK_PAGE as u64 + 1) * 2 * PAGE_BYTES as u64;
 const PAGE_MAGIC: [u8; 4] = *b"EBBP";
 const ENTRIES_AT: usize = 256;
 const ENTRY_BYTES: usize = 15;
+/// In the chunk page: the generation of every other page.
+const GENERATIONS_AT: usize = 256;
+/// Generation of a page that was found damaged, and was not written since.
+const LOST: u32 = u32::MAX;
 
 /// Where block `block` lies in its chunk file.
 pub fn block_offset(block: u32) -> u64 {
     DATA_OFFSET + block as u64 * BLOCK_BYTES as u64
 }
 
-/// Where the two slots of a page lie.
-pub fn page_offset(page: u32) -> u64 {
-    page as u64 * 2 * PAGE_BYTES as u64
+/// Where a generation of a page lies.
+pub fn slot_offset(page: u32, generation: u32) -> u64 {
+    (page as u64 * 2 + (generation % 2) as u64) * PAGE_BYTES as u64
 }
 
 /// What is in a block of the chunk file.
@@ -255,7 +305,7 @@ pub enum EntryKind {
     /// Nothing; with version zero: never written.
     Zero = 0,
     Data = 1,
-    /// Its page was found damaged: nobody knows.
+    /// Its page was found damaged: nobody knows. The version is one that it was not newer than.
     Lost = 2,
 }
 
@@ -266,19 +316,27 @@ pub struct Entry {
     pub kind: EntryKind,
 }
 
+/// Names a page of a chunk file.
+#[derive(Clone, Copy, Debug)]
+pub struct PageId {
+    pub group: GroupId,
+    pub chunk: ChunkId,
+    /// The file's number: another file of the same name, from before the chunk was dropped, had another.
+    pub file: u64,
+    pub page: u32,
+}
+
 /// A metadata page: version, kind and checksum of 256 blocks, or the chunk's summary.
 ///
-/// A page is never overwritten: generation g goes to slot g mod 2, and the other slot keeps generation g - 1 until g is durable.
+/// A page is never overwritten: generation g goes to slot g mod 2, and the other slot keeps generation g - 1. Which one counts
+/// is said elsewhere: of the chunk page by a `Settled` record, of the others by the chunk page. What is newer was never
+/// finished, and what is older is damage.
 #[derive(Clone)]
 pub struct Page(Box<[u8; PAGE_BYTES]>);
 
 impl Page {
     pub fn empty() -> Page {
         Page(Box::new([0; PAGE_BYTES]))
-    }
-
-    pub fn generation(&self) -> u32 {
-        u32_at(&self.0[..], 8)
     }
 
     pub fn entry(&self, index: u32) -> Entry {
@@ -304,11 +362,11 @@ impl Page {
         put(&mut self.0[..], at + 8, &seq.to_le_bytes()[..7]);
     }
 
-    /// A page whose content is lost.
-    pub fn lost() -> Page {
+    /// A page whose content is lost; nothing in it was newer than `newest`.
+    pub fn lost(newest: Version) -> Page {
         let mut page = Page::empty();
         for index in 0..PAGE_BLOCKS {
-            page.set_entry(index, Entry { version: Version::ZERO, crc: 0, kind: EntryKind::Lost });
+            page.set_entry(index, Entry { version: newest, crc: 0, kind: EntryKind::Lost });
         }
         page
     }
@@ -320,53 +378,65 @@ impl Page {
 
     /// Of the chunk page: bit p is set where page p has been written.
     pub fn written(&self) -> u64 {
-        u64_at(&self.0[..], 48)
+        (0..CHUNK_PAGE).fold(0, |bits, page| bits | u64::from(self.page_generation(page) != 0) << page)
     }
 
-    pub fn set_summary(&mut self, newest: Version, written: u64) {
+    /// Of the chunk page: which generation of `page` counts. Zero: none was written.
+    pub fn page_generation(&self, page: u32) -> u32 {
+        u32_at(&self.0[..], GENERATIONS_AT + 4 * page as usize)
+    }
+
+    /// Of the chunk page: `page` is about to be written; returns its generation.
+    pub fn next_generation(&mut self, page: u32) -> u32 {
+        let before = self.page_generation(page);
+        let next = if before == LOST { 1 } else { before + 1 };
+        put(&mut self.0[..], GENERATIONS_AT + 4 * page as usize, &next.to_le_bytes());
+        next
+    }
+
+    pub fn set_newest(&mut self, newest: Version) {
         put(&mut self.0[..], 32, &newest.epoch.0.to_le_bytes());
         put(&mut self.0[..], 40, &newest.seq.to_le_bytes());
-        put(&mut self.0[..], 48, &written.to_le_bytes());
     }
 
-    /// Makes it the next generation, ready to be written; returns the file offset of its slot and its bytes.
-    pub fn seal(&mut self, group: GroupId, chunk: ChunkId, page: u32) -> (u64, &[u8]) {
-        let generation = self.generation() + 1;
+    /// A chunk page that was found damaged: so is every page that it spoke of. Nothing was newer than `newest`.
+    pub fn lost_summary(newest: Version) -> Page {
+        let mut page = Page::empty();
+        page.set_newest(newest);
+        for number in 0..CHUNK_PAGE {
+            put(&mut page.0[..], GENERATIONS_AT + 4 * number as usize, &LOST.to_le_bytes());
+        }
+        page
+    }
+
+    /// Makes it ready to be written; returns the file offset of its slot and its bytes.
+    pub fn seal(&mut self, at: &PageId, generation: u32) -> (u64, &[u8]) {
+        let PageId { group, chunk, file, page } = *at;
         put(&mut self.0[..], 0, &PAGE_MAGIC);
         put(&mut self.0[..], 8, &generation.to_le_bytes());
         put(&mut self.0[..], 12, &page.to_le_bytes());
         put(&mut self.0[..], 16, &group.0.to_le_bytes());
         put(&mut self.0[..], 20, &chunk.index.to_le_bytes());
         put(&mut self.0[..], 24, &chunk.object.0.to_le_bytes());
+        put(&mut self.0[..], 48, &file.to_le_bytes());
         let crc = crc32c(&self.0[8..]);
         put(&mut self.0[..], 4, &crc.to_le_bytes());
-        (page_offset(page) + (generation % 2) as u64 * PAGE_BYTES as u64, &self.0[..])
+        (slot_offset(page, generation), &self.0[..])
     }
 
-    /// Reads both slots of a page. `torn_allowed`: a crash may have cut off the writing of one of them; what it said is still in
-    /// a segment. Else a damaged slot makes the whole page lost, because it may have been the newer one.
-    pub fn decode(slots: &[u8], group: GroupId, chunk: ChunkId, page: u32, torn_allowed: bool) -> Page {
-        let mut newest = None::<Page>;
-        for slot in 0..2 {
-            let bytes = slots.get(slot * PAGE_BYTES..(slot + 1) * PAGE_BYTES).unwrap_or(&[]);
-            if bytes.iter().all(|&b| b == 0) {
-                continue;
-            }
-            let valid = bytes[..4] == PAGE_MAGIC
-                && u32_at(bytes, 4) == crc32c(&bytes[8..])
-                && u32_at(bytes, 8) as usize % 2 == slot
-                && u32_at(bytes, 12) == page
-                && u32_at(bytes, 16) == group.0
-                && u32_at(bytes, 20) == chunk.index
-                && u64_at(bytes, 24) == chunk.object.0;
-            if !valid && !torn_allowed {
-                return Page::lost();
-            }
-            if valid && newest.as_ref().is_none_or(|n| n.generation() < u32_at(bytes, 8)) {
-                newest = Some(Page(Box::new(bytes.try_into().expect("a whole page"))));
-            }
-        }
-        newest.unwrap_or_else(Page::empty)
+    /// Reads the slot of `generation`. `None`: it is damaged, or another page or generation, or of another file.
+    pub fn decode(slot: &[u8], at: &PageId, generation: u32) -> Option<Page> {
+        let PageId { group, chunk, file, page } = *at;
+        let bytes: &[u8; PAGE_BYTES] = slot.try_into().ok()?;
+        let valid = bytes[..4] == PAGE_MAGIC
+            && u32_at(bytes, 4) == crc32c(&bytes[8..])
+            && u32_at(bytes, 8) == generation
+            && u32_at(bytes, 12) == page
+            && u32_at(bytes, 16) == group.0
+            && u32_at(bytes, 20) == chunk.index
+            && u64_at(bytes, 24) == chunk.object.0
+            && u64_at(bytes, 48) == file;
+        valid.then(|| Page(Box::new(*bytes)))
     }
 }
 
@@ -385,6 +455,7 @@ mod tests {
             version: Version { epoch: Epoch(4), seq: SEQ_MAX },
             request: Some(RequestId { client: 11, seq: 12 }),
             moved: true,
+            repair: true,
             crcs: vec![1, 2],
             synced: 64,
         }
@@ -405,21 +476,52 @@ mod tests {
     }
 
     #[test]
-    fn a_page_keeps_the_older_generation_in_the_other_slot() {
-        let (group, chunk) = (GroupId(1), ChunkId { object: ObjectId(2), index: 3 });
+    fn a_page_counts_only_in_the_generation_asked_for() {
+        let chunk = ChunkId { object: ObjectId(2), index: 3 };
+        let id = PageId { group: GroupId(1), chunk, file: 7, page: 0 };
         let mut file = vec![0u8; 2 * PAGE_BYTES];
         let mut page = Page::empty();
         for seq in 1..=2 {
             let version = Version { epoch: Epoch(1), seq };
             page.set_entry(255, Entry { version, crc: 5, kind: EntryKind::Data });
-            let (offset, bytes) = page.seal(group, chunk, 0);
+            let (offset, bytes) = page.seal(&id, seq as u32);
             put(&mut file, offset as usize, bytes);
         }
-        let seq = |file: &[u8], torn| Page::decode(file, group, chunk, 0, torn).entry(255).version.seq;
-        assert_eq!(seq(&file, false), 2);
+        let seq = |file: &[u8], generation: u32| {
+            let slot = &file[slot_offset(0, generation) as usize..][..PAGE_BYTES];
+            assert!(Page::decode(slot, &PageId { file: 8, ..id }, generation).is_none());
+            Page::decode(slot, &id, generation).map(|page| page.entry(255).version.seq)
+        };
+        assert_eq!([1, 2, 3, 4].map(|g| seq(&file, g)), [Some(1), Some(2), None, None]);
         file[100] ^= 1;
-        assert_eq!(seq(&file, true), 1);
-        assert_eq!(Page::decode(&file, group, chunk, 0, false).entry(0).kind, EntryKind::Lost);
+        assert_eq!(seq(&file, 2), None);
+    }
+
+    #[test]
+    fn a_lost_chunk_page_says_that_every_page_is_lost_until_it_is_written() {
+        let mut summary = Page::lost_summary(Version { epoch: Epoch(3), seq: 4 });
+        assert_eq!(summary.written(), u64::MAX);
+        assert_eq!(summary.next_generation(7), 1);
+        assert_eq!((summary.page_generation(7), summary.page_generation(8)), (1, LOST));
+        assert_eq!(Page::empty().written(), 0);
+    }
+
+    #[test]
+    fn an_inventory_comes_back_and_every_flipped_bit_is_noticed() {
+        let (store, run) = (StoreId(5), Incarnation(6));
+        let owner = Superblock { format: FORMAT, server: ServerId(4), cluster: 99, store, run };
+        let segments = BTreeMap::from([(3, 640), (7, 128)]);
+        let mut bytes = encode_inventory(5, &owner, &segments);
+        let whole = bytes.len();
+        bytes.extend_from_slice(&[9; 8]);
+        assert_eq!(decode_inventory(&bytes, &owner), Some((5, segments)));
+        assert_eq!(decode_inventory(&bytes, &Superblock { server: ServerId(5), ..owner }), None);
+        for bit in 0..whole * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode_inventory(&bytes, &owner), None, "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert!((0..whole).all(|len| decode_inventory(&bytes[..len], &owner).is_none()));
     }
 
     #[test]

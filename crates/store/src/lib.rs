@@ -4,6 +4,7 @@
 //! StoreCore::open(disk: Arc<dyn Disk>, config: Config) -> Result<(StoreCore, Recovered), OpenError>
 //! StoreCore::execute(&mut self, ops: Vec<(Token, Op)>, done: &mut Vec<Completion>)   // one group commit
 //! StoreCore::settle(&mut self) -> bool      // one step of the background work; true: call again
+//! StoreCore::rest(&mut self)                // nothing was written for a moment: what was, is noted
 //! StoreHandle::start(core, deliver: impl FnMut(Vec<Completion>) + Send + 'static) -> io::Result<StoreHandle>  // one I/O thread
 //! StoreHandle::submit(&self, token, op)
 //! StoreHandle::try_read(&self, space, group, chunk, first, count) -> Option<ReadBlocks>  // None: submit a Read
@@ -16,6 +17,7 @@ mod core;
 pub mod disk;
 mod handle;
 mod index;
+mod inventory;
 mod layout;
 #[cfg(any(test, feature = "testing"))]
 pub mod mem;

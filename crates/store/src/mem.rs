@@ -205,6 +205,51 @@ impl MemDisk {
         }
     }
 
+    /// Damage: a range reads as zeroes.
+    pub fn wipe(&self, path: &str, offset: u64, len: u64) {
+        self.damage(path, &Change::Punch(offset, len));
+    }
+
+    /// Damage: a file is cut short.
+    pub fn cut(&self, path: &str, len: u64) {
+        self.damage(path, &Change::Truncate(len));
+    }
+
+    fn damage(&self, path: &str, change: &Change) {
+        let mut state = self.state();
+        let inode = state.now.files[path];
+        let inode = &mut state.inodes[inode];
+        inode.now.apply(change);
+        inode.durable.apply(change);
+    }
+
+    /// Damage: a file is as it was in `earlier`, or gone if it was not there.
+    pub fn take_back(&self, path: &str, earlier: &MemDisk) {
+        let old = {
+            let earlier = earlier.state();
+            earlier.now.files.get(path).map(|inode| earlier.inodes[*inode].clone())
+        };
+        let mut state = self.state();
+        state.now.files.remove(path);
+        state.durable.files.remove(path);
+        if let Some(old) = old {
+            let inode = state.inodes.len();
+            state.inodes.push(old);
+            state.now.files.insert(path.to_string(), inode);
+            state.durable.files.insert(path.to_string(), inode);
+        }
+    }
+
+    /// Another disk with the same content.
+    pub fn copy(&self) -> MemDisk {
+        MemDisk(Arc::new(Mutex::new(self.state().clone())))
+    }
+
+    pub fn len(&self, path: &str) -> u64 {
+        let state = self.state();
+        state.inodes[state.now.files[path]].now.len
+    }
+
     pub fn files(&self) -> Vec<String> {
         self.state().now.files.keys().cloned().collect()
     }
@@ -371,7 +416,10 @@ impl DiskFile for MemFile {
         let mut bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
         let full = {
             let state = self.disk.state();
-            state.capacity.is_some_and(|capacity| state.used() + bytes.len() as u64 > capacity)
+            let pages = &state.inodes[self.inode].now.pages;
+            let touched = offset / PAGE..(offset + bytes.len() as u64).div_ceil(PAGE);
+            let new = touched.filter(|page| !pages.contains_key(page)).count() as u64 * PAGE;
+            state.capacity.is_some_and(|capacity| state.used() + new > capacity)
         };
         if full {
             bytes.truncate(bytes.len() / 2);

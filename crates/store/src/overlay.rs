@@ -39,6 +39,8 @@ pub struct Extent {
     /// The record.
     pub at: Position,
     pub place: ExtentPlace,
+    /// It is the newest of its blocks, whatever is known of them.
+    pub repair: bool,
     /// Checksums of the record's blocks; this extent's start at `crc_from`. Empty for zeroes.
     pub crcs: Arc<[u32]>,
     pub crc_from: u32,
@@ -151,6 +153,7 @@ mod tests {
             version: Version { epoch: Epoch(1), seq },
             at: Position { segment: 1, offset: seq as u32 },
             place: ExtentPlace::Segment(offset),
+            repair: false,
             crcs: (0..count).map(|i| seq as u32 * 1000 + i).collect(),
             crc_from: 0,
         }

@@ -39,6 +39,8 @@ impl Piece {
 pub enum ReadFault {
     /// This block, counted from the first, fails its checksum.
     Corrupt(u32),
+    /// What this block, counted from the first, contained is not known, but nothing newer than this.
+    Lost(u32, Version),
     /// The bytes could not be asked for.
     Failed(StoreError),
 }
@@ -79,7 +81,7 @@ impl ReadPlan {
         mut read: impl FnMut(&Piece, &mut Vec<u8>) -> Result<(), ReadFault>,
     ) -> Result<ReadBlocks, ReadFault> {
         if let Some(lost) = self.cells.iter().position(|c| c.place == Place::Lost) {
-            return Err(ReadFault::Corrupt(lost as u32));
+            return Err(ReadFault::Lost(lost as u32, self.cells[lost].version));
         }
         let blocks: u32 = self.pieces.iter().map(|p| p.blocks).sum();
         let mut payload = Vec::with_capacity(blocks as usize * BLOCK_BYTES);
@@ -175,6 +177,7 @@ impl StoreCore {
         };
         plan.run(group, chunk, first, read).map_err(|fault| match fault {
             ReadFault::Corrupt(block) => StoreError::Corrupt { chunk, block: first + block },
+            ReadFault::Lost(block, newest) => StoreError::Lost { chunk, block: first + block, newest },
             ReadFault::Failed(error) => error,
         })
     }
@@ -190,7 +193,9 @@ impl StoreCore {
         let first = page * PAGE_BLOCKS;
         let cells = self.look(|index| index.cells(space, group, chunk, first, PAGE_BLOCKS))?;
         match cells.iter().position(|c| c.place == Place::Lost) {
-            Some(lost) => Err(StoreError::Corrupt { chunk, block: first + lost as u32 }),
+            Some(lost) => {
+                Err(StoreError::Lost { chunk, block: first + lost as u32, newest: cells[lost].version })
+            }
             None => Ok(cells),
         }
     }

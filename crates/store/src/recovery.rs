@@ -9,6 +9,7 @@
 use crate::core::{Shared, StoreCore, chunk_path, group_path, segment_path};
 use crate::disk::{DirEntry, Disk, DiskFile};
 use crate::index::{FileKey, Index, Segment};
+use crate::inventory::Inventory;
 use crate::layout::{
     CHUNK_BLOCKS_MAX, FORMAT, Head, HeadKind, RECORD_ALIGN, RECORD_HEAD_MAX, SEGMENT_HEADER_BYTES,
     SUPERBLOCK_BYTES, Superblock, segment_header,
@@ -40,7 +41,8 @@ impl StoreCore {
             dropped: BTreeMap::new(),
             unlink: BTreeSet::new(),
         };
-        let last = scan.segments(&mut index)?;
+        let inventory = Inventory::read(&*disk, &owner)?;
+        let last = scan.segments(&mut index, &inventory)?;
         let (tails, torn_bytes, unlink) = (scan.tails, scan.torn_bytes, scan.unlink);
         let group_dirs = find_chunk_files(&*disk, &mut index)?;
         let unsettled_bytes = index.segments.values().map(|s| s.bytes).sum();
@@ -56,6 +58,7 @@ impl StoreCore {
             disk,
             config,
             owner,
+            inventory,
             open: None,
             next_segment: last + 1,
             unsettled_bytes,
@@ -84,15 +87,15 @@ impl StoreCore {
         for group in unlink {
             self.finish_drop(group).map_err(gave_up(group_path(group)))?;
         }
-        let deleted: Vec<FileKey> = {
+        let with_file: Vec<FileKey> = {
             let index = self.shared.index();
             let replicas = index.spaces.iter().filter(|((space, _), _)| *space == Space::Replica);
             let chunks = replicas
                 .flat_map(|((_, group), chunks)| chunks.iter().map(move |(id, c)| ((*group, *id), c)));
-            chunks.filter(|(_, c)| c.has_file && c.tombstone.is_some()).map(|(key, _)| key).collect()
+            chunks.filter(|(_, c)| c.has_file).map(|(key, _)| key).collect()
         };
-        for key in deleted {
-            self.remove_deleted(key).map_err(gave_up(chunk_path(key)))?;
+        for key in with_file {
+            self.remove_unneeded(key).map_err(gave_up(chunk_path(key)))?;
         }
         Ok(())
     }
@@ -124,6 +127,7 @@ fn claim(disk: &dyn Disk, config: &Config) -> Result<Superblock, OpenError> {
         for dir in ["segments", "chunks"] {
             disk.create_dir(dir).map_err(failed("create", dir))?;
         }
+        Inventory::create(disk, &owner).map_err(failed("write", "inventory.1"))?;
     }
     write_superblock(disk, &owner).map_err(failed("write", SUPERBLOCK))?;
     Ok(owner)
@@ -162,8 +166,8 @@ fn find_superblock(disk: &dyn Disk, config: &Config) -> Result<Option<Superblock
             _ => Ok(Some(found)),
         };
     }
-    let ours =
-        |e: &DirEntry| matches!(e.name.as_str(), "segments" | "chunks" | SUPERBLOCK_NEW | "lost+found");
+    let known = ["segments", "chunks", SUPERBLOCK_NEW, "inventory.1", "lost+found"];
+    let ours = |e: &DirEntry| known.contains(&e.name.as_str());
     if let Some(other) = entries.iter().find(|e| !ours(e)) {
         return Err(OpenError::NotAStore { found: other.name.clone() });
     }
@@ -218,13 +222,15 @@ struct Scan<'a> {
 type Found = (u32, Head);
 
 impl Scan<'_> {
-    /// Reads all segments; returns the last one's number.
-    fn segments(&mut self, index: &mut Index) -> Result<u32, OpenError> {
+    /// Reads all segments; returns the last one's number. What the inventory knows of must be there.
+    fn segments(&mut self, index: &mut Index, inventory: &Inventory) -> Result<u32, OpenError> {
         let entries = self.disk.list("segments").map_err(failed("list", "segments"))?;
         let mut numbers: Vec<u32> =
             entries.iter().filter_map(|e| Some(hex(e.name.strip_suffix(".seg")?, 8)? as u32)).collect();
         numbers.sort_unstable();
-        let last = numbers.last().copied().unwrap_or(0);
+        // A number is not used again, though its file be gone.
+        let noted = inventory.segments.keys().next_back().copied().unwrap_or(0);
+        let last = numbers.last().copied().unwrap_or(0).max(noted);
         // First what is void, then the rest: a drop may have been copied to a segment behind records that it does not void.
         for &number in &numbers {
             let path = segment_path(number);
@@ -246,6 +252,13 @@ impl Scan<'_> {
             {
                 let before = self.dropped.entry((head.space, head.group)).or_default();
                 *before = head.version.seq.max(*before);
+            }
+        }
+        for (number, bytes) in &inventory.segments {
+            let found = index.segments.get(number).map_or(0, |segment| segment.bytes);
+            if found < u64::from(*bytes) {
+                let what = "records that were durable are gone";
+                return Err(OpenError::Damaged { file: segment_path(*number), offset: found, what });
             }
         }
         let sizes: Vec<(u32, u64)> = index.segments.iter().map(|(number, s)| (*number, s.bytes)).collect();
@@ -366,7 +379,7 @@ impl Scan<'_> {
                     self.unlink.insert(head.group);
                     self.tails.remove(&of);
                 }
-                HeadKind::Drop => {}
+                HeadKind::Drop | HeadKind::Settled => {}
                 _ if head.moved => {}
                 _ => {
                     let tail = self.tails.entry(of).or_default();
@@ -391,6 +404,7 @@ fn is_sound(head: &Head) -> bool {
             head.count > 0 && head.first as u64 + head.count as u64 <= CHUNK_BLOCKS_MAX as u64
         }
         HeadKind::Delete | HeadKind::DropFiles | HeadKind::Drop => head.first == 0 && head.count == 0,
+        HeadKind::Settled => head.space == Space::Replica && head.first > 0 && head.count == 0,
     }
 }
 

@@ -14,7 +14,8 @@ use crate::core::{Staged, StoreCore, group_path, segment_path};
 use crate::disk::DiskFile;
 use crate::index::{FileId, FileKey};
 use crate::layout::{
-    CHUNK_PAGE, Entry as BlockEntry, EntryKind, Head, HeadKind, PAGE_BLOCKS, Page, RECORD_ALIGN, block_offset,
+    CHUNK_PAGE, Entry as BlockEntry, EntryKind, Head, HeadKind, MARKER_BYTES, PAGE_BLOCKS, Page, PageId,
+    block_offset,
 };
 use crate::overlay::{Extent, ExtentPlace};
 use bytes::Bytes;
@@ -70,7 +71,7 @@ impl StoreCore {
                 return Err(error);
             }
             if self.checkpoint.is_none() {
-                return Ok(());
+                return self.rest();
             }
         }
     }
@@ -98,18 +99,24 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Brings chunk files up to date with their overlays and drops these.
+    /// Brings chunk files up to date with their overlays, says so durably, and drops the overlays. What is in a file counts from
+    /// that record on: after a crash before it the file is what it was, but for blocks that the segments have anyway.
     fn move_chunks(&mut self, keys: Vec<FileKey>) -> Result<(), StoreError> {
-        let mut moved = Vec::new();
+        let (mut moved, mut records) = (Vec::new(), Vec::new());
         for key in keys {
-            if let Some(pages) = self.write_chunk(key)? {
+            if let Some((record, pages)) = self.write_chunk(key)? {
                 moved.push((key, self.file(FileId::Chunk(key))?, pages));
+                records.push(record);
             }
         }
+        if moved.is_empty() {
+            return Ok(());
+        }
+        if moved.iter().any(|(_, file, _)| file.sync().is_err()) {
+            return Err(self.poison());
+        }
+        self.append(&mut records)?;
         for (key, file, pages) in moved {
-            if file.sync().is_err() {
-                return Err(self.poison());
-            }
             let allocated = file.allocated().unwrap_or(0);
             let mut index = self.shared.index();
             for (number, page) in pages {
@@ -120,8 +127,9 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Writes a chunk's overlay to its file; returns the metadata pages as they are then. `None`: there is nothing to move.
-    fn write_chunk(&mut self, key: FileKey) -> Result<Option<Pages>, StoreError> {
+    /// Writes a chunk's overlay to its file; returns the record that makes it count, and the metadata pages as they are then.
+    /// `None`: there is nothing to move.
+    fn write_chunk(&mut self, key: FileKey) -> Result<Option<(Staged, Pages)>, StoreError> {
         let (group, chunk) = key;
         let extents: Vec<(u32, Extent)> = {
             let index = self.shared.index();
@@ -132,11 +140,36 @@ impl StoreCore {
             return Ok(None);
         }
         let file = self.chunk_file(key)?;
+        let mut pages = self.write_blocks(key, &*file, &extents)?;
+        let mut summary = self.page_copy(key, CHUNK_PAGE)?;
+        let newest = extents.iter().map(|(_, e)| e.version).max().unwrap_or(Version::ZERO);
+        summary.set_newest(newest.max(summary.newest()));
+        let settled = self.shared.index().chunk(Space::Replica, group, chunk).and_then(|c| c.settled);
+        // The segments' end is nowhere twice, and moves on with every record that names a file.
+        let end = self.open.as_ref().map_or(u64::from(self.next_segment) << 32, |open| open.end());
+        let (file_number, generation) = settled.map_or((end, 1), |s| (s.file, s.generation + 1));
+        let record = Staged::settled(key, file_number, generation, summary.newest());
+        let generations: Vec<u32> = pages.keys().map(|number| summary.next_generation(*number)).collect();
+        pages.insert(CHUNK_PAGE, summary);
+        for ((number, page), generation) in pages.iter_mut().zip(generations.into_iter().chain([generation]))
+        {
+            let at = PageId { group, chunk, file: file_number, page: *number };
+            let (offset, bytes) = page.seal(&at, generation);
+            file.write(&mut [IoSlice::new(bytes)], offset).map_err(|e| self.write_failed(&e))?;
+        }
+        Ok(Some((record, pages.into_iter().map(|(number, page)| (number, Arc::new(page))).collect())))
+    }
+
+    /// Writes the extents' blocks; returns the pages that describe them, as they are then.
+    fn write_blocks(
+        &mut self,
+        key: FileKey,
+        file: &dyn DiskFile,
+        extents: &[(u32, Extent)],
+    ) -> Result<BTreeMap<u32, Page>, StoreError> {
         let mut pages: BTreeMap<u32, Page> = BTreeMap::new();
-        let mut writer = RunWriter::new(&*file);
-        let mut newest = Version::ZERO;
-        for (first, extent) in &extents {
-            newest = newest.max(extent.version);
+        let mut writer = RunWriter::new(file);
+        for (first, extent) in extents {
             let source = match extent.place {
                 ExtentPlace::Segment(offset) => {
                     Some((self.file(FileId::Segment(extent.at.segment))?, offset as u64))
@@ -150,7 +183,8 @@ impl StoreCore {
                 }
                 let page = pages.get_mut(&number).expect("just inserted");
                 let old = page.entry(block % PAGE_BLOCKS);
-                if old.version > extent.version {
+                let repairs = extent.repair && old.kind == EntryKind::Lost;
+                if old.version > extent.version && !repairs {
                     continue;
                 }
                 let skip = block - first;
@@ -172,15 +206,7 @@ impl StoreCore {
             }
         }
         writer.finish().map_err(|e| self.write_failed(&e))?;
-        let mut summary = self.page_copy(key, CHUNK_PAGE)?;
-        let written = pages.keys().fold(summary.written(), |bits, number| bits | 1 << number);
-        summary.set_summary(newest.max(summary.newest()), written);
-        pages.insert(CHUNK_PAGE, summary);
-        for (number, page) in &mut pages {
-            let (offset, bytes) = page.seal(group, chunk, *number);
-            file.write(&mut [IoSlice::new(bytes)], offset).map_err(|e| self.write_failed(&e))?;
-        }
-        Ok(Some(pages.into_iter().map(|(number, page)| (number, Arc::new(page))).collect()))
+        Ok(pages)
     }
 
     /// A chunk file's page, to be changed.
@@ -205,7 +231,7 @@ impl StoreCore {
             let needed = oldest < mark.at.segment && oldest <= mark.before.segment;
             if !needed {
                 index.segments.get_mut(&mark.at.segment).expect("a mark's segment exists").live -=
-                    RECORD_ALIGN as u64;
+                    MARKER_BYTES;
             }
             needed
         });
@@ -236,20 +262,21 @@ impl StoreCore {
         if !batch.is_empty() {
             self.append(&mut batch)?;
         }
+        self.note_segments(|other| other != number)?;
         // Durably, before a newer segment goes that says that something in this one is void.
-        let removed = self.disk.remove(&segment_path(number)).and_then(|()| self.disk.sync_dir("segments"));
-        removed.map_err(|_| self.poison())?;
+        self.remove(&segment_path(number))?;
+        self.disk.sync_dir("segments").map_err(|_| self.poison())?;
         let mut index = self.shared.index();
         let marks = index.drops.len();
         index.drops.retain(|mark| mark.at.segment != number);
         let marks = (marks - index.drops.len()) as u64;
         let segment = index.segments.remove(&number).expect("retired once");
-        assert_eq!(segment.live, marks * RECORD_ALIGN as u64, "all that is needed of a segment was copied");
+        assert_eq!(segment.live, marks * MARKER_BYTES, "all that is needed of a segment was copied");
         index.files.forget(|file| *file == FileId::Segment(number));
         Ok(())
     }
 
-    /// The tombstones and drops of a segment, as records for another.
+    /// The tombstones, drops and chunk files' marks of a segment, as records for another.
     fn markers_of(&self, number: u32) -> Vec<Staged> {
         let index = self.shared.index();
         let drops = index.drops.iter().filter(|mark| mark.at.segment == number).map(|mark| {
@@ -259,13 +286,18 @@ impl StoreCore {
         });
         let chunks =
             index.spaces.iter().flat_map(|(place, chunks)| chunks.iter().map(move |(id, c)| (place, id, c)));
-        let tombstones = chunks.filter_map(|((space, group), id, chunk)| {
-            let tombstone = chunk.tombstone.filter(|t| t.at.segment == number)?;
-            let mut copy = Staged::marker(HeadKind::Delete, *space, *group);
-            (copy.head.chunk, copy.head.version) = (*id, tombstone.version);
-            Some(copy)
+        let of_chunks = chunks.flat_map(|((space, group), id, chunk)| {
+            let tombstone = chunk.tombstone.filter(|t| t.at.segment == number);
+            let settled = chunk.settled.filter(|s| s.at.segment == number);
+            let tombstone = tombstone.map(|t| {
+                let mut copy = Staged::marker(HeadKind::Delete, *space, *group);
+                (copy.head.chunk, copy.head.version) = (*id, t.version);
+                copy
+            });
+            let settled = settled.map(|s| Staged::settled((*group, *id), s.file, s.generation, s.newest));
+            tombstone.into_iter().chain(settled)
         });
-        let mut markers: Vec<Staged> = drops.chain(tombstones).collect();
+        let mut markers: Vec<Staged> = drops.chain(of_chunks).collect();
         markers.iter_mut().for_each(|copy| copy.head.moved = true);
         markers
     }
@@ -309,6 +341,7 @@ impl StoreCore {
             count: extent.count,
             version: extent.version,
             moved: true,
+            repair: extent.repair,
             crcs: extent.crcs().to_vec(),
             ..copy.head
         };

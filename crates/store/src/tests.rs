@@ -49,7 +49,11 @@ fn data(group: u32, chunk_index: u32, first: u32, count: u32, version: Version) 
 }
 
 fn apply(space: Space, (record, payload): (Record, Bytes)) -> Op {
-    Op::Apply { space, record, payload, must_fit: false }
+    Op::Apply { space, record, payload, must_fit: false, repair: false }
+}
+
+fn repair(space: Space, (record, payload): (Record, Bytes)) -> Op {
+    Op::Apply { space, record, payload, must_fit: true, repair: true }
 }
 
 fn blank(
@@ -322,7 +326,7 @@ fn check_newer_and_digest(store: &mut StoreCore, model: &Model) {
             for record in records {
                 let payload = rest.split_to(record.payload_len());
                 assert_eq!(
-                    one(&mut other, Op::Apply { space, record, payload, must_fit: false }),
+                    one(&mut other, Op::Apply { space, record, payload, must_fit: false, repair: false }),
                     Outcome::Applied
                 );
             }
@@ -500,7 +504,7 @@ fn what_must_fit_may_use_the_reserve_and_no_more() {
     let (mut store, _) = StoreCore::open(Arc::new(MemDisk::new()), limited).unwrap();
     let write = |seq: u64, must_fit| {
         let (record, payload) = data(1, 0, seq as u32, 2, version(1, seq));
-        Op::Apply { space: OFFLOAD, record, payload, must_fit }
+        Op::Apply { space: OFFLOAD, record, payload, must_fit, repair: false }
     };
     let takes = |store: &mut StoreCore, seq, must_fit| one(store, write(seq, must_fit)) == Outcome::Applied;
     let mut seq = 1;
@@ -554,32 +558,225 @@ fn a_damaged_block_is_reported_and_replaced_by_an_equal_version() {
 
 #[test]
 fn damaged_metadata_is_an_error_and_never_older_data() {
-    let disk = MemDisk::new();
-    let (mut store, _) = open(&disk).unwrap();
-    for seq in 1..=2 {
-        assert_eq!(
-            one(&mut store, apply(Space::Replica, data(1, 1, 0, 2, version(1, seq)))),
-            Outcome::Applied
-        );
-        assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    for pending in [false, true] {
+        let disk = MemDisk::new();
+        let (mut store, _) = open(&disk).unwrap();
+        for seq in 1..=2 {
+            assert_eq!(
+                one(&mut store, apply(Space::Replica, data(1, 1, 0, 2, version(1, seq)))),
+                Outcome::Applied
+            );
+            assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+        }
+        // Segments that still have the record would make good for it.
+        for seq in 10..60 {
+            one(&mut store, apply(Space::Replica, data(2, 1, seq, 2, version(1, seq as u64))));
+            one(&mut store, Op::Flush);
+        }
+        if pending {
+            // Of the same page, and in a segment only: as when a move into it is under way.
+            one(&mut store, apply(Space::Replica, data(1, 1, 9, 1, version(1, 99))));
+        }
+        drop(store);
+        let path = disk.files().into_iter().find(|f| f.starts_with("chunks")).unwrap();
+        // Generation 2 is in slot 0.
+        disk.flip_bit(&path, 300);
+        let (mut store, _) = open(&disk).unwrap();
+        let lost = Outcome::Failed(StoreError::Lost { chunk: chunk(1), block: 0, newest: version(1, 2) });
+        assert_eq!(read(&mut store, Space::Replica, 1, 1, 0, 1), lost);
+        let list =
+            Op::List { space: Space::Replica, group: GroupId(1), since: Epoch(0), after: None, limit: 9 };
+        assert_eq!(one(&mut store, list), lost);
+        for old in [data(1, 1, 0, 2, version(1, 1)), blank(1, 1, 0, 2, Version::ZERO, Content::Zero)] {
+            assert_eq!(one(&mut store, apply(Space::Replica, old)), Outcome::Applied);
+            assert_eq!(read(&mut store, Space::Replica, 1, 1, 0, 1), lost, "it may be older");
+        }
+        let right = data(1, 1, 0, 2, version(1, 2));
+        assert_eq!(one(&mut store, repair(Space::Replica, right.clone())), Outcome::Applied);
+        let never = blank(1, 1, 0, 256, Version::ZERO, Content::Zero);
+        for _ in 0..2 {
+            assert_eq!(one(&mut store, repair(Space::Replica, never.clone())), Outcome::Applied);
+            let Outcome::Read(blocks) = read(&mut store, Space::Replica, 1, 1, 0, 256) else { panic!() };
+            assert_eq!(blocks.payload[..2 * BLOCK_BYTES], right.1);
+            assert_eq!(blocks.payload.len(), (2 + usize::from(pending)) * BLOCK_BYTES);
+            assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+        }
+    }
+}
+
+/// Damages a store that was at rest. Returns what was done.
+fn damage(disk: &MemDisk, earlier: &MemDisk, random: &mut Random) -> String {
+    let files = disk.files();
+    let pick = |random: &mut Random, dir: &str| {
+        let some: Vec<&String> = files.iter().filter(|f| f.starts_with(dir)).collect();
+        (!some.is_empty()).then(|| some[random.below(some.len() as u64) as usize].clone())
+    };
+    let dir = ["chunks", "chunks", "chunks", "segments", "inventory"][random.below(5) as usize];
+    let Some(path) = pick(random, dir) else { return "nothing".into() };
+    let len = disk.len(&path).max(1);
+    // Of a chunk file, mostly its metadata.
+    let reach = if random.below(3) == 0 { len } else { len.min(3 * 8192) };
+    let at = random.below(reach);
+    match random.below(6) {
+        0 => disk.take_back(&path, &MemDisk::new()),
+        1 => disk.cut(&path, at),
+        2 => disk.cut(&path, len.saturating_sub(1 + random.below(5000))),
+        3 => disk.wipe(&path, at / 512 * 512, 512 << random.below(8)),
+        4 => disk.take_back(&path, earlier),
+        _ => disk.flip_bit(&path, at),
+    }
+    path
+}
+
+/// Every block of the model reads as it is there, or fails; returns those that fail.
+fn check_honest(store: &mut StoreCore, model: &Model, when: &str) -> Vec<(Key, u32)> {
+    let mut failed = Vec::new();
+    for ((space, group, chunk), (tombstone, blocks)) in model.snapshot() {
+        for block in (0..20).chain(245..265) {
+            let wanted = blocks.get(&block).copied().unwrap_or((Version::ZERO, None));
+            match one(store, Op::Read { space, group, chunk, first: block, count: 1 }) {
+                Outcome::Read(found) => {
+                    let crc = (!found.payload.is_empty()).then(|| crc32c(&found.payload));
+                    assert_eq!((found.records[0].version, crc), wanted, "{when}: {chunk} {block}");
+                    let kind = if crc.is_some() { Kind::Data } else { Kind::Zero };
+                    let run = Run { chunk, first: block, count: 1, version: wanted.0, kind };
+                    assert_eq!(
+                        one(store, Op::Newer { space, group, runs: vec![run] }),
+                        Outcome::Newer(Vec::new()),
+                        "what can be read is not asked for"
+                    );
+                }
+                Outcome::Failed(StoreError::Corrupt { .. } | StoreError::Lost { .. }) => {
+                    failed.push(((space, group, chunk), block));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let list = Op::List { space, group, since: Epoch(0), after: None, limit: 1000 };
+        match one(store, list) {
+            Outcome::Listed(page) => {
+                for run in page.runs.iter().filter(|r| r.chunk == chunk && r.kind != Kind::Delete) {
+                    for block in run.first..run.first + run.count {
+                        assert_eq!(blocks.get(&block).map(|b| b.0), Some(run.version), "{chunk} {block}");
+                    }
+                }
+                assert!(
+                    tombstone.is_none()
+                        || page.runs.iter().any(|r| (r.chunk, r.kind) == (chunk, Kind::Delete))
+                );
+            }
+            Outcome::Failed(StoreError::Lost { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    failed
+}
+
+/// Deleted, cut, wiped, rotten and older files of a store that was at rest: it does not open, or what it says is right.
+#[test]
+fn a_damaged_store_never_tells_anything_wrong_and_can_be_repaired() {
+    let (mut refused, mut failing, mut whole) = (0, 0, 0);
+    for seed in seeds(600) {
+        let _seed = OnFailure("a_damaged_store_never_tells", seed);
+        let disk = MemDisk::new();
+        let (mut store, _) = open(&disk).unwrap();
+        let (mut workload, mut model) = (Workload::new(seed), Model::default());
+        let mut earlier = disk.copy();
+        for round in 0..30 {
+            let ops = workload.batch();
+            ops.iter().for_each(|(_, op)| model.carry_out(op));
+            run(&mut store, ops);
+            while workload.random.below(2) == 0 && store.settle() {}
+            if round == 10 + seed % 15 {
+                store.rest().unwrap();
+                earlier = disk.copy();
+            }
+        }
+        store.rest().unwrap();
+        drop(store);
+        let what = damage(&disk, &earlier, &mut workload.random);
+        let mut store = match open(&disk) {
+            Ok((store, _)) => store,
+            Err(OpenError::Damaged { .. }) => {
+                assert!(!what.starts_with("chunks"), "damage in {what} concerns that file alone");
+                refused += 1;
+                continue;
+            }
+            Err(other) => panic!("{what}: {other}"),
+        };
+        let failed = check_honest(&mut store, &model, &what);
+        if failed.is_empty() {
+            whole += 1
+        } else {
+            failing += 1
+        }
+        for (key @ (space, group, chunk), block) in &failed {
+            let of_model = model.0.get(key).and_then(|(_, blocks)| blocks.get(block));
+            let right = match of_model {
+                Some((version, Some(_))) => data(group.0, chunk.index, *block, 1, *version),
+                Some((version, None)) => blank(group.0, chunk.index, *block, 1, *version, Content::Zero),
+                None => blank(group.0, chunk.index, *block, 1, Version::ZERO, Content::Zero),
+            };
+            assert_eq!(one(&mut store, repair(*space, right)), Outcome::Applied);
+        }
+        for round in 0..3 {
+            assert!(check_honest(&mut store, &model, &what).is_empty(), "repaired, {what}, round {round}");
+            assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+            if round == 1 {
+                drop(store);
+                store = open(&disk).unwrap().0;
+            }
+        }
+    }
+    if std::env::var("EBB_STORE_SEED").is_err() {
+        println!("{refused} not opened, {failing} with blocks that fail, {whole} whole");
+        assert!(refused > 50 && failing > 50 && whole > 50);
+    }
+}
+
+#[test]
+fn files_that_vanish_while_the_store_runs_are_missed_and_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = Config { open_files: 1, cached_pages: 1, ..config() };
+    let disk = || Arc::new(LinuxDisk::new(dir.path()).unwrap());
+    let (mut store, _) = StoreCore::open(disk(), small.clone()).unwrap();
+    let records: Vec<(Record, Bytes)> =
+        (0..4).map(|n| data(1, n, 0, 1 + n, version(1, 1 + n as u64))).collect();
+    for record in &records {
+        assert_eq!(one(&mut store, apply(Space::Replica, record.clone())), Outcome::Applied);
+    }
+    assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    for again in [false, true] {
+        for file in std::fs::read_dir(dir.path().join("chunks/00000001")).unwrap() {
+            std::fs::remove_file(file.unwrap().path()).unwrap();
+        }
+        if again {
+            drop(store);
+            store = StoreCore::open(disk(), small.clone()).unwrap().0;
+        }
+        let mut lost = 0;
+        for (n, record) in (0..).zip(&records) {
+            match read(&mut store, Space::Replica, 1, n, 0, 1 + n) {
+                Outcome::Failed(StoreError::Lost { .. } | StoreError::Corrupt { .. }) => lost += 1,
+                // The file was open, or a segment has it still.
+                Outcome::Read(blocks) => assert_eq!(blocks.payload, record.1, "chunk {n}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(lost >= 2 || again, "{lost}");
+        for (n, record) in (0..).zip(&records) {
+            assert_eq!(one(&mut store, repair(Space::Replica, record.clone())), Outcome::Applied);
+            assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+            let Outcome::Read(blocks) = read(&mut store, Space::Replica, 1, n, 0, 1 + n) else { panic!() };
+            assert_eq!(blocks.payload, record.1);
+        }
     }
     drop(store);
-    let path = disk.files().into_iter().find(|f| f.starts_with("chunks")).unwrap();
-    // Generation 2 is in slot 0.
-    disk.flip_bit(&path, 300);
-    // The segment that still has the record would make good for it.
-    let segment = disk.files().into_iter().find(|f| f.starts_with("segments")).unwrap();
-    Disk::remove(&disk, &segment).unwrap();
-    let (mut store, _) = open(&disk).unwrap();
-    let corrupt = Outcome::Failed(StoreError::Corrupt { chunk: chunk(1), block: 0 });
-    assert_eq!(read(&mut store, Space::Replica, 1, 1, 0, 1), corrupt);
-    let list = Op::List { space: Space::Replica, group: GroupId(1), since: Epoch(0), after: None, limit: 9 };
-    assert_eq!(one(&mut store, list), corrupt);
-    let repair = data(1, 1, 0, 256, version(1, 3));
-    assert_eq!(one(&mut store, apply(Space::Replica, repair.clone())), Outcome::Applied);
-    assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
-    let Outcome::Read(blocks) = read(&mut store, Space::Replica, 1, 1, 0, 256) else { panic!() };
-    assert_eq!(blocks.payload, repair.1);
+    std::fs::remove_file(dir.path().join("segments/00000001.seg")).unwrap();
+    match StoreCore::open(disk(), small).map(|_| ()) {
+        Err(OpenError::Damaged { file, .. }) => assert_eq!(file, "segments/00000001.seg"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -63,7 +63,7 @@ pub enum PeerMessage {
         token: u64,
         result: Result<ListPage, Refusal>,
     },
-    /// Asks for the content of a run of blocks as it is now.
+    /// Asks for the content of a run of blocks as it is now. `whole`: only if a replica that answers misses none of them.
     Fetch {
         group: GroupId,
         epoch: Epoch,
@@ -72,6 +72,7 @@ pub enum PeerMessage {
         chunk: ChunkId,
         first: u32,
         count: u32,
+        whole: bool,
     },
     /// The records that the blocks consist of. Payload: their payloads, one after another.
     FetchReply {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ebb_client::Secret;
 use ebb_client::transport::{Frame, Role, Sender, kind};
 use ebb_replica::{ClientToken, Command, Event, Replica, StoreCommand, StoreOutcome, StoreToken, TICK};
-use ebb_store::{Completion, Membership, Op, Outcome, ReadBlocks, StoreHandle};
+use ebb_store::{Completion, Membership, Op, Outcome, ReadBlocks, StoreError, StoreHandle};
 use ebb_types::frame::FrameError;
 use ebb_types::{
     ClusterParams, Incarnation, InspectReply, InspectRequest, LoadCount, MetaPush, Moment, PeerMessage,
@@ -215,11 +215,10 @@ impl Server {
     fn give_to_store(&mut self, token: StoreToken, command: StoreCommand) {
         let op = match command {
             StoreCommand::Apply { space, record, payload, must_fit } => {
-                Op::Apply { space, record, payload, must_fit }
+                Op::Apply { space, record, payload, must_fit, repair: false }
             }
-            // The store writes equal versions anew anyway: that is what repairs a block.
             StoreCommand::Repair { space, record, payload } => {
-                Op::Apply { space, record, payload, must_fit: true }
+                Op::Apply { space, record, payload, must_fit: true, repair: true }
             }
             StoreCommand::Read { space, group, chunk, first, count } => {
                 if let Some(blocks) = self.store.try_read(space, group, chunk, first, count) {
@@ -516,8 +515,16 @@ fn core_outcome(outcome: Outcome) -> StoreOutcome {
         Outcome::Read(blocks) => read_outcome(blocks),
         Outcome::Listed(page) => StoreOutcome::Listed(page),
         Outcome::Newer(runs) => StoreOutcome::Newer(runs),
+        Outcome::Failed(error @ StoreError::Corrupt { chunk, block }) => {
+            tracing::warn!("{error}");
+            StoreOutcome::Damaged { chunk, block, lost: None }
+        }
+        Outcome::Failed(error @ StoreError::Lost { chunk, block, newest }) => {
+            tracing::warn!("{error}");
+            StoreOutcome::Damaged { chunk, block, lost: Some(newest) }
+        }
         Outcome::Failed(error) => {
-            if !matches!(error, ebb_store::StoreError::NoSpace { .. }) {
+            if !matches!(error, StoreError::NoSpace { .. }) {
                 tracing::warn!("{error}");
             }
             StoreOutcome::Failed(error.refusal())

@@ -3,3 +3,4 @@
 mod at_risk_first;
 mod dropped_offload;
 mod quick_changes;
+mod repair;

@@ -1,0 +1,270 @@
+//! Repair: blocks that are damaged here are fetched from other copies (R9), by the primary for an operation that needs them, by
+//! any member for its own sake. It ends when they can be read again, or when nobody is left to ask.
+//!
+//! A block that fails its checksum has a version still, and the store takes no older one for it: any copy may be tried. Of a
+//! *lost* block (its metadata are damaged, or its file is gone) not even the version is known: what somebody answers is
+//! believed, so only those may be asked who surely have everything: a replica that is in sync; one that was so until an epoch
+//! that the block is older than; or one that was, together with the covered stand-in that has everything since then. That
+//! one's word comes first, so that nothing older is ever seen. A replica that still misses some of the blocks does not answer.
+
+use crate::api::{StoreCommand, StoreOutcome};
+use crate::group::{Context, Group, Wait};
+use crate::run_map::Source;
+use crate::secondary::split_payload;
+use bytes::Bytes;
+use ebb_types::{
+    BLOCK_BYTES, ChunkId, Content, Moment, PeerMessage, Record, Refusal, ServerReport, Slot, SlotState,
+    Space, Version, block_crcs,
+};
+
+/// Lost blocks that are repaired together: a metadata page of the store is lost as a whole.
+const AROUND: u32 = 256;
+
+pub(crate) struct Repair {
+    /// The operation that waits for it. Without one it is for the members' own sake.
+    op: Option<u64>,
+    chunk: ChunkId,
+    first: u32,
+    count: u32,
+    /// Not even the version of some of the blocks is known, only this one that they were not newer than.
+    lost: Option<Version>,
+    /// Those to ask, and how many were.
+    copies: Vec<Copy>,
+    tried: usize,
+    step: Step,
+}
+
+enum Step {
+    /// The last of those who were asked.
+    Asked {
+        question: u64,
+        at: Moment,
+    },
+    /// Records still to be written.
+    Writing {
+        left: usize,
+    },
+    Checking,
+}
+
+/// A copy that may have the blocks.
+#[derive(Clone, Copy)]
+struct Copy {
+    source: Source,
+    /// What it does not have was never written, at least not before what the copy before it in the list has.
+    whole: bool,
+    /// It is asked only if the one before it in the list has answered.
+    second: bool,
+}
+
+impl Group {
+    /// Those who have everything first; then, if the version of the blocks is known here, everybody else.
+    fn copies(&self, cx: &Context, lost: Option<Version>) -> Vec<Copy> {
+        let live = |server| server != cx.me && cx.map.is_live(server);
+        let whole = |source, second| Copy { source, whole: true, second };
+        let is_whole = |slot: &Slot| match slot.state {
+            SlotState::InSync => true,
+            SlotState::CatchingUp { since } | SlotState::Away { since } => {
+                lost.is_some_and(|newest| newest.epoch < since)
+            }
+        };
+        let slots = self.entry.slots.iter().filter(|slot| live(slot.server));
+        let (complete, partial): (Vec<&Slot>, Vec<&Slot>) = slots.partition(|slot| is_whole(slot));
+        let mut copies: Vec<Copy> =
+            complete.iter().map(|slot| whole((slot.server, Space::Replica), false)).collect();
+        for slot in partial {
+            if let Some(stand_in) = slot.stand_in.filter(|s| s.covered && live(s.server)) {
+                let kept = (stand_in.server, Space::Offload { stands_for: slot.server });
+                copies.push(Copy { source: kept, whole: false, second: false });
+                copies.push(whole((slot.server, Space::Replica), true));
+            }
+        }
+        if lost.is_none() {
+            for source in self.other_copies(cx) {
+                if !copies.iter().any(|c| c.source == source && !c.second) {
+                    copies.push(Copy { source, whole: false, second: false });
+                }
+            }
+        }
+        copies
+    }
+
+    /// Begins to repair blocks. What is being repaired already is not begun again.
+    pub fn repair(
+        &mut self,
+        cx: &mut Context,
+        op: Option<u64>,
+        chunk: ChunkId,
+        (first, count): (u32, u32),
+        lost: Option<Version>,
+    ) {
+        let same = |r: &Repair| (r.op, r.chunk, r.first) == (op, chunk, first);
+        if self.repairs.values().any(same) {
+            return;
+        }
+        let id = cx.shared.token();
+        let (copies, step) = (self.copies(cx, lost), Step::Checking);
+        self.repairs.insert(id, Repair { op, chunk, first, count, lost, copies, tried: 0, step });
+        self.ask_next(cx, id, false);
+    }
+
+    /// Repairs a block and its neighbours, for nobody in particular: where one is lost, they mostly are.
+    pub fn repair_around(&mut self, cx: &mut Context, chunk: ChunkId, block: u32, lost: Option<Version>) {
+        let blocks = cx.config.chunk_bytes / BLOCK_BYTES as u32;
+        let first = if lost.is_some() { block / AROUND * AROUND } else { block };
+        let count = if lost.is_some() { AROUND.min(blocks.saturating_sub(first)).max(1) } else { 1 };
+        self.repair(cx, None, chunk, (first, count), lost);
+    }
+
+    /// Asks the next copy. `answered`: whether the one before it had an answer.
+    fn ask_next(&mut self, cx: &mut Context, id: u64, answered: bool) {
+        let Some(repair) = self.repairs.get_mut(&id) else { return };
+        // The second of a pair is asked right behind the first, or not at all.
+        let tried = repair.tried;
+        let may = |(n, copy): &(usize, &Copy)| !copy.second || (answered && *n == tried);
+        let next = repair.copies.iter().enumerate().skip(tried).find(may).map(|(n, copy)| (n, *copy));
+        let Some((n, Copy { source: (to, space), whole, .. })) = next else {
+            return self.give_up_repair(cx, id);
+        };
+        let token = cx.shared.question();
+        repair.tried = n + 1;
+        repair.step = Step::Asked { question: token, at: cx.now };
+        let Repair { chunk, first, count, .. } = *repair;
+        let (group, epoch) = (self.id, self.entry.epoch);
+        cx.send(to, PeerMessage::Fetch { group, epoch, token, space, chunk, first, count, whole });
+    }
+
+    /// The answer to a question of [`Group::ask_next`]. Returns whether it was one.
+    pub fn on_repair_reply(
+        &mut self,
+        cx: &mut Context,
+        token: u64,
+        result: &Result<Vec<Record>, Refusal>,
+        payload: &Bytes,
+    ) -> bool {
+        let asked = |r: &Repair| matches!(r.step, Step::Asked { question, .. } if question == token);
+        let Some((&id, repair)) = self.repairs.iter().find(|(_, r)| asked(r)) else { return false };
+        let Repair { chunk, first, count, lost, tried, .. } = *repair;
+        let whole = repair.copies[tried - 1].whole;
+        let group = self.id;
+        let sound = |(record, payload): &(Record, Bytes)| {
+            let inside = record.first >= first && record.first + record.count <= first + count;
+            let fits = match &record.content {
+                Content::Data { crcs } => *crcs == block_crcs(payload),
+                content => *content == Content::Zero,
+            };
+            record.fault(payload.len()).is_none()
+                && (record.group, record.chunk) == (group, chunk)
+                && inside
+                && fits
+        };
+        let parts = result.clone().ok().and_then(|records| split_payload(records, payload));
+        let Some(mut parts) = parts.filter(|p| p.iter().all(sound)) else {
+            self.ask_next(cx, id, false);
+            return true;
+        };
+        // That a block was never written is an answer only of one who would have it.
+        parts.retain(|(record, _)| record.version > Version::ZERO || (whole && lost.is_some()));
+        if parts.is_empty() {
+            self.ask_next(cx, id, true);
+            return true;
+        }
+        if let Some(repair) = self.repairs.get_mut(&id) {
+            repair.step = Step::Writing { left: parts.len() };
+        }
+        for (record, payload) in parts {
+            if record.version > Version::ZERO {
+                cx.shared.stats.repaired_blocks += u64::from(record.count);
+            }
+            let command = StoreCommand::Repair { space: Space::Replica, record, payload };
+            cx.store(group, Wait::RepairWritten { repair: id }, command);
+        }
+        true
+    }
+
+    pub fn on_repair_written(&mut self, cx: &mut Context, id: u64) {
+        let Some(repair) = self.repairs.get(&id) else { return };
+        let Step::Writing { left } = repair.step else { return };
+        if left > 1 {
+            if let Some(repair) = self.repairs.get_mut(&id) {
+                repair.step = Step::Writing { left: left - 1 };
+            }
+            return;
+        }
+        // The second half of a pair has what is older than the first: only both together are the truth.
+        if repair.copies.get(repair.tried).is_some_and(|next| next.second) {
+            return self.ask_next(cx, id, true);
+        }
+        let Some(repair) = self.repairs.get_mut(&id) else { return };
+        repair.step = Step::Checking;
+        let Repair { chunk, first, count, .. } = *repair;
+        let command = StoreCommand::Read { space: Space::Replica, group: self.id, chunk, first, count };
+        cx.store(self.id, Wait::RepairChecked { repair: id }, command);
+    }
+
+    pub fn on_repair_checked(&mut self, cx: &mut Context, id: u64, outcome: StoreOutcome) {
+        match outcome {
+            // The copy was older than what is damaged here, or had only some of it.
+            StoreOutcome::Damaged { lost, .. } => {
+                let copies = self.copies(cx, lost);
+                let Some(repair) = self.repairs.get_mut(&id) else { return };
+                if lost > repair.lost {
+                    (repair.lost, repair.copies, repair.tried) = (lost, copies, 0);
+                }
+                self.ask_next(cx, id, false);
+            }
+            StoreOutcome::Read { .. } => {
+                let Some(repair) = self.repairs.remove(&id) else { return };
+                if let Some(op) = repair.op {
+                    self.advance_op(cx, op);
+                }
+                self.repairs_ended(cx);
+            }
+            _ => self.give_up_repair(cx, id),
+        }
+    }
+
+    /// Nobody has the blocks. Where some members sleep, those are woken.
+    fn give_up_repair(&mut self, cx: &mut Context, id: u64) {
+        let Some(repair) = self.repairs.remove(&id) else { return };
+        let (group, epoch) = (self.id, self.entry.epoch);
+        let wakeable = self.entry.slots.iter().any(|slot| cx.map.sleeps(slot.server));
+        if wakeable && self.primary.is_some() {
+            cx.report(ServerReport::Damaged { group, epoch });
+        }
+        match repair.op {
+            Some(op) => self.fail_damaged(cx, op, wakeable),
+            None => self.refuse_listings(cx),
+        }
+    }
+
+    /// What waited for the blocks goes on.
+    fn repairs_ended(&mut self, cx: &mut Context) {
+        if !self.is_repairing() {
+            self.give_listings(cx);
+            self.tick_covers(cx);
+        }
+    }
+
+    /// Who asked for a listing finds another source, or asks again later.
+    fn refuse_listings(&mut self, cx: &mut Context) {
+        for (to, list) in std::mem::take(&mut self.lists) {
+            let result = Err(Refusal::Corrupt);
+            cx.send(to, PeerMessage::ListReply { group: self.id, token: list.token, result });
+        }
+    }
+
+    /// Whether blocks are being repaired for the members' own sake: listings wait for that.
+    pub fn is_repairing(&self) -> bool {
+        self.repairs.values().any(|r| r.op.is_none())
+    }
+
+    /// A copy that does not answer counts as one that cannot.
+    pub fn tick_repairs(&mut self, cx: &mut Context) {
+        let late = |r: &Repair| matches!(r.step, Step::Asked { at, .. } if cx.now.since(at) >= cx.config.suspect_after);
+        let late: Vec<u64> = self.repairs.iter().filter(|(_, r)| late(r)).map(|(id, _)| *id).collect();
+        for id in late {
+            self.ask_next(cx, id, false);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Lost blocks, whose version nobody here knows, come only from those who surely have everything. What a replica that still
+//! catches up has, or a stand-in alone, may be older than what was lost.
+
+use bytes::Bytes;
+use ebb_replica::{
+    ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken,
+};
+use ebb_types::{
+    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GearGroup,
+    GroupEntry, GroupId, Incarnation, MapDelta, Moment, PeerMessage, RackId, Record, Refusal, ServerEntry,
+    ServerId, ServerState, Slot, SlotState, Space, StandIn, StoreId, Version, block_crcs,
+};
+
+const ME: ServerId = ServerId(1);
+/// Catches up, and has a covered stand-in.
+const OTHER: ServerId = ServerId(2);
+const KEEPER: ServerId = ServerId(4);
+const KEPT: Space = Space::Offload { stands_for: OTHER };
+const GROUP: GroupId = GroupId(0);
+const CHUNK: ChunkId = ChunkId { object: ebb_types::ObjectId(0), index: 0 };
+
+struct Server {
+    replica: Replica,
+    now: u64,
+}
+
+impl Server {
+    /// Server `id` in epoch 9, of which `ME` is primary.
+    fn new(id: ServerId) -> (Server, Vec<Command>) {
+        let config = Config::new(id, Incarnation(1), StoreId(1), 1 << 20, 1);
+        let mut server = Server { replica: Replica::new(config, Recovered::default()), now: 1 };
+        server.on(Event::Lease { until: Moment(u64::MAX) });
+        let away = SlotState::CatchingUp { since: Epoch(5) };
+        let stand_in = Some(StandIn { server: KEEPER, covered: true });
+        let slots = vec![
+            Slot { server: ME, state: SlotState::InSync, stand_in: None },
+            Slot { server: OTHER, state: away, stand_in },
+        ];
+        let entry = GroupEntry { epoch: Epoch(9), primary: Some(ME), slots, salvage: false };
+        let servers = [1, 2, 4].map(|id| ServerEntry {
+            id: ServerId(id),
+            rack: RackId(id),
+            gear_group: GearGroup(id as u8 % 2),
+            address: String::new(),
+            state: ServerState::Awake,
+            incarnation: Incarnation(1),
+            store: StoreId(1),
+        });
+        let delta = MapDelta { from: 0, to: 1, servers: servers.into(), groups: vec![(GROUP, entry)] };
+        let out = server.on(Event::Map(delta));
+        (server, out)
+    }
+
+    fn on(&mut self, event: Event) -> Vec<Command> {
+        let mut out = Vec::new();
+        self.replica.on(Moment(self.now), event, &mut out);
+        out
+    }
+
+    fn stored(&mut self, token: StoreToken, outcome: StoreOutcome) -> Vec<Command> {
+        self.on(Event::Stored { token, outcome })
+    }
+
+    fn answers(
+        &mut self,
+        asked: Asked,
+        result: Result<Vec<Record>, Refusal>,
+        payload: Bytes,
+    ) -> Vec<Command> {
+        let message = PeerMessage::FetchReply { group: GROUP, token: asked.token, result };
+        self.on(Event::Peer { from: asked.to, message, payload })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    to: ServerId,
+    space: Space,
+    token: u64,
+}
+
+fn asked(commands: &[Command]) -> Option<Asked> {
+    commands.iter().find_map(|c| match c {
+        Command::Send { to, message: PeerMessage::Fetch { space, token, whole: _, .. }, .. } => {
+            Some(Asked { to: *to, space: *space, token: *token })
+        }
+        _ => None,
+    })
+}
+
+fn store(commands: &[Command]) -> Option<(StoreToken, StoreCommand)> {
+    commands.iter().find_map(|c| match c {
+        Command::Store { token, command } => Some((*token, command.clone())),
+        _ => None,
+    })
+}
+
+fn record(version: Version, data: Option<&Bytes>) -> Record {
+    let content = data.map_or(Content::Zero, |data| Content::Data { crcs: block_crcs(data) });
+    Record { group: GROUP, chunk: CHUNK, first: 0, count: 1, version, request: None, content }
+}
+
+/// The primary serves and has been asked for a block that is lost.
+fn primary_with_a_lost_block(newest: Version) -> (Server, Vec<Command>) {
+    let (mut primary, _) = Server::new(ME);
+    let epoch = Epoch(9);
+    for from in [OTHER, KEEPER] {
+        let fenced = PeerMessage::FenceReply { group: GROUP, epoch, tail: Vec::new(), done: Vec::new() };
+        primary.on(Event::Peer { from, message: fenced, payload: Bytes::new() });
+    }
+    let op = ChunkOp::Read { chunk: CHUNK, offset: 0, len: BLOCK_BYTES as u32 };
+    let request = ClientRequest { group: GROUP, epoch, op };
+    let commands = primary.on(Event::Client { token: ClientToken(1), request, payload: Bytes::new() });
+    let (token, _) = store(&commands).expect("the block is read");
+    let damaged = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(newest) };
+    let commands = primary.stored(token, damaged);
+    (primary, commands)
+}
+
+const NEW: Version = Version { epoch: Epoch(7), seq: 3 };
+
+#[test]
+fn a_lost_block_comes_from_the_stand_in_and_then_from_the_replica_behind_it() {
+    let (mut primary, commands) = primary_with_a_lost_block(NEW);
+    let first = asked(&commands).expect("a copy is asked for it");
+    assert_eq!((first.to, first.space), (KEEPER, KEPT));
+    // Nothing of it was written since epoch 5: so the replica behind it has what there is.
+    let commands = primary.answers(first, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
+    let second = asked(&commands).expect("the replica is asked");
+    assert_eq!((second.to, second.space), (OTHER, Space::Replica));
+    let data = Bytes::from(vec![7; BLOCK_BYTES]);
+    let old = Version { epoch: Epoch(2), seq: 8 };
+    let commands = primary.answers(second, Ok(vec![record(old, Some(&data))]), data.clone());
+    let (token, command) = store(&commands).expect("it is written");
+    assert!(matches!(command, StoreCommand::Repair { record: Record { version, .. }, .. } if version == old));
+    let commands = primary.stored(token, StoreOutcome::Applied);
+    let read = || StoreOutcome::Read { records: vec![record(old, Some(&data))], payload: data.clone() };
+    let (checked, _) = store(&commands).expect("it is read, to see whether that was all");
+    let commands = primary.stored(checked, read());
+    let (again, _) = store(&commands).expect("the client's read goes on");
+    let commands = primary.stored(again, read());
+    let answered = |c: &Command| matches!(c, Command::Reply { payload, .. } if *payload == data);
+    assert!(commands.iter().any(answered), "{commands:?}");
+}
+
+#[test]
+fn where_the_stand_in_does_not_answer_the_replica_behind_it_is_not_believed() {
+    let (mut primary, commands) = primary_with_a_lost_block(NEW);
+    let first = asked(&commands).expect("a copy is asked for it");
+    let commands = primary.answers(first, Err(Refusal::Corrupt), Bytes::new());
+    assert!(asked(&commands).is_none(), "{commands:?}");
+    let failed = ClientReply::Failed { why: ChunkError::Corrupt };
+    let told = |c: &Command| matches!(c, Command::Reply { reply, .. } if *reply == failed);
+    assert!(commands.iter().any(told), "{commands:?}");
+}
+
+#[test]
+fn a_block_from_before_a_replica_was_away_comes_from_it_alone() {
+    let (_, commands) = primary_with_a_lost_block(Version { epoch: Epoch(4), seq: 1 });
+    let first = asked(&commands).expect("a copy is asked for it");
+    assert_eq!((first.to, first.space), (OTHER, Space::Replica));
+}
+
+#[test]
+fn a_replica_does_not_answer_for_blocks_that_it_may_miss() {
+    let (mut other, _) = Server::new(OTHER);
+    let mut fetch = |whole| {
+        let (group, epoch, space) = (GROUP, Epoch(9), Space::Replica);
+        let message =
+            PeerMessage::Fetch { group, epoch, token: 5, space, chunk: CHUNK, first: 0, count: 1, whole };
+        other.on(Event::Peer { from: ME, message, payload: Bytes::new() })
+    };
+    let refused = |c: &Command| {
+        let PeerMessage::FetchReply { result, .. } = (match c {
+            Command::Send { to: ME, message, .. } => message,
+            _ => return false,
+        }) else {
+            return false;
+        };
+        *result == Err(Refusal::NotReady)
+    };
+    assert!(fetch(true).iter().any(refused), "its listing is not done");
+    let reads = |c: &Command| matches!(c, Command::Store { command: StoreCommand::Read { .. }, .. });
+    assert!(fetch(false).iter().any(reads), "who knows the version that it wants may have it");
+}
+
+#[test]
+fn a_listing_that_meets_damage_is_given_when_that_is_repaired() {
+    let (mut primary, _) = Server::new(ME);
+    let (group, epoch, since) = (GROUP, Epoch(9), Epoch(5));
+    let list = PeerMessage::List { group, epoch, token: 6, space: Space::Replica, since, after: None };
+    let commands = primary.on(Event::Peer { from: OTHER, message: list, payload: Bytes::new() });
+    let (token, _) = store(&commands).expect("it is listed");
+    let damaged = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(NEW) };
+    let commands = primary.stored(token, damaged);
+    let replies = |commands: &[Command]| {
+        let reply = |c: &Command| matches!(c, Command::Send { message: PeerMessage::ListReply { .. }, .. });
+        commands.iter().any(reply)
+    };
+    assert!(!replies(&commands));
+    let first = asked(&commands).expect("the block is repaired");
+    let data = Bytes::from(vec![7; BLOCK_BYTES]);
+    let commands = primary.answers(first, Ok(vec![record(NEW, Some(&data))]), data.clone());
+    let (token, _) = store(&commands).expect("it is written");
+    let commands = primary.stored(token, StoreOutcome::Applied);
+    // The replica behind the stand-in has the other blocks of the page.
+    let second = asked(&commands).expect("the second of the pair");
+    let commands = primary.answers(second, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
+    let (token, _) = store(&commands).expect("it is written");
+    let commands = primary.stored(token, StoreOutcome::Applied);
+    let (token, _) = store(&commands).expect("it is read");
+    let read = StoreOutcome::Read { records: vec![record(NEW, Some(&data))], payload: data };
+    let commands = primary.stored(token, read);
+    assert!(matches!(store(&commands), Some((_, StoreCommand::List { .. }))), "{commands:?}");
+}

@@ -1,0 +1,77 @@
+//! Which segments there must be, and how long they are at least: kept outside of them, so that one that is gone or cut short is
+//! noticed at the next start. Without it a shorter segment is what a crash leaves, and an absent one is nothing at all.
+//!
+//! Two files take turns, so that a crash in the middle of writing one leaves the other. It is written when a segment is begun,
+//! before one is removed, and when the store comes to rest ([`crate::StoreCore::rest`]): what was acknowledged in the last
+//! moments before a crash is in the segment only.
+
+use crate::OpenError;
+use crate::disk::Disk;
+use crate::layout::{Superblock, decode_inventory, encode_inventory};
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+
+/// Longest file that is read: far more segments than a disk has room for.
+const BYTES_MAX: u64 = 64 << 20;
+
+#[derive(Default)]
+pub struct Inventory {
+    generation: u32,
+    /// Bytes that were durable, by segment.
+    pub segments: BTreeMap<u32, u32>,
+}
+
+fn path_of(generation: u32) -> String {
+    format!("inventory.{}", generation % 2)
+}
+
+impl Inventory {
+    /// Writes the first one, of a store that has no segments.
+    pub fn create(disk: &dyn Disk, owner: &Superblock) -> io::Result<()> {
+        Inventory::default().write(disk, owner, BTreeMap::new())
+    }
+
+    /// The newest one that is whole.
+    pub fn read(disk: &dyn Disk, owner: &Superblock) -> Result<Inventory, OpenError> {
+        let read = |slot| {
+            let path = path_of(slot);
+            let mut bytes = Vec::new();
+            let read = disk.open(&path, false).and_then(|file| {
+                let size = file.size()?.min(BYTES_MAX);
+                file.read(&mut bytes, size as usize, 0)
+            });
+            match read {
+                Ok(()) => Ok(decode_inventory(&bytes, owner)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                Err(source) => Err(OpenError::Io { action: "read", path, source }),
+            }
+        };
+        let newest = [read(0)?, read(1)?].into_iter().flatten().max_by_key(|(generation, _)| *generation);
+        let (generation, segments) = newest.ok_or_else(|| OpenError::Damaged {
+            file: path_of(0),
+            offset: 0,
+            what: "neither it nor its twin says which segments there must be",
+        })?;
+        Ok(Inventory { generation, segments })
+    }
+
+    /// Makes durable that there are these segments.
+    pub fn write(
+        &mut self,
+        disk: &dyn Disk,
+        owner: &Superblock,
+        segments: BTreeMap<u32, u32>,
+    ) -> io::Result<()> {
+        let generation = self.generation + 1;
+        let bytes = encode_inventory(generation, owner, &segments);
+        let file = disk.open(&path_of(generation), true)?;
+        file.write(&mut [IoSlice::new(&bytes)], 0)?;
+        file.sync()?;
+        // Their names are new twice in a store's life.
+        if generation <= 2 {
+            disk.sync_dir("")?;
+        }
+        (self.generation, self.segments) = (generation, segments);
+        Ok(())
+    }
+}
