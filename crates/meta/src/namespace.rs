@@ -283,9 +283,11 @@ impl Namespace {
     }
 
     fn set_header(&mut self, bucket: &str, key: &str, name: &str, value: Option<&String>) -> Outcome {
-        let object = self.bucket_mut(bucket)?.keys.get_mut(key).ok_or(NamespaceError::NoSuchKey)?;
+        let bucket = self.bucket_mut(bucket)?;
+        let mut object = bucket.object(key).ok_or(NamespaceError::NoSuchKey)?;
         object.headers.retain(|(kept, _)| kept != name);
         object.headers.extend(value.map(|value| (name.to_owned(), value.clone())));
+        bucket.set(key, &object);
         Ok(NamespaceDone::Done)
     }
 

@@ -509,7 +509,8 @@ mod tests {
     #[test]
     fn an_inventory_comes_back_and_every_flipped_bit_is_noticed() {
         let (store, run) = (StoreId(5), Incarnation(6));
-        let owner = Superblock { format: FORMAT, server: ServerId(4), cluster: 99, store, run };
+        let membership = Membership::default();
+        let owner = Superblock { format: FORMAT, server: ServerId(4), cluster: 99, store, run, membership };
         let segments = BTreeMap::from([(3, 640), (7, 128)]);
         let mut bytes = encode_inventory(5, &owner, &segments);
         let whole = bytes.len();

@@ -302,7 +302,7 @@ fn a_full_disk_refuses_writes_and_nothing_else_until_there_is_room() {
     member.on(Moment(1), Vec::new(), &mut Vec::new()).unwrap();
     let long = "k".repeat(1000);
     let ask_for = |seq: u64, member: &mut Member<SmallDisk>| {
-        let ops = vec![NamespaceOp::CreateBucket { bucket: long.clone() }; 100];
+        let ops = vec![NamespaceOp::CreateBucket { bucket: long.clone(), settings: Default::default() }; 100];
         let command = NamespaceCommand { request: RequestId { client: 1, seq }, now_millis: 0, ops };
         let mut out = Vec::new();
         member.on(Moment(2), vec![ask(seq, MetaRequest::Namespace(command))], &mut out).unwrap();
@@ -356,12 +356,18 @@ fn many_keys() {
         }],
         headers: vec![("content-type".into(), "binary/octet-stream".into())],
         checksum: None,
-        part_sizes: vec![],
+        upload: None,
+        parts: vec![],
     };
     let key = |n: u64| format!("photos/2026/{:012x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16);
     let put =
         |n: u64| NamespaceOp::Put { bucket: "b".into(), key: key(n), meta: object(n), when: Condition::Any };
-    let delete = |n: u64| NamespaceOp::Delete { bucket: "b".into(), key: key(n), when: Condition::Any };
+    let delete = |n: u64| NamespaceOp::Delete {
+        bucket: "b".into(),
+        key: key(n),
+        when: Condition::Any,
+        only_if: OnlyIf::default(),
+    };
     let mut disk = crate::raft::DiskLog::open(directory.path()).unwrap();
     create(&mut disk, Birth { id: 1, instance: 77, voters: vec![1] }).unwrap();
     drop(disk);
@@ -381,7 +387,10 @@ fn many_keys() {
         );
     };
     let packs = NamespaceOp::Lease { first: ObjectId(1), count: keys as u32 / 1000 + 1, bytes: 64 << 20 };
-    send(&mut member, vec![packs, NamespaceOp::CreateBucket { bucket: "b".into() }]);
+    send(
+        &mut member,
+        vec![packs, NamespaceOp::CreateBucket { bucket: "b".into(), settings: Default::default() }],
+    );
     let begin = std::time::Instant::now();
     for first in (0..keys).step_by(100) {
         send(&mut member, (first..first + 100).map(put).collect());
