@@ -152,7 +152,8 @@ impl<B: Backend> Janitor<B> {
     /// Frees what has waited for long enough: no reader uses it any more.
     async fn free_oldest(&mut self) {
         let mut ripe = Vec::new();
-        while let Some((_, some)) = self.waiting.pop_front_if(|(seen, _)| seen.elapsed() >= GRACE) {
+        while self.waiting.front().is_some_and(|(seen, _)| seen.elapsed() >= GRACE) {
+            let (_, some) = self.waiting.pop_front().expect("just looked at");
             ripe.extend(some);
         }
         if self.free(ripe).await {
