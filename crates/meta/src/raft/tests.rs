@@ -332,11 +332,11 @@ impl Cluster {
             if loss > 0 && self.roll(10) == 0 {
                 self.network.push_back((from, to, bytes.clone()));
             }
-            if let Some(node) = &mut self.nodes.get_mut(&to).unwrap().node {
-                if let Err(error) = node.step(from, &bytes) {
-                    self.stopped.push((to, error));
-                    self.kill(to);
-                }
+            if let Some(node) = &mut self.nodes.get_mut(&to).unwrap().node
+                && let Err(error) = node.step(from, &bytes)
+            {
+                self.stopped.push((to, error));
+                self.kill(to);
             }
             self.pump(to);
         }
