@@ -852,7 +852,7 @@ mod tests {
         let settings = BTreeMap::from([(BucketSetting::Cors, b"rules".to_vec())]);
         assert_eq!(
             world.state.query(&NamespaceQuery::Bucket { bucket: "b".into() }),
-            Ok(NamespaceAnswer::Bucket { created_millis: 1001, settings })
+            Ok(NamespaceAnswer::Bucket { created_millis: 1002, settings })
         );
         world.ok(put("k", 1, A, Condition::Any));
         let modified = world.object("k").unwrap().modified_millis;

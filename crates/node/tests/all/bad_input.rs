@@ -133,7 +133,11 @@ fn newer_format(cluster: &Cluster) {
     let crc = ebb_types::crc32c(&newer[..end]);
     newer[end..].copy_from_slice(&crc.to_le_bytes());
     std::fs::write(&path, newer).expect("write");
-    refused(&cluster.ebb(&["server", "--id", "3"]), 1, &["store format 999", "run a newer release"]);
+    refused(
+        &cluster.ebb(&["server", "--id", "3"]),
+        1,
+        &["store format 999", "run the release that wrote it"],
+    );
     std::fs::write(&path, sound).expect("write");
 }
 

@@ -193,12 +193,12 @@ fn metadata_of_another_founding_or_an_older_copy_is_not_obeyed() {
     copy_tree(&old, &own);
     cluster.start_all();
     refused(&cluster, "went back to an older copy");
-    cluster.stop_all();
+    cluster.kill_all();
     std::fs::remove_dir_all(&own).expect("the old metadata goes");
     cluster.found_again(1);
     cluster.start_all();
     refused(&cluster, "the cluster was created again");
-    cluster.stop_all();
+    cluster.kill_all();
     std::fs::remove_dir_all(&own).expect("the other founding goes");
     std::fs::rename(&kept, &own).expect("the right metadata is back");
     cluster.start_all();

@@ -196,6 +196,15 @@ impl Cluster {
         wait(&format!("{who:?} is gone"), PATIENCE, || (self.pid(who) != Some(pid)).then_some(()));
     }
 
+    /// Kills every process, also those that ended by themselves.
+    pub fn kill_all(&mut self) {
+        for child in self.children.values_mut() {
+            // One that has ended needs no signal.
+            let _ = child.kill();
+            child.wait().expect("a child that was killed ends");
+        }
+    }
+
     /// SIGTERM; returns when the process has ended, which it must do cleanly.
     pub fn terminate(&mut self, who: Who) {
         let pid = self.signal(who, Signal::TERM);
