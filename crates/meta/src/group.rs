@@ -204,14 +204,16 @@ fn send_away(slots: &mut [Slot], k: usize, primary: Option<ServerId>, epoch: Epo
         SlotState::Away { since } => since,
     };
     slots[k].state = SlotState::Away { since };
-    let chosen = choose_stand_in(slots, k, world);
     let usable = |s: StandIn| standing(world, s.server) == Standing::Up && !is_target(slots, k, s.server);
-    if let Some(present) = slots[k].stand_in.filter(|s| usable(*s)) {
-        let fault = |server| shortcoming(slots, k, server, world);
-        let moves = chosen.is_some_and(|better| fault(better) < fault(present.server));
-        if !(moves && others_are_sound(slots, k, primary, world)) {
-            return;
-        }
+    let present = slots[k].stand_in.filter(|s| usable(*s)).map(|s| shortcoming(slots, k, s.server, world));
+    let stays = |fault| fault == Shortcoming::default() || !others_are_sound(slots, k, primary, world);
+    if present.is_some_and(stays) {
+        return;
+    }
+    let chosen = choose_stand_in(slots, k, world);
+    let better = |fault| chosen.is_some_and(|server| shortcoming(slots, k, server, world) < fault);
+    if present.is_some_and(|fault| !better(fault)) {
+        return;
     }
     let leaving = |s: StandIn| standing(world, s.server) == Standing::Leaving;
     if chosen.is_none() && slots[k].stand_in.is_some_and(leaving) {

@@ -226,9 +226,6 @@ impl Leading {
     /// Servers that should be awake: those of the gear, while copies are missing or damaged all that can help (R8, R9), while
     /// room is short all that have some (R10), and as many more as copies need racks (R13).
     fn wanted(&mut self, now: Moment, state: &State, servers: &Servers) -> BTreeSet<ServerId> {
-        if !self.switched {
-            return servers.keys().copied().collect();
-        }
         let awake = self.gears.awake();
         let mut wanted: BTreeSet<ServerId> =
             servers.values().filter(|e| awake.contains(&e.gear_group)).map(|e| e.id).collect();
@@ -257,11 +254,14 @@ impl Leading {
         self.emergency = !helpers.is_empty();
         wanted.extend(helpers);
         let lacking = self.lacking_room(state, servers, &wanted);
-        self.short_of_room = !lacking.is_empty();
+        self.short_of_room = self.switched && !lacking.is_empty();
         wanted.extend(lacking);
         let late = |e: &ServerEntry| self.servers.get(&e.id).is_some_and(|l| l.power.is_late());
         let able = servers.values().filter(|e| !(e.state == ServerState::Waking && late(e)));
         wanted.extend(racks_apart(able, &wanted, state));
+        if !self.switched {
+            wanted.extend(servers.keys());
+        }
         wanted
     }
 

@@ -53,8 +53,8 @@ impl Partings {
     }
 
     fn shares(&self, entry: &GroupEntry) -> bool {
-        let racks: BTreeSet<_> = entry.slots.iter().map(|s| self.racks.get(&s.server)).collect();
-        racks.len() < entry.slots.len()
+        let rack = |k: usize| self.racks.get(&entry.slots[k].server);
+        (1..entry.slots.len()).any(|k| (0..k).any(|j| rack(j) == rack(k)))
     }
 
     /// The slot to move and where to; `None`: its replicas stand apart, or cannot now. One that is missing is replaced first.
