@@ -1,16 +1,16 @@
 //! The client: routes each request to its chunk group's primary and retries until it is answered.
 //!
 //! A request keeps its id through all its tries, so that a write is carried out once however often it is
-//! sent. Three things end a try early: the connection breaks, the map names another primary, or the try's
-//! time is up. So a server that was put to sleep or stopped in the middle of an answer holds a request up no
-//! longer than the metadata service does. Between requests there is no work: the map is pushed, connections
+//! sent. Two things end a try early: the connection breaks, or the map names another primary. So a server that
+//! was put to sleep or stopped in the middle of an answer holds a request up no longer than the metadata
+//! service does, and one that is slow gets no request twice (R12). One deadline covers all tries. Between requests there is no work: the map is pushed, connections
 //! are opened when they are needed.
 
 use crate::error::{ClientError, Trouble};
 use crate::link::{Link, Lost};
 use crate::meta::{Leader, follow};
 use crate::secret::{Key, Secret, random};
-use crate::transport::{Identity, Role, connect, kind};
+use crate::transport::{Identity, Role, Sender, connect, kind};
 use bytes::Bytes;
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, ClusterMap, ClusterParams, Epoch, GroupEntry,
@@ -19,14 +19,19 @@ use ebb_types::{
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 
 /// Bounds of the pause between two tries.
 pub(crate) const RETRY_MIN: Duration = Duration::from_millis(1);
 pub(crate) const RETRY_MAX: Duration = Duration::from_millis(100);
+/// Bytes under way to one server, and from it.
+const IN_FLIGHT_BYTES: usize = 16 << 20;
+const SHARE_BYTES: usize = 1 << 10;
+/// A connection on which nothing came for so many times [`ClientConfig::try_timeout`] is closed.
+const SILENT_LOOKS: u32 = 3;
 /// The map is asked for at most this often, whatever the number of requests in trouble.
 const REFRESH_PAUSE: Duration = Duration::from_millis(50);
 
@@ -40,7 +45,7 @@ pub struct ClientConfig {
     pub cluster: u64,
     /// How long a request is tried before it fails.
     pub deadline: Duration,
-    /// How long one try may take before the next.
+    /// How long a connection may take to come about, and how often one is looked at on which an answer is awaited.
     pub try_timeout: Duration,
 }
 
@@ -82,7 +87,29 @@ pub(crate) struct Tally {
     pub failures: AtomicU64,
 }
 
-type ChunkLink = Link<ClientReply>;
+/// A connection to a chunk server, and how much may be under way on it: what a server does not take in yet waits here,
+/// reads not behind writes. In shares of [`SHARE_BYTES`].
+#[derive(Debug)]
+struct ChunkLink {
+    link: Link<ClientReply>,
+    reads: Semaphore,
+    writes: Semaphore,
+}
+
+impl ChunkLink {
+    fn new(sender: Sender) -> ChunkLink {
+        let all = || Semaphore::new(IN_FLIGHT_BYTES / SHARE_BYTES);
+        ChunkLink { link: Link::new(sender), reads: all(), writes: all() }
+    }
+
+    /// Waits until there is room for the op's bytes.
+    async fn share(&self, op: &ChunkOp) -> SemaphorePermit<'_> {
+        let bytes = if matches!(op, ChunkOp::Zero { .. }) { 0 } else { op.range().1 as usize };
+        let all = if matches!(op, ChunkOp::Read { .. }) { &self.reads } else { &self.writes };
+        let shares = 1 + bytes.div_ceil(SHARE_BYTES);
+        all.acquire_many(shares as u32).await.expect("it is never closed")
+    }
+}
 
 /// A client of one cluster. Cheap to clone; all clones share connections and map. The last clone's end closes
 /// them.
@@ -103,7 +130,7 @@ impl Drop for Guard {
         self.follower.abort();
         for server in self.shared.links().values() {
             if let Some(link) = server.get() {
-                link.close();
+                link.link.close();
             }
         }
     }
@@ -215,7 +242,7 @@ impl Shared {
         let cell = {
             let mut links = self.links();
             let cell = links.entry(server).or_default();
-            if cell.get().is_some_and(|link| link.is_lost()) {
+            if cell.get().is_some_and(|link| link.link.is_lost()) {
                 *cell = Arc::default();
             }
             cell.clone()
@@ -236,7 +263,7 @@ impl Shared {
         let running = link.clone();
         tokio::spawn(async move {
             // How it ended is seen by the requests that it ends.
-            let _ = running.run(&mut connection.receiver, kind::CLIENT_REPLY, |_| Ok(())).await;
+            let _ = running.link.run(&mut connection.receiver, kind::CLIENT_REPLY, |_| Ok(())).await;
         });
         Ok(link)
     }
@@ -477,6 +504,23 @@ impl Client {
         .await;
     }
 
+    /// Returns when the try is in vain: no connection came about, or it was closed because nothing at all came on it. However
+    /// long a server takes that answers anybody, the request is on its way, and is not sent twice.
+    async fn silence(&self, used: &OnceLock<Arc<ChunkLink>>) {
+        let shared = self.shared();
+        let (mut last, mut silent) = (0, 0);
+        loop {
+            tokio::time::sleep(shared.config.try_timeout).await;
+            let Some(link) = used.get() else { return };
+            let heard = link.link.heard();
+            silent = if std::mem::replace(&mut last, heard) == heard { silent + 1 } else { 0 };
+            if silent >= SILENT_LOOKS {
+                return link.link.close();
+            }
+            shared.refresh();
+        }
+    }
+
     /// One try.
     async fn attempt(
         &self,
@@ -487,24 +531,20 @@ impl Client {
         deadline: Instant,
     ) -> Result<Bytes, Next> {
         let shared = self.shared();
-        let until = deadline.min(Instant::now() + shared.config.try_timeout);
-        let mut used = None;
+        let used = OnceLock::new();
         let exchange = async {
             let link = shared.link(server).await?;
-            used = Some((link.clone(), link.heard()));
-            link.request(kind::CLIENT_REQUEST, request, payload.clone()).await.map_err(|Lost| Trouble::Lost)
+            let link = used.get_or_init(|| link);
+            let _share = link.share(&request.op).await;
+            let message = link.link.request(kind::CLIENT_REQUEST, request, payload.clone());
+            message.await.map_err(|Lost| Trouble::Lost)
         };
         let answer = tokio::select! {
             biased;
             answer = exchange => answer,
             () = shared.superseded(request.group, server, changes) => return Err(Next::AtOnce(Trouble::NoAnswer)),
-            () = sleep_until(until) => {
-                // A connection on which nothing at all came is not worth keeping.
-                if let Some((link, heard)) = used && link.heard() == heard {
-                    link.close();
-                }
-                return Err(Next::Pause(Trouble::NoAnswer));
-            }
+            () = self.silence(&used) => return Err(Next::Pause(Trouble::NoAnswer)),
+            () = sleep_until(deadline) => return Err(Next::Pause(Trouble::NoAnswer)),
         };
         let (reply, bytes) = answer.map_err(Next::Pause)?;
         let is_read = matches!(request.op, ChunkOp::Read { .. });

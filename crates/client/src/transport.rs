@@ -58,6 +58,8 @@ pub mod kind {
 
 /// Most bytes that wait in one connection's queue. One frame always fits into an empty queue.
 pub const QUEUE_BYTES_MAX: usize = 64 << 20;
+/// [`Sender::room`]: whoever is not done reading what was sent to it is sent no more than this besides.
+const ROOM_BYTES: usize = 8 << 20;
 /// What an idle connection holds for reading.
 pub const READ_BUFFER: usize = 16 << 10;
 /// Payloads up to here are copied behind their body: cheaper than one more piece for the kernel to gather.
@@ -328,12 +330,34 @@ impl Sender {
         message: &T,
         payload: Bytes,
     ) -> Result<(), SendError> {
+        self.enqueue(QUEUE_BYTES_MAX, kind, id, message, payload)
+    }
+
+    /// [`Sender::send`] for what is bounded elsewhere: the queue is never full.
+    pub fn send_bounded<T: Serialize>(
+        &self,
+        kind: u8,
+        id: u64,
+        message: &T,
+        payload: Bytes,
+    ) -> Result<(), SendError> {
+        self.enqueue(usize::MAX, kind, id, message, payload)
+    }
+
+    fn enqueue<T: Serialize>(
+        &self,
+        most: usize,
+        kind: u8,
+        id: u64,
+        message: &T,
+        payload: Bytes,
+    ) -> Result<(), SendError> {
         let shared = &self.guard.shared;
         let mut queue = shared.queue();
         if queue.state != State::Open {
             return Err(SendError::Closed);
         }
-        if queue.bytes > 0 && queue.bytes + payload.len() > QUEUE_BYTES_MAX {
+        if queue.bytes > 0 && queue.bytes + payload.len() > most {
             return Err(SendError::Full);
         }
         queue.push(kind, id, message, payload)?;
@@ -351,13 +375,24 @@ impl Sender {
         payload: Bytes,
     ) -> Result<(), SendError> {
         loop {
+            match self.send(kind, id, message, payload.clone()) {
+                Err(SendError::Full) => self.room().await,
+                done => return done,
+            }
+        }
+    }
+
+    /// Waits until most of what was queued is on its way, or the connection is closed. A server that asks a client for more
+    /// only then holds no answers for one that does not read them.
+    pub async fn room(&self) {
+        loop {
             let room = self.guard.shared.room.notified();
             tokio::pin!(room);
             room.as_mut().enable();
-            match self.send(kind, id, message, payload.clone()) {
-                Err(SendError::Full) => room.await,
-                done => return done,
+            if self.guard.shared.queue().has_room() {
+                return;
             }
+            room.await;
         }
     }
 
@@ -377,6 +412,10 @@ impl Sender {
 }
 
 impl Queue {
+    fn has_room(&self) -> bool {
+        self.bytes <= ROOM_BYTES || self.state == State::Closed
+    }
+
     fn push<T: Serialize>(
         &mut self,
         kind: u8,
@@ -482,7 +521,7 @@ async fn write_batch(shared: &Shared, batch: &mut VecDeque<Piece>) -> io::Result
             }
         }
         let mut queue = shared.queue();
-        let was_full = queue.bytes > QUEUE_BYTES_MAX / 2;
+        let was_full = queue.bytes > ROOM_BYTES;
         queue.bytes -= written;
         if let Some(mut buffer) = emptied
             && buffer.capacity() <= 2 * READ_BUFFER
@@ -490,7 +529,7 @@ async fn write_batch(shared: &Shared, batch: &mut VecDeque<Piece>) -> io::Result
             buffer.clear();
             queue.spare = buffer;
         }
-        if was_full && queue.bytes <= QUEUE_BYTES_MAX / 2 {
+        if was_full && queue.bytes <= ROOM_BYTES {
             shared.room.notify_waiters();
         }
     }
@@ -539,24 +578,41 @@ impl Drop for Receiver {
 }
 
 impl Receiver {
+    /// Kind and payload length of the next frame, as soon as its header is here. Its payload stays in the socket until
+    /// [`Receiver::next`]: a receiver that is short of memory stops reading here, and TCP makes the sender wait.
+    pub async fn arriving(&mut self) -> Result<Option<(u8, usize)>, TransportError> {
+        loop {
+            if let Some(Partial { header, .. }) = &self.partial {
+                return Ok(Some((header.kind, header.payload_len)));
+            }
+            if let Some(bytes) = self.buffer.first_chunk::<HEADER_BYTES>() {
+                let header = frame::decode_header(bytes)?;
+                self.buffer.advance(HEADER_BYTES);
+                self.partial = Some(Partial { header, body: BytesMut::new(), payload: BytesMut::new() });
+                continue;
+            }
+            self.buffer.reserve(READ_BUFFER - self.buffer.len());
+            match self.socket.read_buf(&mut self.buffer).await? {
+                0 if self.buffer.is_empty() => return Ok(None),
+                0 => return Err(TransportError::Truncated),
+                _ => {}
+            }
+        }
+    }
+
     /// The next frame; `None` when the other side ended the stream between two frames. May be dropped while
     /// it waits (`select!`): nothing is lost. After an error the stream is useless.
     pub async fn next(&mut self) -> Result<Option<Frame>, TransportError> {
+        if self.arriving().await?.is_none() {
+            return Ok(None);
+        }
         loop {
-            if self.partial.is_none()
-                && let Some(bytes) = self.buffer.first_chunk::<HEADER_BYTES>()
-            {
-                let header = frame::decode_header(bytes)?;
-                self.buffer.advance(HEADER_BYTES);
-                self.partial = Some(Partial {
-                    header,
-                    body: BytesMut::with_capacity(header.body_len),
-                    payload: BytesMut::with_capacity(header.payload_len),
-                });
-            }
             let mut direct = None;
             if let Some(partial) = &mut self.partial {
                 let (body_len, payload_len) = (partial.header.body_len, partial.header.payload_len);
+                // Buffers of the exact size.
+                partial.body.reserve(body_len - partial.body.len());
+                partial.payload.reserve(payload_len - partial.payload.len());
                 let body_missing = take(&mut self.buffer, &mut partial.body, body_len);
                 let payload_missing = if body_missing == 0 {
                     take(&mut self.buffer, &mut partial.payload, payload_len)
@@ -583,7 +639,6 @@ impl Receiver {
                 }
             };
             match read {
-                Ok(0) if self.partial.is_none() && self.buffer.is_empty() => return Ok(None),
                 Ok(0) => return Err(TransportError::Truncated),
                 Ok(_) => {}
                 Err(error) => return Err(error.into()),

@@ -361,7 +361,8 @@ async fn a_silent_server_is_tried_again_on_a_new_connection() {
     let started = Instant::now();
     client.write(CHUNK, 0, "abc".into()).await.unwrap();
     let took = started.elapsed();
-    assert!(took >= Duration::from_secs(5) && took < Duration::from_millis(5100), "{took:?}");
+    // A slow one is waited for; one that says nothing at all for three looks is not.
+    assert!(took >= Duration::from_secs(15) && took < Duration::from_millis(15100), "{took:?}");
     assert_eq!(server.open.lock().unwrap().len(), 2);
 }
 

@@ -215,11 +215,13 @@ impl Leading {
     }
 
     /// `reporter` cannot work with `suspect`. If the suspect is silent too, the end of its lease decides. If it still sends
-    /// heartbeats, one of the two is cut off from the other or broken: the one that has trouble with several servers.
+    /// heartbeats, one of the two is cut off from the other or broken: the one that has trouble with several servers. A report
+    /// is repeated while it is true; where none came for a lease, the suspect was heard, and silence counts from the start.
     pub(crate) fn suspect(&mut self, now: Moment, reporter: ServerId, suspect: ServerId, state: &State) {
-        let patience = self.lease(state) * SUSPICION_LEASES;
+        let lease = self.lease(state);
+        let patience = lease * SUSPICION_LEASES;
         let seen = &mut self.reports.suspicions;
-        seen.retain(|_, (_, last)| now.since(*last) <= patience);
+        seen.retain(|_, (_, last)| now.since(*last) <= lease);
         let (first, last) = seen.entry((reporter, suspect)).or_insert((now, now));
         *last = now;
         if now.since(*first) < patience || !state.server(suspect).is_some_and(|e| e.state.is_live()) {

@@ -964,6 +964,29 @@ fn a_poisoned_store_fails_its_server_although_it_answers() {
 }
 
 #[test]
+fn a_server_that_is_silent_now_and_then_is_slow_and_one_that_stays_silent_fails() {
+    let mut world = started();
+    let (group, entry) = world.state.groups().next().map(|(id, entry)| (id, entry.clone())).unwrap();
+    let reporter = entry.primary.unwrap();
+    let suspect = entry.slots.iter().map(|s| s.server).find(|s| *s != reporter).unwrap();
+    let report = |world: &mut World| {
+        let reports = vec![ServerReport::Suspect { group, epoch: entry.epoch, server: suspect }];
+        let incarnation = Incarnation(world.servers[&reporter].run);
+        world.event(Event::Server(ServerMessage::Reports { server: reporter, incarnation, reports }));
+    };
+    for _ in 0..20 {
+        report(&mut world);
+        world.run(2500);
+    }
+    assert_eq!(world.states(), "AAAAAAAAA");
+    for _ in 0..20 {
+        report(&mut world);
+        world.run(500);
+    }
+    assert_eq!(world.state.server(suspect).unwrap().state, ServerState::Failed);
+}
+
+#[test]
 fn a_wake_up_that_fails_is_tried_again_and_the_sleeper_never_counts_as_failed() {
     let mut world = in_gear_1();
     world.failing_wakes = 2;

@@ -12,12 +12,15 @@ use crate::error::{NodeError, io};
 use crate::heap;
 use crate::launch::{Stop, private_directory};
 use crate::random;
-use driver::{About, Ended, Server};
-use ebb_client::transport::{Connection, Identity, Listener, Role, connect};
+use driver::{About, Ended, Server, inbox_has_room};
+use ebb_client::transport::{
+    Connection, Identity, Listener, Receiver, Role, Sender, TransportError, connect, kind,
+};
 use ebb_client::{Key, Secret};
 use ebb_replica::Replica;
 use ebb_store::{Completion, LinuxDisk, StoreCore, StoreHandle};
-use ebb_types::{Incarnation, MetaPush, ServerId, StoreId};
+use ebb_types::frame::PAYLOAD_MAX;
+use ebb_types::{ChunkOp, ClientRequest, Incarnation, MetaPush, ServerId, StoreId};
 use rustix::process::{Resource, Rlimit};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -178,20 +181,10 @@ async fn serve(shared: Shared, connection: Connection) {
     if let Role::Server(from) = peer.role {
         shared.borrow_mut().peer_is_up(from, &sender);
     }
-    loop {
-        match receiver.next().await {
-            Ok(Some(frame)) => {
-                if let Err(error) = shared.borrow_mut().on_frame(peer.role, &sender, frame) {
-                    tracing::warn!("{:?}: {error}", peer.role);
-                    break;
-                }
-            }
-            Ok(None) => break,
-            Err(error) => {
-                tracing::debug!("{:?}: {error}", peer.role);
-                break;
-            }
-        }
+    match receive(&shared, peer.role, &sender, &mut receiver).await {
+        Ok(()) => {}
+        Err(TransportError::Frame(error)) => tracing::warn!("{:?}: {error}", peer.role),
+        Err(error) => tracing::debug!("{:?}: {error}", peer.role),
     }
     sender.close();
     if let Role::Server(from) = peer.role {
@@ -199,17 +192,48 @@ async fn serve(shared: Shared, connection: Connection) {
     }
 }
 
-async fn dial(shared: Shared, to: ServerId, address: String) {
+/// Takes in what comes while there is room for it.
+async fn receive(
+    shared: &Shared,
+    role: Role,
+    sender: &Sender,
+    receiver: &mut Receiver,
+) -> Result<(), TransportError> {
+    let flow = shared.borrow().flow();
+    while let Some((kind, payload_len)) = receiver.arriving().await? {
+        if kind == kind::CLIENT_REQUEST {
+            sender.room().await;
+            let mut share = flow.share_of_write(payload_len).await;
+            let Some(frame) = receiver.next().await? else { break };
+            let (id, request) = frame.decode::<ClientRequest>()?;
+            if let ChunkOp::Read { len, .. } = request.op {
+                share = flow.share_of_read((len as usize).min(PAYLOAD_MAX)).await;
+            }
+            shared.borrow_mut().on_request((sender, id), request, frame.payload, share);
+            continue;
+        }
+        inbox_has_room(shared).await;
+        let Some(frame) = receiver.next().await? else { break };
+        shared.borrow_mut().on_frame(role, sender, frame)?;
+    }
+    Ok(())
+}
+
+/// Connects after a pause.
+async fn dial(shared: Shared, to: ServerId, address: String, pause: Duration) {
+    if !pause.is_zero() {
+        tokio::time::sleep(pause).await;
+    }
     let (secret, own) = {
         let about = &shared.borrow().about;
         (about.secret.clone(), Identity { cluster: about.params.cluster, role: Role::Server(about.me) })
     };
     match connect(&address, &secret, own).await {
         Ok(connection) if connection.peer.role == Role::Server(to) => serve(shared, connection).await,
-        Ok(_) => shared.borrow_mut().peer_is_lost(to),
+        Ok(_) => shared.borrow_mut().dial_failed(to),
         Err(error) => {
             tracing::debug!("{to}: {error}");
-            shared.borrow_mut().peer_is_lost(to);
+            shared.borrow_mut().dial_failed(to);
         }
     }
 }

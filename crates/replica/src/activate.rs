@@ -86,7 +86,7 @@ impl Group {
         for &to in &awaiting {
             cx.send(to, PeerMessage::Fence { group: self.id, epoch, done: self.tail.done() });
         }
-        let phase = Phase::Fencing { awaiting, foreign: Vec::new() };
+        let phase = Phase::Fencing { awaiting, foreign: Vec::new(), since: cx.now };
         let mut primary = Primary::new(epoch, phase);
         interrupted.into_iter().for_each(|old| primary.go_on_from(old));
         self.primary = Some(primary);
@@ -123,7 +123,7 @@ impl Group {
         if epoch != self.entry.epoch {
             return;
         }
-        let Some(Primary { phase: Phase::Fencing { awaiting, foreign }, .. }) = &mut self.primary else {
+        let Some(Primary { phase: Phase::Fencing { awaiting, foreign, .. }, .. }) = &mut self.primary else {
             return;
         };
         if awaiting.remove(&from) {
@@ -137,7 +137,7 @@ impl Group {
     pub fn go_on_activating(&mut self, cx: &mut Context) {
         let listed = self.catch_up.as_ref().is_none_or(CatchUp::is_listed);
         let Some(primary) = &mut self.primary else { return };
-        let Phase::Fencing { awaiting, foreign } = &mut primary.phase else { return };
+        let Phase::Fencing { awaiting, foreign, .. } = &mut primary.phase else { return };
         let fenced = awaiting.is_empty() || cx.config.has(PlantedBug::SkipFence);
         // What is in the tail and not in the store yet, a rewrite would read without, and so undo.
         if !fenced || !listed || self.applying.has_direct() {

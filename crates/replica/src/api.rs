@@ -6,6 +6,10 @@ use ebb_types::{
     PeerMessage, Record, Refusal, Run, ServerId, ServerReport, Space, Version,
 };
 
+/// Bytes of clients' writes, and of their reads, that are under way on a server at a time (R12). The driver takes in no more, and
+/// leaves the rest in the sockets.
+pub const CLIENT_BYTES: usize = 16 << 20;
+
 /// Names a client request that waits for its answer; the driver's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientToken(pub u64);

@@ -32,12 +32,13 @@ pub(crate) struct CatchUp {
 }
 
 enum Listing {
-    /// Source `index` is to be asked, or was asked with `token`, for what follows `after`.
+    /// Source `index` is to be asked from `due` on, or was asked with `token`, for what follows `after`. However long a source
+    /// takes, it is not asked again while the connection stands: its answer would then come too late for ever.
     Asking {
         index: usize,
         after: Option<Cursor>,
         token: Option<u64>,
-        since: Moment,
+        due: Moment,
     },
     /// Comparing a page with the own store.
     Comparing {
@@ -52,7 +53,8 @@ struct Fetch {
     missing: Missing,
     /// Records being made durable; zero until the answer has come.
     applying: usize,
-    asked: Moment,
+    /// Its source cannot answer it now: the tick asks again, the same one or another.
+    refused: bool,
 }
 
 impl Shared {
@@ -64,7 +66,7 @@ impl Shared {
 
 impl CatchUp {
     pub fn new(since: Epoch, sources: Vec<Source>) -> CatchUp {
-        let listing = Listing::Asking { index: 0, after: None, token: None, since: Moment::ZERO };
+        let listing = Listing::Asking { index: 0, after: None, token: None, due: Moment::ZERO };
         CatchUp {
             since,
             sources,
@@ -109,26 +111,25 @@ impl CatchUp {
         self.missing.forget_asked();
         self.reported = None;
         match &mut self.listing {
-            Listing::Asking { token, .. } => *token = None,
+            Listing::Asking { token, due, .. } => (*token, *due) = (None, Moment::ZERO),
             Listing::Comparing { .. } | Listing::Done => {}
         }
     }
 
     /// Returns the number of fetches given up.
     pub fn source_lost(&mut self, peer: ServerId) -> usize {
-        if let Listing::Asking { token, index, .. } = &mut self.listing
+        if let Listing::Asking { token, index, due, .. } = &mut self.listing
             && self.sources.get(*index).is_some_and(|s| s.0 == peer)
         {
-            *token = None;
+            (*token, *due) = (None, Moment::ZERO);
         }
         self.give_up(|f| f.missing.source.0 == peer)
     }
 
     fn give_up(&mut self, which: impl Fn(&Fetch) -> bool) -> usize {
         let before = self.fetches.len();
-        self.fetches.retain(|_, f| f.applying > 0 || !which(f));
-        if before > self.fetches.len() {
-            self.missing.forget_asked();
+        for (_, fetch) in self.fetches.extract_if(.., |_, f| f.applying == 0 && which(f)) {
+            self.missing.forget_asked_of(fetch.missing.run);
         }
         before - self.fetches.len()
     }
@@ -217,16 +218,17 @@ impl Group {
     fn ask_listing(&mut self, cx: &mut Context) {
         let (group, epoch) = (self.id, self.entry.epoch);
         let Some(catch_up) = &mut self.catch_up else { return };
-        let Listing::Asking { index, after, token: token @ None, since: asked } = &mut catch_up.listing
-        else {
+        let Listing::Asking { index, after, token: token @ None, due } = &mut catch_up.listing else {
             return;
         };
+        if *due > cx.now {
+            return;
+        }
         let Some(&(to, space)) = catch_up.sources.get(*index) else {
             return; // nobody to ask: the tick looks for sources again
         };
         let new = cx.shared.question();
         *token = Some(new);
-        *asked = cx.now;
         let message =
             PeerMessage::List { group, epoch, token: new, space, since: catch_up.since, after: *after };
         cx.send(to, message);
@@ -241,7 +243,7 @@ impl Group {
     ) {
         let group = self.id;
         let Some(catch_up) = &mut self.catch_up else { return };
-        let Listing::Asking { index, token, .. } = &mut catch_up.listing else { return };
+        let Listing::Asking { index, token, due, .. } = &mut catch_up.listing else { return };
         if *token != Some(answered) || catch_up.sources.get(*index).is_none_or(|s| s.0 != from) {
             return;
         }
@@ -252,8 +254,12 @@ impl Group {
                 let command = StoreCommand::Newer { space: Space::Replica, group, runs };
                 cx.store(group, Wait::CatchUpNewer { token }, command);
             }
-            Err(Refusal::Corrupt | Refusal::Poisoned) => self.look_elsewhere(cx, from),
-            Err(_) => {} // not there yet: the tick asks again
+            Err(refusal) => {
+                (*token, *due) = (None, cx.now + cx.config.resend_after); // the tick asks again
+                if matches!(refusal, Refusal::Corrupt | Refusal::Poisoned) {
+                    self.look_elsewhere(cx, from);
+                }
+            }
         }
     }
 
@@ -271,7 +277,7 @@ impl Group {
         }
         let index = if next.is_some() { index } else { index + 1 };
         catch_up.listing = if index < catch_up.sources.len() {
-            Listing::Asking { index, after: next, token: None, since: cx.now }
+            Listing::Asking { index, after: next, token: None, due: cx.now }
         } else {
             Listing::Done
         };
@@ -319,7 +325,7 @@ impl Group {
         let Run { chunk, first, count, version, kind } = missing.run;
         let content = match kind {
             Kind::Data => {
-                catch_up.fetches.insert(token, Fetch { missing, applying: 0, asked: cx.now });
+                catch_up.fetches.insert(token, Fetch { missing, applying: 0, refused: false });
                 let (to, space) = missing.source;
                 let whole = false; // the listed version says enough
                 let message = PeerMessage::Fetch { group, epoch, token, space, chunk, first, count, whole };
@@ -328,7 +334,7 @@ impl Group {
             Kind::Zero => Content::Zero,
             Kind::Delete => Content::Delete,
         };
-        catch_up.fetches.insert(token, Fetch { missing, applying: 1, asked: cx.now });
+        catch_up.fetches.insert(token, Fetch { missing, applying: 1, refused: false });
         let record = Record { group, chunk, first, count, version, request: None, content };
         self.apply_fetched(cx, token, record, Bytes::new());
     }
@@ -358,7 +364,10 @@ impl Group {
         let parts = match result {
             Ok(records) => crate::secondary::split_payload(records, &payload),
             Err(Refusal::Corrupt | Refusal::Poisoned) => None,
-            Err(_) => return, // the tick asks again
+            Err(_) => {
+                fetch.refused = true;
+                return;
+            }
         };
         let listed = fetch.missing.run.version;
         let sound = |(record, payload): &(Record, Bytes)| match &record.content {
@@ -423,7 +432,7 @@ impl Group {
         let tried = copies.iter().position(|s| *s == fetch.missing.source);
         let next = tried.map_or(0, |n| (n + 1) % copies.len());
         if let Some(source) = copies.get(next) {
-            fetch.missing.source = *source;
+            (fetch.missing.source, fetch.refused) = (*source, true);
             catch_up.missing.move_to(fetch.missing.run, *source);
         }
     }
@@ -434,17 +443,10 @@ impl Group {
         if !catch_up.is_complete() && !catch_up.can_go_on(cx.map, &self.entry) && !sources.is_empty() {
             cx.shared.fetches -= catch_up.restart(sources);
         }
-        let late = |asked: Moment| cx.now.since(asked) >= cx.config.resend_after;
-        if let Listing::Asking { token, since, .. } = &mut catch_up.listing
-            && late(*since)
-        {
-            *token = None;
-        }
         if std::mem::take(&mut catch_up.failed) {
             catch_up.missing.forget_asked();
         }
-        let (now, after) = (cx.now, cx.config.suspect_after);
-        cx.shared.fetches -= catch_up.give_up(|f| now.since(f.asked) >= after);
+        cx.shared.fetches -= catch_up.give_up(|f| f.refused);
         self.pump_catch_up(cx);
     }
 }
@@ -485,11 +487,22 @@ enum CoverStep {
     Sent {
         version: Version,
         first: u32,
+    },
+    /// The stand-in refused it, or the connection broke: it is sent again from then on.
+    Refused {
         at: Moment,
     },
     Reported {
         at: Moment,
     },
+}
+
+impl Cover {
+    pub fn peer_lost(&mut self, peer: ServerId) {
+        if self.to == peer && matches!(self.step, CoverStep::Sent { .. }) {
+            self.step = CoverStep::Refused { at: Moment::ZERO };
+        }
+    }
 }
 
 impl Group {
@@ -537,7 +550,7 @@ impl Group {
             return;
         }
         if let Some((record, payload)) = cover.records.front().cloned() {
-            cover.step = CoverStep::Sent { version: record.version, first: record.first, at: cx.now };
+            cover.step = CoverStep::Sent { version: record.version, first: record.first };
             let space = Space::Offload { stands_for };
             let message = PeerMessage::Replicate { epoch, space, record, committed, must_fit: true };
             cx.send_with(cover.to, message, payload);
@@ -644,17 +657,19 @@ impl Group {
     ) {
         let Some(primary) = &mut self.primary else { return };
         let sent = |step: &CoverStep| match *step {
-            CoverStep::Sent { version, first, .. } => Some((version, first)),
+            CoverStep::Sent { version, first } => Some((version, first)),
             _ => None,
         };
         let matches =
             |(_, cover): &(&ServerId, &mut Cover)| cover.to == from && sent(&cover.step) == Some(answered);
         let Some((&stands_for, cover)) = primary.covers.iter_mut().find(matches) else { return };
-        if result.is_ok() {
-            cover.records.pop_front();
-            cover.step = CoverStep::Ready;
-            self.pump_cover(cx, stands_for);
+        if result.is_err() {
+            cover.step = CoverStep::Refused { at: cx.now };
+            return;
         }
+        cover.records.pop_front();
+        cover.step = CoverStep::Ready;
+        self.pump_cover(cx, stands_for);
     }
 
     pub fn tick_covers(&mut self, cx: &mut Context) {
@@ -664,7 +679,7 @@ impl Group {
         let late = |at: Moment| cx.now.since(at) >= after;
         for cover in primary.covers.values_mut() {
             match cover.step {
-                CoverStep::Sent { at, .. } | CoverStep::Reported { at } if late(at) => {
+                CoverStep::Refused { at } | CoverStep::Reported { at } if late(at) => {
                     cover.step = CoverStep::Ready
                 }
                 CoverStep::Repairing if !repairing => cover.step = CoverStep::Ready,

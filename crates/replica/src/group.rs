@@ -8,8 +8,8 @@ use crate::replica::{Config, PlantedBug};
 use crate::run_map::cut;
 use bytes::Bytes;
 use ebb_types::{
-    ChunkOp, ClientReply, ClusterMap, Cursor, Epoch, GroupEntry, GroupId, Incarnation, Moment, PeerMessage,
-    Record, RequestId, Run, ServerId, ServerReport, Space, StoreId, TailRun, Unready, Version,
+    ChunkId, ChunkOp, ClientReply, ClusterMap, Cursor, Epoch, GroupEntry, GroupId, Incarnation, Moment,
+    PeerMessage, Record, RequestId, Run, ServerId, ServerReport, Space, StoreId, TailRun, Unready, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -184,6 +184,15 @@ pub(crate) struct Applying {
     records: BTreeMap<StoreToken, Option<Run>>,
     /// Those that this server ordered or was sent, not those that it fetched, with the epoch that they came under.
     direct: BTreeMap<StoreToken, Epoch>,
+    /// Those that another server sent.
+    foreign: BTreeMap<Place, StoreToken>,
+}
+
+/// What tells a record apart: pieces of one large write have the same version.
+pub(crate) type Place = (Space, ChunkId, Version, u32, u32);
+
+pub(crate) fn place(space: Space, record: &Record) -> Place {
+    (space, record.chunk, record.version, record.first, record.count)
 }
 
 impl Applying {
@@ -214,9 +223,10 @@ impl Applying {
         must_fit: bool,
     ) {
         let run = (space == Space::Replica).then(|| record.run());
-        let direct = match wait {
-            Wait::Own { epoch, .. } | Wait::Foreign { epoch, .. } => Some(epoch),
-            _ => None,
+        let (direct, foreign) = match &wait {
+            Wait::Own { epoch, .. } => (Some(*epoch), None),
+            Wait::Foreign { askers, place } => (askers.first().map(|(_, epoch)| *epoch), Some(*place)),
+            _ => (None, None),
         };
         let command = match wait {
             Wait::CatchUpApplied { .. } if cx.config.has(PlantedBug::ReclaimOlder) => {
@@ -230,11 +240,27 @@ impl Applying {
         if let Some(epoch) = direct {
             self.direct.insert(token, epoch);
         }
+        if let Some(place) = foreign {
+            self.foreign.insert(place, token);
+        }
+    }
+
+    /// A record that came again while the store works on it: its sender waits for the same completion. Returns whether it did.
+    pub fn join(&self, cx: &mut Context, (from, epoch): (ServerId, Epoch), place: Place) -> bool {
+        let Some(token) = self.foreign.get(&place) else { return false };
+        let Some((_, Wait::Foreign { askers, .. })) = cx.shared.waits.get_mut(token) else { return false };
+        if !askers.contains(&(from, epoch)) {
+            askers.push((from, epoch));
+        }
+        true
     }
 
     /// The store is done with it. Returns what it set of the replica, if it was one of these.
-    pub fn ended(&mut self, token: StoreToken) -> Option<Option<Run>> {
+    pub fn ended(&mut self, token: StoreToken, wait: &Wait) -> Option<Option<Run>> {
         self.direct.remove(&token);
+        if let Wait::Foreign { place, .. } = wait {
+            self.foreign.remove(place);
+        }
         self.records.remove(&token)
     }
 }
@@ -247,12 +273,10 @@ pub(crate) enum Wait {
         seq: u64,
         epoch: Epoch,
     },
-    /// A record of another server's: answer it.
+    /// A record of another server's: answer whoever sent it, under the epoch that it came with.
     Foreign {
-        to: ServerId,
-        epoch: Epoch,
-        version: Version,
-        first: u32,
+        askers: Vec<(ServerId, Epoch)>,
+        place: Place,
     },
     /// Blocks that a client operation needs.
     OpRead {
@@ -330,6 +354,9 @@ pub(crate) struct Shared {
     pub client_ops: usize,
     /// Servers that refused a write for lack of space, and when.
     pub full_peers: BTreeMap<ServerId, Moment>,
+    /// When another server last said anything, and when it was last reported because it did not.
+    pub heard: BTreeMap<ServerId, Moment>,
+    suspected: BTreeMap<ServerId, Moment>,
 }
 
 impl Shared {
@@ -377,6 +404,18 @@ impl Context<'_> {
         self.out.push(Command::Report(report));
     }
 
+    /// Reports a server that has owed an answer since that moment, if it has said nothing at all for long. The metadata service
+    /// wants to hear of one that stays silent again and again, but not once for each group.
+    pub fn suspect_if_silent(&mut self, (group, epoch): (GroupId, Epoch), server: ServerId, since: Moment) {
+        let heard = self.shared.heard.get(&server).copied().unwrap_or(Moment::ZERO);
+        let told = self.shared.suspected.get(&server).copied().unwrap_or(Moment::ZERO);
+        let silent = self.now.since(heard.max(since)) >= self.config.suspect_after;
+        if silent && self.now.since(told) >= self.config.resend_after {
+            self.shared.suspected.insert(server, self.now);
+            self.report(ServerReport::Suspect { group, epoch, server });
+        }
+    }
+
     pub fn has_lease(&self) -> bool {
         self.now < self.lease_until
     }
@@ -385,7 +424,7 @@ impl Context<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_types::{ChunkId, Kind};
+    use ebb_types::Kind;
 
     fn run(epoch: u32, seq: u64, request: u64) -> TailRun {
         let version = Version { epoch: Epoch(epoch), seq };

@@ -46,6 +46,7 @@ pub(crate) enum Phase {
     Fencing {
         awaiting: BTreeSet<ServerId>,
         foreign: Vec<TailRun>,
+        since: Moment,
     },
     Comparing {
         foreign: Vec<TailRun>,
@@ -97,13 +98,27 @@ struct InFlight {
     op: u64,
     record: Record,
     payload: Bytes,
-    awaiting: BTreeMap<ServerId, Space>,
+    awaiting: BTreeMap<ServerId, Awaited>,
     ordered: Moment,
-    sent: Moment,
     /// A target had no room for it: it is completed from the reserve.
     must_fit: bool,
-    /// This server's own store failed it: it is given to the store again.
-    failed_here: bool,
+}
+
+/// A copy that is not known to be durable. It is on its way as long as the connection to its server stands, however long the
+/// server takes, and is not sent twice: a copy sent again by a timer adds to the load that made the first one late, and so
+/// a busy cluster would be brought down by its own impatience.
+struct Awaited {
+    space: Space,
+    /// When it was sent, or given to the own store, last.
+    asked: Moment,
+    /// The connection broke or the copy was refused: the tick sends it again.
+    again: bool,
+}
+
+impl Awaited {
+    fn is_due(&self, cx: &Context) -> bool {
+        self.again && cx.now.since(self.asked) >= cx.config.resend_after
+    }
 }
 
 /// What is wrong with a client's request, before anything is done for it.
@@ -486,12 +501,13 @@ impl Group {
         primary.next_seq += 1;
         let version = Version { epoch, seq };
         let record = Record { group, chunk, first, count, version, request, content };
-        let mut awaiting: BTreeMap<ServerId, Space> = targets.into_iter().collect();
+        let awaited = |(to, space)| (to, Awaited { space, asked: cx.now, again: false });
+        let mut awaiting: BTreeMap<ServerId, Awaited> = targets.into_iter().map(awaited).collect();
         let must_fit = primary.ops.get(&op).is_some_and(|op| !op.takes_space());
         self.tail.push(TailRun { run: record.run(), request });
         let committed = self.tail.committed();
         primary.committed_told = primary.committed_told.max(committed);
-        for (&to, &space) in &awaiting {
+        for (&to, &Awaited { space, .. }) in &awaiting {
             if to == cx.me {
                 let wait = Wait::Own { seq, epoch };
                 self.applying.apply(cx, group, wait, (space, record.clone()), payload.clone(), must_fit);
@@ -506,10 +522,7 @@ impl Group {
         {
             awaiting.remove(&last);
         }
-        let now = cx.now;
-        let in_flight =
-            InFlight { op, record, payload, awaiting, ordered: now, sent: now, must_fit, failed_here: false };
-        primary.in_flight.insert(seq, in_flight);
+        primary.in_flight.insert(seq, InFlight { op, record, payload, awaiting, ordered: cx.now, must_fit });
     }
 
     pub fn on_own_stored(&mut self, cx: &mut Context, epoch: Epoch, seq: u64, outcome: StoreOutcome) {
@@ -537,6 +550,7 @@ impl Group {
         }
         let Some(primary) = &mut self.primary else { return };
         let Some(in_flight) = primary.in_flight.get_mut(&version.seq) else { return };
+        let Some(awaited) = in_flight.awaiting.get_mut(&from) else { return };
         match result {
             Ok(()) => {
                 in_flight.awaiting.remove(&from);
@@ -546,12 +560,11 @@ impl Group {
             }
             Err(Refusal::NoSpace) => {
                 // R10: the write is on other targets already. It is completed from the reserve; the next ones are refused
-                // before they are ordered.
+                // before they are ordered. A full server is not a failed one: it is never suspected for it.
                 cx.shared.full_peers.insert(from, cx.now);
-                in_flight.failed_here |= from == cx.me;
-                if !in_flight.must_fit {
-                    in_flight.must_fit = true;
-                    in_flight.sent = Moment::ZERO;
+                awaited.again = true;
+                if !std::mem::replace(&mut in_flight.must_fit, true) {
+                    awaited.asked = Moment::ZERO;
                     self.resend(cx);
                 }
             }
@@ -559,8 +572,8 @@ impl Group {
                 let group = self.id;
                 cx.report(ServerReport::Suspect { group, epoch, server: from });
             }
-            // Sent again from the tick; what cannot succeed in this epoch ends with it.
-            Err(_) => in_flight.failed_here |= from == cx.me,
+            // What cannot succeed in this epoch ends with it.
+            Err(_) => awaited.again = true,
         }
     }
 
@@ -665,13 +678,19 @@ impl Group {
         }
     }
 
+    /// The connection to a server broke: whatever it was asked and has not answered may never have come.
     pub fn on_peer_lost(&mut self, cx: &mut Context, peer: ServerId) {
         if let Some(primary) = &mut self.primary {
-            let waits_for = |f: &&mut InFlight| f.awaiting.contains_key(&peer);
-            for in_flight in primary.in_flight.values_mut().filter(waits_for) {
-                in_flight.sent = Moment::ZERO; // the next tick sends it again
+            for in_flight in primary.in_flight.values_mut() {
+                if let Some(awaited) = in_flight.awaiting.get_mut(&peer) {
+                    (awaited.again, awaited.asked) = (true, Moment::ZERO); // the next tick sends it
+                }
+            }
+            for cover in primary.covers.values_mut() {
+                cover.peer_lost(peer);
             }
         }
+        self.repairs_lost(cx, peer);
         if let Some(catch_up) = &mut self.catch_up {
             cx.shared.fetches -= catch_up.source_lost(peer);
         }
@@ -686,13 +705,11 @@ impl Group {
         if let Some(primary) = &mut self.primary {
             let again = due(primary.reported, cx);
             match &primary.phase {
-                Phase::Fencing { awaiting, .. } if again => {
+                Phase::Fencing { awaiting, since, .. } if again => {
                     for &to in awaiting {
                         let done = self.tail.done();
                         cx.send(to, PeerMessage::Fence { group, epoch, done });
-                        if primary.reported.is_some() {
-                            cx.report(ServerReport::Suspect { group, epoch, server: to });
-                        }
+                        cx.suspect_if_silent((group, epoch), to, *since);
                     }
                     primary.reported = Some(cx.now);
                 }
@@ -703,9 +720,9 @@ impl Group {
                 _ => {}
             }
             self.resend(cx);
+            self.suspect_silent(cx);
             self.advance_fetching(cx);
         }
-        self.tick_repairs(cx);
         if self
             .primary
             .as_ref()
@@ -722,35 +739,25 @@ impl Group {
         self.tick_covers(cx);
     }
 
+    /// Sends again what was refused, and what was on its way when a connection broke.
     fn resend(&mut self, cx: &mut Context) {
         let (group, epoch, committed) = (self.id, self.entry.epoch, self.tail.committed());
         let Some(primary) = &mut self.primary else { return };
-        for in_flight in primary.in_flight.values_mut() {
-            if cx.now.since(in_flight.sent) < cx.config.resend_after {
-                continue;
-            }
-            in_flight.sent = cx.now;
-            let must_fit = in_flight.must_fit;
-            for (&to, &space) in &in_flight.awaiting {
-                let record = in_flight.record.clone();
-                if to != cx.me {
-                    let full = cx.shared.full_peers.contains_key(&to);
-                    if cx.now.since(in_flight.ordered) >= cx.config.suspect_after && !full {
-                        cx.report(ServerReport::Suspect { group, epoch, server: to });
-                    }
-                    let message = PeerMessage::Replicate { epoch, space, record, committed, must_fit };
-                    cx.send_with(to, message, in_flight.payload.clone());
-                } else if std::mem::take(&mut in_flight.failed_here) {
+        for InFlight { record, payload, awaiting, must_fit, .. } in primary.in_flight.values_mut() {
+            for (&to, awaited) in awaiting.iter_mut().filter(|(_, a)| a.again) {
+                if !awaited.is_due(cx) {
+                    continue;
+                }
+                (awaited.again, awaited.asked) = (false, cx.now);
+                let (space, must_fit, record, payload) =
+                    (awaited.space, *must_fit, record.clone(), payload.clone());
+                if to == cx.me {
                     let wait = Wait::Own { seq: record.version.seq, epoch };
                     self.tail.push(TailRun { run: record.run(), request: record.request });
-                    self.applying.apply(
-                        cx,
-                        group,
-                        wait,
-                        (space, record),
-                        in_flight.payload.clone(),
-                        must_fit,
-                    );
+                    self.applying.apply(cx, group, wait, (space, record), payload, must_fit);
+                } else {
+                    let message = PeerMessage::Replicate { epoch, space, record, committed, must_fit };
+                    cx.send_with(to, message, payload);
                 }
             }
         }
@@ -763,6 +770,21 @@ impl Group {
             false => ClientReply::Failed { why: ChunkError::Corrupt },
         };
         self.fail_op(cx, id, reply);
+    }
+
+    /// Reports the targets that owe an answer and say nothing at all.
+    fn suspect_silent(&mut self, cx: &mut Context) {
+        let (group, epoch) = (self.id, self.entry.epoch);
+        let Some(primary) = &self.primary else { return };
+        let mut owing: BTreeMap<ServerId, Moment> = BTreeMap::new();
+        for InFlight { awaiting, ordered, .. } in primary.in_flight.values() {
+            for &to in awaiting.keys().filter(|to| **to != cx.me) {
+                owing.entry(to).or_insert(*ordered); // the oldest comes first
+            }
+        }
+        for (to, since) in owing {
+            cx.suspect_if_silent((group, epoch), to, since);
+        }
     }
 }
 

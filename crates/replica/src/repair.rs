@@ -13,7 +13,7 @@ use crate::run_map::Source;
 use crate::secondary::split_payload;
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Moment, PeerMessage, Record, Refusal, ServerReport, Slot, SlotState,
+    BLOCK_BYTES, ChunkId, Content, PeerMessage, Record, Refusal, ServerId, ServerReport, Slot, SlotState,
     Space, Version, block_crcs,
 };
 
@@ -38,7 +38,6 @@ enum Step {
     /// The last of those who were asked.
     Asked {
         question: u64,
-        at: Moment,
     },
     /// Records still to be written.
     Writing {
@@ -128,7 +127,7 @@ impl Group {
         };
         let token = cx.shared.question();
         repair.tried = n + 1;
-        repair.step = Step::Asked { question: token, at: cx.now };
+        repair.step = Step::Asked { question: token };
         let Repair { chunk, first, count, .. } = *repair;
         let (group, epoch) = (self.id, self.entry.epoch);
         cx.send(to, PeerMessage::Fetch { group, epoch, token, space, chunk, first, count, whole });
@@ -142,7 +141,7 @@ impl Group {
         result: &Result<Vec<Record>, Refusal>,
         payload: &Bytes,
     ) -> bool {
-        let asked = |r: &Repair| matches!(r.step, Step::Asked { question, .. } if question == token);
+        let asked = |r: &Repair| matches!(r.step, Step::Asked { question } if question == token);
         let Some((&id, repair)) = self.repairs.iter().find(|(_, r)| asked(r)) else { return false };
         let Repair { chunk, first, count, lost, tried, .. } = *repair;
         let whole = repair.copies[tried - 1].whole;
@@ -259,11 +258,12 @@ impl Group {
         self.repairs.values().any(|r| r.op.is_none())
     }
 
-    /// A copy that does not answer counts as one that cannot.
-    pub fn tick_repairs(&mut self, cx: &mut Context) {
-        let late = |r: &Repair| matches!(r.step, Step::Asked { at, .. } if cx.now.since(at) >= cx.config.suspect_after);
-        let late: Vec<u64> = self.repairs.iter().filter(|(_, r)| late(r)).map(|(id, _)| *id).collect();
-        for id in late {
+    /// The connection to a server broke: it counts as one that cannot help. However long one takes that stands, it is waited for.
+    pub fn repairs_lost(&mut self, cx: &mut Context, peer: ServerId) {
+        let asked =
+            |r: &Repair| matches!(r.step, Step::Asked { .. }) && r.copies[r.tried - 1].source.0 == peer;
+        let lost: Vec<u64> = self.repairs.iter().filter(|(_, r)| asked(r)).map(|(id, _)| *id).collect();
+        for id in lost {
             self.ask_next(cx, id, false);
         }
     }

@@ -25,9 +25,10 @@ pub struct Config {
     pub known_map: u64,
     pub chunk_bytes: u32,
     pub groups: u32,
-    /// An unanswered message is sent again after this time.
+    /// A question or report without data that is not answered, and a record that was refused, are sent again after this time.
     pub resend_after: Duration,
-    /// A server that leaves a message unanswered for this time is reported to the metadata service.
+    /// A server that owes an answer and says nothing at all for this time is reported to the metadata service. Long: one that
+    /// answers anything is slow, not failed, and a slow disk may sync for seconds.
     pub suspect_after: Duration,
     /// Defects that the test harness must find. Nothing sets them outside tests.
     #[cfg(feature = "planted-bugs")]
@@ -65,7 +66,7 @@ impl Config {
             chunk_bytes,
             groups,
             resend_after: Duration::from_millis(500),
-            suspect_after: Duration::from_millis(1000),
+            suspect_after: Duration::from_secs(3),
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -316,7 +317,8 @@ impl Replica {
         if group.entry.members().any(|(server, _)| server == me) {
             return;
         }
-        if self.busy.contains(&id) {
+        // Whoever waits for an answer that the store is still to give gets none from a group that is forgotten, and asks only once.
+        if self.busy.contains(&id) || self.shared.waits.values().any(|(group, _)| *group == id) {
             self.unsettled.insert(id);
         } else {
             self.groups.remove(&id);
@@ -408,6 +410,7 @@ impl Replica {
         if id.0 >= self.config.groups {
             return;
         }
+        self.shared.heard.insert(from, now);
         let ready = self.is_registered() && !self.shared.stats.poisoned;
         if let PeerMessage::Replicate { space, .. } = &message
             && ready

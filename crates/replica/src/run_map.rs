@@ -106,14 +106,21 @@ impl RunMap {
 
     /// What is missing of `run` is to be had from another source.
     pub fn move_to(&mut self, run: Run, source: Source) {
+        self.parts_of(run).for_each(|m| m.source = source);
+    }
+
+    /// The one who was asked for `run` will not answer.
+    pub fn forget_asked_of(&mut self, run: Run) {
+        self.parts_of(run).for_each(|m| m.asked = false);
+    }
+
+    /// What is missing of `run`.
+    fn parts_of(&mut self, run: Run) -> impl Iterator<Item = &mut Missing> {
         let end = run.first + run.count;
-        let same = |m: &&mut Missing| {
-            m.run.chunk == run.chunk
-                && m.run.version == run.version
-                && m.run.first < end
-                && run.first < m.run.first + m.run.count
+        let same = move |m: &&mut Missing| {
+            m.run.version == run.version && m.run.first < end && run.first < m.run.first + m.run.count
         };
-        self.runs.values_mut().filter(same).for_each(|m| m.source = source);
+        self.runs.range_mut((run.chunk, 0)..(run.chunk, u32::MAX)).map(|(_, m)| m).filter(same)
     }
 
     /// Nobody has been asked for anything: after a source failed or an epoch ended.

@@ -2,7 +2,7 @@
 
 use crate::api::{StoreCommand, StoreOutcome, StoreToken};
 use crate::catch_up::CatchUp;
-use crate::group::{Context, Group, ListFor, Wait};
+use crate::group::{Context, Group, ListFor, Wait, place};
 use crate::replica::PlantedBug;
 use bytes::Bytes;
 use ebb_types::{
@@ -127,6 +127,10 @@ impl Group {
         {
             return Err(stale);
         }
+        let place = place(space, &record);
+        if self.applying.join(cx, (from, epoch), place) {
+            return Ok(());
+        }
         if record.fault(payload.len()).is_some() || record.version.epoch > epoch {
             return Err(Refusal::Malformed);
         }
@@ -144,8 +148,7 @@ impl Group {
         }
         self.commit_of(epoch, committed);
         self.tail.push(TailRun { run: record.run(), request: record.request });
-        let (version, first) = (record.version, record.first);
-        let wait = Wait::Foreign { to: from, epoch, version, first };
+        let wait = Wait::Foreign { askers: vec![(from, epoch)], place };
         self.applying.apply(cx, self.id, wait, (space, record), payload, must_fit);
         Ok(())
     }
@@ -196,12 +199,12 @@ impl Group {
 
     pub fn on_stored(&mut self, cx: &mut Context, token: StoreToken, wait: Wait, outcome: StoreOutcome) {
         let group = self.id;
-        let applied = self.applying.ended(token);
+        let applied = self.applying.ended(token, &wait);
         if let Some(run) = applied {
             let failed = matches!(outcome, StoreOutcome::Failed(_));
             match wait {
                 Wait::Own { seq, epoch } if failed => self.tail.remove(Version { epoch, seq }),
-                Wait::Foreign { version, .. } if failed => self.tail.remove(version),
+                Wait::Foreign { place: (_, _, version, ..), .. } if failed => self.tail.remove(version),
                 _ => {}
             }
             if let Some(catch_up) = &mut self.catch_up {
@@ -210,13 +213,15 @@ impl Group {
         }
         match wait {
             Wait::Own { seq, epoch } => self.on_own_stored(cx, epoch, seq, outcome),
-            Wait::Foreign { to, epoch, version, first } => {
+            Wait::Foreign { askers, place: (_, _, version, first, _) } => {
                 let result = match outcome {
                     StoreOutcome::Failed(refusal) => Err(refusal),
                     _ => Ok(()),
                 };
                 self.pump_catch_up(cx);
-                cx.send(to, PeerMessage::ReplicateReply { group, epoch, version, first, result });
+                for (to, epoch) in askers {
+                    cx.send(to, PeerMessage::ReplicateReply { group, epoch, version, first, result });
+                }
             }
             Wait::OpRead { op, epoch, first } => self.on_op_read(cx, epoch, op, first, outcome),
             Wait::RepairWritten { repair } => self.on_repair_written(cx, repair),

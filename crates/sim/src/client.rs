@@ -16,7 +16,8 @@ use ebb_types::{
 /// Unit of the workload: smaller than a block, so that writes must keep the edges of what was there.
 pub const CELL_BYTES: u32 = 1024;
 pub const CELLS_PER_BLOCK: u32 = BLOCK_BYTES as u32 / CELL_BYTES;
-const TRY_TIMEOUT: u64 = 1500 * MILLI;
+/// While an answer is awaited, the map is asked for this often.
+const REFRESH: u64 = 1500 * MILLI;
 const PAUSE_MIN: u64 = 20 * MILLI;
 const PAUSE_MAX: u64 = 500 * MILLI;
 /// The administrator's node; no client has this number.
@@ -126,22 +127,32 @@ impl World<'_> {
         let stormy = self.stormy;
         let client = self.client(id);
         let Some(current) = &mut client.current else { return self.next_op(id) };
-        if current.asked.take().is_some() {
-            // No answer in time.
-            client.attempt += 1;
-            current.pause = (current.pause * 2).min(PAUSE_MAX);
-            let pause = current.pause;
-            self.refresh(id);
-            return self.client_timer(id, pause);
-        }
         if stormy && now >= current.deadline {
             let op = current.op;
+            client.attempt += 1;
             client.current = None;
             self.note(|| format!("client-{id} gives up op {op}"));
             let pause = self.client(id).random.between(MILLI, 200 * MILLI);
             return self.client_timer(id, pause);
         }
+        if current.asked.is_some() {
+            // However long the server takes: the request is on its way, and is not sent twice.
+            self.refresh(id);
+            return self.client_timer(id, REFRESH);
+        }
         self.try_op(id);
+    }
+
+    /// The connection to a server broke: what it was asked is asked again.
+    pub fn client_link_lost(&mut self, id: u32, server: ServerId) {
+        let Some(client) = self.clients.get_mut(id as usize) else { return };
+        let Some(current) = client.current.as_mut().filter(|c| c.asked == Some(server)) else { return };
+        current.asked = None;
+        client.attempt += 1;
+        current.pause = (current.pause * 2).min(PAUSE_MAX);
+        let pause = current.pause;
+        self.refresh(id);
+        self.client_timer(id, pause);
     }
 
     fn try_op(&mut self, id: u32) {
@@ -166,7 +177,7 @@ impl World<'_> {
         self.note(|| format!("client-{id} op {op} -> {primary}, primary of {group} in epoch {}", epoch.0));
         let message = Message::Request { attempt, op, request, payload };
         self.send(Node::Client(id), Node::Server(primary), message);
-        self.client_timer(id, TRY_TIMEOUT);
+        self.client_timer(id, REFRESH);
     }
 
     fn refresh(&mut self, id: u32) {

@@ -103,18 +103,17 @@ impl World<'_> {
         self.note(|| format!("{id} crashes"));
         self.count("server crash");
         self.net.reset_all(Node::Server(id));
-        let noticed = self.fault_random.chance(700);
-        for peer in self.servers.keys().copied().collect::<Vec<_>>() {
-            if noticed && peer != id {
-                self.lose_peer(peer, id);
-            }
+        // A process that ends is noticed at once, a machine when it is back or a keep-alive goes without an answer.
+        let latest = if self.fault_random.chance(700) { 50 * MILLI } else { 15 * SECOND };
+        for peer in self.servers.keys().copied().filter(|peer| *peer != id).collect::<Vec<_>>() {
+            let life = self.server(peer).life;
+            let delay = self.fault_random.between(MILLI / 10, latest);
+            self.after(delay, Happening::PeerLost { server: peer, life, peer: id });
         }
-    }
-
-    fn lose_peer(&mut self, server: ServerId, peer: ServerId) {
-        let life = self.server(server).life;
-        let delay = self.fault_random.between(MILLI / 10, 50 * MILLI);
-        self.after(delay, Happening::PeerLost { server, life, peer });
+        for client in 0..self.clients.len() as u32 {
+            let delay = self.fault_random.between(MILLI / 10, latest);
+            self.after(delay, Happening::LinkLost { client, server: id });
+        }
     }
 
     /// A server with writes under way, if there is one: there is more to lose.
@@ -245,10 +244,11 @@ impl World<'_> {
             let rest = nodes.iter().filter(|n| !side.contains(n));
             rest.flat_map(|r| side.iter().map(|s| (*s, *r))).collect()
         };
+        let outlasted = self.fault_random.chance(500);
         for (a, b) in pairs {
-            self.net.cut(a, b, until);
+            self.net.cut(a, b, until, outlasted);
             if both {
-                self.net.cut(b, a, until);
+                self.net.cut(b, a, until, outlasted);
             }
         }
     }
@@ -258,12 +258,9 @@ impl World<'_> {
         let other = *self.fault_random.pick(&nodes).expect("there are nodes");
         self.note(|| format!("the connection of {id} and {other} breaks"));
         self.count("connection reset");
-        self.net.reset(Node::Server(id), other);
-        if let Node::Server(peer) = other
-            && peer != id
-        {
-            self.lose_peer(id, peer);
-            self.lose_peer(peer, id);
+        if other != Node::Server(id) {
+            self.net.reset(Node::Server(id), other);
+            self.connection_breaks(Node::Server(id), other);
         }
     }
 

@@ -1,5 +1,7 @@
-//! The network: every pair of nodes has one connection, which delays, and when it breaks loses what is on its way. On
-//! request it also loses, repeats and reorders single messages, which TCP does not: the protocol must not mind.
+//! The network: every pair of nodes has one connection, which delays, and when it breaks loses what is on its way. As with TCP
+//! nothing else is ever lost, and whoever has a connection hears in the end that it broke: the protocol counts on it. A
+//! message that meets a loss or a cut breaks the connection, or waits until the cut has ended. On request messages are also
+//! repeated and reordered, which TCP does not, but two connections of a pair do: the protocol must not mind.
 
 use crate::client::ADMIN;
 use crate::clock::MILLI;
@@ -30,7 +32,7 @@ impl fmt::Display for Node {
 /// A message that takes longer counts as late.
 const LATE: u64 = 100 * MILLI;
 
-/// How bad the network is. Times in nanoseconds, chances per mille.
+/// How bad the network is. Times in nanoseconds, chances per mille. `loss`: of a message with which its connection breaks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NetModel {
     pub delay: u64,
@@ -62,8 +64,8 @@ struct Link {
 pub struct Net {
     pub model: NetModel,
     links: BTreeMap<(Node, Node), Link>,
-    /// Directed pairs between which nothing passes, and until when.
-    cuts: BTreeMap<(Node, Node), u64>,
+    /// Directed pairs between which nothing passes, until when, and whether connections outlast it.
+    cuts: BTreeMap<(Node, Node), (u64, bool)>,
     /// Messages that met each fate.
     pub lost: u64,
     pub late: u64,
@@ -92,14 +94,14 @@ impl Net {
         }
     }
 
-    pub fn cut(&mut self, from: Node, to: Node, until: u64) {
-        let end = self.cuts.entry((from, to)).or_default();
-        *end = until.max(*end);
+    pub fn cut(&mut self, from: Node, to: Node, until: u64, outlasted: bool) {
+        let (end, last) = self.cuts.entry((from, to)).or_default();
+        (*end, *last) = (until.max(*end), outlasted);
     }
 
     /// Whether everybody can reach everybody.
     pub fn is_whole(&self, now: u64) -> bool {
-        self.cuts.values().all(|until| *until <= now)
+        self.cuts.values().all(|(until, _)| *until <= now)
     }
 
     pub fn heal(&mut self) {
@@ -109,13 +111,15 @@ impl Net {
         self.model.reorder = 0;
     }
 
-    /// When the message arrives: never, once or twice.
+    /// When the message arrives: once, twice, or never. In the last case its connection broke.
     pub fn send(&mut self, now: u64, from: Node, to: Node, random: &mut Random) -> Vec<u64> {
-        if self.cuts.get(&(from, to)).is_some_and(|until| *until > now) || random.chance(self.model.loss) {
+        let cut = self.cuts.get(&(from, to)).copied().filter(|(until, _)| *until > now);
+        if cut.is_some_and(|(_, outlasted)| !outlasted) || random.chance(self.model.loss) {
             self.lost += 1;
+            self.reset(from, to);
             return Vec::new();
         }
-        let at = now + random.delay(self.model.delay);
+        let at = cut.map_or(now, |(until, _)| until) + random.delay(self.model.delay);
         self.late += u64::from(at > now + LATE);
         let link = self.links.entry((from.min(to), from.max(to))).or_default();
         let last = &mut link.last[usize::from(from < to)];

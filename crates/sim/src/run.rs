@@ -274,7 +274,7 @@ fn summary(world: &World) -> Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stories::{begin, cluster, secondary, write};
+    use crate::stories::{ask, begin, cluster, entry, secondary, write};
 
     #[test]
     fn a_cluster_at_rest_has_no_trouble_and_any_other_has() {
@@ -298,6 +298,19 @@ mod tests {
         begin(&mut world, write(0, 1));
         unrest(&mut world);
         assert_eq!(world.violation.map(|v| v.rule), Some("liveness"));
+    }
+
+    #[test]
+    fn slow_disks_make_no_server_suspect() {
+        let mut world = cluster();
+        let epoch = entry(&world).epoch;
+        // Up to a second and more for a write, and nothing else to answer meanwhile.
+        world.servers.values_mut().for_each(|server| server.slowness = 60);
+        for first in 0..8 {
+            ask(&mut world, write(first, 1));
+        }
+        assert!(world.violation.is_none());
+        assert_eq!((world.tally().get("suspicion"), entry(&world).epoch), (None, epoch));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::net::NetModel;
 use crate::random::Random;
 use ebb_gear::{Scheme, Server};
 use ebb_meta::{Bootstrap, NewServer, Timing};
+use ebb_replica::CLIENT_BYTES;
 use ebb_types::{BLOCK_BYTES, ClusterParams, RackId, Schedule, ServerId};
 use std::time::Duration;
 
@@ -63,6 +64,8 @@ pub struct Scenario {
     pub switch_fails: u64,
     /// The gear that an administrator asks for when a round begins.
     pub begin_in: Option<u8>,
+    /// Bytes of client requests of a kind that a server takes in at a time.
+    pub client_bytes: usize,
     /// `None`: load is even, and an administrator chooses the gear.
     pub pulse: Option<Pulse>,
 }
@@ -77,6 +80,11 @@ impl Scenario {
         let mut random = Random::new(seed ^ 0x6ea2);
         if random.chance(BY_LOAD) {
             scenario.follow_load(&mut random);
+        }
+        // Sometimes so little that requests wait in their sockets.
+        let mut random = Random::new(seed ^ 0x0f10);
+        if random.chance(400) {
+            scenario.client_bytes = random.between(1, 64) as usize * BLOCK_BYTES;
         }
         scenario
     }
@@ -115,6 +123,7 @@ impl Scenario {
             switch: random.between(10 * MILLI, 1500 * MILLI),
             switch_fails: if random.chance(300) { random.between(50, 400) } else { 0 },
             begin_in: random.chance(500).then(|| random.between(1, u64::from(replicas) - 1) as u8),
+            client_bytes: CLIENT_BYTES,
             pulse: None,
         }
     }
@@ -149,6 +158,7 @@ impl Scenario {
             sleep_is_off: false,
             switch_fails: 0,
             begin_in: None,
+            client_bytes: CLIENT_BYTES,
             ..Scenario::draw(seed)
         };
         Scenario { seed, bootstrap, timing, ..quiet }

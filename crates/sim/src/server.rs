@@ -8,10 +8,10 @@ use crate::world::{Core, Happening, Message, World};
 use bytes::Bytes;
 use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreToken};
 use ebb_types::{
-    ClusterParams, GroupId, Incarnation, MetaPush, Record, ServerId, ServerMessage, ServerReport, Space,
-    StoreId, Vitals,
+    ClientRequest, ClusterParams, GroupId, Incarnation, MetaPush, Record, ServerId, ServerMessage,
+    ServerReport, Space, StoreId, Vitals,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 pub struct Server {
@@ -45,11 +45,30 @@ pub struct Server {
     lease: Duration,
     map_gap: bool,
     ticking: bool,
-    /// Client, number of its try and of its operation.
-    tokens: BTreeMap<ClientToken, (u32, u64, usize)>,
+    tokens: BTreeMap<ClientToken, Asker>,
     next_token: u64,
+    /// Clients' reads, and their writes.
+    pub intake: [Intake; 2],
+    taking_in: bool,
     /// What came while the process was stopped.
     stalled: Vec<Happening>,
+}
+
+/// Who waits for an answer: client, number of its try and of its operation; and what it takes of which intake.
+#[derive(Clone, Copy)]
+struct Asker {
+    client: u32,
+    attempt: u64,
+    op: usize,
+    bytes: usize,
+    kind: usize,
+}
+
+/// Client requests of one kind: what is under way, and what waits in the sockets because there is no room for it.
+#[derive(Default)]
+pub struct Intake {
+    bytes: usize,
+    unread: VecDeque<(Asker, ClientRequest, Bytes)>,
 }
 
 impl Server {
@@ -78,6 +97,8 @@ impl Server {
             ticking: false,
             tokens: BTreeMap::new(),
             next_token: 0,
+            intake: Default::default(),
+            taking_in: false,
             stalled: Vec::new(),
         }
     }
@@ -110,6 +131,7 @@ impl World<'_> {
         server.up = true;
         server.ticking = false;
         server.tokens.clear();
+        (server.intake, server.taking_in) = (Default::default(), false);
         server.stalled.clear();
         server.lease = Duration::from_millis(params.lease_millis.into());
         let mut config =
@@ -144,6 +166,9 @@ impl World<'_> {
             _ => unreachable!("not for a server"),
         };
         if !server.up || life != server.life {
+            if let Happening::Deliver { from, .. } = what {
+                self.connection_breaks(from, Node::Server(id)); // nobody listens
+            }
             return;
         }
         if !server.runs() {
@@ -167,7 +192,10 @@ impl World<'_> {
     fn server_happening(&mut self, id: ServerId, what: Happening) {
         match what {
             Happening::Deliver { from, message, .. } => self.server_message(id, from, message),
-            Happening::PeerLost { peer, .. } => self.server_event(id, Event::PeerLost { peer }),
+            Happening::PeerLost { life, peer, .. } => {
+                self.breaking.remove(&(id, life, peer));
+                self.server_event(id, Event::PeerLost { peer });
+            }
             Happening::Effect { id: write, .. } => self.server(id).store.take_effect(write),
             Happening::Complete { id: write, .. } => {
                 if let Some((token, outcome)) = self.server(id).store.complete(write) {
@@ -205,15 +233,38 @@ impl World<'_> {
                 self.server_event(id, Event::Peer { from, message, payload });
             }
             (Message::Request { attempt, op, request, payload }, Node::Client(client)) => {
-                let server = self.server(id);
-                server.next_token += 1;
-                let token = ClientToken(server.next_token);
-                server.tokens.insert(token, (client, attempt, op));
-                self.server_event(id, Event::Client { token, request, payload });
+                let kind = usize::from(request.op.request().is_some());
+                let bytes = request.op.range().1 as usize;
+                let asker = Asker { client, attempt, op, bytes, kind };
+                self.server(id).intake[kind].unread.push_back((asker, request, payload));
+                self.take_in(id);
             }
             (Message::Push(push), _) => self.pushed(id, push),
             (message, from) => unreachable!("{from:?} sends a server {message:?}"),
         }
+    }
+
+    /// Takes as many requests out of the sockets as there is room for.
+    fn take_in(&mut self, id: ServerId) {
+        let most = self.scenario.client_bytes;
+        if std::mem::replace(&mut self.server(id).taking_in, true) {
+            return;
+        }
+        loop {
+            let server = self.server(id);
+            let fits = |intake: &&mut Intake| {
+                let first = intake.unread.front().map(|(asker, ..)| asker.bytes);
+                first.is_some_and(|bytes| intake.bytes == 0 || intake.bytes + bytes <= most)
+            };
+            let Some(intake) = server.intake.iter_mut().find(fits) else { break };
+            let Some((asker, request, payload)) = intake.unread.pop_front() else { break };
+            intake.bytes += asker.bytes;
+            server.next_token += 1;
+            let token = ClientToken(server.next_token);
+            server.tokens.insert(token, asker);
+            self.server_event(id, Event::Client { token, request, payload });
+        }
+        self.server(id).taking_in = false;
     }
 
     fn pushed(&mut self, id: ServerId, push: MetaPush) {
@@ -303,10 +354,14 @@ impl World<'_> {
             server.ticking = true;
             self.after(ebb_replica::TICK.as_nanos() as u64, Happening::Tick { server: id, life });
         }
+        let answers = commands.iter().any(|c| matches!(c, Command::Reply { .. }));
         for command in commands {
             self.carry_out(id, command);
         }
         self.check_server(id);
+        if answers {
+            self.take_in(id);
+        }
     }
 
     fn carry_out(&mut self, id: ServerId, command: Command) {
@@ -321,9 +376,11 @@ impl World<'_> {
                 self.send(Node::Server(id), Node::Server(to), Message::Peer { message, payload });
             }
             Command::Reply { token, reply, payload } => {
-                let Some((client, attempt, op)) = self.server(id).tokens.remove(&token) else {
+                let server = self.server(id);
+                let Some(Asker { client, attempt, op, bytes, kind }) = server.tokens.remove(&token) else {
                     return self.fail("liveness", format!("{id} answers {token:?} twice"));
                 };
+                server.intake[kind].bytes -= bytes;
                 self.check_reply(id, op, &reply);
                 self.send(Node::Server(id), Node::Client(client), Message::Reply { attempt, reply, payload });
             }

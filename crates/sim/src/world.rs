@@ -4,7 +4,7 @@
 //! invariants are checked. So a run is a function of its [`Scenario`], to the last byte.
 
 use crate::client::Client;
-use crate::clock::{Clock, SECOND};
+use crate::clock::{Clock, MILLI, SECOND};
 use crate::faults::Mishaps;
 use crate::history::History;
 use crate::invariants::Invariants;
@@ -22,7 +22,7 @@ use ebb_types::{
     ClientReply, ClientRequest, MetaPush, MetaReply, MetaRequest, PeerMessage, ServerId, ServerMessage,
 };
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::fmt::Write;
 
 /// More events than any healthy run has.
@@ -46,6 +46,7 @@ pub enum Message {
 pub enum Happening {
     Deliver { from: Node, to: Node, generation: u64, message: Message },
     PeerLost { server: ServerId, life: u64, peer: ServerId },
+    LinkLost { client: u32, server: ServerId },
     Effect { server: ServerId, life: u64, id: u64 },
     Complete { server: ServerId, life: u64, id: u64 },
     Answer { server: ServerId, life: u64, token: StoreToken, command: StoreCommand },
@@ -128,6 +129,9 @@ pub struct World<'a> {
     queue: BinaryHeap<Reverse<Due>>,
     order: u64,
     pub net: Net,
+    /// Servers, in this life, that are about to notice that their connection to another one broke. What they send there before is
+    /// lost with it.
+    pub breaking: BTreeSet<(ServerId, u64, ServerId)>,
     pub servers: BTreeMap<ServerId, Server>,
     pub members: BTreeMap<u64, MetaNode>,
     pub clients: Vec<Client>,
@@ -186,6 +190,7 @@ impl<'a> World<'a> {
             queue: BinaryHeap::new(),
             order: 0,
             net,
+            breaking: BTreeSet::new(),
             servers: BTreeMap::new(),
             members: BTreeMap::new(),
             clients: Vec::new(),
@@ -222,8 +227,32 @@ impl<'a> World<'a> {
             let at = models.transmit(self.now, from, to, &message);
             return self.at(at, Happening::Deliver { from, to, generation, message });
         }
-        for at in self.net.send(self.now, from, to, &mut self.net_random) {
+        let times = self.net.send(self.now, from, to, &mut self.net_random);
+        if times.is_empty() {
+            self.connection_breaks(from, to);
+        }
+        for at in times {
             self.at(at, Happening::Deliver { from, to, generation, message: message.clone() });
+        }
+    }
+
+    /// Both ends notice in the end that their connection broke.
+    pub fn connection_breaks(&mut self, a: Node, b: Node) {
+        for (node, peer) in [(a, b), (b, a)] {
+            // A machine that says nothing is noticed when something is sent to it, or by a keep-alive.
+            let delay = self.net_random.delay(20 * MILLI).min(5 * SECOND);
+            match (node, peer) {
+                (Node::Server(server), Node::Server(peer)) => {
+                    let life = self.server(server).life;
+                    if self.breaking.insert((server, life, peer)) {
+                        self.after(delay, Happening::PeerLost { server, life, peer });
+                    }
+                }
+                (Node::Client(client), Node::Server(server)) => {
+                    self.after(delay, Happening::LinkLost { client, server });
+                }
+                _ => {}
+            }
         }
     }
 
@@ -308,6 +337,7 @@ impl<'a> World<'a> {
             | Happening::Beat { server, .. } => self.server_receives(server, due.what),
             Happening::MemberWake { member, stamp } => self.member_wakes(member, stamp),
             Happening::Client { client, stamp } => self.client_wakes(client, stamp),
+            Happening::LinkLost { client, server } => self.client_link_lost(client, server),
             Happening::Switch { member, life, server, action } => self.switch(member, life, server, action),
             Happening::Fault => self.next_fault(),
             Happening::Restart { server } => self.restart(server),

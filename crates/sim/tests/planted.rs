@@ -29,7 +29,7 @@ fn in_server(bug: PlantedBug, rules: &[&str]) {
 fn a_primary_that_does_not_wait_for_the_fence_is_found() {
     // What an older primary sent is not refused: it is in one offload only, which is dropped (R6), or at a server that is about to
     // sleep (R7).
-    in_server(PlantedBug::SkipFence, &["linearizability", "R1", "R4", "R6", "R7"]);
+    in_server(PlantedBug::SkipFence, &["linearizability", "R1", "R4", "R5", "R6", "R7"]);
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn an_acknowledgement_before_the_last_copy_is_found() {
 
 #[test]
 fn a_reclaim_that_overwrites_newer_records_is_found() {
-    in_server(PlantedBug::ReclaimOlder, &["R4", "linearizability"]);
+    in_server(PlantedBug::ReclaimOlder, &["R1", "R4", "linearizability"]);
 }
 
 #[test]

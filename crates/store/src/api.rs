@@ -7,6 +7,10 @@ use ebb_types::{
 };
 use std::collections::BTreeMap;
 
+/// Bounds of [`Config::checkpoint_bytes`]: a write goes to several servers, which are not to reach it together.
+const CHECKPOINT_LEAST: u64 = 48 << 20;
+const CHECKPOINT_SPREAD: u64 = 32 << 20;
+
 /// What a store is opened with.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -38,6 +42,9 @@ pub struct Config {
 
 impl Config {
     pub fn new(cluster: u64, server: ServerId, fresh_id: StoreId) -> Config {
+        // Neighbours far apart: multiples of the golden ratio.
+        let turn = u64::from(u32::from(server.0).wrapping_mul(0x9e37_79b9));
+        let spread = (turn * CHECKPOINT_SPREAD) >> 32;
         Config {
             cluster,
             server,
@@ -45,7 +52,7 @@ impl Config {
             supersedes: None,
             capacity: None,
             segment_bytes: 16 << 20,
-            checkpoint_bytes: 64 << 20,
+            checkpoint_bytes: CHECKPOINT_LEAST + spread,
             direct_bytes: 128 << 10,
             tail_bytes: 8 << 20,
             cached_pages: 2048,

@@ -8,7 +8,7 @@
 //! A failed sync poisons the store (R9): what the disk has is then unknown, so nothing is served any more.
 
 use crate::disk::{Disk, DiskFile};
-use crate::index::{FileId, FileKey, Index, Miss, Place, Segment};
+use crate::index::{Cell, FileId, FileKey, Index, Miss, Place, Segment};
 use crate::inventory::Inventory;
 use crate::layout::{
     CHUNK_PAGE, Head, HeadKind, PAGE_BYTES, Page, PageId, RECORD_ALIGN, SEGMENT_HEADER_BYTES, SEQ_MAX,
@@ -20,8 +20,8 @@ use crate::settle::Checkpoint;
 use crate::{Completion, Config, Figures, Op, Outcome, StoreError, Token};
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, ObjectId, Record, RequestId, Space, StoreId, StoreMark,
-    Version, crc32c,
+    BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, ObjectId, RECORD_BLOCKS_MAX, Record, RequestId, Space,
+    StoreId, StoreMark, Version, crc32c,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Most payload bytes in one group commit: bounds how long the first record waits for the others.
-const BATCH_BYTES: usize = 16 << 20;
+pub(crate) const BATCH_BYTES: usize = 8 << 20;
 
 type Results = Vec<(Token, Result<Outcome, StoreError>)>;
 
@@ -109,6 +109,8 @@ pub struct StoreCore {
     /// Bytes written to segments since the last checkpoint began.
     pub(crate) unsettled_bytes: u64,
     pub(crate) checkpoint: Option<Checkpoint>,
+    /// How many of these bytes make its next step due.
+    pub(crate) step_due: u64,
     /// Groups whose directory of chunk files exists, durably.
     pub(crate) group_dirs: BTreeSet<GroupId>,
     /// Groups that had chunk files removed, not yet durably: their tombstones are still needed.
@@ -353,6 +355,9 @@ impl StoreCore {
             let outcome = if matches!(op, Op::Apply { .. }) { Outcome::Applied } else { Outcome::Done };
             let result = match op {
                 _ if self.is_poisoned() => Err(StoreError::Poisoned),
+                Op::Apply { space, record, repair: false, .. } if self.is_known(space, &record, &staged) => {
+                    Ok(None)
+                }
                 Op::Apply { payload, must_fit, .. }
                     if !payload.is_empty() && !(if must_fit { must_fits } else { fits }) =>
                 {
@@ -437,6 +442,21 @@ impl StoreCore {
         (all == 0 || used + all <= capacity, most == 0 || used + most <= capacity + reserve)
     }
 
+    /// Whether all that a record sets is here already in its version or a newer one, as far as memory tells: then there is nothing
+    /// to write. A record comes again when a connection broke, soon after the first time.
+    fn is_known(&self, space: Space, record: &Record, staged: &[(usize, Staged)]) -> bool {
+        let Record { group, chunk, first, count, version, .. } = *record;
+        if staged.iter().any(|(_, s)| s.drops(space, group)) {
+            return false;
+        }
+        let sound = |cell: &Cell| cell.version >= version && cell.place != Place::Lost;
+        if record.content == Content::Delete || count == 0 || count > RECORD_BLOCKS_MAX {
+            return false;
+        }
+        let cells = self.shared.index().cells(space, group, chunk, first, count);
+        cells.is_ok_and(|cells| cells.iter().all(sound))
+    }
+
     /// Checks a record and decides where its data goes; large data is written to its chunk file here. `None`: the record is
     /// wholly older than what is here.
     fn stage(
@@ -502,10 +522,8 @@ impl StoreCore {
     /// would come back when the tombstone is forgotten.
     fn is_deleted(&self, space: Space, record: &Record, staged: &[(usize, Staged)]) -> bool {
         let tombstone = self.shared.index().tombstone(space, record.group, record.chunk);
-        let drops = |s: &Staged| {
-            s.head.kind == HeadKind::Drop && (s.head.space, s.head.group) == (space, record.group)
-        };
-        tombstone.is_some_and(|t| t >= record.version) && !staged.iter().any(|(_, s)| drops(s))
+        tombstone.is_some_and(|t| t >= record.version)
+            && !staged.iter().any(|(_, s)| s.drops(space, record.group))
     }
 
     /// Whether the chunk file has nothing in these blocks that is, or may still become, visible.
@@ -684,6 +702,11 @@ impl Staged {
         (record.head.chunk, record.head.first, record.head.version) = (chunk, generation, newest);
         record.head.request = Some(RequestId { client: file, seq: 0 });
         record
+    }
+
+    /// Whether it ends all that the space has of the group.
+    fn drops(&self, space: Space, group: GroupId) -> bool {
+        self.head.kind == HeadKind::Drop && (self.head.space, self.head.group) == (space, group)
     }
 
     /// A record that names no chunk.

@@ -2,15 +2,17 @@
 //! applies share one sync without anyone waiting for a batch to fill; completions of a batch are delivered together, so
 //! that the receiver is woken once. Without work it notes once what was written, and sleeps, with no timer.
 
-use crate::core::{Shared, StoreCore};
+use crate::core::{BATCH_BYTES, Shared, StoreCore};
 use crate::query::{Piece, ReadFault, ReadPlan, check_range};
 use crate::{Completion, Figures, Op, ReadBlocks, StoreError, Token};
 use ebb_types::{ChunkId, GroupId, RECORD_BLOCKS_MAX, Space};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// When nobody has asked for anything for this long, deferred work goes on without regard to others.
+const LULL: Duration = Duration::from_millis(5);
 /// Reads answered together: bounds what is held in memory.
 const READ_BLOCKS: u32 = 512;
 
@@ -29,6 +31,14 @@ struct Queue {
 struct Inbox {
     queue: Mutex<Queue>,
     wake: Condvar,
+    /// Payload bytes handed in and not delivered.
+    pending: AtomicUsize,
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().expect("nothing panics under this lock")
+    }
 }
 
 /// Hands operations to a store's I/O thread. Dropping it waits until all that was handed in is done.
@@ -55,7 +65,8 @@ impl StoreHandle {
 
     /// Queues an operation.
     pub fn submit(&self, token: Token, op: Op) {
-        let mut queue = self.inbox.queue.lock().expect("nothing panics under this lock");
+        self.inbox.pending.fetch_add(payload_bytes(&op), Ordering::Relaxed);
+        let mut queue = self.inbox.lock();
         queue.ops.push((token, op));
         if std::mem::take(&mut queue.idle) {
             drop(queue);
@@ -65,7 +76,13 @@ impl StoreHandle {
 
     /// Operations that the I/O thread has not taken up yet.
     pub fn queued(&self) -> usize {
-        self.inbox.queue.lock().expect("nothing panics under this lock").ops.len()
+        self.inbox.lock().ops.len()
+    }
+
+    /// Payload bytes handed in of which the completion was not delivered: what the store holds in memory. Whoever hands in more
+    /// without looking at this has no bound.
+    pub fn pending_bytes(&self) -> usize {
+        self.inbox.pending.load(Ordering::Relaxed)
     }
 
     pub fn figures(&self) -> Figures {
@@ -108,7 +125,7 @@ impl StoreHandle {
 
 impl Drop for StoreHandle {
     fn drop(&mut self) {
-        self.inbox.queue.lock().expect("nothing panics under this lock").stop = true;
+        self.inbox.lock().stop = true;
         self.inbox.wake.notify_one();
         if let Some(thread) = self.thread.take() {
             // A panic there has been printed; the server finds out by the completions that do not come.
@@ -117,28 +134,49 @@ impl Drop for StoreHandle {
     }
 }
 
+fn payload_bytes(op: &Op) -> usize {
+    match op {
+        Op::Apply { payload, .. } => payload.len(),
+        _ => 0,
+    }
+}
+
 fn run(mut core: StoreCore, inbox: &Inbox, mut deliver: impl FnMut(Vec<Completion>)) {
+    let mut answer = |core: &mut StoreCore, ops: Vec<(Token, Op)>| {
+        if !ops.is_empty() {
+            let bytes = ops.iter().map(|(_, op)| payload_bytes(op)).sum();
+            let mut done = Vec::with_capacity(ops.len());
+            core.execute(ops, &mut done);
+            inbox.pending.fetch_sub(bytes, Ordering::Relaxed);
+            deliver(done);
+        }
+    };
     let mut unsettled = core.settle();
     // Nothing was written since the store came to rest.
     let mut rests = false;
     loop {
         let ops = {
-            let mut queue = inbox.queue.lock().expect("nothing panics under this lock");
-            while queue.ops.is_empty() && !queue.stop && !unsettled {
+            let mut queue = inbox.lock();
+            while queue.ops.is_empty() && !queue.stop {
                 queue.idle = true;
-                if rests {
+                if rests && !unsettled {
                     queue = inbox.wake.wait(queue).expect("nothing panics under this lock");
                     continue;
                 }
-                let waited = inbox.wake.wait_timeout(queue, QUIET).expect("nothing panics under this lock");
+                let pause = if unsettled { LULL } else { QUIET };
+                let waited = inbox.wake.wait_timeout(queue, pause).expect("nothing panics under this lock");
                 queue = waited.0;
-                if waited.1.timed_out() && queue.ops.is_empty() && !queue.stop {
-                    drop(queue);
-                    // A failure poisons the store, and shows at the next operation.
-                    let _ = core.rest();
-                    rests = true;
-                    queue = inbox.queue.lock().expect("nothing panics under this lock");
+                if !waited.1.timed_out() || !queue.ops.is_empty() || queue.stop {
+                    continue;
                 }
+                if unsettled {
+                    break;
+                }
+                drop(queue);
+                // A failure poisons the store, and shows at the next operation.
+                let _ = core.rest();
+                rests = true;
+                queue = inbox.lock();
             }
             queue.idle = false;
             if queue.ops.is_empty() && queue.stop {
@@ -146,33 +184,64 @@ fn run(mut core: StoreCore, inbox: &Inbox, mut deliver: impl FnMut(Vec<Completio
             }
             std::mem::take(&mut queue.ops)
         };
+        if ops.is_empty() {
+            unsettled = core.settle();
+            rests = false;
+            continue;
+        }
         // Reads are quick, writes wait for a sync, the others may take long: nobody waits for a slower kind.
-        let (reads, others): (Vec<_>, Vec<_>) =
-            ops.into_iter().partition(|(_, op)| matches!(op, Op::Read { .. }));
+        let (reads, others): (Vec<_>, Vec<_>) = ops.into_iter().partition(|(_, op)| is_read(op));
         let (writes, slow): (Vec<_>, Vec<_>) = others.into_iter().partition(|(_, op)| op.is_write());
         rests &= writes.is_empty() && slow.is_empty();
-        let mut answer = |ops: Vec<(Token, Op)>| {
-            if !ops.is_empty() {
-                let mut done = Vec::with_capacity(ops.len());
-                core.execute(ops, &mut done);
-                deliver(done);
-            }
-        };
-        let (mut some, mut blocks) = (Vec::new(), 0u32);
-        for (token, op) in reads {
-            let Op::Read { count, .. } = op else { unreachable!("only reads were picked") };
-            blocks = count.saturating_add(blocks);
-            some.push((token, op));
-            if blocks >= READ_BLOCKS {
-                answer(std::mem::take(&mut some));
-                blocks = 0;
-            }
+        answer_reads(reads, |ops| answer(&mut core, ops));
+        for batch in batches(writes) {
+            answer(&mut core, batch);
+            unsettled = core.settle_paced();
+            let reads = inbox.lock().ops.extract_if(.., |(_, op)| is_read(op)).collect();
+            answer_reads(reads, |ops| answer(&mut core, ops));
         }
-        answer(some);
-        answer(writes);
         for op in slow {
-            answer(vec![op]);
+            answer(&mut core, vec![op]);
         }
-        unsettled = core.settle();
+        unsettled |= core.settle_paced();
     }
+}
+
+fn is_read(op: &Op) -> bool {
+    matches!(op, Op::Read { .. })
+}
+
+/// Reads in batches that bound what is held in memory.
+fn answer_reads(reads: Vec<(Token, Op)>, mut answer: impl FnMut(Vec<(Token, Op)>)) {
+    let (mut some, mut blocks) = (Vec::new(), 0u32);
+    for (token, op) in reads {
+        let Op::Read { count, .. } = op else { unreachable!("only reads were picked") };
+        blocks = count.saturating_add(blocks);
+        some.push((token, op));
+        if blocks >= READ_BLOCKS {
+            answer(std::mem::take(&mut some));
+            blocks = 0;
+        }
+    }
+    answer(some);
+}
+
+/// Writes in group commits: those who wait for the first one do not wait for the last one too.
+fn batches(writes: Vec<(Token, Op)>) -> Vec<Vec<(Token, Op)>> {
+    let mut all: Vec<Vec<(Token, Op)>> = Vec::new();
+    let mut bytes = 0;
+    for (token, op) in writes {
+        let payload = payload_bytes(&op);
+        match all.last_mut() {
+            Some(batch) if bytes < BATCH_BYTES => {
+                batch.push((token, op));
+                bytes += payload;
+            }
+            _ => {
+                all.push(vec![(token, op)]);
+                bytes = payload;
+            }
+        }
+    }
+    all
 }

@@ -11,6 +11,7 @@ use crate::overlay::{Extent, ExtentPlace, Overlay, Position};
 use crate::recent::Recent;
 use ebb_types::{BLOCK_BYTES, ChunkId, Epoch, GroupId, Kind, Space, Version};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Names a chunk file. Only replicas have one.
@@ -286,13 +287,13 @@ impl Index {
         }
     }
 
-    /// Removes what `gone` picks from a chunk's overlay, when the chunk file has it.
-    pub fn settle_chunk(&mut self, (group, id): FileKey, allocated: u64) {
+    /// Forgets these blocks of a chunk's overlay: the chunk file has them.
+    pub fn settle_chunk(&mut self, (group, id): FileKey, blocks: Range<u32>, allocated: u64) {
         let chunks = self.spaces.get_mut(&(Space::Replica, group)).expect("the chunk was moved");
         let chunk = chunks.get_mut(&id).expect("the chunk was moved");
         chunk
             .overlay
-            .remove(|_| true, &mut account(&mut self.segments, &mut self.offload_bytes, Space::Replica));
+            .clear(blocks, &mut account(&mut self.segments, &mut self.offload_bytes, Space::Replica));
         chunk.has_file = true;
         self.set_allocated((group, id), allocated);
     }

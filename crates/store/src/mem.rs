@@ -128,6 +128,7 @@ struct State {
     durable: Tree,
     pending: Vec<NameChange>,
     operations: u64,
+    written: u64,
     stop_after: Option<u64>,
     fail_syncs: bool,
     capacity: Option<u64>,
@@ -177,6 +178,11 @@ impl MemDisk {
     /// Operations that changed the disk so far.
     pub fn operations(&self) -> u64 {
         self.state().operations
+    }
+
+    /// Bytes written so far.
+    pub fn written(&self) -> u64 {
+        self.state().written
     }
 
     /// Stops after so many more operations: the one after them happens but fails, and all later ones fail without happening.
@@ -424,6 +430,7 @@ impl DiskFile for MemFile {
         if full {
             bytes.truncate(bytes.len() / 2);
         }
+        self.disk.state().written += bytes.len() as u64;
         self.change(Change::Write(offset, bytes))?;
         if full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }

@@ -3,6 +3,7 @@
 
 use ebb_types::{BLOCK_BYTES, Version};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Where in the segments a record starts: segment number, then byte offset. Later records have larger positions.
@@ -126,6 +127,24 @@ impl Overlay {
             add(&mut self.0, free_from, new.slice(free_from - first, end - free_from));
         }
         for extent in gone {
+            changed(&extent, false);
+        }
+    }
+
+    /// Removes these blocks.
+    pub fn clear(&mut self, blocks: Range<u32>, changed: &mut impl FnMut(&Extent, bool)) {
+        let touching = self.touching(blocks.start, blocks.end - blocks.start);
+        let old: Vec<(u32, Extent)> = touching.map(|(start, e)| (start, e.clone())).collect();
+        for (start, extent) in old {
+            self.0.remove(&start);
+            let stop = start + extent.count;
+            for (from, to) in [(start, stop.min(blocks.start)), (start.max(blocks.end), stop)] {
+                if from < to {
+                    let rest = extent.slice(from - start, to - from);
+                    changed(&rest, true);
+                    self.0.insert(from, rest);
+                }
+            }
             changed(&extent, false);
         }
     }

@@ -1,7 +1,8 @@
 //! Deferred work: moving records from segments to chunk files, and giving segments back.
 //!
-//! It is done in small steps between batches of writes, and only when segments have grown long or before sleep: an idle store writes
-//! nothing. A *checkpoint* takes the chunks that have records in segments only, one after another: data and metadata pages are
+//! It is done in steps of at most [`STEP_BYTES`] between batches of writes, paced by them, and only when segments have grown long or
+//! before sleep: an idle store writes nothing. What is long differs from server to server, so that the copies of a group are not all
+//! at it at once. A *checkpoint* takes the chunks that have records in segments only, one after another: data and metadata pages are
 //! written to the chunk file, and when that is synced the chunk's overlay is dropped. Until then the segments say what the
 //! blocks contain, so a crash in the middle costs nothing. Then segments in which nothing is needed are deleted, and what is needed
 //! of those that are mostly dead (offload, tombstones) is copied to the open segment first.
@@ -19,7 +20,7 @@ use crate::layout::{
 };
 use crate::overlay::{Extent, ExtentPlace};
 use bytes::Bytes;
-use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, Space, Version};
+use ebb_types::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, GroupId, Space, Version};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io::{self, IoSlice};
@@ -27,18 +28,35 @@ use std::sync::Arc;
 
 /// Chunk files written in one step: the first sync of several commits the file system's journal for all.
 const STEP_FILES: usize = 8;
-/// Most data copied out of a mostly dead segment at once.
-const COPY_BYTES: u64 = 4 << 20;
+/// Most data moved in one step, which whoever writes next waits for.
+const STEP_BYTES: u64 = 1 << 20;
+/// While others write, a step is due whenever so many bytes were written: half of what it moves, so that it is done in time.
+const PACE_BYTES: u64 = STEP_BYTES / 2;
 /// When writes outrun the checkpoint by this factor, they wait for it.
 const OVERDUE: u64 = 4;
+
+/// Pages of a chunk of the largest size.
+const PAGES_MAX: u32 = CHUNK_BYTES_MAX / BLOCK_BYTES as u32 / PAGE_BLOCKS;
+
+/// An extent with the first of its blocks.
+type Placed = (Space, GroupId, ChunkId, u32, Extent);
 
 /// Metadata pages by number.
 type Pages = Vec<(u32, Arc<Page>)>;
 
+/// Some of what a chunk has in segments only.
+struct Part {
+    extents: Vec<(u32, Extent)>,
+    /// To be copied.
+    bytes: u64,
+    /// The page at which the rest begins.
+    end: Option<u32>,
+}
+
 /// A checkpoint under way.
 pub struct Checkpoint {
-    /// Chunks still to be moved.
-    chunks: Vec<FileKey>,
+    /// Chunks still to be moved, each from this page's blocks on.
+    chunks: Vec<(FileKey, u32)>,
     /// Segments still to be emptied and deleted; known when all chunks are moved.
     segments: Option<Vec<u32>>,
 }
@@ -62,6 +80,16 @@ impl StoreCore {
         false
     }
 
+    /// [`StoreCore::settle`] while others wait to write: at the pace at which they do.
+    pub(crate) fn settle_paced(&mut self) -> bool {
+        if self.checkpoint.is_some() && self.unsettled_bytes < self.step_due {
+            return true;
+        }
+        let more = self.settle();
+        self.step_due = self.unsettled_bytes + PACE_BYTES;
+        more
+    }
+
     /// Moves everything that can be moved.
     pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
         self.checkpoint = None;
@@ -79,17 +107,16 @@ impl StoreCore {
     fn step(&mut self) -> Result<(), StoreError> {
         let Some(mut checkpoint) = self.checkpoint.take() else {
             self.unsettled_bytes = 0;
-            let chunks = self.shared.index().unsettled().into_iter().rev().collect();
+            let chunks = self.shared.index().unsettled().into_iter().rev().map(|key| (key, 0)).collect();
             self.checkpoint = Some(Checkpoint { chunks, segments: None });
             return Ok(());
         };
         if !checkpoint.chunks.is_empty() {
-            let rest = checkpoint.chunks.len().saturating_sub(STEP_FILES);
-            let keys = checkpoint.chunks.split_off(rest);
-            self.move_chunks(keys)?;
+            self.move_chunks(&mut checkpoint.chunks)?;
         } else if let Some(segments) = &mut checkpoint.segments {
             match segments.pop() {
-                Some(number) => self.retire(number)?,
+                Some(number) if self.retire(number)? => {}
+                Some(number) => segments.push(number),
                 None => return Ok(()),
             }
         } else {
@@ -99,48 +126,91 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Brings chunk files up to date with their overlays, says so durably, and drops the overlays. What is in a file counts from
-    /// that record on: after a crash before it the file is what it was, but for blocks that the segments have anyway.
-    fn move_chunks(&mut self, keys: Vec<FileKey>) -> Result<(), StoreError> {
+    /// Brings chunk files up to date with their overlays, says so durably, and drops the overlays: as much as one step may. What
+    /// is in a file counts from that record on: after a crash before it the file is what it was, but for blocks that the segments
+    /// have anyway.
+    fn move_chunks(&mut self, chunks: &mut Vec<(FileKey, u32)>) -> Result<(), StoreError> {
         let (mut moved, mut records) = (Vec::new(), Vec::new());
-        for key in keys {
-            if let Some((record, pages)) = self.write_chunk(key)? {
-                moved.push((key, self.file(FileId::Chunk(key))?, pages));
+        let mut left = STEP_BYTES;
+        while moved.len() < STEP_FILES
+            && left > 0
+            && let Some((key, from)) = chunks.pop()
+        {
+            let part = self.next_part(key, from, left);
+            left = left.saturating_sub(part.bytes);
+            if let Some(end) = part.end {
+                chunks.push((key, end));
+                left = 0;
+            }
+            if let Some((record, pages)) = self.write_chunk(key, &part.extents)? {
+                let range = from..part.end.unwrap_or(PAGES_MAX);
+                moved.push((key, self.file(FileId::Chunk(key))?, pages, range));
                 records.push(record);
             }
         }
         if moved.is_empty() {
             return Ok(());
         }
-        if moved.iter().any(|(_, file, _)| file.sync().is_err()) {
+        if moved.iter().any(|(_, file, ..)| file.sync().is_err()) {
             return Err(self.poison());
         }
         self.append(&mut records)?;
-        for (key, file, pages) in moved {
+        for (key, file, pages, range) in moved {
             let allocated = file.allocated().unwrap_or(0);
             let mut index = self.shared.index();
             for (number, page) in pages {
                 index.pages.insert((key, number), page);
             }
-            index.settle_chunk(key, allocated);
+            index.settle_chunk(key, range.start * PAGE_BLOCKS..range.end * PAGE_BLOCKS, allocated);
         }
         Ok(())
     }
 
-    /// Writes a chunk's overlay to its file; returns the record that makes it count, and the metadata pages as they are then.
-    /// `None`: there is nothing to move.
-    fn write_chunk(&mut self, key: FileKey) -> Result<Option<(Staged, Pages)>, StoreError> {
+    /// What lies in segments only of a chunk from page `from` on, in whole pages' worth of blocks: about `most` bytes to be copied,
+    /// and at least one page's.
+    fn next_part(&self, (group, chunk): FileKey, from: u32, most: u64) -> Part {
+        let index = self.shared.index();
+        let mut part = Part { extents: Vec::new(), bytes: 0, end: None };
+        let Some(chunk) = index.chunk(Space::Replica, group, chunk) else { return part };
+        // Of the page that is looked at: where its extents begin, and what they copy.
+        let (mut page, mut begin, mut bytes) = (from, 0, 0);
+        for (start, extent) in chunk.overlay.touching(from * PAGE_BLOCKS, (PAGES_MAX - from) * PAGE_BLOCKS) {
+            let mut first = start.max(from * PAGE_BLOCKS);
+            while first < start + extent.count {
+                let number = first / PAGE_BLOCKS;
+                let end = ((number + 1) * PAGE_BLOCKS).min(start + extent.count);
+                let slice = extent.slice(first - start, end - first);
+                if number > page {
+                    part.bytes += std::mem::take(&mut bytes);
+                    (page, begin) = (number, part.extents.len());
+                }
+                bytes += if matches!(slice.place, ExtentPlace::Segment(_)) { slice.data_bytes() } else { 0 };
+                if begin > 0 && part.bytes + bytes > most {
+                    part.extents.truncate(begin);
+                    part.end = Some(page);
+                    return part;
+                }
+                part.extents.push((first, slice));
+                first = end;
+            }
+        }
+        part.bytes += bytes;
+        part
+    }
+
+    /// Writes extents of a chunk's overlay to its file; returns the record that makes it count, and the metadata pages as they
+    /// are then. `None`: there is nothing to move.
+    fn write_chunk(
+        &mut self,
+        key: FileKey,
+        extents: &[(u32, Extent)],
+    ) -> Result<Option<(Staged, Pages)>, StoreError> {
         let (group, chunk) = key;
-        let extents: Vec<(u32, Extent)> = {
-            let index = self.shared.index();
-            let overlay = index.chunk(Space::Replica, group, chunk).map(|c| &c.overlay);
-            overlay.into_iter().flat_map(|o| o.iter()).map(|(first, e)| (first, e.clone())).collect()
-        };
         if extents.is_empty() {
             return Ok(None);
         }
         let file = self.chunk_file(key)?;
-        let mut pages = self.write_blocks(key, &*file, &extents)?;
+        let mut pages = self.write_blocks(key, &*file, extents)?;
         let mut summary = self.page_copy(key, CHUNK_PAGE)?;
         let newest = extents.iter().map(|(_, e)| e.version).max().unwrap_or(Version::ZERO);
         summary.set_newest(newest.max(summary.newest()));
@@ -247,20 +317,22 @@ impl StoreCore {
         Ok(retirable)
     }
 
-    /// Copies what is needed of a segment to the open one, and deletes it.
-    fn retire(&mut self, number: u32) -> Result<(), StoreError> {
-        let mut batch = self.markers_of(number);
-        let mut batch_bytes = 0;
-        for (space, group, chunk, first, extent) in self.extents_of(number) {
+    /// Copies what is needed of a segment to the open one, as much as one step may; when that is all, deletes it. Returns
+    /// whether it did.
+    fn retire(&mut self, number: u32) -> Result<bool, StoreError> {
+        let (extents, last) = self.extents_of(number, STEP_BYTES);
+        let mut batch = Vec::with_capacity(extents.len());
+        for (space, group, chunk, first, extent) in extents {
             batch.push(self.copy_of(space, group, chunk, first, &extent)?);
-            batch_bytes += extent.segment_bytes();
-            if batch_bytes >= COPY_BYTES {
-                self.append(&mut batch)?;
-                (batch, batch_bytes) = (Vec::new(), 0);
-            }
+        }
+        if last {
+            batch.extend(self.markers_of(number));
         }
         if !batch.is_empty() {
             self.append(&mut batch)?;
+        }
+        if !last {
+            return Ok(false);
         }
         self.note_segments(|other| other != number)?;
         // Durably, before a newer segment goes that says that something in this one is void.
@@ -273,7 +345,7 @@ impl StoreCore {
         let segment = index.segments.remove(&number).expect("retired once");
         assert_eq!(segment.live, marks * MARKER_BYTES, "all that is needed of a segment was copied");
         index.files.forget(|file| *file == FileId::Segment(number));
-        Ok(())
+        Ok(true)
     }
 
     /// The tombstones, drops and chunk files' marks of a segment, as records for another.
@@ -302,17 +374,22 @@ impl StoreCore {
         markers
     }
 
-    /// What only this segment has.
-    fn extents_of(&self, number: u32) -> Vec<(Space, GroupId, ChunkId, u32, Extent)> {
+    /// What only this segment has, about `most` bytes of it, and whether that is all.
+    fn extents_of(&self, number: u32, most: u64) -> (Vec<Placed>, bool) {
         let index = self.shared.index();
-        let mut extents = Vec::new();
+        let (mut extents, mut bytes) = (Vec::new(), 0);
         for ((space, group), chunks) in &index.spaces {
             for (id, chunk) in chunks {
-                let here = chunk.overlay.iter().filter(|(_, e)| e.at.segment == number);
-                extents.extend(here.map(|(first, e)| (*space, *group, *id, first, e.clone())));
+                for (first, extent) in chunk.overlay.iter().filter(|(_, e)| e.at.segment == number) {
+                    if bytes >= most {
+                        return (extents, false);
+                    }
+                    bytes += extent.segment_bytes();
+                    extents.push((*space, *group, *id, first, extent.clone()));
+                }
             }
         }
-        extents
+        (extents, true)
     }
 
     /// A record that says what the extent says. Damaged data keeps its right checksum, so that it stays known as damaged.

@@ -547,7 +547,7 @@ fn a_damaged_block_is_reported_and_replaced_by_an_equal_version() {
             one(&mut store, Op::Digest { space: Space::Replica, group: GroupId(1), verify: true }),
             corrupt
         );
-        assert_eq!(one(&mut store, apply(Space::Replica, good.clone())), Outcome::Applied);
+        assert_eq!(one(&mut store, repair(Space::Replica, good.clone())), Outcome::Applied);
         for _ in 0..2 {
             let Outcome::Read(blocks) = read(&mut store, Space::Replica, 1, 1, 0, 2) else { panic!() };
             assert_eq!(blocks.payload, good.1);
@@ -936,6 +936,80 @@ fn long_lived_offload_is_copied_out_of_dead_segments() {
         assert_eq!(blocks.payload, kept.1);
         drop(store);
         store = open(&disk).unwrap().0;
+    }
+}
+
+/// Small records that fill several pages' worth of one chunk, as in a pack.
+fn pack(store: &mut StoreCore, blocks: u32) {
+    for first in (0..blocks).step_by(2) {
+        let record = data(1, 1, first, 2, version(1, u64::from(first) + 1));
+        assert_eq!(one(store, apply(Space::Replica, record)), Outcome::Applied);
+    }
+}
+
+#[test]
+fn a_checkpoint_goes_in_small_steps_and_can_be_cut_short_after_any() {
+    let blocks = 5 * 256 + 10;
+    let largest = |step: &mut dyn FnMut() -> bool, disk: &MemDisk| {
+        let (mut most, mut steps) = (0, 0);
+        loop {
+            let before = disk.written();
+            let more = step();
+            most = most.max(disk.written() - before);
+            steps += 1;
+            if !more {
+                return (most, steps);
+            }
+        }
+    };
+    let large = |disk: &MemDisk| {
+        let config = Config { checkpoint_bytes: 4 << 20, segment_bytes: 1 << 20, ..config() };
+        StoreCore::open(Arc::new(disk.clone()), config).unwrap().0
+    };
+    let disk = MemDisk::new();
+    let mut store = large(&disk);
+    pack(&mut store, blocks);
+    let (most, steps) = largest(&mut || store.settle(), &disk);
+    assert!(most <= (1 << 20) + (64 << 10), "a step wrote {most} bytes");
+    assert!(steps >= 6, "{steps} steps");
+    for stop in 0..8 {
+        let disk = MemDisk::new();
+        let mut store = large(&disk);
+        pack(&mut store, blocks);
+        for _ in 0..stop {
+            store.settle();
+        }
+        // What is written meanwhile to what was moved, and to what was not, is not lost either.
+        for first in [3, blocks - 3] {
+            one(&mut store, apply(Space::Replica, data(1, 1, first, 1, version(2, 1))));
+        }
+        let after = disk.crash(stop);
+        drop(store);
+        let mut store = large(&after);
+        for first in (0..blocks).step_by(512) {
+            let count = (blocks - first).min(512);
+            let Outcome::Read(read) = read(&mut store, Space::Replica, 1, 1, first, count) else { panic!() };
+            for (n, bytes) in (first..first + count).zip(read.payload.chunks(BLOCK_BYTES)) {
+                let rewritten = n == 3 || n == blocks - 3;
+                let right = if rewritten { version(2, 1) } else { version(1, u64::from(n / 2 * 2) + 1) };
+                assert!(bytes == block_bytes(right, n), "block {n} after {stop} steps");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_record_that_comes_twice_is_written_once_unless_it_repairs() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    for count in [1, 4] {
+        let record = data(1, count, 0, count, version(1, 1));
+        one(&mut store, apply(Space::Replica, record.clone()));
+        let written = disk.written();
+        assert_eq!(one(&mut store, apply(Space::Replica, record.clone())), Outcome::Applied);
+        assert_eq!(disk.written(), written);
+        assert_eq!(one(&mut store, repair(Space::Replica, record)), Outcome::Applied);
+        assert!(disk.written() > written);
     }
 }
 

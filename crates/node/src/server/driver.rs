@@ -1,28 +1,44 @@
 //! Events into the core, commands out of it.
+//!
+//! **What is in flight is bounded (R12).** A client's request is taken out of its socket only when the server has room for its
+//! bytes ([`Flow`]); until then it stays there, and TCP makes the client wait. Its copies to other servers are the same
+//! bytes, so that the queues to them need no bound of their own: a slow server makes a queue wait, and never costs a
+//! connection. What other servers send is taken in as long as the store's inbox has room.
+//!
+//! Nobody waits in a circle. A client's request waits for requests before it to be answered; those wait for copies on other
+//! servers; these wait for inboxes there, and an inbox is emptied by its own disk, which waits for nobody. Messages between
+//! servers never wait for room for clients, and a server sends without waiting.
+//!
+//! **What the core may count on**: a message that it hands over arrives in the end, or [`Event::PeerLost`] comes after it.
 
 use super::{Shared, dial};
 use crate::{clock, heap};
 use bytes::Bytes;
 use ebb_client::Secret;
 use ebb_client::transport::{Frame, Role, Sender, kind};
-use ebb_replica::{ClientToken, Command, Event, Replica, StoreCommand, StoreOutcome, StoreToken, TICK};
+use ebb_replica::{
+    CLIENT_BYTES, ClientToken, Command, Event, Replica, StoreCommand, StoreOutcome, StoreToken, TICK,
+};
 use ebb_store::{Completion, Membership, Op, Outcome, ReadBlocks, StoreError, StoreHandle};
 use ebb_types::frame::FrameError;
 use ebb_types::{
-    ClusterParams, Incarnation, InspectReply, InspectRequest, LoadCount, MetaPush, Moment, PeerMessage,
-    ServerId, ServerMessage, Space, Vitals,
+    ClientRequest, ClusterParams, Incarnation, InspectReply, InspectRequest, LoadCount, MetaPush, Moment,
+    PeerMessage, ServerId, ServerMessage, Space, Vitals,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_local;
 
 /// Runs in one page of a listing.
 const LIST_RUNS: usize = 1024;
-/// Messages to a server that is being connected to wait up to this many bytes.
-const DIAL_QUEUE_BYTES: usize = 16 << 20;
+/// Unit of what may be under way.
+const SHARE_BYTES: usize = 1 << 10;
+/// While the store has more than this to write, nothing more is taken in from other servers.
+const INBOX_BYTES: usize = 64 << 20;
 /// A server that could not be reached is not tried again for this long.
 const DIAL_PAUSE: Duration = Duration::from_millis(200);
 /// The share of the capacity beyond which no new client writes are taken: the rest is kept for what must not fail (R10).
@@ -50,7 +66,8 @@ pub struct Server {
     events: VecDeque<Event>,
     commands: Vec<Command>,
     peers: BTreeMap<ServerId, Peer>,
-    clients: BTreeMap<ClientToken, (Sender, u64)>,
+    clients: BTreeMap<ClientToken, Asker>,
+    flow: Rc<Flow>,
     inspections: BTreeMap<u64, (Sender, u64)>,
     metas: Vec<Option<Sender>>,
     next_client: u64,
@@ -81,6 +98,55 @@ pub enum Ended {
     Superseded { known: Incarnation },
 }
 
+/// Who waits for an answer, and its share of what may be under way.
+struct Asker {
+    sender: Sender,
+    id: u64,
+    _share: OwnedSemaphorePermit,
+}
+
+/// What may still be taken in.
+pub struct Flow {
+    reads: Arc<Semaphore>,
+    writes: Arc<Semaphore>,
+    /// The store got something done.
+    stored: Notify,
+}
+
+impl Flow {
+    fn new() -> Flow {
+        let all = || Arc::new(Semaphore::new(CLIENT_BYTES / SHARE_BYTES));
+        Flow { reads: all(), writes: all(), stored: Notify::new() }
+    }
+
+    /// Waits until there is room for a client's write.
+    pub async fn share_of_write(&self, bytes: usize) -> OwnedSemaphorePermit {
+        share(&self.writes, bytes).await
+    }
+
+    /// Waits until there is room for the answer to a client's read.
+    pub async fn share_of_read(&self, bytes: usize) -> OwnedSemaphorePermit {
+        share(&self.reads, bytes).await
+    }
+}
+
+async fn share(all: &Arc<Semaphore>, bytes: usize) -> OwnedSemaphorePermit {
+    let shares = 1 + bytes.div_ceil(SHARE_BYTES);
+    all.clone().acquire_many_owned(shares as u32).await.expect("it is never closed")
+}
+
+/// Waits until the store has room for what another server sends.
+pub async fn inbox_has_room(shared: &Shared) {
+    let flow = shared.borrow().flow();
+    loop {
+        let stored = flow.stored.notified();
+        if shared.borrow().store.pending_bytes() <= INBOX_BYTES {
+            return;
+        }
+        stored.await;
+    }
+}
+
 /// On the way to sleep. Said with every heartbeat until it is heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sleep {
@@ -97,7 +163,7 @@ enum Sleep {
 
 enum Peer {
     Up(Sender),
-    Dialing { queue: Vec<(PeerMessage, Bytes)>, bytes: usize },
+    Dialing { queue: Vec<(PeerMessage, Bytes)> },
     Down { since: Moment },
 }
 
@@ -118,6 +184,7 @@ impl Server {
             commands: Vec::new(),
             peers: BTreeMap::new(),
             clients: BTreeMap::new(),
+            flow: Rc::new(Flow::new()),
             inspections: BTreeMap::new(),
             metas: vec![None; metas],
             next_client: 0,
@@ -170,9 +237,9 @@ impl Server {
         match command {
             Command::Send { to, message, payload } => self.send_peer(to, message, payload),
             Command::Reply { token, reply, payload } => {
-                if let Some((sender, id)) = self.clients.remove(&token) {
+                if let Some(Asker { sender, id, .. }) = self.clients.remove(&token) {
                     // The client may be gone; then it wants no answer.
-                    let _ = sender.send(kind::CLIENT_REPLY, id, &reply, payload);
+                    let _ = sender.send_bounded(kind::CLIENT_REPLY, id, &reply, payload);
                 }
             }
             Command::Report(report) => self.tell_metas(&ServerMessage::Reports {
@@ -265,7 +332,12 @@ impl Server {
                 let _ = sender.send(kind::INSPECT_REPLY, id, &reply, Bytes::new());
             }
         }
+        self.flow.stored.notify_waiters();
         self.watch_space();
+    }
+
+    pub fn flow(&self) -> Rc<Flow> {
+        self.flow.clone()
     }
 
     fn watch_space(&mut self) {
@@ -292,13 +364,6 @@ impl Server {
                 let (_, message) = frame.decode()?;
                 self.handle(Event::Peer { from, message, payload: frame.payload });
             }
-            (kind::CLIENT_REQUEST, _) => {
-                let (id, request) = frame.decode()?;
-                self.next_client += 1;
-                let token = ClientToken(self.next_client);
-                self.clients.insert(token, (sender.clone(), id));
-                self.handle(Event::Client { token, request, payload: frame.payload });
-            }
             (kind::INSPECT_REQUEST, _) => {
                 let (id, InspectRequest::Digest { group, verify }) = frame.decode()?;
                 let token = self.submit_own(Op::Digest { space: Space::Replica, group, verify });
@@ -311,51 +376,64 @@ impl Server {
         Ok(())
     }
 
+    /// A client's request, with its share of what may be under way.
+    pub fn on_request(
+        &mut self,
+        (sender, id): (&Sender, u64),
+        request: ClientRequest,
+        payload: Bytes,
+        share: OwnedSemaphorePermit,
+    ) {
+        heap::used();
+        self.next_client += 1;
+        let token = ClientToken(self.next_client);
+        self.clients.insert(token, Asker { sender: sender.clone(), id, _share: share });
+        self.handle(Event::Client { token, request, payload });
+    }
+
     fn send_peer(&mut self, to: ServerId, message: PeerMessage, payload: Bytes) {
-        match self.peers.get_mut(&to) {
+        let pause = match self.peers.get_mut(&to) {
             Some(Peer::Up(sender)) => {
-                if sender.send(kind::PEER, 0, &message, payload).is_err() {
-                    sender.close();
-                }
+                // Of a connection that has ended its reader tells, and then the core sends again.
+                let _ = sender.send_bounded(kind::PEER, 0, &message, payload);
                 return;
             }
-            Some(Peer::Dialing { queue, bytes }) => {
-                *bytes += payload.len() + size_of::<PeerMessage>();
-                if *bytes <= DIAL_QUEUE_BYTES {
-                    queue.push((message, payload)); // what does not fit is sent again by the core
-                }
-                return;
-            }
-            Some(Peer::Down { since }) if clock::now().since(*since) < DIAL_PAUSE => return,
-            _ => {}
-        }
+            Some(Peer::Dialing { queue }) => return queue.push((message, payload)),
+            Some(Peer::Down { since }) => DIAL_PAUSE.saturating_sub(clock::now().since(*since)),
+            None => Duration::ZERO,
+        };
         let Some(entry) = self.replica.map().servers.get(&to) else { return };
         let address = entry.address.clone();
-        let bytes = payload.len();
-        self.peers.insert(to, Peer::Dialing { queue: vec![(message, payload)], bytes });
-        self.task(|shared| dial(shared, to, address));
+        self.peers.insert(to, Peer::Dialing { queue: vec![(message, payload)] });
+        self.task(|shared| dial(shared, to, address, pause));
     }
 
     /// A connection to a server stands, whoever made it. With two, messages take either: the core does not mind.
     pub fn peer_is_up(&mut self, peer: ServerId, sender: &Sender) {
         let queued = match self.peers.insert(peer, Peer::Up(sender.clone())) {
-            Some(Peer::Dialing { queue, .. }) => queue,
+            Some(Peer::Dialing { queue }) => queue,
             _ => Vec::new(),
         };
         for (message, payload) in queued {
             // A connection that broke already is noticed by its reader.
-            let _ = sender.send(kind::PEER, 0, &message, payload);
+            let _ = sender.send_bounded(kind::PEER, 0, &message, payload);
         }
     }
 
-    /// `of`: the connection that ended; absent if none was made.
+    /// A connection to a server ended. Another may stand; but what was on its way on this one, in either direction, is lost.
     pub fn peer_is_lost(&mut self, peer: ServerId) {
-        if let Some(Peer::Up(sender)) = self.peers.get(&peer)
-            && !sender.is_closed()
-        {
-            return; // another connection to it stands
+        let ended = |known: &Peer| matches!(known, Peer::Up(sender) if sender.is_closed());
+        if self.peers.get(&peer).is_some_and(ended) {
+            self.peers.insert(peer, Peer::Down { since: clock::now() });
         }
-        self.peers.insert(peer, Peer::Down { since: clock::now() });
+        self.handle(Event::PeerLost { peer });
+    }
+
+    /// No connection came about, and what waited for it is lost.
+    pub fn dial_failed(&mut self, peer: ServerId) {
+        if let Some(Peer::Dialing { .. }) = self.peers.get(&peer) {
+            self.peers.insert(peer, Peer::Down { since: clock::now() });
+        }
         self.handle(Event::PeerLost { peer });
     }
 

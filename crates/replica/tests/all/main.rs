@@ -2,5 +2,6 @@
 
 mod at_risk_first;
 mod dropped_offload;
+mod overload;
 mod quick_changes;
 mod repair;

@@ -16,11 +16,13 @@ use ebb_types::{
     ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, MetaPush, MetaReply, MetaRequest, ObjectId,
     RequestId, ServerId, Unready, group_of,
 };
+use std::collections::BTreeSet;
 
 const PAUSE_MIN: u64 = MILLI;
 const PAUSE_MAX: u64 = 100 * MILLI;
-/// A try without an answer is given up after this time, and the request after the longer one. [client library]
-const TRY_TIMEOUT: u64 = 5 * SECOND;
+/// While an answer is awaited the map is asked for this often; a request without one for the longer time is given up. It is
+/// not sent twice while its first copy is on its way. [client library]
+const REFRESH: u64 = 5 * SECOND;
 const DEADLINE: u64 = 60 * SECOND;
 
 /// A machine that clients run on.
@@ -330,25 +332,22 @@ impl World<'_> {
         }
     }
 
-    /// Every now and then: tries without an answer are given up, and in the end the request.
+    /// Every now and then: requests that waited too long are given up.
     pub fn look_for_timeouts(&mut self) {
         let now = self.now;
         let clients = &mut self.models().clients;
-        let mut late = Vec::new();
+        let (mut late, mut hosts) = (Vec::new(), BTreeSet::new());
         for (n, piece) in clients.pieces.places.iter().enumerate() {
-            let Some(piece) = piece else { continue };
-            if piece.asked.is_some() && now - piece.sent >= TRY_TIMEOUT {
+            let Some(piece) = piece.as_ref().filter(|p| p.asked.is_some()) else { continue };
+            if now - piece.sent >= DEADLINE {
                 late.push(n as u32);
+            } else if now - piece.sent >= REFRESH {
+                hosts.insert(piece.host);
             }
         }
-        for id in late {
-            let clients = &mut self.models().clients;
-            clients.retries.timeouts += 1;
-            let Some(piece) = clients.pieces.get(id) else { continue };
-            let host = piece.host;
-            self.refresh_host(host);
-            self.pause_piece(id);
-        }
+        clients.retries.timeouts += late.len() as u64;
+        late.into_iter().for_each(|id| self.piece_ends(id, true));
+        hosts.into_iter().for_each(|host| self.refresh_host(host));
     }
 }
 

@@ -16,6 +16,8 @@ mod follow;
 mod machine;
 pub mod measure;
 pub mod network;
+#[cfg(test)]
+mod overload;
 mod rebuild;
 pub mod report;
 mod run;

@@ -1,0 +1,222 @@
+//! Overload is not failure: a copy that is on its way is not sent twice, a copy that came twice is written once, and a server is
+//! suspected only if it says nothing at all. (R12)
+
+use bytes::Bytes;
+use ebb_replica::{
+    ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken, TICK,
+};
+use ebb_types::{
+    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, GearGroup, GroupEntry, GroupId,
+    Incarnation, MapDelta, Moment, PeerMessage, RackId, Record, Refusal, RequestId, ServerEntry, ServerId,
+    ServerReport, ServerState, Slot, SlotState, Space, StoreId, Version,
+};
+
+const ME: ServerId = ServerId(1);
+const NEAR: ServerId = ServerId(2);
+const FAR: ServerId = ServerId(3);
+const GROUP: GroupId = GroupId(0);
+const EPOCH: Epoch = Epoch(1);
+
+/// One server of a group of three, whose clock, store and peers are this test.
+struct Server {
+    replica: Replica,
+    now: Moment,
+}
+
+impl Server {
+    /// In a configuration that has this primary, and all three in sync.
+    fn new(primary: ServerId) -> Server {
+        let config = Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 1);
+        let mut server = Server { replica: Replica::new(config, Recovered::default()), now: Moment(1) };
+        server.on(Event::Lease { until: Moment(u64::MAX) });
+        let members = [ME, NEAR, FAR];
+        let entry = |id: ServerId| ServerEntry {
+            id,
+            rack: RackId(id.0),
+            gear_group: GearGroup(id.0 as u8 - 1),
+            address: String::new(),
+            state: ServerState::Awake,
+            incarnation: Incarnation(1),
+            store: StoreId(1),
+        };
+        let slots = members.map(|server| Slot { server, state: SlotState::InSync, stand_in: None });
+        let groups = vec![(
+            GROUP,
+            GroupEntry { epoch: EPOCH, primary: Some(primary), slots: slots.into(), salvage: false },
+        )];
+        server.on(Event::Map(MapDelta { from: 0, to: 1, servers: members.map(entry).into(), groups }));
+        for from in [NEAR, FAR] {
+            let (tail, done) = (Vec::new(), Vec::new());
+            server.hear(from, PeerMessage::FenceReply { group: GROUP, epoch: EPOCH, tail, done });
+        }
+        server
+    }
+
+    fn on(&mut self, event: Event) -> Vec<Command> {
+        let mut out = Vec::new();
+        self.replica.on(self.now, event, &mut out);
+        out
+    }
+
+    fn hear(&mut self, from: ServerId, message: PeerMessage) -> Vec<Command> {
+        self.on(Event::Peer { from, message, payload: Bytes::new() })
+    }
+
+    fn answer(&mut self, from: ServerId, version: Version, result: Result<(), Refusal>) -> Vec<Command> {
+        self.hear(from, PeerMessage::ReplicateReply { group: GROUP, epoch: EPOCH, version, first: 0, result })
+    }
+
+    /// A client writes block `n`.
+    fn write(&mut self, n: u32) -> Vec<Command> {
+        let request = RequestId { client: 9, seq: u64::from(n) + 1 };
+        let (offset, len) = (n * BLOCK_BYTES as u32, BLOCK_BYTES as u32);
+        let op = ChunkOp::Write { chunk: ChunkId::default(), offset, len, request };
+        let request = ClientRequest { group: GROUP, epoch: EPOCH, op };
+        let token = ClientToken(u64::from(n));
+        self.on(Event::Client { token, request, payload: Bytes::from(vec![7; BLOCK_BYTES]) })
+    }
+
+    /// Seconds pass, a tick at a time; before each tick `each` happens.
+    fn wait(&mut self, seconds: u32, mut each: impl FnMut(&mut Server)) -> Vec<Command> {
+        let mut out = Vec::new();
+        for _ in 0..seconds * 10 {
+            self.now = self.now + TICK;
+            each(self);
+            out.extend(self.on(Event::Tick));
+        }
+        out
+    }
+}
+
+/// Who is sent which record.
+fn sent(commands: &[Command]) -> Vec<(ServerId, Record)> {
+    let record = |c: &Command| match c {
+        Command::Send { to, message: PeerMessage::Replicate { record, .. }, .. } => {
+            Some((*to, record.clone()))
+        }
+        _ => None,
+    };
+    commands.iter().filter_map(record).collect()
+}
+
+fn applies(commands: &[Command]) -> Vec<StoreToken> {
+    let apply = |c: &Command| match c {
+        Command::Store { token, command: StoreCommand::Apply { .. } } => Some(*token),
+        _ => None,
+    };
+    commands.iter().filter_map(apply).collect()
+}
+
+fn suspects(commands: &[Command]) -> Vec<ServerId> {
+    let suspect = |c: &Command| match c {
+        Command::Report(ServerReport::Suspect { server, .. }) => Some(*server),
+        _ => None,
+    };
+    commands.iter().filter_map(suspect).collect()
+}
+
+fn versions_sent(commands: &[Command]) -> Vec<(ServerId, u64)> {
+    sent(commands).into_iter().map(|(to, record)| (to, record.version.seq)).collect()
+}
+
+#[test]
+fn a_record_on_its_way_is_sent_once_however_long_it_takes() {
+    let mut server = Server::new(ME);
+    assert_eq!(versions_sent(&server.write(0)), [(NEAR, 1), (FAR, 1)]);
+    assert_eq!(sent(&server.wait(60, |_| {})), []);
+}
+
+#[test]
+fn a_record_is_sent_again_when_the_connection_broke_and_only_there() {
+    let mut server = Server::new(ME);
+    server.write(0);
+    server.on(Event::PeerLost { peer: FAR });
+    assert_eq!(versions_sent(&server.wait(10, |_| {})), [(FAR, 1)]);
+}
+
+#[test]
+fn a_record_that_was_refused_is_sent_again_after_a_pause() {
+    let mut server = Server::new(ME);
+    let version = sent(&server.write(0))[0].1.version;
+    server.answer(NEAR, version, Err(Refusal::NotReady));
+    assert_eq!(versions_sent(&server.wait(10, |_| {})), [(NEAR, 1)]);
+}
+
+#[test]
+fn a_slow_server_that_answers_anything_is_not_suspected_and_a_silent_one_is() {
+    let mut server = Server::new(ME);
+    let first = sent(&server.write(0))[0].1.version;
+    // One server answers a record every two seconds, and never the first; the other says nothing.
+    let mut ticks = 0;
+    let commands = server.wait(30, |server| {
+        ticks += 1;
+        if ticks % 20 == 0 {
+            let written = sent(&server.write(ticks / 20));
+            server.answer(NEAR, written[0].1.version, Ok(()));
+        }
+    });
+    let suspects = suspects(&commands);
+    assert!(suspects.contains(&FAR) && !suspects.contains(&NEAR), "{suspects:?}");
+    // It is said again and again, but not a hundred times a second.
+    assert!((10..=60).contains(&suspects.len()), "{suspects:?}");
+    server.answer(FAR, first, Ok(()));
+    assert_eq!(self::suspects(&server.wait(1, |_| {})), []);
+}
+
+#[test]
+fn a_full_server_is_never_suspected() {
+    let mut server = Server::new(ME);
+    let version = sent(&server.write(0))[0].1.version;
+    let commands = server.wait(60, |server| {
+        for from in [NEAR, FAR] {
+            server.answer(from, version, Err(Refusal::NoSpace));
+        }
+    });
+    assert_eq!(suspects(&commands), []);
+    assert!(sent(&commands).len() <= 2 * 60 * 2 + 2, "it is asked again at the pace of refusals");
+}
+
+#[test]
+fn a_record_that_comes_twice_is_written_once_and_answered() {
+    let mut primary = Server::new(ME);
+    let record = sent(&primary.write(0)).remove(0).1;
+    let mut member = Server::new(NEAR);
+    let mut replicate = || {
+        let (space, committed) = (Space::Replica, Version::ZERO);
+        let message = PeerMessage::Replicate {
+            epoch: EPOCH,
+            space,
+            record: record.clone(),
+            committed,
+            must_fit: false,
+        };
+        let payload = Bytes::from(vec![7; BLOCK_BYTES]);
+        member.on(Event::Peer { from: NEAR, message, payload })
+    };
+    let token = applies(&replicate());
+    assert_eq!(token.len(), 1);
+    assert_eq!(applies(&replicate()), [], "the store works on it");
+    let answers = member.on(Event::Stored { token: token[0], outcome: StoreOutcome::Applied });
+    let answered = |c: &&Command| {
+        matches!(
+            c,
+            Command::Send { to: NEAR, message: PeerMessage::ReplicateReply { result: Ok(()), .. }, .. }
+        )
+    };
+    assert_eq!(answers.iter().filter(answered).count(), 1);
+}
+
+#[test]
+fn a_write_is_answered_after_a_connection_broke_twice() {
+    let mut server = Server::new(ME);
+    let commands = server.write(0);
+    let version = sent(&commands)[0].1.version;
+    server.on(Event::Stored { token: applies(&commands)[0], outcome: StoreOutcome::Applied });
+    for _ in 0..2 {
+        server.on(Event::PeerLost { peer: NEAR });
+        server.wait(1, |_| {});
+    }
+    server.answer(NEAR, version, Ok(()));
+    let done = server.answer(FAR, version, Ok(()));
+    assert!(done.iter().any(|c| matches!(c, Command::Reply { reply: ClientReply::Done, .. })));
+}
