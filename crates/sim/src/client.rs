@@ -75,6 +75,13 @@ impl Client {
         self.current.is_none() && self.left == 0 && self.to_do.is_empty()
     }
 
+    /// Nobody uses a chunk after asking for its deletion, whatever became of that.
+    fn end_op(&mut self) -> Option<Current> {
+        let ended = self.current.take()?;
+        self.own.index += u32::from(matches!(ended.chunk_op, ChunkOp::Delete { .. }));
+        Some(ended)
+    }
+
     /// When the operation under way began, by its number in the history.
     pub fn under_way(&self) -> Option<usize> {
         self.current.as_ref().map(|c| c.op)
@@ -130,7 +137,7 @@ impl World<'_> {
         if stormy && now >= current.deadline {
             let op = current.op;
             client.attempt += 1;
-            client.current = None;
+            client.end_op();
             self.note(|| format!("client-{id} gives up op {op}"));
             let pause = self.client(id).random.between(MILLI, 200 * MILLI);
             return self.client_timer(id, pause);
@@ -266,11 +273,7 @@ impl World<'_> {
 
     fn op_ends(&mut self, id: u32, outcome: Outcome, payload: &Bytes) {
         let now = self.now;
-        let Some(current) = self.client(id).current.take() else { return };
-        let deleted = matches!(current.chunk_op, ChunkOp::Delete { .. });
-        if deleted {
-            self.client(id).own.index += 1;
-        }
+        let Some(current) = self.client(id).end_op() else { return };
         let values: Vec<Option<u64>> = payload.chunks(CELL_BYTES as usize).map(value_of).collect();
         if let Some(torn) = values.iter().position(|v| v.is_none()) {
             return self
