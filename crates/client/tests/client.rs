@@ -29,7 +29,13 @@ fn params() -> ClusterParams {
 }
 
 fn entry(epoch: u32, primary: Option<u16>) -> GroupEntry {
-    GroupEntry { epoch: Epoch(epoch), primary: primary.map(ServerId), slots: Vec::new(), salvage: false }
+    GroupEntry {
+        epoch: Epoch(epoch),
+        primary: primary.map(ServerId),
+        slots: Vec::new(),
+        salvage: false,
+        fallback: None,
+    }
 }
 
 fn delta(from: u64, to: u64, entry: GroupEntry) -> MapDelta {

@@ -62,6 +62,9 @@ pub struct Timing {
     /// Another: whatever store comes under a server's id is taken for the one that was there.
     #[cfg(feature = "planted-bugs")]
     pub trust_any_store: bool,
+    /// Another: every epoch counts as one that served.
+    #[cfg(feature = "planted-bugs")]
+    pub forget_fallback: bool,
 }
 
 impl Timing {
@@ -73,6 +76,16 @@ impl Timing {
     #[cfg(feature = "planted-bugs")]
     pub(crate) fn trusts_any_store(&self) -> bool {
         self.trust_any_store
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn forgets_fallback(&self) -> bool {
+        self.forget_fallback
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn forgets_fallback(&self) -> bool {
+        false
     }
 
     #[cfg(not(feature = "planted-bugs"))]
@@ -99,6 +112,8 @@ impl Default for Timing {
             forget_dwell: false,
             #[cfg(feature = "planted-bugs")]
             trust_any_store: false,
+            #[cfg(feature = "planted-bugs")]
+            forget_fallback: false,
         }
     }
 }

@@ -145,6 +145,8 @@ const DEBT_PERCENT: (u64, u64) = (5, 20);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reports {
     pub released: BTreeMap<GroupId, Epoch>,
+    /// Epochs that wait for the leave to serve.
+    pub serving: BTreeMap<GroupId, Epoch>,
     pub caught_up: BTreeSet<(GroupId, Epoch, ServerId)>,
     pub covered: BTreeSet<(GroupId, Epoch, ServerId)>,
     /// Reporter and suspect: since when, and when last.
@@ -408,6 +410,7 @@ impl Leading {
         | ServerReport::Covered { group, epoch, .. }
         | ServerReport::Suspect { group, epoch, .. }
         | ServerReport::Damaged { group, epoch }
+        | ServerReport::Serving { group, epoch }
         | ServerReport::Released { group, epoch }) = report;
         let Some(entry) = state.group(group).filter(|entry| entry.epoch == epoch) else { return };
         let is_primary = entry.primary == Some(from);
@@ -420,6 +423,9 @@ impl Leading {
             }
             ServerReport::Released { .. } if is_primary => {
                 self.reports.released.insert(group, epoch);
+            }
+            ServerReport::Serving { .. } if is_primary && !entry.stage().serves => {
+                self.reports.serving.insert(group, epoch);
             }
             ServerReport::Damaged { .. } if is_primary => {
                 self.reports.damaged.insert(group, now);
@@ -441,6 +447,8 @@ impl Leading {
         self.dirty = true;
         let current = |group: &GroupId, epoch: &Epoch| state.group(*group).is_some_and(|e| e.epoch == *epoch);
         self.reports.released.retain(|group, epoch| current(group, epoch));
+        let waits = |group: &GroupId| state.group(*group).is_some_and(|e| !e.stage().serves);
+        self.reports.serving.retain(|group, epoch| current(group, epoch) && waits(group));
         self.reports.caught_up.retain(|(group, epoch, _)| current(group, epoch));
         self.reports.covered.retain(|(group, epoch, _)| current(group, epoch));
         self.moves.retain(|group, (epoch, _)| current(group, epoch));

@@ -51,7 +51,7 @@ impl Leading {
         let salvaged: Vec<Change> = stuck
             .into_iter()
             .filter_map(|(group, entry)| {
-                Some(Change { group, expected: entry.epoch, entry: salvage(entry, awake)? })
+                Some(Change { group, expected: entry.stage(), entry: salvage(entry, awake)? })
             })
             .collect();
         if salvaged.is_empty() {
@@ -98,7 +98,8 @@ fn salvage(entry: &GroupEntry, awake: impl Fn(ServerId) -> bool) -> Option<Group
         Slot { server: s.server, state, stand_in: kept.map(|i| StandIn { covered: false, ..i }) }
     };
     let slots = entry.slots.iter().map(slot).collect();
-    Some(GroupEntry { epoch: entry.epoch.next(), primary: Some(primary), slots, salvage: !alone })
+    let epoch = entry.epoch.next();
+    Some(GroupEntry { epoch, primary: Some(primary), slots, salvage: !alone, fallback: None })
 }
 
 fn names(servers: &[ServerId]) -> String {

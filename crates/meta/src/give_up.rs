@@ -8,7 +8,7 @@
 use crate::State;
 use crate::controller::{Leading, Output};
 use crate::plan::{Servers, is_gone};
-use ebb_types::{Epoch, GearGroup, Moment, ServerEntry, ServerId, ServerState, Slot, SlotState};
+use ebb_types::{Epoch, GearGroup, GroupEntry, Moment, ServerEntry, ServerId, ServerState, Slot, SlotState};
 
 impl Leading {
     /// When the policy's time for a failed server is over.
@@ -78,7 +78,8 @@ fn reason_to_wait(entry: &ServerEntry, servers: &Servers, state: &State) -> Opti
         return Some("another server is being rebuilt".into());
     }
     let needs = |s: &Slot| s.server == entry.id && !matches!(s.state, SlotState::Away { .. });
-    let last = state.groups().any(|(_, g)| g.slots.iter().any(needs));
+    let falls_back = |g: &GroupEntry| g.primary.is_none() && g.fallback.iter().flatten().any(needs);
+    let last = state.groups().any(|(_, g)| g.slots.iter().any(needs) || falls_back(g));
     last.then(|| "it may hold the last complete copy of some chunk group".into())
 }
 

@@ -10,6 +10,11 @@
 //! primary can make anybody else's copy good again, so only under one is anything forgotten. For the same reason a server that restarts keeps its slots' states: it was a target of every acknowledged
 //! write and had it durably. It gets a new epoch, because what it held in memory (its fence) is gone. A
 //! server that comes with another store has lost that too ([`distrust_emptied`]).
+//!
+//! When many servers fail together their leases end one after another, and slots go away under primaries that are dead
+//! themselves. Nothing is ordered in such epochs: a primary has its targets fenced and the epoch put on record before it serves
+//! one in which a slot has lost its complete copy ([`has_lost`]). Until then the entry keeps the slots of the newest epoch that
+//! may have served, and what was complete then is complete still: it is taken back when its server returns.
 
 use ebb_types::{Epoch, GroupEntry, RackId, ServerId, Slot, SlotState, StandIn};
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,21 +74,29 @@ pub struct Facts {
 pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Option<GroupEntry> {
     let epoch = entry.epoch.next();
     let mut slots = entry.slots.clone();
-    for slot in &mut slots {
-        take_in(slot, facts, world);
+    let mut served = entry.fallback.clone().unwrap_or_else(|| slots.clone());
+    for (slot, before) in slots.iter_mut().zip(&mut served) {
+        if learn(slot, facts, world) && !has_lost(before, slot) {
+            *before = *slot;
+        }
     }
     distrust_emptied(&mut slots, world);
-    let primary = choose_primary(entry, &slots, facts, world);
+    distrust_emptied(&mut served, world);
+    slots.iter_mut().zip(&served).for_each(|(slot, before)| take_back(slot, before, world));
+    let primary = choose_primary(entry, &slots, facts, world)
+        .or_else(|| fall_back(entry, &mut slots, &served, facts, world));
     if slots.iter().position(|s| Some(s.server) == primary).is_some_and(|k| is_complete(&slots, k, world)) {
-        for k in 0..slots.len() {
-            send_away(&mut slots, k, primary, epoch, world);
+        for (k, before) in served.iter().enumerate() {
+            send_away(&mut slots, k, before, primary, epoch, world);
             release_source(&mut slots, k, world);
         }
     }
+    let lost = served.iter().zip(&slots).any(|(before, slot)| has_lost(before, slot));
+    let fallback = lost.then_some(served);
     let restarted = entry.members().any(|(server, _)| world.get(&server).is_some_and(|c| c.restarted));
     let given_back = facts.released && primary == entry.primary;
     let anew = primary.is_some() && (restarted || given_back);
-    if primary == entry.primary && slots == entry.slots && !anew {
+    if primary == entry.primary && slots == entry.slots && fallback == entry.fallback && !anew {
         return None;
     }
     if primary != entry.primary {
@@ -92,7 +105,7 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
     }
     // One that has everything is found again: from it the others learn what they miss, as ever.
     let salvage = entry.salvage && !slots.iter().any(|s| s.state == SlotState::InSync);
-    Some(GroupEntry { epoch, primary, slots, salvage })
+    Some(GroupEntry { epoch, primary, slots, salvage, fallback })
 }
 
 /// R11: a store that is not the one that took part before may lack anything. Its slots fetch all that they lack, whatever they
@@ -114,23 +127,73 @@ fn standing(world: &World, server: ServerId) -> Standing {
     world.get(&server).map_or(Standing::Down, |c| c.standing)
 }
 
-/// Reports, and servers that are back.
-fn take_in(slot: &mut Slot, facts: &Facts, world: &mut World) {
+/// Takes in what was reported of the slot. Returns whether anything was.
+fn learn(slot: &mut Slot, facts: &Facts, world: &mut World) -> bool {
     match slot.state {
         SlotState::CatchingUp { .. } if facts.caught_up.contains(&slot.server) => {
             slot.state = SlotState::InSync;
             drop_stand_in(slot, world);
+            true
         }
-        SlotState::Away { since } => {
-            if facts.covered.contains(&slot.server) {
-                slot.stand_in.iter_mut().for_each(|s| s.covered = true);
-            }
-            if standing(world, slot.server) == Standing::Up {
-                slot.state = SlotState::CatchingUp { since };
-            }
+        SlotState::Away { .. } if facts.covered.contains(&slot.server) => {
+            slot.stand_in.iter_mut().for_each(|s| s.covered = true);
+            true
         }
-        SlotState::CatchingUp { .. } | SlotState::InSync => {}
+        _ => false,
     }
+}
+
+/// A server that is back takes part again. If no epoch served without it, it has missed nothing.
+fn take_back(slot: &mut Slot, before: &Slot, world: &mut World) {
+    let SlotState::Away { since } = slot.state else { return };
+    if standing(world, slot.server) != Standing::Up {
+        return;
+    }
+    slot.state = SlotState::CatchingUp { since };
+    if *before == (Slot { server: slot.server, state: SlotState::InSync, stand_in: None }) {
+        drop_stand_in(slot, world);
+        *slot = *before;
+    }
+}
+
+/// The stand-in that has all that the slot's server missed.
+fn kept(slot: &Slot) -> Option<ServerId> {
+    slot.stand_in.filter(|s| s.covered).map(|s| s.server)
+}
+
+/// Whether the slot had a complete copy and has none now. Such an epoch must be on record before it serves.
+fn has_lost(before: &Slot, now: &Slot) -> bool {
+    before.server == now.server
+        && now.state != SlotState::InSync
+        && (before.state == SlotState::InSync || kept(before).is_some() && kept(now).is_none())
+}
+
+/// Nobody is complete by what the slots became since the group served last. By what they were then a server with its stand-in may
+/// be, and still is. Returns the primary.
+fn fall_back(
+    entry: &GroupEntry,
+    slots: &mut Vec<Slot>,
+    served: &[Slot],
+    facts: &Facts,
+    world: &mut World,
+) -> Option<ServerId> {
+    let mut restored = slots.clone();
+    for (slot, before) in restored.iter_mut().zip(served).filter(|(slot, before)| has_lost(before, slot)) {
+        let (SlotState::CatchingUp { since } | SlotState::Away { since }) = before.state else { continue };
+        let free = |keeper: ServerId| slots.iter().all(|s| s.server != keeper);
+        if standing(world, slot.server) == Standing::Up && kept(before).is_some_and(free) {
+            *slot = Slot { state: SlotState::CatchingUp { since }, ..*before };
+        }
+    }
+    let primary = choose_primary(entry, &restored, facts, world)?;
+    slots.iter_mut().zip(&restored).filter(|(slot, to)| slot.stand_in != to.stand_in).for_each(
+        |(slot, to)| {
+            drop_stand_in(slot, world);
+            kept(to).and_then(|keeper| world.get_mut(&keeper)).into_iter().for_each(|c| c.stand_ins += 1);
+        },
+    );
+    *slots = restored;
+    Some(primary)
 }
 
 fn drop_stand_in(slot: &mut Slot, world: &mut World) {
@@ -144,7 +207,7 @@ fn drop_stand_in(slot: &mut Slot, world: &mut World) {
 /// Whether slot `k` can serve everything that was acknowledged: it has it, or it can fetch it.
 fn is_complete(slots: &[Slot], k: usize, world: &World) -> bool {
     let live = |server: ServerId| standing(world, server) != Standing::Down;
-    let kept = |slot: &Slot| slot.stand_in.is_some_and(|s| s.covered && live(s.server));
+    let kept = |slot: &Slot| kept(slot).is_some_and(live);
     match slots[k].state {
         SlotState::InSync => true,
         SlotState::Away { .. } => false,
@@ -183,8 +246,16 @@ fn choose_primary(entry: &GroupEntry, slots: &[Slot], facts: &Facts, world: &Wor
     able.iter().min_by_key(rank).map(|slot| slot.server).or(live)
 }
 
-/// Makes slot `k` away if its server takes no part any more, and finds it a stand-in.
-fn send_away(slots: &mut [Slot], k: usize, primary: Option<ServerId>, epoch: Epoch, world: &mut World) {
+/// Makes slot `k` away if its server takes no part any more, and finds it a stand-in. `before`: the slot in the newest epoch that
+/// may have served.
+fn send_away(
+    slots: &mut [Slot],
+    k: usize,
+    before: &Slot,
+    primary: Option<ServerId>,
+    epoch: Epoch,
+    world: &mut World,
+) {
     let Slot { server, state, .. } = slots[k];
     let stays = match standing(world, server) {
         Standing::Up => true,
@@ -198,7 +269,8 @@ fn send_away(slots: &mut [Slot], k: usize, primary: Option<ServerId>, epoch: Epo
         SlotState::InSync => epoch,
         SlotState::CatchingUp { since } => {
             // What the server took while it caught up, the stand-in lacks.
-            slots[k].stand_in.iter_mut().for_each(|s| s.covered = false);
+            let took = !matches!(before.state, SlotState::Away { .. });
+            slots[k].stand_in.iter_mut().for_each(|s| s.covered &= !took);
             since
         }
         SlotState::Away { since } => since,
@@ -222,7 +294,9 @@ fn send_away(slots: &mut [Slot], k: usize, primary: Option<ServerId>, epoch: Epo
     drop_stand_in(&mut slots[k], world);
     if let Some(server) = chosen {
         world.get_mut(&server).expect("a candidate").stand_ins += 1;
-        slots[k].stand_in = Some(StandIn { server, covered: since == epoch });
+        // Nothing was ordered since the server has been away.
+        let covered = before.server == slots[k].server && before.state == SlotState::InSync;
+        slots[k].stand_in = Some(StandIn { server, covered });
     }
 }
 

@@ -68,6 +68,12 @@ impl Leading {
         let mut commands = Vec::new();
         let servers = self.plan_servers(now, state, &mut commands, out);
         let changes = self.plan_groups(now, state, &servers);
+        let changed: BTreeSet<GroupId> = changes.iter().map(|c| c.group).collect();
+        let serving = self.reports.serving.iter().filter(|(group, _)| !changed.contains(group));
+        let serving: Vec<(GroupId, Epoch)> = serving.map(|(group, epoch)| (*group, *epoch)).collect();
+        if !serving.is_empty() {
+            commands.push(Command::Serve(serving));
+        }
         if !changes.is_empty() {
             commands.push(Command::Reconfigure(changes));
         }
@@ -311,13 +317,16 @@ impl Leading {
                 let moved = replaced.get(&group)?;
                 Some(GroupEntry { epoch: moved.epoch.next(), ..moved.clone() })
             });
-            let Some(next) = next else { continue };
+            let Some(mut next) = next else { continue };
+            if self.timing.forgets_fallback() {
+                next.fallback = None;
+            }
             if let (Some(old), Some(new)) = (entry.primary, next.primary)
                 && old != new
             {
                 self.gears.shift.iter_mut().for_each(|s| s.migrations += 1);
             }
-            changes.push(Change { group, expected: entry.epoch, entry: next });
+            changes.push(Change { group, expected: entry.stage(), entry: next });
         }
         changes
     }
@@ -535,7 +544,8 @@ fn replace_lost(state: &State, servers: &Servers, world: &World) -> BTreeMap<Gro
             let up = |id: &ServerId| world.get(id).is_some_and(|c| c.standing == Standing::Up);
             let Some(server) = choice.map(|c| c.server).filter(up) else { continue };
             let mut entry = state.group(group).expect("a group of the state").clone();
-            for slot in entry.slots.iter_mut().filter(|s| s.server == lost.id) {
+            let slots = entry.slots.iter_mut().chain(entry.fallback.iter_mut().flatten());
+            for slot in slots.filter(|s| s.server == lost.id) {
                 *slot = Slot { server, state: SlotState::CatchingUp { since: Epoch(0) }, stand_in: None };
             }
             replaced.insert(group, entry);

@@ -94,7 +94,7 @@ impl Leading {
             let mut next = GroupEntry { epoch: entry.epoch.next(), ..entry.clone() };
             next.slots[k] =
                 Slot { server: to, state: SlotState::CatchingUp { since: Epoch(0) }, stand_in: None };
-            changes.push(Change { group, expected: entry.epoch, entry: next });
+            changes.push(Change { group, expected: entry.stage(), entry: next });
         }
         changes
     }

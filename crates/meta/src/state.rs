@@ -9,7 +9,7 @@ use crate::{Bootstrap, Namespace};
 use ebb_types::{
     ClusterParams, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, MapDelta, NamespaceCommand,
     NamespaceReply, ObjectId, Schedule, ServerEntry, ServerId, ServerState, ShiftRecord, Slot, SlotState,
-    StoreId, StoreMark,
+    Stage, StoreId, StoreMark,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,8 +36,10 @@ pub enum Command {
     },
     /// How much the stores of servers have made durable.
     Witness(Vec<(ServerId, u64)>),
-    /// New configurations of chunk groups. A change whose `expected` epoch is not the present one does nothing.
+    /// New configurations of chunk groups. A change whose `expected` stage is not the present one does nothing.
     Reconfigure(Vec<Change>),
+    /// These epochs serve from now on. One that is over, or needs no such leave, stays as it is.
+    Serve(Vec<(GroupId, Epoch)>),
     AllocateObjects {
         count: u32,
     },
@@ -55,11 +57,11 @@ pub enum Command {
     },
 }
 
-/// A chunk group's next configuration, decided from the one with epoch `expected`.
+/// A chunk group's next configuration, decided from the one at `expected`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     pub group: GroupId,
-    pub expected: Epoch,
+    pub expected: Stage,
     pub entry: GroupEntry,
 }
 
@@ -204,6 +206,7 @@ impl State {
                 Reply::Done
             }
             Command::Reconfigure(changes) => self.reconfigure(changes),
+            Command::Serve(epochs) => self.serve(epochs),
             Command::AllocateObjects { count } => {
                 let first = ObjectId(self.next_object);
                 self.next_object += u64::from(*count);
@@ -259,7 +262,7 @@ impl State {
                 epoch: Epoch(1),
                 primary: None,
                 slots: servers.iter().map(fresh).collect(),
-                salvage: false,
+                ..GroupEntry::unknown()
             },
             changed: 1,
         });
@@ -294,7 +297,7 @@ impl State {
 
     fn reconfigure(&mut self, changes: &[Change]) -> Reply {
         let is_fresh = |state: &State, change: &Change| {
-            state.group(change.group).is_some_and(|group| group.epoch == change.expected)
+            state.group(change.group).is_some_and(|group| group.stage() == change.expected)
         };
         // Before anything is changed: a panic here would meet every member again at every start.
         let broken = changes.iter().filter(|c| is_fresh(self, c)).find_map(|c| self.broken_rule(c));
@@ -317,6 +320,18 @@ impl State {
         Reply::Reconfigured { made, stale }
     }
 
+    fn serve(&mut self, epochs: &[(GroupId, Epoch)]) -> Reply {
+        let version = self.version + 1;
+        for (group, epoch) in epochs {
+            let group = self.groups.get_mut(group.0 as usize).filter(|g| g.item.epoch == *epoch);
+            if let Some(group) = group.filter(|g| g.item.fallback.is_some()) {
+                (group.item.fallback, group.changed) = (None, version);
+                self.version = version;
+            }
+        }
+        Reply::Done
+    }
+
     /// The rule of a configuration that the change breaks, if any.
     fn broken_rule(&self, change: &Change) -> Option<String> {
         let rule = self.check(change).err()?;
@@ -327,7 +342,7 @@ impl State {
         let new = &change.entry;
         let holds = |rule: &'static str, holds: bool| if holds { Ok(()) } else { Err(rule) };
         let r = self.params.as_ref().map_or(0, |p| usize::from(p.replicas));
-        holds("the epoch grows by one", new.epoch == change.expected.next())?;
+        holds("the epoch grows by one", new.epoch == change.expected.epoch.next())?;
         holds("r slots", new.slots.len() == r)?;
         let members: BTreeSet<ServerId> = new.slots.iter().map(|s| s.server).collect();
         holds("one slot per server", members.len() == r)?;

@@ -6,8 +6,8 @@ use crate::group::{Context, Group, Wait, Waiting};
 use crate::primary::{Phase, Primary};
 use crate::replica::PlantedBug;
 use ebb_types::{
-    ChunkId, ClientReply, Epoch, GroupEntry, Kind, PeerMessage, Run, ServerId, Slot, SlotState, Space,
-    TailRun, Version,
+    ChunkId, ClientReply, Epoch, GroupEntry, Kind, PeerMessage, Run, ServerId, ServerReport, Slot, SlotState,
+    Space, TailRun, Version,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +15,11 @@ impl Group {
     /// The metadata service configured the group anew.
     pub fn adopt(&mut self, cx: &mut Context, entry: GroupEntry) {
         if entry.epoch <= self.entry.epoch {
+            // Within an epoch nothing changes but the leave to serve.
+            if entry.stage() > self.entry.stage() {
+                self.entry.fallback = None;
+                self.go_on_activating(cx);
+            }
             return;
         }
         self.fence = self.fence.max(entry.epoch);
@@ -86,7 +91,7 @@ impl Group {
         for &to in &awaiting {
             cx.send(to, PeerMessage::Fence { group: self.id, epoch, done: self.tail.done() });
         }
-        let phase = Phase::Fencing { awaiting, foreign: Vec::new(), since: cx.now };
+        let phase = Phase::Fencing { awaiting, foreign: Vec::new(), since: cx.now, asked: None };
         let mut primary = Primary::new(epoch, phase);
         interrupted.into_iter().for_each(|old| primary.go_on_from(old));
         self.primary = Some(primary);
@@ -133,25 +138,34 @@ impl Group {
         self.go_on_activating(cx);
     }
 
-    /// Moves on as far as it can: fenced → listed (if this replica catches up) → orphans known → serving.
+    /// Moves on as far as it can: fenced → listed (if this replica catches up) → on record as serving (if a slot has lost its
+    /// complete copy) → orphans known → serving. Before it is on record nothing is ordered, not even what tails have: so an
+    /// epoch that never served leaves no trace, and the slots are what they were before it.
     pub fn go_on_activating(&mut self, cx: &mut Context) {
         let listed = self.catch_up.as_ref().is_none_or(CatchUp::is_listed);
         let Some(primary) = &mut self.primary else { return };
-        let Phase::Fencing { awaiting, foreign, .. } = &mut primary.phase else { return };
+        let Phase::Fencing { awaiting, foreign, asked, .. } = &mut primary.phase else { return };
         let fenced = awaiting.is_empty() || cx.config.has(PlantedBug::SkipFence);
         // What is in the tail and not in the store yet, a rewrite would read without, and so undo.
         if !fenced || !listed || self.applying.has_direct() {
             return;
         }
+        let (group, epoch) = (self.id, self.entry.epoch);
+        if !self.entry.may_serve() && !cx.config.has(PlantedBug::ServeUnrecorded) {
+            if asked.is_none_or(|at| cx.now.since(at) >= cx.config.resend_after) {
+                *asked = Some(cx.now);
+                cx.report(ServerReport::Serving { group, epoch });
+            }
+            return;
+        }
         let foreign = std::mem::take(foreign);
         let runs: Vec<Run> = foreign.iter().map(|t| t.run).collect();
-        let epoch = self.entry.epoch;
         primary.phase = Phase::Comparing { foreign };
         if runs.is_empty() {
             self.serve(cx, Vec::new());
         } else {
-            let command = StoreCommand::Newer { space: Space::Replica, group: self.id, runs };
-            cx.store(self.id, Wait::Orphans { epoch }, command);
+            let command = StoreCommand::Newer { space: Space::Replica, group, runs };
+            cx.store(group, Wait::Orphans { epoch }, command);
         }
     }
 

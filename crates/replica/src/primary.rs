@@ -47,6 +47,8 @@ pub(crate) enum Phase {
         awaiting: BTreeSet<ServerId>,
         foreign: Vec<TailRun>,
         since: Moment,
+        /// When the metadata service was asked last for the leave to serve.
+        asked: Option<Moment>,
     },
     Comparing {
         foreign: Vec<TailRun>,

@@ -46,6 +46,8 @@ pub enum PlantedBug {
     ReclaimOlder,
     /// Drop offload when the sleeper wakes, before it has fetched it.
     DropEarly,
+    /// Serve before the metadata service has recorded that this epoch does.
+    ServeUnrecorded,
 }
 
 impl Config {
@@ -115,7 +117,7 @@ pub struct Replica {
 impl Replica {
     pub fn new(config: Config, recovered: Recovered) -> Replica {
         let groups = recovered.tails.into_iter().map(|(id, tail)| {
-            let mut group = Group::new(id, no_entry());
+            let mut group = Group::new(id, GroupEntry::unknown());
             group.tail = Tail::restored(tail);
             (id, group)
         });
@@ -271,7 +273,7 @@ impl Replica {
         for &id in &unsettled {
             if self.is_behind(id) {
                 let entry = self.map.groups[id.0 as usize].clone();
-                self.groups.entry(id).or_insert_with(|| Group::new(id, no_entry()));
+                self.groups.entry(id).or_insert_with(|| Group::new(id, GroupEntry::unknown()));
                 self.with_group(now, id, out, |group, cx| group.adopt(cx, entry));
             }
         }
@@ -284,7 +286,7 @@ impl Replica {
     fn is_behind(&self, id: GroupId) -> bool {
         let Some(entry) = self.map.group(id) else { return false };
         match self.groups.get(&id) {
-            Some(group) => group.entry.epoch < entry.epoch,
+            Some(group) => group.entry.stage() < entry.stage(),
             None => entry.members().any(|(server, _)| server == self.config.me),
         }
     }
@@ -421,7 +423,7 @@ impl Replica {
         let fence = self.map.group(id).map_or(Epoch(0), |entry| entry.epoch);
         self.groups.entry(id).or_insert_with(|| {
             self.unsettled.insert(id);
-            Group { fence, ..Group::new(id, no_entry()) }
+            Group { fence, ..Group::new(id, GroupEntry::unknown()) }
         });
         self.with_group(now, id, out, |group, cx| group.on_peer(cx, from, message, payload, ready));
     }
@@ -436,11 +438,6 @@ impl Replica {
         }
         self.with_group(now, id, out, |group, cx| group.on_stored(cx, token, wait, outcome));
     }
-}
-
-/// Before the first map.
-fn no_entry() -> GroupEntry {
-    GroupEntry { epoch: Epoch(0), primary: None, slots: Vec::new(), salvage: false }
 }
 
 /// Whether offload kept here for a slot may be the only copy of something.

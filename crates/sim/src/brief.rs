@@ -94,6 +94,9 @@ pub fn brief_entry(entry: &GroupEntry) -> String {
             write!(text, " ({} stands in{lacks})", stand_in.server).expect("a string takes everything");
         }
     }
+    if entry.fallback.is_some() {
+        text.push_str(", does not serve yet");
+    }
     text
 }
 
@@ -159,6 +162,9 @@ fn brief_report(report: &ServerReport) -> String {
         }
         ServerReport::Released { group, epoch } => {
             format!("{group} is handed over, appoint another primary (epoch {})", epoch.0)
+        }
+        ServerReport::Serving { group, epoch } => {
+            format!("all targets of {group} are fenced, may I serve? (epoch {})", epoch.0)
         }
         ServerReport::Damaged { group, epoch } => {
             format!("no awake copy of a damaged block of {group} (epoch {})", epoch.0)

@@ -58,7 +58,7 @@ impl World<'_> {
         let mix = self.scenario.faults;
         let weights = [
             mix.crash, mix.pause, mix.member, mix.cut, mix.reset, mix.slow, mix.poison, mix.full, mix.rot,
-            mix.gear, mix.lost, mix.rack, mix.forget, mix.storm,
+            mix.gear, mix.lost, mix.rack, mix.forget, mix.storm, mix.power,
         ];
         let mut at = self.fault_random.below(weights.iter().sum());
         let kind = weights.iter().position(|w| {
@@ -86,7 +86,8 @@ impl World<'_> {
             10 => self.lose(id),
             11 => self.crash_rack(id),
             12 => self.forget(id),
-            _ => self.storm(),
+            13 => self.storm(),
+            _ => self.cut_power(),
         }
     }
 
@@ -127,19 +128,33 @@ impl World<'_> {
         self.after(down, Happening::Restart { server: id });
     }
 
-    /// All servers of a rack at once; each comes back in its own time.
+    /// All servers of a rack at once.
     fn crash_rack(&mut self, id: ServerId) {
         let racks = &self.scenario.bootstrap.servers;
         let rack = racks.iter().find(|s| s.id == id).map(|s| s.rack);
-        let all: Vec<ServerId> = racks.iter().filter(|s| Some(s.rack) == rack).map(|s| s.id).collect();
+        let all = racks.iter().filter(|s| Some(s.rack) == rack).map(|s| s.id).collect();
         self.count("rack crash");
-        all.into_iter().filter(|s| !self.servers[s].lost).collect::<Vec<_>>().into_iter().for_each(
-            |server| {
-                if !self.servers[&server].asleep {
-                    self.crash_for_a_while(server);
-                }
-            },
-        );
+        self.crash_together(all);
+    }
+
+    /// All servers at once. The metadata service goes on.
+    pub fn cut_power(&mut self) {
+        self.count("power cut");
+        self.crash_together(self.servers.keys().copied().collect());
+    }
+
+    /// Each comes back in its own time; now and then all are away for longer than any lease. Those that sleep are found off.
+    fn crash_together(&mut self, all: Vec<ServerId>) {
+        let pause = if self.fault_random.chance(500) { self.fault_random.delay(6 * SECOND) } else { 0 };
+        for id in all {
+            let server = &self.servers[&id];
+            if server.lost {
+                continue;
+            }
+            self.crash(id);
+            let down = pause.min(10 * SECOND) + self.fault_random.delay(400 * MILLI).min(12 * SECOND);
+            self.after(down, Happening::Restart { server: id });
+        }
     }
 
     /// The process is started again, unless somebody was faster or the machine is off.

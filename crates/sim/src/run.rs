@@ -10,7 +10,7 @@ use crate::random::{Random, mix};
 use crate::scenario::Scenario;
 use crate::shrink::Case;
 use crate::world::{Configure, Happening, Violation, World};
-use ebb_types::{ServerEntry, ServerId, ServerState, Slot, SlotState};
+use ebb_types::{ServerEntry, ServerId, ServerState};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -122,6 +122,11 @@ fn survive(world: &mut World, round: u32) {
     let servers: Vec<ServerId> = world.servers.values().filter(|s| !s.lost).map(|s| s.id).collect();
     let spare = world.lost.is_none() && servers.len() > usize::from(world.scenario.params().replicas);
     let missing = random.pick(&servers).copied().filter(|_| spare && random.chance(400));
+    let mut random = Random::new(mix(world.scenario.seed ^ mix(u64::from(round) ^ 0x90e6)));
+    if random.chance(200) {
+        world.cut_power();
+        world.run_until(world.now + random.below(8) * SECOND, |_| false);
+    }
     world.heal_all_but(missing);
     world.count(if missing.is_some() { "rest without a server" } else { "rest in some gear" });
     world.ask_gear(random.between(1, world.scenario.params().replicas.into()) as u8);
@@ -136,10 +141,8 @@ fn survive(world: &mut World, round: u32) {
 /// What of the survivors is not as it should be: somebody who could serve does not, or a copy could stand elsewhere.
 fn suffering(world: &World) -> Option<String> {
     let state = world.newest_state();
-    let whole = |s: &Slot| s.state == SlotState::InSync && world.servers[&s.server].runs();
-    let idle = state.groups().find(|(_, e)| e.primary.is_none() && e.slots.iter().any(whole));
-    if let Some((group, entry)) = idle {
-        return Some(format!("{group} is not served, {}", brief_entry(entry)));
+    if let Some(what) = world.forsaken() {
+        return Some(what);
     }
     let moving = |s: ServerState| matches!(s, ServerState::Draining | ServerState::Waking);
     let there = |s: &ServerEntry| !world.servers[&s.id].missing;

@@ -26,6 +26,7 @@ pub struct FaultMix {
     pub rack: u64,
     pub forget: u64,
     pub storm: u64,
+    pub power: u64,
 }
 
 /// Load that rises and falls, in nanoseconds; the metadata service chooses the gear by it.
@@ -86,6 +87,8 @@ impl Scenario {
         if random.chance(400) {
             scenario.client_bytes = random.between(1, 64) as usize * BLOCK_BYTES;
         }
+        let mut random = Random::new(seed ^ 0x90e6);
+        scenario.faults.power = if random.chance(400) { random.below(30) } else { 0 };
         scenario
     }
 
@@ -233,5 +236,6 @@ fn fault_mix(random: &mut Random) -> FaultMix {
         rack: weight(30),
         forget: weight(60),
         storm: weight(60),
+        power: 0,
     }
 }

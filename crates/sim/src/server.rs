@@ -417,6 +417,7 @@ impl World<'_> {
             ServerReport::Suspect { .. } => "suspicion",
             ServerReport::Released { .. } => "primary handed over",
             ServerReport::Damaged { .. } => "damage reported",
+            ServerReport::Serving { .. } => "epoch put on record",
         });
         let incarnation = self.server(id).incarnation;
         self.tell_members(id, ServerMessage::Reports { server: id, incarnation, reports: vec![report] });

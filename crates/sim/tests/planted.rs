@@ -58,6 +58,22 @@ fn a_store_that_is_believed_to_be_the_one_that_was_is_found() {
 }
 
 #[test]
+fn a_primary_that_serves_before_that_is_on_record_is_found() {
+    // A server that was away in its epoch is taken back as if it had missed nothing.
+    in_server(PlantedBug::ServeUnrecorded, &["linearizability", "R1", "R4", "R5", "R6"]);
+}
+
+#[test]
+fn a_copy_that_survived_and_is_not_taken_back_is_found() {
+    let plant = |core: Core| {
+        if let Core::Member(config) = core {
+            config.timing.forget_fallback = true;
+        }
+    };
+    is_found("forget the fallback", &plant, &["liveness"]);
+}
+
+#[test]
 fn gears_that_forget_the_dwell_time_are_found() {
     let plant = |core: Core| {
         if let Core::Member(config) = core {

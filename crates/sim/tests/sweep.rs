@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const SEEDS: u64 = 2000;
 
 /// What the fixed sweep must have met: every kind of fault, and what the cluster does about them.
-const MET: [&str; 34] = [
+const MET: [&str; 37] = [
     "an older copy of its directory is put back",
     "bit rot",
     "clock fast or slow",
     "connection reset",
     "damage reported",
+    "epoch put on record",
     "failed sync",
     "full disk",
     "gear lowered by load",
@@ -30,8 +31,10 @@ const MET: [&str; 34] = [
     "metadata member stopped",
     "network storm",
     "partition",
+    "power cut",
     "primary handed over",
     "primary moved",
+    "rack crash",
     "replica caught up",
     "server crash",
     "server lost for good",

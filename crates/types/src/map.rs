@@ -120,9 +120,33 @@ pub struct GroupEntry {
     /// No complete copy is left, and an administrator wants the newest of what is: until a slot is in sync again, members take
     /// from all others whatever is newer.
     pub salvage: bool,
+    /// The slots of the newest epoch that may have served, while this one has not and one of them has lost its complete copy
+    /// since. Nothing was ordered after them. `None`: this epoch may serve.
+    pub fallback: Option<Vec<Slot>>,
+}
+
+/// How far a group's configuration has come: a new epoch, or the leave to serve in the present one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Stage {
+    pub epoch: Epoch,
+    pub serves: bool,
 }
 
 impl GroupEntry {
+    /// Of a group of which nothing is known.
+    pub fn unknown() -> GroupEntry {
+        GroupEntry { epoch: Epoch(0), primary: None, slots: Vec::new(), salvage: false, fallback: None }
+    }
+
+    pub fn stage(&self) -> Stage {
+        Stage { epoch: self.epoch, serves: self.fallback.is_none() }
+    }
+
+    /// Whether the primary may answer requests. Where a target is missing nothing can be ordered, so reads need no leave.
+    pub fn may_serve(&self) -> bool {
+        self.fallback.is_none() || self.slots.iter().any(|slot| slot.target().is_none())
+    }
+
     /// Whether `server` stands in for the slot of `stands_for`, and has all that it missed.
     pub fn is_covered_by(&self, server: ServerId, stands_for: ServerId) -> bool {
         let stand_in = self.slot_of(stands_for).and_then(|slot| slot.stand_in);
@@ -180,10 +204,9 @@ impl ClusterMap {
         for (id, entry) in &delta.groups {
             let index = id.0 as usize;
             if index >= self.groups.len() {
-                let empty = GroupEntry { epoch: Epoch(0), primary: None, slots: Vec::new(), salvage: false };
-                self.groups.resize(index + 1, empty);
+                self.groups.resize(index + 1, GroupEntry::unknown());
             }
-            if self.groups[index].epoch < entry.epoch {
+            if self.groups[index].stage() < entry.stage() {
                 self.groups[index] = entry.clone();
             }
         }
@@ -241,10 +264,14 @@ mod tests {
     #[test]
     fn a_delta_never_brings_back_an_older_epoch() {
         let mut map = ClusterMap::default();
-        let entry =
-            |epoch| GroupEntry { epoch: Epoch(epoch), primary: None, slots: Vec::new(), salvage: false };
+        let entry = |epoch| GroupEntry { epoch: Epoch(epoch), ..GroupEntry::unknown() };
         map.apply(&MapDelta { from: 0, to: 1, servers: vec![], groups: vec![(GroupId(0), entry(7))] });
         map.apply(&MapDelta { from: 0, to: 2, servers: vec![], groups: vec![(GroupId(0), entry(4))] });
         assert_eq!(map.groups[0].epoch, Epoch(7));
+        let unserved = GroupEntry { fallback: Some(Vec::new()), ..entry(8) };
+        for (to, next, serves) in [(3, unserved.clone(), false), (4, entry(8), true), (5, unserved, true)] {
+            map.apply(&MapDelta { from: 0, to, servers: vec![], groups: vec![(GroupId(0), next)] });
+            assert_eq!(map.groups[0].stage(), Stage { epoch: Epoch(8), serves });
+        }
     }
 }

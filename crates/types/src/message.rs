@@ -239,6 +239,9 @@ pub enum ServerReport {
     Suspect { group: GroupId, epoch: Epoch, server: ServerId },
     /// I was the primary: I have drained, appoint another. [Sierra §3.5 step 2]
     Released { group: GroupId, epoch: Epoch },
+    /// I am the primary, all targets are fenced, and the epoch has not the leave to serve yet: record that it does, and I
+    /// shall.
+    Serving { group: GroupId, epoch: Epoch },
     /// I am the primary: a block of mine is damaged, and no awake member has it. Those asleep may.
     Damaged { group: GroupId, epoch: Epoch },
 }

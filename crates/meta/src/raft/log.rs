@@ -1,7 +1,7 @@
 //! The log of one member: one append-only file with everything that the member must not forget.
 //!
 //! ```text
-//! file  = "EBBRAFT4" mark mark frame*      mark  = bytes of the file known to be durable u64 LE | CRC-32C of these u32 LE
+//! file  = "EBBRAFT5" mark mark frame*      mark  = bytes of the file known to be durable u64 LE | CRC-32C of these u32 LE
 //! frame = "RLOG" | body bytes u32 LE | CRC-32C of body u32 LE | body = postcard Vec<Piece>
 //!       | "RSTA" | likewise                                   | body = postcard State, of the Snapshot that follows it
 //! ```
@@ -26,7 +26,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 
-const FILE_MAGIC: &[u8; 8] = b"EBBRAFT4";
+const FILE_MAGIC: &[u8; 8] = b"EBBRAFT5";
 const FRAME_MAGIC: &[u8; 4] = b"RLOG";
 const STATE_MAGIC: &[u8; 4] = b"RSTA";
 const FRAME_HEADER: usize = 12;

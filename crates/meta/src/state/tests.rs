@@ -35,7 +35,7 @@ fn next(state: &State, group: u32, change: impl FnOnce(&mut GroupEntry)) -> Chan
     let old = state.group(GroupId(group)).unwrap();
     let mut entry = GroupEntry { epoch: old.epoch.next(), ..old.clone() };
     change(&mut entry);
-    Change { group: GroupId(group), expected: old.epoch, entry }
+    Change { group: GroupId(group), expected: old.stage(), entry }
 }
 
 #[test]

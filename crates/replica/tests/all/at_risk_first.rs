@@ -50,7 +50,7 @@ fn map() -> MapDelta {
             slot(2, SlotState::InSync),
             slot(third, state),
         ],
-        salvage: false,
+        ..GroupEntry::unknown()
     };
     let groups =
         vec![(SAFE, entry(3, SlotState::InSync)), (AT_RISK, entry(4, SlotState::Away { since: Epoch(2) }))];

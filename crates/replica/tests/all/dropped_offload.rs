@@ -56,7 +56,13 @@ impl Server {
             incarnation: Incarnation(self.run),
             store: StoreId(1),
         });
-        let entry = GroupEntry { epoch: Epoch(epoch), primary: Some(ServerId(3)), slots, salvage: false };
+        let entry = GroupEntry {
+            epoch: Epoch(epoch),
+            primary: Some(ServerId(3)),
+            slots,
+            salvage: false,
+            fallback: None,
+        };
         let (from, to) = (self.version, self.version + 1);
         self.version = to;
         self.on(Event::Map(MapDelta { from, to, servers: servers.into(), groups: vec![(GROUP, entry)] }))

@@ -42,7 +42,7 @@ impl Server {
         let slots = members.map(|server| Slot { server, state: SlotState::InSync, stand_in: None });
         let groups = vec![(
             GROUP,
-            GroupEntry { epoch: EPOCH, primary: Some(primary), slots: slots.into(), salvage: false },
+            GroupEntry { epoch: EPOCH, primary: Some(primary), slots: slots.into(), ..GroupEntry::unknown() },
         )];
         server.on(Event::Map(MapDelta { from: 0, to: 1, servers: members.map(entry).into(), groups }));
         for from in [NEAR, FAR] {

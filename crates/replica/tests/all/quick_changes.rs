@@ -7,7 +7,7 @@ use ebb_replica::{
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GearGroup, GroupEntry,
     GroupId, Incarnation, Kind, MapDelta, Moment, PeerMessage, RackId, Record, RequestId, Run, ServerEntry,
-    ServerId, ServerState, Slot, SlotState, Space, StoreId, TailRun, Version, block_crcs,
+    ServerId, ServerReport, ServerState, Slot, SlotState, Space, StoreId, TailRun, Version, block_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -40,6 +40,10 @@ impl Primary {
 
     /// A new epoch of the same members, and the answers to its fences: no member has a tail.
     fn configure(&mut self, epoch: u32) -> Vec<Command> {
+        self.configure_as(GroupEntry { epoch: Epoch(epoch), ..entry() })
+    }
+
+    fn configure_as(&mut self, entry: GroupEntry) -> Vec<Command> {
         let server = |id: ServerId| ServerEntry {
             id,
             rack: RackId(id.0),
@@ -49,22 +53,14 @@ impl Primary {
             incarnation: Incarnation(1),
             store: StoreId(1),
         };
-        let members = [ME, OTHERS[0], OTHERS[1]];
-        let slot = |server| Slot { server, state: SlotState::InSync, stand_in: None };
-        let slots = members.iter().map(|id| slot(*id)).collect();
-        let entry = GroupEntry { epoch: Epoch(epoch), primary: Some(ME), slots, salvage: false };
-        let servers = members.iter().map(|id| server(*id)).collect();
+        let epoch = entry.epoch;
+        let servers = entry.slots.iter().map(|slot| server(slot.server)).collect();
         let delta =
             MapDelta { from: self.version, to: self.version + 1, servers, groups: vec![(GROUP, entry)] };
         self.version += 1;
         let mut out = self.on(Event::Map(delta));
         for from in OTHERS {
-            let message = PeerMessage::FenceReply {
-                group: GROUP,
-                epoch: Epoch(epoch),
-                tail: Vec::new(),
-                done: Vec::new(),
-            };
+            let message = PeerMessage::FenceReply { group: GROUP, epoch, tail: Vec::new(), done: Vec::new() };
             out.extend(self.on(Event::Peer { from, message, payload: Bytes::new() }));
         }
         out
@@ -103,6 +99,13 @@ impl Primary {
         let records = vec![Record { content, request: None, ..record.clone() }];
         self.on(Event::Stored { token, outcome: StoreOutcome::Read { records, payload } })
     }
+}
+
+/// All three in sync.
+fn entry() -> GroupEntry {
+    let slot = |server| Slot { server, state: SlotState::InSync, stand_in: None };
+    let slots = [ME, OTHERS[0], OTHERS[1]].map(slot).to_vec();
+    GroupEntry { primary: Some(ME), slots, ..GroupEntry::unknown() }
 }
 
 fn apply(commands: &[Command]) -> Option<(StoreToken, Record)> {
@@ -224,4 +227,31 @@ fn a_settlement_that_is_interrupted_forgets_no_request() {
         commands = primary.complete(&anew);
     }
     assert!(kept.contains(&request(1)) && kept.contains(&request(2)), "{kept:?}");
+}
+
+/// A slot has lost its complete copy: until the epoch is on record, its server may be taken back as one that missed nothing.
+#[test]
+fn nothing_is_ordered_or_answered_before_the_epoch_is_on_record() {
+    let mut primary = Primary::new();
+    primary.configure(1);
+    let slots = entry().slots;
+    let unserved = GroupEntry { epoch: Epoch(2), fallback: Some(slots), ..entry() };
+    let asks = |commands: &[Command]| {
+        let serving = ServerReport::Serving { group: GROUP, epoch: Epoch(2) };
+        commands.iter().filter(|c| matches!(c, Command::Report(r) if *r == serving)).count()
+    };
+    let fenced = primary.configure_as(unserved.clone());
+    assert_eq!(asks(&fenced), 1, "{fenced:?}");
+    assert!(primary.write().is_empty() && !primary.replica.serves(Moment(1), GROUP));
+    let leave = primary.configure_as(GroupEntry { fallback: None, ..unserved.clone() });
+    let written = apply(&leave).expect("the write is ordered");
+    assert_eq!(written.1.version.epoch, Epoch(2));
+
+    // Without a third target no write can be ordered. Reads need no leave.
+    let mut lacking = GroupEntry { epoch: Epoch(3), ..unserved };
+    lacking.slots[2].state = SlotState::Away { since: Epoch(3) };
+    let fenced = primary.configure_as(lacking);
+    primary.on(Event::Stored { token: written.0, outcome: StoreOutcome::Applied });
+    assert_eq!(asks(&fenced), 0);
+    assert!(primary.replica.serves(Moment(1), GROUP));
 }

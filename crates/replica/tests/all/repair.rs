@@ -36,7 +36,7 @@ impl Server {
             Slot { server: ME, state: SlotState::InSync, stand_in: None },
             Slot { server: OTHER, state: away, stand_in },
         ];
-        let entry = GroupEntry { epoch: Epoch(9), primary: Some(ME), slots, salvage: false };
+        let entry = GroupEntry { epoch: Epoch(9), primary: Some(ME), slots, ..GroupEntry::unknown() };
         let servers = [1, 2, 4].map(|id| ServerEntry {
             id: ServerId(id),
             rack: RackId(id),

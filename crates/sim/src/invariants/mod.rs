@@ -15,6 +15,7 @@ mod r6_offload;
 mod r7_sleep;
 mod r8_rescue;
 mod r9_damage;
+mod survival;
 
 pub use r13_racks::replicas_shared;
 
@@ -42,6 +43,8 @@ pub struct Invariants {
     looked: BTreeMap<u64, u64>,
     /// Newest fence of each run of each server.
     fences: BTreeMap<(ServerId, u64, GroupId), Epoch>,
+    /// The newest epoch of each group in which somebody served.
+    served: BTreeMap<GroupId, Epoch>,
     /// Operations that some server said are done.
     acknowledged: HashSet<usize>,
     /// When a disk was full last.

@@ -19,6 +19,8 @@ impl World<'_> {
             if let Some(other) = other.copied() {
                 return self.fail("R2", format!("{id} and {other} both serve {group}"));
             }
+            let epoch = self.servers[&id].replica.fence_of(group);
+            self.invariants.served.insert(group, epoch);
         }
     }
 }
@@ -39,8 +41,13 @@ mod tests {
         assert_eq!(broken(&mut world), None);
         // The other one hears of an epoch of its own, in which it is alone.
         let slots = vec![Slot { server: second, state: SlotState::InSync, stand_in: None }];
-        let lone =
-            GroupEntry { epoch: entry(&world).epoch.next(), primary: Some(second), slots, salvage: false };
+        let lone = GroupEntry {
+            epoch: entry(&world).epoch.next(),
+            primary: Some(second),
+            slots,
+            salvage: false,
+            fallback: None,
+        };
         let (from, now) = (world.servers[&second].replica.map().version, world.now);
         let delta = MapDelta { from, to: from + 1, groups: vec![(GROUP, lone)], ..MapDelta::default() };
         let server = world.server(second);

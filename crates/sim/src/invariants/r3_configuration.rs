@@ -53,7 +53,11 @@ impl World<'_> {
 /// All that is ever said of an epoch is the same, and sound.
 fn agree(entries: &mut Entries, member: u64, group: GroupId, entry: &GroupEntry) -> Result<(), String> {
     let known = entries.entry((group, entry.epoch)).or_insert_with(|| entry.clone());
-    if known != entry {
+    if entry.stage().serves {
+        known.fallback = None;
+    }
+    let same = GroupEntry { fallback: known.fallback.clone(), ..entry.clone() } == *known;
+    if !same {
         let (this, other) = (brief_entry(entry), brief_entry(known));
         return Err(format!("member-{member} has {group} as {this}; another had {other}"));
     }

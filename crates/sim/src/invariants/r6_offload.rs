@@ -31,7 +31,9 @@ impl World<'_> {
         };
         for (chunk, block, value, version) in self.acknowledged_in(kept) {
             for slot in &slots {
-                let own = self.has(slot.server, group, Space::Replica, chunk, block, version);
+                // What it had may be gone, and nobody knows yet: until then every record of it is wrong.
+                let own = self.has(slot.server, group, Space::Replica, chunk, block, version)
+                    || self.has_forgotten(slot.server);
                 let offload = Space::Offload { stands_for: slot.server };
                 let stand_in = slot.stand_in.filter(|s| s.server != id || space == Space::Replica);
                 let theirs =
