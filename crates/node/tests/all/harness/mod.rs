@@ -130,7 +130,7 @@ impl Cluster {
         });
     }
 
-    fn all(&self) -> Vec<Who> {
+    pub fn all(&self) -> Vec<Who> {
         let metas = self.metas.iter().map(|id| Who::Meta(*id));
         metas.chain(self.servers.iter().map(|id| Who::Server(*id))).collect()
     }
