@@ -15,14 +15,15 @@ mod group;
 mod leases;
 mod liveness;
 mod member;
+mod names;
 mod namespace;
-mod packed;
 mod parts;
 mod plan;
 mod power;
 mod racks;
 pub mod raft;
 mod state;
+mod table;
 
 pub use api::*;
 pub use controller::{Controller, Event, Output};
@@ -30,6 +31,7 @@ pub use member::Member;
 pub use namespace::Namespace;
 pub use raft::{Birth, DiskLog, LogFile, MemoryLog, RaftError, SEAT_MAX, joining_id};
 pub use state::{Change, Command, Reply, State};
+pub use table::{Blob, TableError};
 
 #[cfg(test)]
 mod tests;

@@ -130,7 +130,7 @@ impl<L: LogFile> Member<L> {
 
     /// Takes in what came in until `now`, and says what is to be carried out. After an error the member must not be used.
     pub fn on(&mut self, now: Moment, inputs: Vec<Input>, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
-        self.tick(now);
+        self.tick(now)?;
         // A single member elects itself here, before its first inputs.
         self.advance(now, out)?;
         for input in inputs {
@@ -151,12 +151,21 @@ impl<L: LogFile> Member<L> {
         while self.unproven.back().is_some_and(|(number, _)| *number > self.proof) {
             self.prove(now, out)?;
         }
-        self.node.keep_house(&self.state)?;
+        self.check_names()?;
+        self.node.keep_house(&mut self.state)?;
         if self.state.version() != self.map_version {
             self.map_version = self.state.version();
             out.push(Outcome::MapChanged { version: self.map_version });
         }
         Ok(())
+    }
+
+    /// What was answered from names that could not be read counts for nothing: the driver carries nothing out after an error.
+    fn check_names(&self) -> Result<(), RaftError> {
+        match self.state.names().fault() {
+            Some(fault) => Err(fault.clone().into()),
+            None => Ok(()),
+        }
     }
 
     /// Once for all inputs of a call: a heartbeat that is read first must not speak against those that are read after it.
@@ -166,14 +175,15 @@ impl<L: LogFile> Member<L> {
         }
     }
 
-    fn tick(&mut self, now: Moment) {
+    fn tick(&mut self, now: Moment) -> Result<(), RaftError> {
         if self.config.members.len() == 1 || now < self.next_tick {
-            return;
+            return Ok(());
         }
         // After a pause of this process it is one tick late, not many: others' silence in the meantime proves nothing.
-        self.node.tick();
+        self.node.tick()?;
         let next = self.next_tick + self.config.timing.raft_tick;
         self.next_tick = if next > now { next } else { now + self.config.timing.raft_tick };
+        Ok(())
     }
 
     fn take(&mut self, now: Moment, input: Input, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
@@ -258,6 +268,7 @@ impl<L: LogFile> Member<L> {
             let idle =
                 progress.committed.is_empty() && progress.snapshot.is_none() && progress.confirmed.is_empty();
             self.carry_out(now, progress, out);
+            self.check_names()?;
             self.follow_leadership(now, out);
             if idle && self.queue.is_empty() {
                 return Ok(());

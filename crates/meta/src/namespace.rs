@@ -1,8 +1,9 @@
 //! The namespace: a deterministic state machine over buckets, keys, multipart uploads and volumes.
 //!
 //! Why so: it is one of the parts of the cluster's state that all metadata members must agree on, so it has no clock
-//! and no randomness; times come in with commands. Keys stand in one ordered map per bucket, so a listing costs what it
-//! shows, not what the bucket holds: whole common prefixes are passed over by one range jump.
+//! and no randomness; times come in with commands. All keys stand in one ordered map ([`Names`], most of it on the disk), a
+//! bucket's together, so a listing costs what it shows, not what the bucket holds: whole common prefixes are passed over by
+//! one range jump.
 //!
 //! Invariants
 //! - An extent is named by at most one key or part, or waits in the garbage queue; never two of these. Whatever a change
@@ -14,7 +15,7 @@
 //!   un-names what it names.
 
 use crate::leases::Leases;
-use crate::packed::Packed;
+use crate::names::Names;
 use ebb_types::{
     BucketSetting, BucketSettings, Checksum, Condition, ETag, Extent, KEY_BYTES_MAX, KeyListing, KeyPage,
     LOOKUPS_MAX, NAME_BYTES_MAX, NamespaceAnswer, NamespaceCommand, NamespaceDone, NamespaceError,
@@ -37,12 +38,15 @@ type Outcome = Result<NamespaceDone, NamespaceError>;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {
     buckets: BTreeMap<String, Bucket>,
+    /// Of all buckets, by [`name`]: [`ObjectMeta`], encoded.
+    names: Names,
     volumes: BTreeMap<String, VolumeMeta>,
     /// Oldest first; numbers are never used twice.
     garbage: BTreeMap<u64, Extent>,
     leases: Leases,
     next_garbage: u64,
     next_upload: u64,
+    next_bucket: u32,
     clients: BTreeMap<u64, Client>,
     /// Time that has passed while commands came, by the leaders' clocks.
     clock_millis: u64,
@@ -50,9 +54,12 @@ pub struct Namespace {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Bucket {
+    /// Never used again.
+    number: u32,
     created_millis: u64,
     settings: BucketSettings,
-    keys: BTreeMap<Box<str>, Packed<ObjectMeta>>,
+    /// How many there are.
+    keys: u64,
     uploads: BTreeMap<(String, u64), Upload>,
 }
 
@@ -62,15 +69,16 @@ struct Upload {
     parts: BTreeMap<u16, Part>,
 }
 
-impl Bucket {
-    fn object(&self, key: &str) -> Option<ObjectMeta> {
-        self.keys.get(key).map(Packed::get)
-    }
+/// Of a bucket's number, before its keys.
+const BUCKET_BYTES: usize = 4;
 
-    /// Returns what the key named before.
-    fn set(&mut self, key: &str, meta: &ObjectMeta) -> Option<ObjectMeta> {
-        self.keys.insert(key.into(), Packed::new(meta)).map(|old| old.get())
-    }
+/// What the object is called among all names.
+fn name(bucket: u32, key: &str) -> Vec<u8> {
+    [&bucket.to_be_bytes()[..], key.as_bytes()].concat()
+}
+
+fn decode(object: &[u8]) -> ObjectMeta {
+    postcard::from_bytes(object).expect("encoded by this release, and its checksum was right")
 }
 
 /// What is remembered of a client's commands.
@@ -107,6 +115,14 @@ impl Namespace {
         let reply = NamespaceReply { results, garbage: self.garbage.len() as u64 };
         self.remember(command.request, reply.clone());
         reply
+    }
+
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    pub(crate) fn names_mut(&mut self) -> &mut Names {
+        &mut self.names
     }
 
     /// So much time has passed.
@@ -219,8 +235,11 @@ impl Namespace {
         if self.buckets.contains_key(name) {
             return Err(NamespaceError::BucketExists);
         }
-        let (settings, keys, uploads) = (settings.clone(), BTreeMap::new(), BTreeMap::new());
-        self.buckets.insert(name.to_owned(), Bucket { created_millis: now, settings, keys, uploads });
+        let number = self.next_bucket;
+        self.next_bucket = number.checked_add(1).ok_or(NamespaceError::TooMany)?;
+        let (settings, uploads) = (settings.clone(), BTreeMap::new());
+        self.buckets
+            .insert(name.to_owned(), Bucket { number, created_millis: now, settings, keys: 0, uploads });
         Ok(NamespaceDone::Done)
     }
 
@@ -237,7 +256,7 @@ impl Namespace {
     }
 
     fn delete_bucket(&mut self, name: &str) -> Outcome {
-        if !self.bucket(name)?.keys.is_empty() {
+        if self.bucket(name)?.keys > 0 {
             return Err(NamespaceError::BucketNotEmpty);
         }
         if let Some(bucket) = self.buckets.remove(name) {
@@ -258,37 +277,54 @@ impl Namespace {
         now: u64,
     ) -> Outcome {
         check_key(key)?;
-        let present = self.bucket(bucket)?.object(key);
+        let present = self.find(self.bucket(bucket)?, key);
         if present.as_ref().is_some_and(|old| is_same(&old.extents, &meta.extents)) {
             return Ok(NamespaceDone::Done);
         }
         check_condition(present.as_ref(), when)?;
         self.leases.check(sender, &meta.extents)?;
         self.leases.name(sender, &meta.extents);
-        let old = self.bucket_mut(bucket)?.set(key, &ObjectMeta { modified_millis: now, ..meta.clone() });
-        self.discard(unnamed(old.into_iter().flat_map(|m| m.extents), &meta.extents));
+        self.set(bucket, key, present.is_none(), &ObjectMeta { modified_millis: now, ..meta.clone() })?;
+        self.discard(unnamed(present.into_iter().flat_map(|m| m.extents), &meta.extents));
         Ok(NamespaceDone::Done)
     }
 
     fn delete(&mut self, bucket: &str, key: &str, when: Condition, only_if: OnlyIf) -> Outcome {
-        let bucket = self.bucket_mut(bucket)?;
+        let (found, old) = (self.bucket(bucket)?, self.find(self.bucket(bucket)?, key));
         if when != Condition::Any || only_if != OnlyIf::default() {
-            let old = bucket.object(key);
             check_condition(old.as_ref(), when)?;
             check_only_if(old.as_ref(), only_if)?;
         }
-        let old = bucket.keys.remove(key);
-        self.discard(old.into_iter().flat_map(|m| m.get().extents));
+        let Some(old) = old else { return Ok(NamespaceDone::Done) };
+        self.names.set(&name(found.number, key), None);
+        self.bucket_mut(bucket)?.keys -= 1;
+        self.discard(old.extents);
         Ok(NamespaceDone::Done)
     }
 
-    fn set_header(&mut self, bucket: &str, key: &str, name: &str, value: Option<&String>) -> Outcome {
-        let bucket = self.bucket_mut(bucket)?;
-        let mut object = bucket.object(key).ok_or(NamespaceError::NoSuchKey)?;
-        object.headers.retain(|(kept, _)| kept != name);
-        object.headers.extend(value.map(|value| (name.to_owned(), value.clone())));
-        bucket.set(key, &object);
+    fn set_header(&mut self, bucket: &str, key: &str, header: &str, value: Option<&String>) -> Outcome {
+        let mut object = self.object(bucket, key)?;
+        object.headers.retain(|(kept, _)| kept != header);
+        object.headers.extend(value.map(|value| (header.to_owned(), value.clone())));
+        self.set(bucket, key, false, &object)?;
         Ok(NamespaceDone::Done)
+    }
+
+    fn find(&self, bucket: &Bucket, key: &str) -> Option<ObjectMeta> {
+        self.names.get(&name(bucket.number, key)).map(|object| decode(&object))
+    }
+
+    fn set(
+        &mut self,
+        bucket: &str,
+        key: &str,
+        is_new: bool,
+        meta: &ObjectMeta,
+    ) -> Result<(), NamespaceError> {
+        let bucket = self.buckets.get_mut(bucket).ok_or(NamespaceError::NoSuchBucket)?;
+        bucket.keys += u64::from(is_new);
+        self.names.set(&name(bucket.number, key), Some(postcard::to_stdvec(meta).expect("plain data")));
+        Ok(())
     }
 
     fn create_upload(&mut self, bucket: &str, key: &str, meta: UploadMeta) -> Outcome {
@@ -344,9 +380,10 @@ impl Namespace {
             upload => upload?,
         };
         check_parts(&upload.parts, finished.parts)?;
-        let bucket = self.bucket_mut(bucket)?;
-        check_condition(bucket.object(key).as_ref(), when)?;
-        let upload = bucket.uploads.remove(&(key.to_owned(), id)).ok_or(NamespaceError::NoSuchUpload)?;
+        let old = self.find(self.bucket(bucket)?, key);
+        check_condition(old.as_ref(), when)?;
+        let uploads = &mut self.bucket_mut(bucket)?.uploads;
+        let upload = uploads.remove(&(key.to_owned(), id)).ok_or(NamespaceError::NoSuchUpload)?;
         let mut meta = ObjectMeta {
             size: 0,
             etag: finished.etag,
@@ -367,7 +404,7 @@ impl Namespace {
                 left_out.extend(part.extents);
             }
         }
-        let old = bucket.set(key, &meta);
+        self.set(bucket, key, old.is_none(), &meta)?;
         self.discard(old.into_iter().flat_map(|m| m.extents).chain(left_out));
         Ok(NamespaceDone::Done)
     }
@@ -416,13 +453,10 @@ impl Namespace {
                 }
                 NamespaceAnswer::Objects(names.iter().map(|(bucket, key)| self.object(bucket, key)).collect())
             }
-            NamespaceQuery::List { bucket, prefix, delimiter, after, limit } => NamespaceAnswer::List(list(
-                &self.bucket(bucket)?.keys,
-                prefix,
-                delimiter,
-                after,
-                page(*limit),
-            )),
+            NamespaceQuery::List { bucket, prefix, delimiter, after, limit } => {
+                let bucket = self.bucket(bucket)?;
+                NamespaceAnswer::List(self.list(bucket, prefix, delimiter, after, page(*limit)))
+            }
             NamespaceQuery::Upload { bucket, key, upload } => {
                 NamespaceAnswer::Upload(self.upload(bucket, key, *upload)?.meta.clone())
             }
@@ -450,7 +484,7 @@ impl Namespace {
     }
 
     fn object(&self, bucket: &str, key: &str) -> Result<ObjectMeta, NamespaceError> {
-        self.bucket(bucket)?.object(key).ok_or(NamespaceError::NoSuchKey)
+        self.find(self.bucket(bucket)?, key).ok_or(NamespaceError::NoSuchKey)
     }
 
     fn uploads(
@@ -474,6 +508,47 @@ impl Namespace {
             })
             .collect();
         Ok(NamespaceAnswer::Uploads { uploads, more: rest.next().is_some() })
+    }
+
+    fn list(&self, bucket: &Bucket, prefix: &str, delimiter: &str, after: &str, limit: usize) -> KeyPage {
+        let mut out = KeyPage::default();
+        if limit == 0 {
+            return out;
+        }
+        let from = match common_prefix(after, prefix, delimiter) {
+            Some(common) if common == after => match past_prefix(common) {
+                Some(next) => Bound::Included(next),
+                None => return out,
+            },
+            _ if after < prefix => Bound::Included(prefix.to_owned()),
+            _ => Bound::Excluded(after.to_owned()),
+        };
+        let mut from = from.map(|key| name(bucket.number, &key));
+        let first = name(bucket.number, prefix);
+        loop {
+            let mut jump = None;
+            let mut range = self.names.range(from.as_ref().map(Vec::as_slice));
+            while let Some((found, object)) = range.next() {
+                let key = found.starts_with(&first).then(|| str::from_utf8(&found[BUCKET_BYTES..]).ok());
+                let Some(key) = key.flatten() else { return out };
+                if out.keys.len() + out.common_prefixes.len() == limit {
+                    let last_key = out.keys.last().map(|k| k.key.as_str());
+                    out.next =
+                        last_key.max(out.common_prefixes.last().map(String::as_str)).map(str::to_owned);
+                    return out;
+                }
+                if let Some(common) = common_prefix(key, prefix, delimiter) {
+                    out.common_prefixes.push(common.to_owned());
+                    jump = past_prefix(common);
+                    break;
+                }
+                out.keys.push(listing(key, &decode(object)));
+            }
+            match jump {
+                Some(next) => from = Bound::Included(name(bucket.number, &next)),
+                None => return out,
+            }
+        }
     }
 }
 
@@ -553,50 +628,6 @@ fn check_parts(have: &BTreeMap<u16, Part>, named: &[(u16, ETag)]) -> Result<(), 
         }
     }
     Ok(())
-}
-
-fn list(
-    keys: &BTreeMap<Box<str>, Packed<ObjectMeta>>,
-    prefix: &str,
-    delimiter: &str,
-    after: &str,
-    limit: usize,
-) -> KeyPage {
-    let mut out = KeyPage::default();
-    if limit == 0 {
-        return out;
-    }
-    let mut from = match common_prefix(after, prefix, delimiter) {
-        Some(common) if common == after => match past_prefix(common) {
-            Some(next) => Bound::Included(next),
-            None => return out,
-        },
-        _ if after < prefix => Bound::Included(prefix.to_owned()),
-        _ => Bound::Excluded(after.to_owned()),
-    };
-    loop {
-        let mut jump = None;
-        for (key, meta) in keys.range::<str, _>((from.as_ref().map(String::as_str), Bound::Unbounded)) {
-            if !key.starts_with(prefix) {
-                return out;
-            }
-            if out.keys.len() + out.common_prefixes.len() == limit {
-                let last_key = out.keys.last().map(|k| k.key.as_str());
-                out.next = last_key.max(out.common_prefixes.last().map(String::as_str)).map(str::to_owned);
-                return out;
-            }
-            if let Some(common) = common_prefix(key, prefix, delimiter) {
-                out.common_prefixes.push(common.to_owned());
-                jump = past_prefix(common);
-                break;
-            }
-            out.keys.push(listing(key, &meta.get()));
-        }
-        match jump {
-            Some(next) => from = Bound::Included(next),
-            None => return out,
-        }
-    }
 }
 
 fn listing(key: &str, meta: &ObjectMeta) -> KeyListing {

@@ -16,9 +16,10 @@
 mod kept;
 mod log;
 
-pub use log::{Birth, DiskLog, LogFile, MemoryLog, create};
+pub use log::{Birth, DiskLog, Job, LogFile, MemoryLog, create};
 
 use crate::parts::{Courier, Out};
+use crate::table::{Table, TableError};
 use crate::{Command, MemberId, State};
 use ebb_types::{MetadataMember, crc32c};
 use kept::Kept;
@@ -30,18 +31,24 @@ use raft::eraftpb::{
 use raft::{ProgressState, RawNode, SnapshotStatus, StateRole, Storage};
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 /// Bytes of entries kept in memory, and while a member takes in a snapshot.
 const KEPT_BYTES: usize = 4 << 20;
 const KEPT_WHILE_SENDING: usize = 64 << 20;
-/// A log shorter than this is never compacted.
+/// A log is replaced when its table is followed by so many bytes, or by a sixteenth of the table's and several times those of
+/// the rest of the state. Less would be written too often; more would take memory, and time at a restart.
 const COMPACT_MIN: usize = 16 << 20;
+const TABLE_PARTS: u64 = 16;
+const STATE_TIMES: usize = 3;
 const ELECTION_TICKS: usize = 10;
 const HEARTBEAT_TICKS: usize = 2;
 /// A follower that took no snapshot for so many ticks after it was sent is sent another.
 const SNAPSHOT_TICKS: u32 = 40;
 /// Most bytes of entries in one message, so that a frame holds it.
 const MESSAGE_MAX: u64 = 1 << 20;
+/// Bytes of entries that are carried out at once: a start does not decode the whole log before it carries out anything.
+const COMMITTED_MAX: usize = 4 << 20;
 /// A member that lacks at most so many entries has learnt enough to vote.
 const LEARNT: u64 = 64;
 /// Room in the log that only the leader's own decisions and votes may use.
@@ -86,6 +93,15 @@ pub enum RaftError {
     DecodeMembers(#[from] protobuf::ProtobufError),
     #[error("the Raft library refused: {0}")]
     Library(#[from] raft::Error),
+}
+
+impl From<TableError> for RaftError {
+    fn from(error: TableError) -> RaftError {
+        match error {
+            TableError::Damaged { at } => RaftError::Damaged { at: at as usize },
+            TableError::Io(error) => RaftError::Io(io::Error::new(error.kind(), error)),
+        }
+    }
 }
 
 const SEAT_BITS: u32 = 16;
@@ -136,7 +152,7 @@ pub struct Node<L: LogFile> {
     instance: Option<u64>,
     /// Seats of the other members in the configuration file.
     others: Vec<MemberId>,
-    /// Bytes of the state in the log.
+    /// Bytes of the state without the names.
     state_bytes: usize,
     applied: u64,
     seed: u64,
@@ -147,6 +163,10 @@ pub struct Node<L: LogFile> {
     unsaved: Vec<Piece>,
     courier: Courier,
     outbox: Out,
+    /// The index of the snapshot that is offered, or was sent last, and its table.
+    offered: Option<(u64, Option<Arc<Table>>)>,
+    /// Bytes of the table that came with the message that is stepped.
+    arrived: Option<u64>,
 }
 
 impl<L: LogFile> Node<L> {
@@ -158,7 +178,7 @@ impl<L: LogFile> Node<L> {
         seed: u64,
         log: L,
     ) -> Result<(Node<L>, State), RaftError> {
-        let (log, Content { pieces, state, state_bytes, .. }) = Log::open(log)?;
+        let (log, Content { pieces, mut state, .. }) = Log::open(log)?;
         let Found { kept, birth, instance } = read(pieces)?;
         if seat(birth.id) != id {
             return Err(RaftError::OtherMember { found: seat(birth.id), expected: id });
@@ -178,6 +198,7 @@ impl<L: LogFile> Node<L> {
             check_quorum: several,
             pre_vote: several,
             max_uncommitted_size: raft::NO_LIMIT,
+            max_committed_size_per_ready: COMMITTED_MAX as u64,
             ..raft::Config::default()
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
@@ -188,7 +209,7 @@ impl<L: LogFile> Node<L> {
             birth,
             instance,
             others: members.iter().copied().filter(|m| *m != id).collect(),
-            state_bytes,
+            state_bytes: state.without_names(encode_state).len(),
             applied,
             seed,
             ticks: 0,
@@ -196,6 +217,8 @@ impl<L: LogFile> Node<L> {
             unsaved: Vec::new(),
             courier: Courier::default(),
             outbox: Out::new(),
+            offered: None,
+            arrived: None,
         };
         node.fix_timeout();
         // What the leader must write finds room also where clients find none.
@@ -271,7 +294,14 @@ impl<L: LogFile> Node<L> {
 
     /// Takes in a message of another member. Outside input: what cannot be read is dropped.
     pub fn step(&mut self, from: MemberId, bytes: &[u8]) -> Result<(), RaftError> {
-        let Some(whole) = self.courier.receive(from, bytes, &mut self.outbox) else { return Ok(()) };
+        // What is staged is put in place by the next [`Node::ready`].
+        let is_free = self.arrived.is_none();
+        let stage = |at, bytes: &[u8]| {
+            if is_free { Ok(self.log.stage(at, bytes)?) } else { Ok::<_, RaftError>(false) }
+        };
+        let Some((whole, table)) = self.courier.receive(from, bytes, &mut self.outbox, stage)? else {
+            return Ok(());
+        };
         match Packet::read(&whole, self.instance) {
             Some((_, Packet::Join(id))) if seat(id) == from => self.take_in(id),
             Some((instance, Packet::Raft(bytes))) => {
@@ -280,17 +310,18 @@ impl<L: LogFile> Node<L> {
                     return Ok(());
                 }
                 if self.instance.is_none() {
-                    self.log.append(&[Piece::Joined { instance }], None)?;
+                    self.log.append(&[Piece::Joined { instance }])?;
                     self.instance = Some(instance);
                 }
-                self.step_raft(message)?;
+                self.step_raft(message, table)?;
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn step_raft(&mut self, message: Message) -> Result<(), RaftError> {
+    /// `table`: bytes of the one that came with it.
+    fn step_raft(&mut self, message: Message, table: u64) -> Result<(), RaftError> {
         // The leader commits for a follower what that one acknowledged.
         if message.get_msg_type() == MessageType::MsgHeartbeat
             && message.commit > self.raw.raft.raft_log.last_index()
@@ -298,9 +329,17 @@ impl<L: LogFile> Node<L> {
             return Err(RaftError::Older);
         }
         let entries = message.entries.iter().map(|e| e.data.len() + 32).sum::<usize>();
-        let bytes = entries + message.get_snapshot().data.len();
-        if bytes > 0 && !self.has_room(bytes, false)? {
+        if entries > 0 && !self.has_room(entries, false)? {
             return Ok(());
+        }
+        if message.get_msg_type() == MessageType::MsgSnapshot {
+            // It becomes a log of its own.
+            self.courier.drop_arriving();
+            let room = message.get_snapshot().data.len() + COMMITTED_MAX;
+            if self.arrived.is_some() || !self.log.stage(table, &vec![0; room])? {
+                return Ok(());
+            }
+            self.arrived = Some(table);
         }
         // The library refuses what does not fit its state; such messages are late and harmless.
         let _ = self.raw.step(message);
@@ -309,19 +348,22 @@ impl<L: LogFile> Node<L> {
     }
 
     /// One tick passed. Only needed with several members.
-    pub fn tick(&mut self) {
+    pub fn tick(&mut self) -> Result<(), RaftError> {
         self.raw.tick();
         self.fix_timeout();
-        self.courier.tick(&mut self.outbox);
+        self.courier.tick(&mut self.outbox)?;
         self.ticks += 1;
         if !self.everyone().contains(&self.birth.id) && self.ticks.is_multiple_of(ELECTION_TICKS) {
             let packet = Packet::Join(self.birth.id).write(self.instance);
-            self.others.iter().for_each(|to| self.courier.send(*to, packet.clone(), &mut self.outbox));
+            for to in &self.others {
+                self.courier.send(*to, packet.clone(), None, &mut self.outbox)?;
+            }
         }
         if self.is_leader_ready() {
             self.let_vote();
         }
         self.send_snapshots_again();
+        Ok(())
     }
 
     /// Every id that the members agreed on.
@@ -375,6 +417,9 @@ impl<L: LogFile> Node<L> {
         let waiting: Vec<u64> =
             if self.is_leader() { self.everyone().into_iter().filter(waits).collect() } else { Vec::new() };
         self.waiting.retain(|id, _| waiting.contains(id));
+        if waiting.is_empty() && self.raw.store().offered.is_none() {
+            self.offered = None;
+        }
         for id in waiting {
             let ticks = self.waiting.entry(id).or_default();
             if self.courier.is_busy(seat(id)) {
@@ -400,19 +445,11 @@ impl<L: LogFile> Node<L> {
     /// Makes durable what must be, and says what follows. Repeat until it says nothing more.
     pub fn ready(&mut self) -> Result<Progress, RaftError> {
         let mut progress = Progress::default();
-        while self.raw.has_ready() {
+        let mut committed = 0;
+        while self.raw.has_ready() && committed < COMMITTED_MAX {
             let mut ready = self.raw.ready();
-            self.send(ready.take_messages());
+            self.send(ready.take_messages())?;
             let mut pieces = Vec::new();
-            let snapshot = Some(ready.snapshot()).filter(|s| !s.is_empty()).cloned();
-            if let Some(snapshot) = &snapshot {
-                pieces.push(self.install(snapshot, &mut progress)?);
-            }
-            self.commit(ready.take_committed_entries(), &mut progress)?;
-            for entry in ready.take_entries() {
-                pieces.push(piece_of(&entry));
-                self.raw.mut_store().append(entry)?;
-            }
             if let Some(hard) = ready.hs().cloned() {
                 let kept = &mut self.raw.mut_store().hard;
                 // How far the log is committed is learnt again from the leader; writing it down would cost a sync.
@@ -421,57 +458,80 @@ impl<L: LogFile> Node<L> {
                 }
                 *kept = hard;
             }
+            if !ready.snapshot().is_empty() {
+                self.install(ready.snapshot(), &mut progress)?;
+            }
+            committed += self.commit(ready.take_committed_entries(), &mut progress)?;
+            for entry in ready.take_entries() {
+                pieces.push(piece_of(&entry));
+                self.raw.mut_store().append(entry)?;
+            }
             pieces.append(&mut self.unsaved);
-            self.save(&pieces, snapshot.as_ref().map(|s| &s.data[..]))?;
+            self.save(&pieces)?;
             for read in ready.take_read_states() {
                 let tag = read.request_ctx.as_slice().try_into().map(u64::from_le_bytes);
                 progress.confirmed.push((tag.expect("tags have eight bytes"), read.index));
             }
-            self.send(ready.take_persisted_messages());
+            self.send(ready.take_persisted_messages())?;
             let mut light = self.raw.advance(ready);
             if let Some(commit) = light.commit_index() {
                 self.raw.mut_store().hard.commit = commit;
             }
-            self.send(light.take_messages());
-            self.commit(light.take_committed_entries(), &mut progress)?;
+            self.send(light.take_messages())?;
+            committed += self.commit(light.take_committed_entries(), &mut progress)?;
             self.raw.advance_apply();
             let unsaved = std::mem::take(&mut self.unsaved);
-            self.save(&unsaved, None)?;
+            self.save(&unsaved)?;
         }
+        self.arrived = None;
         progress.send = std::mem::take(&mut self.outbox);
         Ok(progress)
     }
 
-    fn save(&mut self, pieces: &[Piece], state: Option<&[u8]>) -> Result<(), RaftError> {
-        if pieces.is_empty() { Ok(()) } else { Ok(self.log.append(pieces, state)?) }
+    fn save(&mut self, pieces: &[Piece]) -> Result<(), RaftError> {
+        if pieces.is_empty() { Ok(()) } else { Ok(self.log.append(pieces)?) }
     }
 
-    /// Takes over the state of the leader.
-    fn install(&mut self, snapshot: &Snapshot, progress: &mut Progress) -> Result<Piece, RaftError> {
+    /// Takes over the state of the leader: it is what the log begins with from now on.
+    fn install(&mut self, snapshot: &Snapshot, progress: &mut Progress) -> Result<(), RaftError> {
         let metadata = snapshot.get_metadata();
         let (index, term, members) = (metadata.index, metadata.term, metadata.get_conf_state().clone());
-        progress.snapshot = Some(decode_state(&snapshot.data)?);
-        progress.committed.clear();
-        self.applied = index;
-        self.state_bytes = snapshot.data.len();
-        let piece = Piece::Snapshot { index, term, members: encode(&members) };
+        let mut state = decode_state(&snapshot.data)?;
         self.raw.mut_store().begin_after(index, term, members);
-        Ok(piece)
+        self.applied = index;
+        self.state_bytes = state.without_names(encode_state).len();
+        let table = self.arrived.take().expect("it was stepped just now");
+        let table = self.log.install(table, &snapshot.data, &self.beginning(index, term))?;
+        state.names_mut().attach(table);
+        progress.snapshot = Some(state);
+        progress.committed.clear();
+        Ok(())
     }
 
-    fn send(&mut self, messages: Vec<Message>) {
+    fn send(&mut self, messages: Vec<Message>) -> Result<(), RaftError> {
         for message in messages {
+            let mut table = None;
             if message.get_msg_type() == MessageType::MsgSnapshot {
                 self.raw.mut_store().offered = None;
+                let index = message.get_snapshot().get_metadata().index;
+                match &self.offered {
+                    Some((of, its)) if *of == index => table = its.clone(),
+                    // Its table is not at hand; the receiver is sent another snapshot.
+                    _ => continue,
+                }
             }
             let packet = Packet::Raft(&encode(&message)).write(self.instance);
-            self.courier.send(seat(message.to), packet, &mut self.outbox);
+            self.courier.send(seat(message.to), packet, table, &mut self.outbox)?;
         }
+        Ok(())
     }
 
-    fn commit(&mut self, entries: Vec<Entry>, progress: &mut Progress) -> Result<(), RaftError> {
+    /// Returns how many bytes they have.
+    fn commit(&mut self, entries: Vec<Entry>, progress: &mut Progress) -> Result<usize, RaftError> {
+        let mut bytes = 0;
         for entry in entries {
             self.applied = entry.index;
+            bytes += entry.data.len();
             // A new leader's first entry is empty.
             if entry.data.is_empty() {
                 continue;
@@ -483,7 +543,7 @@ impl<L: LogFile> Node<L> {
             let commands = postcard::from_bytes(&entry.data)?;
             progress.committed.push(Committed { index: entry.index, term: entry.term, commands });
         }
-        Ok(())
+        Ok(bytes)
     }
 
     fn apply_change(&mut self, entry: &Entry) -> Result<(), RaftError> {
@@ -499,13 +559,21 @@ impl<L: LogFile> Node<L> {
 
     /// Makes a snapshot for a member that needs one, and shortens a log that has grown long, in memory and on the disk. `state`:
     /// with everything applied that [`Node::ready`] gave out.
-    pub fn keep_house(&mut self, state: &State) -> Result<(), RaftError> {
+    pub fn keep_house(&mut self, state: &mut State) -> Result<(), RaftError> {
         self.offer(state)?;
         self.forget()?;
-        self.state_bytes = self.log.finish_shortening(false)?.unwrap_or(self.state_bytes);
-        let long = COMPACT_MIN.max(2 * self.state_bytes).max(self.log.retry_at);
-        if self.log.bytes >= long && !self.log.is_shortening() {
+        self.finish_shortening(state, false)?;
+        let table = state.names().table().map_or(0, |table| table.bytes() / TABLE_PARTS);
+        if self.log.is_long(COMPACT_MIN.max(table as usize + STATE_TIMES * self.state_bytes)) {
             self.shorten(state)?;
+        }
+        Ok(())
+    }
+
+    fn finish_shortening(&mut self, state: &mut State, wait: bool) -> Result<(), RaftError> {
+        if let Some(table) = self.log.finish_shortening(wait)? {
+            let gone = state.names_mut().merged(table);
+            self.log.file.let_go(Box::new(gone));
         }
         Ok(())
     }
@@ -544,29 +612,38 @@ impl<L: LogFile> Node<L> {
         (metadata.index, metadata.term) = (index, store.term(index)?);
         metadata.set_conf_state(store.members.clone());
         store.offered = Some(snapshot);
+        self.offered = Some((index, state.names().table().cloned()));
         Ok(())
     }
 
-    fn shorten(&mut self, state: &State) -> Result<(), RaftError> {
-        let index = self.applied;
+    fn shorten(&mut self, state: &mut State) -> Result<(), RaftError> {
+        let pieces = self.beginning(self.applied, self.raw.store().term(self.applied)?);
+        let names = state.names_mut().freeze();
+        let rest = state.without_names(encode_state);
+        self.state_bytes = rest.len();
+        self.log.shorten(names, &rest, &pieces);
+        Ok(())
+    }
+
+    /// What stands in a log that begins with the state after an entry.
+    fn beginning(&self, index: u64, term: u64) -> Vec<Piece> {
         let store = self.raw.store();
         let later = store.entries.iter().filter(|e| e.index > index);
         let mut pieces = vec![
             Piece::Birth(self.birth.clone()),
-            Piece::Snapshot { index, term: store.term(index)?, members: encode(&store.members) },
+            Piece::Snapshot { index, term, members: encode(&store.members) },
             Piece::Vote { term: store.hard.term, vote: store.hard.vote },
         ];
         pieces.extend(self.instance.map(|instance| Piece::Joined { instance }));
         pieces.extend(later.map(piece_of));
-        self.log.shorten(state, &pieces);
-        Ok(())
+        pieces
     }
 
     /// At once, also in memory.
     #[cfg(test)]
-    fn compact_now(&mut self, state: &State) -> Result<(), RaftError> {
+    pub(crate) fn compact_now(&mut self, state: &mut State) -> Result<(), RaftError> {
         self.shorten(state)?;
-        self.log.finish_shortening(true)?;
+        self.finish_shortening(state, true)?;
         let (index, store) = (self.applied, self.raw.mut_store());
         store.begin_after(index, store.term(index)?, store.members.clone());
         Ok(())
@@ -642,7 +719,7 @@ fn read(pieces: Vec<Piece>) -> Result<Found, RaftError> {
         }
     }
     kept.hard.commit = kept.base.0.max(kept.members_at).min(kept.last());
-    let birth = birth.ok_or(RaftError::Damaged { at: log::FRAMES_AT })?;
+    let birth = birth.ok_or(RaftError::Damaged { at: log::HEADER })?;
     Ok(Found { kept, birth, instance })
 }
 

@@ -5,6 +5,7 @@
 //! (R3), because a rule broken here would be broken everywhere. Servers and groups remember the map version at which they
 //! changed last, so that a reader of any age gets just what is new to it. Nothing is stored per chunk.
 
+use crate::names::Names;
 use crate::{Bootstrap, Namespace};
 use ebb_types::{
     ClusterParams, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, MapDelta, NamespaceCommand,
@@ -173,6 +174,22 @@ impl State {
 
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
+    }
+
+    pub(crate) fn names(&self) -> &Names {
+        self.namespace.names()
+    }
+
+    pub(crate) fn names_mut(&mut self) -> &mut Names {
+        self.namespace.names_mut()
+    }
+
+    /// Shows the state with no names.
+    pub(crate) fn without_names<T>(&mut self, look: impl FnOnce(&State) -> T) -> T {
+        let names = std::mem::take(self.names_mut());
+        let seen = look(self);
+        *self.names_mut() = names;
+        seen
     }
 
     /// What changed in the map after version `from`. A version that this state never had gets the whole map.

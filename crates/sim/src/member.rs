@@ -6,20 +6,26 @@ use crate::clock::{Clock, MILLI, SECOND};
 use crate::net::Node;
 use crate::world::{Core, Happening, Message, World};
 use ebb_gear::Mode;
-use ebb_meta::{Birth, Input, LogFile, Member, MemberConfig, MemoryLog, Outcome, SwitchAction, Token, raft};
+use ebb_meta::raft::{self, Job};
+use ebb_meta::{Birth, Blob, Input, LogFile, Member, MemberConfig, MemoryLog, Outcome, SwitchAction, Token};
 use ebb_types::{AdminReply, AdminRequest, MetaFailure, MetaPush, MetaReply, MetaRequest, ServerId};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// A log that outlives the member: what was appended is durable.
 #[derive(Clone, Default)]
 pub struct SharedLog(Rc<RefCell<MemoryLog>>);
 
 impl LogFile for SharedLog {
-    fn read(&mut self) -> io::Result<Vec<u8>> {
-        self.0.borrow_mut().read()
+    fn bytes(&mut self) -> io::Result<u64> {
+        self.0.borrow_mut().bytes()
+    }
+
+    fn blob(&mut self) -> io::Result<Arc<dyn Blob>> {
+        self.0.borrow_mut().blob()
     }
 
     fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
@@ -38,16 +44,24 @@ impl LogFile for SharedLog {
         self.0.borrow_mut().reserve(at, bytes)
     }
 
-    fn prepare(&mut self, bytes: Vec<u8>) {
-        self.0.borrow_mut().prepare(bytes);
+    fn prepare(&mut self, job: Job) {
+        self.0.borrow_mut().prepare(job);
     }
 
-    fn is_prepared(&mut self, wait: bool) -> io::Result<bool> {
-        self.0.borrow_mut().is_prepared(wait)
+    fn prepared(&mut self, wait: bool) -> io::Result<Option<u64>> {
+        self.0.borrow_mut().prepared(wait)
     }
 
-    fn replace(&mut self, more: &[u8]) -> io::Result<()> {
-        self.0.borrow_mut().replace(more)
+    fn stage(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.borrow_mut().stage(at, bytes)
+    }
+
+    fn take_staged(&mut self) {
+        self.0.borrow_mut().take_staged();
+    }
+
+    fn replace(&mut self, head: &[u8], at: u64, more: &[u8]) -> io::Result<()> {
+        self.0.borrow_mut().replace(head, at, more)
     }
 }
 

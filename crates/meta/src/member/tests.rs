@@ -1,7 +1,9 @@
 use super::*;
-use crate::raft::{Birth, LogFile, MemoryLog, create};
+use crate::raft::{Birth, Job, LogFile, MemoryLog, create};
+use crate::table::Blob;
 use crate::{Bootstrap, NewServer, SwitchAction, Timing};
 use ebb_types::*;
+use std::sync::Arc;
 use std::time::Duration;
 
 fn bootstrap() -> Bootstrap {
@@ -135,6 +137,39 @@ fn a_restarted_member_goes_on_from_its_log() {
     assert_eq!(member.state().server(ServerId(1)).unwrap().address, "10.0.0.1:7001");
 }
 
+/// What cannot be read must never read as absent.
+#[test]
+fn a_damaged_name_stops_the_member_and_answers_nobody() {
+    let mut member = single();
+    let ops = vec![NamespaceOp::CreateBucket { bucket: "b".into(), settings: Default::default() }, put_of(0)];
+    let ops = [vec![NamespaceOp::Lease { first: ObjectId(1), count: 1, bytes: 4096 }], ops].concat();
+    let command = NamespaceCommand { request: RequestId { client: 1, seq: 1 }, now_millis: 0, ops };
+    member.on(Moment(2), vec![ask(1, MetaRequest::Namespace(command))], &mut Vec::new()).unwrap();
+    member.node.compact_now(&mut member.state).unwrap();
+    let look = |log: MemoryLog, key: String| {
+        let mut member = Member::open(config(1, 1), log, Moment(3), 0).unwrap();
+        let names = vec![("b".into(), key)];
+        let mut out = Vec::new();
+        let question = ask(2, MetaRequest::Query(NamespaceQuery::Objects { names }));
+        member.on(Moment(3), vec![question], &mut out).map(|()| replies(&out).remove(0).1)
+    };
+    let found = |reply: Result<MetaReply, RaftError>| match reply {
+        Ok(MetaReply::Query(Ok(NamespaceAnswer::Objects(mut objects)))) => objects.remove(0).is_ok(),
+        other => panic!("{other:?}"),
+    };
+    let good = member.into_log();
+    assert!(found(look(good.clone(), key_of(0))) && !found(look(good.clone(), key_of(1))));
+    let mut bad = good;
+    bad.bytes[100] ^= 1;
+    assert!(matches!(look(bad.clone(), key_of(0)), Err(RaftError::Damaged { .. })));
+    let seq = 2;
+    let command =
+        NamespaceCommand { request: RequestId { client: 1, seq }, now_millis: 0, ops: vec![delete_of(0)] };
+    let mut member = Member::open(config(1, 1), bad, Moment(3), 0).unwrap();
+    let done = member.on(Moment(3), vec![ask(1, MetaRequest::Namespace(command))], &mut Vec::new());
+    assert!(matches!(done, Err(RaftError::Damaged { .. })), "{done:?}");
+}
+
 #[test]
 fn a_wish_that_cannot_be_is_refused_with_its_reason() {
     let mut member = single();
@@ -261,8 +296,12 @@ struct SmallDisk {
 }
 
 impl LogFile for SmallDisk {
-    fn read(&mut self) -> std::io::Result<Vec<u8>> {
-        self.log.read()
+    fn bytes(&mut self) -> std::io::Result<u64> {
+        self.log.bytes()
+    }
+
+    fn blob(&mut self) -> std::io::Result<Arc<dyn Blob>> {
+        self.log.blob()
     }
 
     fn append(&mut self, at: u64, bytes: &[u8]) -> std::io::Result<()> {
@@ -281,16 +320,24 @@ impl LogFile for SmallDisk {
         Ok(at + bytes <= self.room.get())
     }
 
-    fn prepare(&mut self, bytes: Vec<u8>) {
-        self.log.prepare(bytes);
+    fn prepare(&mut self, job: Job) {
+        self.log.prepare(job);
     }
 
-    fn is_prepared(&mut self, wait: bool) -> std::io::Result<bool> {
-        self.log.is_prepared(wait)
+    fn prepared(&mut self, wait: bool) -> std::io::Result<Option<u64>> {
+        self.log.prepared(wait)
     }
 
-    fn replace(&mut self, more: &[u8]) -> std::io::Result<()> {
-        self.log.replace(more)
+    fn stage(&mut self, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+        self.log.stage(at, bytes)
+    }
+
+    fn take_staged(&mut self) {
+        self.log.take_staged();
+    }
+
+    fn replace(&mut self, head: &[u8], at: u64, more: &[u8]) -> std::io::Result<()> {
+        self.log.replace(head, at, more)
     }
 }
 
@@ -332,86 +379,162 @@ fn a_full_disk_refuses_writes_and_nothing_else_until_there_is_room() {
 #[ignore = "measures, takes minutes"]
 fn many_keys() {
     let keys: u64 = std::env::var("EBB_KEYS").map_or(100_000, |text| text.parse().unwrap());
-    let directory = tempfile::tempdir_in(".").unwrap();
-    let open = || {
-        let disk = crate::raft::DiskLog::open(directory.path()).unwrap();
-        let mut member = Member::open(config(1, 1), disk, Moment(1), 0).unwrap();
-        member.on(Moment(1), Vec::new(), &mut Vec::new()).unwrap();
-        member
+    let mut work = ManyKeys::new();
+    let empty = memory("VmRSS");
+    let said = |work: &mut ManyKeys, what: &str, count: u64, took: Duration| {
+        let (seconds, worst) = (took.as_secs_f64(), std::mem::take(&mut work.worst));
+        println!("{what}: {:.0}/s, {seconds:.1} s, the longest call {worst:.1?}", count as f64 / seconds);
     };
-    let resident = || {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap();
-        let line = status.lines().find(|l| l.starts_with("VmRSS")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    let report = |what: &str| {
+        let (now, most) = (memory("VmRSS"), memory("VmHWM"));
+        let per_key = now.saturating_sub(empty) / keys;
+        println!("{what}: memory {} MiB, {per_key} bytes per key, peak {} MiB", now >> 20, most >> 20);
     };
-    let object = |n: u64| ObjectMeta {
+    println!("{keys} keys, {OPS} per command; empty {} MiB", empty >> 20);
+    let packs = NamespaceOp::Lease { first: ObjectId(1), count: keys as u32 / 1000 + 1, bytes: 64 << 20 };
+    work.send(vec![packs, NamespaceOp::CreateBucket { bucket: "b".into(), settings: Default::default() }]);
+    let took = work.timed(|work| {
+        (0..keys).step_by(OPS).for_each(|n| work.send((n..n + OPS as u64).map(put_of).collect()));
+    });
+    said(&mut work, "put", keys, took);
+    report("all put");
+    for what in ["live", "restarted"] {
+        let reads = keys.min(200_000);
+        let took = work.timed(|work| (0..reads).step_by(32).for_each(|n| work.get(n * 7919 % keys, keys)));
+        said(&mut work, &format!("get, {what}"), reads, took);
+        let took = work.timed(|work| assert_eq!(work.list(reads), reads));
+        said(&mut work, &format!("list, {what}"), reads, took);
+        let (bytes, took) = work.restart();
+        println!("restart: {:.2} s, log {} MiB", took.as_secs_f64(), bytes >> 20);
+        report("restarted");
+    }
+    let deletes = keys.min(1_000_000);
+    let took = work.timed(|work| {
+        for n in (0..deletes).step_by(OPS) {
+            work.send((n..n + OPS as u64).map(delete_of).collect());
+            work.send(vec![NamespaceOp::Collected { garbage: (n + 1..n + 1 + OPS as u64).collect() }]);
+        }
+    });
+    said(&mut work, "delete", deletes, took);
+    report("deleted");
+}
+
+const OPS: usize = 500;
+
+/// A line of what the kernel says of this process, in bytes.
+fn memory(line: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|l| l.starts_with(line)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+fn key_of(n: u64) -> String {
+    format!("photos/2026/{:012x}/DSC_{:08}.JPG", n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16, n)
+}
+
+fn put_of(n: u64) -> NamespaceOp {
+    let extent = Extent { object: ObjectId(n / 1000 + 1), offset: n % 1000 * 100, len: 100, shared: true };
+    let meta = ObjectMeta {
         size: 100,
         etag: ETag { md5: [n as u8; 16], parts: 0 },
         modified_millis: 0,
-        extents: vec![Extent {
-            object: ObjectId(n / 1000 + 1),
-            offset: n % 1000 * 100,
-            len: 100,
-            shared: true,
-        }],
+        extents: vec![extent],
         headers: vec![("content-type".into(), "binary/octet-stream".into())],
         checksum: None,
         upload: None,
         parts: vec![],
     };
-    let key = |n: u64| format!("photos/2026/{:012x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16);
-    let put =
-        |n: u64| NamespaceOp::Put { bucket: "b".into(), key: key(n), meta: object(n), when: Condition::Any };
-    let delete = |n: u64| NamespaceOp::Delete {
-        bucket: "b".into(),
-        key: key(n),
-        when: Condition::Any,
-        only_if: OnlyIf::default(),
-    };
-    let mut disk = crate::raft::DiskLog::open(directory.path()).unwrap();
-    create(&mut disk, Birth { id: 1, instance: 77, voters: vec![1] }).unwrap();
-    drop(disk);
-    let mut member = open();
-    let empty = resident();
-    let (mut seq, mut now, mut worst) = (0, 1u64, Duration::ZERO);
-    let mut send = |member: &mut Member<_>, ops: Vec<NamespaceOp>| {
-        (seq, now) = (seq + 1, now + 1_000_000);
-        let request = RequestId { client: 1, seq };
+    NamespaceOp::Put { bucket: "b".into(), key: key_of(n), meta, when: Condition::Any }
+}
+
+fn delete_of(n: u64) -> NamespaceOp {
+    let (when, only_if) = (Condition::Any, OnlyIf::default());
+    NamespaceOp::Delete { bucket: "b".into(), key: key_of(n), when, only_if }
+}
+
+/// One member on a real disk, and its one client.
+struct ManyKeys {
+    directory: tempfile::TempDir,
+    member: Option<Member<crate::raft::DiskLog>>,
+    seq: u64,
+    worst: Duration,
+}
+
+impl ManyKeys {
+    fn new() -> ManyKeys {
+        let directory = tempfile::tempdir_in(".").unwrap();
+        let mut disk = crate::raft::DiskLog::open(directory.path()).unwrap();
+        create(&mut disk, Birth { id: 1, instance: 77, voters: vec![1] }).unwrap();
+        drop(disk);
+        let mut work = ManyKeys { directory, member: None, seq: 0, worst: Duration::ZERO };
+        work.restart();
+        work
+    }
+
+    /// Returns how long the log was, and how long the start took.
+    fn restart(&mut self) -> (u64, Duration) {
+        drop(self.member.take());
+        let bytes = std::fs::metadata(self.directory.path().join("raft.log")).unwrap().len();
+        let took = self.timed(|work| {
+            let disk = crate::raft::DiskLog::open(work.directory.path()).unwrap();
+            let mut member = Member::open(config(1, 1), disk, Moment(1), 0).unwrap();
+            member.on(Moment(1), Vec::new(), &mut Vec::new()).unwrap();
+            work.member = Some(member);
+        });
+        (bytes, took)
+    }
+
+    fn timed(&mut self, run: impl FnOnce(&mut ManyKeys)) -> Duration {
         let begin = std::time::Instant::now();
-        let command = MetaRequest::Namespace(NamespaceCommand { request, now_millis: now / 1_000_000, ops });
-        let mut out = Vec::new();
-        member.on(Moment(now), vec![ask(seq, command)], &mut out).unwrap();
-        worst = worst.max(begin.elapsed());
+        run(self);
+        begin.elapsed()
+    }
+
+    fn ask(&mut self, request: MetaRequest) -> MetaReply {
+        self.seq += 1;
+        let (begin, mut out) = (std::time::Instant::now(), Vec::new());
+        let inputs = vec![ask(self.seq, request)];
+        self.member.as_mut().unwrap().on(Moment(self.seq * 1_000_000), inputs, &mut out).unwrap();
+        self.worst = self.worst.max(begin.elapsed());
+        replies(&out).remove(0).1
+    }
+
+    fn send(&mut self, ops: Vec<NamespaceOp>) {
+        let request = RequestId { client: 1, seq: self.seq + 1 };
+        let command = NamespaceCommand { request, now_millis: self.seq, ops };
+        let reply = self.ask(MetaRequest::Namespace(command));
         assert!(
-            matches!(&replies(&out)[..], [(_, MetaReply::Namespace(r))] if r.results.iter().all(Result::is_ok))
+            matches!(&reply, MetaReply::Namespace(r) if r.results.iter().all(Result::is_ok)),
+            "{reply:?}"
         );
-    };
-    let packs = NamespaceOp::Lease { first: ObjectId(1), count: keys as u32 / 1000 + 1, bytes: 64 << 20 };
-    send(
-        &mut member,
-        vec![packs, NamespaceOp::CreateBucket { bucket: "b".into(), settings: Default::default() }],
-    );
-    let begin = std::time::Instant::now();
-    for first in (0..keys).step_by(100) {
-        send(&mut member, (first..first + 100).map(put).collect());
     }
-    let took = begin.elapsed().as_secs_f64();
-    let per_key = |bytes: u64| bytes.saturating_sub(empty) / keys;
-    println!("{keys} keys in {took:.1} s: {:.0}/s", keys as f64 / took);
-    println!(
-        "memory {} bytes per key ({} MiB, empty {} MiB)",
-        per_key(resident()),
-        resident() >> 20,
-        empty >> 20
-    );
-    drop(member);
-    let begin = std::time::Instant::now();
-    let mut member = open();
-    println!("restart in {:.2?}, memory {} bytes per key", begin.elapsed(), per_key(resident()));
-    for first in (0..keys).step_by(100) {
-        send(&mut member, (first..first + 100).map(delete).collect());
-        let garbage = (first + 1..first + 101).collect();
-        send(&mut member, vec![NamespaceOp::Collected { garbage }]);
+
+    fn get(&mut self, first: u64, keys: u64) {
+        let names = (0..32).map(|i| ("b".into(), key_of((first + i * 104_729) % keys))).collect();
+        let reply = self.ask(MetaRequest::Query(NamespaceQuery::Objects { names }));
+        let all = |reply: &MetaReply| match reply {
+            MetaReply::Query(Ok(NamespaceAnswer::Objects(found))) => found.iter().all(Result::is_ok),
+            _ => false,
+        };
+        assert!(all(&reply), "{reply:?}");
     }
-    println!("everything deleted: {} MiB; the longest call took {worst:.2?}", resident() >> 20);
+
+    fn list(&mut self, most: u64) -> u64 {
+        let (mut after, mut found) = (String::new(), 0);
+        while found < most {
+            let limit = (most - found).min(1000) as u32;
+            let (bucket, prefix, delimiter) = ("b".into(), String::new(), String::new());
+            let query = NamespaceQuery::List { bucket, prefix, delimiter, after, limit };
+            let MetaReply::Query(Ok(NamespaceAnswer::List(page))) = self.ask(MetaRequest::Query(query))
+            else {
+                panic!("no list");
+            };
+            found += page.keys.len() as u64;
+            match page.next {
+                Some(next) => after = next,
+                None => break,
+            }
+        }
+        found
+    }
 }

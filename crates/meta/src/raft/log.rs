@@ -1,50 +1,67 @@
 //! The log of one member: one append-only file with everything that the member must not forget.
 //!
 //! ```text
-//! file  = "EBBRAFT5" mark mark frame*      mark  = bytes of the file known to be durable u64 LE | CRC-32C of these u32 LE
+//! file  = "EBBRAFT6" mark mark size table frame*
+//! mark  = bytes of the file known to be durable u64 LE | CRC-32C of these u32 LE
+//! size  = bytes of the table u64 LE                    | CRC-32C of these u32 LE
+//! table = the names of the state (crate::table); none if its size is zero
 //! frame = "RLOG" | body bytes u32 LE | CRC-32C of body u32 LE | body = postcard Vec<Piece>
-//!       | "RSTA" | likewise                                   | body = postcard State, of the Snapshot that follows it
+//!       | "RSTA" | likewise                                   | body = postcard State, of the Snapshot that follows it: all of
+//!                                                               it but the names that are in the table
 //! ```
 //! The newest piece of each kind wins, an entry cuts off its successors.
 //! The two marks are written in turn, after each sync, and become durable with the next one or when the kernel gets to it.
 //! So a frame that a power failure tore is told from one that rotted later: what ends below the mark was acknowledged.
 //! Damage there, or before a frame that is whole, is [`RaftError::Damaged`], never skipped. A damaged end behind the mark was
-//! never acknowledged: it is cut off.
+//! never acknowledged: it is cut off. The table was durable before the file got its name.
 //!
 //! A log that has grown long is replaced by one that begins with the present state. That one is written beside it by a thread
-//! of its own, because it may take longer than a lease; what is appended meanwhile is appended to it before it takes over.
+//! of its own, because it may take longer than a lease; what is appended meanwhile is appended to it before it takes over. In
+//! the same way a log that begins with the leader's state takes over; its table is written as it arrives. A table is read where
+//! it stands, in the log.
 
 use super::RaftError;
+use crate::names::Names;
+use crate::table::{Blob, Table, TableError};
 use crate::{MemberId, State};
 use ebb_types::crc32c;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-const FILE_MAGIC: &[u8; 8] = b"EBBRAFT5";
+const FILE_MAGIC: &[u8; 8] = b"EBBRAFT6";
 const FRAME_MAGIC: &[u8; 4] = b"RLOG";
 const STATE_MAGIC: &[u8; 4] = b"RSTA";
 const FRAME_HEADER: usize = 12;
 const MARK_BYTES: usize = 12;
-/// Where the first frame starts.
-pub(super) const FRAMES_AT: usize = FILE_MAGIC.len() + 2 * MARK_BYTES;
+/// Where the table starts.
+pub(super) const HEADER: usize = FILE_MAGIC.len() + 3 * MARK_BYTES;
 /// What a frame takes beside an entry's own bytes, at most.
 const FRAME_ROOM: u64 = 128;
 /// Room asked for beyond what is needed now.
 const AHEAD_BYTES: u64 = 4 << 20;
-/// By so much the log grows before compacting it is tried again.
+/// By so much the log grows before compacting it is tried again, and by such a part of its table.
 const RETRY_BYTES: usize = 1 << 20;
+const RETRY_PARTS: usize = 64;
+/// What a thread writes is made durable after so many bytes, so that an append does not wait for all of it.
+const PACE_BYTES: usize = 8 << 20;
 const FILE_NAME: &str = "raft.log";
+
+/// Writes a log on another thread; its answer goes to whoever asks for it.
+pub type Job = Box<dyn FnOnce(&mut dyn Write) -> io::Result<u64> + Send>;
 
 /// Where the log is kept. An error means that the member must stop; without room for it, preparing another log may fail.
 pub trait LogFile {
-    /// The whole log; empty if there is none.
-    fn read(&mut self) -> io::Result<Vec<u8>>;
+    /// How long the log is; zero if there is none.
+    fn bytes(&mut self) -> io::Result<u64>;
+    /// The log, readable also when another one has taken its place.
+    fn blob(&mut self) -> io::Result<Arc<dyn Blob>>;
     /// Writes at `at`, where the log ends, whatever an earlier try left there. Durable on return.
     fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()>;
     /// Changes bytes in place. Not durable before the next append or sync.
@@ -53,20 +70,30 @@ pub trait LogFile {
     /// Makes sure that `bytes` can be appended at `at`, whatever becomes of the file system's room. `false`: there is none.
     fn reserve(&mut self, at: u64, bytes: u64) -> io::Result<bool>;
     /// Begins to write a log that will take this one's place.
-    fn prepare(&mut self, bytes: Vec<u8>);
-    /// Whether that is done. `wait`: until it is.
-    fn is_prepared(&mut self, wait: bool) -> io::Result<bool>;
-    /// Puts the prepared log, with `more` behind it, in the place of this one, all or nothing; also where there is none.
-    /// Durable on return.
-    fn replace(&mut self, more: &[u8]) -> io::Result<()>;
+    fn prepare(&mut self, job: Job);
+    /// The job's answer when it is done and what it wrote is durable. `wait`: until it is.
+    fn prepared(&mut self, wait: bool) -> io::Result<Option<u64>>;
+    /// Writes a piece of a log that comes from elsewhere; `at` 0 begins another one.
+    fn stage(&mut self, at: u64, bytes: &[u8]) -> io::Result<()>;
+    /// What was staged is what [`LogFile::replace`] is to put in place.
+    fn take_staged(&mut self);
+    /// Puts the other log, with `head` at its start and `more` at `at`, where it ends, in the place of this one, all or
+    /// nothing; also where there is none. Durable on return.
+    fn replace(&mut self, head: &[u8], at: u64, more: &[u8]) -> io::Result<()>;
+    /// Drops what is no longer needed. Where that takes long, elsewhere.
+    fn let_go(&mut self, what: Box<dyn Send>) {
+        drop(what);
+    }
 }
 
 /// The log as a file in a directory that no other process may use meanwhile.
 pub struct DiskLog {
     path: PathBuf,
-    file: Option<File>,
-    preparing: Option<JoinHandle<io::Result<File>>>,
-    prepared: Option<File>,
+    file: Option<Arc<File>>,
+    preparing: Option<JoinHandle<io::Result<(File, u64)>>>,
+    staged: Option<File>,
+    /// A log that is to be put in place, and its path.
+    fresh: Option<(PathBuf, File)>,
     /// Keeps the lock.
     _lock: File,
 }
@@ -83,33 +110,53 @@ impl DiskLog {
         }
         let path = directory.join(FILE_NAME);
         let file = match OpenOptions::new().read(true).write(true).open(&path) {
-            Ok(file) => Some(file),
+            Ok(file) => Some(Arc::new(file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error.into()),
         };
-        Ok(DiskLog { path, file, preparing: None, prepared: None, _lock: lock })
+        let log = DiskLog { path, file, preparing: None, staged: None, fresh: None, _lock: lock };
+        // Of an earlier run.
+        give_up(&log.new_path());
+        give_up(&log.staged_path());
+        Ok(log)
     }
 
-    fn fresh(&self) -> PathBuf {
+    fn new_path(&self) -> PathBuf {
         self.path.with_extension("new")
     }
 
-    /// Half of it is of no use, and takes the room that is missing.
-    fn give_up_fresh(&self) {
-        let _ = fs::remove_file(self.fresh());
+    fn staged_path(&self) -> PathBuf {
+        self.path.with_extension("in")
     }
 
-    fn file(&self) -> io::Result<&File> {
+    fn file(&self) -> io::Result<&Arc<File>> {
         self.file.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
+/// Half of a log is of no use, and takes the room that is missing.
+fn give_up(path: &Path) {
+    let _ = fs::remove_file(path);
+}
+
+fn create_file(path: &Path) -> io::Result<File> {
+    give_up(path);
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
+}
+
+impl Blob for File {
+    fn read_at(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
+        self.read_exact_at(out, at)
+    }
+}
+
 impl LogFile for DiskLog {
-    fn read(&mut self) -> io::Result<Vec<u8>> {
-        if self.file.is_none() {
-            return Ok(Vec::new());
-        }
-        fs::read(&self.path)
+    fn bytes(&mut self) -> io::Result<u64> {
+        self.file.as_ref().map_or(Ok(0), |file| Ok(file.metadata()?.len()))
+    }
+
+    fn blob(&mut self) -> io::Result<Arc<dyn Blob>> {
+        Ok(self.file()?.clone())
     }
 
     fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
@@ -138,39 +185,89 @@ impl LogFile for DiskLog {
         }
     }
 
-    fn prepare(&mut self, bytes: Vec<u8>) {
-        let fresh = self.fresh();
-        self.preparing = Some(thread::spawn(move || write_new(&fresh, &bytes)));
+    fn prepare(&mut self, job: Job) {
+        let path = self.new_path();
+        self.preparing = Some(thread::spawn(move || write_new(&path, job)));
     }
 
-    fn is_prepared(&mut self, wait: bool) -> io::Result<bool> {
-        if let Some(thread) = self.preparing.take_if(|thread| wait || thread.is_finished()) {
-            let written =
-                thread.join().unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")));
-            self.prepared = Some(written.inspect_err(|_| self.give_up_fresh())?);
+    fn prepared(&mut self, wait: bool) -> io::Result<Option<u64>> {
+        let Some(thread) = self.preparing.take_if(|thread| wait || thread.is_finished()) else {
+            return Ok(None);
+        };
+        let written = thread.join().unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")));
+        let (file, answer) = written.inspect_err(|_| give_up(&self.new_path()))?;
+        self.fresh = Some((self.new_path(), file));
+        Ok(Some(answer))
+    }
+
+    fn stage(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let path = self.staged_path();
+        if at == 0 {
+            self.staged = Some(create_file(&path)?);
         }
-        Ok(self.prepared.is_some())
+        let file = self.staged.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let written = file.write_all_at(bytes, at).and_then(|()| file.sync_data());
+        written.inspect_err(|_| {
+            give_up(&path);
+            self.staged = None;
+        })
     }
 
-    fn replace(&mut self, more: &[u8]) -> io::Result<()> {
-        let file = self.prepared.take().ok_or(io::ErrorKind::NotFound)?;
-        let length = file.metadata()?.len();
-        let written = file.write_all_at(more, length).and_then(|()| file.sync_all());
-        written.inspect_err(|_| self.give_up_fresh())?;
-        fs::rename(self.fresh(), &self.path)?;
+    fn take_staged(&mut self) {
+        let path = self.staged_path();
+        self.fresh = self.staged.take().map(|file| (path, file));
+    }
+
+    fn replace(&mut self, head: &[u8], at: u64, more: &[u8]) -> io::Result<()> {
+        let (path, file) = self.fresh.take().ok_or(io::ErrorKind::NotFound)?;
+        let write = || {
+            file.write_all_at(more, at)?;
+            file.set_len(at + more.len() as u64)?;
+            file.write_all_at(head, 0)?;
+            file.sync_all()
+        };
+        write().inspect_err(|_| give_up(&path))?;
+        fs::rename(path, &self.path)?;
         let directory = self.path.parent().expect("the log is in a directory");
         File::open(directory)?.sync_all()?;
-        self.file = Some(file);
+        self.file = Some(Arc::new(file));
         Ok(())
+    }
+
+    /// The file of a large old log, and a hundred thousand changes: together they took 200 ms.
+    fn let_go(&mut self, what: Box<dyn Send>) {
+        thread::spawn(move || drop(what));
     }
 }
 
-fn write_new(path: &Path, bytes: &[u8]) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    let mut file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
+fn write_new(path: &Path, job: Job) -> io::Result<(File, u64)> {
+    let paced = Paced { file: create_file(path)?, unsynced: 0 };
+    let mut out = BufWriter::with_capacity(1 << 20, paced);
+    let answer = job(&mut out)?;
+    let Paced { file, .. } = out.into_inner().map_err(|error| error.into_error())?;
     file.sync_all()?;
-    Ok(file)
+    Ok((file, answer))
+}
+
+struct Paced {
+    file: File,
+    unsynced: usize,
+}
+
+impl Write for Paced {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.unsynced += written;
+        if self.unsynced >= PACE_BYTES {
+            self.file.sync_data()?;
+            self.unsynced = 0;
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 fn is_full(error: &io::Error) -> bool {
@@ -182,12 +279,18 @@ fn is_full(error: &io::Error) -> bool {
 #[derive(Clone, Debug, Default)]
 pub struct MemoryLog {
     pub bytes: Vec<u8>,
-    prepared: Vec<u8>,
+    answer: Option<u64>,
+    staged: Vec<u8>,
+    fresh: Vec<u8>,
 }
 
 impl LogFile for MemoryLog {
-    fn read(&mut self) -> io::Result<Vec<u8>> {
-        Ok(self.bytes.clone())
+    fn bytes(&mut self) -> io::Result<u64> {
+        Ok(self.bytes.len() as u64)
+    }
+
+    fn blob(&mut self) -> io::Result<Arc<dyn Blob>> {
+        Ok(Arc::new(self.bytes.clone()))
     }
 
     fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
@@ -209,17 +312,30 @@ impl LogFile for MemoryLog {
         Ok(true)
     }
 
-    fn prepare(&mut self, bytes: Vec<u8>) {
-        self.prepared = bytes;
+    fn prepare(&mut self, job: Job) {
+        self.fresh.clear();
+        self.answer = job(&mut self.fresh).ok();
     }
 
-    fn is_prepared(&mut self, _: bool) -> io::Result<bool> {
-        Ok(true)
+    fn prepared(&mut self, _: bool) -> io::Result<Option<u64>> {
+        self.answer.take().map(Some).ok_or_else(|| io::Error::other("the job failed"))
     }
 
-    fn replace(&mut self, more: &[u8]) -> io::Result<()> {
-        self.bytes = std::mem::take(&mut self.prepared);
+    fn stage(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.staged.truncate(at as usize);
+        self.staged.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn take_staged(&mut self) {
+        self.fresh = std::mem::take(&mut self.staged);
+    }
+
+    fn replace(&mut self, head: &[u8], at: u64, more: &[u8]) -> io::Result<()> {
+        self.bytes = std::mem::take(&mut self.fresh);
+        self.bytes.truncate(at as usize);
         self.bytes.extend_from_slice(more);
+        self.bytes[..head.len()].copy_from_slice(head);
         Ok(())
     }
 }
@@ -271,10 +387,12 @@ pub(super) enum Piece {
 pub(super) struct Log<L> {
     pub file: L,
     pub bytes: usize,
+    /// Where the frames start.
+    frames_at: usize,
     /// The log that will take this one's place is being written.
     shorter: Option<Shorter>,
     /// Too little room was found for a shorter log: not tried again before the log has so many bytes.
-    pub retry_at: usize,
+    retry_at: usize,
     /// Which of the two marks is written next.
     turn: bool,
     /// Up to here appending finds room, whatever becomes of the file system's.
@@ -282,8 +400,8 @@ pub(super) struct Log<L> {
 }
 
 struct Shorter {
-    bytes: usize,
-    state_bytes: usize,
+    /// Bytes of its frames.
+    frames: usize,
     /// What was appended to the old one since.
     since: Vec<u8>,
 }
@@ -291,20 +409,21 @@ struct Shorter {
 impl<L: LogFile> Log<L> {
     /// Reads a log. The next append overwrites an end that was never acknowledged.
     pub fn open(mut file: L) -> Result<(Log<L>, Content), RaftError> {
-        let bytes = file.read()?;
-        if bytes.is_empty() {
+        let bytes = file.bytes()?;
+        if bytes == 0 {
             return Err(RaftError::Missing);
         }
-        let content = read_log(&bytes)?;
-        let Content { whole, durable, .. } = content;
+        let content = read_log(file.blob()?, bytes)?;
+        let Content { frames_at, whole, durable, ref unsure, .. } = content;
         if whole > durable {
             // A sync may have failed before this start: then the kernel has these bytes, thinks them written, and never
             // writes them, unless they are written anew.
-            file.overwrite(durable as u64, &bytes[durable..whole])?;
+            file.overwrite(durable as u64, unsure)?;
             file.sync()?;
         }
         let reserved = whole as u64;
-        let mut log = Log { file, bytes: whole, shorter: None, retry_at: 0, turn: false, reserved };
+        let mut log =
+            Log { file, bytes: whole, frames_at, shorter: None, retry_at: 0, turn: false, reserved };
         log.mark()?;
         Ok((log, content))
     }
@@ -316,12 +435,8 @@ impl<L: LogFile> Log<L> {
         self.file.overwrite(at as u64, &mark(self.bytes))
     }
 
-    /// `state`: encoded, of the snapshot among the pieces.
-    pub fn append(&mut self, pieces: &[Piece], state: Option<&[u8]>) -> io::Result<()> {
+    pub fn append(&mut self, pieces: &[Piece]) -> io::Result<()> {
         let mut frames = Vec::new();
-        if let Some(state) = state {
-            push_frame(&mut frames, STATE_MAGIC, |out| out.extend_from_slice(state));
-        }
         push_pieces(&mut frames, pieces);
         self.file.append(self.bytes as u64, &frames)?;
         self.bytes += frames.len();
@@ -331,40 +446,93 @@ impl<L: LogFile> Log<L> {
         self.mark()
     }
 
-    pub fn is_shortening(&self) -> bool {
-        self.shorter.is_some()
+    /// Whether it should be replaced, because there are so many bytes of frames.
+    pub fn is_long(&self, most: usize) -> bool {
+        self.shorter.is_none() && self.bytes - self.frames_at >= most && self.bytes >= self.retry_at
     }
 
-    /// Begins to write a log that holds just this.
-    pub fn shorten(&mut self, state: &State, pieces: &[Piece]) {
-        let (out, state_bytes) = file_of(Some(state), pieces);
-        self.shorter = Some(Shorter { bytes: out.len(), state_bytes, since: Vec::new() });
-        self.file.prepare(out);
+    /// Begins to write a log that holds just this. `state`: encoded, all but the names.
+    pub fn shorten(&mut self, names: Names, state: &[u8], pieces: &[Piece]) {
+        let frames = frames_of(Some(state), pieces);
+        self.shorter = Some(Shorter { frames: frames.len(), since: Vec::new() });
+        self.file.prepare(Box::new(move |out| {
+            out.write_all(&[0; HEADER])?;
+            let table = names.write_table(out)?;
+            out.write_all(&frames)?;
+            Ok(table)
+        }));
     }
 
-    /// Puts it in place once it is written; returns the bytes of the state in it. Without room the log stays as it is.
-    pub fn finish_shortening(&mut self, wait: bool) -> io::Result<Option<usize>> {
+    /// Puts it in place once it is written, and returns its table. Without room the log stays as it is.
+    pub fn finish_shortening(&mut self, wait: bool) -> Result<Option<Option<Arc<Table>>>, RaftError> {
         if self.shorter.is_none() {
             return Ok(None);
         }
-        let done = match self.file.is_prepared(wait) {
-            Ok(false) => return Ok(None),
-            Ok(true) => Ok(()),
+        let written = match self.file.prepared(wait) {
+            Ok(None) => return Ok(None),
+            Ok(Some(table)) => Ok(table),
             Err(error) => Err(error),
         };
-        let Some(Shorter { bytes, state_bytes, since }) = self.shorter.take() else { return Ok(None) };
-        match done.and_then(|()| self.file.replace(&since)) {
-            Ok(()) => {}
-            Err(error) if is_full(&error) => {
-                self.retry_at = self.bytes + RETRY_BYTES;
-                return Ok(None);
+        let Some(Shorter { frames, since }) = self.shorter.take() else { return Ok(None) };
+        let done = written.and_then(|table| {
+            let end = HEADER + table as usize + frames;
+            self.file.replace(&header(end + since.len(), table), end as u64, &since)?;
+            Ok((table, end))
+        });
+        match done {
+            Ok((table, end)) => {
+                self.begin(table, end + since.len())?;
+                Ok(Some(self.table(table)?))
             }
-            Err(error) => return Err(error),
+            Err(error) if is_full(&error) => {
+                self.retry_at = self.bytes + RETRY_BYTES.max(self.frames_at / RETRY_PARTS);
+                Ok(None)
+            }
+            // What the job had to read may be damaged.
+            Err(error) => Err(error.downcast::<TableError>().map_or_else(RaftError::Io, RaftError::from)),
         }
-        self.bytes = bytes + since.len();
-        (self.reserved, self.retry_at) = (self.bytes as u64, 0);
-        self.mark()?;
-        Ok(Some(state_bytes))
+    }
+
+    /// Another log is in place.
+    fn begin(&mut self, table: u64, bytes: usize) -> io::Result<()> {
+        (self.bytes, self.reserved, self.retry_at) = (bytes, bytes as u64, 0);
+        self.frames_at = HEADER + table as usize;
+        self.mark()
+    }
+
+    fn table(&mut self, bytes: u64) -> Result<Option<Arc<Table>>, RaftError> {
+        table_in(self.file.blob()?, bytes)
+    }
+
+    /// Takes a part of a table that comes from elsewhere. `false`: there is no room for it.
+    pub fn stage(&mut self, at: u64, bytes: &[u8]) -> io::Result<bool> {
+        let begun = if at == 0 { self.file.stage(0, &[0; HEADER]) } else { Ok(()) };
+        match begun.and_then(|()| self.file.stage(HEADER as u64 + at, bytes)) {
+            Ok(()) => Ok(true),
+            Err(error) if is_full(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Puts a log in place that holds just this: the staged table of so many bytes, the state with all but the names in it, and
+    /// the pieces. There is room for it: it was staged behind the table.
+    pub fn install(
+        &mut self,
+        table: u64,
+        state: &[u8],
+        pieces: &[Piece],
+    ) -> Result<Option<Arc<Table>>, RaftError> {
+        if self.shorter.take().is_some() {
+            // It would be of no use; and there is one file for them all.
+            let _ = self.file.prepared(true);
+        }
+        let frames = frames_of(Some(state), pieces);
+        let at = HEADER + table as usize;
+        let end = at + frames.len();
+        self.file.take_staged();
+        self.file.replace(&header(end, table), at as u64, &frames)?;
+        self.begin(table, end)?;
+        self.table(table)
     }
 
     /// Makes sure that `bytes` more can be appended and `keep` are left then; `false`: there is no room.
@@ -386,28 +554,29 @@ impl<L: LogFile> Log<L> {
 
 /// Makes the log of a member that never was. Refused if there is one.
 pub fn create(log: &mut impl LogFile, birth: Birth) -> Result<(), RaftError> {
-    if !log.read()?.is_empty() {
+    if log.bytes()? > 0 {
         return Err(RaftError::Exists);
     }
-    log.prepare(file_of(None, &[Piece::Birth(birth)]).0);
-    log.is_prepared(true)?;
-    Ok(log.replace(&[])?)
+    let frames = frames_of(None, &[Piece::Birth(birth)]);
+    let end = HEADER + frames.len();
+    log.stage(0, &[0; HEADER])?;
+    log.take_staged();
+    Ok(log.replace(&header(end, 0), HEADER as u64, &frames)?)
 }
 
-/// A whole file, and the bytes of the state in it.
-fn file_of(state: Option<&State>, pieces: &[Piece]) -> (Vec<u8>, usize) {
-    let mut out = vec![0; FRAMES_AT];
+fn frames_of(state: Option<&[u8]>, pieces: &[Piece]) -> Vec<u8> {
+    let mut out = Vec::new();
     if let Some(state) = state {
-        push_frame(&mut out, STATE_MAGIC, |out| {
-            let encoded = postcard::to_extend(state, std::mem::take(out));
-            *out = encoded.expect("plain data");
-        });
+        push_frame(&mut out, STATE_MAGIC, |out| out.extend_from_slice(state));
     }
-    let state_bytes = out.len() - FRAMES_AT;
     push_pieces(&mut out, pieces);
-    let mark = mark(out.len());
-    out[..FRAMES_AT].copy_from_slice(&[&FILE_MAGIC[..], &mark, &mark].concat());
-    (out, state_bytes)
+    out
+}
+
+/// What a file of so many bytes with such a table begins with.
+fn header(bytes: usize, table: u64) -> Vec<u8> {
+    let mark = mark(bytes);
+    [&FILE_MAGIC[..], &mark, &mark, &self::mark(table as usize)].concat()
 }
 
 fn mark(durable: usize) -> [u8; MARK_BYTES] {
@@ -458,41 +627,61 @@ pub(super) struct Content {
     pub pieces: Vec<Piece>,
     /// Of the last snapshot among the pieces.
     pub state: State,
-    pub state_bytes: usize,
+    frames_at: usize,
     /// How long the part is that was written whole, and the part known to be durable.
     pub whole: usize,
-    pub durable: usize,
+    durable: usize,
+    /// What is between these.
+    unsure: Vec<u8>,
 }
 
-pub(super) fn read_log(bytes: &[u8]) -> Result<Content, RaftError> {
-    if !bytes.starts_with(FILE_MAGIC) {
-        let found = bytes[..bytes.len().min(FILE_MAGIC.len())].to_vec();
+fn table_in(blob: Arc<dyn Blob>, bytes: u64) -> Result<Option<Arc<Table>>, RaftError> {
+    if bytes == 0 { Ok(None) } else { Ok(Some(Arc::new(Table::open(blob, HEADER as u64, bytes)?))) }
+}
+
+pub(super) fn read_log(blob: Arc<dyn Blob>, bytes: u64) -> Result<Content, RaftError> {
+    let mut head = vec![0; HEADER.min(bytes as usize)];
+    blob.read_at(0, &mut head)?;
+    if !head.starts_with(FILE_MAGIC) {
+        let found = head[..head.len().min(FILE_MAGIC.len())].to_vec();
         return Err(RaftError::Format { what: "the file", found });
     }
-    let marks = [0, MARK_BYTES].map(|at| mark_at(bytes, FILE_MAGIC.len() + at));
-    let Some(durable) = marks.into_iter().flatten().max() else {
-        return Err(RaftError::Damaged { at: FILE_MAGIC.len() });
-    };
+    let [one, two, table] = [0, 1, 2].map(|i| mark_at(&head, FILE_MAGIC.len() + i * MARK_BYTES));
+    let table = table.ok_or(RaftError::Damaged { at: HEADER - MARK_BYTES })? as u64;
+    let durable = one.max(two).ok_or(RaftError::Damaged { at: FILE_MAGIC.len() })?;
+    let length = bytes.checked_sub(HEADER as u64).and_then(|rest| rest.checked_sub(table));
+    let length = length.ok_or(RaftError::Damaged { at: bytes as usize })?;
+    let start = HEADER + table as usize;
+    let mut frames = vec![0; length as usize];
+    blob.read_at(start as u64, &mut frames)?;
+    let mut content = read_frames(&frames, start, durable)?;
+    content.state.names_mut().attach(table_in(blob, table)?);
+    Ok(content)
+}
+
+/// `start`: where in the file the frames are.
+fn read_frames(bytes: &[u8], start: usize, durable: usize) -> Result<Content, RaftError> {
     let mut pieces = Vec::new();
     let (mut last, mut state) = (None, None);
-    let mut at = FRAMES_AT;
+    let mut at = 0;
     while let Some((magic, body)) = frame_at(bytes, at) {
         if magic == STATE_MAGIC {
             last = Some(body);
         } else {
             let mut some: Vec<Piece> = postcard::from_bytes(body)?;
             if some.iter().any(|piece| matches!(piece, Piece::Snapshot { .. })) {
-                state = Some(last.take().ok_or(RaftError::Damaged { at })?);
+                state = Some(last.take().ok_or(RaftError::Damaged { at: start + at })?);
             }
             pieces.append(&mut some);
         }
         at += FRAME_HEADER + body.len();
     }
     let mut tail = at + 1..bytes.len().saturating_sub(FRAME_HEADER - 1);
-    if at < durable || tail.any(|later| frame_at(bytes, later).is_some()) {
-        return Err(RaftError::Damaged { at });
+    let whole = start + at;
+    if whole < durable || tail.any(|later| frame_at(bytes, later).is_some()) {
+        return Err(RaftError::Damaged { at: whole });
     }
-    let state_bytes = state.map_or(0, <[u8]>::len);
     let state = state.map(postcard::from_bytes).transpose()?.unwrap_or_default();
-    Ok(Content { pieces, state, state_bytes, whole: at, durable })
+    let unsure = bytes[durable.saturating_sub(start)..at].to_vec();
+    Ok(Content { pieces, state, frames_at: start, whole, durable, unsure })
 }

@@ -1,13 +1,35 @@
-use super::log::{FRAMES_AT, read_log};
+use super::log::{HEADER, read_log};
 use super::*;
-use crate::{Command, Reply};
-use std::cell::RefCell;
+use crate::{Blob, Command, Reply};
+use ebb_types::{Condition, ETag, NamespaceCommand, NamespaceOp, ObjectMeta, OnlyIf, RequestId};
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 
-/// A command that leaves a trace: the state's next object id tells how many were applied.
+/// Commands that leave a trace: the state's next object id tells how many were applied. And one of fifty names is changed.
 fn count(n: u32) -> Vec<u8> {
-    postcard::to_stdvec(&[Command::AllocateObjects { count: n }].to_vec()).unwrap()
+    thread_local!(static SEQ: Cell<u64> = const { Cell::new(1) });
+    let seq = SEQ.replace(SEQ.get() + 1);
+    let (bucket, key, when) = (String::from("b"), format!("{:03}", seq * 7 % 50), Condition::Any);
+    let change = if seq.is_multiple_of(3) {
+        NamespaceOp::Delete { bucket: bucket.clone(), key, when, only_if: OnlyIf::default() }
+    } else {
+        let meta = ObjectMeta {
+            size: seq,
+            etag: ETag { md5: [0; 16], parts: 0 },
+            modified_millis: 0,
+            extents: vec![],
+            headers: vec![("x".into(), "y".repeat(60))],
+            checksum: None,
+            upload: None,
+            parts: vec![],
+        };
+        NamespaceOp::Put { bucket: bucket.clone(), key, meta, when }
+    };
+    let ops = vec![NamespaceOp::CreateBucket { bucket, settings: BTreeMap::new() }, change];
+    let names = NamespaceCommand { request: RequestId { client: 1, seq }, now_millis: seq, ops };
+    postcard::to_stdvec(&vec![Command::AllocateObjects { count: n }, Command::Namespace(names)]).unwrap()
 }
 
 fn allocated(state: &mut State) -> u64 {
@@ -20,30 +42,45 @@ fn allocated(state: &mut State) -> u64 {
 /// A log file that stops taking bytes after `budget` of them, in the midst of a write, as in a power failure.
 #[derive(Clone)]
 struct CrashingLog {
-    bytes: Rc<RefCell<Vec<u8>>>,
+    log: Rc<RefCell<MemoryLog>>,
     budget: usize,
-    prepared: Vec<u8>,
+}
+
+impl CrashingLog {
+    /// How many of so many bytes it still takes.
+    fn take(&mut self, bytes: usize) -> usize {
+        let fits = bytes.min(self.budget);
+        self.budget -= fits;
+        fits
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.log.borrow().bytes.clone()
+    }
+}
+
+fn power_failure() -> io::Error {
+    io::Error::other("power failure")
 }
 
 impl LogFile for CrashingLog {
-    fn read(&mut self) -> io::Result<Vec<u8>> {
-        Ok(self.bytes.borrow().clone())
+    fn bytes(&mut self) -> io::Result<u64> {
+        self.log.borrow_mut().bytes()
+    }
+
+    fn blob(&mut self) -> io::Result<Arc<dyn Blob>> {
+        self.log.borrow_mut().blob()
     }
 
     fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let fits = bytes.len().min(self.budget);
-        self.bytes.borrow_mut().truncate(at as usize);
-        self.bytes.borrow_mut().extend_from_slice(&bytes[..fits]);
-        self.budget -= fits;
-        if fits < bytes.len() { Err(io::Error::other("power failure")) } else { Ok(()) }
+        let fits = self.take(bytes.len());
+        self.log.borrow_mut().append(at, &bytes[..fits])?;
+        if fits < bytes.len() { Err(power_failure()) } else { Ok(()) }
     }
 
     fn overwrite(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
         // A power failure may come before it is durable.
-        if self.budget > 0 {
-            self.bytes.borrow_mut()[at as usize..][..bytes.len()].copy_from_slice(bytes);
-        }
-        Ok(())
+        if self.budget > 0 { self.log.borrow_mut().overwrite(at, bytes) } else { Ok(()) }
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -54,23 +91,34 @@ impl LogFile for CrashingLog {
         Ok(true)
     }
 
-    fn prepare(&mut self, bytes: Vec<u8>) {
-        self.prepared = bytes;
+    fn prepare(&mut self, job: Job) {
+        self.log.borrow_mut().prepare(job);
     }
 
-    fn is_prepared(&mut self, _: bool) -> io::Result<bool> {
-        Ok(true)
+    fn prepared(&mut self, wait: bool) -> io::Result<Option<u64>> {
+        let answer = self.log.borrow_mut().prepared(wait)?;
+        let bytes = answer.unwrap_or(0) as usize;
+        if self.take(bytes) < bytes { Err(power_failure()) } else { Ok(answer) }
     }
 
-    fn replace(&mut self, more: &[u8]) -> io::Result<()> {
-        self.prepared.extend_from_slice(more);
-        if self.budget < self.prepared.len() {
-            self.budget = 0;
-            return Err(io::Error::other("power failure"));
+    fn stage(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let fits = self.take(bytes.len());
+        self.log.borrow_mut().stage(at, &bytes[..fits])?;
+        if fits < bytes.len() { Err(power_failure()) } else { Ok(()) }
+    }
+
+    fn take_staged(&mut self) {
+        self.log.borrow_mut().take_staged();
+    }
+
+    fn replace(&mut self, head: &[u8], at: u64, more: &[u8]) -> io::Result<()> {
+        // The other log gets this one's name when it is durable.
+        let bytes = head.len() + more.len();
+        if self.take(bytes) < bytes {
+            Err(power_failure())
+        } else {
+            self.log.borrow_mut().replace(head, at, more)
         }
-        self.budget -= self.prepared.len();
-        *self.bytes.borrow_mut() = std::mem::take(&mut self.prepared);
-        Ok(())
     }
 }
 
@@ -85,7 +133,7 @@ impl CrashingLog {
     }
 
     fn born(birth: Birth) -> CrashingLog {
-        let mut log = CrashingLog { bytes: Rc::default(), budget: usize::MAX, prepared: Vec::new() };
+        let mut log = CrashingLog { log: Rc::default(), budget: usize::MAX };
         create(&mut log, birth).unwrap();
         log
     }
@@ -119,7 +167,7 @@ fn work(log: CrashingLog) -> u64 {
         }
         settle(node, &mut state)?;
         if n == 5 {
-            node.compact_now(&state)?;
+            node.compact_now(&mut state)?;
         }
         Ok(u64::from(n))
     };
@@ -136,7 +184,7 @@ fn work(log: CrashingLog) -> u64 {
 fn a_crash_at_any_byte_of_the_log_loses_nothing_acknowledged() {
     let whole = CrashingLog::founded(&[1], usize::MAX);
     assert_eq!(work(whole.clone()), 10);
-    let most = whole.bytes.borrow().len() * 3;
+    let most = whole.bytes().len() * 3;
     let mut acknowledgements = std::collections::BTreeSet::new();
     for budget in 0..most {
         let log = CrashingLog::founded(&[1], budget);
@@ -158,23 +206,32 @@ fn a_crash_at_any_byte_of_the_log_loses_nothing_acknowledged() {
 fn damage_to_acknowledged_data_is_named_and_never_skipped() {
     let log = CrashingLog::founded(&[1], usize::MAX);
     work(log.clone());
-    let good = log.bytes.borrow().clone();
-    assert_eq!(read_log(&good).unwrap().whole, good.len());
-    for at in FRAMES_AT..good.len() {
+    let good = log.bytes();
+    let read = |bytes: &[u8]| {
+        let content = read_log(Arc::new(bytes.to_vec()), bytes.len() as u64)?;
+        let written = content.state.names().write_table(&mut io::sink());
+        match content.state.names().fault() {
+            Some(fault) => Err(fault.clone().into()),
+            None => written.map(|_| content).map_err(RaftError::Io),
+        }
+    };
+    assert_eq!(read(&good).unwrap().whole, good.len());
+    let marks = 8..HEADER - 12;
+    for at in marks.end..good.len() {
         let mut bad = good.clone();
         bad[at] ^= 0x10;
-        assert!(matches!(read_log(&bad), Err(RaftError::Damaged { .. })), "byte {at}");
-        assert!(matches!(read_log(&good[..at]), Err(RaftError::Damaged { .. })), "cut at byte {at}");
+        assert!(matches!(read(&bad), Err(RaftError::Damaged { .. })), "byte {at}");
+        assert!(matches!(read(&good[..at]), Err(RaftError::Damaged { .. })), "cut at byte {at}");
     }
     // One mark may be lost with the sector that it shares with nothing but the other: then the other one tells.
-    for at in 8..FRAMES_AT {
+    for at in marks {
         let mut bad = good.clone();
         bad[at] ^= 0x10;
-        assert_eq!(read_log(&bad).unwrap().whole, good.len(), "byte {at}");
+        assert_eq!(read(&bad).unwrap().whole, good.len(), "byte {at}");
     }
     let mut foreign = good.clone();
     foreign[0] = b'X';
-    assert!(matches!(read_log(&foreign), Err(RaftError::Format { .. })));
+    assert!(matches!(read(&foreign), Err(RaftError::Format { .. })));
 }
 
 #[test]
@@ -182,7 +239,7 @@ fn a_gap_between_entries_is_reported() {
     let log = CrashingLog::founded(&[1], usize::MAX);
     let (mut kept, _) = Log::open(log.clone()).unwrap();
     let later = Piece::Entry { index: 3, term: 1, change: false, data: Vec::new() };
-    kept.append(&[later], None).unwrap();
+    kept.append(&[later]).unwrap();
     assert!(matches!(Node::open(1, &[1], 0, log), Err(RaftError::Gap { index: 3 })));
 }
 
@@ -192,11 +249,11 @@ fn a_single_member_writes_nothing_while_idle() {
     let (mut node, mut state) = Node::open(1, &[1], 0, log.clone()).unwrap();
     settle(&mut node, &mut state).unwrap();
     assert!(node.is_leader_ready());
-    let before = log.bytes.borrow().len();
+    let before = log.bytes().len();
     for _ in 0..100 {
         settle(&mut node, &mut state).unwrap();
     }
-    assert_eq!(log.bytes.borrow().len(), before);
+    assert_eq!(log.bytes().len(), before);
 }
 
 #[test]
@@ -212,10 +269,11 @@ fn the_log_file_on_disk_is_read_back() {
         assert!(matches!(DiskLog::open(&path), Err(RaftError::InUse)));
         settle(&mut node, &mut state).unwrap();
         assert_eq!(allocated(&mut state), u64::from(run - 1));
+        assert_eq!(state.names().table().is_some(), run == 3, "it is in the log that was put in place");
         node.propose(count(1)).unwrap();
         settle(&mut node, &mut state).unwrap();
         if run == 2 {
-            node.compact_now(&state).unwrap();
+            node.compact_now(&mut state).unwrap();
         }
     }
 }
@@ -292,7 +350,10 @@ impl Cluster {
         loop {
             let member = self.nodes.get_mut(&id).unwrap();
             let Some(node) = &mut member.node else { return };
-            let progress = node.ready().unwrap();
+            let progress = match node.ready() {
+                Ok(progress) => progress,
+                Err(error) => return self.stop(id, error),
+            };
             let idle = progress.committed.is_empty() && progress.snapshot.is_none();
             if let Some(snapshot) = progress.snapshot {
                 member.state = snapshot;
@@ -307,7 +368,8 @@ impl Cluster {
             }
             self.network.extend(progress.send.into_iter().map(|(to, bytes)| (id, to, bytes)));
             if idle {
-                return node.keep_house(&member.state).unwrap();
+                let kept = node.keep_house(&mut member.state);
+                return kept.unwrap_or_else(|error| self.stop(id, error));
             }
         }
     }
@@ -316,7 +378,7 @@ impl Cluster {
     fn round(&mut self, loss: u64) {
         for id in MEMBERS {
             if let Some(node) = &mut self.nodes.get_mut(&id).unwrap().node {
-                node.tick();
+                node.tick().unwrap();
             }
             self.pump(id);
         }
@@ -335,8 +397,7 @@ impl Cluster {
             if let Some(node) = &mut self.nodes.get_mut(&to).unwrap().node
                 && let Err(error) = node.step(from, &bytes)
             {
-                self.stopped.push((to, error));
-                self.kill(to);
+                self.stop(to, error);
             }
             self.pump(to);
         }
@@ -355,6 +416,11 @@ impl Cluster {
             }
         }
         panic!("no leader after 200 rounds");
+    }
+
+    fn stop(&mut self, id: MemberId, error: RaftError) {
+        self.stopped.push((id, error));
+        self.kill(id);
     }
 
     fn kill(&mut self, id: MemberId) {
@@ -395,7 +461,7 @@ fn a_follower_that_is_far_behind_takes_a_snapshot() {
         cluster.round(0);
     }
     let member = cluster.nodes.get_mut(&leader).unwrap();
-    member.node.as_mut().unwrap().compact_now(&member.state).unwrap();
+    member.node.as_mut().unwrap().compact_now(&mut member.state).unwrap();
     cluster.start(behind);
     for _ in 0..200 {
         cluster.round(20);
@@ -405,6 +471,57 @@ fn a_follower_that_is_far_behind_takes_a_snapshot() {
     }
     assert_eq!(cluster.nodes[&behind].state, cluster.nodes[&leader].state);
     assert_eq!(allocated(&mut cluster.nodes[&behind].state.clone()), 10);
+}
+
+/// A follower that lacks what a snapshot has, and its disk takes so many bytes more. Returns how many it took.
+fn install_with(budget: usize) -> usize {
+    let mut cluster = Cluster::new(5);
+    let leader = cluster.elect();
+    let behind = MEMBERS.into_iter().find(|id| *id != leader).unwrap();
+    cluster.kill(behind);
+    for n in 0..40 {
+        let member = cluster.nodes.get_mut(&leader).unwrap();
+        let node = member.node.as_mut().unwrap();
+        node.propose(count(1)).unwrap();
+        cluster.round(0);
+        if n == 30 {
+            let member = cluster.nodes.get_mut(&leader).unwrap();
+            member.node.as_mut().unwrap().compact_now(&mut member.state).unwrap();
+            assert!(member.state.names().table().is_some(), "the snapshot has a table");
+        }
+    }
+    let member = cluster.nodes.get_mut(&leader).unwrap();
+    member.node.as_mut().unwrap().compact_now(&mut member.state).unwrap();
+    cluster.nodes.get_mut(&behind).unwrap().log.budget = budget;
+    cluster.start(behind);
+    (0..40).for_each(|_| cluster.round(0));
+    let crashed = !cluster.stopped.is_empty();
+    let took = cluster.nodes[&behind].node.as_ref().map(|node| budget - node.log.file.budget);
+    assert_eq!(took.is_none(), crashed, "{:?}", cluster.stopped);
+    cluster.kill(behind);
+    cluster.nodes.get_mut(&behind).unwrap().log.budget = usize::MAX;
+    cluster.start(behind);
+    let is_there = |cluster: &Cluster| cluster.nodes[&behind].state == cluster.nodes[&leader].state;
+    // The leader gives up what the crash broke off before it sends another.
+    let mut rounds = 0;
+    while !is_there(&cluster) && rounds < 400 {
+        cluster.round(0);
+        rounds += 1;
+    }
+    assert!(is_there(&cluster), "after {budget} bytes");
+    assert!(cluster.nodes[&behind].state.names().fault().is_none());
+    took.unwrap_or(budget)
+}
+
+#[test]
+fn a_crash_while_a_snapshot_arrives_leaves_the_old_log_or_the_new_one() {
+    let all = install_with(usize::MAX);
+    assert!(all > COMMITTED_MAX, "table, room and state were written");
+    // Between the table and what comes last is much room.
+    for budget in (1..6000).step_by(61).chain((all - 3000..=all).step_by(61)) {
+        install_with(budget);
+    }
+    assert_eq!(install_with(all), all);
 }
 
 #[test]
@@ -434,7 +551,7 @@ fn random_losses_repeats_and_crashes_leave_all_members_with_the_same_state() {
                 3 => {
                     let member = cluster.nodes.get_mut(&id).unwrap();
                     if let Some(node) = member.node.as_mut().filter(|n| n.applied > 0) {
-                        node.compact_now(&member.state).unwrap();
+                        node.compact_now(&mut member.state).unwrap();
                     }
                 }
                 _ => {}
@@ -485,13 +602,13 @@ fn a_member_with_an_older_copy_of_its_log_stops() {
     let mut cluster = Cluster::new(4);
     let leader = cluster.elect();
     let other = MEMBERS.into_iter().find(|id| *id != leader).unwrap();
-    let older = cluster.nodes[&other].log.bytes.borrow().clone();
+    let older = cluster.nodes[&other].log.bytes();
     for _ in 0..10 {
         cluster.nodes.get_mut(&leader).unwrap().node.as_mut().unwrap().propose(count(1)).unwrap();
         cluster.round(0);
     }
     cluster.kill(other);
-    cluster.nodes.get_mut(&other).unwrap().log.bytes = Rc::new(RefCell::new(older));
+    cluster.nodes.get_mut(&other).unwrap().log.log.borrow_mut().bytes = older;
     cluster.start(other);
     for _ in 0..20 {
         cluster.round(0);
