@@ -1,5 +1,5 @@
 # Two commands: `make run` starts a cluster here, `make test` runs every test. Both install what is missing.
-.PHONY: run test bench chaos tools lint build dist
+.PHONY: run test fuzz bench chaos tools lint build dist
 
 build:
 	cargo build --release -p ebb
@@ -23,6 +23,13 @@ lint:
 test: tools
 	cargo fmt --all --check
 	./scripts/test
+
+# Every parser of bytes from outside, for EBB_FUZZ_SECONDS each: first by the tests' own mutations, then guided by coverage. `make test` has
+# a short form of the first.
+fuzz: export EBB_FUZZ_SECONDS ?= 60
+fuzz:
+	cargo test --workspace --locked made_up -- --nocapture
+	SECONDS_EACH=$(EBB_FUZZ_SECONDS) ./scripts/fuzz
 
 # 200 random kill, pause and restart events under verified load. EBB_SEED=N repeats one run; `make test` has a short form.
 chaos:

@@ -184,3 +184,22 @@ fn parse_hello(bytes: &[u8; HELLO_BYTES]) -> Result<Identity, TransportError> {
     };
     Ok(Identity { cluster: u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes")), role })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_up_hellos_are_refused_or_read() {
+        let samples = [Role::Client, Role::Server(ServerId(7)), Role::Meta, Role::Admin]
+            .map(|role| hello(Identity { cluster: 9, role }));
+        let samples: Vec<&[u8]> = samples.iter().map(|hello| &hello[..]).collect();
+        ebb_testing::fuzz(&samples, |bytes| {
+            let Some(bytes) = bytes.first_chunk() else { return };
+            if let Ok(Identity { cluster, role }) = parse_hello(bytes) {
+                let again = hello(Identity { cluster, role });
+                assert!(again[..6] == bytes[..6] && again[8..16] == bytes[8..16], "another than said");
+            }
+        });
+    }
+}

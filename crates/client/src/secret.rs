@@ -257,6 +257,16 @@ mod tests {
     }
 
     #[test]
+    fn made_up_secret_files_are_refused_or_read() {
+        let text = Secret::from_bytes(&[1; 32]).unwrap().keys(&[Key::Server, Key::Client]).unwrap();
+        ebb_testing::fuzz(&[text.as_bytes(), &[b'x'; 40]], |bytes| {
+            if let Ok(secret) = Secret::from_bytes(bytes) {
+                let _ = secret.keys(&[Key::Admin]);
+            }
+        });
+    }
+
+    #[test]
     fn short_long_and_missing_secrets_are_refused() {
         assert!(matches!(Secret::from_bytes(&[1; 15]), Err(SecretError::Length { found: 15 })));
         assert!(matches!(Secret::from_bytes(&[1; 4097]), Err(SecretError::Length { found: 4097 })));

@@ -494,6 +494,17 @@ mod tests {
     }
 
     #[test]
+    fn made_up_configurations_are_refused_or_read() {
+        let example = example();
+        ebb_testing::fuzz(&[example.as_bytes()], |bytes| {
+            // Not checked: that looks up the names of machines.
+            if let Ok(config) = toml::from_str::<Config>(&String::from_utf8_lossy(bytes)) {
+                let _ = (config.cluster_id(), config.check_scheduler(), config.schedule(), config.timing());
+            }
+        });
+    }
+
+    #[test]
     fn too_few_racks_for_the_layout_are_refused() {
         let text = example().replace("rotated", "rack-aligned").replace("rack = 3", "rack = 2");
         let error = check(&text).unwrap_err();

@@ -462,6 +462,41 @@ mod tests {
     }
 
     #[test]
+    fn made_up_heads_pages_and_superblocks_are_refused_or_read() {
+        let mut bytes = Vec::new();
+        head().encode(77, &mut bytes);
+        let owner = Superblock {
+            format: FORMAT,
+            server: ServerId(7),
+            cluster: 9,
+            store: StoreId(5),
+            run: Incarnation(6),
+            membership: Membership::default(),
+        };
+        let (group, chunk) = (GroupId(3), ChunkId { object: ObjectId(4), index: 5 });
+        let at = PageId { group, chunk, file: 8, page: 1 };
+        let slot = Page::empty().seal(&at, 1).1.to_vec();
+        let inventory = encode_inventory(5, &owner, &BTreeMap::from([(3, 640), (7, 128)]));
+        ebb_testing::fuzz(&[&bytes, &owner.encode(), &slot, &inventory], |bytes| {
+            let _ = Superblock::decode(bytes);
+            let _ = Page::decode(bytes, &at, 1);
+            let _ = decode_inventory(bytes, &owner);
+            // As if the checksum were right: what it covers may be from another release.
+            let mut bytes = bytes.to_vec();
+            if bytes.len() >= RECORD_HEAD_BYTES {
+                let sums = u32_at(&bytes, 44).min(RECORD_BLOCKS_MAX) as usize;
+                for len in [RECORD_HEAD_BYTES, (RECORD_HEAD_BYTES + 4 * sums).min(bytes.len())] {
+                    let crc = crc32c(&bytes[8..len]);
+                    put(&mut bytes, 4, &crc.to_le_bytes());
+                    if let Some(head) = Head::decode(&bytes, 77) {
+                        assert!(head.record_len() >= head.head_len());
+                    }
+                }
+            }
+        });
+    }
+
+    #[test]
     fn a_record_head_comes_back_and_every_flipped_bit_is_noticed() {
         let mut bytes = Vec::new();
         head().encode(77, &mut bytes);

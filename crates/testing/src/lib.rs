@@ -1,19 +1,209 @@
 //! What the tests of several crates share. No program depends on it.
+//!
+//! [`skip`]: a test that lacks a tool, a right or data says so, and `make test` counts it: a test that passes without its
+//! subject proves nothing, and may not look as if it did. [`fuzz`]: damaged and made-up bytes for a parser, the same ones in
+//! every run; `make fuzz` gives it more time.
 
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::time::{Duration, Instant};
 
-/// Says that the running test ends without having tested, and why: a test that passes without its subject proves nothing, and may
-/// not look as if it did. Where `EBB_SKIPPED` names a file (as `make test` does), a line of it is added there.
+/// Says that the running test ends without having tested, and why. Where `EBB_SKIPPED` names a file (as `make test` does), a
+/// line of it is added there.
 pub fn skip(why: impl Display) {
-    // libtest names a test's thread after it.
-    let line = format!("{}: {why}\n", std::thread::current().name().unwrap_or("a test"));
+    let line = format!("{}: {why}\n", running_test());
     eprint!("skipped: {line}");
     if let Some(path) = std::env::var_os("EBB_SKIPPED") {
         // One short write at the end of a file: tests that run side by side do not mix their lines.
         let file = OpenOptions::new().create(true).append(true).open(path);
         file.and_then(|mut file| file.write_all(line.as_bytes()))
             .expect("EBB_SKIPPED names a file that can be written");
+    }
+}
+
+/// The test's path in its crate: libtest names the thread after it.
+fn running_test() -> String {
+    std::thread::current().name().unwrap_or("a test").to_owned()
+}
+
+/// SplitMix64: repeatable, not good, randomness.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Less than `bound`; zero for zero.
+    pub fn below(&mut self, bound: usize) -> usize {
+        self.word().checked_rem(bound as u64).unwrap_or(0) as usize
+    }
+
+    pub fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
+        &list[self.below(list.len())]
+    }
+}
+
+/// Inputs per parser in a plain run.
+const ROUNDS: u64 = 3_000;
+
+/// Gives `parse` inputs that were made from valid samples: it must not panic, hang or take memory for lengths that are not there.
+///
+/// `EBB_FUZZ_SECONDS` gives it time instead of a number of rounds, and new seeds each time; `EBB_SEED` repeats one input.
+pub fn fuzz(samples: &[&[u8]], parse: impl Fn(&[u8])) {
+    assert!(!samples.is_empty(), "inputs are made from samples");
+    samples.iter().for_each(|sample| parse(sample));
+    let one = |seed: u64| {
+        let case = Case { seed, bytes: input(samples, seed) };
+        parse(&case.bytes);
+    };
+    if let Some(seed) = number("EBB_SEED") {
+        return one(seed);
+    }
+    match number("EBB_FUZZ_SECONDS") {
+        None => (0..ROUNDS).for_each(one),
+        Some(seconds) => {
+            let (begin, time) = (Instant::now(), Duration::from_secs(seconds));
+            let first = u64::from(std::process::id()) << 32;
+            let mut rounds = 0;
+            while begin.elapsed() < time {
+                one(first + rounds);
+                rounds += 1;
+            }
+            println!("{}: {rounds} inputs", running_test());
+        }
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, no number")))
+}
+
+/// Says how to repeat the input under which a parser panics.
+struct Case {
+    seed: u64,
+    bytes: Vec<u8>,
+}
+
+impl Drop for Case {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let (test, shown) = (running_test(), &self.bytes[..self.bytes.len().min(400)]);
+            let seed = self.seed;
+            eprintln!(
+                "repeat with: EBB_SEED={seed} cargo test {test}\n{} bytes: {:?}",
+                self.bytes.len(),
+                shown.escape_ascii().to_string()
+            );
+        }
+    }
+}
+
+/// A sample with some changes, or noise; the same for the same seed.
+pub fn input(samples: &[&[u8]], seed: u64) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    if random.below(20) == 0 {
+        return (0..random.below(300)).map(|_| random.word() as u8).collect();
+    }
+    let mut bytes = random.pick(samples).to_vec();
+    for _ in 0..1 + random.below(6) {
+        change(&mut bytes, samples, &mut random);
+    }
+    bytes
+}
+
+/// What parsers have stumbled over before: ends, signs, lengths, numbers beyond every type, and what separates fields.
+const NUMBERS: [u64; 12] =
+    [0, 1, 2, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, 0xffff_ffff, i64::MAX as u64, u64::MAX];
+const WORDS: [&[u8]; 20] = [
+    b"",
+    b" ",
+    b"\n",
+    b"\r\n",
+    b"\0",
+    b",",
+    b";",
+    b"\"",
+    b"=",
+    b"[",
+    b"-",
+    b"-1",
+    b".",
+    b"1e999",
+    b"NaN",
+    b"0x",
+    b"%",
+    b"18446744073709551616",
+    b"\xff\xfe",
+    b"\xe2\x82",
+];
+
+fn change(bytes: &mut Vec<u8>, samples: &[&[u8]], random: &mut Random) {
+    let at = random.below(bytes.len() + 1);
+    let end = (at + 1 + random.below(32)).min(bytes.len()).max(at);
+    match random.below(9) {
+        0 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
+        1 if at < bytes.len() => bytes[at] = *random.pick(&NUMBERS) as u8,
+        2 => {
+            let number = random.pick(&NUMBERS).to_le_bytes();
+            let width = 1 << random.below(4);
+            let width = width.min(bytes.len() - at);
+            bytes[at..at + width].copy_from_slice(&number[..width]);
+        }
+        3 => bytes.truncate(at),
+        4 => drop(bytes.drain(at..end)),
+        5 => {
+            let part = bytes[at..end].to_vec();
+            bytes.splice(at..at, part);
+        }
+        6 => drop(bytes.splice(at..end, random.pick(&WORDS).iter().copied())),
+        7 => {
+            let other = *random.pick(samples);
+            let from = random.below(other.len() + 1);
+            bytes.truncate(at);
+            bytes.extend_from_slice(&other[from..]);
+        }
+        _ => {
+            let more = 1 + random.below(16);
+            bytes.extend((0..more).map(|_| random.word() as u8));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn inputs_differ_and_repeat() {
+        let samples: [&[u8]; 2] = [b"a,1,2\n", &[0; 40]];
+        let all: BTreeSet<Vec<u8>> = (0..1000).map(|seed| input(&samples, seed)).collect();
+        assert!(all.len() > 800, "{}", all.len());
+        assert!((0..1000).all(|seed| input(&samples, seed) == input(&samples, seed)));
+    }
+
+    #[test]
+    fn a_parser_that_trusts_a_length_is_found() {
+        let trusting = |bytes: &[u8]| {
+            let Some((len, rest)) = bytes.split_first() else { return };
+            assert!(usize::from(*len) <= rest.len(), "past the end");
+        };
+        let found = std::panic::catch_unwind(|| fuzz(&[&[3, 1, 2, 3]], trusting));
+        assert!(found.is_err());
+        let seen = RefCell::new(0);
+        fuzz(&[&[3, 1, 2, 3]], |_| *seen.borrow_mut() += 1);
+        assert_eq!(seen.into_inner(), ROUNDS + 1);
     }
 }

@@ -150,6 +150,37 @@ mod tests {
         }
     }
 
+    /// As messages of every kind: what a checksum vouches for may still come from another release or a broken peer.
+    #[test]
+    fn made_up_frames_and_bodies_are_refused_or_decoded() {
+        use crate::{
+            AdminRequest, ClientReply, ClientRequest, InspectRequest, MetaPush, MetaReply, MetaRequest,
+            ServerMessage,
+        };
+        let committed =
+            PeerMessage::Committed { group: GroupId(7), epoch: Epoch(9), committed: Version::ZERO };
+        let frame = encode(3, 42, &committed, 4096);
+        let watch = postcard::to_stdvec(&MetaRequest::Watch { map_version: 7 }).unwrap();
+        let status =
+            postcard::to_stdvec(&MetaRequest::Admin(AdminRequest::MarkLost { server: crate::ServerId(3) }))
+                .unwrap();
+        ebb_testing::fuzz(&[&frame, &frame[HEADER_BYTES..], &watch, &status], |bytes| {
+            if let Some((header, body)) = bytes.split_first_chunk::<HEADER_BYTES>()
+                && let Ok(header) = decode_header(header)
+            {
+                let _ = decode_body::<PeerMessage>(&header, body);
+            }
+            let _ = postcard::from_bytes::<PeerMessage>(bytes);
+            let _ = postcard::from_bytes::<ClientRequest>(bytes);
+            let _ = postcard::from_bytes::<ClientReply>(bytes);
+            let _ = postcard::from_bytes::<ServerMessage>(bytes);
+            let _ = postcard::from_bytes::<MetaPush>(bytes);
+            let _ = postcard::from_bytes::<MetaRequest>(bytes);
+            let _ = postcard::from_bytes::<MetaReply>(bytes);
+            let _ = postcard::from_bytes::<InspectRequest>(bytes);
+        });
+    }
+
     #[test]
     fn oversized_lengths_are_refused_before_anything_is_allocated() {
         let mut frame = encode(1, 0, &0u8, 0);

@@ -232,6 +232,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn made_up_heads_are_refused_or_understood() {
+        let samples: [&[u8]; 2] = [
+            b"HTTP/1.1 200 OK\r\nCONTENT-Length:  12\r\nx: y",
+            b"HTTP/1.1 403 No\r\ntransfer-encoding: chunked\r\nConnection: close",
+        ];
+        ebb_testing::fuzz(&samples, |bytes| drop(parse(bytes)));
+    }
+
+    #[test]
     fn heads_are_understood_in_any_case_and_bad_ones_refused() {
         let head = parse(b"HTTP/1.1 200 OK\r\nCONTENT-Length:  12\r\nx: y").unwrap();
         assert_eq!(head, Head { status: 200, framing: Framing::Length(12), keep: true });

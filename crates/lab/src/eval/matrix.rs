@@ -528,6 +528,17 @@ size_mib = 64
 
     /// One line changed, and the line and the words that the error must have.
     #[test]
+    fn made_up_matrices_are_refused_or_read() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tracer-matrix.toml");
+        let example = std::fs::read(path).unwrap();
+        ebb_testing::fuzz(&[&example], |bytes| {
+            if let Ok(matrix) = Matrix::parse(Path::new("m.toml"), &String::from_utf8_lossy(bytes)) {
+                let _ = matrix.runs();
+            }
+        });
+    }
+
+    #[test]
     fn mistakes_are_named_with_their_line_and_key() {
         let cases = [
             ("name = \"m\"", "name = \"a/b\"", 2, "name: \"a/b\" is not 1 to 64 letters"),

@@ -257,6 +257,27 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn made_up_files_are_refused_or_read() {
+        let samples: [&[u8]; 3] = [
+            b"time,W,C\n1700000000,10.5,40\n1700000001,,41\n",
+            b"time;W;C\n2024-02-29 23:59:59.5+01:00;1,5;2\n",
+            b"time\tW\tC\n0.5\t1\t2\n1.5\t2\t3\n",
+        ];
+        ebb_testing::fuzz(&samples, |bytes| {
+            for start_unix_nanos in [None, Some(7)] {
+                let options = Import {
+                    name: "a".into(),
+                    time: "time".into(),
+                    values: vec![("W".into(), Quantity::Power), ("C".into(), Quantity::Temperature)],
+                    ahead_nanos: -3,
+                    start_unix_nanos,
+                };
+                let _ = import(bytes, &options, Clock { unix_nanos_at_zero: 0 });
+            }
+        });
+    }
     use ebb_types::{Joules, Moment};
 
     const T0: i64 = 1_795_305_599; // 2026-11-21T23:59:59Z

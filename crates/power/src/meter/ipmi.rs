@@ -186,6 +186,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn made_up_answers_are_read() {
+        let dcmi = b"    Instantaneous power reading:   214 Watts\n    Power reading state is: activated\n";
+        ebb_testing::fuzz(&[dcmi, b"CPU Temp,41,degrees C,ok\nSys Power,168,Watts,ok\n"], |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let _ = (dcmi_watts(&text), sensors(&text));
+        });
+    }
+
+    #[test]
     fn the_answer_of_ipmitool_is_understood() {
         let answer = |watts: &str, state: &str| {
             format!(
