@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use ebb_client::Secret;
 use ebb_client::transport::{Connection, Identity, Listener, Role, connect, kind};
-use ebb_types::{ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, GroupId, RequestId};
+use ebb_types::{ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, GroupId, RequestId, piece_crcs};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
@@ -25,11 +25,12 @@ fn runtime() -> tokio::runtime::Runtime {
 /// Answers every request until the caller goes; `len` bytes to a read. Returns the CPU time that it took.
 async fn answer(mut connection: Connection, len: usize) -> Duration {
     let payload = Bytes::from(vec![3; len]);
+    let crcs = piece_crcs(0, &payload);
     let before = thread_cpu();
     while let Ok(Some(frame)) = connection.receiver.next().await {
         let (id, request) = frame.decode::<ClientRequest>().expect("our own frame");
         let (reply, bytes) = match request.op {
-            ChunkOp::Read { .. } => (ClientReply::Data, payload.clone()),
+            ChunkOp::Read { .. } => (ClientReply::Data { crcs: crcs.clone() }, payload.clone()),
             _ => (ClientReply::Done, Bytes::new()),
         };
         connection.sender.send_wait(kind::CLIENT_REPLY, id, &reply, bytes).await.expect("the caller waits");
@@ -88,12 +89,17 @@ fn measure(name: &str, op: ChunkOp, count: u64, depth: u64) {
 fn main() {
     let chunk = ChunkId::default();
     let request = RequestId { client: u64::MAX / 3, seq: 1 << 20 };
+    let read = |len| ChunkOp::Read { chunk, offset: 0, len, must_exist: false };
+    let write = |len| {
+        let crcs = piece_crcs(0, &vec![5; len as usize]);
+        ChunkOp::Write { chunk, offset: 0, len, request, crcs }
+    };
     for depth in [1, 8, 32] {
-        measure("read 100 B", ChunkOp::Read { chunk, offset: 0, len: 100 }, 100_000, depth);
-        measure("read 4 KiB", ChunkOp::Read { chunk, offset: 0, len: 4096 }, 100_000, depth);
-        measure("write 4 KiB", ChunkOp::Write { chunk, offset: 0, len: 4096, request }, 100_000, depth);
-        measure("read 1 MiB", ChunkOp::Read { chunk, offset: 0, len: 1 << 20 }, 5_000, depth);
-        measure("write 1 MiB", ChunkOp::Write { chunk, offset: 0, len: 1 << 20, request }, 5_000, depth);
+        measure("read 100 B", read(100), 100_000, depth);
+        measure("read 4 KiB", read(4096), 100_000, depth);
+        measure("write 4 KiB", write(4096), 100_000, depth);
+        measure("read 1 MiB", read(1 << 20), 5_000, depth);
+        measure("write 1 MiB", write(1 << 20), 5_000, depth);
     }
     let (mut target, source) = (vec![0u8; 1 << 20], vec![1u8; 1 << 20]);
     let before = thread_cpu();

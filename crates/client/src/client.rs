@@ -15,7 +15,8 @@ use bytes::Bytes;
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, ClusterMap, ClusterParams, Epoch, GroupEntry,
     GroupId, MapDelta, MetaReply, MetaRequest, NamespaceAnswer, NamespaceCommand, NamespaceError,
-    NamespaceOp, NamespaceQuery, NamespaceReply, ObjectId, RECORD_BLOCKS_MAX, RequestId, ServerId, group_of,
+    NamespaceOp, NamespaceQuery, NamespaceReply, ObjectId, RECORD_BLOCKS_MAX, RequestId, ServerId, Unready,
+    group_of, piece_crcs,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -77,6 +78,8 @@ pub struct Counters {
     pub moved: u64,
     /// Requests to chunk servers that failed for good.
     pub failures: u64,
+    /// Tries whose bytes did not fit their checksums when they arrived, there or here.
+    pub garbled: u64,
 }
 
 #[derive(Debug, Default)]
@@ -85,6 +88,14 @@ pub(crate) struct Tally {
     pub retries: AtomicU64,
     pub moved: AtomicU64,
     pub failures: AtomicU64,
+    pub garbled: AtomicU64,
+}
+
+/// Bytes with their checksums: one per block of the chunk that they touch, as of [`piece_crcs`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summed {
+    pub bytes: Bytes,
+    pub crcs: Vec<u32>,
 }
 
 /// A connection to a chunk server, and how much may be under way on it: what a server does not take in yet waits here,
@@ -350,6 +361,7 @@ impl Client {
             retries: load(&tally.retries),
             moved: load(&tally.moved),
             failures: load(&tally.failures),
+            garbled: load(&tally.garbled),
         }
     }
 
@@ -361,14 +373,26 @@ impl Client {
 
     /// Reads `len` bytes at `offset` of a chunk. Never-written bytes are zero.
     pub async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Bytes, ClientError> {
-        self.carry(ChunkOp::Read { chunk, offset, len }, Bytes::new()).await
+        Ok(self.carry(ChunkOp::Read { chunk, offset, len, must_exist: false }, Bytes::new()).await?.bytes)
+    }
+
+    /// Reads bytes that are known to be written: where no copy has them, that is an error. With their checksums.
+    pub async fn read_written(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Summed, ClientError> {
+        self.carry(ChunkOp::Read { chunk, offset, len, must_exist: true }, Bytes::new()).await
     }
 
     /// Writes at `offset` of a chunk. Returns when all r copies are durable.
     pub async fn write(&self, chunk: ChunkId, offset: u32, bytes: Bytes) -> Result<(), ClientError> {
+        let crcs = piece_crcs(offset, &bytes);
+        self.write_summed(chunk, offset, Summed { bytes, crcs }).await
+    }
+
+    /// The same with checksums that were made before.
+    pub async fn write_summed(&self, chunk: ChunkId, offset: u32, data: Summed) -> Result<(), ClientError> {
+        let Summed { bytes, crcs } = data;
         let Ok(len) = u32::try_from(bytes.len()) else { return Err(ClientError::TooLong { chunk }) };
         let request = self.next_request();
-        self.carry(ChunkOp::Write { chunk, offset, len, request }, bytes).await.map(drop)
+        self.carry(ChunkOp::Write { chunk, offset, len, request, crcs }, bytes).await.map(drop)
     }
 
     /// Sets a range of a chunk to zero and frees its whole blocks.
@@ -425,7 +449,7 @@ impl Client {
     }
 
     /// Carries an op to its primary, again and again until it is answered or the deadline passes.
-    async fn carry(&self, op: ChunkOp, payload: Bytes) -> Result<Bytes, ClientError> {
+    async fn carry(&self, op: ChunkOp, payload: Bytes) -> Result<Summed, ClientError> {
         let shared = self.shared();
         shared.tally.requests.fetch_add(1, Ordering::Relaxed);
         let outcome = self.carry_counted(op, payload).await;
@@ -435,7 +459,7 @@ impl Client {
         outcome
     }
 
-    async fn carry_counted(&self, op: ChunkOp, payload: Bytes) -> Result<Bytes, ClientError> {
+    async fn carry_counted(&self, op: ChunkOp, payload: Bytes) -> Result<Summed, ClientError> {
         let shared = self.shared();
         let chunk = op.chunk();
         if !fits_one_record(op.range()) {
@@ -463,7 +487,7 @@ impl Client {
                     server = Some(primary);
                     request.epoch = epoch;
                     match self.attempt(primary, &request, &payload, &mut changes, deadline).await {
-                        Ok(bytes) => return Ok(bytes),
+                        Ok(data) => return Ok(data),
                         Err(next) => next,
                     }
                 }
@@ -529,7 +553,7 @@ impl Client {
         payload: &Bytes,
         changes: &mut watch::Receiver<()>,
         deadline: Instant,
-    ) -> Result<Bytes, Next> {
+    ) -> Result<Summed, Next> {
         let shared = self.shared();
         let used = OnceLock::new();
         let exchange = async {
@@ -548,11 +572,22 @@ impl Client {
         };
         let (reply, bytes) = answer.map_err(Next::Pause)?;
         let is_read = matches!(request.op, ChunkOp::Read { .. });
+        let (offset, len) = request.op.range();
         match reply {
-            ClientReply::Data if is_read && bytes.len() == request.op.range().1 as usize => Ok(bytes),
-            ClientReply::Done if !is_read => Ok(Bytes::new()),
-            ClientReply::Data | ClientReply::Done => Err(Next::Pause(Trouble::Nonsense)),
-            ClientReply::Retry { why } => Err(Next::Pause(Trouble::NotReady(why))),
+            ClientReply::Data { crcs } if is_read && bytes.len() == len as usize => {
+                if crcs != piece_crcs(offset, &bytes) {
+                    shared.tally.garbled.fetch_add(1, Ordering::Relaxed);
+                    return Err(Next::Pause(Trouble::Garbled));
+                }
+                Ok(Summed { bytes, crcs })
+            }
+            ClientReply::Done if !is_read => Ok(Summed::default()),
+            ClientReply::Data { .. } | ClientReply::Done => Err(Next::Pause(Trouble::Nonsense)),
+            ClientReply::Retry { why } => {
+                let garbled = u64::from(why == Unready::Garbled);
+                shared.tally.garbled.fetch_add(garbled, Ordering::Relaxed);
+                Err(Next::Pause(Trouble::NotReady(why)))
+            }
             ClientReply::Failed { why } => {
                 Err(Next::Fail(ClientError::Chunk { chunk: request.op.chunk(), why }))
             }

@@ -24,6 +24,8 @@ pub enum Trouble {
     Elsewhere(Epoch),
     #[error("the answer did not fit the question")]
     Nonsense,
+    #[error("the bytes were damaged on their way from the server")]
+    Garbled,
     #[error("{0}")]
     Meta(MetaFailure),
     #[error("the metadata server does not lead and knows no leader")]

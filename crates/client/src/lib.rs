@@ -14,7 +14,7 @@ mod object;
 mod secret;
 pub mod transport;
 
-pub use client::{Client, ClientConfig, Counters};
+pub use client::{Client, ClientConfig, Counters, Summed};
 pub use error::{ClientError, Trouble};
 pub use object::{Piece, pieces};
 pub use secret::{Key, SECRET_BYTES_MAX, SECRET_BYTES_MIN, Secret, SecretError};

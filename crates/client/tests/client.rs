@@ -180,6 +180,11 @@ async fn client(meta: &[&Fake<MetaRequest>]) -> Client {
     Client::connect(ClientConfig::new(addresses, secret())).await.unwrap()
 }
 
+/// The answer to a read at `offset`.
+fn data(offset: u32, bytes: Vec<u8>) -> Then<ClientReply> {
+    Then::Answer(ClientReply::Data { crcs: piece_crcs(offset, &bytes) }, bytes.into())
+}
+
 fn request_of(request: &ClientRequest) -> RequestId {
     request.op.request().unwrap()
 }
@@ -187,7 +192,7 @@ fn request_of(request: &ClientRequest) -> RequestId {
 #[tokio::test(start_paused = true)]
 async fn requests_go_to_the_primary_with_its_epoch() {
     let server = chunk_server(1, |request, payload, _| match request.op {
-        ChunkOp::Read { len, .. } => Then::Answer(ClientReply::Data, vec![9; len as usize].into()),
+        ChunkOp::Read { offset, len, .. } => data(offset, vec![9; len as usize]),
         ChunkOp::Write { len, .. }
             if payload.len() as u32 == len && payload.iter().all(|&byte| byte == 5) =>
         {
@@ -206,7 +211,7 @@ async fn requests_go_to_the_primary_with_its_epoch() {
     let seen = server.seen();
     assert_eq!(seen.len(), 4);
     assert!(seen.iter().all(|request| request.epoch == Epoch(3) && request.group == GroupId(0)));
-    assert_eq!(seen[0].op, ChunkOp::Read { chunk: CHUNK, offset: 100, len: 5000 });
+    assert_eq!(seen[0].op, ChunkOp::Read { chunk: CHUNK, offset: 100, len: 5000, must_exist: false });
     assert!(request_of(&seen[1]) != request_of(&seen[2]), "each request has an id of its own");
     assert_eq!(server.open.lock().unwrap().len(), 1, "one connection for all");
     let counters = client.counters();
@@ -218,7 +223,7 @@ async fn requests_go_to_the_primary_with_its_epoch() {
 async fn many_requests_share_a_connection_and_get_their_own_answers() {
     let server = chunk_server(1, |request, _, _| {
         let (offset, len) = request.op.range();
-        Then::Answer(ClientReply::Data, vec![offset as u8; len as usize].into())
+        data(offset, vec![offset as u8; len as usize])
     })
     .await;
     let meta = leader(&[&server]).await;
@@ -533,6 +538,30 @@ async fn dropping_the_client_closes_its_connections() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn bytes_that_were_damaged_on_the_way_are_asked_for_again() {
+    let server = chunk_server(1, |request, payload, tries| match &request.op {
+        ChunkOp::Read { must_exist, .. } => {
+            let good = vec![7; 5000];
+            let mut sent = good.clone();
+            // Only of the second read something arrives.
+            sent[4999] ^= u8::from(*must_exist || tries == 0);
+            Then::Answer(ClientReply::Data { crcs: piece_crcs(100, &good) }, sent.into())
+        }
+        ChunkOp::Write { offset, crcs, .. } if *crcs == piece_crcs(*offset, &payload) => done(),
+        _ => Then::Close,
+    })
+    .await;
+    let meta = leader(&[&server]).await;
+    let client = client(&[&meta]).await;
+    assert_eq!(client.read(CHUNK, 100, 5000).await.unwrap(), vec![7; 5000]);
+    let counters = client.counters();
+    assert_eq!((counters.retries, counters.garbled), (1, 1));
+    client.write(CHUNK, 100, vec![5; 5000].into()).await.unwrap();
+    let error = client.read_written(CHUNK, 100, 5000).await.unwrap_err();
+    assert!(matches!(error, ClientError::Unserved { last: Trouble::Garbled, .. }), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn ranges_of_objects_are_split_and_joined() {
     let store: Mutex<BTreeMap<ChunkId, Vec<u8>>> = Mutex::default();
     let server = chunk_server(1, move |request, payload, _| {
@@ -541,7 +570,7 @@ async fn ranges_of_objects_are_split_and_joined() {
         let (offset, len) = request.op.range();
         let range = &mut chunk[offset as usize..(offset + len) as usize];
         match request.op {
-            ChunkOp::Read { .. } => return Then::Answer(ClientReply::Data, range.to_vec().into()),
+            ChunkOp::Read { .. } => return data(offset, range.to_vec()),
             ChunkOp::Write { .. } => range.copy_from_slice(&payload),
             ChunkOp::Zero { .. } => range.fill(0),
             ChunkOp::Delete { .. } => drop(store.remove(&request.op.chunk())),

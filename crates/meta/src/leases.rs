@@ -38,7 +38,7 @@ struct Pack {
 }
 
 fn whole(object: ObjectId, bytes: u64) -> Extent {
-    Extent { object, offset: 0, len: bytes, shared: false }
+    Extent { object, offset: 0, len: bytes, shared: false, crc: 0 }
 }
 
 impl Leases {
@@ -167,7 +167,7 @@ mod tests {
     const PACK: ObjectId = ObjectId(2);
 
     fn part(object: ObjectId, block: u64) -> Extent {
-        Extent { object, offset: block << 12, len: 4096, shared: true }
+        Extent { object, offset: block << 12, len: 4096, shared: true, crc: 0 }
     }
 
     fn leased() -> Leases {

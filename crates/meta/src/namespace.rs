@@ -432,7 +432,7 @@ impl Namespace {
 
     fn delete_volume(&mut self, name: &str) -> Outcome {
         let volume = self.volumes.remove(name).ok_or(NamespaceError::NoSuchVolume)?;
-        self.discard([Extent { object: volume.object, offset: 0, len: volume.size, shared: false }]);
+        self.discard([Extent { object: volume.object, offset: 0, len: volume.size, shared: false, crc: 0 }]);
         Ok(NamespaceDone::Done)
     }
 
@@ -724,7 +724,7 @@ mod tests {
     }
 
     fn extent(object: u64, len: u64) -> Extent {
-        Extent { object: ObjectId(object), offset: 0, len, shared: false }
+        Extent { object: ObjectId(object), offset: 0, len, shared: false, crc: 0 }
     }
 
     fn put(key: &str, object: u64, etag: ETag, when: Condition) -> NamespaceOp {

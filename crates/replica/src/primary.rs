@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use ebb_types::{
     BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, Kind, Moment,
     PeerMessage, RECORD_BLOCKS_MAX, Record, Refusal, RequestId, Run, ServerId, ServerReport, Space, TailRun,
-    Unready, Version, block_crcs, group_of,
+    Unready, Version, block_crcs, crc32c, group_of, zero_block_crc,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -432,17 +432,40 @@ impl Group {
             return;
         }
         let got = std::mem::take(got);
-        if let Work::Client { op: ChunkOp::Read { offset, len, .. }, .. } = op.work {
-            let start = (offset % BLOCK) as usize;
-            let payload =
-                got.into_values().next().map(|(records, data)| whole(&records, data)).unwrap_or_default();
-            let payload = payload.slice(start..start + len as usize);
-            for Waiting { token, .. } in std::mem::take(&mut op.askers) {
-                cx.out.push(Command::Reply { token, reply: ClientReply::Data, payload: payload.clone() });
-            }
-            return self.end_op(cx, id);
+        if let Work::Client { op: ChunkOp::Read { .. }, .. } = op.work {
+            let (records, data) = got.into_values().next().unwrap_or_default();
+            return self.answer_read(cx, id, records, data);
         }
         self.order_op(cx, id, got);
+    }
+
+    /// Answers a read with what the store has, which it has checked.
+    fn answer_read(&mut self, cx: &mut Context, id: u64, records: Vec<Record>, data: Bytes) {
+        let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
+        let Work::Client { op: ChunkOp::Read { offset, len, must_exist, .. }, .. } = op.work else { return };
+        if must_exist && records.iter().any(Record::is_never_written) {
+            let (chunk, blocks) = (op.chunk, (op.first, op.count));
+            op.step = Step::Repairing;
+            return self.seek(cx, id, chunk, blocks);
+        }
+        let start = (offset % BLOCK) as usize;
+        let range = start..start + len as usize;
+        let mut crcs = crcs_of(&records);
+        let blocks = whole(&records, data);
+        // Of the first and the last block only a part may leave.
+        for index in [0, crcs.len().saturating_sub(1)] {
+            let from = (index * BLOCK_BYTES).max(range.start);
+            let to = ((index + 1) * BLOCK_BYTES).min(range.end);
+            if to - from < BLOCK_BYTES {
+                crcs[index] = crc32c(&blocks[from..to]);
+            }
+        }
+        let payload = blocks.slice(range);
+        for Waiting { token, .. } in std::mem::take(&mut op.askers) {
+            let reply = ClientReply::Data { crcs: crcs.clone() };
+            cx.out.push(Command::Reply { token, reply, payload: payload.clone() });
+        }
+        self.end_op(cx, id);
     }
 
     /// Gives the operation's records their versions and sends them to every target.
@@ -766,10 +789,10 @@ impl Group {
     }
 
     /// No copy of the operation's blocks is right, of those that are awake.
-    pub fn fail_damaged(&mut self, cx: &mut Context, id: u64, others_sleep: bool) {
+    pub fn fail_damaged(&mut self, cx: &mut Context, id: u64, why: ChunkError, others_sleep: bool) {
         let reply = match others_sleep {
             true => ClientReply::Retry { why: Unready::Busy },
-            false => ClientReply::Failed { why: ChunkError::Corrupt },
+            false => ClientReply::Failed { why },
         };
         self.fail_op(cx, id, reply);
     }
@@ -837,11 +860,30 @@ fn contents(op: &Op, got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Vec<Part> {
             })
             .collect(),
         Work::Client { op: ChunkOp::Zero { offset, len, .. }, .. } => zero_parts(*offset, *len, got),
-        Work::Client { op: ChunkOp::Write { offset, .. }, payload } => {
-            vec![Part::data(op.first, with_edges(*offset, payload, got))]
+        Work::Client { op: ChunkOp::Write { offset, len, crcs, .. }, payload } => {
+            let payload = with_edges(*offset, payload, got);
+            let mut crcs = crcs.clone();
+            // An edge that was merged is more now than what the client has summed.
+            let edges = [(0, *offset), (crcs.len() - 1, offset + len)];
+            for (index, _) in edges.into_iter().filter(|(_, border)| !border.is_multiple_of(BLOCK)) {
+                crcs[index] = crc32c(&payload[index * BLOCK_BYTES..][..BLOCK_BYTES]);
+            }
+            vec![Part { first: op.first, count: op.count, content: Content::Data { crcs }, payload }]
         }
         Work::Client { op: ChunkOp::Read { .. }, .. } => unreachable!("a read orders nothing"),
     }
+}
+
+/// The checksum of every block of a read.
+fn crcs_of(records: &[Record]) -> Vec<u32> {
+    let mut all = Vec::new();
+    for record in records {
+        match &record.content {
+            Content::Data { crcs } => all.extend_from_slice(crcs),
+            _ => all.resize(all.len() + record.count as usize, zero_block_crc()),
+        }
+    }
+    all
 }
 
 /// The bytes of a read, with zero and never-written runs filled in.

@@ -13,8 +13,8 @@ use crate::run_map::Source;
 use crate::secondary::split_payload;
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, PeerMessage, Record, Refusal, ServerId, ServerReport, Slot, SlotState,
-    Space, Version, block_crcs,
+    BLOCK_BYTES, ChunkError, ChunkId, Content, Epoch, PeerMessage, Record, Refusal, ServerId, ServerReport,
+    Slot, SlotState, Space, Version, block_crcs,
 };
 
 /// Lost blocks that are repaired together: a metadata page of the store is lost as a whole.
@@ -28,6 +28,8 @@ pub(crate) struct Repair {
     count: u32,
     /// Not even the version of some of the blocks is known, only this one that they were not newer than.
     lost: Option<Version>,
+    /// The blocks are not damaged here but missing, as if never written, and `op` knows better.
+    sought: bool,
     /// Those to ask, and how many were.
     copies: Vec<Copy>,
     tried: usize,
@@ -101,9 +103,23 @@ impl Group {
         if self.repairs.values().any(same) {
             return;
         }
-        let id = cx.shared.token();
         let (copies, step) = (self.copies(cx, lost), Step::Checking);
-        self.repairs.insert(id, Repair { op, chunk, first, count, lost, copies, tried: 0, step });
+        let repair = Repair { op, chunk, first, count, lost, sought: false, copies, tried: 0, step };
+        self.begin_repair(cx, repair);
+    }
+
+    /// Looks for blocks that are not here, as if never written, and that the client of `op` knows to be written. What once had
+    /// them and lost them without noticing may be any copy, this one too: so only those are asked who should have everything.
+    pub fn seek(&mut self, cx: &mut Context, op: u64, chunk: ChunkId, (first, count): (u32, u32)) {
+        let lost = Some(Version { epoch: Epoch(u32::MAX), seq: u64::MAX });
+        let (copies, step) = (self.copies(cx, lost), Step::Checking);
+        let repair = Repair { op: Some(op), chunk, first, count, lost, sought: true, copies, tried: 0, step };
+        self.begin_repair(cx, repair);
+    }
+
+    fn begin_repair(&mut self, cx: &mut Context, repair: Repair) {
+        let id = cx.shared.token();
+        self.repairs.insert(id, repair);
         self.ask_next(cx, id, false);
     }
 
@@ -143,7 +159,7 @@ impl Group {
     ) -> bool {
         let asked = |r: &Repair| matches!(r.step, Step::Asked { question } if question == token);
         let Some((&id, repair)) = self.repairs.iter().find(|(_, r)| asked(r)) else { return false };
-        let Repair { chunk, first, count, lost, tried, .. } = *repair;
+        let Repair { chunk, first, count, lost, sought, tried, .. } = *repair;
         let whole = repair.copies[tried - 1].whole;
         let group = self.id;
         let sound = |(record, payload): &(Record, Bytes)| {
@@ -163,7 +179,7 @@ impl Group {
             return true;
         };
         // That a block was never written is an answer only of one who would have it.
-        parts.retain(|(record, _)| record.version > Version::ZERO || (whole && lost.is_some()));
+        parts.retain(|(record, _)| !record.is_never_written() || (whole && lost.is_some() && !sought));
         if parts.is_empty() {
             self.ask_next(cx, id, true);
             return true;
@@ -212,7 +228,11 @@ impl Group {
                 }
                 self.ask_next(cx, id, false);
             }
-            StoreOutcome::Read { .. } => {
+            StoreOutcome::Read { records, .. } => {
+                let sought = self.repairs.get(&id).is_some_and(|r| r.sought);
+                if sought && records.iter().any(Record::is_never_written) {
+                    return self.ask_next(cx, id, false);
+                }
                 let Some(repair) = self.repairs.remove(&id) else { return };
                 if let Some(op) = repair.op {
                     self.advance_op(cx, op);
@@ -232,7 +252,10 @@ impl Group {
             cx.report(ServerReport::Damaged { group, epoch });
         }
         match repair.op {
-            Some(op) => self.fail_damaged(cx, op, wakeable),
+            Some(op) => {
+                let why = if repair.sought { ChunkError::Missing } else { ChunkError::Corrupt };
+                self.fail_damaged(cx, op, why, wakeable);
+            }
             None => self.refuse_listings(cx),
         }
     }

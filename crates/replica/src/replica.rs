@@ -4,9 +4,9 @@ use crate::api::{ClientToken, Command, Event, Stats, StoreOutcome, StoreToken};
 use crate::group::{Context, Group, Shared, Tail, Wait, Waiting};
 use bytes::Bytes;
 use ebb_types::{
-    ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Incarnation, LoadCount, MapDelta,
-    Moment, PeerMessage, Refusal, ServerId, ServerState, SlotState, Space, StandIn, StoreId, TailRun,
-    Unready,
+    ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Incarnation, LoadCount,
+    MapDelta, Moment, PeerMessage, Refusal, ServerId, ServerState, SlotState, Space, StandIn, StoreId,
+    TailRun, Unready, piece_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -392,6 +392,12 @@ impl Replica {
         let chunk_bytes = self.config.chunk_bytes;
         if let Some(why) = crate::primary::fault(&request, payload.len(), chunk_bytes, self.config.groups) {
             return answer(ClientReply::Failed { why });
+        }
+        // R14: before anything is merged with it or ordered. The records of whole blocks keep these checksums from here on.
+        if let ChunkOp::Write { offset, crcs, .. } = &request.op
+            && *crcs != piece_crcs(*offset, &payload)
+        {
+            return answer(ClientReply::Retry { why: Unready::Garbled });
         }
         if self.groups.get(&request.group).is_some_and(|g| g.waiting.len() >= WAITING_MAX) {
             return answer(ClientReply::Retry { why: Unready::Busy });

@@ -141,7 +141,7 @@ fn brief_op(op: &ChunkOp) -> String {
 
 fn brief_reply(reply: &ClientReply) -> String {
     match reply {
-        ClientReply::Data => "the bytes".into(),
+        ClientReply::Data { .. } => "the bytes".into(),
         ClientReply::Done => "done, every copy is durable".into(),
         ClientReply::Moved { entry } => format!("not here, but in {}", brief_entry(entry)),
         ClientReply::Retry { why } => format!("not now, {why}"),

@@ -10,7 +10,7 @@ use crate::world::{Happening, Message, World};
 use bytes::{Bytes, BytesMut};
 use ebb_types::{
     BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, MetaPush,
-    MetaReply, MetaRequest, ObjectId, RequestId, ServerId, group_of,
+    MetaReply, MetaRequest, ObjectId, RequestId, ServerId, group_of, piece_crcs,
 };
 
 /// Unit of the workload: smaller than a block, so that writes must keep the edges of what was there.
@@ -234,9 +234,12 @@ impl World<'_> {
         }
         current.asked = None;
         client.attempt += 1;
-        let (op, tries) = (current.op, current.tries);
+        let (op, tries, offset) = (current.op, current.tries, current.chunk_op.range().0);
         match reply {
-            ClientReply::Data | ClientReply::Done => self.op_ends(id, Outcome::Done, &payload),
+            ClientReply::Data { crcs } if crcs != piece_crcs(offset, &payload) => {
+                self.fail("R14", format!("client-{id} op {op}: {from} answers with wrong checksums"));
+            }
+            ClientReply::Data { .. } | ClientReply::Done => self.op_ends(id, Outcome::Done, &payload),
             ClientReply::Failed { why: ChunkError::NoSpace } => {
                 self.r10_somebody_is_full(op);
                 // Refused before it was ordered, unless an earlier try was not.
@@ -319,11 +322,13 @@ impl World<'_> {
         let (chunk_op, payload) = match action {
             Action::Read { first, cells } => {
                 let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);
-                (ChunkOp::Read { chunk, offset, len }, Bytes::new())
+                (ChunkOp::Read { chunk, offset, len, must_exist: false }, Bytes::new())
             }
             Action::Write { first, cells } => {
                 let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);
-                (ChunkOp::Write { chunk, offset, len, request }, fill(value, cells))
+                let bytes = fill(value, cells);
+                let crcs = piece_crcs(offset, &bytes);
+                (ChunkOp::Write { chunk, offset, len, request, crcs }, bytes)
             }
             Action::Zero { first, cells } => {
                 let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);

@@ -68,7 +68,8 @@ pub type Token = u64;
 /// except that writes and drops run in the order in which they were handed in.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// Make the record durable: it takes effect on exactly those blocks that are older. Payload: its data, if any.
+    /// Make the record durable: it takes effect on exactly those blocks that are older. Payload: its data, if any; whoever
+    /// received it has compared it with its checksums.
     /// `must_fit`: acknowledged data depends on it, so it may use the reserve too. `repair`: it is known to be the newest, and
     /// takes effect on lost blocks too, which another one does not unless it is surely newer. Then version zero says that the
     /// blocks were never written.

@@ -21,7 +21,7 @@ use crate::{Completion, Config, Figures, Op, Outcome, StoreError, Token};
 use bytes::Bytes;
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, ObjectId, RECORD_BLOCKS_MAX, Record, RequestId, Space,
-    StoreId, StoreMark, Version, crc32c,
+    StoreId, StoreMark, Version,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
@@ -484,9 +484,6 @@ impl StoreCore {
             Content::Zero => (HeadKind::Zero, Vec::new()),
             Content::Delete => (HeadKind::Delete, Vec::new()),
         };
-        if payload.chunks(BLOCK_BYTES).zip(&crcs).any(|(block, crc)| crc32c(block) != *crc) {
-            return Err(StoreError::Malformed("the payload does not fit its checksums"));
-        }
         let mut out = Staged {
             head: Head {
                 kind,

@@ -7,9 +7,8 @@ use crate::layout::{CHUNK_BLOCKS_MAX, CHUNK_PAGE, PAGE_BLOCKS, block_offset};
 use crate::{GroupDigest, ReadBlocks, StoreError};
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Kind, ListPage, ObjectId, RECORD_BLOCKS_MAX,
-    Record, Run, Space, Version, crc32c,
+    Record, Run, Space, Version, crc32c, zero_block_crc,
 };
-use std::sync::OnceLock;
 use xxhash_rust::xxh3::Xxh3;
 
 /// A read that needs nothing but its pieces' bytes.
@@ -320,8 +319,7 @@ impl StoreCore {
         chunk: ChunkId,
         verify: bool,
     ) -> Result<(u64, u64), StoreError> {
-        static ZERO_CRC: OnceLock<u32> = OnceLock::new();
-        let zero_crc = *ZERO_CRC.get_or_init(|| crc32c(&[0; BLOCK_BYTES]));
+        let zero_crc = zero_block_crc();
         let mut hash = Xxh3::new();
         let mut blocks = 0;
         let windows = self.look(|index| index.windows(space, group, chunk, Epoch(0)))?;

@@ -123,10 +123,11 @@ pub enum Refusal {
 /// What a client asks of a chunk's primary. Offsets and lengths are bytes within the chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChunkOp {
-    /// Never-written bytes read as zero.
-    Read { chunk: ChunkId, offset: u32, len: u32 },
-    /// Payload: the bytes.
-    Write { chunk: ChunkId, offset: u32, len: u32, request: RequestId },
+    /// Never-written bytes read as zero; or, if they `must_exist`, are damage: sought elsewhere, and an error where no copy has
+    /// them.
+    Read { chunk: ChunkId, offset: u32, len: u32, must_exist: bool },
+    /// Payload: the bytes. One checksum per block that they touch: [`crate::piece_crcs`].
+    Write { chunk: ChunkId, offset: u32, len: u32, request: RequestId, crcs: Vec<u32> },
     /// Sets a range to zero and frees its whole blocks.
     Zero { chunk: ChunkId, offset: u32, len: u32, request: RequestId },
     /// Removes the chunk for good.
@@ -184,8 +185,10 @@ pub struct ClientRequest {
 /// Answer to a [`ClientRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClientReply {
-    /// Payload: the bytes read.
-    Data,
+    /// Payload: the bytes read. One checksum per block that they touch: [`crate::piece_crcs`].
+    Data {
+        crcs: Vec<u32>,
+    },
     /// All r copies are durable.
     Done,
     /// Not served here: the group's configuration as this server knows it. Retry there at once.
@@ -212,6 +215,8 @@ pub enum Unready {
     TooFewCopies,
     #[error("the server is overloaded")]
     Busy,
+    #[error("the bytes were damaged on their way to the server, or do not fit their checksums")]
+    Garbled,
 }
 
 /// Why a request failed for good.
@@ -223,6 +228,8 @@ pub enum ChunkError {
     NoSpace,
     #[error("no copy of this block passes its checksum")]
     Corrupt,
+    #[error("no copy has these bytes: they were never written, or were removed")]
+    Missing,
     #[error("the request is malformed")]
     Malformed,
 }

@@ -35,6 +35,8 @@ pub struct Extent {
     /// The object is a pack that holds others' extents too: the range is zeroed when it is freed. Otherwise the object's
     /// chunks are deleted.
     pub shared: bool,
+    /// [`crate::CrcOfBlocks`] over the extent's bytes, for whoever reads all of them. Zero where nobody does: garbage, volumes.
+    pub crc: u32,
 }
 
 /// An S3 ETag: the MD5 of the bytes, or for a multipart object the MD5 of its parts' MD5s and the number of parts.

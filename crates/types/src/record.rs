@@ -68,6 +68,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// What a store answers of blocks that it has nothing of.
+    pub fn is_never_written(&self) -> bool {
+        self.version == Version::ZERO
+    }
+
     /// Payload length in bytes that goes with this record.
     pub fn payload_len(&self) -> usize {
         match self.content {
@@ -121,6 +126,43 @@ pub fn block_crcs(payload: &[u8]) -> Vec<u32> {
     payload.chunks(BLOCK_BYTES).map(crc32c).collect()
 }
 
+/// CRC-32C of bytes at `offset` of a chunk, one per block that they touch: of the first and the last perhaps only of a part.
+pub fn piece_crcs(offset: u32, bytes: &[u8]) -> Vec<u32> {
+    let until_border = (BLOCK_BYTES - offset as usize % BLOCK_BYTES) % BLOCK_BYTES;
+    let (head, rest) = bytes.split_at(until_border.min(bytes.len()));
+    let head = (!head.is_empty()).then(|| crc32c(head));
+    head.into_iter().chain(rest.chunks(BLOCK_BYTES).map(crc32c)).collect()
+}
+
+/// CRC-32C of a block of zeroes.
+pub fn zero_block_crc() -> u32 {
+    static CRC: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+    *CRC.get_or_init(|| crc32c(&[0; BLOCK_BYTES]))
+}
+
+/// CRC-32C over the checksums of consecutive blocks (little endian): one number for bytes of any length that costs no second
+/// pass over them.
+#[derive(Debug)]
+pub struct CrcOfBlocks(crc_fast::Digest);
+
+impl Default for CrcOfBlocks {
+    fn default() -> Self {
+        CrcOfBlocks(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi))
+    }
+}
+
+impl CrcOfBlocks {
+    pub fn add(&mut self, crcs: &[u32]) {
+        for crc in crcs {
+            self.0.update(&crc.to_le_bytes());
+        }
+    }
+
+    pub fn finish(&self) -> u32 {
+        self.0.finalize() as u32
+    }
+}
+
 /// CRC-32C (Castagnoli), the one checksum of Ebb's files and frames.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
@@ -133,6 +175,23 @@ mod tests {
     #[test]
     fn crc32c_is_castagnoli() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn bytes_are_summed_block_by_block() {
+        let bytes: Vec<u8> = (0..10_000u32).map(|n| (n % 251) as u8).collect();
+        let aligned = [crc32c(&bytes[..4096]), crc32c(&bytes[4096..8192]), crc32c(&bytes[8192..])];
+        assert_eq!(piece_crcs(8192, &bytes), aligned);
+        let shifted = [crc32c(&bytes[..96]), crc32c(&bytes[96..4192]), crc32c(&bytes[4192..8288])];
+        assert_eq!(piece_crcs(4000, &bytes)[..3], shifted);
+        assert_eq!(piece_crcs(4000, &bytes[..50]), [crc32c(&bytes[..50])]);
+        assert_eq!(piece_crcs(4000, &[]), []);
+        let (mut at_once, mut in_parts) = (CrcOfBlocks::default(), CrcOfBlocks::default());
+        at_once.add(&aligned);
+        aligned.iter().for_each(|crc| in_parts.add(&[*crc]));
+        assert_eq!(at_once.finish(), in_parts.finish());
+        in_parts.add(&aligned[..1]);
+        assert_ne!(at_once.finish(), in_parts.finish());
     }
 
     #[test]

@@ -433,7 +433,8 @@ fn key_of(n: u64) -> String {
 }
 
 fn put_of(n: u64) -> NamespaceOp {
-    let extent = Extent { object: ObjectId(n / 1000 + 1), offset: n % 1000 * 100, len: 100, shared: true };
+    let (object, offset, crc) = (ObjectId(n / 1000 + 1), n % 1000 * 100, n as u32);
+    let extent = Extent { object, offset, len: 100, shared: true, crc };
     let meta = ObjectMeta {
         size: 100,
         etag: ETag { md5: [n as u8; 16], parts: 0 },

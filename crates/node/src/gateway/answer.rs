@@ -23,6 +23,10 @@ use tokio::time::Instant;
 /// Forms of browsers that are taken in at once: the library holds each in memory, to its end.
 const FORMS_AT_ONCE: usize = 2;
 
+/// A request's id.
+#[derive(Clone, Default)]
+pub struct Id(pub String);
+
 pub struct Front<B> {
     pub gateway: Arc<Gateway<B>>,
     pub service: S3Service,
@@ -51,8 +55,9 @@ impl<B: Backend> Front<B> {
         let id = format!("{:016X}", self.next.fetch_add(1, Ordering::Relaxed));
         let expects = expects_continue(&request);
         let progress = Progress::new();
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let (method, uri) = (parts.method.clone(), parts.uri.clone());
+        parts.extensions.insert(Id(id.clone()));
         let page = Page::of(&parts, &self.domains);
         let mut answer = match self.carried_out(parts, body, &progress).await {
             Ok(answer) => answer,

@@ -2,7 +2,7 @@
 //!
 //! A trait, so that the whole gateway is tested against an in-memory cluster ([`super::memory`]).
 
-use bytes::Bytes;
+use ebb_client::Summed;
 use ebb_types::{
     ChunkId, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, ObjectId,
 };
@@ -15,20 +15,20 @@ pub trait Backend: Send + Sync + 'static {
     /// The first of `count` object ids that nobody else was or will be given.
     fn allocate(&self, count: u32) -> impl Future<Output = Result<ObjectId, BackendError>> + Send;
 
-    /// `len` bytes; never-written ones are zero.
+    /// `len` bytes that were written, an error where no copy has them. They fit their checksums.
     fn read(
         &self,
         chunk: ChunkId,
         offset: u32,
         len: u32,
-    ) -> impl Future<Output = Result<Bytes, BackendError>> + Send;
+    ) -> impl Future<Output = Result<Summed, BackendError>> + Send;
 
     /// Returns when the bytes are durable on all copies.
     fn write(
         &self,
         chunk: ChunkId,
         offset: u32,
-        data: Bytes,
+        data: Summed,
     ) -> impl Future<Output = Result<(), BackendError>> + Send;
 
     /// Sets a range to zero and frees its whole blocks.

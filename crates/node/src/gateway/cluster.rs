@@ -1,8 +1,7 @@
 //! The gateway's cluster: [`Backend`] over the client library.
 
 use super::backend::{Backend, BackendError};
-use bytes::Bytes;
-use ebb_client::{Client, ClientError};
+use ebb_client::{Client, ClientError, Summed};
 use ebb_types::{
     ChunkError, ChunkId, MetaFailure, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery,
     NamespaceReply, ObjectId,
@@ -48,12 +47,12 @@ impl Backend for Cluster {
         Ok(self.client.allocate_objects(count).await?)
     }
 
-    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Bytes, BackendError> {
-        Ok(self.client.read_object(chunk.object, self.at(chunk, offset), u64::from(len)).await?)
+    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Summed, BackendError> {
+        Ok(self.client.read_written(chunk, offset, len).await?)
     }
 
-    async fn write(&self, chunk: ChunkId, offset: u32, data: Bytes) -> Result<(), BackendError> {
-        Ok(self.client.write_object(chunk.object, self.at(chunk, offset), data).await?)
+    async fn write(&self, chunk: ChunkId, offset: u32, data: Summed) -> Result<(), BackendError> {
+        Ok(self.client.write_summed(chunk, offset, data).await?)
     }
 
     async fn zero(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<(), BackendError> {

@@ -280,7 +280,8 @@ mod tests {
 
     #[test]
     fn neighbours_in_a_pack_are_freed_together_up_to_whole_blocks() {
-        let extent = |object, offset, len, shared| Extent { object: ObjectId(object), offset, len, shared };
+        let extent =
+            |object, offset, len, shared| Extent { object: ObjectId(object), offset, len, shared, crc: 0 };
         let seen = vec![
             (1, extent(1, 4096, 10, true)),
             (2, extent(1, 0, 4000, true)),

@@ -1,11 +1,11 @@
 //! An in-memory cluster for tests: chunks in a map, and the real namespace. It can be made to fail.
 
 use super::backend::{Backend, BackendError};
-use bytes::Bytes;
+use ebb_client::Summed;
 use ebb_meta::Namespace;
 use ebb_types::{
     BLOCK_BYTES, ChunkId, NamespaceAnswer, NamespaceCommand, NamespaceError, NamespaceOp, NamespaceQuery,
-    NamespaceReply, ObjectId, RequestId,
+    NamespaceReply, ObjectId, RequestId, piece_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,6 +70,12 @@ impl Memory {
         self.state.lock().unwrap().broken = error;
     }
 
+    /// Other bytes stand in every chunk's first block from now on, with checksums that fit them: no store notices.
+    pub fn garble(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.chunks.values_mut().flat_map(|chunk| chunk.first_mut()).for_each(|byte| *byte ^= 1);
+    }
+
     /// Chunk writes and namespace commands so far.
     pub fn counts(&self) -> (u64, u64) {
         let state = self.state.lock().unwrap();
@@ -122,7 +128,7 @@ impl Backend for Memory {
         Ok(first)
     }
 
-    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Bytes, BackendError> {
+    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Summed, BackendError> {
         let state = self.state.lock().unwrap();
         if let Some(error) = &state.broken {
             return Err(error.clone());
@@ -133,10 +139,12 @@ impl Backend for Memory {
             .map_or(&[][..], |bytes| bytes.get(offset as usize..).unwrap_or_default());
         let mut out = bytes[..bytes.len().min(len as usize)].to_vec();
         out.resize(len as usize, 0);
-        Ok(out.into())
+        Ok(Summed { crcs: piece_crcs(offset, &out), bytes: out.into() })
     }
 
-    async fn write(&self, chunk: ChunkId, offset: u32, data: Bytes) -> Result<(), BackendError> {
+    async fn write(&self, chunk: ChunkId, offset: u32, data: Summed) -> Result<(), BackendError> {
+        let Summed { bytes: data, crcs } = data;
+        assert_eq!(crcs, piece_crcs(offset, &data));
         assert!(data.len().is_multiple_of(BLOCK_BYTES) && (offset as usize).is_multiple_of(BLOCK_BYTES));
         self.is_connected().await;
         let outcome = self.change(chunk, offset, data.len(), |bytes| bytes.copy_from_slice(&data));

@@ -1,6 +1,7 @@
 //! Put, get, head, delete and copy of objects.
 
 use super::Gateway;
+use super::answer::Id;
 use super::backend::Backend;
 use super::body::Progress;
 use super::convert::{
@@ -162,7 +163,8 @@ impl<B: Backend> Gateway<B> {
         Ok(output)
     }
 
-    pub(super) async fn get(&self, req: S3Request<GetObjectInput>) -> S3Result<GetObjectOutput> {
+    pub(super) async fn get(&self, mut req: S3Request<GetObjectInput>) -> S3Result<GetObjectOutput> {
+        let id = req.extensions.remove().unwrap_or_default();
         let input = req.input;
         check_version(input.version_id.as_deref())?;
         let reader = self.open(&input.bucket, &input.key).await?;
@@ -191,7 +193,7 @@ impl<B: Backend> Gateway<B> {
             give_checksum!(output, &checksum);
             output.checksum_type = checksum.and(meta.checksum.as_ref()).map(|c| checksum_type(c.composite));
         }
-        output.body = Some(body(reader, selection.range).await?);
+        output.body = Some(body(reader, selection.range, id).await?);
         Ok(output)
     }
 
@@ -439,18 +441,23 @@ pub(super) fn content<B: Backend>(
 }
 
 /// The body of an answer. Its first piece is read before the answer begins, so that common errors get their own status.
-async fn body<B: Backend>(reader: Arc<Reader<B>>, range: Range<u64>) -> S3Result<StreamingBlob> {
+async fn body<B: Backend>(reader: Arc<Reader<B>>, range: Range<u64>, Id(id): Id) -> S3Result<StreamingBlob> {
     let left = (range.end - range.start) as usize;
     let pieces = reader.pieces(range);
     match pieces[..] {
         [] => Ok(StreamingBlob::from(Body::empty())),
-        [piece] => Ok(StreamingBlob::from(Body::from(reader.read(piece).await?))),
+        [piece] => Ok(StreamingBlob::from(Body::from(reader.read_only(piece).await?))),
         _ => {
-            let mut rest = Box::pin(reader.stream(pieces));
+            let mut rest = Box::pin(reader.clone().stream(pieces));
             let first = rest.next().await.transpose()?;
             let first = futures_util::stream::iter(first.map(Ok));
-            let inner =
-                Box::pin(first.chain(rest).map_err(|error: NameError| StdError::from(error.to_string())));
+            // What ends so breaks the connection: the client sees that bytes are missing.
+            let broken_off = move |error: NameError| {
+                let Reader { bucket, key, .. } = &*reader;
+                tracing::warn!(target: "ebb::s3", id, bucket, key, %error, "an answer was broken off");
+                StdError::from(error.to_string())
+            };
+            let inner = Box::pin(first.chain(rest).map_err(broken_off));
             Ok(StreamingBlob::new(ObjectBody { inner, left }))
         }
     }

@@ -3,12 +3,16 @@
 //! A key can be overwritten or deleted while it is read; the janitor then frees its bytes, and they read as zero. It waits
 //! for [`GRACE`] after it sees an extent in the garbage. So what was read within that time of a lookup is right. A reader
 //! that takes longer looks the key up again, and breaks off if it now names other bytes.
+//!
+//! And whatever else went wrong on the bytes' way: an extent that is read whole must have the checksum that was made when its
+//! bytes came in (R14).
 
 use super::backend::{Backend, BackendError};
 use super::names::{NameError, Names};
 use super::store::{Piece, Store};
 use bytes::Bytes;
-use ebb_types::{NamespaceError, ObjectMeta};
+use ebb_client::Summed;
+use ebb_types::{CrcOfBlocks, NamespaceError, ObjectMeta};
 use futures_util::{Stream, StreamExt};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -26,8 +30,8 @@ const READS_SHARED: usize = 96;
 pub struct Reader<B> {
     store: Arc<Store<B>>,
     names: Arc<Names<B>>,
-    bucket: String,
-    key: String,
+    pub bucket: String,
+    pub key: String,
     pub meta: ObjectMeta,
     /// The key named `meta.extents` then or later.
     verified: Mutex<Instant>,
@@ -51,8 +55,16 @@ impl<B: Backend> Reader<B> {
         self.store.pieces(&self.meta.extents, range)
     }
 
-    pub async fn read(&self, piece: Piece) -> Result<Bytes, NameError> {
-        let data = self.store.read(piece).await?;
+    pub(super) async fn read(&self, piece: Piece) -> Result<Summed, NameError> {
+        // Before too: servers would look everywhere for freed bytes, and wake sleepers for them.
+        self.still_named().await?;
+        let data = self.store.read(piece).await;
+        self.still_named().await?;
+        Ok(data?)
+    }
+
+    /// Looks the key up again if that was long ago.
+    async fn still_named(&self) -> Result<(), NameError> {
         let verified = *self.verified.lock().expect("no panic under this lock");
         if verified.elapsed() > VERIFIED_FOR {
             let asked = Instant::now();
@@ -66,7 +78,12 @@ impl<B: Backend> Reader<B> {
             }
             *self.verified.lock().expect("no panic under this lock") = asked;
         }
-        Ok(data)
+        Ok(())
+    }
+
+    /// The only piece's bytes.
+    pub async fn read_only(&self, piece: Piece) -> Result<Bytes, NameError> {
+        Check::default().take(self, piece, self.read(piece).await?)
     }
 
     /// The pieces' bytes, in order.
@@ -76,16 +93,43 @@ impl<B: Backend> Reader<B> {
     ) -> impl Stream<Item = Result<Bytes, NameError>> + Send + Sync {
         let turn = self.store.reading();
         let ahead = (READS_SHARED / turn.readers()).clamp(1, READS_AHEAD);
+        let (mut check, reader) = (Check::default(), self.clone());
         futures_util::stream::iter(pieces)
             .map(move |piece| {
                 let reader = self.clone();
-                tokio::spawn(async move { reader.read(piece).await })
+                tokio::spawn(async move { reader.read(piece).await.map(|data| (piece, data)) })
             })
             .buffered(ahead)
             .map(move |read| {
                 // It lasts as long as the stream.
                 let _ = &turn;
-                read.expect("a read neither panics nor is aborted")
+                let (piece, data) = read.expect("a read neither panics nor is aborted")?;
+                check.take(&reader, piece, data)
             })
+    }
+}
+
+/// Compares extents that are read whole with their checksums.
+#[derive(Default)]
+struct Check {
+    sum: CrcOfBlocks,
+}
+
+impl Check {
+    /// Takes the next piece's bytes. An extent's last piece does not leave if the whole is wrong.
+    fn take<B>(&mut self, of: &Reader<B>, piece: Piece, data: Summed) -> Result<Bytes, NameError> {
+        if piece.begins {
+            self.sum = CrcOfBlocks::default();
+        }
+        self.sum.add(&data.crcs);
+        match piece.ends {
+            Some(crc) if crc != self.sum.finish() => {
+                let (bucket, key, chunk) = (&of.bucket, &of.key, piece.chunk);
+                let why = format!("the bytes in {chunk} are not those that were put here");
+                tracing::error!(target: "ebb::s3", %bucket, %key, "{why}");
+                Err(BackendError::Failed(why).into())
+            }
+            _ => Ok(data.bytes),
+        }
     }
 }

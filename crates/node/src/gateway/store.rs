@@ -12,8 +12,9 @@
 use super::backend::{Backend, BackendError};
 use super::batch::{Batcher, Limits};
 use super::names::{NameError, Names};
-use bytes::{Bytes, BytesMut};
-use ebb_types::{BLOCK_BYTES, ChunkId, Extent, NamespaceOp, ObjectId};
+use bytes::BytesMut;
+use ebb_client::Summed;
+use ebb_types::{BLOCK_BYTES, ChunkId, CrcOfBlocks, Extent, NamespaceOp, ObjectId, crc32c, piece_crcs};
 use futures_util::FutureExt;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -56,7 +57,7 @@ pub struct Store<B> {
     ids: Arc<Ids<B>>,
     names: Arc<Names<B>>,
     packs: Arc<Packs<B>>,
-    small: Arc<Batcher<Bytes, Result<Unnamed, BackendError>>>,
+    small: Arc<Batcher<Item, Result<Unnamed, BackendError>>>,
     discards: mpsc::UnboundedSender<Vec<Extent>>,
     /// Shared with everyone who writes.
     writing: Arc<()>,
@@ -129,6 +130,28 @@ impl Drop for Unnamed {
     }
 }
 
+/// A small object on its way to a pack.
+struct Item {
+    data: Summed,
+    /// Its own bytes: behind them `data` is filled up.
+    len: u64,
+    /// For its extent.
+    crc: u32,
+}
+
+/// Fills a piece of an object up with zeroes to whole blocks: a write of whole blocks needs no read before it. Here the bytes'
+/// checksums are made, once for all (R14); `sum` takes in those of the object's own bytes.
+fn filled(mut piece: BytesMut, sum: &mut CrcOfBlocks) -> Summed {
+    let len = piece.len();
+    let mut crcs = piece_crcs(0, &piece);
+    sum.add(&crcs);
+    piece.resize(len.next_multiple_of(BLOCK_BYTES), 0);
+    if let (true, Some(last)) = (piece.len() > len, crcs.last_mut()) {
+        *last = crc32c(&piece[piece.len() - BLOCK_BYTES..]);
+    }
+    Summed { bytes: piece.freeze(), crcs }
+}
+
 struct Pack {
     object: ObjectId,
     next: usize,
@@ -153,24 +176,23 @@ struct Packs<B> {
 
 impl<B: Backend> Packs<B> {
     /// Writes all items behind one another. One outcome for all: they share the write.
-    async fn write(&self, items: Vec<Bytes>) -> Vec<Result<Unnamed, BackendError>> {
-        let padded: Vec<usize> = items.iter().map(|i| i.len().next_multiple_of(BLOCK_BYTES)).collect();
-        let total: usize = padded.iter().sum();
+    async fn write(&self, items: Vec<Item>) -> Vec<Result<Unnamed, BackendError>> {
+        let total: usize = items.iter().map(|item| item.data.bytes.len()).sum();
         let mut pack = match self.open(total).await {
             Ok(pack) => pack,
             Err(error) => return items.iter().map(|_| Err(error.clone())).collect(),
         };
         let mut at = pack.next as u64;
         let mut unnamed = Vec::with_capacity(items.len());
-        for (item, padded) in items.iter().zip(&padded) {
-            let extent = Extent { object: pack.object, offset: at, len: item.len() as u64, shared: true };
+        for Item { data, len, crc } in &items {
+            let extent = Extent { object: pack.object, offset: at, len: *len, shared: true, crc: *crc };
             unnamed.push(Unnamed { extents: vec![extent], discards: self.discards.clone() });
-            at += *padded as u64;
+            at += data.bytes.len() as u64;
         }
         let chunk = ChunkId { object: pack.object, index: 0 };
         let offset = pack.next as u32;
         pack.next += total;
-        let outcome = self.backend.write(chunk, offset, joined(items, &padded, total)).await;
+        let outcome = self.backend.write(chunk, offset, joined(items, total)).await;
         pack.written = Instant::now();
         self.shelf().open.push_back(pack);
         // After an error the range may have been written or not: it is never used again.
@@ -219,19 +241,17 @@ impl<B: Backend> Packs<B> {
     }
 }
 
-/// The items, each filled up with zeros to whole blocks: a write of whole blocks needs no read before it.
-fn joined(mut items: Vec<Bytes>, padded: &[usize], total: usize) -> Bytes {
-    if items.len() == 1 && items[0].len() == total {
-        return items.swap_remove(0);
+/// The items' data behind one another.
+fn joined(mut items: Vec<Item>, total: usize) -> Summed {
+    if items.len() == 1 {
+        return items.swap_remove(0).data;
     }
-    let mut all = BytesMut::with_capacity(total);
-    let mut end = 0;
-    for (item, padded) in items.iter().zip(padded) {
-        all.extend_from_slice(item);
-        end += padded;
-        all.resize(end, 0);
+    let (mut bytes, mut crcs) = (BytesMut::with_capacity(total), Vec::with_capacity(total / BLOCK_BYTES));
+    for item in items {
+        bytes.extend_from_slice(&item.data.bytes);
+        crcs.extend(item.data.crcs);
     }
-    all.freeze()
+    Summed { bytes: bytes.freeze(), crcs }
 }
 
 impl<B: Backend> Store<B> {
@@ -247,7 +267,7 @@ impl<B: Backend> Store<B> {
         });
         let weight = PACK_WRITE_MAX.min(backend.chunk_bytes() as usize);
         let limits = Limits { running: PACK_WRITES, items: weight / BLOCK_BYTES, weight };
-        let weigh = |item: &Bytes| item.len().next_multiple_of(BLOCK_BYTES);
+        let weigh = |item: &Item| item.data.bytes.len();
         let shelf = packs.clone();
         let small = Batcher::new(limits, weigh, move |items| {
             let packs = shelf.clone();
@@ -300,6 +320,7 @@ impl<B: Backend> Store<B> {
             piece: BytesMut::new(),
             begun: None,
             own: None,
+            sum: CrcOfBlocks::default(),
             writes: JoinSet::new(),
         }
     }
@@ -311,13 +332,13 @@ impl<B: Backend> Store<B> {
     }
 
     /// Reads a piece.
-    pub async fn read(&self, piece: Piece) -> Result<Bytes, BackendError> {
+    pub async fn read(&self, piece: Piece) -> Result<Summed, BackendError> {
         let data = self.backend.read(piece.chunk, piece.offset, piece.len).await?;
-        if data.len() != piece.len as usize {
+        if data.bytes.len() != piece.len as usize {
             return Err(BackendError::Failed(format!(
                 "{} answered {} bytes instead of {}",
                 piece.chunk,
-                data.len(),
+                data.bytes.len(),
                 piece.len
             )));
         }
@@ -332,6 +353,7 @@ impl<B: Backend> Store<B> {
         for extent in extents {
             let end = start + extent.len;
             let (mut from, to) = (range.start.max(start), range.end.min(end));
+            let whole = (from, to) == (start, end);
             while from < to {
                 let at = extent.offset + (from - start);
                 let in_chunk = at % chunk_bytes;
@@ -340,6 +362,8 @@ impl<B: Backend> Store<B> {
                     chunk: ChunkId { object: extent.object, index: (at / chunk_bytes) as u32 },
                     offset: in_chunk as u32,
                     len: len as u32,
+                    begins: whole && from == start,
+                    ends: (whole && from + len == end).then_some(extent.crc),
                 });
                 from += len;
             }
@@ -371,6 +395,10 @@ pub struct Piece {
     pub chunk: ChunkId,
     pub offset: u32,
     pub len: u32,
+    /// First of an extent that is read whole.
+    pub begins: bool,
+    /// Last of such an extent: the extent's checksum.
+    pub ends: Option<u32>,
 }
 
 /// Takes in the bytes of one object.
@@ -386,6 +414,8 @@ pub struct Writer<'a, B> {
     begun: Option<Instant>,
     /// The object's own extent, once it has grown past what is packed.
     own: Option<Unnamed>,
+    /// Over its bytes before the piece.
+    sum: CrcOfBlocks,
     writes: JoinSet<Result<(), BackendError>>,
 }
 
@@ -447,7 +477,9 @@ impl<B: Backend> Writer<'_, B> {
             if self.piece.is_empty() {
                 return Ok(self.store.unnamed(Vec::new()));
             }
-            return self.store.small.submit(std::mem::take(&mut self.piece).freeze()).await;
+            let len = self.piece.len() as u64;
+            let data = filled(std::mem::take(&mut self.piece), &mut self.sum);
+            return self.store.small.submit(Item { data, len, crc: self.sum.finish() }).await;
         }
         if !self.piece.is_empty() {
             self.write_piece().await?;
@@ -455,13 +487,16 @@ impl<B: Backend> Writer<'_, B> {
         while let Some(written) = self.writes.join_next().await {
             written.expect("a write neither panics nor is aborted")?;
         }
-        Ok(self.own.take().expect("a piece was written"))
+        let mut own = self.own.take().expect("a piece was written");
+        own.extents[0].crc = self.sum.finish();
+        Ok(own)
     }
 
     async fn write_piece(&mut self) -> Result<(), BackendError> {
         if self.own.is_none() {
             let object = self.store.ids.next().await?;
-            self.own = Some(self.store.unnamed(vec![Extent { object, offset: 0, len: 0, shared: false }]));
+            let extent = Extent { object, offset: 0, len: 0, shared: false, crc: 0 };
+            self.own = Some(self.store.unnamed(vec![extent]));
         }
         let extent = &mut self.own.as_mut().expect("set above").extents[0];
         let (at, object) = (extent.len, extent.object);
@@ -474,9 +509,8 @@ impl<B: Backend> Writer<'_, B> {
         }
         extent.len = end;
         let chunk_bytes = u64::from(self.store.backend.chunk_bytes());
-        let mut data = std::mem::take(&mut self.piece);
+        let data = filled(std::mem::take(&mut self.piece), &mut self.sum);
         self.begun = None;
-        data.resize(data.len().next_multiple_of(BLOCK_BYTES), 0);
         let chunk = ChunkId { object, index: (at / chunk_bytes) as u32 };
         let offset = (at % chunk_bytes) as u32;
         let shared = WRITES_SHARED / self.store.writers.load(Ordering::Relaxed).max(1);
@@ -485,7 +519,7 @@ impl<B: Backend> Writer<'_, B> {
             written.expect("a write neither panics nor is aborted")?;
         }
         let backend = self.store.backend.clone();
-        self.writes.spawn(async move { backend.write(chunk, offset, data.freeze()).await });
+        self.writes.spawn(async move { backend.write(chunk, offset, data).await });
         Ok(())
     }
 }

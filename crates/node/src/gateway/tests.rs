@@ -190,7 +190,7 @@ async fn an_upload_in_drops_arrives_whole() {
     let extents = taken.data.take();
     let mut back = Vec::new();
     for piece in gateway.store.pieces(&extents, 0..whole.len() as u64) {
-        back.extend_from_slice(&gateway.store.read(piece).await.unwrap());
+        back.extend_from_slice(&gateway.store.read(piece).await.unwrap().bytes);
     }
     assert!(back == whole);
 }
@@ -341,7 +341,7 @@ async fn small_objects_that_arrive_together_share_writes_and_commands() {
         let reader = gateway.open("b", key).await.unwrap();
         let pieces = reader.pieces(0..reader.meta.size);
         assert_eq!(pieces.len(), 1);
-        assert_eq!(reader.read(pieces[0]).await.unwrap(), key.repeat(700));
+        assert_eq!(reader.read_only(pieces[0]).await.unwrap(), key.repeat(700));
     }
 }
 
@@ -363,6 +363,29 @@ async fn what_loses_its_name_is_freed() {
     assert!(backend.used_bytes() > kept);
     janitor_was_here().await;
     assert_eq!(backend.used_bytes(), kept);
+}
+
+#[tokio::test]
+async fn bytes_that_are_not_those_that_were_put_are_not_given() {
+    let backend = Arc::new(Memory::new(1 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    let sizes = [1, 5000, 3 << 20];
+    for size in sizes {
+        put(&gateway, &size.to_string(), Bytes::from(vec![3; size]), Condition::Any).await.unwrap();
+    }
+    let read = async |size: usize, range: std::ops::Range<u64>| {
+        let reader = gateway.open("b", &size.to_string()).await.unwrap();
+        let stream = reader.clone().stream(reader.pieces(range));
+        futures_util::TryStreamExt::try_collect::<Vec<Bytes>>(stream).await
+    };
+    for size in sizes {
+        assert_eq!(read(size, 0..size as u64).await.unwrap().concat(), vec![3; size]);
+    }
+    backend.garble();
+    assert!(read(1, 0..1).await.is_err() && read(3 << 20, 0..3 << 20).await.is_err());
+    assert!(read(5000, 0..5000).await.is_ok(), "it does not begin its chunk");
+    assert!(read(3 << 20, 5000..6000).await.is_ok(), "a range is checked by its blocks");
 }
 
 #[tokio::test(start_paused = true)]
@@ -390,13 +413,13 @@ async fn a_reader_never_sees_freed_bytes() {
     let pieces = reader.pieces(0..reader.meta.size);
     janitor_was_here().await;
     assert_eq!(
-        reader.read(pieces[0]).await.unwrap(),
+        reader.read(pieces[0]).await.unwrap().bytes,
         body[..pieces[0].len as usize],
         "a long read of a kept object goes on"
     );
     delete(&gateway, "key").await;
     assert_eq!(
-        reader.read(pieces[1]).await.unwrap(),
+        reader.read(pieces[1]).await.unwrap().bytes,
         body[..pieces[1].len as usize],
         "a deletion leaves readers time"
     );
@@ -466,7 +489,7 @@ async fn named(gateway: &Gateway<Memory>) -> BTreeSet<ObjectId> {
         if let Ok(meta) = gateway.names.object("b", key).await {
             let reader = gateway.open("b", key).await.unwrap();
             for piece in reader.pieces(0..meta.size) {
-                let bytes = reader.read(piece).await.unwrap();
+                let bytes = reader.read(piece).await.unwrap().bytes;
                 assert!(bytes.iter().all(|b| *b != 0), "{key} has lost bytes");
             }
             named.extend(meta.extents.iter().map(|e| e.object));

@@ -1,9 +1,10 @@
 //! Servers crash, vanish, rot and fill up: service comes back, no request fails and no byte is lost.
 
 use crate::harness::load::{Load, Options, Report};
-use crate::harness::{Cluster, PATIENCE, Shape, Who, wait};
+use crate::harness::s3::request;
+use crate::harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, wait};
 use ebb_client::ClientError;
-use ebb_types::{ChunkError, ChunkId, ServerId, ServerState};
+use ebb_types::{ChunkError, ChunkId, NamespaceAnswer, NamespaceQuery, ServerId, ServerState};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -372,4 +373,37 @@ fn a_rotten_block_on_the_only_awake_replica_wakes_the_others() {
     println!("{damaged} places damaged; {report}");
     report.assert_flawless();
     assert!(asleep(&cluster.status()).len() < sleepers.len(), "nobody was woken: the damage was not met");
+}
+
+/// R14. What else may happen to bytes on their way: here a client of the cluster's own writes into the objects' chunks.
+#[test]
+fn bytes_that_are_not_those_that_were_put_break_the_connection() {
+    const SIZE: usize = 3 << 20;
+    let mut cluster = Cluster::start(&Shape::lively());
+    cluster.launch(Who::Gateway);
+    wait("the gateway listens", PATIENCE, || std::net::TcpStream::connect(&cluster.gateway).ok());
+    let keys = (ACCESS_KEY, SECRET_KEY);
+    let send = |method, path, body: &[u8]| request(&cluster.gateway, keys, method, path, body);
+    let paths = ["/bucket/whole", "/bucket/other", "/bucket/gone"];
+    let body = vec![7; SIZE];
+    assert_eq!(send("PUT", "/bucket", b"").expect("an answer").status, 200);
+    for path in paths {
+        assert_eq!(send("PUT", path, &body).expect("an answer").status, 200);
+    }
+    cluster.with_client(async |client| {
+        let names = ["other", "gone"].map(|key| ("bucket".to_owned(), key.to_owned())).into();
+        let answer = client.query(NamespaceQuery::Objects { names }).await.expect("an answer");
+        let Ok(NamespaceAnswer::Objects(found)) = answer else { panic!("{answer:?}") };
+        let object = |n: usize| found[n].as_ref().expect("it is there").extents[0].object;
+        let chunk = |n, index| ChunkId { object: object(n), index };
+        client.write(chunk(0, 2), 8192, vec![8; 100].into()).await.expect("a write");
+        client.delete(chunk(1, 1)).await.expect("a deletion");
+    });
+    // A connection that is reset is as good as one that ends early.
+    let got = paths.map(|path| send("GET", path, b"").map_or(0, |answer| answer.body.len()));
+    assert!(got[0] == SIZE && got[1] < SIZE && got[2] < SIZE, "{got:?}");
+    let log = cluster.log(Who::Gateway);
+    for said in ["are not those that were put", "no copy has these bytes", "an answer was broken off"] {
+        assert!(log.contains(said), "{said:?} is not in: {log}");
+    }
 }

@@ -70,10 +70,12 @@ impl Server {
     fn write(&mut self, n: u32) -> Vec<Command> {
         let request = RequestId { client: 9, seq: u64::from(n) + 1 };
         let (offset, len) = (n * BLOCK_BYTES as u32, BLOCK_BYTES as u32);
-        let op = ChunkOp::Write { chunk: ChunkId::default(), offset, len, request };
+        let payload = Bytes::from(vec![7; BLOCK_BYTES]);
+        let (chunk, crcs) = (ChunkId::default(), ebb_types::block_crcs(&payload));
+        let op = ChunkOp::Write { chunk, offset, len, request, crcs };
         let request = ClientRequest { group: GROUP, epoch: EPOCH, op };
         let token = ClientToken(u64::from(n));
-        self.on(Event::Client { token, request, payload: Bytes::from(vec![7; BLOCK_BYTES]) })
+        self.on(Event::Client { token, request, payload })
     }
 
     /// Seconds pass, a tick at a time; before each tick `each` happens.

@@ -7,7 +7,8 @@ use ebb_replica::{
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GearGroup, GroupEntry,
     GroupId, Incarnation, Kind, MapDelta, Moment, PeerMessage, RackId, Record, RequestId, Run, ServerEntry,
-    ServerId, ServerReport, ServerState, Slot, SlotState, Space, StoreId, TailRun, Version, block_crcs,
+    ServerId, ServerReport, ServerState, Slot, SlotState, Space, StoreId, TailRun, Unready, Version,
+    block_crcs, piece_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -68,9 +69,10 @@ impl Primary {
 
     fn write(&mut self) -> Vec<Command> {
         let request = RequestId { client: 9, seq: 1 };
-        let op = ChunkOp::Write { chunk: ChunkId::default(), offset: 0, len: BLOCK_BYTES as u32, request };
-        let request = ClientRequest { group: GROUP, epoch: Epoch(1), op };
         let payload = Bytes::from(vec![7; BLOCK_BYTES]);
+        let (chunk, len, crcs) = (ChunkId::default(), BLOCK_BYTES as u32, block_crcs(&payload));
+        let op = ChunkOp::Write { chunk, offset: 0, len, request, crcs };
+        let request = ClientRequest { group: GROUP, epoch: Epoch(1), op };
         self.on(Event::Client { token: ClientToken(1), request, payload })
     }
 
@@ -130,6 +132,26 @@ fn replies(commands: &[Command]) -> Vec<ClientReply> {
         _ => None,
     };
     commands.iter().filter_map(reply).collect()
+}
+
+#[test]
+fn bytes_that_were_damaged_on_the_way_are_not_taken() {
+    let mut primary = Primary::new();
+    primary.configure(1);
+    let good = vec![7; 5000];
+    let (chunk, offset, len, crcs) = (ChunkId::default(), 100, 5000, piece_crcs(100, &good));
+    let mut send = |token, bytes: Vec<u8>| {
+        let request = RequestId { client: 9, seq: 1 };
+        let op = ChunkOp::Write { chunk, offset, len, request, crcs: crcs.clone() };
+        let request = ClientRequest { group: GROUP, epoch: Epoch(1), op };
+        primary.on(Event::Client { token: ClientToken(token), request, payload: bytes.into() })
+    };
+    let mut bad = good.clone();
+    bad[4999] ^= 1;
+    let commands = send(1, bad);
+    let refused = ClientReply::Retry { why: Unready::Garbled };
+    assert!(matches!(&commands[..], [Command::Reply { reply, .. }] if *reply == refused), "{commands:?}");
+    assert!(read(&send(2, good)).is_some(), "the edges are read, to merge it with them");
 }
 
 #[test]

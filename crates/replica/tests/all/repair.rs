@@ -102,18 +102,23 @@ fn record(version: Version, data: Option<&Bytes>) -> Record {
 
 /// The primary serves and has been asked for a block that is lost.
 fn primary_with_a_lost_block(newest: Version) -> (Server, Vec<Command>) {
+    let lost = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(newest) };
+    primary_that_read(false, lost)
+}
+
+/// The primary serves, has been asked for a block, and its store has answered this.
+fn primary_that_read(must_exist: bool, outcome: StoreOutcome) -> (Server, Vec<Command>) {
     let (mut primary, _) = Server::new(ME);
     let epoch = Epoch(9);
     for from in [OTHER, KEEPER] {
         let fenced = PeerMessage::FenceReply { group: GROUP, epoch, tail: Vec::new(), done: Vec::new() };
         primary.on(Event::Peer { from, message: fenced, payload: Bytes::new() });
     }
-    let op = ChunkOp::Read { chunk: CHUNK, offset: 0, len: BLOCK_BYTES as u32 };
+    let op = ChunkOp::Read { chunk: CHUNK, offset: 0, len: BLOCK_BYTES as u32, must_exist };
     let request = ClientRequest { group: GROUP, epoch, op };
     let commands = primary.on(Event::Client { token: ClientToken(1), request, payload: Bytes::new() });
     let (token, _) = store(&commands).expect("the block is read");
-    let damaged = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(newest) };
-    let commands = primary.stored(token, damaged);
+    let commands = primary.stored(token, outcome);
     (primary, commands)
 }
 
@@ -212,4 +217,48 @@ fn a_listing_that_meets_damage_is_given_when_that_is_repaired() {
     let read = StoreOutcome::Read { records: vec![record(NEW, Some(&data))], payload: data };
     let commands = primary.stored(token, read);
     assert!(matches!(store(&commands), Some((_, StoreCommand::List { .. }))), "{commands:?}");
+}
+
+fn never_written() -> StoreOutcome {
+    StoreOutcome::Read { records: vec![record(Version::ZERO, None)], payload: Bytes::new() }
+}
+
+fn reply(commands: &[Command]) -> Option<ClientReply> {
+    commands.iter().find_map(|c| match c {
+        Command::Reply { reply, .. } => Some(reply.clone()),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_block_that_must_exist_and_does_not_comes_from_another_copy() {
+    let (_, commands) = primary_that_read(false, never_written());
+    assert!(matches!(reply(&commands), Some(ClientReply::Data { .. })), "else it reads as zeroes");
+    let (mut primary, commands) = primary_that_read(true, never_written());
+    assert_eq!(reply(&commands), None);
+    let first = asked(&commands).expect("a copy is asked for it");
+    let commands = primary.answers(first, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
+    let second = asked(&commands).expect("the replica behind the stand-in is asked");
+    assert_eq!((second.to, second.space), (OTHER, Space::Replica));
+    let data = Bytes::from(vec![7; BLOCK_BYTES]);
+    let commands = primary.answers(second, Ok(vec![record(NEW, Some(&data))]), data.clone());
+    let (token, command) = store(&commands).expect("it is written");
+    assert!(matches!(command, StoreCommand::Repair { record: Record { version: NEW, .. }, .. }));
+    let read = || StoreOutcome::Read { records: vec![record(NEW, Some(&data))], payload: data.clone() };
+    let commands = primary.stored(token, StoreOutcome::Applied);
+    let (checked, _) = store(&commands).expect("it is read, to see whether that was all");
+    let commands = primary.stored(checked, read());
+    let (again, _) = store(&commands).expect("the client's read goes on");
+    let crcs = block_crcs(&data);
+    assert_eq!(reply(&primary.stored(again, read())), Some(ClientReply::Data { crcs }));
+}
+
+#[test]
+fn a_block_that_must_exist_and_that_no_copy_has_is_an_error() {
+    let (mut primary, commands) = primary_that_read(true, never_written());
+    let first = asked(&commands).expect("a copy is asked for it");
+    let commands = primary.answers(first, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
+    let second = asked(&commands).expect("the replica behind the stand-in is asked");
+    let commands = primary.answers(second, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
+    assert_eq!(reply(&commands), Some(ClientReply::Failed { why: ChunkError::Missing }));
 }

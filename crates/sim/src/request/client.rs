@@ -14,7 +14,7 @@ use crate::world::{Happening, Message, World};
 use ebb_trace::{Kind, Request};
 use ebb_types::{
     ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, MetaPush, MetaReply, MetaRequest, ObjectId,
-    RequestId, ServerId, Unready, group_of,
+    RequestId, ServerId, Unready, group_of, piece_crcs,
 };
 use std::collections::BTreeSet;
 
@@ -149,11 +149,12 @@ impl World<'_> {
             let (chunk, offset, len) = (piece.chunk, piece.offset, piece.len);
             let state = &mut clients.hosts[host as usize];
             let op = match request.kind {
-                Kind::Read => ChunkOp::Read { chunk, offset, len },
+                Kind::Read => ChunkOp::Read { chunk, offset, len, must_exist: false },
                 Kind::Write => {
                     state.seq += 1;
                     let request = RequestId { client: u64::from(host) + 1, seq: state.seq };
-                    ChunkOp::Write { chunk, offset, len, request }
+                    let crcs = piece_crcs(offset, &zeroes(len as usize));
+                    ChunkOp::Write { chunk, offset, len, request, crcs }
                 }
             };
             left += 1;
@@ -295,7 +296,7 @@ impl World<'_> {
         let Some(piece) = clients.pieces.get(id).filter(|p| p.attempt == attempt) else { return };
         let host = piece.host;
         match reply {
-            ClientReply::Data | ClientReply::Done => self.piece_ends(id, false),
+            ClientReply::Data { .. } | ClientReply::Done => self.piece_ends(id, false),
             ClientReply::Failed { .. } => self.piece_ends(id, true),
             ClientReply::Retry { why } => {
                 *clients.retries.of(why) += 1;
@@ -357,7 +358,7 @@ impl Retries {
             Unready::NoLease => &mut self.no_lease,
             Unready::Behind => &mut self.behind,
             Unready::TooFewCopies => &mut self.too_few_copies,
-            Unready::Busy => &mut self.busy,
+            Unready::Busy | Unready::Garbled => &mut self.busy,
         }
     }
 
