@@ -24,6 +24,8 @@ pub struct Config {
     #[serde(default)]
     pub scheduler: SchedulerSection,
     #[serde(default)]
+    pub scrub: ScrubSection,
+    #[serde(default)]
     pub power: PowerSection,
     pub meta: Vec<MetaSection>,
     pub server: Vec<ServerSection>,
@@ -127,6 +129,23 @@ impl Default for SchedulerSection {
     }
 }
 
+/// Reading and comparing all copies, so that damage is found while another copy is there to repair it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScrubSection {
+    /// Every replica is scrubbed once in this time: in quiet hours from half of it on, whatever the load after all of it. Zero:
+    /// never.
+    pub period_seconds: u64,
+    /// What each server has read for it, of all copies together; under load a quarter.
+    pub bytes_per_second: u64,
+}
+
+impl Default for ScrubSection {
+    fn default() -> Self {
+        ScrubSection { period_seconds: 30 * 24 * 3600, bytes_per_second: 16 << 20 }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SwitchDriver {
@@ -219,6 +238,10 @@ pub enum ConfigError {
     Layouting(#[from] ebb_gear::layout::LayoutError),
     #[error(transparent)]
     Power(#[from] ebb_power::ModelError),
+    #[error(
+        "scrub.bytes_per_second is 0 and must be positive; to scrub nothing, set scrub.period_seconds to 0"
+    )]
+    ScrubRate,
     #[error("scheduler.{name} is {value} and must be {must}")]
     Scheduler { name: &'static str, value: f64, must: &'static str },
 }
@@ -272,6 +295,9 @@ impl Config {
         unique("server", self.server.iter().map(|s| u64::from(s.id)))?;
         self.check_places()?;
         self.check_scheduler()?;
+        if self.scrub.bytes_per_second == 0 {
+            return Err(ConfigError::ScrubRate);
+        }
         self.power.model.check()?;
         self.layout().map(|_| ())
     }

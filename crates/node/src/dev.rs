@@ -1,7 +1,8 @@
 //! A whole cluster on this machine: every server a process of its own, as it would be on machines of their own.
 
 use crate::config::{
-    ClusterSection, Config, GatewaySection, MetaSection, PowerSection, SchedulerSection, ServerSection,
+    ClusterSection, Config, GatewaySection, MetaSection, PowerSection, SchedulerSection, ScrubSection,
+    ServerSection,
 };
 use crate::error::{NodeError, io};
 use crate::gateway::Right;
@@ -235,6 +236,7 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
             lost_after_seconds: 3600,
         },
         scheduler: SchedulerSection::default(),
+        scrub: ScrubSection::default(),
         power: PowerSection { depth: options.depth.unwrap_or_default(), ..PowerSection::default() },
         meta: (1..=metas)
             .map(|n| MetaSection {

@@ -6,6 +6,7 @@
 //! thing: a heartbeat.
 
 mod driver;
+mod scrubs;
 
 use crate::config::Config;
 use crate::error::{NodeError, io};
@@ -22,6 +23,7 @@ use ebb_store::{Completion, LinuxDisk, StoreCore, StoreHandle};
 use ebb_types::frame::PAYLOAD_MAX;
 use ebb_types::{ChunkOp, ClientRequest, Incarnation, MetaPush, ServerId, StoreId};
 use rustix::process::{Resource, Rlimit};
+use scrubs::Scrubs;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -96,7 +98,11 @@ async fn run_once(
     let mut core_config =
         ebb_replica::Config::new(me, incarnation, store_id, params.chunk_bytes, params.groups);
     core_config.known_map = remembered.map_version;
-    let replica = Replica::new(core_config, what_was_found(recovered));
+    core_config.scrub_period = Duration::from_secs(config.scrub.period_seconds);
+    core_config.scrub_bytes_per_second = config.scrub.bytes_per_second;
+    let scrubs = Scrubs::new(data.join("scrubs.json"));
+    let recovered = ebb_replica::Recovered { scrubs: scrubs.load(), ..what_was_found(recovered) };
+    let replica = Replica::new(core_config, recovered);
     let heartbeat = Duration::from_millis(config.cluster.heartbeat_millis.into());
     let stopping = Rc::new(Notify::new());
     let shared: Shared = Rc::new_cyclic(|this| {
@@ -107,7 +113,7 @@ async fn run_once(
             store,
             metas,
             stopping.clone(),
-            About { me, incarnation, params, secret, heartbeat, remembered },
+            About { me, incarnation, params, secret, heartbeat, remembered, scrubs },
         ))
     });
     for (index, address) in config.meta_addresses().into_iter().enumerate() {
@@ -149,7 +155,8 @@ fn what_was_found(recovered: ebb_store::Recovered) -> ebb_replica::Recovered {
         // The store tells the newest first, the core wants them in order.
         tails.entry(group).or_insert_with(Vec::new).extend(tail.into_iter().rev());
     }
-    ebb_replica::Recovered { tails: tails.into_iter().collect(), spaces: recovered.spaces }
+    let (tails, spaces) = (tails.into_iter().collect(), recovered.spaces);
+    ebb_replica::Recovered { tails, spaces, scrubs: Vec::new() }
 }
 
 /// The last thing a server does: nothing is left for the next start to do.

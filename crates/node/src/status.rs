@@ -1,6 +1,6 @@
 //! What the cluster is doing, for people: one line while `ebb dev` runs, a page for `ebb status`.
 
-use ebb_types::{Bytes, ClusterStatus, ServerState, Watts};
+use ebb_types::{Bytes, ClusterStatus, ScrubVitals, ServerState, Watts};
 use std::fmt::Write;
 
 /// One letter per server.
@@ -72,6 +72,32 @@ fn metadata(members: &[ebb_types::MetadataMember]) -> String {
     members.iter().map(|m| format!("{} {}", m.id, stand(m))).collect::<Vec<_>>().join(", ")
 }
 
+/// What the scrubs have found, and how late they are.
+fn scrubs(status: &ClusterStatus) -> String {
+    let all = || status.servers.iter().filter_map(|s| s.vitals.as_ref());
+    let sum = |f: fn(&ScrubVitals) -> u64| all().map(|v| f(&v.scrub)).sum::<u64>();
+    let oldest = all().map(|v| v.scrub.oldest_seconds).max().unwrap_or(0);
+    let mut text = format!(
+        "{} of {} replicas due, the oldest was found right {:.1} days ago; since the servers started {} read, {} damaged blocks repaired, {} of {} differing ones equalled",
+        sum(|s| s.due.into()),
+        sum(|s| s.replicas.into()),
+        oldest as f64 / 86_400.0,
+        Bytes(sum(|s| s.checked_bytes)),
+        all().map(|v| v.repaired_blocks).sum::<u64>(),
+        sum(|s| s.equalled_blocks),
+        sum(|s| s.differing_blocks),
+    );
+    for (count, what) in [
+        (sum(|s| s.overdue.into()), "OVERDUE"),
+        (sum(|s| s.unsound.into()), "with damage that no awake copy could repair"),
+    ] {
+        if count > 0 {
+            let _ = write!(text, "\n         {count} replicas {what}");
+        }
+    }
+    text
+}
+
 pub fn page(status: &ClusterStatus) -> String {
     let gear = &status.gear;
     let mut out = String::new();
@@ -118,6 +144,7 @@ pub fn page(status: &ClusterStatus) -> String {
     if g.sharing_rack == 0 {
         let _ = writeln!(out, "racks    every copy of a group stands in a rack of its own");
     }
+    let _ = writeln!(out, "scrub    {}", scrubs(status));
     for note in &status.notes {
         let _ = writeln!(out, "note     {note}");
     }

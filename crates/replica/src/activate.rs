@@ -6,8 +6,8 @@ use crate::group::{Context, Group, Wait, Waiting};
 use crate::primary::{Phase, Primary};
 use crate::replica::PlantedBug;
 use ebb_types::{
-    ChunkId, ClientReply, Epoch, GroupEntry, Kind, PeerMessage, Run, ServerId, ServerReport, Slot, SlotState,
-    Space, TailRun, Version,
+    ChunkId, ClientReply, Epoch, GroupEntry, Kind, PeerMessage, Refusal, Run, ServerId, ServerReport, Slot,
+    SlotState, Space, TailRun, Version,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +25,8 @@ impl Group {
         self.fence = self.fence.max(entry.epoch);
         let old = std::mem::replace(&mut self.entry, entry);
         self.repairs.clear();
+        self.scrub = None;
+        self.refuse_checks(cx, Refusal::NotReady);
         let interrupted = self.suspend_clients(cx).filter(|_| self.entry.epoch == old.epoch.next());
         self.adopt_catch_up(cx, &old);
         if self.entry.primary == Some(cx.me) {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use ebb_types::{
     ChunkId, ClientReply, ClientRequest, Cursor, Epoch, GroupId, ListPage, LoadCount, MapDelta, Moment,
-    PeerMessage, Record, Refusal, Run, ServerId, ServerReport, Space, Version,
+    PeerMessage, Record, Refusal, Run, ScrubMark, ScrubVitals, ServerId, ServerReport, Space, Version,
 };
 
 /// Bytes of clients' writes, and of their reads, that are under way on a server at a time (R12). The driver takes in no more, and
@@ -39,6 +39,9 @@ pub enum Event {
     PeerLost { peer: ServerId },
     /// A [`StoreCommand`] ended.
     Stored { token: StoreToken, outcome: StoreOutcome },
+    /// A heartbeat is due: a moment to look whether replicas should be scrubbed. `unix_seconds`: by the wall clock. Before
+    /// [`crate::Replica::take_load`].
+    Beat { unix_seconds: u64 },
     /// Time passed: at least every [`crate::TICK`] while [`crate::Replica::wants_ticks`], else not at all.
     Tick,
 }
@@ -70,6 +73,10 @@ pub enum Command {
     DropReplica {
         group: GroupId,
     },
+    /// How far the scrubs of this server's replicas are: for [`crate::Recovered`], after a restart. All of them; not urgent.
+    KeepScrubs {
+        marks: Vec<ScrubMark>,
+    },
     /// A map delta did not fit: ask for the whole map.
     MapGap,
     /// The metadata service is behind what this store has served under: it went back to an older copy. Stop; on its word data
@@ -96,6 +103,8 @@ pub enum StoreCommand {
     Repair { space: Space, record: Record, payload: Bytes },
     /// Read blocks. Checked against their checksums.
     Read { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
+    /// As `Read`, but what is on disk, not what is in memory; and the bytes are not wanted.
+    Check { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
     /// One page of the runs with versions of epoch `since` or later, in chunk and block order, deletions first.
     List { space: Space, group: GroupId, since: Epoch, after: Option<Cursor> },
     /// Which (parts) of these runs are newer than what is here?
@@ -113,7 +122,7 @@ pub enum StoreOutcome {
     },
     Listed(ListPage),
     Newer(Vec<Run>),
-    /// Of a read or a listing: this block must be fetched from another copy (R9). `lost`: not even its version is known, only
+    /// Of a read, a check or a listing: this block must be fetched from another copy (R9). `lost`: not even its version is known, only
     /// this one that it was not newer than.
     Damaged {
         chunk: ChunkId,
@@ -133,5 +142,6 @@ pub struct Stats {
     pub offloaded_bytes: u64,
     pub reclaimed_bytes: u64,
     pub repaired_blocks: u64,
+    pub scrub: ScrubVitals,
     pub poisoned: bool,
 }

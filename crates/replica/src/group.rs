@@ -6,6 +6,7 @@ use crate::primary::Primary;
 use crate::repair::Repair;
 use crate::replica::{Config, PlantedBug};
 use crate::run_map::cut;
+use crate::scrub::{CheckFor, Pace, Scrub, Scrubbed, Wanted};
 use bytes::Bytes;
 use ebb_types::{
     ChunkId, ChunkOp, ClientReply, ClusterMap, Cursor, Epoch, GroupEntry, GroupId, Incarnation, Moment,
@@ -33,6 +34,10 @@ pub(crate) struct Group {
     pub lists: BTreeMap<ServerId, ListFor>,
     /// Damaged blocks that are being fetched from other copies, in this epoch.
     pub repairs: BTreeMap<u64, Repair>,
+    /// Present while this primary compares a page of the copies, in this epoch.
+    pub scrub: Option<Scrub>,
+    /// Blocks that the primary compares and that are being repaired here first.
+    pub checks: BTreeMap<ServerId, CheckFor>,
 }
 
 /// A listing that another server asked for, under its epoch.
@@ -65,6 +70,8 @@ impl Group {
             waiting: VecDeque::new(),
             lists: BTreeMap::new(),
             repairs: BTreeMap::new(),
+            scrub: None,
+            checks: BTreeMap::new(),
         }
     }
 
@@ -74,6 +81,7 @@ impl Group {
             || !self.applying.is_empty()
             || self.catch_up.is_some()
             || !self.repairs.is_empty()
+            || self.scrub.is_some()
             || self.primary.as_ref().is_some_and(|p| p.is_busy(&self.tail))
     }
 
@@ -291,6 +299,15 @@ pub(crate) enum Wait {
     RepairChecked {
         repair: u64,
     },
+    /// What this replica has, to be compared with the other copies.
+    ScrubList {
+        question: u64,
+    },
+    /// Blocks that the primary compares: say what they are.
+    CheckFor {
+        to: ServerId,
+        check: CheckFor,
+    },
     /// Another server's listing or fetch: answer it.
     ListFor {
         to: ServerId,
@@ -354,6 +371,10 @@ pub(crate) struct Shared {
     pub client_ops: usize,
     /// Servers that refused a write for lack of space, and when.
     pub full_peers: BTreeMap<ServerId, Moment>,
+    /// Scrubs that members want of the groups that this server is primary of; how fast; and what came of them.
+    pub scrub_wanted: BTreeMap<GroupId, Wanted>,
+    pub scrub_pace: Pace,
+    pub scrubbed: Vec<Scrubbed>,
     /// When another server last said anything, and when it was last reported because it did not.
     pub heard: BTreeMap<ServerId, Moment>,
     suspected: BTreeMap<ServerId, Moment>,

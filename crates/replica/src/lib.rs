@@ -12,6 +12,7 @@ mod primary;
 mod repair;
 mod replica;
 mod run_map;
+mod scrub;
 mod secondary;
 
 pub use api::*;

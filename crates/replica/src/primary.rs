@@ -4,16 +4,19 @@
 //! by side. So a read never sees a write that is not on all targets, and a write that needs the old edges of its first
 //! and last block finds them still.
 
+mod parts;
+
 use crate::api::{Command, StoreCommand, StoreOutcome};
 use crate::catch_up::Cover;
 use crate::group::{Context, Group, Tail, Wait, Waiting};
 use crate::replica::PlantedBug;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use ebb_types::{
     BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, Kind, Moment,
     PeerMessage, RECORD_BLOCKS_MAX, Record, Refusal, RequestId, Run, ServerId, ServerReport, Space, TailRun,
-    Unready, Version, block_crcs, crc32c, group_of, zero_block_crc,
+    Unready, Version, crc32c, group_of,
 };
+use parts::{Part, contents, crcs_of, whole};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -83,6 +86,12 @@ enum Work {
         kind: Kind,
         version: Version,
     },
+    /// Compare the copies of these blocks while none of them is written.
+    Check,
+    /// Order the present content anew: some copy has something else.
+    Heal {
+        kind: Kind,
+    },
 }
 
 enum Step {
@@ -92,6 +101,8 @@ enum Step {
     Reading { left: usize, got: BTreeMap<u32, (Vec<Record>, Bytes)> },
     /// Damaged blocks are being fetched from another copy.
     Repairing,
+    /// The other copies are being compared.
+    Comparing,
     /// Records not yet on all targets.
     Replicating { left: usize },
 }
@@ -170,6 +181,10 @@ impl Primary {
 
     pub fn is_serving(&self) -> bool {
         matches!(self.phase, Phase::Serving | Phase::Draining)
+    }
+
+    pub fn takes_requests(&self) -> bool {
+        matches!(self.phase, Phase::Serving)
     }
 
     pub fn is_busy(&self, tail: &Tail) -> bool {
@@ -259,18 +274,23 @@ impl Op {
     }
 
     fn writes(&self) -> bool {
-        !matches!(self.work, Work::Client { op: ChunkOp::Read { .. }, .. })
+        !matches!(self.work, Work::Client { op: ChunkOp::Read { .. }, .. } | Work::Check)
+    }
+
+    fn is_scrub(&self) -> bool {
+        matches!(self.work, Work::Check | Work::Heal { .. })
     }
 
     /// Runs of blocks whose present content it needs.
     fn needs(&self) -> Vec<(u32, u32)> {
         match &self.work {
-            Work::Rewrite { kind: Kind::Delete, .. } | Work::Client { op: ChunkOp::Delete { .. }, .. } => {
-                Vec::new()
-            }
-            Work::Rewrite { .. } | Work::Client { op: ChunkOp::Read { .. }, .. } => {
-                vec![(self.first, self.count)]
-            }
+            Work::Rewrite { kind: Kind::Delete, .. }
+            | Work::Heal { kind: Kind::Delete }
+            | Work::Client { op: ChunkOp::Delete { .. }, .. } => Vec::new(),
+            Work::Rewrite { .. }
+            | Work::Heal { .. }
+            | Work::Check
+            | Work::Client { op: ChunkOp::Read { .. }, .. } => vec![(self.first, self.count)],
             Work::Client { op, .. } => {
                 let (offset, len) = op.range();
                 let end = offset + len;
@@ -344,6 +364,28 @@ impl Group {
         self.admit_op(cx, run.chunk, range, work, Vec::new(), request);
     }
 
+    pub fn admit_check(&mut self, cx: &mut Context, chunk: ChunkId, blocks: (u32, u32)) {
+        self.admit_op(cx, chunk, blocks, Work::Check, Vec::new(), None);
+    }
+
+    /// Has a chunk's deletion carried out again.
+    pub fn admit_heal(&mut self, cx: &mut Context, chunk: ChunkId) {
+        self.admit_op(cx, chunk, (0, u32::MAX), Work::Heal { kind: Kind::Delete }, Vec::new(), None);
+    }
+
+    /// The blocks of a check, of which copies differ in these, are ordered anew.
+    pub fn heal(&mut self, cx: &mut Context, id: u64, (first, count): (u32, u32)) {
+        let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
+        (op.first, op.count, op.work) = (first, count, Work::Heal { kind: Kind::Data });
+        self.advance_op(cx, id);
+    }
+
+    /// The blocks of a scrub's operation that is under way.
+    pub fn blocks_of_check(&self, op: u64) -> Option<(ChunkId, u32, u32)> {
+        let op = self.primary.as_ref()?.ops.get(&op).filter(|op| op.is_scrub())?;
+        Some((op.chunk, op.first, op.count))
+    }
+
     fn admit_op(
         &mut self,
         cx: &mut Context,
@@ -387,8 +429,13 @@ impl Group {
         }
         op.step = Step::Reading { left: needs.len(), got: BTreeMap::new() };
         let (group, epoch) = (self.id, self.entry.epoch);
+        let checks = matches!(op.work, Work::Check);
         for (first, count) in needs {
-            let command = StoreCommand::Read { space: Space::Replica, group, chunk, first, count };
+            let space = Space::Replica;
+            let command = match checks {
+                true => StoreCommand::Check { space, group, chunk, first, count },
+                false => StoreCommand::Read { space, group, chunk, first, count },
+            };
             cx.store(group, Wait::OpRead { op: id, epoch, first }, command);
         }
     }
@@ -413,6 +460,10 @@ impl Group {
         }
         let (records, payload) = match outcome {
             StoreOutcome::Read { records, payload } => (records, payload),
+            StoreOutcome::Damaged { chunk, block, lost: None } if matches!(op.work, Work::Check) => {
+                op.step = Step::Repairing;
+                return self.repair(cx, Some(id), chunk, (block, 1), None);
+            }
             StoreOutcome::Damaged { chunk, lost, .. } => {
                 let count = op.needs().iter().find(|n| n.0 == first).map_or(1, |n| n.1);
                 op.step = Step::Repairing;
@@ -435,6 +486,11 @@ impl Group {
         if let Work::Client { op: ChunkOp::Read { .. }, .. } = op.work {
             let (records, data) = got.into_values().next().unwrap_or_default();
             return self.answer_read(cx, id, records, data);
+        }
+        if matches!(op.work, Work::Check) {
+            op.step = Step::Comparing;
+            let own: Vec<Record> = got.into_values().flat_map(|(records, _)| records).collect();
+            return self.compare(cx, id, &own);
         }
         self.order_op(cx, id, got);
     }
@@ -621,13 +677,18 @@ impl Group {
         for Waiting { token, .. } in std::mem::take(&mut op.askers) {
             cx.reply(token, ClientReply::Done);
         }
+        let scrubs = op.is_scrub();
         self.end_op(cx, id);
+        if scrubs {
+            self.scrub_op_ended(cx, true);
+        }
     }
 
     /// Everything below the oldest record in flight is on all targets.
     pub fn advance_commit(&mut self) {
         let Some(primary) = &mut self.primary else { return };
-        if primary.ops.values().chain(&primary.blocked).any(|op| !op.is_client()) {
+        let settles = |op: &Op| matches!(op.work, Work::Rewrite { .. });
+        if primary.ops.values().chain(&primary.blocked).any(settles) {
             return; // the tail of an older epoch is not settled before all of it is ordered anew, and on all targets
         }
         primary.before.clear();
@@ -645,11 +706,15 @@ impl Group {
         for Waiting { token, .. } in std::mem::take(&mut op.askers) {
             cx.reply(token, reply.clone());
         }
+        let scrubs = op.is_scrub();
         self.end_op(cx, id);
+        if scrubs {
+            self.scrub_op_ended(cx, false);
+        }
     }
 
     /// Frees the operation's blocks and lets in those that waited for them.
-    fn end_op(&mut self, cx: &mut Context, id: u64) {
+    pub fn end_op(&mut self, cx: &mut Context, id: u64) {
         let Some(primary) = &mut self.primary else { return };
         if let Some(op) = primary.ops.remove(&id) {
             cx.shared.client_ops -= usize::from(op.is_client());
@@ -716,6 +781,7 @@ impl Group {
             }
         }
         self.repairs_lost(cx, peer);
+        self.scrub_lost(cx, peer);
         if let Some(catch_up) = &mut self.catch_up {
             cx.shared.fetches -= catch_up.source_lost(peer);
         }
@@ -762,6 +828,7 @@ impl Group {
         }
         self.tick_catch_up(cx);
         self.tick_covers(cx);
+        self.go_on_scrubbing(cx);
     }
 
     /// Sends again what was refused, and what was on its way when a connection broke.
@@ -817,127 +884,6 @@ impl Group {
 fn blocks_of(op: &ChunkOp) -> (u32, u32) {
     let (offset, len) = op.range();
     (offset / BLOCK, (offset + len).div_ceil(BLOCK) - offset / BLOCK)
-}
-
-/// A part of an operation that becomes one record.
-struct Part {
-    first: u32,
-    count: u32,
-    content: Content,
-    payload: Bytes,
-}
-
-impl Part {
-    fn data(first: u32, payload: Bytes) -> Part {
-        let count = (payload.len() / BLOCK_BYTES) as u32;
-        Part { first, count, content: Content::Data { crcs: block_crcs(&payload) }, payload }
-    }
-
-    fn zeroes(first: u32, count: u32) -> impl Iterator<Item = Part> {
-        (first..first + count).step_by(RECORD_BLOCKS_MAX as usize).map(move |at| Part {
-            first: at,
-            count: (first + count - at).min(RECORD_BLOCKS_MAX),
-            content: Content::Zero,
-            payload: Bytes::new(),
-        })
-    }
-}
-
-/// What the operation sets its blocks to, as whole blocks.
-fn contents(op: &Op, got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Vec<Part> {
-    let delete = Part { first: 0, count: 0, content: Content::Delete, payload: Bytes::new() };
-    match &op.work {
-        Work::Rewrite { kind: Kind::Delete, .. } | Work::Client { op: ChunkOp::Delete { .. }, .. } => {
-            vec![delete]
-        }
-        Work::Rewrite { .. } => got
-            .into_values()
-            .filter_map(|(records, payload)| crate::secondary::split_payload(records, &payload))
-            .flatten()
-            .map(|(r, payload)| match r.content {
-                Content::Data { .. } => Part { first: r.first, count: r.count, content: r.content, payload },
-                _ => Part { first: r.first, count: r.count, content: Content::Zero, payload },
-            })
-            .collect(),
-        Work::Client { op: ChunkOp::Zero { offset, len, .. }, .. } => zero_parts(*offset, *len, got),
-        Work::Client { op: ChunkOp::Write { offset, len, crcs, .. }, payload } => {
-            let payload = with_edges(*offset, payload, got);
-            let mut crcs = crcs.clone();
-            // An edge that was merged is more now than what the client has summed.
-            let edges = [(0, *offset), (crcs.len() - 1, offset + len)];
-            for (index, _) in edges.into_iter().filter(|(_, border)| !border.is_multiple_of(BLOCK)) {
-                crcs[index] = crc32c(&payload[index * BLOCK_BYTES..][..BLOCK_BYTES]);
-            }
-            vec![Part { first: op.first, count: op.count, content: Content::Data { crcs }, payload }]
-        }
-        Work::Client { op: ChunkOp::Read { .. }, .. } => unreachable!("a read orders nothing"),
-    }
-}
-
-/// The checksum of every block of a read.
-fn crcs_of(records: &[Record]) -> Vec<u32> {
-    let mut all = Vec::new();
-    for record in records {
-        match &record.content {
-            Content::Data { crcs } => all.extend_from_slice(crcs),
-            _ => all.resize(all.len() + record.count as usize, zero_block_crc()),
-        }
-    }
-    all
-}
-
-/// The bytes of a read, with zero and never-written runs filled in.
-fn whole(records: &[Record], payload: Bytes) -> Bytes {
-    if records.iter().all(|r| matches!(r.content, Content::Data { .. })) {
-        return payload;
-    }
-    let mut out = BytesMut::with_capacity(records.iter().map(|r| r.count as usize * BLOCK_BYTES).sum());
-    let mut at = 0;
-    for record in records {
-        let len = record.count as usize * BLOCK_BYTES;
-        if let Content::Data { .. } = record.content {
-            out.extend_from_slice(&payload[at..at + len]);
-            at += len;
-        } else {
-            out.resize(out.len() + len, 0);
-        }
-    }
-    out.freeze()
-}
-
-/// A client's bytes, rounded out to whole blocks with what was there.
-fn with_edges(offset: u32, bytes: &Bytes, mut got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Bytes {
-    if got.is_empty() {
-        return bytes.clone();
-    }
-    let first = offset / BLOCK;
-    let end = offset + bytes.len() as u32;
-    let mut out = BytesMut::zeroed(((end.div_ceil(BLOCK) - first) * BLOCK) as usize);
-    for (block, (records, payload)) in std::mem::take(&mut got) {
-        let at = ((block - first) * BLOCK) as usize;
-        out[at..at + BLOCK_BYTES].copy_from_slice(&whole(&records, payload));
-    }
-    let at = (offset - first * BLOCK) as usize;
-    out[at..at + bytes.len()].copy_from_slice(bytes);
-    out.freeze()
-}
-
-/// Whole blocks become zero without data; partly zeroed edge blocks are written.
-fn zero_parts(offset: u32, len: u32, got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Vec<Part> {
-    let end = offset + len;
-    let mut parts = Vec::new();
-    for (block, (records, payload)) in got {
-        let mut bytes = BytesMut::from(&whole(&records, payload)[..]);
-        let from = offset.saturating_sub(block * BLOCK) as usize;
-        let to = (end - block * BLOCK).min(BLOCK) as usize;
-        bytes[from..to].fill(0);
-        parts.push(Part::data(block, bytes.freeze()));
-    }
-    let (inner, outer) = (offset.div_ceil(BLOCK), end / BLOCK);
-    if inner < outer {
-        parts.extend(Part::zeroes(inner, outer - inner));
-    }
-    parts
 }
 
 fn count(load: &mut ebb_types::LoadCount, op: &ChunkOp) {

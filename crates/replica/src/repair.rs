@@ -131,6 +131,15 @@ impl Group {
         self.repair(cx, None, chunk, (first, count), lost);
     }
 
+    /// Takes blocks from a copy that has them newer, for an operation.
+    pub fn fetch_newer(&mut self, cx: &mut Context, op: u64, source: Source, (first, count): (u32, u32)) {
+        let Some((chunk, ..)) = self.blocks_of_check(op) else { return };
+        let copies = vec![Copy { source, whole: false, second: false }];
+        let (op, lost, step) = (Some(op), None, Step::Checking);
+        let repair = Repair { op, chunk, first, count, lost, sought: false, copies, tried: 0, step };
+        self.begin_repair(cx, repair);
+    }
+
     /// Asks the next copy. `answered`: whether the one before it had an answer.
     fn ask_next(&mut self, cx: &mut Context, id: u64, answered: bool) {
         let Some(repair) = self.repairs.get_mut(&id) else { return };
@@ -243,12 +252,13 @@ impl Group {
         }
     }
 
-    /// Nobody has the blocks. Where some members sleep, those are woken.
+    /// Nobody has the blocks. Where some members sleep, those are woken, but not for a scrub.
     fn give_up_repair(&mut self, cx: &mut Context, id: u64) {
         let Some(repair) = self.repairs.remove(&id) else { return };
         let (group, epoch) = (self.id, self.entry.epoch);
         let wakeable = self.entry.slots.iter().any(|slot| cx.map.sleeps(slot.server));
-        if wakeable && self.primary.is_some() {
+        let scrubbed = repair.op.is_some_and(|op| self.blocks_of_check(op).is_some());
+        if wakeable && self.primary.is_some() && !scrubbed {
             cx.report(ServerReport::Damaged { group, epoch });
         }
         match repair.op {
@@ -256,7 +266,10 @@ impl Group {
                 let why = if repair.sought { ChunkError::Missing } else { ChunkError::Corrupt };
                 self.fail_damaged(cx, op, why, wakeable);
             }
-            None => self.refuse_listings(cx),
+            None => {
+                self.refuse_listings(cx);
+                self.refuse_checks(cx, Refusal::Corrupt);
+            }
         }
     }
 
@@ -264,6 +277,7 @@ impl Group {
     fn repairs_ended(&mut self, cx: &mut Context) {
         if !self.is_repairing() {
             self.give_listings(cx);
+            self.give_checks(cx);
             self.tick_covers(cx);
         }
     }

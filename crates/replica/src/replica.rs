@@ -2,11 +2,12 @@
 
 use crate::api::{ClientToken, Command, Event, Stats, StoreOutcome, StoreToken};
 use crate::group::{Context, Group, Shared, Tail, Wait, Waiting};
+use crate::scrub::due::Scrubber;
 use bytes::Bytes;
 use ebb_types::{
     ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Incarnation, LoadCount,
-    MapDelta, Moment, PeerMessage, Refusal, ServerId, ServerState, SlotState, Space, StandIn, StoreId,
-    TailRun, Unready, piece_crcs,
+    MapDelta, Moment, PeerMessage, Refusal, ScrubMark, ServerId, ServerState, SlotState, Space, StandIn,
+    StoreId, TailRun, Unready, piece_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,6 +16,8 @@ use std::time::Duration;
 pub const TICK: Duration = Duration::from_millis(100);
 /// Client requests that may wait in one group before more are turned away.
 const WAITING_MAX: usize = 4096;
+/// Under load scrubs take this part of what they take in quiet times.
+const SCRUB_UNDER_LOAD: u64 = 4;
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -30,6 +33,10 @@ pub struct Config {
     /// A server that owes an answer and says nothing at all for this time is reported to the metadata service. Long: one that
     /// answers anything is slow, not failed, and a slow disk may sync for seconds.
     pub suspect_after: Duration,
+    /// Every replica is read and compared with the other copies once in this time; zero: never.
+    pub scrub_period: Duration,
+    /// A primary has so many bytes per second read for it, over all copies; under load a part of it.
+    pub scrub_bytes_per_second: u64,
     /// Defects that the test harness must find. Nothing sets them outside tests.
     #[cfg(feature = "planted-bugs")]
     pub planted: Option<PlantedBug>,
@@ -69,6 +76,8 @@ impl Config {
             groups,
             resend_after: Duration::from_millis(500),
             suspect_after: Duration::from_secs(3),
+            scrub_period: Duration::ZERO,
+            scrub_bytes_per_second: 16 << 20,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -92,6 +101,8 @@ pub struct Recovered {
     pub tails: Vec<(GroupId, Vec<TailRun>)>,
     /// What is kept for which group, and as what.
     pub spaces: Vec<(GroupId, Space)>,
+    /// The last [`Command::KeepScrubs`]. Without it replicas are scrubbed sooner or later than need be.
+    pub scrubs: Vec<ScrubMark>,
 }
 
 /// The protocol core of one chunk server.
@@ -112,6 +123,9 @@ pub struct Replica {
     /// What the store keeps that no configuration may be in need of any more.
     spaces: BTreeSet<(GroupId, Space)>,
     shared: Shared,
+    scrubber: Scrubber,
+    /// The group of which a page is being compared, as its primary.
+    scrubbing: Option<GroupId>,
 }
 
 impl Replica {
@@ -123,6 +137,8 @@ impl Replica {
         });
         Replica {
             shared: Shared::new(config.incarnation, config.store),
+            scrubber: Scrubber::new(config.scrub_period.as_secs(), recovered.scrubs),
+            scrubbing: None,
             config,
             map: ClusterMap::default(),
             lease_until: Moment::ZERO,
@@ -204,6 +220,7 @@ impl Replica {
                 }
             }
             Event::Stored { token, outcome } => self.on_stored(now, token, outcome, out),
+            Event::Beat { unix_seconds } => self.on_beat(unix_seconds, out),
             Event::Tick => {
                 for id in self.busy.iter().copied().collect::<Vec<_>>() {
                     self.with_group(now, id, out, |group, cx| group.on_tick(cx));
@@ -215,6 +232,7 @@ impl Replica {
         {
             self.with_group(now, id, out, |group, cx| group.pump_catch_up(cx));
         }
+        self.go_on_scrubbing(now, out);
         self.say_if_ready_to_sleep(out);
     }
 
@@ -367,6 +385,71 @@ impl Replica {
         }
     }
 
+    /// Looks which replicas are due, and whether it is a quiet time.
+    fn on_beat(&mut self, unix_seconds: u64, out: &mut Vec<Command>) {
+        if self.scrubber.is_off() || self.draining || !self.is_registered() {
+            return;
+        }
+        let me = self.config.me;
+        let replica = |(id, group): (&GroupId, &Group)| {
+            group.entry.slot_of(me).map(|slot| (*id, slot.state == SlotState::InSync))
+        };
+        let LoadCount { reads, writes, .. } = self.shared.stats.load;
+        self.scrubber.beat(unix_seconds, reads + writes, self.groups.iter().filter_map(replica));
+        let rate = self.config.scrub_bytes_per_second;
+        self.shared.scrub_pace.rate = if self.scrubber.quiet { rate } else { rate / SCRUB_UNDER_LOAD };
+        self.shared.stats.scrub = self.scrubber.vitals(self.shared.stats.scrub);
+        if let Some(marks) = self.scrubber.take_changed() {
+            out.push(Command::KeepScrubs { marks });
+        }
+        self.ask_for_scrub(out);
+    }
+
+    /// Asks the primary of the replica that is due most to compare its next page.
+    fn ask_for_scrub(&mut self, out: &mut Vec<Command>) {
+        let Some((id, wanted)) = self.scrubber.ask() else { return };
+        let Some(GroupEntry { epoch, primary: Some(to), .. }) = self.groups.get(&id).map(|g| &g.entry) else {
+            return;
+        };
+        if *to == self.config.me {
+            self.shared.scrub_wanted.insert(id, wanted);
+            return;
+        }
+        let message =
+            PeerMessage::Scrub { group: id, epoch: *epoch, after: wanted.after, overdue: wanted.overdue };
+        out.push(Command::Send { to: *to, message, payload: Bytes::new() });
+    }
+
+    /// Takes in what scrubs found out about replicas here, and begins the next page as primary, if none is under way.
+    fn go_on_scrubbing(&mut self, now: Moment, out: &mut Vec<Command>) {
+        loop {
+            if !self.shared.scrubbed.is_empty() {
+                for page in std::mem::take(&mut self.shared.scrubbed) {
+                    self.scrubber.advance(page);
+                }
+                self.ask_for_scrub(out);
+            }
+            let busy = |id: &GroupId| self.groups.get(id).is_some_and(|g| g.scrub.is_some());
+            self.scrubbing = self.scrubbing.filter(busy);
+            let quiet = self.scrubber.quiet;
+            let next = self.shared.scrub_wanted.iter().find(|(_, wanted)| quiet || wanted.overdue);
+            let (None, Some((&id, &wanted))) = (self.scrubbing, next) else { return };
+            self.shared.scrub_wanted.remove(&id);
+            self.scrubbing = Some(id);
+            self.with_group(now, id, out, |group, cx| group.begin_scrub(cx, wanted.after));
+        }
+    }
+
+    /// Whether a page is being compared, for the harness's checks: then time must pass, and nothing else need be under way.
+    pub fn is_scrubbing(&self) -> bool {
+        self.scrubbing.is_some()
+    }
+
+    /// When the replicas here that are in sync were last found right, for the harness's checks.
+    pub fn scrubs(&self) -> impl Iterator<Item = ScrubMark> + '_ {
+        self.scrubber.marks()
+    }
+
     fn on_client(
         &mut self,
         now: Moment,
@@ -470,6 +553,10 @@ fn group_of_message(message: &PeerMessage) -> GroupId {
         | PeerMessage::List { group, .. }
         | PeerMessage::ListReply { group, .. }
         | PeerMessage::Fetch { group, .. }
-        | PeerMessage::FetchReply { group, .. } => *group,
+        | PeerMessage::FetchReply { group, .. }
+        | PeerMessage::Scrub { group, .. }
+        | PeerMessage::Check { group, .. }
+        | PeerMessage::CheckReply { group, .. }
+        | PeerMessage::Scrubbed { group, .. } => *group,
     }
 }

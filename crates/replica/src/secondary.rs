@@ -4,6 +4,7 @@ use crate::api::{StoreCommand, StoreOutcome, StoreToken};
 use crate::catch_up::CatchUp;
 use crate::group::{Context, Group, ListFor, Wait, place};
 use crate::replica::PlantedBug;
+use crate::scrub::{CheckFor, Scrubbed, Wanted};
 use bytes::Bytes;
 use ebb_types::{
     BLOCK_BYTES, Content, Epoch, PeerMessage, Record, Refusal, ServerId, Space, TailRun, Version, block_crcs,
@@ -62,7 +63,32 @@ impl Group {
                     }
                 };
             }
-            PeerMessage::ListReply { token, result, .. } => self.on_list_reply(cx, from, token, result),
+            PeerMessage::ListReply { token, result, .. } => {
+                if !self.on_scrub_list(cx, from, token, &result) {
+                    self.on_list_reply(cx, from, token, result);
+                }
+            }
+            PeerMessage::Scrub { epoch, after, overdue, .. } => {
+                if epoch == self.entry.epoch && self.primary.is_some() {
+                    cx.shared.scrub_wanted.insert(group, Wanted { after, overdue });
+                }
+            }
+            PeerMessage::Check { epoch, token, space, chunk, first, count, .. } => {
+                match self.admit(ready, epoch) {
+                    Ok(()) => {
+                        self.on_check(cx, from, epoch, CheckFor { token, space, chunk, first, count });
+                    }
+                    Err(refusal) => {
+                        cx.send(from, PeerMessage::CheckReply { group, token, result: Err(refusal) });
+                    }
+                }
+            }
+            PeerMessage::CheckReply { token, result, .. } => self.on_check_reply(cx, from, token, result),
+            PeerMessage::Scrubbed { epoch, after, end, sound, .. } => {
+                if epoch == self.entry.epoch {
+                    cx.shared.scrubbed.push(Scrubbed { group, after, end, sound });
+                }
+            }
             PeerMessage::Fetch { epoch, token, space, chunk, first, count, whole, .. } => {
                 let lacks = || {
                     let lacks = |c: &CatchUp| !c.is_listed() || c.lacks(chunk, first, count);
@@ -226,6 +252,8 @@ impl Group {
             Wait::OpRead { op, epoch, first } => self.on_op_read(cx, epoch, op, first, outcome),
             Wait::RepairWritten { repair } => self.on_repair_written(cx, repair),
             Wait::RepairChecked { repair } => self.on_repair_checked(cx, repair, outcome),
+            Wait::ScrubList { question } => self.on_own_scrub_list(cx, question, outcome),
+            Wait::CheckFor { to, check } => self.on_check_read(cx, to, check, outcome),
             Wait::ListFor { to, list } => self.on_listed_for(cx, to, list, outcome),
             Wait::FetchFor { to, token, space } => {
                 if let (StoreOutcome::Damaged { chunk, block, lost }, Space::Replica) = (&outcome, space) {

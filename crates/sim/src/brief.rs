@@ -29,14 +29,14 @@ pub fn brief_event(event: &Event) -> String {
         Event::Peer { from, message, .. } => format!("{from}: {}", brief_peer(message)),
         Event::PeerLost { peer } => format!("the connection to {peer} broke"),
         Event::Stored { token, outcome } => format!("disk #{}: {}", token.0, brief_outcome(outcome)),
-        Event::Tick => "time passes".into(),
+        Event::Tick | Event::Beat { .. } => "time passes".into(),
     }
 }
 
 /// `None`: what the other side's line tells too.
 pub fn brief_command(command: &Command) -> Option<String> {
     Some(match command {
-        Command::Send { .. } => return None,
+        Command::Send { .. } | Command::KeepScrubs { .. } => return None,
         Command::Reply { token, reply, .. } => format!("answers #{}: {}", token.0, brief_reply(reply)),
         Command::Store { token, command } => format!("disk #{}: {}", token.0, brief_store(command)),
         Command::Report(report) => format!("metadata service: {}", brief_report(report)),
@@ -254,6 +254,22 @@ fn brief_peer(message: &PeerMessage) -> String {
             Ok(records) => format!("{group}: here is {}", brief_records(records)),
             Err(refusal) => no_answer(*group, *refusal),
         },
+        PeerMessage::Scrub { group, after, .. } => {
+            let after = after.map_or(String::new(), |c| format!(" after block {} of {}", c.block, c.chunk));
+            format!("{group}: compare its copies{after}")
+        }
+        PeerMessage::Check { group, space, chunk, first, count, .. } => {
+            let blocks = brief_blocks(*first, *count);
+            format!("{group}: what are {chunk} {blocks} of your {}?", brief_space(space))
+        }
+        PeerMessage::CheckReply { group, result, .. } => match result {
+            Ok(records) => format!("{group}: they are {}", brief_records(records)),
+            Err(refusal) => no_answer(*group, *refusal),
+        },
+        PeerMessage::Scrubbed { group, end, sound, .. } => {
+            let end = end.map_or("its end".into(), |c| format!("block {} of {}", c.block, c.chunk));
+            format!("{group}: your replica is {}sound up to {end}", if *sound { "" } else { "not " })
+        }
     }
 }
 
@@ -273,6 +289,9 @@ fn brief_store(command: &StoreCommand) -> String {
         }
         StoreCommand::Read { space, group, chunk, first, count } => {
             format!("reads {} of the {} of {group}", blocks(chunk, first, count), brief_space(space))
+        }
+        StoreCommand::Check { space, group, chunk, first, count } => {
+            format!("checks {} of the {} of {group}", blocks(chunk, first, count), brief_space(space))
         }
         StoreCommand::List { space, group, since, .. } => {
             format!("lists the {} of {group} since epoch {}", brief_space(space), since.0)

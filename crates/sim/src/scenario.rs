@@ -67,6 +67,8 @@ pub struct Scenario {
     pub begin_in: Option<u8>,
     /// Bytes of client requests of a kind that a server takes in at a time.
     pub client_bytes: usize,
+    /// Zero: nothing is scrubbed.
+    pub scrub_period: Duration,
     /// `None`: load is even, and an administrator chooses the gear.
     pub pulse: Option<Pulse>,
 }
@@ -89,6 +91,10 @@ impl Scenario {
         }
         let mut random = Random::new(seed ^ 0x90e6);
         scenario.faults.power = if random.chance(400) { random.below(30) } else { 0 };
+        let mut random = Random::new(seed ^ 0x5c2b);
+        if random.chance(500) {
+            scenario.scrub_period = Duration::from_secs(random.between(2, 20));
+        }
         scenario
     }
 
@@ -127,6 +133,7 @@ impl Scenario {
             switch_fails: if random.chance(300) { random.between(50, 400) } else { 0 },
             begin_in: random.chance(500).then(|| random.between(1, u64::from(replicas) - 1) as u8),
             client_bytes: CLIENT_BYTES,
+            scrub_period: Duration::ZERO,
             pulse: None,
         }
     }
@@ -162,6 +169,7 @@ impl Scenario {
             switch_fails: 0,
             begin_in: None,
             client_bytes: CLIENT_BYTES,
+            scrub_period: Duration::ZERO,
             ..Scenario::draw(seed)
         };
         Scenario { seed, bootstrap, timing, ..quiet }

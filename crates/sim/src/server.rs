@@ -8,11 +8,14 @@ use crate::world::{Core, Happening, Message, World};
 use bytes::Bytes;
 use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreToken};
 use ebb_types::{
-    ClientRequest, ClusterParams, GroupId, Incarnation, MetaPush, Record, ServerId, ServerMessage,
+    ClientRequest, ClusterParams, GroupId, Incarnation, MetaPush, Record, ScrubMark, ServerId, ServerMessage,
     ServerReport, Space, StoreId, Vitals,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+
+/// When virtual worlds begin, in seconds since 1970.
+const BEGINNING: u64 = 1_700_000_000;
 
 pub struct Server {
     pub id: ServerId,
@@ -38,6 +41,8 @@ pub struct Server {
     pub forgot: Option<StoreId>,
     /// Disk operations take this many times as long.
     pub slowness: u64,
+    /// What it remembers of its scrubs over a restart.
+    pub scrubs: Vec<ScrubMark>,
     /// The operator keeps the disk full.
     pub soft_full: bool,
     /// When its power switch has done what it was asked so far.
@@ -90,6 +95,7 @@ impl Server {
             backup: None,
             forgot: None,
             slowness: 1,
+            scrubs: Vec::new(),
             soft_full: false,
             switch_free: 0,
             lease: Duration::ZERO,
@@ -108,10 +114,11 @@ impl Server {
         self.up && !self.paused && !self.asleep
     }
 
-    /// Whether nothing is under way on it.
+    /// Whether nothing is under way on it but perhaps a scrub.
     pub fn is_idle(&self) -> bool {
         let stats = self.replica.stats();
-        let busy = stats.in_flight > 0 || stats.catching_up > 0 || self.replica.wants_ticks();
+        let waits = self.replica.wants_ticks() && !self.replica.is_scrubbing();
+        let busy = stats.in_flight > 0 || stats.catching_up > 0 || waits;
         !busy && self.store.is_idle()
     }
 }
@@ -136,11 +143,13 @@ impl World<'_> {
         server.lease = Duration::from_millis(params.lease_millis.into());
         let mut config =
             Config::new(id, server.incarnation, server.store.mark.store, params.chunk_bytes, params.groups);
+        config.scrub_period = self.scenario.scrub_period;
         configure(Core::Server(&mut config));
         let recovered = match &self.modelled {
             Some(models) => models.recovered(id),
             None => server.store.recovered(),
         };
+        let recovered = Recovered { scrubs: server.scrubs.clone(), ..recovered };
         server.replica = Replica::new(config, recovered);
         let life = server.life;
         self.note(|| format!("{id} starts, run {life}"));
@@ -309,6 +318,7 @@ impl World<'_> {
             Some(models) => models.figures(id),
             None => (0, self.servers[&id].store.offload_bytes(), 0),
         };
+        self.server_event(id, Event::Beat { unix_seconds: self.unix_seconds() });
         let server = self.server(id);
         let stats = server.replica.stats();
         let vitals = Vitals {
@@ -322,6 +332,7 @@ impl World<'_> {
             offloaded_bytes: stats.offloaded_bytes,
             reclaimed_bytes: stats.reclaimed_bytes,
             repaired_blocks: stats.repaired_blocks,
+            scrub: stats.scrub,
             poisoned: stats.poisoned,
         };
         let (incarnation, mark, sent) = (server.incarnation, server.store.mark, server.clock.at(now));
@@ -332,6 +343,11 @@ impl World<'_> {
         );
     }
 
+    /// Wall time, as all servers have it.
+    pub fn unix_seconds(&self) -> u64 {
+        BEGINNING + self.now / SECOND
+    }
+
     fn tell_members(&mut self, id: ServerId, message: ServerMessage) {
         for member in 1..=self.scenario.members {
             self.send(Node::Server(id), Node::Member(member), Message::ToMeta(message.clone()));
@@ -340,7 +356,10 @@ impl World<'_> {
 
     pub fn server_event(&mut self, id: ServerId, event: Event) {
         if self.transcript.keep > 0
-            && !matches!(event, Event::Tick | Event::Lease { .. } | Event::Space { full: false })
+            && !matches!(
+                event,
+                Event::Tick | Event::Beat { .. } | Event::Lease { .. } | Event::Space { full: false }
+            )
         {
             let text = brief_event(&event);
             self.note(|| format!("{id} <- {text}"));
@@ -395,6 +414,7 @@ impl World<'_> {
             Command::OldMetadata { known, offered } => {
                 self.fail("R11", format!("{id} has seen map {known} and is offered {offered}"));
             }
+            Command::KeepScrubs { marks } => self.server(id).scrubs = marks,
             Command::MapGap => {
                 self.server(id).map_gap = true;
                 self.heartbeat(id);

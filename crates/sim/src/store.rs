@@ -255,7 +255,8 @@ impl Store {
             return StoreOutcome::Failed(Refusal::Poisoned);
         }
         match command {
-            StoreCommand::Read { space, group, chunk, first, count } => {
+            StoreCommand::Read { space, group, chunk, first, count }
+            | StoreCommand::Check { space, group, chunk, first, count } => {
                 self.read((*group, *space), *chunk, *first, *count)
             }
             StoreCommand::List { space, group, since, after } => {
@@ -412,7 +413,20 @@ impl Store {
             tails.entry(*group).or_default().extend(kept.tail.iter().copied());
         }
         let spaces = self.seen.keys().copied().collect();
-        Recovered { tails: tails.into_iter().collect(), spaces }
+        Recovered { tails: tails.into_iter().collect(), spaces, scrubs: Vec::new() }
+    }
+
+    /// Of a replica's blocks the first that is damaged.
+    pub fn damaged(&self, group: GroupId) -> Option<(ChunkId, u32)> {
+        let key = (group, Space::Replica);
+        let kept = self.durable.get(&key);
+        let present = |chunk, block| kept.map(|kept| kept.version_of(chunk, block));
+        let rotten = self
+            .rotten
+            .iter()
+            .find(|((k, chunk, block), version)| *k == key && present(*chunk, *block) == Some(**version));
+        let lost = || self.lost.iter().find(|((k, ..), _)| *k == key);
+        rotten.or_else(lost).map(|((_, chunk, block), _)| (*chunk, *block))
     }
 
     pub fn is_rotten(&self, chunk: ChunkId) -> bool {

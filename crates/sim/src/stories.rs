@@ -13,6 +13,7 @@ use ebb_types::{
     BLOCK_BYTES, ClusterParams, Content, Epoch, GroupEntry, GroupId, RackId, Record, Schedule, ServerEntry,
     ServerId, ServerState, SlotState, Version, group_of,
 };
+use std::time::Duration;
 
 /// The group of the one chunk, where there is one group.
 pub const GROUP: GroupId = GroupId(0);
@@ -68,8 +69,17 @@ pub fn cluster() -> World<'static> {
     cluster_of(1)
 }
 
+/// The same cluster, which scrubs everything every eight seconds.
+pub fn cluster_that_scrubs() -> World<'static> {
+    begun(Scenario { scrub_period: Duration::from_secs(8), ..scenario(1) })
+}
+
 fn cluster_of(groups: u32) -> World<'static> {
-    let mut world = World::new(scenario(groups), &|_| {}, usize::MAX);
+    begun(scenario(groups))
+}
+
+fn begun(scenario: Scenario) -> World<'static> {
+    let mut world = World::new(scenario, &|_| {}, usize::MAX);
     rest(&mut world);
     gear(&mut world, 2);
     ask(&mut world, write(0, 2));

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const SEEDS: u64 = 2000;
 
 /// What the fixed sweep must have met: every kind of fault, and what the cluster does about them.
-const MET: [&str; 37] = [
+const MET: [&str; 38] = [
     "an older copy of its directory is put back",
     "bit rot",
     "clock fast or slow",
     "connection reset",
     "damage reported",
     "epoch put on record",
+    "every replica scrubbed",
     "failed sync",
     "full disk",
     "gear lowered by load",

@@ -76,6 +76,8 @@ pub enum Op {
     Apply { space: Space, record: Record, payload: bytes::Bytes, must_fit: bool, repair: bool },
     /// Read `count` blocks (at most `RECORD_BLOCKS_MAX`).
     Read { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
+    /// As `Read`, from the device and not from the page cache, and the payload of the answer is empty: for scrubs.
+    Check { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
     /// About `limit` runs with versions of epoch `since` or later in (chunk, block) order, from `after` on. A chunk's
     /// deletion is a run with no blocks and stands before its blocks.
     List { space: Space, group: GroupId, since: Epoch, after: Option<Cursor>, limit: usize },

@@ -188,6 +188,9 @@ impl StoreCore {
             Op::Read { space, group, chunk, first, count } => {
                 Outcome::Read(self.read(space, group, chunk, first, count)?)
             }
+            Op::Check { space, group, chunk, first, count } => {
+                Outcome::Read(self.check(space, group, chunk, first, count)?)
+            }
             Op::List { space, group, since, after, limit } => {
                 Outcome::Listed(self.list(space, group, since, after, limit)?)
             }

@@ -5,7 +5,7 @@
 //! Paths are relative to the store's directory, with `/` between their parts.
 
 use crate::OpenError;
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -43,7 +43,9 @@ pub trait Disk: Send + Sync + 'static {
 pub trait DiskFile: Send + Sync {
     /// Appends up to `len` bytes from `offset` on to `out`; fewer only at the end of the file.
     fn read(&self, out: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<()>;
-    /// The same without waiting for a device; `false`: not possible now, `out` is as it was.
+    /// Lets memory forget a range, so that the next read comes from the device. What cannot do so may leave it.
+    fn forget(&self, _offset: u64, _len: u64) {}
+    /// The same as `read` without waiting for a device; `false`: not possible now, `out` is as it was.
     fn read_cached(&self, out: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<bool>;
     /// Writes all of `parts`, one after another, from `offset` on.
     fn write(&self, parts: &mut [IoSlice<'_>], offset: u64) -> io::Result<()>;
@@ -141,6 +143,11 @@ impl DiskFile for LinuxFile {
         }
         out.truncate(end);
         Ok(())
+    }
+
+    fn forget(&self, offset: u64, len: u64) {
+        // What is not written back yet stays: it is not on the device.
+        let _ = rustix::fs::fadvise(&self.0, offset, std::num::NonZeroU64::new(len), Advice::DontNeed);
     }
 
     fn read_cached(&self, out: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<bool> {

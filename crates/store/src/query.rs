@@ -2,6 +2,7 @@
 //! is loaded between them.
 
 use crate::core::StoreCore;
+use crate::disk::DiskFile;
 use crate::index::{Cell, FileId, Index, Miss, Place};
 use crate::layout::{CHUNK_BLOCKS_MAX, CHUNK_PAGE, PAGE_BLOCKS, block_offset};
 use crate::{GroupDigest, ReadBlocks, StoreError};
@@ -9,6 +10,7 @@ use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Kind, ListPage, ObjectId, RECORD_BLOCKS_MAX,
     Record, Run, Space, Version, crc32c, zero_block_crc,
 };
+use std::io;
 use xxhash_rust::xxh3::Xxh3;
 
 /// A read that needs nothing but its pieces' bytes.
@@ -164,12 +166,43 @@ impl StoreCore {
         first: u32,
         count: u32,
     ) -> Result<ReadBlocks, StoreError> {
+        self.read_with(space, group, chunk, (first, count), |file, piece, out| {
+            file.read(out, piece.len(), piece.offset())
+        })
+    }
+
+    /// Reads from the device, and leaves nothing of it in memory: what clients use stays there instead.
+    pub(crate) fn check(
+        &self,
+        space: Space,
+        group: GroupId,
+        chunk: ChunkId,
+        first: u32,
+        count: u32,
+    ) -> Result<ReadBlocks, StoreError> {
+        let blocks = self.read_with(space, group, chunk, (first, count), |file, piece, out| {
+            file.forget(piece.offset(), piece.len() as u64);
+            let read = file.read(out, piece.len(), piece.offset());
+            file.forget(piece.offset(), piece.len() as u64);
+            read
+        })?;
+        Ok(ReadBlocks { payload: bytes::Bytes::new(), ..blocks })
+    }
+
+    fn read_with(
+        &self,
+        space: Space,
+        group: GroupId,
+        chunk: ChunkId,
+        (first, count): (u32, u32),
+        read: impl Fn(&dyn DiskFile, &Piece, &mut Vec<u8>) -> io::Result<()>,
+    ) -> Result<ReadBlocks, StoreError> {
         check_range(first, count, RECORD_BLOCKS_MAX)?;
         let plan = self.look(|index| ReadPlan::new(index, space, group, chunk, first, count))?;
         let read = |piece: &Piece, out: &mut Vec<u8>| {
             let file = self.file(piece.file).map_err(ReadFault::Failed)?;
             let start = out.len();
-            if file.read(out, piece.len(), piece.offset()).is_err() {
+            if read(&*file, piece, out).is_err() {
                 out.truncate(start);
             }
             Ok(())

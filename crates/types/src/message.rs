@@ -80,6 +80,38 @@ pub enum PeerMessage {
         token: u64,
         result: Result<Vec<Record>, Refusal>,
     },
+    /// A replica is to be scrubbed: compare the group's copies from `after` on. `overdue`: also under load.
+    Scrub {
+        group: GroupId,
+        epoch: Epoch,
+        after: Option<Cursor>,
+        overdue: bool,
+    },
+    /// Read these blocks from disk, check them, and say what they are. The primary orders no write of them meanwhile.
+    Check {
+        group: GroupId,
+        epoch: Epoch,
+        token: u64,
+        space: Space,
+        chunk: ChunkId,
+        first: u32,
+        count: u32,
+    },
+    /// The records that the blocks consist of, with their checksums and without their bytes.
+    CheckReply {
+        group: GroupId,
+        token: u64,
+        result: Result<Vec<Record>, Refusal>,
+    },
+    /// The receiver's replica was read and compared from `after` to `end`, or to the end of the group. `sound`: whatever was wrong
+    /// with it is right again.
+    Scrubbed {
+        group: GroupId,
+        epoch: Epoch,
+        after: Option<Cursor>,
+        end: Option<Cursor>,
+        sound: bool,
+    },
 }
 
 /// A record of a member's tail.
@@ -101,6 +133,20 @@ pub struct ListPage {
     pub runs: Vec<Run>,
     /// `None`: that was all.
     pub next: Option<Cursor>,
+}
+
+/// How far the scrub of one replica is: kept over restarts by the server that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubMark {
+    pub group: GroupId,
+    /// When all of it was last found right, in seconds since 1970.
+    pub sound_at: u64,
+    /// The present pass has come to here; `None`: none has begun.
+    pub after: Option<Cursor>,
+    /// It has found nothing that could not be repaired.
+    pub sound_so_far: bool,
+    /// Nor has the last whole pass.
+    pub sound: bool,
 }
 
 /// Why a member did not do what it was asked.
@@ -273,8 +319,28 @@ pub struct Vitals {
     pub reclaimed_bytes: u64,
     /// Blocks that failed their checksum and were repaired, since start.
     pub repaired_blocks: u64,
+    pub scrub: ScrubVitals,
     /// The store failed and refuses to serve (R9).
     pub poisoned: bool,
+}
+
+/// How a server's scrubs stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubVitals {
+    /// Replicas here that are in sync.
+    pub replicas: u32,
+    /// Those that are scrubbed, or wait to be, because half of the period is over; and those of which all of it is.
+    pub due: u32,
+    pub overdue: u32,
+    /// Those of which something could not be repaired when it was last looked at.
+    pub unsound: u32,
+    /// Since all of a replica was found right, of the one where that is longest ago.
+    pub oldest_seconds: u64,
+    /// Bytes read here for scrubs, since start.
+    pub checked_bytes: u64,
+    /// As primary: blocks in which copies differed, and those of them that were made equal again, since start.
+    pub differing_blocks: u64,
+    pub equalled_blocks: u64,
 }
 
 /// Chunk server to metadata service. `ServerMessage` needs no request id: answers are [`MetaPush`].

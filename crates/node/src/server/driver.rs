@@ -11,6 +11,7 @@
 //!
 //! **What the core may count on**: a message that it hands over arrives in the end, or [`Event::PeerLost`] comes after it.
 
+use super::scrubs::Scrubs;
 use super::{Shared, dial};
 use crate::{clock, heap};
 use bytes::Bytes;
@@ -55,6 +56,7 @@ pub struct About {
     pub heartbeat: Duration,
     /// Of the store, at its start.
     pub remembered: Membership,
+    pub scrubs: Scrubs,
 }
 
 pub struct Server {
@@ -261,6 +263,7 @@ impl Server {
                 );
                 self.stop(Ended::Rejected { why });
             }
+            Command::KeepScrubs { marks } => self.about.scrubs.keep(&marks),
             Command::MapGap => {
                 self.map_gap = true;
                 self.send_heartbeat();
@@ -293,6 +296,9 @@ impl Server {
                     return;
                 }
                 Op::Read { space, group, chunk, first, count }
+            }
+            StoreCommand::Check { space, group, chunk, first, count } => {
+                Op::Check { space, group, chunk, first, count }
             }
             StoreCommand::List { space, group, since, after } => {
                 Op::List { space, group, since, after, limit: LIST_RUNS }
@@ -470,6 +476,7 @@ impl Server {
     }
 
     pub fn send_heartbeat(&mut self) {
+        self.handle(Event::Beat { unix_seconds: clock::unix_millis() / 1000 });
         self.load.0 += self.replica.take_load();
         self.watch_space();
         let now = clock::now();
@@ -485,6 +492,7 @@ impl Server {
             offloaded_bytes: stats.offloaded_bytes,
             reclaimed_bytes: stats.reclaimed_bytes,
             repaired_blocks: stats.repaired_blocks,
+            scrub: stats.scrub,
             poisoned: stats.poisoned || figures.poisoned,
         };
         self.heartbeat_sent = now;

@@ -267,6 +267,37 @@ fn a_rotten_block_is_repaired_and_never_returned() {
 }
 
 #[test]
+fn a_rotten_block_that_nobody_reads_is_found_and_repaired() {
+    let mut cluster = Cluster::start(&Shape { scrub_seconds: Some(20), ..Shape::lively() });
+    let load = Load::start(cluster.client_config(), Options { namespace: false, ..Options::default() });
+    load.go_on_for(2_000);
+    load.stop().assert_flawless();
+    let victim = busiest(&cluster);
+    // A clean stop moves everything to chunk files.
+    cluster.terminate(Who::Server(victim));
+    cluster.launch(Who::Server(victim));
+    cluster.heal();
+    let (damaged, since) = (damage(&cluster, victim), Instant::now());
+    assert!(damaged > 50, "only {damaged} places to damage");
+    let found = cluster.wait_status("every replica was found right since", |s| {
+        let scrubs = || s.servers.iter().filter_map(|v| v.vitals.as_ref()).map(|v| v.scrub);
+        // A pass that had begun before may have been past the place.
+        let oldest = scrubs().map(|scrub| scrub.oldest_seconds).max().unwrap_or(u64::MAX);
+        oldest.saturating_add(5) < since.elapsed().as_secs() && scrubs().all(|scrub| scrub.replicas > 0)
+    });
+    let of =
+        |id: u16| found.servers.iter().find(|v| v.id.0 == id).and_then(|v| v.vitals.clone()).expect("vitals");
+    println!("{damaged} places damaged, {} blocks repaired", of(victim).repaired_blocks);
+    assert!(of(victim).repaired_blocks > 0 && of(victim).scrub.checked_bytes > 0);
+    for id in &cluster.servers {
+        assert_eq!((of(*id).scrub.differing_blocks, of(*id).scrub.unsound), (0, 0), "server {id}");
+    }
+    cluster.verify(&["--read"]); // every block of every replica passes its checksum
+    let page = String::from_utf8(cluster.ebb(&["status"]).stdout).expect("text");
+    assert!(page.contains("replicas due") && !page.contains("OVERDUE"), "{page}");
+}
+
+#[test]
 fn a_full_cluster_refuses_writes_and_still_reads_and_deletes() {
     let cluster = Cluster::start(&Shape { capacity_mib: Some(64), ..Shape::lively() });
     cluster.with_client(async |client| {

@@ -5,3 +5,4 @@ mod dropped_offload;
 mod overload;
 mod quick_changes;
 mod repair;
+mod scrub;

@@ -232,7 +232,7 @@ fn a_settlement_that_is_interrupted_forgets_no_request() {
         TailRun { run, request: request(seq) }
     };
     let tails = vec![(GROUP, vec![tail_run(1), tail_run(2)])];
-    let mut primary = Primary::recovered(Recovered { tails, spaces: Vec::new() });
+    let mut primary = Primary::recovered(Recovered { tails, ..Recovered::default() });
     let token = read(&primary.configure(2)).expect("the newest is ordered anew first");
     let content = Content::Data { crcs: Vec::new() };
     let (group, chunk, version) = (GROUP, ChunkId::default(), tail_run(2).run.version);

@@ -66,6 +66,7 @@ impl World<'_> {
         }
         self.r1_fences(id);
         self.r2_one_serves(id);
+        self.r4_scrubs_find_nothing(id);
     }
 
     /// After every input of a metadata member.

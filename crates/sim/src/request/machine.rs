@@ -161,7 +161,8 @@ impl Machine {
         let (space, record, payload) = match command {
             StoreCommand::Apply { space, record, payload, .. }
             | StoreCommand::Repair { space, record, payload } => (space, record, payload),
-            StoreCommand::Read { space, chunk, first, count, .. } => {
+            StoreCommand::Read { space, chunk, first, count, .. }
+            | StoreCommand::Check { space, chunk, first, count, .. } => {
                 let (at, bytes) = (self.place(space, chunk, first), u64::from(count) * BLOCK_BYTES as u64);
                 let access = Access { write: false, at, bytes, hops: 0 };
                 let job = self.put(Job::Read { token, command, access });
@@ -285,7 +286,8 @@ impl Machine {
 
     fn answer(&self, command: StoreCommand) -> StoreOutcome {
         match command {
-            StoreCommand::Read { space, group, chunk, first, count } => {
+            StoreCommand::Read { space, group, chunk, first, count }
+            | StoreCommand::Check { space, group, chunk, first, count } => {
                 self.store.read(group, space, chunk, first, count)
             }
             StoreCommand::List { space, group, since, after } => {
@@ -327,6 +329,7 @@ fn is_offload(command: &StoreCommand) -> bool {
     let (StoreCommand::Apply { space, .. }
     | StoreCommand::Repair { space, .. }
     | StoreCommand::Read { space, .. }
+    | StoreCommand::Check { space, .. }
     | StoreCommand::List { space, .. }
     | StoreCommand::Newer { space, .. }) = command;
     *space != Space::Replica

@@ -147,7 +147,12 @@ fn weigh(message: &Message) -> (Traffic, u64) {
                 let traffic = if *space == Space::Replica { Traffic::Replication } else { Traffic::Offload };
                 (traffic, payload.len() as u64 + 4 * u64::from(record.count))
             }
-            PeerMessage::List { .. } | PeerMessage::Fetch { .. } => (Traffic::CatchUp, 0),
+            PeerMessage::List { .. }
+            | PeerMessage::Fetch { .. }
+            | PeerMessage::Scrub { .. }
+            | PeerMessage::Check { .. }
+            | PeerMessage::CheckReply { .. }
+            | PeerMessage::Scrubbed { .. } => (Traffic::CatchUp, 0),
             PeerMessage::ListReply { result, .. } => {
                 (Traffic::CatchUp, result.as_ref().map_or(0, |page| items(page.runs.len())))
             }

@@ -130,7 +130,7 @@ impl LengthStore {
     }
 
     pub fn recovered(&self) -> Recovered {
-        Recovered { tails: Vec::new(), spaces: self.spaces.keys().copied().collect() }
+        Recovered { spaces: self.spaces.keys().copied().collect(), ..Recovered::default() }
     }
 
     pub fn has_chunk(&self, group: GroupId, space: Space, chunk: ChunkId) -> bool {

@@ -41,6 +41,8 @@ pub struct Shape {
     pub depth_off: bool,
     /// Of every chunk server.
     pub capacity_mib: Option<u64>,
+    /// Every replica is scrubbed once in this time, as fast as it goes.
+    pub scrub_seconds: Option<u32>,
 }
 
 impl Shape {
@@ -482,6 +484,11 @@ fn apply(table: &mut toml::Table, shape: &Shape) {
     }
     if shape.depth_off {
         table["power"].as_table_mut().expect("a table").insert("depth".into(), "off".into());
+    }
+    if let Some(seconds) = shape.scrub_seconds {
+        let scrub = table["scrub"].as_table_mut().expect("a table");
+        scrub.insert("period_seconds".into(), i64::from(seconds).into());
+        scrub.insert("bytes_per_second".into(), (1_i64 << 40).into());
     }
     for section in ["meta", "server", "gateway"] {
         for entry in table[section].as_array_mut().expect("an array") {

@@ -1,0 +1,275 @@
+//! When this server's replicas are to be scrubbed: in quiet times after half of the period, and after all of it whatever the load.
+//!
+//! Asked with every heartbeat, which is sent anyway. One replica is asked for at a time, the one that was found right longest ago,
+//! a page at a time. Wall time, because it goes on over restarts and sleep; a clock that jumps only makes a scrub early or late.
+
+use super::{Scrubbed, Wanted};
+use ebb_types::{GroupId, ScrubMark, ScrubVitals};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Quiet is what is less than this part of the busiest beat of late.
+const QUIET: f64 = 0.25;
+/// What the busiest beat of late loses with each beat: half in some eight hours of seconds.
+const FADING: f64 = 1.0 - 1.0 / 40_000.0;
+/// A question that is not answered is asked again after so many seconds at most.
+const RETRY_MAX: u64 = 60;
+
+pub(crate) struct Scrubber {
+    /// Seconds; zero: never.
+    period: u64,
+    now: u64,
+    pub quiet: bool,
+    busiest: f64,
+    replicas: BTreeMap<GroupId, Replica>,
+    /// The replica whose scrub was asked for, and when.
+    asked: Option<(GroupId, u64)>,
+    changed: bool,
+}
+
+struct Replica {
+    mark: ScrubMark,
+    in_sync: bool,
+    /// Tried in vain: others first, and again some time after that.
+    tried: Option<u64>,
+}
+
+impl Scrubber {
+    pub fn new(period: u64, marks: Vec<ScrubMark>) -> Scrubber {
+        let replica = |mark: ScrubMark| (mark.group, Replica { mark, in_sync: false, tried: None });
+        Scrubber {
+            period,
+            now: 0,
+            quiet: false,
+            busiest: 0.0,
+            replicas: marks.into_iter().map(replica).collect(),
+            asked: None,
+            changed: false,
+        }
+    }
+
+    pub fn is_off(&self) -> bool {
+        self.period == 0
+    }
+
+    /// Takes in the time, the client operations since the last beat, and the groups that this server has a replica of, with whether
+    /// it is in sync.
+    pub fn beat(&mut self, now: u64, ops: u64, groups: impl Iterator<Item = (GroupId, bool)>) {
+        self.now = now;
+        self.busiest = (self.busiest * FADING).max(ops as f64);
+        self.quiet = ops == 0 || (ops as f64) < self.busiest * QUIET;
+        let mut there = BTreeSet::new();
+        for (group, in_sync) in groups {
+            there.insert(group);
+            let replica = self.replicas.entry(group).or_insert_with(|| {
+                self.changed = true;
+                // A new one counts as found right some time in the last half period: so a new cluster does not begin with all
+                // of them at once.
+                let spread = u64::from(group.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
+                let sound_at = now.saturating_sub(spread % (self.period / 2).max(1));
+                let mark = ScrubMark { group, sound_at, after: None, sound_so_far: true, sound: true };
+                Replica { mark, in_sync, tried: None }
+            });
+            replica.in_sync = in_sync;
+            replica.mark.sound_at = replica.mark.sound_at.min(now);
+        }
+        let known = self.replicas.len();
+        self.replicas.retain(|group, _| there.contains(group));
+        self.changed |= known != self.replicas.len();
+    }
+
+    fn retry(&self) -> u64 {
+        (self.period / 16).clamp(1, RETRY_MAX)
+    }
+
+    fn age(&self, replica: &Replica) -> u64 {
+        self.now.saturating_sub(replica.mark.sound_at)
+    }
+
+    fn is_due(&self, replica: &Replica) -> bool {
+        replica.in_sync && self.age(replica) >= (self.period / 2).max(1)
+    }
+
+    fn is_overdue(&self, replica: &Replica) -> bool {
+        replica.in_sync && self.age(replica) >= self.period
+    }
+
+    /// What to ask for now.
+    pub fn ask(&mut self) -> Option<(GroupId, Wanted)> {
+        if let Some((group, at)) = self.asked {
+            if self.now.abs_diff(at) < self.retry() {
+                return None;
+            }
+            self.put_off(group);
+        }
+        // What stays unsound is read again and again: not all the time.
+        let pause = |r: &Replica| if r.mark.sound { self.retry() } else { (self.period / 16).max(1) };
+        let held = |r: &Replica| r.tried.is_some_and(|at| self.now.abs_diff(at) < pause(r));
+        let due = self.replicas.values().filter(|r| self.is_due(r) && !held(r));
+        let due = due.filter(|r| self.quiet || self.is_overdue(r));
+        let replica = due.min_by_key(|r| (r.mark.sound_at, r.mark.group))?;
+        let wanted = Wanted { after: replica.mark.after, overdue: self.is_overdue(replica) };
+        let group = replica.mark.group;
+        self.asked = Some((group, self.now));
+        Some((group, wanted))
+    }
+
+    fn put_off(&mut self, group: GroupId) {
+        self.asked = self.asked.filter(|(asked, _)| *asked != group);
+        if let Some(replica) = self.replicas.get_mut(&group) {
+            replica.tried = Some(self.now);
+        }
+    }
+
+    /// A page of a replica was compared.
+    pub fn advance(&mut self, page: Scrubbed) {
+        let Some(replica) = self.replicas.get_mut(&page.group) else { return };
+        let mark = &mut replica.mark;
+        let ends = page.end.is_none();
+        // Only what continues the pass counts.
+        if page.after > mark.after || (!ends && page.end <= mark.after && page.sound) {
+            return;
+        }
+        self.changed = true;
+        mark.sound_so_far &= page.sound;
+        mark.sound &= page.sound;
+        let stuck = !ends && page.end <= mark.after;
+        let failed = ends && !mark.sound_so_far;
+        if ends {
+            if mark.sound_so_far {
+                (mark.sound_at, mark.sound) = (self.now, true);
+            }
+            (mark.after, mark.sound_so_far) = (None, true);
+        } else {
+            mark.after = mark.after.max(page.end);
+        }
+        self.asked = self.asked.filter(|(asked, _)| *asked != page.group);
+        if stuck || failed {
+            self.put_off(page.group);
+        }
+    }
+
+    /// The marks, if they changed since this was last asked.
+    pub fn take_changed(&mut self) -> Option<Vec<ScrubMark>> {
+        std::mem::take(&mut self.changed).then(|| self.replicas.values().map(|r| r.mark).collect())
+    }
+
+    /// When each replica that is in sync was last found right.
+    pub fn marks(&self) -> impl Iterator<Item = ScrubMark> + '_ {
+        self.replicas.values().filter(|r| r.in_sync).map(|r| r.mark)
+    }
+
+    pub fn vitals(&self, counted: ScrubVitals) -> ScrubVitals {
+        let in_sync = || self.replicas.values().filter(|r| r.in_sync);
+        ScrubVitals {
+            replicas: in_sync().count() as u32,
+            due: in_sync().filter(|r| self.is_due(r)).count() as u32,
+            overdue: in_sync().filter(|r| self.is_overdue(r)).count() as u32,
+            unsound: in_sync().filter(|r| !r.mark.sound).count() as u32,
+            oldest_seconds: in_sync().map(|r| self.age(r)).max().unwrap_or(0),
+            ..counted
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_types::{ChunkId, Cursor};
+
+    const DAY: u64 = 24 * 3600;
+    const ONE: GroupId = GroupId(1);
+    const TWO: GroupId = GroupId(2);
+
+    /// Two replicas that were found right at these times, with a period of ten days.
+    fn scrubber(one: u64, two: u64) -> Scrubber {
+        let mark =
+            |(group, sound_at)| ScrubMark { group, sound_at, after: None, sound_so_far: true, sound: true };
+        Scrubber::new(10 * DAY, [(ONE, one), (TWO, two)].map(mark).into())
+    }
+
+    fn beat(scrubber: &mut Scrubber, now: u64, ops: u64) -> Option<(GroupId, bool)> {
+        scrubber.beat(now, ops, [(ONE, true), (TWO, true)].into_iter());
+        scrubber.ask().map(|(group, wanted)| (group, wanted.overdue))
+    }
+
+    fn page(group: GroupId, after: Option<u32>, end: Option<u32>, sound: bool) -> Scrubbed {
+        let cursor = |block| Cursor { chunk: ChunkId::default(), block };
+        Scrubbed { group, after: after.map(cursor), end: end.map(cursor), sound }
+    }
+
+    #[test]
+    fn a_replica_is_due_in_quiet_times_after_half_the_period_and_after_all_of_it_under_load() {
+        let mut s = scrubber(100 * DAY, 104 * DAY);
+        assert_eq!(beat(&mut s, 105 * DAY - 1, 0), None);
+        assert_eq!(beat(&mut s, 105 * DAY, 1000), None, "it is the busiest time that it knows");
+        assert_eq!(beat(&mut s, 105 * DAY + 1, 251), None);
+        assert_eq!(beat(&mut s, 105 * DAY + 2, 240), Some((ONE, false)));
+        let mut s = scrubber(100 * DAY, 104 * DAY);
+        assert_eq!(beat(&mut s, 110 * DAY - 1, 1000), None);
+        assert_eq!(beat(&mut s, 110 * DAY, 1000), Some((ONE, true)));
+        let mut never = Scrubber::new(0, Vec::new());
+        assert!(never.is_off() && scrubber(0, 0).vitals(ScrubVitals::default()).overdue == 0);
+        assert_eq!(never.ask().map(|_| ()), None);
+    }
+
+    #[test]
+    fn a_replica_that_is_away_is_not_asked_for_and_keeps_its_mark() {
+        let mut s = scrubber(0, 0);
+        s.beat(100 * DAY, 0, [(ONE, false), (TWO, false)].into_iter());
+        assert!(s.ask().is_none() && s.vitals(ScrubVitals::default()).replicas == 0);
+        s.beat(101 * DAY, 0, [(ONE, true), (TWO, false)].into_iter());
+        assert_eq!(s.ask().map(|(group, _)| group), Some(ONE));
+        let vitals = s.vitals(ScrubVitals::default());
+        assert_eq!((vitals.replicas, vitals.overdue, vitals.oldest_seconds), (1, 1, 101 * DAY));
+    }
+
+    #[test]
+    fn a_pass_goes_on_where_it_was_also_after_a_restart() {
+        let mut s = scrubber(100 * DAY, 100 * DAY);
+        assert_eq!(beat(&mut s, 106 * DAY, 0), Some((ONE, false)));
+        s.advance(page(ONE, None, Some(255), true));
+        let marks = s.take_changed().expect("it came further");
+        assert!(s.take_changed().is_none());
+        let mut again = Scrubber::new(10 * DAY, marks);
+        again.beat(106 * DAY, 0, [(ONE, true), (TWO, true)].into_iter());
+        let (group, wanted) = again.ask().expect("it is due still");
+        assert_eq!((group, wanted.after.map(|c| c.block)), (ONE, Some(255)));
+        again.advance(page(ONE, Some(511), None, true));
+        assert_eq!(again.vitals(ScrubVitals::default()).due, 2, "what lies between was not looked at");
+        again.advance(page(ONE, Some(255), None, true));
+        assert_eq!(again.vitals(ScrubVitals::default()).due, 1);
+        assert_eq!(again.ask().map(|(group, _)| group), Some(TWO));
+    }
+
+    #[test]
+    fn what_could_not_be_repaired_is_tried_again_but_not_at_once() {
+        let mut s = scrubber(100 * DAY, 105 * DAY);
+        assert_eq!(beat(&mut s, 106 * DAY, 0), Some((ONE, false)));
+        s.advance(page(ONE, None, Some(255), false));
+        s.advance(page(ONE, Some(255), None, true));
+        let vitals = s.vitals(ScrubVitals::default());
+        assert_eq!((vitals.due, vitals.unsound), (1, 1));
+        assert_eq!(beat(&mut s, 106 * DAY + 3600, 0), None);
+        assert_eq!(beat(&mut s, 107 * DAY, 0), Some((ONE, false)));
+        s.advance(page(ONE, None, None, true));
+        assert_eq!(s.vitals(ScrubVitals::default()).unsound, 0);
+    }
+
+    #[test]
+    fn a_question_without_an_answer_is_put_off_behind_others() {
+        let mut s = scrubber(100 * DAY, 101 * DAY);
+        assert_eq!(beat(&mut s, 107 * DAY, 0), Some((ONE, false)));
+        assert_eq!(beat(&mut s, 107 * DAY + 1, 0), None);
+        assert_eq!(beat(&mut s, 107 * DAY + RETRY_MAX, 0), Some((TWO, false)));
+        assert_eq!(beat(&mut s, 107 * DAY + 2 * RETRY_MAX, 0), Some((ONE, false)));
+    }
+
+    #[test]
+    fn a_new_cluster_does_not_begin_with_all_replicas_at_once() {
+        let mut s = Scrubber::new(10 * DAY, Vec::new());
+        s.beat(1000 * DAY, 0, (0..192).map(|n| (GroupId(n), true)));
+        let ages: BTreeSet<u64> = s.marks().map(|mark| (1000 * DAY - mark.sound_at) / DAY).collect();
+        assert_eq!(ages, (0..5).collect());
+        assert!(s.ask().is_none());
+    }
+}
