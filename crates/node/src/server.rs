@@ -75,6 +75,7 @@ async fn run_once(
     let fresh_id = StoreId(random::identity()?);
     let mut store_config = ebb_store::Config::new(params.cluster, me, fresh_id);
     store_config.supersedes = supersedes;
+    store_config.chunk_bytes = params.chunk_bytes;
     store_config.capacity = section.capacity_mib.map(ebb_types::Bytes::mib);
     store_config.open_files = open_files();
     // Beside the pid file, not among it: the store owns its directory whole.

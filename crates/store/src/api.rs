@@ -2,8 +2,8 @@
 //! `StoreHandle` does the same on one I/O thread and delivers [`Completion`]s.
 
 use ebb_types::{
-    Bytes, ChunkId, Cursor, Epoch, GroupId, Incarnation, ListPage, Record, Refusal, Run, ServerId, Space,
-    StoreId, StoreMark, TailRun, Version,
+    Bytes, CHUNK_BYTES_MAX, ChunkId, Cursor, Epoch, GroupId, Incarnation, ListPage, Record, Refusal, Run,
+    ServerId, Space, StoreId, StoreMark, TailRun, Version,
 };
 use std::collections::BTreeMap;
 
@@ -23,6 +23,8 @@ pub struct Config {
     /// The metadata service knows a run of this number of the server that the directory does not continue: the store takes a
     /// new identity, and numbers its runs from there on.
     pub supersedes: Option<Incarnation>,
+    /// Of the cluster's chunks: what is behind it cannot be lost.
+    pub chunk_bytes: u32,
     /// Most bytes to use; `None`: what the file system has, less a reserve of `checkpoint_bytes`. What must fit may use as much
     /// more.
     pub capacity: Option<Bytes>,
@@ -50,6 +52,7 @@ impl Config {
             server,
             fresh_id,
             supersedes: None,
+            chunk_bytes: CHUNK_BYTES_MAX,
             capacity: None,
             segment_bytes: 16 << 20,
             checkpoint_bytes: CHECKPOINT_LEAST + spread,

@@ -11,8 +11,8 @@ use crate::disk::{Disk, DiskFile};
 use crate::index::{Cell, FileId, FileKey, Index, Miss, Place, Segment};
 use crate::inventory::Inventory;
 use crate::layout::{
-    CHUNK_PAGE, Head, HeadKind, PAGE_BYTES, Page, PageId, RECORD_ALIGN, SEGMENT_HEADER_BYTES, SEQ_MAX,
-    Superblock, block_offset, segment_header, slot_offset,
+    CHUNK_PAGE, Head, HeadKind, PAGE_BLOCKS, PAGE_BYTES, Page, PageId, RECORD_ALIGN, SEGMENT_HEADER_BYTES,
+    SEQ_MAX, Superblock, block_offset, segment_header, slot_offset,
 };
 use crate::overlay::Position;
 use crate::recovery::write_superblock;
@@ -109,6 +109,9 @@ pub struct StoreCore {
     /// Bytes written to segments since the last checkpoint began.
     pub(crate) unsettled_bytes: u64,
     pub(crate) checkpoint: Option<Checkpoint>,
+    /// Something was written in this run. Until then nothing is moved either: how far the segments reach is what the metadata service
+    /// knows an older directory by, and it would grow by the moves (R11).
+    pub(crate) begun: bool,
     /// How many of these bytes make its next step due.
     pub(crate) step_due: u64,
     /// Groups whose directory of chunk files exists, durably.
@@ -307,9 +310,11 @@ impl StoreCore {
         let read = file.read(&mut slot, PAGE_BYTES, slot_offset(number, generation));
         let at = PageId { group: key.0, chunk: key.1, file: settled.file, page: number };
         let found = read.ok().and_then(|()| Page::decode(&slot, &at, generation));
+        // What no chunk has is not lost: no repair would reach it.
+        let blocks = self.config.chunk_bytes.div_ceil(BLOCK_BYTES as u32);
         Ok(found.unwrap_or_else(|| match number {
-            CHUNK_PAGE => Page::lost_summary(settled.newest),
-            _ => Page::lost(settled.newest),
+            CHUNK_PAGE => Page::lost_summary(settled.newest, blocks.div_ceil(PAGE_BLOCKS)),
+            _ => Page::lost(settled.newest, blocks.saturating_sub(number * PAGE_BLOCKS)),
         }))
     }
 
@@ -349,6 +354,7 @@ impl StoreCore {
         let mut results: Results = Vec::with_capacity(ops.len());
         let mut staged: Vec<(usize, Staged)> = Vec::with_capacity(ops.len());
         let mut direct = BTreeMap::new();
+        self.begun = true;
         let (fits, must_fits) = self.fits(&ops);
         if !fits {
             // Perhaps segments can go.

@@ -362,10 +362,10 @@ impl Page {
         put(&mut self.0[..], at + 8, &seq.to_le_bytes()[..7]);
     }
 
-    /// A page whose content is lost; nothing in it was newer than `newest`.
-    pub fn lost(newest: Version) -> Page {
+    /// A page whose content is lost, that of its first `count` blocks; nothing in it was newer than `newest`.
+    pub fn lost(newest: Version, count: u32) -> Page {
         let mut page = Page::empty();
-        for index in 0..PAGE_BLOCKS {
+        for index in 0..count.min(PAGE_BLOCKS) {
             page.set_entry(index, Entry { version: newest, crc: 0, kind: EntryKind::Lost });
         }
         page
@@ -399,11 +399,12 @@ impl Page {
         put(&mut self.0[..], 40, &newest.seq.to_le_bytes());
     }
 
-    /// A chunk page that was found damaged: so is every page that it spoke of. Nothing was newer than `newest`.
-    pub fn lost_summary(newest: Version) -> Page {
+    /// A chunk page that was found damaged: so is every one of the `pages` that it may have spoken of. Nothing was newer than
+    /// `newest`.
+    pub fn lost_summary(newest: Version, pages: u32) -> Page {
         let mut page = Page::empty();
         page.set_newest(newest);
-        for number in 0..CHUNK_PAGE {
+        for number in 0..pages.min(CHUNK_PAGE) {
             put(&mut page.0[..], GENERATIONS_AT + 4 * number as usize, &LOST.to_le_bytes());
         }
         page
@@ -534,8 +535,10 @@ mod tests {
 
     #[test]
     fn a_lost_chunk_page_says_that_every_page_is_lost_until_it_is_written() {
-        let mut summary = Page::lost_summary(Version { epoch: Epoch(3), seq: 4 });
+        let version = Version { epoch: Epoch(3), seq: 4 };
+        let mut summary = Page::lost_summary(version, CHUNK_PAGE);
         assert_eq!(summary.written(), u64::MAX);
+        assert_eq!(Page::lost_summary(version, 3).written(), 0b111);
         assert_eq!(summary.next_generation(7), 1);
         assert_eq!((summary.page_generation(7), summary.page_generation(8)), (1, LOST));
         assert_eq!(Page::empty().written(), 0);

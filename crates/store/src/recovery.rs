@@ -63,6 +63,7 @@ impl StoreCore {
             next_segment: last + 1,
             unsettled_bytes,
             checkpoint: None,
+            begun: false,
             step_due: 0,
             group_dirs,
             removed_in: BTreeSet::new(),

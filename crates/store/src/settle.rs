@@ -64,7 +64,7 @@ pub struct Checkpoint {
 impl StoreCore {
     /// Takes one step of the deferred work; `true`: there is more. Writes nothing unless segments have grown long.
     pub fn settle(&mut self) -> bool {
-        if self.is_poisoned() {
+        if self.is_poisoned() || !self.begun {
             return false;
         }
         if self.checkpoint.is_none() && self.unsettled_bytes < self.config.checkpoint_bytes {
@@ -92,6 +92,9 @@ impl StoreCore {
 
     /// Moves everything that can be moved.
     pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
+        if !self.begun {
+            return self.rest();
+        }
         self.checkpoint = None;
         loop {
             if let Err(error) = self.step() {

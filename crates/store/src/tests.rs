@@ -1066,3 +1066,45 @@ fn the_io_thread_answers_everything_and_reads_need_no_thread() {
     assert_eq!(handle.queued(), 0);
     assert!(handle.figures().used.0 > 40 * 4096);
 }
+
+#[test]
+fn nothing_is_lost_behind_the_end_of_a_short_chunk() {
+    let (disk, blocks) = (MemDisk::new(), 6);
+    let short = Config { chunk_bytes: blocks * BLOCK_BYTES as u32, ..config() };
+    let open = || StoreCore::open(Arc::new(disk.clone()), short.clone()).unwrap().0;
+    let list = |store: &mut StoreCore| {
+        one(
+            store,
+            Op::List { space: Space::Replica, group: GroupId(1), since: Epoch(0), after: None, limit: 9 },
+        )
+    };
+    let mut store = open();
+    assert_eq!(
+        one(&mut store, apply(Space::Replica, data(1, 1, 0, blocks, version(1, 1)))),
+        Outcome::Applied
+    );
+    assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    drop(store);
+    let file = disk.files().into_iter().find(|path| path.starts_with("chunks/")).expect("it was flushed");
+    disk.take_back(&file, &MemDisk::new());
+    let mut store = open();
+    assert!(matches!(list(&mut store), Outcome::Listed(page) if page.runs.len() == 1));
+}
+
+/// An older directory is known by where its segments end. A start that moved records before anybody looked at that would hide it.
+#[test]
+fn a_start_reaches_no_further_than_it_was_until_something_is_written() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    for n in 1..=20 {
+        one(&mut store, apply(Space::Replica, data(1, n, 0, 2, version(1, u64::from(n)))));
+    }
+    let reach = store.figures().mark.position;
+    drop(store);
+    let (mut store, _) = open(&disk.copy()).unwrap();
+    assert!(!store.settle(), "a checkpoint is due, but not yet");
+    assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    assert_eq!(store.figures().mark.position, reach);
+    one(&mut store, apply(Space::Replica, data(1, 1, 0, 1, version(2, 1))));
+    assert!(store.settle(), "now it begins");
+}
