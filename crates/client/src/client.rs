@@ -3,9 +3,10 @@
 //! A request keeps its id through all its tries, so that a write is carried out once however often it is
 //! sent. Two things end a try early: the connection breaks, or the map names another primary. So a server that
 //! was put to sleep or stopped in the middle of an answer holds a request up no longer than the metadata
-//! service does, and one that is slow gets no request twice (R12). One deadline covers all tries. Between requests there is no work: the map is pushed, connections
-//! are opened when they are needed.
+//! service does, and one that is slow gets no request twice (R12). One deadline covers all tries. Between
+//! requests there is no work: the map is pushed, connections are opened when they are needed.
 
+use crate::budget::{Budget, Share};
 use crate::error::{ClientError, Trouble};
 use crate::link::{Link, Lost};
 use crate::meta::{Leader, follow};
@@ -22,7 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{OnceCell, Semaphore, SemaphorePermit, watch};
+use tokio::sync::{OnceCell, watch};
 use tokio::time::{Instant, sleep_until};
 
 /// Bounds of the pause between two tries.
@@ -30,7 +31,6 @@ pub(crate) const RETRY_MIN: Duration = Duration::from_millis(1);
 pub(crate) const RETRY_MAX: Duration = Duration::from_millis(100);
 /// Bytes under way to one server, and from it.
 const IN_FLIGHT_BYTES: usize = 16 << 20;
-const SHARE_BYTES: usize = 1 << 10;
 /// A connection on which nothing came for so many times [`ClientConfig::try_timeout`] is closed.
 const SILENT_LOOKS: u32 = 3;
 /// The map is asked for at most this often, whatever the number of requests in trouble.
@@ -99,26 +99,25 @@ pub struct Summed {
 }
 
 /// A connection to a chunk server, and how much may be under way on it: what a server does not take in yet waits here,
-/// reads not behind writes. In shares of [`SHARE_BYTES`].
+/// reads not behind writes.
 #[derive(Debug)]
 struct ChunkLink {
     link: Link<ClientReply>,
-    reads: Semaphore,
-    writes: Semaphore,
+    reads: Budget,
+    writes: Budget,
 }
 
 impl ChunkLink {
     fn new(sender: Sender) -> ChunkLink {
-        let all = || Semaphore::new(IN_FLIGHT_BYTES / SHARE_BYTES);
+        let all = || Budget::new(IN_FLIGHT_BYTES);
         ChunkLink { link: Link::new(sender), reads: all(), writes: all() }
     }
 
     /// Waits until there is room for the op's bytes.
-    async fn share(&self, op: &ChunkOp) -> SemaphorePermit<'_> {
+    async fn share(&self, op: &ChunkOp) -> Share {
         let bytes = if matches!(op, ChunkOp::Zero { .. }) { 0 } else { op.range().1 as usize };
         let all = if matches!(op, ChunkOp::Read { .. }) { &self.reads } else { &self.writes };
-        let shares = 1 + bytes.div_ceil(SHARE_BYTES);
-        all.acquire_many(shares as u32).await.expect("it is never closed")
+        all.share(bytes).await
     }
 }
 

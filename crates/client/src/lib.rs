@@ -5,6 +5,7 @@
 //! again and again if need be, until they are answered or their deadline passes. `docs/wire.md` describes the
 //! bytes.
 
+pub mod budget;
 mod client;
 mod error;
 mod handshake;

@@ -211,11 +211,11 @@ async fn receive(
     while let Some((kind, payload_len)) = receiver.arriving().await? {
         if kind == kind::CLIENT_REQUEST {
             sender.room().await;
-            let mut share = flow.share_of_write(payload_len).await;
+            let mut share = flow.writes.share(payload_len).await;
             let Some(frame) = receiver.next().await? else { break };
             let (id, request) = frame.decode::<ClientRequest>()?;
             if let ChunkOp::Read { len, .. } = request.op {
-                share = flow.share_of_read((len as usize).min(PAYLOAD_MAX)).await;
+                share = flow.reads.share((len as usize).min(PAYLOAD_MAX)).await;
             }
             shared.borrow_mut().on_request((sender, id), request, frame.payload, share);
             continue;

@@ -151,7 +151,7 @@ fn run(mut core: StoreCore, inbox: &Inbox, mut deliver: impl FnMut(Vec<Completio
             deliver(done);
         }
     };
-    let mut unsettled = core.settle();
+    let mut unsettled = false;
     // Nothing was written since the store came to rest.
     let mut rests = false;
     loop {

@@ -16,6 +16,7 @@ use super::{Shared, dial};
 use crate::{clock, heap};
 use bytes::Bytes;
 use ebb_client::Secret;
+use ebb_client::budget::{Budget, Share};
 use ebb_client::transport::{Frame, Role, Sender, kind};
 use ebb_replica::{
     CLIENT_BYTES, ClientToken, Command, Event, Replica, StoreCommand, StoreOutcome, StoreToken, TICK,
@@ -29,15 +30,12 @@ use ebb_types::{
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
 use tokio::task::spawn_local;
 
 /// Runs in one page of a listing.
 const LIST_RUNS: usize = 1024;
-/// Unit of what may be under way.
-const SHARE_BYTES: usize = 1 << 10;
 /// While the store has more than this to write, nothing more is taken in from other servers.
 const INBOX_BYTES: usize = 64 << 20;
 /// A server that could not be reached is not tried again for this long.
@@ -104,37 +102,24 @@ pub enum Ended {
 struct Asker {
     sender: Sender,
     id: u64,
-    _share: OwnedSemaphorePermit,
+    _share: Share,
 }
 
 /// What may still be taken in.
 pub struct Flow {
-    reads: Arc<Semaphore>,
-    writes: Arc<Semaphore>,
+    /// The answers to clients' reads.
+    pub reads: Budget,
+    /// Clients' writes.
+    pub writes: Budget,
     /// The store got something done.
     stored: Notify,
 }
 
 impl Flow {
     fn new() -> Flow {
-        let all = || Arc::new(Semaphore::new(CLIENT_BYTES / SHARE_BYTES));
+        let all = || Budget::new(CLIENT_BYTES);
         Flow { reads: all(), writes: all(), stored: Notify::new() }
     }
-
-    /// Waits until there is room for a client's write.
-    pub async fn share_of_write(&self, bytes: usize) -> OwnedSemaphorePermit {
-        share(&self.writes, bytes).await
-    }
-
-    /// Waits until there is room for the answer to a client's read.
-    pub async fn share_of_read(&self, bytes: usize) -> OwnedSemaphorePermit {
-        share(&self.reads, bytes).await
-    }
-}
-
-async fn share(all: &Arc<Semaphore>, bytes: usize) -> OwnedSemaphorePermit {
-    let shares = 1 + bytes.div_ceil(SHARE_BYTES);
-    all.clone().acquire_many_owned(shares as u32).await.expect("it is never closed")
 }
 
 /// Waits until the store has room for what another server sends.
@@ -388,7 +373,7 @@ impl Server {
         (sender, id): (&Sender, u64),
         request: ClientRequest,
         payload: Bytes,
-        share: OwnedSemaphorePermit,
+        share: Share,
     ) {
         heap::used();
         self.next_client += 1;

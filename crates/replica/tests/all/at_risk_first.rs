@@ -1,12 +1,12 @@
 //! What a server does first that rebuilds several chunk groups: the one with the fewest copies. And what it does where no copy is
 //! complete.
 
+use crate::server;
 use bytes::Bytes;
 use ebb_replica::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome};
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Epoch, GearGroup, GroupEntry, GroupId, Incarnation, Kind, ListPage,
-    MapDelta, Moment, ObjectId, PeerMessage, RackId, Record, Run, ServerEntry, ServerId, ServerState, Slot,
-    SlotState, StoreId, Version, block_crcs,
+    BLOCK_BYTES, ChunkId, Content, Epoch, GroupEntry, GroupId, Incarnation, Kind, ListPage, MapDelta, Moment,
+    ObjectId, PeerMessage, Record, Run, ServerId, ServerState, Slot, SlotState, StoreId, Version, block_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -26,15 +26,6 @@ fn peer(from: u16, message: PeerMessage) -> Event {
 
 /// This server rebuilds both groups. The other two replicas of one are there; of the other, one has failed.
 fn map() -> MapDelta {
-    let server = |id: u16, gear_group: u8, state| ServerEntry {
-        id: ServerId(id),
-        rack: RackId(id),
-        gear_group: GearGroup(gear_group),
-        address: String::new(),
-        state,
-        incarnation: Incarnation(1),
-        store: StoreId(1),
-    };
     let servers = vec![
         server(1, 0, ServerState::Awake),
         server(2, 1, ServerState::Awake),

@@ -5,8 +5,8 @@
 use bytes::Bytes;
 use ebb_replica::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome};
 use ebb_types::{
-    Epoch, GearGroup, GroupEntry, GroupId, Incarnation, ListPage, MapDelta, Moment, PeerMessage, RackId,
-    Refusal, ServerEntry, ServerId, ServerState, Slot, SlotState, Space, StandIn, StoreId,
+    Epoch, GroupEntry, GroupId, Incarnation, ListPage, MapDelta, Moment, PeerMessage, Refusal, ServerEntry,
+    ServerId, ServerState, Slot, SlotState, Space, StandIn, StoreId,
 };
 
 const ME: ServerId = ServerId(1);
@@ -48,13 +48,8 @@ impl Server {
         };
         let slots = vec![slot(ME, catching_up, None), other, slot(ServerId(3), catching_up, None)];
         let servers = [1, 2, 3, 4].map(|id| ServerEntry {
-            id: ServerId(id),
-            rack: RackId(id),
-            gear_group: GearGroup(id as u8 % 3),
-            address: String::new(),
-            state: ServerState::Awake,
             incarnation: Incarnation(self.run),
-            store: StoreId(1),
+            ..crate::server(id, id as u8 % 3, ServerState::Awake)
         });
         let entry = GroupEntry {
             epoch: Epoch(epoch),

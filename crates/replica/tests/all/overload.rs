@@ -6,9 +6,9 @@ use ebb_replica::{
     ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken, TICK,
 };
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, GearGroup, GroupEntry, GroupId,
-    Incarnation, MapDelta, Moment, PeerMessage, RackId, Record, Refusal, RequestId, ServerEntry, ServerId,
-    ServerReport, ServerState, Slot, SlotState, Space, StoreId, Version,
+    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, GroupEntry, GroupId, Incarnation,
+    MapDelta, Moment, PeerMessage, Record, Refusal, RequestId, ServerId, ServerReport, ServerState, Slot,
+    SlotState, Space, StoreId, Version,
 };
 
 const ME: ServerId = ServerId(1);
@@ -30,15 +30,7 @@ impl Server {
         let mut server = Server { replica: Replica::new(config, Recovered::default()), now: Moment(1) };
         server.on(Event::Lease { until: Moment(u64::MAX) });
         let members = [ME, NEAR, FAR];
-        let entry = |id: ServerId| ServerEntry {
-            id,
-            rack: RackId(id.0),
-            gear_group: GearGroup(id.0 as u8 - 1),
-            address: String::new(),
-            state: ServerState::Awake,
-            incarnation: Incarnation(1),
-            store: StoreId(1),
-        };
+        let entry = |id: ServerId| crate::server(id.0, id.0 as u8 - 1, ServerState::Awake);
         let slots = members.map(|server| Slot { server, state: SlotState::InSync, stand_in: None });
         let groups = vec![(
             GROUP,

@@ -5,10 +5,9 @@ use ebb_replica::{
     ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken,
 };
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GearGroup, GroupEntry,
-    GroupId, Incarnation, Kind, MapDelta, Moment, PeerMessage, RackId, Record, RequestId, Run, ServerEntry,
-    ServerId, ServerReport, ServerState, Slot, SlotState, Space, StoreId, TailRun, Unready, Version,
-    block_crcs, piece_crcs,
+    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry, GroupId,
+    Incarnation, Kind, MapDelta, Moment, PeerMessage, Record, RequestId, Run, ServerId, ServerReport,
+    ServerState, Slot, SlotState, Space, StoreId, TailRun, Unready, Version, block_crcs, piece_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -45,15 +44,7 @@ impl Primary {
     }
 
     fn configure_as(&mut self, entry: GroupEntry) -> Vec<Command> {
-        let server = |id: ServerId| ServerEntry {
-            id,
-            rack: RackId(id.0),
-            gear_group: GearGroup(id.0 as u8 - 1),
-            address: String::new(),
-            state: ServerState::Awake,
-            incarnation: Incarnation(1),
-            store: StoreId(1),
-        };
+        let server = |id: ServerId| crate::server(id.0, id.0 as u8 - 1, ServerState::Awake);
         let epoch = entry.epoch;
         let servers = entry.slots.iter().map(|slot| server(slot.server)).collect();
         let delta =

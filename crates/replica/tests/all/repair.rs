@@ -6,9 +6,9 @@ use ebb_replica::{
     ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken,
 };
 use ebb_types::{
-    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GearGroup,
-    GroupEntry, GroupId, Incarnation, MapDelta, Moment, PeerMessage, RackId, Record, Refusal, ServerEntry,
-    ServerId, ServerState, Slot, SlotState, Space, StandIn, StoreId, Version, block_crcs,
+    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry,
+    GroupId, Incarnation, MapDelta, Moment, PeerMessage, Record, Refusal, ServerId, ServerState, Slot,
+    SlotState, Space, StandIn, StoreId, Version, block_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -37,15 +37,7 @@ impl Server {
             Slot { server: OTHER, state: away, stand_in },
         ];
         let entry = GroupEntry { epoch: Epoch(9), primary: Some(ME), slots, ..GroupEntry::unknown() };
-        let servers = [1, 2, 4].map(|id| ServerEntry {
-            id: ServerId(id),
-            rack: RackId(id),
-            gear_group: GearGroup(id as u8 % 2),
-            address: String::new(),
-            state: ServerState::Awake,
-            incarnation: Incarnation(1),
-            store: StoreId(1),
-        });
+        let servers = [1, 2, 4].map(|id| crate::server(id, id as u8 % 2, ServerState::Awake));
         let delta = MapDelta { from: 0, to: 1, servers: servers.into(), groups: vec![(GROUP, entry)] };
         let out = server.on(Event::Map(delta));
         (server, out)

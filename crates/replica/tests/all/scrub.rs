@@ -6,10 +6,9 @@ use ebb_replica::{
     ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken,
 };
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, ChunkOp, ClientRequest, Content, Epoch, GearGroup, GroupEntry, GroupId,
-    Incarnation, Kind, ListPage, MapDelta, Moment, PeerMessage, RackId, Record, Refusal, RequestId, Run,
-    ScrubMark, ServerEntry, ServerId, ServerState, Slot, SlotState, Space, StandIn, StoreId, Version,
-    block_crcs,
+    BLOCK_BYTES, ChunkId, ChunkOp, ClientRequest, Content, Epoch, GroupEntry, GroupId, Incarnation, Kind,
+    ListPage, MapDelta, Moment, PeerMessage, Record, Refusal, RequestId, Run, ScrubMark, ServerId,
+    ServerState, Slot, SlotState, Space, StandIn, StoreId, Version, block_crcs,
 };
 use std::time::Duration;
 
@@ -47,14 +46,9 @@ impl Primary {
             Slot { server: SLEEPER, state: SlotState::Away { since: Epoch(5) }, stand_in },
         ];
         let entry = GroupEntry { epoch: EPOCH, primary: Some(ME), slots, ..GroupEntry::unknown() };
-        let servers = [1, 2, 3, 4].map(|id| ServerEntry {
-            id: ServerId(id),
-            rack: RackId(id),
-            gear_group: GearGroup(id as u8 % 3),
-            address: String::new(),
-            state: if id == 3 { ServerState::Asleep } else { ServerState::Awake },
-            incarnation: Incarnation(1),
-            store: StoreId(1),
+        let servers = [1, 2, 3, 4].map(|id| {
+            let state = if id == 3 { ServerState::Asleep } else { ServerState::Awake };
+            crate::server(id, id as u8 % 3, state)
         });
         primary.on(Event::Map(MapDelta {
             from: 0,
