@@ -118,6 +118,8 @@ pub struct StoreCore {
     pub(crate) group_dirs: BTreeSet<GroupId>,
     /// Groups that had chunk files removed, not yet durably: their tombstones are still needed.
     pub(crate) removed_in: BTreeSet<GroupId>,
+    /// Replicas whose removal a crash interrupted. The start removed their files; that it did is noted before anything else is written.
+    pub(crate) half_dropped: BTreeSet<GroupId>,
 }
 
 pub(crate) fn segment_path(number: u32) -> String {
@@ -346,6 +348,16 @@ impl StoreCore {
         Ok(file)
     }
 
+    /// Something is about to be written.
+    fn begin(&mut self) -> Result<(), StoreError> {
+        self.begun = true;
+        while let Some(&group) = self.half_dropped.first() {
+            self.append(&mut [Staged::marker(HeadKind::Drop, Space::Replica, group)])?;
+            self.half_dropped.remove(&group);
+        }
+        Ok(())
+    }
+
     /// One group commit of applies and offload drops.
     fn commit(&mut self, ops: Vec<(Token, Op)>, done: &mut Vec<Completion>) {
         if ops.is_empty() {
@@ -354,7 +366,7 @@ impl StoreCore {
         let mut results: Results = Vec::with_capacity(ops.len());
         let mut staged: Vec<(usize, Staged)> = Vec::with_capacity(ops.len());
         let mut direct = BTreeMap::new();
-        self.begun = true;
+        let begun = self.begin();
         let (fits, must_fits) = self.fits(&ops);
         if !fits {
             // Perhaps segments can go.
@@ -364,6 +376,7 @@ impl StoreCore {
             let outcome = if matches!(op, Op::Apply { .. }) { Outcome::Applied } else { Outcome::Done };
             let result = match op {
                 _ if self.is_poisoned() => Err(StoreError::Poisoned),
+                _ if begun.is_err() => begun.clone().map(|()| None),
                 Op::Apply { space, record, repair: false, .. } if self.is_known(space, &record, &staged) => {
                     Ok(None)
                 }
@@ -551,20 +564,14 @@ impl StoreCore {
     /// Forgets a group's replica: a record of the intent, the files, a record of the deed. A crash between is made good at the
     /// next open.
     fn drop_replica(&mut self, group: GroupId) -> Result<(), StoreError> {
+        self.begin()?;
         self.append(&mut [Staged::marker(HeadKind::DropFiles, Space::Replica, group)])?;
-        self.finish_drop(group)
-    }
-
-    /// The rest of a drop that has been decided.
-    pub(crate) fn finish_drop(&mut self, group: GroupId) -> Result<(), StoreError> {
         self.remove_files(group)?;
-        self.append(&mut [Staged::marker(HeadKind::Drop, Space::Replica, group)])?;
-        self.shared.index().tidy(Space::Replica, group);
-        Ok(())
+        self.append(&mut [Staged::marker(HeadKind::Drop, Space::Replica, group)])
     }
 
     /// Removes the chunk files of a group, durably.
-    fn remove_files(&mut self, group: GroupId) -> Result<(), StoreError> {
+    pub(crate) fn remove_files(&mut self, group: GroupId) -> Result<(), StoreError> {
         let keys: Vec<FileKey> = {
             let index = self.shared.index();
             let chunks = index.spaces.get(&(Space::Replica, group));
@@ -577,6 +584,7 @@ impl StoreCore {
         if !keys.is_empty() {
             self.disk.sync_dir(&group_path(group)).map_err(|_| self.poison())?;
         }
+        self.shared.index().tidy(Space::Replica, group);
         Ok(())
     }
 

@@ -67,8 +67,9 @@ impl StoreCore {
             step_due: 0,
             group_dirs,
             removed_in: BTreeSet::new(),
+            half_dropped: unlink,
         };
-        core.finish_removals(unlink)?;
+        core.finish_removals()?;
         let tails = tails.into_iter().map(|(of, runs)| (of, runs.into_iter().rev().collect())).collect();
         let spaces = core.shared.index().spaces.keys().map(|&(space, group)| (group, space)).collect();
         Ok((
@@ -78,7 +79,7 @@ impl StoreCore {
     }
 
     /// Removes the files that a crash kept from being removed.
-    fn finish_removals(&mut self, unlink: BTreeSet<GroupId>) -> Result<(), OpenError> {
+    fn finish_removals(&mut self) -> Result<(), OpenError> {
         let gave_up = |path: String| {
             move |error: crate::StoreError| OpenError::Io {
                 action: "finish a removal in",
@@ -86,8 +87,8 @@ impl StoreCore {
                 source: io::Error::other(error.to_string()),
             }
         };
-        for group in unlink {
-            self.finish_drop(group).map_err(gave_up(group_path(group)))?;
+        for group in self.half_dropped.clone() {
+            self.remove_files(group).map_err(gave_up(group_path(group)))?;
         }
         let with_file: Vec<FileKey> = {
             let index = self.shared.index();

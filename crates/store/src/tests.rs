@@ -1108,3 +1108,45 @@ fn a_start_reaches_no_further_than_it_was_until_something_is_written() {
     one(&mut store, apply(Space::Replica, data(1, 1, 0, 1, version(2, 1))));
     assert!(store.settle(), "now it begins");
 }
+
+/// A start finishes the removal, but notes it only with the first write: a second crash in between, and a replica that is there
+/// again, change nothing.
+#[test]
+fn a_start_that_finishes_a_removal_reaches_no_further_than_it_was() {
+    let mut interrupted = 0;
+    for stop in 0..30 {
+        let disk = MemDisk::new();
+        let (mut store, _) = open(&disk).unwrap();
+        for n in 1..=3 {
+            one(&mut store, apply(Space::Replica, data(1, n, 0, 4, version(1, u64::from(n)))));
+        }
+        assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+        disk.stop_after(stop);
+        one(&mut store, Op::DropReplica { group: GroupId(1) });
+        drop(store);
+        let disk = disk.crash(stop);
+        let files = |disk: &MemDisk| disk.files().iter().filter(|path| path.starts_with("chunks/")).count();
+        let segments = || -> u64 {
+            disk.files().iter().filter(|path| path.ends_with(".seg")).map(|path| disk.len(path)).sum()
+        };
+        let before = segments();
+        let (store, recovered) = open(&disk).unwrap();
+        if !store.half_dropped.is_empty() {
+            interrupted += 1;
+            assert!(recovered.spaces.is_empty() && files(&disk) == 0);
+        }
+        assert!(segments() <= before, "stopped after {stop}: the start wrote to a segment");
+        drop(store);
+        let (mut store, _) = open(&disk).unwrap();
+        if files(&disk) > 0 {
+            continue; // the removal was not decided
+        }
+        one(&mut store, apply(Space::Replica, data(1, 9, 0, 4, version(2, 1))));
+        assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+        drop(store);
+        let (mut store, _) = open(&disk).unwrap();
+        let chunks: Vec<ChunkId> = snapshot(&mut store).into_keys().map(|(.., chunk)| chunk).collect();
+        assert_eq!(chunks, [chunk(9)], "stopped after {stop}");
+    }
+    assert!(interrupted >= 3, "{interrupted} removals were interrupted");
+}
