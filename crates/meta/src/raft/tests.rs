@@ -4,6 +4,7 @@ use crate::{Blob, Command, Reply};
 use ebb_types::{Condition, ETag, NamespaceCommand, NamespaceOp, ObjectMeta, OnlyIf, RequestId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -178,6 +179,29 @@ fn work(log: CrashingLog) -> u64 {
         }
     }
     acknowledged
+}
+
+#[test]
+fn made_up_logs_and_snapshots_are_refused_or_read() {
+    let young = CrashingLog::founded(&[1, 2, 3], usize::MAX).bytes();
+    let grown = CrashingLog::founded(&[1], usize::MAX);
+    assert_eq!(work(grown.clone()), 10);
+    let (grown, snapshot) = (grown.bytes(), postcard::to_stdvec(&State::default()).unwrap());
+    let all = |bytes: &[u8]| {
+        let mut content = read_log(Arc::new(bytes.to_vec()), bytes.len() as u64)?;
+        let mut names = content.state.names_mut().range(Bound::Unbounded);
+        let mut count = 0;
+        while names.next().is_some() {
+            count += 1;
+        }
+        Ok::<_, RaftError>(count)
+    };
+    assert!(all(&grown).unwrap() > 0, "a table is among the samples");
+    ebb_testing::fuzz(&[&young, &grown, &snapshot, &count(1)], |bytes| {
+        let _ = all(bytes);
+        let _ = postcard::from_bytes::<State>(bytes);
+        let _ = postcard::from_bytes::<Vec<Command>>(bytes);
+    });
 }
 
 #[test]
