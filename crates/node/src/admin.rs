@@ -166,6 +166,46 @@ pub async fn verify(file: &Path, output: Output, read: bool) -> Result<ExitCode,
     Ok(if comparison.is_identical() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
 }
 
+/// What `ebb scrub --json` prints.
+#[derive(Serialize)]
+struct Asked {
+    servers: Vec<AskedServer>,
+}
+
+#[derive(Serialize)]
+struct AskedServer {
+    id: u16,
+    replicas: u32,
+}
+
+/// Asks one server, or all that are awake, to scrub now. They go on after this command ends.
+pub async fn scrub(file: &Path, output: Output, server: Option<u16>) -> Result<ExitCode, NodeError> {
+    let (config, client) = connect(file).await?;
+    let map = client.map();
+    if let Some(id) = server
+        && !map.is_live(ServerId(id))
+    {
+        return Err(NodeError::Refused(format!("server {id} is not awake: only awake servers are scrubbed")));
+    }
+    let wanted = map.servers.keys().filter(|id| map.is_live(**id) && server.is_none_or(|only| only == id.0));
+    let mut servers = Vec::new();
+    for id in wanted {
+        let replicas = compare::scrub(&config, &client, *id).await?;
+        servers.push(AskedServer { id: id.0, replicas });
+    }
+    match output {
+        Output::Json => print_json(&Asked { servers }),
+        Output::Text => {
+            let replicas: u32 = servers.iter().map(|s| s.replicas).sum();
+            println!(
+                "{replicas} replicas of {} servers are scrubbed; `ebb status` shows how many are left",
+                servers.len()
+            );
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 /// What `ebb dev --json` prints.
 #[derive(Serialize)]
 struct Ready<'a> {

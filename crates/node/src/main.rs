@@ -181,6 +181,14 @@ enum Sub {
         #[command(subcommand)]
         command: eval_tool::EvalCommand,
     },
+    /// Read and compare every replica on the awake servers now, at the configured rate, and repair what is damaged
+    Scrub {
+        /// Only the replicas of this server
+        #[arg(long)]
+        server: Option<u16>,
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
     /// Generate load or read power for an evaluation host on another machine
     #[command(after_help = eval_tool::AGENT_EXAMPLES)]
     Agent(eval_tool::AgentArgs),
@@ -460,6 +468,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Meter { command } => meter_tool::run(command).await,
         Sub::Eval { command } => eval_tool::eval(command).await,
         Sub::Agent(args) => eval_tool::agent(args).await,
+        Sub::Scrub { server, tool } => admin::scrub(&tool.config, Output::from(tool.json), server).await,
         Sub::Verify { read, tool } => admin::verify(&tool.config, Output::from(tool.json), read).await,
     }
 }

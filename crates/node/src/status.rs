@@ -1,6 +1,6 @@
 //! What the cluster is doing, for people: one line while `ebb dev` runs, a page for `ebb status`.
 
-use ebb_types::{Bytes, ClusterStatus, ScrubVitals, ServerState, Watts};
+use ebb_types::{Bytes, ClusterStatus, DamageVitals, ScrubVitals, ServerState, Watts};
 use std::fmt::Write;
 
 /// One letter per server.
@@ -78,9 +78,13 @@ fn scrubs(status: &ClusterStatus) -> String {
     let sum = |f: fn(&ScrubVitals) -> u64| all().map(|v| f(&v.scrub)).sum::<u64>();
     let oldest = all().map(|v| v.scrub.oldest_seconds).max().unwrap_or(0);
     let mut text = format!(
-        "{} of {} replicas due, the oldest was found right {:.1} days ago; since the servers started {} read, {} damaged blocks repaired, {} of {} differing ones equalled",
+        "{} of {} replicas due{}, the oldest was found right {:.1} days ago; since the servers started {} read, {} damaged blocks repaired, {} of {} differing ones equalled",
         sum(|s| s.due.into()),
         sum(|s| s.replicas.into()),
+        match sum(|s| s.asked.into()) {
+            0 => String::new(),
+            asked => format!(" and {asked} asked for"),
+        },
         oldest as f64 / 86_400.0,
         Bytes(sum(|s| s.checked_bytes)),
         all().map(|v| v.repaired_blocks).sum::<u64>(),
@@ -96,6 +100,23 @@ fn scrubs(status: &ClusterStatus) -> String {
         }
     }
     text
+}
+
+/// What is wrong with data, if anything was since the servers started; one line per server.
+fn damage(status: &ClusterStatus) -> String {
+    let mut out = String::new();
+    for server in &status.servers {
+        let Some(vitals) = server.vitals.as_ref().filter(|v| v.damage != DamageVitals::default()) else {
+            continue;
+        };
+        let d = vitals.damage;
+        let _ = writeln!(
+            out,
+            "damage   server {}: met {} corrupt and {} lost blocks, repaired {}, gave up {}; missed {} reads of what was written; refused {} garbled messages",
+            server.id.0, d.corrupt, d.lost, vitals.repaired_blocks, d.unrepaired, d.sought, d.garbled,
+        );
+    }
+    out
 }
 
 pub fn page(status: &ClusterStatus) -> String {
@@ -145,6 +166,7 @@ pub fn page(status: &ClusterStatus) -> String {
         let _ = writeln!(out, "racks    every copy of a group stands in a rack of its own");
     }
     let _ = writeln!(out, "scrub    {}", scrubs(status));
+    out += &damage(status);
     for note in &status.notes {
         let _ = writeln!(out, "note     {note}");
     }

@@ -1,4 +1,5 @@
-//! Compares the replicas of every chunk group, block content against block content.
+//! What the operator asks chunk servers themselves: compares the replicas of every chunk group, block content against block content,
+//! and starts scrubs.
 
 use crate::config::Config;
 use crate::error::NodeError;
@@ -56,14 +57,10 @@ pub async fn compare(config: &Config, client: &Client, verify: bool) -> Result<C
             comparison.groups_out_of_sync += 1;
         }
     }
-    let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
-    let own = Identity { cluster: config.cluster_id()?, role: Role::Client };
     let mut digests: BTreeMap<(GroupId, ServerId), Digest> = BTreeMap::new();
     for (server, groups) in wanted {
-        let address = &map.servers[&server].address;
         let refused = |why: String| NodeError::Refused(format!("{server} cannot be compared: {why}"));
-        let connection = connect(address, &secret, own).await.map_err(|e| refused(e.to_string()))?;
-        ask(connection, &groups, verify, |group, digest| {
+        ask(reach(config, client, server).await?, &groups, verify, |group, digest| {
             digests.insert((group, server), digest);
         })
         .await
@@ -83,6 +80,27 @@ pub async fn compare(config: &Config, client: &Client, verify: bool) -> Result<C
         }
     }
     Ok(comparison)
+}
+
+async fn reach(config: &Config, client: &Client, server: ServerId) -> Result<Connection, NodeError> {
+    let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
+    let own = Identity { cluster: config.cluster_id()?, role: Role::Client };
+    let connected = connect(&client.map().servers[&server].address, &secret, own).await;
+    connected.map_err(|e| NodeError::Refused(format!("{server} cannot be reached: {e}")))
+}
+
+/// Has a server scrub its replicas; returns how many.
+pub async fn scrub(config: &Config, client: &Client, server: ServerId) -> Result<u32, NodeError> {
+    let mut connection = reach(config, client, server).await?;
+    let refused = |why: String| NodeError::Refused(format!("{server} does not scrub: {why}"));
+    let sent =
+        connection.sender.send_wait(kind::INSPECT_REQUEST, 0, &InspectRequest::Scrub, Bytes::new()).await;
+    sent.map_err(|e| refused(e.to_string()))?;
+    let frame = connection.receiver.next().await.map_err(|e| refused(e.to_string()))?;
+    match frame.map(|frame| frame.decode::<InspectReply>()) {
+        Some(Ok((_, InspectReply::Scrub { replicas }))) => Ok(replicas),
+        other => Err(refused(format!("its answer is {other:?}"))),
+    }
 }
 
 fn difference(group: GroupId, replicas: &[(ServerId, &Digest)]) -> Difference {
@@ -119,6 +137,7 @@ async fn ask(
                 let digest = Digest { digest, blocks, chunks: chunks.into_iter().collect() };
                 found(GroupId(id as u32), digest);
             }
+            (_, InspectReply::Scrub { .. }) => return Err("it answered another question".into()),
             (_, InspectReply::Failed { why }) => return Err(why),
         }
     }

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 use ebb_types::{
-    ChunkId, ClientReply, ClientRequest, Cursor, Epoch, GroupId, ListPage, LoadCount, MapDelta, Moment,
-    PeerMessage, Record, Refusal, Run, ScrubMark, ScrubVitals, ServerId, ServerReport, Space, Version,
+    ChunkId, ClientReply, ClientRequest, Cursor, DamageVitals, Epoch, GroupId, ListPage, LoadCount, MapDelta,
+    Moment, PeerMessage, Record, Refusal, Run, ScrubMark, ScrubVitals, ServerId, ServerReport, Space,
+    Version,
 };
 
 /// Bytes of clients' writes, and of their reads, that are under way on a server at a time (R12). The driver takes in no more, and
@@ -42,6 +43,8 @@ pub enum Event {
     /// A heartbeat is due: a moment to look whether replicas should be scrubbed. `unix_seconds`: by the wall clock. Before
     /// [`crate::Replica::take_load`].
     Beat { unix_seconds: u64 },
+    /// An administrator wants all replicas here scrubbed now. They are asked for with the next [`Event::Beat`].
+    ScrubAll,
     /// Time passed: at least every [`crate::TICK`] while [`crate::Replica::wants_ticks`], else not at all.
     Tick,
 }
@@ -142,6 +145,7 @@ pub struct Stats {
     pub offloaded_bytes: u64,
     pub reclaimed_bytes: u64,
     pub repaired_blocks: u64,
+    pub damage: DamageVitals,
     pub scrub: ScrubVitals,
     pub poisoned: bool,
 }

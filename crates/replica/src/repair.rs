@@ -112,6 +112,7 @@ impl Group {
     /// them and lost them without noticing may be any copy, this one too: so only those are asked who should have everything.
     pub fn seek(&mut self, cx: &mut Context, op: u64, chunk: ChunkId, (first, count): (u32, u32)) {
         let lost = Some(Version { epoch: Epoch(u32::MAX), seq: u64::MAX });
+        cx.shared.stats.damage.sought += 1;
         let (copies, step) = (self.copies(cx, lost), Step::Checking);
         let repair = Repair { op: Some(op), chunk, first, count, lost, sought: true, copies, tried: 0, step };
         self.begin_repair(cx, repair);
@@ -255,6 +256,7 @@ impl Group {
     /// Nobody has the blocks. Where some members sleep, those are woken, but not for a scrub.
     fn give_up_repair(&mut self, cx: &mut Context, id: u64) {
         let Some(repair) = self.repairs.remove(&id) else { return };
+        cx.shared.stats.damage.unrepaired += 1;
         let (group, epoch) = (self.id, self.entry.epoch);
         let wakeable = self.entry.slots.iter().any(|slot| cx.map.sleeps(slot.server));
         let scrubbed = repair.op.is_some_and(|op| self.blocks_of_check(op).is_some());

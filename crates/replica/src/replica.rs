@@ -221,6 +221,7 @@ impl Replica {
             }
             Event::Stored { token, outcome } => self.on_stored(now, token, outcome, out),
             Event::Beat { unix_seconds } => self.on_beat(unix_seconds, out),
+            Event::ScrubAll => self.scrubber.want_all(),
             Event::Tick => {
                 for id in self.busy.iter().copied().collect::<Vec<_>>() {
                     self.with_group(now, id, out, |group, cx| group.on_tick(cx));
@@ -480,6 +481,7 @@ impl Replica {
         if let ChunkOp::Write { offset, crcs, .. } = &request.op
             && *crcs != piece_crcs(*offset, &payload)
         {
+            self.shared.stats.damage.garbled += 1;
             return answer(ClientReply::Retry { why: Unready::Garbled });
         }
         if self.groups.get(&request.group).is_some_and(|g| g.waiting.len() >= WAITING_MAX) {
@@ -521,6 +523,11 @@ impl Replica {
         let Some((id, wait)) = self.shared.waits.remove(&token) else { return };
         if matches!(outcome, StoreOutcome::Failed(Refusal::Poisoned)) {
             self.shared.stats.poisoned = true;
+        }
+        match outcome {
+            StoreOutcome::Damaged { lost: None, .. } => self.shared.stats.damage.corrupt += 1,
+            StoreOutcome::Damaged { lost: Some(_), .. } => self.shared.stats.damage.lost += 1,
+            _ => {}
         }
         if let Wait::Own { .. } = wait {
             self.keeps(id, Space::Replica);

@@ -163,6 +163,7 @@ impl Group {
         if let Content::Data { crcs } = &record.content
             && *crcs != block_crcs(&payload)
         {
+            cx.shared.stats.damage.garbled += 1;
             return Err(Refusal::Malformed);
         }
         // R10: new client writes are refused in time; what keeps acknowledged data safe may use the reserve.

@@ -30,6 +30,7 @@ pub fn brief_event(event: &Event) -> String {
         Event::PeerLost { peer } => format!("the connection to {peer} broke"),
         Event::Stored { token, outcome } => format!("disk #{}: {}", token.0, brief_outcome(outcome)),
         Event::Tick | Event::Beat { .. } => "time passes".into(),
+        Event::ScrubAll => "scrub everything".into(),
     }
 }
 

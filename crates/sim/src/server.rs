@@ -332,6 +332,7 @@ impl World<'_> {
             offloaded_bytes: stats.offloaded_bytes,
             reclaimed_bytes: stats.reclaimed_bytes,
             repaired_blocks: stats.repaired_blocks,
+            damage: stats.damage,
             scrub: stats.scrub,
             poisoned: stats.poisoned,
         };

@@ -317,11 +317,27 @@ pub struct Vitals {
     /// Offload bytes taken, and given back to returning replicas, since start.
     pub offloaded_bytes: u64,
     pub reclaimed_bytes: u64,
-    /// Blocks that failed their checksum and were repaired, since start.
+    /// Blocks that were damaged here and were repaired, since start.
     pub repaired_blocks: u64,
+    pub damage: DamageVitals,
     pub scrub: ScrubVitals,
     /// The store failed and refuses to serve (R9).
     pub poisoned: bool,
+}
+
+/// What a server found wrong with bytes, since start. What was repaired is in [`Vitals::repaired_blocks`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamageVitals {
+    /// Reads and listings of the own store that met a block which fails its checksum.
+    pub corrupt: u64,
+    /// The same for blocks of which not even the version is known any more: their metadata or their file is gone.
+    pub lost: u64,
+    /// Bytes that clients or other servers sent and that arrived as others. They were refused, and sent again.
+    pub garbled: u64,
+    /// As primary: reads of what was surely written and is not here. Other copies were asked.
+    pub sought: u64,
+    /// Repairs that were given up, and reads that failed for it: no copy that was awake had the blocks.
+    pub unrepaired: u64,
 }
 
 /// How a server's scrubs stand.
@@ -334,6 +350,8 @@ pub struct ScrubVitals {
     pub overdue: u32,
     /// Those of which something could not be repaired when it was last looked at.
     pub unsound: u32,
+    /// Those that an administrator asked to have scrubbed, and that were not found right since.
+    pub asked: u32,
     /// Since all of a replica was found right, of the one where that is longest ago.
     pub oldest_seconds: u64,
     /// Bytes read here for scrubs, since start.
@@ -416,6 +434,8 @@ pub enum MetaPush {
 pub enum InspectRequest {
     /// What the group's blocks contain, as this server keeps them as a replica. `verify`: read and check every block.
     Digest { group: GroupId, verify: bool },
+    /// Scrub all replicas of this server now.
+    Scrub,
 }
 
 /// Answer to an [`InspectRequest`].
@@ -427,6 +447,10 @@ pub enum InspectReply {
         digest: u64,
         blocks: u64,
         chunks: Vec<(ChunkId, u64)>,
+    },
+    /// So many replicas are in sync here, and wait to be scrubbed.
+    Scrub {
+        replicas: u32,
     },
     Failed {
         why: String,

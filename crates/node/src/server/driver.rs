@@ -356,15 +356,29 @@ impl Server {
                 self.handle(Event::Peer { from, message, payload: frame.payload });
             }
             (kind::INSPECT_REQUEST, _) => {
-                let (id, InspectRequest::Digest { group, verify }) = frame.decode()?;
-                let token = self.submit_own(Op::Digest { space: Space::Replica, group, verify });
-                self.inspections.insert(token, (sender.clone(), id));
+                let (id, request) = frame.decode()?;
+                self.on_inspection((sender, id), request);
             }
             (kind, _) => {
                 return Err(FrameError::Body(format!("frames of kind {kind} are not for a chunk server")));
             }
         }
         Ok(())
+    }
+
+    fn on_inspection(&mut self, (sender, id): (&Sender, u64), request: InspectRequest) {
+        match request {
+            InspectRequest::Digest { group, verify } => {
+                let token = self.submit_own(Op::Digest { space: Space::Replica, group, verify });
+                self.inspections.insert(token, (sender.clone(), id));
+            }
+            InspectRequest::Scrub => {
+                self.handle(Event::ScrubAll);
+                self.send_heartbeat();
+                let reply = InspectReply::Scrub { replicas: self.replica.stats().scrub.asked };
+                let _ = sender.send(kind::INSPECT_REPLY, id, &reply, Bytes::new());
+            }
+        }
     }
 
     /// A client's request, with its share of what may be under way.
@@ -477,6 +491,7 @@ impl Server {
             offloaded_bytes: stats.offloaded_bytes,
             reclaimed_bytes: stats.reclaimed_bytes,
             repaired_blocks: stats.repaired_blocks,
+            damage: stats.damage,
             scrub: stats.scrub,
             poisoned: stats.poisoned || figures.poisoned,
         };

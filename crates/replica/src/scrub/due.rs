@@ -1,4 +1,5 @@
-//! When this server's replicas are to be scrubbed: in quiet times after half of the period, and after all of it whatever the load.
+//! When this server's replicas are to be scrubbed: in quiet times after half of the period; after all of it, or when an administrator
+//! asks for it, whatever the load.
 //!
 //! Asked with every heartbeat, which is sent anyway. One replica is asked for at a time, the one that was found right longest ago,
 //! a page at a time. Wall time, because it goes on over restarts and sleep; a clock that jumps only makes a scrub early or late.
@@ -13,6 +14,8 @@ const QUIET: f64 = 0.25;
 const FADING: f64 = 1.0 - 1.0 / 40_000.0;
 /// A question that is not answered is asked again after so many seconds at most.
 const RETRY_MAX: u64 = 60;
+/// While somebody waits for it.
+const RETRY_ASKED_MAX: u64 = 5;
 
 pub(crate) struct Scrubber {
     /// Seconds; zero: never.
@@ -23,19 +26,24 @@ pub(crate) struct Scrubber {
     replicas: BTreeMap<GroupId, Replica>,
     /// The replica whose scrub was asked for, and when.
     asked: Option<(GroupId, u64)>,
+    /// An administrator wants all of them, those that the next beat names.
+    all_wanted: bool,
     changed: bool,
 }
 
 struct Replica {
     mark: ScrubMark,
     in_sync: bool,
+    /// An administrator asked for it. Forgotten at a restart.
+    wanted: bool,
     /// Tried in vain: others first, and again some time after that.
     tried: Option<u64>,
 }
 
 impl Scrubber {
     pub fn new(period: u64, marks: Vec<ScrubMark>) -> Scrubber {
-        let replica = |mark: ScrubMark| (mark.group, Replica { mark, in_sync: false, tried: None });
+        let replica =
+            |mark: ScrubMark| (mark.group, Replica { mark, in_sync: false, wanted: false, tried: None });
         Scrubber {
             period,
             now: 0,
@@ -43,12 +51,19 @@ impl Scrubber {
             busiest: 0.0,
             replicas: marks.into_iter().map(replica).collect(),
             asked: None,
+            all_wanted: false,
             changed: false,
         }
     }
 
+    /// There is nothing to do, and will be nothing.
     pub fn is_off(&self) -> bool {
-        self.period == 0
+        self.period == 0 && !self.all_wanted && !self.replicas.values().any(|r| r.wanted)
+    }
+
+    /// From the next beat on, every replica that is in sync then is to be scrubbed from its beginning.
+    pub fn want_all(&mut self) {
+        self.all_wanted = true;
     }
 
     /// Takes in the time, the client operations since the last beat, and the groups that this server has a replica of, with whether
@@ -67,7 +82,7 @@ impl Scrubber {
                 let spread = u64::from(group.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
                 let sound_at = now.saturating_sub(spread % (self.period / 2).max(1));
                 let mark = ScrubMark { group, sound_at, after: None, sound_so_far: true, sound: true };
-                Replica { mark, in_sync, tried: None }
+                Replica { mark, in_sync, wanted: false, tried: None }
             });
             replica.in_sync = in_sync;
             replica.mark.sound_at = replica.mark.sound_at.min(now);
@@ -75,10 +90,19 @@ impl Scrubber {
         let known = self.replicas.len();
         self.replicas.retain(|group, _| there.contains(group));
         self.changed |= known != self.replicas.len();
+        if std::mem::take(&mut self.all_wanted) {
+            self.asked = None;
+            for replica in self.replicas.values_mut().filter(|r| r.in_sync) {
+                (replica.wanted, replica.tried) = (true, None);
+                // What was found right before need not be so now.
+                (replica.mark.after, replica.mark.sound_so_far) = (None, true);
+            }
+        }
     }
 
     fn retry(&self) -> u64 {
-        (self.period / 16).clamp(1, RETRY_MAX)
+        let most = if self.replicas.values().any(|r| r.wanted) { RETRY_ASKED_MAX } else { RETRY_MAX };
+        (self.period / 16).clamp(1, most)
     }
 
     fn age(&self, replica: &Replica) -> u64 {
@@ -86,11 +110,11 @@ impl Scrubber {
     }
 
     fn is_due(&self, replica: &Replica) -> bool {
-        replica.in_sync && self.age(replica) >= (self.period / 2).max(1)
+        replica.in_sync && self.period > 0 && self.age(replica) >= (self.period / 2).max(1)
     }
 
     fn is_overdue(&self, replica: &Replica) -> bool {
-        replica.in_sync && self.age(replica) >= self.period
+        replica.in_sync && self.period > 0 && self.age(replica) >= self.period
     }
 
     /// What to ask for now.
@@ -104,10 +128,12 @@ impl Scrubber {
         // What stays unsound is read again and again: not all the time.
         let pause = |r: &Replica| if r.mark.sound { self.retry() } else { (self.period / 16).max(1) };
         let held = |r: &Replica| r.tried.is_some_and(|at| self.now.abs_diff(at) < pause(r));
-        let due = self.replicas.values().filter(|r| self.is_due(r) && !held(r));
-        let due = due.filter(|r| self.quiet || self.is_overdue(r));
-        let replica = due.min_by_key(|r| (r.mark.sound_at, r.mark.group))?;
-        let wanted = Wanted { after: replica.mark.after, overdue: self.is_overdue(replica) };
+        let asked_for = |r: &Replica| r.wanted && r.in_sync;
+        let at_any_load = |r: &Replica| asked_for(r) || self.is_overdue(r);
+        let due = |r: &&Replica| at_any_load(r) || (self.quiet && self.is_due(r));
+        let due = self.replicas.values().filter(|r| due(r) && !held(r));
+        let replica = due.min_by_key(|r| (!asked_for(r), r.mark.sound_at, r.mark.group))?;
+        let wanted = Wanted { after: replica.mark.after, overdue: at_any_load(replica) };
         let group = replica.mark.group;
         self.asked = Some((group, self.now));
         Some((group, wanted))
@@ -137,6 +163,7 @@ impl Scrubber {
         if ends {
             if mark.sound_so_far {
                 (mark.sound_at, mark.sound) = (self.now, true);
+                replica.wanted = false;
             }
             (mark.after, mark.sound_so_far) = (None, true);
         } else {
@@ -165,6 +192,7 @@ impl Scrubber {
             due: in_sync().filter(|r| self.is_due(r)).count() as u32,
             overdue: in_sync().filter(|r| self.is_overdue(r)).count() as u32,
             unsound: in_sync().filter(|r| !r.mark.sound).count() as u32,
+            asked: in_sync().filter(|r| r.wanted).count() as u32,
             oldest_seconds: in_sync().map(|r| self.age(r)).max().unwrap_or(0),
             ..counted
         }
@@ -262,6 +290,29 @@ mod tests {
         assert_eq!(beat(&mut s, 107 * DAY + 1, 0), None);
         assert_eq!(beat(&mut s, 107 * DAY + RETRY_MAX, 0), Some((TWO, false)));
         assert_eq!(beat(&mut s, 107 * DAY + 2 * RETRY_MAX, 0), Some((ONE, false)));
+    }
+
+    #[test]
+    fn what_an_administrator_asks_for_is_scrubbed_whole_whatever_the_load_and_the_period() {
+        for period in [0, 10 * DAY] {
+            let mut s = Scrubber::new(period, Vec::new());
+            beat(&mut s, 100 * DAY, 1000);
+            assert_eq!(beat(&mut s, 100 * DAY + 1, 1000), None);
+            s.want_all();
+            s.beat(100 * DAY + 2, 1000, [(ONE, true), (TWO, false)].into_iter());
+            let (group, wanted) = s.ask().expect("one is in sync");
+            assert_eq!((group, wanted.overdue, wanted.after), (ONE, true, None));
+            s.advance(page(ONE, None, Some(255), true));
+            s.want_all();
+            beat(&mut s, 100 * DAY + 3, 1000);
+            assert_eq!(s.vitals(ScrubVitals::default()).asked, 2);
+            s.advance(page(ONE, Some(255), None, true));
+            assert_eq!(s.vitals(ScrubVitals::default()).asked, 2, "its first page was read before");
+            s.advance(page(ONE, None, None, true));
+            s.advance(page(TWO, None, None, true));
+            assert_eq!(s.vitals(ScrubVitals::default()).asked, 0);
+            assert_eq!((s.is_off(), s.ask().is_none()), (period == 0, true));
+        }
     }
 
     #[test]
