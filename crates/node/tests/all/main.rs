@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod chaos;
+mod docs;
 mod eval;
 mod example;
 mod failures;
