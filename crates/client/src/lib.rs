@@ -17,5 +17,4 @@ pub mod transport;
 
 pub use client::{Client, ClientConfig, Counters, Summed};
 pub use error::{ClientError, Trouble};
-pub use object::{Piece, pieces};
 pub use secret::{Key, SECRET_BYTES_MAX, SECRET_BYTES_MIN, Secret, SecretError};

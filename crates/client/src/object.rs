@@ -1,57 +1,27 @@
-//! Byte ranges of whole objects and volumes: split into pieces that one request can carry, run side by side.
+//! Byte ranges of whole objects and volumes: their pieces are carried side by side.
 
 use crate::client::Client;
 use crate::error::ClientError;
 use bytes::{Bytes, BytesMut};
-use ebb_types::{BLOCK_BYTES, ChunkId, ObjectId, RECORD_BLOCKS_MAX};
+use ebb_types::{ChunkId, ObjectId, Piece, pieces};
 use tokio::task::JoinSet;
 
 /// Requests of one range in flight at a time.
 const PIECES_IN_FLIGHT: usize = 8;
 
-/// A part of an object's range that one request can carry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    pub chunk: ChunkId,
-    /// Within the chunk.
-    pub offset: u32,
-    pub len: u32,
-    /// Within the range that was split.
-    pub start: u64,
-}
-
-/// Splits a range at the ends of chunks and at multiples of the largest record. [`ClientError::ObjectRange`]
-/// where the range goes past the last chunk that an object can have.
-pub fn pieces(
-    object: ObjectId,
-    offset: u64,
-    len: u64,
-    chunk_bytes: u32,
-) -> Result<impl Iterator<Item = Piece>, ClientError> {
-    let chunk_bytes = u64::from(chunk_bytes);
-    let longest = RECORD_BLOCKS_MAX as u64 * BLOCK_BYTES as u64;
-    let end = offset.checked_add(len).ok_or(ClientError::ObjectRange)?;
-    if end.div_ceil(chunk_bytes) > u64::from(u32::MAX) {
-        return Err(ClientError::ObjectRange);
-    }
-    let mut at = offset;
-    Ok(std::iter::from_fn(move || {
-        if at >= end {
-            return None;
-        }
-        let within = at % chunk_bytes;
-        let until_cut = (longest - within % longest).min(chunk_bytes - within).min(end - at);
-        let chunk = ChunkId { object, index: (at / chunk_bytes) as u32 };
-        let piece = Piece { chunk, offset: within as u32, len: until_cut as u32, start: at - offset };
-        at += until_cut;
-        Some(piece)
-    }))
-}
-
 impl Client {
+    fn pieces(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        len: u64,
+    ) -> Result<impl Iterator<Item = Piece> + use<>, ClientError> {
+        pieces(object, offset, len, self.params().chunk_bytes).ok_or(ClientError::ObjectRange)
+    }
+
     /// Reads a range of an object. Never-written bytes are zero. One piece's bytes come without a copy.
     pub async fn read_object(&self, object: ObjectId, offset: u64, len: u64) -> Result<Bytes, ClientError> {
-        let pieces: Vec<Piece> = pieces(object, offset, len, self.params().chunk_bytes)?.collect();
+        let pieces: Vec<Piece> = self.pieces(object, offset, len)?.collect();
         if let [only] = pieces[..] {
             return self.read(only.chunk, only.offset, only.len).await;
         }
@@ -76,7 +46,7 @@ impl Client {
     /// Writes a range of an object. Returns when all of it is durable. After an error any part of it may have
     /// been written.
     pub async fn write_object(&self, object: ObjectId, offset: u64, bytes: Bytes) -> Result<(), ClientError> {
-        let pieces = pieces(object, offset, bytes.len() as u64, self.params().chunk_bytes)?;
+        let pieces = self.pieces(object, offset, bytes.len() as u64)?;
         let parts: Vec<(Piece, Bytes)> = pieces
             .map(|piece| {
                 (piece, bytes.slice(piece.start as usize..piece.start as usize + piece.len as usize))
@@ -91,7 +61,7 @@ impl Client {
 
     /// Sets a range of an object to zero.
     pub async fn zero_object(&self, object: ObjectId, offset: u64, len: u64) -> Result<(), ClientError> {
-        let parts = pieces(object, offset, len, self.params().chunk_bytes)?;
+        let parts = self.pieces(object, offset, len)?;
         self.each(
             parts,
             |client, piece| async move { client.zero(piece.chunk, piece.offset, piece.len).await },

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use ebb_client::transport::{Identity, Listener, Role, Sender, kind};
-use ebb_client::{Client, ClientConfig, ClientError, Secret, Trouble, pieces};
+use ebb_client::{Client, ClientConfig, ClientError, Secret, Trouble};
 use ebb_types::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -595,30 +595,6 @@ async fn ranges_of_objects_are_split_and_joined() {
     client.delete_object(object, offset + 9_000_000).await.unwrap();
     let deleted = server.seen().iter().filter(|r| matches!(r.op, ChunkOp::Delete { .. })).count();
     assert_eq!(deleted, 3);
-}
-
-#[test]
-fn pieces_cover_the_range_once_and_fit_one_record_each() {
-    let chunk = 64 << 20;
-    for (offset, len) in
-        [(0, 1), (0, 200 << 20), (4095, 9 << 20), (chunk - 1, 2), (3 * chunk + 7, 4 << 20), (5, 0)]
-    {
-        let mut at = offset;
-        for piece in pieces(ObjectId(1), offset, len, chunk as u32).unwrap() {
-            assert_eq!(u64::from(piece.chunk.index) * chunk + u64::from(piece.offset), at);
-            assert_eq!(piece.start, at - offset);
-            let blocks = (piece.offset + piece.len).div_ceil(4096) - piece.offset / 4096;
-            assert!(piece.len > 0 && blocks <= RECORD_BLOCKS_MAX);
-            assert!(piece.offset + piece.len <= chunk as u32);
-            at += u64::from(piece.len);
-        }
-        assert_eq!(at, offset + len);
-    }
-    assert!(matches!(pieces(ObjectId(1), u64::MAX, 1, chunk as u32).err(), Some(ClientError::ObjectRange)));
-    assert!(matches!(
-        pieces(ObjectId(1), u64::MAX - 9, 5, chunk as u32).err(),
-        Some(ClientError::ObjectRange)
-    ));
 }
 
 /// The gateway runs requests as tasks on any thread.

@@ -9,6 +9,7 @@ pub mod forecast;
 pub mod layout;
 pub mod load;
 mod random;
+pub mod rehearsal;
 pub mod schedule;
 pub mod seasonal;
 
@@ -19,6 +20,7 @@ pub use layout::{
     rebuild_choice, rebuild_parallelism, spread, spread_awake,
 };
 pub use load::{HourMeter, Load, RatesError, ServerRates, load};
+pub use rehearsal::{LoadSeries, Provision, RehearsalError, rehearsal, sample_interval};
 pub use schedule::{
     Calendar, Command, Event, GearError, Mode, PlannedHour, Policy, PolicyError, Schedule, Scheduler,
     awake_groups, floor_servers, gear_for, lowest_gear, oracle,

@@ -5,7 +5,7 @@
 //! work by bytes: the larger of the two is the load. Bursts decide how a service feels, so an hour is known
 //! by its peak, not by its mean.
 
-use ebb_types::LoadCount;
+use ebb_types::{LoadCount, Schedule};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -40,7 +40,29 @@ pub struct RatesError {
     pub value: f64,
 }
 
+impl From<&Schedule> for ServerRates {
+    fn from(schedule: &Schedule) -> ServerRates {
+        ServerRates {
+            read_iops: schedule.read_iops,
+            write_iops: schedule.write_iops,
+            read_bytes_per_s: schedule.read_bytes_per_second,
+            write_bytes_per_s: schedule.write_bytes_per_second,
+        }
+    }
+}
+
 impl ServerRates {
+    /// The schedule with these rates.
+    pub fn in_schedule(self, schedule: Schedule) -> Schedule {
+        Schedule {
+            read_iops: self.read_iops,
+            write_iops: self.write_iops,
+            read_bytes_per_second: self.read_bytes_per_s,
+            write_bytes_per_second: self.write_bytes_per_s,
+            ..schedule
+        }
+    }
+
     /// Rates come from configuration: check them before the first use of [`load`].
     pub fn check(&self) -> Result<(), RatesError> {
         let all = [

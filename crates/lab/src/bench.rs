@@ -16,8 +16,7 @@ pub(crate) mod sign;
 pub use http::HttpError;
 pub use report::{BenchReport, CellReport, Operation};
 
-use crate::latency::{Latency, new_histogram, record};
-use hdrhistogram::Histogram;
+use ebb_report::Histogram;
 use http::{Connection, Response};
 use process::Usage;
 use sign::Signer;
@@ -170,7 +169,7 @@ struct Work {
 
 /// What one worker did.
 struct Outcome {
-    latencies: Histogram<u64>,
+    latencies: Histogram,
     done: Vec<u64>,
     failed: u64,
     wrong: u64,
@@ -228,8 +227,13 @@ impl Shared {
     /// Works until the cell ends. A connection that failed is opened anew for the next operation.
     async fn worker(self: Arc<Shared>, work: Work, connection: Connection) -> Outcome {
         let mut connection = Some(connection);
-        let mut outcome =
-            Outcome { latencies: new_histogram(), done: Vec::new(), failed: 0, wrong: 0, errors: Vec::new() };
+        let mut outcome = Outcome {
+            latencies: Histogram::default(),
+            done: Vec::new(),
+            failed: 0,
+            wrong: 0,
+            errors: Vec::new(),
+        };
         while let Some(object) = work.take() {
             let started = Instant::now();
             let result = tokio::time::timeout(OPERATION_LIMIT, async {
@@ -243,7 +247,7 @@ impl Shared {
             });
             match result.await.unwrap_or(Err(HttpError::Late)) {
                 Ok(right) => {
-                    record(&mut outcome.latencies, started.elapsed());
+                    outcome.latencies.record(started.elapsed());
                     outcome.wrong += u64::from(!right);
                     outcome.done.push(object);
                 }
@@ -383,10 +387,10 @@ impl<'a> Bench<'a> {
             workers.spawn(self.shared.clone().worker(work.clone(), connection));
         }
         let mut cell = CellReport::new(operation, size, concurrency as u64);
-        let (mut latencies, mut done) = (new_histogram(), Vec::new());
+        let (mut latencies, mut done) = (Histogram::default(), Vec::new());
         while let Some(outcome) = workers.join_next().await {
             let outcome = outcome.expect("a worker does not panic");
-            latencies.add(&outcome.latencies).expect("histograms of one shape");
+            latencies.add(&outcome.latencies);
             done.extend(outcome.done);
             cell.failed += outcome.failed;
             cell.wrong += outcome.wrong;
@@ -399,7 +403,7 @@ impl<'a> Bench<'a> {
             true => None,
             false => Some(self.quiet().await?.since(&servers)),
         };
-        cell.measure(seconds, Latency::from_histogram(&latencies), servers, own);
+        cell.measure(seconds, latencies.latency(), servers, own);
         Ok((cell, done))
     }
 

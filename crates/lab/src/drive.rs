@@ -33,7 +33,7 @@ mod target;
 mod volume;
 
 pub use nbd::NbdError;
-pub use report::{CpuTime, Distribution, DriveReport, KindReport, PlacedReport, SecondReport, TargetInfo};
+pub use report::{CpuTime, DriveReport, KindReport, PlacedReport, SecondReport, TargetInfo};
 pub use spec::{SpecError, TargetSpec};
 pub use target::{OpenOptions, S3Keys, Target, TargetError};
 

@@ -21,9 +21,7 @@ pub use export::csv;
 pub use figures::report;
 pub use local::{Connect, LocalAnalyzer, LocalGenerator};
 pub use matrix::{AgentSpec, Filter, Matrix, MatrixError, RUNS_MAX, Settings, Target, Workload};
-pub use order::{
-    Analyzer, Draw, Generator, Intensity, Latencies, Machine, Order, Performance, Place, RunError,
-};
+pub use order::{Analyzer, Draw, Generator, Intensity, Machine, Order, Performance, Place, RunError};
 pub use record::{COLUMNS, Peak, Record};
 pub use run::{Bench, Benches, Outcome, Progress, run};
 pub use store::{Content, RunKey, SCHEMA_VERSION, Store, StoreError};

@@ -7,7 +7,6 @@
 //! - [`traces`] says what a trace asks of storage, and makes others out of it.
 //! - [`agent`] has other machines generate the load or read the power.
 //! - [`cost`] runs any command and says what each I/O costs in cycles and joules, layer by layer.
-//! - [`page`] makes reports to look at.
 //! - [`bench`] loads any S3 endpoint and says what the servers spent per operation.
 //!
 //! Reports are plain data: `Display` is the text for people, `Serialize` the JSON for machines (`docs/json.md`).
@@ -19,9 +18,5 @@ mod content;
 pub mod cost;
 pub mod drive;
 pub mod eval;
-mod latency;
-pub mod page;
 pub mod replay;
 pub mod traces;
-
-pub use latency::Latency;

@@ -15,22 +15,20 @@ pub mod energy;
 mod engine;
 mod ledger;
 mod observe;
-pub mod plan;
 mod report;
 mod target;
-mod trace;
 
 pub use energy::{EnergyFigures, EnergyReport};
 pub use ledger::Mismatch;
-pub use plan::Provision;
 pub use report::{
     GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport, RequestReport,
     TraceReport, VolumeReport,
 };
 pub use target::{Cluster, Comparison, TargetError};
-pub use trace::{Trace, TraceFailure};
 
+use ebb_gear::{Provision, RehearsalError};
 use ebb_power::{ModelError, PowerModel};
+use ebb_trace::{RangeError, Trace};
 use std::time::Duration;
 
 /// How to replay.
@@ -90,29 +88,14 @@ pub enum Progress {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    #[error("the speed is {0}: it must be a positive number of trace seconds per second")]
-    Speed(f64),
     #[error("the number of requests in flight must be at least 1")]
     InFlight,
     #[error("the trace has no request that moves bytes: there is nothing to replay")]
     Empty,
-    #[error(
-        "a request of device {device} ends at byte {end}, past the last byte that a volume of this cluster can have: \
-         create the cluster with larger chunks"
-    )]
-    Range { device: String, end: u64 },
-    #[error(
-        "the trace spans {days} days, too long for this speed: a time in it may be wrong, or use a higher speed"
-    )]
-    TooLong { days: u64 },
-    #[error(
-        "a scheduler's hour would last {millis} ms at this speed and must last at least 100 ms: use speed {most:.0} or less"
-    )]
-    HourTooShort { millis: u64, most: f64 },
-    #[error("cannot provision for {asked} servers: the cluster has {servers}; use `peak` or 1 to {servers}")]
-    Provision { asked: u32, servers: u32 },
-    #[error("the trace carries no load, so no rates follow from it: leave out --provision")]
-    NoLoad,
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    #[error(transparent)]
+    Rehearsal(#[from] RehearsalError),
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error("cannot {what}: {error}")]

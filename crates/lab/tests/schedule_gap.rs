@@ -2,12 +2,13 @@
 //! trace, as the metadata service does it in a rehearsal, and its energy is held against the oracle's. No cluster
 //! runs.
 
-use ebb_gear::{Calendar, Command, Event, History, Mode, Policy, Scheduler, ServerRates};
-use ebb_lab::replay::Trace;
+use ebb_gear::{
+    Calendar, Command, Event, History, LoadSeries, Mode, Policy, Provision, Scheduler, ServerRates,
+    rehearsal, sample_interval,
+};
 use ebb_lab::replay::energy::{Change, EnergyReport, changes_of, modelled};
-use ebb_lab::replay::plan::{LoadSeries, rehearsal, sample_interval};
 use ebb_power::PowerModel;
-use ebb_trace::{Kind, Request};
+use ebb_trace::{Kind, Request, Trace};
 use ebb_types::{GearGroup, Moment, Schedule, ServerId};
 use std::path::Path;
 use std::time::Duration;
@@ -25,12 +26,7 @@ fn policy(schedule: &Schedule) -> Policy {
     Policy {
         group_sizes: vec![SERVERS / u32::from(REPLICAS); usize::from(REPLICAS)],
         g_min: schedule.g_min,
-        rates: ServerRates {
-            read_iops: schedule.read_iops,
-            write_iops: schedule.write_iops,
-            read_bytes_per_s: schedule.read_bytes_per_second,
-            write_bytes_per_s: schedule.write_bytes_per_second,
-        },
+        rates: ServerRates::from(schedule),
         hour: Duration::from_millis(schedule.hour_millis),
         hours_per_day: schedule.hours_per_day,
         dwell: Duration::from_millis(schedule.dwell_millis),
@@ -77,8 +73,8 @@ fn live(series: &LoadSeries, schedule: &Schedule, speed: f64) -> Vec<Change> {
 
 fn gap(trace: &Trace, speed: f64) -> EnergyReport {
     let mut schedule = rehearsal(&Schedule::default(), speed).unwrap();
-    let mut series = LoadSeries::new(trace, speed, &schedule, REPLICAS, 64 << 20).unwrap();
-    series.provision(&mut schedule, f64::from(SERVERS)).unwrap();
+    let mut series = LoadSeries::new(trace.loads(64 << 20).unwrap(), speed, &schedule, REPLICAS).unwrap();
+    series.provision(&mut schedule, Provision::Peak, SERVERS).unwrap();
     let gears = ebb_gear::oracle(0, &series.peaks(), SERVERS, REPLICAS, 1).gears;
     let energy =
         |changes: &[Change]| modelled(&PowerModel::default(), &series, changes, trace.span()).unwrap();
@@ -141,6 +137,8 @@ fn the_real_week_is_served_within_five_points_of_the_oracle() {
         println!("SKIPPED: {} is not here; the made week guards the same", path.display());
         return;
     }
-    let report = gap(&Trace::open(&[path], None, 0).unwrap(), 2000.0);
+    let silent: ebb_lab::traces::ReadProgress = std::sync::Arc::new(|_, _| ());
+    let trace = ebb_lab::traces::load(&[path], &ebb_trace::Options::default(), &silent).unwrap();
+    let report = gap(&trace, 2000.0);
     assert!(report.oracle_saved_percent > 50.0 && report.behind_oracle_points <= 5.0, "{report:?}");
 }

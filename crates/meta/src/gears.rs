@@ -2,17 +2,11 @@
 //! should be awake. [`ebb_gear::Scheduler`] decides; this feeds it and keeps account of the shift under way.
 
 use crate::State;
-use ebb_gear::{Calendar, Event, History, Load, Mode, Policy, Scheduler, ServerRates, forecast};
+use ebb_gear::{
+    Calendar, Event, History, Load, Mode, Policy, Scheduler, ServerRates, forecast, sample_interval,
+};
 use ebb_types::{GearGroup, LoadCount, Moment, Schedule, ServerEntry, ServerState, ShiftRecord, Vitals};
 use std::time::Duration;
-
-/// Longest time that one load sample covers; an hour has at least eight. [Sierra §3.4]
-const SAMPLE_MAX: Duration = Duration::from_secs(1);
-
-/// Time that one load sample covers.
-pub(crate) fn sample_interval(schedule: &Schedule) -> Duration {
-    SAMPLE_MAX.min(Duration::from_millis(schedule.hour_millis) / 8)
-}
 
 #[derive(Default)]
 pub(crate) struct Gears {
@@ -53,12 +47,7 @@ pub(crate) fn policy(schedule: &Schedule, group_sizes: Vec<u32>) -> Policy {
     Policy {
         group_sizes,
         g_min: schedule.g_min,
-        rates: ServerRates {
-            read_iops: schedule.read_iops,
-            write_iops: schedule.write_iops,
-            read_bytes_per_s: schedule.read_bytes_per_second,
-            write_bytes_per_s: schedule.write_bytes_per_second,
-        },
+        rates: ServerRates::from(schedule),
         hour,
         hours_per_day: schedule.hours_per_day,
         dwell: Duration::from_millis(schedule.dwell_millis).min(hour),

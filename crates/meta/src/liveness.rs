@@ -5,7 +5,7 @@
 
 use crate::State;
 use crate::controller::{Leading, Output};
-use crate::gears::sample_interval;
+use ebb_gear::sample_interval;
 use ebb_types::{
     Epoch, GroupEntry, GroupId, Incarnation, MapDelta, MetaPush, Moment, ServerEntry, ServerId, ServerState,
     Slot, StoreMark, Vitals,

@@ -8,6 +8,7 @@ use crate::launch::Stop;
 use crate::{secrets, status as show, verify as compare};
 use clap::Subcommand;
 use ebb_client::Client;
+use ebb_report::print_json;
 use ebb_types::{AdminReply, AdminRequest, ClusterStatus, MetaReply, MetaRequest, PlannedHour, ServerId};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -40,10 +41,6 @@ pub enum GearCommand {
     Auto,
     /// What the scheduler would do in the next day; changes nothing
     Plan,
-}
-
-pub fn print_json(value: &impl Serialize) {
-    println!("{}", serde_json::to_string_pretty(value).expect("our own types can be written as JSON"));
 }
 
 async fn connect(file: &Path) -> Result<(Config, Client), NodeError> {

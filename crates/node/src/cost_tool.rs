@@ -3,9 +3,9 @@
 use crate::error::{NodeError, io};
 use clap::{Args, Subcommand};
 use ebb_lab::cost::{Comparison, CostOptions, CostReport, Hertz, IoSource, Progress, measure};
+use ebb_report::{json, print};
 use ebb_types::Watts;
-use serde::Serialize;
-use std::io::{IsTerminal, Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -110,16 +110,13 @@ pub fn run(args: CostArgs) -> Result<ExitCode, NodeError> {
         }),
         label: args.label,
     };
-    let terminal = std::io::stderr().is_terminal();
+    let mut line = ebb_report::Progress::new();
     let report = measure(&options, &args.command, &mut |progress| {
-        if terminal {
-            show(&progress);
-        }
+        let Progress { run, of, cores, elapsed } = progress;
+        line.show(format_args!("run {run} of {of}, {cores} cores, {:.0} s", elapsed.as_secs_f64()));
     })
     .map_err(refused)?;
-    if terminal {
-        eprint!("\r\x1b[K");
-    }
+    line.clear();
     if let Some(file) = &args.save {
         std::fs::write(file, json(&report) + "\n").map_err(io("write", file))?;
     }
@@ -127,26 +124,8 @@ pub fn run(args: CostArgs) -> Result<ExitCode, NodeError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(progress: &Progress) {
-    let (run, of, cores) = (progress.run, progress.of, progress.cores);
-    eprint!("\r\x1b[Krun {run} of {of}, {cores} cores, {:.0} s ", progress.elapsed.as_secs_f64());
-    let _ = std::io::stderr().flush();
-}
-
 fn refused(error: ebb_lab::cost::CostError) -> NodeError {
     NodeError::Refused(error.to_string())
-}
-
-fn json(value: &impl Serialize) -> String {
-    serde_json::to_string_pretty(value).expect("our own types can be written as JSON")
-}
-
-fn print(value: &(impl Serialize + std::fmt::Display), as_json: bool) {
-    if as_json {
-        println!("{}", json(value));
-    } else {
-        print!("{value}");
-    }
 }
 
 fn load(file: &Path) -> Result<CostReport, NodeError> {

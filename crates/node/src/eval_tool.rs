@@ -3,7 +3,6 @@
 use crate::config::Config;
 use crate::dev::Connector;
 use crate::error::{NodeError, io};
-use crate::evaluate::ProgressLine;
 use clap::{ArgGroup, Args, Subcommand};
 use ebb_client::Secret;
 use ebb_lab::agent::{Agent, AgentEvent, Allowed, RemoteAnalyzer, RemoteGenerator};
@@ -11,6 +10,7 @@ use ebb_lab::eval::{
     AgentSpec, Analyzer, Bench, Connect, Content, Generator, LocalAnalyzer, LocalGenerator, Matrix, Outcome,
     Progress, Record, RunError, Side, Store, Target, compare, csv, report, run,
 };
+use ebb_report::{json, print};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -158,11 +158,12 @@ pub async fn eval(command: EvalCommand) -> Result<ExitCode, NodeError> {
         EvalCommand::Compare { a, b, json } => {
             let open = |side: &str| Side::open(side).map_err(refused);
             let found = compare(open(&a)?, open(&b)?).map_err(refused)?;
-            print(&found, json)
+            print(&found, json);
+            Ok(ExitCode::SUCCESS)
         }
         EvalCommand::Export { db, which, csv: as_csv, out, .. } => {
             let records = records(&db.db, &which)?;
-            let text = if as_csv { csv(&records) } else { pretty(&records) + "\n" };
+            let text = if as_csv { csv(&records) } else { json(&records) + "\n" };
             match out {
                 Some(path) => std::fs::write(&path, text).map_err(io("write", &path))?,
                 None => print!("{text}"),
@@ -180,19 +181,6 @@ pub async fn eval(command: EvalCommand) -> Result<ExitCode, NodeError> {
 
 fn refused(error: impl ToString) -> NodeError {
     NodeError::Refused(error.to_string())
-}
-
-fn pretty(value: &impl Serialize) -> String {
-    serde_json::to_string_pretty(value).expect("our own types can be written as JSON")
-}
-
-fn print(value: &(impl Serialize + std::fmt::Display), json: bool) -> Result<ExitCode, NodeError> {
-    if json {
-        println!("{}", pretty(value));
-    } else {
-        print!("{value}");
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn records(db: &Path, which: &Which) -> Result<Vec<Record>, NodeError> {
@@ -260,7 +248,8 @@ fn dry_run(path: &Path, db: &Path, json: bool) -> Result<ExitCode, NodeError> {
     let left = total.saturating_sub(found) as f64;
     let seconds_left = Some(left * each + peaks * left / total as f64);
     let outcome = Outcome { total, found: found.min(total), ..Outcome::default() };
-    print(&RunReport { campaign: matrix.name, db: db.to_owned(), outcome, seconds_left }, json)
+    print(&RunReport { campaign: matrix.name, db: db.to_owned(), outcome, seconds_left }, json);
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn run_matrix(
@@ -274,17 +263,18 @@ async fn run_matrix(
     let connect = connector(config)?;
     let campaign = matrix.name.clone();
     let work = move || {
-        let mut line = ProgressLine::new();
+        let mut line = ebb_report::Progress::new();
         let benches = |target: &Target| bench(&matrix, target, connect.clone());
-        let outcome = run(&matrix, store, &benches, &mut |progress| line.show(&describe(progress)));
-        line.end();
+        let outcome =
+            run(&matrix, store, &benches, &mut |progress| line.show(format_args!("{}", describe(progress))));
+        line.clear();
         outcome
     };
     // It blocks for hours; it has runtimes of its own for what needs one.
     let outcome = tokio::task::spawn_blocking(work).await.expect("an evaluation ends with a result");
     let outcome = outcome.map_err(refused)?;
     let complete = outcome.complete();
-    print(&RunReport { campaign, db: db.to_owned(), outcome, seconds_left: None }, json)?;
+    print(&RunReport { campaign, db: db.to_owned(), outcome, seconds_left: None }, json);
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -334,7 +324,8 @@ fn show(db: &Path, which: &Which, workload: Option<&str>, json: bool) -> Result<
         Some(part) => runs.retain(|run| run.workload.contains(part)),
         None => keep_highest_level(&mut runs),
     }
-    print(&Shown { contents, runs }, json)
+    print(&Shown { contents, runs }, json);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn keep_highest_level(runs: &mut Vec<Record>) {

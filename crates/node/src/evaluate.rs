@@ -4,13 +4,17 @@ use crate::config::Config;
 use crate::dev::{Connector, DevCluster, DevOptions};
 use crate::error::{NodeError, io};
 use crate::launch::Stop;
+use crate::trace_tool::reading;
 use crate::verify;
 use ebb_client::Client;
+use ebb_gear::Provision;
 use ebb_lab::bench::{BenchOptions, bench_s3};
-use ebb_lab::replay::{Cluster, Comparison, Progress, Provision, ReplayOptions, Trace, replay};
+use ebb_lab::replay::{Cluster, Comparison, Progress, ReplayOptions, replay};
+use ebb_lab::traces;
+use ebb_report::print_json;
+use ebb_trace::{Options, Trace};
 use ebb_types::Bytes;
 use serde::Serialize;
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -66,8 +70,9 @@ impl Cluster for Servers {
 
 pub async fn run_replay(request: &ReplayRequest<'_>) -> Result<ExitCode, NodeError> {
     // The trace first: a wrong path is found out before a cluster is started.
+    let options = Options { format: None, skip_bad: request.skip_bad };
     let trace =
-        Trace::open(request.traces, None, request.skip_bad).map_err(|e| NodeError::Refused(e.to_string()))?;
+        traces::load(request.traces, &options, &reading()).map_err(|e| NodeError::Refused(e.to_string()))?;
     let Some(file) = request.config else {
         eprintln!("starting a cluster for this replay (use --config to replay on one that runs)");
         let mut stop = Stop::new()?;
@@ -99,11 +104,12 @@ async fn on_cluster(
         ..ReplayOptions::default()
     };
     let servers = Servers { config: config.clone(), client: client.clone() };
-    let mut line = ProgressLine::new();
-    let report = replay(options, trace, client, servers, &mut |p| line.show(&describe(&p)))
-        .await
-        .map_err(|e| NodeError::Refused(e.to_string()))?;
-    line.end();
+    let mut line = ebb_report::Progress::new();
+    let report =
+        replay(options, trace, client, servers, &mut |p| line.show(format_args!("{}", describe(&p))))
+            .await
+            .map_err(|e| NodeError::Refused(e.to_string()))?;
+    line.clear();
     write_report(&report, request.json)?;
     Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
 }
@@ -151,11 +157,11 @@ pub async fn run_bench(request: BenchRequest<'_>) -> Result<ExitCode, NodeError>
         options.concurrency = request.concurrency;
     }
     options.pids = request.pids;
-    let mut line = ProgressLine::new();
-    let report = bench_s3(&options, &mut |cell| line.show(&cell.to_string()))
+    let mut line = ebb_report::Progress::new();
+    let report = bench_s3(&options, &mut |cell| line.show(format_args!("{cell}")))
         .await
         .map_err(|e| NodeError::Refused(e.to_string()))?;
-    line.end();
+    line.clear();
     write_report(&report, request.json)?;
     Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -164,38 +170,13 @@ pub fn write_report(
     report: &(impl Serialize + std::fmt::Display),
     json: Option<&Path>,
 ) -> Result<(), NodeError> {
-    let text = || serde_json::to_string_pretty(report).expect("our own types can be written as JSON");
     match json {
-        Some(path) if path == Path::new("-") => println!("{}", text()),
+        Some(path) if path == Path::new("-") => print_json(report),
         Some(path) => {
-            std::fs::write(path, text()).map_err(io("write", path))?;
+            std::fs::write(path, ebb_report::json(report)).map_err(io("write", path))?;
             println!("{report}");
         }
         None => println!("{report}"),
     }
     Ok(())
-}
-
-/// One line on standard error that is written over itself; silent where nobody looks.
-pub struct ProgressLine {
-    terminal: bool,
-}
-
-impl ProgressLine {
-    pub fn new() -> ProgressLine {
-        ProgressLine { terminal: std::io::stderr().is_terminal() }
-    }
-
-    pub fn show(&mut self, text: &str) {
-        if self.terminal {
-            // Progress that cannot be shown is no reason to stop.
-            let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
-        }
-    }
-
-    pub fn end(&mut self) {
-        if self.terminal {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
-    }
 }

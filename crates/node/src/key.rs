@@ -3,7 +3,7 @@
 //! A gateway reads the file again when it has changed. With gateways on several machines the file goes to each of them, as
 //! the configuration does.
 
-use crate::admin::{Output, print_json};
+use crate::admin::Output;
 use crate::config::{Config, ConfigError};
 use crate::dev::hex;
 use crate::error::{NodeError, io};
@@ -12,6 +12,7 @@ use crate::gatewayd::load_keys;
 use crate::random::bytes;
 use crate::secrets::write_new;
 use clap::Subcommand;
+use ebb_report::print_json;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;

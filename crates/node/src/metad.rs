@@ -13,7 +13,7 @@ use crate::random;
 use bytes::Bytes;
 use ebb_client::transport::{Connection, Identity, Listener, Role, Sender, connect, kind};
 use ebb_client::{Key, Secret};
-use ebb_gear::{ServerRates, load};
+use ebb_gear::load;
 use ebb_meta::{Birth, DiskLog, Input, Member, MemberConfig, Outcome, SwitchAction, Token, joining_id, raft};
 use ebb_power::{Depth, Managed, PowerModel, ProcessSwitch, Switch, Transition};
 use ebb_types::{
@@ -429,11 +429,5 @@ impl Power {
 /// The share of what a server sustains that it was asked for since its last heartbeat.
 fn utilisation(vitals: Option<&Vitals>, schedule: &Schedule, replicas: u8) -> f64 {
     let Some(vitals) = vitals.filter(|v| v.load_millis > 0) else { return 0.0 };
-    let rates = ServerRates {
-        read_iops: schedule.read_iops,
-        write_iops: schedule.write_iops,
-        read_bytes_per_s: schedule.read_bytes_per_second,
-        write_bytes_per_s: schedule.write_bytes_per_second,
-    };
-    load(&vitals.load, Duration::from_millis(vitals.load_millis.into()), &rates, replicas).0
+    load(&vitals.load, Duration::from_millis(vitals.load_millis.into()), &schedule.into(), replicas).0
 }

@@ -6,11 +6,12 @@ use ebb_power::meter::{
     self, Clock, Figures, Import, Listed, Machine, MeterRecord, OpenMeter, Quantity, Recorder, Recording,
     Source, Window,
 };
+use ebb_report::{Progress, print_json};
 use ebb_types::Moment;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, IsTerminal, Write};
+use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -111,10 +112,6 @@ pub async fn run(command: MeterCommand) -> Result<ExitCode, NodeError> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn print_json(value: &Value) {
-    println!("{}", serde_json::to_string_pretty(value).expect("a JSON value can be written"));
 }
 
 fn word(source: Source) -> &'static str {
@@ -219,21 +216,17 @@ async fn read(
 /// Until the time is over or Ctrl-C.
 async fn wait(time: Duration) {
     let start = tokio::time::Instant::now();
-    let show = std::io::stderr().is_terminal() && time > Duration::from_secs(1);
+    let mut line = Progress::new();
     let interrupted = tokio::signal::ctrl_c();
     tokio::pin!(interrupted);
     while start.elapsed() < time {
-        if show {
-            eprint!("\r{:.0} of {:.0} s ", start.elapsed().as_secs_f64(), time.as_secs_f64());
-        }
+        let elapsed = start.elapsed().as_secs_f64();
+        line.show(format_args!("{elapsed:.0} of {:.0} s", time.as_secs_f64()));
         let step = (time - start.elapsed().min(time)).min(Duration::from_secs(1));
         tokio::select! {
             () = tokio::time::sleep(step) => {}
             _ = &mut interrupted => break,
         }
-    }
-    if show {
-        eprint!("\r\x1b[K");
     }
 }
 

@@ -3,13 +3,14 @@
 use crate::config::Config;
 use crate::dev::Connector;
 use crate::error::{NodeError, io};
-use crate::evaluate::{ProgressLine, write_report};
+use crate::evaluate::write_report;
 use crate::trace_tool::{Percent, parse_size, parse_time};
 use clap::{Args, ValueEnum};
 use ebb_lab::drive::{
     DriveOptions, DriveProgress, DriveReport, OpenOptions, Pacing, PastEnd, S3Keys, Target, TargetSpec, drive,
 };
 use ebb_lab::traces;
+use ebb_report::Progress;
 use ebb_trace::{BalancedFilter, Format, Scaled, TraceReader};
 use ebb_types::Bytes;
 use serde::Serialize;
@@ -141,7 +142,7 @@ impl TargetArgs {
         &self,
         spec: &TargetSpec,
         common: &Common<'_>,
-        line: &mut ProgressLine,
+        line: &mut Progress,
     ) -> Result<Target, NodeError> {
         let key = |name: &str| std::env::var(name).ok();
         let keys = key("AWS_ACCESS_KEY_ID").zip(key("AWS_SECRET_ACCESS_KEY"));
@@ -162,7 +163,9 @@ impl TargetArgs {
             }),
             client,
         };
-        Target::open(spec, &options, &mut |progress| line.show(&describe(&progress))).await.map_err(refused)
+        Target::open(spec, &options, &mut |progress| line.show(format_args!("{}", describe(&progress))))
+            .await
+            .map_err(refused)
     }
 }
 
@@ -170,11 +173,13 @@ impl TargetArgs {
 pub async fn run(args: &TargetArgs, spec: &TargetSpec, common: &Common<'_>) -> Result<ExitCode, NodeError> {
     // The trace first: a wrong path is found out before a target is filled.
     let reader = args.reader(common)?;
-    let mut line = ProgressLine::new();
+    let mut line = Progress::new();
     let target = args.open(spec, common, &mut line).await?;
     let options = args.options(common.speed);
-    let outcome = drive(&options, reader, &target, &mut |progress| line.show(&describe(&progress))).await;
-    line.end();
+    let outcome =
+        drive(&options, reader, &target, &mut |progress| line.show(format_args!("{}", describe(&progress))))
+            .await;
+    line.clear();
     let replayed = Replayed {
         traces: common.traces.iter().map(|path| path.display().to_string()).collect(),
         load_percent: args.load.map(|percent| percent.0),

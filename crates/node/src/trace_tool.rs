@@ -3,17 +3,16 @@
 use crate::error::{NodeError, io};
 use clap::{Args, Subcommand, ValueEnum};
 use ebb_lab::traces::{
-    self, Bound, Depository, Progress, Query, Recorder, Sort, Tallied, Target, WriteOptions, WrittenTrace,
+    self, Bound, Depository, Query, Recorder, Sort, Tallied, Target, WriteOptions, WrittenTrace,
 };
+use ebb_report::{Progress, clear_line, print_json};
 use ebb_trace::{BalancedFilter, Format, Mode, Options, Pace, Scaled, Synthetic, TraceReader, TracerFilter};
-use serde::Serialize;
 use serde_json::json;
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -319,12 +318,12 @@ pub fn run(command: TraceCommand) -> Result<ExitCode, NodeError> {
     match command {
         TraceCommand::Info(args) => info(&args),
         TraceCommand::Convert(args) => {
-            let reader = args.reading.open(&args.input, &progress())?;
+            let reader = args.reading.open(&args.input, &reading())?;
             args.writing.put(reader, &args.out)
         }
         TraceCommand::Filter(args) => filter(&args),
         TraceCommand::Scale(args) => {
-            let reader = args.reading.open(&args.input, &progress())?;
+            let reader = args.reading.open(&args.input, &reading())?;
             let scaled = Scaled::new(reader, args.intensity.0 / 100.0).map_err(refused)?;
             args.writing.put(Box::new(scaled), &args.out)
         }
@@ -339,38 +338,24 @@ fn refused(error: impl std::fmt::Display) -> NodeError {
     NodeError::Refused(error.to_string())
 }
 
-/// How far the reading is, on a terminal, once it takes over a second.
-fn progress() -> Progress {
-    if !std::io::stderr().is_terminal() {
-        return Arc::new(|_, _| ());
-    }
-    let next = Mutex::new(Instant::now() + Duration::from_secs(1));
+/// Shows how far the reading is.
+pub(crate) fn reading() -> traces::ReadProgress {
+    let line = Mutex::new(Progress::new());
     Arc::new(move |done, of| {
-        let Ok(mut next) = next.lock() else { return };
-        if Instant::now() < *next {
-            return;
-        }
-        *next = Instant::now() + Duration::from_millis(200);
-        // Standard input has no length. Progress that cannot be shown is no reason to stop.
+        let Ok(mut line) = line.lock() else { return };
+        // Standard input has no length.
         let share =
             if of > done { format!("{:3.0} %", 100.0 * done as f64 / of as f64) } else { String::new() };
-        let _ = write!(std::io::stderr(), "\r\x1b[K{share} {} read", ebb_types::Bytes(done));
+        line.show(format_args!("{share} {} read", ebb_types::Bytes(done)));
     })
 }
 
-/// Clears the line of [`progress`].
-fn progress_over() {
-    if std::io::stderr().is_terminal() {
-        let _ = write!(std::io::stderr(), "\r\x1b[K");
-    }
-}
-
-fn print_json(value: &impl Serialize) {
-    println!("{}", serde_json::to_string_pretty(value).expect("our own types can be written as JSON"));
-}
-
 impl Reading {
-    fn open(&self, paths: &[PathBuf], progress: &Progress) -> Result<Box<dyn TraceReader>, NodeError> {
+    fn open(
+        &self,
+        paths: &[PathBuf],
+        progress: &traces::ReadProgress,
+    ) -> Result<Box<dyn TraceReader>, NodeError> {
         let options = Options { format: self.format, skip_bad: self.skip_bad };
         traces::open(paths, &options, progress).map_err(with_skip_bad)
     }
@@ -398,7 +383,7 @@ impl Writing {
 
     fn write(&self, mut reader: Box<dyn TraceReader>, out: &Path) -> Result<WrittenTrace, NodeError> {
         let written = traces::write(reader.as_mut(), out, &self.options(out)?);
-        progress_over();
+        clear_line();
         written.map_err(with_skip_bad)
     }
 
@@ -442,9 +427,9 @@ fn grouped(paths: &[PathBuf], merge: bool) -> Vec<(String, Vec<PathBuf>)> {
 fn info(args: &InfoArgs) -> Result<ExitCode, NodeError> {
     let mut profiles = Vec::new();
     for (name, files) in grouped(&args.traces, args.merge) {
-        let mut reader = args.reading.open(&files, &progress())?;
+        let mut reader = args.reading.open(&files, &reading())?;
         let profile = traces::profile(&name, reader.as_mut());
-        progress_over();
+        clear_line();
         profiles.push(profile.map_err(with_skip_bad)?);
     }
     if let Some(path) = &args.html {
@@ -460,7 +445,7 @@ fn info(args: &InfoArgs) -> Result<ExitCode, NodeError> {
 }
 
 fn filter(args: &FilterArgs) -> Result<ExitCode, NodeError> {
-    let reader = args.reading.open(&args.input, &progress())?;
+    let reader = args.reading.open(&args.input, &reading())?;
     let (before, seen) = Tallied::new(reader);
     let Percent(percent) = args.load;
     let filtered: Box<dyn TraceReader> = match args.method {
@@ -506,9 +491,9 @@ fn filter(args: &FilterArgs) -> Result<ExitCode, NodeError> {
 fn accuracy(args: &AccuracyArgs) -> Result<ExitCode, NodeError> {
     let mut reports = Vec::new();
     for (name, files) in grouped(&args.traces, false) {
-        let mut reader = args.reading.open(&files, &progress())?;
+        let mut reader = args.reading.open(&files, &reading())?;
         let report = traces::accuracy(&name, reader.as_mut(), args.window);
-        progress_over();
+        clear_line();
         reports.push(report.map_err(with_skip_bad)?);
     }
     if args.traces.is_empty() {
@@ -564,7 +549,7 @@ fn record(args: &RecordArgs) -> Result<ExitCode, NodeError> {
     let mut starting = || eprintln!("recording {} for {} s", args.device.display(), args.seconds);
     let found = traces::record(&Recorder::default(), &args.device, &args.out, time, &mut starting);
     let found = found.map_err(refused)?;
-    let mut reader = traces::open(&found.files, &Options::default(), &progress()).map_err(refused)?;
+    let mut reader = traces::open(&found.files, &Options::default(), &reading()).map_err(refused)?;
     let name = args.out.display().to_string();
     let profile = traces::profile(&name, reader.as_mut()).map_err(refused)?;
     if args.json {
@@ -577,14 +562,10 @@ fn record(args: &RecordArgs) -> Result<ExitCode, NodeError> {
 }
 
 fn list(args: &ListArgs) -> Result<ExitCode, NodeError> {
-    let shown = std::io::stderr().is_terminal();
-    let mut reading = |name: &str| {
-        if shown {
-            let _ = write!(std::io::stderr(), "\r\x1b[Kreading {name}");
-        }
-    };
-    let depository = Depository::open(&args.directory, args.skip_bad, &mut reading, &progress());
-    progress_over();
+    let mut line = Progress::new();
+    let mut name = |name: &str| line.show(format_args!("reading {name}"));
+    let depository = Depository::open(&args.directory, args.skip_bad, &mut name, &reading());
+    clear_line();
     let depository = depository.map_err(refused)?;
     let query = Query {
         format: args.format,

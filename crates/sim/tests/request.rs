@@ -1,9 +1,9 @@
 //! Whole runs of the request level: every request is answered, the same arguments give the same report, the figures add up.
 
-use ebb_lab::replay::Trace;
-use ebb_lab::replay::plan::Provision;
+use ebb_gear::Provision;
 use ebb_sim::request::workload::Day;
 use ebb_sim::request::{DiskModel, Gears, NetworkModel, Phase, Report, Setup, SimError, Traffic, simulate};
+use ebb_trace::Trace;
 use ebb_trace::{Kind, Request};
 use std::time::Duration;
 

@@ -37,7 +37,7 @@ pub use btrecord::BtrecordWriter;
 pub use detect::{Format, Input, Options, open, open_with};
 pub use filter::{BalancedFilter, LoadError, Scaled, TracerFilter};
 pub use fio::FioWriter;
-pub use memory::InMemory;
+pub use memory::{InMemory, RangeError, Trace};
 pub use reader::{Position, Reason, TraceError, TraceReader};
 pub use source::decompress;
 pub use summary::{DeviceSummary, Summary, Summing, summary};

@@ -11,6 +11,7 @@ pub mod load;
 pub mod map;
 pub mod message;
 pub mod namespace;
+pub mod piece;
 pub mod record;
 pub mod units;
 
@@ -20,5 +21,6 @@ pub use load::*;
 pub use map::*;
 pub use message::*;
 pub use namespace::*;
+pub use piece::*;
 pub use record::*;
 pub use units::*;

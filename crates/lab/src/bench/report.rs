@@ -3,7 +3,7 @@
 
 use super::BenchOptions;
 use super::process::Usage;
-use crate::latency::Latency;
+use ebb_report::Latency;
 use ebb_types::Bytes;
 use serde::Serialize;
 use std::fmt;

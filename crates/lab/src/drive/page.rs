@@ -1,7 +1,7 @@
 //! A replay as a page to look at.
 
-use super::report::{Distribution, DriveReport, SecondReport};
-use crate::page::{Axis, Chart, Mark, Page, Series};
+use super::report::{DriveReport, SecondReport};
+use ebb_report::{Axis, Chart, Latency, Mark, Page, Series};
 
 impl DriveReport {
     /// The figures, and what was answered in every second.
@@ -11,7 +11,7 @@ impl DriveReport {
             self.requests, self.wall_seconds, self.failed, self.iops, self.megabytes_per_second
         );
         let mut page = Page::new(format!("Replay on {}", self.target.name), lead);
-        page.section("Times", "In microseconds. Service: from issue to answer. Queue: waiting because as many requests as allowed were in flight. Lateness: issued after its time although there was a place, the replay's own error.");
+        page.section("Times", "In milliseconds. Service: from issue to answer. Queue: waiting because as many requests as allowed were in flight. Lateness: issued after its time although there was a place, the replay's own error.");
         let rows = [
             ("reads, service", &self.reads.service),
             ("reads, queue", &self.reads.queue),
@@ -58,8 +58,8 @@ impl DriveReport {
 /// A line of a chart: its name, and what it shows of a second.
 type Line = (&'static str, fn(&SecondReport) -> f64);
 
-fn row(name: &str, t: &Distribution) -> Vec<String> {
-    let times = [t.mean_micros, t.p50_micros, t.p90_micros, t.p99_micros, t.p999_micros, t.max_micros];
-    let cells = times.iter().map(|micros| format!("{micros:.1}"));
+fn row(name: &str, t: &Latency) -> Vec<String> {
+    let times = [t.mean_millis, t.p50_millis, t.p90_millis, t.p99_millis, t.p999_millis, t.max_millis];
+    let cells = times.iter().map(|millis| format!("{millis:.4}"));
     [name.to_owned(), t.count.to_string()].into_iter().chain(cells).collect()
 }

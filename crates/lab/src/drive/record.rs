@@ -1,17 +1,15 @@
 //! What is noted of every request while a replay runs. Times are nanoseconds since its start.
 
-use super::report::{CpuTime, Distribution, DriveReport, KindReport, PlacedReport, SecondReport, TargetInfo};
+use super::report::{CpuTime, DriveReport, KindReport, PlacedReport, SecondReport, TargetInfo};
 use super::{DriveOptions, DriveProgress, Pacing};
+use ebb_report::Histogram;
 use ebb_trace::Kind;
-use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Failures that are described.
 const ERRORS_TOLD: usize = 10;
 const SECOND: u64 = 1_000_000_000;
-/// Longest time that is told apart: later ones count as this.
-const HOUR: u64 = 3_600 * SECOND;
 
 /// What others may see of a running replay, and how they stop it.
 #[derive(Default)]
@@ -62,7 +60,7 @@ pub(super) struct Recorder {
     open_loop: bool,
     reads: Kept,
     writes: Kept,
-    lateness: Histogram<u64>,
+    lateness: Histogram,
     warmup_requests: u64,
     requests: u64,
     failed: u64,
@@ -78,25 +76,21 @@ pub(super) struct Recorder {
 struct Kept {
     requests: u64,
     bytes: u64,
-    service: Histogram<u64>,
-    queue: Histogram<u64>,
-}
-
-fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, HOUR, 3).expect("the bounds are good")
+    service: Histogram,
+    queue: Histogram,
 }
 
 impl Kept {
     fn new() -> Kept {
-        Kept { requests: 0, bytes: 0, service: histogram(), queue: histogram() }
+        Kept { requests: 0, bytes: 0, service: Histogram::default(), queue: Histogram::default() }
     }
 
     fn report(&self) -> KindReport {
         KindReport {
             requests: self.requests,
             bytes: self.bytes,
-            service: Distribution::of(&self.service),
-            queue: Distribution::of(&self.queue),
+            service: self.service.latency(),
+            queue: self.queue.latency(),
         }
     }
 }
@@ -110,7 +104,7 @@ impl Recorder {
             open_loop: matches!(options.pacing, Pacing::Times { .. }),
             reads: Kept::new(),
             writes: Kept::new(),
-            lateness: histogram(),
+            lateness: Histogram::default(),
             warmup_requests: 0,
             requests: 0,
             failed: 0,
@@ -147,7 +141,7 @@ impl Recorder {
         }
         self.most_in_flight = self.most_in_flight.max(self.in_flight);
         if self.open_loop {
-            self.lateness.saturating_record(issue.at.saturating_sub(issue.free));
+            self.lateness.record(Duration::from_nanos(issue.at.saturating_sub(issue.free)));
         }
     }
 
@@ -199,9 +193,9 @@ impl Recorder {
         };
         kept.requests += 1;
         kept.bytes += len;
-        kept.service.saturating_record(now - issue.at);
+        kept.service.record(Duration::from_nanos(now - issue.at));
         if self.open_loop {
-            kept.queue.saturating_record(issue.free - issue.due);
+            kept.queue.record(Duration::from_nanos(issue.free - issue.due));
         }
     }
 
@@ -216,8 +210,8 @@ impl Recorder {
         let wall = self.last.max(end).saturating_sub(self.warm);
         let (reads, writes) = (self.reads.report(), self.writes.report());
         let (mut service, mut queue) = (self.reads.service, self.reads.queue);
-        service.add(&self.writes.service).expect("both have the same bounds");
-        queue.add(&self.writes.queue).expect("both have the same bounds");
+        service.add(&self.writes.service);
+        queue.add(&self.writes.queue);
         let per_second = |sum: u64| if wall == 0 { 0.0 } else { sum as f64 * SECOND as f64 / wall as f64 };
         let (now, before) = (cpu_time(), self.cpu.unwrap_or_else(cpu_time));
         DriveReport {
@@ -234,9 +228,9 @@ impl Recorder {
             megabytes_per_second: per_second(reads.bytes + writes.bytes) / 1e6,
             reads,
             writes,
-            service: Distribution::of(&service),
-            queue: Distribution::of(&queue),
-            lateness: Distribution::of(&self.lateness),
+            service: service.latency(),
+            queue: queue.latency(),
+            lateness: self.lateness.latency(),
             most_in_flight: self.most_in_flight,
             placed,
             cpu: CpuTime {

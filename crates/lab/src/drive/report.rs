@@ -1,39 +1,11 @@
 //! What a replay found: plain data, as text for people and as JSON for machines (`docs/json.md`, "replay --target").
 
 use super::{Pacing, PastEnd};
+use ebb_report::Latency;
 use ebb_types::Bytes;
-use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
-
-/// Times of one class of requests. Quantiles are exact to three digits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Distribution {
-    pub count: u64,
-    pub mean_micros: f64,
-    pub p50_micros: f64,
-    pub p90_micros: f64,
-    pub p99_micros: f64,
-    pub p999_micros: f64,
-    pub max_micros: f64,
-}
-
-impl Distribution {
-    /// Of times in nanoseconds. `None`: there is nothing to tell.
-    pub(super) fn of(nanos: &Histogram<u64>) -> Option<Distribution> {
-        let quantile = |q| nanos.value_at_quantile(q) as f64 / 1e3;
-        (!nanos.is_empty()).then(|| Distribution {
-            count: nanos.len(),
-            mean_micros: nanos.mean() / 1e3,
-            p50_micros: quantile(0.5),
-            p90_micros: quantile(0.9),
-            p99_micros: quantile(0.99),
-            p999_micros: quantile(0.999),
-            max_micros: nanos.max() as f64 / 1e3,
-        })
-    }
-}
 
 /// What was replayed on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -77,9 +49,9 @@ pub struct KindReport {
     pub requests: u64,
     pub bytes: u64,
     /// From issue to answer.
-    pub service: Option<Distribution>,
+    pub service: Option<Latency>,
     /// Waiting for a place among the requests in flight; absent in closed loop.
-    pub queue: Option<Distribution>,
+    pub queue: Option<Latency>,
 }
 
 /// What was answered in one second, counted from the end of the warm-up.
@@ -115,10 +87,10 @@ pub struct DriveReport {
     pub reads: KindReport,
     pub writes: KindReport,
     /// As in [`KindReport`], of reads and writes together.
-    pub service: Option<Distribution>,
-    pub queue: Option<Distribution>,
+    pub service: Option<Latency>,
+    pub queue: Option<Latency>,
     /// Issue after the request's time although there was a place for it: the engine's own error. Absent in closed loop.
-    pub lateness: Option<Distribution>,
+    pub lateness: Option<Latency>,
     pub most_in_flight: u64,
     pub placed: PlacedReport,
     pub cpu: CpuTime,
@@ -137,11 +109,11 @@ impl DriveReport {
     }
 }
 
-fn row(f: &mut fmt::Formatter<'_>, name: &str, times: &Option<Distribution>) -> fmt::Result {
+fn row(f: &mut fmt::Formatter<'_>, name: &str, times: &Option<Latency>) -> fmt::Result {
     let Some(t) = times else { return Ok(()) };
     write!(f, "  {name:<16}{:>10}", t.count)?;
-    for micros in [t.mean_micros, t.p50_micros, t.p90_micros, t.p99_micros, t.p999_micros, t.max_micros] {
-        write!(f, "{micros:>11.1}")?;
+    for millis in [t.mean_millis, t.p50_millis, t.p90_millis, t.p99_millis, t.p999_millis, t.max_millis] {
+        write!(f, "{millis:>11.4}")?;
     }
     writeln!(f)
 }
@@ -181,7 +153,7 @@ impl fmt::Display for DriveReport {
         writeln!(
             f,
             "  {:<16}{:>10}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}",
-            "microseconds", "requests", "mean", "p50", "p90", "p99", "p99.9", "max"
+            "milliseconds", "requests", "mean", "p50", "p90", "p99", "p99.9", "max"
         )?;
         row(f, "reads, service", &self.reads.service)?;
         row(f, "reads, queue", &self.reads.queue)?;

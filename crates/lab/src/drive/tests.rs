@@ -43,7 +43,7 @@ fn requests_are_issued_at_their_times_and_counted() {
     assert!(report.wall_seconds >= 0.0999, "{report}");
     assert_eq!(report.lateness.unwrap().count, 1000);
     assert_eq!(report.placed.wrapped, 999, "all but the first");
-    assert!(report.reads.service.unwrap().p50_micros > 0.0 && report.reads.queue.unwrap().count == 500);
+    assert!(report.reads.service.unwrap().p50_millis > 0.0 && report.reads.queue.unwrap().count == 500);
     let seconds: u64 = report.seconds.iter().map(|second| second.reads + second.writes).sum();
     assert_eq!(seconds, 1000);
     let fast = DriveOptions { pacing: Pacing::Times { speed: 10.0 }, ..DriveOptions::default() };
@@ -117,7 +117,7 @@ fn long_requests_and_many_at_a_time_are_all_answered() {
     assert!(report.passed(), "{report}");
     assert_eq!(report.requests, 500 + 2 * 3);
     assert_eq!((report.placed.split, report.placed.empty, report.most_in_flight), (2, 1, 20));
-    assert!(report.reads.queue.unwrap().max_micros > 0.0, "some had to wait");
+    assert!(report.reads.queue.unwrap().max_millis > 0.0, "some had to wait");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::compare::{Metric, mean};
 use super::matrix::Workload;
 use super::record::Record;
-use crate::page::{Axis, Chart, Mark, Page, Series};
+use ebb_report::{Axis, Chart, Mark, Page, Series};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A dimension of the matrix.

@@ -1,12 +1,10 @@
 //! The generator and the analyzer of this machine. `ebb agent` lends the same two to another one.
 
 use super::matrix::{Filter, Workload};
-use super::order::{
-    Analyzer, Draw, Generator, Intensity, Latencies, Machine, Order, Performance, Place, RunError,
-};
+use super::order::{Analyzer, Draw, Generator, Intensity, Machine, Order, Performance, Place, RunError};
 use crate::drive::{
-    Distribution, DriveOptions, DriveReport, OpenOptions, Pacing, S3Keys, Target, TargetError, TargetInfo,
-    TargetSpec, drive,
+    DriveOptions, DriveReport, OpenOptions, Pacing, S3Keys, Target, TargetError, TargetInfo, TargetSpec,
+    drive,
 };
 use ebb_client::Client;
 use ebb_power::meter::{self, Figures, Quantity, Recorder, Source, Window};
@@ -212,14 +210,6 @@ fn performance(report: &DriveReport, to: Moment, order: &Order) -> Performance {
         // The peak's are stored with every run.
         Workload::Trace { .. } => (0.0, 0.0, 0.0),
     };
-    let latencies = |d: &Distribution| Latencies {
-        mean: d.mean_micros,
-        p50: d.p50_micros,
-        p90: d.p90_micros,
-        p99: d.p99_micros,
-        p999: d.p999_micros,
-        max: d.max_micros,
-    };
     Performance {
         from: Moment(to.0.saturating_sub(report.wall().as_nanos() as u64)),
         to,
@@ -230,9 +220,9 @@ fn performance(report: &DriveReport, to: Moment, order: &Order) -> Performance {
         request_bytes,
         random_percent,
         read_percent,
-        latency: report.service.as_ref().map(latencies),
-        lateness_p99_micros: report.lateness.map(|lateness| lateness.p99_micros),
-        queue_p99_micros: report.queue.map(|queue| queue.p99_micros),
+        latency: report.service,
+        lateness_p99_millis: report.lateness.map(|lateness| lateness.p99_millis),
+        queue_p99_millis: report.queue.map(|queue| queue.p99_millis),
     }
 }
 

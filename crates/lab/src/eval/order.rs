@@ -4,6 +4,7 @@
 //! that were measured ([`Generator::clock_offset`]).
 
 use super::matrix::{Filter, Workload};
+use ebb_report::Latency;
 use ebb_types::Moment;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -37,7 +38,7 @@ pub struct Order {
     pub seed: u64,
 }
 
-/// What a run did. Times are microseconds, quantiles exact to three digits.
+/// What a run did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Performance {
     /// First issue and last answer, on the generator's clock.
@@ -54,26 +55,15 @@ pub struct Performance {
     pub random_percent: f64,
     pub read_percent: f64,
     /// Of reads and writes together.
-    pub latency: Option<Latencies>,
-    pub lateness_p99_micros: Option<f64>,
-    pub queue_p99_micros: Option<f64>,
+    pub latency: Option<Latency>,
+    pub lateness_p99_millis: Option<f64>,
+    pub queue_p99_millis: Option<f64>,
 }
 
 impl Performance {
     pub fn length(&self) -> Duration {
         self.to.since(self.from)
     }
-}
-
-/// Time from issue to answer, in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Latencies {
-    pub mean: f64,
-    pub p50: f64,
-    pub p90: f64,
-    pub p99: f64,
-    pub p999: f64,
-    pub max: f64,
 }
 
 /// The machine that generates the load.

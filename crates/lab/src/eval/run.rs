@@ -4,12 +4,11 @@
 //! before it goes on, so that the writing of one result does not disturb the next run.
 
 use super::matrix::{Matrix, Target, Workload};
-use super::order::{
-    Analyzer, Draw, Generator, Intensity, Latencies, Machine, Order, Performance, Place, RunError,
-};
+use super::order::{Analyzer, Draw, Generator, Intensity, Machine, Order, Performance, Place, RunError};
 use super::plan::{Cell, cells, lanes};
 use super::record::{Peak, Record};
 use super::store::{RunKey, Store, StoreError};
+use ebb_report::Latency;
 use ebb_types::Moment;
 use serde::Serialize;
 use std::sync::{Mutex, MutexGuard};
@@ -336,8 +335,7 @@ fn fill(record: &mut Record, performance: &Performance, draw: &Draw, peak: &Peak
     let seconds = performance.length().as_secs_f64();
     let (iops, mb_per_second) =
         (performance.requests as f64 / seconds, performance.bytes as f64 / 1e6 / seconds);
-    let millis = |micros: f64| micros / 1e3;
-    let latency = |part: fn(&Latencies) -> f64| performance.latency.as_ref().map(|l| millis(part(l)));
+    let latency = |part: fn(&Latency) -> f64| performance.latency.as_ref().map(part);
     record.request_bytes = Some(peak.request_bytes);
     record.random_percent = Some(peak.random_percent);
     record.read_percent = Some(peak.read_percent);
@@ -349,14 +347,14 @@ fn fill(record: &mut Record, performance: &Performance, draw: &Draw, peak: &Peak
     record.failed_requests = Some(performance.failed);
     record.iops = Some(iops);
     record.mb_per_second = Some(mb_per_second);
-    record.latency_mean_millis = latency(|l| l.mean);
-    record.latency_p50_millis = latency(|l| l.p50);
-    record.latency_p90_millis = latency(|l| l.p90);
-    record.latency_p99_millis = latency(|l| l.p99);
-    record.latency_p999_millis = latency(|l| l.p999);
-    record.latency_max_millis = latency(|l| l.max);
-    record.lateness_p99_millis = performance.lateness_p99_micros.map(millis);
-    record.queue_p99_millis = performance.queue_p99_micros.map(millis);
+    record.latency_mean_millis = latency(|l| l.mean_millis);
+    record.latency_p50_millis = latency(|l| l.p50_millis);
+    record.latency_p90_millis = latency(|l| l.p90_millis);
+    record.latency_p99_millis = latency(|l| l.p99_millis);
+    record.latency_p999_millis = latency(|l| l.p999_millis);
+    record.latency_max_millis = latency(|l| l.max_millis);
+    record.lateness_p99_millis = performance.lateness_p99_millis;
+    record.queue_p99_millis = performance.queue_p99_millis;
     record.volts = draw.volts;
     record.amps = draw.amps;
     record.temperature_celsius = draw.celsius;

@@ -6,7 +6,7 @@
 //! the speed. So a wake-up that takes half a second of the clock is charged as 1000 seconds of being on: that is
 //! the price of the rehearsal, not of the cluster, and it makes the savings look smaller, never larger.
 
-use super::plan::LoadSeries;
+use ebb_gear::LoadSeries;
 use ebb_power::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel};
 use ebb_types::{GearGroup, Moment, ServerId};
 use serde::Serialize;
@@ -136,24 +136,20 @@ pub fn changes_of(gears: &[u8], hour: Duration, servers: &[(ServerId, GearGroup)
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::{LoadSeries, rehearsal};
-    use super::super::trace::Trace;
     use super::*;
-    use ebb_trace::{Kind, Request};
-    use ebb_types::Schedule;
+    use ebb_gear::rehearsal;
+    use ebb_types::{LoadCount, Schedule};
 
     const HOUR: Duration = Duration::from_secs(3600);
 
     /// Four hours at speed 1000; nothing but two small reads.
     fn quiet() -> LoadSeries {
-        let request = |at| Request { at, device: 0, offset: 0, len: 512, kind: Kind::Read };
-        let requests = vec![request(Duration::ZERO), request(HOUR * 4)];
-        let trace = Trace { requests, devices: vec!["a".into()], ..Trace::default() };
+        let read = LoadCount { reads: 1, read_bytes: 512, ..LoadCount::default() };
         let schedule = rehearsal(
             &Schedule { read_iops: 1e12, read_bytes_per_second: 1e18, ..Schedule::default() },
             1000.0,
         );
-        LoadSeries::new(&trace, 1000.0, &schedule.unwrap(), 3, 1 << 26).unwrap()
+        LoadSeries::new([(Duration::ZERO, read), (HOUR * 4, read)], 1000.0, &schedule.unwrap(), 3).unwrap()
     }
 
     fn servers() -> Vec<(ServerId, GearGroup)> {

@@ -3,16 +3,16 @@
 use super::energy::{EnergyReport, changes_of, modelled};
 use super::ledger::{Ledger, Span, Ticket};
 use super::observe::Observer;
-use super::plan::{LoadSeries, Provision, rehearsal};
 use super::report::{
     Answered, GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport,
     RequestReport, TraceReport, VolumeReport,
 };
 use super::target::{Target, TargetError};
-use super::{Progress, ReplayError, ReplayOptions, Trace};
+use super::{Progress, ReplayError, ReplayOptions};
 use crate::content::fill;
 use bytes::Bytes;
-use ebb_trace::Kind;
+use ebb_gear::{LoadSeries, rehearsal};
+use ebb_trace::{Kind, Trace};
 use ebb_types::{
     AdminReply, AdminRequest, ChunkId, ClusterStatus, GearMode, HourRecord, ObjectId, Schedule, ServerId,
     ShiftRecord,
@@ -54,9 +54,6 @@ async fn command<T: Target>(target: &T, request: AdminRequest) -> Result<(), Tar
 }
 
 fn check(options: &ReplayOptions, trace: &Trace) -> Result<(), ReplayError> {
-    if !options.speed.is_normal() || options.speed < 0.0 {
-        return Err(ReplayError::Speed(options.speed));
-    }
     if options.in_flight == 0 {
         return Err(ReplayError::InFlight);
     }
@@ -78,18 +75,10 @@ impl Setting {
     fn new(options: &ReplayOptions, trace: &Trace, before: ClusterStatus) -> Result<Setting, ReplayError> {
         let mut schedule = rehearsal(&before.schedule, options.speed)?;
         let (replicas, chunk_bytes) = (before.params.replicas, before.params.chunk_bytes);
-        let mut load = LoadSeries::new(trace, options.speed, &schedule, replicas, chunk_bytes)?;
+        let mut load = LoadSeries::new(trace.loads(chunk_bytes)?, options.speed, &schedule, replicas)?;
         let servers = before.servers.len() as u32;
-        let provisioned = options.provision.map(|provision| match provision {
-            Provision::Peak => servers,
-            Provision::Servers(asked) => asked,
-        });
-        if let Some(asked) = provisioned {
-            if asked == 0 || asked > servers {
-                return Err(ReplayError::Provision { asked, servers });
-            }
-            load.provision(&mut schedule, f64::from(asked))?;
-        }
+        let provision = |provision| load.provision(&mut schedule, provision, servers);
+        let provisioned = options.provision.map(provision).transpose()?;
         Ok(Setting { before, schedule, load, provisioned })
     }
 

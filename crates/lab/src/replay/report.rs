@@ -3,7 +3,7 @@
 use super::energy::EnergyReport;
 use super::ledger::Mismatch;
 use super::target::Comparison;
-use crate::latency::Latency;
+use ebb_report::Latency;
 use ebb_types::{Bytes, Schedule, ShiftRecord};
 use serde::Serialize;
 use std::fmt;

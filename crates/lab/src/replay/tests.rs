@@ -1,10 +1,10 @@
 //! Replays on a cluster in memory, on a virtual clock, that can be told to lose, damage, refuse and dawdle.
 
-use super::plan::rehearsal;
 use super::target::Target;
 use super::*;
 use bytes::Bytes;
-use ebb_trace::{Kind, Request};
+use ebb_gear::{Provision, RehearsalError, rehearsal};
+use ebb_trace::{Kind, Request, Trace};
 use ebb_types::{
     AdminReply, AdminRequest, ChunkId, ClusterParams, ClusterStatus, GearGroup, GearMode, GearStatus,
     GroupCounts, HourRecord, Incarnation, ObjectId, RackId, Schedule, ServerId, ServerState, ServerStatus,
@@ -455,15 +455,21 @@ async fn what_cannot_be_replayed_is_refused_before_anything_is_written() {
     for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         assert!(matches!(
             refused(ReplayOptions { speed, ..options() }, &trace()).await,
-            ReplayError::Speed(_)
+            ReplayError::Rehearsal(RehearsalError::Speed(_))
         ));
     }
     assert!(matches!(refused(options(), &Trace::default()).await, ReplayError::Empty));
     let fast = ReplayOptions { speed: 1e6, ..options() };
-    assert!(matches!(refused(fast, &trace()).await, ReplayError::HourTooShort { .. }));
+    assert!(matches!(
+        refused(fast, &trace()).await,
+        ReplayError::Rehearsal(RehearsalError::HourTooShort { .. })
+    ));
     for asked in [0, 10] {
         let many = ReplayOptions { provision: Some(Provision::Servers(asked)), ..options() };
-        assert!(matches!(refused(many, &trace()).await, ReplayError::Provision { servers: 9, .. }));
+        assert!(matches!(
+            refused(many, &trace()).await,
+            ReplayError::Rehearsal(RehearsalError::Provision { servers: 9, .. })
+        ));
     }
     let none = ReplayOptions { in_flight: 0, ..options() };
     assert!(matches!(refused(none, &trace()).await, ReplayError::InFlight));

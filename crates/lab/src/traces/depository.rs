@@ -5,7 +5,7 @@
 //! they differ. Files that are no traces are remembered too, and not tried again until they change. A directory that cannot be
 //! written is listed all the same.
 
-use super::open::{Progress, name_of, open};
+use super::open::{ReadProgress, name_of, open};
 use super::profile::{Figures, profile};
 use super::show::{bytes, grouped, percent, seconds, short};
 use ebb_trace::{Format, Options};
@@ -75,7 +75,7 @@ impl Depository {
         directory: &Path,
         skip_bad: u64,
         reading: &mut dyn FnMut(&str),
-        progress: &Progress,
+        progress: &ReadProgress,
     ) -> Result<Depository, DepositoryError> {
         let path = directory.join(CATALOGUE);
         let mut known: BTreeMap<String, Entry> =
@@ -211,7 +211,13 @@ pub fn group(paths: &[PathBuf]) -> Vec<(String, Vec<PathBuf>)> {
     groups
 }
 
-fn look(directory: &Path, name: String, files: Vec<FileStamp>, skip_bad: u64, progress: &Progress) -> Entry {
+fn look(
+    directory: &Path,
+    name: String,
+    files: Vec<FileStamp>,
+    skip_bad: u64,
+    progress: &ReadProgress,
+) -> Entry {
     let paths: Vec<PathBuf> = files.iter().map(|file| directory.join(&file.path)).collect();
     let options = Options { format: None, skip_bad };
     let read = || -> Result<Figures, String> {
@@ -396,7 +402,7 @@ mod tests {
 
     fn depository(dir: &Path) -> (Depository, BTreeSet<String>) {
         let mut read = BTreeSet::new();
-        let progress: Progress = Arc::new(|_, _| ());
+        let progress: ReadProgress = Arc::new(|_, _| ());
         let mut reading = |name: &str| {
             read.insert(name.to_owned());
         };
@@ -485,7 +491,7 @@ mod tests {
     #[test]
     fn a_directory_without_traces_says_so() {
         let dir = tempfile::tempdir().unwrap();
-        let progress: Progress = Arc::new(|_, _| ());
+        let progress: ReadProgress = Arc::new(|_, _| ());
         let error = Depository::open(dir.path(), 0, &mut |_| (), &progress).unwrap_err();
         assert!(matches!(error, DepositoryError::Empty { .. }), "{error}");
         let error = Depository::open(&dir.path().join("none"), 0, &mut |_| (), &progress).unwrap_err();

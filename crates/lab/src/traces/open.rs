@@ -1,6 +1,6 @@
-//! Trace files opened, with an ear for how far they are read.
+//! Opens trace files and reports how far they are read.
 
-use ebb_trace::{Input, Options, TraceError, TraceReader};
+use ebb_trace::{Input, Options, Trace, TraceError, TraceReader};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Is told how many bytes of the files are read and how many there are, a few times per megabyte.
-pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
+pub type ReadProgress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TraceFileError {
@@ -24,7 +24,7 @@ struct Heard {
     input: Box<dyn Read + Send>,
     done: Arc<AtomicU64>,
     of: u64,
-    progress: Progress,
+    progress: ReadProgress,
 }
 
 impl Read for Heard {
@@ -40,7 +40,7 @@ impl Read for Heard {
 pub fn open(
     paths: &[PathBuf],
     options: &Options,
-    progress: &Progress,
+    progress: &ReadProgress,
 ) -> Result<Box<dyn TraceReader>, TraceFileError> {
     let mut opened: Vec<(String, Box<dyn Read + Send>)> = Vec::new();
     let mut of = 0;
@@ -66,6 +66,13 @@ pub fn open(
     Ok(ebb_trace::open_with(inputs.collect(), options)?)
 }
 
+/// Reads the files of one trace whole: what several passes need.
+pub fn load(paths: &[PathBuf], options: &Options, progress: &ReadProgress) -> Result<Trace, TraceFileError> {
+    let mut reader = open(paths, options, progress)?;
+    let name = paths.first().map_or(String::new(), |path| name_of(path));
+    Ok(Trace::collect(name, reader.as_mut())?)
+}
+
 /// A file's name without its directories.
 pub(crate) fn name_of(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
@@ -84,7 +91,7 @@ mod tests {
         std::fs::write(&paths[1], "1,0,512,W,2\n").unwrap();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let into = heard.clone();
-        let progress: Progress = Arc::new(move |done, of| into.lock().unwrap().push((done, of)));
+        let progress: ReadProgress = Arc::new(move |done, of| into.lock().unwrap().push((done, of)));
         let reader = open(&paths, &Options::default(), &progress).unwrap();
         let at: Vec<u64> = reader.map(|request| request.unwrap().at.as_secs()).collect();
         assert_eq!(at, [0, 1, 2]);
@@ -94,9 +101,13 @@ mod tests {
     #[test]
     fn what_cannot_be_opened_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let none: Progress = Arc::new(|_, _| ());
+        let none: ReadProgress = Arc::new(|_, _| ());
         let fail = |path: PathBuf| open(&[path], &Options::default(), &none).err().unwrap().to_string();
         assert!(fail(dir.path().join("none")).contains("check the path"));
+        let bad = dir.path().join("bad.spc");
+        std::fs::write(&bad, "0,8,512,W,0.5\n0,x,512,W,2\n").unwrap();
+        let error = load(&[bad], &Options::default(), &none).unwrap_err().to_string();
+        assert!(error.contains("bad.spc") && error.contains("line 2"), "{error}");
         assert!(fail(dir.path().into()).contains("ebb trace list"));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::profile::Profile;
 use super::show::{grouped, percent, seconds};
-use crate::page::{Axis, Chart, Mark, Page, Series};
+use ebb_report::{Axis, Chart, Mark, Page, Series};
 use ebb_types::Bytes;
 
 /// A page that shows every trace.

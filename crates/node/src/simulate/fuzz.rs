@@ -3,11 +3,11 @@
 
 use crate::error::NodeError;
 use clap::Args;
+use ebb_report::{Progress, print_json};
 use ebb_sim::{Failure, Shrunk, Summary, shrink};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -104,7 +104,7 @@ pub fn run(args: &FuzzArgs) -> Result<ExitCode, NodeError> {
     let _ = std::panic::take_hook();
     if args.json {
         let output = Output { totals: &totals, shrunk };
-        println!("{}", serde_json::to_string_pretty(&output).expect("plain data"));
+        print_json(&output);
     } else {
         print!("{}", describe(&totals, shrunk.as_ref()));
     }
@@ -135,17 +135,13 @@ fn search(args: &FuzzArgs) -> Totals {
                 })
             })
             .collect();
-        let shows = std::io::stderr().is_terminal();
+        let mut line = Progress::new();
         while workers.iter().any(|w| !w.is_finished()) {
             std::thread::sleep(Duration::from_millis(100));
-            if shows {
-                let totals = totals.lock().expect("no thread panics while it counts");
-                let rate = totals.seeds as f64 / started.elapsed().as_secs_f64();
-                eprint!("\r{} seeds, {rate:.0} per second, {} failed ", totals.seeds, totals.failures.len());
-            }
-        }
-        if shows {
-            eprint!("\r\x1b[K");
+            let totals = totals.lock().expect("no thread panics while it counts");
+            let rate = totals.seeds as f64 / started.elapsed().as_secs_f64();
+            let failed = totals.failures.len();
+            line.show(format_args!("{} seeds, {rate:.0} per second, {failed} failed", totals.seeds));
         }
     });
     let mut totals = totals.into_inner().expect("no thread panics while it counts");

@@ -3,10 +3,10 @@
 use crate::error::{NodeError, io};
 use clap::Args;
 use ebb_power::PowerModel;
+use ebb_report::{Progress, table};
 use ebb_sim::load::{self, Case, Outcome, Point, Policy, Provision, Report, Score, Setup, Timeline};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -162,10 +162,13 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
     let case = Case::new(setup(args)?, &series).map_err(|e| refused(e.to_string()))?;
     let outcomes = play(args, &case).map_err(|e| refused(e.to_string()))?;
     let scores = load::scores(&case);
+    let mut line = Progress::new();
+    let mut progress = |done, of| line.show(format_args!("frontier: {done} of {of}"));
     let frontier = match args.frontier {
-        true => load::frontier(&case, progress).map_err(|e| refused(e.to_string()))?,
+        true => load::frontier(&case, &mut progress).map_err(|e| refused(e.to_string()))?,
         false => Vec::new(),
     };
+    line.clear();
     let report =
         Report { name: &name, case: &case, gaps, outcomes: &outcomes, scores: &scores, frontier: &frontier };
     if let Some(path) = &args.html {
@@ -175,7 +178,7 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
         std::fs::write(path, csv(&report)).map_err(io("write", path))?;
     }
     if args.json {
-        println!("{}", json(&report).map_err(|e| refused(e.to_string()))?);
+        println!("{}", json(&report));
     } else {
         print!("{}", text(&report, [args.html.as_deref(), args.csv.as_deref()]));
     }
@@ -203,15 +206,9 @@ fn play(args: &LoadArgs, case: &Case) -> Result<Vec<(Outcome, Option<Timeline>)>
     Policy::ALL.into_iter().filter(wanted).map(|policy| case.play(policy)).collect()
 }
 
-fn progress(done: usize, of: usize) {
-    if std::io::stderr().is_terminal() {
-        eprint!("\rfrontier: {done} of {of}{}", if done == of { "\n" } else { "" });
-    }
-}
-
-fn json(report: &Report) -> Result<String, serde_json::Error> {
+fn json(report: &Report) -> String {
     let case = report.case;
-    serde_json::to_string_pretty(&Json {
+    ebb_report::json(&Json {
         series: SeriesJson {
             name: report.name,
             step_seconds: case.step.as_secs_f64(),
@@ -253,26 +250,6 @@ fn csv(report: &Report) -> String {
     }
     out.push('\n');
     out
-}
-
-/// Columns as wide as their widest cell, the first set left.
-fn table(out: &mut String, header: &[&str], rows: &[Vec<String>]) {
-    let wide = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([header[column].chars().count()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..header.len()).map(wide).collect();
-    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
-        for (column, cell) in cells.enumerate() {
-            let width = widths[column];
-            let _ = if column == 0 { write!(out, "{cell:<width$}") } else { write!(out, "  {cell:>width$}") };
-        }
-        out.push('\n');
-    };
-    line(&mut header.iter().copied());
-    for row in rows {
-        line(&mut row.iter().map(String::as_str));
-    }
 }
 
 fn text(report: &Report, written: [Option<&Path>; 2]) -> String {

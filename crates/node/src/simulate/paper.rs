@@ -1,12 +1,14 @@
 //! `ebb simulate paper`: a paper's evaluation again, each number beside the paper's.
 
 use crate::error::{NodeError, io};
+use crate::trace_tool::reading;
 use clap::{Args, Subcommand};
-use ebb_lab::replay::Trace;
+use ebb_lab::traces;
+use ebb_report::{Progress, json};
 use ebb_sim::load::{Series, read};
 use ebb_sim::paper::{Findings, Inputs, made_up_series, sierra};
+use ebb_trace::Options;
 use std::fs::{self, File};
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -65,7 +67,10 @@ pub fn run(args: &PaperArgs) -> Result<ExitCode, NodeError> {
     };
     let trace = match args.trace.is_empty() {
         true => None,
-        false => Some(Trace::open(&args.trace, None, 0).map_err(|e| NodeError::Refused(e.to_string()))?),
+        false => {
+            let read = traces::load(&args.trace, &Options::default(), &reading());
+            Some(read.map_err(|e| NodeError::Refused(e.to_string()))?)
+        }
     };
     let inputs = Inputs {
         series,
@@ -75,18 +80,12 @@ pub fn run(args: &PaperArgs) -> Result<ExitCode, NodeError> {
         rebuild_servers: REBUILD_SERVERS.to_vec(),
         seed: args.seed,
     };
-    let terminal = std::io::stderr().is_terminal();
-    let found = sierra(&inputs, &mut |what, done| {
-        if terminal {
-            eprint!("\r\x1b[K{what}: {:.0} % ", done * 100.0);
-            let _ = std::io::stderr().flush();
-        }
-    });
-    if terminal {
-        eprint!("\r\x1b[K");
-    }
+    let mut progress = Progress::new();
+    let found =
+        sierra(&inputs, &mut |what, done| progress.show(format_args!("{what}: {:.0} %", done * 100.0)));
+    progress.clear();
     let found = found.map_err(|e| NodeError::Refused(e.to_string()))?;
-    let json = serde_json::to_string_pretty(&found).expect("our own types can be written as JSON");
+    let json = json(&found);
     if let Some(name) = &args.out {
         write_files(name, &found, &json)?;
     }

@@ -1,16 +1,16 @@
 //! `ebb simulate trace`: a trace on a modelled cluster, request by request.
 
 use crate::error::{NodeError, io};
+use crate::trace_tool::reading;
 use clap::Args;
 use ebb_gear::Scheme;
-use ebb_lab::page::{Axis, Chart, Mark, Page, Series};
-use ebb_lab::replay::Trace;
+use ebb_lab::traces;
 use ebb_power::PowerModel;
+use ebb_report::{Axis, Chart, Mark, Page, Progress, Series, json};
 use ebb_sim::request::workload::Day;
 use ebb_sim::request::{DiskModel, Gears, NetworkModel, PHASES, Report, Setup, settings, simulate};
-use ebb_trace::{BalancedFilter, InMemory, Request};
+use ebb_trace::{BalancedFilter, InMemory, Options, Request, Trace};
 use ebb_types::Bytes;
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -111,23 +111,18 @@ pub fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
     }
     let trace = read(args)?;
     let setup = setup(args)?;
-    let terminal = std::io::stderr().is_terminal();
+    let mut progress = Progress::new();
     let report = simulate(&trace, &setup, &mut |done| {
-        if terminal {
-            eprint!("\r\x1b[K{}: {:.0} % simulated ", trace.name, done * 100.0);
-            let _ = std::io::stderr().flush();
-        }
+        progress.show(format_args!("{}: {:.0} % simulated", trace.name, done * 100.0));
     });
-    if terminal {
-        eprint!("\r\x1b[K");
-    }
+    progress.clear();
     let report = report.map_err(refused)?;
     if let Some(file) = &args.html {
         std::fs::write(file, page(&report)).map_err(io("write", file))?;
         eprintln!("wrote {}", file.display());
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report).expect("our own types can be written as JSON"));
+        println!("{}", json(&report));
     } else {
         print!("{report}");
     }
@@ -148,7 +143,10 @@ fn read(args: &TraceArgs) -> Result<Trace, NodeError> {
             })?;
             Day { requests, seed: args.seed, ..Day::default() }.trace()
         }
-        None => Trace::open(&args.traces, None, args.skip_bad).map_err(refused)?,
+        None => {
+            let options = Options { format: None, skip_bad: args.skip_bad };
+            traces::load(&args.traces, &options, &reading()).map_err(refused)?
+        }
     };
     if args.load != 1.0 {
         trace.requests = thin(&trace, args.load)?;

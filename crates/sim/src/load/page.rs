@@ -1,7 +1,7 @@
 //! The report as a page: what each policy saves, and how load, servers and watts went over the last week.
 
 use super::{Case, Gaps, Outcome, Point, Policy, Score, Timeline};
-use ebb_lab::page::{Axis, Chart, Mark, Page, Series};
+use ebb_report::{Axis, Chart, Mark, Page, Series};
 
 /// Most points of a curve: more than a screen has pixels are not seen.
 const MOST_POINTS: usize = 2000;

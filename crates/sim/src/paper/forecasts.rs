@@ -2,7 +2,7 @@
 
 use super::{DAY_HOURS, Experiment, Hourly, PaperError, REPLICAS, SERVERS, Table, WEEK};
 use ebb_gear::{History, Load, Seasonal, forecast, gear_for, lowest_gear};
-use ebb_lab::page::{Axis, Chart, Mark, Series};
+use ebb_report::{Axis, Chart, Mark, Series};
 
 const HOURS_PER_DAY: u32 = DAY_HOURS as u32;
 const DAYS: usize = WEEK / DAY_HOURS;

@@ -2,8 +2,8 @@
 
 use super::{Experiment, PaperError, REPLICAS, Table};
 use ebb_gear::{Layout, Scheme, Server, layout, power_down_count, rebuild_parallelism};
-use ebb_lab::page::{Axis, Chart, Mark, Series};
 use ebb_meta::{Bootstrap, Command, NewServer, Reply, State};
+use ebb_report::{Axis, Chart, Mark, Series};
 use ebb_types::{ClusterParams, RackId, ServerId};
 
 /// The search for the largest set of servers that can sleep is exact up to here: it is a set cover.

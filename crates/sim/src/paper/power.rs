@@ -2,7 +2,7 @@
 
 use super::{Experiment, Hourly, PaperError, REPLICAS, SERVERS};
 use crate::load::{Case, Policy, Provision, Setup, free_transitions};
-use ebb_lab::page::{Axis, Chart, Mark, Series};
+use ebb_report::{Axis, Chart, Mark, Series};
 use std::time::Duration;
 
 /// The paper's testbed: chunk servers, and servers that keep the logs and never sleep.

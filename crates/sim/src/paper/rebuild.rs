@@ -2,7 +2,7 @@
 
 use super::{Experiment, PaperError, REPLICAS, Table};
 use crate::request::{DiskModel, NetworkModel, Setup, rebuild};
-use ebb_lab::page::{Axis, Chart, Mark, Series};
+use ebb_report::{Axis, Chart, Mark, Series};
 use ebb_types::Bytes;
 
 const CHUNKS: [(&str, u32); 2] = [("1 MiB", 1 << 20), ("64 MiB", 64 << 20)];

@@ -7,13 +7,13 @@
 
 use super::{Experiment, HOUR, PaperError, REPLICAS, Table};
 use crate::request::{
-    DiskModel, Done, Gears, Latency, Migration, NetworkModel, Phase, Report, Sample, Setup, SimError,
-    simulate,
+    DiskModel, Done, Gears, Migration, NetworkModel, Phase, Report, Sample, Setup, SimError, simulate,
 };
-use ebb_lab::page::{Axis, Chart, Mark, Series};
-use ebb_lab::replay::Trace;
-use ebb_lab::replay::plan::{LoadSeries, Provision, rehearsal};
+use ebb_gear::{LoadSeries, Provision, rehearsal};
+use ebb_report::{Axis, Chart, Latency, Mark, Series};
+use ebb_trace::Trace;
 use ebb_types::Schedule;
+use std::time::Duration;
 
 /// The testbed's chunk servers and racks, and its chunks. [Sierra §4.3]
 const SERVERS: u16 = 15;
@@ -63,18 +63,12 @@ pub(super) fn testbed(
 /// The speed at which the trace's peak fills all servers as far as they may be. Loads grow about in proportion with it.
 fn speed_for_peak(trace: &Trace) -> Result<f64, PaperError> {
     let rates = DiskModel::hdd_2009().rates();
-    let schedule = Schedule {
-        read_iops: rates.read_iops,
-        write_iops: rates.write_iops,
-        read_bytes_per_second: rates.read_bytes_per_s,
-        write_bytes_per_second: rates.write_bytes_per_s,
-        ..Schedule::default()
-    };
+    let schedule = rates.in_schedule(Schedule::default());
     let mut speed = 1.0;
     for _ in 0..ROUNDS {
         let schedule = rehearsal(&schedule, speed).map_err(SimError::from)?;
-        let series =
-            LoadSeries::new(trace, speed, &schedule, REPLICAS, CHUNK_BYTES).map_err(SimError::from)?;
+        let loads = trace.loads(CHUNK_BYTES).map_err(SimError::from)?;
+        let series = LoadSeries::new(loads, speed, &schedule, REPLICAS).map_err(SimError::from)?;
         let peak = series.peak().0;
         if peak > 0.0 {
             speed *= FILLED * f64::from(SERVERS) / peak;
@@ -189,7 +183,8 @@ fn down_shift(run: &Report) -> Option<Stretch> {
 }
 
 fn latency(run: &Report, stretch: Stretch) -> Option<Latency> {
-    Latency::of(run.done.iter().filter(|done| !done.failed && stretch.holds(done)).map(|done| done.took))
+    let done = run.done.iter().filter(|done| !done.failed && stretch.holds(done));
+    Latency::of(done.map(|done| Duration::from_nanos(done.took)))
 }
 
 fn response_times(run: &Report, base: &Report) -> Experiment {

@@ -140,7 +140,7 @@ impl World<'_> {
         let read = request.kind == Kind::Read;
         let done = Done { at, took: now, read, gear, phase, retries: 0, failed: false };
         let object = ObjectId(u64::from(request.device) + 1);
-        let pieces = ebb_client::pieces(object, request.offset, request.len.into(), chunk_bytes)
+        let pieces = ebb_types::pieces(object, request.offset, request.len.into(), chunk_bytes)
             .expect("the trace was checked");
         let whole = clients.wholes.put(Whole { done, left: 0 });
         let mut left = 0;

@@ -79,40 +79,6 @@ pub struct Done {
     pub failed: bool,
 }
 
-/// Latencies of a set of requests. Quantiles are those of the requests themselves (nearest rank).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Latency {
-    pub count: u64,
-    pub mean_millis: f64,
-    pub p50_millis: f64,
-    pub p95_millis: f64,
-    pub p99_millis: f64,
-    pub p999_millis: f64,
-    pub max_millis: f64,
-}
-
-impl Latency {
-    /// `None` of nothing.
-    pub fn of(requests: impl Iterator<Item = u64>) -> Option<Latency> {
-        let mut all: Vec<u64> = requests.collect();
-        all.sort_unstable();
-        let count = all.len();
-        let millis = |nanos: u64| nanos as f64 / 1e6;
-        let max = millis(*all.last()?);
-        let quantile = |q: f64| millis(all[((q * count as f64).ceil() as usize).clamp(1, count) - 1]);
-        let sum: u128 = all.iter().map(|n| u128::from(*n)).sum();
-        Some(Latency {
-            count: count as u64,
-            mean_millis: sum as f64 / count as f64 / 1e6,
-            p50_millis: quantile(0.5),
-            p95_millis: quantile(0.95),
-            p99_millis: quantile(0.99),
-            p999_millis: quantile(0.999),
-            max_millis: max,
-        })
-    }
-}
-
 /// The cluster at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sample {
@@ -170,14 +136,6 @@ pub struct Energy {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quantiles_are_those_of_the_requests() {
-        let latency = Latency::of((1..=1000).map(|n| n * 1_000_000)).unwrap();
-        assert_eq!((latency.p50_millis, latency.p99_millis, latency.max_millis), (500.0, 990.0, 1000.0));
-        assert_eq!((latency.mean_millis, latency.count), (500.5, 1000));
-        assert_eq!(Latency::of(std::iter::empty()), None);
-    }
 
     #[test]
     fn a_gauge_integrates() {

@@ -27,7 +27,7 @@ pub mod workload;
 
 pub use client::Retries;
 pub use disk::{DiskModel, Hdd, Ssd};
-pub use measure::{Done, Energy, Latency, Migration, PHASES, Phase, Reclaim, Sample};
+pub use measure::{Done, Energy, Migration, PHASES, Phase, Reclaim, Sample};
 pub use network::{NetworkModel, TRAFFICS, Traffic};
 pub use rebuild::{Rebuilt, rebuild};
 pub use report::{LatencyRow, Report};

@@ -4,7 +4,7 @@ use crate::clock::SECOND;
 use crate::request::run::plan;
 use crate::request::{Feed, Later, Setup};
 use crate::world::{Happening, World};
-use ebb_lab::replay::Trace;
+use ebb_trace::Trace;
 use ebb_trace::{Kind, Request};
 use ebb_types::ServerState;
 use std::time::Duration;

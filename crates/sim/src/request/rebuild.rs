@@ -7,7 +7,7 @@ use super::{Feed, Later};
 use crate::clock::SECOND;
 use crate::world::{Happening, World};
 use ebb_gear::rebuild_parallelism;
-use ebb_lab::replay::Trace;
+use ebb_trace::Trace;
 use ebb_trace::{Kind, Request};
 use ebb_types::{ServerId, ServerState, SlotState};
 use std::time::Duration;

@@ -1,17 +1,19 @@
 //! What a run came to: plain data; text for people, JSON for machines (`docs/json.md`).
 
 use crate::request::client::Retries;
-use crate::request::measure::{Done, Energy, Latency, Migration, PHASES, Phase, Reclaim, Sample};
+use crate::request::measure::{Done, Energy, Migration, PHASES, Phase, Reclaim, Sample};
 use crate::request::network::{TRAFFICS, Traffic};
 use crate::request::run::{Gears, Setup};
 use crate::world::World;
-use ebb_lab::replay::Trace;
-use ebb_lab::replay::plan::LoadSeries;
+use ebb_gear::LoadSeries;
 use ebb_power::ModelledEnergy;
+use ebb_report::Latency;
+use ebb_trace::Trace;
 use ebb_types::{Bytes, Schedule};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
+use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -238,7 +240,7 @@ fn latency_rows(done: &[Done], replicas: u8) -> Vec<LatencyRow> {
     let mut rows = Vec::new();
     let mut add = |operation, gear, phase, which: &dyn Fn(&Done) -> bool| {
         let chosen = || done.iter().filter(|d| !d.failed && which(d));
-        if let Some(latency) = Latency::of(chosen().map(|d| d.took)) {
+        if let Some(latency) = Latency::of(chosen().map(|d| Duration::from_nanos(d.took))) {
             let retried = chosen().filter(|d| d.retries > 0).count() as u64;
             rows.push(LatencyRow { operation, gear, phase, latency, retried });
         }

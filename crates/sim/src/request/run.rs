@@ -12,11 +12,12 @@ use crate::request::{DiskModel, Feed, Later, Models, NetworkModel, SettingsError
 use crate::scenario::Scenario;
 use crate::server::Server;
 use crate::world::{Happening, World};
+use ebb_gear::RehearsalError;
 use ebb_gear::{GearError, Layout, LayoutError, PolicyError, Scheme, layout, oracle};
-use ebb_lab::replay::plan::{LoadSeries, Provision, rehearsal};
-use ebb_lab::replay::{ReplayError, Trace};
+use ebb_gear::{LoadSeries, Provision, rehearsal};
 use ebb_meta::{Bootstrap, NewServer, Timing};
 use ebb_power::{Draw, EnergyMeter, ModelError, PowerModel};
+use ebb_trace::{RangeError, Trace};
 use ebb_types::{ClusterParams, Moment, RackId, Schedule, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -115,7 +116,11 @@ pub enum SimError {
     #[error(transparent)]
     Power(#[from] ModelError),
     #[error(transparent)]
-    Trace(#[from] ReplayError),
+    Rehearsal(#[from] RehearsalError),
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    #[error("the trace has no request that moves bytes: there is nothing to simulate")]
+    Empty,
     #[error("the simulated cluster broke down: {0}; this is a bug of Ebb")]
     Broken(String),
 }
@@ -132,7 +137,7 @@ impl Setup {
             return Err(SimError::NoHosts);
         }
         if !(self.speed.is_normal() && self.speed > 0.0) {
-            return Err(ReplayError::Speed(self.speed).into());
+            return Err(RehearsalError::Speed(self.speed).into());
         }
         self.disk.check()?;
         self.network.check()?;
@@ -141,15 +146,7 @@ impl Setup {
 
     /// The schedule with the disk's rates.
     fn schedule(&self) -> Result<Schedule, SimError> {
-        let rates = self.disk.rates();
-        let schedule = Schedule {
-            read_iops: rates.read_iops,
-            write_iops: rates.write_iops,
-            read_bytes_per_second: rates.read_bytes_per_s,
-            write_bytes_per_second: rates.write_bytes_per_s,
-            g_min: self.g_min,
-            ..Schedule::default()
-        };
+        let schedule = Schedule { g_min: self.g_min, ..self.disk.rates().in_schedule(Schedule::default()) };
         Ok(rehearsal(&schedule, self.speed)?)
     }
 
@@ -265,18 +262,13 @@ impl<'a> World<'a> {
 /// What the scheduler works with, and the load that it will see.
 pub(super) fn plan(trace: &Trace, setup: &Setup) -> Result<(Schedule, LoadSeries), SimError> {
     if trace.requests.is_empty() {
-        return Err(ReplayError::Empty.into());
+        return Err(SimError::Empty);
     }
     let mut schedule = setup.schedule()?;
-    let mut series = LoadSeries::new(trace, setup.speed, &schedule, setup.replicas, setup.chunk_bytes)?;
-    let servers = u32::from(setup.servers);
-    match setup.provision {
-        Some(Provision::Servers(asked)) if asked == 0 || asked > servers => {
-            return Err(ReplayError::Provision { asked, servers }.into());
-        }
-        Some(Provision::Servers(asked)) => series.provision(&mut schedule, f64::from(asked))?,
-        Some(Provision::Peak) => series.provision(&mut schedule, f64::from(servers))?,
-        None => {}
+    let mut series =
+        LoadSeries::new(trace.loads(setup.chunk_bytes)?, setup.speed, &schedule, setup.replicas)?;
+    if let Some(provision) = setup.provision {
+        series.provision(&mut schedule, provision, setup.servers.into())?;
     }
     Ok((schedule, series))
 }

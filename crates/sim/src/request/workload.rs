@@ -1,7 +1,7 @@
 //! A made-up day, for those who have no trace at hand and for tests: open arrivals that follow a daily curve.
 
 use crate::random::Random;
-use ebb_lab::replay::Trace;
+use ebb_trace::Trace;
 use ebb_trace::{Kind, Request};
 use std::f64::consts::TAU;
 use std::time::Duration;

@@ -65,7 +65,7 @@ impl Generator for Pretend {
             request_bytes: size.into(),
             random_percent: random.into(),
             read_percent: reads.into(),
-            latency: Some(Latencies { p99: 1500.0, ..Latencies::default() }),
+            latency: Some(Latency { p99_millis: 1.5, ..Latency::default() }),
             ..Performance::default()
         })
     }

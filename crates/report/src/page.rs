@@ -2,7 +2,7 @@
 //! network. Text is escaped, the look follows the reader's light or dark scheme, and the same input gives the same bytes.
 //!
 //! ```
-//! use ebb_lab::page::{Axis, Chart, Mark, Page, Series};
+//! use ebb_report::{Axis, Chart, Mark, Page, Series};
 //! let chart = Chart::new("Load", Axis::new("time").time(), Axis::new("requests/s"))
 //!     .with(Series::new("recorded", Mark::Step, [(0.0, 12.0), (3600.0, 40.0)]));
 //! let mut page = Page::new("One day", "What the service asked for.");

@@ -1,0 +1,61 @@
+//! Where something is that takes over a second: one line on standard error.
+
+use std::fmt;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// Before the first line, and between two.
+const FIRST: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// One line that is written over itself, a few times per second, and is gone at the end. Silent where standard error is no
+/// terminal.
+pub struct Progress {
+    /// `None`: no terminal.
+    next: Option<Instant>,
+    shown: bool,
+}
+
+impl Default for Progress {
+    fn default() -> Progress {
+        Progress::new()
+    }
+}
+
+impl Progress {
+    pub fn new() -> Progress {
+        let terminal = std::io::stderr().is_terminal();
+        Progress { next: terminal.then(|| Instant::now() + FIRST), shown: false }
+    }
+
+    /// Shows this if it is time for a line: `progress.show(format_args!("{n} of {of}"))`.
+    pub fn show(&mut self, text: fmt::Arguments<'_>) {
+        let now = Instant::now();
+        if self.next.is_none_or(|next| now < next) {
+            return;
+        }
+        (self.next, self.shown) = (Some(now + PAUSE), true);
+        // Progress that cannot be shown is no reason to stop.
+        let _ = write!(std::io::stderr(), "\r\x1b[K{text} ");
+    }
+
+    /// Clears the line: something else is written now.
+    pub fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            clear_line();
+        }
+    }
+}
+
+/// Clears what stands on the line of standard error, where that is a terminal.
+pub fn clear_line() {
+    if std::io::stderr().is_terminal() {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
