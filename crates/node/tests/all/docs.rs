@@ -175,6 +175,64 @@ fn pages() -> Vec<String> {
     pages
 }
 
+/// Names on a page that are not in the code: files that are gone, and functions of "`f` in `file`" that the file does not declare.
+fn untrue(text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let is_file = |word: &&str| word.starts_with("crates/") && word.ends_with(".rs") && !word.contains('*');
+    let mut untrue: Vec<String> =
+        quoted(text).filter(is_file).filter(|word| source(word).is_none()).map(str::to_owned).collect();
+    for (at, _) in text.match_indices("` in `crates/") {
+        let name = text[..at].rsplit('`').next().expect("a split has a first part");
+        let name = name.rsplit("::").next().expect("a split has a first part");
+        let file = text[at + "` in `".len()..].split('`').next().expect("a split has a first part");
+        if source(file).is_some_and(|code| !declares(&code, name)) {
+            untrue.push(format!("{name} in {file}"));
+        }
+    }
+    untrue
+}
+
+#[test]
+fn every_file_and_function_that_a_page_names_exists() {
+    let mut wrong = Vec::new();
+    for page in pages() {
+        let (_, text) = outline(&read(&page));
+        wrong.extend(
+            untrue(&text.replace('\n', " "), source).into_iter().map(|what| format!("{page}: {what}")),
+        );
+    }
+    assert!(wrong.is_empty(), "pages name what is not there:\n{}", wrong.join("\n"));
+    let code = |path: &str| (path == "crates/a.rs").then(|| "fn f() {}".to_owned());
+    assert!(untrue("`f` in `crates/a.rs`, `T::f` in `crates/a.rs`", code).is_empty());
+    assert_eq!(untrue("`g` in `crates/a.rs` and `crates/b.rs`", code), ["crates/b.rs", "g in crates/a.rs"]);
+}
+
+/// The table of "The life of a write": files, each from `crates/` on or beside the one before it, with functions that they declare.
+#[test]
+fn the_life_of_a_write_is_that_of_the_code() {
+    let page = read("docs/protocol.md");
+    let (_, story) =
+        page.split_once("## 14. The life of a write").expect("the page tells the life of a write");
+    let rows: Vec<&str> = story.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+    let (mut wrong, mut file, mut code) = (Vec::new(), PathBuf::new(), String::new());
+    for row in &rows {
+        for word in quoted(row.split('|').nth(2).expect("a row says where")) {
+            if word.ends_with(".rs") {
+                let near = file.ancestors().skip(1).map(|dir| dir.join(word));
+                let mut places = near.chain([PathBuf::from("crates").join(word)]);
+                let found = places.find(|place| root().join(place).is_file());
+                file = found.unwrap_or_else(|| panic!("{row}: there is no {word}"));
+                code = read(file.to_str().expect("a path of ours"));
+                continue;
+            }
+            let name = word.rsplit("::").next().expect("a split has a first part");
+            if !declares(&code, name) {
+                wrong.push(format!("{} declares no {name}", file.display()));
+            }
+        }
+    }
+    assert!(rows.len() > 10 && wrong.is_empty(), "{wrong:#?}");
+}
+
 /// The part of an address that leads to a heading, as forges make it.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));

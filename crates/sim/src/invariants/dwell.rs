@@ -1,6 +1,6 @@
 //! Gears never flap: a burst costs one wake-up. The load never takes a gear back within the dwell time after the gear was
 //! raised, and no server that a gear woke is sent to sleep again within it, whoever leads meanwhile. Only an operator may.
-//! [Sierra §3.4; DESIGN, Gears]
+//! [Sierra §3.4]
 //!
 //! Seen from outside: the gear that the leader asks for, and what the map says of each server. A server that woke to help with
 //! a failure (R8) may go as soon as that is over.

@@ -1,4 +1,4 @@
-//! R9: a store that failed a sync serves nothing any more, and damage is found and repaired, though nobody reads it. [DESIGN, R9]
+//! R9: a store that failed a sync serves nothing any more, and damage is found and repaired, though nobody reads it.
 
 use crate::world::World;
 use ebb_types::{ClientReply, ServerId};
