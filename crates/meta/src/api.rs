@@ -65,6 +65,12 @@ pub struct Timing {
     /// Another: every epoch counts as one that served.
     #[cfg(feature = "planted-bugs")]
     pub forget_fallback: bool,
+    /// Another: a lost replica wakes nobody.
+    #[cfg(feature = "planted-bugs")]
+    pub leave_alone: bool,
+    /// Another: stand-ins are chosen as if all servers stood in one rack.
+    #[cfg(feature = "planted-bugs")]
+    pub ignore_racks: bool,
 }
 
 impl Timing {
@@ -81,6 +87,26 @@ impl Timing {
     #[cfg(feature = "planted-bugs")]
     pub(crate) fn forgets_fallback(&self) -> bool {
         self.forget_fallback
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn ignores_racks(&self) -> bool {
+        self.ignore_racks
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn ignores_racks(&self) -> bool {
+        false
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn leaves_alone(&self) -> bool {
+        self.leave_alone
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn leaves_alone(&self) -> bool {
+        false
     }
 
     #[cfg(not(feature = "planted-bugs"))]
@@ -114,6 +140,10 @@ impl Default for Timing {
             trust_any_store: false,
             #[cfg(feature = "planted-bugs")]
             forget_fallback: false,
+            #[cfg(feature = "planted-bugs")]
+            leave_alone: false,
+            #[cfg(feature = "planted-bugs")]
+            ignore_racks: false,
         }
     }
 }

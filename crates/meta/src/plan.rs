@@ -10,8 +10,8 @@ use crate::racks::{Partings, racks_apart};
 use crate::{Change, Command, State};
 use ebb_gear::{Place, floor_servers, rebuild_choice};
 use ebb_types::{
-    Epoch, GroupEntry, GroupId, HourRecord, Incarnation, Moment, ServerEntry, ServerId, ServerState, Slot,
-    SlotState, StoreId, StoreMark,
+    Epoch, GroupEntry, GroupId, HourRecord, Incarnation, Moment, RackId, ServerEntry, ServerId, ServerState,
+    Slot, SlotState, StoreId, StoreMark,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -257,6 +257,9 @@ impl Leading {
                 helpers.extend(servers.keys());
             }
         }
+        if self.timing.leaves_alone() {
+            helpers.clear();
+        }
         self.emergency = !helpers.is_empty();
         wanted.extend(helpers);
         let lacking = self.lacking_room(state, servers, &wanted);
@@ -395,7 +398,7 @@ impl Leading {
                     standing,
                     restarted,
                     emptied,
-                    rack: e.rack,
+                    rack: if self.timing.ignores_racks() { RackId(0) } else { e.rack },
                     sleeps: sleeps(e),
                     full,
                     indebted,

@@ -347,8 +347,8 @@ impl Group {
         if self.targets().any(|t| t.is_none()) {
             return Err(ClientReply::Retry { why: Unready::TooFewCopies });
         }
-        let now = cx.now;
-        cx.shared.full_peers.retain(|_, since| now.since(*since) < FULL_PAUSE);
+        let (now, remembers) = (cx.now, cx.config.has(PlantedBug::RememberFull));
+        cx.shared.full_peers.retain(|_, since| remembers || now.since(*since) < FULL_PAUSE);
         let full = |(server, _): (ServerId, Space)| {
             (server == cx.me && cx.full) || cx.shared.full_peers.contains_key(&server)
         };
@@ -512,7 +512,7 @@ impl Group {
         for index in [0, crcs.len().saturating_sub(1)] {
             let from = (index * BLOCK_BYTES).max(range.start);
             let to = ((index + 1) * BLOCK_BYTES).min(range.end);
-            if to - from < BLOCK_BYTES {
+            if to - from < BLOCK_BYTES && !cx.config.has(PlantedBug::WholeChecksums) {
                 crcs[index] = crc32c(&blocks[from..to]);
             }
         }

@@ -55,6 +55,16 @@ pub enum PlantedBug {
     DropEarly,
     /// Serve before the metadata service has recorded that this epoch does.
     ServeUnrecorded,
+    /// Serve without a lease.
+    IgnoreLease,
+    /// Report readiness to sleep while the store still works.
+    SleepBusy,
+    /// Take a server that was full once for full ever after.
+    RememberFull,
+    /// Let a scrub pass over blocks that are damaged on another server.
+    OverlookDamage,
+    /// Answer parts of blocks with the checksums of the whole.
+    WholeChecksums,
 }
 
 impl Config {
@@ -187,7 +197,7 @@ impl Replica {
 
     /// Whether this server may serve now. Without a lease, it should tell the metadata service at once what it knows of the map.
     pub fn has_lease(&self, now: Moment) -> bool {
-        now < self.lease_until
+        now < self.lease_until || self.config.has(PlantedBug::IgnoreLease)
     }
 
     /// Whether this server would serve client requests for the group now, for the harness's checks.
@@ -368,7 +378,8 @@ impl Replica {
 
     /// R7: primary of nothing, target of nothing, nothing in flight.
     fn say_if_ready_to_sleep(&mut self, out: &mut Vec<Command>) {
-        if !self.draining || self.told_ready || !self.shared.waits.is_empty() || !self.is_registered() {
+        let busy = !self.shared.waits.is_empty() && !self.config.has(PlantedBug::SleepBusy);
+        if !self.draining || self.told_ready || busy || !self.is_registered() {
             return;
         }
         let me = self.config.me;

@@ -64,6 +64,52 @@ fn a_primary_that_serves_before_that_is_on_record_is_found() {
 }
 
 #[test]
+fn a_primary_that_serves_without_a_lease_is_found() {
+    in_server(PlantedBug::IgnoreLease, &["R2", "linearizability"]);
+}
+
+#[test]
+fn a_server_that_sleeps_while_its_store_works_is_found() {
+    in_server(PlantedBug::SleepBusy, &["R7"]);
+}
+
+#[test]
+fn a_refusal_for_lack_of_space_that_is_over_is_found() {
+    in_server(PlantedBug::RememberFull, &["R10"]);
+}
+
+#[test]
+fn a_lost_replica_whose_peers_sleep_on_is_found() {
+    let plant = |core: Core| {
+        if let Core::Member(config) = core {
+            config.timing.leave_alone = true;
+        }
+    };
+    is_found("leave the peers alone", &plant, &["R8", "liveness"]);
+}
+
+#[test]
+fn damage_that_a_scrub_passes_over_is_found() {
+    in_server(PlantedBug::OverlookDamage, &["R9"]);
+}
+
+#[test]
+fn checksums_of_other_bytes_than_those_answered_are_found() {
+    in_server(PlantedBug::WholeChecksums, &["R14"]);
+}
+
+#[test]
+fn a_stand_in_in_a_shared_rack_is_found() {
+    let plant = |core: Core| {
+        if let Core::Member(config) = core {
+            config.timing.ignore_racks = true;
+        }
+    };
+    // Gears wait for it too: the rest in some gear ends when the racks are apart, or when its time is over.
+    is_found("ignore the racks", &plant, &["R13", "liveness"]);
+}
+
+#[test]
 fn a_copy_that_survived_and_is_not_taken_back_is_found() {
     let plant = |core: Core| {
         if let Core::Member(config) = core {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const RULES: usize = 14;
 const PARTS: [&str; 5] = ["Statement", "Why", "Kept", "Checked", "Planted bug"];
 /// Rules without a planted bug yet. One that gets a bug leaves this list.
-const NO_PLANTED_BUG: [&str; 8] = ["R2", "R7", "R8", "R9", "R10", "R12", "R13", "R14"];
+const NO_PLANTED_BUG: [&str; 1] = ["R12"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
