@@ -2,7 +2,8 @@
 //!
 //! [`drive`] takes an iterator of requests (a trace, one under load control, a synthetic workload) and issues them at
 //! their times, whether or not earlier ones are answered, those of one time together [TRACER §III.B], or as fast as a
-//! queue of given depth empties ([`Pacing`]). It checks no content: [`crate::replay`] does, on a cluster.
+//! queue of given depth empties ([`Pacing`]). Where it is asked to, it checks every byte that comes back ([`check`]).
+//! [`crate::replay`] has a whole cluster replayed on, and watches it.
 //!
 //! How a trace is laid on a target ([`place`]): every request is moved to the target's blocks, into its size, and is cut
 //! into parts where it is longer than what is issued at once; each of that is counted in the report.
@@ -16,9 +17,11 @@
 //! on the caller's tokio runtime ([`remote`]). The trace is read and placed by a third thread, some thousand requests
 //! ahead, so memory does not grow with its length.
 
+mod check;
 mod disk;
 mod feed;
 mod guard;
+mod ledger;
 mod memory;
 mod nbd;
 mod page;
@@ -32,21 +35,36 @@ mod spec;
 mod target;
 mod volume;
 
+pub use check::CheckReport;
+pub use ledger::Mismatch;
 pub use nbd::NbdError;
 pub use report::{CpuTime, DriveReport, KindReport, PlacedReport, SecondReport, TargetInfo};
 pub use spec::{SpecError, TargetSpec};
 pub use target::{OpenOptions, S3Keys, Target, TargetError};
 
 use ebb_trace::{Request, TraceError};
+/// What a replay on a whole cluster is made of.
+pub(crate) mod engine {
+    pub(crate) use super::check::Check;
+    pub(crate) use super::feed::Feed;
+    pub(crate) use super::ledger::Span;
+    pub(crate) use super::place::Placer;
+    pub(crate) use super::record::Shared;
+    pub(crate) use super::remote::{Answered, Answering, Course, Failure, Storage, Timer, run};
+}
+
+use check::Check;
 use feed::Feed;
 use place::Placer;
-use record::Shared;
+use record::{Recorder, Shared};
+use remote::{Course, Timer};
 use serde::Serialize;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use target::Means;
+use tokio::time::Instant;
 
 /// When requests are issued.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -81,6 +99,8 @@ pub struct DriveOptions {
     pub warmup: Duration,
     /// Nothing is issued later than this after the warm-up; `None`: until the requests end.
     pub duration: Option<Duration>,
+    /// Every byte that comes back is held against what was written, and at the end all that was written is read once more.
+    pub check: bool,
 }
 
 impl Default for DriveOptions {
@@ -91,6 +111,7 @@ impl Default for DriveOptions {
             in_flight: 4096,
             warmup: Duration::ZERO,
             duration: None,
+            check: false,
         }
     }
 }
@@ -130,6 +151,11 @@ pub enum DriveError {
     Ring(std::io::Error),
     #[error("cannot set up a timer: {0}")]
     Timer(std::io::Error),
+    #[error(
+        "what comes back from {target} cannot be checked: files and devices are read past the program, and what an S3 endpoint \
+         is given is another object than what is read; check on an NBD export, a volume or a cluster"
+    )]
+    Uncheckable { target: String },
     #[error("the target {target} stopped answering: {reason}")]
     Lost { target: String, reason: String },
 }
@@ -140,7 +166,7 @@ pub const MAX_IN_FLIGHT: usize = 16_384;
 /// Between two calls for progress.
 const TICK: Duration = Duration::from_millis(200);
 
-fn check(options: &DriveOptions) -> Result<(), DriveError> {
+pub(crate) fn validate(options: &DriveOptions) -> Result<(), DriveError> {
     if let Pacing::Times { speed } = options.pacing
         && (!speed.is_normal() || speed < 0.0)
     {
@@ -177,36 +203,58 @@ pub async fn drive<I>(
 where
     I: Iterator<Item = Result<Request, TraceError>> + Send + 'static,
 {
-    check(options)?;
+    validate(options)?;
     let info = target.info().clone();
+    let mut check = match (options.check, info.checkable) {
+        (false, _) => None,
+        (true, true) => Some(Check::of_one(&info.name)),
+        (true, false) => return Err(DriveError::Uncheckable { target: info.name }),
+    };
     let placer = Placer::new(info.size_bytes, info.block_bytes, options.past_end, options.pacing);
     let feed = Feed::start(requests, placer);
     let shared = Arc::new(Shared::default());
     let stop = StopOnDrop(shared.clone());
-    let mut run = pin!(async {
-        match &target.means {
-            Means::Disk(disk) => {
-                let (disk, mut options, shared) = (disk.clone(), options.clone(), shared.clone());
-                options.in_flight = options.in_flight.min(disk.takes.unwrap_or(MAX_IN_FLIGHT));
-                let running =
-                    tokio::task::spawn_blocking(move || ring::run(&disk.file, feed, &options, &shared));
-                running.await.expect("the engine's thread does not panic")
+    let (recorder, placed, end) = {
+        let mut run = pin!(carry_out(options, target, feed, &shared, check.as_mut()));
+        let start = Instant::now();
+        loop {
+            match tokio::time::timeout(TICK, &mut run).await {
+                Ok(outcome) => break outcome?,
+                Err(_) => progress(shared.progress(start.elapsed(), options.pacing)),
             }
-            Means::Remote(remote) => remote::run(remote, &info.name, feed, options, &shared).await,
-        }
-    });
-    let start = Instant::now();
-    let (recorder, placed, end) = loop {
-        match tokio::time::timeout(TICK, &mut run).await {
-            Ok(outcome) => break outcome?,
-            Err(_) => progress(shared.progress(start.elapsed(), options.pacing)),
         }
     };
     drop(stop);
     if shared.issued.load(Ordering::Relaxed) == 0 && end == 0 {
         return Err(DriveError::Empty);
     }
-    Ok(recorder.report(options, info.clone(), placed, end))
+    let mut report = recorder.report(options, info.clone(), placed, end);
+    if let (Some(check), Means::Remote(storage)) = (check, &target.means) {
+        check.finish(storage, &mut report).await?;
+    }
+    Ok(report)
+}
+
+async fn carry_out(
+    options: &DriveOptions,
+    target: &Target,
+    feed: Feed,
+    shared: &Arc<Shared>,
+    check: Option<&mut Check>,
+) -> Result<(Recorder, PlacedReport, u64), DriveError> {
+    match &target.means {
+        Means::Disk(disk) => {
+            let (disk, mut options, shared) = (disk.clone(), options.clone(), shared.clone());
+            options.in_flight = options.in_flight.min(disk.takes.unwrap_or(MAX_IN_FLIGHT));
+            let running = tokio::task::spawn_blocking(move || ring::run(&disk.file, feed, &options, &shared));
+            running.await.expect("the engine's thread does not panic")
+        }
+        Means::Remote(storage) => {
+            let timer = Timer::new().map_err(DriveError::Timer)?;
+            let (name, answered) = (&target.info.name, &mut |_| ());
+            remote::run(Course { storage, name, options, shared, timer, check, answered }, feed).await
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,30 +5,30 @@
 //! cluster shifts gears by itself; at the end all servers are woken, the debt is paid, everything is read back, and
 //! all replicas are compared.
 //!
-//! Every byte that is written follows from (volume, position, number of the write), and every byte that is read is
-//! held against the last write that was acknowledged ([`ledger`]).
+//! [`crate::drive`] is the engine: it issues and checks. Here the cluster is prepared for it, watched meanwhile, and settled.
 //!
 //! The cluster's schedule is changed for the time of the replay and put back at its end; its recorded hours are lost,
 //! because hours of another length say nothing about each other.
 
 pub mod energy;
 mod engine;
-mod ledger;
 mod observe;
+mod page;
 mod report;
 mod target;
 
 pub use energy::{EnergyFigures, EnergyReport};
-pub use ledger::Mismatch;
 pub use report::{
-    GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport, RequestReport,
-    TraceReport, VolumeReport,
+    GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport, TraceReport,
+    VolumeReport,
 };
 pub use target::{Cluster, Comparison, TargetError};
 
+use crate::drive::DriveError;
 use ebb_gear::{Provision, RehearsalError};
 use ebb_power::{ModelError, PowerModel};
 use ebb_trace::{RangeError, Trace};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How to replay.
@@ -38,7 +38,7 @@ pub struct ReplayOptions {
     pub speed: f64,
     /// `None`: the servers' rates stay as the cluster has them.
     pub provision: Option<Provision>,
-    /// Most requests in flight. When it is reached, later ones wait and count as late.
+    /// Most requests in flight. When it is reached, later ones wait, which is reported as queue time.
     pub in_flight: usize,
     /// What the servers would draw.
     pub power: PowerModel,
@@ -71,7 +71,7 @@ pub enum Progress {
         at: Duration,
         span: Duration,
         issued: u64,
-        in_flight: usize,
+        in_flight: u64,
         /// Failed requests and mismatches so far.
         bad: u64,
         gear: u8,
@@ -88,14 +88,14 @@ pub enum Progress {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    #[error("the number of requests in flight must be at least 1")]
-    InFlight,
     #[error("the trace has no request that moves bytes: there is nothing to replay")]
     Empty,
     #[error(transparent)]
     Range(#[from] RangeError),
     #[error(transparent)]
     Rehearsal(#[from] RehearsalError),
+    #[error(transparent)]
+    Drive(#[from] DriveError),
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error("cannot {what}: {error}")]
@@ -106,7 +106,7 @@ pub enum ReplayError {
 /// Runs on the caller's tokio runtime; one thread is enough.
 pub async fn replay<C: Cluster>(
     options: ReplayOptions,
-    trace: &Trace,
+    trace: &Arc<Trace>,
     client: ebb_client::Client,
     cluster: C,
     progress: &mut dyn FnMut(Progress),

@@ -1,13 +1,13 @@
 //! `ebb`: the one program. Each subcommand is a server of the cluster, or a tool that talks to one.
 
 mod admin;
+mod bench_tool;
 mod clock;
 mod config;
 mod cost_tool;
 mod dev;
 mod error;
 mod eval_tool;
-mod evaluate;
 mod gateway;
 mod gatewayd;
 mod heap;
@@ -16,7 +16,7 @@ mod launch;
 mod metad;
 mod meter_tool;
 mod random;
-mod replay_target;
+mod replay;
 mod secrets;
 mod server;
 mod simulate;
@@ -149,10 +149,8 @@ enum Sub {
         tool: ToolArgs,
     },
     /// Replay a real trace on a cluster, verified byte by byte, with performance and energy; or on any storage (--target)
-    #[command(
-        after_help = "Examples:\n  ebb replay week.srt --speed 2000 --provision peak       on a cluster made for it\n  ebb replay web.spc --config data/cluster.toml --json -  on the one that `ebb dev` runs\n  ebb replay web.spc --target file:/var/tmp/x --size 10GiB --load 30%  on a file, three tenths of the load"
-    )]
-    Replay(ReplayArgs),
+    #[command(after_help = replay::EXAMPLES)]
+    Replay(replay::ReplayArgs),
     /// Measure a storage service
     Bench {
         #[command(subcommand)]
@@ -219,36 +217,6 @@ struct ToolArgs {
     /// Print JSON with stable keys (docs/json.md)
     #[arg(long, global = true)]
     json: bool,
-}
-
-#[derive(Args)]
-struct ReplayArgs {
-    /// The trace: SPC, MSR CSV, HP SRT and others, compressed or not; several files of one trace are merged
-    #[arg(required = true, value_name = "TRACE")]
-    traces: Vec<PathBuf>,
-    /// Trace seconds per second
-    #[arg(long, default_value_t = 1.0)]
-    speed: f64,
-    /// Let the trace's peak need all servers (peak) or N of them; absent: the servers' rates are as configured
-    #[arg(long, value_name = "peak|N")]
-    provision: Option<evaluate::ProvisionArg>,
-    /// Skip up to so many bad lines or records
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    skip_bad: u64,
-    /// A running cluster; absent: one is started for the replay
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Chunk servers of the cluster that is started [default: 9]
-    #[arg(long, conflicts_with = "config")]
-    servers: Option<u16>,
-    /// Racks of the cluster that is started [default: 3]
-    #[arg(long, conflicts_with = "config")]
-    racks: Option<u16>,
-    /// Write the report as JSON to this file; `-`: to standard output, instead of text
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    #[command(flatten, next_help_heading = "On any storage")]
-    on: replay_target::TargetArgs,
 }
 
 #[derive(Subcommand)]
@@ -427,30 +395,9 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Force { accept_loss, tool } => {
             admin::force(&tool.config, Output::from(tool.json), accept_loss).await
         }
-        Sub::Replay(args) => {
-            if let Some(spec) = &args.on.target {
-                let common = replay_target::Common {
-                    traces: &args.traces,
-                    speed: args.speed,
-                    skip_bad: args.skip_bad,
-                    config: args.config.as_deref(),
-                    json: args.json.as_deref(),
-                };
-                return replay_target::run(&args.on, spec, &common).await;
-            }
-            evaluate::run_replay(&evaluate::ReplayRequest {
-                traces: &args.traces,
-                speed: args.speed,
-                provision: args.provision.map(|p| p.0),
-                skip_bad: args.skip_bad,
-                config: args.config.as_deref(),
-                options: DevOptions { servers: args.servers, racks: args.racks, ..DevOptions::default() },
-                json: args.json.as_deref(),
-            })
-            .await
-        }
+        Sub::Replay(args) => replay::run(&args).await,
         Sub::Bench { target: BenchTarget::S3 { url, pids, sizes, concurrency, quick, json } } => {
-            evaluate::run_bench(evaluate::BenchRequest {
+            bench_tool::run(bench_tool::BenchRequest {
                 endpoint: &url,
                 access_key: key_from("AWS_ACCESS_KEY_ID")?,
                 secret_key: key_from("AWS_SECRET_ACCESS_KEY")?,

@@ -94,7 +94,7 @@ fn info(name: String, file: &File, direct: bool, size: u64) -> Result<TargetInfo
         );
     }
     let size_bytes = size - size % u64::from(block_bytes);
-    Ok(TargetInfo { name, size_bytes, block_bytes, direct: Some(direct), notes })
+    Ok(TargetInfo { name, size_bytes, block_bytes, direct: Some(direct), checkable: false, notes })
 }
 
 /// Opens a file as a target of `size` bytes, or of its own size. A new file, or the new end of one, is filled with data

@@ -19,7 +19,7 @@ enum Message {
 }
 
 /// What is to be issued, in order of time.
-pub(super) struct Feed {
+pub(crate) struct Feed {
     messages: mpsc::Receiver<Message>,
     batch: vec::IntoIter<Op>,
     placed: PlacedReport,

@@ -5,7 +5,7 @@
 //! reply to nothing that was asked, or of another length, ends the connection.
 
 use super::guard;
-use super::remote::Failure;
+use super::remote::{Answering, Failure, Storage};
 use super::report::TargetInfo;
 use super::target::TargetError;
 use bytes::{Buf, Bytes, BytesMut};
@@ -98,6 +98,16 @@ struct Waiting {
 
 type Pending = Arc<Mutex<HashMap<u64, Waiting>>>;
 
+impl Storage for Nbd {
+    fn read(&self, _: u32, offset: u64, len: u32) -> Answering<'_, Bytes> {
+        Box::pin(self.read(offset, len))
+    }
+
+    fn write(&self, _: u32, offset: u64, payload: Bytes) -> Answering<'_, ()> {
+        Box::pin(self.write(offset, payload))
+    }
+}
+
 impl Nbd {
     /// Connects, and refuses an export that holds something unless `overwrite`.
     pub async fn open(
@@ -134,7 +144,17 @@ impl Nbd {
             notes.push("the export is read-only: writes will fail".to_owned());
         }
         let size_bytes = size_bytes - size_bytes % u64::from(block);
-        Ok((TargetInfo { name: target.to_owned(), size_bytes, block_bytes: block, direct: None, notes }, nbd))
+        Ok((
+            TargetInfo {
+                name: target.to_owned(),
+                size_bytes,
+                block_bytes: block,
+                direct: None,
+                checkable: true,
+                notes,
+            },
+            nbd,
+        ))
     }
 
     fn start(stream: TcpStream, longest: u32) -> Nbd {

@@ -11,6 +11,12 @@ impl DriveReport {
             self.requests, self.wall_seconds, self.failed, self.iops, self.megabytes_per_second
         );
         let mut page = Page::new(format!("Replay on {}", self.target.name), lead);
+        self.sections(&mut page);
+        page
+    }
+
+    /// Adds the sections of a replay to a page.
+    pub(crate) fn sections(&self, page: &mut Page) {
         page.section("Times", "In milliseconds. Service: from issue to answer. Queue: waiting because as many requests as allowed were in flight. Lateness: issued after its time although there was a place, the replay's own error.");
         let rows = [
             ("reads, service", &self.reads.service),
@@ -38,7 +44,6 @@ impl DriveReport {
         let rest = self.to_string();
         let rest = rest.lines().filter(|line| !line.starts_with("  ")).collect::<Vec<_>>().join("\n\n");
         page.section("What was replayed, and how", &rest);
-        page
     }
 
     fn chart(&self, title: &str, y: &str, series: [Line; 2]) -> Chart {

@@ -7,6 +7,7 @@
 //!   target is cut to its size.
 //! - The devices of a trace share the target: device 0 begins at byte 0, the others at places spread over it,
 //!   and each goes on at the beginning where it reaches the end.
+//! - Or each device has a volume of its own, and none of that is needed ([`Placer::apart`]).
 //! - What is longer than [`LONGEST`] is issued in parts of that length, all at its time.
 
 use super::report::PlacedReport;
@@ -14,28 +15,32 @@ use super::{DriveError, Pacing, PastEnd};
 use ebb_trace::{Kind, Request};
 
 /// Most bytes that are issued at once. A multiple of every block size.
-pub(super) const LONGEST: u32 = 4 << 20;
+pub(crate) const LONGEST: u32 = 4 << 20;
 /// Spreads small numbers over all 64-bit words: 2^64 divided by the golden ratio.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What is issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Op {
+pub(crate) struct Op {
     /// Nanoseconds by the clock since the start.
     pub due: u64,
+    /// Where each device of the trace has a place of its own: which.
+    pub device: u32,
     pub offset: u64,
     pub len: u32,
     pub kind: Kind,
 }
 
 /// Lays requests on a target.
-pub(super) struct Placer {
+pub(crate) struct Placer {
     /// Multiple of the block.
     size: u64,
     block: u64,
     past_end: PastEnd,
     /// `None`: times are passed over.
     speed: Option<f64>,
+    /// Each device of the trace has a place of its own.
+    apart: bool,
     number: u64,
     pub report: PlacedReport,
 }
@@ -48,14 +53,13 @@ impl Placer {
             Pacing::Peak { .. } => None,
         };
         let block = u64::from(block);
-        Placer {
-            size: size / block * block,
-            block,
-            past_end,
-            speed,
-            number: 0,
-            report: PlacedReport::default(),
-        }
+        let size = size / block * block;
+        Placer { size, block, past_end, speed, apart: false, number: 0, report: PlacedReport::default() }
+    }
+
+    /// Where each device of the trace has a volume of its own, that is large enough.
+    pub fn apart(pacing: Pacing) -> Placer {
+        Placer { apart: true, ..Placer::new(u64::MAX, 1, PastEnd::Refuse, pacing) }
     }
 
     /// Appends the parts of a request to `ops`.
@@ -79,14 +83,15 @@ impl Placer {
             self.report.rounded_bytes += whole - u64::from(request.len);
         }
         let len = whole.min(self.size);
-        let start = (start % self.size + self.base(request.device)) % self.size;
+        let (device, base) = if self.apart { (request.device, 0) } else { (0, self.base(request.device)) };
+        let start = (start % self.size + base) % self.size;
         let start = start.min(self.size - len);
         self.report.split += u64::from(len > u64::from(LONGEST));
         let due = self.speed.map_or(0, |speed| (request.at.as_nanos() as f64 / speed) as u64);
         let parts = (start..start + len).step_by(LONGEST as usize);
         ops.extend(parts.map(|offset| {
             let len = (start + len - offset).min(u64::from(LONGEST)) as u32;
-            Op { due, offset, len, kind: request.kind }
+            Op { due, device, offset, len, kind: request.kind }
         }));
         Ok(())
     }

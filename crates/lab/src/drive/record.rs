@@ -5,15 +5,16 @@ use super::{DriveOptions, DriveProgress, Pacing};
 use ebb_report::Histogram;
 use ebb_trace::Kind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Failures that are described.
-const ERRORS_TOLD: usize = 10;
+pub(crate) const ERRORS_TOLD: usize = 10;
 const SECOND: u64 = 1_000_000_000;
 
 /// What others may see of a running replay, and how they stop it.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     pub issued: AtomicU64,
     pub answered: AtomicU64,
     pub failed: AtomicU64,
@@ -24,7 +25,7 @@ pub(super) struct Shared {
 
 impl Shared {
     pub fn progress(&self, elapsed: Duration, pacing: Pacing) -> DriveProgress {
-        let (issued, answered) = (self.issued.load(Ordering::Relaxed), self.answered.load(Ordering::Relaxed));
+        let (issued, in_flight, failed) = self.counts();
         let speed = match pacing {
             Pacing::Times { speed } => speed,
             Pacing::Peak { .. } => 1.0,
@@ -33,9 +34,15 @@ impl Shared {
             elapsed,
             at: Duration::from_nanos((self.due.load(Ordering::Relaxed) as f64 * speed) as u64),
             issued,
-            in_flight: issued.saturating_sub(answered),
-            failed: self.failed.load(Ordering::Relaxed),
+            in_flight,
+            failed,
         }
+    }
+
+    /// Requests issued, in flight, and failed or found wrong.
+    pub fn counts(&self) -> (u64, u64, u64) {
+        let (issued, answered) = (self.issued.load(Ordering::Relaxed), self.answered.load(Ordering::Relaxed));
+        (issued, issued.saturating_sub(answered), self.failed.load(Ordering::Relaxed))
     }
 
     pub fn stopped(&self) -> bool {
@@ -45,7 +52,7 @@ impl Shared {
 
 /// When a request was issued.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Issue {
+pub(crate) struct Issue {
     pub due: u64,
     /// When there was a place for it: its due time, or later when too many others were in flight.
     pub free: u64,
@@ -53,7 +60,7 @@ pub(super) struct Issue {
 }
 
 /// Collects the figures of one replay.
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     start: Instant,
     /// What is issued before is not measured.
     warm: u64,
@@ -155,6 +162,7 @@ impl Recorder {
         shared: &Shared,
     ) {
         self.in_flight -= 1;
+        shared.answered.fetch_add(1, Ordering::Relaxed);
         if outcome.is_err() {
             shared.failed.fetch_add(1, Ordering::Relaxed);
         }
@@ -237,6 +245,7 @@ impl Recorder {
                 user_seconds: now.user_seconds - before.user_seconds,
                 system_seconds: now.system_seconds - before.system_seconds,
             },
+            check: None,
             seconds: self.seconds,
         }
     }

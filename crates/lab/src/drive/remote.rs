@@ -2,26 +2,30 @@
 //!
 //! tokio's timers have a resolution of a millisecond, so the schedule is kept by a timer of the kernel (timerfd).
 
+use super::check::Check;
 use super::feed::Feed;
-use super::nbd::Nbd;
+use super::ledger::Ticket;
 use super::place::{LONGEST, Op};
 use super::record::{Issue, Recorder, Shared};
 use super::report::PlacedReport;
-use super::s3::S3;
-use super::volume::Volume;
 use super::{DriveError, DriveOptions, Pacing};
+use crate::content::Number;
 use bytes::Bytes;
 use ebb_trace::Kind;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
+use std::collections::BTreeMap;
 use std::future::pending;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// A write's bytes start at one of the pages before the last [`LONGEST`] of the pattern.
 const STARTS: usize = 256;
@@ -29,104 +33,113 @@ const PAGE: usize = 4096;
 
 /// Why a request failed.
 #[derive(Clone, Debug)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// This one: the next may succeed.
     Request(String),
     /// The target is gone.
     Lost(String),
 }
 
-/// What is reached over sockets. All clones are the same target.
-#[derive(Clone)]
-pub(super) enum Remote {
-    Nbd(Nbd),
-    S3(S3),
-    Volume(Volume),
+/// The answer to one request.
+pub(crate) type Answering<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
+
+/// What is reached over sockets. `device` is 0 unless each device of a trace has a place of its own there.
+pub(crate) trait Storage: Send + Sync + 'static {
+    /// The bytes; none where this storage cannot be checked.
+    fn read(&self, device: u32, offset: u64, len: u32) -> Answering<'_, Bytes>;
+    fn write(&self, device: u32, offset: u64, payload: Bytes) -> Answering<'_, ()>;
 }
 
-impl Remote {
-    async fn carry_out(&self, op: Op, payload: Bytes) -> Result<(), Failure> {
-        let (offset, len) = (op.offset, op.len);
-        match (self, op.kind) {
-            (Remote::Nbd(nbd), Kind::Read) => nbd.read(offset, len).await.map(drop),
-            (Remote::Nbd(nbd), Kind::Write) => nbd.write(offset, payload).await,
-            (Remote::S3(s3), Kind::Read) => s3.read(offset, len).await,
-            (Remote::S3(s3), Kind::Write) => s3.write(offset, &payload).await,
-            (Remote::Volume(volume), Kind::Read) => volume.read(offset, len).await,
-            (Remote::Volume(volume), Kind::Write) => volume.write(offset, payload).await,
-        }
-    }
-}
-
-/// Sleeps until an instant, to the microsecond.
-struct Timer {
-    fd: AsyncFd<OwnedFd>,
+/// Sleeps to the microsecond.
+pub(crate) struct Timer {
+    /// `None`: on the virtual clock of a test.
+    kernel: Option<AsyncFd<OwnedFd>>,
 }
 
 impl Timer {
-    fn new() -> io::Result<Timer> {
+    pub fn new() -> io::Result<Timer> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         // SAFETY: the descriptor is owned, and closed only by the `AsyncFd`, after it has been deregistered.
-        Ok(Timer { fd: unsafe { AsyncFd::register(fd)? } })
+        Ok(Timer { kernel: Some(unsafe { AsyncFd::register(fd)? }) })
+    }
+
+    #[cfg(test)]
+    pub fn on_the_virtual_clock() -> Timer {
+        Timer { kernel: None }
     }
 
     /// Sleeps `nanos`. `None`: for ever.
     async fn sleep(&self, nanos: Option<u64>) -> io::Result<()> {
         let Some(nanos) = nanos else { return pending().await };
+        let Some(fd) = &self.kernel else {
+            tokio::time::sleep(Duration::from_nanos(nanos)).await;
+            return Ok(());
+        };
         // Zero would disarm it.
         let nanos = nanos.max(1);
         let value =
             Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 };
         let spec = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
-        timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &spec)?;
+        timerfd_settime(fd, TimerfdTimerFlags::empty(), &spec)?;
         // Setting it anew has taken back an expiry that nobody read.
-        self.fd.readable().await?.clear_ready();
+        fd.readable().await?.clear_ready();
         Ok(())
     }
+}
+
+/// An answered request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answered {
+    pub issued: Instant,
+    pub service: Duration,
+    pub kind: Kind,
 }
 
 /// What a task says when its request is answered.
 struct Answer {
     op: Op,
     issue: Issue,
+    /// Of a replay that checks.
+    ticket: Option<Ticket>,
     /// Nanoseconds since the start.
     at: u64,
-    outcome: Result<(), Failure>,
+    outcome: Result<Bytes, Failure>,
+}
+
+/// What is replayed on, and how.
+pub(crate) struct Course<'a> {
+    pub storage: &'a Arc<dyn Storage>,
+    pub name: &'a str,
+    pub options: &'a DriveOptions,
+    pub shared: &'a Shared,
+    pub timer: Timer,
+    /// Absent: the bytes that come back are looked at by nobody.
+    pub check: Option<&'a mut Check>,
+    /// Is shown every request that succeeded.
+    pub answered: &'a mut dyn FnMut(Answered),
 }
 
 struct Engine<'a> {
-    remote: &'a Remote,
+    course: Course<'a>,
+    /// Of writes where nothing is checked.
     pattern: Bytes,
     writes: usize,
     tasks: JoinSet<Answer>,
+    /// Writes that wait for an earlier one to the same bytes, with the time at which they were due.
+    waiting: BTreeMap<Ticket, (Op, u64)>,
     recorder: Recorder,
-    shared: &'a Shared,
     freed: u64,
 }
 
 /// Replays; the future ends when everything is answered. Dropping it stops the replay.
-pub(super) async fn run(
-    remote: &Remote,
-    name: &str,
+pub(crate) async fn run(
+    course: Course<'_>,
     mut feed: Feed,
-    options: &DriveOptions,
-    shared: &Shared,
 ) -> Result<(Recorder, PlacedReport, u64), DriveError> {
     feed.fetch().await;
-    let mut pattern = vec![0; LONGEST as usize + STARTS * PAGE];
-    super::memory::fill(0, &mut pattern);
-    let timer = Timer::new().map_err(DriveError::Timer)?;
-    let mut engine = Engine {
-        remote,
-        pattern: pattern.into(),
-        writes: 0,
-        tasks: JoinSet::new(),
-        recorder: Recorder::new(options),
-        shared,
-        freed: 0,
-    };
-    let lost = |reason| DriveError::Lost { target: name.to_owned(), reason };
+    let mut engine = Engine::new(course);
+    let options = engine.course.options;
     let most = match options.pacing {
         Pacing::Times { .. } => options.in_flight,
         Pacing::Peak { depth } => depth,
@@ -136,7 +149,7 @@ pub(super) async fn run(
         let now = engine.recorder.now();
         engine.recorder.tick(now);
         let op = if feed.fetch().await { feed.peek().copied() } else { None };
-        let full = engine.tasks.len() >= most;
+        let full = engine.tasks.len() + engine.waiting.len() >= most;
         let until = match (op, end) {
             (Some(op), Some(end)) if op.due.max(now) >= end => Some(end),
             (Some(op), _) if op.due <= now && !full => {
@@ -155,32 +168,67 @@ pub(super) async fn run(
         tokio::select! {
             biased;
             Some(answer) = engine.tasks.join_next() => {
-                engine.answered(answer.expect("a request's task does not panic"), full).map_err(lost)?;
+                let target = engine.course.name.to_owned();
+                let answer = answer.expect("a request's task does not panic");
+                engine.answered(answer, full).map_err(|reason| DriveError::Lost { target, reason })?;
             }
-            slept = timer.sleep(sleep) => slept.map_err(DriveError::Timer)?,
+            slept = engine.course.timer.sleep(sleep) => slept.map_err(DriveError::Timer)?,
         }
     };
     Ok((engine.recorder, feed.finish()?, finished))
 }
 
-impl Engine<'_> {
+impl<'a> Engine<'a> {
+    fn new(course: Course<'a>) -> Engine<'a> {
+        let mut pattern = Vec::new();
+        if course.check.is_none() {
+            pattern.resize(LONGEST as usize + STARTS * PAGE, 0);
+            super::memory::fill(0, &mut pattern);
+        }
+        Engine {
+            pattern: pattern.into(),
+            writes: 0,
+            tasks: JoinSet::new(),
+            waiting: BTreeMap::new(),
+            recorder: Recorder::new(course.options),
+            freed: 0,
+            course,
+        }
+    }
+
     fn issue(&mut self, op: Op, now: u64) {
-        let payload = match op.kind {
-            Kind::Read => Bytes::new(),
-            Kind::Write => {
+        let shared = self.course.shared;
+        shared.issued.fetch_add(1, Ordering::Relaxed);
+        shared.due.store(op.due, Ordering::Relaxed);
+        let issue = Issue { due: op.due, free: op.due.max(self.freed.min(now)), at: now };
+        let (ticket, payload) = match (&mut self.course.check, op.kind) {
+            (None, Kind::Read) => (None, Bytes::new()),
+            (None, Kind::Write) => {
                 let start = self.writes % STARTS * PAGE;
                 self.writes += 1;
-                self.pattern.slice(start..start + op.len as usize)
+                (None, self.pattern.slice(start..start + op.len as usize))
             }
+            (Some(check), Kind::Read) => (Some(check.begin_read(&op)), Bytes::new()),
+            (Some(check), Kind::Write) => match check.begin_write(&op) {
+                (ticket, Some(number)) => (Some(ticket), check.payload(&op, number)),
+                (ticket, None) => {
+                    self.waiting.insert(ticket, (op, issue.due));
+                    return;
+                }
+            },
         };
-        let issue = Issue { due: op.due, free: op.due.max(self.freed.min(now)), at: now };
+        self.send(op, issue, ticket, payload);
+    }
+
+    fn send(&mut self, op: Op, issue: Issue, ticket: Option<Ticket>, payload: Bytes) {
         self.recorder.issued(&issue);
-        self.shared.issued.fetch_add(1, Ordering::Relaxed);
-        self.shared.due.store(op.due, Ordering::Relaxed);
-        let (remote, start): (Remote, Instant) = (self.remote.clone(), self.recorder.start());
+        let (storage, start) = (self.course.storage.clone(), self.recorder.start());
         self.tasks.spawn(async move {
-            let outcome = remote.carry_out(op, payload).await;
-            Answer { op, issue, at: start.elapsed().as_nanos() as u64, outcome }
+            let outcome = match op.kind {
+                Kind::Read => storage.read(op.device, op.offset, op.len).await,
+                Kind::Write => storage.write(op.device, op.offset, payload).await.map(|()| Bytes::new()),
+            };
+            Answer { op, issue, ticket, at: start.elapsed().as_nanos() as u64, outcome }
         });
     }
 
@@ -189,12 +237,45 @@ impl Engine<'_> {
         if full {
             self.freed = self.recorder.now();
         }
-        let outcome = match answer.outcome {
-            Ok(()) => Ok(answer.op.len),
+        let Answer { op, issue, ticket, at, outcome } = answer;
+        if let Some(ticket) = ticket {
+            self.check(&op, ticket, outcome.as_ref().ok());
+        }
+        let outcome = match outcome {
+            Ok(_) => {
+                let issued = self.recorder.start() + Duration::from_nanos(issue.at);
+                let service = Duration::from_nanos(at - issue.at);
+                (self.course.answered)(Answered { issued, service, kind: op.kind });
+                Ok(op.len)
+            }
             Err(Failure::Request(error)) => Err(error),
             Err(Failure::Lost(reason)) => return Err(reason),
         };
-        self.recorder.answered(answer.op.kind, &answer.issue, answer.at, outcome, self.shared);
+        self.recorder.answered(op.kind, &issue, at, outcome, self.course.shared);
         Ok(())
+    }
+
+    /// Holds what came back against what must, and sends the writes that waited for this one.
+    fn check(&mut self, op: &Op, ticket: Ticket, bytes: Option<&Bytes>) {
+        let Some(check) = &mut self.course.check else { return };
+        match op.kind {
+            Kind::Read => {
+                if !check.end_read(ticket, bytes.map(|bytes| &bytes[..])) {
+                    self.course.shared.failed.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Kind::Write => {
+                for (ticket, number) in check.end_write(ticket, bytes.is_some()) {
+                    self.send_waiting(ticket, number);
+                }
+            }
+        }
+    }
+
+    fn send_waiting(&mut self, ticket: Ticket, number: Number) {
+        let Some(check) = &self.course.check else { return };
+        let (op, due) = self.waiting.remove(&ticket).expect("it waited");
+        let (now, payload) = (self.recorder.now(), check.payload(&op, number));
+        self.send(op, Issue { due, free: now, at: now }, Some(ticket), payload);
     }
 }

@@ -28,6 +28,8 @@ struct Faults {
     unknown: bool,
     /// Says that an answer has so many bytes.
     boasts: Option<u32>,
+    /// Says that it wrote this block, and does not.
+    forgets_at: Option<u64>,
 }
 
 type Memory = Arc<Mutex<Vec<u8>>>;
@@ -89,6 +91,11 @@ async fn nbd_serve(mut stream: TcpStream, memory: Memory, faults: Faults) -> std
         } else {
             let mut data = vec![0; len];
             stream.read_exact(&mut data).await?;
+            if let Some(at) = faults.forgets_at.filter(|at| range.contains(&(*at as usize))) {
+                let at = at as usize;
+                let old = memory.lock().unwrap()[at..at + 1024].to_vec();
+                data[at - range.start..][..1024].copy_from_slice(&old);
+            }
             if !full {
                 memory.lock().unwrap()[range].copy_from_slice(&data);
             }
@@ -347,4 +354,42 @@ fn a_block_device_is_replayed_on_only_if_it_is_empty_or_given_up() {
         assert!(error.contains("--overwrite"), "{error}");
         open(true).await.unwrap();
     });
+}
+
+#[test]
+fn a_check_finds_a_write_that_was_lost_and_passes_what_was_kept() {
+    let outcome = |lost: bool| {
+        on_runtime(async {
+            let memory: Memory = Arc::new(Mutex::new(vec![7; SIZE as usize]));
+            let faults = Faults { forgets_at: lost.then_some(5 << 10), ..Faults::default() };
+            let target = open_nbd(&nbd_server(memory, faults).await, true).await.unwrap();
+            // Reads of what nobody knows; overlapping writes; reads of what they left.
+            let mut requests = vec![Ok(request(0, 2 << 20, 4096, Kind::Read))];
+            requests.extend((0..40).map(|n| Ok(request(0, (n % 7) << 10, 3072, Kind::Write))));
+            requests.push(Ok(request(40_000, 0, 8192, Kind::Read)));
+            let options = DriveOptions { check: true, ..DriveOptions::default() };
+            drive(&options, requests.into_iter(), &target, &mut |_| ()).await.unwrap()
+        })
+    };
+    let (kept, lost) = (outcome(false), outcome(true));
+    let check = kept.check.as_ref().unwrap();
+    assert!(kept.passed() && check.waited > 0, "{kept}");
+    // More, where the last read came before the last write.
+    assert!(check.unchecked_bytes >= 4096 && check.read_back_bytes == 9 << 10, "{kept}");
+    let check = lost.check.as_ref().unwrap();
+    assert!(!lost.passed() && check.mismatched >= 1, "at the latest when all is read back: {lost}");
+    assert_eq!(check.mismatches[0].offset_bytes, 5 << 10);
+}
+
+#[test]
+fn what_cannot_be_checked_is_said_before_anything_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let spec = format!("file:{}", dir.path().join("x").display()).parse().unwrap();
+    let error = on_runtime(async {
+        let options = OpenOptions { size: Some(Bytes(1 << 20)), ..OpenOptions::default() };
+        let target = Target::open(&spec, &options, &mut |_| ()).await.unwrap();
+        let options = DriveOptions { check: true, ..DriveOptions::default() };
+        drive(&options, ticks(4, 50, 4096).into_iter(), &target, &mut |_| ()).await.unwrap_err()
+    });
+    assert!(error.to_string().contains("cannot be checked"), "{error}");
 }

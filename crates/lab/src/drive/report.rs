@@ -1,5 +1,6 @@
 //! What a replay found: plain data, as text for people and as JSON for machines (`docs/json.md`, "replay --target").
 
+use super::check::CheckReport;
 use super::{Pacing, PastEnd};
 use ebb_report::Latency;
 use ebb_types::Bytes;
@@ -17,6 +18,8 @@ pub struct TargetInfo {
     pub block_bytes: u32,
     /// The page cache is passed by; `None` where there is none to pass by on this machine.
     pub direct: Option<bool>,
+    /// What is read can be held against what was written.
+    pub checkable: bool,
     /// What the user should know about it, in words.
     pub notes: Vec<String>,
 }
@@ -94,13 +97,15 @@ pub struct DriveReport {
     pub most_in_flight: u64,
     pub placed: PlacedReport,
     pub cpu: CpuTime,
+    /// Absent: nothing was checked.
+    pub check: Option<CheckReport>,
     pub seconds: Vec<SecondReport>,
 }
 
 impl DriveReport {
-    /// No request failed.
+    /// No request failed, and nothing that was checked was wrong.
     pub fn passed(&self) -> bool {
-        self.failed == 0
+        self.failed == 0 && self.check.as_ref().is_none_or(|check| check.mismatched == 0)
     }
 
     /// Duration of what was measured.
@@ -164,6 +169,7 @@ impl fmt::Display for DriveReport {
         let share = if self.wall_seconds > 0.0 { 100.0 * (user + system) / self.wall_seconds } else { 0.0 };
         writeln!(f, "CPU of the replay: {user:.3} s user, {system:.3} s system: {share:.1} % of one core")?;
         placed(f, &self.placed)?;
+        self.check.as_ref().map_or(Ok(()), |check| write!(f, "{check}"))?;
         self.target.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
         self.errors.iter().try_for_each(|error| writeln!(f, "failed: {error}"))
     }

@@ -2,7 +2,7 @@
 
 use super::disk::{self, Disk, Filled};
 use super::nbd::{Nbd, NbdError};
-use super::remote::Remote;
+use super::remote::Storage;
 use super::report::TargetInfo;
 use super::s3::S3;
 use super::spec::TargetSpec;
@@ -78,7 +78,7 @@ pub struct Target {
 /// How requests get there.
 pub(super) enum Means {
     Disk(Arc<Disk>),
-    Remote(Remote),
+    Remote(Arc<dyn Storage>),
 }
 
 impl Target {
@@ -90,7 +90,7 @@ impl Target {
         progress: &mut dyn FnMut(DriveProgress),
     ) -> Result<Target, TargetError> {
         let (name, size) = (spec.to_string(), options.size.map(|size| size.0));
-        let (info, remote) = match spec {
+        let (info, storage): (TargetInfo, Arc<dyn Storage>) = match spec {
             TargetSpec::File(path) => {
                 let (path, overwrite) = (path.clone(), options.overwrite);
                 let open = move |filled: &Filled| disk::open_file(name, &path, size, overwrite, filled);
@@ -102,23 +102,23 @@ impl Target {
             }
             TargetSpec::Nbd { address, export } => {
                 let (info, nbd) = Nbd::open(&name, address, export, size, options.overwrite).await?;
-                (info, Remote::Nbd(nbd))
+                (info, Arc::new(nbd))
             }
             TargetSpec::S3 { endpoint, bucket } => {
                 let keys =
                     options.keys.as_ref().ok_or_else(|| TargetError::NoKeys { target: name.clone() })?;
                 let (info, s3) = S3::open(&name, endpoint, bucket, keys, size, progress).await?;
-                (info, Remote::S3(s3))
+                (info, Arc::new(s3))
             }
             TargetSpec::Volume(volume) => {
                 let client =
                     options.client.clone().ok_or_else(|| TargetError::NoCluster { target: name.clone() })?;
                 let (info, volume) =
                     Volume::open(&name, volume, client, size, options.overwrite, progress).await?;
-                (info, Remote::Volume(volume))
+                (info, Arc::new(volume))
             }
         };
-        Ok(Target { info, means: Means::Remote(remote) })
+        Ok(Target { info, means: Means::Remote(storage) })
     }
 
     pub fn info(&self) -> &TargetInfo {

@@ -2,7 +2,7 @@
 
 use super::DriveProgress;
 use super::memory::fill;
-use super::remote::Failure;
+use super::remote::{Answering, Failure, Storage};
 use super::report::TargetInfo;
 use super::target::TargetError;
 use bytes::Bytes;
@@ -19,6 +19,22 @@ const TOLD_EVERY: Duration = Duration::from_millis(200);
 pub(super) struct Volume {
     client: Client,
     object: ObjectId,
+}
+
+impl Storage for Volume {
+    fn read(&self, _: u32, offset: u64, len: u32) -> Answering<'_, Bytes> {
+        Box::pin(async move {
+            let read = self.client.read_object(self.object, offset, len.into()).await;
+            read.map_err(|error| Failure::Request(error.to_string()))
+        })
+    }
+
+    fn write(&self, _: u32, offset: u64, payload: Bytes) -> Answering<'_, ()> {
+        Box::pin(async move {
+            let written = self.client.write_object(self.object, offset, payload).await;
+            written.map_err(|error| Failure::Request(error.to_string()))
+        })
+    }
 }
 
 impl Volume {
@@ -64,6 +80,7 @@ impl Volume {
             size_bytes,
             block_bytes: 1,
             direct: None,
+            checkable: true,
             notes: Vec::new(),
         };
         Ok((info, volume))
@@ -81,15 +98,5 @@ impl Volume {
             }
         }
         Ok(())
-    }
-
-    pub async fn read(&self, offset: u64, len: u32) -> Result<(), Failure> {
-        let read = self.client.read_object(self.object, offset, len.into()).await;
-        read.map(drop).map_err(|error| Failure::Request(error.to_string()))
-    }
-
-    pub async fn write(&self, offset: u64, bytes: Bytes) -> Result<(), Failure> {
-        let written = self.client.write_object(self.object, offset, bytes).await;
-        written.map_err(|error| Failure::Request(error.to_string()))
     }
 }

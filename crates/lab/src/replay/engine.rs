@@ -1,15 +1,18 @@
 //! The run: prepare, replay in open loop, settle, compare, tidy up.
 
 use super::energy::{EnergyReport, changes_of, modelled};
-use super::ledger::{Ledger, Span, Ticket};
 use super::observe::Observer;
 use super::report::{
-    Answered, GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport,
-    RequestReport, TraceReport, VolumeReport,
+    GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport, TraceReport,
+    VolumeReport,
 };
 use super::target::{Target, TargetError};
 use super::{Progress, ReplayError, ReplayOptions};
-use crate::content::fill;
+use crate::content::Content;
+use crate::drive::engine::{
+    self, Answered, Answering, Check, Course, Failure, Feed, Placer, Shared, Span, Storage,
+};
+use crate::drive::{DriveError, DriveOptions, DriveReport, Pacing, TargetInfo};
 use bytes::Bytes;
 use ebb_gear::{LoadSeries, rehearsal};
 use ebb_trace::{Kind, Trace};
@@ -18,14 +21,12 @@ use ebb_types::{
     ShiftRecord,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// Bytes of one request when the content before the trace is written and when all is read back, and such requests
-/// side by side.
-const PIECE_BYTES: u64 = 1 << 20;
-const PIECES: usize = 16;
 /// The status is looked at ten times per hour, but not more often than this.
 const STATUS_PAUSE: Duration = Duration::from_millis(50);
 const STATUS_PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -33,10 +34,9 @@ const STATUS_PAUSE_MAX: Duration = Duration::from_secs(1);
 const ALIGN_MAX: Duration = Duration::from_secs(60);
 /// Recorded hours are fetched this often: the metadata service keeps a few hundred.
 const HOURS_PER_FETCH: u32 = 100;
-const LATE: Duration = Duration::from_millis(10);
 const AROUND_SHIFT: Duration = Duration::from_secs(2);
-/// Failures and mismatches that are described.
-const EXAMPLES: usize = 10;
+/// Deletions side by side.
+const DELETIONS: usize = 16;
 
 fn cluster(what: &'static str) -> impl Fn(TargetError) -> ReplayError {
     move |error| ReplayError::Cluster { what, error }
@@ -53,10 +53,16 @@ async fn command<T: Target>(target: &T, request: AdminRequest) -> Result<(), Tar
     target.admin(request).await.map(drop)
 }
 
-fn check(options: &ReplayOptions, trace: &Trace) -> Result<(), ReplayError> {
-    if options.in_flight == 0 {
-        return Err(ReplayError::InFlight);
+fn drive_options(options: &ReplayOptions) -> DriveOptions {
+    DriveOptions {
+        pacing: Pacing::Times { speed: options.speed },
+        in_flight: options.in_flight,
+        ..DriveOptions::default()
     }
+}
+
+fn check(options: &ReplayOptions, trace: &Trace) -> Result<(), ReplayError> {
+    crate::drive::validate(&drive_options(options))?;
     if trace.requests.is_empty() {
         return Err(ReplayError::Empty);
     }
@@ -90,7 +96,7 @@ impl Setting {
 /// See [`super::replay`].
 pub(crate) async fn run<T: Target>(
     options: &ReplayOptions,
-    trace: &Trace,
+    trace: &Arc<Trace>,
     target: T,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<ReplayReport, ReplayError> {
@@ -118,7 +124,7 @@ async fn restore<T: Target>(target: &T, before: &ClusterStatus) -> Result<(), Ta
 
 async fn run_on<T: Target>(
     options: &ReplayOptions,
-    trace: &Trace,
+    trace: &Arc<Trace>,
     setting: &Setting,
     target: T,
     progress: &mut dyn FnMut(Progress),
@@ -127,26 +133,26 @@ async fn run_on<T: Target>(
     command(&target, all_awake.clone()).await.map_err(cluster("wake all servers"))?;
     let count = trace.devices.len() as u32;
     let first = target.allocate(count).await.map_err(cluster("allocate volumes"))?;
-    let mut ledger = Ledger::default();
+    let mut check = Check::default();
     for (index, name) in trace.devices.iter().enumerate() {
-        ledger.add_volume(ObjectId(first.0 + index as u64), name.clone());
+        check.add_device(ObjectId(first.0 + index as u64), name.clone(), Content::Zero);
     }
-    let prepared_bytes = prepare(&target, trace, &mut ledger, progress).await?;
+    let storage: Arc<dyn Storage> = Arc::new(Volumes { target: target.clone(), first });
+    let prepared_bytes = prepare(&storage, trace, &mut check, progress).await?;
     let begun = begin(&target, setting).await.map_err(cluster("set the schedule"))?;
 
-    let mut run = Run::new(options, trace, target.clone(), ledger, setting);
-    run.replay(progress).await;
+    let mut run = Run::new(options, trace, target.clone(), setting);
+    let mut performance = run.replay(&storage, &mut check, progress).await?;
     command(&target, all_awake).await.map_err(cluster("wake all servers"))?;
     let settled = run.settle(progress).await?;
     progress(Progress::Comparing);
-    let read_back_bytes = run.read_back().await;
+    check.finish(&storage, &mut performance).await?;
     run.fetch_hours().await;
     let shifts = run.shifts(begun.unix_millis).await;
     let comparison =
         if settled { Some(target.compare().await.map_err(cluster("compare the replicas"))?) } else { None };
-    let mut report = run.report(setting, begun.first_hour, shifts)?;
+    let mut report = run.report(setting, performance, begun.first_hour, shifts)?;
     (report.prepared_bytes, report.comparison) = (prepared_bytes, comparison);
-    report.read_back_bytes = read_back_bytes;
     let keep = !report.passed();
     report.volumes = volumes(trace, first, keep);
     if !keep {
@@ -154,6 +160,26 @@ async fn run_on<T: Target>(
         report.notes.extend(failed.map(|error| format!("the volumes could not all be deleted: {error}")));
     }
     Ok(report)
+}
+
+/// The volumes of a trace's devices, as storage.
+struct Volumes<T> {
+    target: T,
+    first: ObjectId,
+}
+
+impl<T: Target> Storage for Volumes<T> {
+    fn read(&self, device: u32, offset: u64, len: u32) -> Answering<'_, Bytes> {
+        let volume = ObjectId(self.first.0 + u64::from(device));
+        let read = self.target.read(volume, offset, len.into());
+        Box::pin(async move { read.await.map_err(|error| Failure::Request(error.0)) })
+    }
+
+    fn write(&self, device: u32, offset: u64, payload: Bytes) -> Answering<'_, ()> {
+        let volume = ObjectId(self.first.0 + u64::from(device));
+        let written = self.target.write(volume, offset, payload);
+        Box::pin(async move { written.await.map_err(|error| Failure::Request(error.0)) })
+    }
 }
 
 fn volumes(trace: &Trace, first: ObjectId, kept: bool) -> Vec<VolumeReport> {
@@ -166,49 +192,25 @@ fn volumes(trace: &Trace, first: ObjectId, kept: bool) -> Vec<VolumeReport> {
 }
 
 /// Writes what the trace reads. Returns the bytes.
-async fn prepare<T: Target>(
-    target: &T,
+async fn prepare(
+    storage: &Arc<dyn Storage>,
     trace: &Trace,
-    ledger: &mut Ledger,
+    check: &mut Check,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<u64, ReplayError> {
-    let mut pieces = Vec::new();
-    for (volume, ranges) in trace.read_ranges().into_iter().enumerate() {
-        for (start, end) in ranges {
-            ledger.prepared(&Span { volume, bytes: start..end });
-            pieces.extend(cut(start, end).map(|(at, len)| (ledger.volume(volume), at, len)));
-        }
-    }
-    let of = pieces.iter().map(|(_, _, len)| len).sum();
-    let (mut bytes, mut writes, mut told) = (0, JoinSet::new(), Instant::now());
-    let mut pieces = pieces.into_iter();
-    loop {
-        while writes.len() < PIECES
-            && let Some((volume, at, len)) = pieces.next()
-        {
-            let target = target.clone();
-            writes.spawn(
-                async move { target.write(volume, at, payload(volume, at, len, 0)).await.map(|()| len) },
-            );
-        }
-        let Some(done) = writes.join_next().await else { return Ok(of) };
-        bytes += done.expect("a write does not panic").map_err(cluster("write what the trace reads"))?;
-        if told.elapsed() >= Duration::from_millis(100) || bytes == of {
-            told = Instant::now();
-            progress(Progress::Preparing { bytes, of });
-        }
-    }
-}
-
-/// Cuts a range into pieces: offset and length.
-fn cut(start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
-    (start..end).step_by(PIECE_BYTES as usize).map(move |at| (at, PIECE_BYTES.min(end - at)))
-}
-
-fn payload(volume: ObjectId, offset: u64, len: u64, number: u64) -> Bytes {
-    let mut bytes = vec![0; len as usize];
-    fill(volume.0, offset, number, &mut bytes);
-    bytes.into()
+    let devices = trace.read_ranges().into_iter().enumerate();
+    let spans: Vec<Span> = devices
+        .flat_map(|(volume, ranges)| {
+            ranges.into_iter().map(move |(start, end)| Span { volume, bytes: start..end })
+        })
+        .collect();
+    let of = spans.iter().map(|span| span.bytes.end - span.bytes.start).sum();
+    let prepared =
+        check.prepare(storage, &spans, &mut |bytes| progress(Progress::Preparing { bytes, of })).await;
+    prepared.map_err(|failure| {
+        let (Failure::Request(error) | Failure::Lost(error)) = failure;
+        ReplayError::Cluster { what: "write what the trace reads", error: TargetError(error) }
+    })
 }
 
 struct Begun {
@@ -259,7 +261,7 @@ async fn delete<T: Target>(
     }
     let (mut deletions, mut chunks, mut failed) = (JoinSet::new(), chunks.into_iter(), None);
     loop {
-        while deletions.len() < PIECES
+        while deletions.len() < DELETIONS
             && let Some(chunk) = chunks.next()
         {
             let target = target.clone();
@@ -270,103 +272,98 @@ async fn delete<T: Target>(
     }
 }
 
-/// An answer to a request of the trace.
-struct Done {
-    ticket: Ticket,
-    issued: Instant,
-    answered: Instant,
-    result: Result<Option<Bytes>, TargetError>,
-}
-
-/// Where a write that waits for an earlier one goes.
-struct Place {
-    volume: ObjectId,
-    offset: u64,
-    len: u64,
-}
-
 struct Run<'a, T> {
     options: &'a ReplayOptions,
-    trace: &'a Trace,
+    trace: &'a Arc<Trace>,
     target: T,
-    ledger: Ledger,
     hour: Duration,
     start: Instant,
     end: Instant,
-    /// Requests issued; the next one's index.
-    issued: usize,
-    tasks: JoinSet<Done>,
-    waiting: BTreeMap<Ticket, Place>,
     answered: Vec<Answered>,
-    requests: RequestReport,
-    retries_before: u64,
+    retries: u64,
     seen: Observer,
     hours: BTreeMap<u64, HourRecord>,
 }
 
 impl<'a, T: Target> Run<'a, T> {
-    fn new(
-        options: &'a ReplayOptions,
-        trace: &'a Trace,
-        target: T,
-        ledger: Ledger,
-        setting: &Setting,
-    ) -> Run<'a, T> {
+    fn new(options: &'a ReplayOptions, trace: &'a Arc<Trace>, target: T, setting: &Setting) -> Run<'a, T> {
         Run {
             options,
             trace,
-            ledger,
             hour: setting.hour(),
             start: Instant::now(),
             end: Instant::now(),
-            issued: 0,
-            tasks: JoinSet::new(),
-            waiting: BTreeMap::new(),
             answered: Vec::with_capacity(trace.requests.len()),
-            requests: RequestReport::default(),
-            retries_before: target.retries(),
+            retries: 0,
             seen: Observer::default(),
             hours: BTreeMap::new(),
             target,
         }
     }
 
-    fn in_flight(&self) -> usize {
-        self.tasks.len() + self.waiting.len()
-    }
-
-    fn due(&self, index: usize) -> Option<Instant> {
-        let at = self.trace.requests.get(index)?.at;
-        Some(self.start + at.div_f64(self.options.speed))
-    }
-
     /// Issues every request at its time and waits for the answers, watching the cluster meanwhile.
-    async fn replay(&mut self, progress: &mut dyn FnMut(Progress)) {
+    async fn replay(
+        &mut self,
+        storage: &Arc<dyn Storage>,
+        check: &mut Check,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<DriveReport, ReplayError> {
+        let options = drive_options(self.options);
+        let trace = self.trace.clone();
+        let requests = (0..trace.requests.len()).map(move |index| Ok(trace.requests[index]));
+        let feed = Feed::start(requests, Placer::apart(options.pacing));
+        let (retries, shared) = (self.target.retries(), Shared::default());
         self.start = Instant::now();
+        let mut answered = std::mem::take(&mut self.answered);
+        let course = Course {
+            storage,
+            name: "the cluster",
+            options: &options,
+            shared: &shared,
+            timer: self.target.timer().map_err(DriveError::Timer)?,
+            check: Some(check),
+            answered: &mut |request| answered.push(request),
+        };
+        let (recorder, placed, end) = tokio::select! {
+            biased;
+            outcome = engine::run(course, feed) => outcome?,
+            never = self.watch(&shared, progress) => match never {},
+        };
+        self.end = Instant::now();
+        (self.answered, self.retries) = (answered, self.target.retries() - retries);
+        Ok(recorder.report(&options, self.info(), placed, end))
+    }
+
+    fn info(&self) -> TargetInfo {
+        let ranges = self.trace.touched_ranges();
+        let bytes = ranges.iter().filter_map(|ranges| ranges.last_key_value()).map(|(_, end)| end).sum();
+        TargetInfo {
+            name: "cluster".into(),
+            size_bytes: bytes,
+            block_bytes: 1,
+            direct: None,
+            checkable: true,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Notes what the cluster does, until it is dropped.
+    async fn watch(&mut self, shared: &Shared, progress: &mut dyn FnMut(Progress)) -> Infallible {
         self.seen.servers(Duration::ZERO, &self.target.servers());
-        let mut watch = watch(self.target.clone());
+        let mut changes = changes(self.target.clone());
         let pause = (self.hour / 10).clamp(STATUS_PAUSE, STATUS_PAUSE_MAX);
         let mut look = self.start;
         let mut looking: JoinSet<Result<ClusterStatus, TargetError>> = JoinSet::new();
         let mut next_fetch = self.hour * HOURS_PER_FETCH;
         loop {
-            let next = self.due(self.issued).filter(|_| self.in_flight() < self.options.in_flight);
-            if next.is_none() && self.in_flight() == 0 {
-                break;
-            }
-            if next.is_some_and(|due| due <= Instant::now()) {
-                self.issue();
-                continue;
-            }
             tokio::select! {
                 biased;
-                Some(done) = self.tasks.join_next() => self.complete(done.expect("a request does not panic")),
-                Some((at, servers)) = watch.recv() => self.seen.servers(at.duration_since(self.start), &servers),
+                Some((at, servers)) = changes.recv() => self.seen.servers(at.duration_since(self.start), &servers),
                 Some(found) = looking.join_next() => {
                     if let Ok(Ok(status)) = found {
                         self.seen.status(self.start.elapsed(), &status);
                     }
-                    progress(self.progress());
+                    progress(self.progress(shared));
                 }
                 () = sleep_until(look), if looking.is_empty() => {
                     look = Instant::now() + pause;
@@ -378,144 +375,23 @@ impl<'a, T: Target> Run<'a, T> {
                         self.fetch_hours().await;
                     }
                 }
-                () = sleep_until(next.unwrap_or(self.start)), if next.is_some() => {}
             }
         }
-        self.end = Instant::now();
-        self.requests.issued = self.issued as u64;
-        self.requests.retries = self.target.retries() - self.retries_before;
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self, shared: &Shared) -> Progress {
         let span = self.trace.span();
+        let (issued, in_flight, bad) = shared.counts();
         Progress::Replaying {
             at: self.start.elapsed().mul_f64(self.options.speed).min(span),
             span,
-            issued: self.issued as u64,
-            in_flight: self.in_flight(),
-            bad: self.requests.failed + self.requests.mismatched,
+            issued,
+            in_flight,
+            bad,
             gear: self.seen.gear(),
             servers_awake: self.seen.awake(),
             load: self.seen.load,
             debt_bytes: self.seen.debt,
-        }
-    }
-
-    fn issue(&mut self) {
-        let late = self.due(self.issued).map_or(Duration::ZERO, |due| due.elapsed());
-        self.requests.late += u64::from(late > LATE);
-        self.requests.latest_millis = self.requests.latest_millis.max(late.as_secs_f64() * 1e3);
-        let request = self.trace.requests[self.issued];
-        self.issued += 1;
-        let (offset, len) = (request.offset, u64::from(request.len));
-        let span = Span { volume: request.device as usize, bytes: offset..offset + len };
-        let volume = self.ledger.volume(span.volume);
-        match request.kind {
-            Kind::Read => {
-                let (ticket, target, issued) = (self.ledger.read(span), self.target.clone(), Instant::now());
-                self.tasks.spawn(async move {
-                    let result = target.read(volume, offset, len).await.map(Some);
-                    Done { ticket, issued, answered: Instant::now(), result }
-                });
-            }
-            Kind::Write => {
-                let (ticket, number) = self.ledger.write(span);
-                let place = Place { volume, offset, len };
-                match number {
-                    Some(number) => self.send_write(ticket, &place, number),
-                    None => {
-                        self.requests.waited += 1;
-                        self.waiting.insert(ticket, place);
-                    }
-                }
-            }
-        }
-    }
-
-    fn send_write(&mut self, ticket: Ticket, place: &Place, number: u64) {
-        let Place { volume, offset, len } = *place;
-        let (target, issued, bytes) =
-            (self.target.clone(), Instant::now(), payload(volume, offset, len, number));
-        self.tasks.spawn(async move {
-            let result = target.write(volume, offset, bytes).await.map(|()| None);
-            Done { ticket, issued, answered: Instant::now(), result }
-        });
-    }
-
-    fn complete(&mut self, done: Done) {
-        let Done { ticket, issued, answered, result } = done;
-        let read = self.ledger.is_read(ticket);
-        match &result {
-            Ok(Some(bytes)) => self.check(ticket, bytes),
-            Ok(None) => self.end_write(ticket, true),
-            Err(error) => {
-                self.failed(error);
-                if read { self.ledger.forget_read(ticket) } else { self.end_write(ticket, false) }
-            }
-        }
-        if result.is_ok() {
-            let (at, latency) = (issued.duration_since(self.start), answered.duration_since(issued));
-            self.answered.push(Answered { issued: at, latency, read });
-        }
-    }
-
-    /// Ends a write and sends those that waited for it.
-    fn end_write(&mut self, ticket: Ticket, acknowledged: bool) {
-        for (ticket, number) in self.ledger.end_write(ticket, acknowledged) {
-            let place = self.waiting.remove(&ticket).expect("it waited");
-            self.send_write(ticket, &place, number);
-        }
-    }
-
-    fn check(&mut self, ticket: Ticket, bytes: &[u8]) {
-        match self.ledger.end_read(ticket, bytes) {
-            Ok(unchecked) => self.requests.unchecked_bytes += unchecked,
-            Err(mismatch) => {
-                self.requests.mismatched += 1;
-                if self.requests.mismatches.len() < EXAMPLES {
-                    self.requests.mismatches.push(*mismatch);
-                }
-            }
-        }
-    }
-
-    fn failed(&mut self, error: &TargetError) {
-        self.requests.failed += 1;
-        if self.requests.failures.len() < EXAMPLES {
-            self.requests.failures.push(error.to_string());
-        }
-    }
-
-    /// Reads everything that the trace touched once more: a lost write that the trace never read would go unseen.
-    /// Returns the bytes that were read.
-    async fn read_back(&mut self) -> u64 {
-        let mut pieces = Vec::new();
-        for (volume, ranges) in self.trace.touched_ranges().into_iter().enumerate() {
-            pieces.extend(
-                ranges.into_iter().flat_map(|(start, end)| cut(start, end)).map(|piece| (volume, piece)),
-            );
-        }
-        let (mut reads, mut pieces, mut total) = (JoinSet::new(), pieces.into_iter(), 0);
-        loop {
-            while reads.len() < PIECES
-                && let Some((volume, (at, len))) = pieces.next()
-            {
-                let ticket = self.ledger.read(Span { volume, bytes: at..at + len });
-                let (target, id) = (self.target.clone(), self.ledger.volume(volume));
-                reads.spawn(async move { (ticket, target.read(id, at, len).await) });
-            }
-            let Some(done) = reads.join_next().await else { return total };
-            let (ticket, result) = done.expect("a read does not panic");
-            match result {
-                Ok(bytes) => {
-                    total += bytes.len() as u64;
-                    self.check(ticket, &bytes);
-                }
-                Err(error) => {
-                    self.failed(&error);
-                    self.ledger.forget_read(ticket);
-                }
-            }
         }
     }
 
@@ -554,8 +430,8 @@ impl<'a, T: Target> Run<'a, T> {
     }
 }
 
-/// Tells of every change of servers' states, until it is dropped.
-fn watch<T: Target>(target: T) -> tokio::sync::mpsc::UnboundedReceiver<(Instant, Servers)> {
+/// Reports every change of servers' states, until it is dropped.
+fn changes<T: Target>(target: T) -> tokio::sync::mpsc::UnboundedReceiver<(Instant, Servers)> {
     let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move {
         let mut known = target.servers();
@@ -581,6 +457,7 @@ impl<T: Target> Run<'_, T> {
     fn report(
         self,
         setting: &Setting,
+        performance: DriveReport,
         first_hour: u64,
         shifts: Vec<ShiftRecord>,
     ) -> Result<ReplayReport, ReplayError> {
@@ -591,9 +468,7 @@ impl<T: Target> Run<'_, T> {
             speed: self.options.speed,
             provisioned_servers: setting.provisioned,
             schedule: setting.schedule,
-            took_seconds: self.end.duration_since(self.start).as_secs_f64(),
             prepared_bytes: 0,
-            read_back_bytes: 0,
             latency: self.latencies(),
             offload: OffloadReport {
                 offloaded_bytes,
@@ -608,7 +483,8 @@ impl<T: Target> Run<'_, T> {
             comparison: None,
             volumes: Vec::new(),
             notes: Vec::new(),
-            requests: self.requests,
+            retries: self.retries,
+            performance,
         })
     }
 
@@ -629,16 +505,16 @@ impl<T: Target> Run<'_, T> {
     }
 
     fn latencies(&self) -> LatencyReport {
-        let gear_of = |answered: &Answered| self.seen.gear_at(answered.issued);
+        let since = |answered: &Answered| answered.issued.duration_since(self.start);
+        let gear_of = |answered: &Answered| self.seen.gear_at(since(answered));
         let gears: BTreeSet<u8> = self.answered.iter().map(gear_of).collect();
         let by_gear = gears.into_iter().map(|gear| {
             let KindLatency { reads, writes } =
                 KindLatency::of(self.answered.iter().filter(|answered| gear_of(answered) == gear));
             GearLatency { gear, reads, writes }
         });
-        let near = |answered: &&Answered| self.seen.near_change(answered.issued, AROUND_SHIFT);
+        let near = |answered: &&Answered| self.seen.near_change(since(answered), AROUND_SHIFT);
         LatencyReport {
-            all: KindLatency::of(self.answered.iter()),
             by_gear: by_gear.collect(),
             around_shifts: KindLatency::of(self.answered.iter().filter(near)),
         }

@@ -1,13 +1,14 @@
 //! What a replay found: plain data, as text for people and as JSON for machines (`docs/json.md`, section "replay").
 
 use super::energy::EnergyReport;
-use super::ledger::Mismatch;
 use super::target::Comparison;
+use crate::drive::DriveReport;
+use crate::drive::engine::Answered;
 use ebb_report::Latency;
+use ebb_trace::Kind;
 use ebb_types::{Bytes, Schedule, ShiftRecord};
 use serde::Serialize;
 use std::fmt;
-use std::time::Duration;
 
 /// Everything that a replay found. Field names are the keys of its JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -19,13 +20,13 @@ pub struct ReplayReport {
     pub provisioned_servers: Option<u32>,
     /// What the scheduler worked with.
     pub schedule: Schedule,
-    /// From the first request to the last answer.
-    pub took_seconds: f64,
     /// Written before the trace began: what it reads.
     pub prepared_bytes: u64,
-    /// Read and checked after the trace: everything that it touched.
-    pub read_back_bytes: u64,
-    pub requests: RequestReport,
+    /// What was issued and answered, and what the check found. The requests that read everything back at the end are among its
+    /// failures only.
+    pub performance: DriveReport,
+    /// Tries after the first, of all requests.
+    pub retries: u64,
     pub latency: LatencyReport,
     pub offload: OffloadReport,
     /// Primaries that moved, in all shifts.
@@ -56,32 +57,9 @@ pub struct TraceReport {
     pub skipped: u64,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct RequestReport {
-    pub issued: u64,
-    /// Those of the trace and those that read it back at the end.
-    pub failed: u64,
-    /// The first few, in words.
-    pub failures: Vec<String>,
-    /// Tries after the first, of all requests.
-    pub retries: u64,
-    /// Reads that returned what must not be there.
-    pub mismatched: u64,
-    /// The first few.
-    pub mismatches: Vec<Mismatch>,
-    /// Bytes read that could not be checked, because a write there had failed.
-    pub unchecked_bytes: u64,
-    /// Writes that waited for an earlier write to the same bytes.
-    pub waited: u64,
-    /// Requests issued more than 10 ms after their time.
-    pub late: u64,
-    pub latest_millis: f64,
-}
-
-/// Milliseconds from issue to answer. Absent classes had no request.
+/// From issue to answer. Absent classes had no request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LatencyReport {
-    pub all: KindLatency,
     pub by_gear: Vec<GearLatency>,
     /// Issued within 2 s (of the clock) of a change of some server's state.
     pub around_shifts: KindLatency,
@@ -141,27 +119,17 @@ pub struct VolumeReport {
     pub kept: bool,
 }
 
-/// An answered request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Answered {
-    /// Since the start, by the clock.
-    pub issued: Duration,
-    pub latency: Duration,
-    pub read: bool,
-}
-
 impl KindLatency {
     pub(crate) fn of<'a>(answered: impl Iterator<Item = &'a Answered> + Clone) -> KindLatency {
-        let kind = |read: bool| Latency::of(answered.clone().filter(|a| a.read == read).map(|a| a.latency));
-        KindLatency { reads: kind(true), writes: kind(false) }
+        let of = |kind| Latency::of(answered.clone().filter(|a| a.kind == kind).map(|a| a.service));
+        KindLatency { reads: of(Kind::Read), writes: of(Kind::Write) }
     }
 }
 
 impl ReplayReport {
     /// Nothing failed, nothing was wrong, nothing is owed, and all replicas are the same.
     pub fn passed(&self) -> bool {
-        self.requests.failed == 0
-            && self.requests.mismatched == 0
+        self.performance.passed()
             && self.offload.left_bytes == 0
             && self.comparison.as_ref().is_some_and(|comparison| comparison.differing == 0)
     }
@@ -183,12 +151,11 @@ impl fmt::Display for ReplayReport {
         };
         writeln!(
             f,
-            "replayed at speed {} in {:.1} s; an hour is {} ms; {provisioned}; {} prepared, {} read back\n",
+            "replayed at speed {} in {:.1} s; an hour is {} ms; {provisioned}; {} prepared\n",
             self.speed,
-            self.took_seconds,
+            self.performance.wall_seconds,
             self.schedule.hour_millis,
             Bytes(self.prepared_bytes),
-            Bytes(self.read_back_bytes)
         )?;
         self.write_hours(f)?;
         self.write_requests(f)?;
@@ -227,21 +194,17 @@ impl ReplayReport {
     }
 
     fn write_requests(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let r = &self.requests;
-        writeln!(
-            f,
-            "requests  {} issued, {} failed, {} retries, {} mismatched, {} late by more than 10 ms (at most {:.1} ms)",
-            r.issued, r.failed, r.retries, r.mismatched, r.late, r.latest_millis
-        )?;
-        if r.waited > 0 {
-            writeln!(f, "          {} writes waited for an earlier write to the same bytes", r.waited)?;
+        let p = &self.performance;
+        writeln!(f, "requests  {} answered, {} failed, {} retries", p.requests, p.failed, self.retries)?;
+        if let Some(late) = &p.lateness {
+            writeln!(
+                f,
+                "          issued late by {:.3} ms (p99), {:.3} ms (max)",
+                late.p99_millis, late.max_millis
+            )?;
         }
-        if r.unchecked_bytes > 0 {
-            let bytes = Bytes(r.unchecked_bytes);
-            writeln!(f, "          {bytes} read could not be checked: a write there had failed")?;
-        }
-        r.failures.iter().try_for_each(|failure| writeln!(f, "  failed: {failure}"))?;
-        r.mismatches.iter().try_for_each(|mismatch| writeln!(f, "  wrong:  {mismatch}"))
+        p.errors.iter().try_for_each(|error| writeln!(f, "  failed: {error}"))?;
+        p.check.as_ref().map_or(Ok(()), |check| write!(f, "{check}"))
     }
 
     fn write_latencies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -259,7 +222,7 @@ impl ReplayReport {
                 };
                 writeln!(f, "{name:<17}{}{}", half(reads), half(writes))
             };
-        line(f, "all", &self.latency.all.reads, &self.latency.all.writes)?;
+        line(f, "all", &self.performance.reads.service, &self.performance.writes.service)?;
         for gear in &self.latency.by_gear {
             line(f, &format!("gear {}", gear.gear), &gear.reads, &gear.writes)?;
         }

@@ -1,5 +1,6 @@
 //! What a replay needs of a cluster. A trait, so that tests replay on a map in memory.
 
+use crate::drive::engine::Timer;
 use bytes::Bytes;
 use ebb_client::{Client, ClientError};
 use ebb_types::{AdminReply, AdminRequest, ChunkId, MetaReply, MetaRequest, ObjectId, ServerId, ServerState};
@@ -55,6 +56,10 @@ pub(crate) trait Target: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), TargetError>> + Send;
     fn delete(&self, chunk: ChunkId) -> impl Future<Output = Result<(), TargetError>> + Send;
     fn admin(&self, request: AdminRequest) -> impl Future<Output = Result<AdminReply, TargetError>> + Send;
+    /// What the schedule is kept by.
+    fn timer(&self) -> std::io::Result<Timer> {
+        Timer::new()
+    }
     /// Tries after the first, of all requests so far.
     fn retries(&self) -> u64;
     fn compare(&self) -> impl Future<Output = Result<Comparison, TargetError>> + Send;

@@ -74,7 +74,7 @@ pub fn load(paths: &[PathBuf], options: &Options, progress: &ReadProgress) -> Re
 }
 
 /// A file's name without its directories.
-pub(crate) fn name_of(path: &Path) -> String {
+pub fn name_of(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 

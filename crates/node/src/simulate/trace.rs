@@ -71,7 +71,7 @@ pub struct TraceArgs {
     /// What the scheduler takes a server to sustain: so much that the trace's peak needs all servers (peak) or N of them; absent:
     /// what the disk does
     #[arg(long, value_name = "peak|N")]
-    provision: Option<crate::evaluate::ProvisionArg>,
+    provision: Option<crate::replay::ProvisionArg>,
     /// Machines that the clients run on, in all racks in turn
     #[arg(long, default_value_t = 9)]
     clients: u32,

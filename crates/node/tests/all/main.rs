@@ -9,7 +9,7 @@ mod failures;
 mod harness;
 mod house;
 mod planned_shifts;
-mod replay_target;
+mod replay;
 mod s3_clients;
 mod security;
 mod three_meta;

@@ -71,7 +71,9 @@ impl fmt::Display for Mismatch {
 struct Volume {
     id: ObjectId,
     name: String,
-    /// Disjoint ranges `start -> (end, content)`; what lies in none was never written.
+    /// What stands where nothing is known.
+    initial: Content,
+    /// Disjoint ranges `start -> (end, content)`.
     known: BTreeMap<u64, (u64, Content)>,
 }
 
@@ -101,13 +103,27 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Volumes are numbered from zero, in this order.
-    pub fn add_volume(&mut self, id: ObjectId, name: String) {
-        self.volumes.push(Volume { id, name, known: BTreeMap::new() });
+    /// Volumes are numbered from zero, in this order. `initial`: what stands where nothing was written.
+    pub fn add_volume(&mut self, id: ObjectId, name: String, initial: Content) {
+        self.volumes.push(Volume { id, name, initial, known: BTreeMap::new() });
     }
 
     pub fn volume(&self, index: usize) -> ObjectId {
         self.volumes[index].id
+    }
+
+    /// All that was written, neighbours joined.
+    pub fn written(&self) -> Vec<Span> {
+        let mut spans: Vec<Span> = Vec::new();
+        for (volume, of) in self.volumes.iter().enumerate() {
+            for (&start, &(end, _)) in &of.known {
+                match spans.last_mut() {
+                    Some(last) if last.volume == volume && last.bytes.end == start => last.bytes.end = end,
+                    _ => spans.push(Span { volume, bytes: start..end }),
+                }
+            }
+        }
+        spans
     }
 
     /// The range was filled with the content of write zero.
@@ -166,10 +182,6 @@ impl Ledger {
         let ticket = self.ticket();
         self.reads.insert(ticket, Read { span, allowed });
         ticket
-    }
-
-    pub fn is_read(&self, ticket: Ticket) -> bool {
-        self.reads.contains_key(&ticket)
     }
 
     /// Ends a read that failed.
@@ -242,7 +254,7 @@ impl Ledger {
 
     /// The content of a range, without gaps.
     fn known(&self, span: &Span) -> Vec<(Range<u64>, Content)> {
-        let known = &self.volumes[span.volume].known;
+        let Volume { initial, known, .. } = &self.volumes[span.volume];
         let Range { start, end } = span.bytes;
         let from = known.range(..=start).next_back().map_or(start, |(first, _)| *first);
         let mut parts = Vec::new();
@@ -253,13 +265,13 @@ impl Ledger {
                 continue;
             }
             if at < first {
-                parts.push((at..first, Content::Zero));
+                parts.push((at..first, *initial));
             }
             parts.push((first..last, content));
             at = last;
         }
         if at < end {
-            parts.push((at..end, Content::Zero));
+            parts.push((at..end, *initial));
         }
         parts
     }
@@ -297,7 +309,7 @@ mod tests {
 
     fn ledger() -> Ledger {
         let mut ledger = Ledger::default();
-        ledger.add_volume(ObjectId(7), "sda".into());
+        ledger.add_volume(ObjectId(7), "sda".into(), Content::Zero);
         ledger
     }
 

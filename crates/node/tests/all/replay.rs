@@ -1,4 +1,4 @@
-//! `ebb replay --target`, as a user calls it.
+//! `ebb replay`, as a user calls it.
 
 use serde_json::Value;
 use std::path::Path;
@@ -66,5 +66,44 @@ fn what_is_asked_wrongly_is_refused_with_what_to_do() {
         let output = replay(dir.path(), arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", error(&output));
         assert!(error(&output).contains(said), "{arguments:?}: {}", error(&output));
+    }
+}
+
+#[test]
+fn a_trace_is_replayed_on_a_cluster_that_is_made_for_it_and_every_byte_is_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("trace.spc"), TRACE).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_ebb"))
+        .args(["replay", "trace.spc", "--servers", "3", "--json", "-", "--html", "page.html"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", error(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let performance = &report["performance"];
+    assert_eq!((&performance["requests"], &performance["failed"]), (&4.into(), &0.into()));
+    // Two reads of 4 KiB were written before; 4.5 KiB are written by the trace.
+    assert_eq!((&report["prepared_bytes"], &performance["check"]["mismatched"]), (&8192.into(), &0.into()));
+    assert_eq!(performance["check"]["read_back_bytes"], 8192 + 4096 + 512);
+    assert_eq!(
+        (&report["comparison"]["differing"], &report["volumes"][0]["kept"]),
+        (&0.into(), &false.into())
+    );
+    assert!(std::fs::read_to_string(dir.path().join("page.html")).unwrap().contains("Load and servers"));
+}
+
+#[test]
+fn options_of_one_place_are_refused_at_another() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("trace.spc"), TRACE).unwrap();
+    for arguments in [&["--size", "1GiB"][..], &["--check"], &["--peak", "3"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_ebb"))
+            .args(["replay", "trace.spc"])
+            .args(arguments)
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", error(&output));
+        assert!(error(&output).contains(arguments[0]) && error(&output).contains("--target"));
     }
 }

@@ -1,0 +1,85 @@
+//! A replay on a cluster as a page to look at.
+
+use super::report::{HourReport, ReplayReport};
+use ebb_report::{Axis, Chart, Latency, Mark, Page, Series};
+
+impl ReplayReport {
+    /// Load against servers awake, hour by hour; energy; latency by gear; and all that the engine says.
+    pub fn page(&self) -> Page {
+        let energy = &self.modelled_energy;
+        let lead = format!(
+            "{} requests over {:.1} h: {:.1} % of the energy saved (modelled), an oracle saves {:.1} %. {}",
+            self.trace.requests,
+            self.trace.span_seconds / 3600.0,
+            energy.saved_percent,
+            energy.oracle_saved_percent,
+            if self.passed() { "Every byte was right." } else { "The replay failed." }
+        );
+        let mut page = Page::new(format!("{} on a cluster", self.trace.name), lead);
+        page.section("Load and servers", "Load is in servers' worth of work. Hours are the trace's.");
+        page.chart(&self.hours_chart(
+            "Load",
+            "servers",
+            [
+                ("as the cluster saw it", |hour| hour.load),
+                ("of the trace", |hour| Some(hour.trace_load)),
+                ("forecast", |hour| hour.forecast),
+                ("servers awake", |hour| hour.servers_awake.map(f64::from)),
+            ],
+        ));
+        page.chart(&self.hours_chart(
+            "Gear",
+            "gear groups awake",
+            [("cluster", |hour| hour.gear.map(f64::from)), ("oracle", |hour| Some(hour.oracle_gear.into()))],
+        ));
+        page.section("Energy", "Modelled, in trace time.");
+        let kwh = |joules: f64| format!("{:.2}", joules / 3.6e6);
+        let rows: Vec<Vec<String>> =
+            [("cluster", &energy.cluster), ("always on", &energy.always_on), ("oracle", &energy.oracle)]
+                .map(|(name, e)| {
+                    let parts = [e.total_joules, e.on_joules, e.standby_joules, e.transition_joules];
+                    let cells = parts.map(kwh).into_iter().chain([e.transitions.to_string()]);
+                    [name.to_owned()].into_iter().chain(cells).collect()
+                })
+                .into();
+        page.table("kWh", &["", "total", "on", "standby", "transitions", "switchings"], &rows);
+        page.section("Latency by gear", "In milliseconds, from issue to answer.");
+        page.table("", &["", "requests", "p50", "p99", "max"], &self.latency_rows());
+        self.performance.sections(&mut page);
+        page
+    }
+
+    fn hours_chart<const N: usize>(&self, title: &str, y: &str, series: [Line; N]) -> Chart {
+        let series = series.into_iter().map(|(name, of)| {
+            let points = self.hours.iter().filter_map(|hour| Some((hour.hour as f64 * 3600.0, of(hour)?)));
+            Series::new(name, Mark::Step, points)
+        });
+        Chart {
+            title: title.to_owned(),
+            x: Axis::new("time").time(),
+            y: Axis::new(y).from(0.0),
+            series: series.collect(),
+        }
+    }
+
+    fn latency_rows(&self) -> Vec<Vec<String>> {
+        let by_gear = self.latency.by_gear.iter().flat_map(|gear| {
+            [
+                (format!("gear {}, reads", gear.gear), gear.reads),
+                (format!("gear {}, writes", gear.gear), gear.writes),
+            ]
+        });
+        let near = &self.latency.around_shifts;
+        let near = [("around shifts, reads", near.reads), ("around shifts, writes", near.writes)];
+        let near = near.into_iter().map(|(name, latency)| (name.to_owned(), latency));
+        let row = |(name, latency): (String, Option<Latency>)| {
+            let l = latency?;
+            let millis = [l.p50_millis, l.p99_millis, l.max_millis].map(|millis| format!("{millis:.3}"));
+            Some([name, l.count.to_string()].into_iter().chain(millis).collect())
+        };
+        by_gear.chain(near).filter_map(row).collect()
+    }
+}
+
+/// A line of a chart: its name, and what it shows of an hour.
+type Line = (&'static str, fn(&HourReport) -> Option<f64>);

@@ -1,0 +1,40 @@
+//! `ebb bench`: what a storage service does, and what its servers spend on it.
+
+use crate::error::NodeError;
+use crate::replay::write_report;
+use ebb_lab::bench::{BenchOptions, bench_s3};
+use ebb_report::Progress;
+use std::path::Path;
+use std::process::ExitCode;
+
+pub struct BenchRequest<'a> {
+    pub endpoint: &'a str,
+    pub access_key: String,
+    pub secret_key: String,
+    pub pids: Vec<u32>,
+    pub sizes: Vec<u64>,
+    pub concurrency: Vec<usize>,
+    pub quick: bool,
+    pub json: Option<&'a Path>,
+}
+
+pub async fn run(request: BenchRequest<'_>) -> Result<ExitCode, NodeError> {
+    let mut options = BenchOptions::new(request.endpoint, &request.access_key, &request.secret_key);
+    if request.quick {
+        options = options.quick();
+    }
+    if !request.sizes.is_empty() {
+        options.sizes = request.sizes;
+    }
+    if !request.concurrency.is_empty() {
+        options.concurrency = request.concurrency;
+    }
+    options.pids = request.pids;
+    let mut line = Progress::new();
+    let report = bench_s3(&options, &mut |cell| line.show(format_args!("{cell}")))
+        .await
+        .map_err(|e| NodeError::Refused(e.to_string()))?;
+    line.clear();
+    write_report(&report, request.json)?;
+    Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,458 @@
+//! `ebb replay`: a trace at any intensity on a cluster, checked byte by byte, with the energy; or on any storage.
+
+use crate::config::Config;
+use crate::dev::{Connector, DevCluster, DevOptions};
+use crate::error::{NodeError, io};
+use crate::launch::Stop;
+use crate::trace_tool::{Percent, parse_size, parse_time, reading};
+use crate::verify;
+use clap::error::ErrorKind;
+use clap::{Args, ValueEnum};
+use ebb_client::Client;
+use ebb_gear::Provision;
+use ebb_lab::drive::{
+    DriveOptions, DriveProgress, DriveReport, OpenOptions, Pacing, PastEnd, S3Keys, Target, TargetSpec, drive,
+};
+use ebb_lab::replay::{self, Cluster, Comparison, ReplayOptions, ReplayReport};
+use ebb_lab::traces;
+use ebb_report::{Page, Progress, print_json};
+use ebb_trace::{BalancedFilter, Format, Scaled, Trace, TraceReader};
+use ebb_types::Bytes;
+use serde::Serialize;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  ebb replay week.srt --speed 2000 --provision peak       on a cluster made for it
+  ebb replay web.spc --config data/cluster.toml --json -  on the one that `ebb dev` runs
+  ebb replay web.spc --target file:/var/tmp/x --size 10GiB --load 30%  on a file, three tenths of the load
+  ebb replay web.spc --target nbd://127.0.0.1/disk --check             every byte that comes back is checked";
+
+/// Where the cluster of a volume is looked for.
+const CONFIG: &str = "data/cluster.toml";
+const REGION: &str = "us-east-1";
+/// Exit code: a check found a difference.
+const DIFFERENT: u8 = 3;
+
+/// `--provision peak|N`.
+#[derive(Clone, Copy, Debug)]
+pub struct ProvisionArg(pub Provision);
+
+impl FromStr for ProvisionArg {
+    type Err = String;
+    fn from_str(text: &str) -> Result<ProvisionArg, String> {
+        match text {
+            "peak" => Ok(ProvisionArg(Provision::Peak)),
+            _ => text
+                .parse()
+                .map(|n| ProvisionArg(Provision::Servers(n)))
+                .map_err(|_| format!("{text:?} is neither `peak` nor a number of servers")),
+        }
+    }
+}
+
+/// `--target`.
+#[derive(Clone)]
+enum Place {
+    Cluster,
+    Storage(TargetSpec),
+}
+
+impl FromStr for Place {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Place, String> {
+        match text {
+            "cluster" => Ok(Place::Cluster),
+            _ => {
+                text.parse().map(Place::Storage).map_err(|error: ebb_lab::drive::SpecError| error.to_string())
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PastEndArg {
+    /// The offset is taken modulo the target's size
+    Wrap,
+    /// The replay ends with an error
+    Refuse,
+}
+
+#[derive(Args)]
+pub struct ReplayArgs {
+    /// The trace: SPC, MSR CSV, HP SRT and others, compressed or not; several files of one trace are merged
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+    /// cluster (each device of the trace a volume, everything checked), file:PATH, /dev/DEVICE, nbd://HOST[:PORT]/EXPORT, http://HOST:PORT/BUCKET (S3), ebb:VOLUME
+    #[arg(long, value_name = "TARGET", default_value = "cluster")]
+    target: Place,
+    /// Trace seconds per second
+    #[arg(long, default_value_t = 1.0)]
+    speed: f64,
+    /// Keep this share of the trace's load, such as 30%
+    #[arg(long, value_name = "PERCENT")]
+    load: Option<Percent>,
+    /// Scale the trace's rate by shrinking the time between requests, such as 250% (1% to 1000%)
+    #[arg(long, value_name = "PERCENT")]
+    intensity: Option<Percent>,
+    /// Most requests in flight when the times are kept; never more than a device takes at a time
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    in_flight: usize,
+    /// The trace's format, if it is not recognised
+    #[arg(long)]
+    format: Option<Format>,
+    /// Skip up to so many bad lines or records
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    skip_bad: u64,
+    /// The configuration of a running cluster; absent: a cluster is started for the replay
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Write the report as JSON to this file; `-`: to standard output, instead of text
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a page with charts to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    #[command(flatten, next_help_heading = "On a cluster")]
+    cluster: ClusterArgs,
+    #[command(flatten, next_help_heading = "On other storage")]
+    storage: StorageArgs,
+}
+
+#[derive(Args)]
+struct ClusterArgs {
+    /// Let the trace's peak need all servers (peak) or N of them; absent: the servers' rates are as configured
+    #[arg(long, value_name = "peak|N")]
+    provision: Option<ProvisionArg>,
+    /// Chunk servers of the cluster that is started [default: 9]
+    #[arg(long, conflicts_with = "config")]
+    servers: Option<u16>,
+    /// Racks of the cluster that is started [default: 3]
+    #[arg(long, conflicts_with = "config")]
+    racks: Option<u16>,
+}
+
+#[derive(Args)]
+struct StorageArgs {
+    /// Pass over the times and keep so many requests in flight
+    #[arg(long, value_name = "DEPTH", conflicts_with = "speed")]
+    peak: Option<usize>,
+    /// Bytes of the target to use, such as 10GiB; what does not exist is made in this size
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    size: Option<u64>,
+    /// Destroy what the target holds
+    #[arg(long)]
+    overwrite: bool,
+    /// Check every byte that comes back, and read everything back at the end (NBD exports and volumes)
+    #[arg(long)]
+    check: bool,
+    /// End after this time, such as 30s
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    duration: Option<Duration>,
+    /// Leave the first so long, such as 5s, out of the figures
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    warmup: Option<Duration>,
+    /// What happens to requests past the target's end [default: wrap]
+    #[arg(long, value_name = "WHAT")]
+    past_end: Option<PastEndArg>,
+}
+
+impl ClusterArgs {
+    fn given(&self) -> Option<&'static str> {
+        let given = [
+            ("--provision", self.provision.is_some()),
+            ("--servers", self.servers.is_some()),
+            ("--racks", self.racks.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
+    }
+}
+
+impl StorageArgs {
+    fn given(&self) -> Option<&'static str> {
+        let given = [
+            ("--peak", self.peak.is_some()),
+            ("--size", self.size.is_some()),
+            ("--overwrite", self.overwrite),
+            ("--check", self.check),
+            ("--duration", self.duration.is_some()),
+            ("--warmup", self.warmup.is_some()),
+            ("--past-end", self.past_end.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
+    }
+}
+
+/// The report with what was replayed.
+#[derive(Serialize)]
+struct Replayed<R> {
+    traces: Vec<String>,
+    /// Share of the load that was kept; absent: all.
+    load_percent: Option<f64>,
+    /// Rate by the trace's; absent: the same.
+    intensity_percent: Option<f64>,
+    #[serde(flatten)]
+    report: R,
+}
+
+impl<R: fmt::Display> fmt::Display for Replayed<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.traces.join(", "))?;
+        for (percent, what) in [(self.load_percent, "of its load"), (self.intensity_percent, "of its rate")] {
+            if let Some(percent) = percent {
+                write!(f, ", {percent} % {what}")?;
+            }
+        }
+        write!(f, "\n{}", self.report)
+    }
+}
+
+fn refused(error: impl fmt::Display) -> NodeError {
+    NodeError::Refused(error.to_string())
+}
+
+/// Ends the program as for any wrong use of options.
+fn wrong_use(option: &str, place: &str) -> ! {
+    let text = format!("the argument '{option}' cannot be used {place}\n");
+    clap::Error::raw(ErrorKind::ArgumentConflict, text).exit()
+}
+
+pub async fn run(args: &ReplayArgs) -> Result<ExitCode, NodeError> {
+    match &args.target {
+        Place::Cluster => match args.storage.given() {
+            Some(option) => wrong_use(option, "on a cluster: name other storage with --target"),
+            None => args.on_a_cluster().await,
+        },
+        Place::Storage(spec) => match args.cluster.given() {
+            Some(option) => wrong_use(option, "with --target: it is an option of a replay on a cluster"),
+            None => args.on_storage(spec).await,
+        },
+    }
+}
+
+impl ReplayArgs {
+    fn reader(&self) -> Result<Box<dyn TraceReader>, NodeError> {
+        let options = ebb_trace::Options { format: self.format, skip_bad: self.skip_bad };
+        let heard = match self.target {
+            Place::Cluster => reading(),
+            // How far the reading is says little: it runs ahead of the replay.
+            Place::Storage(_) => Arc::new(|_, _| ()) as _,
+        };
+        let mut reader = traces::open(&self.traces, &options, &heard).map_err(refused)?;
+        if let Some(Percent(percent)) = self.load {
+            reader = Box::new(BalancedFilter::new(reader, percent / 100.0).map_err(refused)?);
+        }
+        if let Some(Percent(percent)) = self.intensity {
+            reader = Box::new(Scaled::new(reader, percent / 100.0).map_err(refused)?);
+        }
+        Ok(reader)
+    }
+
+    fn show<R: Serialize + fmt::Display>(
+        &self,
+        report: R,
+        page: impl FnOnce(&R) -> Page,
+    ) -> Result<(), NodeError> {
+        if let Some(path) = &self.html {
+            std::fs::write(path, page(&report).render()).map_err(io("write", path))?;
+        }
+        let replayed = Replayed {
+            traces: self.traces.iter().map(|path| path.display().to_string()).collect(),
+            load_percent: self.load.map(|percent| percent.0),
+            intensity_percent: self.intensity.map(|percent| percent.0),
+            report,
+        };
+        write_report(&replayed, self.json.as_deref())
+    }
+}
+
+// ---- on other storage
+
+impl ReplayArgs {
+    async fn on_storage(&self, spec: &TargetSpec) -> Result<ExitCode, NodeError> {
+        // The trace first: a wrong path is found out before a target is filled.
+        let reader = self.reader()?;
+        let mut line = Progress::new();
+        let target = self.open(spec, &mut line).await?;
+        let options = self.drive_options();
+        let shown = &mut |progress| line.show(format_args!("{}", describe(&progress)));
+        let outcome = drive(&options, reader, &target, shown).await;
+        line.clear();
+        let report = outcome.map_err(refused)?;
+        let code = match (report.passed(), report.failed) {
+            (true, _) => ExitCode::SUCCESS,
+            (false, 0) => ExitCode::from(DIFFERENT),
+            (false, _) => ExitCode::FAILURE,
+        };
+        self.show(report, DriveReport::page)?;
+        Ok(code)
+    }
+
+    fn drive_options(&self) -> DriveOptions {
+        let on = &self.storage;
+        DriveOptions {
+            pacing: on.peak.map_or(Pacing::Times { speed: self.speed }, |depth| Pacing::Peak { depth }),
+            past_end: match on.past_end {
+                Some(PastEndArg::Refuse) => PastEnd::Refuse,
+                Some(PastEndArg::Wrap) | None => PastEnd::Wrap,
+            },
+            in_flight: self.in_flight,
+            warmup: on.warmup.unwrap_or_default(),
+            duration: on.duration,
+            check: on.check,
+        }
+    }
+
+    async fn open(&self, spec: &TargetSpec, line: &mut Progress) -> Result<Target, NodeError> {
+        let key = |name: &str| std::env::var(name).ok();
+        let keys = key("AWS_ACCESS_KEY_ID").zip(key("AWS_SECRET_ACCESS_KEY"));
+        let client = match spec {
+            TargetSpec::Volume(_) => {
+                let config = Config::load(self.config.as_deref().unwrap_or(Path::new(CONFIG)))?;
+                Some(Connector::new(&config)?.connect().await?)
+            }
+            _ => None,
+        };
+        let options = OpenOptions {
+            size: self.storage.size.map(Bytes),
+            overwrite: self.storage.overwrite,
+            keys: keys.map(|(access_key, secret_key)| S3Keys {
+                access_key,
+                secret_key,
+                region: key("AWS_REGION").unwrap_or_else(|| REGION.into()),
+            }),
+            client,
+        };
+        let shown = &mut |progress| line.show(format_args!("{}", describe(&progress)));
+        Target::open(spec, &options, shown).await.map_err(refused)
+    }
+}
+
+fn describe(progress: &DriveProgress) -> String {
+    match progress {
+        DriveProgress::Preparing { bytes, of } => {
+            format!("filling the target: {} of {}", Bytes(*bytes), Bytes(*of))
+        }
+        DriveProgress::Replaying { elapsed, at, issued, in_flight, failed } => format!(
+            "{:6.1} s  at {:.1} s of the trace  {issued} requests, {in_flight} in flight, {failed} failed",
+            elapsed.as_secs_f64(),
+            at.as_secs_f64()
+        ),
+    }
+}
+
+// ---- on a cluster
+
+/// Compares replicas by asking every server.
+#[derive(Clone)]
+struct Servers {
+    config: Config,
+    client: Client,
+}
+
+impl Cluster for Servers {
+    async fn compare(&self) -> Result<Comparison, String> {
+        let found = verify::compare(&self.config, &self.client, true).await.map_err(|e| e.to_string())?;
+        Ok(Comparison {
+            groups: found.groups_compared,
+            differing: found.groups_different + found.groups_out_of_sync,
+            bytes: found.blocks * ebb_types::BLOCK_BYTES as u64,
+        })
+    }
+}
+
+impl ReplayArgs {
+    async fn on_a_cluster(&self) -> Result<ExitCode, NodeError> {
+        // The trace first: a wrong path is found out before a cluster is started.
+        let name = self.traces.first().map_or(String::new(), |path| traces::name_of(path));
+        let trace = Arc::new(Trace::collect(name, self.reader()?.as_mut()).map_err(refused)?);
+        if let Some(file) = &self.config {
+            return self.on_running(&trace, &Config::load(file)?).await;
+        }
+        eprintln!("starting a cluster for this replay (use --config to replay on one that runs)");
+        let (servers, racks) = (self.cluster.servers, self.cluster.racks);
+        let options = DevOptions { servers, racks, ..DevOptions::default() };
+        let mut stop = Stop::new()?;
+        let cluster = tokio::select! {
+            started = DevCluster::start(None, &options) => started?,
+            () = stop.asked() => return Ok(ExitCode::FAILURE),
+        };
+        // Whatever ends the replay, the cluster that was made for it ends too.
+        let outcome = tokio::select! {
+            outcome = self.on_running(&trace, &cluster.config) => outcome,
+            () = stop.asked() => Err(refused("interrupted")),
+        };
+        cluster.stop().await;
+        outcome
+    }
+
+    async fn on_running(&self, trace: &Arc<Trace>, config: &Config) -> Result<ExitCode, NodeError> {
+        let client = Connector::new(config)?.connect().await?;
+        let options = ReplayOptions {
+            speed: self.speed,
+            provision: self.cluster.provision.map(|provision| provision.0),
+            in_flight: self.in_flight,
+            power: config.power.model,
+            ..ReplayOptions::default()
+        };
+        let servers = Servers { config: config.clone(), client: client.clone() };
+        let mut line = Progress::new();
+        let shown = &mut |progress| line.show(format_args!("{}", stage(&progress)));
+        let report = replay::replay(options, trace, client, servers, shown).await;
+        line.clear();
+        let report = report.map_err(refused)?;
+        let passed = report.passed();
+        self.show(report, ReplayReport::page)?;
+        Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
+    }
+}
+
+fn stage(progress: &replay::Progress) -> String {
+    match progress {
+        replay::Progress::Preparing { bytes, of } => {
+            format!("writing what the trace reads: {} of {}", Bytes(*bytes), Bytes(*of))
+        }
+        replay::Progress::Replaying {
+            at,
+            span,
+            issued,
+            in_flight,
+            bad,
+            gear,
+            servers_awake,
+            load,
+            debt_bytes,
+        } => {
+            let share = 100.0 * at.as_secs_f64() / span.as_secs_f64().max(1e-9);
+            format!(
+                "{share:5.1} %  hour {:6.1}  {issued} requests, {in_flight} in flight, {bad} bad  gear {gear}, {servers_awake} awake  load {load:.2}  debt {}",
+                at.as_secs_f64() / 3600.0,
+                Bytes(*debt_bytes)
+            )
+        }
+        replay::Progress::Settling { debt_bytes } => {
+            format!("waking all servers and paying the debt: {}", Bytes(*debt_bytes))
+        }
+        replay::Progress::Comparing => "comparing all replicas".into(),
+    }
+}
+
+pub fn write_report(
+    report: &(impl Serialize + std::fmt::Display),
+    json: Option<&Path>,
+) -> Result<(), NodeError> {
+    match json {
+        Some(path) if path == Path::new("-") => print_json(report),
+        Some(path) => {
+            std::fs::write(path, ebb_report::json(report)).map_err(io("write", path))?;
+            println!("{report}");
+        }
+        None => println!("{report}"),
+    }
+    Ok(())
+}
