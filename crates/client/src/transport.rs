@@ -64,6 +64,9 @@ const ROOM_BYTES: usize = 8 << 20;
 pub const READ_BUFFER: usize = 16 << 10;
 /// Payloads up to here are copied behind their body: cheaper than one more piece for the kernel to gather.
 const INLINE_PAYLOAD_MAX: usize = 1 << 10;
+/// From this length on payloads begin at a page.
+const PAGED_PAYLOAD: usize = 64 << 10;
+const PAGE: usize = 4096;
 /// Pieces gathered into one write.
 const PIECES_MAX: usize = 64;
 
@@ -571,6 +574,18 @@ struct Partial {
     payload: BytesMut,
 }
 
+/// Room for a payload. A large one begins where a page does, so that a store can hand it to its device where it is.
+fn room(len: usize) -> BytesMut {
+    if len < PAGED_PAYLOAD {
+        return BytesMut::with_capacity(len);
+    }
+    let mut room = BytesMut::with_capacity(len + PAGE);
+    let skipped = room.as_ptr().align_offset(PAGE);
+    room.resize(skipped, 0);
+    room.advance(skipped);
+    room
+}
+
 impl Drop for Receiver {
     fn drop(&mut self) {
         self.shared.close();
@@ -612,7 +627,9 @@ impl Receiver {
                 let (body_len, payload_len) = (partial.header.body_len, partial.header.payload_len);
                 // Buffers of the exact size.
                 partial.body.reserve(body_len - partial.body.len());
-                partial.payload.reserve(payload_len - partial.payload.len());
+                if partial.payload.capacity() == 0 {
+                    partial.payload = room(payload_len);
+                }
                 let body_missing = take(&mut self.buffer, &mut partial.body, body_len);
                 let payload_missing = if body_missing == 0 {
                     take(&mut self.buffer, &mut partial.payload, payload_len)

@@ -15,6 +15,7 @@ use crate::layout::{
     SEQ_MAX, Superblock, block_offset, segment_header, slot_offset,
 };
 use crate::overlay::Position;
+use crate::recent::Recent;
 use crate::recovery::write_superblock;
 use crate::settle::Checkpoint;
 use crate::{Completion, Config, Figures, Op, Outcome, StoreError, Token};
@@ -23,6 +24,7 @@ use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, ObjectId, RECORD_BLOCKS_MAX, Record, RequestId, Space,
     StoreId, StoreMark, Version,
 };
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,6 +118,8 @@ pub struct StoreCore {
     pub(crate) step_due: u64,
     /// Groups whose directory of chunk files exists, durably.
     pub(crate) group_dirs: BTreeSet<GroupId>,
+    /// What was read lately of what is not in memory.
+    pub(crate) reads: RefCell<Recent<(FileId, u64), ()>>,
     /// Groups that had chunk files removed, not yet durably: their tombstones are still needed.
     pub(crate) removed_in: BTreeSet<GroupId>,
     /// Replicas whose removal a crash interrupted. The start removed their files; that it did is noted before anything else is written.
@@ -528,7 +532,7 @@ impl StoreCore {
         if large && kind == HeadKind::Data && self.is_fresh(&out.head, staged)? {
             let key = (out.head.group, out.head.chunk);
             let file = self.chunk_file(key)?;
-            file.write(&mut [IoSlice::new(&out.payload)], block_offset(out.head.first))
+            file.write_through(&out.payload, block_offset(out.head.first))
                 .map_err(|e| self.write_failed(&e))?;
             direct.insert(key, file);
             out.head.kind = HeadKind::InFile;

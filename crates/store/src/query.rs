@@ -2,7 +2,7 @@
 //! is loaded between them.
 
 use crate::core::StoreCore;
-use crate::disk::DiskFile;
+use crate::disk::{DIRECT_ALIGN, DiskFile};
 use crate::index::{Cell, FileId, Index, Miss, Place};
 use crate::layout::{CHUNK_BLOCKS_MAX, CHUNK_PAGE, PAGE_BLOCKS, block_offset};
 use crate::{GroupDigest, ReadBlocks, StoreError};
@@ -12,6 +12,11 @@ use ebb_types::{
 };
 use std::io;
 use xxhash_rust::xxh3::Xxh3;
+
+/// Pieces from this size on are read past the page cache, which costs the processor less than to fill it: what is put there
+/// should be asked for again. What was read a moment ago, among this many pieces, is.
+const PIECE_LARGE: usize = 128 << 10;
+pub const PIECES_REMEMBERED: usize = 512;
 
 /// A read that needs nothing but its pieces' bytes.
 pub struct ReadPlan {
@@ -85,7 +90,7 @@ impl ReadPlan {
             return Err(ReadFault::Lost(lost as u32, self.cells[lost].version));
         }
         let blocks: u32 = self.pieces.iter().map(|p| p.blocks).sum();
-        let mut payload = Vec::with_capacity(blocks as usize * BLOCK_BYTES);
+        let (mut payload, start) = room(blocks as usize * BLOCK_BYTES);
         for piece in &self.pieces {
             let end = payload.len() + piece.len();
             read(piece, &mut payload)?;
@@ -93,13 +98,25 @@ impl ReadPlan {
             payload.resize(end, 0);
         }
         let data = self.cells.iter().enumerate().filter(|(_, cell)| cell.kind() == Kind::Data);
-        for ((i, cell), bytes) in data.zip(payload.chunks(BLOCK_BYTES)) {
+        for ((i, cell), bytes) in data.zip(payload[start..].chunks(BLOCK_BYTES)) {
             if crc32c(bytes) != cell.crc {
                 return Err(ReadFault::Corrupt(i as u32));
             }
         }
-        Ok(ReadBlocks { records: records(&self.cells, group, chunk, first), payload: payload.into() })
+        let payload = bytes::Bytes::from(payload).split_off(start);
+        Ok(ReadBlocks { records: records(&self.cells, group, chunk, first), payload })
     }
+}
+
+/// A buffer with room for so many bytes, and where they begin in it: for many, at a place where the device can put them.
+fn room(len: usize) -> (Vec<u8>, usize) {
+    if len < PIECE_LARGE {
+        return (Vec::with_capacity(len), 0);
+    }
+    let mut room: Vec<u8> = Vec::with_capacity(len + DIRECT_ALIGN);
+    let start = room.as_ptr().align_offset(DIRECT_ALIGN);
+    room.resize(start, 0);
+    (room, start)
 }
 
 /// Maximal runs of equal version and kind.
@@ -167,8 +184,23 @@ impl StoreCore {
         count: u32,
     ) -> Result<ReadBlocks, StoreError> {
         self.read_with(space, group, chunk, (first, count), |file, piece, out| {
-            file.read(out, piece.len(), piece.offset())
+            let through = piece.len() >= PIECE_LARGE && !self.was_read(piece);
+            match through {
+                true => file.read_through(out, piece.len(), piece.offset()),
+                false => file.read(out, piece.len(), piece.offset()),
+            }
         })
+    }
+
+    /// Whether the same was read a moment ago.
+    fn was_read(&self, piece: &Piece) -> bool {
+        let mut reads = self.reads.borrow_mut();
+        let key = (piece.file, piece.offset);
+        let known = reads.get(&key).is_some();
+        if !known {
+            reads.insert(key, ());
+        }
+        known
     }
 
     /// Reads from the device, and leaves nothing of it in memory: what clients use stays there instead.
@@ -181,10 +213,7 @@ impl StoreCore {
         count: u32,
     ) -> Result<ReadBlocks, StoreError> {
         let blocks = self.read_with(space, group, chunk, (first, count), |file, piece, out| {
-            file.forget(piece.offset(), piece.len() as u64);
-            let read = file.read(out, piece.len(), piece.offset());
-            file.forget(piece.offset(), piece.len() as u64);
-            read
+            file.read_through(out, piece.len(), piece.offset())
         })?;
         Ok(ReadBlocks { payload: bytes::Bytes::new(), ..blocks })
     }

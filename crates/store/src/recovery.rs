@@ -15,8 +15,11 @@ use crate::layout::{
     SUPERBLOCK_BYTES, Superblock, segment_header,
 };
 use crate::overlay::Position;
+use crate::query::PIECES_REMEMBERED;
+use crate::recent::Recent;
 use crate::{Config, Membership, OpenError, Recovered, TAIL_RUNS};
 use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, Incarnation, Kind, ObjectId, Run, Space, TailRun, crc32c};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, IoSlice};
 use std::sync::atomic::AtomicBool;
@@ -65,6 +68,7 @@ impl StoreCore {
             checkpoint: None,
             begun: false,
             step_due: 0,
+            reads: RefCell::new(Recent::new(PIECES_REMEMBERED)),
             group_dirs,
             removed_in: BTreeSet::new(),
             half_dropped: unlink,

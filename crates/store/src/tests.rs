@@ -1054,13 +1054,16 @@ fn the_io_thread_answers_everything_and_reads_need_no_thread() {
             let tried = handle.try_read(Space::Replica, group, id, 3, count);
             assert!(tried.is_none_or(|blocks| blocks.payload == payload));
         }
-        handle.submit(1000, Op::Read { space: Space::Replica, group, chunk: id, first: 3, count });
-        let answer = receiver.recv().unwrap().pop().unwrap();
-        let Outcome::Read(blocks) = answer.outcome else { panic!("{answer:?}") };
-        assert_eq!(blocks.payload, payload);
+        // A large one is taken into memory when it is read for the second time.
+        for _ in 0..2 {
+            handle.submit(1000, Op::Read { space: Space::Replica, group, chunk: id, first: 3, count });
+            let answer = receiver.recv().unwrap().pop().unwrap();
+            let Outcome::Read(blocks) = answer.outcome else { panic!("{answer:?}") };
+            assert_eq!(blocks.payload, payload);
+        }
         if file_system_can {
             let again = handle.try_read(Space::Replica, group, id, 3, count).expect("in memory now");
-            assert_eq!(again, blocks);
+            assert_eq!(again.payload, payload);
         }
     }
     assert_eq!(handle.queued(), 0);

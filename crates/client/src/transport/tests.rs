@@ -54,6 +54,18 @@ async fn meet(
     tokio::join!(async { listener.accept().await.handshake().await }, connect(&address, &secret, caller.1))
 }
 
+#[tokio::test]
+async fn large_payloads_begin_at_a_page() {
+    let (called, caller) = pair().await;
+    let Connection { mut receiver, .. } = called;
+    for len in [1, PAGED_PAYLOAD - 1, PAGED_PAYLOAD, 1 << 20, (1 << 20) + 1] {
+        caller.sender.send(kind::PEER, 0, &(), pattern(len)).unwrap();
+        let payload = receiver.next().await.unwrap().unwrap().payload;
+        assert_eq!(payload, pattern(len));
+        assert!(len < PAGED_PAYLOAD || payload.as_ptr().addr().is_multiple_of(PAGE), "{len}");
+    }
+}
+
 fn pattern(len: usize) -> Bytes {
     (0..len).map(|at| (at * 31 % 251) as u8).collect::<Vec<_>>().into()
 }
