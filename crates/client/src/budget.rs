@@ -28,4 +28,9 @@ impl Budget {
         let permit = self.0.clone().acquire_many_owned(shares as u32).await;
         Share { _permit: permit.expect("it is never closed") }
     }
+
+    /// Whether the next one has to wait.
+    pub fn is_exhausted(&self) -> bool {
+        self.0.available_permits() == 0
+    }
 }

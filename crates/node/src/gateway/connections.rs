@@ -32,7 +32,7 @@ const CONNECTIONS_MAX: u64 = 4096;
 /// Files that the gateway needs beside its clients' connections, at most a quarter of its limit.
 const OTHER_FILES: u64 = 256;
 /// Most bytes that a connection reads ahead, and so the longest head of a request.
-const READ_AHEAD: usize = 128 << 10;
+const READ_AHEAD: usize = 64 << 10;
 
 /// A connection that has been idle for so long has sent all of its last answer.
 const SETTLED: Duration = Duration::from_millis(500);

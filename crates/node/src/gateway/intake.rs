@@ -9,7 +9,6 @@ use ebb_types::{Checksum, ChecksumAlgorithm, ETag};
 use futures_util::{Stream, StreamExt};
 use hyper::HeaderMap;
 use s3s::checksum::ChecksumHasher;
-use s3s::crypto::{Checksum as _, Md5};
 use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders, s3_error};
 
 /// What a client says of the bytes that it sends.
@@ -110,7 +109,6 @@ pub async fn take_in<B: Backend>(
 ) -> S3Result<Taken> {
     let mut body = std::pin::pin!(body);
     let mut writer = store.writer(stated.length);
-    let mut md5 = Md5::new();
     let mut sums: Option<ChecksumHasher> = stated.checksum.as_ref().map(|c| hasher(c.algorithm));
     let mut size = 0u64;
     loop {
@@ -127,7 +125,6 @@ pub async fn take_in<B: Backend>(
         if stated.length.is_some_and(|length| size > length) {
             return Err(s3_error!(IncompleteBody, "more bytes than Content-Length says"));
         }
-        md5.update(&data);
         if let Some(sums) = &mut sums {
             sums.update(&data);
         }
@@ -136,7 +133,11 @@ pub async fn take_in<B: Backend>(
     if stated.length.is_some_and(|length| size != length) {
         return Err(s3_error!(IncompleteBody, "fewer bytes than Content-Length says"));
     }
-    let md5 = md5.finalize();
+    let checksum = match (stated.checksum, sums) {
+        (Some(stated), Some(sums)) => Some(stated.check(finished(sums))?),
+        _ => None,
+    };
+    let (data, md5) = writer.finish().await?;
     if let Some(text) = stated.md5 {
         let decoded = base64_simd::STANDARD.decode_to_vec(text).map_err(|_| S3ErrorCode::InvalidDigest)?;
         if decoded.len() != md5.len() {
@@ -146,11 +147,6 @@ pub async fn take_in<B: Backend>(
             return Err(s3_error!(BadDigest, "Content-MD5 does not fit the bytes received"));
         }
     }
-    let checksum = match (stated.checksum, sums) {
-        (Some(stated), Some(sums)) => Some(stated.check(finished(sums))?),
-        _ => None,
-    };
-    let data = writer.finish().await?;
     Ok(Taken { data, size, etag: ETag { md5, parts: 0 }, checksum })
 }
 

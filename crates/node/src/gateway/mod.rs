@@ -22,6 +22,7 @@ mod intake;
 mod janitor;
 mod lifecycle;
 mod list;
+mod md5;
 mod multipart;
 mod names;
 mod objects;

@@ -11,9 +11,11 @@
 
 use super::backend::{Backend, BackendError};
 use super::batch::{Batcher, Limits};
+use super::md5::{Lanes, Md5};
 use super::names::{NameError, Names};
 use bytes::BytesMut;
 use ebb_client::Summed;
+use ebb_client::budget::{Budget, Share};
 use ebb_types::{BLOCK_BYTES, ChunkId, CrcOfBlocks, Extent, NamespaceOp, ObjectId, crc32c, piece_crcs};
 use futures_util::FutureExt;
 use std::collections::VecDeque;
@@ -32,12 +34,16 @@ pub const PIECE_BYTES: usize = 1 << 20;
 /// Size of the pieces in which they are read: small enough that a piece is still in the processor's cache when it is
 /// copied on, on both sides.
 const READ_BYTES: u64 = 256 << 10;
-/// Pieces of one object that are written at once: with one being filled, what a PUT holds in memory.
+/// What every object that is taken in may hold. A client that sends more than this at a time waits for a share of
+/// [`PIECES_BYTES`] first.
+const START_BYTES: usize = 32 << 10;
+/// Pieces of one object that are written at once.
 const WRITES_AHEAD: usize = 4;
-/// Pieces of all objects that are written at once, as far as each may write one.
-const WRITES_SHARED: usize = 48;
-/// A piece that is not full by then is written as it is.
+/// All pieces larger than [`START_BYTES`] together, those that are being filled and those that are being written.
+const PIECES_BYTES: usize = 32 << 20;
+/// A piece that is not full by then is written as it is, so that nobody has a share for long; sooner if others wait for one.
 const FLUSH_AFTER: Duration = Duration::from_secs(1);
+const FLUSH_SOON: Duration = Duration::from_millis(50);
 /// Most bytes in one write to a pack.
 const PACK_WRITE_MAX: usize = 1 << 20;
 /// Writes to packs at once: few, so that many objects share one.
@@ -62,8 +68,8 @@ pub struct Store<B> {
     /// Shared with everyone who writes.
     writing: Arc<()>,
     last_write: Mutex<Instant>,
-    /// Objects that are being taken in.
-    writers: AtomicUsize,
+    pub(super) pieces: Budget,
+    md5: Lanes,
     /// Objects that are being read in several pieces.
     readers: AtomicUsize,
 }
@@ -274,8 +280,8 @@ impl<B: Backend> Store<B> {
             async move { packs.write(items).await }.boxed()
         });
         let (writing, last_write) = (Arc::new(()), Mutex::new(Instant::now()));
-        let (writers, readers) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Store { backend, ids, names, packs, small, discards, writing, last_write, writers, readers }
+        let (pieces, md5, readers) = (Budget::new(PIECES_BYTES), Lanes::default(), AtomicUsize::new(0));
+        Store { backend, ids, names, packs, small, discards, writing, last_write, pieces, md5, readers }
     }
 
     fn last_write(&self) -> std::sync::MutexGuard<'_, Instant> {
@@ -311,16 +317,17 @@ impl<B: Backend> Store<B> {
     /// Starts to take in an object. `expected`: its size, if that is known; a hint only.
     pub fn writer(&self, expected: Option<u64>) -> Writer<'_, B> {
         *self.last_write() = Instant::now();
-        self.writers.fetch_add(1, Ordering::Relaxed);
         Writer {
             _writing: self.writing.clone(),
             reach: u64::from(self.backend.chunk_bytes()),
             store: self,
-            expected: expected.unwrap_or(PIECE_BYTES as u64),
+            expected: expected.unwrap_or(u64::MAX),
             piece: BytesMut::new(),
+            share: None,
             begun: None,
             own: None,
             sum: CrcOfBlocks::default(),
+            md5: Md5::new(&self.md5),
             writes: JoinSet::new(),
         }
     }
@@ -410,45 +417,58 @@ pub struct Writer<'a, B> {
     /// Bytes still expected.
     expected: u64,
     piece: BytesMut,
+    /// Of all pieces' memory, if the piece has more than a start.
+    share: Option<Share>,
     /// When the first byte of the piece came.
     begun: Option<Instant>,
     /// The object's own extent, once it has grown past what is packed.
     own: Option<Unnamed>,
     /// Over its bytes before the piece.
     sum: CrcOfBlocks,
+    md5: Md5,
     writes: JoinSet<Result<(), BackendError>>,
-}
-
-impl<B> Drop for Writer<'_, B> {
-    fn drop(&mut self) {
-        self.store.writers.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl<B: Backend> Writer<'_, B> {
     /// Waits while enough pieces are being written.
     pub async fn push(&mut self, mut data: &[u8]) -> Result<(), BackendError> {
         while !data.is_empty() {
-            if self.piece.capacity() == 0 {
-                let room = self.expected.clamp(1, PIECE_BYTES as u64) as usize;
-                self.piece.reserve(room.next_multiple_of(BLOCK_BYTES));
-            }
             self.begun.get_or_insert_with(Instant::now);
-            let room = self.piece_bytes() - self.piece.len();
-            let take = data.len().min(room);
+            if self.piece.len() == self.piece.capacity() {
+                self.grow().await;
+            }
+            let most = self.piece_bytes();
+            let take = data.len().min(self.piece.capacity().min(most) - self.piece.len());
             self.piece.extend_from_slice(&data[..take]);
             self.expected = self.expected.saturating_sub(take as u64);
             data = &data[take..];
-            if take == room {
+            if self.piece.len() == most {
                 self.write_piece().await?;
             }
         }
         Ok(())
     }
 
+    /// Makes room in a piece that has none: first for a start, then for all that is expected of it.
+    async fn grow(&mut self) {
+        let (len, most) = (self.piece.len(), self.piece_bytes());
+        // More came than was expected: any number may.
+        let expected = if self.expected == 0 { most } else { self.expected.min(most as u64) as usize };
+        let all = (len + expected).next_multiple_of(BLOCK_BYTES).min(most);
+        if len < START_BYTES {
+            return self.piece.reserve(all.min(START_BYTES) - len);
+        }
+        if self.share.is_none() {
+            self.share = Some(self.store.pieces.share(all).await);
+            self.begun = Some(Instant::now());
+        }
+        self.piece.reserve(all - len);
+    }
+
     /// When to [`Self::flush`] unless more bytes come.
     pub fn flush_at(&self) -> Option<Instant> {
-        self.begun.map(|begun| begun + FLUSH_AFTER)
+        let after = if self.store.pieces.is_exhausted() { FLUSH_SOON } else { FLUSH_AFTER };
+        self.begun.map(|begun| begun + after)
     }
 
     /// Writes out the whole blocks that are there: a client that sends slowly does not hold memory for long.
@@ -471,15 +491,18 @@ impl<B: Backend> Writer<'_, B> {
         (chunk_bytes - at % chunk_bytes).min(PIECE_BYTES as u64) as usize
     }
 
-    /// Returns when all is durable.
-    pub async fn finish(mut self) -> Result<Unnamed, BackendError> {
+    /// Returns when all is durable; also its MD5.
+    pub async fn finish(mut self) -> Result<(Unnamed, [u8; 16]), BackendError> {
         if self.own.is_none() && self.piece.len() <= PACKED_MAX {
-            if self.piece.is_empty() {
-                return Ok(self.store.unnamed(Vec::new()));
-            }
             let len = self.piece.len() as u64;
             let data = filled(std::mem::take(&mut self.piece), &mut self.sum);
-            return self.store.small.submit(Item { data, len, crc: self.sum.finish() }).await;
+            self.md5.add(data.bytes.slice(..len as usize)).await;
+            let item = Item { data, len, crc: self.sum.finish() };
+            let stored = match len {
+                0 => Ok(self.store.unnamed(Vec::new())),
+                _ => self.store.small.submit(item).await,
+            };
+            return Ok((stored?, self.md5.finish().await));
         }
         if !self.piece.is_empty() {
             self.write_piece().await?;
@@ -489,7 +512,7 @@ impl<B: Backend> Writer<'_, B> {
         }
         let mut own = self.own.take().expect("a piece was written");
         own.extents[0].crc = self.sum.finish();
-        Ok(own)
+        Ok((own, self.md5.finish().await))
     }
 
     async fn write_piece(&mut self) -> Result<(), BackendError> {
@@ -511,15 +534,19 @@ impl<B: Backend> Writer<'_, B> {
         let chunk_bytes = u64::from(self.store.backend.chunk_bytes());
         let data = filled(std::mem::take(&mut self.piece), &mut self.sum);
         self.begun = None;
+        self.md5.add(data.bytes.slice(..(end - at) as usize)).await;
         let chunk = ChunkId { object, index: (at / chunk_bytes) as u32 };
         let offset = (at % chunk_bytes) as u32;
-        let shared = WRITES_SHARED / self.store.writers.load(Ordering::Relaxed).max(1);
-        while self.writes.len() >= shared.clamp(1, WRITES_AHEAD) {
+        while self.writes.len() >= WRITES_AHEAD {
             let written = self.writes.join_next().await.expect("some are under way");
             written.expect("a write neither panics nor is aborted")?;
         }
-        let backend = self.store.backend.clone();
-        self.writes.spawn(async move { backend.write(chunk, offset, data).await });
+        let (backend, share) = (self.store.backend.clone(), self.share.take());
+        self.writes.spawn(async move {
+            let written = backend.write(chunk, offset, data).await;
+            drop(share);
+            written
+        });
         Ok(())
     }
 }

@@ -402,6 +402,29 @@ async fn a_put_that_is_broken_off_leaves_nothing() {
     assert_eq!(backend.used_bytes(), 0);
 }
 
+/// More clients than there is memory for send something and no more.
+#[tokio::test(start_paused = true)]
+async fn uploads_that_stall_hold_nobody_up() {
+    let backend = Arc::new(Memory::new(4 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = Arc::new(gateway(&backend, &mut tasks).await);
+    let mut stalled = JoinSet::new();
+    for _ in 0..100 {
+        let gateway = gateway.clone();
+        stalled.spawn(async move {
+            let sent = futures_util::stream::iter([Ok(vec![1; 900_000].into())]);
+            let stated = Stated { length: Some(10 << 20), ..Stated::default() };
+            take_in(&gateway.store, sent.chain(futures_util::stream::pending()), stated).await.map(drop)
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(gateway.store.pieces.is_exhausted());
+    let body = Bytes::from(vec![9; 3 << 20]);
+    let done = put(&gateway, "key", body, Condition::Any);
+    tokio::time::timeout(Duration::from_secs(10), done).await.expect("its turn comes").unwrap();
+    assert!(stalled.try_join_next().is_none() && !gateway.store.pieces.is_exhausted());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_reader_never_sees_freed_bytes() {
     let backend = Arc::new(Memory::new(1 << 20));
