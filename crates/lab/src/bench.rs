@@ -79,15 +79,10 @@ impl BenchOptions {
             sizes: vec![4 << 10, 64 << 10, 1 << 20, 16 << 20],
             concurrency: vec![1, 8, 32],
             extent: Extent::Time(Duration::from_secs(5)),
-            most_bytes: 2 << 30,
+            most_bytes: 4 << 30,
             full_check: false,
             pids: Vec::new(),
         }
-    }
-
-    /// The same cells, one second each.
-    pub fn quick(self) -> BenchOptions {
-        BenchOptions { extent: Extent::Time(Duration::from_secs(1)), most_bytes: 256 << 20, ..self }
     }
 }
 

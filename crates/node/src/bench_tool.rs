@@ -2,10 +2,11 @@
 
 use crate::error::NodeError;
 use crate::replay::write_report;
-use ebb_lab::bench::{BenchOptions, bench_s3};
+use ebb_lab::bench::{BenchOptions, Extent, bench_s3};
 use ebb_report::Progress;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 pub struct BenchRequest<'a> {
     pub endpoint: &'a str,
@@ -14,15 +15,13 @@ pub struct BenchRequest<'a> {
     pub pids: Vec<u32>,
     pub sizes: Vec<u64>,
     pub concurrency: Vec<usize>,
-    pub quick: bool,
+    pub cell: Duration,
     pub json: Option<&'a Path>,
 }
 
 pub async fn run(request: BenchRequest<'_>) -> Result<ExitCode, NodeError> {
     let mut options = BenchOptions::new(request.endpoint, &request.access_key, &request.secret_key);
-    if request.quick {
-        options = options.quick();
-    }
+    options.extent = Extent::Time(request.cell);
     if !request.sizes.is_empty() {
         options.sizes = request.sizes;
     }

@@ -33,6 +33,7 @@ use error::NodeError;
 use key::KeyCommand;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 use tokio::task::LocalSet;
 
 /// Where `ebb dev` keeps its cluster, and where the other commands look for one.
@@ -223,7 +224,7 @@ struct ToolArgs {
 enum BenchTarget {
     /// Any S3 endpoint: objects per second, latency, and CPU of the server processes. Keys from AWS_ACCESS_KEY_ID and
     /// AWS_SECRET_ACCESS_KEY
-    #[command(after_help = "Example: ebb bench s3 http://127.0.0.1:9000 --pids $(pgrep -d, ebb) --quick")]
+    #[command(after_help = "Example: ebb bench s3 http://127.0.0.1:9000 --pids $(pgrep -d, ebb) --seconds 1")]
     S3 {
         /// http://host:port
         url: String,
@@ -236,9 +237,9 @@ enum BenchTarget {
         /// Requests at a time [default: 1,8,32]
         #[arg(long, value_delimiter = ',')]
         concurrency: Vec<usize>,
-        /// One second per cell instead of five
-        #[arg(long)]
-        quick: bool,
+        /// Length of a cell
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
         /// Write the report as JSON to this file; `-`: to standard output, instead of text
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
@@ -396,7 +397,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
             admin::force(&tool.config, Output::from(tool.json), accept_loss).await
         }
         Sub::Replay(args) => replay::run(&args).await,
-        Sub::Bench { target: BenchTarget::S3 { url, pids, sizes, concurrency, quick, json } } => {
+        Sub::Bench { target: BenchTarget::S3 { url, pids, sizes, concurrency, seconds, json } } => {
             bench_tool::run(bench_tool::BenchRequest {
                 endpoint: &url,
                 access_key: key_from("AWS_ACCESS_KEY_ID")?,
@@ -404,7 +405,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
                 pids,
                 sizes,
                 concurrency,
-                quick,
+                cell: Duration::from_secs(seconds),
                 json: json.as_deref(),
             })
             .await

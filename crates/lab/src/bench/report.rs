@@ -125,7 +125,7 @@ impl CellReport {
 
     /// The table's header line.
     pub fn header() -> &'static str {
-        "op        size  conc  objects/s     MB/s  p50 ms  p99 ms  max ms  server CPU s/1000  switches/op  own CPU s/1000  failed"
+        "op        size  conc  objects/s     MB/s  p50 ms  p99 ms  p99.9 ms  max ms  server CPU s/1000  switches/op  own CPU s/1000  failed"
     }
 }
 
@@ -143,7 +143,7 @@ impl fmt::Display for CellReport {
             .map(|(voluntary, involuntary)| voluntary + involuntary);
         write!(
             f,
-            "{:<4}{:>10}{:>6}{:>11.1}{:>9.1}{:>8}{:>8}{:>8}{:>19}{:>13}{:>16}{:>8}",
+            "{:<4}{:>10}{:>6}{:>11.1}{:>9.1}{:>8}{:>8}{:>10}{:>8}{:>19}{:>13}{:>16}{:>8}",
             self.operation,
             Bytes(self.size_bytes).to_string(),
             self.concurrency,
@@ -151,6 +151,7 @@ impl fmt::Display for CellReport {
             self.megabytes_per_second,
             millis(|l| l.p50_millis),
             millis(|l| l.p99_millis),
+            millis(|l| l.p999_millis),
             millis(|l| l.max_millis),
             number(self.server_cpu_seconds_per_1000, 3),
             number(switches, 1),
