@@ -306,6 +306,9 @@ impl<L: LogFile> Node<L> {
             Some((_, Packet::Join(id))) if seat(id) == from => self.take_in(id),
             Some((instance, Packet::Raft(bytes))) => {
                 let Ok(message) = Message::parse_from_bytes(bytes) else { return Ok(()) };
+                if self.is_replaced(&message) {
+                    return Err(RaftError::Older);
+                }
                 if message.to != self.birth.id || seat(message.from) != from || !self.others.contains(&from) {
                     return Ok(());
                 }
@@ -318,6 +321,17 @@ impl<L: LogFile> Node<L> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A leader speaks to another member of this seat, and this log is older than that one's: it is a copy from before the seat
+    /// was taken anew. One that was just taken in is not meant: its log is as new as every message to its predecessor.
+    fn is_replaced(&self, message: &Message) -> bool {
+        let log = &self.raw.raft.raft_log;
+        message.get_msg_type() == MessageType::MsgHeartbeat
+            && message.to != self.birth.id
+            && seat(message.to) == seat(self.birth.id)
+            && self.everyone().contains(&self.birth.id)
+            && (message.term > log.last_term() || message.commit > log.last_index())
     }
 
     /// `table`: bytes of the one that came with it.

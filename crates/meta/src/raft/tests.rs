@@ -639,3 +639,35 @@ fn a_member_with_an_older_copy_of_its_log_stops() {
     }
     assert!(matches!(cluster.stopped[..], [(id, RaftError::Older)] if id == other), "{:?}", cluster.stopped);
 }
+
+/// Nobody speaks to it any more, and the cluster counts on the other.
+#[test]
+fn a_copy_from_before_the_member_joined_again_stops() {
+    for new_leader in [false, true] {
+        let mut cluster = Cluster::new(5);
+        let leader = cluster.elect();
+        let other = MEMBERS.into_iter().find(|id| *id != leader).unwrap();
+        let older = cluster.nodes[&other].log.bytes();
+        cluster.wipe(other);
+        for _ in 0..300 {
+            cluster.round(0);
+        }
+        assert!(cluster.all_vote() && cluster.stopped.is_empty(), "{:?}", cluster.stopped);
+        cluster.kill(other);
+        if new_leader {
+            cluster.kill(leader);
+            cluster.start(leader);
+            cluster.elect();
+        }
+        cluster.nodes.get_mut(&other).unwrap().log.log.borrow_mut().bytes = older;
+        cluster.start(other);
+        for _ in 0..60 {
+            cluster.round(0);
+        }
+        assert!(
+            matches!(cluster.stopped[..], [(id, RaftError::Older)] if id == other),
+            "{:?}",
+            cluster.stopped
+        );
+    }
+}
