@@ -448,7 +448,7 @@ pub enum InspectReply {
         blocks: u64,
         chunks: Vec<(ChunkId, u64)>,
     },
-    /// So many replicas are in sync here, and wait to be scrubbed.
+    /// So many replicas wait to be scrubbed here, those that catch up when they are in sync.
     Scrub {
         replicas: u32,
     },

@@ -61,7 +61,7 @@ impl Scrubber {
         self.period == 0 && !self.all_wanted && !self.replicas.values().any(|r| r.wanted)
     }
 
-    /// From the next beat on, every replica that is in sync then is to be scrubbed from its beginning.
+    /// From the next beat on, every replica is to be scrubbed from its beginning: one that is not in sync, when it is.
     pub fn want_all(&mut self) {
         self.all_wanted = true;
     }
@@ -92,7 +92,7 @@ impl Scrubber {
         self.changed |= known != self.replicas.len();
         if std::mem::take(&mut self.all_wanted) {
             self.asked = None;
-            for replica in self.replicas.values_mut().filter(|r| r.in_sync) {
+            for replica in self.replicas.values_mut() {
                 (replica.wanted, replica.tried) = (true, None);
                 // What was found right before need not be so now.
                 (replica.mark.after, replica.mark.sound_so_far) = (None, true);
@@ -192,7 +192,7 @@ impl Scrubber {
             due: in_sync().filter(|r| self.is_due(r)).count() as u32,
             overdue: in_sync().filter(|r| self.is_overdue(r)).count() as u32,
             unsound: in_sync().filter(|r| !r.mark.sound).count() as u32,
-            asked: in_sync().filter(|r| r.wanted).count() as u32,
+            asked: self.replicas.values().filter(|r| r.wanted).count() as u32,
             oldest_seconds: in_sync().map(|r| self.age(r)).max().unwrap_or(0),
             ..counted
         }
@@ -302,6 +302,7 @@ mod tests {
             s.beat(100 * DAY + 2, 1000, [(ONE, true), (TWO, false)].into_iter());
             let (group, wanted) = s.ask().expect("one is in sync");
             assert_eq!((group, wanted.overdue, wanted.after), (ONE, true, None));
+            assert_eq!(s.vitals(ScrubVitals::default()).asked, 2, "the other when it is in sync");
             s.advance(page(ONE, None, Some(255), true));
             s.want_all();
             beat(&mut s, 100 * DAY + 3, 1000);
