@@ -25,7 +25,6 @@ use ebb_types::{ChunkOp, ClientRequest, Incarnation, MetaPush, ServerId, StoreId
 use rustix::process::{Resource, Rlimit};
 use scrubs::Scrubs;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,7 +101,7 @@ async fn run_once(
     core_config.scrub_period = Duration::from_secs(config.scrub.period_seconds);
     core_config.scrub_bytes_per_second = config.scrub.bytes_per_second;
     let scrubs = Scrubs::new(data.join("scrubs.json"));
-    let recovered = ebb_replica::Recovered { scrubs: scrubs.load(), ..what_was_found(recovered) };
+    let recovered = ebb_replica::Recovered { scrubs: scrubs.load(), ..recovered.for_the_core() };
     let replica = Replica::new(core_config, recovered);
     let heartbeat = Duration::from_millis(config.cluster.heartbeat_millis.into());
     let stopping = Rc::new(Notify::new());
@@ -147,17 +146,6 @@ fn open_files() -> usize {
         Err(_) => limit.current,
     };
     now.map_or(ENOUGH, |files| ENOUGH.min(files / 2)) as usize
-}
-
-/// What the core needs to know of what the store found.
-fn what_was_found(recovered: ebb_store::Recovered) -> ebb_replica::Recovered {
-    let mut tails = BTreeMap::new();
-    for ((_, group), tail) in recovered.tails {
-        // The store tells the newest first, the core wants them in order.
-        tails.entry(group).or_insert_with(Vec::new).extend(tail.into_iter().rev());
-    }
-    let (tails, spaces) = (tails.into_iter().collect(), recovered.spaces);
-    ebb_replica::Recovered { tails, spaces, scrubs: Vec::new() }
 }
 
 /// The last thing a server does: nothing is left for the next start to do.

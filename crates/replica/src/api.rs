@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use ebb_types::{
-    ChunkId, ClientReply, ClientRequest, Cursor, DamageVitals, Epoch, GroupId, ListPage, LoadCount, MapDelta,
-    Moment, PeerMessage, Record, Refusal, Run, ScrubMark, ScrubVitals, ServerId, ServerReport, Space,
-    Version,
+    ClientReply, ClientRequest, DamageVitals, Epoch, GroupId, LoadCount, MapDelta, Moment, PeerMessage,
+    ScrubMark, ScrubVitals, ServerId, ServerReport,
 };
+pub use ebb_types::{Recovered, StoreCommand, StoreOutcome};
 
 /// Bytes of clients' writes, and of their reads, that are under way on a server at a time (R12). The driver takes in no more, and
 /// leaves the rest in the sockets.
@@ -93,46 +93,6 @@ pub enum Command {
     ReadyToSleep {
         map_version: u64,
     },
-}
-
-/// What the core asks of the store. Each ends in one [`Event::Stored`]. The store may run them in any order; the core
-/// waits where order matters.
-#[derive(Clone, Debug)]
-pub enum StoreCommand {
-    /// Make the record durable. Blocks that are there in a newer version stay. `must_fit`: it may use the reserve (R10).
-    Apply { space: Space, record: Record, payload: Bytes, must_fit: bool },
-    /// As `Apply`, but equal versions are written too: the block that is there fails its checksum (R9). A record of version
-    /// zero says that its blocks were never written, and takes effect on those that are lost.
-    Repair { space: Space, record: Record, payload: Bytes },
-    /// Read blocks. Checked against their checksums.
-    Read { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
-    /// As `Read`, but what is on disk, not what is in memory; and the bytes are not wanted.
-    Check { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
-    /// One page of the runs with versions of epoch `since` or later, in chunk and block order, deletions first.
-    List { space: Space, group: GroupId, since: Epoch, after: Option<Cursor> },
-    /// Which (parts) of these runs are newer than what is here?
-    Newer { space: Space, group: GroupId, runs: Vec<Run> },
-}
-
-#[derive(Clone, Debug)]
-pub enum StoreOutcome {
-    Applied,
-    /// The blocks asked for, whole and in order, as maximal runs of equal version and kind; never-written blocks are runs
-    /// of version zero and kind `Zero`. `records` carry checksums for data runs; `payload` is their bytes, concatenated.
-    Read {
-        records: Vec<Record>,
-        payload: Bytes,
-    },
-    Listed(ListPage),
-    Newer(Vec<Run>),
-    /// Of a read, a check or a listing: this block must be fetched from another copy (R9). `lost`: not even its version is known, only
-    /// this one that it was not newer than.
-    Damaged {
-        chunk: ChunkId,
-        block: u32,
-        lost: Option<Version>,
-    },
-    Failed(Refusal),
 }
 
 /// Figures for the heartbeat.

@@ -238,7 +238,7 @@ impl Applying {
         };
         let command = match wait {
             Wait::CatchUpApplied { .. } if cx.config.has(PlantedBug::ReclaimOlder) => {
-                let version = Version { epoch: record.version.epoch.next(), seq: u64::MAX };
+                let version = Version { epoch: record.version.epoch.next(), seq: 1 << 40 };
                 StoreCommand::Apply { space, record: Record { version, ..record }, payload, must_fit }
             }
             _ => StoreCommand::Apply { space, record, payload, must_fit },

@@ -16,4 +16,4 @@ mod scrub;
 mod secondary;
 
 pub use api::*;
-pub use replica::{Config, PlantedBug, Recovered, Replica, TICK};
+pub use replica::{Config, PlantedBug, Replica, TICK};

@@ -1,13 +1,13 @@
 //! The server as a whole: takes events apart, keeps the cluster map and the lease, and decides when it may sleep.
 
-use crate::api::{ClientToken, Command, Event, Stats, StoreOutcome, StoreToken};
+use crate::api::{ClientToken, Command, Event, Recovered, Stats, StoreOutcome, StoreToken};
 use crate::group::{Context, Group, Shared, Tail, Wait, Waiting};
 use crate::scrub::due::Scrubber;
 use bytes::Bytes;
 use ebb_types::{
     ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Incarnation, LoadCount,
     MapDelta, Moment, PeerMessage, Refusal, ScrubMark, ServerId, ServerState, SlotState, Space, StandIn,
-    StoreId, TailRun, Unready, piece_crcs,
+    StoreId, Unready, piece_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -102,17 +102,6 @@ impl Config {
     pub(crate) fn has(&self, _bug: PlantedBug) -> bool {
         false
     }
-}
-
-/// What a store found at its start, for [`Replica::new`].
-#[derive(Clone, Debug, Default)]
-pub struct Recovered {
-    /// Records whose fate the server does not know.
-    pub tails: Vec<(GroupId, Vec<TailRun>)>,
-    /// What is kept for which group, and as what.
-    pub spaces: Vec<(GroupId, Space)>,
-    /// The last [`Command::KeepScrubs`]. Without it replicas are scrubbed sooner or later than need be.
-    pub scrubs: Vec<ScrubMark>,
 }
 
 /// The protocol core of one chunk server.

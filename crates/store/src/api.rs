@@ -3,7 +3,7 @@
 
 use ebb_types::{
     Bytes, CHUNK_BYTES_MAX, ChunkId, Cursor, Epoch, GroupId, Incarnation, ListPage, Record, Refusal, Run,
-    ServerId, Space, StoreId, StoreMark, TailRun, Version,
+    ServerId, Space, StoreCommand, StoreId, StoreMark, StoreOutcome, TailRun, Version,
 };
 use std::collections::BTreeMap;
 
@@ -101,8 +101,30 @@ pub enum Op {
 }
 
 impl Op {
+    /// What the protocol core asks. `page`: runs in one page of a listing.
+    pub fn asked(command: StoreCommand, page: usize) -> Op {
+        match command {
+            StoreCommand::Apply { space, record, payload, must_fit } => {
+                Op::Apply { space, record, payload, must_fit, repair: false }
+            }
+            StoreCommand::Repair { space, record, payload } => {
+                Op::Apply { space, record, payload, must_fit: true, repair: true }
+            }
+            StoreCommand::Read { space, group, chunk, first, count } => {
+                Op::Read { space, group, chunk, first, count }
+            }
+            StoreCommand::Check { space, group, chunk, first, count } => {
+                Op::Check { space, group, chunk, first, count }
+            }
+            StoreCommand::List { space, group, since, after } => {
+                Op::List { space, group, since, after, limit: page }
+            }
+            StoreCommand::Newer { space, group, runs } => Op::Newer { space, group, runs },
+        }
+    }
+
     /// Whether it belongs to a group commit.
-    pub(crate) fn is_write(&self) -> bool {
+    pub fn is_write(&self) -> bool {
         matches!(self, Op::Apply { .. } | Op::DropOffload { .. } | Op::DropReplica { .. })
     }
 }
@@ -118,6 +140,25 @@ pub enum Outcome {
     /// Of the operations that return nothing.
     Done,
     Failed(StoreError),
+}
+
+impl From<Outcome> for StoreOutcome {
+    fn from(outcome: Outcome) -> StoreOutcome {
+        match outcome {
+            Outcome::Applied | Outcome::Done => StoreOutcome::Applied,
+            Outcome::Read(ReadBlocks { records, payload }) => StoreOutcome::Read { records, payload },
+            Outcome::Listed(page) => StoreOutcome::Listed(page),
+            Outcome::Newer(runs) => StoreOutcome::Newer(runs),
+            Outcome::Failed(StoreError::Corrupt { chunk, block }) => {
+                StoreOutcome::Damaged { chunk, block, lost: None }
+            }
+            Outcome::Failed(StoreError::Lost { chunk, block, newest }) => {
+                StoreOutcome::Damaged { chunk, block, lost: Some(newest) }
+            }
+            Outcome::Failed(error) => StoreOutcome::Failed(error.refusal()),
+            Outcome::Digest(_) => unreachable!("the protocol core asks for no digest"),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,11 +225,25 @@ pub struct Recovered {
 }
 
 impl Recovered {
+    /// What the protocol core needs to know of it.
+    pub fn for_the_core(self) -> ebb_types::Recovered {
+        let mut tails = BTreeMap::new();
+        for ((_, group), tail) in self.tails {
+            // The store tells the newest first, the core wants them in order.
+            tails.entry(group).or_insert_with(Vec::new).extend(tail.into_iter().rev());
+        }
+        let (tails, spaces) = (tails.into_iter().collect(), self.spaces);
+        ebb_types::Recovered { tails, spaces, scrubs: Vec::new() }
+    }
+
     /// The tail of one space of a group.
     pub fn tail(&self, space: Space, group: GroupId) -> &[TailRun] {
         self.tails.get(&(space, group)).map_or(&[], |tail| tail)
     }
 }
+
+/// Runs in one page of a listing that a server asks for.
+pub const LIST_RUNS: usize = 1024;
 
 /// Longest recovered tail of a group.
 pub const TAIL_RUNS: usize = 1024;

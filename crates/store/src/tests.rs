@@ -1,6 +1,7 @@
 //! The store against a model that is a map of the newest write per block, with and without crashes. Every test of random
 //! runs prints its seed when it fails; `EBB_STORE_SEED=n cargo test -p ebb-store NAME` runs that one only.
 
+use crate::Recovered;
 use crate::mem::{MemDisk, Random};
 use crate::*;
 use bytes::Bytes;

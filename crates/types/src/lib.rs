@@ -13,6 +13,7 @@ pub mod message;
 pub mod namespace;
 pub mod piece;
 pub mod record;
+pub mod store;
 pub mod units;
 
 pub use control::*;
@@ -23,4 +24,5 @@ pub use message::*;
 pub use namespace::*;
 pub use piece::*;
 pub use record::*;
+pub use store::*;
 pub use units::*;

@@ -21,7 +21,7 @@ use ebb_client::transport::{Frame, Role, Sender, kind};
 use ebb_replica::{
     CLIENT_BYTES, ClientToken, Command, Event, Replica, StoreCommand, StoreOutcome, StoreToken, TICK,
 };
-use ebb_store::{Completion, Membership, Op, Outcome, ReadBlocks, StoreError, StoreHandle};
+use ebb_store::{Completion, LIST_RUNS, Membership, Op, Outcome, StoreError, StoreHandle};
 use ebb_types::frame::FrameError;
 use ebb_types::{
     ClientRequest, ClusterParams, Incarnation, InspectReply, InspectRequest, LoadCount, MetaPush, Moment,
@@ -34,8 +34,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
 
-/// Runs in one page of a listing.
-const LIST_RUNS: usize = 1024;
 /// While the store has more than this to write, nothing more is taken in from other servers.
 const INBOX_BYTES: usize = 64 << 20;
 /// A server that could not be reached is not tried again for this long.
@@ -268,29 +266,14 @@ impl Server {
     }
 
     fn give_to_store(&mut self, token: StoreToken, command: StoreCommand) {
-        let op = match command {
-            StoreCommand::Apply { space, record, payload, must_fit } => {
-                Op::Apply { space, record, payload, must_fit, repair: false }
-            }
-            StoreCommand::Repair { space, record, payload } => {
-                Op::Apply { space, record, payload, must_fit: true, repair: true }
-            }
-            StoreCommand::Read { space, group, chunk, first, count } => {
-                if let Some(blocks) = self.store.try_read(space, group, chunk, first, count) {
-                    self.events.push_back(Event::Stored { token, outcome: read_outcome(blocks) });
-                    return;
-                }
-                Op::Read { space, group, chunk, first, count }
-            }
-            StoreCommand::Check { space, group, chunk, first, count } => {
-                Op::Check { space, group, chunk, first, count }
-            }
-            StoreCommand::List { space, group, since, after } => {
-                Op::List { space, group, since, after, limit: LIST_RUNS }
-            }
-            StoreCommand::Newer { space, group, runs } => Op::Newer { space, group, runs },
-        };
-        self.store.submit(token.0, op);
+        if let StoreCommand::Read { space, group, chunk, first, count } = command
+            && let Some(blocks) = self.store.try_read(space, group, chunk, first, count)
+        {
+            let outcome = Outcome::Read(blocks).into();
+            self.events.push_back(Event::Stored { token, outcome });
+            return;
+        }
+        self.store.submit(token.0, Op::asked(command, LIST_RUNS));
     }
 
     pub fn on_completions(&mut self, batch: Vec<Completion>) {
@@ -591,30 +574,12 @@ impl Server {
     }
 }
 
-fn read_outcome(blocks: ReadBlocks) -> StoreOutcome {
-    StoreOutcome::Read { records: blocks.records, payload: blocks.payload }
-}
-
+/// What the core hears of it; of what is wrong the log tells more.
 fn core_outcome(outcome: Outcome) -> StoreOutcome {
-    match outcome {
-        Outcome::Applied | Outcome::Done => StoreOutcome::Applied,
-        Outcome::Read(blocks) => read_outcome(blocks),
-        Outcome::Listed(page) => StoreOutcome::Listed(page),
-        Outcome::Newer(runs) => StoreOutcome::Newer(runs),
-        Outcome::Failed(error @ StoreError::Corrupt { chunk, block }) => {
-            tracing::warn!("{error}");
-            StoreOutcome::Damaged { chunk, block, lost: None }
-        }
-        Outcome::Failed(error @ StoreError::Lost { chunk, block, newest }) => {
-            tracing::warn!("{error}");
-            StoreOutcome::Damaged { chunk, block, lost: Some(newest) }
-        }
-        Outcome::Failed(error) => {
-            if !matches!(error, StoreError::NoSpace { .. }) {
-                tracing::warn!("{error}");
-            }
-            StoreOutcome::Failed(error.refusal())
-        }
-        Outcome::Digest(_) => unreachable!("the core asks for no digest"),
+    match &outcome {
+        Outcome::Failed(StoreError::NoSpace { .. }) => {}
+        Outcome::Failed(error) => tracing::warn!("{error}"),
+        _ => {}
     }
+    outcome.into()
 }
