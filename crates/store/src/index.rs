@@ -9,10 +9,15 @@ use crate::disk::DiskFile;
 use crate::layout::{CHUNK_PAGE, EntryKind, Head, HeadKind, MARKER_BYTES, PAGE_BLOCKS, Page};
 use crate::overlay::{Extent, ExtentPlace, Overlay, Position};
 use crate::recent::Recent;
-use ebb_types::{BLOCK_BYTES, ChunkId, Epoch, GroupId, Kind, Space, Version};
+use ebb_types::{BLOCK_BYTES, ChunkId, Epoch, GroupId, Kind, RECORD_BLOCKS_MAX, Space, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Pages kept in any case. A question is asked again whenever a page that it needs was loaded: with less room than the longest read
+/// needs, each load would drop another of its pages, without an end. Half of these are sure to stay: all pages that blocks in a row
+/// may touch, and the chunk's own.
+const PAGES_LEAST: usize = 2 * (RECORD_BLOCKS_MAX / PAGE_BLOCKS + 2) as usize;
 
 /// Names a chunk file. Only replicas have one.
 pub type FileKey = (GroupId, ChunkId);
@@ -145,7 +150,7 @@ impl Index {
             spaces: BTreeMap::new(),
             segments: BTreeMap::new(),
             drops: Vec::new(),
-            pages: Recent::new(cached_pages),
+            pages: Recent::new(cached_pages.max(PAGES_LEAST)),
             files: Recent::new(open_files),
             offload_bytes: 0,
             file_bytes: 0,

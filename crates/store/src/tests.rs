@@ -736,6 +736,19 @@ fn a_damaged_store_never_tells_anything_wrong_and_can_be_repaired() {
 }
 
 #[test]
+fn a_read_that_needs_more_pages_than_are_to_be_kept_ends() {
+    let small = Config { cached_pages: 1, ..config() };
+    let (mut store, _) = StoreCore::open(Arc::new(MemDisk::new()), small).unwrap();
+    for (n, first) in [(1, 0), (2, RECORD_BLOCKS_MAX)] {
+        let record = data(1, 1, first, RECORD_BLOCKS_MAX, version(1, n));
+        assert_eq!(one(&mut store, apply(Space::Replica, record)), Outcome::Applied);
+    }
+    assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    let found = read(&mut store, Space::Replica, 1, 1, 100, RECORD_BLOCKS_MAX);
+    assert!(matches!(found, Outcome::Read(blocks) if blocks.records.len() == 2));
+}
+
+#[test]
 fn files_that_vanish_while_the_store_runs_are_missed_and_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let small = Config { open_files: 1, cached_pages: 1, ..config() };
