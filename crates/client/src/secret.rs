@@ -4,6 +4,7 @@
 //! files): a gateway that has no administrator's key cannot ask what administrators may. The file can be read by its owner only.
 //! Keys are never printed, and never sent: the handshake proves that both sides know them ([`crate::transport`]).
 
+use ebb_types::hex;
 use hmac::{Hmac, KeyInit, Mac};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::Sha256;
@@ -155,10 +156,6 @@ fn mac_of(key: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
     parts.iter().for_each(|part| mac.update(part));
     mac
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The lines after the title.

@@ -10,7 +10,7 @@
 //! as far as the racks allow. Sierra draws servers at random per chunk; a chunk group is r draws for many
 //! chunks, so here chance only breaks ties between equally loaded servers.
 
-use crate::random::SplitMix64;
+use ebb_types::Random;
 use ebb_types::{GearGroup, RackId, ServerId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -139,7 +139,7 @@ pub fn layout(
     if scheme == Scheme::RackAligned && racks.len() < usize::from(replicas) {
         return Err(LayoutError::TooFewRacks { racks: racks.len(), replicas });
     }
-    let mut random = SplitMix64::new(seed);
+    let mut random = Random::new(seed);
     let (places, groups) = match scheme {
         Scheme::Rotated | Scheme::RackAligned => {
             let aligned = scheme == Scheme::RackAligned;
@@ -213,7 +213,7 @@ fn power_aware_groups(
     places: &BTreeMap<ServerId, Place>,
     replicas: u8,
     groups: u32,
-    random: &mut SplitMix64,
+    random: &mut Random,
 ) -> Vec<Vec<ServerId>> {
     let r = usize::from(replicas);
     let mut queues = queues(places, r, || random.next());
@@ -325,7 +325,7 @@ fn random_groups(
     racks: &BTreeMap<RackId, BTreeSet<ServerId>>,
     replicas: u8,
     groups: u32,
-    random: &mut SplitMix64,
+    random: &mut Random,
 ) -> Vec<Vec<ServerId>> {
     let r = usize::from(replicas);
     let mut all: Vec<(RackId, ServerId)> =

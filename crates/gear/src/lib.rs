@@ -8,7 +8,6 @@ pub mod fleet;
 pub mod forecast;
 pub mod layout;
 pub mod load;
-mod random;
 pub mod rehearsal;
 pub mod schedule;
 pub mod seasonal;

@@ -3,19 +3,15 @@
 //! It is made of two invertible mixing steps, so that from eight wrong bytes follows which write would have put
 //! them there: a lost write is told from a mixed-up one and from noise.
 
+use ebb_types::mix;
+
 /// Writes are numbered in the order in which they start, from one. Zero is what was there before the trace.
 pub type Number = u64;
 
 const WORD: u64 = 8;
 const VOLUME: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The finaliser of SplitMix64: a bijection of 64-bit words that spreads every bit.
-fn mix(mut word: u64) -> u64 {
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
-}
-
+/// Undoes [`mix`].
 fn unmix(mut word: u64) -> u64 {
     word = (word ^ (word >> 31) ^ (word >> 62)).wrapping_mul(0x3196_42b2_d24d_8ec3);
     word = (word ^ (word >> 27) ^ (word >> 54)).wrapping_mul(0x96de_1b17_3f11_9089);

@@ -12,6 +12,7 @@ use crate::{metad, random, secrets};
 use ebb_client::{Client, ClientConfig, Secret};
 use ebb_gear::layout::Scheme;
 use ebb_power::Depth;
+use ebb_types::hex;
 use ebb_types::{AdminReply, AdminRequest, ClusterStatus, MetaReply, MetaRequest, ServerState};
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -315,8 +316,4 @@ fn agree(config: &Config, options: &DevOptions, data: &Path) -> Result<(), NodeE
         }
         None => Ok(()),
     }
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -5,7 +5,6 @@
 
 use crate::admin::Output;
 use crate::config::{Config, ConfigError};
-use crate::dev::hex;
 use crate::error::{NodeError, io};
 use crate::gateway::{Key, KeyTable, Right};
 use crate::gatewayd::load_keys;
@@ -13,6 +12,7 @@ use crate::random::bytes;
 use crate::secrets::write_new;
 use clap::Subcommand;
 use ebb_report::print_json;
+use ebb_types::hex;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::dev::{Connector, DevCluster, DevOptions};
 use crate::error::{NodeError, io};
 use crate::launch::Stop;
-use crate::trace_tool::{Percent, parse_size, parse_time, reading};
+use crate::trace_tool::{Percent, reading};
 use crate::verify;
 use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
@@ -17,7 +17,7 @@ use ebb_lab::replay::{self, Cluster, Comparison, ReplayOptions, ReplayReport};
 use ebb_lab::traces;
 use ebb_report::{Page, Progress, print_json};
 use ebb_trace::{BalancedFilter, Format, Scaled, Trace, TraceReader};
-use ebb_types::Bytes;
+use ebb_types::{Bytes, parse_bytes, parse_duration};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -143,8 +143,8 @@ struct StorageArgs {
     #[arg(long, value_name = "DEPTH", conflicts_with = "speed")]
     peak: Option<usize>,
     /// Bytes of the target to use, such as 10GiB; what does not exist is made in this size
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    size: Option<u64>,
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    size: Option<Bytes>,
     /// Destroy what the target holds
     #[arg(long)]
     overwrite: bool,
@@ -152,10 +152,10 @@ struct StorageArgs {
     #[arg(long)]
     check: bool,
     /// End after this time, such as 30s
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Leave the first so long, such as 5s, out of the figures
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     warmup: Option<Duration>,
     /// What happens to requests past the target's end [default: wrap]
     #[arg(long, value_name = "WHAT")]
@@ -319,7 +319,7 @@ impl ReplayArgs {
             _ => None,
         };
         let options = OpenOptions {
-            size: self.storage.size.map(Bytes),
+            size: self.storage.size,
             overwrite: self.storage.overwrite,
             keys: keys.map(|(access_key, secret_key)| S3Keys {
                 access_key,

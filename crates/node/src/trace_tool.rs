@@ -7,6 +7,7 @@ use ebb_lab::traces::{
 };
 use ebb_report::{Progress, clear_line, print_json};
 use ebb_trace::{BalancedFilter, Format, Mode, Options, Pace, Scaled, Synthetic, TraceReader, TracerFilter};
+use ebb_types::{Bytes, parse_bytes, parse_duration};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -77,7 +78,7 @@ struct Writing {
     #[arg(long)]
     to: Option<Target>,
     /// btrecord: gather requests that arrive so soon after a bunch's first, such as 10ms [default: equal times]
-    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "0", hide_default_value = true)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0", hide_default_value = true)]
     bunch: Duration,
     /// Replace files that exist
     #[arg(long)]
@@ -139,7 +140,7 @@ pub struct FilterArgs {
     #[arg(long, value_enum, default_value_t = Method::Balanced)]
     method: Method,
     /// tracer: what arrives so soon after a bunch's first belongs to it, such as 10ms [default: equal times]
-    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "0", hide_default_value = true)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0", hide_default_value = true)]
     window: Duration,
     #[command(flatten)]
     reading: Reading,
@@ -168,7 +169,7 @@ pub struct AccuracyArgs {
     /// Traces; the files of one blktrace or btrecord capture are one. None: the 125 synthetic modes
     traces: Vec<PathBuf>,
     /// TRACER's filter: what arrives so soon after a bunch's first belongs to it, such as 10ms [default: equal times]
-    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "0", hide_default_value = true)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0", hide_default_value = true)]
     window: Duration,
     #[command(flatten)]
     reading: Reading,
@@ -185,8 +186,8 @@ pub struct SynthArgs {
     #[arg(long, value_parser = ["all"], conflicts_with_all = ["size", "random", "read"])]
     mode: Option<String>,
     /// Size of every request, such as 4KiB
-    #[arg(long, value_parser = parse_size, default_value = "4KiB")]
-    size: u64,
+    #[arg(long, value_parser = parse_bytes, default_value = "4KiB")]
+    size: Bytes,
     /// Share of requests that begin anywhere; the others follow the one before
     #[arg(long, value_name = "PERCENT", default_value = "50%")]
     random: Percent,
@@ -203,8 +204,8 @@ pub struct SynthArgs {
     #[arg(long, requires = "rate")]
     seconds: Option<f64>,
     /// Part of the device that is used, from its beginning
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GiB")]
-    area: u64,
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "1GiB")]
+    area: Bytes,
     /// Decides everything that looks random
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -265,7 +266,7 @@ impl FromStr for Percent {
     fn from_str(text: &str) -> Result<Percent, String> {
         let number = text.trim().strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
         let number = number.filter(|number| number.is_finite());
-        number.map(Percent).ok_or_else(|| format!("{text:?} is no percentage: write it like 30%"))
+        number.map(Percent).ok_or_else(|| format!("{text:?} is not a percentage: write it like 30%"))
     }
 }
 
@@ -278,39 +279,6 @@ impl Percent {
             NodeError::Refused(format!("{number} % is no ratio: use a whole percentage from 0% to 100%"))
         })
     }
-}
-
-/// Bytes: `4096`, `4KiB`, `1MiB`, `16GiB`.
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.trim() {
-        "" | "B" => 0,
-        "KiB" => 10,
-        "MiB" => 20,
-        "GiB" => 30,
-        "TiB" => 40,
-        _ => return Err(format!("{text:?} is no size: write bytes, or a number with KiB, MiB, GiB or TiB")),
-    };
-    let number: u64 =
-        number.parse().map_err(|_| format!("{text:?} does not begin with a number of bytes"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too large"))
-}
-
-/// A time: `0`, `10ms`, `500us`, `1.5s`.
-pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time: write it like 10ms, 500us or 1.5s");
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let number: f64 = text[..digits].parse().map_err(|_| wrong())?;
-    let unit = match text[digits..].trim() {
-        "" if number == 0.0 => 1.0,
-        "s" => 1.0,
-        "ms" => 1e-3,
-        "us" | "µs" => 1e-6,
-        "ns" => 1e-9,
-        _ => return Err(wrong()),
-    };
-    Duration::try_from_secs_f64(number * unit).map_err(|_| wrong())
 }
 
 /// Runs one command. They read and compute and wait for nobody, so there is nothing to be asynchronous about.
@@ -515,9 +483,9 @@ fn synth(args: &SynthArgs) -> Result<ExitCode, NodeError> {
         (Some(rate), Some(seconds)) => (Pace::PerSecond(rate), Some((rate * seconds).round() as u64)),
     };
     let count = count.unwrap_or(100_000);
-    let make = |mode: Mode| Synthetic::new(mode, pace, args.area, count, args.seed).map_err(refused);
+    let make = |mode: Mode| Synthetic::new(mode, pace, args.area.0, count, args.seed).map_err(refused);
     if args.mode.is_none() {
-        let size = u32::try_from(args.size).map_err(|_| refused("a request has at most 4 GiB"))?;
+        let size = u32::try_from(args.size.0).map_err(|_| refused("a request has at most 4 GiB"))?;
         let mode = Mode { size, random: args.random.whole()?, reads: args.read.whole()? };
         return args.writing.put(Box::new(make(mode)?), &args.out);
     }
@@ -613,18 +581,6 @@ mod tests {
         assert_eq!(Percent(70.0).whole().unwrap(), 70);
         for wrong in [-1.0, 101.0, 0.5] {
             assert!(Percent(wrong).whole().is_err(), "{wrong}");
-        }
-        assert_eq!(parse_size("4096"), Ok(4096));
-        assert_eq!(parse_size("4KiB"), Ok(4096));
-        assert_eq!(parse_size("2 TiB"), Ok(2 << 40));
-        for wrong in ["4kb", "", "KiB", "99999999999TiB", "-1"] {
-            assert!(parse_size(wrong).is_err(), "{wrong}");
-        }
-        assert_eq!(parse_time("0"), Ok(Duration::ZERO));
-        assert_eq!(parse_time("10ms"), Ok(Duration::from_millis(10)));
-        assert_eq!(parse_time("1.5s"), Ok(Duration::from_millis(1500)));
-        for wrong in ["10", "ms", "1h", "-1s", "1.2.3s"] {
-            assert!(parse_time(wrong).is_err(), "{wrong}");
         }
     }
 }

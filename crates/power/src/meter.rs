@@ -33,7 +33,7 @@ pub use csv::{Import, export, import, parse_unix_nanos};
 pub use list::{Listed, list};
 pub use recorder::Recorder;
 pub use recording::{Energy, Figures, MeterRecord, Recording, Sample, Track, Window};
-pub use spec::{KINDS, Kind, open_on, parse_duration};
+pub use spec::{KINDS, Kind, open_on, parse_interval};
 pub use sysfs::Machine;
 
 use serde::{Deserialize, Serialize};
@@ -191,7 +191,7 @@ mod tests {
         let (_dir, machine) = machine();
         let error = |spec: &str| open_on(&machine, spec).map(|_| ()).unwrap_err().to_string();
         assert!(error("raple").contains("redfish:https://"), "{}", error("raple"));
-        assert!(error("command,interval=soon:echo 1").contains("interval=soon is not a time"));
+        assert!(error("command,interval=soon:echo 1").contains("invalid duration \"soon\""));
         assert!(error("command,name=:echo 1").contains("needs a value"));
         assert!(error("redfish:https://admin:secret@bmc").contains("password-file"));
         assert!(error("ipmi:admin:secret@bmc").contains("password-file"));
@@ -206,9 +206,9 @@ mod tests {
         let open = open_on(&machine, "command,name=plug,interval=250ms:echo 1,2=3").unwrap();
         assert_eq!((open.name.as_str(), open.interval), ("plug", Duration::from_millis(250)));
         assert_eq!(open_on(&machine, "command:echo 1").unwrap().name, "command:echo 1");
-        assert_eq!(parse_duration("1.5m"), Some(Duration::from_secs(90)));
-        assert_eq!(parse_duration("-1s"), None);
-        assert_eq!(parse_duration("infs"), None);
-        assert_eq!(parse_duration("2parsecs"), None);
+        assert_eq!(parse_interval("1.5m"), Ok(Duration::from_secs(90)));
+        for wrong in ["0", "-1s", "infs", "2parsecs", "25h"] {
+            assert!(parse_interval(wrong).is_err(), "{wrong}");
+        }
     }
 }

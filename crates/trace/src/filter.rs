@@ -9,6 +9,7 @@
 //! is what the bunches of a btrecord file become; [`BalancedFilter`] always takes that.
 
 use crate::{Kind, Request, TraceError, TraceReader};
+use ebb_types::Random;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -141,7 +142,7 @@ pub struct BalancedFilter<R> {
     debt: Weights,
     requests: f64,
     bytes: f64,
-    noise: u64,
+    noise: Random,
 }
 
 pass_on!(BalancedFilter);
@@ -162,7 +163,7 @@ impl<R: TraceReader> BalancedFilter<R> {
             debt: [0.0; 4],
             requests: 0.0,
             bytes: 0.0,
-            noise: 0,
+            noise: Random::new(0),
         })
     }
 
@@ -217,14 +218,9 @@ impl<R: TraceReader> BalancedFilter<R> {
         kept
     }
 
-    /// A number between -NOISE and NOISE that looks random and is the same in every run (SplitMix64).
+    /// A number between -NOISE and NOISE that looks random and is the same in every run.
     fn next_noise(&mut self) -> f64 {
-        self.noise = self.noise.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.noise;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let unit = (z ^ (z >> 31)) as f64 / u64::MAX as f64;
-        NOISE * (2.0 * unit - 1.0)
+        NOISE * (2.0 * self.noise.unit() - 1.0)
     }
 }
 

@@ -5,6 +5,7 @@
 //! factors, and both ratios by quarters.
 
 use crate::{Format, Kind, Request, TraceError, TraceReader};
+use ebb_types::Random;
 use std::time::Duration;
 
 /// Request sizes of the 125 modes, in bytes.
@@ -67,7 +68,7 @@ pub struct Synthetic {
     left: u64,
     made: u64,
     place: u64,
-    state: u64,
+    chance: Random,
     reads: Deck,
     random: Deck,
 }
@@ -98,21 +99,12 @@ impl Synthetic {
             left: count,
             made: 0,
             place: 0,
-            state: seed,
+            chance: Random::new(seed),
             reads: Deck::new(mode.reads),
             random: Deck::new(mode.random),
         };
-        made.place = made.draw() % places;
+        made.place = made.chance.next() % places;
         Ok(made)
-    }
-
-    /// SplitMix64: 64 bits that look random, the same for the same seed everywhere.
-    fn draw(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 }
 
@@ -144,7 +136,7 @@ impl Iterator for Synthetic {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
-        let (kind, jump, place) = (self.draw(), self.draw(), self.draw());
+        let (kind, jump, place) = (self.chance.next(), self.chance.next(), self.chance.next());
         self.place =
             if self.random.marked(jump) { place % self.places } else { (self.place + 1) % self.places };
         let at = match self.pace {

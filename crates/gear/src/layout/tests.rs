@@ -331,12 +331,12 @@ fn spreading_is_as_even_as_the_choices_allow() {
 #[test]
 fn spreading_at_random_is_optimal_against_brute_force() {
     for seed in 0..300 {
-        let mut random = SplitMix64::new(seed);
+        let mut random = Random::new(seed);
         let mut choices = Vec::new();
         for _ in 0..6 {
             let mut all: Vec<ServerId> = (0..4).map(ServerId).collect();
             random.shuffle(&mut all);
-            all.truncate(1 + random.below(3));
+            all.truncate(1 + random.index(3));
             choices.push(all);
         }
         let load: BTreeMap<ServerId, u32> = (0..4).map(|id| (ServerId(id), random.below(3) as u32)).collect();

@@ -358,19 +358,19 @@ fn the_plan_says_what_the_coming_hours_would_be() {
 fn under_random_load_the_gear_is_never_too_low_and_never_flaps() {
     for seed in 0..40 {
         let reproduce = format!("seed {seed}: cargo test -p ebb-gear under_random_load");
-        let mut random = crate::random::SplitMix64::new(seed);
+        let mut random = ebb_types::Random::new(seed);
         let policy = Policy {
             hour: Duration::from_secs(60),
             hours_per_day: 6,
             dwell: Duration::from_secs(10),
-            lead: Duration::from_secs(random.below(20) as u64),
+            lead: Duration::from_secs(random.below(20)),
             rotate_days: random.below(3) as u32,
             ..policy(&[3, 3, 3])
         };
         let mut world = World::new(policy.clone());
         let mut changed = (0u64, 3u8);
         for second in 1..4000u64 {
-            let burst = if random.below(50) == 0 { random.below(10) as u64 } else { 0 };
+            let burst = if random.below(50) == 0 { random.below(10) } else { 0 };
             let tide = (second / 60 % 6) * 2 / 3;
             let planned = world.scheduler.plan(world.now + SECOND, &world.history, 1)[0].gear;
             world.load_for(tide.max(burst), 1);

@@ -4,6 +4,7 @@
 //! largest kept hash tells how densely hashes lie, and so how many there are: with k kept, to within 1/√k ("k minimum
 //! values"). The kept ones are also a fair sample of the blocks, so they say how the devices share them.
 
+use ebb_types::Random;
 use std::collections::BTreeMap;
 
 pub(super) const BLOCK: u64 = 4096;
@@ -18,12 +19,9 @@ pub(super) struct Sketch {
     most: Option<u64>,
 }
 
-/// A bijection of 64 bits that looks random (SplitMix64's).
-fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+/// A bijection of 64 bits that looks random, and keeps zero from zero.
+fn hash(value: u64) -> u64 {
+    Random::new(value).next()
 }
 
 impl Sketch {
@@ -32,10 +30,10 @@ impl Sketch {
         if len == 0 {
             return;
         }
-        let salt = mix(device.into());
+        let salt = hash(device.into());
         let last = (offset + u64::from(len) - 1) / BLOCK;
         for block in offset / BLOCK..=last {
-            let hash = mix(block ^ salt);
+            let hash = hash(block ^ salt);
             if self.most.is_some_and(|most| hash > most) {
                 continue;
             }

@@ -5,6 +5,7 @@ use clap::Args;
 use ebb_power::PowerModel;
 use ebb_report::{Progress, table};
 use ebb_sim::load::{self, Case, Outcome, Point, Policy, Provision, Report, Score, Setup, Timeline};
+use ebb_types::parse_duration;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -89,20 +90,10 @@ enum Zeros {
     Load,
 }
 
-/// A time as people write it: `90s`, `15m`, `1h`.
+/// A time that is not zero.
 fn parse_time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a time: use a number and a unit, such as 13s, 15m or 1h");
-    let unit = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).ok_or_else(wrong)?;
-    let seconds = match &text[unit..] {
-        "ms" => 0.001,
-        "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        "d" => 86_400.0,
-        _ => return Err(wrong()),
-    };
-    let number: f64 = text[..unit].parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(number * seconds).ok().filter(|time| !time.is_zero()).ok_or_else(wrong)
+    let time = parse_duration(text)?;
+    if time.is_zero() { Err("it must be longer than zero".into()) } else { Ok(time) }
 }
 
 fn parse_provision(text: &str) -> Result<Provision, String> {

@@ -187,9 +187,7 @@ impl Spec {
 
     pub(super) fn duration(&mut self, key: &str) -> Result<Option<Duration>, MeterError> {
         let Some(value) = self.value(key)? else { return Ok(None) };
-        parse_duration(&value)
-            .map(Some)
-            .ok_or_else(|| self.wrong(format!("{key}={value} is not a time: write 200ms, 2s or 1m")))
+        parse_interval(&value).map(Some).map_err(|error| self.wrong(format!("{key}: {error}")))
     }
 
     /// The password: from the file of the option `password-file`, else from the environment variable of the option
@@ -209,19 +207,11 @@ impl Spec {
     }
 }
 
-/// `200ms`, `2s`, `1.5m`; a bare number is seconds. `None`: not a time, or none, or over a day.
-pub fn parse_duration(text: &str) -> Option<Duration> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let scale = match &text[digits.len()..] {
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" | "" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return None,
-    };
-    let seconds = digits.parse::<f64>().ok()? * scale;
-    (seconds > 0.0 && seconds <= 86_400.0).then(|| Duration::from_secs_f64(seconds))
+/// A time between two readings: longer than zero, a day at most.
+pub fn parse_interval(text: &str) -> Result<Duration, String> {
+    let time = ebb_types::parse_duration(text)?;
+    let good = !time.is_zero() && time <= Duration::from_secs(86_400);
+    good.then_some(time).ok_or_else(|| format!("{text:?} is not between zero and a day"))
 }
 
 fn forms() -> String {

@@ -6,6 +6,7 @@
 use ebb_trace::{
     BlktraceWriter, BtrecordWriter, FioWriter, Format, Input, Kind, Options, Request, TraceWriter, open_with,
 };
+use ebb_types::Random;
 use std::io::Cursor;
 use std::time::Duration;
 
@@ -13,22 +14,6 @@ const FORMATS: [&str; 13] = [
     "blktrace", "btrecord", "blkparse", "spc", "msr", "srt", "fio", "alibaba", "tencent", "vscsi", "fiu",
     "ssdsim", "disksim",
 ];
-
-/// SplitMix64: the test needs repeatable, not good, randomness.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-}
 
 fn requests() -> impl Iterator<Item = Request> {
     (0..40u64).map(|i| Request {
@@ -167,23 +152,23 @@ fn other_byte_orders_and_versions_read_the_same_requests() {
 }
 
 fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
-    for _ in 0..=random.below(4) {
+    for _ in 0..=random.index(4) {
         if bytes.is_empty() {
             return;
         }
-        let at = random.below(bytes.len());
-        match random.below(5) {
+        let at = random.index(bytes.len());
+        match random.index(5) {
             0 => bytes[at] = random.next() as u8,
             1 => bytes.truncate(at),
             2 => drop(bytes.remove(at)),
             3 => {
-                let end = (at + random.below(64)).min(bytes.len());
+                let end = (at + random.index(64)).min(bytes.len());
                 let piece = bytes[at..end].to_vec();
                 bytes.splice(at..at, piece);
             }
             _ => {
                 let end = (at + 8).min(bytes.len());
-                bytes[at..end].fill(if random.below(2) == 0 { 0xff } else { b'9' });
+                bytes[at..end].fill(if random.index(2) == 0 { 0xff } else { b'9' });
             }
         }
     }
@@ -221,7 +206,7 @@ fn damaged_traces_end_in_requests_and_errors_only() {
     let good = FORMATS.into_iter().map(|name| (name, good(name))).chain(others()).collect::<Vec<_>>();
     for seed in seeds(1500) {
         for (name, bytes) in &good {
-            let random = &mut Random(seed);
+            let random = &mut Random::new(seed);
             let mut bytes = bytes.clone();
             damage(&mut bytes, random);
             let most = bytes.len() + 1;
@@ -237,7 +222,7 @@ fn damaged_compression_ends_in_requests_and_errors_only() {
     for name in ["spc", "blktrace"] {
         for packed in packed(&good(name).repeat(3)) {
             for seed in seeds(400) {
-                let random = &mut Random(seed);
+                let random = &mut Random::new(seed);
                 let mut bytes = packed.clone();
                 damage(&mut bytes, random);
                 check(name, bytes, MOST, random.next() % 4, seed);
@@ -249,8 +234,8 @@ fn damaged_compression_ends_in_requests_and_errors_only() {
 #[test]
 fn noise_is_refused_or_ends() {
     for seed in 0..500 {
-        let mut random = Random(seed);
-        let noise: Vec<u8> = (0..random.below(3000)).map(|_| random.next() as u8).collect();
+        let mut random = Random::new(seed);
+        let noise: Vec<u8> = (0..random.index(3000)).map(|_| random.next() as u8).collect();
         if let Ok(reader) = open_with(input(noise.clone()), &Options::default()) {
             assert!(reader.count() <= noise.len() + 1, "seed {seed}");
         }

@@ -1,0 +1,84 @@
+//! Durations, sizes and bytes as people write them: one grammar for every command line and configuration.
+
+use crate::Bytes;
+use std::time::Duration;
+
+/// `500us`, `10ms`, `1.5s`, `15m`, `2h`, `7d`; `0` needs no unit.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong =
+        || format!("invalid duration {text:?}: write a number and a unit, such as 10ms, 1.5s, 15m or 2h");
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number: f64 = text[..digits].parse().map_err(|_| wrong())?;
+    let unit = match text[digits..].trim() {
+        "" if number == 0.0 => 1.0,
+        "ns" => 1e-9,
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => return Err(wrong()),
+    };
+    Duration::try_from_secs_f64(number * unit).map_err(|_| wrong())
+}
+
+/// `4096`, `4KiB`, `1 MiB`, `16GiB`.
+pub fn parse_bytes(text: &str) -> Result<Bytes, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim() {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        _ => {
+            return Err(format!("invalid size {text:?}: write bytes, or a number with KiB, MiB, GiB or TiB"));
+        }
+    };
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("invalid size {text:?}: it does not begin with a number of bytes"))?;
+    number.checked_mul(1 << shift).map(Bytes).ok_or_else(|| format!("invalid size {text:?}: it is too large"))
+}
+
+/// Two digits a byte, in lower case.
+pub fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units_and_nothing_else_is_one() {
+        for (text, millis) in
+            [("0", 0), ("10ms", 10), ("1.5s", 1500), ("15m", 900_000), ("2 h", 7_200_000), ("1d", 86_400_000)]
+        {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        assert_eq!(parse_duration("500us"), Ok(Duration::from_micros(500)));
+        for wrong in ["", "5", "s", "-1s", "1.5.2s", "1y", "1e9d", "99999999999999999999d", "NaNs"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_binary_and_bounded() {
+        assert_eq!(parse_bytes("4096"), Ok(Bytes(4096)));
+        assert_eq!(parse_bytes("4KiB"), Ok(Bytes(4096)));
+        assert_eq!(parse_bytes("2 TiB"), Ok(Bytes(2 << 40)));
+        for wrong in ["", "KiB", "4KB", "-1", "1.5GiB", "99999999999TiB"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn hex_is_two_digits_a_byte() {
+        assert_eq!(hex(&[0, 0x0f, 0xa0, 0xff]), "000fa0ff");
+    }
+}
