@@ -134,8 +134,11 @@ impl Replica {
             group.tail = Tail::restored(tail);
             (id, group)
         });
+        let mut shared = Shared::new(config.incarnation, config.store);
+        // Until the first beat says how busy it is: another may ask for a scrub before.
+        shared.scrub_pace.rate = config.scrub_bytes_per_second / SCRUB_UNDER_LOAD;
         Replica {
-            shared: Shared::new(config.incarnation, config.store),
+            shared,
             scrubber: Scrubber::new(config.scrub_period.as_secs(), recovered.scrubs),
             scrubbing: None,
             config,
