@@ -31,7 +31,10 @@ impl Power {
     /// An earlier leader may have thrown the switch: what is under way gets its time.
     pub fn inherit(&mut self, state: ServerState, ran: bool, retry: Moment) {
         // One that never ran was never switched.
-        let goes = matches!(state, ServerState::Draining | ServerState::Asleep | ServerState::Waking);
+        let goes = matches!(
+            state,
+            ServerState::Draining | ServerState::Asleep | ServerState::Waking | ServerState::Failed
+        );
         self.unsure = ran && goes;
         match state {
             ServerState::Waking => (self.thrown, self.retry) = (Some(SwitchAction::Wake), Some(retry)),
@@ -152,5 +155,18 @@ mod tests {
         assert_eq!(power.next(at(5), ServerState::Waking, limit), Some(SwitchAction::Wake));
         power.ended(at(6), SwitchAction::Wake, Ok(()), limit);
         assert!(power.shows_awake(at(7)));
+    }
+
+    #[test]
+    fn a_new_leader_switches_a_failed_server_on_that_a_late_switch_may_have_put_to_sleep() {
+        let (limit, at) = (Duration::from_secs(10), |seconds: u64| Moment(seconds * 1_000_000_000));
+        let mut power = Power::default();
+        power.inherit(ServerState::Failed, true, at(1));
+        assert_eq!(power.next(at(1), ServerState::Failed, limit), Some(SwitchAction::Wake));
+        power.ended(at(2), SwitchAction::Wake, Ok(()), limit);
+        assert_eq!(power.next(at(60), ServerState::Failed, limit), None, "once is enough");
+        let mut power = Power::default();
+        power.inherit(ServerState::Failed, false, at(1));
+        assert_eq!(power.next(at(1), ServerState::Failed, limit), None, "it never ran");
     }
 }
