@@ -5,11 +5,12 @@ use crate::catch_up::CatchUp;
 use crate::group::{Context, Group, Wait, Waiting};
 use crate::primary::{Phase, Primary};
 use crate::replica::PlantedBug;
+use crate::settlement::Settlement;
 use ebb_types::{
-    ChunkId, ClientReply, Epoch, GroupEntry, Kind, PeerMessage, Refusal, Run, ServerId, ServerReport, Slot,
-    SlotState, Space, TailRun, Version,
+    ClientReply, Epoch, GroupEntry, PeerMessage, Refusal, Run, ServerId, ServerReport, Slot, SlotState,
+    Space, TailRun,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 impl Group {
     /// The metadata service configured the group anew.
@@ -27,10 +28,10 @@ impl Group {
         self.repairs.clear();
         self.scrub = None;
         self.refuse_checks(cx, Refusal::NotReady);
-        let interrupted = self.suspend_clients(cx).filter(|_| self.entry.epoch == old.epoch.next());
+        self.suspend_clients(cx);
         self.adopt_catch_up(cx, &old);
         if self.entry.primary == Some(cx.me) {
-            self.start_activation(cx, interrupted);
+            self.start_activation(cx);
         } else {
             let entry = self.entry.clone();
             for Waiting { token, .. } in self.waiting.drain(..) {
@@ -41,14 +42,13 @@ impl Group {
 
     /// Requests of the ended epoch wait: they are answered by the rewrites of this one if they were ordered, are carried out
     /// anew if they were not, or move with the primary.
-    fn suspend_clients(&mut self, cx: &mut Context) -> Option<Primary> {
-        let mut primary = self.primary.take()?;
+    fn suspend_clients(&mut self, cx: &mut Context) {
+        let Some(mut primary) = self.primary.take() else { return };
         cx.shared.client_ops -= primary.client_ops();
         let suspended: Vec<Waiting> = primary.take_client_requests().collect();
         for waiting in suspended.into_iter().rev() {
             self.waiting.push_front(waiting);
         }
-        Some(primary)
     }
 
     fn adopt_catch_up(&mut self, cx: &mut Context, old: &GroupEntry) {
@@ -85,7 +85,7 @@ impl Group {
         self.pump_catch_up(cx);
     }
 
-    fn start_activation(&mut self, cx: &mut Context, interrupted: Option<Primary>) {
+    fn start_activation(&mut self, cx: &mut Context) {
         let epoch = self.entry.epoch;
         let targets = self.targets().flatten().map(|(server, _)| server);
         let awaiting: BTreeSet<ServerId> =
@@ -94,9 +94,7 @@ impl Group {
             cx.send(to, PeerMessage::Fence { group: self.id, epoch, done: self.tail.done() });
         }
         let phase = Phase::Fencing { awaiting, foreign: Vec::new(), since: cx.now, asked: None };
-        let mut primary = Primary::new(epoch, phase);
-        interrupted.into_iter().for_each(|old| primary.go_on_from(old));
-        self.primary = Some(primary);
+        self.primary = Some(Primary::new(epoch, phase));
         self.go_on_activating(cx);
     }
 
@@ -141,7 +139,7 @@ impl Group {
     }
 
     /// Moves on as far as it can: fenced → listed (if this replica catches up) → on record as serving (if a slot has lost its
-    /// complete copy) → orphans known → serving. Before it is on record nothing is ordered, not even what tails have: so an
+    /// complete copy) → compared with what the store has → serving. Before it is on record nothing is ordered, not even what tails have: so an
     /// epoch that never served leaves no trace, and the slots are what they were before it.
     pub fn go_on_activating(&mut self, cx: &mut Context) {
         let listed = self.catch_up.as_ref().is_none_or(CatchUp::is_listed);
@@ -160,55 +158,41 @@ impl Group {
             }
             return;
         }
-        let foreign = std::mem::take(foreign);
-        let runs: Vec<Run> = foreign.iter().map(|t| t.run).collect();
-        primary.phase = Phase::Comparing { foreign };
+        let settlement =
+            Settlement::new(self.tail.committed(), self.tail.uncommitted(), std::mem::take(foreign));
+        let runs = settlement.questions();
+        primary.phase = Phase::Comparing(settlement);
         if runs.is_empty() {
-            self.serve(cx, Vec::new());
+            self.serve(cx, &[]);
         } else {
             let command = StoreCommand::Newer { space: Space::Replica, group, runs };
-            cx.store(group, Wait::Orphans { epoch }, command);
+            cx.store(group, Wait::Settlement { epoch }, command);
         }
     }
 
-    pub fn on_orphans(&mut self, cx: &mut Context, epoch: Epoch, outcome: StoreOutcome) {
+    pub fn on_compared(&mut self, cx: &mut Context, epoch: Epoch, outcome: StoreOutcome) {
         let comparing = self.primary.as_ref().is_some_and(|p| matches!(p.phase, Phase::Comparing { .. }));
         if epoch != self.entry.epoch || !comparing {
             return;
         }
-        if let StoreOutcome::Newer(orphans) = outcome {
-            self.serve(cx, orphans);
+        if let StoreOutcome::Newer(newer) = outcome {
+            self.serve(cx, &newer);
         }
     }
 
-    /// R4: orders anew, newest first, every block in any tail that not all targets may hold at the version that this replica
-    /// holds: an acknowledged write is in what this replica holds; what it does not hold was never acknowledged.
-    fn serve(&mut self, cx: &mut Context, orphans: Vec<Run>) {
+    /// R4: settles the tails, and serves. Clients' operations wait for what they must not overtake.
+    fn serve(&mut self, cx: &mut Context, newer: &[Run]) {
         let Some(primary) = &mut self.primary else { return };
-        let Phase::Comparing { foreign } = std::mem::replace(&mut primary.phase, Phase::Serving) else {
+        let Phase::Comparing(settlement) = std::mem::replace(&mut primary.phase, Phase::Serving) else {
             return;
         };
-        let lacks = |run: &Run| {
-            let meets =
-                |o: &Run| o.first < run.first + run.count && run.first < o.first + o.count || run.count == 0;
-            orphans.iter().any(|o| (o.chunk, o.version) == (run.chunk, run.version) && meets(o))
-        };
-        // What is older than the last commit that this server heard of is settled, unless it missed the settlement.
-        let committed = self.tail.committed();
-        let open = foreign.into_iter().filter(|t| t.run.version > committed || lacks(&t.run));
-        let mut runs: BTreeMap<(Version, ChunkId, u32), TailRun> = BTreeMap::new();
-        for TailRun { run, request } in self.tail.uncommitted().into_iter().chain(open) {
-            let known = runs.entry((run.version, run.chunk, run.first)).or_insert(TailRun { run, request });
-            known.run.count = known.run.count.max(run.count);
-            known.request = known.request.or(request);
-        }
-        // A deletion is rolled forward, and nothing of its chunk behind it.
-        let deletions = runs.values().filter(|t| t.run.kind == Kind::Delete);
-        let deleted: BTreeSet<ChunkId> = deletions.map(|t| t.run.chunk).collect();
-        for TailRun { run, request } in runs.into_values().rev() {
-            if run.kind == Kind::Delete || !deleted.contains(&run.chunk) {
-                self.admit_rewrite(cx, run, request);
+        if !cx.config.has(PlantedBug::ForgetRequests) {
+            for noted in settlement.notes(newer, self.catch_up.as_ref().map(CatchUp::missing)) {
+                self.admit_note(cx, noted);
             }
+        }
+        for anew in settlement.rewrites(newer) {
+            self.admit_rewrite(cx, anew);
         }
         self.advance_commit();
         self.tell_committed(cx);

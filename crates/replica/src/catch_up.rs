@@ -101,6 +101,10 @@ impl CatchUp {
         matches!(self.listing, Listing::Done)
     }
 
+    pub fn missing(&self) -> &RunMap {
+        &self.missing
+    }
+
     pub fn lacks(&self, chunk: ChunkId, first: u32, count: u32) -> bool {
         self.missing.overlaps(chunk, first, count)
     }
@@ -324,7 +328,8 @@ impl Group {
         cx.shared.fetches += 1;
         let Run { chunk, first, count, version, kind } = missing.run;
         let content = match kind {
-            Kind::Data => {
+            // Notes are not listed. Whatever says so is asked what it has.
+            Kind::Data | Kind::Note => {
                 catch_up.fetches.insert(token, Fetch { missing, applying: 0, refused: false });
                 let (to, space) = missing.source;
                 let whole = false; // the listed version says enough

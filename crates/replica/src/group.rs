@@ -9,13 +9,14 @@ use crate::run_map::cut;
 use crate::scrub::{CheckFor, Pace, Scrub, Scrubbed, Wanted};
 use bytes::Bytes;
 use ebb_types::{
-    ChunkId, ChunkOp, ClientReply, ClusterMap, Cursor, Epoch, GroupEntry, GroupId, Incarnation, Moment,
-    PeerMessage, Record, RequestId, Run, ServerId, ServerReport, Space, StoreId, TailRun, Unready, Version,
+    ChunkId, ChunkOp, ClientReply, ClusterMap, Content, Cursor, Epoch, GroupEntry, GroupId, Incarnation,
+    Moment, PeerMessage, Record, RequestId, Run, ServerId, ServerReport, Space, StoreId, TailRun, Unready,
+    Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Committed records that are remembered, so that a client's late retry is recognised.
-const REMEMBERED_REQUESTS: usize = 256;
+pub(crate) const REMEMBERED_REQUESTS: usize = 256;
 
 pub(crate) struct Group {
     pub id: GroupId,
@@ -85,12 +86,12 @@ impl Group {
             || self.primary.as_ref().is_some_and(|p| p.is_busy(&self.tail))
     }
 
-    /// Whether this request's write of these blocks is on all targets.
-    pub fn is_done(&self, request: RequestId, blocks: (u32, u32)) -> bool {
-        let ordered_here = |v: Version| {
-            let in_flight = |p: &Primary| p.is_in_flight(v.seq);
-            v.epoch == self.entry.epoch && self.primary.as_ref().is_some_and(|p| !in_flight(p))
-        };
+    /// Whether this request's write of these blocks is on all targets. That it is noted there does not say so while the blocks
+    /// are still to be ordered anew.
+    pub fn is_done(&self, request: RequestId, chunk: ChunkId, blocks: (u32, u32)) -> bool {
+        let primary = self.primary.as_ref().filter(|p| !p.is_settling(chunk, blocks));
+        let ordered_here =
+            |v: Version| v.epoch == self.entry.epoch && primary.is_some_and(|p| !p.is_in_flight(v.seq));
         self.tail.covers(request, blocks, ordered_here)
     }
 
@@ -131,7 +132,7 @@ impl Tail {
     }
 
     /// Every write up to `version` is on all targets of its epoch. A record of an older epoch leaves the tail: the primary
-    /// of this epoch has ordered its blocks anew, under its request id if the write took place and without if it did not.
+    /// of this epoch has ordered its blocks anew, and has noted its request if the write took place.
     pub fn commit(&mut self, version: Version) {
         if version <= self.committed {
             return;
@@ -188,7 +189,7 @@ impl Tail {
 /// Records that the store has not made durable yet. A read may overtake them, or see them and they are lost after all.
 #[derive(Default)]
 pub(crate) struct Applying {
-    /// With what it sets of the replica's blocks.
+    /// With what it sets of the replica's blocks, if it does.
     records: BTreeMap<StoreToken, Option<Run>>,
     /// Those that this server ordered or was sent, not those that it fetched, with the epoch that they came under.
     direct: BTreeMap<StoreToken, Epoch>,
@@ -230,7 +231,8 @@ impl Applying {
         payload: Bytes,
         must_fit: bool,
     ) {
-        let run = (space == Space::Replica).then(|| record.run());
+        let sets = space == Space::Replica && record.content != Content::Note;
+        let run = sets.then(|| record.run());
         let (direct, foreign) = match &wait {
             Wait::Own { epoch, .. } => (Some(*epoch), None),
             Wait::Foreign { askers, place } => (askers.first().map(|(_, epoch)| *epoch), Some(*place)),
@@ -318,8 +320,8 @@ pub(crate) enum Wait {
         token: u64,
         space: Space,
     },
-    /// Which of the other members' tail records are newer than ours?
-    Orphans {
+    /// What does the store have of the blocks in the tails?
+    Settlement {
         epoch: Epoch,
     },
     /// Which of the listed runs do we lack?

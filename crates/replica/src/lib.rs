@@ -14,6 +14,7 @@ mod replica;
 mod run_map;
 mod scrub;
 mod secondary;
+mod settlement;
 
 pub use api::*;
 pub use replica::{Config, PlantedBug, Replica, TICK};

@@ -10,10 +10,11 @@ use crate::api::{Command, StoreCommand, StoreOutcome};
 use crate::catch_up::Cover;
 use crate::group::{Context, Group, Tail, Wait, Waiting};
 use crate::replica::PlantedBug;
+use crate::settlement::{Noted, Settlement};
 use bytes::Bytes;
 use ebb_types::{
     BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, Kind, Moment,
-    PeerMessage, RECORD_BLOCKS_MAX, Record, Refusal, RequestId, Run, ServerId, ServerReport, Space, TailRun,
+    PeerMessage, RECORD_BLOCKS_MAX, Record, Refusal, RequestId, ServerId, ServerReport, Space, TailRun,
     Unready, Version, crc32c, group_of,
 };
 use parts::{Part, contents, crcs_of, whole};
@@ -38,11 +39,6 @@ pub(crate) struct Primary {
     /// When the last report that must not be lost was made.
     pub reported: Option<Moment>,
     pub covers: BTreeMap<ServerId, Cover>,
-    /// While tails are settled: the versions that blocks had here before they were ordered anew, in this epoch and in those
-    /// since `tenure`, whose settlement the next one interrupted.
-    before: BTreeMap<(ChunkId, u32), Vec<Version>>,
-    /// This server was primary in every epoch from this one on.
-    tenure: Epoch,
 }
 
 pub(crate) enum Phase {
@@ -53,9 +49,8 @@ pub(crate) enum Phase {
         /// When the metadata service was asked last for the leave to serve.
         asked: Option<Moment>,
     },
-    Comparing {
-        foreign: Vec<TailRun>,
-    },
+    /// Asks the own store what it has of the blocks in the tails.
+    Comparing(Settlement),
     Serving,
     /// Admits nothing more; what is under way ends.
     Draining,
@@ -81,11 +76,12 @@ enum Work {
         op: ChunkOp,
         payload: Bytes,
     },
-    /// Order the present content anew: a tail has these blocks in this version.
+    /// Order the present content anew: a tail has these blocks.
     Rewrite {
         kind: Kind,
-        version: Version,
     },
+    /// Note that the request is in these blocks, before any of them is ordered anew.
+    Note,
     /// Compare the copies of these blocks while none of them is written.
     Check,
     /// Order the present content anew: some copy has something else.
@@ -174,8 +170,6 @@ impl Primary {
             committed_told: Version::first_of(epoch),
             reported: None,
             covers: BTreeMap::new(),
-            before: BTreeMap::new(),
-            tenure: epoch,
         }
     }
 
@@ -207,41 +201,6 @@ impl Primary {
         self.next_seq
     }
 
-    /// Looks at blocks of a tail's record as they are, before they are ordered anew. Returns whether that must be done at all,
-    /// and whether the record took effect: its blocks have its version or a newer one of its epoch. A newer one of a later
-    /// epoch may have been put in its place by a primary that did not have it.
-    fn weigh<'a>(
-        &mut self,
-        epoch: Epoch,
-        record: Version,
-        chunk: ChunkId,
-        now: impl Iterator<Item = &'a Record>,
-    ) -> (bool, bool) {
-        let (mut needed, mut effective) = (false, true);
-        for run in now {
-            for block in run.first..run.first + run.count {
-                let version = run.version;
-                let before = self.before.entry((chunk, block)).or_default();
-                if version.epoch < epoch && !before.contains(&version) {
-                    // What an older epoch than this server's own put here need not contain what was here.
-                    if version.epoch < self.tenure {
-                        before.clear();
-                    }
-                    before.push(version);
-                }
-                needed |= version.epoch < epoch;
-                effective &= before.iter().any(|v| v.epoch == record.epoch && *v >= record);
-            }
-        }
-        (needed, effective)
-    }
-
-    /// Takes over what the same server's settlement in the epoch just before had found out: a request whose blocks it has
-    /// ordered anew under another's record is not forgotten.
-    pub fn go_on_from(&mut self, interrupted: Primary) {
-        (self.tenure, self.before) = (interrupted.tenure, interrupted.before);
-    }
-
     pub fn client_ops(&self) -> usize {
         self.ops.values().chain(&self.blocked).filter(|op| op.is_client()).count()
     }
@@ -252,14 +211,20 @@ impl Primary {
         ops.chain(std::mem::take(&mut self.blocked)).flat_map(|op| op.askers)
     }
 
+    /// Nothing that could order a record passes a note: whoever has anything of this epoch has all of its notes.
     fn conflicts(&self, op: &Op) -> bool {
-        let touches = |other: &Op| {
-            other.chunk == op.chunk
-                && (other.writes() || op.writes())
-                && other.first < op.first.saturating_add(op.count)
-                && op.first < other.first.saturating_add(other.count)
+        let waits_for = |other: &Op| match (&other.work, &op.work) {
+            (_, Work::Note) => false,
+            (Work::Note, _) => !op.is_read(),
+            _ => (other.writes() || op.writes()) && other.touches(op.chunk, (op.first, op.count)),
         };
-        self.ops.values().any(touches) || self.blocked.iter().any(touches)
+        self.ops.values().any(waits_for) || self.blocked.iter().any(waits_for)
+    }
+
+    /// Whether blocks that a tail has are still to be ordered anew, or on their way.
+    pub fn is_settling(&self, chunk: ChunkId, blocks: (u32, u32)) -> bool {
+        let pending = |op: &Op| matches!(op.work, Work::Rewrite { .. }) && op.touches(chunk, blocks);
+        self.ops.values().any(pending) || self.blocked.iter().any(pending)
     }
 }
 
@@ -273,8 +238,24 @@ impl Op {
         matches!(self.work, Work::Client { op: ChunkOp::Write { .. }, .. })
     }
 
+    fn is_read(&self) -> bool {
+        matches!(self.work, Work::Client { op: ChunkOp::Read { .. }, .. })
+    }
+
     fn writes(&self) -> bool {
-        !matches!(self.work, Work::Client { op: ChunkOp::Read { .. }, .. } | Work::Check)
+        !self.is_read() && !matches!(self.work, Work::Check | Work::Note)
+    }
+
+    /// What an older epoch left, and must be ordered: it is tried again until it is.
+    fn settles(&self) -> bool {
+        matches!(self.work, Work::Rewrite { .. } | Work::Note)
+    }
+
+    /// Whether the operation concerns any of these blocks. All of the chunk: `0..u32::MAX`.
+    fn touches(&self, chunk: ChunkId, (first, count): (u32, u32)) -> bool {
+        self.chunk == chunk
+            && self.first < first.saturating_add(count)
+            && first < self.first.saturating_add(self.count)
     }
 
     fn is_scrub(&self) -> bool {
@@ -284,7 +265,8 @@ impl Op {
     /// Runs of blocks whose present content it needs.
     fn needs(&self) -> Vec<(u32, u32)> {
         match &self.work {
-            Work::Rewrite { kind: Kind::Delete, .. }
+            Work::Note
+            | Work::Rewrite { kind: Kind::Delete }
             | Work::Heal { kind: Kind::Delete }
             | Work::Client { op: ChunkOp::Delete { .. }, .. } => Vec::new(),
             Work::Rewrite { .. }
@@ -326,7 +308,7 @@ impl Group {
             if let Some(known) = known.find(|o| o.is_client() && o.request == Some(request)) {
                 return known.askers.push(waiting);
             }
-            if self.is_done(request, blocks) {
+            if self.is_done(request, op.chunk(), blocks) {
                 return cx.reply(token, ClientReply::Done);
             }
             // What an earlier epoch ordered of it takes effect: it is not refused any more.
@@ -358,10 +340,16 @@ impl Group {
         Ok(())
     }
 
-    pub fn admit_rewrite(&mut self, cx: &mut Context, run: Run, request: Option<RequestId>) {
-        let range = if run.kind == Kind::Delete { (0, u32::MAX) } else { (run.first, run.count) };
-        let work = Work::Rewrite { kind: run.kind, version: run.version };
-        self.admit_op(cx, run.chunk, range, work, Vec::new(), request);
+    /// A deletion is carried out again for whoever asked for it. Of anything else it is noted whose requests it contains.
+    pub fn admit_rewrite(&mut self, cx: &mut Context, TailRun { run, request }: TailRun) {
+        let deletes = run.kind == Kind::Delete;
+        let range = if deletes { (0, u32::MAX) } else { (run.first, run.count) };
+        let work = Work::Rewrite { kind: run.kind };
+        self.admit_op(cx, run.chunk, range, work, Vec::new(), request.filter(|_| deletes));
+    }
+
+    pub fn admit_note(&mut self, cx: &mut Context, Noted { request, chunk, first, count }: Noted) {
+        self.admit_op(cx, chunk, (first, count), Work::Note, Vec::new(), Some(request));
     }
 
     pub fn admit_check(&mut self, cx: &mut Context, chunk: ChunkId, blocks: (u32, u32)) {
@@ -534,24 +522,17 @@ impl Group {
             return self.fail_op(cx, id, ClientReply::Retry { why: Unready::TooFewCopies });
         }
         let epoch = self.entry.epoch;
-        let Some(primary) = &mut self.primary else { return };
-        let Some(op) = primary.ops.get(&id) else { return };
-        let (chunk, mut request) = (op.chunk, op.request);
-        if let Work::Rewrite { version, kind } = op.work
-            && kind != Kind::Delete
-        {
-            let now = got.values().flat_map(|(records, _)| records);
-            let (needed, effective) = primary.weigh(epoch, version, chunk, now);
-            request = request.filter(|_| effective);
-            if !needed && request.is_none() {
-                return self.finish_op(cx, id);
-            }
-        }
         let Some(op) = self.primary.as_ref().and_then(|p| p.ops.get(&id)) else { return };
+        let (chunk, request) = (op.chunk, op.request);
+        if let Work::Rewrite { kind: Kind::Data | Kind::Zero } = op.work
+            && !got.values().flat_map(|(records, _)| records).any(|r| r.version.epoch < epoch)
+        {
+            return self.finish_op(cx, id); // under another tail's record
+        }
         let mut parts = contents(op, got);
         // What an earlier try of the request has done is not done twice: others may have written there since.
         if let (true, Some(request)) = (op.is_client(), request) {
-            parts.retain(|p| !self.is_done(request, (p.first, p.count)));
+            parts.retain(|p| !self.is_done(request, chunk, (p.first, p.count)));
         }
         if parts.is_empty() {
             return self.finish_op(cx, id);
@@ -687,20 +668,17 @@ impl Group {
     /// Everything below the oldest record in flight is on all targets.
     pub fn advance_commit(&mut self) {
         let Some(primary) = &mut self.primary else { return };
-        let settles = |op: &Op| matches!(op.work, Work::Rewrite { .. });
-        if primary.ops.values().chain(&primary.blocked).any(settles) {
+        if primary.ops.values().chain(&primary.blocked).any(Op::settles) {
             return; // the tail of an older epoch is not settled before all of it is ordered anew, and on all targets
         }
-        primary.before.clear();
         let seq = primary.in_flight.keys().next().copied().unwrap_or(primary.next_seq) - 1;
         self.tail.commit(Version { epoch: self.entry.epoch, seq });
     }
 
     fn fail_op(&mut self, cx: &mut Context, id: u64, reply: ClientReply) {
         let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
-        if matches!(op.work, Work::Rewrite { .. }) {
-            // A rewrite must happen: it is taken up again by the tick.
-            op.step = Step::Fetching;
+        if op.settles() {
+            op.step = Step::Fetching; // taken up again by the tick
             return;
         }
         for Waiting { token, .. } in std::mem::take(&mut op.askers) {

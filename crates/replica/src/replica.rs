@@ -65,6 +65,8 @@ pub enum PlantedBug {
     OverlookDamage,
     /// Answer parts of blocks with the checksums of the whole.
     WholeChecksums,
+    /// Order the tails' blocks anew without noting whose requests are in them.
+    ForgetRequests,
 }
 
 impl Config {

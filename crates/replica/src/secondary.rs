@@ -268,7 +268,7 @@ impl Group {
                 };
                 cx.send_with(to, PeerMessage::FetchReply { group, token, result }, payload);
             }
-            Wait::Orphans { epoch } => self.on_orphans(cx, epoch, outcome),
+            Wait::Settlement { epoch } => self.on_compared(cx, epoch, outcome),
             Wait::CatchUpNewer { token } => self.on_catch_up_newer(cx, token, outcome),
             Wait::CatchUpApplied { token } => self.on_catch_up_applied(cx, token, outcome),
             Wait::CoverList { epoch, stands_for } => self.on_cover_list(cx, epoch, stands_for, outcome),

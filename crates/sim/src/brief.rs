@@ -184,6 +184,7 @@ fn brief_run(run: &Run) -> String {
     match kind {
         Kind::Delete => format!("deletion of {chunk} as {version}"),
         Kind::Zero => format!("zeroes of {chunk} {} as {version}", brief_blocks(*first, *count)),
+        Kind::Note => format!("a note of {chunk} {} as {version}", brief_blocks(*first, *count)),
         Kind::Data => format!("{chunk} {} as {version}", brief_blocks(*first, *count)),
     }
 }

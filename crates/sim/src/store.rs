@@ -51,8 +51,8 @@ struct Pending {
     void: bool,
 }
 
-/// Records that a restart shows. More than can be under way at a time, as with the real store.
-const TAIL_RECORDS: usize = 256;
+/// Records that a restart shows, as with the real store.
+const TAIL_RECORDS: usize = 1024;
 
 #[derive(Clone, Default)]
 pub struct Store {
@@ -82,6 +82,9 @@ impl Kept {
         if record.version == Version::ZERO {
             return; // the blocks were never written
         }
+        if record.content == Content::Note {
+            return self.remember(record);
+        }
         let chunk = self.chunks.entry(record.chunk).or_default();
         if record.content == Content::Delete {
             if chunk.deleted.is_none_or(|v| v < record.version) {
@@ -93,6 +96,10 @@ impl Kept {
                 chunk.set(record, payload, n, repair);
             }
         }
+        self.remember(record);
+    }
+
+    fn remember(&mut self, record: &Record) {
         let run = TailRun { run: record.run(), request: record.request };
         self.tail.push(run);
         if self.tail.len() > TAIL_RECORDS {
@@ -201,7 +208,9 @@ impl Store {
             return Some((p.token, StoreOutcome::Failed(Refusal::NoSpace)));
         }
         if !p.void {
-            self.find(&p);
+            if p.record.content != Content::Note {
+                self.find(&p);
+            }
             for map in [&mut self.seen, &mut self.durable] {
                 map.entry(p.key).or_default().apply(&p.record, &p.payload, p.repair);
             }
@@ -524,6 +533,7 @@ fn push_run(runs: &mut Vec<Run>, run: Run) -> bool {
 /// Whether all that the record sets is there, in its version or a newer one.
 fn reaches(kept: &Kept, record: &Record) -> bool {
     match record.content {
+        Content::Note => false,
         Content::Delete => {
             kept.chunks.get(&record.chunk).and_then(|c| c.deleted).is_some_and(|v| v >= record.version)
         }

@@ -48,6 +48,11 @@ fn offload_dropped_before_it_is_reclaimed_is_found() {
 }
 
 #[test]
+fn a_settlement_that_forgets_requests_is_found() {
+    in_server(PlantedBug::ForgetRequests, &["linearizability"]);
+}
+
+#[test]
 fn a_store_that_is_believed_to_be_the_one_that_was_is_found() {
     let plant = |core: Core| {
         if let Core::Member(config) = core {

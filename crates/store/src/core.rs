@@ -476,7 +476,8 @@ impl StoreCore {
             return false;
         }
         let sound = |cell: &Cell| cell.version >= version && cell.place != Place::Lost;
-        if record.content == Content::Delete || count == 0 || count > RECORD_BLOCKS_MAX {
+        let sets_no_blocks = matches!(record.content, Content::Delete | Content::Note);
+        if sets_no_blocks || count == 0 || count > RECORD_BLOCKS_MAX {
             return false;
         }
         let cells = self.shared.index().cells(space, group, chunk, first, count);
@@ -509,6 +510,7 @@ impl StoreCore {
             Content::Data { crcs } => (HeadKind::Data, crcs),
             Content::Zero => (HeadKind::Zero, Vec::new()),
             Content::Delete => (HeadKind::Delete, Vec::new()),
+            Content::Note => (HeadKind::Note, Vec::new()),
         };
         let mut out = Staged {
             head: Head {

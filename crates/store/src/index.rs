@@ -197,6 +197,7 @@ impl Index {
             HeadKind::DropFiles => self.void(space, group, at),
             HeadKind::Delete => self.admit_delete(head, at),
             HeadKind::Settled => self.admit_settled(head, at),
+            HeadKind::Note => {}
             HeadKind::Data | HeadKind::InFile | HeadKind::Zero => {
                 let chunks = self.spaces.entry((space, group)).or_default();
                 let chunk = chunks.entry(head.chunk).or_default();

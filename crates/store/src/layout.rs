@@ -9,7 +9,7 @@ use ebb_types::{
 use std::collections::BTreeMap;
 
 /// Version of the format. A store of a newer one is refused.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 /// Most blocks in a chunk.
 pub const CHUNK_BLOCKS_MAX: u32 = CHUNK_BYTES_MAX / BLOCK_BYTES as u32;
 /// Sequence numbers share their field in a page with two bits of kind.
@@ -159,11 +159,21 @@ pub enum HeadKind {
     /// The chunk file is what generation `first` of its chunk page says, durably; nothing in it is newer than `version`. The
     /// file's number stands for the request's client.
     Settled,
+    /// Sets nothing: what the request wrote is in these blocks.
+    Note,
 }
 
 impl HeadKind {
-    const ALL: [HeadKind; 7] =
-        [Self::Data, Self::InFile, Self::Zero, Self::Delete, Self::DropFiles, Self::Drop, Self::Settled];
+    const ALL: [HeadKind; 8] = [
+        Self::Data,
+        Self::InFile,
+        Self::Zero,
+        Self::Delete,
+        Self::DropFiles,
+        Self::Drop,
+        Self::Settled,
+        Self::Note,
+    ];
 }
 
 /// A record in a segment, less its payload.

@@ -407,7 +407,7 @@ fn damaged(path: &str, offset: u64) -> OpenError {
 /// Whether a record that passed its checksum also makes sense.
 fn is_sound(head: &Head) -> bool {
     match head.kind {
-        HeadKind::Data | HeadKind::InFile | HeadKind::Zero => {
+        HeadKind::Data | HeadKind::InFile | HeadKind::Zero | HeadKind::Note => {
             head.count > 0 && head.first as u64 + head.count as u64 <= CHUNK_BLOCKS_MAX as u64
         }
         HeadKind::Delete | HeadKind::DropFiles | HeadKind::Drop => head.first == 0 && head.count == 0,
@@ -419,6 +419,7 @@ fn run_of(head: &Head) -> Run {
     let kind = match head.kind {
         HeadKind::Data | HeadKind::InFile => Kind::Data,
         HeadKind::Zero => Kind::Zero,
+        HeadKind::Note => Kind::Note,
         _ => Kind::Delete,
     };
     Run { chunk: head.chunk, first: head.first, count: head.count, version: head.version, kind }

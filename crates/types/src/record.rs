@@ -34,6 +34,9 @@ pub enum Content {
     Zero,
     /// The whole chunk is gone. `first` and `count` are zero. Final: a chunk id is never used again.
     Delete,
+    /// Sets nothing. It notes that what `request` wrote is in these blocks, or under what was written there since, wherever a
+    /// block has a version of this record's epoch: so the request's id is found as long as its own record would be.
+    Note,
 }
 
 impl Content {
@@ -41,6 +44,7 @@ impl Content {
         match self {
             Content::Data { .. } => Kind::Data,
             Content::Zero => Kind::Zero,
+            Content::Note => Kind::Note,
             Content::Delete => Kind::Delete,
         }
     }
@@ -52,6 +56,8 @@ pub enum Kind {
     Data,
     Zero,
     Delete,
+    /// In tails only: blocks do not have it.
+    Note,
 }
 
 /// A write as it is stored and sent. The payload of [`Content::Data`] travels beside it.
@@ -77,7 +83,7 @@ impl Record {
     pub fn payload_len(&self) -> usize {
         match self.content {
             Content::Data { .. } => self.count as usize * BLOCK_BYTES,
-            Content::Zero | Content::Delete => 0,
+            Content::Zero | Content::Delete | Content::Note => 0,
         }
     }
 
@@ -99,6 +105,7 @@ impl Record {
         match &self.content {
             Content::Delete if self.first != 0 || self.count != 0 => Some("a delete names no blocks"),
             Content::Delete => None,
+            Content::Note if self.request.is_none() => Some("a note names a request"),
             _ if self.count == 0 || self.count > RECORD_BLOCKS_MAX => Some("block count out of range"),
             _ if self.first as usize + self.count as usize > CHUNK_BYTES_MAX as usize / BLOCK_BYTES => {
                 Some("blocks past the end of the largest chunk")

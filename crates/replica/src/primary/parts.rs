@@ -36,10 +36,13 @@ impl Part {
 pub fn contents(op: &Op, got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Vec<Part> {
     let delete = Part { first: 0, count: 0, content: Content::Delete, payload: Bytes::new() };
     match &op.work {
-        Work::Rewrite { kind: Kind::Delete, .. }
+        Work::Rewrite { kind: Kind::Delete }
         | Work::Heal { kind: Kind::Delete }
         | Work::Client { op: ChunkOp::Delete { .. }, .. } => {
             vec![delete]
+        }
+        Work::Note => {
+            vec![Part { first: op.first, count: op.count, content: Content::Note, payload: Bytes::new() }]
         }
         Work::Rewrite { .. } | Work::Heal { .. } => got
             .into_values()

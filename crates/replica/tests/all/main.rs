@@ -6,6 +6,7 @@ mod overload;
 mod quick_changes;
 mod repair;
 mod scrub;
+mod settlement;
 
 use ebb_types::{GearGroup, Incarnation, RackId, ServerEntry, ServerId, ServerState, StoreId};
 

@@ -6,13 +6,14 @@ use ebb_replica::{
 };
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry, GroupId,
-    Incarnation, Kind, MapDelta, Moment, PeerMessage, Record, RequestId, Run, ServerId, ServerReport,
-    ServerState, Slot, SlotState, Space, StoreId, TailRun, Unready, Version, block_crcs, piece_crcs,
+    Incarnation, MapDelta, Moment, PeerMessage, Record, RequestId, Run, ServerId, ServerReport, ServerState,
+    Slot, SlotState, Space, StoreId, Unready, block_crcs, piece_crcs,
 };
 
 const ME: ServerId = ServerId(1);
 const OTHERS: [ServerId; 2] = [ServerId(2), ServerId(3)];
 const GROUP: GroupId = GroupId(0);
+const REQUEST: RequestId = RequestId { client: 9, seq: 1 };
 
 /// The primary of one group of three, whose store and peers are this test.
 struct Primary {
@@ -59,7 +60,7 @@ impl Primary {
     }
 
     fn write(&mut self) -> Vec<Command> {
-        let request = RequestId { client: 9, seq: 1 };
+        let request = REQUEST;
         let payload = Bytes::from(vec![7; BLOCK_BYTES]);
         let (chunk, len, crcs) = (ChunkId::default(), BLOCK_BYTES as u32, block_crcs(&payload));
         let op = ChunkOp::Write { chunk, offset: 0, len, request, crcs };
@@ -83,6 +84,22 @@ impl Primary {
             out.extend(self.on(Event::Peer { from, message, payload: Bytes::new() }));
         }
         out
+    }
+
+    /// The store has what the tail has. Its request is noted, and then its blocks are read.
+    fn compare(&mut self, commands: &[Command]) -> Vec<Command> {
+        let (token, mut runs) = newer(commands).expect("what the store has is asked");
+        let newest = runs.iter().map(|run| run.version).max();
+        runs.retain(|run| Some(run.version) == newest);
+        let compared = self.on(Event::Stored { token, outcome: StoreOutcome::Newer(runs) });
+        let note = apply(&compared).expect("the request is noted");
+        assert_eq!(
+            (&note.1.content, note.1.request),
+            (&Content::Note, Some(REQUEST)),
+            "a retry must be recognised"
+        );
+        assert_eq!(read(&compared), None, "nothing passes the note");
+        self.complete(&note)
     }
 
     /// Answers a read with what the write brought.
@@ -113,6 +130,13 @@ fn apply(commands: &[Command]) -> Option<(StoreToken, Record)> {
 fn read(commands: &[Command]) -> Option<StoreToken> {
     commands.iter().find_map(|c| match c {
         Command::Store { token, command: StoreCommand::Read { .. } } => Some(*token),
+        _ => None,
+    })
+}
+
+fn newer(commands: &[Command]) -> Option<(StoreToken, Vec<Run>)> {
+    commands.iter().find_map(|c| match c {
+        Command::Store { token, command: StoreCommand::Newer { runs, .. } } => Some((*token, runs.clone())),
         _ => None,
     })
 }
@@ -151,12 +175,11 @@ fn nothing_is_ordered_anew_before_it_is_in_the_store() {
     primary.configure(1);
     let written = apply(&primary.write()).expect("the write is given to the store");
     let changed = primary.configure(2);
-    assert_eq!(read(&changed), None, "a read now would bring what was there before the write");
+    assert!(newer(&changed).is_none(), "what is there now is what was there before the write");
     let stored = primary.on(Event::Stored { token: written.0, outcome: StoreOutcome::Applied });
-    let token = read(&stored).expect("its content is ordered anew");
+    let token = read(&primary.compare(&stored)).expect("its content is ordered anew");
     let anew = apply(&primary.answer(token, &written.1)).expect("under the new epoch");
     assert_eq!(anew.1.version.epoch, Epoch(2));
-    assert_eq!(anew.1.request, Some(RequestId { client: 9, seq: 1 }), "a retry must be recognised");
     assert_eq!(replies(&primary.complete(&anew)), [ClientReply::Done]);
 }
 
@@ -171,7 +194,7 @@ fn a_write_is_answered_however_often_the_configuration_changes_under_it() {
         commands = primary.configure(epoch);
         assert_eq!(replies(&commands), [], "it is on one server of three");
     }
-    let token = read(&commands).expect("its content is ordered anew");
+    let token = read(&primary.compare(&commands)).expect("its content is ordered anew");
     let anew = apply(&primary.answer(token, &written.1)).expect("under the newest epoch");
     assert_eq!(replies(&primary.complete(&anew)), [ClientReply::Done]);
 }
@@ -213,35 +236,6 @@ fn a_map_older_than_the_store_has_served_under_is_not_obeyed() {
     assert!(offer(7).is_empty());
 }
 
-/// Two writes of one block are settled after a restart; the configuration changes when one is ordered anew.
-#[test]
-fn a_settlement_that_is_interrupted_forgets_no_request() {
-    let request = |seq| Some(RequestId { client: 9, seq });
-    let tail_run = |seq| {
-        let version = Version { epoch: Epoch(1), seq };
-        let run = Run { chunk: ChunkId::default(), first: 0, count: 1, version, kind: Kind::Data };
-        TailRun { run, request: request(seq) }
-    };
-    let tails = vec![(GROUP, vec![tail_run(1), tail_run(2)])];
-    let mut primary = Primary::recovered(Recovered { tails, ..Recovered::default() });
-    let token = read(&primary.configure(2)).expect("the newest is ordered anew first");
-    let content = Content::Data { crcs: Vec::new() };
-    let (group, chunk, version) = (GROUP, ChunkId::default(), tail_run(2).run.version);
-    let mut now = Record { group, chunk, first: 0, count: 1, version, request: None, content };
-    let interrupted = apply(&primary.answer(token, &now)).expect("under the new epoch");
-    primary.on(Event::Stored { token: interrupted.0, outcome: StoreOutcome::Applied });
-    now.version = interrupted.1.version;
-    let mut commands = primary.configure(3);
-    let mut kept = Vec::new();
-    while let Some(token) = read(&commands) {
-        let anew = apply(&primary.answer(token, &now)).expect("all of it is ordered anew");
-        kept.push(anew.1.request);
-        now.version = anew.1.version;
-        commands = primary.complete(&anew);
-    }
-    assert!(kept.contains(&request(1)) && kept.contains(&request(2)), "{kept:?}");
-}
-
 /// A slot has lost its complete copy: until the epoch is on record, its server may be taken back as one that missed nothing.
 #[test]
 fn nothing_is_ordered_or_answered_before_the_epoch_is_on_record() {
@@ -264,7 +258,9 @@ fn nothing_is_ordered_or_answered_before_the_epoch_is_on_record() {
     let mut lacking = GroupEntry { epoch: Epoch(3), ..unserved };
     lacking.slots[2].state = SlotState::Away { since: Epoch(3) };
     let fenced = primary.configure_as(lacking);
-    primary.on(Event::Stored { token: written.0, outcome: StoreOutcome::Applied });
+    let stored = primary.on(Event::Stored { token: written.0, outcome: StoreOutcome::Applied });
     assert_eq!(asks(&fenced), 0);
+    let (token, _) = newer(&stored).expect("what the store has is asked");
+    primary.on(Event::Stored { token, outcome: StoreOutcome::Newer(Vec::new()) });
     assert!(primary.replica.serves(Moment(1), GROUP));
 }

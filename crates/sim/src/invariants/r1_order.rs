@@ -43,7 +43,8 @@ impl World<'_> {
 
     pub(super) fn r1_one_content_per_version(&mut self, command: &StoreCommand) {
         let Some((record, payload)) = Self::record_of(command) else { return };
-        if record.version == Version::ZERO || record.content == Content::Delete {
+        let sets_no_blocks = matches!(record.content, Content::Delete | Content::Note);
+        if record.version == Version::ZERO || sets_no_blocks {
             return;
         }
         for n in 0..record.count {

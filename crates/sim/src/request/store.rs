@@ -150,6 +150,9 @@ impl LengthStore {
 
     pub fn apply(&mut self, space: Space, record: &Record, drops: u32) {
         let key = (record.group, space);
+        if record.content == Content::Note {
+            return;
+        }
         if !self.drops.is_empty() && self.drops_of(record.group, space) != drops {
             return;
         }

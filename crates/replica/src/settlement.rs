@@ -1,0 +1,225 @@
+//! What a new primary makes of the tails: which blocks it orders anew, and which requests it notes as done. (R4)
+//!
+//! Invariant: every later primary finds the id of a request that took effect, while its client may retry. A record says that its
+//! request is in a block, or under what was written there since, to everybody who has the block in a version of the
+//! record's epoch that is not older: within an epoch one primary ordered both. Under a later epoch's version it says nothing,
+//! because that epoch's primary may never have had it. So, before a primary orders anything else, it has every target note the
+//! requests that are in what it holds itself: whoever has a block of its epoch then has the notes too. They are records of its
+//! epoch, and hold for the next primary as these do. However often a settlement is interrupted, nothing is lost: blocks that were
+//! not ordered anew yet have the versions and the records of before.
+
+use crate::group::REMEMBERED_REQUESTS;
+use crate::run_map::{RunMap, cut};
+use ebb_types::{ChunkId, Kind, RECORD_BLOCKS_MAX, RequestId, Run, TailRun, Version};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) struct Settlement {
+    /// Older than this is settled, unless this server missed the settlement.
+    committed: Version,
+    /// What this server and what the others do not know to be on all targets.
+    own: Vec<TailRun>,
+    foreign: Vec<TailRun>,
+}
+
+/// What a request wrote: from block to block.
+type Claimed = ((RequestId, ChunkId), Vec<(u32, u32)>);
+
+/// A request that is in these blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Noted {
+    pub request: RequestId,
+    pub chunk: ChunkId,
+    pub first: u32,
+    pub count: u32,
+}
+
+impl Settlement {
+    pub fn new(committed: Version, own: Vec<TailRun>, foreign: Vec<TailRun>) -> Settlement {
+        Settlement { committed, own, foreign }
+    }
+
+    /// The runs to ask the own store about: which parts of them are newer than what it has?
+    pub fn questions(&self) -> Vec<Run> {
+        let foreign = self.foreign.iter().map(|t| t.run).filter(|run| run.kind != Kind::Note);
+        let claims = self.claims().flat_map(|(_, run)| [run, end_of_epoch(run)]);
+        foreign.chain(claims).collect()
+    }
+
+    /// The records that may show that a request took effect, newest first.
+    fn claims(&self) -> impl Iterator<Item = (RequestId, Run)> {
+        let open = self.foreign.iter().filter(|t| t.run.version > self.committed).chain(&self.own);
+        let mut claims: Vec<(RequestId, Run)> =
+            open.filter(|t| t.run.kind != Kind::Delete).filter_map(|t| Some((t.request?, t.run))).collect();
+        claims.sort_by_key(|(request, run)| Reverse((run.version, run.chunk, run.first, *request)));
+        claims.dedup();
+        claims.into_iter()
+    }
+
+    /// What to note, by what is newer than the own store, and what the store is known to miss. Oldest first, as a later
+    /// settlement finds them: of more requests than are remembered, the newest count.
+    pub fn notes(&self, newer: &[Run], missing: Option<&RunMap>) -> Vec<Noted> {
+        let mut noted: Vec<Claimed> = Vec::new();
+        for (request, run) in self.claims() {
+            let held = held(run, newer, missing);
+            let (of, full) = ((request, run.chunk), noted.len() >= REMEMBERED_REQUESTS);
+            match noted.iter_mut().find(|(known, _)| *known == of) {
+                Some((_, pieces)) => pieces.extend(held),
+                None if !held.is_empty() && !full => noted.push((of, held)),
+                None => {}
+            }
+        }
+        let note = |((request, chunk), pieces): Claimed| {
+            let joined = joined(pieces).into_iter();
+            joined.map(move |(start, end)| Noted { request, chunk, first: start, count: end - start })
+        };
+        noted.into_iter().rev().flat_map(note).collect()
+    }
+
+    /// What to order anew, newest first: every block in any tail that not all targets may hold at the version that this replica
+    /// holds. An acknowledged write is in what this replica holds; what it does not hold was never acknowledged.
+    pub fn rewrites(&self, newer: &[Run]) -> Vec<TailRun> {
+        let lacks = |run: &Run| {
+            let meets =
+                |o: &Run| o.first < run.first + run.count && run.first < o.first + o.count || run.count == 0;
+            newer.iter().any(|o| (o.chunk, o.version) == (run.chunk, run.version) && meets(o))
+        };
+        let open = self.foreign.iter().filter(|t| t.run.version > self.committed || lacks(&t.run));
+        let mut runs: BTreeMap<(Version, ChunkId, u32), TailRun> = BTreeMap::new();
+        let sets = |t: &&TailRun| t.run.kind != Kind::Note;
+        for TailRun { run, request } in self.own.iter().chain(open).filter(sets) {
+            let known = runs.entry((run.version, run.chunk, run.first));
+            let known = known.or_insert(TailRun { run: *run, request: *request });
+            known.run.count = known.run.count.max(run.count);
+            known.request = known.request.or(*request);
+        }
+        // A deletion is rolled forward, and nothing of its chunk behind it.
+        let deletions = runs.values().filter(|t| t.run.kind == Kind::Delete);
+        let deleted: BTreeSet<ChunkId> = deletions.map(|t| t.run.chunk).collect();
+        let stays = |t: &TailRun| t.run.kind == Kind::Delete || !deleted.contains(&t.run.chunk);
+        runs.into_values().rev().filter(stays).collect()
+    }
+}
+
+/// The same blocks, newer than anything of the run's epoch.
+fn end_of_epoch(run: Run) -> Run {
+    Run { version: Version::first_of(run.version.epoch.next()), ..run }
+}
+
+/// The blocks of a record that this replica has, or is about to fetch, in a version of the record's epoch that is not older.
+fn held(run: Run, newer: &[Run], missing: Option<&RunMap>) -> Vec<(u32, u32)> {
+    let common =
+        |other: &Run| (other.first.max(run.first), (other.first + other.count).min(run.first + run.count));
+    let of = |version: Version| newer.iter().filter(move |n| (n.chunk, n.version) == (run.chunk, version));
+    let missing = missing.map_or(Vec::new(), |m| m.overlapping(run.chunk, run.first, run.count));
+    let mut held: Vec<(u32, u32)> = of(end_of_epoch(run).version).map(common).collect();
+    for older in of(run.version).chain(missing.iter().map(|m| &m.run)) {
+        let (start, end) = (older.first, older.first + older.count);
+        held = held.into_iter().flat_map(|piece| cut(piece, start, end)).collect();
+    }
+    let fits = |v: Version| v.epoch == run.version.epoch && v >= run.version;
+    held.extend(missing.iter().filter(|m| fits(m.run.version)).map(|m| common(&m.run)));
+    held.retain(|(start, end)| start < end);
+    held
+}
+
+/// The same blocks in as few pieces as records can be.
+fn joined(mut pieces: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
+    pieces.sort_unstable();
+    let mut whole: Vec<(u32, u32)> = Vec::new();
+    for (start, end) in pieces {
+        match whole.last_mut().filter(|last| start <= last.1) {
+            Some(last) => last.1 = last.1.max(end),
+            None => whole.push((start, end)),
+        }
+    }
+    let step = RECORD_BLOCKS_MAX;
+    let parts = |(start, end): (u32, u32)| {
+        (start..end).step_by(step as usize).map(move |at| (at, end.min(at + step)))
+    };
+    whole.into_iter().flat_map(parts).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_types::{Epoch, ServerId, Space};
+
+    fn record(epoch: u32, seq: u64, first: u32, count: u32, request: u64) -> TailRun {
+        let version = Version { epoch: Epoch(epoch), seq };
+        let run = Run { chunk: ChunkId::default(), first, count, version, kind: Kind::Data };
+        TailRun { run, request: Some(RequestId { client: 1, seq: request }) }
+    }
+
+    /// What is noted where block `n` has the version `store[n]`.
+    fn notes(tails: &[TailRun], store: &[(u32, u64)], missing: Option<&RunMap>) -> Vec<(u64, u32, u32)> {
+        let settlement = Settlement::new(Version::ZERO, tails.to_vec(), Vec::new());
+        let blocks =
+            |run: Run| (run.first..run.first + run.count).map(move |n| Run { first: n, count: 1, ..run });
+        let older = |run: &Run| {
+            let (epoch, seq) = store[run.first as usize];
+            Version { epoch: Epoch(epoch), seq } < run.version
+        };
+        let newer: Vec<Run> = settlement.questions().into_iter().flat_map(blocks).filter(older).collect();
+        let mut notes: Vec<(u64, u32, u32)> =
+            settlement.notes(&newer, missing).iter().map(|n| (n.request.seq, n.first, n.count)).collect();
+        notes.sort();
+        notes
+    }
+
+    #[test]
+    fn what_is_under_newer_writes_of_its_epoch_is_noted() {
+        let tails = [record(1, 1, 0, 1, 10), record(1, 2, 0, 1, 11), record(1, 3, 0, 1, 12)];
+        assert_eq!(notes(&tails, &[(1, 2)], None), [(10, 0, 1), (11, 0, 1)]);
+        assert_eq!(notes(&tails, &[(0, 0)], None), []);
+    }
+
+    #[test]
+    fn under_a_later_epoch_only_its_own_notes_count() {
+        let tails = [record(1, 1, 0, 1, 10), record(1, 2, 0, 1, 11)];
+        assert_eq!(notes(&tails, &[(2, 5)], None), [], "that epoch's primary may never have had them");
+        let noted = [tails[0], tails[1], record(2, 1, 0, 1, 10)];
+        assert_eq!(notes(&noted, &[(2, 5)], None), [(10, 0, 1)]);
+        assert_eq!(
+            notes(&noted, &[(1, 1)], None),
+            [(10, 0, 1)],
+            "by the record: this block is of the epoch before"
+        );
+    }
+
+    #[test]
+    fn the_blocks_of_a_request_are_noted_once() {
+        // Half of it was ordered anew when the settlement was interrupted.
+        let tails = [record(1, 1, 0, 4, 10), record(2, 1, 0, 4, 10)];
+        assert_eq!(notes(&tails, &[(2, 3), (2, 3), (1, 1), (1, 1)], None), [(10, 0, 4)]);
+        assert_eq!(notes(&tails, &[(2, 3), (3, 1), (0, 0), (1, 1)], None), [(10, 0, 1), (10, 3, 1)]);
+        assert_eq!(joined(vec![(2000, 2500), (0, 2000)]), [(0, 1024), (1024, 2048), (2048, 2500)]);
+    }
+
+    /// However often settlements are interrupted, the oldest are forgotten first.
+    #[test]
+    fn of_too_many_requests_the_newest_are_noted() {
+        let many = REMEMBERED_REQUESTS as u64 + 10;
+        let mut tails: Vec<TailRun> = (1..=many).map(|n| record(1, n, 0, 1, n)).collect();
+        for epoch in 2..5 {
+            let version = Version { epoch: Epoch(epoch - 1), seq: many };
+            let settlement = Settlement::new(Version::ZERO, tails.clone(), Vec::new());
+            let newer: Vec<Run> =
+                settlement.questions().into_iter().filter(|run| run.version > version).collect();
+            let notes = settlement.notes(&newer, None);
+            let requests: Vec<u64> = notes.iter().map(|n| n.request.seq).collect();
+            assert_eq!(requests, (11..=many).collect::<Vec<u64>>());
+            tails.extend((1..).zip(requests).map(|(seq, request)| record(epoch, seq, 0, 1, request)));
+        }
+    }
+
+    #[test]
+    fn what_is_about_to_be_fetched_counts_as_held() {
+        let source = (ServerId(2), Space::Replica);
+        let mut missing = RunMap::default();
+        missing.add(Run { first: 1, count: 1, ..record(1, 2, 0, 1, 0).run }, source);
+        missing.add(Run { first: 2, count: 1, ..record(2, 1, 0, 1, 0).run }, source);
+        let tails = [record(1, 1, 0, 3, 10)];
+        assert_eq!(notes(&tails, &[(0, 0), (0, 0), (1, 1)], Some(&missing)), [(10, 1, 1)]);
+    }
+}
