@@ -21,7 +21,7 @@ pub use accuracy::{
     AccuracyReport, FilterAccuracy, LevelAccuracy, MODE_REQUESTS, accuracy, accuracy_of_modes,
 };
 pub use depository::{Bound, CATALOGUE, Depository, DepositoryError, Entry, Query, Sort, group, table};
-pub use open::{ReadProgress, TraceFileError, load, name_of, open};
+pub use open::{ReadProgress, TraceFileError, load, name_of, open, silent};
 pub use page::page;
 pub use profile::{DeviceProfile, Figures, Load, Profile, SizeClass, profile};
 pub use record::{RecordError, Recorded, Recorder, record};

@@ -137,8 +137,8 @@ fn the_real_week_is_served_within_five_points_of_the_oracle() {
         println!("SKIPPED: {} is not here; the made week guards the same", path.display());
         return;
     }
-    let silent: ebb_lab::traces::ReadProgress = std::sync::Arc::new(|_, _| ());
-    let trace = ebb_lab::traces::load(&[path], &ebb_trace::Options::default(), &silent).unwrap();
+    let trace =
+        ebb_lab::traces::load(&[path], &ebb_trace::Options::default(), &ebb_lab::traces::silent()).unwrap();
     let report = gap(&trace, 2000.0);
     assert!(report.oracle_saved_percent > 50.0 && report.behind_oracle_points <= 5.0, "{report:?}");
 }

@@ -241,7 +241,7 @@ impl ReplayArgs {
         let heard = match self.target {
             Place::Cluster => reading(),
             // How far the reading is says little: it runs ahead of the replay.
-            Place::Storage(_) => Arc::new(|_, _| ()) as _,
+            Place::Storage(_) => traces::silent(),
         };
         let mut reader = traces::open(&self.traces, &options, &heard).map_err(refused)?;
         if let Some(Percent(percent)) = self.load {

@@ -1,7 +1,7 @@
 //! A replay as a page to look at.
 
 use super::report::{DriveReport, SecondReport};
-use ebb_report::{Axis, Chart, Latency, Mark, Page, Series};
+use ebb_report::{Chart, Latency, Page};
 
 impl DriveReport {
     /// The figures, and what was answered in every second.
@@ -47,16 +47,10 @@ impl DriveReport {
     }
 
     fn chart(&self, title: &str, y: &str, series: [Line; 2]) -> Chart {
-        let series = series.into_iter().map(|(name, of)| {
-            let points = self.seconds.iter().enumerate().map(|(at, second)| (at as f64, of(second)));
-            Series::new(name, Mark::Step, points)
-        });
-        Chart {
-            title: title.to_owned(),
-            x: Axis::new("time").time(),
-            y: Axis::new(y).from(0.0),
-            series: series.collect(),
-        }
+        let points = |of: fn(&SecondReport) -> f64| {
+            self.seconds.iter().enumerate().map(move |(at, second)| (at as f64, of(second)))
+        };
+        Chart::steps(title, y, series.map(|(name, of)| (name, points(of))))
     }
 }
 

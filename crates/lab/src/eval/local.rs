@@ -6,11 +6,10 @@ use crate::drive::{
     DriveOptions, DriveReport, OpenOptions, Pacing, S3Keys, Target, TargetError, TargetInfo, TargetSpec,
     drive,
 };
+use crate::traces::{self, TraceFileError};
 use ebb_client::Client;
 use ebb_power::meter::{self, Figures, Quantity, Recorder, Source, Window};
-use ebb_trace::{
-    BalancedFilter, Input, Mode, Options, Pace, Scaled, Synthetic, TraceReader, TracerFilter, summary,
-};
+use ebb_trace::{BalancedFilter, Mode, Options, Pace, Scaled, Synthetic, TraceReader, TracerFilter, summary};
 use ebb_types::{Bytes, Moment};
 use std::future::Future;
 use std::path::Path;
@@ -163,9 +162,11 @@ fn whole(order: &Order) -> Result<Box<dyn TraceReader>, RunError> {
 fn trace(path: &Path, skip_bad: u64) -> Result<Box<dyn TraceReader>, RunError> {
     let failed =
         |error: &dyn std::fmt::Display| RunError::Failed(format!("the trace {}: {error}", path.display()));
-    let file = std::fs::File::open(path).map_err(|error| failed(&error))?;
-    let input = Input { name: path.to_string_lossy().into_owned(), read: Box::new(file) };
-    ebb_trace::open_with(vec![input], &Options { format: None, skip_bad }).map_err(|error| failed(&error))
+    let options = Options { format: None, skip_bad };
+    traces::open(&[path.to_owned()], &options, &traces::silent()).map_err(|error| match error {
+        TraceFileError::Read(error) => failed(&error),
+        unopened => RunError::Failed(unopened.to_string()),
+    })
 }
 
 /// A trace up to a time.

@@ -1,7 +1,7 @@
 //! A replay on a cluster as a page to look at.
 
 use super::report::{HourReport, ReplayReport};
-use ebb_report::{Axis, Chart, Latency, Mark, Page, Series};
+use ebb_report::{Chart, Latency, Page};
 
 impl ReplayReport {
     /// Load against servers awake, hour by hour; energy; latency by gear; and all that the engine says.
@@ -50,16 +50,10 @@ impl ReplayReport {
     }
 
     fn hours_chart<const N: usize>(&self, title: &str, y: &str, series: [Line; N]) -> Chart {
-        let series = series.into_iter().map(|(name, of)| {
-            let points = self.hours.iter().filter_map(|hour| Some((hour.hour as f64 * 3600.0, of(hour)?)));
-            Series::new(name, Mark::Step, points)
-        });
-        Chart {
-            title: title.to_owned(),
-            x: Axis::new("time").time(),
-            y: Axis::new(y).from(0.0),
-            series: series.collect(),
-        }
+        let points = |of: fn(&HourReport) -> Option<f64>| {
+            self.hours.iter().filter_map(move |hour| Some((hour.hour as f64 * 3600.0, of(hour)?)))
+        };
+        Chart::steps(title, y, series.map(|(name, of)| (name, points(of))))
     }
 
     fn latency_rows(&self) -> Vec<Vec<String>> {

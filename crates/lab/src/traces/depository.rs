@@ -398,11 +398,10 @@ pub fn table(found: &[(&Entry, &Figures)]) -> String {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
-    use std::sync::Arc;
 
     fn depository(dir: &Path) -> (Depository, BTreeSet<String>) {
         let mut read = BTreeSet::new();
-        let progress: ReadProgress = Arc::new(|_, _| ());
+        let progress = crate::traces::silent();
         let mut reading = |name: &str| {
             read.insert(name.to_owned());
         };
@@ -491,7 +490,7 @@ mod tests {
     #[test]
     fn a_directory_without_traces_says_so() {
         let dir = tempfile::tempdir().unwrap();
-        let progress: ReadProgress = Arc::new(|_, _| ());
+        let progress = crate::traces::silent();
         let error = Depository::open(dir.path(), 0, &mut |_| (), &progress).unwrap_err();
         assert!(matches!(error, DepositoryError::Empty { .. }), "{error}");
         let error = Depository::open(&dir.path().join("none"), 0, &mut |_| (), &progress).unwrap_err();

@@ -10,6 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Is told how many bytes of the files are read and how many there are, a few times per megabyte.
 pub type ReadProgress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
+/// For those who do not want to know.
+pub fn silent() -> ReadProgress {
+    Arc::new(|_, _| ())
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum TraceFileError {
     #[error("cannot open the trace {}: {error}; check the path", path.display())]
@@ -101,12 +106,11 @@ mod tests {
     #[test]
     fn what_cannot_be_opened_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let none: ReadProgress = Arc::new(|_, _| ());
-        let fail = |path: PathBuf| open(&[path], &Options::default(), &none).err().unwrap().to_string();
+        let fail = |path: PathBuf| open(&[path], &Options::default(), &silent()).err().unwrap().to_string();
         assert!(fail(dir.path().join("none")).contains("check the path"));
         let bad = dir.path().join("bad.spc");
         std::fs::write(&bad, "0,8,512,W,0.5\n0,x,512,W,2\n").unwrap();
-        let error = load(&[bad], &Options::default(), &none).unwrap_err().to_string();
+        let error = load(&[bad], &Options::default(), &silent()).unwrap_err().to_string();
         assert!(error.contains("bad.spc") && error.contains("line 2"), "{error}");
         assert!(fail(dir.path().into()).contains("ebb trace list"));
     }

@@ -247,7 +247,7 @@ mod tests {
     }
 
     fn read(paths: &[PathBuf]) -> Vec<(u64, u64, u32)> {
-        let reader = super::super::open(paths, &Options::default(), &(std::sync::Arc::new(|_, _| ()) as _));
+        let reader = super::super::open(paths, &Options::default(), &super::super::silent());
         let requests = reader.unwrap().map(Result::unwrap);
         requests.map(|r| (r.at.as_millis() as u64, r.offset, r.len)).collect()
     }

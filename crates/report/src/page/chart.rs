@@ -80,6 +80,17 @@ impl Chart {
         Chart { title: title.into(), x, y, series: Vec::new() }
     }
 
+    /// Steps over time, from zero up: a line for each name.
+    pub fn steps<P: IntoIterator<Item = (f64, f64)>>(
+        title: &str,
+        y: &str,
+        lines: impl IntoIterator<Item = (&'static str, P)>,
+    ) -> Chart {
+        let chart = Chart::new(title, Axis::new("time").time(), Axis::new(y).from(0.0));
+        let line = |chart: Chart, (name, points)| chart.with(Series::new(name, Mark::Step, points));
+        lines.into_iter().fold(chart, line)
+    }
+
     pub fn with(mut self, series: Series) -> Chart {
         self.series.push(series);
         self

@@ -136,9 +136,6 @@ impl Setup {
         if self.client_hosts == 0 {
             return Err(SimError::NoHosts);
         }
-        if !(self.speed.is_normal() && self.speed > 0.0) {
-            return Err(RehearsalError::Speed(self.speed).into());
-        }
         self.disk.check()?;
         self.network.check()?;
         Ok(self.power.check()?)

@@ -10,7 +10,9 @@
 //! One more worker creates and deletes volumes, and checks that the metadata service forgets none of it.
 
 use ebb_client::{Client, ClientConfig, ClientError};
-use ebb_types::{ChunkId, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, group_of};
+use ebb_types::{
+    ChunkId, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, group_of, mix,
+};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -316,13 +318,6 @@ impl Random {
     pub fn pick<'a, T>(&mut self, list: &'a [T]) -> Option<&'a T> {
         if list.is_empty() { None } else { list.get(self.below(list.len() as u64) as usize) }
     }
-}
-
-/// SplitMix64's finaliser.
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 impl Cell {
