@@ -1,40 +1,29 @@
-//! The client: routes each request to its chunk group's primary and retries until it is answered.
-//!
-//! A request keeps its id through all its tries, so that a write is carried out once however often it is
-//! sent. Two things end a try early: the connection breaks, or the map names another primary. So a server that
-//! was put to sleep or stopped in the middle of an answer holds a request up no longer than the metadata
-//! service does, and one that is slow gets no request twice (R12). One deadline covers all tries. Between
-//! requests there is no work: the map is pushed, connections are opened when they are needed.
+//! The client: carries each request to its chunk group's primary. What to do next is decided by [`ebb_route::Request`]; here are the
+//! sockets and the clock. Between requests there is no work: the map is pushed, connections are opened when they are needed.
 
 use crate::budget::{Budget, Share};
-use crate::error::{ClientError, Trouble};
+use crate::error::ClientError;
 use crate::link::{Link, Lost};
 use crate::meta::{Leader, follow};
 use crate::secret::{Key, Secret, random};
 use crate::transport::{Identity, Role, Sender, connect, kind};
 use bytes::Bytes;
+use ebb_route::{Command, Event, Failure, Patience, Request, Summed, Trouble, View};
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, ClusterMap, ClusterParams, Epoch, GroupEntry,
-    GroupId, MapDelta, MetaReply, MetaRequest, NamespaceAnswer, NamespaceCommand, NamespaceError,
-    NamespaceOp, NamespaceQuery, NamespaceReply, ObjectId, RECORD_BLOCKS_MAX, RequestId, ServerId, Unready,
-    group_of, piece_crcs,
+    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, ClusterMap, ClusterParams, GroupId, MapDelta,
+    MetaReply, MetaRequest, Moment, NamespaceAnswer, NamespaceCommand, NamespaceError, NamespaceOp,
+    NamespaceQuery, NamespaceReply, ObjectId, RECORD_BLOCKS_MAX, RequestId, ServerId, Unready, group_of,
+    piece_crcs,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{OnceCell, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
-/// Bounds of the pause between two tries.
-pub(crate) const RETRY_MIN: Duration = Duration::from_millis(1);
-pub(crate) const RETRY_MAX: Duration = Duration::from_millis(100);
 /// Bytes under way to one server, and from it.
 const IN_FLIGHT_BYTES: usize = 16 << 20;
-/// A connection on which nothing came for so many times [`ClientConfig::try_timeout`] is closed.
-const SILENT_LOOKS: u32 = 3;
-/// The map is asked for at most this often, whatever the number of requests in trouble.
-const REFRESH_PAUSE: Duration = Duration::from_millis(50);
 
 /// How a client finds its cluster, and its patience.
 #[derive(Clone, Debug)]
@@ -44,21 +33,12 @@ pub struct ClientConfig {
     pub secret: Secret,
     /// The cluster to insist on; zero takes the one that is found.
     pub cluster: u64,
-    /// How long a request is tried before it fails.
-    pub deadline: Duration,
-    /// How long a connection may take to come about, and how often one is looked at on which an answer is awaited.
-    pub try_timeout: Duration,
+    pub patience: Patience,
 }
 
 impl ClientConfig {
     pub fn new(meta: Vec<String>, secret: Secret) -> ClientConfig {
-        ClientConfig {
-            meta,
-            secret,
-            cluster: 0,
-            deadline: Duration::from_secs(30),
-            try_timeout: Duration::from_secs(5),
-        }
+        ClientConfig { meta, secret, cluster: 0, patience: Patience::default() }
     }
 
     /// Towards the metadata service: an administrator where the secret allows it.
@@ -89,13 +69,6 @@ pub(crate) struct Tally {
     pub moved: AtomicU64,
     pub failures: AtomicU64,
     pub garbled: AtomicU64,
-}
-
-/// Bytes with their checksums: one per block of the chunk that they touch, as of [`piece_crcs`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Summed {
-    pub bytes: Bytes,
-    pub crcs: Vec<u32>,
 }
 
 /// A connection to a chunk server, and how much may be under way on it: what a server does not take in yet waits here,
@@ -158,16 +131,11 @@ pub(crate) struct Shared {
     changes: watch::Sender<()>,
     links: Mutex<BTreeMap<ServerId, Arc<OnceCell<Arc<ChunkLink>>>>>,
     refreshing: AtomicBool,
+    /// What moments count from.
+    started: Instant,
     /// Names this run of the client in request ids.
     id: u64,
     last_request: AtomicU64,
-}
-
-/// What is known of the cluster. `params` is absent until the first leader answered.
-#[derive(Debug, Default)]
-struct View {
-    params: Option<ClusterParams>,
-    map: Arc<ClusterMap>,
 }
 
 impl Shared {
@@ -175,8 +143,12 @@ impl Shared {
         self.links.lock().expect("nothing panics under this lock")
     }
 
-    fn view(&self) -> std::sync::RwLockReadGuard<'_, View> {
+    fn view(&self) -> RwLockReadGuard<'_, View> {
         self.view.read().expect("nothing panics under this lock")
+    }
+
+    fn now(&self) -> Moment {
+        Moment::ZERO + self.started.elapsed()
     }
 
     /// Changes the view and tells all who wait for a change.
@@ -191,60 +163,30 @@ impl Shared {
     }
 
     pub fn identity(&self, role: Role) -> Identity {
-        let known = self.view().params.as_ref().map_or(self.config.cluster, |params| params.cluster);
+        let known = self.view().params().map_or(self.config.cluster, |params| params.cluster);
         Identity { cluster: known, role }
     }
 
-    pub fn map_version(&self) -> u64 {
-        self.view().map.version
+    /// The question for what is new in the map.
+    pub fn question(&self) -> MetaRequest {
+        self.view().question()
     }
 
-    /// Takes the answer to a question for the map. Returns whether it fitted.
+    /// Takes the answer to that. `false`: something between is missing.
     pub fn learn(&self, params: ClusterParams, delta: &MapDelta) -> bool {
         self.update(|view| {
-            view.params = Some(params);
-            Arc::make_mut(&mut view.map).apply(delta)
+            view.set_params(params);
+            view.apply(delta)
         })
     }
 
     pub fn set_params(&self, params: ClusterParams) -> bool {
-        self.update(|view| view.params = Some(params));
+        self.update(|view| view.set_params(params));
         true
     }
 
     pub fn apply(&self, delta: &MapDelta) -> bool {
-        self.update(|view| Arc::make_mut(&mut view.map).apply(delta))
-    }
-
-    /// Takes the entry that a server answered with, if it is news.
-    fn adopt(&self, group: GroupId, entry: GroupEntry) -> bool {
-        let known = |map: &ClusterMap| map.group(group).map(|known| known.epoch);
-        if known(&self.view().map).is_none_or(|epoch| epoch >= entry.epoch) {
-            return false;
-        }
-        self.update(|view| {
-            let newest = &mut Arc::make_mut(&mut view.map).groups[group.0 as usize];
-            if newest.epoch < entry.epoch {
-                *newest = entry;
-            }
-        });
-        true
-    }
-
-    /// Epoch and primary of a group.
-    fn route(&self, group: GroupId) -> Option<(Epoch, ServerId)> {
-        let view = self.view();
-        let entry = view.map.group(group)?;
-        Some((entry.epoch, entry.primary?))
-    }
-
-    /// Waits until `server` is not the group's primary any more.
-    async fn superseded(&self, group: GroupId, server: ServerId, changes: &mut watch::Receiver<()>) {
-        while self.route(group).is_some_and(|(_, primary)| primary == server) {
-            if changes.changed().await.is_err() {
-                return std::future::pending().await;
-            }
-        }
+        self.update(|view| view.apply(delta))
     }
 
     /// The connection to a server, opened if there is none.
@@ -261,7 +203,7 @@ impl Shared {
     }
 
     async fn open(self: &Arc<Self>, server: ServerId) -> Result<Arc<ChunkLink>, Trouble> {
-        let address = self.view().map.servers.get(&server).map(|entry| entry.address.clone());
+        let address = self.view().map().servers.get(&server).map(|entry| entry.address.clone());
         let address = address.ok_or(Trouble::NoPrimary)?;
         let mut connection = connect(&address, &self.config.secret, self.identity(Role::Client))
             .await
@@ -284,27 +226,36 @@ impl Shared {
         if self.refreshing.swap(true, Ordering::Relaxed) {
             return;
         }
+        let question = self.view.write().expect("nothing panics under this lock").refresh(self.now());
+        let Some(question) = question else { return self.refreshing.store(false, Ordering::Relaxed) };
         let shared = self.clone();
         tokio::spawn(async move {
-            let started = Instant::now();
-            let request = MetaRequest::Watch { map_version: shared.map_version() };
-            let deadline = started + shared.config.try_timeout;
-            if let Ok(MetaReply::Watch { params, map }) = shared.ask_meta(&request, deadline).await {
+            let deadline = Instant::now() + shared.config.patience.look;
+            if let Ok(MetaReply::Watch { params, map }) = shared.ask_meta(&question, deadline).await {
                 shared.learn(params, &map);
             }
-            sleep_until(started + REFRESH_PAUSE).await;
             shared.refreshing.store(false, Ordering::Relaxed);
         });
     }
+
+    /// Counts what ended a try.
+    fn count(&self, trouble: &Trouble) {
+        let counter = match trouble {
+            Trouble::Elsewhere(_) => &self.tally.moved,
+            Trouble::Garbled | Trouble::NotReady(Unready::Garbled) => &self.tally.garbled,
+            _ => return,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
-/// How a try ended that brought no result.
+/// What a request waits for.
 enum Next {
-    /// Go on at once: the route has changed.
-    AtOnce(Trouble),
-    /// Pause first.
-    Pause(Trouble),
-    Fail(ClientError),
+    /// The answer of a server.
+    Answer(ServerId, ClientRequest),
+    /// Another map, or the time.
+    Change,
+    End(Result<Summed, Failure>),
 }
 
 impl Client {
@@ -314,7 +265,7 @@ impl Client {
         if config.meta.is_empty() {
             return Err(ClientError::NoAddresses);
         }
-        let deadline = Instant::now() + config.deadline;
+        let deadline = Instant::now() + config.patience.deadline;
         let shared = Arc::new(Shared {
             config,
             tally: Tally::default(),
@@ -324,6 +275,7 @@ impl Client {
             changes: watch::Sender::new(()),
             links: Mutex::default(),
             refreshing: AtomicBool::new(false),
+            started: Instant::now(),
             id: u64::from_le_bytes(random()),
             last_request: AtomicU64::new(0),
         });
@@ -338,12 +290,12 @@ impl Client {
     }
 
     pub fn params(&self) -> ClusterParams {
-        self.shared().view().params.clone().expect("known since connect")
+        self.shared().view().params().cloned().expect("known since connect")
     }
 
     /// The newest map that is known here.
     pub fn map(&self) -> Arc<ClusterMap> {
-        self.shared().view().map.clone()
+        self.shared().view().map().clone()
     }
 
     /// Waits for the next change of map or parameters.
@@ -439,7 +391,7 @@ impl Client {
     /// Asks the metadata service. Follows the leader and retries until the deadline: every request may be
     /// carried out twice without harm, or carries an id (`Namespace`).
     pub async fn call(&self, request: MetaRequest) -> Result<MetaReply, ClientError> {
-        self.shared().ask_meta(&request, Instant::now() + self.shared().config.deadline).await
+        self.shared().ask_meta(&request, Instant::now() + self.shared().config.patience.deadline).await
     }
 
     fn nonsense(&self) -> ClientError {
@@ -464,138 +416,102 @@ impl Client {
         if !fits_one_record(op.range()) {
             return Err(ClientError::TooLong { chunk });
         }
-        let groups = shared.view().params.as_ref().expect("known since connect").groups;
+        let groups = shared.view().params().expect("known since connect").groups;
         let group = group_of(chunk, groups);
-        let started = Instant::now();
-        let deadline = started + shared.config.deadline;
-        let mut request = ClientRequest { group, epoch: Epoch(0), op };
         let mut changes = shared.changes.subscribe();
-        let mut pause = RETRY_MIN;
-        let mut tries = 0;
-        let mut server = None;
+        let mut request = Request::new(shared.now(), group, op, shared.config.patience);
+        let mut next = self.step(&mut request, Event::Look { heard: None });
         loop {
-            changes.mark_unchanged();
-            let route = shared.route(group);
-            let next = match route {
-                None => Next::Pause(Trouble::NoPrimary),
-                Some((epoch, primary)) => {
-                    tries += 1;
-                    if tries > 1 {
-                        shared.tally.retries.fetch_add(1, Ordering::Relaxed);
-                    }
-                    server = Some(primary);
-                    request.epoch = epoch;
-                    match self.attempt(primary, &request, &payload, &mut changes, deadline).await {
-                        Ok(data) => return Ok(data),
-                        Err(next) => next,
-                    }
+            next = match next {
+                Some(Next::End(result)) => return result.map_err(|failure| failed(chunk, group, failure)),
+                Some(Next::Answer(server, message)) => {
+                    Some(self.attempt(&mut request, server, message, &payload, &mut changes).await)
+                }
+                Some(Next::Change) | None => {
+                    self.look_again(&request, &mut changes).await;
+                    self.step(&mut request, Event::Look { heard: None })
                 }
             };
-            let (last, at_once) = match next {
-                Next::Fail(error) => return Err(error),
-                Next::AtOnce(trouble) => (trouble, true),
-                Next::Pause(trouble) => (trouble, false),
-            };
-            let now = Instant::now();
-            let until = if at_once { now } else { now + pause };
-            if until >= deadline {
-                return Err(ClientError::Unserved { group, tries, waited: now - started, server, last });
-            }
-            if !at_once {
-                shared.refresh();
-                self.route_changes(group, route, &mut changes, until).await;
-                pause = (pause * 2).min(RETRY_MAX);
-            }
         }
     }
 
-    /// Waits for another route than this, or until the moment comes.
-    async fn route_changes(
-        &self,
-        group: GroupId,
-        route: Option<(Epoch, ServerId)>,
-        changes: &mut watch::Receiver<()>,
-        until: Instant,
-    ) {
+    /// Hands an event to the request and does what it asks for. `None`: it waits for what it waited for.
+    fn step(&self, request: &mut Request, event: Event) -> Option<Next> {
         let shared = self.shared();
-        let _ = tokio::time::timeout_at(until, async {
-            while shared.route(group) == route {
-                // Cannot fail: we hold the sender.
-                let _ = changes.changed().await;
+        let mut next = None;
+        let mut commands = Vec::new();
+        request.on(shared.now(), &shared.view(), event, &mut commands);
+        for command in commands {
+            match command {
+                Command::Send { server, message } => {
+                    let again = u64::from(request.tries() > 1);
+                    shared.tally.retries.fetch_add(again, Ordering::Relaxed);
+                    next = Some(Next::Answer(server, message));
+                }
+                Command::TryFailed(trouble) => {
+                    shared.count(&trouble);
+                    next = Some(Next::Change);
+                }
+                Command::Adopt { group, entry } => shared.update(|view| view.adopt(group, entry)),
+                Command::Refresh => shared.refresh(),
+                Command::Close { server } => {
+                    let link = shared.links().get(&server).and_then(|cell| cell.get().cloned());
+                    link.inspect(|link| link.link.close());
+                }
+                Command::End(result) => next = Some(Next::End(result)),
             }
-        })
-        .await;
-    }
-
-    /// Returns when the try is in vain: no connection came about, or it was closed because nothing at all came on it. However
-    /// long a server takes that answers anybody, the request is on its way, and is not sent twice.
-    async fn silence(&self, used: &OnceLock<Arc<ChunkLink>>) {
-        let shared = self.shared();
-        let (mut last, mut silent) = (0, 0);
-        loop {
-            tokio::time::sleep(shared.config.try_timeout).await;
-            let Some(link) = used.get() else { return };
-            let heard = link.link.heard();
-            silent = if std::mem::replace(&mut last, heard) == heard { silent + 1 } else { 0 };
-            if silent >= SILENT_LOOKS {
-                return link.link.close();
-            }
-            shared.refresh();
         }
+        next
     }
 
-    /// One try.
+    /// Waits for a change of the map, or until it is time to look at the request.
+    async fn look_again(&self, request: &Request, changes: &mut watch::Receiver<()>) {
+        let due = self.shared().started + request.due().since(Moment::ZERO);
+        // Cannot fail: we hold the sender.
+        let _ = tokio::time::timeout_at(due, changes.changed()).await;
+    }
+
+    /// One try, to its end.
     async fn attempt(
         &self,
+        request: &mut Request,
         server: ServerId,
-        request: &ClientRequest,
+        message: ClientRequest,
         payload: &Bytes,
         changes: &mut watch::Receiver<()>,
-        deadline: Instant,
-    ) -> Result<Summed, Next> {
+    ) -> Next {
         let shared = self.shared();
         let used = OnceLock::new();
-        let exchange = async {
+        let mut exchange = std::pin::pin!(async {
             let link = shared.link(server).await?;
             let link = used.get_or_init(|| link);
-            let _share = link.share(&request.op).await;
-            let message = link.link.request(kind::CLIENT_REQUEST, request, payload.clone());
-            message.await.map_err(|Lost| Trouble::Lost)
-        };
-        let answer = tokio::select! {
-            biased;
-            answer = exchange => answer,
-            () = shared.superseded(request.group, server, changes) => return Err(Next::AtOnce(Trouble::NoAnswer)),
-            () = self.silence(&used) => return Err(Next::Pause(Trouble::NoAnswer)),
-            () = sleep_until(deadline) => return Err(Next::Pause(Trouble::NoAnswer)),
-        };
-        let (reply, bytes) = answer.map_err(Next::Pause)?;
-        let is_read = matches!(request.op, ChunkOp::Read { .. });
-        let (offset, len) = request.op.range();
-        match reply {
-            ClientReply::Data { crcs } if is_read && bytes.len() == len as usize => {
-                if crcs != piece_crcs(offset, &bytes) {
-                    shared.tally.garbled.fetch_add(1, Ordering::Relaxed);
-                    return Err(Next::Pause(Trouble::Garbled));
+            let _share = link.share(&message.op).await;
+            let answer = link.link.request(kind::CLIENT_REQUEST, &message, payload.clone());
+            answer.await.map_err(|Lost| Trouble::Lost)
+        });
+        loop {
+            let event = tokio::select! {
+                biased;
+                answer = &mut exchange => match answer {
+                    Ok((reply, bytes)) => Event::Answered { reply, bytes },
+                    Err(trouble) => Event::Lost(trouble),
+                },
+                () = self.look_again(request, changes) => {
+                    Event::Look { heard: used.get().map(|link: &Arc<ChunkLink>| link.link.heard()) }
                 }
-                Ok(Summed { bytes, crcs })
+            };
+            if let Some(next) = self.step(request, event) {
+                return next;
             }
-            ClientReply::Done if !is_read => Ok(Summed::default()),
-            ClientReply::Data { .. } | ClientReply::Done => Err(Next::Pause(Trouble::Nonsense)),
-            ClientReply::Retry { why } => {
-                let garbled = u64::from(why == Unready::Garbled);
-                shared.tally.garbled.fetch_add(garbled, Ordering::Relaxed);
-                Err(Next::Pause(Trouble::NotReady(why)))
-            }
-            ClientReply::Failed { why } => {
-                Err(Next::Fail(ClientError::Chunk { chunk: request.op.chunk(), why }))
-            }
-            ClientReply::Moved { entry } => {
-                shared.tally.moved.fetch_add(1, Ordering::Relaxed);
-                let trouble = Trouble::Elsewhere(entry.epoch);
-                let news = shared.adopt(request.group, entry);
-                Err(if news { Next::AtOnce(trouble) } else { Next::Pause(trouble) })
-            }
+        }
+    }
+}
+
+fn failed(chunk: ChunkId, group: GroupId, failure: Failure) -> ClientError {
+    match failure {
+        Failure::Chunk(why) => ClientError::Chunk { chunk, why },
+        Failure::Unserved { tries, waited, server, last } => {
+            ClientError::Unserved { group, tries, waited, server, last }
         }
     }
 }

@@ -1,36 +1,10 @@
 //! What can go wrong for a user of the library.
 
 use crate::transport::TransportError;
-use ebb_types::{ChunkError, ChunkId, Epoch, GroupId, MetaFailure, RECORD_BLOCKS_MAX, ServerId, Unready};
+use ebb_route::Trouble;
+use ebb_types::{ChunkError, ChunkId, GroupId, MetaFailure, RECORD_BLOCKS_MAX, ServerId};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What ended one try of a request.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum Trouble {
-    #[error("the group has no primary: too few of its servers are reachable")]
-    NoPrimary,
-    #[error("{0}")]
-    NoConnection(Arc<TransportError>),
-    #[error("the server's address belongs to another process")]
-    WrongServer,
-    #[error("the connection was lost")]
-    Lost,
-    #[error("no answer came in time")]
-    NoAnswer,
-    #[error("{0}")]
-    NotReady(Unready),
-    #[error("the server knows another primary, in {0}")]
-    Elsewhere(Epoch),
-    #[error("the answer did not fit the question")]
-    Nonsense,
-    #[error("the bytes were damaged on their way from the server")]
-    Garbled,
-    #[error("{0}")]
-    Meta(MetaFailure),
-    #[error("the metadata server does not lead and knows no leader")]
-    NoLeader,
-}
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClientError {

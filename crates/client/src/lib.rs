@@ -15,6 +15,7 @@ mod object;
 mod secret;
 pub mod transport;
 
-pub use client::{Client, ClientConfig, Counters, Summed};
-pub use error::{ClientError, Trouble};
+pub use client::{Client, ClientConfig, Counters};
+pub use ebb_route::{Patience, Summed, Trouble};
+pub use error::ClientError;
 pub use secret::{Key, SECRET_BYTES_MAX, SECRET_BYTES_MIN, Secret, SecretError};

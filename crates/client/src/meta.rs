@@ -5,11 +5,12 @@
 //! only one that connects; a caller who finds the leader silent or deposed closes the connection, and the
 //! task goes on to the next.
 
-use crate::client::{RETRY_MAX, RETRY_MIN, Shared};
-use crate::error::{ClientError, Trouble};
+use crate::client::Shared;
+use crate::error::ClientError;
 use crate::link::{Link, Lost};
 use crate::transport::{Frame, TransportError, connect, kind};
 use bytes::Bytes;
+use ebb_route::Trouble;
 use ebb_types::{MetaFailure, MetaPush, MetaReply, MetaRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,6 +20,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 /// How long a metadata server may be silent before another is asked. Longer than a commit takes on a slow
 /// disk.
 pub(crate) const META_TRY: Duration = Duration::from_secs(2);
+/// Bounds of the pause between two tries of a question.
+const RETRY_MIN: Duration = Duration::from_millis(1);
+const RETRY_MAX: Duration = Duration::from_millis(100);
 /// Bounds of the pause between two rounds of connecting.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
@@ -39,6 +43,8 @@ pub(crate) enum Leader {
 /// Why a connection to a metadata server ended.
 struct Ended {
     trouble: Trouble,
+    /// The set-up is wrong.
+    refused: Option<Arc<TransportError>>,
     /// It stood as the leader's.
     led: bool,
     /// The leader is said to be here.
@@ -47,7 +53,13 @@ struct Ended {
 
 impl Ended {
     fn early(trouble: Trouble) -> Ended {
-        Ended { trouble, led: false, leader: None }
+        Ended { trouble, refused: None, led: false, leader: None }
+    }
+
+    fn by_transport(error: TransportError, led: bool) -> Ended {
+        let error = Arc::new(error);
+        let refused = is_refusal(&error).then(|| error.clone());
+        Ended { trouble: Trouble::NoConnection(error), refused, led, leader: None }
     }
 }
 
@@ -65,12 +77,7 @@ pub(crate) async fn follow(shared: Arc<Shared>) {
         });
         let started = Instant::now();
         let ended = serve(&shared, &address).await;
-        let refused = match &ended.trouble {
-            Trouble::NoConnection(error) if is_refusal(error) => {
-                Some(ClientError::Refused { address, error: error.clone() })
-            }
-            _ => None,
-        };
+        let refused = ended.refused.map(|error| ClientError::Refused { address, error });
         shared.leader.send_replace(Leader::Searched { last: ended.trouble, refused });
         let said = shared.hint().take();
         hint = ended.leader.or(said);
@@ -104,11 +111,11 @@ async fn serve(shared: &Arc<Shared>, address: &str) -> Ended {
     .await
     {
         Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => return Ended::early(Trouble::NoConnection(Arc::new(error))),
+        Ok(Err(error)) => return Ended::by_transport(error, false),
         Err(_) => return Ended::early(Trouble::NoAnswer),
     };
     let link = Arc::new(MetaLink::new(connection.sender.clone()));
-    link.tell(kind::META_REQUEST, &MetaRequest::Watch { map_version: shared.map_version() });
+    link.tell(kind::META_REQUEST, &shared.question());
     let first = match timeout(META_TRY, connection.receiver.next()).await {
         Ok(Ok(Some(frame))) => {
             frame.decode::<MetaReply>().map(|(_, reply)| reply).map_err(TransportError::from)
@@ -122,17 +129,19 @@ async fn serve(shared: &Arc<Shared>, address: &str) -> Ended {
             shared.learn(params, &map);
         }
         Ok(MetaReply::NotLeader { leader }) => {
-            return Ended { trouble: Trouble::NoLeader, led: false, leader };
+            return Ended { leader, ..Ended::early(Trouble::NoLeader) };
         }
         Ok(MetaReply::Failed(why)) => return Ended::early(Trouble::Meta(why)),
         Ok(_) => return Ended::early(Trouble::Nonsense),
-        Err(error) => return Ended::early(Trouble::NoConnection(Arc::new(error))),
+        Err(error) => return Ended::by_transport(error, false),
     }
     shared.leader.send_replace(Leader::Found(link.clone()));
     let outcome =
         link.run(&mut connection.receiver, kind::META_REPLY, |frame| pushed(shared, &link, frame)).await;
-    let trouble = outcome.map_or_else(|error| Trouble::NoConnection(Arc::new(error)), |()| Trouble::Lost);
-    Ended { trouble, led: true, leader: None }
+    match outcome {
+        Ok(()) => Ended { led: true, ..Ended::early(Trouble::Lost) },
+        Err(error) => Ended::by_transport(error, true),
+    }
 }
 
 /// A frame that nobody waits for: a push, or the answer to a question for the map.
@@ -151,7 +160,7 @@ fn pushed(shared: &Shared, link: &MetaLink, frame: Frame) -> Result<(), Transpor
         _ => true,
     };
     if !fitted {
-        link.tell(kind::META_REQUEST, &MetaRequest::Watch { map_version: shared.map_version() });
+        link.tell(kind::META_REQUEST, &shared.question());
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Clients: each does one operation after another on few chunks, so that operations meet, and retries it under one request
-//! id as the real client does: it follows `Moved`, pauses on `Retry`, and asks for the map when nobody answers.
+//! Clients: each does one operation after another on few chunks, so that operations meet. How an operation finds its primary, and
+//! when it is tried again, is decided by the client library's own [`Request`].
 
 use crate::brief::{brief_action, brief_end};
 use crate::clock::{MILLI, SECOND};
@@ -8,38 +8,35 @@ use crate::net::Node;
 use crate::random::Random;
 use crate::world::{Happening, Message, World};
 use bytes::{Bytes, BytesMut};
+use ebb_route::{Command, Event, Failure, Patience, Request, Trouble, View};
 use ebb_types::{
-    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, MetaPush,
-    MetaReply, MetaRequest, ObjectId, RequestId, ServerId, group_of, piece_crcs,
+    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, MapDelta, MetaPush,
+    MetaReply, Moment, ObjectId, RequestId, ServerId, group_of, piece_crcs,
 };
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Unit of the workload: smaller than a block, so that writes must keep the edges of what was there.
 pub const CELL_BYTES: u32 = 1024;
 pub const CELLS_PER_BLOCK: u32 = BLOCK_BYTES as u32 / CELL_BYTES;
-/// While an answer is awaited, the map is asked for this often.
-const REFRESH: u64 = 1500 * MILLI;
-const PAUSE_MIN: u64 = 20 * MILLI;
-const PAUSE_MAX: u64 = 500 * MILLI;
 /// The administrator's node; no client has this number.
 pub const ADMIN: u32 = 1000;
 
 struct Current {
     /// Index in the history.
     op: usize,
-    chunk_op: ChunkOp,
+    request: Request,
     payload: Bytes,
-    /// When it is given up.
-    deadline: u64,
-    pause: u64,
-    /// Under way: to whom.
-    asked: Option<ServerId>,
-    tries: u32,
+    /// Where the last try went. The transcript tells of the first of several there.
+    route: Option<(ServerId, Epoch)>,
 }
 
 pub struct Client {
     pub id: u32,
     pub random: Random,
-    map: ClusterMap,
+    view: View,
+    /// Answers that came from each server.
+    heard: BTreeMap<ServerId, u64>,
     current: Option<Current>,
     /// Number of the present try; answers to others are void.
     attempt: u64,
@@ -60,7 +57,8 @@ impl Client {
         Client {
             id,
             random,
-            map: ClusterMap::default(),
+            view: View::default(),
+            heard: BTreeMap::new(),
             current: None,
             attempt: 0,
             stamp: 0,
@@ -78,7 +76,7 @@ impl Client {
     /// Nobody uses a chunk after asking for its deletion, whatever became of that.
     fn end_op(&mut self) -> Option<Current> {
         let ended = self.current.take()?;
-        self.own.index += u32::from(matches!(ended.chunk_op, ChunkOp::Delete { .. }));
+        self.own.index += u32::from(matches!(ended.request.op(), ChunkOp::Delete { .. }));
         Some(ended)
     }
 
@@ -127,71 +125,85 @@ impl World<'_> {
     }
 
     pub fn client_wakes(&mut self, id: u32, stamp: u64) {
-        if self.client(id).stamp != stamp {
+        let client = self.client(id);
+        if client.stamp != stamp {
             return;
         }
-        let now = self.now;
-        let stormy = self.stormy;
-        let client = self.client(id);
-        let Some(current) = &mut client.current else { return self.next_op(id) };
-        if stormy && now >= current.deadline {
-            let op = current.op;
-            client.attempt += 1;
-            client.end_op();
-            self.note(|| format!("client-{id} gives up op {op}"));
-            let pause = self.client(id).random.between(MILLI, 200 * MILLI);
-            return self.client_timer(id, pause);
+        if client.current.is_none() {
+            return self.next_op(id);
         }
-        if current.asked.is_some() {
-            // However long the server takes: the request is on its way, and is not sent twice.
-            self.refresh(id);
-            return self.client_timer(id, REFRESH);
-        }
-        self.try_op(id);
+        self.client_looks(id);
     }
 
-    /// The connection to a server broke: what it was asked is asked again.
+    /// The connection to a server broke.
     pub fn client_link_lost(&mut self, id: u32, server: ServerId) {
         let Some(client) = self.clients.get_mut(id as usize) else { return };
-        let Some(current) = client.current.as_mut().filter(|c| c.asked == Some(server)) else { return };
-        current.asked = None;
-        client.attempt += 1;
-        current.pause = (current.pause * 2).min(PAUSE_MAX);
-        let pause = current.pause;
-        self.refresh(id);
-        self.client_timer(id, pause);
+        if client.current.as_ref().is_some_and(|c| c.request.asked() == Some(server)) {
+            self.client_event(id, Event::Lost(Trouble::Lost));
+        }
     }
 
-    fn try_op(&mut self, id: u32) {
-        let groups = self.scenario.params().groups;
+    fn client_looks(&mut self, id: u32) {
         let client = self.client(id);
-        let current = client.current.as_mut().expect("an operation is under way");
-        let group = group_of(current.chunk_op.chunk(), groups);
-        let route = client.map.group(group).and_then(|e| Some((e.epoch, e.primary?)));
-        let Some((epoch, primary)) = route else {
-            current.pause = (current.pause * 2).min(PAUSE_MAX);
-            let pause = current.pause;
-            self.refresh(id);
-            return self.client_timer(id, pause);
-        };
-        current.asked = Some(primary);
-        current.tries += 1;
+        let Some(current) = &client.current else { return };
+        let heard = current.request.asked().map(|server| client.heard.get(&server).copied().unwrap_or(0));
+        self.client_event(id, Event::Look { heard });
+    }
+
+    fn client_event(&mut self, id: u32, event: Event) {
+        let now = Moment(self.now);
+        let client = self.client(id);
+        let Some(current) = &mut client.current else { return };
+        let mut commands = Vec::new();
+        current.request.on(now, &client.view, event, &mut commands);
+        commands.into_iter().for_each(|command| self.client_obeys(id, command));
+        if let Some(current) = &self.client(id).current {
+            let due = current.request.due();
+            self.client_timer(id, due.since(now).as_nanos() as u64);
+        }
+    }
+
+    fn client_obeys(&mut self, id: u32, command: Command) {
+        match command {
+            Command::Send { server, message } => self.try_op(id, server, message),
+            Command::TryFailed(_) => self.client(id).attempt += 1,
+            Command::Adopt { group, entry } => {
+                self.client(id).view.adopt(group, entry);
+                self.client_looks(id);
+            }
+            Command::Refresh => self.refresh(id),
+            Command::Close { server } => self.net.reset(Node::Client(id), Node::Server(server)),
+            Command::End(Ok(read)) => self.op_ends(id, Outcome::Done, &read.bytes),
+            Command::End(Err(Failure::Chunk(why))) => self.op_fails(id, why),
+            Command::End(Err(Failure::Unserved { .. })) => {
+                let Some(ended) = self.client(id).end_op() else { return };
+                self.note(|| format!("client-{id} gives up op {}", ended.op));
+                let pause = self.client(id).random.between(MILLI, 200 * MILLI);
+                self.client_timer(id, pause);
+            }
+        }
+    }
+
+    fn try_op(&mut self, id: u32, server: ServerId, request: ClientRequest) {
+        let client = self.client(id);
         client.attempt += 1;
         let attempt = client.attempt;
-        let request = ClientRequest { group, epoch, op: current.chunk_op.clone() };
-        let payload = current.payload.clone();
-        let op = current.op;
-        self.note(|| format!("client-{id} op {op} -> {primary}, primary of {group} in epoch {}", epoch.0));
+        let Some(current) = &mut client.current else { return };
+        let (op, payload) = (current.op, current.payload.clone());
+        let (group, epoch) = (request.group, request.epoch);
+        if current.route.replace((server, epoch)) != Some((server, epoch)) {
+            self.note(|| format!("client-{id} op {op} -> {server}, primary of {group} in epoch {}", epoch.0));
+        }
         let message = Message::Request { attempt, op, request, payload };
-        self.send(Node::Client(id), Node::Server(primary), message);
-        self.client_timer(id, REFRESH);
+        self.send(Node::Client(id), Node::Server(server), message);
     }
 
     fn refresh(&mut self, id: u32) {
-        let map_version = self.client(id).map.version;
+        let now = Moment(self.now);
+        let Some(request) = self.client(id).view.refresh(now) else { return };
         for member in 1..=self.scenario.members {
-            let request = MetaRequest::Watch { map_version };
-            self.send(Node::Client(id), Node::Member(member), Message::AskMeta { number: 0, request });
+            let message = Message::AskMeta { number: 0, request: request.clone() };
+            self.send(Node::Client(id), Node::Member(member), message);
         }
     }
 
@@ -203,75 +215,50 @@ impl World<'_> {
             (Message::Reply { attempt, reply, payload }, Node::Server(from)) => {
                 self.client_reply(id, from, attempt, reply, payload);
             }
-            (Message::Push(MetaPush::Map(map)), _)
-            | (Message::MetaReply { reply: MetaReply::Watch { map, .. }, .. }, _) => {
-                self.client(id).map.apply(&map);
-                self.reroute(id);
+            (Message::Push(MetaPush::Map(map)), _) => self.client_learns(id, &map),
+            (Message::MetaReply { reply: MetaReply::Watch { params, map }, .. }, _) => {
+                self.client(id).view.set_params(params);
+                self.client_learns(id, &map);
             }
             _ => {}
         }
     }
 
-    /// The map moved on: a try at a server that is not the primary any more is given up at once.
-    fn reroute(&mut self, id: u32) {
-        let groups = self.scenario.params().groups;
-        let client = self.client(id);
-        let Some(current) = &mut client.current else { return };
-        let Some(asked) = current.asked else { return };
-        let entry = client.map.group(group_of(current.chunk_op.chunk(), groups));
-        if entry.and_then(|e| e.primary).is_some_and(|primary| primary != asked) {
-            current.asked = None;
-            client.attempt += 1;
-            self.client_timer(id, 0);
+    fn client_learns(&mut self, id: u32, map: &MapDelta) {
+        if !self.client(id).view.apply(map) {
+            self.refresh(id);
         }
+        self.client_looks(id);
     }
 
-    fn client_reply(&mut self, id: u32, from: ServerId, attempt: u64, reply: ClientReply, payload: Bytes) {
+    fn client_reply(&mut self, id: u32, from: ServerId, attempt: u64, reply: ClientReply, bytes: Bytes) {
         let client = self.client(id);
-        let Some(current) = &mut client.current else { return };
-        if client.attempt != attempt || current.asked.is_none() {
+        *client.heard.entry(from).or_default() += 1;
+        let Some(current) = &client.current else { return };
+        if client.attempt != attempt || current.request.asked().is_none() {
             return;
         }
-        current.asked = None;
-        client.attempt += 1;
-        let (op, tries, offset) = (current.op, current.tries, current.chunk_op.range().0);
-        match reply {
-            ClientReply::Data { crcs } if crcs != piece_crcs(offset, &payload) => {
-                self.fail("R14", format!("client-{id} op {op}: {from} answers with wrong checksums"));
-            }
-            ClientReply::Data { .. } | ClientReply::Done => self.op_ends(id, Outcome::Done, &payload),
-            ClientReply::Failed { why: ChunkError::NoSpace } => {
-                self.r10_somebody_is_full(op);
-                // Refused before it was ordered, unless an earlier try was not.
-                let outcome = if tries == 1 { Outcome::Refused } else { Outcome::Unknown };
-                self.op_ends(id, outcome, &payload);
-            }
-            ClientReply::Failed { why: ChunkError::Corrupt } => {
-                self.check_corrupt(op);
-                self.op_ends(id, Outcome::Unknown, &payload);
-            }
-            ClientReply::Failed { why } => {
-                self.fail("liveness", format!("client-{id} op {op}: {from} says {why}"));
-            }
-            ClientReply::Retry { .. } => {
-                current.pause = (current.pause * 2).min(PAUSE_MAX);
-                let pause = current.pause;
-                self.refresh(id);
-                self.client_timer(id, pause);
-            }
-            ClientReply::Moved { entry } => {
-                let group = group_of(current.chunk_op.chunk(), self.scenario.params().groups);
-                let client = self.client(id);
-                let known = client.map.group(group).map_or(Epoch(0), |e| e.epoch);
-                if known < entry.epoch && !client.map.groups.is_empty() {
-                    client.map.groups[group.0 as usize] = entry;
-                    self.client_timer(id, 0);
-                } else {
-                    self.refresh(id);
-                    self.client_timer(id, PAUSE_MIN);
-                }
-            }
+        let (op, offset) = (current.op, current.request.op().range().0);
+        if matches!(&reply, ClientReply::Data { crcs } if *crcs != piece_crcs(offset, &bytes)) {
+            self.fail("R14", format!("client-{id} op {op}: {from} answers with wrong checksums"));
         }
+        self.client_event(id, Event::Answered { reply, bytes });
+    }
+
+    fn op_fails(&mut self, id: u32, why: ChunkError) {
+        let Some(Current { op, request, .. }) = &self.client(id).current else { return };
+        let (op, tries) = (*op, request.tries());
+        let outcome = match why {
+            // Refused before it was ordered, unless an earlier try was not.
+            ChunkError::NoSpace if tries == 1 => Outcome::Refused,
+            _ => Outcome::Unknown,
+        };
+        match why {
+            ChunkError::NoSpace => self.r10_somebody_is_full(op),
+            ChunkError::Corrupt => self.check_corrupt(op),
+            _ => self.fail("liveness", format!("client-{id} op {op}: {why}")),
+        }
+        self.op_ends(id, outcome, &Bytes::new());
     }
 
     fn op_ends(&mut self, id: u32, outcome: Outcome, payload: &Bytes) {
@@ -316,7 +303,8 @@ impl World<'_> {
         let request = RequestId { client: u64::from(id) + 1, seq: client.seq };
         // Some give up soon: what becomes of their operations nobody knows.
         let patience = if client.random.chance(150) { SECOND } else { 12 * SECOND };
-        let deadline = if stormy { now + client.random.between(patience / 4, patience) } else { u64::MAX };
+        let deadline = if stormy { client.random.between(patience / 4, patience) } else { u64::MAX };
+        let patience = Patience { deadline: Duration::from_nanos(deadline), ..Patience::default() };
         let op = self.history.begin(chunk, action, now);
         let value = op as u64 + 1;
         let (chunk_op, payload) = match action {
@@ -337,13 +325,10 @@ impl World<'_> {
             Action::Delete => (ChunkOp::Delete { chunk, request }, Bytes::new()),
         };
         self.note(|| format!("client-{id} op {op} begins: {chunk}, {}", brief_action(&action, value)));
-        let client = self.client(id);
-        client.current =
-            Some(Current { op, chunk_op, payload, deadline, pause: PAUSE_MIN, asked: None, tries: 0 });
-        if client.map.version == 0 {
-            self.refresh(id);
-        }
-        self.try_op(id);
+        let group = group_of(chunk, self.scenario.params().groups);
+        let request = Request::new(Moment(now), group, chunk_op, patience);
+        self.client(id).current = Some(Current { op, request, payload, route: None });
+        self.client_looks(id);
     }
 }
 

@@ -360,7 +360,7 @@ impl<'a> World<'a> {
                 self.server_receives(id, Happening::Deliver { from, to, generation, message })
             }
             Node::Member(id) => self.member_receives(id, from, message),
-            Node::Client(id) if self.modelled.is_some() => self.host_receives(id, message),
+            Node::Client(id) if self.modelled.is_some() => self.host_receives(id, from, message),
             Node::Client(id) => self.client_receives(id, from, message),
         }
     }

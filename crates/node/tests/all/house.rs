@@ -16,7 +16,8 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("ebb-trace", &["ebb-types"]),
     ("ebb-store", &["ebb-types"]),
     ("ebb-power", &["ebb-types"]),
-    ("ebb-client", &["ebb-types"]),
+    ("ebb-route", &["ebb-types"]),
+    ("ebb-client", &["ebb-types", "ebb-route"]),
     ("ebb-report", &[]),
     (
         "ebb-sim",
@@ -25,6 +26,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "ebb-gear",
             "ebb-meta",
             "ebb-replica",
+            "ebb-route",
             "ebb-trace",
             "ebb-store",
             "ebb-power",
@@ -51,8 +53,14 @@ const IMPORTS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that decide and touch nothing. `raft.rs` of `meta` writes the Raft log.
-const PURE: &[(&str, &[&str])] =
-    &[("types", &[]), ("gear", &[]), ("meta", &["raft.rs", "raft"]), ("replica", &[]), ("trace", &[])];
+const PURE: &[(&str, &[&str])] = &[
+    ("types", &[]),
+    ("gear", &[]),
+    ("meta", &["raft.rs", "raft"]),
+    ("replica", &[]),
+    ("route", &[]),
+    ("trace", &[]),
+];
 
 /// What would bring a clock, chance, a thread, a socket or a file into the pure ring.
 const BANNED: &[&str] = &[

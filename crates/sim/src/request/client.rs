@@ -1,49 +1,39 @@
 //! Clients that replay a trace: each request is sent when the trace says so, whatever became of those before it.
 //!
-//! A client host routes by its own map, follows `Moved` at once, pauses after `Retry` (1 to 100 ms, as the client library) and
-//! asks somebody else when the map says that the primary is another. A request over several chunks is as many pieces, and
-//! ends with its last one.
+//! A client host has a map of its own. How a piece of a request finds its primary, and when it is tried again, is decided by the
+//! client library's own [`Request`](ebb_route::Request). A request over several chunks is as many pieces, and ends with its last one.
 
 use crate::client::ADMIN;
-use crate::clock::{MILLI, SECOND};
+use crate::clock::MILLI;
 use crate::net::Node;
+use crate::request::Later;
 use crate::request::measure::Done;
 use crate::request::store::zeroes;
-use crate::request::{Later, Models};
 use crate::world::{Happening, Message, World};
+use bytes::Bytes;
+use ebb_route::{Command, Event, Patience, Trouble, View};
 use ebb_trace::{Kind, Request};
 use ebb_types::{
-    ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, MetaPush, MetaReply, MetaRequest, ObjectId,
-    RequestId, ServerId, Unready, group_of, piece_crcs,
+    ChunkOp, MapDelta, MetaPush, MetaReply, Moment, ObjectId, RequestId, ServerId, Unready, group_of,
+    piece_crcs,
 };
-use std::collections::BTreeSet;
-
-const PAUSE_MIN: u64 = MILLI;
-const PAUSE_MAX: u64 = 100 * MILLI;
-/// While an answer is awaited the map is asked for this often; a request without one for the longer time is given up. It is
-/// not sent twice while its first copy is on its way. [client library]
-const REFRESH: u64 = 5 * SECOND;
-const DEADLINE: u64 = 60 * SECOND;
+use std::collections::BTreeMap;
 
 /// A machine that clients run on.
 #[derive(Default)]
 pub struct Host {
-    map: ClusterMap,
-    /// Asks for the map not before.
-    refresh_after: u64,
+    view: View,
+    /// Answers that came from each server.
+    heard: BTreeMap<ServerId, u64>,
     seq: u64,
 }
 
 /// One piece of a request under way.
 struct Piece {
-    request: u32,
+    whole: u32,
     host: u32,
-    op: ChunkOp,
+    request: ebb_route::Request,
     attempt: u64,
-    asked: Option<ServerId>,
-    sent: u64,
-    pause: u64,
-    tries: u16,
 }
 
 /// A request of which pieces are under way.
@@ -131,7 +121,8 @@ impl World<'_> {
     /// A request of the trace arrives. `at`: simulated time since the start of the trace.
     pub fn request_arrives(&mut self, at: u64, request: &Request) {
         let now = self.now;
-        let chunk_bytes = self.scenario.params().chunk_bytes;
+        let params = self.scenario.params();
+        let (chunk_bytes, groups) = (params.chunk_bytes, params.groups);
         let models = self.models();
         let (gear, phase) = (models.watch.gear, models.watch.phase);
         let clients = &mut models.clients;
@@ -158,86 +149,71 @@ impl World<'_> {
                 }
             };
             left += 1;
-            let piece = Piece {
-                request: whole,
-                host,
-                op,
-                attempt: 0,
-                asked: None,
-                sent: now,
-                pause: PAUSE_MIN,
-                tries: 0,
-            };
-            started.push(clients.pieces.put(piece));
+            let group = group_of(chunk, groups);
+            let request = ebb_route::Request::new(Moment(now), group, op, Patience::default());
+            started.push(clients.pieces.put(Piece { whole, host, request, attempt: 0 }));
         }
         clients.wholes.get(whole).expect("just put").left = left;
-        started.into_iter().for_each(|piece| self.try_piece(piece));
+        started.into_iter().for_each(|piece| self.look_at_piece(piece));
     }
 
-    /// Sends a piece to the primary that its host knows of.
-    fn try_piece(&mut self, id: u32) {
-        let now = self.now;
-        let groups = self.scenario.params().groups;
-        let Models { clients, .. } = self.models();
+    /// A piece begins, its pause is over, or its host's map has changed.
+    pub fn look_at_piece(&mut self, id: u32) {
+        let clients = &mut self.models().clients;
         let Some(piece) = clients.pieces.get(id) else { return };
-        let group = group_of(piece.op.chunk(), groups);
-        let host = &clients.hosts[piece.host as usize];
-        let route = host.map.group(group).and_then(|e| Some((e.epoch, e.primary?)));
-        let from = piece.host;
-        let Some((epoch, server)) = route else {
-            self.refresh_host(from);
-            return self.pause_piece(id);
-        };
-        clients.attempts += 1;
-        // Which piece is answered can be read off the number of the try.
-        let attempt = clients.attempts << 32 | u64::from(id);
-        piece.attempt = attempt;
-        piece.asked = Some(server);
-        piece.sent = now;
-        piece.tries += 1;
-        let op = piece.op.clone();
-        let payload = match &op {
-            ChunkOp::Write { len, .. } => zeroes(*len as usize),
-            _ => bytes::Bytes::new(),
-        };
-        let request = ClientRequest { group, epoch, op };
-        let message = Message::Request { attempt, op: id as usize, request, payload };
-        self.send(Node::Client(from), Node::Server(server), message);
+        let heard = &clients.hosts[piece.host as usize].heard;
+        let heard = piece.request.asked().map(|server| heard.get(&server).copied().unwrap_or(0));
+        self.piece_event(id, Event::Look { heard });
     }
 
-    fn pause_piece(&mut self, id: u32) {
-        let now = self.now;
-        let Models { clients, .. } = self.models();
+    fn piece_event(&mut self, id: u32, event: Event) {
+        let now = Moment(self.now);
+        let clients = &mut self.models().clients;
         let Some(piece) = clients.pieces.get(id) else { return };
-        let began = clients.wholes.get(piece.request).map_or(now, |w| w.done.took);
-        if now - began >= DEADLINE {
-            return self.piece_ends(id, true);
-        }
-        let pause = piece.pause;
-        piece.pause = (piece.pause * 2).min(PAUSE_MAX);
-        piece.asked = None;
-        let attempt = piece.attempt;
-        self.after(pause, Happening::Modelled(Later::Retry { piece: id, attempt }));
-    }
-
-    /// The pause is over.
-    pub fn retry_piece(&mut self, id: u32, attempt: u64) {
+        let mut commands = Vec::new();
+        piece.request.on(now, &clients.hosts[piece.host as usize].view, event, &mut commands);
+        let host = piece.host;
+        let waits_on = commands.is_empty();
+        commands.into_iter().for_each(|command| self.piece_obeys(id, host, command));
+        // An answer that is awaited is looked at now and then, with all others.
         let Some(piece) = self.models().clients.pieces.get(id) else { return };
-        if piece.attempt == attempt && piece.asked.is_none() {
-            self.try_piece(id);
+        if piece.request.asked().is_none() && !waits_on {
+            let pause = piece.request.due().since(now).as_nanos() as u64;
+            self.after(pause, Happening::Modelled(Later::Retry { piece: id }));
+        }
+    }
+
+    fn piece_obeys(&mut self, id: u32, host: u32, command: Command) {
+        let clients = &mut self.models().clients;
+        match command {
+            Command::Send { server, message } => {
+                clients.attempts += 1;
+                // Which piece is answered can be read off the number of the try.
+                let attempt = clients.attempts << 32 | u64::from(id);
+                clients.pieces.get(id).expect("it sends").attempt = attempt;
+                let payload = match &message.op {
+                    ChunkOp::Write { len, .. } => zeroes(*len as usize),
+                    _ => Bytes::new(),
+                };
+                let message = Message::Request { attempt, op: id as usize, request: message, payload };
+                self.send(Node::Client(host), Node::Server(server), message);
+            }
+            Command::TryFailed(why) => *clients.retries.of(&why) += 1,
+            Command::Adopt { group, entry } => {
+                clients.hosts[host as usize].view.adopt(group, entry);
+                self.look_at_pieces(host);
+            }
+            Command::Refresh => self.refresh_host(host),
+            // The modelled network loses nothing: whoever is silent is down, or late.
+            Command::Close { .. } => {}
+            Command::End(result) => self.piece_ends(id, result.is_err()),
         }
     }
 
     /// Asks the metadata service for what is new in the map.
     pub fn refresh_host(&mut self, host: u32) {
-        let now = self.now;
-        let Models { clients, .. } = self.models();
-        let state = &mut clients.hosts[host as usize];
-        if now < state.refresh_after {
-            return;
-        }
-        state.refresh_after = now + 50 * MILLI;
-        let request = MetaRequest::Watch { map_version: state.map.version };
+        let now = Moment(self.now);
+        let Some(request) = self.models().clients.hosts[host as usize].view.refresh(now) else { return };
         let message = Message::AskMeta { number: 0, request };
         self.send(Node::Client(host), Node::Member(1), message);
     }
@@ -249,116 +225,82 @@ impl World<'_> {
         }
     }
 
-    pub fn host_receives(&mut self, host: u32, message: Message) {
+    pub fn host_receives(&mut self, host: u32, from: Node, message: Message) {
         if host == ADMIN {
             return self.admin_receives(message);
         }
-        match message {
-            Message::Reply { attempt, reply, .. } => self.piece_answered(attempt as u32, attempt, reply),
-            Message::Push(MetaPush::Map(map))
-            | Message::MetaReply { reply: MetaReply::Watch { map, .. }, .. } => {
-                let state = &mut self.models().clients.hosts[host as usize];
-                if state.map.apply(&map) {
-                    self.reroute_pieces(host);
-                } else {
-                    state.map.version = 0;
-                    self.refresh_host(host);
+        match (message, from) {
+            (Message::Reply { attempt, reply, payload }, Node::Server(from)) => {
+                let id = attempt as u32;
+                let clients = &mut self.models().clients;
+                *clients.hosts[host as usize].heard.entry(from).or_default() += 1;
+                if clients.pieces.get(id).is_some_and(|piece| piece.attempt == attempt) {
+                    self.piece_event(id, Event::Answered { reply, bytes: payload });
                 }
             }
+            (Message::Push(MetaPush::Map(map)), _) => self.host_learns(host, &map),
+            (Message::MetaReply { reply: MetaReply::Watch { params, map }, .. }, _) => {
+                self.models().clients.hosts[host as usize].view.set_params(params);
+                self.host_learns(host, &map);
+            }
             // Before the cluster is created, or while it has no leader.
-            Message::MetaReply { .. } => {
+            (Message::MetaReply { .. }, _) => {
                 self.after(50 * MILLI, Happening::Modelled(Later::Refresh { host }));
             }
             _ => {}
         }
     }
 
-    /// A try at a server that is not the primary any more is given up at once.
-    fn reroute_pieces(&mut self, host: u32) {
-        let groups = self.scenario.params().groups;
-        let clients = &mut self.models().clients;
-        let map = &clients.hosts[host as usize].map;
-        let moved = |piece: &Piece| {
-            let entry = map.group(group_of(piece.op.chunk(), groups));
-            let primary = entry.and_then(|e| e.primary);
-            piece.host == host && piece.asked.is_some_and(|asked| primary.is_some_and(|p| p != asked))
-        };
-        let places = clients.pieces.places.iter().enumerate();
-        let stale: Vec<u32> =
-            places.filter(|(_, piece)| piece.as_ref().is_some_and(moved)).map(|(n, _)| n as u32).collect();
-        clients.retries.moved += stale.len() as u64;
-        stale.into_iter().for_each(|piece| self.try_piece(piece));
+    fn host_learns(&mut self, host: u32, map: &MapDelta) {
+        if !self.models().clients.hosts[host as usize].view.apply(map) {
+            self.refresh_host(host);
+        }
+        self.look_at_pieces(host);
     }
 
-    fn piece_answered(&mut self, id: u32, attempt: u64, reply: ClientReply) {
-        let groups = self.scenario.params().groups;
-        let Models { clients, .. } = self.models();
-        let Some(piece) = clients.pieces.get(id).filter(|p| p.attempt == attempt) else { return };
-        let host = piece.host;
-        match reply {
-            ClientReply::Data { .. } | ClientReply::Done => self.piece_ends(id, false),
-            ClientReply::Failed { .. } => self.piece_ends(id, true),
-            ClientReply::Retry { why } => {
-                *clients.retries.of(why) += 1;
-                self.refresh_host(host);
-                self.pause_piece(id);
-            }
-            ClientReply::Moved { entry } => {
-                clients.retries.moved += 1;
-                let group = group_of(piece.op.chunk(), groups);
-                let state = &mut clients.hosts[host as usize];
-                let known = state.map.group(group).map_or(Epoch(0), |e| e.epoch);
-                if known < entry.epoch && !state.map.groups.is_empty() && entry.primary.is_some() {
-                    state.map.groups[group.0 as usize] = entry;
-                    self.try_piece(id);
-                } else {
-                    self.refresh_host(host);
-                    self.pause_piece(id);
-                }
-            }
-        }
+    /// The map of a host has changed.
+    fn look_at_pieces(&mut self, host: u32) {
+        let places = self.models().clients.pieces.places.iter().enumerate();
+        let there = places.filter(|(_, piece)| piece.as_ref().is_some_and(|piece| piece.host == host));
+        let there: Vec<u32> = there.map(|(n, _)| n as u32).collect();
+        there.into_iter().for_each(|piece| self.look_at_piece(piece));
     }
 
     fn piece_ends(&mut self, id: u32, failed: bool) {
         let now = self.now;
         let clients = &mut self.models().clients;
         let Some(piece) = clients.pieces.take(id) else { return };
-        let Some(whole) = clients.wholes.get(piece.request) else { return };
+        let Some(whole) = clients.wholes.get(piece.whole) else { return };
         whole.done.failed |= failed;
-        whole.done.retries = whole.done.retries.saturating_add(piece.tries.saturating_sub(1));
+        let retries = piece.request.tries().saturating_sub(1).min(u16::MAX.into()) as u16;
+        whole.done.retries = whole.done.retries.saturating_add(retries);
         whole.left -= 1;
         if whole.left == 0 {
-            let whole = clients.wholes.take(piece.request).expect("seen just now");
+            let whole = clients.wholes.take(piece.whole).expect("seen just now");
             clients.answered.push(Done { took: now - whole.done.took, ..whole.done });
         }
     }
 
-    /// Every now and then: requests that waited too long are given up.
+    /// Every now and then: which of the requests that wait for an answer are due.
     pub fn look_for_timeouts(&mut self) {
-        let now = self.now;
-        let clients = &mut self.models().clients;
-        let (mut late, mut hosts) = (Vec::new(), BTreeSet::new());
-        for (n, piece) in clients.pieces.places.iter().enumerate() {
-            let Some(piece) = piece.as_ref().filter(|p| p.asked.is_some()) else { continue };
-            if now - piece.sent >= DEADLINE {
-                late.push(n as u32);
-            } else if now - piece.sent >= REFRESH {
-                hosts.insert(piece.host);
-            }
-        }
-        clients.retries.timeouts += late.len() as u64;
-        late.into_iter().for_each(|id| self.piece_ends(id, true));
-        hosts.into_iter().for_each(|host| self.refresh_host(host));
+        let now = Moment(self.now);
+        let due = |piece: &Piece| piece.request.asked().is_some() && piece.request.due() <= now;
+        let places = self.models().clients.pieces.places.iter().enumerate();
+        let late = places.filter(|(_, piece)| piece.as_ref().is_some_and(due)).map(|(n, _)| n as u32);
+        let late: Vec<u32> = late.collect();
+        late.into_iter().for_each(|piece| self.look_at_piece(piece));
     }
 }
 
 impl Retries {
-    fn of(&mut self, why: Unready) -> &mut u64 {
+    fn of(&mut self, why: &Trouble) -> &mut u64 {
         match why {
-            Unready::NoLease => &mut self.no_lease,
-            Unready::Behind => &mut self.behind,
-            Unready::TooFewCopies => &mut self.too_few_copies,
-            Unready::Busy | Unready::Garbled => &mut self.busy,
+            Trouble::NotReady(Unready::NoLease) => &mut self.no_lease,
+            Trouble::NotReady(Unready::Behind) => &mut self.behind,
+            Trouble::NotReady(Unready::TooFewCopies) => &mut self.too_few_copies,
+            Trouble::Superseded | Trouble::Elsewhere(_) => &mut self.moved,
+            Trouble::NoAnswer => &mut self.timeouts,
+            _ => &mut self.busy,
         }
     }
 

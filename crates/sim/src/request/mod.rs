@@ -62,7 +62,7 @@ pub enum Later {
     /// A channel of the disk is free for what waits.
     DiskFree { server: ServerId, life: u64 },
     /// The pause before a piece's next try is over.
-    Retry { piece: u32, attempt: u64 },
+    Retry { piece: u32 },
     /// A client host asks for the map again.
     Refresh { host: u32 },
     /// Tries without an answer are looked for.
@@ -191,7 +191,7 @@ impl<'a> World<'a> {
                 self.pump_disk(server);
             }
             Later::DiskDone { .. } | Later::DiskFree { .. } => {}
-            Later::Retry { piece, attempt } => self.retry_piece(piece, attempt),
+            Later::Retry { piece } => self.look_at_piece(piece),
             Later::Refresh { host } => self.refresh_host(host),
             Later::Timeouts => {
                 self.look_for_timeouts();

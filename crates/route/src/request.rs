@@ -1,0 +1,437 @@
+//! One request on its way to its answer.
+//!
+//! It keeps its id through all its tries, so that a write is carried out once however often it is sent. Two things end a try early:
+//! its connection breaks, or the map names another primary. So a server that was put to sleep or stopped in the middle of an
+//! answer holds a request up no longer than the metadata service does, and one that is slow gets no request twice (R12).
+//! A connection is given up when nothing at all came on it for a while. One deadline covers all tries.
+
+use crate::trouble::Trouble;
+use crate::view::{Route, View};
+use bytes::Bytes;
+use ebb_types::{
+    ChunkError, ChunkOp, ClientReply, ClientRequest, Epoch, GroupEntry, GroupId, Moment, ServerId, piece_crcs,
+};
+use std::time::Duration;
+
+/// Bounds of the pause between two tries.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// A connection on which nothing came for this many looks is closed.
+const SILENT_LOOKS: u32 = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// How long a request is tried before it fails.
+    pub deadline: Duration,
+    /// How long a connection may take to come about, and how often one is looked at on which an answer is awaited.
+    pub look: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience { deadline: Duration::from_secs(30), look: Duration::from_secs(5) }
+    }
+}
+
+/// Bytes with their checksums: one per block of the chunk that they touch, as of [`piece_crcs`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summed {
+    pub bytes: Bytes,
+    pub crcs: Vec<u32>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Failure {
+    /// Retrying does not help.
+    Chunk(ChunkError),
+    /// `server`: the one asked last.
+    Unserved { tries: u32, waited: Duration, server: Option<ServerId>, last: Trouble },
+}
+
+#[derive(Debug)]
+pub enum Event {
+    /// It begins, the map has changed, or the time of [`Request::due`] has come. `heard`: frames that ever came on the
+    /// connection of the present try; `None`: there is no connection yet.
+    Look { heard: Option<u64> },
+    /// The present try was answered.
+    Answered { reply: ClientReply, bytes: Bytes },
+    /// The present try will have no answer: its connection did not come about, or broke.
+    Lost(Trouble),
+}
+
+#[derive(Debug)]
+pub enum Command {
+    /// Begin a try: answers to earlier ones are not wanted any more.
+    Send {
+        server: ServerId,
+        message: ClientRequest,
+    },
+    /// The present try is over.
+    TryFailed(Trouble),
+    /// Let the view adopt this.
+    Adopt {
+        group: GroupId,
+        entry: GroupEntry,
+    },
+    /// Ask for the map, if [`View::refresh`] thinks so too.
+    Refresh,
+    /// Close the connection to this server: nothing comes on it.
+    Close {
+        server: ServerId,
+    },
+    End(Result<Summed, Failure>),
+}
+
+#[derive(Debug)]
+enum Step {
+    /// For another route than this, or for the time.
+    Pausing {
+        route: Option<Route>,
+        until: Moment,
+    },
+    Asked {
+        route: Route,
+        look: Moment,
+        heard: u64,
+        silent: u32,
+    },
+    Ended,
+}
+
+/// It begins with a first [`Event::Look`] and is over with [`Command::End`].
+#[derive(Debug)]
+pub struct Request {
+    message: ClientRequest,
+    patience: Patience,
+    began: Moment,
+    pause: Duration,
+    tries: u32,
+    server: Option<ServerId>,
+    step: Step,
+}
+
+impl Request {
+    /// `op` covers at most one record.
+    pub fn new(now: Moment, group: GroupId, op: ChunkOp, patience: Patience) -> Request {
+        Request {
+            message: ClientRequest { group, epoch: Epoch(0), op },
+            patience,
+            began: now,
+            pause: PAUSE_MIN,
+            tries: 0,
+            server: None,
+            step: Step::Pausing { route: None, until: now },
+        }
+    }
+
+    pub fn op(&self) -> &ChunkOp {
+        &self.message.op
+    }
+
+    pub fn tries(&self) -> u32 {
+        self.tries
+    }
+
+    pub fn began(&self) -> Moment {
+        self.began
+    }
+
+    /// The server whose answer is awaited.
+    pub fn asked(&self) -> Option<ServerId> {
+        match self.step {
+            Step::Asked { route, .. } => Some(route.primary),
+            Step::Pausing { .. } | Step::Ended => None,
+        }
+    }
+
+    /// When to look again, whatever happens before.
+    pub fn due(&self) -> Moment {
+        let due = match self.step {
+            Step::Pausing { until, .. } => until,
+            Step::Asked { look, .. } => look,
+            Step::Ended => Moment(u64::MAX),
+        };
+        due.min(self.deadline())
+    }
+
+    fn deadline(&self) -> Moment {
+        self.began + self.patience.deadline
+    }
+
+    pub fn on(&mut self, now: Moment, view: &View, event: Event, out: &mut Vec<Command>) {
+        match event {
+            Event::Look { heard } => self.look(now, view, heard, out),
+            Event::Answered { reply, bytes } => self.answered(now, view, reply, bytes, out),
+            Event::Lost(why) => self.failed(now, view, why, out),
+        }
+    }
+
+    fn look(&mut self, now: Moment, view: &View, heard: Option<u64>, out: &mut Vec<Command>) {
+        let current = view.route(self.message.group);
+        match &mut self.step {
+            Step::Ended => {}
+            Step::Pausing { route, until } => {
+                if current != *route || now >= *until {
+                    self.try_now(now, view, out);
+                }
+            }
+            Step::Asked { route, .. } if current.is_none_or(|r| r.primary != route.primary) => {
+                out.push(Command::TryFailed(Trouble::Superseded));
+                self.try_now(now, view, out);
+            }
+            Step::Asked { look, heard: before, silent, route } => {
+                let (server, mut in_vain) = (route.primary, now >= self.began + self.patience.deadline);
+                if now >= *look {
+                    *look = now + self.patience.look;
+                    let frames = heard.unwrap_or(0);
+                    *silent = if std::mem::replace(before, frames) == frames { *silent + 1 } else { 0 };
+                    if *silent >= SILENT_LOOKS {
+                        out.push(Command::Close { server });
+                    }
+                    in_vain |= heard.is_none() || *silent >= SILENT_LOOKS;
+                    if !in_vain {
+                        out.push(Command::Refresh);
+                    }
+                }
+                if in_vain {
+                    self.failed(now, view, Trouble::NoAnswer, out);
+                }
+            }
+        }
+    }
+
+    fn answered(
+        &mut self,
+        now: Moment,
+        view: &View,
+        reply: ClientReply,
+        bytes: Bytes,
+        out: &mut Vec<Command>,
+    ) {
+        let Step::Asked { route, .. } = self.step else { return };
+        let is_read = matches!(self.message.op, ChunkOp::Read { .. });
+        let (offset, len) = self.message.op.range();
+        let trouble = match reply {
+            ClientReply::Data { crcs } if is_read && bytes.len() == len as usize => {
+                if crcs == piece_crcs(offset, &bytes) {
+                    return self.end(Ok(Summed { bytes, crcs }), out);
+                }
+                Trouble::Garbled
+            }
+            ClientReply::Done if !is_read => return self.end(Ok(Summed::default()), out),
+            ClientReply::Data { .. } | ClientReply::Done => Trouble::Nonsense,
+            ClientReply::Failed { why } => return self.end(Err(Failure::Chunk(why)), out),
+            ClientReply::Retry { why } => Trouble::NotReady(why),
+            ClientReply::Moved { entry } => {
+                let group = self.message.group;
+                let why = Trouble::Elsewhere(entry.epoch);
+                if view.is_news(group, &entry) {
+                    // That changes the route, so the next look tries again.
+                    self.step = Step::Pausing { route: Some(route), until: now + self.pause };
+                    return out.extend([Command::TryFailed(why), Command::Adopt { group, entry }]);
+                }
+                why
+            }
+        };
+        self.failed(now, view, trouble, out);
+    }
+
+    fn failed(&mut self, now: Moment, view: &View, why: Trouble, out: &mut Vec<Command>) {
+        let Step::Asked { route, .. } = self.step else { return };
+        out.push(Command::TryFailed(why.clone()));
+        self.rest(now, Some(route), why, out);
+        if matches!(self.step, Step::Pausing { .. }) && view.route(self.message.group) != Some(route) {
+            self.try_now(now, view, out);
+        }
+    }
+
+    fn try_now(&mut self, now: Moment, view: &View, out: &mut Vec<Command>) {
+        if now >= self.deadline() {
+            return self.unserved(now, Trouble::NoAnswer, out);
+        }
+        let Some(route) = view.route(self.message.group) else {
+            return self.rest(now, None, Trouble::NoPrimary, out);
+        };
+        self.tries += 1;
+        self.server = Some(route.primary);
+        self.message.epoch = route.epoch;
+        self.step = Step::Asked { route, look: now + self.patience.look, heard: 0, silent: 0 };
+        out.push(Command::Send { server: route.primary, message: self.message.clone() });
+    }
+
+    /// Pauses before the next try, or fails if the deadline comes first.
+    fn rest(&mut self, now: Moment, route: Option<Route>, why: Trouble, out: &mut Vec<Command>) {
+        let until = now + self.pause;
+        if until >= self.deadline() {
+            return self.unserved(now, why, out);
+        }
+        self.step = Step::Pausing { route, until };
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        out.push(Command::Refresh);
+    }
+
+    fn unserved(&mut self, now: Moment, last: Trouble, out: &mut Vec<Command>) {
+        let waited = now.since(self.began);
+        let failure = Failure::Unserved { tries: self.tries, waited, server: self.server, last };
+        self.end(Err(failure), out);
+    }
+
+    fn end(&mut self, result: Result<Summed, Failure>, out: &mut Vec<Command>) {
+        self.step = Step::Ended;
+        out.push(Command::End(result));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_types::{ChunkId, MapDelta, ObjectId, Random, RequestId, Unready};
+
+    const GROUP: GroupId = GroupId(0);
+    const CHUNK: ChunkId = ChunkId { object: ObjectId(1), index: 0 };
+
+    fn entry(epoch: u32, primary: Option<u16>) -> GroupEntry {
+        GroupEntry { epoch: Epoch(epoch), primary: primary.map(ServerId), ..GroupEntry::unknown() }
+    }
+
+    fn view(entry: GroupEntry) -> View {
+        let mut view = View::default();
+        assert!(view.apply(&MapDelta { from: 0, to: 1, servers: Vec::new(), groups: vec![(GROUP, entry)] }));
+        view
+    }
+
+    fn read() -> ChunkOp {
+        ChunkOp::Read { chunk: CHUNK, offset: 0, len: 3, must_exist: false }
+    }
+
+    fn on(request: &mut Request, millis: u64, view: &View, event: Event) -> Vec<Command> {
+        let mut out = Vec::new();
+        request.on(Moment::ZERO + Duration::from_millis(millis), view, event, &mut out);
+        out
+    }
+
+    fn look(heard: u64) -> Event {
+        Event::Look { heard: Some(heard) }
+    }
+
+    #[test]
+    fn an_answer_counts_only_if_its_bytes_are_those_that_were_sent() {
+        let view = view(entry(1, Some(4)));
+        let mut request = Request::new(Moment::ZERO, GROUP, read(), Patience::default());
+        let begun = on(&mut request, 0, &view, Event::Look { heard: None });
+        assert!(matches!(&begun[..], [Command::Send { server: ServerId(4), .. }]), "{begun:?}");
+        let bytes = Bytes::from_static(b"abc");
+        let crcs = piece_crcs(0, b"abd");
+        let garbled = Event::Answered { reply: ClientReply::Data { crcs }, bytes: bytes.clone() };
+        let again = on(&mut request, 1, &view, garbled);
+        assert!(matches!(&again[..], [Command::TryFailed(Trouble::Garbled), Command::Refresh]), "{again:?}");
+        let due = request.due().since(Moment::ZERO).as_millis() as u64;
+        let tried = on(&mut request, due, &view, Event::Look { heard: None });
+        assert!(matches!(&tried[..], [Command::Send { .. }]), "{tried:?}");
+        let reply = ClientReply::Data { crcs: piece_crcs(0, &bytes) };
+        let ended = on(&mut request, due + 1, &view, Event::Answered { reply, bytes });
+        assert!(matches!(&ended[..], [Command::End(Ok(read))] if read.bytes[..] == *b"abc"), "{ended:?}");
+    }
+
+    #[test]
+    fn a_slow_server_is_waited_for_and_a_silent_one_is_not() {
+        let view = view(entry(1, Some(4)));
+        for answers_others in [true, false] {
+            let patience = Patience { deadline: Duration::from_secs(60), ..Patience::default() };
+            let mut request = Request::new(Moment::ZERO, GROUP, read(), patience);
+            on(&mut request, 0, &view, Event::Look { heard: None });
+            let looks = (1..=11).map(|n| {
+                let heard = if answers_others { 100 + n } else { 0 };
+                on(&mut request, n * 5000, &view, look(heard))
+            });
+            let looks: Vec<_> = looks.collect();
+            let closed = looks.iter().position(|l| matches!(l[0], Command::Close { server: ServerId(4) }));
+            assert_eq!(closed, (!answers_others).then_some(2), "{looks:?}");
+            assert!(!answers_others || request.tries() == 1);
+        }
+    }
+
+    #[test]
+    fn a_try_ends_when_the_map_names_another_primary() {
+        let mut view = view(entry(1, Some(4)));
+        let mut request = Request::new(Moment::ZERO, GROUP, read(), Patience::default());
+        on(&mut request, 0, &view, Event::Look { heard: None });
+        view.adopt(GROUP, entry(2, Some(4)));
+        assert!(on(&mut request, 1, &view, look(0)).is_empty(), "the same server will answer");
+        view.adopt(GROUP, entry(3, Some(5)));
+        let moved = on(&mut request, 2, &view, look(0));
+        let [Command::TryFailed(Trouble::Superseded), Command::Send { server: ServerId(5), message }] =
+            &moved[..]
+        else {
+            panic!("{moved:?}")
+        };
+        assert_eq!(message.epoch, Epoch(3));
+    }
+
+    /// Whatever happens: one try at a time, always to the primary, always the same request; it ends once, by its deadline.
+    #[test]
+    fn every_request_ends_by_its_deadline() {
+        for seed in 0..2000 {
+            let mut random = Random::new(seed);
+            let mut view = view(entry(1, random.chance(700).then_some(1)));
+            let op = ChunkOp::Delete { chunk: CHUNK, request: RequestId { client: 1, seq: seed } };
+            let patience =
+                Patience { deadline: Duration::from_secs(random.between(1, 30)), ..Patience::default() };
+            let mut request = Request::new(Moment::ZERO, GROUP, op.clone(), patience);
+            let (mut now, mut asked, mut epoch, mut ended) = (Moment::ZERO, false, 1, false);
+            let mut event = Event::Look { heard: None };
+            for _ in 0..100_000 {
+                let mut out = Vec::new();
+                request.on(now, &view, event, &mut out);
+                for command in out {
+                    assert!(!ended, "seed {seed}: {command:?} after the end");
+                    match command {
+                        Command::Send { server, message } => {
+                            assert!(!std::mem::replace(&mut asked, true), "seed {seed}: two tries");
+                            assert_eq!(
+                                (message.op, Some(server)),
+                                (op.clone(), view.route(GROUP).map(|r| r.primary))
+                            );
+                        }
+                        Command::TryFailed(_) => assert!(std::mem::take(&mut asked), "seed {seed}"),
+                        Command::Adopt { group, entry } => view.adopt(group, entry),
+                        Command::Refresh | Command::Close { .. } => {}
+                        Command::End(_) => ended = true,
+                    }
+                }
+                if ended {
+                    break;
+                }
+                assert!(
+                    request.due() > now || now == Moment::ZERO || !asked,
+                    "seed {seed}: it is due for ever"
+                );
+                let heard = Some(random.below(2)).filter(|_| asked);
+                event = match random.below(10) {
+                    0 if asked => Event::Answered { reply: draw(&mut random, epoch), bytes: Bytes::new() },
+                    1 if asked => Event::Lost(Trouble::Lost),
+                    2 => {
+                        epoch += 1;
+                        view.adopt(GROUP, entry(epoch, random.chance(700).then_some(random.below(3) as u16)));
+                        Event::Look { heard }
+                    }
+                    _ => {
+                        now = now.max(request.due());
+                        Event::Look { heard }
+                    }
+                };
+            }
+            assert!(ended && now <= Moment::ZERO + patience.deadline, "seed {seed}: {request:?} at {now:?}");
+        }
+    }
+
+    /// Any answer but the right one.
+    fn draw(random: &mut Random, epoch: u32) -> ClientReply {
+        match random.below(4) {
+            0 => ClientReply::Retry { why: Unready::Busy },
+            1 => ClientReply::Data { crcs: Vec::new() },
+            2 => ClientReply::Moved { entry: entry(epoch + 1, Some(1)) },
+            _ => ClientReply::Moved { entry: entry(epoch - 1, Some(2)) },
+        }
+    }
+}

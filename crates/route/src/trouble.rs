@@ -1,0 +1,34 @@
+//! What ends a try.
+
+use ebb_types::{Epoch, MetaFailure, Unready};
+use std::error::Error;
+use std::sync::Arc;
+
+/// What ended one try of a request, to a chunk server or to the metadata service.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Trouble {
+    #[error("the group has no primary: too few of its servers are reachable")]
+    NoPrimary,
+    #[error("{0}")]
+    NoConnection(Arc<dyn Error + Send + Sync>),
+    #[error("the server's address belongs to another process")]
+    WrongServer,
+    #[error("the connection was lost")]
+    Lost,
+    #[error("no answer came in time")]
+    NoAnswer,
+    #[error("the group has another primary now")]
+    Superseded,
+    #[error("{0}")]
+    NotReady(Unready),
+    #[error("the server knows another primary, in {0}")]
+    Elsewhere(Epoch),
+    #[error("the answer did not fit the question")]
+    Nonsense,
+    #[error("the bytes were damaged on their way from the server")]
+    Garbled,
+    #[error("{0}")]
+    Meta(MetaFailure),
+    #[error("the metadata server does not lead and knows no leader")]
+    NoLeader,
+}

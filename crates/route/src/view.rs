@@ -1,0 +1,76 @@
+//! What a client knows of its cluster.
+
+use ebb_types::{
+    ClusterMap, ClusterParams, Epoch, GroupEntry, GroupId, MapDelta, MetaRequest, Moment, ServerId,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The map is asked for at most this often, whatever the number of requests in trouble.
+const REFRESH_PAUSE: Duration = Duration::from_millis(50);
+
+/// A group's configuration and its primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    pub epoch: Epoch,
+    pub primary: ServerId,
+}
+
+/// Parameters and map. It grows by what the metadata service pushes and answers, and by what servers answer that know better.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// Absent until the first leader answered.
+    params: Option<ClusterParams>,
+    map: Arc<ClusterMap>,
+    /// When the map was asked for last.
+    asked: Option<Moment>,
+}
+
+impl View {
+    pub fn params(&self) -> Option<&ClusterParams> {
+        self.params.as_ref()
+    }
+
+    pub fn map(&self) -> &Arc<ClusterMap> {
+        &self.map
+    }
+
+    pub fn set_params(&mut self, params: ClusterParams) {
+        self.params = Some(params);
+    }
+
+    /// Takes news of the map. `false`: something between is missing, the map must be asked for.
+    pub fn apply(&mut self, delta: &MapDelta) -> bool {
+        Arc::make_mut(&mut self.map).apply(delta)
+    }
+
+    /// Takes the entry that a server answered with, if it is news.
+    pub fn adopt(&mut self, group: GroupId, entry: GroupEntry) {
+        if self.is_news(group, &entry) {
+            Arc::make_mut(&mut self.map).groups[group.0 as usize] = entry;
+        }
+    }
+
+    pub fn is_news(&self, group: GroupId, entry: &GroupEntry) -> bool {
+        self.map.group(group).is_some_and(|known| known.epoch < entry.epoch)
+    }
+
+    pub fn route(&self, group: GroupId) -> Option<Route> {
+        let entry = self.map.group(group)?;
+        Some(Route { epoch: entry.epoch, primary: entry.primary? })
+    }
+
+    /// The question for what is new in the map.
+    pub fn question(&self) -> MetaRequest {
+        MetaRequest::Watch { map_version: self.map.version }
+    }
+
+    /// The same, unless it was asked just now.
+    pub fn refresh(&mut self, now: Moment) -> Option<MetaRequest> {
+        if self.asked.is_some_and(|asked| now.since(asked) < REFRESH_PAUSE) {
+            return None;
+        }
+        self.asked = Some(now);
+        Some(self.question())
+    }
+}
