@@ -207,7 +207,8 @@ impl Controller {
             Event::LostLeadership => self.leading = None,
             _ => {}
         }
-        let Some(leading) = &mut self.leading else { return self.follow(event, state) };
+        self.remember(&event, state);
+        let Some(leading) = &mut self.leading else { return };
         leading.begin_turn(now, state, out);
         if state.params().is_none() {
             // Nothing to lead yet. The lease that a new leader waits for counts from the cluster's creation.
@@ -239,12 +240,12 @@ impl Controller {
         }
     }
 
-    /// A follower remembers what stores have made durable: it may lead next (R11).
-    fn follow(&mut self, event: Event, state: &State) {
+    /// What stores have made durable: this member may lead next, or again (R11).
+    fn remember(&mut self, event: &Event, state: &State) {
         if let Event::Server(ServerMessage::Heartbeat { server, incarnation, mark, .. }) = event
-            && state.server(server).is_some_and(|e| (e.incarnation, e.store) == (incarnation, mark.store))
+            && state.server(*server).is_some_and(|e| (e.incarnation, e.store) == (*incarnation, mark.store))
         {
-            self.marks.insert(server, mark);
+            self.marks.insert(*server, *mark);
         }
     }
 

@@ -125,8 +125,10 @@ impl Leading {
             Some(live) => (live.run, live.store, live.position),
             None => (entry.incarnation, entry.store, 0),
         };
-        if run <= entry.incarnation || (run <= spoke && mark.store != store) {
-            return Some(spoke.max(entry.incarnation));
+        let goes_on =
+            run.follows(entry.incarnation) && (run == spoke || run.follows(spoke) || spoke.follows(run));
+        if !goes_on || (run <= spoke && mark.store != store) {
+            return Some(run.max(spoke).max(entry.incarnation));
         }
         (mark.store == entry.store && mark.position < position).then_some(run)
     }

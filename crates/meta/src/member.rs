@@ -9,7 +9,7 @@ use crate::raft::{LogFile, Node, Progress, RaftError};
 use crate::{Command, Input, MemberConfig, MemberId, Outcome, Reply, State, Token};
 use ebb_types::{
     ALLOCATE_MAX, AdminReply, GearGroup, MapDelta, MetaFailure, MetaPush, MetaReply, MetaRequest, Moment,
-    NamespaceQuery, ServerMessage,
+    NamespaceQuery,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -189,19 +189,14 @@ impl<L: LogFile> Member<L> {
     fn take(&mut self, now: Moment, input: Input, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
         match input {
             Input::Raft { from, message } => self.node.step(from, &message)?,
-            Input::Server(message) => self.server(now, message, out),
+            // Also one that does not lead: its controller remembers what servers say of their stores.
+            Input::Server(message) => self.decide(now, Event::Server(message), out),
             Input::Client { token, request } => self.client(now, token, request, out),
             Input::Switched { server, action, result } => {
                 self.decide(now, Event::Switched { server, action, result }, out);
             }
         }
         Ok(())
-    }
-
-    fn server(&mut self, now: Moment, message: ServerMessage, out: &mut Vec<Outcome>) {
-        if self.leading.is_some() {
-            self.decide(now, Event::Server(message), out);
-        }
     }
 
     fn client(&mut self, now: Moment, token: Token, request: MetaRequest, out: &mut Vec<Outcome>) {

@@ -10,7 +10,7 @@ const LEASE: Duration = Duration::from_millis(2000);
 /// A chunk server reduced to what the metadata service sees of it.
 #[derive(Clone, Debug)]
 struct FakeServer {
-    run: u64,
+    run: Incarnation,
     store: StoreId,
     position: u64,
     alive: bool,
@@ -162,7 +162,7 @@ impl World {
         assert_eq!(state.apply(&Command::Init(bootstrap)), Reply::Done);
         let ids: Vec<ServerId> = state.servers().map(|e| e.id).collect();
         let fake = FakeServer {
-            run: 1,
+            run: Incarnation::default().next(1),
             store: StoreId(1),
             position: 0,
             alive: true,
@@ -302,7 +302,7 @@ impl World {
             let entry = fake.map.group(change.group);
             let gave_up = fake.draining || fake.hand_over.contains(&(change.group, old.epoch));
             let lease_ended = self.now > fake.lease_until;
-            let other_run = Incarnation(fake.run) != before.server(primary).unwrap().incarnation;
+            let other_run = fake.run != before.server(primary).unwrap().incarnation;
             assert!(gave_up || lease_ended || other_run, "{primary} may still serve {entry:?}");
         }
     }
@@ -323,8 +323,10 @@ impl World {
             MetaPush::Drain => fake.draining = true,
             MetaPush::HandOver { groups } => fake.hand_over = groups,
             MetaPush::Params(_) => {}
+            // Such a message is for an earlier run.
+            MetaPush::Superseded { known } if known < fake.run => {}
             MetaPush::Superseded { known } => {
-                fake.run = known.0 + 1;
+                fake.run = known.next(1);
                 fake.store.0 += 1000;
                 fake.map = ClusterMap::default();
             }
@@ -378,7 +380,7 @@ impl World {
         if fake.map.servers.get(&id).is_some_and(|e| e.state == ServerState::Awake) {
             fake.draining = false;
         }
-        let (server, incarnation, map_version) = (id, Incarnation(fake.run), fake.map.version);
+        let (server, incarnation, map_version) = (id, fake.run, fake.map.version);
         let poisoned = fake.poisoned;
         let (used_bytes, debt_bytes) = self.used_percent.get(&id).copied().unwrap_or_default();
         let room = Vitals { used_bytes, debt_bytes, capacity_bytes: 100, ..Vitals::default() };
@@ -461,7 +463,7 @@ impl World {
         self.note(format!("-- {} restarts", ServerId(id)));
         let now = self.now;
         let fake = self.servers.get_mut(&ServerId(id)).unwrap();
-        fake.run += 1;
+        fake.run = fake.run.next(1);
         (fake.alive, fake.next_beat, fake.draining) = (true, now, false);
         fake.map = ClusterMap::default();
         fake.lease_until = Moment::ZERO;
@@ -485,7 +487,7 @@ impl World {
         self.ghost.held.retain(|(_, server, _), _| *server != ServerId(id));
         self.ghost.forgot.insert(ServerId(id), self.state.server(ServerId(id)).unwrap().store);
         let fake = self.servers.get_mut(&ServerId(id)).unwrap();
-        (fake.store, fake.run, fake.position) = (StoreId(fake.store.0 + 1), 0, 0);
+        (fake.store, fake.run, fake.position) = (StoreId(fake.store.0 + 1), Incarnation(0), 0);
         self.restart(id);
     }
 
@@ -948,6 +950,26 @@ fn a_server_that_went_back_fetches_everything_under_any_leader() {
     }
 }
 
+/// A copy from before the last start is opened as that start was. It says that it reaches as far.
+#[test]
+fn a_second_run_of_the_same_number_fetches_everything() {
+    for random in [0, 2] {
+        let mut world = started();
+        world.restart(4);
+        world.run(4000);
+        let before = world.servers[&ServerId(4)].run;
+        world.reclaim = false;
+        world.restart(4);
+        world.servers.get_mut(&ServerId(4)).unwrap().run = Incarnation(before.0 - 1 + random);
+        world.run(8000);
+        let own = world.state.groups().filter_map(|(_, g)| g.slot_of(ServerId(4)));
+        assert!({ own }.all(|s| s.state == SlotState::CatchingUp { since: Epoch(0) }));
+        world.reclaim = true;
+        world.run(6000);
+        world.assert_served();
+    }
+}
+
 #[test]
 fn what_an_emptied_stand_in_kept_counts_as_missing() {
     let mut world = in_gear_1();
@@ -1029,7 +1051,7 @@ fn a_server_that_is_silent_now_and_then_is_slow_and_one_that_stays_silent_fails(
     let suspect = entry.slots.iter().map(|s| s.server).find(|s| *s != reporter).unwrap();
     let report = |world: &mut World| {
         let reports = vec![ServerReport::Suspect { group, epoch: entry.epoch, server: suspect }];
-        let incarnation = Incarnation(world.servers[&reporter].run);
+        let incarnation = world.servers[&reporter].run;
         world.event(Event::Server(ServerMessage::Reports { server: reporter, incarnation, reports }));
     };
     for _ in 0..20 {

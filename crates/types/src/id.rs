@@ -66,6 +66,12 @@ impl Incarnation {
         Incarnation(count << Self::RANDOM_BITS | random & ((1 << Self::RANDOM_BITS) - 1))
     }
 
+    /// Whether a store that was opened for `earlier` can have been opened for this run afterwards. Two runs with one count were
+    /// opened from one state: they are two copies of a store.
+    pub fn follows(self, earlier: Incarnation) -> bool {
+        self.0 >> Self::RANDOM_BITS > earlier.0 >> Self::RANDOM_BITS
+    }
+
     /// Differs between any two runs of any two stores, for numbers that no two runs may share.
     pub fn fingerprint(self, store: StoreId) -> u64 {
         let mut key = [0u8; 16];

@@ -42,11 +42,17 @@ fn founded(id: MemberId, members: u64) -> MemoryLog {
     log
 }
 
+const FIRST_RUN: Incarnation = Incarnation(1 << 24);
+
 fn heartbeat(server: u16, sent: u64, map_version: u64) -> Input {
+    heartbeat_of(FIRST_RUN, 0, (server, sent, map_version))
+}
+
+fn heartbeat_of(run: Incarnation, position: u64, (server, sent, map_version): (u16, u64, u64)) -> Input {
     Input::Server(ServerMessage::Heartbeat {
         server: ServerId(server),
-        incarnation: Incarnation(1),
-        mark: StoreMark::default(),
+        incarnation: run,
+        mark: StoreMark { store: StoreId(1), position },
         sent: Moment(sent),
         map_version,
         vitals: Vitals::default(),
@@ -287,6 +293,32 @@ fn a_leader_that_is_cut_off_grants_no_lease_and_answers_no_read() {
     let answers: BTreeMap<u64, MetaReply> = replies(&from_old).into_iter().collect();
     assert!(matches!(answers[&1], MetaReply::NotLeader { .. }), "{answers:?}");
     assert_eq!(answers[&2], MetaReply::Failed(MetaFailure::Unknown));
+}
+
+/// Positions are put on record once a minute; what a store reached since is known to every member.
+#[test]
+fn a_store_that_went_back_while_the_leader_changed_is_recognised() {
+    let mut three = Three::new();
+    three.run(3000);
+    let first = three.leader();
+    for (sent, position) in [(1, 0), (2, 100)] {
+        let version = three.members[&first].state().version();
+        for id in 1..=3 {
+            (0..3).for_each(|s| three.input(id, vec![heartbeat_of(FIRST_RUN, position, (s, sent, version))]));
+        }
+        three.run(100);
+    }
+    three.cut = Some(first);
+    three.run(9000);
+    let leader = three.leader();
+    let superseded = |o: &(MemberId, Outcome)| {
+        matches!(o, (_, Outcome::Push { to: ServerId(0), push: MetaPush::Superseded { .. } }))
+    };
+    for (position, went_back) in [(99, true), (100, false)] {
+        three.outcomes.clear();
+        three.input(leader, vec![heartbeat_of(FIRST_RUN.next(0), position, (0, 1, 0))]);
+        assert_eq!(three.outcomes.iter().any(superseded), went_back, "{:?}", three.outcomes);
+    }
 }
 
 /// A log on a disk that has room for `room` bytes of it.
