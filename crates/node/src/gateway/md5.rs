@@ -4,13 +4,15 @@
 //! quarter of all CPU that a large PUT costs on the gateway and three servers. But the same step of several streams is one
 //! vector operation. So bodies that arrive together are hashed together, each in a lane of its own: with AVX-512 eight of
 //! them take the time of one (4.5 GB/s against 0.55). Without it they are hashed one after another.
+//!
+//! A stream's bytes wait for those of others until all lanes are taken, or there is no other stream, or somebody needs the
+//! result: an object's write takes longer than its hash, so nobody waits for company.
 
-use super::batch::{Batcher, Limits};
 use bytes::Bytes;
-use futures_util::FutureExt;
 use std::array::from_fn;
-use std::sync::Arc;
-use tokio::task::JoinHandle;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::sync::oneshot;
 
 /// Bytes that are hashed at a time.
 const BLOCK: usize = 64;
@@ -30,18 +32,68 @@ struct Job {
 }
 
 /// Hashes streams together.
-#[derive(Clone)]
-pub struct Lanes(Arc<Batcher<Job, State>>);
+#[derive(Clone, Default)]
+pub struct Lanes(Arc<Mutex<Queue>>);
 
-impl Default for Lanes {
-    fn default() -> Lanes {
-        // One thread: what comes meanwhile is the next batch.
-        let limits = Limits { running: 1, items: LANES, weight: usize::MAX };
-        let carry = |jobs: Vec<Job>| {
-            let hashed = tokio::task::spawn_blocking(move || hash(&jobs));
-            hashed.map(|states| states.expect("hashing does not panic")).boxed()
-        };
-        Lanes(Batcher::new(limits, |job| job.bytes.len(), carry))
+#[derive(Default)]
+struct Queue {
+    /// Streams that there are.
+    streams: usize,
+    waiting: VecDeque<(Job, oneshot::Sender<State>)>,
+    /// Jobs that wait no more, ever; so the first that waits has this number.
+    begun: u64,
+    /// The last job that somebody needs.
+    needed: Option<u64>,
+    /// One thread: what comes meanwhile is the next batch.
+    running: bool,
+}
+
+impl Lanes {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.lock().expect("no panic under this lock")
+    }
+
+    /// Puts a job into the queue. Its number, and what brings its result.
+    fn submit(&self, job: Job) -> (u64, oneshot::Receiver<State>) {
+        let (answer, answered) = oneshot::channel();
+        let mut queue = self.queue();
+        queue.waiting.push_back((job, answer));
+        let number = queue.begun + queue.waiting.len() as u64 - 1;
+        self.go_on(&mut queue);
+        (number, answered)
+    }
+
+    /// Somebody waits for this job now.
+    fn need(&self, number: u64) {
+        let mut queue = self.queue();
+        queue.needed = queue.needed.max(Some(number));
+        self.go_on(&mut queue);
+    }
+
+    /// Hashes what waits, if there is nothing to wait for.
+    fn go_on(&self, queue: &mut Queue) {
+        let needed = queue.needed.is_some_and(|number| number >= queue.begun);
+        let full = queue.waiting.len() >= LANES.min(queue.streams);
+        if queue.running || queue.waiting.is_empty() || !(needed || full) {
+            return;
+        }
+        let batch = queue.waiting.len().min(LANES);
+        let (jobs, answers): (Vec<Job>, Vec<_>) = queue.waiting.drain(..batch).unzip();
+        queue.begun += batch as u64;
+        queue.running = true;
+        let lanes = self.clone();
+        tokio::task::spawn_blocking(move || {
+            let states = hash(&jobs);
+            {
+                let mut queue = lanes.queue();
+                queue.running = false;
+                lanes.go_on(&mut queue);
+            }
+            for (answer, state) in answers.into_iter().zip(states) {
+                // Fails only where nobody waits any more.
+                let _ = answer.send(state);
+            }
+        });
     }
 }
 
@@ -50,18 +102,27 @@ pub struct Md5 {
     lanes: Lanes,
     len: u64,
     state: State,
-    /// Brings the state, while bytes are being hashed.
-    hashing: Option<JoinHandle<State>>,
+    /// Brings the state, while bytes wait or are being hashed.
+    hashing: Option<(u64, oneshot::Receiver<State>)>,
     /// Less than a block, at the end.
     rest: Bytes,
 }
 
+impl Drop for Md5 {
+    fn drop(&mut self) {
+        let mut queue = self.lanes.queue();
+        queue.streams -= 1;
+        self.lanes.go_on(&mut queue);
+    }
+}
+
 impl Md5 {
     pub fn new(lanes: &Lanes) -> Md5 {
+        lanes.queue().streams += 1;
         Md5 { lanes: lanes.clone(), len: 0, state: START, hashing: None, rest: Bytes::new() }
     }
 
-    /// Begins to take in bytes as soon as those before are done. All but the last are whole blocks.
+    /// Takes in bytes, as soon as those before are done. All but the last are whole blocks.
     pub async fn add(&mut self, mut bytes: Bytes) {
         assert!(self.rest.is_empty(), "only the last bytes may be less than a block");
         self.settle().await;
@@ -71,8 +132,7 @@ impl Md5 {
             self.state = at_once(self.state, &bytes);
             return;
         }
-        let (lanes, state) = (self.lanes.clone(), self.state);
-        self.hashing = Some(tokio::spawn(async move { lanes.0.submit(Job { state, bytes }).await }));
+        self.hashing = Some(self.lanes.submit(Job { state: self.state, bytes }));
     }
 
     pub async fn finish(mut self) -> [u8; 16] {
@@ -91,8 +151,9 @@ impl Md5 {
     }
 
     async fn settle(&mut self) {
-        if let Some(hashing) = self.hashing.take() {
-            self.state = hashing.await.expect("it neither panics nor is aborted");
+        if let Some((number, hashing)) = self.hashing.take() {
+            self.lanes.need(number);
+            self.state = hashing.await.expect("every job is carried out");
         }
     }
 }
@@ -269,6 +330,42 @@ const K: [u32; 64] = [
 mod tests {
     use super::*;
     use s3s::crypto::{Checksum as _, Md5 as Known};
+
+    /// A job waits while another stream could join it, and no longer.
+    #[tokio::test]
+    async fn bytes_wait_for_those_of_other_streams_until_they_are_needed() {
+        let (lanes, bytes) = (Lanes::default(), Bytes::from(vec![7; AT_ONCE + BLOCK]));
+        let waiting = |lanes: &Lanes| lanes.queue().waiting.len();
+        let mut streams: Vec<Md5> = (0..3).map(|_| Md5::new(&lanes)).collect();
+        streams[0].add(bytes.clone()).await;
+        streams[1].add(bytes.clone()).await;
+        assert_eq!(waiting(&lanes), 2, "the third may come");
+        streams[2].add(bytes.clone()).await;
+        assert_eq!(waiting(&lanes), 0, "all are there");
+        streams[0].add(bytes.clone()).await;
+        assert_eq!(waiting(&lanes), 1);
+        let (third, second) = (streams.pop().unwrap(), streams.pop().unwrap());
+        let first = streams.pop().unwrap().finish().await;
+        assert_eq!((waiting(&lanes), second.finish().await), (0, third.finish().await));
+        let mut known = Known::new();
+        known.update(&bytes.repeat(2));
+        assert_eq!(first, known.finalize());
+        let mut alone = Md5::new(&lanes);
+        alone.add(bytes).await;
+        assert_eq!(waiting(&lanes), 0, "nobody else is there");
+    }
+
+    /// A client that goes away leaves nothing behind that waits.
+    #[tokio::test]
+    async fn what_a_dropped_stream_left_is_not_kept() {
+        let (lanes, bytes) = (Lanes::default(), Bytes::from(vec![7; AT_ONCE + BLOCK]));
+        let (mut gone, other) = (Md5::new(&lanes), Md5::new(&lanes));
+        gone.add(bytes).await;
+        drop(gone);
+        assert_eq!(lanes.queue().waiting.len(), 0);
+        drop(other);
+        assert_eq!(lanes.queue().streams, 0);
+    }
 
     /// Streams of all lengths, at the same time, in pieces of other lengths each.
     #[tokio::test]
