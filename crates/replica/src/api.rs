@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use ebb_types::{
     ClientReply, ClientRequest, DamageVitals, Epoch, GroupId, LoadCount, MapDelta, Moment, PeerMessage,
-    ScrubMark, ScrubVitals, ServerId, ServerReport,
+    ScrubMark, ScrubVitals, ServerId, ServerReport, Space,
 };
 pub use ebb_types::{Recovered, StoreCommand, StoreOutcome};
 
@@ -40,6 +40,8 @@ pub enum Event {
     PeerLost { peer: ServerId },
     /// A [`StoreCommand`] ended.
     Stored { token: StoreToken, outcome: StoreOutcome },
+    /// The store had no room to note that this is dropped, and keeps it.
+    NotDropped { group: GroupId, space: Space },
     /// A heartbeat is due: a moment to look whether replicas should be scrubbed. `unix_seconds`: by the wall clock. Before
     /// [`crate::Replica::take_load`].
     Beat { unix_seconds: u64 },
@@ -67,7 +69,8 @@ pub enum Command {
         token: StoreToken,
         command: StoreCommand,
     },
-    /// Forget all offload kept for this slot of the group: it has everything. Needs no completion (R6).
+    /// Forget all offload kept for this slot of the group: it has everything. Only a failure is heard of (R6):
+    /// [`Event::NotDropped`].
     DropOffload {
         group: GroupId,
         stands_for: ServerId,
@@ -82,8 +85,9 @@ pub enum Command {
     },
     /// A map delta did not fit: ask for the whole map.
     MapGap,
-    /// The metadata service is behind what this store has served under: it went back to an older copy. Stop; on its word data
-    /// would be destroyed (R11).
+    /// A metadata member offered a map older than what this store has served under, which is not obeyed: on its word data would be
+    /// destroyed (R11). The service went back to an older copy; or the member led once, was away, and does not know yet that
+    /// another leads.
     OldMetadata {
         known: u64,
         offered: u64,

@@ -56,6 +56,8 @@ pub(crate) struct Waiting {
     pub token: ClientToken,
     pub op: ChunkOp,
     pub payload: Bytes,
+    /// This server has ordered it in an epoch that ended: copies of it may exist, whether its own store took it or not.
+    pub ordered: bool,
 }
 
 impl Group {

@@ -208,7 +208,10 @@ impl Primary {
     /// The client requests that were not answered, in order of arrival.
     pub fn take_client_requests(&mut self) -> impl Iterator<Item = Waiting> + use<> {
         let ops = std::mem::take(&mut self.ops).into_values();
-        ops.chain(std::mem::take(&mut self.blocked)).flat_map(|op| op.askers)
+        ops.chain(std::mem::take(&mut self.blocked)).flat_map(|op| {
+            let ordered = matches!(op.step, Step::Replicating { .. });
+            op.askers.into_iter().map(move |w| Waiting { ordered: ordered || w.ordered, ..w })
+        })
     }
 
     /// Nothing that could order a record passes a note: whoever has anything of this epoch has all of its notes.
@@ -298,7 +301,7 @@ impl Group {
         if !matches!(primary.phase, Phase::Serving) || self.fence > self.entry.epoch {
             return self.waiting.push_back(waiting);
         }
-        let Waiting { token, op, payload } = waiting.clone();
+        let Waiting { token, op, payload, ordered } = waiting.clone();
         if !cx.has_lease() {
             return cx.reply_retry(token, Unready::NoLease);
         }
@@ -312,7 +315,7 @@ impl Group {
                 return cx.reply(token, ClientReply::Done);
             }
             // What an earlier epoch ordered of it takes effect: it is not refused any more.
-            let ordered = self.tail.knows(request);
+            let ordered = ordered || self.tail.knows(request);
             if let (false, Err(reply)) = (ordered, self.can_write(cx, op.kind() == Some(Kind::Data))) {
                 return cx.reply(token, reply);
             }

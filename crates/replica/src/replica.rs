@@ -110,6 +110,8 @@ impl Config {
 pub struct Replica {
     config: Config,
     map: ClusterMap,
+    /// An older map was offered than the store has served under.
+    refused_map: bool,
     lease_until: Moment,
     /// Set by `Drain`, until the map says that this server is awake again.
     draining: bool,
@@ -123,6 +125,8 @@ pub struct Replica {
     unsettled: BTreeSet<GroupId>,
     /// What the store keeps that no configuration may be in need of any more.
     spaces: BTreeSet<(GroupId, Space)>,
+    /// Groups of which the store had no room to drop something: it is tried again with the next beat.
+    not_dropped: BTreeSet<GroupId>,
     shared: Shared,
     scrubber: Scrubber,
     /// The group of which a page is being compared, as its primary.
@@ -145,6 +149,7 @@ impl Replica {
             scrubbing: None,
             config,
             map: ClusterMap::default(),
+            refused_map: false,
             lease_until: Moment::ZERO,
             draining: false,
             told_ready: false,
@@ -153,11 +158,19 @@ impl Replica {
             busy: BTreeSet::new(),
             unsettled: BTreeSet::new(),
             spaces: recovered.spaces.into_iter().collect(),
+            not_dropped: BTreeSet::new(),
         }
     }
 
     pub fn map(&self) -> &ClusterMap {
         &self.map
+    }
+
+    /// What the heartbeat says of the map: its version here. Once an older one was offered than the store has served under, that
+    /// version instead: a metadata member that is behind it leads nothing (R11), and one that is not sends the whole map.
+    pub fn map_version(&self) -> u64 {
+        let known = if self.refused_map { self.config.known_map } else { 0 };
+        self.map.version.max(known)
     }
 
     /// Told to sleep, and not told otherwise since.
@@ -224,7 +237,16 @@ impl Replica {
                 }
             }
             Event::Stored { token, outcome } => self.on_stored(now, token, outcome, out),
-            Event::Beat { unix_seconds } => self.on_beat(unix_seconds, out),
+            Event::NotDropped { group, space } => {
+                self.keeps(group, space);
+                self.not_dropped.insert(group);
+            }
+            Event::Beat { unix_seconds } => {
+                for id in std::mem::take(&mut self.not_dropped) {
+                    self.drop_what_nobody_needs(id, out);
+                }
+                self.on_beat(unix_seconds, out);
+            }
             Event::ScrubAll => self.scrubber.want_all(),
             Event::Tick => {
                 for id in self.busy.iter().copied().collect::<Vec<_>>() {
@@ -276,6 +298,7 @@ impl Replica {
 
     fn on_map(&mut self, now: Moment, delta: MapDelta, out: &mut Vec<Command>) {
         if delta.to < self.config.known_map {
+            self.refused_map = true;
             out.push(Command::OldMetadata { known: self.config.known_map, offered: delta.to });
             return;
         }
@@ -492,7 +515,7 @@ impl Replica {
         if self.groups.get(&request.group).is_some_and(|g| g.waiting.len() >= WAITING_MAX) {
             return answer(ClientReply::Retry { why: Unready::Busy });
         }
-        let waiting = Waiting { token, op: request.op, payload };
+        let waiting = Waiting { token, op: request.op, payload, ordered: false };
         self.with_group(now, request.group, out, |group, cx| group.on_client(cx, waiting));
     }
 

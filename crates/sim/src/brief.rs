@@ -16,6 +16,9 @@ pub fn brief_event(event: &Event) -> String {
         Event::Lease { .. } => "a lease".into(),
         Event::Drain => "give up all primaries, then sleep".into(),
         Event::HandOver { groups } => format!("hand over {}", brief_groups(groups)),
+        Event::NotDropped { group, space } => {
+            format!("no room to forget the {} of {group}", brief_space(space))
+        }
         Event::Space { full } => format!("the disk {}", if *full { "is nearly full" } else { "has room" }),
         Event::Client { token, request, .. } => {
             format!(

@@ -24,8 +24,8 @@ use ebb_replica::{
 use ebb_store::{Completion, LIST_RUNS, Membership, Op, Outcome, StoreError, StoreHandle};
 use ebb_types::frame::FrameError;
 use ebb_types::{
-    ClientRequest, ClusterParams, Incarnation, InspectReply, InspectRequest, LoadCount, MetaPush, Moment,
-    PeerMessage, ServerId, ServerMessage, Space, Vitals,
+    ClientRequest, ClusterParams, GroupId, Incarnation, InspectReply, InspectRequest, LoadCount, MetaPush,
+    Moment, PeerMessage, ServerId, ServerMessage, Space, Vitals,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -67,6 +67,8 @@ pub struct Server {
     clients: BTreeMap<ClientToken, Asker>,
     flow: Rc<Flow>,
     inspections: BTreeMap<u64, (Sender, u64)>,
+    /// What is being dropped.
+    drops: BTreeMap<u64, (GroupId, Space)>,
     metas: Vec<Option<Sender>>,
     next_client: u64,
     next_own: u64,
@@ -171,6 +173,7 @@ impl Server {
             clients: BTreeMap::new(),
             flow: Rc::new(Flow::new()),
             inspections: BTreeMap::new(),
+            drops: BTreeMap::new(),
             metas: vec![None; metas],
             next_client: 0,
             next_own: OWN_TOKENS,
@@ -234,17 +237,19 @@ impl Server {
             }),
             Command::Store { token, command } => self.give_to_store(token, command),
             Command::DropOffload { group, stands_for } => {
-                self.submit_own(Op::DropOffload { group, stands_for });
+                let token = self.submit_own(Op::DropOffload { group, stands_for });
+                self.drops.insert(token, (group, Space::Offload { stands_for }));
             }
             Command::DropReplica { group } => {
-                self.submit_own(Op::DropReplica { group });
+                let token = self.submit_own(Op::DropReplica { group });
+                self.drops.insert(token, (group, Space::Replica));
             }
             Command::OldMetadata { known, offered } => {
-                let why = format!(
-                    "this server has seen version {known} of the cluster map, and the metadata has only {offered}: it went back to an older copy. \
-                     Start the metadata servers on the newest copy of their directories"
+                tracing::warn!(
+                    "this server has seen version {known} of the cluster map, was offered {offered}, and does not obey it. A metadata server that \
+                     was away for a moment learns better by itself. If this goes on, the metadata went back to an older copy: start the \
+                     metadata servers on the newest copy of their directories"
                 );
-                self.stop(Ended::Rejected { why });
             }
             Command::KeepScrubs { marks } => self.about.scrubs.keep(&marks),
             Command::MapGap => {
@@ -291,6 +296,10 @@ impl Server {
                     tracing::warn!("cannot keep the cluster map's version: {error}");
                 }
                 self.remember();
+            } else if let Some((group, space)) = self.drops.remove(&token) {
+                if let Outcome::Failed(StoreError::NoSpace { .. }) = outcome {
+                    self.handle(Event::NotDropped { group, space });
+                }
             } else if let Some((sender, id)) = self.inspections.remove(&token) {
                 let reply = match outcome {
                     Outcome::Digest(d) => InspectReply::Digest {
@@ -479,7 +488,7 @@ impl Server {
             poisoned: stats.poisoned || figures.poisoned,
         };
         self.heartbeat_sent = now;
-        let map_version = if std::mem::take(&mut self.map_gap) { 0 } else { self.replica.map().version };
+        let map_version = if std::mem::take(&mut self.map_gap) { 0 } else { self.replica.map_version() };
         let (server, incarnation) = (self.about.me, self.about.incarnation);
         let mark = figures.mark;
         self.tell_metas(&ServerMessage::Heartbeat {

@@ -192,9 +192,17 @@ fn metadata_of_another_founding_or_an_older_copy_is_not_obeyed() {
     cluster.stop_all();
     std::fs::rename(&own, &kept).expect("the right metadata is kept");
     copy_tree(&old, &own);
-    cluster.start_all();
+    cluster.all().into_iter().for_each(|who| cluster.launch(who));
     refused(&cluster, "went back to an older copy");
+    // The servers wait for metadata that is not behind them.
+    cluster.kill(meta);
+    std::fs::remove_dir_all(&own).expect("the old metadata goes");
+    copy_tree(&kept, &own);
+    cluster.launch(meta);
+    cluster.heal();
     cluster.kill_all();
+    std::fs::remove_dir_all(&kept).expect("an older copy goes");
+    copy_tree(&own, &kept);
     std::fs::remove_dir_all(&own).expect("the old metadata goes");
     cluster.found_again(1);
     cluster.start_all();

@@ -109,6 +109,26 @@ fn a_stand_in_lists_only_what_it_still_keeps() {
 }
 
 #[test]
+fn a_drop_for_which_there_was_no_room_is_tried_again() {
+    let config = Config::new(KEEPER, Incarnation(1), StoreId(1), 1 << 20, 1);
+    let recovered = Recovered { spaces: vec![(GROUP, KEPT)], ..Recovered::default() };
+    let mut keeper = Server { replica: Replica::new(config, recovered), run: 1, version: 0 };
+    let drops = |commands: Vec<Command>| {
+        let drop = |c: &&Command| matches!(c, Command::DropOffload { group: GROUP, stands_for: OTHER });
+        commands.iter().filter(drop).count()
+    };
+    let (beat, full) = (Event::Beat { unix_seconds: 1 }, Event::NotDropped { group: GROUP, space: KEPT });
+    assert_eq!(drops(keeper.configure(5, false)), 0);
+    assert_eq!(drops(keeper.configure(6, true)), 1);
+    assert_eq!(drops(keeper.on(beat.clone())), 0, "once is enough");
+    keeper.on(full.clone());
+    assert_eq!(drops(keeper.on(beat.clone())), 1);
+    keeper.on(full);
+    assert_eq!(drops(keeper.configure(7, false)), 0, "it is needed again");
+    assert_eq!(drops(keeper.on(beat)), 0);
+}
+
+#[test]
 fn a_listing_that_lost_a_source_starts_over() {
     let mut me = Server::new(ME);
     let commands = me.configure(5, false);

@@ -6,8 +6,8 @@ use ebb_replica::{
 };
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry, GroupId,
-    Incarnation, MapDelta, Moment, PeerMessage, Record, RequestId, Run, ServerId, ServerReport, ServerState,
-    Slot, SlotState, Space, StoreId, Unready, block_crcs, piece_crcs,
+    Incarnation, MapDelta, Moment, PeerMessage, Record, Refusal, RequestId, Run, ServerId, ServerReport,
+    ServerState, Slot, SlotState, Space, StoreId, Unready, block_crcs, piece_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -219,21 +219,38 @@ fn a_listing_does_not_overtake_what_is_under_way_from_an_older_epoch() {
     assert!(lists(&stored));
 }
 
+/// The others may have it: it takes effect, and its client must not hear that nothing was done.
+#[test]
+fn a_write_that_was_ordered_is_not_refused_although_the_own_store_failed() {
+    let mut primary = Primary::new();
+    primary.configure(1);
+    let (token, _) = apply(&primary.write()).expect("the write is given to the store");
+    primary.on(Event::Stored { token, outcome: StoreOutcome::Failed(Refusal::Poisoned) });
+    primary.on(Event::Space { full: true });
+    let carried_over = primary.configure(2);
+    let answered = carried_over.iter().any(|c| matches!(c, Command::Reply { .. }));
+    assert!(!answered && apply(&carried_over).is_some(), "{carried_over:?}");
+}
+
 /// R11: on the word of metadata that went back, data would be destroyed.
 #[test]
 fn a_map_older_than_the_store_has_served_under_is_not_obeyed() {
     let mut config = Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 1);
     config.known_map = 7;
     let mut replica = Replica::new(config, Recovered::default());
-    let mut offer = |to| {
+    let mut offer = |from, to| {
         let mut out = Vec::new();
-        let delta = MapDelta { from: 0, to, servers: Vec::new(), groups: Vec::new() };
+        let delta = MapDelta { from, to, servers: Vec::new(), groups: Vec::new() };
         replica.on(Moment(1), Event::Map(delta), &mut out);
-        out
+        (out, replica.map_version())
     };
-    let refused = offer(6);
+    let (refused, says) = offer(0, 6);
     assert!(matches!(refused[..], [Command::OldMetadata { known: 7, offered: 6 }]), "{refused:?}");
-    assert!(offer(7).is_empty());
+    assert_eq!(says, 7, "a member that is behind it leads nothing");
+    let (asks, _) = offer(7, 8);
+    assert!(matches!(asks[..], [Command::MapGap]), "it has no map yet: {asks:?}");
+    let (nothing, says) = offer(0, 9);
+    assert_eq!((nothing.len(), says), (0, 9));
 }
 
 /// A slot has lost its complete copy: until the epoch is on record, its server may be taken back as one that missed nothing.
