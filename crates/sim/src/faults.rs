@@ -1,17 +1,21 @@
 //! What goes wrong: crashes, stops, partitions, slow, full, rotten and failing disks, switches, gears, losses.
 
-use crate::brief::brief_space;
 use crate::client::ADMIN;
 use crate::clock::{MILLI, SECOND};
+use crate::harm::Harm;
 use crate::net::{NetModel, Node};
 use crate::random::{Random, mix};
 use crate::server::Server;
-use crate::store::Store;
+use crate::store::{Damage, Found, Place};
 use crate::world::{Happening, World};
 use ebb_gear::Mode;
 use ebb_replica::Event;
-use ebb_types::{Epoch, GroupEntry, Incarnation, ServerId, Slot, SlotState, StoreId};
+use ebb_store::mem::MemDisk;
+use ebb_types::{ChunkId, Epoch, GroupEntry, Incarnation, ServerId, Slot, SlotState, StoreId, Version};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Damage that is drawn before none is found that can be borne.
+const TRIES: u32 = 12;
 
 /// The faults of a run.
 #[derive(Default)]
@@ -70,7 +74,7 @@ impl World<'_> {
         let id = *self.fault_random.pick(&servers).expect("not all are lost");
         if mix.forget > 0 && self.fault_random.chance(400) {
             let server = self.server(id);
-            server.backup = Some(server.store.clone());
+            server.backup = Some(server.store.disk.copy());
         }
         match kind.expect("a weight is met") {
             0 => self.crash_for_a_while(self.busy_or(id)),
@@ -292,7 +296,7 @@ impl World<'_> {
         if !self.server(id).up {
             return;
         }
-        self.server(id).store.poisoned = true;
+        self.server(id).store.disk.fail_syncs(true);
         self.note(|| format!("the store of {id} fails a sync"));
         self.count("failed sync");
         let time = self.fault_random.delay(2 * SECOND).min(10 * SECOND);
@@ -302,7 +306,11 @@ impl World<'_> {
     fn fill_up(&mut self, id: ServerId) {
         let hard = self.fault_random.chance(300);
         self.server(id).soft_full = true;
-        self.server(id).store.full = hard;
+        let room = self.fault_random.below(48 << 10);
+        if hard {
+            let disk = &self.server(id).store.disk;
+            disk.set_capacity(Some(disk.used() + room));
+        }
         self.note(|| format!("the disk of {id} is {}full", if hard { "" } else { "nearly " }));
         self.count("full disk");
         self.tell_space(id);
@@ -322,8 +330,9 @@ impl World<'_> {
     pub fn heal_disk(&mut self, id: ServerId) {
         let server = self.server(id);
         server.slowness = 1;
-        server.store.full = false;
-        let poisoned = server.store.poisoned;
+        server.store.disk.set_capacity(None);
+        server.store.disk.fail_syncs(false);
+        let poisoned = server.store.is_poisoned();
         if std::mem::take(&mut server.soft_full) {
             self.invariants.full_at = Some(self.now);
         }
@@ -335,51 +344,93 @@ impl World<'_> {
         }
     }
 
+    /// A part of a file of the store rots, or a chunk's file vanishes: while the server runs, and somewhere where the others have
+    /// what is lost by it.
     fn rot(&mut self, id: ServerId) {
-        if self.lost.is_some() || self.lost_wanted.is_some() {
+        if self.lost.is_some() || self.lost_wanted.is_some() || self.servers[&id].store.disk_fails() {
             return;
         }
-        if self.disk_random.chance(300) {
-            return self.lose_file(id);
+        let store = &self.servers[&id].store;
+        let Some(before) = store.find(&store.disk) else { return };
+        for _ in 0..TRIES {
+            let store = &self.servers[&id].store;
+            let Some(harm) = Harm::draw(&mut self.fault_random, &store.disk) else { return };
+            if harm.is_loss() && !harm.path().starts_with("chunks/") {
+                continue;
+            }
+            let trial = store.disk.copy();
+            harm.happen(&trial);
+            let Some(after) = store.find(&trial) else { continue };
+            if let Some(what) = gone_unnoticed(&before, &after) {
+                return self.fail("R9", format!("{id} does not notice the damage in {harm}: {what}"));
+            }
+            if let Some(chunk) = self.bearable(id, &before, &after) {
+                self.note(|| format!("{id} has damage in {harm}: what it has of {chunk}"));
+                self.invariants.rot_seen = true;
+                self.count(if harm.is_loss() { "lost file" } else { "bit rot" });
+                let store = &mut self.server(id).store;
+                harm.happen(&store.disk);
+                return store.was_damaged(&after);
+            }
         }
-        // One block of a chunk at a time: of two damaged copies out of two nothing is left.
-        let mut store = std::mem::take(&mut self.server(id).store);
-        // Nor the only copy that there is of a write: it was not acknowledged, and nobody can tell.
-        let others = || self.servers.values().filter(|s| !s.lost);
-        let spared = |chunk, block, version| {
-            others().any(|s| s.store.is_rotten(chunk))
-                || !others().any(|s| s.store.keeps(chunk, block, version))
-        };
-        let rotten = store.rot(&mut self.disk_random, spared);
-        self.server(id).store = store;
-        let Some((group, space, chunk, block)) = rotten else { return };
-        self.note(|| {
-            format!("{id} has rot in {chunk} block {block}, its {} of {group}", brief_space(&space))
-        });
-        self.invariants.rot_seen = true;
-        self.count("bit rot");
     }
 
-    /// A file of the store vanishes. Another replica has all that was in it: one that is in sync, and whose file is sound.
-    fn lose_file(&mut self, id: ServerId) {
-        let state = self.newest_state();
-        let entries: BTreeMap<_, GroupEntry> = state.groups().map(|(group, e)| (group, e.clone())).collect();
-        let blocks = self.scenario.chunk_blocks();
-        let mut store = std::mem::take(&mut self.server(id).store);
-        let sound = |slot: &Slot, chunk| {
-            let other = self.servers.get(&slot.server).filter(|s| slot.server != id && !s.lost);
-            slot.state == SlotState::InSync && other.is_some_and(|s| !s.store.is_rotten(chunk))
+    /// What is damaged in `after` and was not before, if it is of one chunk, no copy of that is damaged elsewhere, and the others
+    /// have it.
+    fn bearable(&self, id: ServerId, before: &Found, after: &Found) -> Option<ChunkId> {
+        let fresh = after.damaged.keys().filter(|place| !before.damaged.contains_key(place));
+        let places: Vec<Place> = fresh.copied().collect();
+        let &(group, _, chunk, _) = places.first()?;
+        let others = || self.servers.values().filter(|s| !s.lost && s.id != id);
+        let one_chunk = places.iter().all(|place| place.2 == chunk);
+        if after.mark != before.mark || !one_chunk || others().any(|s| s.store.is_rotten(chunk)) {
+            return None;
+        }
+        // The only copy that there is of a write was not acknowledged, and nobody can tell. Of what is lost without its version, a
+        // replica in sync has all.
+        let entry = self.newest_state().group(group)?;
+        let in_sync = |s: &Slot| {
+            let other = self.servers.get(&s.server).filter(|other| s.server != id && !other.lost);
+            s.state == SlotState::InSync && other.is_some()
         };
-        let spared = |group, chunk| {
-            let entry = entries.get(&group);
-            entry.is_none_or(|e| e.slot_of(id).is_none() || !e.slots.iter().any(|s| sound(s, chunk)))
+        let known = |place: &Place| match after.damaged[place] {
+            Damage::Rot(version) => others().any(|s| s.store.keeps(chunk, place.3, version)),
+            Damage::Lost => {
+                let has = |version: &Version| others().any(|s| s.store.keeps(chunk, place.3, *version));
+                let unknown = before.sound.get(place).is_none_or(has);
+                unknown && entry.slot_of(id).is_some() && entry.slots.iter().any(in_sync)
+            }
         };
-        let lost = store.lose_file(&mut self.disk_random, blocks, spared);
-        self.server(id).store = store;
-        let Some((group, chunk)) = lost else { return };
-        self.note(|| format!("{id} has lost the file of {chunk}, of {group}"));
-        self.invariants.rot_seen = true;
-        self.count("lost file");
+        places.iter().all(known).then_some(chunk)
+    }
+
+    /// The server's directory after a power cut, with a file damaged; and whether the metadata service will notice that it is
+    /// not the one that it was.
+    fn broken_directory(&mut self, id: ServerId, on_record: u64) -> Option<(MemDisk, bool)> {
+        for _ in 0..TRIES {
+            let store = &self.servers[&id].store;
+            let disk = store.disk.crash(self.fault_random.next());
+            let before = store.find(&disk)?;
+            let harm = Harm::draw(&mut self.fault_random, &disk)?;
+            harm.happen(&disk);
+            let after = store.find(&disk);
+            // What was written in the last moments before a crash is in the last segment only, and is not missed.
+            let unnoticed = |found: &Found| (on_record..before.mark.position).contains(&found.mark.position);
+            if after.as_ref().is_some_and(unnoticed) {
+                continue;
+            }
+            self.note(|| format!("{id} has damage in {harm}"));
+            let Some(after) = after else { return Some((disk, true)) };
+            if after.mark.position < on_record {
+                return Some((disk, true));
+            }
+            if let Some(what) = gone_unnoticed(&before, &after) {
+                self.fail("R9", format!("{id} does not notice the damage in {harm}: {what}"));
+            }
+            self.server(id).store.was_damaged(&after);
+            return Some((disk, false));
+        }
+        None
     }
 
     fn shift_gear(&mut self) {
@@ -413,7 +464,7 @@ impl World<'_> {
     /// Whether the cluster survives the loss of what the server keeps: nothing else is broken, and every group that it serves
     /// has another complete replica awake. Two losses at once are more than r = 2 survives.
     fn can_spare(&self, id: ServerId) -> bool {
-        let sound = |s: &Server| s.asleep || (s.runs() && !s.store.poisoned);
+        let sound = |s: &Server| s.asleep || (s.runs() && !s.store.is_poisoned());
         let alone = self.net.is_whole(self.now)
             && self.members.values().all(|m| m.up && !m.paused)
             && self.servers.values().all(sound);
@@ -436,22 +487,33 @@ impl World<'_> {
         if entry.incarnation == Incarnation(0) || !self.can_spare(id) {
             return;
         }
-        let fresh = Store::new(StoreId(self.fault_random.next()));
-        // What went back is recognised by what is on record: a copy made since is not older.
-        let mut old = self.server(id).backup.take();
-        old.iter_mut().for_each(|store| _ = store.crash(&mut self.disk_random));
-        let old = old.filter(|s| s.mark.store == known && s.mark.position < on_record);
-        let (what, store) = match old {
-            Some(store) => ("an older copy of its directory is put back", store),
-            None => ("its directory is emptied", fresh),
+        let (what, disk, noticed) = match self.fault_random.below(3) {
+            0 => match self.broken_directory(id, on_record) {
+                Some((disk, noticed)) => ("a file of its directory is damaged", disk, noticed),
+                None => return,
+            },
+            _ => match self.older_directory(id, known, on_record) {
+                Some(old) => ("an older copy of its directory is put back", old, true),
+                None => ("its directory is emptied", MemDisk::new(), true),
+            },
         };
         self.crash(id);
         self.note(|| format!("{id}: {what}"));
         self.count(what);
-        let server = self.servers.get_mut(&id).expect("servers are never removed");
-        (server.store, server.forgot) = (store, Some(known));
+        self.invariants.rot_seen |= !noticed;
+        let server = self.server(id);
+        server.broken = true;
+        server.forgot = noticed.then_some(known);
+        server.store.replace(disk);
         let down = self.fault_random.delay(400 * MILLI).min(12 * SECOND);
         self.after(down, Happening::Restart { server: id });
+    }
+
+    /// The copy that the operator made. What went back is recognised by what is on record: a copy made since is not older.
+    fn older_directory(&mut self, id: ServerId, known: StoreId, on_record: u64) -> Option<MemDisk> {
+        let old = self.server(id).backup.take()?.crash(self.fault_random.next());
+        let mark = self.servers[&id].store.find(&old)?.mark;
+        (mark.store == known && mark.position < on_record).then_some(old)
     }
 
     /// A server is gone for good; at most one per run.
@@ -541,6 +603,17 @@ impl World<'_> {
             self.restart(id);
         }
     }
+}
+
+/// A block that was sound, and that reads as something else now without being called damaged.
+fn gone_unnoticed(before: &Found, after: &Found) -> Option<String> {
+    let noticed = after.mark.position < before.mark.position;
+    let gone = |(place, version): &(&Place, &Version)| {
+        !after.damaged.contains_key(place) && after.sound.get(place) != Some(version)
+    };
+    let (place, version) = before.sound.iter().find(gone).filter(|_| !noticed)?;
+    let found = after.sound.get(place).copied().unwrap_or_default();
+    Some(format!("{} block {} was {version} and is {found}", place.2, place.3))
 }
 
 fn ways(both: bool) -> &'static str {

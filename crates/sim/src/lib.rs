@@ -1,5 +1,6 @@
-//! The virtual world: the production protocol cores (`ebb_replica::Replica`, `ebb_meta::Member`) under a virtual clock, over
-//! model disks and a model network, with everything going wrong that a seed can think of.
+//! The virtual world: the production protocol cores (`ebb_replica::Replica`, `ebb_meta::Member`) and the production store
+//! (`ebb_store::StoreCore`) under a virtual clock, over disks in memory and a model network, with everything going wrong that a seed
+//! can think of.
 //!
 //! [`run`] plays one seed: rounds of client work under faults; then everything is mended, every operation must end, every
 //! replica must be the same as its peers. The rules R1–R10 are checked after every step ([`invariants`]), and at the end
@@ -12,6 +13,7 @@ mod brief;
 mod client;
 mod clock;
 mod faults;
+mod harm;
 mod history;
 mod invariants;
 mod linear;

@@ -251,6 +251,11 @@ fn trouble(world: &World) -> Option<String> {
         return Some(format!("{group} is not in sync, {}", brief_entry(entry)));
     }
     for server in world.servers.values().filter(|s| s.up) {
+        // Another store that waits for the lease of the one before it.
+        let on_record = state.server(server.id).map(|entry| (entry.incarnation, entry.store));
+        if on_record != Some((server.incarnation, server.store.mark().store)) {
+            return Some(format!("the metadata service does not know what {} runs on", server.id));
+        }
         if server.replica.map().version != state.version() {
             return Some(format!("{} has an old map", server.id));
         }

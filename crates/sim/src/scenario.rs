@@ -6,7 +6,7 @@ use crate::random::Random;
 use ebb_gear::{Scheme, Server};
 use ebb_meta::{Bootstrap, NewServer, Timing};
 use ebb_replica::CLIENT_BYTES;
-use ebb_types::{BLOCK_BYTES, ClusterParams, RackId, Schedule, ServerId};
+use ebb_types::{BLOCK_BYTES, ClusterParams, RackId, Schedule, ServerId, StoreId};
 use std::time::Duration;
 
 /// Chances per thousand faults.
@@ -69,10 +69,14 @@ pub struct Scenario {
     pub client_bytes: usize,
     /// Zero: nothing is scrubbed.
     pub scrub_period: Duration,
+    /// Of every server's store; small, so that segments are moved to chunk files and deleted all the time.
+    pub store: ebb_store::Config,
     /// `None`: load is even, and an administrator chooses the gear.
     pub pulse: Option<Pulse>,
 }
 
+/// Segments that every store keeps for the tail: more than can be under way at a time.
+const TAIL_BYTES: u64 = 256 << 10;
 /// Seeds per thousand in which the load chooses the gear.
 const BY_LOAD: u64 = 200;
 
@@ -108,9 +112,10 @@ impl Scenario {
         let racks = random.between(1, u64::from(servers).min(4)) as u16;
         let groups = random.between(2, 12) as u32;
         let three = random.chance(300);
+        let bootstrap = bootstrap(&mut random, replicas, servers, racks, groups);
         Scenario {
             seed,
-            bootstrap: bootstrap(&mut random, replicas, servers, racks, groups),
+            bootstrap,
             timing: Timing {
                 wake_limit: Duration::from_secs(4),
                 raft_tick: Duration::from_millis(100),
@@ -134,6 +139,7 @@ impl Scenario {
             begin_in: random.chance(500).then(|| random.between(1, u64::from(replicas) - 1) as u8),
             client_bytes: CLIENT_BYTES,
             scrub_period: Duration::ZERO,
+            store: store(seed),
             pulse: None,
         }
     }
@@ -211,6 +217,20 @@ fn bootstrap(random: &mut Random, replicas: u8, servers: u16, racks: u16, groups
         servers: layout.servers.iter().map(place).collect(),
         groups: layout.groups,
         schedule: Schedule { dwell_millis: 1000, ..Schedule::default() },
+    }
+}
+
+/// A chance of its own.
+fn store(seed: u64) -> ebb_store::Config {
+    let mut random = Random::new(seed ^ 0x570e);
+    ebb_store::Config {
+        segment_bytes: random.between(16, 96) as u32 * 1024,
+        checkpoint_bytes: random.between(16, 256) * 1024,
+        direct_bytes: random.between(1, 12) as usize * BLOCK_BYTES,
+        tail_bytes: TAIL_BYTES,
+        cached_pages: random.between(2, 64) as usize,
+        open_files: random.between(2, 64) as usize,
+        ..ebb_store::Config::new(1, ServerId(0), StoreId(0))
     }
 }
 

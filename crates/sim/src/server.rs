@@ -1,12 +1,15 @@
-//! A chunk server: the production protocol core over a model store, driven as the real server drives it.
+//! A chunk server: the production protocol core over the production store, driven as the real server drives them.
 
 use crate::brief::{brief_command, brief_event};
 use crate::clock::{Clock, MILLI, SECOND};
 use crate::net::Node;
-use crate::store::Store;
+use crate::scenario::Scenario;
+use crate::store::{Store, drop_of};
 use crate::world::{Core, Happening, Message, World};
 use bytes::Bytes;
 use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreToken};
+use ebb_store::mem::MemDisk;
+use ebb_store::{Membership, Op, OpenError};
 use ebb_types::{
     ClientRequest, ClusterParams, GroupId, Incarnation, MetaPush, Record, ScrubMark, ServerId, ServerMessage,
     ServerReport, Space, StoreId, Vitals,
@@ -16,6 +19,12 @@ use std::time::Duration;
 
 /// When virtual worlds begin, in seconds since 1970.
 const BEGINNING: u64 = 1_700_000_000;
+/// The store's thread goes on with deferred work when nothing was asked of it for this long, and notes what was written when
+/// nothing was written for this long.
+const LULL: u64 = 5 * MILLI;
+const QUIET: u64 = SECOND;
+/// Starts per mille that are cut off, while things go wrong.
+const CRASHES_AT_START: u64 = 80;
 
 pub struct Server {
     pub id: ServerId,
@@ -35,8 +44,10 @@ pub struct Server {
     pub missing: bool,
     pub replica: Replica,
     pub store: Store,
-    /// A copy of the store that the operator made, and may put back.
-    pub backup: Option<Store>,
+    /// A copy of the store's directory that the operator made, and may put back.
+    pub backup: Option<MemDisk>,
+    /// A fault damaged what the store cannot do without: the operator empties the directory when it does not start.
+    pub broken: bool,
     /// The store on record when the directory was emptied or an older copy was put back.
     pub forgot: Option<StoreId>,
     /// Disk operations take this many times as long.
@@ -49,6 +60,8 @@ pub struct Server {
     pub switch_free: u64,
     lease: Duration,
     map_gap: bool,
+    /// The store is told of a newer map.
+    remembering: bool,
     ticking: bool,
     tokens: BTreeMap<ClientToken, Asker>,
     next_token: u64,
@@ -77,9 +90,9 @@ pub struct Intake {
 }
 
 impl Server {
-    pub fn new(id: ServerId, clock: Clock) -> Server {
-        let store = Store::new(StoreId(u64::from(id.0) + 1));
-        let config = Config::new(id, Incarnation(0), store.mark.store, 0, 0);
+    pub fn new(id: ServerId, clock: Clock, scenario: &Scenario) -> Server {
+        let store = Store::new(id, scenario.store.clone(), scenario.chunk_blocks());
+        let config = Config::new(id, Incarnation(0), StoreId(0), 0, 0);
         Server {
             id,
             clock,
@@ -93,6 +106,7 @@ impl Server {
             replica: Replica::new(config, Recovered::default()),
             store,
             backup: None,
+            broken: false,
             forgot: None,
             slowness: 1,
             scrubs: Vec::new(),
@@ -100,6 +114,7 @@ impl Server {
             switch_free: 0,
             lease: Duration::ZERO,
             map_gap: false,
+            remembering: false,
             ticking: false,
             tokens: BTreeMap::new(),
             next_token: 0,
@@ -133,31 +148,100 @@ impl World<'_> {
         let params: ClusterParams = self.scenario.params().clone();
         let configure = self.configure;
         let server = self.servers.get_mut(&id).expect("servers are never removed");
+        if self.stormy && self.disk_random.chance(CRASHES_AT_START) {
+            server.store.crash_at_start(&mut self.disk_random);
+            self.note(|| format!("{id} crashes while it starts"));
+            self.count("crash at a start");
+            return self.after(100 * MILLI, Happening::Restart { server: id });
+        }
+        configure(Core::Store(&mut server.store.config));
+        let (recovered, torn) = match server.store.open(&mut self.disk_random) {
+            Ok(found) => found,
+            Err(error) => return self.does_not_start(id, &error),
+        };
         server.life += 1;
-        server.incarnation = server.store.open(&mut self.disk_random);
+        server.incarnation = server.store.run;
         server.up = true;
+        server.broken = false;
         server.ticking = false;
+        server.remembering = false;
         server.tokens.clear();
         (server.intake, server.taking_in) = (Default::default(), false);
         server.stalled.clear();
         server.lease = Duration::from_millis(params.lease_millis.into());
         let mut config =
-            Config::new(id, server.incarnation, server.store.mark.store, params.chunk_bytes, params.groups);
+            Config::new(id, server.incarnation, server.store.mark().store, params.chunk_bytes, params.groups);
+        config.known_map = server.store.membership.map_version;
         config.scrub_period = self.scenario.scrub_period;
         configure(Core::Server(&mut config));
-        let recovered = match &self.modelled {
-            Some(models) => models.recovered(id),
-            None => server.store.recovered(),
-        };
+        let recovered = self.modelled.as_ref().map_or(recovered, |models| models.recovered(id));
         let recovered = Recovered { scrubs: server.scrubs.clone(), ..recovered };
         server.replica = Replica::new(config, recovered);
         let life = server.life;
+        if torn {
+            self.count("torn write cut off");
+        }
         self.note(|| format!("{id} starts, run {life}"));
         self.after(MILLI, Happening::Beat { server: id, life });
+        self.store_was_used(id);
         let full = self.server(id).soft_full;
         if full {
             self.server_event(id, Event::Space { full });
         }
+    }
+
+    /// The store cannot be opened. What the operator is told to do then is done.
+    fn does_not_start(&mut self, id: ServerId, error: &OpenError) {
+        self.note(|| format!("{id} does not start: {error}"));
+        self.count("store that does not open");
+        let server = self.server(id);
+        let may_end = server.store.disk_fails();
+        match error {
+            OpenError::Io { .. } if may_end => {}
+            _ if std::mem::take(&mut server.broken) => server.store.replace(MemDisk::new()),
+            _ => {
+                return self
+                    .fail("R11", format!("nothing was done to {id}, and its store does not open: {error}"));
+            }
+        }
+        self.after(200 * MILLI, Happening::Restart { server: id });
+    }
+
+    /// Deferred work goes on when nothing else is asked of the store.
+    fn store_was_used(&mut self, id: ServerId) {
+        let server = self.server(id);
+        let (life, writes) = (server.life, server.store.writes());
+        if self.modelled.is_none() {
+            self.after(LULL, Happening::Lull { server: id, life, writes, rest: false });
+        }
+    }
+
+    fn store_idles(&mut self, id: ServerId, writes: u64, rest: bool) {
+        let server = self.server(id);
+        let life = server.life;
+        if server.store.writes() != writes {
+            return;
+        }
+        if rest {
+            return server.store.rest();
+        }
+        let more = server.store.settle();
+        let delay = if more { LULL } else { QUIET };
+        self.after(delay, Happening::Lull { server: id, life, writes, rest: !more });
+    }
+
+    /// The store keeps what the server has heard of the cluster map; one such write is under way at a time.
+    fn remember(&mut self, id: ServerId) {
+        let instance = self.scenario.params().instance;
+        let server = self.server(id);
+        let (life, map_version) = (server.life, server.replica.map().version);
+        if server.remembering || server.store.membership.map_version >= map_version {
+            return;
+        }
+        server.remembering = true;
+        let membership = Membership { instance, map_version };
+        let delay = self.disk_delay(id);
+        self.after(delay, Happening::Remember { server: id, life, membership });
     }
 
     /// Takes something in for a server: now, when it goes on, or never.
@@ -169,6 +253,8 @@ impl World<'_> {
             | Happening::Effect { life, .. }
             | Happening::Complete { life, .. }
             | Happening::Answer { life, .. }
+            | Happening::Lull { life, .. }
+            | Happening::Remember { life, .. }
             | Happening::Tick { life, .. }
             | Happening::Flushed { life, .. }
             | Happening::Beat { life, .. } => *life,
@@ -205,7 +291,22 @@ impl World<'_> {
                 self.breaking.remove(&(id, life, peer));
                 self.server_event(id, Event::PeerLost { peer });
             }
-            Happening::Effect { id: write, .. } => self.server(id).store.take_effect(write),
+            Happening::Effect { id: write, .. } => {
+                self.server(id).store.carry_out(write);
+                self.store_was_used(id);
+                for (group, space) in self.server(id).store.take_not_dropped() {
+                    self.count("drop without room for it");
+                    self.server_event(id, Event::NotDropped { group, space });
+                }
+            }
+            Happening::Lull { writes, rest, .. } => self.store_idles(id, writes, rest),
+            Happening::Remember { membership, .. } => {
+                let server = self.server(id);
+                server.store.membership = membership;
+                server.remembering = false;
+                server.store.answer(Op::Remember(membership));
+                self.remember(id);
+            }
             Happening::Complete { id: write, .. } => {
                 if let Some((token, outcome)) = self.server(id).store.complete(write) {
                     self.server_event(id, Event::Stored { token, outcome });
@@ -213,7 +314,7 @@ impl World<'_> {
             }
             Happening::Answer { token, command, .. } => {
                 let page = self.scenario.page;
-                let outcome = self.server(id).store.answer(&command, page);
+                let outcome = self.server(id).store.answer(Op::asked(command, page)).into();
                 self.server_event(id, Event::Stored { token, outcome });
             }
             Happening::Tick { .. } => {
@@ -222,7 +323,8 @@ impl World<'_> {
             }
             Happening::Flushed { map_version, .. } => {
                 let server = self.server(id);
-                server.store.flush();
+                server.store.carry_out(u64::MAX);
+                server.store.answer(Op::Flush);
                 let incarnation = server.incarnation;
                 self.tell_members(id, ServerMessage::ReadyToSleep { server: id, incarnation, map_version });
             }
@@ -284,6 +386,9 @@ impl World<'_> {
             }
             MetaPush::Map(delta) => {
                 self.server_event(id, Event::Map(delta));
+                if self.modelled.is_none() {
+                    self.remember(id);
+                }
                 let now = self.now;
                 let server = self.server(id);
                 if !server.replica.has_lease(server.clock.at(now)) {
@@ -300,8 +405,7 @@ impl World<'_> {
                 self.note(|| format!("{id} does not continue {known}: it takes a new identity"));
                 self.count("store superseded");
                 self.crash(id);
-                let fresh = StoreId(self.disk_random.next());
-                self.server(id).store.supersede(known, fresh);
+                self.server(id).store.supersede(known);
                 self.after(100 * MILLI, Happening::Restart { server: id });
             }
             MetaPush::Rejected { why } => {
@@ -336,8 +440,8 @@ impl World<'_> {
             scrub: stats.scrub,
             poisoned: stats.poisoned,
         };
-        let (incarnation, mark, sent) = (server.incarnation, server.store.mark, server.clock.at(now));
-        let map_version = if std::mem::take(&mut server.map_gap) { 0 } else { server.replica.map().version };
+        let (incarnation, mark, sent) = (server.incarnation, server.store.mark(), server.clock.at(now));
+        let map_version = if std::mem::take(&mut server.map_gap) { 0 } else { server.replica.map_version() };
         self.tell_members(
             id,
             ServerMessage::Heartbeat { server: id, incarnation, mark, sent, map_version, vitals },
@@ -412,9 +516,11 @@ impl World<'_> {
             Command::DropReplica { group } => {
                 self.drop_space(id, group, Space::Replica);
             }
-            Command::OldMetadata { known, offered } => {
-                self.fail("R11", format!("{id} has seen map {known} and is offered {offered}"));
+            Command::OldMetadata { known, .. } if self.newest_state().version() < known => {
+                self.fail("R11", format!("{id} has seen map {known}, and no metadata member has it"));
             }
+            // By a member that led, was away, and does not know yet that another leads.
+            Command::OldMetadata { .. } => self.count("older map refused"),
             Command::KeepScrubs { marks } => self.server(id).scrubs = marks,
             Command::MapGap => {
                 self.server(id).map_gap = true;
@@ -453,7 +559,11 @@ impl World<'_> {
         self.check_drop(id, group, space);
         match &mut self.modelled {
             Some(models) => models.drop_space(id, group, space),
-            None => self.server(id).store.drop_space(group, space),
+            None => {
+                let (delay, life) = (self.disk_delay(id), self.server(id).life);
+                let drop = self.server(id).store.submit(None, drop_of(group, space));
+                self.after(delay, Happening::Effect { server: id, life, id: drop });
+            }
         }
     }
 
@@ -464,13 +574,14 @@ impl World<'_> {
         self.check_submit(&command);
         let (first, second) = (self.disk_delay(id), self.disk_delay(id));
         let life = self.server(id).life;
-        match self.server(id).store.submit(token, command) {
-            Ok(write) => {
-                self.after(first, Happening::Effect { server: id, life, id: write });
-                self.after(first + second, Happening::Complete { server: id, life, id: write });
-            }
-            Err(command) => self.after(first, Happening::Answer { server: id, life, token, command }),
+        if Self::record_of(&command).is_none() {
+            return self.after(first, Happening::Answer { server: id, life, token, command });
         }
+        let page = self.scenario.page;
+        let write = self.server(id).store.submit(Some(token), Op::asked(command, page));
+        let heard = self.disk_random.below(first);
+        self.after(first + second, Happening::Effect { server: id, life, id: write });
+        self.after(first + second + heard, Happening::Complete { server: id, life, id: write });
     }
 
     /// What a write writes.

@@ -1,20 +1,33 @@
-//! A chunk server's store, as the protocol core may rely on it and no better: the newest version of a block wins; what was
-//! completed is durable; what was not may be lost in a crash, or not; operations end in any order.
+//! A chunk server's store in the virtual world: the production [`StoreCore`] over [`MemDisk`], a disk in memory that loses, tears
+//! and reorders what was not synced, stops after any write, rots and runs full.
 //!
-//! A record is there whole or not at all: of a torn one the checksum tells, and it counts as lost.
+//! Only time is the world's. An operation is carried out at one moment that the world draws, and its completion is heard at a
+//! later one. Writes and drops are carried out in the order in which they were handed in, all that wait as one group commit, as
+//! the store's own thread does it (`ebb_store::StoreHandle`, which is not run here); questions overtake them.
 //!
-//! An operation that writes takes effect at one moment and is completed at a later one. Between the two it is seen by reads
-//! and may still be lost.
+//! A server that dies in the middle of a write leaves the disk as it stopped after some operation of that write. What becomes of
+//! what was not synced then depends on what died: the process alone, or the power.
 
-use bytes::{Bytes, BytesMut};
-use ebb_replica::{Recovered, StoreCommand, StoreOutcome, StoreToken};
-use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Incarnation, Kind, ListPage, RECORD_BLOCKS_MAX,
-    Record, Refusal, Run, Space, StoreId, StoreMark, TailRun, Version, block_crcs,
+use bytes::Bytes;
+use ebb_replica::{Recovered, StoreOutcome, StoreToken};
+use ebb_store::mem::MemDisk;
+use ebb_store::{
+    Completion, Config, GroupDigest, Membership, Op, OpenError, Outcome, ReadBlocks, StoreCore, StoreError,
 };
-use std::collections::BTreeMap;
+use ebb_types::{
+    BLOCK_BYTES, ChunkId, Content, GroupId, Incarnation, Kind, Run, ServerId, Space, StoreId, StoreMark,
+    Version,
+};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::random::Random;
+
+/// Blocks that are read in one go by whoever looks at a store from outside.
+const LOOK_BLOCKS: u32 = 256;
+/// Most disk operations that a write under way gets done before its server dies.
+const LAST_OPERATIONS: u64 = 12;
 
 /// A block as it is kept. `data` is `None` for zeroes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,521 +36,460 @@ pub struct Block {
     pub data: Option<Bytes>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Chunk {
-    pub deleted: Option<Version>,
-    pub blocks: BTreeMap<u32, Block>,
+/// The blocks of each chunk that were ever written, without those that are damaged.
+pub type Kept = BTreeMap<ChunkId, BTreeMap<u32, Block>>;
+
+/// Names a block on a server.
+pub type Place = (GroupId, Space, ChunkId, u32);
+
+/// What became of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// It fails its checksum.
+    Rot(Version),
+    /// What it contained is not known.
+    Lost,
 }
 
-/// What one server keeps of one group in one role.
-#[derive(Clone, Debug, Default)]
-pub struct Kept {
-    pub chunks: BTreeMap<ChunkId, Chunk>,
-    /// The last records, oldest first.
-    tail: Vec<TailRun>,
-}
-
-type Key = (GroupId, Space);
-
-/// A write that was handed in and is not completed.
-#[derive(Clone, Debug)]
-struct Pending {
-    token: StoreToken,
-    key: Key,
-    record: Record,
-    payload: Bytes,
-    repair: bool,
-    /// It was dropped while it was under way: it leaves no trace.
-    void: bool,
-}
-
-/// Records that a restart shows, as with the real store.
-const TAIL_RECORDS: usize = 1024;
-
-#[derive(Clone, Default)]
-pub struct Store {
-    /// Its identity, and the number of writes that it ever made durable.
+/// What a disk holds, as the next start would find it.
+pub struct Found {
     pub mark: StoreMark,
+    pub sound: BTreeMap<Place, Version>,
+    pub damaged: BTreeMap<Place, Damage>,
+}
+
+/// An operation that writes and is not carried out yet. Nobody waits for a drop.
+struct Waiting {
+    id: u64,
+    token: Option<StoreToken>,
+    op: Op,
+}
+
+pub struct Store {
+    pub disk: MemDisk,
+    pub config: Config,
+    chunk_blocks: u32,
+    /// Of the process that runs.
+    core: RefCell<Option<StoreCore>>,
+    /// For those who look while no process serves: what a start would find, on a copy of the disk.
+    still: RefCell<Option<Option<StoreCore>>>,
+    waiting: Vec<Waiting>,
+    /// Carried out, and not heard of.
+    done: BTreeMap<u64, (StoreToken, Outcome)>,
+    /// Drops for which there was no room.
+    not_dropped: Vec<(GroupId, Space)>,
+    next: u64,
     /// Of the run that opened it last.
     pub run: Incarnation,
-    /// What reads see.
-    seen: BTreeMap<Key, Kept>,
-    /// What surely outlives a crash.
-    durable: BTreeMap<Key, Kept>,
-    pending: BTreeMap<u64, Pending>,
-    next: u64,
-    /// Blocks whose bytes have rotted, until they are repaired or overwritten.
-    rotten: BTreeMap<(Key, ChunkId, u32), Version>,
-    /// Blocks whose metadata have rotted, with a version that they were not newer than: what they contained is not known.
-    lost: BTreeMap<(Key, ChunkId, u32), Version>,
-    /// Spaces that were dropped lately: a crash may bring them back.
-    dropped: Vec<(Key, Kept)>,
-    pub poisoned: bool,
-    /// No room for anything at all.
-    pub full: bool,
-}
-
-impl Kept {
-    fn apply(&mut self, record: &Record, payload: &Bytes, repair: bool) {
-        if record.version == Version::ZERO {
-            return; // the blocks were never written
-        }
-        if record.content == Content::Note {
-            return self.remember(record);
-        }
-        let chunk = self.chunks.entry(record.chunk).or_default();
-        if record.content == Content::Delete {
-            if chunk.deleted.is_none_or(|v| v < record.version) {
-                chunk.deleted = Some(record.version);
-                chunk.blocks.retain(|_, b| b.version > record.version);
-            }
-        } else {
-            for n in 0..record.count {
-                chunk.set(record, payload, n, repair);
-            }
-        }
-        self.remember(record);
-    }
-
-    fn remember(&mut self, record: &Record) {
-        let run = TailRun { run: record.run(), request: record.request };
-        self.tail.push(run);
-        if self.tail.len() > TAIL_RECORDS {
-            self.tail.remove(0);
-        }
-    }
-
-    pub fn version_of(&self, chunk: ChunkId, block: u32) -> Version {
-        let Some(chunk) = self.chunks.get(&chunk) else { return Version::ZERO };
-        let written = chunk.blocks.get(&block).map_or(Version::ZERO, |b| b.version);
-        written.max(chunk.deleted.unwrap_or(Version::ZERO))
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.chunks.is_empty()
-    }
-}
-
-impl Chunk {
-    fn set(&mut self, record: &Record, payload: &Bytes, n: u32, repair: bool) {
-        if self.deleted.is_some_and(|v| v >= record.version) {
-            return;
-        }
-        let data = match record.content {
-            Content::Data { .. } => {
-                let at = n as usize * BLOCK_BYTES;
-                Some(payload.slice(at..at + BLOCK_BYTES))
-            }
-            _ => None,
-        };
-        let fits = |b: &Block| b.version < record.version || (repair && b.version == record.version);
-        let block = record.first + n;
-        if self.blocks.get(&block).is_none_or(fits) {
-            self.blocks.insert(block, Block { version: record.version, data });
-        }
-    }
+    pub membership: Membership,
+    /// The run on record that the next start must not be taken for.
+    supersedes: Option<Incarnation>,
+    /// Chunks that a fault damaged: what is missing of them proves nothing.
+    pub damaged: BTreeSet<ChunkId>,
+    mark: StoreMark,
+    /// Its identity at the very first start.
+    first: Option<StoreId>,
 }
 
 impl Store {
-    /// A store made in an empty directory.
-    pub fn new(id: StoreId) -> Store {
-        Store { mark: StoreMark { store: id, position: 0 }, ..Store::default() }
+    pub fn new(server: ServerId, config: Config, chunk_blocks: u32) -> Store {
+        let config = Config { server, chunk_bytes: chunk_blocks * BLOCK_BYTES as u32, ..config };
+        Store {
+            disk: MemDisk::new(),
+            config,
+            chunk_blocks,
+            core: RefCell::default(),
+            still: RefCell::default(),
+            waiting: Vec::new(),
+            done: BTreeMap::new(),
+            not_dropped: Vec::new(),
+            next: 0,
+            run: Incarnation::default(),
+            membership: Membership::default(),
+            supersedes: None,
+            damaged: BTreeSet::new(),
+            mark: StoreMark::default(),
+            first: None,
+        }
     }
 
-    /// As the production store does at each start.
-    pub fn open(&mut self, random: &mut Random) -> Incarnation {
-        self.run = self.run.next(random.next());
-        self.run
+    /// What the process does first. Returns what it found, and whether a crash had left half a write.
+    pub fn open(&mut self, random: &mut Random) -> Result<(Recovered, bool), OpenError> {
+        self.close();
+        let config =
+            Config { fresh_id: StoreId(random.next()), supersedes: self.supersedes, ..self.config.clone() };
+        let (mut core, recovered) = StoreCore::open(Arc::new(self.disk.clone()), config)?;
+        self.supersedes = None;
+        (self.run, self.membership) = (recovered.incarnation, recovered.membership);
+        core.settle();
+        self.first = self.first.or(Some(core.figures().mark.store));
+        self.core = RefCell::new(Some(core));
+        let torn = recovered.torn_bytes > 0;
+        Ok((recovered.for_the_core(), torn))
     }
 
-    /// It does not continue the run `known`: another identity.
-    pub fn supersede(&mut self, known: Incarnation, id: StoreId) {
-        self.mark.store = id;
-        self.run = self.run.max(known);
+    /// The directory is another one from here on.
+    pub fn replace(&mut self, disk: MemDisk) {
+        self.close();
+        self.disk = disk;
     }
 
-    pub fn durable(&self, group: GroupId, space: Space) -> Option<&Kept> {
-        self.durable.get(&(group, space))
+    fn close(&mut self) {
+        self.mark = self.mark();
+        self.core = RefCell::default();
+        self.still = RefCell::default();
+        self.waiting.clear();
+        self.done.clear();
+        self.not_dropped.clear();
     }
 
-    pub fn spaces(&self) -> impl Iterator<Item = (GroupId, Space)> + '_ {
-        self.seen.iter().filter(|(_, kept)| !kept.is_empty()).map(|(key, _)| *key)
+    /// It does not continue the run `known`: another identity at the next start.
+    pub fn supersede(&mut self, known: Incarnation) {
+        self.supersedes = Some(known);
+    }
+
+    /// Of the present run, or of the last.
+    pub fn mark(&self) -> StoreMark {
+        self.core.borrow().as_ref().map_or(self.mark, |core| core.figures().mark)
+    }
+
+    /// Whether it is the one that the server began with.
+    pub fn is_the_first(&self) -> bool {
+        self.first == Some(self.mark().store)
+    }
+
+    pub fn is_poisoned(&self) -> bool {
+        self.core.borrow().as_ref().is_some_and(|core| core.figures().poisoned)
     }
 
     pub fn offload_bytes(&self) -> u64 {
-        let offload = self.seen.iter().filter(|((_, space), _)| *space != Space::Replica);
-        let blocks = offload.flat_map(|(_, kept)| kept.chunks.values()).map(|c| c.blocks.len() as u64);
-        blocks.sum::<u64>() * BLOCK_BYTES as u64
+        self.look(|core| core.figures().offload.0).unwrap_or(0)
     }
 
+    /// Whether nobody waits for a write.
     pub fn is_idle(&self) -> bool {
-        self.pending.is_empty()
+        self.done.is_empty() && self.waiting.iter().all(|w| w.token.is_none())
     }
 
-    /// Takes a write in; it is told apart by the number that comes back. Reads need no such thing: see [`Store::answer`].
-    #[allow(clippy::result_large_err, reason = "the command comes back whole")]
-    pub fn submit(&mut self, token: StoreToken, command: StoreCommand) -> Result<u64, StoreCommand> {
-        let (space, record, payload, repair) = match command {
-            StoreCommand::Apply { space, record, payload, .. } => (space, record, payload, false),
-            StoreCommand::Repair { space, record, payload } => (space, record, payload, true),
-            read => return Err(read),
-        };
-        let id = self.next;
+    /// Takes in what writes; it is told apart by the number that comes back. `token`: who waits for it.
+    pub fn submit(&mut self, token: Option<StoreToken>, op: Op) -> u64 {
         self.next += 1;
-        let key = (record.group, space);
-        self.pending.insert(id, Pending { token, key, record, payload, repair, void: false });
-        Ok(id)
+        self.waiting.push(Waiting { id: self.next, token, op });
+        self.next
     }
 
-    /// The write becomes visible.
-    pub fn take_effect(&mut self, id: u64) {
-        let Some(p) = self.pending.get(&id) else { return };
-        if !p.void && !self.poisoned && !self.full {
-            self.seen.entry(p.key).or_default().apply(&p.record, &p.payload, p.repair);
+    /// Carries out all that was handed in up to `id`, as one group commit.
+    pub fn carry_out(&mut self, id: u64) {
+        let count = self.waiting.iter().take_while(|w| w.id <= id).count();
+        let now: Vec<Waiting> = self.waiting.drain(..count).collect();
+        let tokens: BTreeMap<u64, StoreToken> = now.iter().filter_map(|w| Some((w.id, w.token?))).collect();
+        let drops: BTreeMap<u64, _> = now.iter().filter_map(|w| Some((w.id, dropped_by(&w.op)?))).collect();
+        let done = self.execute(now.into_iter().map(|w| (w.id, w.op)).collect());
+        for Completion { token: id, outcome } in done {
+            if let Some(token) = tokens.get(&id) {
+                self.done.insert(id, (*token, outcome));
+            } else if let (Some(space), Outcome::Failed(StoreError::NoSpace { .. })) =
+                (drops.get(&id), outcome)
+            {
+                self.not_dropped.push(*space);
+            }
         }
     }
 
-    /// The write ends: it is durable, or it failed.
+    /// Drops that failed for lack of room since the last call.
+    pub fn take_not_dropped(&mut self) -> Vec<(GroupId, Space)> {
+        std::mem::take(&mut self.not_dropped)
+    }
+
+    /// The caller hears of a write.
     pub fn complete(&mut self, id: u64) -> Option<(StoreToken, StoreOutcome)> {
-        let p = self.pending.remove(&id)?;
-        if self.poisoned {
-            return Some((p.token, StoreOutcome::Failed(Refusal::Poisoned)));
-        }
-        let visible = self.seen.get(&p.key).is_some_and(|kept| reaches(kept, &p.record));
-        if self.full && !visible {
-            return Some((p.token, StoreOutcome::Failed(Refusal::NoSpace)));
-        }
-        if !p.void {
-            if p.record.content != Content::Note {
-                self.find(&p);
-            }
-            for map in [&mut self.seen, &mut self.durable] {
-                map.entry(p.key).or_default().apply(&p.record, &p.payload, p.repair);
-            }
-            self.mark.position += 1;
-            self.forget_rot(&p);
-        }
-        Some((p.token, StoreOutcome::Applied))
+        self.carry_out(id);
+        self.done.remove(&id).map(|(token, outcome)| (token, outcome.into()))
     }
 
-    /// A repair says what lost blocks contain, and so does a record that is surely newer. It is believed, whatever there was:
-    /// an older version would be served from here on.
-    fn find(&mut self, p: &Pending) {
-        let blocks = p.record.first..p.record.first.saturating_add(p.record.count);
-        let deletes = p.record.content == Content::Delete;
-        let found: Vec<(Key, ChunkId, u32)> = self
-            .lost
-            .iter()
-            .filter(|((key, chunk, block), newest)| {
-                let touched = deletes || blocks.contains(block);
-                let known = p.repair || p.record.version > **newest;
-                (*key, *chunk) == (p.key, p.record.chunk) && touched && known
+    /// Carries out what does not write, now.
+    pub fn answer(&mut self, op: Op) -> Outcome {
+        self.execute(vec![(0, op)]).pop().expect("one completion").outcome
+    }
+
+    fn execute(&mut self, ops: Vec<(u64, Op)>) -> Vec<Completion> {
+        let mut done = Vec::new();
+        if let (Some(core), false) = (self.core.get_mut(), ops.is_empty()) {
+            core.execute(ops, &mut done);
+            core.settle_paced();
+        }
+        done
+    }
+
+    /// What the store's thread does when nobody asks it for anything. Returns whether there is more.
+    pub fn settle(&mut self) -> bool {
+        self.core.get_mut().as_mut().is_some_and(|core| core.settle())
+    }
+
+    /// Nothing was written for a while.
+    pub fn rest(&mut self) {
+        // A failure poisons the store, and shows at the next operation.
+        self.core.get_mut().as_mut().map(|core| core.rest());
+    }
+
+    /// Counts what was handed in.
+    pub fn writes(&self) -> u64 {
+        self.next
+    }
+
+    /// The process or the machine dies. Returns how many writes were under way.
+    pub fn crash(&mut self, random: &mut Random) -> u64 {
+        let lost = self.waiting.len();
+        if self.core.get_mut().is_some() && random.chance(700) {
+            let last = random.index(lost + 1);
+            self.disk.stop_after(random.below(LAST_OPERATIONS));
+            let ops = self.waiting.drain(..last).map(|w| (w.id, w.op)).collect();
+            self.execute(ops);
+            if random.chance(300) {
+                self.answer(Op::Flush);
+            }
+        }
+        self.close();
+        self.disk.go_on();
+        if random.chance(600) {
+            self.disk = self.disk.crash(random.next());
+        }
+        lost as u64
+    }
+
+    /// A start that dies in the middle.
+    pub fn crash_at_start(&mut self, random: &mut Random) {
+        self.disk.stop_after(random.below(2 * LAST_OPERATIONS));
+        let _ = self.open(random);
+        self.close();
+        self.disk.go_on();
+        self.disk = self.disk.crash(random.next());
+    }
+
+    /// Whether the disk is full, or fails.
+    pub fn disk_fails(&self) -> bool {
+        self.disk.fails()
+    }
+
+    /// Looks at the store as it runs, or as the next start would find it. `None`: no start would succeed.
+    fn look<T>(&self, ask: impl FnOnce(&mut StoreCore) -> T) -> Option<T> {
+        let mut core = self.core.borrow_mut();
+        if let Some(core) = core.as_mut().filter(|core| !core.figures().poisoned) {
+            return Some(ask(core));
+        }
+        let mut still = self.still.borrow_mut();
+        let still = still.get_or_insert_with(|| open_copy(&self.disk, &self.config));
+        still.as_mut().map(ask)
+    }
+
+    /// Something was done to the disk behind the store's back; `found` is what is left.
+    pub fn was_damaged(&mut self, found: &Found) {
+        self.still = RefCell::default();
+        self.damaged.extend(found.damaged.keys().map(|place| place.2));
+    }
+
+    /// What the server has for which group.
+    pub fn spaces(&self) -> Vec<(GroupId, Space)> {
+        let chunks = self.look(|core| core.chunks()).unwrap_or_default();
+        let spaces: BTreeSet<(GroupId, Space)> = chunks.into_iter().map(|(s, g, _)| (g, s)).collect();
+        spaces.into_iter().collect()
+    }
+
+    /// Whether a block is here in this version or a newer one, as far as is known: what a fault took is not missed.
+    pub fn has(&self, group: GroupId, space: Space, chunk: ChunkId, block: u32, version: Version) -> bool {
+        let run = Run { chunk, first: block, count: 1, version, kind: Kind::Data };
+        let ask = Op::Newer { space, group, runs: vec![run] };
+        let lacks = |core: &mut StoreCore| one(core, ask) != Outcome::Newer(Vec::new());
+        self.damaged.contains(&chunk) || !self.look(lacks).unwrap_or(true)
+    }
+
+    /// All that can be read of what is kept of a group in one role.
+    pub fn kept(&self, group: GroupId, space: Space) -> Kept {
+        let mut kept = Kept::new();
+        let mut see = |place: Place, found: Result<Block, Damage>| {
+            if let ((of, role, chunk, block), Ok(found)) = (place, found)
+                && (of, role) == (group, space)
+            {
+                kept.entry(chunk).or_default().insert(block, found);
+            }
+        };
+        self.look(|core| walk(core, self.chunk_blocks, |s, g, _| (g, s) == (group, space), &mut see));
+        kept
+    }
+
+    /// What a group's blocks contain. `None`: some of it is lost.
+    pub fn digest(&self, group: GroupId) -> Option<GroupDigest> {
+        let ask = Op::Digest { space: Space::Replica, group, verify: false };
+        match self.look(|core| one(core, ask))? {
+            Outcome::Digest(digest) => Some(digest),
+            _ => None,
+        }
+    }
+
+    /// What the next start would find on `disk`. `None`: it would not succeed.
+    pub fn find(&self, disk: &MemDisk) -> Option<Found> {
+        let mut core = open_copy(disk, &self.config)?;
+        let mark = core.figures().mark;
+        let (mut sound, mut damaged) = (BTreeMap::new(), BTreeMap::new());
+        let mut see = |place: Place, found: Result<Block, Damage>| match found {
+            Ok(block) => _ = sound.insert(place, block.version),
+            Err(damage) => _ = damaged.insert(place, damage),
+        };
+        walk(&mut core, self.chunk_blocks, |_, _, _| true, &mut see);
+        Some(Found { mark, sound, damaged })
+    }
+
+    /// Of a replica's blocks the first that the store that runs finds damaged.
+    pub fn damaged_block(&self, group: GroupId) -> Option<(ChunkId, u32)> {
+        let mut first = None;
+        let mut see = |place: Place, found: Result<Block, Damage>| {
+            if found.is_err() {
+                first = first.or(Some((place.2, place.3)));
+            }
+        };
+        let wanted = |s, g, _| (s, g) == (Space::Replica, group);
+        self.look(|core| walk(core, self.chunk_blocks, wanted, &mut see));
+        first
+    }
+
+    /// Whether a start would find some of the chunk damaged.
+    pub fn is_rotten(&self, chunk: ChunkId) -> bool {
+        let Some(mut core) = open_copy(&self.disk, &self.config) else { return true };
+        let mut rotten = false;
+        let mut see = |_: Place, found: Result<Block, Damage>| rotten |= found.is_err();
+        walk(&mut core, self.chunk_blocks, |_, _, c| c == chunk, &mut see);
+        rotten
+    }
+
+    /// Whether a block is here in this version or a newer one, in any role.
+    pub fn keeps(&self, chunk: ChunkId, block: u32, version: Version) -> bool {
+        self.spaces().into_iter().any(|(group, space)| {
+            self.look(|core| {
+                let run = Run { chunk, first: block, count: 1, version, kind: Kind::Data };
+                one(core, Op::Newer { space, group, runs: vec![run] }) == Outcome::Newer(Vec::new())
             })
-            .map(|(block, _)| *block)
-            .collect();
-        for place in found {
-            self.lost.remove(&place);
-            let (key, chunk, block) = place;
-            for map in [&mut self.seen, &mut self.durable] {
-                let chunk = map.get_mut(&key).and_then(|kept| kept.chunks.get_mut(&chunk));
-                if let (Some(chunk), false) = (chunk, deletes) {
-                    chunk.blocks.remove(&block);
-                }
-            }
-        }
+            .unwrap_or(false)
+        })
     }
+}
 
-    fn forget_rot(&mut self, p: &Pending) {
-        let seen = &self.seen;
-        self.rotten.retain(|(key, chunk, block), version| {
-            let touched = *key == p.key
-                && *chunk == p.record.chunk
-                && (p.record.first..p.record.first + p.record.count).contains(block);
-            let repaired = touched && p.repair && p.record.version >= *version;
-            !repaired && seen.get(key).is_some_and(|kept| kept.version_of(*chunk, *block) == *version)
-        });
-    }
+fn one(core: &mut StoreCore, op: Op) -> Outcome {
+    let mut done = Vec::new();
+    core.execute(vec![(0, op)], &mut done);
+    done.pop().expect("one completion").outcome
+}
 
-    /// Answers a read as of now.
-    pub fn answer(&self, command: &StoreCommand, page: usize) -> StoreOutcome {
-        if self.poisoned {
-            return StoreOutcome::Failed(Refusal::Poisoned);
-        }
-        match command {
-            StoreCommand::Read { space, group, chunk, first, count }
-            | StoreCommand::Check { space, group, chunk, first, count } => {
-                self.read((*group, *space), *chunk, *first, *count)
-            }
-            StoreCommand::List { space, group, since, after } => {
-                let key = (*group, *space);
-                let listed = |((k, chunk, _), newest): &(&(Key, ChunkId, u32), &Version)| {
-                    *k == key && newest.epoch >= *since && after.is_none_or(|a| a.chunk <= *chunk)
-                };
-                match self.lost.iter().find(listed) {
-                    Some((&(_, chunk, block), newest)) => {
-                        StoreOutcome::Damaged { chunk, block, lost: Some(*newest) }
-                    }
-                    None => StoreOutcome::Listed(self.list(key, *since, *after, page)),
-                }
-            }
-            StoreCommand::Newer { space, group, runs } => {
-                StoreOutcome::Newer(self.newer((*group, *space), runs))
-            }
-            StoreCommand::Apply { .. } | StoreCommand::Repair { .. } => unreachable!("writes are submitted"),
-        }
-    }
+fn open_copy(disk: &MemDisk, config: &Config) -> Option<StoreCore> {
+    let copy = disk.copy();
+    copy.go_on();
+    copy.fail_syncs(false);
+    copy.set_capacity(None);
+    StoreCore::open(Arc::new(copy), config.clone()).ok().map(|(core, _)| core)
+}
 
-    fn read(&self, key: Key, chunk: ChunkId, first: u32, count: u32) -> StoreOutcome {
-        assert!((1..=RECORD_BLOCKS_MAX).contains(&count), "a read of {count} blocks");
-        let range = (key, chunk, first)..=(key, chunk, first + count - 1);
-        let kept = self.seen.get(&key);
-        let has = |block, version| kept.is_some_and(|kept| kept.version_of(chunk, block) == version);
-        if let Some(((_, _, block), newest)) = self.lost.range(range.clone()).next() {
-            return StoreOutcome::Damaged { chunk, block: *block, lost: Some(*newest) };
-        }
-        let rotten = self.rotten.range(range).find(|((_, _, block), version)| has(*block, **version));
-        if let Some(((_, _, block), _)) = rotten {
-            return StoreOutcome::Damaged { chunk, block: *block, lost: None };
-        }
-        let blocks = kept.and_then(|kept| kept.chunks.get(&chunk)).map(|c| &c.blocks);
-        let mut records: Vec<Record> = Vec::new();
-        let mut payload = BytesMut::new();
-        for n in first..first + count {
-            let block = blocks.and_then(|b| b.get(&n));
-            let version = block.map_or(Version::ZERO, |b| b.version);
-            let data = block.and_then(|b| b.data.as_ref());
-            let same = records.last_mut().filter(|r| {
-                r.version == version && matches!(r.content, Content::Data { .. }) == data.is_some()
-            });
-            let crcs = data.map(|data| block_crcs(data));
-            payload.extend_from_slice(data.map_or(&[], |d| d));
-            match same {
-                Some(record) => {
-                    record.count += 1;
-                    if let (Content::Data { crcs: all }, Some(crcs)) = (&mut record.content, crcs) {
-                        all.extend(crcs);
-                    }
-                }
-                None => {
-                    let content = crcs.map_or(Content::Zero, |crcs| Content::Data { crcs });
-                    let (group, request) = (key.0, None);
-                    records.push(Record { group, chunk, first: n, count: 1, version, request, content });
-                }
-            }
-        }
-        StoreOutcome::Read { records, payload: payload.freeze() }
-    }
-
-    fn list(&self, key: Key, since: Epoch, after: Option<Cursor>, limit: usize) -> ListPage {
-        let mut runs: Vec<Run> = Vec::new();
-        let Some(kept) = self.seen.get(&key) else { return ListPage::default() };
-        let from = after.map_or(ChunkId::default(), |c| c.chunk);
-        for (&chunk, content) in kept.chunks.range(from..) {
-            let skip = after.filter(|c| c.chunk == chunk).map(|c| c.block);
-            if let Some(version) = content.deleted.filter(|v| skip.is_none() && v.epoch >= since) {
-                runs.push(Run { chunk, first: 0, count: 0, version, kind: Kind::Delete });
-            }
-            let blocks = content.blocks.iter().filter(|(n, _)| skip.is_none_or(|s| **n > s));
-            for (&first, block) in blocks.filter(|(_, b)| b.version.epoch >= since) {
-                let kind = if block.data.is_some() { Kind::Data } else { Kind::Zero };
-                let run = Run { chunk, first, count: 1, version: block.version, kind };
-                if push_run(&mut runs, run) && runs.len() > limit && first > 0 {
-                    runs.pop();
-                    return ListPage { runs, next: Some(Cursor { chunk, block: first - 1 }) };
-                }
-            }
-            if runs.len() >= limit {
-                return ListPage { runs, next: Some(Cursor { chunk, block: u32::MAX }) };
-            }
-        }
-        ListPage { runs, next: None }
-    }
-
-    fn newer(&self, key: Key, runs: &[Run]) -> Vec<Run> {
-        let nothing = Kept::default();
-        let kept = self.seen.get(&key).unwrap_or(&nothing);
-        let mut newer = Vec::new();
-        for run in runs {
-            let deleted = kept.chunks.get(&run.chunk).and_then(|c| c.deleted);
-            if deleted.is_some_and(|v| v >= run.version) {
+/// Reads all blocks of the chunks that are `wanted`, and says of each that was ever written what it is.
+fn walk(
+    core: &mut StoreCore,
+    chunk_blocks: u32,
+    wanted: impl Fn(Space, GroupId, ChunkId) -> bool,
+    see: &mut impl FnMut(Place, Result<Block, Damage>),
+) {
+    let chunks: Vec<_> = core.chunks().into_iter().filter(|(s, g, c)| wanted(*s, *g, *c)).collect();
+    for (space, group, chunk) in chunks {
+        for first in (0..chunk_blocks).step_by(LOOK_BLOCKS as usize) {
+            let count = LOOK_BLOCKS.min(chunk_blocks - first);
+            let whole = one(core, Op::Read { space, group, chunk, first, count });
+            if let Outcome::Read(blocks) = whole {
+                take_apart(blocks, |block, found| see((group, space, chunk, block), Ok(found)));
                 continue;
             }
-            if run.kind == Kind::Delete {
-                newer.push(*run);
-            }
-            for first in run.first..run.first + run.count {
-                let lost = self.lost.contains_key(&(key, run.chunk, first));
-                if lost || kept.version_of(run.chunk, first) < run.version {
-                    push_run(&mut newer, Run { first, count: 1, ..*run });
+            for block in first..first + count {
+                let place = (group, space, chunk, block);
+                match one(core, Op::Read { space, group, chunk, first: block, count: 1 }) {
+                    Outcome::Read(blocks) => take_apart(blocks, |_, found| see(place, Ok(found))),
+                    Outcome::Failed(StoreError::Corrupt { .. }) => {
+                        see(place, Err(Damage::Rot(version_of(core, place))));
+                    }
+                    _ => see(place, Err(Damage::Lost)),
                 }
             }
         }
-        newer
-    }
-
-    /// Forgets a space. Writes handed in before leave no trace; a crash soon after may bring it back.
-    pub fn drop_space(&mut self, group: GroupId, space: Space) {
-        let key = (group, space);
-        self.pending.values_mut().filter(|p| p.key == key).for_each(|p| p.void = true);
-        self.seen.remove(&key);
-        if let Some(kept) = self.durable.remove(&key) {
-            self.dropped.push((key, kept));
-            if self.dropped.len() > 4 {
-                self.dropped.remove(0);
-            }
-        }
-        self.rotten.retain(|(k, ..), _| *k != key);
-        self.lost.retain(|(k, ..), _| *k != key);
-    }
-
-    /// Everything that was dropped is gone for good.
-    pub fn flush(&mut self) {
-        self.dropped.clear();
-    }
-
-    /// The process or the machine dies: of what was not completed, any part may be lost. Returns how many writes were.
-    pub fn crash(&mut self, random: &mut Random) -> u64 {
-        for (key, kept) in std::mem::take(&mut self.dropped) {
-            if random.chance(200) {
-                self.durable.entry(key).or_insert(kept);
-            }
-        }
-        let mut lost = 0;
-        for p in std::mem::take(&mut self.pending).into_values() {
-            if !p.void && !self.full && random.chance(500) {
-                self.durable.entry(p.key).or_default().apply(&p.record, &p.payload, p.repair);
-                self.mark.position += 1;
-            } else {
-                lost += 1;
-            }
-        }
-        self.seen = self.durable.clone();
-        self.poisoned = false;
-        lost
-    }
-
-    pub fn recovered(&self) -> Recovered {
-        let mut tails: BTreeMap<GroupId, Vec<TailRun>> = BTreeMap::new();
-        for ((group, _), kept) in &self.seen {
-            tails.entry(*group).or_default().extend(kept.tail.iter().copied());
-        }
-        let spaces = self.seen.keys().copied().collect();
-        Recovered { tails: tails.into_iter().collect(), spaces, scrubs: Vec::new() }
-    }
-
-    /// Of a replica's blocks the first that is damaged.
-    pub fn damaged(&self, group: GroupId) -> Option<(ChunkId, u32)> {
-        let key = (group, Space::Replica);
-        let kept = self.durable.get(&key);
-        let present = |chunk, block| kept.map(|kept| kept.version_of(chunk, block));
-        let rotten = self
-            .rotten
-            .iter()
-            .find(|((k, chunk, block), version)| *k == key && present(*chunk, *block) == Some(**version));
-        let lost = || self.lost.iter().find(|((k, ..), _)| *k == key);
-        rotten.or_else(lost).map(|((_, chunk, block), _)| (*chunk, *block))
-    }
-
-    pub fn is_rotten(&self, chunk: ChunkId) -> bool {
-        self.rotten.keys().chain(self.lost.keys()).any(|(_, c, _)| *c == chunk)
-    }
-
-    /// Whether a block is durable here in this version or a newer one, in any role.
-    pub fn keeps(&self, chunk: ChunkId, block: u32, version: Version) -> bool {
-        self.durable.values().any(|kept| kept.version_of(chunk, block) >= version)
-    }
-
-    /// Damages a block at random, but none that is `spared`. Returns what was damaged.
-    pub fn rot(
-        &mut self,
-        random: &mut Random,
-        spared: impl Fn(ChunkId, u32, Version) -> bool,
-    ) -> Option<(GroupId, Space, ChunkId, u32)> {
-        let with_data = self.durable.iter().flat_map(|(key, kept)| {
-            kept.chunks.iter().flat_map(move |(chunk, c)| {
-                c.blocks
-                    .iter()
-                    .filter(|(_, b)| b.data.is_some())
-                    .map(move |(n, b)| (*key, *chunk, *n, b.version))
-            })
-        });
-        let all: Vec<_> = with_data.collect();
-        let &(key, chunk, block, version) = random.pick(&all)?;
-        if spared(chunk, block, version)
-            || self.seen.get(&key).is_none_or(|kept| kept.version_of(chunk, block) != version)
-        {
-            return None;
-        }
-        self.rotten.insert((key, chunk, block), version);
-        Some((key.0, key.1, chunk, block))
-    }
-
-    /// The file of a replica's chunk is gone, at random, but none that is `spared`: what its `blocks` contained is not known
-    /// any more. Returns what was lost.
-    pub fn lose_file(
-        &mut self,
-        random: &mut Random,
-        blocks: u32,
-        spared: impl Fn(GroupId, ChunkId) -> bool,
-    ) -> Option<(GroupId, ChunkId)> {
-        let replicas = self.durable.iter().filter(|((_, space), _)| *space == Space::Replica);
-        let all: Vec<(Key, ChunkId, Version)> = replicas
-            .flat_map(|(key, kept)| kept.chunks.iter().map(move |(chunk, c)| (*key, *chunk, c)))
-            .filter(|(_, _, c)| c.deleted.is_none())
-            .filter_map(|(key, chunk, c)| Some((key, chunk, c.blocks.values().map(|b| b.version).max()?)))
-            .collect();
-        let &(key, chunk, newest) = random.pick(&all)?;
-        let busy = self.pending.values().any(|p| p.key == key && p.record.chunk == chunk);
-        if busy || spared(key.0, chunk) {
-            return None;
-        }
-        self.lost.extend((0..blocks).map(|block| ((key, chunk, block), newest)));
-        Some((key.0, chunk))
     }
 }
 
-/// What tests put there by hand.
+/// The version of a block that cannot be read.
+fn version_of(core: &mut StoreCore, (group, space, chunk, block): Place) -> Version {
+    let after = block.checked_sub(1).map(|block| ebb_types::Cursor { chunk, block });
+    let since = ebb_types::Epoch(0);
+    let listed = one(core, Op::List { space, group, since, after, limit: usize::MAX });
+    let Outcome::Listed(page) = listed else { return Version::ZERO };
+    let here = |run: &&Run| run.chunk == chunk && (run.first..run.first + run.count).contains(&block);
+    page.runs.iter().find(here).map_or(Version::ZERO, |run| run.version)
+}
+
+/// The blocks of a read that were ever written.
+fn take_apart(blocks: ReadBlocks, mut each: impl FnMut(u32, Block)) {
+    let mut rest = blocks.payload;
+    for record in blocks.records {
+        let with_data = matches!(record.content, Content::Data { .. });
+        for block in record.first..record.first + record.count {
+            let data = with_data.then(|| rest.split_to(BLOCK_BYTES));
+            if record.version != Version::ZERO {
+                each(block, Block { version: record.version, data });
+            }
+        }
+    }
+}
+
+/// What tests do to it by hand.
 #[cfg(test)]
 impl Store {
-    pub fn put(&mut self, space: Space, record: Record) {
-        let mut kept = Kept::default();
-        let group = record.group;
-        kept.apply(&record, &Bytes::new(), false);
-        self.give(group, space, kept);
+    pub fn put(&mut self, space: Space, record: ebb_types::Record, payload: Bytes) {
+        let outcome = self.answer(Op::Apply { space, record, payload, must_fit: true, repair: false });
+        assert_eq!(outcome, Outcome::Applied);
     }
 
-    pub fn give(&mut self, group: GroupId, space: Space, kept: Kept) {
-        for map in [&mut self.seen, &mut self.durable] {
-            let all = map.entry((group, space)).or_default();
-            for (chunk, content) in &kept.chunks {
-                all.chunks.entry(*chunk).or_default().blocks.extend(content.blocks.clone());
+    pub fn give(&mut self, group: GroupId, space: Space, kept: &Kept) {
+        for (chunk, blocks) in kept {
+            for (first, Block { version, data }) in blocks {
+                let payload = data.clone().unwrap_or_default();
+                let content = match data {
+                    Some(data) => Content::Data { crcs: ebb_types::block_crcs(data) },
+                    None => Content::Zero,
+                };
+                let (chunk, first, version) = (*chunk, *first, *version);
+                let record =
+                    ebb_types::Record { group, chunk, first, count: 1, version, request: None, content };
+                self.put(space, record, payload);
             }
         }
     }
-}
 
-/// Adds a run, joined to the last one where it continues it. Returns whether it stands alone.
-fn push_run(runs: &mut Vec<Run>, run: Run) -> bool {
-    if let Some(last) = runs.last_mut()
-        && last.count > 0
-        && (last.chunk, last.version, last.kind) == (run.chunk, run.version, run.kind)
-        && last.first + last.count == run.first
-    {
-        last.count += run.count;
-        return false;
+    /// The last block of a chunk's file rots.
+    pub fn rot(&mut self) {
+        assert_eq!(self.answer(Op::Flush), Outcome::Done);
+        let file = self.disk.files().into_iter().find(|path| path.starts_with("chunks/"));
+        let file = file.expect("a chunk is written");
+        self.disk.flip_bit(&file, self.disk.len(&file) - 1);
     }
-    runs.push(run);
-    true
+
+    pub fn drop_space(&mut self, group: GroupId, space: Space) {
+        assert_eq!(self.answer(drop_of(group, space)), Outcome::Done);
+    }
 }
 
-/// Whether all that the record sets is there, in its version or a newer one.
-fn reaches(kept: &Kept, record: &Record) -> bool {
-    match record.content {
-        Content::Note => false,
-        Content::Delete => {
-            kept.chunks.get(&record.chunk).and_then(|c| c.deleted).is_some_and(|v| v >= record.version)
-        }
-        _ => (record.first..record.first + record.count)
-            .all(|block| kept.version_of(record.chunk, block) >= record.version),
+fn dropped_by(op: &Op) -> Option<(GroupId, Space)> {
+    match op {
+        Op::DropReplica { group } => Some((*group, Space::Replica)),
+        Op::DropOffload { group, stands_for } => Some((*group, Space::Offload { stands_for: *stands_for })),
+        _ => None,
+    }
+}
+
+/// The operation that forgets a space.
+pub fn drop_of(group: GroupId, space: Space) -> Op {
+    match space {
+        Space::Replica => Op::DropReplica { group },
+        Space::Offload { stands_for } => Op::DropOffload { group, stands_for },
     }
 }

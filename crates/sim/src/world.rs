@@ -18,6 +18,7 @@ use bytes::Bytes;
 use ebb_gear::Mode;
 use ebb_meta::SwitchAction;
 use ebb_replica::{StoreCommand, StoreToken};
+use ebb_store::Membership;
 use ebb_types::{
     ClientReply, ClientRequest, MetaPush, MetaReply, MetaRequest, PeerMessage, ServerId, ServerMessage,
 };
@@ -50,6 +51,8 @@ pub enum Happening {
     Effect { server: ServerId, life: u64, id: u64 },
     Complete { server: ServerId, life: u64, id: u64 },
     Answer { server: ServerId, life: u64, token: StoreToken, command: StoreCommand },
+    Lull { server: ServerId, life: u64, writes: u64, rest: bool },
+    Remember { server: ServerId, life: u64, membership: Membership },
     Tick { server: ServerId, life: u64 },
     Beat { server: ServerId, life: u64 },
     Flushed { server: ServerId, life: u64, map_version: u64 },
@@ -109,9 +112,10 @@ pub struct Transcript {
     pub digest: u64,
 }
 
-/// A protocol core that is about to start.
+/// A protocol core, or a store, that is about to start.
 pub enum Core<'a> {
     Server(&'a mut ebb_replica::Config),
+    Store(&'a mut ebb_store::Config),
     Member(&'a mut ebb_meta::MemberConfig),
 }
 
@@ -165,7 +169,8 @@ impl<'a> World<'a> {
         let ids: Vec<ServerId> = world.scenario.bootstrap.servers.iter().map(|s| s.id).collect();
         for id in ids {
             let clock = Clock::draw(&mut random);
-            world.servers.insert(id, Server::new(id, clock));
+            let server = Server::new(id, clock, &world.scenario);
+            world.servers.insert(id, server);
             world.start_server(id);
         }
         for id in 0..world.scenario.clients {
@@ -332,6 +337,8 @@ impl<'a> World<'a> {
             | Happening::Effect { server, .. }
             | Happening::Complete { server, .. }
             | Happening::Answer { server, .. }
+            | Happening::Lull { server, .. }
+            | Happening::Remember { server, .. }
             | Happening::Tick { server, .. }
             | Happening::Flushed { server, .. }
             | Happening::Beat { server, .. } => self.server_receives(server, due.what),

@@ -9,12 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const SEEDS: u64 = 2000;
 
 /// What the fixed sweep must have met: every kind of fault, and what the cluster does about them.
-const MET: [&str; 38] = [
+const MET: [&str; 45] = [
+    "a file of its directory is damaged",
     "an older copy of its directory is put back",
     "bit rot",
     "clock fast or slow",
     "connection reset",
+    "crash at a start",
     "damage reported",
+    "drop without room for it",
     "epoch put on record",
     "every replica scrubbed",
     "failed sync",
@@ -27,10 +30,12 @@ const MET: [&str; 38] = [
     "message out of order",
     "message repeated",
     "its directory is emptied",
+    "lost file",
     "metadata leader elected anew",
     "metadata member crash",
     "metadata member stopped",
     "network storm",
+    "older map refused",
     "partition",
     "power cut",
     "primary handed over",
@@ -44,7 +49,9 @@ const MET: [&str; 38] = [
     "slow disk",
     "stand-in covered",
     "store superseded",
+    "store that does not open",
     "suspicion",
+    "torn write cut off",
     "switch that fails",
     "unsynced write torn or lost",
     "wake that comes late",

@@ -40,6 +40,18 @@ pub struct Config {
     pub cached_pages: usize,
     /// Files kept open: what is not open or not in these pages takes a read through the store's thread.
     pub open_files: usize,
+    /// Defects that the fault search must find. Nothing sets them outside tests.
+    #[cfg(feature = "planted-bugs")]
+    pub planted: Option<PlantedBug>,
+}
+
+/// Defects on purpose, to show that the fault search finds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// A write is called durable before it is synced.
+    SkipSync,
+    /// A page of a chunk file that is not what it must be counts as empty.
+    LostPageIsEmpty,
 }
 
 impl Config {
@@ -60,7 +72,19 @@ impl Config {
             tail_bytes: 8 << 20,
             cached_pages: 2048,
             open_files: 512,
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
         }
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn has(&self, bug: PlantedBug) -> bool {
+        self.planted == Some(bug)
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn has(&self, _bug: PlantedBug) -> bool {
+        false
     }
 }
 

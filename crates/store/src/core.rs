@@ -18,7 +18,7 @@ use crate::overlay::Position;
 use crate::recent::Recent;
 use crate::recovery::write_superblock;
 use crate::settle::Checkpoint;
-use crate::{Completion, Config, Figures, Op, Outcome, StoreError, Token};
+use crate::{Completion, Config, Figures, Op, Outcome, PlantedBug, StoreError, Token};
 use bytes::Bytes;
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, ObjectId, RECORD_BLOCKS_MAX, Record, RequestId, Space,
@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Most payload bytes in one group commit: bounds how long the first record waits for the others.
-pub(crate) const BATCH_BYTES: usize = 8 << 20;
+pub const BATCH_BYTES: usize = 8 << 20;
 
 type Results = Vec<(Token, Result<Outcome, StoreError>)>;
 
@@ -229,6 +229,13 @@ impl StoreCore {
         self.shared.figures()
     }
 
+    /// The chunks of which anything is kept, and as what.
+    pub fn chunks(&self) -> Vec<(Space, GroupId, ChunkId)> {
+        let index = self.shared.index();
+        let all = index.spaces.iter();
+        all.flat_map(|((space, group), chunks)| chunks.keys().map(|chunk| (*space, *group, *chunk))).collect()
+    }
+
     /// Runs `what` unless the store is poisoned.
     fn guard(&mut self, what: impl FnOnce(&mut Self) -> Result<Outcome, StoreError>) -> Outcome {
         if self.is_poisoned() {
@@ -319,6 +326,7 @@ impl StoreCore {
         // What no chunk has is not lost: no repair would reach it.
         let blocks = self.config.chunk_bytes.div_ceil(BLOCK_BYTES as u32);
         Ok(found.unwrap_or_else(|| match number {
+            _ if self.config.has(PlantedBug::LostPageIsEmpty) => Page::empty(),
             CHUNK_PAGE => Page::lost_summary(settled.newest, blocks.div_ceil(PAGE_BLOCKS)),
             _ => Page::lost(settled.newest, blocks.saturating_sub(number * PAGE_BLOCKS)),
         }))
@@ -637,7 +645,8 @@ impl StoreCore {
                 return Err(failure);
             }
         };
-        if file.sync().is_err() || (is_new && self.disk.sync_dir("segments").is_err()) {
+        let synced = self.config.has(PlantedBug::SkipSync) || file.sync().is_ok();
+        if !synced || (is_new && self.disk.sync_dir("segments").is_err()) {
             return Err(self.poison());
         }
         let open = self.open.as_mut().expect("still open");

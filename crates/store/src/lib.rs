@@ -19,7 +19,6 @@ mod handle;
 mod index;
 mod inventory;
 mod layout;
-#[cfg(any(test, feature = "testing"))]
 pub mod mem;
 mod overlay;
 mod query;
@@ -29,7 +28,8 @@ mod settle;
 #[cfg(test)]
 mod tests;
 
-pub use crate::core::StoreCore;
+pub use crate::core::{BATCH_BYTES, StoreCore};
 pub use api::*;
 pub use disk::{DirEntry, Disk, DiskFile, LinuxDisk};
 pub use handle::StoreHandle;
+pub use settle::OVERDUE;

@@ -149,6 +149,15 @@ impl State {
         self.pending.push(change);
     }
 
+    /// The files that have a name, or may have one after a crash.
+    fn named(&self) -> BTreeSet<usize> {
+        let set = self.pending.iter().filter_map(|change| match change {
+            NameChange::Set(_, inode) => Some(*inode),
+            NameChange::Remove(_) => None,
+        });
+        self.now.files.values().chain(self.durable.files.values()).copied().chain(set).collect()
+    }
+
     fn used(&self) -> u64 {
         self.now.files.values().map(|inode| self.inodes[*inode].now.pages.len() as u64 * PAGE).sum()
     }
@@ -191,6 +200,11 @@ impl MemDisk {
         state.stop_after = Some(state.operations + operations);
     }
 
+    /// Whatever stopped it: it works again.
+    pub fn go_on(&self) {
+        self.state().stop_after = None;
+    }
+
     pub fn fail_syncs(&self, fail: bool) {
         self.state().fail_syncs = fail;
     }
@@ -207,7 +221,10 @@ impl MemDisk {
         for image in [&mut inode.now, &mut inode.durable] {
             let mut byte = Vec::new();
             image.read(&mut byte, 1, offset);
-            image.write(offset, &[byte[0] ^ 1]);
+            // What is not durable yet may not be there.
+            if let Some(byte) = byte.first() {
+                image.write(offset, &[byte ^ 1]);
+            }
         }
     }
 
@@ -248,7 +265,22 @@ impl MemDisk {
 
     /// Another disk with the same content.
     pub fn copy(&self) -> MemDisk {
-        MemDisk(Arc::new(Mutex::new(self.state().clone())))
+        let mut state = self.state().clone();
+        let named = state.named();
+        let gone = state.inodes.iter_mut().enumerate().filter(|(number, _)| !named.contains(number));
+        gone.for_each(|(_, inode)| *inode = Inode::default());
+        MemDisk(Arc::new(Mutex::new(state)))
+    }
+
+    /// Whether it may refuse to write.
+    pub fn fails(&self) -> bool {
+        let state = self.state();
+        state.fail_syncs || state.capacity.is_some()
+    }
+
+    /// Bytes taken.
+    pub fn used(&self) -> u64 {
+        self.state().used()
     }
 
     pub fn len(&self, path: &str) -> u64 {
@@ -265,7 +297,12 @@ impl MemDisk {
         let mut random = Random(seed);
         let old = self.state();
         let mut state = State { capacity: old.capacity, durable: old.durable.clone(), ..State::default() };
-        for inode in &old.inodes {
+        let named = old.named();
+        for (number, inode) in old.inodes.iter().enumerate() {
+            if !named.contains(&number) {
+                state.inodes.push(Inode::default());
+                continue;
+            }
             let mut image = inode.durable.clone();
             for change in &inode.pending {
                 match (random.below(4), change) {
@@ -419,7 +456,8 @@ impl DiskFile for MemFile {
     }
 
     fn write(&self, parts: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
-        let mut bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let mut bytes = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
+        parts.iter().for_each(|part| bytes.extend_from_slice(part));
         let full = {
             let state = self.disk.state();
             let pages = &state.inodes[self.inode].now.pages;

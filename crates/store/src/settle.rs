@@ -33,7 +33,7 @@ const STEP_BYTES: u64 = 1 << 20;
 /// While others write, a step is due whenever so many bytes were written: half of what it moves, so that it is done in time.
 const PACE_BYTES: u64 = STEP_BYTES / 2;
 /// When writes outrun the checkpoint by this factor, they wait for it.
-const OVERDUE: u64 = 4;
+pub const OVERDUE: u64 = 4;
 
 /// Pages of a chunk of the largest size.
 const PAGES_MAX: u32 = CHUNK_BYTES_MAX / BLOCK_BYTES as u32 / PAGE_BLOCKS;
@@ -81,7 +81,7 @@ impl StoreCore {
     }
 
     /// [`StoreCore::settle`] while others wait to write: at the pace at which they do.
-    pub(crate) fn settle_paced(&mut self) -> bool {
+    pub fn settle_paced(&mut self) -> bool {
         if self.checkpoint.is_some() && self.unsettled_bytes < self.step_due {
             return true;
         }

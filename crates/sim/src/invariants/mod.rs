@@ -149,15 +149,15 @@ impl World<'_> {
         block: u32,
         version: Version,
     ) -> bool {
-        let kept = self.servers.get(&server).and_then(|s| s.store.durable(group, space));
-        kept.is_some_and(|kept| kept.version_of(chunk, block) >= version)
+        let server = self.servers.get(&server);
+        server.is_some_and(|s| s.store.has(group, space, chunk, block, version))
     }
 
     /// The acknowledged client values in what is kept: chunk, block, value, and the version that has it at the latest.
     fn acknowledged_in(&self, kept: &Kept) -> Vec<(ChunkId, u32, u64, Version)> {
         let mut found = Vec::new();
-        for (&chunk, content) in &kept.chunks {
-            for (&n, block) in &content.blocks {
+        for (&chunk, blocks) in kept {
+            for (&n, block) in blocks {
                 for value in values_of(block) {
                     if self.history.is_acknowledged(value)
                         && let Some(version) = self.invariants.first_version.get(&value)

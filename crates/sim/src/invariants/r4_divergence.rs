@@ -1,10 +1,9 @@
 //! R4: no divergence of replicas survives a failover. When nothing is broken and nothing goes on, all r replicas of a group
 //! are the same, block by block, and nobody keeps anything else. [Sierra §3.7]
 
-use crate::store::{Block, Chunk};
+use crate::store::Block;
 use crate::world::World;
 use ebb_types::{ChunkId, GroupId, ServerId, Space};
-use std::collections::BTreeMap;
 
 impl World<'_> {
     pub fn r4_replicas_are_equal(&mut self) {
@@ -31,23 +30,26 @@ impl World<'_> {
         }
     }
 
+    /// Damage is for the scrub to find; what is damaged is not compared.
     fn difference(&self, group: GroupId, a: ServerId, b: ServerId) -> Option<String> {
-        let nothing = BTreeMap::new();
-        let chunks =
-            |id| self.servers[&id].store.durable(group, Space::Replica).map_or(&nothing, |k| &k.chunks);
-        let (left, right) = (chunks(a), chunks(b));
-        let empty = Chunk::default();
-        for id in left.keys().chain(right.keys()) {
-            let (one, other) = (left.get(id).unwrap_or(&empty), right.get(id).unwrap_or(&empty));
-            for n in one.blocks.keys().chain(other.blocks.keys()) {
-                let (x, y) = (one.blocks.get(n), other.blocks.get(n));
-                if x.and_then(|b| b.data.as_ref()) != y.and_then(|b| b.data.as_ref()) {
-                    let (x, y) = (says(x), says(y));
-                    return Some(format!("{id} block {n} {x} on {a} and {y} on {b}"));
-                }
-            }
-        }
-        None
+        let store = |id| &self.servers[&id].store;
+        let digest = |id| store(id).digest(group).map(|digest| digest.chunks);
+        let (Some(left), Some(right)) = (digest(a), digest(b)) else {
+            let lost =
+                [a, b].into_iter().find(|id| digest(*id).is_none() && store(*id).damaged.is_empty())?;
+            return Some(format!("{lost} does not know what it had"));
+        };
+        let spared = |chunk: &&ChunkId| [a, b].iter().any(|id| store(*id).damaged.contains(chunk));
+        let mut all = left.keys().chain(right.keys()).filter(|chunk| !spared(chunk));
+        let chunk = *all.find(|chunk| left.get(chunk) != right.get(chunk))?;
+        let blocks = |id| store(id).kept(group, Space::Replica).remove(&chunk).unwrap_or_default();
+        let (one, other) = (blocks(a), blocks(b));
+        let data = |block: Option<&Block>| block.and_then(|b| b.data.clone());
+        let differs = |n: &&u32| data(one.get(n)) != data(other.get(n));
+        let what = one.keys().chain(other.keys()).find(differs).map_or("differs".into(), |n| {
+            format!("block {n} {} on {a} and {} on {b}", says(one.get(n)), says(other.get(n)))
+        });
+        Some(format!("{chunk} {what}"))
     }
 
     /// A deleted chunk is gone everywhere.
@@ -57,8 +59,7 @@ impl World<'_> {
             let group = ebb_types::group_of(chunk, self.scenario.params().groups);
             let entry = self.newest_state().group(group).expect("every group is configured");
             let keeps = |id: &ebb_types::ServerId| {
-                let kept = self.servers[id].store.durable(group, Space::Replica);
-                kept.and_then(|k| k.chunks.get(&chunk)).is_some_and(|c| !c.blocks.is_empty())
+                self.servers[id].store.kept(group, Space::Replica).contains_key(&chunk)
             };
             if let Some(id) = entry.slots.iter().map(|s| s.server).find(|id| keeps(id)) {
                 return self.fail("R4", format!("{chunk} was deleted and {id} still has blocks of it"));
@@ -86,7 +87,7 @@ mod tests {
         world.r4_replicas_are_equal();
         assert_eq!(broken(&mut world), None);
         let id = secondary(&world);
-        world.server(id).store.put(Space::Replica, stray());
+        world.server(id).store.put(Space::Replica, stray(), bytes::Bytes::new());
         world.r4_replicas_are_equal();
         assert_eq!(broken(&mut world), Some("R4"));
     }

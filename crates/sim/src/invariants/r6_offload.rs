@@ -21,7 +21,7 @@ impl World<'_> {
         space: Space,
         entry: &GroupEntry,
     ) -> Option<String> {
-        let kept = self.servers[&id].store.durable(group, space)?;
+        let kept = self.servers[&id].store.kept(group, space);
         let slots: Vec<&Slot> = match space {
             Space::Offload { stands_for } => {
                 let slot = entry.slot_of(stands_for);
@@ -29,7 +29,7 @@ impl World<'_> {
             }
             Space::Replica => entry.slots.iter().collect(),
         };
-        for (chunk, block, value, version) in self.acknowledged_in(kept) {
+        for (chunk, block, value, version) in self.acknowledged_in(&kept) {
             for slot in &slots {
                 // What it had may be gone, and nobody knows yet: until then every record of it is wrong.
                 let own = self.has(slot.server, group, Space::Replica, chunk, block, version)
@@ -68,8 +68,8 @@ mod tests {
         world.r6_nothing_is_lost_with_it(keeper, GROUP, space);
         assert_eq!(broken(&mut world), Some("R6"));
         // The sleeper has it after all.
-        let kept = world.servers[&keeper].store.durable(GROUP, space).cloned().expect("the offload");
-        world.server(sleeper).store.give(GROUP, Space::Replica, kept);
+        let kept = world.servers[&keeper].store.kept(GROUP, space);
+        world.server(sleeper).store.give(GROUP, Space::Replica, &kept);
         world.r6_nothing_is_lost_with_it(keeper, GROUP, space);
         assert_eq!(broken(&mut world), None, "{:?}", entry(&world));
     }

@@ -28,7 +28,8 @@ impl World<'_> {
 mod tests {
     use crate::stories::{GROUP, broken, in_low_gear, primary, secondary, stray};
     use bytes::Bytes;
-    use ebb_replica::{StoreCommand, StoreToken};
+    use ebb_replica::StoreToken;
+    use ebb_store::Op;
     use ebb_types::Space;
 
     #[test]
@@ -38,8 +39,8 @@ mod tests {
         world.r7_nobody_needs_it(id);
         assert_eq!(broken(&mut world), None);
         let (space, record, payload) = (Space::Replica, stray(), Bytes::new());
-        let write = StoreCommand::Apply { space, record, payload, must_fit: false };
-        world.server(id).store.submit(StoreToken(99), write).expect("a write");
+        let write = Op::Apply { space, record, payload, must_fit: false, repair: false };
+        world.server(id).store.submit(Some(StoreToken(99)), write);
         world.r7_nobody_needs_it(id);
         assert_eq!(broken(&mut world), Some("R7"));
     }
@@ -48,8 +49,8 @@ mod tests {
     fn a_server_that_sleeps_with_the_only_copy_is_seen() {
         let mut world = in_low_gear();
         let (awake, asleep) = (primary(&world), secondary(&world));
-        let kept = world.servers[&awake].store.durable(GROUP, Space::Replica).cloned().expect("its replica");
-        world.server(asleep).store.give(GROUP, Space::Offload { stands_for: awake }, kept);
+        let kept = world.servers[&awake].store.kept(GROUP, Space::Replica);
+        world.server(asleep).store.give(GROUP, Space::Offload { stands_for: awake }, &kept);
         world.r7_nobody_needs_it(asleep);
         assert_eq!(broken(&mut world), None, "the primary has it too");
         world.server(awake).store.drop_space(GROUP, Space::Replica);

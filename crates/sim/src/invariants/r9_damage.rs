@@ -15,7 +15,7 @@ impl World<'_> {
         let groups = self.newest_state().groups();
         let mut replicas = groups.flat_map(|(id, e)| e.slots.iter().map(move |s| (id, s.server)));
         replicas.find_map(|(group, server)| {
-            let (chunk, block) = self.servers[&server].store.damaged(group)?;
+            let (chunk, block) = self.servers[&server].store.damaged_block(group)?;
             Some(format!("{chunk} block {block} of {group} is damaged on {server}, and was not repaired"))
         })
     }
@@ -31,7 +31,6 @@ impl World<'_> {
 #[cfg(test)]
 mod tests {
     use crate::clock::SECOND;
-    use crate::random::Random;
     use crate::run::scrub;
     use crate::stories::{begin, broken, cluster, cluster_that_scrubs, primary, secondary, write};
     use ebb_types::ClientReply;
@@ -42,7 +41,7 @@ mod tests {
         let id = primary(&world);
         world.r9_poisoned_is_silent(id, &ClientReply::Data { crcs: Vec::new() });
         assert_eq!(broken(&mut world), None);
-        world.server(id).store.poisoned = true;
+        world.server(id).store.disk.fail_syncs(true);
         begin(&mut world, write(0, 1));
         let end = world.now + SECOND;
         while !world.servers[&id].replica.stats().poisoned && world.step(end) {}
@@ -55,8 +54,7 @@ mod tests {
         for victim in [primary, secondary] {
             let mut world = cluster_that_scrubs();
             let id = victim(&world);
-            let rotten = world.server(id).store.rot(&mut Random::new(1), |_, _, _| false);
-            assert!(rotten.is_some(), "two blocks are written");
+            world.server(id).store.rot();
             world.r9_all_is_sound();
             assert_eq!(broken(&mut world), Some("R9"));
             scrub(&mut world);

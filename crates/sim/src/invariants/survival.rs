@@ -3,7 +3,7 @@
 
 use crate::brief::brief_entry;
 use crate::world::World;
-use ebb_types::{GroupEntry, GroupId, ServerId, Slot, SlotState, StoreId};
+use ebb_types::{GroupEntry, GroupId, ServerId, Slot, SlotState};
 
 impl World<'_> {
     /// A group that nobody serves, and who could.
@@ -33,6 +33,6 @@ impl World<'_> {
     /// Runs, on the store that it began with.
     fn is_sound(&self, id: ServerId) -> bool {
         let server = &self.servers[&id];
-        server.runs() && server.store.mark.store == StoreId(u64::from(id.0) + 1)
+        server.runs() && server.store.is_the_first()
     }
 }

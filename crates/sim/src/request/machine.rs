@@ -17,13 +17,10 @@ use crate::request::disk::{Access, Disk};
 use crate::request::measure::Gauge;
 use crate::request::store::LengthStore;
 use ebb_replica::{StoreCommand, StoreOutcome, StoreToken};
+use ebb_store::{BATCH_BYTES, OVERDUE};
 use ebb_types::{BLOCK_BYTES, ChunkId, Content, GroupId, Record, ServerId, Space};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Most payload in one group commit, as with the real store.
-const BATCH_BYTES: u64 = 16 << 20;
-/// When writes outrun the deferred work by this factor, they wait for it.
-const OVERDUE: u64 = 4;
 /// Share of the disk that segments take.
 const SEGMENTS_SHARE: u64 = 64;
 /// A record's head in a segment, and each block's checksum.
@@ -228,7 +225,7 @@ impl Machine {
             Job::Question { .. } => unreachable!("it never waits for the disk"),
             Job::Commit(batch) => {
                 let mut bytes = 0;
-                while bytes < BATCH_BYTES
+                while bytes < BATCH_BYTES as u64
                     && let Some(writing) = self.log.pop_front()
                 {
                     bytes += writing.bytes;

@@ -223,7 +223,8 @@ impl<'a> World<'a> {
         world.start_member(1, Clock::default());
         let ids: Vec<ServerId> = world.scenario.bootstrap.servers.iter().map(|s| s.id).collect();
         for id in ids {
-            world.servers.insert(id, Server::new(id, Clock::default()));
+            let server = Server::new(id, Clock::default(), &world.scenario);
+            world.servers.insert(id, server);
             world.start_server(id);
         }
         world.start_hosts();

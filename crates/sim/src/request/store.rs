@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 use ebb_replica::{Recovered, StoreOutcome};
+use ebb_store::LIST_RUNS;
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Kind, ListPage, RECORD_BLOCKS_MAX, Record, Run,
     Space, Version, block_crcs,
@@ -14,9 +15,6 @@ use std::sync::OnceLock;
 
 /// As long as the longest record.
 static ZEROES: [u8; RECORD_BLOCKS_MAX as usize * BLOCK_BYTES] = [0; RECORD_BLOCKS_MAX as usize * BLOCK_BYTES];
-
-/// Runs in one page of a listing, as with the real server.
-const LIST_RUNS: usize = 1024;
 
 /// So many zero bytes, without memory of their own. `len`: at most one record.
 pub fn zeroes(len: usize) -> Bytes {
@@ -288,9 +286,10 @@ fn push(runs: &mut Vec<Run>, run: Run) {
 mod tests {
     use super::*;
     use crate::random::Random;
-    use crate::store::Store;
-    use ebb_replica::{StoreCommand, StoreToken};
-    use ebb_types::ObjectId;
+    use ebb_store::mem::MemDisk;
+    use ebb_store::{Config, Op, StoreCore};
+    use ebb_types::{ObjectId, ServerId, StoreId};
+    use std::sync::Arc;
 
     fn chunk(n: u64) -> ChunkId {
         ChunkId { object: ObjectId(1), index: n as u32 }
@@ -310,44 +309,43 @@ mod tests {
         Record { group: GroupId(0), chunk, first, count, version, request: None, content }
     }
 
-    /// The store that the fault search keeps bytes in is the reference: same writes, same answers.
+    fn ask(store: &mut StoreCore, op: Op) -> StoreOutcome {
+        let mut done = Vec::new();
+        store.execute(vec![(0, op)], &mut done);
+        done.pop().expect("one completion").outcome.into()
+    }
+
+    /// The production store is the reference: same writes, same answers.
     #[test]
     fn it_answers_as_the_store_that_keeps_bytes() {
         let mut random = Random::new(11);
+        let (space, group) = (Space::Offload { stands_for: ServerId(3) }, GroupId(0));
         for round in 0..300 {
-            let (mut short, mut long) = (LengthStore::default(), Store::default());
-            let space = Space::Offload { stands_for: ebb_types::ServerId(3) };
+            let mut short = LengthStore::default();
+            let config = Config::new(1, ServerId(1), StoreId(1));
+            let (mut long, _) = StoreCore::open(Arc::new(MemDisk::new()), config).expect("an empty disk");
             for _ in 0..random.between(1, 30) {
                 let record = record(&mut random);
                 short.apply(space, &record, 0);
                 let payload = zeroes(record.payload_len());
-                let command = StoreCommand::Apply { space, record, payload, must_fit: false };
-                let id = long.submit(StoreToken(0), command).expect("a write");
-                long.complete(id);
+                ask(&mut long, Op::Apply { space, record, payload, must_fit: false, repair: false });
             }
-            assert_eq!(short.offload_bytes(), data_bytes(&long), "round {round}");
+            assert_eq!(short.offload_bytes(), long.figures().offload.0, "round {round}");
             for n in 0..3 {
-                let command =
-                    StoreCommand::Read { space, group: GroupId(0), chunk: chunk(n), first: 2, count: 25 };
-                let (a, b) = (short.read(GroupId(0), space, chunk(n), 2, 25), long.answer(&command, 9));
+                let read = Op::Read { space, group, chunk: chunk(n), first: 2, count: 25 };
+                let (a, b) = (short.read(group, space, chunk(n), 2, 25), ask(&mut long, read));
                 assert_eq!(format!("{a:?}"), format!("{b:?}"), "round {round}");
             }
             let since = Epoch(random.below(3) as u32);
-            let list = StoreCommand::List { space, group: GroupId(0), since, after: None };
-            let StoreOutcome::Listed(right) = long.answer(&list, 9999) else { panic!("a listing") };
-            let page = short.list(GroupId(0), space, since, None);
+            let list = Op::List { space, group, since, after: None, limit: 9999 };
+            let StoreOutcome::Listed(right) = ask(&mut long, list) else { panic!("a listing") };
+            let page = short.list(group, space, since, None);
             assert_eq!(page, right, "round {round}");
             let asked: Vec<Run> = (0..5).map(|_| self::record(&mut random).run()).collect();
-            let newer = StoreCommand::Newer { space, group: GroupId(0), runs: asked.clone() };
-            let StoreOutcome::Newer(right) = long.answer(&newer, 9999) else { panic!("runs") };
-            assert_eq!(short.newer(GroupId(0), space, &asked), right, "round {round}");
+            let newer = Op::Newer { space, group, runs: asked.clone() };
+            let StoreOutcome::Newer(right) = ask(&mut long, newer) else { panic!("runs") };
+            assert_eq!(short.newer(group, space, &asked), right, "round {round}");
         }
-    }
-
-    fn data_bytes(store: &Store) -> u64 {
-        let group = store.spaces().map(|(group, space)| store.durable(group, space));
-        let blocks = group.flatten().flat_map(|k| k.chunks.values()).flat_map(|c| c.blocks.values());
-        blocks.filter(|b| b.data.is_some()).count() as u64 * BLOCK_BYTES as u64
     }
 
     #[test]
