@@ -31,9 +31,10 @@ fuzz:
 	cargo test --workspace --locked made_up -- --nocapture
 	SECONDS_EACH=$(EBB_FUZZ_SECONDS) ./scripts/fuzz
 
-# 200 random kill, pause and restart events under verified load. EBB_SEED=N repeats one run; `make test` has a short form.
+# Processes under verified load. 500 random events: servers are killed, paused, emptied, put back to older copies, slow, full. And 1,000
+# directories that were emptied, older, damaged, exchanged. EBB_SEED=N repeats one run; `make test` has short forms.
 chaos:
-	EBB_CHAOS_EVENTS=200 cargo test --profile dist -p ebb --test all chaos -- --nocapture
+	EBB_CHAOS_EVENTS=500 EBB_AMNESIA_TRIES=1000 cargo test --profile dist -p ebb --test all -- --nocapture chaos:: amnesia::
 
 bench: dist
 	./scripts/bench

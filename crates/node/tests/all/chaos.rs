@@ -1,30 +1,61 @@
-//! Random kill -9, pauses, restarts and gear shifts under verified load. `make chaos` runs 200 events, `make test` a few.
+//! Random kill -9, pauses, lost and older directories, full and slow servers, restarts and gear shifts under verified load. `make
+//! chaos` runs 500 events, `make test` a few.
 //!
-//! Chunk servers are killed (awake or asleep), paused, started again and let go on; at most r - 1 of them are out of order at a
-//! time. The metadata server is killed and restarted, or paused for a moment. Two of three events wait until the cluster
-//! has dealt with them; the third is followed by the next at once, into the middle of whatever goes on. No request fails, and
-//! nothing that was acknowledged is lost; how long operations took is printed, not judged: it is the machine's as much as ours. The seed is printed with the command that repeats the run.
+//! Chunk servers are killed (awake or asleep), paused, started again and let go on; they come back empty or with an older copy of
+//! their directory; they, or their disks, are slow, which must not count as a failure. At most r - 1 of them are out of order
+//! at a time, and another loses data only when the one before it has everything again. Where file systems may be mounted, the long
+//! form fills a server's disk to the last byte: only then may writes be refused. The metadata server is killed and restarted, or
+//! paused for a moment. Two of three events wait until the cluster has dealt with them; the third is followed by the next at once,
+//! into the middle of whatever goes on. No request fails, and nothing that was acknowledged is lost; how long operations took is
+//! printed, not judged: it is the machine's as much as ours. The seed is printed with the command that repeats the run.
 
+use crate::harness::brake::{self, Brake};
+use crate::harness::harm::{copy_tree, put_in_place, remove};
 use crate::harness::load::{Load, Options, Random};
-use crate::harness::{Cluster, Shape, Who};
-use ebb_types::{ClusterStatus, ServerState};
-use std::collections::BTreeMap;
+use crate::harness::pulses::Pulses;
+use crate::harness::{Cluster, Shape, Who, number};
+use ebb_types::{ClusterStatus, ServerId, ServerState, SlotState};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// r - 1.
 const MOST_DOWN: usize = 2;
 const EVENTS: u64 = 12;
+/// Of a disk that can be filled.
+const DISK_MIB: u64 = 640;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Harm {
     Killed,
     Paused,
+    /// Killed, and its store removed or replaced by an older copy.
+    Emptied,
+    RolledBack,
+    /// Stopped most of the time, in short turns.
+    Slow,
+    /// Its disk does a few operations in a second.
+    SlowDisk,
 }
 
 struct Chaos {
     cluster: Cluster,
     random: Random,
+    load: Load,
     harmed: Vec<(u16, Harm)>,
+    slow: Pulses,
+    brakes: BTreeMap<u16, Brake>,
+    /// Servers of whose store there is an older copy.
+    copies: BTreeSet<u16>,
+    /// It lost data, and may not have it back yet.
+    lacks: Option<u16>,
+    /// Whether disks can be slow.
+    brakable: bool,
+    /// Whether disks can be filled, and whether one was.
+    fillable: bool,
+    filled: bool,
+    /// Servers that counted as failed while they were only slow.
+    condemned: u32,
     /// Per kind of event: how many, and the longest that an operation took after one.
     outages: BTreeMap<&'static str, (u32, Duration)>,
 }
@@ -32,13 +63,21 @@ struct Chaos {
 impl Chaos {
     /// Does something; says what, for the account and for the log.
     fn act(&mut self) -> (&'static str, String) {
-        match self.random.below(10) {
-            0..=4 if self.harmed.len() < MOST_DOWN => self.harm(),
+        match self.random.below(11) {
+            0..=4 if self.out_of_order() < MOST_DOWN => self.harm(),
             5 | 6 => self.shift(),
             7 => self.harm_meta(),
-            _ if self.harmed.is_empty() => self.harm(),
-            _ => self.mend(),
+            8 if self.fillable => self.fill(),
+            _ if !self.harmed.is_empty() => self.mend(),
+            _ if self.out_of_order() < MOST_DOWN => self.harm(),
+            _ => self.shift(),
         }
+    }
+
+    /// Servers that cannot serve all that they should: also one that is back and still lacks something.
+    fn out_of_order(&self) -> usize {
+        let lacks = self.lacks.filter(|id| !self.harmed.iter().any(|(harmed, _)| harmed == id));
+        self.harmed.len() + usize::from(lacks.is_some())
     }
 
     fn harm(&mut self) -> (&'static str, String) {
@@ -51,36 +90,117 @@ impl Chaos {
             .filter(|(id, _)| sound(*id) && self.cluster.pid(Who::Server(*id)).is_some())
             .collect();
         let (id, state) = *self.random.pick(&able).expect("some server runs");
-        let pause = state.is_live() && self.random.below(3) == 0;
-        let harm = if pause { Harm::Paused } else { Harm::Killed };
+        let harm = self.kind_of_harm(id, state);
         self.harmed.push((id, harm));
+        let who = Who::Server(id);
+        let store = self.cluster.data(who).join("store");
+        let copy = self.cluster.directory().join("copies").join(id.to_string());
         match harm {
-            Harm::Killed => self.cluster.kill(Who::Server(id)),
-            Harm::Paused => self.cluster.pause(Who::Server(id)),
+            Harm::Paused => self.cluster.pause(who),
+            Harm::Slow => self.slow.begin(self.cluster.pid(who).expect("it runs")),
+            Harm::SlowDisk => {
+                let brake = Brake::on(self.cluster.pid(who).expect("it runs"), &self.cluster.data(who));
+                self.brakes.insert(id, brake.expect("a slow disk"));
+            }
+            Harm::Killed | Harm::Emptied | Harm::RolledBack => self.cluster.kill(who),
+        }
+        match harm {
+            Harm::Killed if state.is_live() && !self.copies.contains(&id) => {
+                copy_tree(&store, &copy);
+                self.copies.insert(id);
+            }
+            Harm::Emptied | Harm::RolledBack => {
+                self.lacks = Some(id);
+                let older = (harm == Harm::RolledBack).then_some(copy.as_path());
+                put_in_place(&store, older);
+                if older.is_some() {
+                    self.copies.remove(&id);
+                    remove(&copy);
+                }
+            }
+            _ => {}
         }
         let kind = match (harm, state.is_live()) {
             (Harm::Paused, _) => "pause of a server",
+            (Harm::Slow, _) => "slow server",
+            (Harm::SlowDisk, _) => "slow disk",
+            (Harm::Emptied, _) => "server that loses everything",
+            (Harm::RolledBack, _) => "server that goes back to an older copy",
             (Harm::Killed, true) => "kill of a server",
             (Harm::Killed, false) => "kill of a sleeping or failed server",
         };
         (kind, format!("server {id} ({state:?}) is {harm:?}"))
     }
 
+    /// A sleeper may be started at any moment, by whoever wakes it: it is only killed.
+    fn kind_of_harm(&mut self, id: u16, state: ServerState) -> Harm {
+        if !state.is_live() {
+            return Harm::Killed;
+        }
+        let status = self.cluster.status();
+        let calm = state == ServerState::Awake && !status.gear.shifting;
+        let may_lose = calm && self.lacks.is_none() && status.groups.catching_up + status.groups.at_risk == 0;
+        match self.random.below(9) {
+            0 | 1 => Harm::Paused,
+            // Not one that is to sleep: its pulses would wake it.
+            2 if calm && status.gear.gear == 3 => Harm::Slow,
+            3 if calm && status.gear.gear == 3 => {
+                if self.brakable {
+                    Harm::SlowDisk
+                } else {
+                    Harm::Slow
+                }
+            }
+            4 if may_lose => Harm::Emptied,
+            5 | 6 if may_lose && self.copies.contains(&id) => Harm::RolledBack,
+            _ => Harm::Killed,
+        }
+    }
+
     fn mend(&mut self) -> (&'static str, String) {
         let at = self.random.below(self.harmed.len() as u64) as usize;
+        self.mend_one(at)
+    }
+
+    fn mend_one(&mut self, at: usize) -> (&'static str, String) {
         let (id, harm) = self.harmed.remove(at);
+        let who = Who::Server(id);
         match harm {
-            Harm::Killed if self.cluster.pid(Who::Server(id)).is_none() => {
-                self.cluster.launch(Who::Server(id))
+            Harm::Killed | Harm::Emptied | Harm::RolledBack if self.cluster.pid(who).is_none() => {
+                self.cluster.launch(who)
             }
             // The metadata service wanted it awake, and started it.
-            Harm::Killed => {}
-            Harm::Paused => self.cluster.resume(Who::Server(id)),
+            Harm::Killed | Harm::Emptied | Harm::RolledBack => {}
+            Harm::Paused => self.cluster.resume(who),
+            Harm::Slow | Harm::SlowDisk => {
+                let failed = |s: &ebb_types::ServerStatus| s.id.0 == id && s.state == ServerState::Failed;
+                self.condemned += u32::from(self.cluster.status().servers.iter().any(failed));
+                self.slow.end(self.cluster.pid(who).expect("it runs"));
+                self.brakes.remove(&id);
+            }
         }
         ("return of a server", format!("server {id}, which was {harm:?}, goes on"))
     }
 
+    /// Fills a server's disk to the last byte while clients go on, and frees it again.
+    fn fill(&mut self) -> (&'static str, String) {
+        let id = *self.random.pick(&self.cluster.servers).expect("there are servers");
+        self.filled = true;
+        let ballast = self.cluster.data(Who::Server(id)).join("ballast");
+        let mut file = std::fs::File::create(&ballast).expect("a file");
+        let full = std::iter::repeat_with(|| file.write_all(&[1; 1 << 16])).find_map(Result::err);
+        let why = full.expect("it ends when the disk is full");
+        assert_eq!(why.kind(), std::io::ErrorKind::StorageFull, "{why}");
+        self.load.go_on_until_refused(20, 300);
+        std::fs::remove_file(&ballast).expect("a file is removed");
+        ("full disk", format!("the disk of server {id} was full for a while"))
+    }
+
     fn shift(&mut self) -> (&'static str, String) {
+        let is_slow = |harm: Harm| matches!(harm, Harm::Slow | Harm::SlowDisk);
+        while let Some(slow) = self.harmed.iter().position(|(_, harm)| is_slow(*harm)) {
+            self.mend_one(slow);
+        }
         let gear = 1 + self.random.below(3);
         self.cluster.gear(&["set", &gear.to_string()]);
         ("gear shift", format!("gear {gear}"))
@@ -100,9 +220,10 @@ impl Chaos {
     }
 
     /// Waits until the cluster knows who is out of order, serves every group with r copies, and has caught up.
-    fn settle(&self) {
-        let paused = |id: u16| self.harmed.contains(&(id, Harm::Paused));
-        // The metadata service may start a dead sleeper meanwhile.
+    fn settle(&mut self) {
+        // The metadata service may start a dead server meanwhile, or let a paused one go on: a new leader switches on what failed.
+        let paused =
+            |id: u16| self.harmed.contains(&(id, Harm::Paused)) && self.cluster.is_stopped(Who::Server(id));
         let runs = |id: u16| !paused(id) && self.cluster.pid(Who::Server(id)).is_some();
         let known = |s: &ClusterStatus| {
             s.servers.iter().all(|v| match v.state {
@@ -119,12 +240,15 @@ impl Chaos {
                 known(s) && g.without_primary + g.without_target + g.at_risk + g.catching_up == 0
             },
         );
+        // In a low gear it may sleep before it has everything.
+        self.lacks = self.lacks.filter(|id| {
+            self.cluster.with_client(async |client| {
+                let map = client.map();
+                let mut slots = map.groups.iter().flat_map(|group| &group.slots);
+                slots.any(|slot| slot.server == ServerId(*id) && slot.state != SlotState::InSync)
+            })
+        });
     }
-}
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name)
-        .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, no number")))
 }
 
 #[test]
@@ -133,10 +257,33 @@ fn random_kills_pauses_restarts_and_shifts_lose_nothing() {
     println!(
         "repeat with: EBB_SEED={seed} EBB_CHAOS_EVENTS={events} cargo test -p ebb --test all chaos -- --nocapture"
     );
-    let cluster = Cluster::start(&Shape::lively());
+    let long = events > EVENTS;
+    let shape = Shape { disk_mib: long.then_some(DISK_MIB), ..Shape::lively() };
+    let cluster = Cluster::start(&shape);
+    let fillable = cluster.has_own_disks();
+    if long && !fillable {
+        println!("no disk is filled: file systems cannot be mounted here");
+    }
+    let brakable = fillable && brake::is_allowed();
+    if long && !brakable {
+        println!("no disk is slow, only whole servers: this takes root, and control groups of version 1");
+    }
     let load = Load::start(cluster.client_config(), Options { seed, ..Options::default() });
-    let random = Random::new(seed);
-    let mut chaos = Chaos { cluster, random, harmed: Vec::new(), outages: BTreeMap::new() };
+    let mut chaos = Chaos {
+        cluster,
+        random: Random::new(seed),
+        load,
+        harmed: Vec::new(),
+        slow: Pulses::start(),
+        brakes: BTreeMap::new(),
+        copies: BTreeSet::new(),
+        lacks: None,
+        brakable,
+        fillable,
+        filled: false,
+        condemned: 0,
+        outages: BTreeMap::new(),
+    };
     let begin = Instant::now();
     for event in 1..=events {
         let since = Instant::now();
@@ -144,26 +291,35 @@ fn random_kills_pauses_restarts_and_shifts_lose_nothing() {
         let overlap = event < events && chaos.random.below(3) == 0;
         if !overlap {
             chaos.settle();
-            load.go_on_for(200);
+            chaos.load.go_on_for(200);
         }
-        let longest = load.longest_after(since);
+        let longest = chaos.load.longest_after(since);
         let how = if overlap { "the next comes at once" } else { "all is served again" };
         println!("{event:>4} {:>6.1?} {what}: {how}, longest operation {longest:.2?}", begin.elapsed());
         let account = chaos.outages.entry(kind).or_default();
         *account = (account.0 + 1, account.1.max(longest));
-        assert_eq!(load.mismatches(), 0, "event {event} ({what}): {:#?}", load.stop().mismatches);
+        if chaos.load.mismatches() > 0 {
+            panic!("event {event} ({what}): {:#?}", chaos.load.stop().mismatches);
+        }
     }
     while !chaos.harmed.is_empty() {
         chaos.mend();
     }
     println!("healed in {:.2?}", chaos.cluster.heal());
+    let Chaos { cluster, load, outages, condemned, filled, .. } = chaos;
     let report = load.stop();
     println!("{report}");
-    for (kind, (count, longest)) in &chaos.outages {
+    for (kind, (count, longest)) in &outages {
         println!("{count:>4} x {kind}: longest operation afterwards {longest:.2?}");
     }
-    report.assert_flawless();
+    println!("{condemned} slow servers counted as failed");
+    assert_eq!(condemned, 0, "slow is not failed");
+    if filled {
+        report.assert_refused_only("full");
+    } else {
+        report.assert_flawless();
+    }
     print!("{}", report.longest_operations());
-    let verdict = chaos.cluster.verify(&["--read"]);
+    let verdict = cluster.verify(&["--read"]);
     println!("{} groups, {} blocks: all replicas identical", verdict.groups_compared, verdict.blocks);
 }

@@ -1,12 +1,12 @@
 //! Servers crash, vanish, rot and fill up: service comes back, no request fails and no byte is lost.
 
+use crate::harness::harm::copy_tree;
 use crate::harness::load::{Load, Options, Report};
 use crate::harness::s3::request;
 use crate::harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, wait};
 use ebb_client::ClientError;
 use ebb_types::{ChunkError, ChunkId, NamespaceAnswer, NamespaceQuery, ServerId, ServerState};
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The server that is primary of most groups.
@@ -114,17 +114,6 @@ fn a_lost_server_is_rebuilt_on_the_others_of_its_gear_group() {
     cluster.shift(2);
     cluster.heal();
     cluster.verify(&[]);
-}
-
-fn copy_tree(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("a directory");
-    for entry in std::fs::read_dir(from).expect("a directory").flatten() {
-        let target = to.join(entry.file_name());
-        match entry.file_type().expect("a file's type").is_dir() {
-            true => copy_tree(&entry.path(), &target),
-            false => drop(std::fs::copy(entry.path(), target).expect("a copy")),
-        }
-    }
 }
 
 /// R11: the directory of a server is emptied, and later an older copy of it is put back, before and after the crash is noticed.

@@ -1,5 +1,6 @@
 //! The end-to-end tests, one program: a test is a module, and linking once is enough. Clusters of processes take turns ([`harness`]).
 
+mod amnesia;
 mod bad_input;
 mod chaos;
 mod docs;

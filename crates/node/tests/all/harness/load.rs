@@ -81,6 +81,7 @@ struct Findings {
 #[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
+    paused: AtomicBool,
     base: Instant,
     /// Nanoseconds since `base` at which each worker's operation began; zero: it has none.
     running: Vec<AtomicU64>,
@@ -139,6 +140,15 @@ impl Report {
     }
 }
 
+impl Report {
+    /// Nothing is lost or stale, and what failed was refused for this reason.
+    pub fn assert_refused_only(&self, why: &str) {
+        self.assert_sound();
+        let other: Vec<&String> = self.failures.iter().filter(|f| !f.contains(why)).collect();
+        assert!(other.is_empty(), "{} requests failed otherwise: {:#?}", other.len(), other.first());
+    }
+}
+
 fn first(list: &[String]) -> &[String] {
     &list[..list.len().min(8)]
 }
@@ -165,6 +175,7 @@ impl Load {
     pub fn start(config: ClientConfig, options: Options) -> Load {
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
             base: Instant::now(),
             running: (0..=options.workers).map(|_| AtomicU64::new(0)).collect(),
             reads: AtomicU64::new(0),
@@ -200,6 +211,30 @@ impl Load {
     pub fn go_on_for(&self, operations: u64) {
         let goal = self.operations() + operations;
         super::wait("the load goes on", super::PATIENCE, || self.has_done(goal).then_some(()));
+    }
+
+    /// Waits until so many more operations were refused, or are done. What a full server had promised before waits for room.
+    pub fn go_on_until_refused(&self, refused: usize, done: u64) {
+        let failures = || self.shared.found().failures.len();
+        let (refused, done) = (failures() + refused, self.operations() + done);
+        super::wait("the load goes on, or is refused", super::PATIENCE, || {
+            (failures() >= refused || self.has_done(done)).then_some(())
+        });
+    }
+
+    /// Runs something while no operation is under way.
+    pub fn pausing<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.shared.paused.store(true, Ordering::SeqCst);
+        // A worker that had looked before is seen at the second look: it begins at once.
+        for _ in 0..2 {
+            super::wait("the load pauses", super::PATIENCE, || {
+                std::thread::sleep(Duration::from_millis(10));
+                self.shared.running.iter().all(|began| began.load(Ordering::SeqCst) == 0).then_some(())
+            });
+        }
+        let done = work();
+        self.shared.paused.store(false, Ordering::SeqCst);
+        done
     }
 
     /// The longest operation that was under way at `since` or began later; those that still run count as far as they are.
@@ -267,6 +302,14 @@ impl Shared {
 
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Between two operations.
+    async fn rest(&self, pause: Duration) {
+        tokio::time::sleep(pause).await;
+        while self.paused.load(Ordering::SeqCst) && !self.stopped() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     fn mismatch(&self, what: &str, why: &str) {
@@ -422,7 +465,7 @@ async fn work(client: Client, options: Options, shared: Arc<Shared>, cells: Rc<[
         } else {
             read(&client, &shared, random.pick(&cells).expect("there are cells"), worker).await;
         }
-        tokio::time::sleep(options.pause).await;
+        shared.rest(options.pause).await;
     }
 }
 
@@ -511,7 +554,7 @@ async fn names(client: Client, options: Options, shared: Arc<Shared>) {
         if known.borrow().contains_key(&other) {
             check(&other).await;
         }
-        tokio::time::sleep(options.pause).await;
+        shared.rest(options.pause).await;
     }
     let all: Vec<String> = known.borrow().keys().cloned().collect();
     for name in all {

@@ -5,14 +5,18 @@
 //! fixed time: [`wait`] polls for a condition until a deadline, and a test that misses one says what it waited for and
 //! shows the ends of the logs. `EBB_KEEP=1` keeps the directory of a test that failed.
 
+pub mod brake;
+pub mod harm;
 pub mod load;
+pub mod objects;
+pub mod pulses;
 pub mod s3;
 
 use ebb_client::{Client, ClientConfig, Secret};
 use ebb_power::Launch;
 use ebb_types::{ClusterStatus, ServerState};
 use rustix::process::{Pid, Signal, kill_process};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
@@ -27,6 +31,8 @@ pub const SECRET_KEY: &str = "a-secret-key-for-tests";
 /// How long a condition may take to come true: far longer than on the busiest machine, since it only ends what hangs.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(20);
+/// Each look at the status is a process.
+const STATUS_POLL: Duration = Duration::from_millis(100);
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -41,6 +47,8 @@ pub struct Shape {
     pub depth_off: bool,
     /// Of every chunk server.
     pub capacity_mib: Option<u64>,
+    /// Each chunk server gets a file system of this size, on a device of its own, where that is allowed.
+    pub disk_mib: Option<u64>,
     /// Every replica is scrubbed once in this time, as fast as it goes.
     pub scrub_seconds: Option<u32>,
 }
@@ -75,9 +83,11 @@ pub struct Cluster {
     pub metas: Vec<u64>,
     pub gateway: String,
     children: BTreeMap<Who, Child>,
-    /// Metadata servers that never started.
-    founding: BTreeSet<u64>,
+    /// Metadata servers without a log, and how they come to one with their next start.
+    founding: BTreeMap<u64, &'static str>,
     directory: Option<TempDir>,
+    /// File systems that end with the cluster.
+    mounts: Vec<PathBuf>,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -101,16 +111,32 @@ impl Cluster {
         let ids = |section: &str| -> Vec<u64> {
             array(&table, section).iter().map(|t| t["id"].as_integer().expect("an id") as u64).collect()
         };
+        let disks = |mib| {
+            ids("server")
+                .iter()
+                .map_while(|id| mount(&directory.path().join(format!("server-{id}")), mib))
+                .collect()
+        };
+        let mounts: Vec<PathBuf> = shape.disk_mib.map_or(Vec::new(), disks);
+        let metas = ids("meta");
+        let flag = |id: u64| if id == metas[0] { "--create" } else { "--join" };
+        let founding = metas.iter().map(|id| (*id, flag(*id))).collect();
         Cluster {
             config,
             servers: ids("server").into_iter().map(|id| id as u16).collect(),
-            metas: ids("meta"),
+            metas,
             gateway: array(&table, "gateway")[0]["address"].as_str().expect("an address").to_owned(),
             children: BTreeMap::new(),
-            founding: ids("meta").into_iter().collect(),
+            founding,
             directory: Some(directory),
+            mounts,
             _alone: alone,
         }
+    }
+
+    /// Whether every chunk server has a file system of its own.
+    pub fn has_own_disks(&self) -> bool {
+        self.mounts.len() == self.servers.len()
     }
 
     /// A cluster that serves, without its gateway.
@@ -153,19 +179,22 @@ impl Cluster {
         std::fs::read_to_string(self.data(who).with_extension("log")).unwrap_or_default()
     }
 
-    /// Starts a process, as a machine's own start-up would.
     /// The next start of this metadata server creates a cluster.
     pub fn found_again(&mut self, id: u64) {
-        self.founding.insert(id);
+        self.founding.insert(id, "--create");
     }
 
+    /// The next start of this metadata server, whose directory is empty, joins the others.
+    pub fn join_again(&mut self, id: u64) {
+        self.founding.insert(id, "--join");
+    }
+
+    /// Starts a process, as a machine's own start-up would.
     pub fn launch(&mut self, who: Who) {
         let mut args: Vec<String> = match who {
             Who::Meta(id) => {
                 let mut args = vec!["meta".into(), "--id".into(), id.to_string()];
-                if self.founding.remove(&id) {
-                    args.push(if self.metas[0] == id { "--create" } else { "--join" }.into());
-                }
+                args.extend(self.founding.remove(&id).map(str::to_owned));
                 args
             }
             Who::Server(id) => vec!["server".into(), "--id".into(), id.to_string()],
@@ -183,6 +212,14 @@ impl Cluster {
 
     pub fn pid(&self, who: Who) -> Option<u32> {
         ebb_power::running_pid(&self.data(who))
+    }
+
+    /// Whether a process was stopped by a signal, and goes on with another.
+    pub fn is_stopped(&self, who: Who) -> bool {
+        let stat = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+        let state =
+            self.pid(who).and_then(stat).and_then(|s| s.rsplit_once(") ").map(|(_, s)| s.starts_with('T')));
+        state.unwrap_or(false)
     }
 
     /// A pid that a signal may go to; panics if the process does not run.
@@ -213,7 +250,10 @@ impl Cluster {
         // A sleeper hears it when it goes on. Others may have ended meanwhile.
         let _ = kill_process(Pid::from_raw(pid as i32).expect("a pid"), Signal::CONT);
         wait(&format!("{who:?} stops on SIGTERM"), PATIENCE, || (self.pid(who) != Some(pid)).then_some(()));
-        if let Some(mut child) = self.children.remove(&who) {
+        // Another one may have been started by whoever woke it.
+        if let Some(mut child) = self.children.remove(&who)
+            && child.id() == pid
+        {
             let status = child.wait().expect("it has ended");
             assert!(status.success(), "{who:?} ended with {status}:\n{}", tail(&self.log(who), 20));
         }
@@ -259,17 +299,14 @@ impl Cluster {
 
     /// Waits until the status is as described, and returns it.
     pub fn wait_status(&self, what: &str, is: impl Fn(&ClusterStatus) -> bool) -> ClusterStatus {
-        let mut last = None;
-        let found = try_wait(PATIENCE, || {
-            let status = self.try_status();
-            let done = status.as_ref().is_ok_and(&is);
-            last = Some(status);
-            done.then(|| last.take().expect("just put there").expect("it is as described"))
-        });
-        found.unwrap_or_else(|| {
-            let status = summary(last.as_ref());
-            panic!("{what}: not within {PATIENCE:?}; status: {status}\n{}", self.troubled_groups());
-        })
+        let found = try_wait(PATIENCE, STATUS_POLL, || self.try_status().ok().filter(&is));
+        found.unwrap_or_else(|| panic!("{what}: not within {PATIENCE:?}; {}", self.trouble()))
+    }
+
+    /// What is not as it should be, to read.
+    pub fn trouble(&self) -> String {
+        let status = self.try_status();
+        format!("status: {}\n{}", summary(&status), self.troubled_groups())
     }
 
     /// Some chunk groups that nobody serves, or that have a replica which is not in sync.
@@ -315,19 +352,20 @@ impl Cluster {
 
     /// Compares all replicas block by block.
     pub fn verify(&self, args: &[&str]) -> Verdict {
+        self.try_verify(args).unwrap_or_else(|why| panic!("replicas differ or cannot be compared: {why}"))
+    }
+
+    pub fn try_verify(&self, args: &[&str]) -> Result<Verdict, String> {
         let mut all = vec!["verify", "--json"];
         all.extend(args);
         let output = self.ebb(&all);
-        assert!(
-            output.status.success(),
-            "replicas differ or cannot be compared: {}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if !output.status.success() {
+            return Err(text(&output.stdout) + &text(&output.stderr));
+        }
         let verdict: Verdict = serde_json::from_slice(&output.stdout).expect("a verdict");
-        assert_eq!(verdict.groups_different, 0);
-        assert_eq!(verdict.groups_out_of_sync, 0);
-        verdict
+        assert_eq!((verdict.groups_different, verdict.groups_out_of_sync), (0, 0));
+        Ok(verdict)
     }
 
     pub fn client_config(&self) -> ClientConfig {
@@ -377,6 +415,10 @@ impl Drop for Cluster {
             std::thread::sleep(POLL);
         }
         self.children.values_mut().for_each(|child| drop(child.wait()));
+        for mount in &self.mounts {
+            // Else the directory could not be removed.
+            let _ = Command::new("umount").arg("--lazy").arg(mount).status();
+        }
         if std::thread::panicking()
             && std::env::var_os("EBB_KEEP").is_some()
             && let Some(directory) = self.directory.take()
@@ -384,6 +426,17 @@ impl Drop for Cluster {
             eprintln!("kept: {}", directory.keep().display());
         }
     }
+}
+
+/// A file system in a file; `None` where that is not allowed.
+fn mount(directory: &Path, mib: u64) -> Option<PathBuf> {
+    std::fs::create_dir_all(directory).expect("a directory");
+    let image = directory.with_extension("image");
+    std::fs::File::create(&image).and_then(|file| file.set_len(mib << 20)).expect("a file");
+    let done = |command: &mut Command| command.output().is_ok_and(|output| output.status.success());
+    let made = done(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&image));
+    let mounted = made && done(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(directory));
+    mounted.then(|| directory.to_owned())
 }
 
 /// Kills the processes whose command line names the directory; returns those that have not ended yet.
@@ -401,6 +454,13 @@ fn sweep(directory: &Path) -> Vec<u32> {
     found
 }
 
+/// Stops a process, or lets it go on. It may have ended.
+fn pulse(pid: u32, stop: bool) {
+    if let Some(pid) = Pid::from_raw(pid as i32) {
+        let _ = kill_process(pid, if stop { Signal::STOP } else { Signal::CONT });
+    }
+}
+
 fn kill_pid(pid: u32) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
         // It may have ended meanwhile.
@@ -410,10 +470,10 @@ fn kill_pid(pid: u32) {
 
 /// Polls until there is something; panics at the deadline, saying what was waited for.
 pub fn wait<T>(what: &str, deadline: Duration, look: impl FnMut() -> Option<T>) -> T {
-    try_wait(deadline, look).unwrap_or_else(|| panic!("{what}: not within {deadline:?}"))
+    try_wait(deadline, POLL, look).unwrap_or_else(|| panic!("{what}: not within {deadline:?}"))
 }
 
-fn try_wait<T>(deadline: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+fn try_wait<T>(deadline: Duration, pause: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let since = Instant::now();
     loop {
         if let Some(found) = look() {
@@ -422,7 +482,7 @@ fn try_wait<T>(deadline: Duration, mut look: impl FnMut() -> Option<T>) -> Optio
         if since.elapsed() > deadline {
             return None;
         }
-        std::thread::sleep(POLL);
+        std::thread::sleep(pause);
     }
 }
 
@@ -437,15 +497,20 @@ fn states_fit(status: &ClusterStatus, gear: u8) -> bool {
         && whole(ServerState::Asleep) == awake.len() - usize::from(gear)
 }
 
-fn summary(status: Option<&Result<ClusterStatus, String>>) -> String {
+fn summary(status: &Result<ClusterStatus, String>) -> String {
     match status {
-        None => "none".into(),
-        Some(Err(error)) => error.clone(),
-        Some(Ok(s)) => {
+        Err(error) => error.clone(),
+        Ok(s) => {
             let states: Vec<String> = s.servers.iter().map(|v| format!("{}:{:?}", v.id.0, v.state)).collect();
             format!("{:?} {:?} debt {} {}", s.gear, s.groups, s.debt_bytes, states.join(" "))
         }
     }
+}
+
+/// A number from the environment.
+pub fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, no number")))
 }
 
 pub fn tail(text: &str, lines: usize) -> String {

@@ -1,0 +1,48 @@
+//! Processes that run only now and then: as slow as on a machine that has other work for most of its time.
+
+use super::pulse;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Far shorter than any silence that counts.
+const STOPPED: Duration = Duration::from_millis(80);
+const RUNNING: Duration = Duration::from_millis(20);
+
+#[derive(Default)]
+pub struct Pulses {
+    pids: Arc<Mutex<BTreeSet<u32>>>,
+}
+
+impl Pulses {
+    pub fn start() -> Pulses {
+        let pulses = Pulses::default();
+        let pids = Arc::downgrade(&pulses.pids);
+        std::thread::spawn(move || {
+            while let Some(pids) = pids.upgrade() {
+                {
+                    // With the lock held: whoever takes a process out finds it going on.
+                    let pids = pids.lock().expect("no thread panics with it");
+                    pids.iter().for_each(|pid| pulse(*pid, true));
+                    std::thread::sleep(if pids.is_empty() { Duration::ZERO } else { STOPPED });
+                    pids.iter().for_each(|pid| pulse(*pid, false));
+                }
+                drop(pids);
+                std::thread::sleep(RUNNING);
+            }
+        });
+        pulses
+    }
+
+    fn pids(&self) -> std::sync::MutexGuard<'_, BTreeSet<u32>> {
+        self.pids.lock().expect("no thread panics with it")
+    }
+
+    pub fn begin(&self, pid: u32) {
+        self.pids().insert(pid);
+    }
+
+    pub fn end(&self, pid: u32) {
+        self.pids().remove(&pid);
+    }
+}
