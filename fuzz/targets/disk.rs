@@ -47,7 +47,7 @@ static WHOLE: LazyLock<MemDisk> = LazyLock::new(|| {
             let first = seq as u32 % 4;
             let record = Record { group: GROUP, chunk: chunk(index), first, count, version, request: None, content };
             let space = if index == 2 { Space::Offload { stands_for: ServerId(9) } } else { Space::Replica };
-            run(&mut store, Op::Apply { space, record, payload, must_fit: false, repair: false });
+            run(&mut store, Op::Apply { space, record, payload, must_fit: false, repair: false, committed: Version::ZERO });
         }
         if seq == 2 || seq == 4 {
             run(&mut store, Op::Flush);

@@ -348,7 +348,8 @@ impl Group {
         // It may not be on all targets: whoever becomes primary must hear of it (R4).
         self.tail.push(TailRun { run: record.run(), request: None });
         let wait = Wait::CatchUpApplied { token };
-        self.applying.apply(cx, self.id, wait, (Space::Replica, record), payload, true);
+        let committed = self.tail.committed();
+        self.applying.apply(cx, wait, (Space::Replica, record), payload, true, committed);
     }
 
     pub fn on_fetch_reply(

@@ -10,8 +10,8 @@ use crate::scrub::{CheckFor, Pace, Scrub, Scrubbed, Wanted};
 use bytes::Bytes;
 use ebb_types::{
     ChunkId, ChunkOp, ClientReply, ClusterMap, Content, Cursor, Epoch, GroupEntry, GroupId, Incarnation,
-    Moment, PeerMessage, Record, RequestId, Run, ServerId, ServerReport, Space, StoreId, TailRun, Unready,
-    Version,
+    Moment, PeerMessage, Record, RecoveredTail, RequestId, Run, ServerId, ServerReport, Space, StoreId,
+    TailRun, Unready, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -113,8 +113,12 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    pub fn restored(runs: Vec<TailRun>) -> Tail {
-        Tail { runs: runs.into(), ..Tail::default() }
+    /// As a start finds it. It may be behind what this server knew before, as if it had missed messages.
+    pub fn restored(found: RecoveredTail) -> Tail {
+        let RecoveredTail { committed, open, done } = found;
+        let mut tail = Tail { runs: open.into(), done: VecDeque::new(), committed };
+        done.into_iter().for_each(|run| tail.remember(run));
+        tail
     }
 
     pub fn committed(&self) -> Version {
@@ -227,12 +231,13 @@ impl Applying {
     pub fn apply(
         &mut self,
         cx: &mut Context,
-        group: GroupId,
         wait: Wait,
         (space, record): (Space, Record),
         payload: Bytes,
         must_fit: bool,
+        committed: Version,
     ) {
+        let group = record.group;
         let sets = space == Space::Replica && record.content != Content::Note;
         let run = sets.then(|| record.run());
         let (direct, foreign) = match &wait {
@@ -243,9 +248,10 @@ impl Applying {
         let command = match wait {
             Wait::CatchUpApplied { .. } if cx.config.has(PlantedBug::ReclaimOlder) => {
                 let version = Version { epoch: record.version.epoch.next(), seq: 1 << 40 };
-                StoreCommand::Apply { space, record: Record { version, ..record }, payload, must_fit }
+                let record = Record { version, ..record };
+                StoreCommand::Apply { space, record, payload, must_fit, committed }
             }
-            _ => StoreCommand::Apply { space, record, payload, must_fit },
+            _ => StoreCommand::Apply { space, record, payload, must_fit, committed },
         };
         let token = cx.store(group, wait, command);
         self.records.insert(token, run);

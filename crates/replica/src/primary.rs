@@ -575,7 +575,8 @@ impl Group {
         for (&to, &Awaited { space, .. }) in &awaiting {
             if to == cx.me {
                 let wait = Wait::Own { seq, epoch };
-                self.applying.apply(cx, group, wait, (space, record.clone()), payload.clone(), must_fit);
+                let own = (space, record.clone());
+                self.applying.apply(cx, wait, own, payload.clone(), must_fit, committed);
             } else {
                 let message =
                     PeerMessage::Replicate { epoch, space, record: record.clone(), committed, must_fit };
@@ -814,7 +815,7 @@ impl Group {
 
     /// Sends again what was refused, and what was on its way when a connection broke.
     fn resend(&mut self, cx: &mut Context) {
-        let (group, epoch, committed) = (self.id, self.entry.epoch, self.tail.committed());
+        let (epoch, committed) = (self.entry.epoch, self.tail.committed());
         let Some(primary) = &mut self.primary else { return };
         for InFlight { record, payload, awaiting, must_fit, .. } in primary.in_flight.values_mut() {
             for (&to, awaited) in awaiting.iter_mut().filter(|(_, a)| a.again) {
@@ -827,7 +828,7 @@ impl Group {
                 if to == cx.me {
                     let wait = Wait::Own { seq: record.version.seq, epoch };
                     self.tail.push(TailRun { run: record.run(), request: record.request });
-                    self.applying.apply(cx, group, wait, (space, record), payload, must_fit);
+                    self.applying.apply(cx, wait, (space, record), payload, must_fit, committed);
                 } else {
                     let message = PeerMessage::Replicate { epoch, space, record, committed, must_fit };
                     cx.send_with(to, message, payload);

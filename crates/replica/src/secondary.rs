@@ -176,7 +176,8 @@ impl Group {
         self.commit_of(epoch, committed);
         self.tail.push(TailRun { run: record.run(), request: record.request });
         let wait = Wait::Foreign { askers: vec![(from, epoch)], place };
-        self.applying.apply(cx, self.id, wait, (space, record), payload, must_fit);
+        let committed = self.tail.committed();
+        self.applying.apply(cx, wait, (space, record), payload, must_fit, committed);
         Ok(())
     }
 

@@ -75,7 +75,7 @@ pub struct Scenario {
     pub pulse: Option<Pulse>,
 }
 
-/// Segments that every store keeps for the tail: more than can be under way at a time.
+/// Segments that every store keeps, for the requests that are done: more than is written while a client still sends one again.
 const TAIL_BYTES: u64 = 256 << 10;
 /// Seeds per thousand in which the load chooses the gear.
 const BY_LOAD: u64 = 200;

@@ -445,7 +445,14 @@ fn take_apart(blocks: ReadBlocks, mut each: impl FnMut(u32, Block)) {
 #[cfg(test)]
 impl Store {
     pub fn put(&mut self, space: Space, record: ebb_types::Record, payload: Bytes) {
-        let outcome = self.answer(Op::Apply { space, record, payload, must_fit: true, repair: false });
+        let outcome = self.answer(Op::Apply {
+            space,
+            record,
+            payload,
+            must_fit: true,
+            repair: false,
+            committed: Version::ZERO,
+        });
         assert_eq!(outcome, Outcome::Applied);
     }
 

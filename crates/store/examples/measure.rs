@@ -95,7 +95,14 @@ fn main() {
             let (group, count) = (GroupId(chunk.index % 64), blocks as u32);
             let record = Record { group, chunk, first, count, version, request: None, content };
             let payload = payload.clone();
-            Op::Apply { space: Space::Replica, record, payload, must_fit: false, repair: false }
+            Op::Apply {
+                space: Space::Replica,
+                record,
+                payload,
+                must_fit: false,
+                repair: false,
+                committed: Version::ZERO,
+            }
         });
         let at = |n: u64| {
             let (chunk, first) = place((n * 7919) % count, blocks);

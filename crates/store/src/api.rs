@@ -2,8 +2,8 @@
 //! `StoreHandle` does the same on one I/O thread and delivers [`Completion`]s.
 
 use ebb_types::{
-    Bytes, CHUNK_BYTES_MAX, ChunkId, Cursor, Epoch, GroupId, Incarnation, ListPage, Record, Refusal, Run,
-    ServerId, Space, StoreCommand, StoreId, StoreMark, StoreOutcome, TailRun, Version,
+    Bytes, CHUNK_BYTES_MAX, ChunkId, Cursor, Epoch, GroupId, Incarnation, ListPage, Record, RecoveredTail,
+    Refusal, Run, ServerId, Space, StoreCommand, StoreId, StoreMark, StoreOutcome, Version,
 };
 use std::collections::BTreeMap;
 
@@ -34,7 +34,8 @@ pub struct Config {
     pub checkpoint_bytes: u64,
     /// Replica payloads of at least this size go straight to their chunk file where they overwrite nothing.
     pub direct_bytes: usize,
-    /// Segments are kept, though all in them is in chunk files, until so many bytes follow them: for the recovered tail.
+    /// Segments are kept, though all in them is in chunk files, until so many bytes follow them: for the requests that a restart
+    /// knows to be done.
     pub tail_bytes: u64,
     /// Pages of block metadata (4 KiB each) kept in memory.
     pub cached_pages: usize,
@@ -100,7 +101,15 @@ pub enum Op {
     /// `must_fit`: acknowledged data depends on it, so it may use the reserve too. `repair`: it is known to be the newest, and
     /// takes effect on lost blocks too, which another one does not unless it is surely newer. Then version zero says that the
     /// blocks were never written.
-    Apply { space: Space, record: Record, payload: bytes::Bytes, must_fit: bool, repair: bool },
+    /// `committed`: everything of the group up to this version is on all targets; a restart tells the rest.
+    Apply {
+        space: Space,
+        record: Record,
+        payload: bytes::Bytes,
+        must_fit: bool,
+        repair: bool,
+        committed: Version,
+    },
     /// Read `count` blocks (at most `RECORD_BLOCKS_MAX`).
     Read { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
     /// As `Read`, from the device and not from the page cache, and the payload of the answer is empty: for scrubs.
@@ -128,11 +137,12 @@ impl Op {
     /// What the protocol core asks. `page`: runs in one page of a listing.
     pub fn asked(command: StoreCommand, page: usize) -> Op {
         match command {
-            StoreCommand::Apply { space, record, payload, must_fit } => {
-                Op::Apply { space, record, payload, must_fit, repair: false }
+            StoreCommand::Apply { space, record, payload, must_fit, committed } => {
+                Op::Apply { space, record, payload, must_fit, repair: false, committed }
             }
             StoreCommand::Repair { space, record, payload } => {
-                Op::Apply { space, record, payload, must_fit: true, repair: true }
+                let committed = Version::ZERO;
+                Op::Apply { space, record, payload, must_fit: true, repair: true, committed }
             }
             StoreCommand::Read { space, group, chunk, first, count } => {
                 Op::Read { space, group, chunk, first, count }
@@ -239,9 +249,8 @@ pub struct Recovered {
     /// This run's number.
     pub incarnation: Incarnation,
     pub membership: Membership,
-    /// Per space and group the last records that were made durable here, newest first, at most [`TAIL_RUNS`]. Any of them may
-    /// not have been acknowledged. At least the last [`Config::tail_bytes`] of segments are kept for it.
-    pub tails: BTreeMap<(Space, GroupId), Vec<TailRun>>,
+    /// Per group what is known of the last records.
+    pub tails: BTreeMap<GroupId, RecoveredTail>,
     /// What is kept here for which group, and as what.
     pub spaces: Vec<(GroupId, Space)>,
     /// Segment bytes that a crash left half written, and that were cut off. They were never acknowledged.
@@ -251,26 +260,15 @@ pub struct Recovered {
 impl Recovered {
     /// What the protocol core needs to know of it.
     pub fn for_the_core(self) -> ebb_types::Recovered {
-        let mut tails = BTreeMap::new();
-        for ((_, group), tail) in self.tails {
-            // The store tells the newest first, the core wants them in order.
-            tails.entry(group).or_insert_with(Vec::new).extend(tail.into_iter().rev());
-        }
-        let (tails, spaces) = (tails.into_iter().collect(), self.spaces);
-        ebb_types::Recovered { tails, spaces, scrubs: Vec::new() }
-    }
-
-    /// The tail of one space of a group.
-    pub fn tail(&self, space: Space, group: GroupId) -> &[TailRun] {
-        self.tails.get(&(space, group)).map_or(&[], |tail| tail)
+        ebb_types::Recovered { tails: self.tails, spaces: self.spaces, scrubs: Vec::new() }
     }
 }
 
 /// Runs in one page of a listing that a server asks for.
 pub const LIST_RUNS: usize = 1024;
 
-/// Longest recovered tail of a group.
-pub const TAIL_RUNS: usize = 1024;
+/// Most records of a group that are known to be on all targets and still told at a start, for their requests.
+pub const DONE_RUNS: usize = 1024;
 
 /// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -21,8 +21,8 @@ use crate::settle::Checkpoint;
 use crate::{Completion, Config, Figures, Op, Outcome, PlantedBug, StoreError, Token};
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, ObjectId, RECORD_BLOCKS_MAX, Record, RequestId, Space,
-    StoreId, StoreMark, Version,
+    BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, Kind, ObjectId, RECORD_BLOCKS_MAX, Record, RequestId,
+    Space, StoreId, StoreMark, TailRun, Version,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -397,8 +397,12 @@ impl StoreCore {
                 {
                     Err(self.no_space())
                 }
-                Op::Apply { space, record, payload, repair, .. } => {
-                    self.stage(space, record, payload, repair, &staged, &mut direct)
+                Op::Apply { space, record, payload, repair, committed, .. } => {
+                    let mut staged = self.stage(space, record, payload, repair, &staged, &mut direct);
+                    if let Ok(Some(Staged { head, .. })) = &mut staged {
+                        head.committed = Head::committed_by(head.version, committed);
+                    }
+                    staged
                 }
                 Op::DropOffload { group, stands_for } => {
                     Ok(Some(Staged::marker(HeadKind::Drop, Space::Offload { stands_for }, group)))
@@ -535,6 +539,7 @@ impl StoreCore {
                 repair,
                 crcs,
                 synced: 0,
+                committed: Version::ZERO,
             },
             payload,
         };
@@ -733,6 +738,15 @@ impl Staged {
         record
     }
 
+    /// That a record may not be on all targets, when its segment goes. A note says it by itself.
+    pub(crate) fn open(space: Space, group: GroupId, TailRun { run, request }: TailRun) -> Staged {
+        let kind = if run.kind == Kind::Note { HeadKind::Note } else { HeadKind::Open };
+        let mut record = Staged::marker(kind, space, group);
+        (record.head.chunk, record.head.first, record.head.count) = (run.chunk, run.first, run.count);
+        (record.head.version, record.head.request) = (run.version, request);
+        record
+    }
+
     /// Whether it ends all that the space has of the group.
     fn drops(&self, space: Space, group: GroupId) -> bool {
         self.head.kind == HeadKind::Drop && (self.head.space, self.head.group) == (space, group)
@@ -754,6 +768,7 @@ impl Staged {
             repair: false,
             crcs: Vec::new(),
             synced: 0,
+            committed: Version::ZERO,
         };
         Staged { head, payload: Bytes::new() }
     }

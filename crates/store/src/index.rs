@@ -9,6 +9,7 @@ use crate::disk::DiskFile;
 use crate::layout::{CHUNK_PAGE, EntryKind, Head, HeadKind, MARKER_BYTES, PAGE_BLOCKS, Page};
 use crate::overlay::{Extent, ExtentPlace, Overlay, Position};
 use crate::recent::Recent;
+use crate::tails::Tails;
 use ebb_types::{BLOCK_BYTES, ChunkId, Epoch, GroupId, Kind, RECORD_BLOCKS_MAX, Space, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -123,6 +124,7 @@ pub struct Index {
     pub offload_bytes: u64,
     /// Bytes of all chunk files on disk.
     pub file_bytes: u64,
+    pub tails: Tails,
 }
 
 /// Keeps the segments' live bytes and the debt while extents come and go.
@@ -144,6 +146,14 @@ fn account<'a>(
     }
 }
 
+/// The same for records of which at least a head must stay.
+fn account_open(segments: &mut BTreeMap<u32, Segment>) -> impl FnMut(Position, bool) + '_ {
+    |at, came| {
+        let live = &mut segments.get_mut(&at.segment).expect("an open record's segment exists").live;
+        *live = if came { *live + MARKER_BYTES } else { *live - MARKER_BYTES };
+    }
+}
+
 impl Index {
     pub fn new(cached_pages: usize, open_files: usize) -> Index {
         Index {
@@ -154,6 +164,7 @@ impl Index {
             files: Recent::new(open_files),
             offload_bytes: 0,
             file_bytes: 0,
+            tails: Tails::default(),
         }
     }
 
@@ -188,6 +199,7 @@ impl Index {
     /// Takes in a record that is durable at `at`. The chunk files of a dropped or deleted chunk are the caller's to remove.
     pub fn admit(&mut self, head: &Head, at: Position) {
         let (space, group) = (head.space, head.group);
+        self.tails.admit(head, at, &mut account_open(&mut self.segments));
         match head.kind {
             HeadKind::Drop => {
                 self.void(space, group, Position::from_u64(head.version.seq));
@@ -197,7 +209,7 @@ impl Index {
             HeadKind::DropFiles => self.void(space, group, at),
             HeadKind::Delete => self.admit_delete(head, at),
             HeadKind::Settled => self.admit_settled(head, at),
-            HeadKind::Note => {}
+            HeadKind::Note | HeadKind::Open => {}
             HeadKind::Data | HeadKind::InFile | HeadKind::Zero => {
                 let chunks = self.spaces.entry((space, group)).or_default();
                 let chunk = chunks.entry(head.chunk).or_default();
@@ -264,6 +276,7 @@ impl Index {
 
     /// Forgets the records of a space and group that are before `before`.
     fn void(&mut self, space: Space, group: GroupId, before: Position) {
+        self.tails.void(space, group, before, &mut account_open(&mut self.segments));
         let Some(chunks) = self.spaces.get_mut(&(space, group)) else { return };
         for chunk in chunks.values_mut() {
             if let Some(tombstone) = chunk.tombstone.take_if(|t| t.at < before) {

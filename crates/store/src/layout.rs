@@ -9,7 +9,7 @@ use ebb_types::{
 use std::collections::BTreeMap;
 
 /// Version of the format. A store of a newer one is refused.
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 /// Most blocks in a chunk.
 pub const CHUNK_BLOCKS_MAX: u32 = CHUNK_BYTES_MAX / BLOCK_BYTES as u32;
 /// Sequence numbers share their field in a page with two bits of kind.
@@ -138,6 +138,8 @@ pub const MARKER_BYTES: u64 = RECORD_HEAD_BYTES.next_multiple_of(RECORD_ALIGN) a
 /// Longest head, checksums included.
 pub const RECORD_HEAD_MAX: usize = RECORD_HEAD_BYTES + 4 * RECORD_BLOCKS_MAX as usize;
 const RECORD_MAGIC: [u8; 4] = *b"EBBR";
+/// Instead of how many versions are open: nothing is said.
+const OPEN_UNKNOWN: u32 = u32::MAX;
 const HAS_REQUEST: u16 = 1;
 const MOVED: u16 = 2;
 const REPAIR: u16 = 4;
@@ -161,10 +163,12 @@ pub enum HeadKind {
     Settled,
     /// Sets nothing: what the request wrote is in these blocks.
     Note,
+    /// A record of these blocks, or without any a deletion, was in an older segment and may not be on all targets. It sets nothing.
+    Open,
 }
 
 impl HeadKind {
-    const ALL: [HeadKind; 8] = [
+    const ALL: [HeadKind; 9] = [
         Self::Data,
         Self::InFile,
         Self::Zero,
@@ -173,6 +177,7 @@ impl HeadKind {
         Self::Drop,
         Self::Settled,
         Self::Note,
+        Self::Open,
     ];
 }
 
@@ -195,9 +200,24 @@ pub struct Head {
     pub crcs: Vec<u32>,
     /// So many bytes of the segment were durable before the batch that this record belongs to was written.
     pub synced: u32,
+    /// Everything of the group up to this version was known to be on all targets then. Of the record's epoch, and not above the
+    /// record; or zero: nothing is said.
+    pub committed: Version,
 }
 
 impl Head {
+    /// What [`Head::committed`] is, if everything up to `committed` is on all targets.
+    pub fn committed_by(version: Version, committed: Version) -> Version {
+        if committed.epoch < version.epoch { Version::ZERO } else { committed.min(version) }
+    }
+
+    /// How many of the epoch's versions up to this one were not known to be on all targets.
+    fn open(&self) -> u32 {
+        let open = self.version.seq.checked_sub(self.committed.seq);
+        let open = open.filter(|_| self.committed.epoch == self.version.epoch);
+        open.and_then(|open| u32::try_from(open).ok()).unwrap_or(OPEN_UNKNOWN)
+    }
+
     /// Head with checksums: where the payload starts.
     pub fn head_len(&self) -> usize {
         RECORD_HEAD_BYTES + 4 * self.crcs.len()
@@ -235,6 +255,7 @@ impl Head {
         put(&mut head, 44, &self.count.to_le_bytes());
         put(&mut head, 48, &self.version.seq.to_le_bytes());
         put(&mut head, 56, &self.version.epoch.0.to_le_bytes());
+        put(&mut head, 60, &self.open().to_le_bytes());
         put(&mut head, 64, &request.client.to_le_bytes());
         put(&mut head, 72, &request.seq.to_le_bytes());
         out.extend_from_slice(&head);
@@ -262,6 +283,9 @@ impl Head {
             return None;
         }
         let flags = u16_at(bytes, 20);
+        let version = Version { epoch: Epoch(u32_at(bytes, 56)), seq: u64_at(bytes, 48) };
+        let open = Some(u32_at(bytes, 60)).filter(|open| *open != OPEN_UNKNOWN);
+        let committed = open.and_then(|open| version.seq.checked_sub(u64::from(open)));
         let request = RequestId { client: u64_at(bytes, 64), seq: u64_at(bytes, 72) };
         Some(Head {
             kind,
@@ -274,12 +298,13 @@ impl Head {
             chunk: ChunkId { object: ObjectId(u64_at(bytes, 32)), index: u32_at(bytes, 28) },
             first: u32_at(bytes, 40),
             count,
-            version: Version { epoch: Epoch(u32_at(bytes, 56)), seq: u64_at(bytes, 48) },
+            version,
             request: (flags & HAS_REQUEST != 0).then_some(request),
             moved: flags & MOVED != 0,
             repair: flags & REPAIR != 0,
             crcs: (0..sums).map(|i| u32_at(bytes, RECORD_HEAD_BYTES + 4 * i)).collect(),
             synced: u32_at(bytes, 12),
+            committed: committed.map_or(Version::ZERO, |seq| Version { seq, ..version }),
         })
     }
 }
@@ -469,6 +494,7 @@ mod tests {
             repair: true,
             crcs: vec![1, 2],
             synced: 64,
+            committed: Version { epoch: Epoch(4), seq: SEQ_MAX - 3 },
         }
     }
 
@@ -514,6 +540,15 @@ mod tests {
         assert_eq!(bytes.len(), head().head_len());
         assert_eq!(Head::decode(&bytes, 77), Some(head()));
         assert_eq!(Head::decode(&bytes, 78), None);
+        let (version, older) = (head().version, Version { epoch: Epoch(3), seq: 5 });
+        let before = Version { seq: SEQ_MAX - 1, ..version };
+        let newer = Version { epoch: Epoch(5), seq: 1 };
+        for (known, said) in [(older, Version::ZERO), (before, before), (version, version), (newer, version)]
+        {
+            let mut bytes = Vec::new();
+            Head { committed: Head::committed_by(version, known), ..head() }.encode(77, &mut bytes);
+            assert_eq!(Head::decode(&bytes, 77).map(|head| head.committed), Some(said));
+        }
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Head::decode(&bytes, 77), None, "bit {bit}");

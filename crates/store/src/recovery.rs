@@ -17,15 +17,13 @@ use crate::layout::{
 use crate::overlay::Position;
 use crate::query::PIECES_REMEMBERED;
 use crate::recent::Recent;
-use crate::{Config, Membership, OpenError, Recovered, TAIL_RUNS};
-use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, Incarnation, Kind, ObjectId, Run, Space, TailRun, crc32c};
+use crate::{Config, DONE_RUNS, Membership, OpenError, Recovered};
+use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, Incarnation, ObjectId, Space, crc32c};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-
-type Tails = BTreeMap<(Space, GroupId), VecDeque<TailRun>>;
 
 fn failed(action: &'static str, path: &str) -> impl FnOnce(io::Error) -> OpenError {
     move |source| OpenError::Io { action, path: path.to_string(), source }
@@ -36,17 +34,13 @@ impl StoreCore {
     pub fn open(disk: Arc<dyn Disk>, config: Config) -> Result<(StoreCore, Recovered), OpenError> {
         let owner = claim(&*disk, &config)?;
         let mut index = Index::new(config.cached_pages, config.open_files);
-        let mut scan = Scan {
-            disk: &*disk,
-            owner,
-            tails: Tails::new(),
-            torn_bytes: 0,
-            dropped: BTreeMap::new(),
-            unlink: BTreeSet::new(),
-        };
+        index.tails.keep_done = DONE_RUNS;
+        let mut scan =
+            Scan { disk: &*disk, owner, torn_bytes: 0, dropped: BTreeMap::new(), unlink: BTreeSet::new() };
         let inventory = Inventory::read(&*disk, &owner)?;
         let last = scan.segments(&mut index, &inventory)?;
-        let (tails, torn_bytes, unlink) = (scan.tails, scan.torn_bytes, scan.unlink);
+        let (torn_bytes, unlink) = (scan.torn_bytes, scan.unlink);
+        let tails = index.tails.recovered();
         let group_dirs = find_chunk_files(&*disk, &mut index)?;
         let unsettled_bytes = index.segments.values().map(|s| s.bytes).sum();
         let shared = Shared {
@@ -74,7 +68,6 @@ impl StoreCore {
             half_dropped: unlink,
         };
         core.finish_removals()?;
-        let tails = tails.into_iter().map(|(of, runs)| (of, runs.into_iter().rev().collect())).collect();
         let spaces = core.shared.index().spaces.keys().map(|&(space, group)| (group, space)).collect();
         Ok((
             core,
@@ -217,7 +210,6 @@ fn hex(text: &str, digits: usize) -> Option<u64> {
 struct Scan<'a> {
     disk: &'a dyn Disk,
     owner: Superblock,
-    tails: Tails,
     torn_bytes: u64,
     /// Everything of a space and group before this position is void.
     dropped: BTreeMap<(Space, GroupId), u64>,
@@ -381,20 +373,8 @@ impl Scan<'_> {
                 continue;
             }
             index.admit(&head, at);
-            match head.kind {
-                HeadKind::DropFiles => {
-                    self.unlink.insert(head.group);
-                    self.tails.remove(&of);
-                }
-                HeadKind::Drop | HeadKind::Settled => {}
-                _ if head.moved => {}
-                _ => {
-                    let tail = self.tails.entry(of).or_default();
-                    tail.push_back(TailRun { run: run_of(&head), request: head.request });
-                    if tail.len() > TAIL_RUNS {
-                        tail.pop_front();
-                    }
-                }
+            if head.kind == HeadKind::DropFiles {
+                self.unlink.insert(head.group);
             }
         }
     }
@@ -412,15 +392,6 @@ fn is_sound(head: &Head) -> bool {
         }
         HeadKind::Delete | HeadKind::DropFiles | HeadKind::Drop => head.first == 0 && head.count == 0,
         HeadKind::Settled => head.space == Space::Replica && head.first > 0 && head.count == 0,
+        HeadKind::Open => head.first as u64 + head.count as u64 <= CHUNK_BLOCKS_MAX as u64,
     }
-}
-
-fn run_of(head: &Head) -> Run {
-    let kind = match head.kind {
-        HeadKind::Data | HeadKind::InFile => Kind::Data,
-        HeadKind::Zero => Kind::Zero,
-        HeadKind::Note => Kind::Note,
-        _ => Kind::Delete,
-    };
-    Run { chunk: head.chunk, first: head.first, count: head.count, version: head.version, kind }
 }

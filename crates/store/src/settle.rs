@@ -288,8 +288,8 @@ impl StoreCore {
         Ok(page.map_or_else(Page::empty, |page| (*page).clone()))
     }
 
-    /// Sealed segments that can go: dead ones, and ones so dead that copying the rest pays. The last `tail_bytes` stay, for the
-    /// recovered tail. Newest first, because they are popped from the end.
+    /// Sealed segments that can go: dead ones, and ones so dead that copying the rest pays. The last `tail_bytes` stay, for clients'
+    /// retries. Newest first, because they are popped from the end.
     fn retirable(&mut self) -> Result<Vec<u32>, StoreError> {
         // A removed file that came back without its tombstone would be a deletion undone.
         for group in std::mem::take(&mut self.removed_in) {
@@ -351,7 +351,7 @@ impl StoreCore {
         Ok(true)
     }
 
-    /// The tombstones, drops and chunk files' marks of a segment, as records for another.
+    /// The tombstones, drops, chunk files' marks and open records of a segment, as records for another.
     fn markers_of(&self, number: u32) -> Vec<Staged> {
         let index = self.shared.index();
         let drops = index.drops.iter().filter(|mark| mark.at.segment == number).map(|mark| {
@@ -374,6 +374,8 @@ impl StoreCore {
         });
         let mut markers: Vec<Staged> = drops.chain(of_chunks).collect();
         markers.iter_mut().for_each(|copy| copy.head.moved = true);
+        let open = index.tails.of_segment(number);
+        markers.extend(open.map(|(space, group, record)| Staged::open(space, group, record)));
         markers
     }
 

@@ -50,11 +50,11 @@ fn data(group: u32, chunk_index: u32, first: u32, count: u32, version: Version) 
 }
 
 fn apply(space: Space, (record, payload): (Record, Bytes)) -> Op {
-    Op::Apply { space, record, payload, must_fit: false, repair: false }
+    Op::Apply { space, record, payload, must_fit: false, repair: false, committed: Version::ZERO }
 }
 
 fn repair(space: Space, (record, payload): (Record, Bytes)) -> Op {
-    Op::Apply { space, record, payload, must_fit: true, repair: true }
+    Op::Apply { space, record, payload, must_fit: true, repair: true, committed: Version::ZERO }
 }
 
 fn blank(
@@ -67,6 +67,11 @@ fn blank(
 ) -> (Record, Bytes) {
     let chunk = chunk(chunk_index);
     (Record { group: GroupId(group), chunk, first, count, version, request: None, content }, Bytes::new())
+}
+
+fn note(group: u32, chunk_index: u32, first: u32, count: u32, version: Version) -> (Record, Bytes) {
+    let (record, payload) = blank(group, chunk_index, first, count, version, Content::Note);
+    (Record { request: Some(RequestId { client: 1, seq: version.seq }), ..record }, payload)
 }
 
 fn one(store: &mut StoreCore, op: Op) -> Outcome {
@@ -86,6 +91,11 @@ fn read(
     one(store, Op::Read { space, group: GroupId(group), chunk: chunk(chunk_index), first, count })
 }
 
+/// As [`apply`], and everything of the group up to `committed` is on all targets.
+fn apply_after(committed: Version, space: Space, (record, payload): (Record, Bytes)) -> Op {
+    Op::Apply { space, record, payload, must_fit: false, repair: false, committed }
+}
+
 type Key = (Space, GroupId, ChunkId);
 /// Version and checksum (`None`: zeroes) of the blocks of a chunk, and its tombstone.
 type Blocks = BTreeMap<u32, (Version, Option<u32>)>;
@@ -99,7 +109,7 @@ impl Model {
         match op {
             Op::Apply { space, record, .. } => {
                 let (tombstone, blocks) = self.0.entry((*space, record.group, record.chunk)).or_default();
-                if *tombstone >= Some(record.version) {
+                if *tombstone >= Some(record.version) || record.content == Content::Note {
                     return;
                 }
                 if record.content == Content::Delete {
@@ -187,6 +197,53 @@ fn snapshot(store: &mut StoreCore) -> Snapshot {
     all
 }
 
+/// The records that a restart must tell: those that took effect and are not known to be on all targets.
+#[derive(Clone, Default)]
+struct OpenRecords {
+    committed: BTreeMap<GroupId, Version>,
+    open: BTreeSet<(GroupId, Space, Version)>,
+}
+
+impl OpenRecords {
+    /// Before the model has carried it out.
+    fn carry_out(&mut self, model: &Model, op: &Op) {
+        match op {
+            Op::Apply { space, record, committed, .. } => {
+                let mut after = model.clone();
+                after.carry_out(op);
+                let place = (*space, record.group, record.chunk);
+                let deleted = model.0.get(&place).and_then(|(tombstone, _)| *tombstone);
+                let notes = record.content == Content::Note && deleted < Some(record.version);
+                if notes || after.snapshot() != model.snapshot() {
+                    self.open.insert((record.group, *space, record.version));
+                }
+                // The store need not take note of it, if the record sets nothing.
+                let known = self.committed.entry(record.group).or_default();
+                *known = (*committed).max(*known);
+                self.open.retain(|(group, _, version)| *group != record.group || version > known);
+            }
+            Op::DropOffload { group, .. } => {
+                self.open.retain(|(g, space, _)| (g, *space) != (group, OFFLOAD))
+            }
+            Op::DropReplica { group } => {
+                self.open.retain(|(g, space, _)| (g, *space) != (group, Space::Replica));
+            }
+            _ => {}
+        }
+    }
+
+    /// Those that must be told whatever became of the operations that were under way.
+    fn whatever_became_of(&self, model: &Model, under_way: &[Op]) -> Vec<(GroupId, Version)> {
+        let (mut after, mut model, mut open) = (self.clone(), model.clone(), self.open.clone());
+        for op in under_way {
+            after.carry_out(&model, op);
+            model.carry_out(op);
+            open = open.intersection(&after.open).copied().collect();
+        }
+        open.into_iter().map(|(group, _, version)| (group, version)).collect()
+    }
+}
+
 /// Shows only what differs.
 fn assert_same(seen: &Snapshot, wanted: &Snapshot, when: &str) {
     for key in seen.keys().chain(wanted.keys()) {
@@ -220,10 +277,13 @@ impl Workload {
         let first = [0, 250][self.random.below(2) as usize] + self.random.below(10) as u32;
         let count = 1 + self.random.below(6) as u32;
         let version = self.fresh_version();
+        let known = Version { seq: version.seq - 1 - self.random.below(30).min(version.seq - 1), ..version };
         let op = match self.random.below(40) {
-            0..24 => apply(space, data(group, chunk_index, first, count, version)),
+            0..4 => apply_after(known, space, data(group, chunk_index, first, count, version)),
+            4..24 => apply(space, data(group, chunk_index, first, count, version)),
             24..29 => apply(space, blank(group, chunk_index, first, count, version, Content::Zero)),
-            29..31 => apply(space, blank(group, chunk_index, 0, 0, version, Content::Delete)),
+            29..30 => apply(space, blank(group, chunk_index, 0, 0, version, Content::Delete)),
+            30..31 => apply(space, note(group, chunk_index, first, count, version)),
             31..32 => Op::DropOffload { group: GroupId(group), stands_for: ServerId(9) },
             32..33 => Op::DropReplica { group: GroupId(group) },
             33..34 => Op::Flush,
@@ -327,7 +387,17 @@ fn check_newer_and_digest(store: &mut StoreCore, model: &Model) {
             for record in records {
                 let payload = rest.split_to(record.payload_len());
                 assert_eq!(
-                    one(&mut other, Op::Apply { space, record, payload, must_fit: false, repair: false }),
+                    one(
+                        &mut other,
+                        Op::Apply {
+                            space,
+                            record,
+                            payload,
+                            must_fit: false,
+                            repair: false,
+                            committed: Version::ZERO
+                        }
+                    ),
                     Outcome::Applied
                 );
             }
@@ -360,7 +430,7 @@ fn possible(acknowledged: &Model, under_way: &[Op]) -> Vec<Snapshot> {
 fn crash_once(seed: u64, stop: u64) -> bool {
     let disk = MemDisk::new();
     disk.stop_after(stop);
-    let mut model = Model::default();
+    let (mut model, mut records) = (Model::default(), OpenRecords::default());
     let mut under_way = Vec::new();
     let mut workload = Workload::new(seed);
     let mut finished = false;
@@ -371,7 +441,10 @@ fn crash_once(seed: u64, stop: u64) -> bool {
             let done = run(&mut store, ops.clone());
             for (completion, (_, op)) in done.iter().zip(&ops) {
                 match completion.outcome {
-                    Outcome::Applied | Outcome::Done => model.carry_out(op),
+                    Outcome::Applied | Outcome::Done => {
+                        records.carry_out(&model, op);
+                        model.carry_out(op);
+                    }
                     _ => under_way.push(op.clone()),
                 }
             }
@@ -390,7 +463,12 @@ fn crash_once(seed: u64, stop: u64) -> bool {
         let _ = open(&disk);
         disk = disk.crash(seed ^ stop ^ attempt);
     }
-    let (mut store, _) = open(&disk).unwrap_or_else(|e| panic!("seed {seed}, stopped after {stop}: {e}"));
+    let (mut store, recovered) =
+        open(&disk).unwrap_or_else(|e| panic!("seed {seed}, stopped after {stop}: {e}"));
+    for (group, version) in records.whatever_became_of(&model, &under_way) {
+        let told = recovered.tails[&group].open.iter().any(|t| t.run.version == version);
+        assert!(told, "stopped after {stop}: {version} of {group} is not in the tail");
+    }
     let seen = snapshot(&mut store);
     assert!(possible.contains(&seen), "stopped after {stop}:\n{seen:#?}\nnot among\n{possible:#?}");
     drop(store);
@@ -505,7 +583,7 @@ fn what_must_fit_may_use_the_reserve_and_no_more() {
     let (mut store, _) = StoreCore::open(Arc::new(MemDisk::new()), limited).unwrap();
     let write = |seq: u64, must_fit| {
         let (record, payload) = data(1, 0, seq as u32, 2, version(1, seq));
-        Op::Apply { space: OFFLOAD, record, payload, must_fit, repair: false }
+        Op::Apply { space: OFFLOAD, record, payload, must_fit, repair: false, committed: Version::ZERO }
     };
     let takes = |store: &mut StoreCore, seq, must_fit| one(store, write(seq, must_fit)) == Outcome::Applied;
     let mut seq = 1;
@@ -871,7 +949,7 @@ fn a_store_that_does_not_continue_a_run_takes_a_new_identity_above_it() {
 }
 
 #[test]
-fn a_restart_tells_the_last_records_newest_first() {
+fn a_restart_tells_the_last_records() {
     let disk = MemDisk::new();
     let (mut store, _) = open(&disk).unwrap();
     for seq in 1..=3 {
@@ -882,11 +960,12 @@ fn a_restart_tells_the_last_records_newest_first() {
     one(&mut store, Op::Flush);
     drop(store);
     let (_, recovered) = open(&disk).unwrap();
-    let tail = recovered.tail(Space::Replica, GroupId(1));
-    assert_eq!(tail.iter().map(|t| t.run.version.seq).collect::<Vec<_>>(), [3, 2, 1]);
-    assert_eq!(tail[0].request, Some(RequestId { client: 1, seq: 3 }));
-    assert_eq!(recovered.tail(OFFLOAD, GroupId(2)).len(), 1);
-    assert_eq!(recovered.tail(OFFLOAD, GroupId(1)).len(), 0);
+    let seqs = |group: u32| -> Vec<u64> {
+        recovered.tails[&GroupId(group)].open.iter().map(|t| t.run.version.seq).collect()
+    };
+    assert_eq!((seqs(1), seqs(2)), (vec![1, 2, 3], vec![9]));
+    let last = recovered.tails[&GroupId(1)].open[2];
+    assert_eq!(last.request, Some(RequestId { client: 1, seq: 3 }));
 }
 
 #[test]
@@ -1166,4 +1245,93 @@ fn a_start_that_finishes_a_removal_reaches_no_further_than_it_was() {
         assert_eq!(chunks, [chunk(9)], "stopped after {stop}");
     }
     assert!(interrupted >= 3, "{interrupted} removals were interrupted");
+}
+
+/// A third copy hangs: the other two servers restart together, and must both find the record in their tails.
+#[test]
+fn what_is_not_known_to_be_on_all_targets_is_in_the_tail_whatever_was_written_since() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    let write = |store: &mut StoreCore, op| assert_eq!(one(store, op), Outcome::Applied);
+    let write_much = |store: &mut StoreCore, epoch: u32| {
+        for seq in 1..=200 {
+            let all = version(epoch, seq - 1);
+            write(
+                store,
+                apply_after(all, Space::Replica, data(2, 1, seq as u32 % 32, 2, version(epoch, seq))),
+            );
+            while store.settle() {}
+        }
+    };
+    let tail = |recovered: &Recovered, group: u32| -> Vec<Version> {
+        recovered.tails[&GroupId(group)].open.iter().map(|t| t.run.version).collect()
+    };
+    write(&mut store, apply(Space::Replica, data(1, 1, 0, 1, version(1, 7))));
+    write(&mut store, apply(Space::Replica, blank(1, 2, 0, 0, version(1, 8), Content::Delete)));
+    write(&mut store, apply(Space::Replica, note(1, 3, 0, 1, version(1, 9))));
+    let kinds = [Kind::Data, Kind::Delete, Kind::Note];
+    for epoch in 1..=3 {
+        write_much(&mut store, epoch);
+        let first = *store.shared.index().segments.keys().next().unwrap();
+        assert!(first > 20 * epoch, "segments are given back: {first} is there");
+        drop(store);
+        let (again, recovered) = open(&disk).unwrap();
+        let open = &recovered.tails[&GroupId(1)].open;
+        assert_eq!(tail(&recovered, 1), [version(1, 7), version(1, 8), version(1, 9)]);
+        assert_eq!(open.iter().map(|t| t.run.kind).collect::<Vec<_>>(), kinds);
+        assert_eq!(
+            open.iter().map(|t| t.request.map(|r| r.seq)).collect::<Vec<_>>(),
+            [Some(7), None, Some(9)]
+        );
+        assert_eq!(tail(&recovered, 2), [version(epoch, 200)], "the last one");
+        assert!(recovered.tails[&GroupId(2)].done.iter().any(|t| t.run.version == version(epoch, 199)));
+        store = again;
+    }
+    write(&mut store, apply_after(version(1, 9), Space::Replica, data(1, 1, 0, 1, version(1, 10))));
+    drop(store);
+    assert_eq!(tail(&open(&disk).unwrap().1, 1), [version(1, 10)]);
+}
+
+#[test]
+fn a_tail_has_every_record_that_is_under_way() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    let records = 1..=4000;
+    let ops = records.clone().map(|seq| {
+        let zero = blank(1, 1, seq as u32, 1, version(1, seq), Content::Zero);
+        (seq, apply(Space::Replica, zero))
+    });
+    for batch in ops.collect::<Vec<_>>().chunks(1000) {
+        store.execute(batch.to_vec(), &mut Vec::new());
+    }
+    let told = |disk: &MemDisk| open(disk).unwrap().1.tails[&GroupId(1)].open.len() as u64;
+    drop(store);
+    assert_eq!(told(&disk), *records.end());
+    // They fill several segments when theirs go, and a store that nobody writes to comes to rest all the same.
+    let (mut store, _) = open(&disk).unwrap();
+    for seq in 1..=100 {
+        let all = version(1, seq - 1);
+        one(&mut store, apply_after(all, Space::Replica, data(2, 1, 0, 6, version(1, seq))));
+    }
+    one(&mut store, Op::Flush);
+    let settle = |store: &mut StoreCore| {
+        (0..300).for_each(|_| _ = store.settle());
+        store.figures().mark.position
+    };
+    assert_eq!(settle(&mut store), settle(&mut store), "it rests");
+    drop(store);
+    assert_eq!(told(&disk), *records.end());
+}
+
+/// What a replica fetches is mostly long on all targets: it is in nobody's tail, however much it is.
+#[test]
+fn what_was_on_all_targets_before_it_came_is_not_in_the_tail() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    for (seq, committed) in [(1, version(2, 0)), (2, version(1, 2)), (3, version(1, 2))] {
+        one(&mut store, apply_after(committed, Space::Replica, data(1, 1, seq as u32, 1, version(1, seq))));
+    }
+    drop(store);
+    let tail = &open(&disk).unwrap().1.tails[&GroupId(1)];
+    assert_eq!(tail.open.iter().map(|t| t.run.version.seq).collect::<Vec<_>>(), [3]);
 }

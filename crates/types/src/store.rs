@@ -5,13 +5,15 @@ use crate::{
     ChunkId, Cursor, Epoch, GroupId, ListPage, Record, Refusal, Run, ScrubMark, Space, TailRun, Version,
 };
 use bytes::Bytes;
+use std::collections::BTreeMap;
 
 /// What the protocol core asks of the store. Each ends in one [`StoreOutcome`]. The store may run them in any order; the core
 /// waits where order matters.
 #[derive(Clone, Debug)]
 pub enum StoreCommand {
     /// Make the record durable. Blocks that are there in a newer version stay. `must_fit`: it may use the reserve (R10).
-    Apply { space: Space, record: Record, payload: Bytes, must_fit: bool },
+    /// `committed`: everything of the group up to this version is on all targets.
+    Apply { space: Space, record: Record, payload: Bytes, must_fit: bool, committed: Version },
     /// As `Apply`, but equal versions are written too: the block that is there fails its checksum (R9). A record of version
     /// zero says that its blocks were never written, and takes effect on those that are lost.
     Repair { space: Space, record: Record, payload: Bytes },
@@ -46,11 +48,21 @@ pub enum StoreOutcome {
     Failed(Refusal),
 }
 
+/// The last records of a group, as a server finds them when it starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveredTail {
+    /// Everything up to this version is on all targets.
+    pub committed: Version,
+    /// The records of which that is not known. All of them.
+    pub open: Vec<TailRun>,
+    /// The last of those of which it is, for their request ids.
+    pub done: Vec<TailRun>,
+}
+
 /// What a server found at its start, for the protocol core.
 #[derive(Clone, Debug, Default)]
 pub struct Recovered {
-    /// Records whose fate the server does not know.
-    pub tails: Vec<(GroupId, Vec<TailRun>)>,
+    pub tails: BTreeMap<GroupId, RecoveredTail>,
     /// What is kept for which group, and as what.
     pub spaces: Vec<(GroupId, Space)>,
     /// What the core had kept of its scrubs. Without it replicas are scrubbed sooner or later than need be.

@@ -60,7 +60,11 @@ impl Primary {
     }
 
     fn write(&mut self) -> Vec<Command> {
-        let request = REQUEST;
+        self.write_as(1)
+    }
+
+    fn write_as(&mut self, seq: u64) -> Vec<Command> {
+        let request = RequestId { client: 9, seq };
         let payload = Bytes::from(vec![7; BLOCK_BYTES]);
         let (chunk, len, crcs) = (ChunkId::default(), BLOCK_BYTES as u32, block_crcs(&payload));
         let op = ChunkOp::Write { chunk, offset: 0, len, request, crcs };
@@ -280,4 +284,24 @@ fn nothing_is_ordered_or_answered_before_the_epoch_is_on_record() {
     let (token, _) = newer(&stored).expect("what the store has is asked");
     primary.on(Event::Stored { token, outcome: StoreOutcome::Newer(Vec::new()) });
     assert!(primary.replica.serves(Moment(1), GROUP));
+}
+
+/// The store keeps with every record what was known of those before it, so that a restart orders little anew.
+#[test]
+fn what_is_on_all_targets_is_said_with_the_next_record() {
+    let mut primary = Primary::new();
+    primary.configure(1);
+    let mut said = Vec::new();
+    for request in 1..=2 {
+        let commands = primary.write_as(request);
+        said.extend(commands.iter().filter_map(|c| match c {
+            Command::Store { command: StoreCommand::Apply { record, committed, .. }, .. } => {
+                Some((record.version.seq, committed.seq))
+            }
+            _ => None,
+        }));
+        let written = apply(&commands).expect("the write is given to the store");
+        primary.complete(&written);
+    }
+    assert_eq!(said, [(1, 0), (2, 1)]);
 }

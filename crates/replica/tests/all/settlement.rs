@@ -5,8 +5,8 @@ use bytes::Bytes;
 use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome};
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry, GroupId,
-    Incarnation, Kind, MapDelta, Moment, PeerMessage, Record, RequestId, Run, ServerId, ServerState, Slot,
-    SlotState, StoreId, TailRun, Version, block_crcs,
+    Incarnation, Kind, MapDelta, Moment, PeerMessage, Record, RecoveredTail, RequestId, Run, ServerId,
+    ServerState, Slot, SlotState, StoreId, TailRun, Version, block_crcs,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -75,8 +75,12 @@ impl Primary {
     }
 
     fn started(durable: &[TailRun]) -> Replica {
+        Primary::found(RecoveredTail { open: durable.to_vec(), ..RecoveredTail::default() })
+    }
+
+    fn found(tail: RecoveredTail) -> Replica {
         let config = Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 1);
-        let tails = vec![(GROUP, durable.to_vec())];
+        let tails = [(GROUP, tail)].into();
         let mut replica = Replica::new(config, Recovered { tails, ..Recovered::default() });
         replica.on(Moment(1), Event::Lease { until: Moment(u64::MAX) }, &mut Vec::new());
         replica
@@ -242,4 +246,17 @@ fn a_retry_is_not_answered_before_the_blocks_are_ordered_anew() {
         primary.run(Event::Client { token: ClientToken(7), request, payload }, 0);
         assert_eq!(primary.replies, [], "after {stored} records");
     }
+}
+
+#[test]
+fn what_a_restart_knows_to_be_on_all_targets_is_not_ordered_again() {
+    let written = [1, 2, 3].map(|seq| record(version(1, seq), seq as u32, 1, seq));
+    let mut primary = Primary::new(&written, &[], Interrupted::Restart);
+    let (done, open) = (written[..2].to_vec(), written[2..].to_vec());
+    primary.replica = Primary::found(RecoveredTail { committed: version(1, 2), open, done });
+    assert!(primary.settle(usize::MAX));
+    let ordered: Vec<u32> = primary.ordered.iter().map(|record| record.first).collect();
+    assert_eq!(ordered, [3, 3], "a note and the block");
+    let again: Vec<bool> = written.iter().map(|of| primary.retry(of)).collect();
+    assert_eq!(again, [false; 3], "their requests are known to be done");
 }

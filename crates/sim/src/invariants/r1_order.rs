@@ -120,6 +120,7 @@ mod tests {
             record: record(version, Content::Data { crcs: Vec::new() }),
             payload: Bytes::from(vec![byte; BLOCK_BYTES]),
             must_fit: false,
+            committed: Version::ZERO,
         };
         world.r1_one_content_per_version(&apply(1));
         world.r1_one_content_per_version(&apply(1));

@@ -30,7 +30,7 @@ mod tests {
     use bytes::Bytes;
     use ebb_replica::StoreToken;
     use ebb_store::Op;
-    use ebb_types::Space;
+    use ebb_types::{Space, Version};
 
     #[test]
     fn a_server_that_sleeps_with_a_write_in_flight_is_seen() {
@@ -39,7 +39,8 @@ mod tests {
         world.r7_nobody_needs_it(id);
         assert_eq!(broken(&mut world), None);
         let (space, record, payload) = (Space::Replica, stray(), Bytes::new());
-        let write = Op::Apply { space, record, payload, must_fit: false, repair: false };
+        let write =
+            Op::Apply { space, record, payload, must_fit: false, repair: false, committed: Version::ZERO };
         world.server(id).store.submit(Some(StoreToken(99)), write);
         world.r7_nobody_needs_it(id);
         assert_eq!(broken(&mut world), Some("R7"));

@@ -328,7 +328,17 @@ mod tests {
                 let record = record(&mut random);
                 short.apply(space, &record, 0);
                 let payload = zeroes(record.payload_len());
-                ask(&mut long, Op::Apply { space, record, payload, must_fit: false, repair: false });
+                ask(
+                    &mut long,
+                    Op::Apply {
+                        space,
+                        record,
+                        payload,
+                        must_fit: false,
+                        repair: false,
+                        committed: Version::ZERO,
+                    },
+                );
             }
             assert_eq!(short.offload_bytes(), long.figures().offload.0, "round {round}");
             for n in 0..3 {
