@@ -191,9 +191,8 @@ impl Group {
                 self.admit_note(cx, noted);
             }
         }
-        for anew in settlement.rewrites(newer) {
-            self.admit_rewrite(cx, anew);
-        }
+        let unsettled = settlement.rewrites(newer);
+        self.settle(cx, unsettled);
         self.advance_commit();
         self.tell_committed(cx);
         self.start_covers(cx);

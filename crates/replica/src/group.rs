@@ -107,16 +107,20 @@ impl Group {
 /// ids.
 #[derive(Default)]
 pub(crate) struct Tail {
-    runs: VecDeque<TailRun>,
+    runs: BTreeMap<TailPlace, TailRun>,
     done: VecDeque<TailRun>,
     committed: Version,
 }
+
+/// What tells the records of a tail apart: pieces of one large write have the same version.
+type TailPlace = (Version, ChunkId, u32, u32);
 
 impl Tail {
     /// As a start finds it. It may be behind what this server knew before, as if it had missed messages.
     pub fn restored(found: RecoveredTail) -> Tail {
         let RecoveredTail { committed, open, done } = found;
-        let mut tail = Tail { runs: open.into(), done: VecDeque::new(), committed };
+        let mut tail = Tail { committed, ..Tail::default() };
+        open.into_iter().for_each(|run| tail.push(run));
         done.into_iter().for_each(|run| tail.remember(run));
         tail
     }
@@ -126,15 +130,15 @@ impl Tail {
     }
 
     pub fn push(&mut self, run: TailRun) {
-        let known = self.runs.iter().rev().any(|r| r.run == run.run);
-        if run.run.version > self.committed && !known {
-            self.runs.push_back(run);
+        let Run { version, chunk, first, count, .. } = run.run;
+        if version > self.committed {
+            self.runs.entry((version, chunk, first, count)).or_insert(run);
         }
     }
 
     /// The store did not take it: this server does not have it.
     pub fn remove(&mut self, version: Version) {
-        self.runs.retain(|r| r.run.version != version);
+        self.runs.retain(|place, _| place.0 != version);
     }
 
     /// Every write up to `version` is on all targets of its epoch. A record of an older epoch leaves the tail: the primary
@@ -144,11 +148,10 @@ impl Tail {
             return;
         }
         self.committed = version;
-        let runs = std::mem::take(&mut self.runs);
-        let (settled, open): (Vec<TailRun>, Vec<TailRun>) =
-            runs.into_iter().partition(|r| r.run.version <= version);
-        self.runs = open.into();
-        settled.into_iter().filter(|r| r.run.version.epoch == version.epoch).for_each(|r| self.remember(r));
+        let after = Version { seq: version.seq + 1, ..version };
+        let open = self.runs.split_off(&(after, ChunkId::default(), 0, 0));
+        let settled = std::mem::replace(&mut self.runs, open).into_values();
+        settled.filter(|r| r.run.version.epoch == version.epoch).for_each(|r| self.remember(r));
     }
 
     /// The record is on all targets: a retry of its request is answered.
@@ -162,7 +165,7 @@ impl Tail {
     }
 
     pub fn uncommitted(&self) -> Vec<TailRun> {
-        self.runs.iter().copied().collect()
+        self.runs.values().copied().collect()
     }
 
     pub fn done(&self) -> Vec<TailRun> {
@@ -171,7 +174,7 @@ impl Tail {
 
     /// Whether a record of the request may be on some targets.
     pub fn knows(&self, request: RequestId) -> bool {
-        self.runs.iter().any(|r| r.request == Some(request))
+        self.runs.values().any(|r| r.request == Some(request))
     }
 
     /// Whether the request's records cover these blocks, counting those that are `settled`. A deletion covers no blocks.
@@ -181,7 +184,7 @@ impl Tail {
         (first, count): (u32, u32),
         settled: impl Fn(Version) -> bool,
     ) -> bool {
-        let open = self.runs.iter().filter(|r| settled(r.run.version));
+        let open = self.runs.values().filter(|r| settled(r.run.version));
         let mut found = false;
         let mut left = if count > 0 { vec![(first, first.saturating_add(count))] } else { Vec::new() };
         for TailRun { run, .. } in open.chain(&self.done).filter(|r| r.request == Some(request)) {

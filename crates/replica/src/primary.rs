@@ -10,7 +10,7 @@ use crate::api::{Command, StoreCommand, StoreOutcome};
 use crate::catch_up::Cover;
 use crate::group::{Context, Group, Tail, Wait, Waiting};
 use crate::replica::PlantedBug;
-use crate::settlement::{Noted, Settlement};
+use crate::settlement::{Noted, Rewrite, Settlement, Unsettled};
 use bytes::Bytes;
 use ebb_types::{
     BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, Kind, Moment,
@@ -22,6 +22,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 const BLOCK: u32 = BLOCK_BYTES as u32;
+/// Blocks of tails that are being ordered again at a time: a tail may be longer than memory has room for.
+const REWRITE_BLOCKS: u32 = 256;
 /// A server that refused a write for lack of space is not asked again for this long.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
@@ -33,6 +35,8 @@ pub(crate) struct Primary {
     ops: BTreeMap<u64, Op>,
     /// Operations that wait for a range, in order of arrival.
     blocked: VecDeque<Op>,
+    /// What tails have and is to be ordered again before anyone else's operation touches it.
+    unsettled: Unsettled,
     /// Ordered records that are not on all targets, by sequence.
     in_flight: BTreeMap<u64, InFlight>,
     committed_told: Version,
@@ -166,6 +170,7 @@ impl Primary {
             next_op: 1,
             ops: BTreeMap::new(),
             blocked: VecDeque::new(),
+            unsettled: Unsettled::default(),
             in_flight: BTreeMap::new(),
             committed_told: Version::first_of(epoch),
             reported: None,
@@ -221,13 +226,25 @@ impl Primary {
             (Work::Note, _) => !op.is_read(),
             _ => (other.writes() || op.writes()) && other.touches(op.chunk, (op.first, op.count)),
         };
-        self.ops.values().any(waits_for) || self.blocked.iter().any(waits_for)
+        let unsettled = !op.settles() && self.unsettled.touches(op.chunk, (op.first, op.count));
+        // What settles waits for nobody who waits for it.
+        let waiting = self.blocked.iter().filter(|other| other.settles() || !op.settles());
+        unsettled || self.ops.values().chain(waiting).any(waits_for)
     }
 
     /// Whether blocks that a tail has are still to be ordered anew, or on their way.
     pub fn is_settling(&self, chunk: ChunkId, blocks: (u32, u32)) -> bool {
         let pending = |op: &Op| matches!(op.work, Work::Rewrite { .. }) && op.touches(chunk, blocks);
-        self.ops.values().any(pending) || self.blocked.iter().any(pending)
+        let under_way = self.ops.values().any(pending) || self.blocked.iter().any(pending);
+        under_way || self.unsettled.touches(chunk, blocks)
+    }
+
+    /// The next that may be ordered again now.
+    fn next_rewrite(&mut self) -> Option<Rewrite> {
+        let under_way = self.ops.values().chain(&self.blocked).filter(|op| op.settles());
+        // A deletion has no blocks, and counts as one.
+        let blocks: u32 = under_way.map(|op| if op.count == u32::MAX { 1 } else { op.count }).sum();
+        if blocks < REWRITE_BLOCKS { self.unsettled.pop() } else { None }
     }
 }
 
@@ -343,12 +360,19 @@ impl Group {
         Ok(())
     }
 
-    /// A deletion is carried out again for whoever asked for it. Of anything else it is noted whose requests it contains.
-    pub fn admit_rewrite(&mut self, cx: &mut Context, TailRun { run, request }: TailRun) {
-        let deletes = run.kind == Kind::Delete;
-        let range = if deletes { (0, u32::MAX) } else { (run.first, run.count) };
-        let work = Work::Rewrite { kind: run.kind };
-        self.admit_op(cx, run.chunk, range, work, Vec::new(), request.filter(|_| deletes));
+    /// Has these blocks ordered again.
+    pub fn settle(&mut self, cx: &mut Context, unsettled: Unsettled) {
+        if let Some(primary) = &mut self.primary {
+            primary.unsettled = unsettled;
+            self.go_on_settling(cx);
+        }
+    }
+
+    fn go_on_settling(&mut self, cx: &mut Context) {
+        while let Some(rewrite) = self.primary.as_mut().and_then(Primary::next_rewrite) {
+            let Rewrite { chunk, first, count, kind, request } = rewrite;
+            self.admit_op(cx, chunk, (first, count), Work::Rewrite { kind }, Vec::new(), request);
+        }
     }
 
     pub fn admit_note(&mut self, cx: &mut Context, Noted { request, chunk, first, count }: Noted) {
@@ -391,11 +415,13 @@ impl Group {
         primary.next_op += 1;
         let op = Op { id, chunk, first, count, work, step: Step::Fetching, askers, request };
         cx.shared.client_ops += usize::from(op.is_client());
-        if primary.conflicts(&op) {
-            primary.blocked.push_back(op);
-        } else {
-            primary.ops.insert(id, op);
-            self.advance_op(cx, id);
+        match primary.conflicts(&op) {
+            true if op.settles() => primary.blocked.push_front(op),
+            true => primary.blocked.push_back(op),
+            false => {
+                primary.ops.insert(id, op);
+                self.advance_op(cx, id);
+            }
         }
     }
 
@@ -672,7 +698,7 @@ impl Group {
     /// Everything below the oldest record in flight is on all targets.
     pub fn advance_commit(&mut self) {
         let Some(primary) = &mut self.primary else { return };
-        if primary.ops.values().chain(&primary.blocked).any(Op::settles) {
+        if !primary.unsettled.is_empty() || primary.ops.values().chain(&primary.blocked).any(Op::settles) {
             return; // the tail of an older epoch is not settled before all of it is ordered anew, and on all targets
         }
         let seq = primary.in_flight.keys().next().copied().unwrap_or(primary.next_seq) - 1;
@@ -702,6 +728,7 @@ impl Group {
             cx.shared.client_ops -= usize::from(op.is_client());
         }
         let blocked = std::mem::take(&mut primary.blocked);
+        let settled = primary.unsettled.is_empty();
         let mut admitted = Vec::new();
         for op in blocked {
             if primary.conflicts(&op) {
@@ -713,6 +740,9 @@ impl Group {
         }
         for id in admitted {
             self.advance_op(cx, id);
+        }
+        if !settled {
+            self.go_on_settling(cx);
         }
         self.advance_commit();
         self.release_if_drained(cx);
@@ -731,7 +761,8 @@ impl Group {
     /// [Sierra §3.5 step 2]
     fn release_if_drained(&mut self, cx: &mut Context) {
         let Some(primary) = &mut self.primary else { return };
-        let idle = primary.ops.is_empty() && primary.blocked.is_empty() && primary.in_flight.is_empty();
+        let idle = primary.ops.is_empty() && primary.blocked.is_empty() && primary.unsettled.is_empty();
+        let idle = idle && primary.in_flight.is_empty();
         if matches!(primary.phase, Phase::Draining) && idle {
             primary.phase = Phase::Released;
             primary.reported = Some(cx.now);

@@ -9,10 +9,10 @@
 //! not ordered anew yet have the versions and the records of before.
 
 use crate::group::REMEMBERED_REQUESTS;
-use crate::run_map::{RunMap, cut};
+use crate::run_map::{Missing, RunMap, cut};
 use ebb_types::{ChunkId, Kind, RECORD_BLOCKS_MAX, RequestId, Run, TailRun, Version};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 
 pub(crate) struct Settlement {
     /// Older than this is settled, unless this server missed the settlement.
@@ -59,45 +59,128 @@ impl Settlement {
     /// What to note, by what is newer than the own store, and what the store is known to miss. Oldest first, as a later
     /// settlement finds them: of more requests than are remembered, the newest count.
     pub fn notes(&self, newer: &[Run], missing: Option<&RunMap>) -> Vec<Noted> {
+        let newer = Newer::new(newer);
+        let mut places: BTreeMap<(RequestId, ChunkId), usize> = BTreeMap::new();
         let mut noted: Vec<Claimed> = Vec::new();
         for (request, run) in self.claims() {
-            let held = held(run, newer, missing);
+            let held = held(run, &newer, missing);
             let (of, full) = ((request, run.chunk), noted.len() >= REMEMBERED_REQUESTS);
-            match noted.iter_mut().find(|(known, _)| *known == of) {
-                Some((_, pieces)) => pieces.extend(held),
-                None if !held.is_empty() && !full => noted.push((of, held)),
+            match places.get(&of) {
+                Some(&at) => noted[at].1.extend(held),
+                None if !held.is_empty() && !full => {
+                    places.insert(of, noted.len());
+                    noted.push((of, held));
+                }
                 None => {}
             }
         }
         let note = |((request, chunk), pieces): Claimed| {
-            let joined = joined(pieces).into_iter();
-            joined.map(move |(start, end)| Noted { request, chunk, first: start, count: end - start })
+            let parts = in_records(joined(pieces));
+            parts.map(move |(start, end)| Noted { request, chunk, first: start, count: end - start })
         };
         noted.into_iter().rev().flat_map(note).collect()
     }
 
-    /// What to order anew, newest first: every block in any tail that not all targets may hold at the version that this replica
+    /// What to order again: every block in any tail that not all targets may hold at the version that this replica
     /// holds. An acknowledged write is in what this replica holds; what it does not hold was never acknowledged.
-    pub fn rewrites(&self, newer: &[Run]) -> Vec<TailRun> {
-        let lacks = |run: &Run| {
-            let meets =
-                |o: &Run| o.first < run.first + run.count && run.first < o.first + o.count || run.count == 0;
-            newer.iter().any(|o| (o.chunk, o.version) == (run.chunk, run.version) && meets(o))
-        };
-        let open = self.foreign.iter().filter(|t| t.run.version > self.committed || lacks(&t.run));
-        let mut runs: BTreeMap<(Version, ChunkId, u32), TailRun> = BTreeMap::new();
-        let sets = |t: &&TailRun| t.run.kind != Kind::Note;
-        for TailRun { run, request } in self.own.iter().chain(open).filter(sets) {
-            let known = runs.entry((run.version, run.chunk, run.first));
-            let known = known.or_insert(TailRun { run: *run, request: *request });
-            known.run.count = known.run.count.max(run.count);
-            known.request = known.request.or(*request);
+    pub fn rewrites(&self, newer: &[Run]) -> Unsettled {
+        let newer = Newer::new(newer);
+        let open = self.foreign.iter().filter(|t| t.run.version > self.committed || newer.meets(&t.run));
+        let mut deletions: BTreeMap<(ChunkId, Version), Option<RequestId>> = BTreeMap::new();
+        let mut blocks: BTreeMap<ChunkId, Vec<(u32, u32)>> = BTreeMap::new();
+        for TailRun { run, request } in self.own.iter().chain(open) {
+            match run.kind {
+                Kind::Note => {}
+                Kind::Delete => {
+                    let known = deletions.entry((run.chunk, run.version)).or_default();
+                    *known = known.or(*request);
+                }
+                Kind::Data | Kind::Zero => {
+                    blocks.entry(run.chunk).or_default().push((run.first, run.first + run.count));
+                }
+            }
         }
         // A deletion is rolled forward, and nothing of its chunk behind it.
-        let deletions = runs.values().filter(|t| t.run.kind == Kind::Delete);
-        let deleted: BTreeSet<ChunkId> = deletions.map(|t| t.run.chunk).collect();
-        let stays = |t: &TailRun| t.run.kind == Kind::Delete || !deleted.contains(&t.run.chunk);
-        runs.into_values().rev().filter(stays).collect()
+        deletions.keys().for_each(|(chunk, _)| _ = blocks.remove(chunk));
+        let deletion =
+            |((chunk, _), request)| Rewrite { chunk, first: 0, count: u32::MAX, kind: Kind::Delete, request };
+        let of_chunk = |(chunk, pieces)| {
+            let parts = in_records(joined(pieces));
+            parts.map(move |(first, end)| Rewrite {
+                chunk,
+                first,
+                count: end - first,
+                kind: Kind::Data,
+                request: None,
+            })
+        };
+        let mut unsettled = Unsettled::default();
+        let all = deletions.into_iter().map(deletion).chain(blocks.into_iter().flat_map(of_chunk));
+        all.for_each(|rewrite| unsettled.0.entry(rewrite.chunk).or_default().push_back(rewrite));
+        unsettled
+    }
+}
+
+/// Blocks whose present content is to be ordered again. A deletion, of all of the chunk, keeps whose it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rewrite {
+    pub chunk: ChunkId,
+    pub first: u32,
+    pub count: u32,
+    pub kind: Kind,
+    pub request: Option<RequestId>,
+}
+
+/// What is still to be ordered again: of each chunk deletions, or blocks in order that do not overlap.
+#[derive(Debug, Default)]
+pub(crate) struct Unsettled(BTreeMap<ChunkId, VecDeque<Rewrite>>);
+
+impl Unsettled {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn pop(&mut self) -> Option<Rewrite> {
+        let mut chunk = self.0.first_entry()?;
+        let next = chunk.get_mut().pop_front();
+        if chunk.get().is_empty() {
+            chunk.remove();
+        }
+        next
+    }
+
+    pub fn touches(&self, chunk: ChunkId, (first, count): (u32, u32)) -> bool {
+        let Some(rewrites) = self.0.get(&chunk) else { return false };
+        let at = rewrites.partition_point(|r| r.first.saturating_add(r.count) <= first);
+        rewrites.get(at).is_some_and(|r| r.first < first.saturating_add(count))
+    }
+}
+
+/// The store's answer, by chunk and the version that was asked for: in which blocks it has an older one. In order, without overlap.
+struct Newer(BTreeMap<(ChunkId, Version), Vec<(u32, u32)>>);
+
+impl Newer {
+    fn new(runs: &[Run]) -> Newer {
+        let mut all: BTreeMap<(ChunkId, Version), Vec<(u32, u32)>> = BTreeMap::new();
+        for run in runs {
+            all.entry((run.chunk, run.version)).or_default().push((run.first, run.first + run.count));
+        }
+        Newer(all.into_iter().map(|(of, pieces)| (of, joined(pieces))).collect())
+    }
+
+    /// The parts of these blocks in which the store has something older than `version`.
+    fn parts(&self, run: &Run, version: Version) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let (first, end) = (run.first, run.first + run.count);
+        let pieces = self.0.get(&(run.chunk, version)).map_or(&[][..], |pieces| pieces);
+        let from = pieces.partition_point(|piece| piece.1 <= first);
+        let meeting = pieces[from..].iter().take_while(move |piece| piece.0 < end);
+        meeting.map(move |piece| (piece.0.max(first), piece.1.min(end)))
+    }
+
+    /// Whether the store lacks any of the run. A deletion has no blocks.
+    fn meets(&self, run: &Run) -> bool {
+        let deletes = run.kind == Kind::Delete && self.0.contains_key(&(run.chunk, run.version));
+        deletes || self.parts(run, run.version).next().is_some()
     }
 }
 
@@ -107,23 +190,20 @@ fn end_of_epoch(run: Run) -> Run {
 }
 
 /// The blocks of a record that this replica has, or is about to fetch, in a version of the record's epoch that is not older.
-fn held(run: Run, newer: &[Run], missing: Option<&RunMap>) -> Vec<(u32, u32)> {
-    let common =
-        |other: &Run| (other.first.max(run.first), (other.first + other.count).min(run.first + run.count));
-    let of = |version: Version| newer.iter().filter(move |n| (n.chunk, n.version) == (run.chunk, version));
+fn held(run: Run, newer: &Newer, missing: Option<&RunMap>) -> Vec<(u32, u32)> {
     let missing = missing.map_or(Vec::new(), |m| m.overlapping(run.chunk, run.first, run.count));
-    let mut held: Vec<(u32, u32)> = of(end_of_epoch(run).version).map(common).collect();
-    for older in of(run.version).chain(missing.iter().map(|m| &m.run)) {
-        let (start, end) = (older.first, older.first + older.count);
+    let blocks = |m: &Missing| (m.run.first, m.run.first + m.run.count);
+    let mut held: Vec<(u32, u32)> = newer.parts(&run, end_of_epoch(run).version).collect();
+    for (start, end) in newer.parts(&run, run.version).chain(missing.iter().map(blocks)) {
         held = held.into_iter().flat_map(|piece| cut(piece, start, end)).collect();
     }
-    let fits = |v: Version| v.epoch == run.version.epoch && v >= run.version;
-    held.extend(missing.iter().filter(|m| fits(m.run.version)).map(|m| common(&m.run)));
-    held.retain(|(start, end)| start < end);
+    let fits = |m: &&Missing| m.run.version.epoch == run.version.epoch && m.run.version >= run.version;
+    let within = |(start, end): (u32, u32)| (start.max(run.first), end.min(run.first + run.count));
+    held.extend(missing.iter().filter(fits).map(|m| within(blocks(m))));
     held
 }
 
-/// The same blocks in as few pieces as records can be.
+/// The same blocks in as few pieces as can be.
 fn joined(mut pieces: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
     pieces.sort_unstable();
     let mut whole: Vec<(u32, u32)> = Vec::new();
@@ -133,11 +213,16 @@ fn joined(mut pieces: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
             None => whole.push((start, end)),
         }
     }
+    whole
+}
+
+/// The same blocks in pieces that records can be.
+fn in_records(pieces: Vec<(u32, u32)>) -> impl Iterator<Item = (u32, u32)> {
     let step = RECORD_BLOCKS_MAX;
-    let parts = |(start, end): (u32, u32)| {
+    let parts = move |(start, end): (u32, u32)| {
         (start..end).step_by(step as usize).map(move |at| (at, end.min(at + step)))
     };
-    whole.into_iter().flat_map(parts).collect()
+    pieces.into_iter().flat_map(parts)
 }
 
 #[cfg(test)]
@@ -193,7 +278,8 @@ mod tests {
         let tails = [record(1, 1, 0, 4, 10), record(2, 1, 0, 4, 10)];
         assert_eq!(notes(&tails, &[(2, 3), (2, 3), (1, 1), (1, 1)], None), [(10, 0, 4)]);
         assert_eq!(notes(&tails, &[(2, 3), (3, 1), (0, 0), (1, 1)], None), [(10, 0, 1), (10, 3, 1)]);
-        assert_eq!(joined(vec![(2000, 2500), (0, 2000)]), [(0, 1024), (1024, 2048), (2048, 2500)]);
+        let parts: Vec<(u32, u32)> = in_records(joined(vec![(2000, 2500), (0, 2000)])).collect();
+        assert_eq!(parts, [(0, 1024), (1024, 2048), (2048, 2500)]);
     }
 
     /// However often settlements are interrupted, the oldest are forgotten first.

@@ -79,7 +79,7 @@ impl Primary {
     }
 
     fn found(tail: RecoveredTail) -> Replica {
-        let config = Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 1);
+        let config = Config::new(ME, Incarnation(1), StoreId(1), 4 << 20, 1);
         let tails = [(GROUP, tail)].into();
         let mut replica = Replica::new(config, Recovered { tails, ..Recovered::default() });
         replica.on(Moment(1), Event::Lease { until: Moment(u64::MAX) }, &mut Vec::new());
@@ -108,7 +108,12 @@ impl Primary {
     fn run(&mut self, event: Event, stored_max: usize) -> bool {
         self.events.push_front(event);
         (self.stored, self.stored_max) = (0, stored_max);
-        while self.stored <= stored_max {
+        self.go_on()
+    }
+
+    /// Until it is interrupted, or comes to rest: then true.
+    fn go_on(&mut self) -> bool {
+        while self.stored <= self.stored_max {
             let Some(event) = self.events.pop_front() else { return true };
             let mut commands = Vec::new();
             self.replica.on(Moment(1), event, &mut commands);
@@ -259,4 +264,29 @@ fn what_a_restart_knows_to_be_on_all_targets_is_not_ordered_again() {
     assert_eq!(ordered, [3, 3], "a note and the block");
     let again: Vec<bool> = written.iter().map(|of| primary.retry(of)).collect();
     assert_eq!(again, [false; 3], "their requests are known to be done");
+}
+
+/// A long tail is ordered again a little at a time: who comes meanwhile waits for the blocks that it touches, and for no others.
+#[test]
+fn what_waits_for_the_end_of_a_long_settlement_is_answered() {
+    let read_meanwhile = |blocks: &[u32]| {
+        let tails = [record(version(1, 1), 0, 300, 1), record(version(1, 2), 400, 1, 2)];
+        let mut primary = Primary::new(&tails, &[], Interrupted::NewEpoch);
+        assert!(!primary.settle(2), "it is interrupted while the first is under way");
+        for &block in blocks {
+            let (offset, len) = (block * BLOCK_BYTES as u32, BLOCK_BYTES as u32);
+            let op = ChunkOp::Read { chunk: CHUNK, offset, len, must_exist: false };
+            let request = ClientRequest { group: GROUP, epoch: Epoch(2), op };
+            let token = ClientToken(block.into());
+            primary.events.push_front(Event::Client { token, request, payload: Bytes::new() });
+        }
+        primary.stored_max = usize::MAX;
+        primary.go_on();
+        let ordered: Vec<u32> =
+            primary.ordered.iter().filter(|r| r.request.is_none()).map(|r| r.first).collect();
+        assert_eq!(ordered, (0..300).chain([400]).collect::<Vec<_>>());
+        primary.replies.iter().map(|(token, _)| token.0).collect::<Vec<_>>()
+    };
+    assert_eq!(read_meanwhile(&[400]), [400]);
+    assert_eq!(read_meanwhile(&[350, 400]), [350, 400]);
 }
