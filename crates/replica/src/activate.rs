@@ -30,6 +30,7 @@ impl Group {
         self.refuse_checks(cx, Refusal::NotReady);
         self.suspend_clients(cx);
         self.adopt_catch_up(cx, &old);
+        self.give_listings(cx); // that waited for repairs of the ended epoch
         if self.entry.primary == Some(cx.me) {
             self.start_activation(cx);
         } else {

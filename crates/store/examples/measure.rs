@@ -101,7 +101,7 @@ fn main() {
                 payload,
                 must_fit: false,
                 repair: false,
-                committed: Version::ZERO,
+                committed: Version { seq: version.seq.saturating_sub(IN_FLIGHT as u64), ..version },
             }
         });
         let at = |n: u64| {

@@ -237,7 +237,8 @@ impl Scan<'_> {
             let size = file.size().map_err(failed("read", &path))?;
             let (records, mut end) = self.records(&*file, number, &path, size)?;
             if number == last {
-                end = self.cut_tail(&*file, &path, size, &records, end)?;
+                let durable = inventory.segments.get(&number).copied().unwrap_or(0);
+                end = self.cut_tail(&*file, &path, size, (&records, end), durable)?;
             } else if end < size {
                 return Err(damaged(&path, end));
             }
@@ -300,16 +301,18 @@ impl Scan<'_> {
         Ok((records, at))
     }
 
-    /// Finds the end of what is whole in the last segment, cuts off the rest and makes what is left durable.
+    /// Finds the end of what is whole in the last segment, cuts off the rest and makes what is left durable. `durable`: so many
+    /// bytes of it are, by the inventory.
     fn cut_tail(
         &mut self,
         file: &dyn DiskFile,
         path: &str,
         size: u64,
-        records: &[Found],
-        chain_end: u64,
+        (records, chain_end): (&[Found], u64),
+        durable: u32,
     ) -> Result<u64, OpenError> {
-        let synced = records.iter().map(|(_, head)| head.synced).max().unwrap_or(0);
+        // What is damaged there was not torn: a copy of damaged data stays known as damaged.
+        let synced = records.iter().map(|(_, head)| head.synced).fold(durable, u32::max);
         let mut end = chain_end;
         let mut payload = Vec::new();
         for (at, head) in records.iter().filter(|(at, head)| *at >= synced && head.kind == HeadKind::Data) {
