@@ -45,6 +45,8 @@ struct Chaos {
     harmed: Vec<(u16, Harm)>,
     slow: Pulses,
     brakes: BTreeMap<u16, Brake>,
+    /// Of those that are slow: how often each had been called failed before.
+    failed_before: BTreeMap<u16, u32>,
     /// Servers of whose store there is an older copy.
     copies: BTreeSet<u16>,
     /// It lost data, and may not have it back yet.
@@ -95,6 +97,9 @@ impl Chaos {
         let who = Who::Server(id);
         let store = self.cluster.data(who).join("store");
         let copy = self.cluster.directory().join("copies").join(id.to_string());
+        if matches!(harm, Harm::Slow | Harm::SlowDisk) {
+            self.failed_before.insert(id, self.failures_of(id));
+        }
         match harm {
             Harm::Paused => self.cluster.pause(who),
             Harm::Slow => self.slow.begin(self.cluster.pid(who).expect("it runs")),
@@ -173,13 +178,18 @@ impl Chaos {
             Harm::Killed | Harm::Emptied | Harm::RolledBack => {}
             Harm::Paused => self.cluster.resume(who),
             Harm::Slow | Harm::SlowDisk => {
-                let failed = |s: &ebb_types::ServerStatus| s.id.0 == id && s.state == ServerState::Failed;
-                self.condemned += u32::from(self.cluster.status().servers.iter().any(failed));
+                self.condemned += self.failures_of(id) - self.failed_before.remove(&id).unwrap_or_default();
                 self.slow.end(self.cluster.pid(who).expect("it runs"));
                 self.brakes.remove(&id);
             }
         }
         ("return of a server", format!("server {id}, which was {harm:?}, goes on"))
+    }
+
+    /// How often the metadata service called a server failed, by its log.
+    fn failures_of(&self, id: u16) -> u32 {
+        let line = format!("server-{id} failed:");
+        self.cluster.log(Who::Meta(1)).matches(&line).count() as u32
     }
 
     /// Fills a server's disk to the last byte while clients go on, and frees it again.
@@ -276,6 +286,7 @@ fn random_kills_pauses_restarts_and_shifts_lose_nothing() {
         harmed: Vec::new(),
         slow: Pulses::start(),
         brakes: BTreeMap::new(),
+        failed_before: BTreeMap::new(),
         copies: BTreeSet::new(),
         lacks: None,
         brakable,
