@@ -5,7 +5,8 @@
 //! *lost* block (its metadata are damaged, or its file is gone) not even the version is known: what somebody answers is
 //! believed, so only those may be asked who surely have everything: a replica that is in sync; one that was so until an epoch
 //! that the block is older than; or one that was, together with the covered stand-in that has everything since then. That
-//! one's word comes first, so that nothing older is ever seen. A replica that still misses some of the blocks does not answer.
+//! one's word comes first, so that nothing older is ever seen. A replica that still misses some of the blocks does not answer,
+//! unless they are older than what it misses: it could be waiting for a listing of this replica, which waits for the repair.
 
 use crate::api::{StoreCommand, StoreOutcome};
 use crate::group::{Context, Group, Wait};
@@ -54,36 +55,47 @@ struct Copy {
     source: Source,
     /// What it does not have was never written, at least not before what the copy before it in the list has.
     whole: bool,
+    /// The blocks are older than all that it misses.
+    older: bool,
     /// It is asked only if the one before it in the list has answered.
     second: bool,
+}
+
+impl Copy {
+    fn any(source: Source) -> Copy {
+        Copy { source, whole: false, older: false, second: false }
+    }
 }
 
 impl Group {
     /// Those who have everything first; then, if the version of the blocks is known here, everybody else.
     fn copies(&self, cx: &Context, lost: Option<Version>) -> Vec<Copy> {
         let live = |server| server != cx.me && cx.map.is_live(server);
-        let whole = |source, second| Copy { source, whole: true, second };
-        let is_whole = |slot: &Slot| match slot.state {
-            SlotState::InSync => true,
+        let replica = |slot: &Slot, older, second| {
+            let source = (slot.server, Space::Replica);
+            Copy { source, whole: true, older, second }
+        };
+        let older = |slot: &Slot| match slot.state {
+            SlotState::InSync => false,
             SlotState::CatchingUp { since } | SlotState::Away { since } => {
                 lost.is_some_and(|newest| newest.epoch < since)
             }
         };
+        let is_whole = |slot: &Slot| slot.state == SlotState::InSync || older(slot);
         let slots = self.entry.slots.iter().filter(|slot| live(slot.server));
         let (complete, partial): (Vec<&Slot>, Vec<&Slot>) = slots.partition(|slot| is_whole(slot));
-        let mut copies: Vec<Copy> =
-            complete.iter().map(|slot| whole((slot.server, Space::Replica), false)).collect();
+        let mut copies: Vec<Copy> = complete.iter().map(|slot| replica(slot, older(slot), false)).collect();
         for slot in partial {
             if let Some(stand_in) = slot.stand_in.filter(|s| s.covered && live(s.server)) {
                 let kept = (stand_in.server, Space::Offload { stands_for: slot.server });
-                copies.push(Copy { source: kept, whole: false, second: false });
-                copies.push(whole((slot.server, Space::Replica), true));
+                copies.push(Copy::any(kept));
+                copies.push(replica(slot, false, true));
             }
         }
         if lost.is_none() {
             for source in self.other_copies(cx) {
                 if !copies.iter().any(|c| c.source == source && !c.second) {
-                    copies.push(Copy { source, whole: false, second: false });
+                    copies.push(Copy::any(source));
                 }
             }
         }
@@ -135,7 +147,7 @@ impl Group {
     /// Takes blocks from a copy that has them newer, for an operation.
     pub fn fetch_newer(&mut self, cx: &mut Context, op: u64, source: Source, (first, count): (u32, u32)) {
         let Some((chunk, ..)) = self.blocks_of_check(op) else { return };
-        let copies = vec![Copy { source, whole: false, second: false }];
+        let copies = vec![Copy::any(source)];
         let (op, lost, step) = (Some(op), None, Step::Checking);
         let repair = Repair { op, chunk, first, count, lost, sought: false, copies, tried: 0, step };
         self.begin_repair(cx, repair);
@@ -148,9 +160,10 @@ impl Group {
         let tried = repair.tried;
         let may = |(n, copy): &(usize, &Copy)| !copy.second || (answered && *n == tried);
         let next = repair.copies.iter().enumerate().skip(tried).find(may).map(|(n, copy)| (n, *copy));
-        let Some((n, Copy { source: (to, space), whole, .. })) = next else {
+        let Some((n, Copy { source: (to, space), whole, older, .. })) = next else {
             return self.give_up_repair(cx, id);
         };
+        let whole = whole && !older;
         let token = cx.shared.question();
         repair.tried = n + 1;
         repair.step = Step::Asked { question: token };

@@ -111,7 +111,8 @@ fn no_seed_breaks_a_rule() {
         panic!("{} of {count} seeds failed; the first:\n{failure}", bad.len());
     }
     let missing: Vec<&str> = MET.into_iter().filter(|what| !tally.contains_key(what)).collect();
-    assert!(count < SEEDS || missing.is_empty(), "in {count} seeds there never was: {missing:?}");
+    let fixed = first == 1 && count >= SEEDS;
+    assert!(!fixed || missing.is_empty(), "in {count} seeds there never was: {missing:?}");
 }
 
 /// `EBB_SEED=n cargo test -p ebb-sim --test sweep one_seed -- --nocapture`; `EBB_LINES`: lines of transcript to show.

@@ -69,12 +69,13 @@ struct Asked {
     to: ServerId,
     space: Space,
     token: u64,
+    whole: bool,
 }
 
 fn asked(commands: &[Command]) -> Option<Asked> {
     commands.iter().find_map(|c| match c {
-        Command::Send { to, message: PeerMessage::Fetch { space, token, whole: _, .. }, .. } => {
-            Some(Asked { to: *to, space: *space, token: *token })
+        Command::Send { to, message: PeerMessage::Fetch { space, token, whole, .. }, .. } => {
+            Some(Asked { to: *to, space: *space, token: *token, whole: *whole })
         }
         _ => None,
     })
@@ -124,7 +125,7 @@ fn a_lost_block_comes_from_the_stand_in_and_then_from_the_replica_behind_it() {
     // Nothing of it was written since epoch 5: so the replica behind it has what there is.
     let commands = primary.answers(first, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
     let second = asked(&commands).expect("the replica is asked");
-    assert_eq!((second.to, second.space), (OTHER, Space::Replica));
+    assert_eq!((second.to, second.space, second.whole), (OTHER, Space::Replica, true));
     let data = Bytes::from(vec![7; BLOCK_BYTES]);
     let old = Version { epoch: Epoch(2), seq: 8 };
     let commands = primary.answers(second, Ok(vec![record(old, Some(&data))]), data.clone());
@@ -156,6 +157,7 @@ fn a_block_from_before_a_replica_was_away_comes_from_it_alone() {
     let (_, commands) = primary_with_a_lost_block(Version { epoch: Epoch(4), seq: 1 });
     let first = asked(&commands).expect("a copy is asked for it");
     assert_eq!((first.to, first.space), (OTHER, Space::Replica));
+    assert!(!first.whole, "what it misses is newer; and its listing may wait for this very repair");
 }
 
 #[test]
@@ -231,7 +233,7 @@ fn a_block_that_must_exist_and_does_not_comes_from_another_copy() {
     let first = asked(&commands).expect("a copy is asked for it");
     let commands = primary.answers(first, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
     let second = asked(&commands).expect("the replica behind the stand-in is asked");
-    assert_eq!((second.to, second.space), (OTHER, Space::Replica));
+    assert_eq!((second.to, second.space, second.whole), (OTHER, Space::Replica, true));
     let data = Bytes::from(vec![7; BLOCK_BYTES]);
     let commands = primary.answers(second, Ok(vec![record(NEW, Some(&data))]), data.clone());
     let (token, command) = store(&commands).expect("it is written");

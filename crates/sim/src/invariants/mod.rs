@@ -43,7 +43,7 @@ pub struct Invariants {
     looked: BTreeMap<u64, u64>,
     /// Newest fence of each run of each server.
     fences: BTreeMap<(ServerId, u64, GroupId), Epoch>,
-    /// The newest epoch of each group in which somebody served.
+    /// The newest epoch of each group in which somebody served, or could once it was on record.
     served: BTreeMap<GroupId, Epoch>,
     /// Operations that some server said are done.
     acknowledged: HashSet<usize>,

@@ -20,7 +20,8 @@ impl World<'_> {
                 return self.fail("R2", format!("{id} and {other} both serve {group}"));
             }
             let epoch = self.servers[&id].replica.fence_of(group);
-            self.invariants.served.insert(group, epoch);
+            let newest = self.invariants.served.entry(group).or_default();
+            *newest = epoch.max(*newest);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! epoch stands for, and every configuration is sound: r slots, one target per copy, a primary that is complete or can
 //! become so. [Sierra §3.5, PacificA]
 
-use super::Entries;
+use super::Invariants;
 use crate::brief::brief_entry;
 use crate::world::World;
 use ebb_types::{GroupEntry, GroupId, MetaPush, ServerId, SlotState};
@@ -18,7 +18,7 @@ impl World<'_> {
         *looked = state.version();
         let mut trouble = None;
         for (group, entry) in state.groups() {
-            if let Err(what) = agree(&mut self.invariants.entries, member, group, entry) {
+            if let Err(what) = agree(&mut self.invariants, member, group, entry) {
                 trouble = Some(what);
             } else if let Some(fault) = self.sleeper_in(group, entry, state) {
                 trouble = Some(fault);
@@ -33,7 +33,7 @@ impl World<'_> {
     pub(super) fn r3_pushed_map(&mut self, member: u64, push: &MetaPush) {
         let MetaPush::Map(delta) = push else { return };
         for (group, entry) in &delta.groups {
-            if let Err(what) = agree(&mut self.invariants.entries, member, *group, entry) {
+            if let Err(what) = agree(&mut self.invariants, member, *group, entry) {
                 return self.fail("R3", what);
             }
         }
@@ -50,11 +50,18 @@ impl World<'_> {
     }
 }
 
-/// All that is ever said of an epoch is the same, and sound.
-fn agree(entries: &mut Entries, member: u64, group: GroupId, entry: &GroupEntry) -> Result<(), String> {
+/// All that is ever said of an epoch is the same, and sound. An epoch that is put on record may serve from then on: nobody can tell
+/// whether it did.
+fn agree(
+    Invariants { entries, served, .. }: &mut Invariants,
+    member: u64,
+    group: GroupId,
+    entry: &GroupEntry,
+) -> Result<(), String> {
     let known = entries.entry((group, entry.epoch)).or_insert_with(|| entry.clone());
-    if entry.stage().serves {
-        known.fallback = None;
+    if entry.stage().serves && known.fallback.take().is_some() {
+        let newest = served.entry(group).or_default();
+        *newest = entry.epoch.max(*newest);
     }
     let same = GroupEntry { fallback: known.fallback.clone(), ..entry.clone() } == *known;
     if !same {

@@ -1,5 +1,6 @@
 //! What survives is served: while a complete copy of a group runs, nothing that happened to the others takes it out of service
-//! for good. Which copies are complete is told by the newest configuration that served: nothing was ordered without them since.
+//! for good. Which copies are complete is told by the newest configuration that served, or was put on record to: nothing was ordered without
+//! them since.
 
 use crate::brief::brief_entry;
 use crate::world::World;
