@@ -25,7 +25,8 @@ pub enum Event {
     Map(MapDelta),
     /// The metadata service granted a lease that ends then on this server's clock.
     Lease { until: Moment },
-    /// The metadata service wants this server to sleep: hand over. Repeated; harmless to repeat.
+    /// The metadata service wants this server to sleep: hand over. Repeated; harmless to repeat. Void where the
+    /// map does not say so too.
     Drain,
     /// The metadata service moves these primaries elsewhere: hand over just them.
     HandOver { groups: Vec<(GroupId, Epoch)> },

@@ -385,7 +385,12 @@ impl Replica {
         self.spaces.range((id, Space::Replica)..=(id, last)).map(|(_, space)| *space)
     }
 
+    /// A request that comes late, or from a leader that is none any more, must not take a server out of service that the map has
+    /// awake: nothing would put it back. One that comes before its map is repeated.
     fn on_drain(&mut self, now: Moment, out: &mut Vec<Command>) {
+        if self.map.servers.get(&self.config.me).is_none_or(|s| s.state != ServerState::Draining) {
+            return;
+        }
         self.draining = true;
         self.told_ready = false;
         for id in self.groups.keys().copied().collect::<Vec<_>>() {

@@ -305,3 +305,11 @@ fn what_is_on_all_targets_is_said_with_the_next_record() {
     }
     assert_eq!(said, [(1, 0), (2, 1)]);
 }
+
+#[test]
+fn a_drain_that_comes_late_takes_no_server_out_of_service() {
+    let mut primary = Primary::new();
+    primary.configure(1);
+    assert!(primary.on(Event::Drain).is_empty() && !primary.replica.is_draining());
+    assert!(apply(&primary.write()).is_some(), "it serves");
+}
