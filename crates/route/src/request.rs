@@ -132,10 +132,6 @@ impl Request {
         self.tries
     }
 
-    pub fn began(&self) -> Moment {
-        self.began
-    }
-
     /// The server whose answer is awaited.
     pub fn asked(&self) -> Option<ServerId> {
         match self.step {

@@ -51,7 +51,7 @@ impl View {
         }
     }
 
-    pub fn is_news(&self, group: GroupId, entry: &GroupEntry) -> bool {
+    pub(crate) fn is_news(&self, group: GroupId, entry: &GroupEntry) -> bool {
         self.map.group(group).is_some_and(|known| known.epoch < entry.epoch)
     }
 
