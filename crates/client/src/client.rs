@@ -174,10 +174,7 @@ impl Shared {
 
     /// Takes the answer to that. `false`: something between is missing.
     pub fn learn(&self, params: ClusterParams, delta: &MapDelta) -> bool {
-        self.update(|view| {
-            view.set_params(params);
-            view.apply(delta)
-        })
+        self.update(|view| view.learn(params, delta))
     }
 
     pub fn set_params(&self, params: ClusterParams) -> bool {

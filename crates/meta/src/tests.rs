@@ -927,6 +927,17 @@ fn a_failed_server_is_given_up_after_the_configured_time_but_no_rack_and_no_slee
     assert!(world.states().contains('z') && world.states().matches('L').count() == 1, "{}", world.states());
 }
 
+impl World {
+    /// Nothing of what the server has counts; in the end it has everything.
+    fn assert_fetches_everything(&mut self, id: u16) {
+        let own = self.state.groups().filter_map(|(_, g)| g.slot_of(ServerId(id)));
+        assert!({ own }.all(|s| s.state == SlotState::CatchingUp { since: Epoch(0) }));
+        self.reclaim = true;
+        self.run(6000);
+        self.assert_served();
+    }
+}
+
 #[test]
 fn a_server_that_went_back_fetches_everything_under_any_leader() {
     for new_leader in [false, true] {
@@ -942,11 +953,7 @@ fn a_server_that_went_back_fetches_everything_under_any_leader() {
         world.reclaim = false;
         world.restart_old(4);
         world.run(8000);
-        let own = world.state.groups().filter_map(|(_, g)| g.slot_of(ServerId(4)));
-        assert!({ own }.all(|s| s.state == SlotState::CatchingUp { since: Epoch(0) }));
-        world.reclaim = true;
-        world.run(6000);
-        world.assert_served();
+        world.assert_fetches_everything(4);
     }
 }
 
@@ -962,11 +969,7 @@ fn a_second_run_of_the_same_number_fetches_everything() {
         world.restart(4);
         world.servers.get_mut(&ServerId(4)).unwrap().run = Incarnation(before.0 - 1 + random);
         world.run(8000);
-        let own = world.state.groups().filter_map(|(_, g)| g.slot_of(ServerId(4)));
-        assert!({ own }.all(|s| s.state == SlotState::CatchingUp { since: Epoch(0) }));
-        world.reclaim = true;
-        world.run(6000);
-        world.assert_served();
+        world.assert_fetches_everything(4);
     }
 }
 

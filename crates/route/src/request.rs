@@ -163,7 +163,7 @@ impl Request {
     }
 
     fn look(&mut self, now: Moment, view: &View, heard: Option<u64>, out: &mut Vec<Command>) {
-        let current = view.route(self.message.group);
+        let (current, deadline) = (view.route(self.message.group), self.deadline());
         match &mut self.step {
             Step::Ended => {}
             Step::Pausing { route, until } => {
@@ -176,7 +176,7 @@ impl Request {
                 self.try_now(now, view, out);
             }
             Step::Asked { look, heard: before, silent, route } => {
-                let (server, mut in_vain) = (route.primary, now >= self.began + self.patience.deadline);
+                let (server, mut in_vain) = (route.primary, now >= deadline);
                 if now >= *look {
                     *look = now + self.patience.look;
                     let frames = heard.unwrap_or(0);

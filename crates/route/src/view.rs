@@ -39,6 +39,12 @@ impl View {
         self.params = Some(params);
     }
 
+    /// Takes the answer to [`View::question`]. `false`: something between is missing.
+    pub fn learn(&mut self, params: ClusterParams, delta: &MapDelta) -> bool {
+        self.set_params(params);
+        self.apply(delta)
+    }
+
     /// Takes news of the map. `false`: something between is missing, the map must be asked for.
     pub fn apply(&mut self, delta: &MapDelta) -> bool {
         Arc::make_mut(&mut self.map).apply(delta)

@@ -10,8 +10,8 @@ use crate::world::{Happening, Message, World};
 use bytes::{Bytes, BytesMut};
 use ebb_route::{Command, Event, Failure, Patience, Request, Trouble, View};
 use ebb_types::{
-    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, MapDelta, MetaPush,
-    MetaReply, Moment, ObjectId, RequestId, ServerId, group_of, piece_crcs,
+    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, MetaPush, MetaReply,
+    Moment, ObjectId, RequestId, ServerId, group_of, piece_crcs,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,8 +35,7 @@ pub struct Client {
     pub id: u32,
     pub random: Random,
     view: View,
-    /// Answers that came from each server.
-    heard: BTreeMap<ServerId, u64>,
+    heard: Heard,
     current: Option<Current>,
     /// Number of the present try; answers to others are void.
     attempt: u64,
@@ -58,7 +57,7 @@ impl Client {
             id,
             random,
             view: View::default(),
-            heard: BTreeMap::new(),
+            heard: Heard::default(),
             current: None,
             attempt: 0,
             stamp: 0,
@@ -83,6 +82,22 @@ impl Client {
     /// When the operation under way began, by its number in the history.
     pub fn under_way(&self) -> Option<usize> {
         self.current.as_ref().map(|c| c.op)
+    }
+}
+
+/// Answers that came from each server, whatever they answered: whether it is silent.
+#[derive(Default)]
+pub struct Heard(BTreeMap<ServerId, u64>);
+
+impl Heard {
+    pub fn from(&mut self, server: ServerId) {
+        *self.0.entry(server).or_default() += 1;
+    }
+
+    /// A look at a request. There is always a connection.
+    pub fn look(&self, request: &Request) -> Event {
+        let heard = request.asked().map(|server| self.0.get(&server).copied().unwrap_or(0));
+        Event::Look { heard }
     }
 }
 
@@ -146,8 +161,8 @@ impl World<'_> {
     fn client_looks(&mut self, id: u32) {
         let client = self.client(id);
         let Some(current) = &client.current else { return };
-        let heard = current.request.asked().map(|server| client.heard.get(&server).copied().unwrap_or(0));
-        self.client_event(id, Event::Look { heard });
+        let look = client.heard.look(&current.request);
+        self.client_event(id, look);
     }
 
     fn client_event(&mut self, id: u32, event: Event) {
@@ -215,17 +230,21 @@ impl World<'_> {
             (Message::Reply { attempt, reply, payload }, Node::Server(from)) => {
                 self.client_reply(id, from, attempt, reply, payload);
             }
-            (Message::Push(MetaPush::Map(map)), _) => self.client_learns(id, &map),
+            (Message::Push(MetaPush::Map(map)), _) => {
+                let whole = self.client(id).view.apply(&map);
+                self.client_learned(id, whole);
+            }
             (Message::MetaReply { reply: MetaReply::Watch { params, map }, .. }, _) => {
-                self.client(id).view.set_params(params);
-                self.client_learns(id, &map);
+                let whole = self.client(id).view.learn(params, &map);
+                self.client_learned(id, whole);
             }
             _ => {}
         }
     }
 
-    fn client_learns(&mut self, id: u32, map: &MapDelta) {
-        if !self.client(id).view.apply(map) {
+    /// `whole`: nothing is missing before the news.
+    fn client_learned(&mut self, id: u32, whole: bool) {
+        if !whole {
             self.refresh(id);
         }
         self.client_looks(id);
@@ -233,7 +252,7 @@ impl World<'_> {
 
     fn client_reply(&mut self, id: u32, from: ServerId, attempt: u64, reply: ClientReply, bytes: Bytes) {
         let client = self.client(id);
-        *client.heard.entry(from).or_default() += 1;
+        client.heard.from(from);
         let Some(current) = &client.current else { return };
         if client.attempt != attempt || current.request.asked().is_none() {
             return;

@@ -493,6 +493,12 @@ fn dropped_by(op: &Op) -> Option<(GroupId, Space)> {
     }
 }
 
+/// A write of the protocol, as tests give it to a store.
+#[cfg(test)]
+pub fn write_of(space: Space, record: ebb_types::Record, payload: Bytes) -> Op {
+    Op::Apply { space, record, payload, must_fit: false, repair: false, committed: Version::ZERO }
+}
+
 /// The operation that forgets a space.
 pub fn drop_of(group: GroupId, space: Space) -> Op {
     match space {

@@ -386,20 +386,7 @@ fn check_newer_and_digest(store: &mut StoreCore, model: &Model) {
             let mut rest = payload;
             for record in records {
                 let payload = rest.split_to(record.payload_len());
-                assert_eq!(
-                    one(
-                        &mut other,
-                        Op::Apply {
-                            space,
-                            record,
-                            payload,
-                            must_fit: false,
-                            repair: false,
-                            committed: Version::ZERO
-                        }
-                    ),
-                    Outcome::Applied
-                );
+                assert_eq!(one(&mut other, apply(space, (record, payload))), Outcome::Applied);
             }
         }
     }

@@ -26,11 +26,11 @@ impl World<'_> {
 
 #[cfg(test)]
 mod tests {
+    use crate::store::write_of;
     use crate::stories::{GROUP, broken, in_low_gear, primary, secondary, stray};
     use bytes::Bytes;
     use ebb_replica::StoreToken;
-    use ebb_store::Op;
-    use ebb_types::{Space, Version};
+    use ebb_types::Space;
 
     #[test]
     fn a_server_that_sleeps_with_a_write_in_flight_is_seen() {
@@ -39,9 +39,7 @@ mod tests {
         world.r7_nobody_needs_it(id);
         assert_eq!(broken(&mut world), None);
         let (space, record, payload) = (Space::Replica, stray(), Bytes::new());
-        let write =
-            Op::Apply { space, record, payload, must_fit: false, repair: false, committed: Version::ZERO };
-        world.server(id).store.submit(Some(StoreToken(99)), write);
+        world.server(id).store.submit(Some(StoreToken(99)), write_of(space, record, payload));
         world.r7_nobody_needs_it(id);
         assert_eq!(broken(&mut world), Some("R7"));
     }

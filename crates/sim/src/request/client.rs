@@ -3,7 +3,7 @@
 //! A client host has a map of its own. How a piece of a request finds its primary, and when it is tried again, is decided by the
 //! client library's own [`Request`](ebb_route::Request). A request over several chunks is as many pieces, and ends with its last one.
 
-use crate::client::ADMIN;
+use crate::client::{ADMIN, Heard};
 use crate::clock::MILLI;
 use crate::net::Node;
 use crate::request::Later;
@@ -13,18 +13,13 @@ use crate::world::{Happening, Message, World};
 use bytes::Bytes;
 use ebb_route::{Command, Event, Patience, Trouble, View};
 use ebb_trace::{Kind, Request};
-use ebb_types::{
-    ChunkOp, MapDelta, MetaPush, MetaReply, Moment, ObjectId, RequestId, ServerId, Unready, group_of,
-    piece_crcs,
-};
-use std::collections::BTreeMap;
+use ebb_types::{ChunkOp, MetaPush, MetaReply, Moment, ObjectId, RequestId, Unready, group_of, piece_crcs};
 
 /// A machine that clients run on.
 #[derive(Default)]
 pub struct Host {
     view: View,
-    /// Answers that came from each server.
-    heard: BTreeMap<ServerId, u64>,
+    heard: Heard,
     seq: u64,
 }
 
@@ -161,9 +156,8 @@ impl World<'_> {
     pub fn look_at_piece(&mut self, id: u32) {
         let clients = &mut self.models().clients;
         let Some(piece) = clients.pieces.get(id) else { return };
-        let heard = &clients.hosts[piece.host as usize].heard;
-        let heard = piece.request.asked().map(|server| heard.get(&server).copied().unwrap_or(0));
-        self.piece_event(id, Event::Look { heard });
+        let look = clients.hosts[piece.host as usize].heard.look(&piece.request);
+        self.piece_event(id, look);
     }
 
     fn piece_event(&mut self, id: u32, event: Event) {
@@ -200,7 +194,7 @@ impl World<'_> {
             }
             Command::TryFailed(why) => *clients.retries.of(&why) += 1,
             Command::Adopt { group, entry } => {
-                clients.hosts[host as usize].view.adopt(group, entry);
+                self.host(host).view.adopt(group, entry);
                 self.look_at_pieces(host);
             }
             Command::Refresh => self.refresh_host(host),
@@ -213,7 +207,7 @@ impl World<'_> {
     /// Asks the metadata service for what is new in the map.
     pub fn refresh_host(&mut self, host: u32) {
         let now = Moment(self.now);
-        let Some(request) = self.models().clients.hosts[host as usize].view.refresh(now) else { return };
+        let Some(request) = self.host(host).view.refresh(now) else { return };
         let message = Message::AskMeta { number: 0, request };
         self.send(Node::Client(host), Node::Member(1), message);
     }
@@ -233,15 +227,18 @@ impl World<'_> {
             (Message::Reply { attempt, reply, payload }, Node::Server(from)) => {
                 let id = attempt as u32;
                 let clients = &mut self.models().clients;
-                *clients.hosts[host as usize].heard.entry(from).or_default() += 1;
+                clients.hosts[host as usize].heard.from(from);
                 if clients.pieces.get(id).is_some_and(|piece| piece.attempt == attempt) {
                     self.piece_event(id, Event::Answered { reply, bytes: payload });
                 }
             }
-            (Message::Push(MetaPush::Map(map)), _) => self.host_learns(host, &map),
+            (Message::Push(MetaPush::Map(map)), _) => {
+                let whole = self.host(host).view.apply(&map);
+                self.host_learned(host, whole);
+            }
             (Message::MetaReply { reply: MetaReply::Watch { params, map }, .. }, _) => {
-                self.models().clients.hosts[host as usize].view.set_params(params);
-                self.host_learns(host, &map);
+                let whole = self.host(host).view.learn(params, &map);
+                self.host_learned(host, whole);
             }
             // Before the cluster is created, or while it has no leader.
             (Message::MetaReply { .. }, _) => {
@@ -251,8 +248,13 @@ impl World<'_> {
         }
     }
 
-    fn host_learns(&mut self, host: u32, map: &MapDelta) {
-        if !self.models().clients.hosts[host as usize].view.apply(map) {
+    fn host(&mut self, host: u32) -> &mut Host {
+        &mut self.models().clients.hosts[host as usize]
+    }
+
+    /// `whole`: nothing is missing before the news.
+    fn host_learned(&mut self, host: u32, whole: bool) {
+        if !whole {
             self.refresh_host(host);
         }
         self.look_at_pieces(host);

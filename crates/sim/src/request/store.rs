@@ -286,6 +286,7 @@ fn push(runs: &mut Vec<Run>, run: Run) {
 mod tests {
     use super::*;
     use crate::random::Random;
+    use crate::store::write_of;
     use ebb_store::mem::MemDisk;
     use ebb_store::{Config, Op, StoreCore};
     use ebb_types::{ObjectId, ServerId, StoreId};
@@ -328,17 +329,7 @@ mod tests {
                 let record = record(&mut random);
                 short.apply(space, &record, 0);
                 let payload = zeroes(record.payload_len());
-                ask(
-                    &mut long,
-                    Op::Apply {
-                        space,
-                        record,
-                        payload,
-                        must_fit: false,
-                        repair: false,
-                        committed: Version::ZERO,
-                    },
-                );
+                ask(&mut long, write_of(space, record, payload));
             }
             assert_eq!(short.offload_bytes(), long.figures().offload.0, "round {round}");
             for n in 0..3 {
