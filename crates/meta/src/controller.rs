@@ -37,6 +37,8 @@ pub enum Event {
     Applied {
         own: bool,
     },
+    /// The controller's batch was not applied. That was a while ago.
+    Refused,
     Switched {
         server: ServerId,
         action: SwitchAction,
@@ -52,7 +54,7 @@ pub enum Event {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
-    /// Answer with `Applied { own: true }`.
+    /// Answer with `Applied { own: true }`, or with `Refused`.
     Propose(Vec<Command>),
     /// An administrator's command: propose it and answer `token` when it is applied.
     ProposeFor {
@@ -233,6 +235,7 @@ impl Controller {
         match event {
             Event::Server(message) => leading.server_message(now, message, state, out),
             Event::Applied { own } => leading.applied(now, own, state, out),
+            Event::Refused => leading.refused(now, state, out),
             Event::Switched { server, action, result } => leading.switched(now, server, action, result, out),
             Event::Admin { token, request } => leading.admin(now, token, request, state, out),
             Event::Tick => leading.run(now, state, out),
@@ -455,6 +458,12 @@ impl Leading {
         self.moves.retain(|group, (epoch, _)| current(group, epoch));
         self.pay_owed_leases(now, state, out);
         self.push_maps(now, state, out);
+    }
+
+    /// What was decided is still to be done, though nothing changed since.
+    fn refused(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
+        self.seen = Seen::default();
+        self.applied(now, true, state, out);
     }
 
     fn switched(

@@ -78,6 +78,7 @@ impl Leading {
             return;
         }
         live.heard = Some(now);
+        live.power.heard(now);
         live.sent = Some(sent);
         if mark.store == entry.store {
             live.position = live.position.max(mark.position);

@@ -111,6 +111,11 @@ impl<L: LogFile> Member<L> {
         self.leading.is_some()
     }
 
+    /// Whether this member counts towards the majority: one that joined has learnt everything.
+    pub fn votes(&self) -> bool {
+        self.node.votes()
+    }
+
     /// The gear that this member asks for as leader, and the term in which it leads.
     pub fn gear(&self) -> Option<(u64, u8)> {
         self.leading.zip(self.controller.gear())
@@ -138,7 +143,7 @@ impl<L: LogFile> Member<L> {
         }
         if self.again_at.is_some_and(|at| at <= now) {
             self.again_at = None;
-            self.decide(now, Event::Applied { own: true }, out);
+            self.decide(now, Event::Refused, out);
         }
         self.plan(now, out);
         loop {

@@ -19,8 +19,8 @@ pub(crate) struct Power {
     asked: Moment,
     /// When a switch put the server to sleep, if that was the last to end.
     down: Option<Moment>,
-    /// An earlier leader may have thrown a switch that acts, or has acted, unseen.
-    unsure: bool,
+    /// Until then a switch that an earlier leader threw may act, and nobody has heard of the server since.
+    unsure: Option<Moment>,
     /// When to throw it again.
     retry: Option<Moment>,
     tries: u32,
@@ -29,15 +29,11 @@ pub(crate) struct Power {
 
 impl Power {
     /// An earlier leader may have thrown the switch: what is under way gets its time.
-    pub fn inherit(&mut self, state: ServerState, ran: bool, retry: Moment) {
+    pub fn inherit(&mut self, state: ServerState, ran: bool, until: Moment) {
         // One that never ran was never switched.
-        let goes = matches!(
-            state,
-            ServerState::Draining | ServerState::Asleep | ServerState::Waking | ServerState::Failed
-        );
-        self.unsure = ran && goes;
+        self.unsure = ran.then_some(until);
         match state {
-            ServerState::Waking => (self.thrown, self.retry) = (Some(SwitchAction::Wake), Some(retry)),
+            ServerState::Waking => (self.thrown, self.retry) = (Some(SwitchAction::Wake), Some(until)),
             ServerState::Asleep => self.thrown = Some(SwitchAction::Sleep),
             _ => {}
         }
@@ -50,13 +46,18 @@ impl Power {
         match result {
             Ok(()) => {
                 self.down = (action == SwitchAction::Sleep).then_some(now);
-                self.unsure &= self.down.is_some();
+                self.unsure = self.unsure.filter(|_| self.down.is_some());
             }
             Err(why) => {
                 self.trouble = Some(why);
                 self.retry = Some(now + limit / 10);
             }
         }
+    }
+
+    /// The server speaks.
+    pub fn heard(&mut self, now: Moment) {
+        self.unsure = self.unsure.filter(|until| now <= *until);
     }
 
     /// Whether a server that spoke at `heard` shows that it is awake to stay: it may have spoken before a switch that puts it to
@@ -93,7 +94,7 @@ impl Power {
             ServerState::Asleep => SwitchAction::Sleep,
             // A switch that came too late put to sleep whom the state does not want asleep.
             ServerState::Awake | ServerState::Draining if self.down.is_some() => SwitchAction::Wake,
-            ServerState::Failed if self.down.is_some() || self.unsure => SwitchAction::Wake,
+            ServerState::Failed if self.down.is_some() || self.unsure.is_some() => SwitchAction::Wake,
             _ => {
                 *self = Power { pending: self.pending, unsure: self.unsure, ..Power::default() };
                 return None;
@@ -161,12 +162,19 @@ mod tests {
     fn a_new_leader_switches_a_failed_server_on_that_a_late_switch_may_have_put_to_sleep() {
         let (limit, at) = (Duration::from_secs(10), |seconds: u64| Moment(seconds * 1_000_000_000));
         let mut power = Power::default();
-        power.inherit(ServerState::Failed, true, at(1));
+        power.inherit(ServerState::Failed, true, at(10));
         assert_eq!(power.next(at(1), ServerState::Failed, limit), Some(SwitchAction::Wake));
         power.ended(at(2), SwitchAction::Wake, Ok(()), limit);
         assert_eq!(power.next(at(60), ServerState::Failed, limit), None, "once is enough");
+        for (heard, action) in [(9, Some(SwitchAction::Wake)), (11, None)] {
+            let mut power = Power::default();
+            power.inherit(ServerState::Awake, true, at(10));
+            power.heard(at(heard));
+            assert_eq!(power.next(at(20), ServerState::Awake, limit), None);
+            assert_eq!(power.next(at(30), ServerState::Failed, limit), action, "last heard of at {heard} s");
+        }
         let mut power = Power::default();
-        power.inherit(ServerState::Failed, false, at(1));
+        power.inherit(ServerState::Failed, false, at(10));
         assert_eq!(power.next(at(1), ServerState::Failed, limit), None, "it never ran");
     }
 }

@@ -258,6 +258,11 @@ impl<L: LogFile> Node<L> {
         self.raw.raft.term
     }
 
+    /// Whether this member counts towards the majority, as far as it knows.
+    pub fn votes(&self) -> bool {
+        self.raw.store().members.voters.contains(&self.birth.id)
+    }
+
     /// How the members of the configuration file stand, in the order of their seats.
     pub fn members(&self) -> Vec<MetadataMember> {
         let stand = &self.raw.store().members;

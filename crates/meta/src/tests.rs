@@ -1085,6 +1085,7 @@ fn a_wake_up_that_fails_is_tried_again_and_the_sleeper_never_counts_as_failed() 
 fn a_new_leader_calls_nobody_failed_before_a_whole_lease_has_passed() {
     let mut world = started();
     world.crash(4);
+    world.failing_wakes = 9;
     world.run(1000);
     world.lead();
     world.run(1900);

@@ -405,6 +405,34 @@ fn a_full_disk_refuses_writes_and_nothing_else_until_there_is_room() {
     assert_ne!(ask_for(200, &mut member), full);
 }
 
+#[test]
+fn what_a_full_disk_refused_is_decided_again_for_every_group() {
+    let room = std::rc::Rc::new(std::cell::Cell::new(u64::MAX));
+    let disk = SmallDisk { log: founded(1, 1), room: room.clone() };
+    let mut member = Member::open(config(1, 1), disk, Moment(1), 0).unwrap();
+    member.on(Moment(1), (0..3).map(|id| heartbeat(id, 1, 0)).collect(), &mut Vec::new()).unwrap();
+    room.set(0);
+    let mut member = Member::open(config(1, 1), member.into_log(), Moment(2), 0).unwrap();
+    member.on(Moment(2), Vec::new(), &mut Vec::new()).unwrap();
+    let (version, epochs) = (member.state().version(), epochs_of(&member));
+    let again = heartbeat_of(FIRST_RUN.next(0), 0, (0, 2, version));
+    member
+        .on(Moment(2), vec![again, heartbeat(1, 2, version), heartbeat(2, 2, version)], &mut Vec::new())
+        .unwrap();
+    assert_eq!(member.state().version(), version, "there is no room to write down that a server runs anew");
+    room.set(u64::MAX);
+    let later = member.next_wake().unwrap().max(Moment(2) + AGAIN);
+    member.on(later, Vec::new(), &mut Vec::new()).unwrap();
+    assert!(
+        epochs_of(&member).iter().zip(&epochs).all(|(now, before)| now > before),
+        "of each group that it serves"
+    );
+}
+
+fn epochs_of<L: LogFile>(member: &Member<L>) -> Vec<Epoch> {
+    member.state().groups().map(|(_, entry)| entry.epoch).collect()
+}
+
 /// Memory, speed and restart with many keys, on a real disk. Run by hand:
 /// `EBB_KEYS=1000000 cargo test --release -p ebb-meta -- --ignored --nocapture many_keys`
 #[test]
