@@ -46,12 +46,16 @@ pub struct Client {
     pub left: u32,
     /// A chunk that only this client uses, and deletes.
     own: ChunkId,
+    /// It works during bursts only, on nothing but its own chunks, much and without a pause.
+    in_bursts: bool,
+    /// What it wrote last and was told of: chunk, first cell, cells. It must exist from then on.
+    written: Option<(ChunkId, u32, u32)>,
     /// What it does at last, the last one first: it reads every chunk, or what a story tells.
     pub to_do: Vec<(ChunkId, Action)>,
 }
 
 impl Client {
-    pub fn new(id: u32, random: Random) -> Client {
+    pub fn new(id: u32, random: Random, in_bursts: bool) -> Client {
         let own = ChunkId { object: ObjectId(100 + u64::from(id)), index: 0 };
         Client {
             id,
@@ -64,6 +68,8 @@ impl Client {
             seq: 0,
             left: 0,
             own,
+            in_bursts,
+            written: None,
             to_do: Vec::new(),
         }
     }
@@ -75,7 +81,10 @@ impl Client {
     /// Nobody uses a chunk after asking for its deletion, whatever became of that.
     fn end_op(&mut self) -> Option<Current> {
         let ended = self.current.take()?;
-        self.own.index += u32::from(matches!(ended.request.op(), ChunkOp::Delete { .. }));
+        if matches!(ended.request.op(), ChunkOp::Delete { .. }) {
+            self.own.index += 1;
+            self.written = None;
+        }
         Some(ended)
     }
 
@@ -291,7 +300,12 @@ impl World<'_> {
         let seen: Vec<u64> = values.into_iter().flatten().collect();
         self.note(|| format!("client-{id} op {} {}", current.op, brief_end(outcome, &seen)));
         self.history.end(current.op, now, outcome, seen);
-        let think = if self.client(id).to_do.is_empty() { 60 * MILLI } else { MILLI };
+        let (chunk, action) = (self.history.ops[current.op].chunk, self.history.ops[current.op].action);
+        let client = self.client(id);
+        if let (Action::Write { first, cells }, Outcome::Done) = (action, outcome) {
+            client.written = Some((chunk, first, cells));
+        }
+        let think = if client.to_do.is_empty() && !client.in_bursts { 60 * MILLI } else { MILLI };
         let pause = self.client(id).random.between(0, think);
         let lull = self.lull(id);
         self.client_timer(id, pause + lull);
@@ -329,7 +343,8 @@ impl World<'_> {
         let (chunk_op, payload) = match action {
             Action::Read { first, cells } => {
                 let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);
-                (ChunkOp::Read { chunk, offset, len, must_exist: false }, Bytes::new())
+                let must_exist = self.client(id).written == Some((chunk, first, cells));
+                (ChunkOp::Read { chunk, offset, len, must_exist }, Bytes::new())
             }
             Action::Write { first, cells } => {
                 let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);
@@ -355,13 +370,17 @@ impl World<'_> {
 fn draw(client: &mut Client, chunks: u32, blocks: u32) -> (ChunkId, Action) {
     let random = &mut client.random;
     let cells = (blocks * CELLS_PER_BLOCK).min(64);
-    let is_own = random.chance(100);
+    let is_own = client.in_bursts || random.chance(100);
     let chunk = if is_own { client.own } else { shared_chunk(random.below(chunks.into()) as u32) };
     let first = random.below(cells.into()) as u32;
     let most = u64::from(cells - first);
-    let longest = if random.chance(100) { most } else { most.min(10) };
+    let longest = if client.in_bursts || random.chance(100) { most } else { most.min(10) };
     let len = random.between(1, longest) as u32;
-    let action = match random.below(100) {
+    let draw = random.below(100);
+    if let (0..10, Some((chunk, first, cells))) = (draw, client.written) {
+        return (chunk, Action::Read { first, cells });
+    }
+    let action = match draw {
         0..=39 => Action::Read { first, cells: len },
         40..=88 => Action::Write { first, cells: len },
         89..=92 if is_own => Action::Delete,

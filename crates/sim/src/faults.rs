@@ -61,8 +61,24 @@ impl World<'_> {
         }
         let mix = self.scenario.faults;
         let weights = [
-            mix.crash, mix.pause, mix.member, mix.cut, mix.reset, mix.slow, mix.poison, mix.full, mix.rot,
-            mix.gear, mix.lost, mix.rack, mix.forget, mix.storm, mix.power,
+            mix.crash,
+            mix.pause,
+            mix.member,
+            mix.cut,
+            mix.reset,
+            mix.slow,
+            mix.poison,
+            mix.full,
+            mix.rot,
+            mix.gear,
+            mix.lost,
+            mix.rack,
+            mix.forget,
+            mix.storm,
+            mix.power,
+            mix.log,
+            mix.exchange,
+            mix.burst,
         ];
         let mut at = self.fault_random.below(weights.iter().sum());
         let kind = weights.iter().position(|w| {
@@ -91,7 +107,10 @@ impl World<'_> {
             11 => self.crash_rack(id),
             12 => self.forget(id),
             13 => self.storm(),
-            _ => self.cut_power(),
+            14 => self.cut_power(),
+            15 => self.disturb_log(),
+            16 => self.exchange(id),
+            _ => self.burst(),
         }
     }
 
@@ -296,7 +315,8 @@ impl World<'_> {
         if !self.server(id).up {
             return;
         }
-        self.server(id).store.disk.fail_syncs(true);
+        let once = self.fault_random.chance(500);
+        self.server(id).store.disk.fail_syncs(if once { 1 } else { u64::MAX });
         self.note(|| format!("the store of {id} fails a sync"));
         self.count("failed sync");
         let time = self.fault_random.delay(2 * SECOND).min(10 * SECOND);
@@ -331,7 +351,7 @@ impl World<'_> {
         let server = self.server(id);
         server.slowness = 1;
         server.store.disk.set_capacity(None);
-        server.store.disk.fail_syncs(false);
+        server.store.disk.fail_syncs(0);
         let poisoned = server.store.is_poisoned();
         if std::mem::take(&mut server.soft_full) {
             self.invariants.full_at = Some(self.now);
@@ -463,7 +483,7 @@ impl World<'_> {
 
     /// Whether the cluster survives the loss of what the server keeps: nothing else is broken, and every group that it serves
     /// has another complete replica awake. Two losses at once are more than r = 2 survives.
-    fn can_spare(&self, id: ServerId) -> bool {
+    fn can_spare(&self, ids: &[ServerId]) -> bool {
         let sound = |s: &Server| s.asleep || (s.runs() && !s.store.is_poisoned());
         let alone = self.net.is_whole(self.now)
             && self.members.values().all(|m| m.up && !m.paused)
@@ -474,9 +494,9 @@ impl World<'_> {
         let state = self.newest_state();
         let complete = |s: &Slot| {
             let up = self.servers.get(&s.server).is_some_and(|other| other.runs());
-            s.server != id && s.state == SlotState::InSync && up
+            !ids.contains(&s.server) && s.state == SlotState::InSync && up
         };
-        let needed = |entry: &GroupEntry| entry.members().any(|(s, _)| s == id);
+        let needed = |entry: &GroupEntry| entry.members().any(|(s, _)| ids.contains(&s));
         state.groups().filter(|(_, e)| needed(e)).all(|(_, e)| e.slots.iter().any(complete))
     }
 
@@ -484,7 +504,7 @@ impl World<'_> {
     fn forget(&mut self, id: ServerId) {
         let Some(entry) = self.newest_state().server(id) else { return };
         let (known, on_record) = (entry.store, self.newest_state().position(id));
-        if entry.incarnation == Incarnation(0) || !self.can_spare(id) {
+        if entry.incarnation == Incarnation(0) || !self.can_spare(&[id]) {
             return;
         }
         let (what, disk, noticed) = match self.fault_random.below(3) {
@@ -509,6 +529,29 @@ impl World<'_> {
         self.after(down, Happening::Restart { server: id });
     }
 
+    /// Two servers start on each other's directories. Neither opens what is not its own, and the operator empties both.
+    fn exchange(&mut self, id: ServerId) {
+        let others: Vec<ServerId> = self.servers.keys().copied().filter(|other| *other != id).collect();
+        let pair = [id, *self.fault_random.pick(&others).expect("there are two servers")];
+        let state = self.newest_state();
+        let known =
+            pair.map(|id| state.server(id).filter(|e| e.incarnation > Incarnation(0)).map(|e| e.store));
+        if known.contains(&None) || !self.can_spare(&pair) {
+            return;
+        }
+        self.note(|| format!("the directories of {} and {} are exchanged", pair[0], pair[1]));
+        self.count("directories exchanged");
+        pair.iter().for_each(|id| self.crash(*id));
+        let disks = pair.map(|id| self.servers[&id].store.disk.crash(self.fault_random.next()));
+        for ((id, known), disk) in pair.into_iter().zip(known).zip(disks.into_iter().rev()) {
+            let server = self.server(id);
+            (server.broken, server.forgot) = (true, known);
+            server.store.replace(disk);
+            let down = self.fault_random.delay(400 * MILLI).min(12 * SECOND);
+            self.after(down, Happening::Restart { server: id });
+        }
+    }
+
     /// The copy that the operator made. What went back is recognised by what is on record: a copy made since is not older.
     fn older_directory(&mut self, id: ServerId, known: StoreId, on_record: u64) -> Option<MemDisk> {
         let old = self.server(id).backup.take()?.crash(self.fault_random.next());
@@ -521,7 +564,7 @@ impl World<'_> {
         let state = self.newest_state();
         let peers =
             state.servers().filter(|s| Some(s.gear_group) == state.server(id).map(|e| e.gear_group)).count();
-        if self.lost.is_some() || peers < 2 || !self.can_spare(id) {
+        if self.lost.is_some() || peers < 2 || !self.can_spare(&[id]) {
             return;
         }
         self.note(|| format!("{id} is gone for good"));
@@ -551,6 +594,25 @@ impl World<'_> {
             SlotState::InSync => false,
         };
         state.groups().any(|(_, entry)| of_lost(entry) || entry.slots.iter().any(all))
+    }
+
+    /// More is asked of all disks than they can do.
+    fn burst(&mut self) {
+        self.note(|| "a burst of load".into());
+        self.count("overload");
+        let slowness = self.fault_random.between(10, 100);
+        let time = self.fault_random.between(SECOND, 4 * SECOND);
+        for id in self.servers.keys().copied().collect::<Vec<_>>() {
+            self.server(id).slowness = slowness;
+            self.after(time, Happening::Heal { server: id });
+        }
+        let usual = self.scenario.clients;
+        for client in usual..usual + self.scenario.burst_clients {
+            let ops = self.fault_random.between(1, 8) as u32;
+            if self.client(client).is_done() {
+                self.employ(client, ops);
+            }
+        }
     }
 
     fn storm(&mut self) {
@@ -589,6 +651,7 @@ impl World<'_> {
         self.scenario.net.reorder = 0;
         self.net.model = self.scenario.net;
         for id in self.members.keys().copied().collect::<Vec<_>>() {
+            self.heal_member(id);
             self.resume_member(id);
             self.restart_member(id);
         }

@@ -1,4 +1,7 @@
 //! A metadata member: the production member with its Raft, over a log in memory, driven as the real driver drives it.
+//!
+//! The log fails an append, halfway, has no room, rots or is lost. A member whose log failed stops, as its process would, and is
+//! started again; one whose log rotted or is gone joins under a new id, as its own error message advises.
 
 use crate::brief::{brief_map, brief_push};
 use crate::client::ADMIN;
@@ -7,9 +10,11 @@ use crate::net::Node;
 use crate::world::{Core, Happening, Message, World};
 use ebb_gear::Mode;
 use ebb_meta::raft::{self, Job};
-use ebb_meta::{Birth, Blob, Input, LogFile, Member, MemberConfig, MemoryLog, Outcome, SwitchAction, Token};
+use ebb_meta::{
+    Birth, Blob, Input, LogFile, Member, MemberConfig, MemoryLog, Outcome, SwitchAction, Token, joining_id,
+};
 use ebb_types::{AdminReply, AdminRequest, MetaFailure, MetaPush, MetaReply, MetaRequest, ServerId};
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
@@ -17,51 +22,71 @@ use std::sync::Arc;
 
 /// A log that outlives the member: what was appended is durable.
 #[derive(Clone, Default)]
-pub struct SharedLog(Rc<RefCell<MemoryLog>>);
+pub struct SharedLog {
+    log: Rc<RefCell<MemoryLog>>,
+    trouble: Rc<RefCell<LogTrouble>>,
+}
+
+#[derive(Default)]
+struct LogTrouble {
+    full: bool,
+    /// The next append fails, when half of it is written.
+    fails: bool,
+}
+
+impl SharedLog {
+    fn log(&self) -> RefMut<'_, MemoryLog> {
+        self.log.borrow_mut()
+    }
+}
 
 impl LogFile for SharedLog {
     fn bytes(&mut self) -> io::Result<u64> {
-        self.0.borrow_mut().bytes()
+        self.log().bytes()
     }
 
     fn blob(&mut self) -> io::Result<Arc<dyn Blob>> {
-        self.0.borrow_mut().blob()
+        self.log().blob()
     }
 
     fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.borrow_mut().append(at, bytes)
+        if std::mem::take(&mut self.trouble.borrow_mut().fails) {
+            self.log().append(at, &bytes[..bytes.len() / 2])?;
+            return Err(io::Error::other("the device does not answer"));
+        }
+        self.log().append(at, bytes)
     }
 
     fn overwrite(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.borrow_mut().overwrite(at, bytes)
+        self.log().overwrite(at, bytes)
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.0.borrow_mut().sync()
+        self.log().sync()
     }
 
     fn reserve(&mut self, at: u64, bytes: u64) -> io::Result<bool> {
-        self.0.borrow_mut().reserve(at, bytes)
+        if self.trouble.borrow().full { Ok(false) } else { self.log().reserve(at, bytes) }
     }
 
     fn prepare(&mut self, job: Job) {
-        self.0.borrow_mut().prepare(job);
+        self.log().prepare(job);
     }
 
     fn prepared(&mut self, wait: bool) -> io::Result<Option<u64>> {
-        self.0.borrow_mut().prepared(wait)
+        self.log().prepared(wait)
     }
 
     fn stage(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.borrow_mut().stage(at, bytes)
+        self.log().stage(at, bytes)
     }
 
     fn take_staged(&mut self) {
-        self.0.borrow_mut().take_staged();
+        self.log().take_staged();
     }
 
     fn replace(&mut self, head: &[u8], at: u64, more: &[u8]) -> io::Result<()> {
-        self.0.borrow_mut().replace(head, at, more)
+        self.log().replace(head, at, more)
     }
 }
 
@@ -73,6 +98,8 @@ pub struct MetaNode {
     pub up: bool,
     pub paused: bool,
     stalled: Vec<Input>,
+    /// A fault damaged the log, and the member is to join again when it does not start; or it has joined, and learns.
+    pub broken: bool,
     /// Who asked, and the number of the question.
     tokens: BTreeMap<Token, (u32, u64)>,
     next_token: u64,
@@ -96,9 +123,19 @@ impl World<'_> {
         let (now, unix_millis) = (clock.at(self.now), self.unix_millis + self.now / 1_000_000);
         let old = self.members.remove(&id);
         let life = old.as_ref().map_or(1, |m| m.life + 1);
+        let mut broken = old.as_ref().is_some_and(|m| m.broken);
         let log = old.map_or_else(|| self.founding_log(id), |m| m.log);
-        let member = match Member::open(config, log.clone(), now, unix_millis) {
-            Ok(member) => member,
+        let member = match Member::open(config.clone(), log.clone(), now, unix_millis) {
+            Ok(member) => {
+                broken &= !member.votes();
+                member
+            }
+            Err(error) if broken => {
+                self.note(|| format!("member-{id} does not start: {error}; it joins anew"));
+                self.count("metadata member joined again");
+                self.create_log(&log, Birth { id: joining_id(id, life), instance: 0, voters: Vec::new() });
+                Member::open(config, log.clone(), now, unix_millis).expect("a log that was just created")
+            }
             Err(error) => panic!("member-{id} cannot open its log: {error}"),
         };
         let node = MetaNode {
@@ -109,6 +146,7 @@ impl World<'_> {
             up: true,
             paused: false,
             stalled: Vec::new(),
+            broken,
             tokens: BTreeMap::new(),
             next_token: 0,
             watchers: BTreeMap::new(),
@@ -120,11 +158,55 @@ impl World<'_> {
 
     /// The log of a member at the cluster's first start.
     fn founding_log(&self, id: u64) -> SharedLog {
-        let mut log = SharedLog::default();
+        let log = SharedLog::default();
         let voters = (1..=self.scenario.members).collect();
-        let birth = Birth { id, instance: self.scenario.seed.max(1), voters };
-        raft::create(&mut log, birth).expect("a log in memory can be created");
+        self.create_log(&log, Birth { id, instance: self.scenario.seed.max(1), voters });
         log
+    }
+
+    /// In the place of whatever was there.
+    fn create_log(&self, log: &SharedLog, birth: Birth) {
+        *log.log() = MemoryLog::default();
+        raft::create(&mut log.clone(), birth).expect("a log in memory can be created");
+    }
+
+    /// A disk of the metadata service fails once, or is full; or a log rots or is lost, while the others are well.
+    pub fn disturb_log(&mut self) {
+        let members: Vec<u64> = self.members.keys().copied().collect();
+        let id = *self.fault_random.pick(&members).expect("there is a member");
+        let well = |m: &MetaNode| m.up && !m.paused && !m.broken && m.member.votes();
+        let spare = members.len() > 2 && self.members.values().all(well);
+        let until = self.fault_random.delay(SECOND).min(10 * SECOND);
+        let kind = self.fault_random.below(if spare { 4 } else { 2 });
+        let bit = self.fault_random.next();
+        let node = self.members.get_mut(&id).expect("picked from them");
+        match kind {
+            0 => {
+                node.log.trouble.borrow_mut().fails = true;
+                self.count("metadata log that fails");
+                return self.note(|| format!("member-{id} will fail to write its log"));
+            }
+            1 => {
+                node.log.trouble.borrow_mut().full = true;
+                self.count("metadata disk full");
+                self.note(|| format!("the disk of member-{id} is full"));
+                return self.after(until, Happening::HealMember { member: id });
+            }
+            2 => {
+                let mut log = node.log.log();
+                let at = bit as usize / 8 % log.bytes.len();
+                log.bytes[at] ^= 1 << (bit % 8);
+            }
+            _ => node.log.log().bytes.clear(),
+        }
+        node.broken = true;
+        self.count(if kind == 2 { "metadata log rotten" } else { "metadata log lost" });
+        self.crash_member(id);
+        self.after(until, Happening::RestartMember { member: id });
+    }
+
+    pub fn heal_member(&mut self, id: u64) {
+        *self.member(id).log.trouble.borrow_mut() = LogTrouble::default();
     }
 
     fn member(&mut self, id: u64) -> &mut MetaNode {
@@ -200,9 +282,16 @@ impl World<'_> {
         let now = self.now;
         let node = self.member(id);
         let local = node.clock.at(now);
-        let mut outcomes = Vec::new();
-        if let Err(error) = node.member.on(local, inputs, &mut outcomes) {
-            return self.fail("R3", format!("member-{id}: {error}"));
+        let (mut outcomes, failing) = (Vec::new(), node.log.trouble.borrow().fails);
+        match node.member.on(local, inputs, &mut outcomes) {
+            Ok(()) => node.broken &= !node.member.votes(),
+            Err(error) if failing && !node.log.trouble.borrow().fails => {
+                self.note(|| format!("member-{id} stops: {error}"));
+                self.crash_member(id);
+                let down = self.fault_random.delay(300 * MILLI).min(6 * SECOND);
+                return self.after(down, Happening::RestartMember { member: id });
+            }
+            Err(error) => return self.fail("R3", format!("member-{id}: {error}")),
         }
         self.note_map(id);
         let node = self.member(id);

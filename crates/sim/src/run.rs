@@ -239,6 +239,9 @@ fn trouble(world: &World) -> Option<String> {
         let op = client.under_way().map_or("nothing yet".into(), |op| format!("op {op}"));
         return Some(format!("client-{} waits for {op}", client.id));
     }
+    if let Some((id, _)) = world.members.iter().find(|(_, m)| m.broken) {
+        return Some(format!("member-{id} does not vote"));
+    }
     let state = world.newest_state();
     for server in state.servers().filter(|s| s.state != ServerState::Lost) {
         if server.state != ServerState::Awake || !world.servers[&server.id].runs() {

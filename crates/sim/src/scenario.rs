@@ -27,6 +27,9 @@ pub struct FaultMix {
     pub forget: u64,
     pub storm: u64,
     pub power: u64,
+    pub log: u64,
+    pub exchange: u64,
+    pub burst: u64,
 }
 
 /// Load that rises and falls, in nanoseconds; the metadata service chooses the gear by it.
@@ -44,6 +47,8 @@ pub struct Scenario {
     pub timing: Timing,
     pub members: u64,
     pub clients: u32,
+    /// Clients that work during bursts only.
+    pub burst_clients: u32,
     /// Client operations per round, over all clients.
     pub ops: u32,
     pub chunks: u32,
@@ -95,6 +100,11 @@ impl Scenario {
         }
         let mut random = Random::new(seed ^ 0x90e6);
         scenario.faults.power = if random.chance(400) { random.below(30) } else { 0 };
+        let mut random = Random::new(seed ^ 0x1096);
+        let mut weight = |most| if random.chance(400) { random.below(most) } else { 0 };
+        scenario.faults.log = weight(80);
+        scenario.faults.exchange = weight(30);
+        scenario.faults.burst = weight(60);
         let mut random = Random::new(seed ^ 0x5c2b);
         if random.chance(500) {
             scenario.scrub_period = Duration::from_secs(random.between(2, 20));
@@ -124,6 +134,7 @@ impl Scenario {
             },
             members: if three { 3 } else { 1 },
             clients: random.between(2, 6) as u32,
+            burst_clients: 8,
             ops: random.between(100, 400) as u32,
             chunks: random.between(2, 6) as u32,
             net: network(&mut random),
@@ -171,6 +182,7 @@ impl Scenario {
         let quiet = Scenario {
             members: 1,
             clients: 0,
+            burst_clients: 0,
             sleep_is_off: false,
             switch_fails: 0,
             begin_in: None,
@@ -265,5 +277,8 @@ fn fault_mix(random: &mut Random) -> FaultMix {
         forget: weight(60),
         storm: weight(60),
         power: 0,
+        log: 0,
+        exchange: 0,
+        burst: 0,
     }
 }

@@ -155,9 +155,10 @@ impl World<'_> {
             return self.after(100 * MILLI, Happening::Restart { server: id });
         }
         configure(Core::Store(&mut server.store.config));
+        let disk_fails = server.store.disk_fails();
         let (recovered, torn) = match server.store.open(&mut self.disk_random) {
             Ok(found) => found,
-            Err(error) => return self.does_not_start(id, &error),
+            Err(error) => return self.does_not_start(id, &error, disk_fails),
         };
         server.life += 1;
         server.incarnation = server.store.run;
@@ -191,13 +192,12 @@ impl World<'_> {
     }
 
     /// The store cannot be opened. What the operator is told to do then is done.
-    fn does_not_start(&mut self, id: ServerId, error: &OpenError) {
+    fn does_not_start(&mut self, id: ServerId, error: &OpenError, disk_fails: bool) {
         self.note(|| format!("{id} does not start: {error}"));
         self.count("store that does not open");
         let server = self.server(id);
-        let may_end = server.store.disk_fails();
         match error {
-            OpenError::Io { .. } if may_end => {}
+            OpenError::Io { .. } if disk_fails => {}
             _ if std::mem::take(&mut server.broken) => server.store.replace(MemDisk::new()),
             _ => {
                 return self

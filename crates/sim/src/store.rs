@@ -382,7 +382,7 @@ fn one(core: &mut StoreCore, op: Op) -> Outcome {
 fn open_copy(disk: &MemDisk, config: &Config) -> Option<StoreCore> {
     let copy = disk.copy();
     copy.go_on();
-    copy.fail_syncs(false);
+    copy.fail_syncs(0);
     copy.set_capacity(None);
     StoreCore::open(Arc::new(copy), config.clone()).ok().map(|(core, _)| core)
 }

@@ -64,6 +64,7 @@ pub enum Happening {
     Resume { server: ServerId },
     RestartMember { member: u64 },
     ResumeMember { member: u64 },
+    HealMember { member: u64 },
     Calm,
     Heal { server: ServerId },
     Admin { question: u64 },
@@ -173,8 +174,9 @@ impl<'a> World<'a> {
             world.servers.insert(id, server);
             world.start_server(id);
         }
-        for id in 0..world.scenario.clients {
-            world.clients.push(Client::new(id, random.fork()));
+        let clients = world.scenario.clients;
+        for id in 0..clients + world.scenario.burst_clients {
+            world.clients.push(Client::new(id, random.fork(), id >= clients));
         }
         world
     }
@@ -351,6 +353,7 @@ impl<'a> World<'a> {
             Happening::Resume { server } => self.resume(server),
             Happening::RestartMember { member } => self.restart_member(member),
             Happening::ResumeMember { member } => self.resume_member(member),
+            Happening::HealMember { member } => self.heal_member(member),
             Happening::Calm => self.net.model = self.scenario.net,
             Happening::Heal { server } => self.heal_disk(server),
             Happening::Admin { question } => self.administer(question),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const SEEDS: u64 = 2000;
 
 /// What the fixed sweep must have met: every kind of fault, and what the cluster does about them.
-const MET: [&str; 45] = [
+const MET: [&str; 52] = [
     "a file of its directory is damaged",
     "an older copy of its directory is put back",
     "bit rot",
@@ -17,6 +17,7 @@ const MET: [&str; 45] = [
     "connection reset",
     "crash at a start",
     "damage reported",
+    "directories exchanged",
     "drop without room for it",
     "epoch put on record",
     "every replica scrubbed",
@@ -31,11 +32,17 @@ const MET: [&str; 45] = [
     "message repeated",
     "its directory is emptied",
     "lost file",
+    "metadata disk full",
     "metadata leader elected anew",
+    "metadata log lost",
+    "metadata log rotten",
+    "metadata log that fails",
     "metadata member crash",
+    "metadata member joined again",
     "metadata member stopped",
     "network storm",
     "older map refused",
+    "overload",
     "partition",
     "power cut",
     "primary handed over",

@@ -130,7 +130,8 @@ struct State {
     operations: u64,
     written: u64,
     stop_after: Option<u64>,
-    fail_syncs: bool,
+    /// Syncs that will still fail.
+    fail_syncs: u64,
     capacity: Option<u64>,
 }
 
@@ -142,6 +143,12 @@ impl State {
         }
         self.operations += 1;
         Ok(self.stop_after.is_some_and(|stop| self.operations > stop))
+    }
+
+    fn sync_fails(&mut self) -> bool {
+        let fails = self.fail_syncs > 0;
+        self.fail_syncs = self.fail_syncs.saturating_sub(1);
+        fails
     }
 
     fn rename_now(&mut self, change: NameChange) {
@@ -205,8 +212,10 @@ impl MemDisk {
         self.state().stop_after = None;
     }
 
-    pub fn fail_syncs(&self, fail: bool) {
-        self.state().fail_syncs = fail;
+    /// So many syncs fail from here on. What one of them should have made durable no later one does, as on Linux: the bytes
+    /// are still read, until the power fails.
+    pub fn fail_syncs(&self, times: u64) {
+        self.state().fail_syncs = times;
     }
 
     /// Bytes that fit.
@@ -275,7 +284,7 @@ impl MemDisk {
     /// Whether it may refuse to write.
     pub fn fails(&self) -> bool {
         let state = self.state();
-        state.fail_syncs || state.capacity.is_some()
+        state.fail_syncs > 0 || state.capacity.is_some()
     }
 
     /// Bytes taken.
@@ -402,7 +411,7 @@ impl Disk for MemDisk {
     fn sync_dir(&self, path: &str) -> io::Result<()> {
         let mut state = self.state();
         let last = state.count()?;
-        if state.fail_syncs {
+        if state.sync_fails() {
             return Err(io::Error::other("sync failed"));
         }
         let pending = std::mem::take(&mut state.pending);
@@ -476,12 +485,13 @@ impl DiskFile for MemFile {
     fn sync(&self) -> io::Result<()> {
         let mut state = self.disk.state();
         let last = state.count()?;
-        if state.fail_syncs {
+        let fails = state.sync_fails();
+        let inode = &mut state.inodes[self.inode];
+        let pending = std::mem::take(&mut inode.pending);
+        if fails {
             return Err(io::Error::other("sync failed"));
         }
-        let inode = &mut state.inodes[self.inode];
-        inode.durable = inode.now.clone();
-        inode.pending.clear();
+        pending.iter().for_each(|change| inode.durable.apply(change));
         stopped(last)
     }
 

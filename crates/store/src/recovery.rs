@@ -3,8 +3,8 @@
 //! Segments are read in order and their records taken into the index; payloads are not read, because what a finished sync
 //! covered is checked when it is read. Only behind the last finished sync of the last segment can a crash have torn
 //! something: every record says how much of its segment was durable before its batch was written, so the first bad byte
-//! behind that is the torn tail and is cut off, and a bad byte before it is damage. What is left of the tail is synced before anyone
-//! is told of it.
+//! behind that is the torn tail and is cut off, and a bad byte before it is damage. What is left of the tail is written
+//! again and synced before anyone is told of it.
 
 use crate::core::{Shared, StoreCore, chunk_path, group_path, segment_path};
 use crate::disk::{DirEntry, Disk, DiskFile};
@@ -334,6 +334,13 @@ impl Scan<'_> {
             file.truncate(end).map_err(failed("truncate", path))?;
         }
         if size > 0 {
+            // A sync may have failed before this start: then the kernel has these bytes, thinks them written, and never writes
+            // them, unless they are written again.
+            let (from, mut tail) = (u64::from(synced).min(end), Vec::new());
+            if from < end {
+                file.read(&mut tail, (end - from) as usize, from).map_err(failed("read", path))?;
+                file.write_through(&tail, from).map_err(failed("write", path))?;
+            }
             file.sync().map_err(failed("sync", path))?;
         }
         Ok(end)

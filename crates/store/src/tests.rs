@@ -482,13 +482,29 @@ fn nothing_acknowledged_is_lost_wherever_the_disk_stops() {
 fn a_failed_sync_poisons_the_store() {
     let disk = MemDisk::new();
     let (mut store, _) = open(&disk).unwrap();
-    disk.fail_syncs(true);
+    disk.fail_syncs(1);
     let op = apply(Space::Replica, data(1, 1, 0, 1, version(1, 1)));
     assert_eq!(one(&mut store, op.clone()), Outcome::Failed(StoreError::Poisoned));
-    disk.fail_syncs(false);
     assert_eq!(one(&mut store, op), Outcome::Failed(StoreError::Poisoned), "for good");
     assert_eq!(read(&mut store, Space::Replica, 1, 1, 0, 1), Outcome::Failed(StoreError::Poisoned));
     assert!(store.figures().poisoned);
+}
+
+#[test]
+fn what_a_failed_sync_left_in_memory_is_durable_before_anyone_relies_on_it() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    disk.fail_syncs(1);
+    let record = data(1, 1, 0, 1, version(1, 1));
+    assert_eq!(one(&mut store, apply(Space::Replica, record)), Outcome::Failed(StoreError::Poisoned));
+    drop(store);
+    let (mut store, _) = open(&disk).unwrap();
+    let seen = read(&mut store, Space::Replica, 1, 1, 0, 1);
+    assert!(matches!(&seen, Outcome::Read(blocks) if blocks.records[0].version == version(1, 1)), "{seen:?}");
+    for seed in seeds(20) {
+        let (mut store, _) = open(&disk.crash(seed)).unwrap();
+        assert!(read(&mut store, Space::Replica, 1, 1, 0, 1) == seen, "seed {seed}");
+    }
 }
 
 #[test]

@@ -41,7 +41,7 @@ mod tests {
         let id = primary(&world);
         world.r9_poisoned_is_silent(id, &ClientReply::Data { crcs: Vec::new() });
         assert_eq!(broken(&mut world), None);
-        world.server(id).store.disk.fail_syncs(true);
+        world.server(id).store.disk.fail_syncs(u64::MAX);
         begin(&mut world, write(0, 1));
         let end = world.now + SECOND;
         while !world.servers[&id].replica.stats().poisoned && world.step(end) {}
