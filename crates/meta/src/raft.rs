@@ -38,7 +38,7 @@ const KEPT_BYTES: usize = 4 << 20;
 const KEPT_WHILE_SENDING: usize = 64 << 20;
 /// A log is replaced when its table is followed by so many bytes, or by a sixteenth of the table's and several times those of
 /// the rest of the state. Less would be written too often; more would take memory, and time at a restart.
-const COMPACT_MIN: usize = 16 << 20;
+const COMPACT_MIN: usize = 4 << 20;
 const TABLE_PARTS: u64 = 16;
 const STATE_TIMES: usize = 3;
 const ELECTION_TICKS: usize = 10;
