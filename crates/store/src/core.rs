@@ -305,6 +305,19 @@ impl StoreCore {
         Ok(file)
     }
 
+    /// Looks whether an open chunk file is still what a start would find under its name. If somebody removed or replaced it, it is
+    /// damaged from here on: whatever is written to it would be gone.
+    pub(crate) fn look_up_chunk(&self, key: FileKey) -> Result<(), StoreError> {
+        let Ok(open) = self.shared.index().file(FileId::Chunk(key)) else { return Ok(()) };
+        match self.disk.open(&chunk_path(key), false).and_then(|found| found.number()) {
+            Ok(number) if open.number().is_ok_and(|known| known == number) => {}
+            Ok(_) => self.shared.index().forget_file(key),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.shared.index().forget_file(key),
+            Err(_) => return Err(self.poison()),
+        }
+        Ok(())
+    }
+
     /// The page in the generation that counts; lost, if that is not there.
     fn load_page(&self, key: FileKey, number: u32) -> Result<Page, StoreError> {
         let settled = self.shared.index().chunk(Space::Replica, key.0, key.1).and_then(|c| c.settled);
@@ -336,6 +349,7 @@ impl StoreCore {
     pub(crate) fn chunk_file(&mut self, key: FileKey) -> Result<Arc<dyn DiskFile>, StoreError> {
         let exists = || self.shared.index().chunk(Space::Replica, key.0, key.1).is_some_and(|c| c.has_file);
         if exists() {
+            self.look_up_chunk(key)?;
             let file = self.file(FileId::Chunk(key))?;
             // If it was not there, that is known now.
             if exists() {
@@ -801,6 +815,9 @@ impl DiskFile for Absent {
     }
     fn allocated(&self) -> io::Result<u64> {
         Ok(0)
+    }
+    fn number(&self) -> io::Result<u64> {
+        Err(io::ErrorKind::NotFound.into())
     }
 }
 

@@ -67,6 +67,8 @@ pub trait DiskFile: Send + Sync {
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
     fn size(&self) -> io::Result<u64>;
     fn allocated(&self) -> io::Result<u64>;
+    /// Tells it apart from all other files of the directory that exist while it is open, whatever their names.
+    fn number(&self) -> io::Result<u64>;
 }
 
 /// A directory of a Linux file system, held by one process at a time.
@@ -283,6 +285,10 @@ impl DiskFile for LinuxFile {
 
     fn allocated(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.blocks() * 512)
+    }
+
+    fn number(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.ino())
     }
 }
 

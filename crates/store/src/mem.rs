@@ -510,6 +510,10 @@ impl DiskFile for MemFile {
     fn allocated(&self) -> io::Result<u64> {
         Ok(self.disk.state().inodes[self.inode].now.pages.len() as u64 * PAGE)
     }
+
+    fn number(&self) -> io::Result<u64> {
+        Ok(self.inode as u64)
+    }
 }
 
 /// A small generator of repeatable random numbers (splitmix64).

@@ -212,6 +212,9 @@ impl StoreCore {
         first: u32,
         count: u32,
     ) -> Result<ReadBlocks, StoreError> {
+        if space == Space::Replica {
+            self.look_up_chunk((group, chunk))?;
+        }
         let blocks = self.read_with(space, group, chunk, (first, count), |file, piece, out| {
             file.read_through(out, piece.len(), piece.offset())
         })?;

@@ -829,6 +829,72 @@ fn a_read_that_needs_more_pages_than_are_to_be_kept_ends() {
     assert!(matches!(found, Outcome::Read(blocks) if blocks.records.len() == 2));
 }
 
+/// What happens to the chunk file of a store that has it open.
+fn without_its_name(act: impl Fn(&MemDisk, &str, &MemDisk)) {
+    for blocks in [1, 3] {
+        let disk = MemDisk::new();
+        let (mut store, _) = open(&disk).unwrap();
+        let mut write = |store: &mut StoreCore, first, seq| {
+            let record = data(1, 1, first, blocks, version(1, seq));
+            assert_eq!(one(store, apply(Space::Replica, record)), Outcome::Applied);
+        };
+        write(&mut store, 0, 1);
+        assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+        let earlier = disk.copy();
+        write(&mut store, 3, 2);
+        assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+        let path = disk.files().into_iter().find(|file| file.starts_with("chunks")).unwrap();
+        act(&disk, &path, &earlier);
+        write(&mut store, 6, 3);
+        assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+        // Segments that still have the records would make good for it.
+        for seq in 10..60 {
+            one(&mut store, apply(Space::Replica, data(2, 1, seq, 2, version(1, seq as u64))));
+            one(&mut store, Op::Flush);
+        }
+        for again in [false, true] {
+            if again {
+                drop(store);
+                store = open(&disk).unwrap().0;
+            }
+            let Outcome::Read(new) = read(&mut store, Space::Replica, 1, 1, 6, blocks) else {
+                panic!("what was written since is durable")
+            };
+            assert_eq!(new.payload, data(1, 1, 6, blocks, version(1, 3)).1);
+            for first in [0, 3] {
+                let old = read(&mut store, Space::Replica, 1, 1, first, blocks);
+                assert!(matches!(old, Outcome::Failed(StoreError::Lost { .. })), "{old:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chunk_file_that_is_removed_under_the_store_is_written_anew() {
+    without_its_name(|disk, path, _| disk.remove(path).unwrap());
+}
+
+#[test]
+fn a_chunk_file_that_is_replaced_under_the_store_is_not_taken_for_its_own() {
+    without_its_name(|disk, path, earlier| disk.take_back(path, earlier));
+}
+
+#[test]
+fn a_check_looks_for_the_file_by_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut store, _) = StoreCore::open(Arc::new(LinuxDisk::new(dir.path()).unwrap()), config()).unwrap();
+    one(&mut store, apply(Space::Replica, data(1, 1, 0, 1, version(1, 1))));
+    assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    let check =
+        || Op::Check { space: Space::Replica, group: GroupId(1), chunk: chunk(1), first: 0, count: 1 };
+    assert!(matches!(one(&mut store, check()), Outcome::Read(_)));
+    let chunks = dir.path().join("chunks/00000001");
+    let file = std::fs::read_dir(chunks).unwrap().next().unwrap().unwrap().path();
+    std::fs::rename(&file, dir.path().join("elsewhere")).unwrap();
+    let missed = one(&mut store, check());
+    assert!(matches!(missed, Outcome::Failed(StoreError::Lost { .. })), "{missed:?}");
+}
+
 #[test]
 fn files_that_vanish_while_the_store_runs_are_missed_and_replaced() {
     let dir = tempfile::tempdir().unwrap();
