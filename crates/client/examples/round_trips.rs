@@ -4,7 +4,9 @@
 use bytes::Bytes;
 use ebb_client::Secret;
 use ebb_client::transport::{Connection, Identity, Listener, Role, connect, kind};
-use ebb_types::{ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, GroupId, RequestId, piece_crcs};
+use ebb_types::{
+    ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, GroupId, RequestId, Version, piece_crcs,
+};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
@@ -31,7 +33,7 @@ async fn answer(mut connection: Connection, len: usize) -> Duration {
         let (id, request) = frame.decode::<ClientRequest>().expect("our own frame");
         let (reply, bytes) = match request.op {
             ChunkOp::Read { .. } => (ClientReply::Data { crcs: crcs.clone() }, payload.clone()),
-            _ => (ClientReply::Done, Bytes::new()),
+            _ => (ClientReply::Done { newest: Version::ZERO }, Bytes::new()),
         };
         connection.sender.send_wait(kind::CLIENT_REPLY, id, &reply, bytes).await.expect("the caller waits");
     }
@@ -40,7 +42,7 @@ async fn answer(mut connection: Connection, len: usize) -> Duration {
 
 /// `depth` requests in flight until `count` are answered. Returns the CPU time that it took.
 async fn ask(mut connection: Connection, op: ChunkOp, payload: Bytes, count: u64, depth: u64) -> Duration {
-    let request = ClientRequest { group: GroupId(3), epoch: Epoch(9), op };
+    let request = ClientRequest { group: GroupId(3), epoch: Epoch(9), since: Version::ZERO, op };
     let before = thread_cpu();
     let (mut sent, mut answered) = (0, 0);
     while answered < count {

@@ -450,6 +450,10 @@ impl Client {
                     next = Some(Next::Change);
                 }
                 Command::Adopt { group, entry } => shared.update(|view| view.adopt(group, entry)),
+                // Nobody waits for this.
+                Command::Heard { group, newest } => {
+                    shared.view.write().expect("nothing panics under this lock").hear(group, newest);
+                }
                 Command::Refresh => shared.refresh(),
                 Command::Close { server } => {
                     let link = shared.links().get(&server).and_then(|cell| cell.get().cloned());
@@ -510,6 +514,7 @@ fn failed(chunk: ChunkId, group: GroupId, failure: Failure) -> ClientError {
         Failure::Unserved { tries, waited, server, last } => {
             ClientError::Unserved { group, tries, waited, server, last }
         }
+        Failure::Unknown { tries, waited, server } => ClientError::Unknown { chunk, tries, waited, server },
     }
 }
 

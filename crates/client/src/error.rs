@@ -26,6 +26,12 @@ pub enum ClientError {
     )]
     Unserved { group: GroupId, tries: u32, waited: Duration, server: Option<ServerId>, last: Trouble },
     #[error(
+        "{chunk}: whether the write was carried out is not known. It was sent {tries} times within {waited:?}, and {} no \
+         longer remembers what it did at the time of the first; read the chunk, or write again",
+        at(*.server)
+    )]
+    Unknown { chunk: ChunkId, tries: u32, waited: Duration, server: Option<ServerId> },
+    #[error(
         "no metadata leader answered for {waited:?} at {}: {last}; check that most metadata servers run and that the \
          addresses are right",
         .addresses.join(", ")

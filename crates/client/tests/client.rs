@@ -136,7 +136,7 @@ async fn meta_server(
 }
 
 fn done() -> Then<ClientReply> {
-    Then::Answer(ClientReply::Done, Bytes::new())
+    Then::Answer(ClientReply::Done { newest: Version::ZERO }, Bytes::new())
 }
 
 fn reply(reply: ClientReply) -> Then<ClientReply> {

@@ -8,7 +8,7 @@ use crate::replica::PlantedBug;
 use crate::settlement::Settlement;
 use ebb_types::{
     ClientReply, Epoch, GroupEntry, PeerMessage, Refusal, Run, ServerId, ServerReport, Slot, SlotState,
-    Space, TailRun,
+    Space, TailRun, Version,
 };
 use std::collections::BTreeSet;
 
@@ -25,6 +25,9 @@ impl Group {
         }
         self.fence = self.fence.max(entry.epoch);
         let old = std::mem::replace(&mut self.entry, entry);
+        if !is_told_of_all(&old, cx.me, self.entry.epoch) {
+            self.tail.join(self.entry.epoch);
+        }
         self.repairs.clear();
         self.scrub = None;
         self.refuse_checks(cx, Refusal::NotReady);
@@ -34,10 +37,8 @@ impl Group {
         if self.entry.primary == Some(cx.me) {
             self.start_activation(cx);
         } else {
-            let entry = self.entry.clone();
-            for Waiting { token, .. } in self.waiting.drain(..) {
-                cx.reply(token, ClientReply::Moved { entry: entry.clone() });
-            }
+            let moved = ClientReply::Moved { entry: self.entry.clone() };
+            self.waiting.drain(..).for_each(|waiting| waiting.turn_away(cx, moved.clone()));
         }
     }
 
@@ -86,6 +87,12 @@ impl Group {
         self.pump_catch_up(cx);
     }
 
+    /// So far requests may have taken effect before this epoch that this server does not remember.
+    pub fn forgotten_at(&self, cx: &Context, epoch: Epoch) -> Version {
+        let known = self.entry.epoch == epoch || is_told_of_all(&self.entry, cx.me, epoch);
+        if known { self.tail.forgotten() } else { Version::first_of(epoch) }
+    }
+
     fn start_activation(&mut self, cx: &mut Context) {
         let epoch = self.entry.epoch;
         let targets = self.targets().flatten().map(|(server, _)| server);
@@ -95,7 +102,7 @@ impl Group {
             cx.send(to, PeerMessage::Fence { group: self.id, epoch, done: self.tail.done() });
         }
         let phase = Phase::Fencing { awaiting, foreign: Vec::new(), since: cx.now, asked: None };
-        self.primary = Some(Primary::new(epoch, phase));
+        self.primary = Some(Primary::new(epoch, phase, self.tail.joined()));
         self.go_on_activating(cx);
     }
 
@@ -124,16 +131,17 @@ impl Group {
         from: ServerId,
         epoch: Epoch,
         tail: Vec<TailRun>,
-        done: Vec<TailRun>,
+        done: (Vec<TailRun>, Version),
     ) {
         if epoch != self.entry.epoch {
             return;
         }
-        let Some(Primary { phase: Phase::Fencing { awaiting, foreign, .. }, .. }) = &mut self.primary else {
-            return;
-        };
+        let Some(primary) = &mut self.primary else { return };
+        let Phase::Fencing { awaiting, foreign, .. } = &mut primary.phase else { return };
         if awaiting.remove(&from) {
             foreign.extend(tail);
+            let (done, forgotten) = done;
+            primary.recall(forgotten);
             done.into_iter().for_each(|run| self.tail.remember(run));
         }
         self.go_on_activating(cx);
@@ -204,4 +212,11 @@ impl Group {
             self.drain(cx);
         }
     }
+}
+
+/// Whether a server hears of every record between the beginning of this configuration and that of `next`. Of an epoch that it does
+/// not know it cannot say.
+fn is_told_of_all(entry: &GroupEntry, server: ServerId, next: Epoch) -> bool {
+    let mut targets = entry.slots.iter().filter_map(Slot::target);
+    entry.epoch.next() == next && targets.any(|target| target.0 == server)
 }

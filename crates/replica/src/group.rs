@@ -15,9 +15,6 @@ use ebb_types::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Committed records that are remembered, so that a client's late retry is recognised.
-pub(crate) const REMEMBERED_REQUESTS: usize = 256;
-
 pub(crate) struct Group {
     pub id: GroupId,
     pub entry: GroupEntry,
@@ -56,17 +53,29 @@ pub(crate) struct Waiting {
     pub token: ClientToken,
     pub op: ChunkOp,
     pub payload: Bytes,
-    /// This server has ordered it in an epoch that ended: copies of it may exist, whether its own store took it or not.
+    pub since: Version,
+    /// It was ordered before: copies of it may exist, whether this server's store took it or not.
     pub ordered: bool,
 }
 
+impl Waiting {
+    /// Answers what is not carried out now. Of what was ordered before that cannot be said: the client must not take it for new.
+    pub fn turn_away(self, cx: &mut Context, reply: ClientReply) {
+        match self.ordered {
+            true => cx.reply_retry(self.token, Unready::Interrupted),
+            false => cx.reply(self.token, reply),
+        }
+    }
+}
+
 impl Group {
-    pub fn new(id: GroupId, entry: GroupEntry) -> Group {
+    /// Nothing is known of its configuration yet. It remembers so many records for their requests.
+    pub fn new(id: GroupId, remembered: usize) -> Group {
         Group {
             id,
-            fence: entry.epoch,
-            entry,
-            tail: Tail::default(),
+            fence: Epoch(0),
+            entry: GroupEntry::unknown(),
+            tail: Tail::new(remembered),
             applying: Applying::default(),
             primary: None,
             catch_up: None,
@@ -105,21 +114,39 @@ impl Group {
 
 /// The records that a server has and does not know to be on all targets; and of those that are the last, for their request
 /// ids.
+///
+/// Invariant: of the requests that took effect under a version after [`Tail::forgotten`] each is in one of the two, in its record
+/// or in a later note.
 #[derive(Default)]
 pub(crate) struct Tail {
     runs: BTreeMap<TailPlace, TailRun>,
-    done: VecDeque<TailRun>,
+    done: BTreeMap<TailPlace, TailRun>,
+    /// The records of each request in `done`.
+    requests: BTreeMap<RequestId, Vec<TailPlace>>,
+    remembered: usize,
     committed: Version,
+    /// Before this version it was not a target, or another run of this server was.
+    joined: Version,
+    /// The newest record that was not remembered any longer.
+    evicted: Version,
 }
 
 /// What tells the records of a tail apart: pieces of one large write have the same version.
 type TailPlace = (Version, ChunkId, u32, u32);
 
+fn tail_place(run: &Run) -> TailPlace {
+    (run.version, run.chunk, run.first, run.count)
+}
+
 impl Tail {
+    pub fn new(remembered: usize) -> Tail {
+        Tail { remembered, ..Tail::default() }
+    }
+
     /// As a start finds it. It may be behind what this server knew before, as if it had missed messages.
-    pub fn restored(found: RecoveredTail) -> Tail {
+    pub fn restored(remembered: usize, found: RecoveredTail) -> Tail {
         let RecoveredTail { committed, open, done } = found;
-        let mut tail = Tail { committed, ..Tail::default() };
+        let mut tail = Tail { committed, ..Tail::new(remembered) };
         open.into_iter().for_each(|run| tail.push(run));
         done.into_iter().for_each(|run| tail.remember(run));
         tail
@@ -130,9 +157,8 @@ impl Tail {
     }
 
     pub fn push(&mut self, run: TailRun) {
-        let Run { version, chunk, first, count, .. } = run.run;
-        if version > self.committed {
-            self.runs.entry((version, chunk, first, count)).or_insert(run);
+        if run.run.version > self.committed {
+            self.runs.entry(tail_place(&run.run)).or_insert(run);
         }
     }
 
@@ -156,12 +182,38 @@ impl Tail {
 
     /// The record is on all targets: a retry of its request is answered.
     pub fn remember(&mut self, run: TailRun) {
-        if run.request.is_some() && !self.done.contains(&run) {
-            self.done.push_back(run);
-            if self.done.len() > REMEMBERED_REQUESTS {
-                self.done.pop_front();
+        let (Some(request), place) = (run.request, tail_place(&run.run)) else { return };
+        if self.done.insert(place, run).is_none() {
+            self.requests.entry(request).or_default().push(place);
+        }
+        if self.done.len() > self.remembered
+            && let Some((place, TailRun { request: Some(oldest), .. })) = self.done.pop_first()
+        {
+            self.evicted = self.evicted.max(place.0);
+            let mut left = self.requests.remove(&oldest).unwrap_or_default();
+            left.retain(|other| *other != place);
+            if !left.is_empty() {
+                self.requests.insert(oldest, left);
             }
         }
+    }
+
+    /// It is told of all records of this epoch and of those that follow; of older ones it may not have been.
+    pub fn join(&mut self, epoch: Epoch) {
+        self.joined = Version::first_of(epoch);
+    }
+
+    pub fn joined(&self) -> Version {
+        self.joined
+    }
+
+    pub fn evicted(&self) -> Version {
+        self.evicted
+    }
+
+    /// So far requests may have taken effect that it does not remember.
+    pub fn forgotten(&self) -> Version {
+        self.joined.max(self.evicted)
     }
 
     pub fn uncommitted(&self) -> Vec<TailRun> {
@@ -169,12 +221,12 @@ impl Tail {
     }
 
     pub fn done(&self) -> Vec<TailRun> {
-        self.done.iter().copied().collect()
+        self.done.values().copied().collect()
     }
 
     /// Whether a record of the request may be on some targets.
     pub fn knows(&self, request: RequestId) -> bool {
-        self.runs.values().any(|r| r.request == Some(request))
+        self.requests.contains_key(&request) || self.runs.values().any(|r| r.request == Some(request))
     }
 
     /// Whether the request's records cover these blocks, counting those that are `settled`. A deletion covers no blocks.
@@ -184,10 +236,11 @@ impl Tail {
         (first, count): (u32, u32),
         settled: impl Fn(Version) -> bool,
     ) -> bool {
-        let open = self.runs.values().filter(|r| settled(r.run.version));
+        let open = self.runs.values().filter(|r| r.request == Some(request) && settled(r.run.version));
+        let done = self.requests.get(&request).into_iter().flatten().filter_map(|place| self.done.get(place));
         let mut found = false;
         let mut left = if count > 0 { vec![(first, first.saturating_add(count))] } else { Vec::new() };
-        for TailRun { run, .. } in open.chain(&self.done).filter(|r| r.request == Some(request)) {
+        for TailRun { run, .. } in open.chain(done) {
             found = true;
             left = left.into_iter().flat_map(|piece| cut(piece, run.first, run.first + run.count)).collect();
         }
@@ -476,7 +529,7 @@ mod tests {
 
     #[test]
     fn a_request_is_done_when_its_own_epoch_says_so() {
-        let mut tail = Tail::default();
+        let mut tail = Tail::new(100);
         tail.push(run(3, 1, 10));
         tail.push(run(3, 2, 11));
         assert!(!is_done(&tail, 10));
@@ -488,7 +541,7 @@ mod tests {
 
     #[test]
     fn a_record_that_a_later_epoch_passed_over_is_not_done() {
-        let mut tail = Tail::default();
+        let mut tail = Tail::new(100);
         tail.push(run(3, 17, 10));
         tail.push(run(4, 1, 12));
         tail.commit(Version { epoch: Epoch(4), seq: 9 });
@@ -504,7 +557,7 @@ mod tests {
             part.run.first = first;
             part
         };
-        let mut tail = Tail::default();
+        let mut tail = Tail::new(100);
         tail.push(part(1, 0));
         tail.push(part(2, 1));
         tail.commit(Version { epoch: Epoch(1), seq: 1 });
@@ -516,12 +569,13 @@ mod tests {
 
     #[test]
     fn the_memory_of_requests_is_bounded() {
-        let mut tail = Tail::default();
+        let mut tail = Tail::new(100);
         for n in 1..=1000 {
             tail.push(run(1, n, n));
         }
         tail.commit(Version { epoch: Epoch(1), seq: 1000 });
-        assert_eq!(tail.done().len(), REMEMBERED_REQUESTS);
+        assert_eq!((tail.done().len(), tail.requests.len()), (100, 100));
+        assert_eq!(tail.forgotten(), Version { epoch: Epoch(1), seq: 900 });
         assert!(is_done(&tail, 1000) && !is_done(&tail, 1));
     }
 }

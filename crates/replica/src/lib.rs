@@ -17,4 +17,4 @@ mod secondary;
 mod settlement;
 
 pub use api::*;
-pub use replica::{Config, PlantedBug, Replica, TICK};
+pub use replica::{Config, PlantedBug, REMEMBERED, Replica, TICK};

@@ -40,6 +40,8 @@ pub(crate) struct Primary {
     /// Ordered records that are not on all targets, by sequence.
     in_flight: BTreeMap<u64, InFlight>,
     committed_told: Version,
+    /// Of what took effect after this version in epochs before, nothing is forgotten: some target remembered it.
+    forgotten: Version,
     /// When the last report that must not be lost was made.
     pub reported: Option<Moment>,
     pub covers: BTreeMap<ServerId, Cover>,
@@ -163,7 +165,8 @@ pub(crate) fn fault(
 }
 
 impl Primary {
-    pub fn new(epoch: Epoch, phase: Phase) -> Primary {
+    /// `forgotten`: so far this server itself has forgotten requests.
+    pub fn new(epoch: Epoch, phase: Phase, forgotten: Version) -> Primary {
         Primary {
             phase,
             next_seq: 1,
@@ -173,9 +176,15 @@ impl Primary {
             unsettled: Unsettled::default(),
             in_flight: BTreeMap::new(),
             committed_told: Version::first_of(epoch),
+            forgotten,
             reported: None,
             covers: BTreeMap::new(),
         }
+    }
+
+    /// A target has told what it remembers: all that it did not forget.
+    pub fn recall(&mut self, forgotten: Version) {
+        self.forgotten = self.forgotten.min(forgotten);
     }
 
     pub fn is_serving(&self) -> bool {
@@ -310,17 +319,17 @@ impl Op {
 }
 
 impl Group {
-    pub fn on_client(&mut self, cx: &mut Context, waiting: Waiting) {
+    pub fn on_client(&mut self, cx: &mut Context, mut waiting: Waiting) {
         let Some(primary) = &mut self.primary else {
             let entry = self.entry.clone();
-            return cx.reply(waiting.token, ClientReply::Moved { entry });
+            return waiting.turn_away(cx, ClientReply::Moved { entry });
         };
         if !matches!(primary.phase, Phase::Serving) || self.fence > self.entry.epoch {
             return self.waiting.push_back(waiting);
         }
-        let Waiting { token, op, payload, ordered } = waiting.clone();
+        let Waiting { token, op, payload, since, .. } = waiting.clone();
         if !cx.has_lease() {
-            return cx.reply_retry(token, Unready::NoLease);
+            return waiting.turn_away(cx, ClientReply::Retry { why: Unready::NoLease });
         }
         let blocks = blocks_of(&op);
         if let Some(request) = op.request() {
@@ -329,11 +338,16 @@ impl Group {
                 return known.askers.push(waiting);
             }
             if self.is_done(request, op.chunk(), blocks) {
-                return cx.reply(token, ClientReply::Done);
+                return cx.reply(token, ClientReply::Done { newest: self.newest() });
             }
             // What an earlier epoch ordered of it takes effect: it is not refused any more.
-            let ordered = ordered || self.tail.knows(request);
-            if let (false, Err(reply)) = (ordered, self.can_write(cx, op.kind() == Some(Kind::Data))) {
+            waiting.ordered |= self.tail.knows(request);
+            if self.may_be_forgotten(cx, since) {
+                let newest = (!waiting.ordered).then(|| self.newest());
+                return cx.reply(token, ClientReply::Forgotten { newest });
+            }
+            if let (false, Err(reply)) = (waiting.ordered, self.can_write(cx, op.kind() == Some(Kind::Data)))
+            {
                 return cx.reply(token, reply);
             }
         }
@@ -341,6 +355,19 @@ impl Group {
         let range = if matches!(op, ChunkOp::Delete { .. }) { (0, u32::MAX) } else { blocks };
         let (chunk, request) = (op.chunk(), op.request());
         self.admit_op(cx, chunk, range, Work::Client { op, payload }, vec![waiting], request);
+    }
+
+    /// The newest version that was given in this epoch: a request that begins now is carried out under a newer one, whenever that
+    /// is.
+    fn newest(&self) -> Version {
+        let seq = self.primary.as_ref().map_or(0, |p| p.next_seq - 1);
+        Version { epoch: self.entry.epoch, seq }
+    }
+
+    /// Whether a request may have been carried out, although no record of it is remembered.
+    fn may_be_forgotten(&self, cx: &Context, since: Version) -> bool {
+        let inherited = self.primary.as_ref().map_or(self.tail.joined(), |p| p.forgotten);
+        since < inherited.max(self.tail.evicted()) && !cx.config.has(PlantedBug::RepeatForgotten)
     }
 
     /// Whether a new client write would find a place for each of its r copies. What frees space needs next to none: it may use
@@ -561,6 +588,14 @@ impl Group {
         let mut parts = contents(op, got);
         // What an earlier try of the request has done is not done twice: others may have written there since.
         if let (true, Some(request)) = (op.is_client(), request) {
+            let ordered = op.askers.iter().filter(|waiting| waiting.ordered);
+            if ordered
+                .map(|waiting| waiting.since)
+                .min()
+                .is_some_and(|since| self.may_be_forgotten(cx, since))
+            {
+                return self.fail_op(cx, id, ClientReply::Retry { why: Unready::Interrupted });
+            }
             parts.retain(|p| !self.is_done(request, chunk, (p.first, p.count)));
         }
         if parts.is_empty() {
@@ -685,9 +720,10 @@ impl Group {
 
     fn finish_op(&mut self, cx: &mut Context, id: u64) {
         let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
-        for Waiting { token, .. } in std::mem::take(&mut op.askers) {
-            cx.reply(token, ClientReply::Done);
-        }
+        let askers = std::mem::take(&mut op.askers);
+        let done = ClientReply::Done { newest: self.newest() };
+        let Some(op) = self.primary.as_ref().and_then(|p| p.ops.get(&id)) else { return };
+        askers.into_iter().for_each(|waiting| cx.reply(waiting.token, done.clone()));
         let scrubs = op.is_scrub();
         self.end_op(cx, id);
         if scrubs {
@@ -711,8 +747,8 @@ impl Group {
             op.step = Step::Fetching; // taken up again by the tick
             return;
         }
-        for Waiting { token, .. } in std::mem::take(&mut op.askers) {
-            cx.reply(token, reply.clone());
+        for waiting in std::mem::take(&mut op.askers) {
+            waiting.turn_away(cx, reply.clone());
         }
         let scrubs = op.is_scrub();
         self.end_op(cx, id);
@@ -835,8 +871,8 @@ impl Group {
             self.tell_committed(cx);
         }
         if !lease {
-            for Waiting { token, .. } in self.waiting.drain(..) {
-                cx.reply_retry(token, Unready::NoLease);
+            for waiting in self.waiting.drain(..) {
+                waiting.turn_away(cx, ClientReply::Retry { why: Unready::NoLease });
             }
         }
         self.tick_catch_up(cx);

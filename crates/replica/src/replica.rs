@@ -16,6 +16,8 @@ use std::time::Duration;
 pub const TICK: Duration = Duration::from_millis(100);
 /// Client requests that may wait in one group before more are turned away.
 const WAITING_MAX: usize = 4096;
+/// Records that are remembered of a group, so that a client's late retry is recognised.
+pub const REMEMBERED: usize = 1024;
 /// Under load scrubs take this part of what they take in quiet times.
 const SCRUB_UNDER_LOAD: u64 = 4;
 
@@ -33,6 +35,8 @@ pub struct Config {
     /// A server that owes an answer and says nothing at all for this time is reported to the metadata service. Long: one that
     /// answers anything is slow, not failed, and a slow disk may sync for seconds.
     pub suspect_after: Duration,
+    /// So many records that are on all targets are remembered of a group, for their request ids.
+    pub remembered: usize,
     /// Every replica is read and compared with the other copies once in this time; zero: never.
     pub scrub_period: Duration,
     /// A primary has so many bytes per second read for it, over all copies; under load a part of it.
@@ -67,6 +71,8 @@ pub enum PlantedBug {
     WholeChecksums,
     /// Order the tails' blocks anew without noting whose requests are in them.
     ForgetRequests,
+    /// Carry out a request that may have been carried out before and be forgotten.
+    RepeatForgotten,
 }
 
 impl Config {
@@ -88,6 +94,7 @@ impl Config {
             groups,
             resend_after: Duration::from_millis(500),
             suspect_after: Duration::from_secs(3),
+            remembered: REMEMBERED,
             scrub_period: Duration::ZERO,
             scrub_bytes_per_second: 16 << 20,
             #[cfg(feature = "planted-bugs")]
@@ -135,9 +142,10 @@ pub struct Replica {
 
 impl Replica {
     pub fn new(config: Config, recovered: Recovered) -> Replica {
+        let remembered = config.remembered;
         let groups = recovered.tails.into_iter().map(|(id, tail)| {
-            let mut group = Group::new(id, GroupEntry::unknown());
-            group.tail = Tail::restored(tail);
+            let mut group = Group::new(id, remembered);
+            group.tail = Tail::restored(remembered, tail);
             (id, group)
         });
         let mut shared = Shared::new(config.incarnation, config.store);
@@ -319,7 +327,8 @@ impl Replica {
         for &id in &unsettled {
             if self.is_behind(id) {
                 let entry = self.map.groups[id.0 as usize].clone();
-                self.groups.entry(id).or_insert_with(|| Group::new(id, GroupEntry::unknown()));
+                let remembered = self.config.remembered;
+                self.groups.entry(id).or_insert_with(|| Group::new(id, remembered));
                 self.with_group(now, id, out, |group, cx| group.adopt(cx, entry));
             }
         }
@@ -503,6 +512,10 @@ impl Replica {
                 ClientReply::Moved { entry: entry.clone() }
             });
         }
+        // What is carried out under an older epoch would be older than the client thinks.
+        if request.since.epoch > entry.epoch {
+            return answer(ClientReply::Retry { why: Unready::Behind });
+        }
         if self.shared.stats.poisoned {
             return answer(ClientReply::Retry { why: Unready::Busy });
         }
@@ -520,7 +533,7 @@ impl Replica {
         if self.groups.get(&request.group).is_some_and(|g| g.waiting.len() >= WAITING_MAX) {
             return answer(ClientReply::Retry { why: Unready::Busy });
         }
-        let waiting = Waiting { token, op: request.op, payload, ordered: false };
+        let waiting = Waiting { token, op: request.op, payload, since: request.since, ordered: false };
         self.with_group(now, request.group, out, |group, cx| group.on_client(cx, waiting));
     }
 
@@ -547,7 +560,7 @@ impl Replica {
         let fence = self.map.group(id).map_or(Epoch(0), |entry| entry.epoch);
         self.groups.entry(id).or_insert_with(|| {
             self.unsettled.insert(id);
-            Group { fence, ..Group::new(id, GroupEntry::unknown()) }
+            Group { fence, ..Group::new(id, self.config.remembered) }
         });
         self.with_group(now, id, out, |group, cx| group.on_peer(cx, from, message, payload, ready));
     }

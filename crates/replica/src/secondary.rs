@@ -26,11 +26,12 @@ impl Group {
                 if ready && self.fence_to(epoch).is_ok() {
                     done.into_iter().for_each(|run| self.tail.remember(run));
                     let (tail, done) = (self.tail.uncommitted(), self.tail.done());
-                    cx.send(from, PeerMessage::FenceReply { group, epoch, tail, done });
+                    let forgotten = self.forgotten_at(cx, epoch);
+                    cx.send(from, PeerMessage::FenceReply { group, epoch, tail, done, forgotten });
                 }
             }
-            PeerMessage::FenceReply { epoch, tail, done, .. } => {
-                self.on_fence_reply(cx, from, epoch, tail, done);
+            PeerMessage::FenceReply { epoch, tail, done, forgotten, .. } => {
+                self.on_fence_reply(cx, from, epoch, tail, (done, forgotten));
             }
             PeerMessage::Replicate { epoch, space, record, committed, must_fit } => {
                 let (version, first) = (record.version, record.first);

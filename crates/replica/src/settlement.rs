@@ -8,7 +8,6 @@
 //! epoch, and hold for the next primary as these do. However often a settlement is interrupted, nothing is lost: blocks that were
 //! not ordered anew yet have the versions and the records of before.
 
-use crate::group::REMEMBERED_REQUESTS;
 use crate::run_map::{Missing, RunMap, cut};
 use ebb_types::{ChunkId, Kind, RECORD_BLOCKS_MAX, RequestId, Run, TailRun, Version};
 use std::cmp::Reverse;
@@ -56,18 +55,18 @@ impl Settlement {
         claims.into_iter()
     }
 
-    /// What to note, by what is newer than the own store, and what the store is known to miss. Oldest first, as a later
-    /// settlement finds them: of more requests than are remembered, the newest count.
+    /// What to note, by what is newer than the own store, and what the store is known to miss. All of it, however many: what is
+    /// not noted here nobody would know to be forgotten. Oldest first, as a later settlement finds them.
     pub fn notes(&self, newer: &[Run], missing: Option<&RunMap>) -> Vec<Noted> {
         let newer = Newer::new(newer);
         let mut places: BTreeMap<(RequestId, ChunkId), usize> = BTreeMap::new();
         let mut noted: Vec<Claimed> = Vec::new();
         for (request, run) in self.claims() {
             let held = held(run, &newer, missing);
-            let (of, full) = ((request, run.chunk), noted.len() >= REMEMBERED_REQUESTS);
+            let of = (request, run.chunk);
             match places.get(&of) {
                 Some(&at) => noted[at].1.extend(held),
-                None if !held.is_empty() && !full => {
+                None if !held.is_empty() => {
                     places.insert(of, noted.len());
                     noted.push((of, held));
                 }
@@ -282,10 +281,10 @@ mod tests {
         assert_eq!(parts, [(0, 1024), (1024, 2048), (2048, 2500)]);
     }
 
-    /// However often settlements are interrupted, the oldest are forgotten first.
+    /// However many they are, and however often settlements are interrupted.
     #[test]
-    fn of_too_many_requests_the_newest_are_noted() {
-        let many = REMEMBERED_REQUESTS as u64 + 10;
+    fn all_requests_are_noted_oldest_first() {
+        let many = 3000;
         let mut tails: Vec<TailRun> = (1..=many).map(|n| record(1, n, 0, 1, n)).collect();
         for epoch in 2..5 {
             let version = Version { epoch: Epoch(epoch - 1), seq: many };
@@ -294,7 +293,7 @@ mod tests {
                 settlement.questions().into_iter().filter(|run| run.version > version).collect();
             let notes = settlement.notes(&newer, None);
             let requests: Vec<u64> = notes.iter().map(|n| n.request.seq).collect();
-            assert_eq!(requests, (11..=many).collect::<Vec<u64>>());
+            assert_eq!(requests, (1..=many).collect::<Vec<u64>>());
             tails.extend((1..).zip(requests).map(|(seq, request)| record(epoch, seq, 0, 1, request)));
         }
     }

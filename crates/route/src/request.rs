@@ -9,7 +9,8 @@ use crate::trouble::Trouble;
 use crate::view::{Route, View};
 use bytes::Bytes;
 use ebb_types::{
-    ChunkError, ChunkOp, ClientReply, ClientRequest, Epoch, GroupEntry, GroupId, Moment, ServerId, piece_crcs,
+    ChunkError, ChunkOp, ClientReply, ClientRequest, Epoch, GroupEntry, GroupId, Moment, ServerId, Version,
+    piece_crcs,
 };
 use std::time::Duration;
 
@@ -46,6 +47,8 @@ pub enum Failure {
     Chunk(ChunkError),
     /// `server`: the one asked last.
     Unserved { tries: u32, waited: Duration, server: Option<ServerId>, last: Trouble },
+    /// A write may have been carried out, or not: the server that would have to repeat it has forgotten.
+    Unknown { tries: u32, waited: Duration, server: Option<ServerId> },
 }
 
 #[derive(Debug)]
@@ -72,6 +75,11 @@ pub enum Command {
     Adopt {
         group: GroupId,
         entry: GroupEntry,
+    },
+    /// Let the view know that the group's primary has given this version.
+    Heard {
+        group: GroupId,
+        newest: Version,
     },
     /// Ask for the map, if [`View::refresh`] thinks so too.
     Refresh,
@@ -107,6 +115,8 @@ pub struct Request {
     pause: Duration,
     tries: u32,
     server: Option<ServerId>,
+    /// A try that ended may have been carried out, or may be yet: those that follow are no new request.
+    open: bool,
     step: Step,
 }
 
@@ -114,12 +124,13 @@ impl Request {
     /// `op` covers at most one record.
     pub fn new(now: Moment, group: GroupId, op: ChunkOp, patience: Patience) -> Request {
         Request {
-            message: ClientRequest { group, epoch: Epoch(0), op },
+            message: ClientRequest { group, epoch: Epoch(0), since: Version::ZERO, op },
             patience,
             began: now,
             pause: PAUSE_MIN,
             tries: 0,
             server: None,
+            open: false,
             step: Step::Pausing { route: None, until: now },
         }
     }
@@ -172,7 +183,7 @@ impl Request {
                 }
             }
             Step::Asked { route, .. } if current.is_none_or(|r| r.primary != route.primary) => {
-                out.push(Command::TryFailed(Trouble::Superseded));
+                self.try_failed(Trouble::Superseded, out);
                 self.try_now(now, view, out);
             }
             Step::Asked { look, heard: before, silent, route } => {
@@ -205,6 +216,7 @@ impl Request {
         out: &mut Vec<Command>,
     ) {
         let Step::Asked { route, .. } = self.step else { return };
+        let group = self.message.group;
         let is_read = matches!(self.message.op, ChunkOp::Read { .. });
         let (offset, len) = self.message.op.range();
         let trouble = match reply {
@@ -214,17 +226,33 @@ impl Request {
                 }
                 Trouble::Garbled
             }
-            ClientReply::Done if !is_read => return self.end(Ok(Summed::default()), out),
-            ClientReply::Data { .. } | ClientReply::Done => Trouble::Nonsense,
+            ClientReply::Done { newest } if !is_read => {
+                out.push(Command::Heard { group, newest });
+                return self.end(Ok(Summed::default()), out);
+            }
+            ClientReply::Forgotten { newest } if !is_read && (self.open || newest.is_none()) => {
+                let (tries, waited, server) = (self.tries, now.since(self.began), self.server);
+                return self.end(Err(Failure::Unknown { tries, waited, server }), out);
+            }
+            ClientReply::Forgotten { newest: Some(newest) } if !is_read => {
+                // No copy of it was carried out, nor will be: it begins anew, at once.
+                out.push(Command::Heard { group, newest });
+                self.try_failed(Trouble::Forgotten, out);
+                self.step = Step::Pausing { route: None, until: now };
+                return;
+            }
+            ClientReply::Data { .. } | ClientReply::Done { .. } | ClientReply::Forgotten { .. } => {
+                Trouble::Nonsense
+            }
             ClientReply::Failed { why } => return self.end(Err(Failure::Chunk(why)), out),
             ClientReply::Retry { why } => Trouble::NotReady(why),
             ClientReply::Moved { entry } => {
-                let group = self.message.group;
                 let why = Trouble::Elsewhere(entry.epoch);
                 if view.is_news(group, &entry) {
                     // That changes the route, so the next look tries again.
                     self.step = Step::Pausing { route: Some(route), until: now + self.pause };
-                    return out.extend([Command::TryFailed(why), Command::Adopt { group, entry }]);
+                    self.try_failed(why, out);
+                    return out.push(Command::Adopt { group, entry });
                 }
                 why
             }
@@ -234,11 +262,16 @@ impl Request {
 
     fn failed(&mut self, now: Moment, view: &View, why: Trouble, out: &mut Vec<Command>) {
         let Step::Asked { route, .. } = self.step else { return };
-        out.push(Command::TryFailed(why.clone()));
+        self.try_failed(why.clone(), out);
         self.rest(now, Some(route), why, out);
         if matches!(self.step, Step::Pausing { .. }) && view.route(self.message.group) != Some(route) {
             self.try_now(now, view, out);
         }
+    }
+
+    fn try_failed(&mut self, why: Trouble, out: &mut Vec<Command>) {
+        self.open |= why.leaves_it_open();
+        out.push(Command::TryFailed(why));
     }
 
     fn try_now(&mut self, now: Moment, view: &View, out: &mut Vec<Command>) {
@@ -251,6 +284,9 @@ impl Request {
         self.tries += 1;
         self.server = Some(route.primary);
         self.message.epoch = route.epoch;
+        if !self.open {
+            self.message.since = view.newest(self.message.group, route);
+        }
         self.step = Step::Asked { route, look: now + self.patience.look, heard: 0, silent: 0 };
         out.push(Command::Send { server: route.primary, message: self.message.clone() });
     }
@@ -364,6 +400,69 @@ mod tests {
         assert_eq!(message.epoch, Epoch(3));
     }
 
+    fn delete() -> Request {
+        let op = ChunkOp::Delete { chunk: CHUNK, request: RequestId { client: 1, seq: 1 } };
+        Request::new(Moment::ZERO, GROUP, op, Patience::default())
+    }
+
+    fn version(epoch: u32, seq: u64) -> Version {
+        Version { epoch: Epoch(epoch), seq }
+    }
+
+    /// What it sends next says that it began after this version.
+    fn since(out: &[Command]) -> Version {
+        match &out[..] {
+            [.., Command::Send { message, .. }] => message.since,
+            _ => panic!("{out:?}"),
+        }
+    }
+
+    #[test]
+    fn a_write_that_was_surely_not_carried_out_begins_anew() {
+        let mut view = view(entry(2, Some(4)));
+        let answered = |reply| Event::Answered { reply, bytes: Bytes::new() };
+        let mut request = delete();
+        assert_eq!(since(&on(&mut request, 0, &view, Event::Look { heard: None })), version(2, 0));
+        let newest = version(2, 70);
+        let bounced = on(&mut request, 1, &view, answered(ClientReply::Forgotten { newest: Some(newest) }));
+        let [Command::Heard { group: GROUP, newest: heard }, Command::TryFailed(Trouble::Forgotten)] =
+            bounced[..]
+        else {
+            panic!("{bounced:?}")
+        };
+        view.hear(GROUP, heard);
+        view.hear(GROUP, version(2, 3));
+        assert_eq!(request.due(), Moment::ZERO + Duration::from_millis(1), "at once");
+        assert_eq!(since(&on(&mut request, 1, &view, Event::Look { heard: None })), newest);
+        on(&mut request, 2, &view, answered(ClientReply::Retry { why: Unready::NoLease }));
+        let moved = entry(3, Some(5));
+        view.adopt(GROUP, moved);
+        assert_eq!(since(&on(&mut request, 3, &view, Event::Look { heard: None })), version(3, 0));
+        let done = on(&mut request, 4, &view, answered(ClientReply::Done { newest: version(3, 9) }));
+        assert!(matches!(done[..], [Command::Heard { .. }, Command::End(Ok(_))]), "{done:?}");
+    }
+
+    #[test]
+    fn a_write_that_may_have_been_carried_out_never_begins_anew() {
+        let lost = || Event::Lost(Trouble::Lost);
+        let interrupted = || Event::Answered {
+            reply: ClientReply::Retry { why: Unready::Interrupted },
+            bytes: Bytes::new(),
+        };
+        for open in [lost, interrupted as fn() -> Event] {
+            let mut view = view(entry(2, Some(4)));
+            let mut request = delete();
+            on(&mut request, 0, &view, Event::Look { heard: None });
+            on(&mut request, 1, &view, open());
+            view.hear(GROUP, version(2, 70));
+            view.adopt(GROUP, entry(3, Some(5)));
+            assert_eq!(since(&on(&mut request, 2, &view, Event::Look { heard: None })), version(2, 0));
+            let reply = ClientReply::Forgotten { newest: Some(version(3, 70)) };
+            let ended = on(&mut request, 3, &view, Event::Answered { reply, bytes: Bytes::new() });
+            assert!(matches!(ended[..], [Command::End(Err(Failure::Unknown { tries: 2, .. }))]), "{ended:?}");
+        }
+    }
+
     /// Whatever happens: one try at a time, always to the primary, always the same request; it ends once, by its deadline.
     #[test]
     fn every_request_ends_by_its_deadline() {
@@ -391,6 +490,7 @@ mod tests {
                         }
                         Command::TryFailed(_) => assert!(std::mem::take(&mut asked), "seed {seed}"),
                         Command::Adopt { group, entry } => view.adopt(group, entry),
+                        Command::Heard { group, newest } => view.hear(group, newest),
                         Command::Refresh | Command::Close { .. } => {}
                         Command::End(_) => ended = true,
                     }
@@ -423,7 +523,10 @@ mod tests {
 
     /// Any answer but the right one.
     fn draw(random: &mut Random, epoch: u32) -> ClientReply {
-        match random.below(4) {
+        match random.below(5) {
+            4 => {
+                ClientReply::Forgotten { newest: Some(Version { epoch: Epoch(epoch), seq: random.below(9) }) }
+            }
             0 => ClientReply::Retry { why: Unready::Busy },
             1 => ClientReply::Data { crcs: Vec::new() },
             2 => ClientReply::Moved { entry: entry(epoch + 1, Some(1)) },

@@ -21,6 +21,8 @@ pub enum Trouble {
     Superseded,
     #[error("{0}")]
     NotReady(Unready),
+    #[error("the server does not remember whether it was carried out before")]
+    Forgotten,
     #[error("the server knows another primary, in {0}")]
     Elsewhere(Epoch),
     #[error("the answer did not fit the question")]
@@ -31,4 +33,25 @@ pub enum Trouble {
     Meta(MetaFailure),
     #[error("the metadata server does not lead and knows no leader")]
     NoLeader,
+}
+
+impl Trouble {
+    /// Whether the write whose try this ended may have been carried out, or may be yet.
+    pub(crate) fn leaves_it_open(&self) -> bool {
+        match self {
+            Trouble::NotReady(why) => *why == Unready::Interrupted,
+            Trouble::NoPrimary
+            | Trouble::NoConnection(_)
+            | Trouble::WrongServer
+            | Trouble::Forgotten
+            | Trouble::Elsewhere(_)
+            | Trouble::Meta(_)
+            | Trouble::NoLeader => false,
+            Trouble::Lost
+            | Trouble::NoAnswer
+            | Trouble::Superseded
+            | Trouble::Nonsense
+            | Trouble::Garbled => true,
+        }
+    }
 }

@@ -1,8 +1,9 @@
 //! What a client knows of its cluster.
 
 use ebb_types::{
-    ClusterMap, ClusterParams, Epoch, GroupEntry, GroupId, MapDelta, MetaRequest, Moment, ServerId,
+    ClusterMap, ClusterParams, Epoch, GroupEntry, GroupId, MapDelta, MetaRequest, Moment, ServerId, Version,
 };
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub struct View {
     /// Absent until the first leader answered.
     params: Option<ClusterParams>,
     map: Arc<ClusterMap>,
+    /// The newest version that each group's primary is known to have given.
+    newest: BTreeMap<GroupId, Version>,
     /// When the map was asked for last.
     asked: Option<Moment>,
 }
@@ -59,6 +62,18 @@ impl View {
 
     pub(crate) fn is_news(&self, group: GroupId, entry: &GroupEntry) -> bool {
         self.map.group(group).is_some_and(|known| known.epoch < entry.epoch)
+    }
+
+    /// Takes a version that a group's primary has given.
+    pub fn hear(&mut self, group: GroupId, newest: Version) {
+        let known = self.newest.entry(group).or_default();
+        *known = newest.max(*known);
+    }
+
+    /// Whatever is carried out of a request that begins now gets a later version than this.
+    pub(crate) fn newest(&self, group: GroupId, route: Route) -> Version {
+        let known = self.newest.get(&group).copied().unwrap_or_default();
+        known.max(Version::first_of(route.epoch))
     }
 
     pub fn route(&self, group: GroupId) -> Option<Route> {

@@ -190,16 +190,25 @@ impl World<'_> {
     fn client_obeys(&mut self, id: u32, command: Command) {
         match command {
             Command::Send { server, message } => self.try_op(id, server, message),
-            Command::TryFailed(_) => self.client(id).attempt += 1,
+            Command::TryFailed(why) => {
+                if matches!(why, Trouble::Forgotten) {
+                    self.count("write begun anew");
+                }
+                self.client(id).attempt += 1;
+            }
             Command::Adopt { group, entry } => {
                 self.client(id).view.adopt(group, entry);
                 self.client_looks(id);
             }
+            Command::Heard { group, newest } => self.client(id).view.hear(group, newest),
             Command::Refresh => self.refresh(id),
             Command::Close { server } => self.net.reset(Node::Client(id), Node::Server(server)),
             Command::End(Ok(read)) => self.op_ends(id, Outcome::Done, &read.bytes),
             Command::End(Err(Failure::Chunk(why))) => self.op_fails(id, why),
-            Command::End(Err(Failure::Unserved { .. })) => {
+            Command::End(Err(failure @ (Failure::Unserved { .. } | Failure::Unknown { .. }))) => {
+                if matches!(failure, Failure::Unknown { .. }) {
+                    self.count("write that may be forgotten");
+                }
                 let Some(ended) = self.client(id).end_op() else { return };
                 self.note(|| format!("client-{id} gives up op {}", ended.op));
                 let pause = self.client(id).random.between(MILLI, 200 * MILLI);

@@ -79,6 +79,7 @@ impl World<'_> {
             mix.log,
             mix.exchange,
             mix.burst,
+            mix.cut_off,
         ];
         let mut at = self.fault_random.below(weights.iter().sum());
         let kind = weights.iter().position(|w| {
@@ -110,7 +111,8 @@ impl World<'_> {
             14 => self.cut_power(),
             15 => self.disturb_log(),
             16 => self.exchange(id),
-            _ => self.burst(),
+            17 => self.burst(),
+            _ => self.cut_off_client(),
         }
     }
 
@@ -206,10 +208,14 @@ impl World<'_> {
 
     pub fn power_on(&mut self, id: ServerId) {
         let server = self.server(id);
-        if server.lost || server.missing {
+        if server.lost {
             return;
         }
         server.asleep = false;
+        // It is on when it is back: nobody throws the switch again.
+        if server.missing {
+            return;
+        }
         self.note(|| format!("{id} is switched on"));
         let server = self.server(id);
         if !server.up {
@@ -287,6 +293,22 @@ impl World<'_> {
             self.net.cut(a, b, until, outlasted);
             if both {
                 self.net.cut(b, a, until, outlasted);
+            }
+        }
+    }
+
+    /// A client reaches no server, or hears of none, for as long as it may try: others write meanwhile where it wrote.
+    fn cut_off_client(&mut self) {
+        let until = self.now + self.fault_random.delay(3 * SECOND).min(12 * SECOND);
+        let client = Node::Client(self.fault_random.below(self.clients.len() as u64) as u32);
+        let deaf = self.fault_random.chance(600);
+        let outlasted = self.fault_random.chance(300);
+        self.count("client cut off");
+        self.note(|| format!("{client} is cut off from all servers ({})", ways(!deaf)));
+        for id in self.servers.keys().copied() {
+            self.net.cut(Node::Server(id), client, until, outlasted);
+            if !deaf {
+                self.net.cut(client, Node::Server(id), until, outlasted);
             }
         }
     }

@@ -148,7 +148,9 @@ fn suffering(world: &World) -> Option<String> {
     }
     let moving = |s: ServerState| matches!(s, ServerState::Draining | ServerState::Waking);
     let there = |s: &ServerEntry| !world.servers[&s.id].missing;
-    if let Some(server) = state.servers().find(|s| moving(s.state) && there(s)) {
+    // Where servers take turns every few seconds, somebody is always on the way.
+    let rotates = world.scenario.bootstrap.schedule.rotate_days > 0;
+    if let Some(server) = state.servers().find(|s| moving(s.state) && there(s) && !rotates) {
         return Some(format!("{} is {}", server.id, format!("{:?}", server.state).to_lowercase()));
     }
     world.gear_wanted.map(|_| "the administrator waits".to_owned()).or_else(|| world.racks_shared())

@@ -5,7 +5,7 @@ use crate::net::NetModel;
 use crate::random::Random;
 use ebb_gear::{Scheme, Server};
 use ebb_meta::{Bootstrap, NewServer, Timing};
-use ebb_replica::CLIENT_BYTES;
+use ebb_replica::{CLIENT_BYTES, REMEMBERED};
 use ebb_types::{BLOCK_BYTES, ClusterParams, RackId, Schedule, ServerId, StoreId};
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ pub struct FaultMix {
     pub log: u64,
     pub exchange: u64,
     pub burst: u64,
+    pub cut_off: u64,
 }
 
 /// Load that rises and falls, in nanoseconds; the metadata service chooses the gear by it.
@@ -76,6 +77,8 @@ pub struct Scenario {
     pub scrub_period: Duration,
     /// Of every server's store; small, so that segments are moved to chunk files and deleted all the time.
     pub store: ebb_store::Config,
+    /// Records that a server remembers of a group for their requests.
+    pub remembered: usize,
     /// `None`: load is even, and an administrator chooses the gear.
     pub pulse: Option<Pulse>,
 }
@@ -108,6 +111,12 @@ impl Scenario {
         let mut random = Random::new(seed ^ 0x5c2b);
         if random.chance(500) {
             scenario.scrub_period = Duration::from_secs(random.between(2, 20));
+        }
+        // Sometimes so few that a client which is cut off is forgotten.
+        let mut random = Random::new(seed ^ 0x2e72);
+        if random.chance(500) {
+            scenario.remembered = random.between(1, 12) as usize;
+            scenario.faults.cut_off = random.between(20, 150);
         }
         scenario
     }
@@ -151,6 +160,7 @@ impl Scenario {
             client_bytes: CLIENT_BYTES,
             scrub_period: Duration::ZERO,
             store: store(seed),
+            remembered: REMEMBERED,
             pulse: None,
         }
     }
@@ -188,6 +198,7 @@ impl Scenario {
             begin_in: None,
             client_bytes: CLIENT_BYTES,
             scrub_period: Duration::ZERO,
+            remembered: REMEMBERED,
             ..Scenario::draw(seed)
         };
         Scenario { seed, bootstrap, timing, ..quiet }
@@ -280,5 +291,6 @@ fn fault_mix(random: &mut Random) -> FaultMix {
         log: 0,
         exchange: 0,
         burst: 0,
+        cut_off: 0,
     }
 }

@@ -174,6 +174,7 @@ impl World<'_> {
             Config::new(id, server.incarnation, server.store.mark().store, params.chunk_bytes, params.groups);
         config.known_map = server.store.membership.map_version;
         config.scrub_period = self.scenario.scrub_period;
+        config.remembered = self.scenario.remembered;
         configure(Core::Server(&mut config));
         let recovered = self.modelled.as_ref().map_or(recovered, |models| models.recovered(id));
         let recovered = Recovered { scrubs: server.scrubs.clone(), ..recovered };

@@ -6,7 +6,7 @@ use ebb_sim::{Configure, Core, run};
 use ebb_store::PlantedBug as StoreBug;
 
 /// Seeds to try. The sweep runs many more.
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 1500;
 
 fn is_found(name: &str, plant: &Configure, rules: &[&str]) {
     let found = (1..=SEEDS).find_map(|seed| run(seed, plant).err());
@@ -71,6 +71,11 @@ fn offload_dropped_before_it_is_reclaimed_is_found() {
 #[test]
 fn a_settlement_that_forgets_requests_is_found() {
     in_server(PlantedBug::ForgetRequests, &["linearizability"]);
+}
+
+#[test]
+fn a_request_that_is_repeated_although_it_may_be_forgotten_is_found() {
+    in_server(PlantedBug::RepeatForgotten, &["linearizability"]);
 }
 
 #[test]

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const SEEDS: u64 = 2000;
 
 /// What the fixed sweep must have met: every kind of fault, and what the cluster does about them.
-const MET: [&str; 52] = [
+const MET: [&str; 55] = [
     "a file of its directory is damaged",
     "an older copy of its directory is put back",
     "bit rot",
+    "client cut off",
     "clock fast or slow",
     "connection reset",
     "crash at a start",
@@ -62,6 +63,8 @@ const MET: [&str; 52] = [
     "switch that fails",
     "unsynced write torn or lost",
     "wake that comes late",
+    "write begun anew",
+    "write that may be forgotten",
 ];
 
 fn number(name: &str) -> Option<u64> {

@@ -20,11 +20,13 @@ pub enum PeerMessage {
         done: Vec<TailRun>,
     },
     /// The records that the member has and does not know to be committed; and the last that it does, for their request ids.
+    /// `forgotten`: of what took effect after this version, as far as the member was told of it, nothing is missing in these.
     FenceReply {
         group: GroupId,
         epoch: Epoch,
         tail: Vec<TailRun>,
         done: Vec<TailRun>,
+        forgotten: Version,
     },
     /// The primary asks the member to make a record durable. Payload: the record's blocks. `must_fit`: it completes or
     /// protects what is acknowledged elsewhere, and may use the space that a full server keeps in reserve (R10).
@@ -221,10 +223,14 @@ impl ChunkOp {
 }
 
 /// A client's request with the epoch of the map entry that it was routed by.
+///
+/// `since`: what a copy of it wrote has a later version. The client knew of this one before it sent the first copy that may be
+/// carried out. So a primary that has forgotten requests up to a version knows for sure whether it may have forgotten this one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientRequest {
     pub group: GroupId,
     pub epoch: Epoch,
+    pub since: Version,
     pub op: ChunkOp,
 }
 
@@ -235,8 +241,15 @@ pub enum ClientReply {
     Data {
         crcs: Vec<u32>,
     },
-    /// All r copies are durable.
-    Done,
+    /// All r copies are durable. `newest`: the newest version that the primary has given in the group.
+    Done {
+        newest: Version,
+    },
+    /// This copy of the request is not carried out. Whether an earlier one was is not known any more here. If there is no such, the
+    /// request may be sent again as one that was begun after `newest`. `None`: some of it was carried out.
+    Forgotten {
+        newest: Option<Version>,
+    },
     /// Not served here: the group's configuration as this server knows it. Retry there at once.
     Moved {
         entry: GroupEntry,
@@ -263,6 +276,9 @@ pub enum Unready {
     Busy,
     #[error("the bytes were damaged on their way to the server, or do not fit their checksums")]
     Garbled,
+    /// The only answer of this kind to a write that may have been carried out.
+    #[error("a change of the group's configuration interrupted it")]
+    Interrupted,
 }
 
 /// Why a request failed for good.

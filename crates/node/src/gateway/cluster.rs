@@ -30,9 +30,10 @@ impl From<ClientError> for BackendError {
             ClientError::Chunk { why: ChunkError::NoSpace, .. } | ClientError::Meta(MetaFailure::Full) => {
                 BackendError::NoSpace
             }
-            ClientError::Unserved { .. } | ClientError::NoMeta { .. } | ClientError::Meta(_) => {
-                BackendError::Unavailable(error.to_string())
-            }
+            ClientError::Unserved { .. }
+            | ClientError::Unknown { .. }
+            | ClientError::NoMeta { .. }
+            | ClientError::Meta(_) => BackendError::Unavailable(error.to_string()),
             _ => BackendError::Failed(error.to_string()),
         }
     }

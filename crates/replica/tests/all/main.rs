@@ -2,6 +2,7 @@
 
 mod at_risk_first;
 mod dropped_offload;
+mod late_retry;
 mod overload;
 mod quick_changes;
 mod repair;

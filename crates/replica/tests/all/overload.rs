@@ -39,7 +39,10 @@ impl Server {
         server.on(Event::Map(MapDelta { from: 0, to: 1, servers: members.map(entry).into(), groups }));
         for from in [NEAR, FAR] {
             let (tail, done) = (Vec::new(), Vec::new());
-            server.hear(from, PeerMessage::FenceReply { group: GROUP, epoch: EPOCH, tail, done });
+            server.hear(
+                from,
+                PeerMessage::FenceReply { group: GROUP, epoch: EPOCH, tail, done, forgotten: Version::ZERO },
+            );
         }
         server
     }
@@ -65,7 +68,7 @@ impl Server {
         let payload = Bytes::from(vec![7; BLOCK_BYTES]);
         let (chunk, crcs) = (ChunkId::default(), ebb_types::block_crcs(&payload));
         let op = ChunkOp::Write { chunk, offset, len, request, crcs };
-        let request = ClientRequest { group: GROUP, epoch: EPOCH, op };
+        let request = ClientRequest { group: GROUP, epoch: EPOCH, since: Version::first_of(EPOCH), op };
         let token = ClientToken(u64::from(n));
         self.on(Event::Client { token, request, payload })
     }
@@ -212,5 +215,5 @@ fn a_write_is_answered_after_a_connection_broke_twice() {
     }
     server.answer(NEAR, version, Ok(()));
     let done = server.answer(FAR, version, Ok(()));
-    assert!(done.iter().any(|c| matches!(c, Command::Reply { reply: ClientReply::Done, .. })));
+    assert!(done.iter().any(|c| matches!(c, Command::Reply { reply: ClientReply::Done { .. }, .. })));
 }

@@ -104,11 +104,17 @@ fn primary_that_read(must_exist: bool, outcome: StoreOutcome) -> (Server, Vec<Co
     let (mut primary, _) = Server::new(ME);
     let epoch = Epoch(9);
     for from in [OTHER, KEEPER] {
-        let fenced = PeerMessage::FenceReply { group: GROUP, epoch, tail: Vec::new(), done: Vec::new() };
+        let fenced = PeerMessage::FenceReply {
+            group: GROUP,
+            epoch,
+            tail: Vec::new(),
+            done: Vec::new(),
+            forgotten: Version::ZERO,
+        };
         primary.on(Event::Peer { from, message: fenced, payload: Bytes::new() });
     }
     let op = ChunkOp::Read { chunk: CHUNK, offset: 0, len: BLOCK_BYTES as u32, must_exist };
-    let request = ClientRequest { group: GROUP, epoch, op };
+    let request = ClientRequest { group: GROUP, epoch, since: Version::first_of(epoch), op };
     let commands = primary.on(Event::Client { token: ClientToken(1), request, payload: Bytes::new() });
     let (token, _) = store(&commands).expect("the block is read");
     let commands = primary.stored(token, outcome);

@@ -57,7 +57,13 @@ impl Primary {
             groups: vec![(GROUP, entry)],
         }));
         for from in [OTHER, KEEPER] {
-            let fenced = PeerMessage::FenceReply { group: GROUP, epoch: EPOCH, tail: vec![], done: vec![] };
+            let fenced = PeerMessage::FenceReply {
+                group: GROUP,
+                epoch: EPOCH,
+                tail: vec![],
+                done: vec![],
+                forgotten: Version::ZERO,
+            };
             primary.peer(from, fenced);
         }
         primary
@@ -321,7 +327,7 @@ fn windows_keep_to_the_rate_and_let_writes_in_between() {
     let asked = primary.own(&asked, window(V, 7));
     let (len, crcs) = (BLOCK_BYTES as u32, block_crcs(&bytes(8)));
     let op = ChunkOp::Write { chunk: CHUNK, offset: 0, len, request: RequestId { client: 1, seq: 1 }, crcs };
-    let request = ClientRequest { group: GROUP, epoch: EPOCH, op };
+    let request = ClientRequest { group: GROUP, epoch: EPOCH, since: Version::first_of(EPOCH), op };
     let write = Event::Client { token: ClientToken(1), request, payload: bytes(8) };
     assert!(primary.on(write).is_empty(), "it waits while its blocks are compared");
     primary.checked(&asked, OTHER, Ok(window(V, 7)));

@@ -10,7 +10,9 @@ use ebb_types::{ClientReply, ServerId, Space, group_of};
 impl World<'_> {
     pub(super) fn r5_every_copy_is_durable(&mut self, from: ServerId, op: usize, reply: &ClientReply) {
         let asked = &self.history.ops[op];
-        let (ClientReply::Done, Action::Write { first, cells }) = (reply, asked.action) else { return };
+        let (ClientReply::Done { .. }, Action::Write { first, cells }) = (reply, asked.action) else {
+            return;
+        };
         if !self.invariants.acknowledged.insert(op) {
             return; // said again: the copies may have moved on since
         }
@@ -51,18 +53,21 @@ mod tests {
     use super::*;
     use crate::client::shared_chunk;
     use crate::stories::{GROUP, ask, broken, cluster, in_low_gear, primary, secondary, stand_in, write};
+    use ebb_types::Version;
+
+    const DONE: ClientReply = ClientReply::Done { newest: Version::ZERO };
 
     #[test]
     fn an_acknowledgement_without_a_copy_is_seen() {
         let mut world = cluster();
         let from = primary(&world);
         world.invariants.acknowledged.clear();
-        world.r5_every_copy_is_durable(from, 0, &ClientReply::Done);
+        world.r5_every_copy_is_durable(from, 0, &DONE);
         assert_eq!(broken(&mut world), None);
         let other = secondary(&world);
         world.server(other).store.drop_space(GROUP, Space::Replica);
         world.invariants.acknowledged.clear();
-        world.r5_every_copy_is_durable(from, 0, &ClientReply::Done);
+        world.r5_every_copy_is_durable(from, 0, &DONE);
         assert_eq!(broken(&mut world), Some("R5"));
     }
 
@@ -72,11 +77,11 @@ mod tests {
         ask(&mut world, write(2, 1));
         let (from, keeper, sleeper) = (primary(&world), stand_in(&world), secondary(&world));
         world.invariants.acknowledged.clear();
-        world.r5_every_copy_is_durable(from, 1, &ClientReply::Done);
+        world.r5_every_copy_is_durable(from, 1, &DONE);
         assert_eq!(broken(&mut world), None);
         world.server(keeper).store.drop_space(GROUP, Space::Offload { stands_for: sleeper });
         world.invariants.acknowledged.clear();
-        world.r5_every_copy_is_durable(from, 1, &ClientReply::Done);
+        world.r5_every_copy_is_durable(from, 1, &DONE);
         assert_eq!(broken(&mut world), Some("R5"));
     }
 
@@ -84,7 +89,7 @@ mod tests {
     fn an_acknowledgement_of_what_nobody_stored_is_seen() {
         let mut world = cluster();
         let op = world.history.begin(shared_chunk(0), write(0, 1), world.now);
-        world.r5_every_copy_is_durable(primary(&world), op, &ClientReply::Done);
+        world.r5_every_copy_is_durable(primary(&world), op, &DONE);
         assert_eq!(broken(&mut world), Some("R5"));
     }
 }

@@ -197,6 +197,7 @@ impl World<'_> {
                 self.host(host).view.adopt(group, entry);
                 self.look_at_pieces(host);
             }
+            Command::Heard { group, newest } => clients.hosts[host as usize].view.hear(group, newest),
             Command::Refresh => self.refresh_host(host),
             // The modelled network loses nothing: whoever is silent is down, or late.
             Command::Close { .. } => {}

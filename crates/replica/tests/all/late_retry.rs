@@ -1,0 +1,249 @@
+//! A client that was cut off sends its write again, and others have written there since: it is not carried out twice.
+
+use bytes::Bytes;
+use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome};
+use ebb_types::{
+    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, GroupEntry, GroupId, Incarnation,
+    MapDelta, Moment, PeerMessage, Record, RequestId, Run, ServerId, ServerState, Slot, SlotState, StandIn,
+    StoreId, TailRun, Unready, Version, block_crcs,
+};
+use std::collections::VecDeque;
+
+const ME: ServerId = ServerId(1);
+const OTHER: ServerId = ServerId(2);
+const GROUP: GroupId = GroupId(0);
+/// As many as a server remembers, and one more.
+const MANY: u64 = 1025;
+/// Of the client that is cut off.
+const CUT_OFF: RequestId = RequestId { client: 1, seq: 1 };
+
+/// One server of a group of two, and all that it is told and asks for. Its store and the other server always do.
+struct Server {
+    replica: Replica,
+    epoch: u32,
+    /// What the other says of its memory when it is fenced.
+    remembers: (Vec<TailRun>, Version),
+    ordered: Vec<Record>,
+    fenced: Option<PeerMessage>,
+}
+
+impl Server {
+    fn new() -> Server {
+        let mut server = Server {
+            replica: Server::started(),
+            epoch: 0,
+            remembers: (Vec::new(), Version::ZERO),
+            ordered: Vec::new(),
+            fenced: None,
+        };
+        server.configure(ME);
+        server
+    }
+
+    fn started() -> Replica {
+        let config = Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 1);
+        let mut replica = Replica::new(config, Recovered::default());
+        replica.on(Moment(1), Event::Lease { until: Moment(u64::MAX) }, &mut Vec::new());
+        replica
+    }
+
+    /// It knows nothing of what it did.
+    fn restart(&mut self) {
+        self.replica = Server::started();
+    }
+
+    fn configure(&mut self, primary: ServerId) {
+        let slots = [ME, OTHER].map(|server| Slot { server, state: SlotState::InSync, stand_in: None });
+        self.configure_slots(primary, slots.into());
+    }
+
+    /// The next epoch.
+    fn configure_slots(&mut self, primary: ServerId, slots: Vec<Slot>) {
+        self.epoch += 1;
+        let epoch = Epoch(self.epoch);
+        let entry = GroupEntry { epoch, primary: Some(primary), slots, ..GroupEntry::unknown() };
+        let servers = [1, 2].map(|id| crate::server(id, id as u8 - 1, ServerState::Awake)).to_vec();
+        let from = self.replica.map().version;
+        let delta = MapDelta { from, to: u64::from(self.epoch), servers, groups: vec![(GROUP, entry)] };
+        assert_eq!(self.run(Event::Map(delta)), []);
+    }
+
+    /// Until it comes to rest. Returns what clients are answered.
+    fn run(&mut self, event: Event) -> Vec<ClientReply> {
+        let mut events = VecDeque::from([event]);
+        let mut replies = Vec::new();
+        while let Some(event) = events.pop_front() {
+            let mut commands = Vec::new();
+            self.replica.on(Moment(1), event, &mut commands);
+            for command in commands {
+                match command {
+                    Command::Reply { reply, .. } => replies.push(reply),
+                    command => events.extend(self.carry_out(command)),
+                }
+            }
+        }
+        replies
+    }
+
+    fn carry_out(&mut self, command: Command) -> Option<Event> {
+        let peer = |from, message| Some(Event::Peer { from, message, payload: Bytes::new() });
+        match command {
+            Command::Store { token, command } => {
+                let outcome = match command {
+                    StoreCommand::Apply { record, .. } => {
+                        self.ordered.push(record);
+                        StoreOutcome::Applied
+                    }
+                    StoreCommand::Newer { .. } => StoreOutcome::Newer(Vec::new()),
+                    other => unreachable!("{other:?}"),
+                };
+                Some(Event::Stored { token, outcome })
+            }
+            Command::Send { to, message: PeerMessage::Fence { group, epoch, .. }, .. } => {
+                let (done, forgotten) = self.remembers.clone();
+                peer(to, PeerMessage::FenceReply { group, epoch, tail: Vec::new(), done, forgotten })
+            }
+            Command::Send { to, message: PeerMessage::Replicate { epoch, record, .. }, .. } => {
+                let (group, version, first) = (record.group, record.version, record.first);
+                peer(to, PeerMessage::ReplicateReply { group, epoch, version, first, result: Ok(()) })
+            }
+            Command::Send { message: message @ PeerMessage::FenceReply { .. }, .. } => {
+                self.fenced = Some(message);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// A client writes the block that all write. What it is answered, and whether it was carried out.
+    fn write(&mut self, request: RequestId, since: Version) -> (ClientReply, bool) {
+        let payload = Bytes::from(vec![7; BLOCK_BYTES]);
+        let (len, crcs) = (payload.len() as u32, block_crcs(&payload));
+        let op = ChunkOp::Write { chunk: ChunkId::default(), offset: 0, len, request, crcs };
+        let request = ClientRequest { group: GROUP, epoch: Epoch(self.epoch), since, op };
+        self.ordered.clear();
+        let mut replies = self.run(Event::Client { token: ClientToken(1), request, payload });
+        assert_eq!(replies.len(), 1, "{replies:?}");
+        (replies.remove(0), !self.ordered.is_empty())
+    }
+
+    /// So many requests of others, the newest of which it is told.
+    fn others(&mut self, many: u64) -> Version {
+        let mut newest = Version::first_of(Epoch(self.epoch));
+        for seq in 1..=many {
+            let (reply, carried_out) =
+                self.write(RequestId { client: 2, seq: u64::from(self.epoch) << 32 | seq }, newest);
+            let ClientReply::Done { newest: told } = reply else { panic!("{reply:?}") };
+            assert!(carried_out);
+            newest = told;
+        }
+        newest
+    }
+
+    /// The other becomes primary, fences this one, and hears what it remembers.
+    fn memory(&mut self) -> (Vec<TailRun>, Version) {
+        let message = PeerMessage::Fence { group: GROUP, epoch: Epoch(self.epoch), done: Vec::new() };
+        self.run(Event::Peer { from: OTHER, message, payload: Bytes::new() });
+        let Some(PeerMessage::FenceReply { done, forgotten, .. }) = self.fenced.take() else { panic!() };
+        (done, forgotten)
+    }
+}
+
+fn version(epoch: u32, seq: u64) -> Version {
+    Version { epoch: Epoch(epoch), seq }
+}
+
+#[test]
+fn a_write_that_was_carried_out_is_not_repeated_over_others() {
+    let mut server = Server::new();
+    let begun = version(1, 0);
+    assert!(server.write(CUT_OFF, begun).1);
+    server.others(MANY - 2);
+    let (reply, repeated) = server.write(CUT_OFF, begun);
+    assert!(matches!(reply, ClientReply::Done { .. }) && !repeated, "it is remembered: {reply:?}");
+    let newest = server.others(0).max(version(1, MANY - 1));
+    for seq in 1..3 {
+        server.write(RequestId { client: 3, seq }, newest);
+    }
+    let newest = version(1, MANY + 1);
+    assert_eq!(server.write(CUT_OFF, begun), (ClientReply::Forgotten { newest: Some(newest) }, false));
+    assert!(server.write(RequestId { client: 1, seq: 2 }, newest).1, "what begins now is carried out");
+}
+
+/// The same with a restart between: what another target remembers is known.
+#[test]
+fn a_restarted_primary_repeats_only_what_no_target_can_have_forgotten() {
+    let (done, before, after) = (CUT_OFF, version(1, 0), version(1, 1));
+    let run = |server: &Server| TailRun { run: server.ordered[0].run(), request: server.ordered[0].request };
+    for (forgotten, answered) in [(version(1, 0), true), (version(1, 300), false)] {
+        let mut server = Server::new();
+        server.write(done, before);
+        server.remembers = (if answered { vec![run(&server)] } else { Vec::new() }, forgotten);
+        server.others(300);
+        server.restart();
+        server.configure(ME);
+        let (reply, repeated) = server.write(done, before);
+        let expected = match reply {
+            ClientReply::Done { .. } => answered,
+            ClientReply::Forgotten { newest } => !answered && newest >= Some(forgotten),
+            _ => false,
+        };
+        assert!(expected && !repeated, "{reply:?}");
+        let never_carried_out = server.write(RequestId { client: 1, seq: 2 }, after);
+        assert_eq!(never_carried_out.1, answered, "nobody has forgotten anything that is so new");
+    }
+}
+
+#[test]
+fn a_target_answers_for_nothing_that_it_was_not_told_of() {
+    let in_sync = |server| Slot { server, state: SlotState::InSync, stand_in: None };
+    let away = Slot {
+        server: ME,
+        state: SlotState::Away { since: Epoch(1) },
+        stand_in: Some(StandIn { server: OTHER, covered: true }),
+    };
+    let mut server = Server::new();
+    assert_eq!(server.memory().1, version(1, 0), "it was a target of epoch 1 from the first record on");
+    server.configure(OTHER);
+    assert_eq!(server.memory().1, version(1, 0), "and of epoch 2");
+    server.epoch += 1;
+    assert_eq!(server.memory().1, version(1, 0), "epoch 3 has begun, of which it does not know yet");
+    server.epoch += 1;
+    assert_eq!(server.memory().1, version(4, 0), "nor of what was between");
+    server.configure_slots(OTHER, vec![away, in_sync(OTHER)]);
+    server.configure(OTHER);
+    assert_eq!(server.memory().1, version(6, 0), "it was away in epoch 5");
+}
+
+/// A write that was ordered when the epoch ended may be on some servers: it is no new request, whoever gets it next.
+#[test]
+fn what_was_ordered_is_never_sent_away_as_new() {
+    let mut server = Server::new();
+    let payload = Bytes::from(vec![7; BLOCK_BYTES]);
+    let (len, crcs) = (payload.len() as u32, block_crcs(&payload));
+    let op = ChunkOp::Write { chunk: ChunkId::default(), offset: 0, len, request: CUT_OFF, crcs };
+    let request = ClientRequest { group: GROUP, epoch: Epoch(1), since: version(1, 0), op };
+    let mut commands = Vec::new();
+    let event = Event::Client { token: ClientToken(1), request, payload };
+    server.replica.on(Moment(1), event, &mut commands);
+    server.epoch += 1;
+    let slots = [ME, OTHER].map(|server| Slot { server, state: SlotState::InSync, stand_in: None });
+    let entry =
+        GroupEntry { epoch: Epoch(2), primary: Some(OTHER), slots: slots.into(), ..GroupEntry::unknown() };
+    let delta = MapDelta { from: 1, to: 2, servers: Vec::new(), groups: vec![(GROUP, entry)] };
+    assert_eq!(server.run(Event::Map(delta)), [ClientReply::Retry { why: Unready::Interrupted }]);
+}
+
+/// Of two blocks one is known to be written, and what became of the other is forgotten.
+#[test]
+fn what_is_known_in_part_and_forgotten_in_part_is_not_begun_anew() {
+    let mut server = Server::new();
+    assert!(server.write(CUT_OFF, version(1, 0)).1);
+    let half = server.ordered[0].run();
+    server.remembers =
+        (vec![TailRun { run: Run { first: 1, ..half }, request: Some(CUT_OFF) }], version(1, 300));
+    server.restart();
+    server.configure(ME);
+    let forgotten = ClientReply::Forgotten { newest: None };
+    assert_eq!(server.write(CUT_OFF, version(1, 0)), (forgotten, false));
+}
