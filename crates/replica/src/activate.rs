@@ -184,6 +184,15 @@ impl Group {
         if epoch != self.entry.epoch || !comparing {
             return;
         }
+        let listed = self.catch_up.as_ref().is_none_or(CatchUp::is_listed);
+        if let (false, Some(primary)) = (listed, &mut self.primary)
+            && let Phase::Comparing(settlement) = &mut primary.phase
+        {
+            // Its source is gone: what it misses is listed anew, and then compared.
+            let foreign = settlement.take_foreign();
+            primary.phase = Phase::Fencing { awaiting: BTreeSet::new(), foreign, since: cx.now, asked: None };
+            return;
+        }
         if let StoreOutcome::Newer(newer) = outcome {
             self.serve(cx, &newer);
         }

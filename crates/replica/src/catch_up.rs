@@ -105,8 +105,9 @@ impl CatchUp {
         &self.missing
     }
 
+    /// Whether it may miss any of these blocks: while it lists, from other sources than before perhaps, it may miss all.
     pub fn lacks(&self, chunk: ChunkId, first: u32, count: u32) -> bool {
-        self.missing.overlaps(chunk, first, count)
+        !self.is_listed() || self.missing.overlaps(chunk, first, count)
     }
 
     /// Questions asked under an older epoch are asked again.
@@ -287,6 +288,7 @@ impl Group {
         };
         self.pump_catch_up(cx);
         self.go_on_activating(cx);
+        self.advance_fetching(cx);
     }
 
     /// The group with the fewest copies goes first, whoever began. [Sierra §3.7]

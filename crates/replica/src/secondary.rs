@@ -92,7 +92,7 @@ impl Group {
             }
             PeerMessage::Fetch { epoch, token, space, chunk, first, count, whole, .. } => {
                 let lacks = || {
-                    let lacks = |c: &CatchUp| !c.is_listed() || c.lacks(chunk, first, count);
+                    let lacks = |c: &CatchUp| c.lacks(chunk, first, count);
                     self.entry.epoch < epoch || self.catch_up.as_ref().is_some_and(lacks)
                 };
                 let refused = whole && space == Space::Replica && lacks();

@@ -38,6 +38,11 @@ impl Settlement {
         Settlement { committed, own, foreign }
     }
 
+    /// What the others have told, for another settlement.
+    pub fn take_foreign(&mut self) -> Vec<TailRun> {
+        std::mem::take(&mut self.foreign)
+    }
+
     /// The runs to ask the own store about: which parts of them are newer than what it has?
     pub fn questions(&self) -> Vec<Run> {
         let foreign = self.foreign.iter().map(|t| t.run).filter(|run| run.kind != Kind::Note);

@@ -3,6 +3,7 @@
 mod at_risk_first;
 mod dropped_offload;
 mod late_retry;
+mod listing_anew;
 mod overload;
 mod quick_changes;
 mod repair;
