@@ -123,8 +123,8 @@ pub enum Op {
     DropOffload { group: GroupId, stands_for: ServerId },
     /// Forget all that is kept as replica of the group.
     DropReplica { group: GroupId },
-    /// Deletions before epoch `older_than` need not be remembered any longer: every replica has carried them out.
-    ForgetTombstones { group: GroupId, older_than: Epoch },
+    /// The replica's deletions up to this version need not be remembered any longer: every replica has carried them out.
+    ForgetTombstones { group: GroupId, up_to: Version },
     /// Keep this in the superblock.
     Remember(Membership),
     /// Move everything that can be moved from segments to chunk files. Then an idle store has nothing left to write.

@@ -204,8 +204,8 @@ impl StoreCore {
                 Outcome::Listed(self.list(space, group, since, after, limit)?)
             }
             Op::Newer { space, group, runs } => Outcome::Newer(self.newer(space, group, &runs)?),
-            Op::ForgetTombstones { group, older_than } => {
-                self.shared.index().forget_tombstones(group, older_than);
+            Op::ForgetTombstones { group, up_to } => {
+                self.shared.index().forget_tombstones(group, up_to);
                 Outcome::Done
             }
             Op::Remember(membership) => {
@@ -749,6 +749,12 @@ impl Staged {
         let mut record = Staged::marker(HeadKind::Settled, Space::Replica, group);
         (record.head.chunk, record.head.first, record.head.version) = (chunk, generation, newest);
         record.head.request = Some(RequestId { client: file, seq: 0 });
+        record
+    }
+
+    pub(crate) fn deletion(space: Space, group: GroupId, chunk: ChunkId, version: Version) -> Staged {
+        let mut record = Staged::marker(HeadKind::Delete, space, group);
+        (record.head.chunk, record.head.version) = (chunk, version);
         record
     }
 

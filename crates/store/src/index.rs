@@ -118,6 +118,10 @@ pub struct Index {
     pub spaces: BTreeMap<(Space, GroupId), Chunks>,
     pub segments: BTreeMap<u32, Segment>,
     pub drops: Vec<DropMark>,
+    /// The tombstones of the replicas, oldest first.
+    tombstones: BTreeSet<(GroupId, Version, ChunkId)>,
+    /// Deletions that nobody asks for any more. Their records stay while an older segment may have what they void.
+    forgotten: BTreeMap<Position, (GroupId, ChunkId, Version)>,
     pub pages: Recent<(FileKey, u32), Arc<Page>>,
     pub files: Recent<FileId, Arc<dyn DiskFile>>,
     /// Bytes of data kept as offload.
@@ -160,6 +164,8 @@ impl Index {
             spaces: BTreeMap::new(),
             segments: BTreeMap::new(),
             drops: Vec::new(),
+            tombstones: BTreeSet::new(),
+            forgotten: BTreeMap::new(),
             pages: Recent::new(cached_pages.max(PAGES_LEAST)),
             files: Recent::new(open_files),
             offload_bytes: 0,
@@ -244,6 +250,10 @@ impl Index {
             }
             self.segments.get_mut(&old.at.segment).expect("a tombstone's segment exists").live -=
                 MARKER_BYTES;
+            self.tombstones.remove(&(head.group, old.version, head.chunk));
+        }
+        if head.space == Space::Replica {
+            self.tombstones.insert((head.group, head.version, head.chunk));
         }
         chunk.tombstone = Some(Tombstone { version: head.version, at });
         if let Some(void) = chunk.settled.take_if(|settled| settled.newest <= head.version) {
@@ -278,8 +288,11 @@ impl Index {
     fn void(&mut self, space: Space, group: GroupId, before: Position) {
         self.tails.void(space, group, before, &mut account_open(&mut self.segments));
         let Some(chunks) = self.spaces.get_mut(&(space, group)) else { return };
-        for chunk in chunks.values_mut() {
+        for (id, chunk) in chunks.iter_mut() {
             if let Some(tombstone) = chunk.tombstone.take_if(|t| t.at < before) {
+                if space == Space::Replica {
+                    self.tombstones.remove(&(group, tombstone.version, *id));
+                }
                 let segment = self.segments.get_mut(&tombstone.at.segment);
                 segment.expect("a tombstone's segment exists").live -= MARKER_BYTES;
             }
@@ -291,6 +304,12 @@ impl Index {
                 |extent| extent.at < before,
                 &mut account(&mut self.segments, &mut self.offload_bytes, space),
             );
+        }
+        if space == Space::Replica {
+            let void = |at: &Position, of: &mut (GroupId, ChunkId, Version)| of.0 == group && *at < before;
+            for (at, _) in self.forgotten.extract_if(.., void) {
+                self.segments.get_mut(&at.segment).expect("a deletion's segment exists").live -= MARKER_BYTES;
+            }
         }
         self.tidy(space, group);
     }
@@ -331,23 +350,56 @@ impl Index {
         self.files.forget(|file| *file == FileId::Chunk((group, id)));
     }
 
-    /// Forgets tombstones older than `older_than` where nothing can come back: the chunk has no file, and no segment is older
-    /// than the tombstone's own.
-    pub fn forget_tombstones(&mut self, group: GroupId, older_than: Epoch) {
-        let oldest = self.segments.keys().next().copied();
-        let spaces: Vec<Space> = self.spaces.keys().filter(|(_, g)| *g == group).map(|(s, _)| *s).collect();
-        for space in spaces {
-            for chunk in self.spaces.get_mut(&(space, group)).expect("just seen").values_mut() {
-                let can_go = |t: &mut Tombstone| {
-                    let settled = chunk.has_file || chunk.settled.is_some();
-                    t.version.epoch < older_than && Some(t.at.segment) == oldest && !settled
-                };
-                if let Some(tombstone) = chunk.tombstone.take_if(can_go) {
-                    let segment = self.segments.get_mut(&tombstone.at.segment);
-                    segment.expect("a tombstone's segment exists").live -= MARKER_BYTES;
-                }
+    /// Forgets the replica's tombstones up to this version, but of chunks that have a file still.
+    pub fn forget_tombstones(&mut self, group: GroupId, up_to: Version) {
+        let end = Version { seq: up_to.seq.saturating_add(1), ..up_to };
+        let old = (group, Version::ZERO, ChunkId::default())..(group, end, ChunkId::default());
+        let Some(chunks) = self.spaces.get_mut(&(Space::Replica, group)) else { return };
+        let forgotten = &mut self.forgotten;
+        let forget = |(_, version, id): &(GroupId, Version, ChunkId)| {
+            let chunk = chunks.get_mut(id).expect("a tombstone's chunk is known");
+            if chunk.has_file || chunk.settled.is_some() {
+                return false;
             }
-            self.tidy(space, group);
+            let tombstone = chunk.tombstone.take().expect("every one is listed");
+            forgotten.insert(tombstone.at, (group, *id, *version));
+            if chunk.overlay.is_empty() {
+                chunks.remove(id);
+            }
+            true
+        };
+        self.tombstones.extract_if(old, forget).for_each(drop);
+        if chunks.is_empty() {
+            self.spaces.remove(&(Space::Replica, group));
+        }
+        self.bury();
+    }
+
+    /// Lets go of the records of forgotten deletions in the oldest segment: what they void is nowhere.
+    pub fn bury(&mut self) {
+        let Some(mut oldest) = self.segments.first_entry() else { return };
+        let number = *oldest.key();
+        while let Some(first) = self.forgotten.first_entry().filter(|e| e.key().segment <= number) {
+            first.remove();
+            oldest.get_mut().live -= MARKER_BYTES;
+        }
+    }
+
+    /// The forgotten deletions whose records are in this segment.
+    pub fn forgotten_in(&self, segment: u32) -> Vec<(Position, GroupId, ChunkId, Version)> {
+        let here = Position { segment, offset: 0 }..Position { segment: segment + 1, offset: 0 };
+        self.forgotten
+            .range(here)
+            .map(|(at, &(group, chunk, version))| (*at, group, chunk, version))
+            .collect()
+    }
+
+    /// What of these is needed has a record in a newer segment now.
+    pub fn forgotten_moved(&mut self, segment: u32) {
+        for (at, group, _, version) in self.forgotten_in(segment) {
+            self.forgotten.remove(&at);
+            self.segment_mut(at).live -= MARKER_BYTES;
+            self.forget_tombstones(group, version);
         }
     }
 

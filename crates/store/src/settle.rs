@@ -298,6 +298,7 @@ impl StoreCore {
         let open = self.open.as_ref().map(|open| open.number);
         let mut index = self.shared.index();
         let index = &mut *index;
+        index.bury();
         let oldest = index.segments.keys().next().copied().unwrap_or(0);
         // A mark is needed while a segment other than its own may hold what it voids.
         index.drops.retain(|mark| {
@@ -342,12 +343,14 @@ impl StoreCore {
         self.remove(&segment_path(number))?;
         self.disk.sync_dir("segments").map_err(|_| self.poison())?;
         let mut index = self.shared.index();
+        index.forgotten_moved(number);
         let marks = index.drops.len();
         index.drops.retain(|mark| mark.at.segment != number);
         let marks = (marks - index.drops.len()) as u64;
         let segment = index.segments.remove(&number).expect("retired once");
         assert_eq!(segment.live, marks * MARKER_BYTES, "all that is needed of a segment was copied");
         index.files.forget(|file| *file == FileId::Segment(number));
+        index.bury();
         Ok(true)
     }
 
@@ -364,15 +367,14 @@ impl StoreCore {
         let of_chunks = chunks.flat_map(|((space, group), id, chunk)| {
             let tombstone = chunk.tombstone.filter(|t| t.at.segment == number);
             let settled = chunk.settled.filter(|s| s.at.segment == number);
-            let tombstone = tombstone.map(|t| {
-                let mut copy = Staged::marker(HeadKind::Delete, *space, *group);
-                (copy.head.chunk, copy.head.version) = (*id, t.version);
-                copy
-            });
+            let tombstone = tombstone.map(|t| Staged::deletion(*space, *group, *id, t.version));
             let settled = settled.map(|s| Staged::settled((*group, *id), s.file, s.generation, s.newest));
             tombstone.into_iter().chain(settled)
         });
-        let mut markers: Vec<Staged> = drops.chain(of_chunks).collect();
+        let forgotten = index.forgotten_in(number).into_iter();
+        let forgotten = forgotten
+            .map(|(_, group, chunk, version)| Staged::deletion(Space::Replica, group, chunk, version));
+        let mut markers: Vec<Staged> = drops.chain(of_chunks).chain(forgotten).collect();
         markers.iter_mut().for_each(|copy| copy.head.moved = true);
         let open = index.tails.of_segment(number);
         markers.extend(open.map(|(space, group, record)| Staged::open(space, group, record)));

@@ -1062,8 +1062,9 @@ fn a_forgotten_tombstone_brings_nothing_back() {
     one(&mut store, apply(Space::Replica, data(1, 1, 0, 1, version(1, 2))));
     one(&mut store, apply(Space::Replica, blank(1, 1, 0, 0, version(1, 3), Content::Delete)));
     assert!(!disk.files().iter().any(|f| f.starts_with("chunks")), "the file went with the chunk");
-    let forget = Op::ForgetTombstones { group: GroupId(1), older_than: Epoch(2) };
+    let forget = Op::ForgetTombstones { group: GroupId(1), up_to: version(1, 3) };
     assert_eq!(one(&mut store, forget.clone()), Outcome::Done);
+    assert_eq!(store.chunks(), []);
     // Old segments go while others are written.
     for seq in 10..60 {
         one(&mut store, apply(Space::Replica, data(2, 1, seq, 2, version(1, seq as u64))));
@@ -1079,6 +1080,54 @@ fn a_forgotten_tombstone_brings_nothing_back() {
     assert!(!disk.files().contains(&"segments/00000001.seg".to_string()));
     let list = Op::List { space: Space::Replica, group: GroupId(1), since: Epoch(0), after: None, limit: 9 };
     assert_eq!(one(&mut store, list), Outcome::Listed(ListPage::default()), "forgotten");
+}
+
+/// A store that had 500 chunks and lost them: how many chunks it knows, and bytes of its segments, after this many more writes.
+fn after_deletions(forget: bool) -> (usize, u64) {
+    const CHUNKS: u64 = 500;
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    // What a sleeper misses is needed for long, and older than the deletions.
+    one(&mut store, apply(OFFLOAD, data(3, 1, 0, 1, version(1, 1))));
+    for n in 1..=CHUNKS {
+        one(&mut store, apply(Space::Replica, data(1, n as u32, 0, 1, version(1, n))));
+    }
+    one(&mut store, Op::Flush);
+    for n in 1..=CHUNKS {
+        let at = version(2, n);
+        one(&mut store, apply_after(at, Space::Replica, blank(1, n as u32, 0, 0, at, Content::Delete)));
+    }
+    let told = |up_to| Op::ForgetTombstones { group: GroupId(1), up_to: version(2, up_to) };
+    if forget {
+        assert_eq!(store.chunks().len(), 501);
+        one(&mut store, told(100));
+        assert_eq!(store.chunks().len(), 401, "up to there, and no further");
+        one(&mut store, told(CHUNKS));
+        assert_eq!(store.chunks(), [(OFFLOAD, GroupId(3), chunk(1))]);
+    }
+    for seq in 1..=100 {
+        one(&mut store, apply(Space::Replica, data(2, 1, seq % 20, 2, version(1, u64::from(seq)))));
+        while store.settle() {}
+        if seq % 20 == 0 {
+            drop(store);
+            store = open(&disk).unwrap().0;
+            let digest = Op::Digest { space: Space::Replica, group: GroupId(1), verify: true };
+            let Outcome::Digest(found) = one(&mut store, digest) else { panic!() };
+            assert_eq!(found.blocks, 0, "nothing came back");
+        }
+        if forget {
+            one(&mut store, told(CHUNKS)); // a restart does not know
+        }
+    }
+    (store.chunks().len(), store.figures().used.0)
+}
+
+#[test]
+fn forgotten_deletions_give_memory_and_segments_back() {
+    let (remembering, forgetting) = (after_deletions(false), after_deletions(true));
+    println!("chunks known and bytes on disk: {remembering:?}, {forgetting:?} once deletions are forgotten");
+    assert_eq!((remembering.0, forgetting.0), (502, 2));
+    assert!(forgetting.1 + 500 * 64 / 2 < remembering.1, "{remembering:?} {forgetting:?}");
 }
 
 #[test]
