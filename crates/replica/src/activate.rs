@@ -81,7 +81,7 @@ impl Group {
                 if let Some(catch_up) = other {
                     cx.shared.fetches -= catch_up.fetches_under_way();
                 }
-                *other = Some(CatchUp::new(since, sources));
+                *other = Some(CatchUp::new(since, sources, self.entry.epoch));
             }
         }
         self.pump_catch_up(cx);

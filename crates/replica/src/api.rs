@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use ebb_types::{
     ClientReply, ClientRequest, DamageVitals, Epoch, GroupId, LoadCount, MapDelta, Moment, PeerMessage,
-    ScrubMark, ScrubVitals, ServerId, ServerReport, Space,
+    ScrubMark, ScrubVitals, ServerId, ServerReport, Space, Version,
 };
 pub use ebb_types::{Recovered, StoreCommand, StoreOutcome};
 
@@ -79,6 +79,12 @@ pub enum Command {
     /// Forget all that is kept as replica of the group: this server is no longer in it.
     DropReplica {
         group: GroupId,
+    },
+    /// Every copy of the group has carried out the deletions up to this version: the replica here need not remember them. After all
+    /// that was given to the store before.
+    ForgetTombstones {
+        group: GroupId,
+        up_to: Version,
     },
     /// How far the scrubs of this server's replicas are: for [`crate::Recovered`], after a restart. All of them; not urgent.
     KeepScrubs {

@@ -20,7 +20,11 @@ const FETCHES_MAX_BESIDE_CLIENTS: usize = 2;
 pub(crate) struct CatchUp {
     since: Epoch,
     sources: Vec<Source>,
+    /// The epoch in which the listing began: whatever is of it, or newer, came here directly.
+    began: Epoch,
     listing: Listing,
+    /// Where everything is compared: what is here of old, and is in nothing that the sources have listed so far.
+    unlisted: RunMap,
     missing: RunMap,
     fetches: BTreeMap<u64, Fetch>,
     /// Records that are not durable yet and that a comparison with the own store may have seen: what is under them may be
@@ -46,6 +50,11 @@ enum Listing {
         next: Option<Cursor>,
         token: u64,
     },
+    /// Looking what the own store has where this page was listed.
+    Own {
+        token: u64,
+        page: ListPage,
+    },
     Done,
 }
 
@@ -65,12 +74,14 @@ impl Shared {
 }
 
 impl CatchUp {
-    pub fn new(since: Epoch, sources: Vec<Source>) -> CatchUp {
+    pub fn new(since: Epoch, sources: Vec<Source>, began: Epoch) -> CatchUp {
         let listing = Listing::Asking { index: 0, after: None, token: None, due: Moment::ZERO };
         CatchUp {
             since,
             sources,
+            began,
             listing,
+            unlisted: RunMap::default(),
             missing: RunMap::default(),
             fetches: BTreeMap::new(),
             awaited: BTreeSet::new(),
@@ -117,7 +128,7 @@ impl CatchUp {
         self.reported = None;
         match &mut self.listing {
             Listing::Asking { token, due, .. } => (*token, *due) = (None, Moment::ZERO),
-            Listing::Comparing { .. } | Listing::Done => {}
+            Listing::Comparing { .. } | Listing::Own { .. } | Listing::Done => {}
         }
     }
 
@@ -158,10 +169,16 @@ impl CatchUp {
         self.is_listed() && self.missing.is_empty() && self.fetches.is_empty() && self.awaited.is_empty()
     }
 
-    /// Starts over, from other sources.
-    fn restart(&mut self, sources: Vec<Source>) -> usize {
+    /// A source has these.
+    fn found(&mut self, runs: &[Run]) {
+        let newest = Version { epoch: Epoch(u32::MAX), seq: u64::MAX };
+        runs.iter().for_each(|run| self.unlisted.remove(run.chunk, run.first, run.count, newest));
+    }
+
+    /// Starts over, from other sources, in this epoch.
+    fn restart(&mut self, sources: Vec<Source>, epoch: Epoch) -> usize {
         let given_up = self.fetches.len();
-        *self = CatchUp::new(self.since, sources);
+        *self = CatchUp::new(self.since, sources, epoch);
         given_up
     }
 }
@@ -186,7 +203,9 @@ impl Group {
             let stand_in = slot.stand_in.filter(|s| s.covered && live(s.server))?;
             Some((stand_in.server, Space::Offload { stands_for: slot.server }))
         };
-        if let Some(own) = self.entry.slot_of(cx.me).and_then(kept) {
+        let own = self.entry.slot_of(cx.me).and_then(|slot| Some((slot.state, kept(slot)?)));
+        let everything = SlotState::CatchingUp { since: Epoch(0) };
+        if let Some((_, own)) = own.filter(|(state, _)| *state != everything) {
             return vec![own];
         }
         let in_sync = self.entry.slots.iter().filter(|s| s.state == SlotState::InSync && live(s.server));
@@ -196,7 +215,18 @@ impl Group {
         }
         let others = self.entry.slots.iter().filter(|s| live(s.server));
         let pair = |slot: &Slot| Some(vec![(slot.server, Space::Replica), kept(slot)?]);
-        others.map(pair).find_map(|p| p).unwrap_or_default()
+        let pair = others.map(pair).find_map(|p| p);
+        pair.or(own.map(|(_, own)| vec![own])).unwrap_or_default()
+    }
+
+    /// From which epoch on a source is asked. What a stand-in has from before its slot was away, it forgot to drop, and may have
+    /// been deleted since.
+    fn asked_since(&self, (_, space): Source, since: Epoch) -> Epoch {
+        let Space::Offload { stands_for } = space else { return since };
+        match self.entry.slot_of(stands_for).map(|slot| slot.state) {
+            Some(SlotState::CatchingUp { since: other }) if !self.entry.salvage => since.max(other),
+            _ => since,
+        }
     }
 
     /// Every live member but this one, replicas first.
@@ -229,14 +259,14 @@ impl Group {
         if *due > cx.now {
             return;
         }
-        let Some(&(to, space)) = catch_up.sources.get(*index) else {
+        let Some(&source) = catch_up.sources.get(*index) else {
             return; // nobody to ask: the tick looks for sources again
         };
-        let new = cx.shared.question();
+        let (new, after) = (cx.shared.question(), *after);
         *token = Some(new);
-        let message =
-            PeerMessage::List { group, epoch, token: new, space, since: catch_up.since, after: *after };
-        cx.send(to, message);
+        let ((to, space), since) = (source, catch_up.since);
+        let since = self.asked_since(source, since);
+        cx.send(to, PeerMessage::List { group, epoch, token: new, space, since, after });
     }
 
     pub fn on_list_reply(
@@ -246,18 +276,24 @@ impl Group {
         answered: u64,
         result: Result<ListPage, Refusal>,
     ) {
-        let group = self.id;
         let Some(catch_up) = &mut self.catch_up else { return };
-        let Listing::Asking { index, token, due, .. } = &mut catch_up.listing else { return };
+        let Listing::Asking { index, token, due, after } = &mut catch_up.listing else { return };
         if *token != Some(answered) || catch_up.sources.get(*index).is_none_or(|s| s.0 != from) {
             return;
         }
         match result {
-            Ok(ListPage { runs, next }) => {
-                let token = cx.shared.token();
-                catch_up.listing = Listing::Comparing { index: *index, next, token };
-                let command = StoreCommand::Newer { space: Space::Replica, group, runs };
-                cx.store(group, Wait::CatchUpNewer { token }, command);
+            Ok(page) if catch_up.since > Epoch(0) || self.entry.salvage => {
+                let index = *index;
+                self.compare_page(cx, index, page);
+            }
+            Ok(page) if *index == 0 => {
+                let after = *after;
+                self.list_own(cx, after, page);
+            }
+            Ok(page) => {
+                let index = *index;
+                catch_up.found(&page.runs);
+                self.compare_page(cx, index, page);
             }
             Err(refusal) => {
                 (*token, *due) = (None, cx.now + cx.config.resend_after); // the tick asks again
@@ -284,11 +320,59 @@ impl Group {
         catch_up.listing = if index < catch_up.sources.len() {
             Listing::Asking { index, after: next, token: None, due: cx.now }
         } else {
+            // Nothing but a deletion takes blocks away: it was forgotten since. ([`Group::forget_deletions`])
+            for Run { chunk, version, .. } in std::mem::take(&mut catch_up.unlisted).runs() {
+                let deletion = Run { chunk, first: 0, count: 0, version, kind: Kind::Delete };
+                catch_up.missing.add(deletion, (cx.me, Space::Replica));
+            }
             Listing::Done
         };
         self.pump_catch_up(cx);
         self.go_on_activating(cx);
         self.advance_fetching(cx);
+    }
+
+    fn compare_page(&mut self, cx: &mut Context, index: usize, ListPage { runs, next }: ListPage) {
+        let Some(catch_up) = &mut self.catch_up else { return };
+        let token = cx.shared.token();
+        catch_up.listing = Listing::Comparing { index, next, token };
+        let command = StoreCommand::Newer { space: Space::Replica, group: self.id, runs };
+        cx.store(self.id, Wait::CatchUpNewer { token }, command);
+    }
+
+    /// What of old is here, where the first source has listed this page, from `after` on?
+    fn list_own(&mut self, cx: &mut Context, after: Option<Cursor>, page: ListPage) {
+        let Some(catch_up) = &mut self.catch_up else { return };
+        let token = cx.shared.token();
+        catch_up.listing = Listing::Own { token, page };
+        let (space, group, since) = (Space::Replica, self.id, Epoch(0));
+        cx.store(group, Wait::CatchUpOwn { token }, StoreCommand::List { space, group, since, after });
+    }
+
+    pub fn on_own_list(&mut self, cx: &mut Context, asked: u64, outcome: StoreOutcome) {
+        let Some(catch_up) = &mut self.catch_up else { return };
+        let Listing::Own { token, page } = &mut catch_up.listing else { return };
+        if *token != asked {
+            return;
+        }
+        let page = std::mem::take(page);
+        let (runs, next) = match outcome {
+            StoreOutcome::Listed(ListPage { runs, next }) => (runs, next),
+            // Nothing is known of the chunk: the scrub compares it.
+            StoreOutcome::Damaged { chunk, .. } => (Vec::new(), Some(Cursor { chunk, block: u32::MAX })),
+            _ => return, // a store that fails answers nothing any more
+        };
+        for run in runs.into_iter().filter_map(|run| up_to(run, page.next)) {
+            // What may be on some copies only is ordered anew, by whoever is primary.
+            if run.version.epoch < catch_up.began && !self.tail.has(run.chunk, run.version) {
+                catch_up.unlisted.add(run, (cx.me, Space::Replica));
+            }
+        }
+        if next.is_some_and(|next| page.next.is_none_or(|end| next < end)) {
+            return self.list_own(cx, next, page);
+        }
+        catch_up.found(&page.runs);
+        self.compare_page(cx, 0, page);
     }
 
     /// The group with the fewest copies goes first, whoever began. [Sierra §3.7]
@@ -421,7 +505,7 @@ impl Group {
     fn look_elsewhere(&mut self, cx: &mut Context, without: ServerId) {
         let sources = self.sources(cx, Some(without));
         if let Some(catch_up) = self.catch_up.as_mut().filter(|_| !sources.is_empty()) {
-            cx.shared.fetches -= catch_up.restart(sources);
+            cx.shared.fetches -= catch_up.restart(sources, self.entry.epoch);
         }
     }
 
@@ -449,7 +533,7 @@ impl Group {
         let sources = self.sources(cx, None);
         let Some(catch_up) = &mut self.catch_up else { return };
         if !catch_up.is_complete() && !catch_up.can_go_on(cx.map, &self.entry) && !sources.is_empty() {
-            cx.shared.fetches -= catch_up.restart(sources);
+            cx.shared.fetches -= catch_up.restart(sources, self.entry.epoch);
         }
         if std::mem::take(&mut catch_up.failed) {
             catch_up.missing.forget_asked();
@@ -457,6 +541,17 @@ impl Group {
         cx.shared.fetches -= catch_up.give_up(|f| f.refused);
         self.pump_catch_up(cx);
     }
+}
+
+/// The part of a run that is in a listing up to there; a deletion is no part.
+fn up_to(run: Run, end: Option<Cursor>) -> Option<Run> {
+    let left = match end {
+        Some(end) if run.chunk > end.chunk => 0,
+        Some(end) if run.chunk == end.chunk => (end.block.saturating_add(1)).saturating_sub(run.first),
+        _ => run.count,
+    };
+    let count = run.count.min(left);
+    (count > 0).then_some(Run { count, ..run })
 }
 
 /// Copies of everything that the group has, here or on servers that can be woken.

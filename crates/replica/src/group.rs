@@ -10,7 +10,7 @@ use crate::scrub::{CheckFor, Pace, Scrub, Scrubbed, Wanted};
 use bytes::Bytes;
 use ebb_types::{
     ChunkId, ChunkOp, ClientReply, ClusterMap, Content, Cursor, Epoch, GroupEntry, GroupId, Incarnation,
-    Moment, PeerMessage, Record, RecoveredTail, RequestId, Run, ServerId, ServerReport, Space, StoreId,
+    Kind, Moment, PeerMessage, Record, RecoveredTail, RequestId, Run, ServerId, ServerReport, Space, StoreId,
     TailRun, Unready, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -106,6 +106,21 @@ impl Group {
         self.tail.covers(request, blocks, ordered_here)
     }
 
+    /// Has the store forget the deletions that nobody can miss any more: all slots are in sync, and what is committed is on all
+    /// of them. Whoever falls behind from now on misses only what is newer, or compares all that it has with a complete copy. What
+    /// is older than a deletion comes to the store no more: it is refused, or known to be there ([`Group::on_replicate`]); but
+    /// for a repair, which is waited for.
+    pub fn forget_deletions(&mut self, cx: &mut Context) {
+        let (group, up_to) = (self.id, self.tail.committed());
+        let all_have_them = self.entry.is_in_sync() || cx.config.has(PlantedBug::ForgetEarly);
+        let settled = up_to.epoch == self.entry.epoch && self.fence == self.entry.epoch;
+        let here = self.entry.slot_of(cx.me).is_some() && self.catch_up.is_none();
+        if all_have_them && settled && here && self.repairs.is_empty() && !self.tail.forgot_deletions {
+            cx.out.push(Command::ForgetTombstones { group, up_to });
+            self.tail.forgot_deletions = self.tail.newest_deletion <= up_to;
+        }
+    }
+
     /// The servers that hold a copy of every write of this epoch, with the role they hold it in.
     pub fn targets(&self) -> impl Iterator<Item = Option<(ServerId, Space)>> + '_ {
         self.entry.slots.iter().map(|slot| slot.target())
@@ -129,6 +144,9 @@ pub(crate) struct Tail {
     joined: Version,
     /// The newest record that was not remembered any longer.
     evicted: Version,
+    newest_deletion: Version,
+    /// The store remembers no deletion of the group. What it found at its start is not known here.
+    forgot_deletions: bool,
 }
 
 /// What tells the records of a tail apart: pieces of one large write have the same version.
@@ -157,9 +175,20 @@ impl Tail {
     }
 
     pub fn push(&mut self, run: TailRun) {
-        if run.run.version > self.committed {
+        let Run { version, kind, .. } = run.run;
+        if kind == Kind::Delete {
+            self.newest_deletion = self.newest_deletion.max(version);
+            self.forgot_deletions = false;
+        }
+        if version > self.committed {
             self.runs.entry(tail_place(&run.run)).or_insert(run);
         }
+    }
+
+    /// Whether it may not be on all targets that the chunk has something of this version.
+    pub fn has(&self, chunk: ChunkId, version: Version) -> bool {
+        let all = (version, chunk, 0, 0)..=(version, chunk, u32::MAX, u32::MAX);
+        self.runs.range(all).next().is_some()
     }
 
     /// The store did not take it: this server does not have it.
@@ -392,6 +421,10 @@ pub(crate) enum Wait {
     CatchUpNewer {
         token: u64,
     },
+    /// What do we have that no source listed?
+    CatchUpOwn {
+        token: u64,
+    },
     /// A fetched record.
     CatchUpApplied {
         token: u64,
@@ -511,7 +544,6 @@ impl Context<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_types::Kind;
 
     fn run(epoch: u32, seq: u64, request: u64) -> TailRun {
         let version = Version { epoch: Epoch(epoch), seq };

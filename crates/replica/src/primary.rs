@@ -815,6 +815,7 @@ impl Group {
         for to in targets {
             cx.send(to, PeerMessage::Committed { group, epoch, committed });
         }
+        self.forget_deletions(cx);
     }
 
     /// The connection to a server broke: whatever it was asked and has not answered may never have come.
@@ -875,6 +876,7 @@ impl Group {
                 waiting.turn_away(cx, ClientReply::Retry { why: Unready::NoLease });
             }
         }
+        self.forget_deletions(cx);
         self.tick_catch_up(cx);
         self.tick_covers(cx);
         self.go_on_scrubbing(cx);

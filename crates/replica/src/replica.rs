@@ -73,6 +73,8 @@ pub enum PlantedBug {
     ForgetRequests,
     /// Carry out a request that may have been carried out before and be forgotten.
     RepeatForgotten,
+    /// Forget deletions while some slot may have missed them.
+    ForgetEarly,
 }
 
 impl Config {

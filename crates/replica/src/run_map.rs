@@ -28,6 +28,10 @@ impl RunMap {
         self.runs.is_empty() && self.deletions.is_empty()
     }
 
+    pub fn runs(self) -> impl Iterator<Item = Run> {
+        self.runs.into_values().map(|missing| missing.run)
+    }
+
     /// Adds a run that is newer than what the replica has.
     pub fn add(&mut self, run: Run, source: Source) {
         if run.kind == Kind::Delete {

@@ -50,7 +50,7 @@ impl Group {
             }
             PeerMessage::Committed { epoch, committed, .. } => {
                 if epoch == self.fence {
-                    self.commit_of(epoch, committed);
+                    self.commit_of(cx, epoch, committed);
                 }
             }
             PeerMessage::List { epoch, token, space, since, after, .. } => {
@@ -114,9 +114,10 @@ impl Group {
     }
 
     /// A commit of an older epoch settles nothing here: this member may not have been part of it, and its tail be older still.
-    fn commit_of(&mut self, epoch: Epoch, committed: Version) {
+    fn commit_of(&mut self, cx: &mut Context, epoch: Epoch, committed: Version) {
         if committed.epoch == epoch {
             self.tail.commit(committed);
+            self.forget_deletions(cx);
         }
     }
 
@@ -154,6 +155,13 @@ impl Group {
         {
             return Err(stale);
         }
+        let (version, first) = (record.version, record.first);
+        if version.epoch == epoch && version <= self.tail.committed() {
+            // Sent again on another connection, it came late: a deletion may have followed, and be forgotten.
+            let (group, result) = (self.id, Ok(()));
+            cx.send(from, PeerMessage::ReplicateReply { group, epoch, version, first, result });
+            return Ok(());
+        }
         let place = place(space, &record);
         if self.applying.join(cx, (from, epoch), place) {
             return Ok(());
@@ -174,7 +182,7 @@ impl Group {
         if matches!(space, Space::Offload { .. }) {
             cx.shared.stats.offloaded_bytes += payload.len() as u64;
         }
-        self.commit_of(epoch, committed);
+        self.commit_of(cx, epoch, committed);
         self.tail.push(TailRun { run: record.run(), request: record.request });
         let wait = Wait::Foreign { askers: vec![(from, epoch)], place };
         let committed = self.tail.committed();
@@ -272,6 +280,7 @@ impl Group {
             }
             Wait::Settlement { epoch } => self.on_compared(cx, epoch, outcome),
             Wait::CatchUpNewer { token } => self.on_catch_up_newer(cx, token, outcome),
+            Wait::CatchUpOwn { token } => self.on_own_list(cx, token, outcome),
             Wait::CatchUpApplied { token } => self.on_catch_up_applied(cx, token, outcome),
             Wait::CoverList { epoch, stands_for } => self.on_cover_list(cx, epoch, stands_for, outcome),
             Wait::CoverRead { epoch, stands_for, run } => {

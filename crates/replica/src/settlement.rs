@@ -11,7 +11,7 @@
 use crate::run_map::{Missing, RunMap, cut};
 use ebb_types::{ChunkId, Kind, RECORD_BLOCKS_MAX, RequestId, Run, TailRun, Version};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) struct Settlement {
     /// Older than this is settled, unless this server missed the settlement.
@@ -47,7 +47,10 @@ impl Settlement {
     pub fn questions(&self) -> Vec<Run> {
         let foreign = self.foreign.iter().map(|t| t.run).filter(|run| run.kind != Kind::Note);
         let claims = self.claims().flat_map(|(_, run)| [run, end_of_epoch(run)]);
-        foreign.chain(claims).collect()
+        let written = self.own.iter().chain(&self.foreign).map(|t| t.run);
+        let written = written.filter(|run| matches!(run.kind, Kind::Data | Kind::Zero));
+        let chunks: BTreeSet<ChunkId> = written.map(|run| run.chunk).collect();
+        foreign.chain(claims).chain(chunks.into_iter().map(any_deletion)).collect()
     }
 
     /// The records that may show that a request took effect, newest first.
@@ -103,6 +106,9 @@ impl Settlement {
                     blocks.entry(run.chunk).or_default().push((run.first, run.first + run.count));
                 }
             }
+        }
+        for chunk in blocks.keys().filter(|chunk| !newer.meets(&any_deletion(**chunk))) {
+            deletions.entry((*chunk, Version::ZERO)).or_default(); // it is deleted here
         }
         // A deletion is rolled forward, and nothing of its chunk behind it.
         deletions.keys().for_each(|(chunk, _)| _ = blocks.remove(chunk));
@@ -188,6 +194,11 @@ impl Newer {
     }
 }
 
+/// Newer than what a store has, unless that remembers a deletion of the chunk.
+fn any_deletion(chunk: ChunkId) -> Run {
+    Run { chunk, first: 0, count: 0, version: Version::ZERO, kind: Kind::Delete }
+}
+
 /// The same blocks, newer than anything of the run's epoch.
 fn end_of_epoch(run: Run) -> Run {
     Run { version: Version::first_of(run.version.epoch.next()), ..run }
@@ -254,6 +265,19 @@ mod tests {
             settlement.notes(&newer, missing).iter().map(|n| (n.request.seq, n.first, n.count)).collect();
         notes.sort();
         notes
+    }
+
+    /// Zeroes in its place would stay for ever.
+    #[test]
+    fn of_a_deleted_chunk_the_deletion_is_ordered_again() {
+        let rewrites = |newer: &[Run]| {
+            let own = vec![record(1, 1, 0, 2, 10)];
+            let mut unsettled = Settlement::new(Version::ZERO, own, Vec::new()).rewrites(newer);
+            let kinds: Vec<Kind> = std::iter::from_fn(|| unsettled.pop()).map(|r| r.kind).collect();
+            kinds
+        };
+        assert_eq!(rewrites(&[any_deletion(ChunkId::default())]), [Kind::Data]);
+        assert_eq!(rewrites(&[]), [Kind::Delete]);
     }
 
     #[test]

@@ -411,7 +411,7 @@ mod tests {
 
     /// What it sends next says that it began after this version.
     fn since(out: &[Command]) -> Version {
-        match &out[..] {
+        match out {
             [.., Command::Send { message, .. }] => message.since,
             _ => panic!("{out:?}"),
         }

@@ -48,6 +48,9 @@ pub fn brief_command(command: &Command) -> Option<String> {
             format!("forgets what it kept of {group} for {stands_for}")
         }
         Command::DropReplica { group } => format!("forgets its replica of {group}"),
+        Command::ForgetTombstones { group, up_to } => {
+            format!("forgets deletions of {group} up to {up_to}")
+        }
         Command::MapGap => "asks for the whole map".into(),
         Command::OldMetadata { known, offered } => format!("has seen map {known}, is offered {offered}"),
         Command::ReadyToSleep { map_version } => format!("is ready to sleep by map {map_version}"),

@@ -74,6 +74,11 @@ impl History {
         deletions.map(|op| op.chunk)
     }
 
+    /// Whether anybody has asked for the chunk's deletion.
+    pub fn was_to_be_deleted(&self, chunk: ChunkId) -> bool {
+        self.ops.iter().any(|op| op.action == Action::Delete && op.chunk == chunk)
+    }
+
     /// Whether the write that a cell's value names was acknowledged.
     pub fn is_acknowledged(&self, value: u64) -> bool {
         value > 0 && self.ops.get(value as usize - 1).is_some_and(|op| op.outcome == Outcome::Done)

@@ -517,6 +517,15 @@ impl World<'_> {
             Command::DropReplica { group } => {
                 self.drop_space(id, group, Space::Replica);
             }
+            Command::ForgetTombstones { group, up_to } => {
+                if self.modelled.is_none() {
+                    // The disk has nothing to do for it.
+                    let life = self.server(id).life;
+                    let forget = Op::ForgetTombstones { group, up_to };
+                    let forget = self.server(id).store.submit(None, forget);
+                    self.after(MILLI, Happening::Effect { server: id, life, id: forget });
+                }
+            }
             Command::OldMetadata { known, .. } if self.newest_state().version() < known => {
                 self.fail("R11", format!("{id} has seen map {known}, and no metadata member has it"));
             }

@@ -201,6 +201,74 @@ fn a_pause_of_the_metadata_member_speaks_against_no_server() {
     }
 }
 
+/// What becomes of deletions: they are remembered while somebody may have missed them, and no longer.
+mod deletions {
+    use super::*;
+    use ebb_store::{Op, Outcome};
+    use ebb_types::{Kind, Space};
+
+    /// How many deletions the server's replica remembers, and whether it has any blocks of the chunk.
+    fn remembers(world: &mut World, id: ServerId) -> (usize, bool) {
+        let (space, since, limit) = (Space::Replica, Epoch(0), usize::MAX);
+        let store = &mut world.server(id).store;
+        let list = Op::List { space, group: GROUP, since, after: None, limit };
+        let Outcome::Listed(page) = store.answer(list) else { panic!("it can be listed") };
+        let deletions = page.runs.iter().filter(|run| run.kind == Kind::Delete).count();
+        (deletions, store.kept(GROUP, space).contains_key(&shared_chunk(0)))
+    }
+
+    fn all_remember(world: &mut World) -> Vec<(usize, bool)> {
+        assert!(entry(world).is_in_sync(), "{:?}", entry(world));
+        entry(world).slots.iter().map(|slot| remembers(world, slot.server)).collect()
+    }
+
+    #[test]
+    fn what_all_have_deleted_is_forgotten() {
+        let mut world = cluster();
+        assert_eq!(all_remember(&mut world), [(0, true); 2]);
+        ask(&mut world, Action::Delete);
+        assert_eq!(all_remember(&mut world), [(0, false); 2]);
+    }
+
+    #[test]
+    fn a_sleeper_that_missed_a_deletion_never_brings_the_chunk_back() {
+        let mut world = in_low_gear();
+        let (awake, sleeper) = (primary(&world), secondary(&world));
+        ask(&mut world, Action::Delete);
+        assert_eq!(remembers(&mut world, awake), (1, false), "{sleeper} missed it");
+        gear(&mut world, 2);
+        assert_eq!(all_remember(&mut world), [(0, false); 2]);
+        for id in [awake, sleeper] {
+            world.crash(id);
+            world.restart(id);
+            rest(&mut world);
+            assert_eq!(all_remember(&mut world), [(0, false); 2], "what a restart finds is forgotten again");
+        }
+    }
+
+    /// Nobody remembers the deletion by then: what no complete copy has was deleted.
+    #[test]
+    fn an_older_directory_does_not_bring_back_what_was_deleted() {
+        let mut world = cluster();
+        let id = secondary(&world);
+        for first in 0..2 {
+            // So the copy knows that the chunk to be deleted is on all targets.
+            world.client(0).to_do.push((shared_chunk(1), write(first, 1)));
+            world.employ(0, 0);
+            rest(&mut world);
+        }
+        let old = world.servers[&id].store.disk.copy();
+        ask(&mut world, Action::Delete);
+        assert_eq!(all_remember(&mut world), [(0, false); 2]);
+        world.crash(id);
+        world.server(id).store.replace(old);
+        world.restart(id);
+        rest(&mut world);
+        assert!(!world.servers[&id].store.is_the_first(), "it is recognised as another store");
+        assert_eq!(all_remember(&mut world), [(0, false); 2]);
+    }
+}
+
 /// A file in `tests/golden` per story, byte for byte. `UPDATE_GOLDEN=1 cargo test -p ebb-sim golden` writes them anew;
 /// read the difference.
 mod golden {

@@ -79,6 +79,11 @@ fn a_request_that_is_repeated_although_it_may_be_forgotten_is_found() {
 }
 
 #[test]
+fn a_deletion_that_is_forgotten_before_all_have_it_is_found() {
+    in_server(PlantedBug::ForgetEarly, &["R4"]);
+}
+
+#[test]
 fn a_store_that_is_believed_to_be_the_one_that_was_is_found() {
     let plant = |core: Core| {
         if let Core::Member(config) = core {

@@ -834,7 +834,7 @@ fn without_its_name(act: impl Fn(&MemDisk, &str, &MemDisk)) {
     for blocks in [1, 3] {
         let disk = MemDisk::new();
         let (mut store, _) = open(&disk).unwrap();
-        let mut write = |store: &mut StoreCore, first, seq| {
+        let write = |store: &mut StoreCore, first, seq| {
             let record = data(1, 1, first, blocks, version(1, seq));
             assert_eq!(one(store, apply(Space::Replica, record)), Outcome::Applied);
         };

@@ -244,6 +244,9 @@ impl Server {
                 let token = self.submit_own(Op::DropReplica { group });
                 self.drops.insert(token, (group, Space::Replica));
             }
+            Command::ForgetTombstones { group, up_to } => {
+                self.submit_own(Op::ForgetTombstones { group, up_to });
+            }
             Command::OldMetadata { known, offered } => {
                 tracing::warn!(
                     "this server has seen version {known} of the cluster map, was offered {offered}, and does not obey it. A metadata server that \

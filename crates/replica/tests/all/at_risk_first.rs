@@ -80,6 +80,12 @@ fn fetches(out: &[Command]) -> Vec<(GroupId, u64, ChunkId)> {
 fn list(replica: &mut Replica, (group, token): (GroupId, u64), count: u32) -> Vec<(GroupId, u64, ChunkId)> {
     let page = ListPage { runs: runs(group, count), next: None };
     let out = on(replica, peer(2, PeerMessage::ListReply { group, token, result: Ok(page) }));
+    let own = out.iter().find_map(|c| match c {
+        Command::Store { token, command: StoreCommand::List { .. } } => Some(*token),
+        _ => None,
+    });
+    let token = own.expect("it looks for what the source does not have");
+    let out = on(replica, Event::Stored { token, outcome: StoreOutcome::Listed(ListPage::default()) });
     let compared = out.iter().find_map(|c| match c {
         Command::Store { token, command: StoreCommand::Newer { .. } } => Some(*token),
         _ => None,

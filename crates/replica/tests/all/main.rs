@@ -1,6 +1,7 @@
 //! Directed tests of the protocol: what a fault search once found, played by hand.
 
 mod at_risk_first;
+mod deletions;
 mod dropped_offload;
 mod late_retry;
 mod listing_anew;

@@ -6,8 +6,8 @@ use ebb_replica::{
 };
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry, GroupId,
-    Incarnation, MapDelta, Moment, PeerMessage, Record, Refusal, RequestId, Run, ServerId, ServerReport,
-    ServerState, Slot, SlotState, Space, StoreId, Unready, Version, block_crcs, piece_crcs,
+    Incarnation, Kind, MapDelta, Moment, PeerMessage, Record, Refusal, RequestId, Run, ServerId,
+    ServerReport, ServerState, Slot, SlotState, Space, StoreId, Unready, Version, block_crcs, piece_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -100,7 +100,7 @@ impl Primary {
     fn compare(&mut self, commands: &[Command]) -> Vec<Command> {
         let (token, mut runs) = newer(commands).expect("what the store has is asked");
         let newest = runs.iter().map(|run| run.version).max();
-        runs.retain(|run| Some(run.version) == newest);
+        runs.retain(|run| Some(run.version) == newest || run.kind == Kind::Delete);
         let compared = self.on(Event::Stored { token, outcome: StoreOutcome::Newer(runs) });
         let note = apply(&compared).expect("the request is noted");
         assert_eq!(

@@ -171,7 +171,10 @@ impl Primary {
                     (run.first..run.first + run.count).map(move |first| Run { first, count: 1, ..run })
                 };
                 let newer = |run: &Run| self.version_of(run.first) < run.version;
-                StoreOutcome::Newer(runs.into_iter().flat_map(blocks).filter(newer).collect())
+                let (deletions, others): (Vec<Run>, _) =
+                    runs.into_iter().partition(|run| run.kind == Kind::Delete);
+                let others = others.into_iter().flat_map(blocks).filter(newer);
+                StoreOutcome::Newer(deletions.into_iter().chain(others).collect())
             }
             StoreCommand::Read { group, chunk, first, count, .. } => {
                 let payload = Bytes::from(vec![0; BLOCK_BYTES]);

@@ -153,10 +153,11 @@ impl World<'_> {
         server.is_some_and(|s| s.store.has(group, space, chunk, block, version))
     }
 
-    /// The acknowledged client values in what is kept: chunk, block, value, and the version that has it at the latest.
+    /// The acknowledged client values in what is kept: chunk, block, value, and the version that has it at the latest. Not of chunks
+    /// that may be deleted: whoever lacks those has perhaps forgotten why.
     fn acknowledged_in(&self, kept: &Kept) -> Vec<(ChunkId, u32, u64, Version)> {
         let mut found = Vec::new();
-        for (&chunk, blocks) in kept {
+        for (&chunk, blocks) in kept.iter().filter(|(chunk, _)| !self.history.was_to_be_deleted(**chunk)) {
             for (&n, block) in blocks {
                 for value in values_of(block) {
                     if self.history.is_acknowledged(value)

@@ -17,6 +17,9 @@ impl World<'_> {
             return; // said again: the copies may have moved on since
         }
         let (chunk, value) = (asked.chunk, op as u64 + 1);
+        if self.history.was_to_be_deleted(chunk) {
+            return; // said again, late: that the chunk was written may be forgotten
+        }
         let group = group_of(chunk, self.scenario.params().groups);
         let Some(&version) = self.invariants.first_version.get(&value) else {
             return self.fail("R5", format!("{from} acknowledges op {op}, which nobody ever stored"));

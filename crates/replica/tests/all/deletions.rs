@@ -1,0 +1,178 @@
+//! When a deletion may be forgotten, and what may not be believed after it is.
+
+use bytes::Bytes;
+use ebb_replica::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken};
+use ebb_types::{
+    ChunkId, Content, Epoch, GroupEntry, GroupId, Incarnation, ListPage, MapDelta, Moment, PeerMessage,
+    Record, ServerId, ServerState, Slot, SlotState, Space, StandIn, StoreId, Version,
+};
+
+const ME: ServerId = ServerId(1);
+const PRIMARY: ServerId = ServerId(2);
+const THIRD: ServerId = ServerId(3);
+const KEEPER: ServerId = ServerId(4);
+const GROUP: GroupId = GroupId(0);
+const IN_SYNC: SlotState = SlotState::InSync;
+
+struct Member {
+    replica: Replica,
+    map: u64,
+}
+
+fn version(epoch: u32, seq: u64) -> Version {
+    Version { epoch: Epoch(epoch), seq }
+}
+
+impl Member {
+    fn new() -> Member {
+        let config = Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 1);
+        Member { replica: Replica::new(config, Recovered::default()), map: 0 }
+    }
+
+    fn on(&mut self, event: Event) -> Vec<Command> {
+        let mut out = Vec::new();
+        self.replica.on(Moment(1), event, &mut out);
+        out
+    }
+
+    /// Each slot's state and stand-in.
+    fn configure(&mut self, epoch: u32, states: [(SlotState, Option<ServerId>); 3]) -> Vec<Command> {
+        let slot = |(server, (state, stand_in)): (ServerId, (SlotState, Option<ServerId>))| {
+            let stand_in = stand_in.map(|server| StandIn { server, covered: true });
+            Slot { server, state, stand_in }
+        };
+        let slots = [ME, PRIMARY, THIRD].into_iter().zip(states).map(slot).collect();
+        let entry =
+            GroupEntry { epoch: Epoch(epoch), primary: Some(PRIMARY), slots, ..GroupEntry::unknown() };
+        let servers = [1, 2, 3, 4].map(|id| crate::server(id, id as u8 % 3, ServerState::Awake)).to_vec();
+        let (from, to) = (self.map, self.map + 1);
+        self.map = to;
+        self.on(Event::Map(MapDelta { from, to, servers, groups: vec![(GROUP, entry)] }))
+    }
+
+    /// The primary sends a record; returns what it is told at once, and what is given to the store.
+    fn replicate(&mut self, version: Version, content: Content) -> (Vec<Command>, Option<StoreToken>) {
+        let (first, count) = (0, u32::from(content != Content::Delete));
+        let chunk = ChunkId::default();
+        let record = Record { group: GROUP, chunk, first, count, version, request: None, content };
+        let (epoch, committed) = (version.epoch, Version { seq: 0, ..version });
+        let space = Space::Replica;
+        let message = PeerMessage::Replicate { epoch, space, record, committed, must_fit: true };
+        let out = self.on(Event::Peer { from: PRIMARY, message, payload: Bytes::new() });
+        let applied = out.iter().find_map(|c| match c {
+            Command::Store { token, command: StoreCommand::Apply { .. } } => Some(*token),
+            _ => None,
+        });
+        (out, applied)
+    }
+
+    /// The primary says that all is on all targets up to there; returns what is forgotten.
+    fn commit(&mut self, committed: Version) -> Option<Version> {
+        let message = PeerMessage::Committed { group: GROUP, epoch: committed.epoch, committed };
+        forgotten(&self.on(Event::Peer { from: PRIMARY, message, payload: Bytes::new() }))
+    }
+
+    fn delete(&mut self, version: Version) {
+        let (_, token) = self.replicate(version, Content::Delete);
+        self.on(Event::Stored { token: token.expect("it is stored"), outcome: StoreOutcome::Applied });
+    }
+}
+
+fn forgotten(commands: &[Command]) -> Option<Version> {
+    commands.iter().find_map(|c| match c {
+        Command::ForgetTombstones { group: GROUP, up_to } => Some(*up_to),
+        _ => None,
+    })
+}
+
+/// Who is asked for a listing of what, and since when.
+fn asked(commands: &[Command]) -> Vec<(ServerId, Space, Epoch)> {
+    let asked = |c: &Command| match c {
+        Command::Send { to, message: PeerMessage::List { space, since, .. }, .. } => {
+            Some((*to, *space, *since))
+        }
+        _ => None,
+    };
+    commands.iter().filter_map(asked).collect()
+}
+
+#[test]
+fn a_deletion_is_forgotten_when_it_is_on_all_replicas_and_once() {
+    let mut me = Member::new();
+    me.configure(5, [(IN_SYNC, None); 3]);
+    assert_eq!(me.commit(version(5, 1)), Some(version(5, 1)), "what a start finds is not known");
+    me.delete(version(5, 2));
+    me.delete(version(5, 3));
+    assert_eq!(me.commit(version(5, 2)), Some(version(5, 2)));
+    assert_eq!(me.commit(version(5, 3)), Some(version(5, 3)));
+    assert_eq!(me.commit(version(5, 4)), None, "there is nothing to forget");
+}
+
+#[test]
+fn a_deletion_is_remembered_while_a_slot_may_have_missed_it() {
+    let since = Epoch(4);
+    let late = [
+        (SlotState::CatchingUp { since }, None),
+        (SlotState::Away { since }, Some(KEEPER)),
+        (SlotState::CatchingUp { since }, Some(KEEPER)),
+    ];
+    for third in late {
+        let mut me = Member::new();
+        me.configure(5, [(IN_SYNC, None), (IN_SYNC, None), third]);
+        me.delete(version(5, 1));
+        assert_eq!(me.commit(version(5, 1)), None, "{third:?}");
+        me.configure(6, [(IN_SYNC, None); 3]);
+        assert_eq!(me.commit(version(5, 1)), None, "it says nothing of this epoch");
+        assert_eq!(me.commit(version(6, 0)), Some(version(6, 0)));
+    }
+}
+
+/// Sent again on another connection, a record may come after the deletion that followed it, and after that was forgotten.
+#[test]
+fn a_record_that_comes_late_is_not_stored_again() {
+    let mut me = Member::new();
+    me.configure(5, [(IN_SYNC, None); 3]);
+    let (_, token) = me.replicate(version(5, 1), Content::Zero);
+    me.on(Event::Stored { token: token.expect("it is stored"), outcome: StoreOutcome::Applied });
+    me.delete(version(5, 2));
+    assert_eq!(me.commit(version(5, 2)), Some(version(5, 2)));
+    let (out, token) = me.replicate(version(5, 1), Content::Zero);
+    let answered = |c: &Command| {
+        matches!(
+            c,
+            Command::Send { to: PRIMARY, message: PeerMessage::ReplicateReply { result: Ok(()), .. }, .. }
+        )
+    };
+    assert!(token.is_none() && out.iter().any(answered), "{out:?}");
+}
+
+/// What a stand-in forgot to drop may have been deleted since. Whoever compares everything asks it for no more than it
+/// must have, and a replica that is in sync rather than a stand-in.
+#[test]
+fn whoever_compares_everything_does_not_ask_a_stand_in_for_it() {
+    let everything = SlotState::CatchingUp { since: Epoch(0) };
+    let mut me = Member::new();
+    let out = me.configure(5, [(everything, Some(KEEPER)), (IN_SYNC, None), (IN_SYNC, None)]);
+    assert!(matches!(asked(&out)[..], [(PRIMARY | THIRD, Space::Replica, Epoch(0))]), "{out:?}");
+    let mut me = Member::new();
+    let (since, away) = (Epoch(4), SlotState::Away { since: Epoch(4) });
+    let states = [(everything, None), (SlotState::CatchingUp { since }, Some(KEEPER)), (away, None)];
+    let out = me.configure(5, states);
+    assert_eq!(asked(&out), [(PRIMARY, Space::Replica, Epoch(0))]);
+    let token = out.iter().find_map(|c| match c {
+        Command::Send { message: PeerMessage::List { token, .. }, .. } => Some(*token),
+        _ => None,
+    });
+    let (token, result) = (token.expect("just seen"), Ok(ListPage::default()));
+    let message = PeerMessage::ListReply { group: GROUP, token, result };
+    let out = me.on(Event::Peer { from: PRIMARY, message, payload: Bytes::new() });
+    let [Command::Store { token, .. }] = out[..] else { panic!("{out:?}") };
+    let out = me.on(Event::Stored { token, outcome: StoreOutcome::Listed(ListPage::default()) });
+    let [Command::Store { token, .. }] = out[..] else { panic!("{out:?}") };
+    let out = me.on(Event::Stored { token, outcome: StoreOutcome::Newer(Vec::new()) });
+    assert_eq!(asked(&out), [(KEEPER, Space::Offload { stands_for: PRIMARY }, since)]);
+    let mut me = Member::new();
+    let some = SlotState::CatchingUp { since: Epoch(3) };
+    let out = me.configure(5, [(some, Some(KEEPER)), (IN_SYNC, None), (IN_SYNC, None)]);
+    assert_eq!(asked(&out), [(KEEPER, Space::Offload { stands_for: ME }, Epoch(3))]);
+}
