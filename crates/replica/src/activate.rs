@@ -25,7 +25,8 @@ impl Group {
         }
         self.fence = self.fence.max(entry.epoch);
         let old = std::mem::replace(&mut self.entry, entry);
-        if !is_told_of_all(&old, cx.me, self.entry.epoch) {
+        let stays = self.entry.slot_of(cx.me).is_some_and(|slot| slot.state == SlotState::InSync);
+        if !is_told_of_all(&old, cx.me, self.entry.epoch, stays) {
             self.tail.join(self.entry.epoch);
         }
         self.repairs.clear();
@@ -88,9 +89,20 @@ impl Group {
     }
 
     /// So far requests may have taken effect before this epoch that this server does not remember.
-    pub fn forgotten_at(&self, cx: &Context, epoch: Epoch) -> Version {
-        let known = self.entry.epoch == epoch || is_told_of_all(&self.entry, cx.me, epoch);
+    /// `in_sync`: its slot in that epoch.
+    pub fn forgotten_at(&self, cx: &Context, epoch: Epoch, in_sync: bool) -> Version {
+        let known = self.entry.epoch == epoch || is_told_of_all(&self.entry, cx.me, epoch, in_sync);
         if known { self.tail.forgotten() } else { Version::first_of(epoch) }
+    }
+
+    /// Asks all whose tails are missing for them.
+    pub fn fence_others(&self, cx: &mut Context) {
+        let Some(Primary { phase: Phase::Fencing { awaiting, .. }, .. }) = &self.primary else { return };
+        let (group, epoch) = (self.id, self.entry.epoch);
+        for &to in awaiting {
+            let in_sync = self.entry.slot_of(to).is_some_and(|slot| slot.state == SlotState::InSync);
+            cx.send(to, PeerMessage::Fence { group, epoch, in_sync, done: self.tail.done() });
+        }
     }
 
     fn start_activation(&mut self, cx: &mut Context) {
@@ -98,11 +110,9 @@ impl Group {
         let targets = self.targets().flatten().map(|(server, _)| server);
         let awaiting: BTreeSet<ServerId> =
             targets.chain(self.live_sources(cx)).filter(|&s| s != cx.me).collect();
-        for &to in &awaiting {
-            cx.send(to, PeerMessage::Fence { group: self.id, epoch, done: self.tail.done() });
-        }
         let phase = Phase::Fencing { awaiting, foreign: Vec::new(), since: cx.now, asked: None };
         self.primary = Some(Primary::new(epoch, phase, self.tail.joined()));
+        self.fence_others(cx);
         self.go_on_activating(cx);
     }
 
@@ -223,9 +233,11 @@ impl Group {
     }
 }
 
-/// Whether a server hears of every record between the beginning of this configuration and that of `next`. Of an epoch that it does
-/// not know it cannot say.
-fn is_told_of_all(entry: &GroupEntry, server: ServerId, next: Epoch) -> bool {
-    let mut targets = entry.slots.iter().filter_map(Slot::target);
-    entry.epoch.next() == next && targets.any(|target| target.0 == server)
+/// Whether a server hears of every record between the beginning of this configuration and that of `next`. Of epochs between, that
+/// it does not know, it can say so if its slot was in sync before them and still is (`in_sync`): none is in sync again without
+/// its own report. (R5)
+fn is_told_of_all(entry: &GroupEntry, server: ServerId, next: Epoch, in_sync: bool) -> bool {
+    let was_in_sync = entry.slot_of(server).is_some_and(|slot| slot.state == SlotState::InSync);
+    let is_target = entry.slots.iter().filter_map(Slot::target).any(|target| target.0 == server);
+    was_in_sync && in_sync || is_target && entry.epoch.next() == next
 }

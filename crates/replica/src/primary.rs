@@ -848,11 +848,10 @@ impl Group {
             match &primary.phase {
                 Phase::Fencing { awaiting, since, .. } if again => {
                     for &to in awaiting {
-                        let done = self.tail.done();
-                        cx.send(to, PeerMessage::Fence { group, epoch, done });
                         cx.suspect_if_silent((group, epoch), to, *since);
                     }
                     primary.reported = Some(cx.now);
+                    self.fence_others(cx);
                 }
                 Phase::Released if again => {
                     primary.reported = Some(cx.now);

@@ -274,7 +274,7 @@ impl Replica {
     }
 
     /// Whether the metadata service knows this run of the server: before that, nobody may count on it.
-    fn is_registered(&self) -> bool {
+    pub fn is_registered(&self) -> bool {
         let this = (self.config.incarnation, self.config.store);
         self.map.servers.get(&self.config.me).is_some_and(|s| (s.incarnation, s.store) == this)
     }

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use ebb_route::{Command, Event, Failure, Patience, Request, Trouble, View};
 use ebb_types::{
     BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, MetaPush, MetaReply,
-    Moment, ObjectId, RequestId, ServerId, group_of, piece_crcs,
+    Moment, ObjectId, RequestId, ServerId, Version, group_of, piece_crcs,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,6 +29,8 @@ struct Current {
     payload: Bytes,
     /// Where the last try went. The transcript tells of the first of several there.
     route: Option<(ServerId, Epoch)>,
+    /// What the last try said of the first.
+    since: Version,
 }
 
 pub struct Client {
@@ -206,10 +208,12 @@ impl World<'_> {
             Command::End(Ok(read)) => self.op_ends(id, Outcome::Done, &read.bytes),
             Command::End(Err(Failure::Chunk(why))) => self.op_fails(id, why),
             Command::End(Err(failure @ (Failure::Unserved { .. } | Failure::Unknown { .. }))) => {
+                let Some(ended) = self.client(id).end_op() else { return };
                 if matches!(failure, Failure::Unknown { .. }) {
                     self.count("write that may be forgotten");
+                    let group = group_of(ended.request.op().chunk(), self.scenario.params().groups);
+                    self.check_unknown(ended.op, group, ended.since.epoch);
                 }
-                let Some(ended) = self.client(id).end_op() else { return };
                 self.note(|| format!("client-{id} gives up op {}", ended.op));
                 let pause = self.client(id).random.between(MILLI, 200 * MILLI);
                 self.client_timer(id, pause);
@@ -222,6 +226,7 @@ impl World<'_> {
         client.attempt += 1;
         let attempt = client.attempt;
         let Some(current) = &mut client.current else { return };
+        current.since = request.since;
         let (op, payload) = (current.op, current.payload.clone());
         let (group, epoch) = (request.group, request.epoch);
         if current.route.replace((server, epoch)) != Some((server, epoch)) {
@@ -370,7 +375,7 @@ impl World<'_> {
         self.note(|| format!("client-{id} op {op} begins: {chunk}, {}", brief_action(&action, value)));
         let group = group_of(chunk, self.scenario.params().groups);
         let request = Request::new(Moment(now), group, chunk_op, patience);
-        self.client(id).current = Some(Current { op, request, payload, route: None });
+        self.client(id).current = Some(Current { op, request, payload, route: None, since: Version::ZERO });
         self.client_looks(id);
     }
 }

@@ -11,8 +11,8 @@ use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, Store
 use ebb_store::mem::MemDisk;
 use ebb_store::{Membership, Op, OpenError};
 use ebb_types::{
-    ClientRequest, ClusterParams, GroupId, Incarnation, MetaPush, Record, ScrubMark, ServerId, ServerMessage,
-    ServerReport, Space, StoreId, Vitals,
+    ClientRequest, ClusterParams, Epoch, GroupId, Incarnation, MetaPush, Record, ScrubMark, ServerId,
+    ServerMessage, ServerReport, Space, StoreId, Vitals,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -58,6 +58,8 @@ pub struct Server {
     pub soft_full: bool,
     /// When its power switch has done what it was asked so far.
     pub switch_free: u64,
+    /// The epoch of each group in the first map that counts on this run.
+    pub remembers_since: BTreeMap<GroupId, Epoch>,
     lease: Duration,
     map_gap: bool,
     /// The store is told of a newer map.
@@ -112,6 +114,7 @@ impl Server {
             scrubs: Vec::new(),
             soft_full: false,
             switch_free: 0,
+            remembers_since: BTreeMap::new(),
             lease: Duration::ZERO,
             map_gap: false,
             remembering: false,
@@ -167,6 +170,7 @@ impl World<'_> {
         server.ticking = false;
         server.remembering = false;
         server.tokens.clear();
+        server.remembers_since.clear();
         (server.intake, server.taking_in) = (Default::default(), false);
         server.stalled.clear();
         server.lease = Duration::from_millis(params.lease_millis.into());
@@ -387,6 +391,7 @@ impl World<'_> {
             }
             MetaPush::Map(delta) => {
                 self.server_event(id, Event::Map(delta));
+                self.server_begins_to_remember(id);
                 if self.modelled.is_none() {
                     self.remember(id);
                 }

@@ -13,10 +13,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeerMessage {
     /// The new primary of `epoch` asks a member to refuse everything older and to show its tail (R4).
+    /// `in_sync`: so is the member's slot in this epoch, of which it may not know yet.
     /// `done`: the last records that the primary knows to be committed, for their request ids.
     Fence {
         group: GroupId,
         epoch: Epoch,
+        in_sync: bool,
         done: Vec<TailRun>,
     },
     /// The records that the member has and does not know to be committed; and the last that it does, for their request ids.

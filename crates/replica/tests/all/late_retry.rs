@@ -142,7 +142,13 @@ impl Server {
 
     /// The other becomes primary, fences this one, and hears what it remembers.
     fn memory(&mut self) -> (Vec<TailRun>, Version) {
-        let message = PeerMessage::Fence { group: GROUP, epoch: Epoch(self.epoch), done: Vec::new() };
+        self.memory_of(false)
+    }
+
+    /// `in_sync`: what this one is in the epoch.
+    fn memory_of(&mut self, in_sync: bool) -> (Vec<TailRun>, Version) {
+        let epoch = Epoch(self.epoch);
+        let message = PeerMessage::Fence { group: GROUP, epoch, in_sync, done: Vec::new() };
         self.run(Event::Peer { from: OTHER, message, payload: Bytes::new() });
         let Some(PeerMessage::FenceReply { done, forgotten, .. }) = self.fenced.take() else { panic!() };
         (done, forgotten)
@@ -210,9 +216,17 @@ fn a_target_answers_for_nothing_that_it_was_not_told_of() {
     assert_eq!(server.memory().1, version(1, 0), "epoch 3 has begun, of which it does not know yet");
     server.epoch += 1;
     assert_eq!(server.memory().1, version(4, 0), "nor of what was between");
+    assert_eq!(server.memory_of(true).1, version(1, 0), "unless it is in sync, as it was before");
+    server.configure(OTHER);
+    assert_eq!(server.memory().1, version(1, 0), "so it was in the epochs 3 and 4, which it skipped");
     server.configure_slots(OTHER, vec![away, in_sync(OTHER)]);
     server.configure(OTHER);
-    assert_eq!(server.memory().1, version(6, 0), "it was away in epoch 5");
+    assert_eq!(server.memory().1, version(7, 0), "it was away in epoch 6");
+    server.epoch += 1;
+    server.configure_slots(OTHER, vec![away, in_sync(OTHER)]);
+    server.epoch += 1;
+    server.configure(OTHER);
+    assert_eq!(server.memory().1, version(11, 0), "it was away before the epoch that it skipped");
 }
 
 /// A write that was ordered when the epoch ended may be on some servers: it is no new request, whoever gets it next.

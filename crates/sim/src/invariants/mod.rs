@@ -4,6 +4,7 @@
 //! was first given, which configuration an epoch had) is kept in [`Invariants`].
 
 mod dwell;
+mod memory;
 mod r10_space;
 mod r13_racks;
 mod r1_order;

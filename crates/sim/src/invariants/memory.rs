@@ -1,0 +1,69 @@
+//! A write is given up as unknown only where nobody can remember what became of it: a server that was in sync from the epoch that
+//! the client knew on, without a restart, was told of every request and answers for it. [`ebb_route::Failure::Unknown`]
+
+use crate::world::World;
+use ebb_types::{Epoch, GroupEntry, GroupId, ServerId, SlotState};
+
+impl World<'_> {
+    /// The first map that counts on this run.
+    pub fn server_begins_to_remember(&mut self, id: ServerId) {
+        let server = self.server(id);
+        if server.remembers_since.is_empty() && server.replica.is_registered() {
+            let groups = (0..).map(GroupId).zip(&server.replica.map().groups);
+            server.remembers_since = groups.map(|(group, entry)| (group, entry.epoch)).collect();
+        }
+    }
+
+    /// A client was told that a write may have been carried out, and that nobody knows. It knew `epoch` when it sent that first.
+    pub fn check_unknown(&mut self, op: usize, group: GroupId, epoch: Epoch) {
+        // Where servers remember few records by design, that is no wonder.
+        if self.modelled.is_some() || self.scenario.remembered < ebb_replica::REMEMBERED {
+            return;
+        }
+        let since = self.invariants.entries.range((group, epoch)..=(group, Epoch(u32::MAX)));
+        let since: Vec<&GroupEntry> = since.map(|(_, entry)| entry).collect();
+        let witness = self.servers.values().find(|server| {
+            let began = server.remembers_since.get(&group);
+            server.runs() && began.is_some_and(|began| *began <= epoch) && stays_in_sync(server.id, &since)
+        });
+        if let Some(server) = witness {
+            let what =
+                format!("op {op} is given up as unknown, and {} was told of all since {epoch:?}", server.id);
+            self.fail("liveness", what);
+        }
+    }
+}
+
+/// In configurations that follow each other.
+fn stays_in_sync(server: ServerId, entries: &[&GroupEntry]) -> bool {
+    let in_sync = |entry: &&GroupEntry| {
+        let slot = entry.slot_of(server).filter(|slot| slot.state == SlotState::InSync);
+        slot.is_some() && !entry.salvage
+    };
+    !entries.is_empty() && entries.iter().all(in_sync)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stories::{GROUP, broken, cluster, entry};
+
+    #[test]
+    fn a_write_that_is_given_up_although_a_server_remembers_is_seen() {
+        let mut world = cluster();
+        let now = entry(&world);
+        let forgets = |world: &mut World, server: ServerId| {
+            world.server(server).remembers_since.insert(GROUP, Epoch(now.epoch.0 + 1));
+        };
+        let (first, others) = now.slots.split_first().expect("there are replicas");
+        others.iter().for_each(|slot| forgets(&mut world, slot.server));
+        let mut none_left = cluster();
+        none_left.invariants.entries.insert((GROUP, now.epoch), now.clone());
+        now.slots.iter().for_each(|slot| forgets(&mut none_left, slot.server));
+        none_left.check_unknown(0, GROUP, now.epoch);
+        assert_eq!(broken(&mut none_left), None);
+        world.server(first.server).remembers_since.insert(GROUP, now.epoch);
+        world.check_unknown(0, GROUP, now.epoch);
+        assert_eq!(broken(&mut world), Some("liveness"));
+    }
+}
