@@ -29,13 +29,7 @@ fn params() -> ClusterParams {
 }
 
 fn entry(epoch: u32, primary: Option<u16>) -> GroupEntry {
-    GroupEntry {
-        epoch: Epoch(epoch),
-        primary: primary.map(ServerId),
-        slots: Vec::new(),
-        salvage: false,
-        fallback: None,
-    }
+    GroupEntry { epoch: Epoch(epoch), primary: primary.map(ServerId), ..GroupEntry::unknown() }
 }
 
 fn delta(from: u64, to: u64, entry: GroupEntry) -> MapDelta {

@@ -99,7 +99,8 @@ fn salvage(entry: &GroupEntry, awake: impl Fn(ServerId) -> bool) -> Option<Group
     };
     let slots = entry.slots.iter().map(slot).collect();
     let epoch = entry.epoch.next();
-    Some(GroupEntry { epoch, primary: Some(primary), slots, salvage: !alone, fallback: None })
+    // Whatever was told to whom: not all of it is there.
+    Some(GroupEntry { epoch, primary: Some(primary), slots, salvage: !alone, ..GroupEntry::unknown() })
 }
 
 fn names(servers: &[ServerId]) -> String {

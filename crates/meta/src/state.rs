@@ -274,14 +274,11 @@ impl State {
         }
         // Nothing was written yet, so every replica has everything.
         let fresh = |&server: &ServerId| Slot { server, state: SlotState::InSync, stand_in: None };
-        let groups = bootstrap.groups.iter().map(|servers| Versioned {
-            item: GroupEntry {
-                epoch: Epoch(1),
-                primary: None,
-                slots: servers.iter().map(fresh).collect(),
-                ..GroupEntry::unknown()
-            },
-            changed: 1,
+        let groups = bootstrap.groups.iter().map(|servers| {
+            let slots = servers.iter().map(fresh).collect();
+            let mut item = GroupEntry { epoch: Epoch(1), slots, ..GroupEntry::unknown() };
+            item.follow(&GroupEntry::unknown());
+            Versioned { item, changed: 1 }
         });
         self.groups = groups.collect();
         self.next_object = 1;
@@ -331,8 +328,10 @@ impl State {
                 self.version += 1;
             }
             made += 1;
-            self.groups[change.group.0 as usize] =
-                Versioned { item: change.entry.clone(), changed: self.version };
+            let group = &mut self.groups[change.group.0 as usize];
+            let mut item = change.entry.clone();
+            item.follow(&group.item);
+            *group = Versioned { item, changed: self.version };
         }
         Reply::Reconfigured { made, stale }
     }

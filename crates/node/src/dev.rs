@@ -187,6 +187,12 @@ impl Connector {
         Ok(Connector(client))
     }
 
+    /// For one that writes nowhere but to what it allocated itself.
+    pub fn sole_writer(mut self) -> Connector {
+        self.0.patience.sole_writer = true;
+        self
+    }
+
     pub async fn connect(self) -> Result<Client, NodeError> {
         Ok(Client::connect(self.0).await?)
     }

@@ -20,7 +20,8 @@ pub async fn run(config: &Config, address: Option<&str>) -> Result<(), NodeError
             .find(|g| g.address == address)
             .ok_or_else(|| NodeError::Refused(format!("there is no [[gateway]] with address {address}")))?,
     };
-    let client = Connector::with(config, config.cluster.secret_of_gateways())?.connect().await?;
+    let connector = Connector::with(config, config.cluster.secret_of_gateways())?;
+    let client = connector.sole_writer().connect().await?;
     let keys_file = config.path(&section.keys_file);
     let table = load_keys(&keys_file)?;
     let path = keys_file.clone();

@@ -8,9 +8,9 @@ use crate::replica::PlantedBug;
 use crate::settlement::Settlement;
 use ebb_types::{
     ClientReply, Epoch, GroupEntry, PeerMessage, Refusal, Run, ServerId, ServerReport, Slot, SlotState,
-    Space, TailRun, Version,
+    Space, TailRun, Told, Version,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Group {
     /// The metadata service configured the group anew.
@@ -25,10 +25,6 @@ impl Group {
         }
         self.fence = self.fence.max(entry.epoch);
         let old = std::mem::replace(&mut self.entry, entry);
-        let stays = self.entry.slot_of(cx.me).is_some_and(|slot| slot.state == SlotState::InSync);
-        if !is_told_of_all(&old, cx.me, self.entry.epoch, stays) {
-            self.tail.join(self.entry.epoch);
-        }
         self.repairs.clear();
         self.scrub = None;
         self.refuse_checks(cx, Refusal::NotReady);
@@ -88,20 +84,12 @@ impl Group {
         self.pump_catch_up(cx);
     }
 
-    /// So far requests may have taken effect before this epoch that this server does not remember.
-    /// `in_sync`: its slot in that epoch.
-    pub fn forgotten_at(&self, cx: &Context, epoch: Epoch, in_sync: bool) -> Version {
-        let known = self.entry.epoch == epoch || is_told_of_all(&self.entry, cx.me, epoch, in_sync);
-        if known { self.tail.forgotten() } else { Version::first_of(epoch) }
-    }
-
     /// Asks all whose tails are missing for them.
     pub fn fence_others(&self, cx: &mut Context) {
         let Some(Primary { phase: Phase::Fencing { awaiting, .. }, .. }) = &self.primary else { return };
         let (group, epoch) = (self.id, self.entry.epoch);
         for &to in awaiting {
-            let in_sync = self.entry.slot_of(to).is_some_and(|slot| slot.state == SlotState::InSync);
-            cx.send(to, PeerMessage::Fence { group, epoch, in_sync, done: self.tail.done() });
+            cx.send(to, PeerMessage::Fence { group, epoch, done: self.tail.done() });
         }
     }
 
@@ -111,7 +99,9 @@ impl Group {
         let awaiting: BTreeSet<ServerId> =
             targets.chain(self.live_sources(cx)).filter(|&s| s != cx.me).collect();
         let phase = Phase::Fencing { awaiting, foreign: Vec::new(), since: cx.now, asked: None };
-        self.primary = Some(Primary::new(epoch, phase, self.tail.joined()));
+        let mut primary = Primary::new(epoch, phase);
+        primary.answered(&self.entry, cx.me, self.tail.forgotten());
+        self.primary = Some(primary);
         self.fence_others(cx);
         self.go_on_activating(cx);
     }
@@ -151,7 +141,7 @@ impl Group {
         if awaiting.remove(&from) {
             foreign.extend(tail);
             let (done, forgotten) = done;
-            primary.recall(forgotten);
+            primary.answered(&self.entry, from, forgotten);
             done.into_iter().for_each(|run| self.tail.remember(run));
         }
         self.go_on_activating(cx);
@@ -233,11 +223,61 @@ impl Group {
     }
 }
 
-/// Whether a server hears of every record between the beginning of this configuration and that of `next`. Of epochs between, that
-/// it does not know, it can say so if its slot was in sync before them and still is (`in_sync`): none is in sync again without
-/// its own report. (R5)
-fn is_told_of_all(entry: &GroupEntry, server: ServerId, next: Epoch, in_sync: bool) -> bool {
-    let was_in_sync = entry.slot_of(server).is_some_and(|slot| slot.state == SlotState::InSync);
-    let is_target = entry.slots.iter().filter_map(Slot::target).any(|target| target.0 == server);
-    was_in_sync && in_sync || is_target && entry.epoch.next() == next
+/// How far the requests before this epoch may be forgotten by all together. `answered`: up to where each has forgotten what it was
+/// told. What one was told of until it was no target any more, another that became one then goes on with.
+pub(crate) fn forgotten_by_all(entry: &GroupEntry, answered: &BTreeMap<ServerId, Version>) -> Version {
+    let mut forgotten = Version::first_of(entry.epoch);
+    loop {
+        let reaches = |told: &&Told| told.until.is_none_or(|until| Version::first_of(until) >= forgotten);
+        let from =
+            |told: &Told| answered.get(&told.server).map(|answer| Version::first_of(told.from).max(*answer));
+        let earliest = entry.told.iter().filter(reaches).filter_map(from).min();
+        match earliest.filter(|version| *version < forgotten) {
+            Some(version) => forgotten = version,
+            None => return forgotten,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_types::StandIn;
+
+    /// In low gear one replica and the stand-ins of two others have the group's memory. The replica fails, and one sleeper after the
+    /// other comes back: what the stand-ins were told until then is remembered, unless they forgot it.
+    #[test]
+    fn stand_ins_and_the_sleepers_that_come_back_remember_together() {
+        let sleeper = |server, stand_in, awake| {
+            let since = Epoch(2);
+            let state = if awake { SlotState::CatchingUp { since } } else { SlotState::Away { since } };
+            let stand_in = Some(StandIn { server: ServerId(stand_in), covered: true });
+            Slot { server: ServerId(server), state, stand_in }
+        };
+        let replica = Slot { server: ServerId(1), state: SlotState::InSync, stand_in: None };
+        let steps = [(2, false, false), (3, true, false), (5, true, true)];
+        let entry = steps.iter().fold(GroupEntry::unknown(), |before, &(epoch, second, third)| {
+            let slots = vec![replica, sleeper(2, 4, second), sleeper(3, 5, third)];
+            let mut entry = GroupEntry { epoch: Epoch(epoch), slots, ..GroupEntry::unknown() };
+            entry.follow(&before);
+            entry
+        });
+        let version = |epoch, seq| Version { epoch: Epoch(epoch), seq };
+        let since = |answers: &[(u16, Version)]| {
+            forgotten_by_all(&entry, &answers.iter().map(|(id, v)| (ServerId(*id), *v)).collect())
+        };
+        let restarted = (1, version(5, 0));
+        assert_eq!(since(&[restarted]), version(5, 0));
+        assert_eq!(since(&[(1, Version::ZERO)]), version(2, 0), "the replica was told of all since epoch 2");
+        assert_eq!(since(&[restarted, (2, Version::ZERO)]), version(3, 0), "told of all since it came back");
+        let both = [restarted, (2, Version::ZERO), (4, Version::ZERO)];
+        assert_eq!(since(&both), version(2, 0), "and what was before, its stand-in knows");
+        assert_eq!(since(&[restarted, (2, Version::ZERO), (4, version(2, 7))]), version(2, 7));
+        assert_eq!(
+            since(&[restarted, (4, Version::ZERO)]),
+            version(5, 0),
+            "of epochs 3 and 4 it was not told"
+        );
+        assert_eq!(since(&[restarted, (5, Version::ZERO)]), version(2, 0), "it stood in until epoch 5");
+    }
 }

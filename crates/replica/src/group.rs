@@ -140,8 +140,8 @@ pub(crate) struct Tail {
     requests: BTreeMap<RequestId, Vec<TailPlace>>,
     remembered: usize,
     committed: Version,
-    /// Before this version it was not a target, or another run of this server was.
-    joined: Version,
+    /// What it was told before this version, it was told in an earlier run.
+    began: Version,
     /// The newest record that was not remembered any longer.
     evicted: Version,
     newest_deletion: Version,
@@ -227,22 +227,18 @@ impl Tail {
         }
     }
 
-    /// It is told of all records of this epoch and of those that follow; of older ones it may not have been.
-    pub fn join(&mut self, epoch: Epoch) {
-        self.joined = Version::first_of(epoch);
-    }
-
-    pub fn joined(&self) -> Version {
-        self.joined
+    /// The metadata service counts on this run since this epoch.
+    pub fn begin(&mut self, epoch: Epoch) {
+        self.began = Version::first_of(epoch);
     }
 
     pub fn evicted(&self) -> Version {
         self.evicted
     }
 
-    /// So far requests may have taken effect that it does not remember.
+    /// So far it may have been told of requests that it does not remember.
     pub fn forgotten(&self) -> Version {
-        self.joined.max(self.evicted)
+        self.began.max(self.evicted)
     }
 
     pub fn uncommitted(&self) -> Vec<TailRun> {

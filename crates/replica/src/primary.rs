@@ -6,6 +6,7 @@
 
 mod parts;
 
+use crate::activate::forgotten_by_all;
 use crate::api::{Command, StoreCommand, StoreOutcome};
 use crate::catch_up::Cover;
 use crate::group::{Context, Group, Tail, Wait, Waiting};
@@ -13,9 +14,9 @@ use crate::replica::PlantedBug;
 use crate::settlement::{Noted, Rewrite, Settlement, Unsettled};
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, Kind, Moment,
-    PeerMessage, RECORD_BLOCKS_MAX, Record, Refusal, RequestId, ServerId, ServerReport, Space, TailRun,
-    Unready, Version, crc32c, group_of,
+    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry, Kind,
+    Moment, PeerMessage, RECORD_BLOCKS_MAX, Record, Refusal, RequestId, ServerId, ServerReport, Space,
+    TailRun, Unready, Version, crc32c, group_of,
 };
 use parts::{Part, contents, crcs_of, whole};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -40,7 +41,9 @@ pub(crate) struct Primary {
     /// Ordered records that are not on all targets, by sequence.
     in_flight: BTreeMap<u64, InFlight>,
     committed_told: Version,
-    /// Of what took effect after this version in epochs before, nothing is forgotten: some target remembered it.
+    /// Up to where each member has forgotten what it was told, as far as they answered.
+    answered: BTreeMap<ServerId, Version>,
+    /// Of what took effect after this version in epochs before, nothing is forgotten: some member remembered it.
     forgotten: Version,
     /// When the last report that must not be lost was made.
     pub reported: Option<Moment>,
@@ -165,8 +168,7 @@ pub(crate) fn fault(
 }
 
 impl Primary {
-    /// `forgotten`: so far this server itself has forgotten requests.
-    pub fn new(epoch: Epoch, phase: Phase, forgotten: Version) -> Primary {
+    pub fn new(epoch: Epoch, phase: Phase) -> Primary {
         Primary {
             phase,
             next_seq: 1,
@@ -176,15 +178,17 @@ impl Primary {
             unsettled: Unsettled::default(),
             in_flight: BTreeMap::new(),
             committed_told: Version::first_of(epoch),
-            forgotten,
+            answered: BTreeMap::new(),
+            forgotten: Version::first_of(epoch),
             reported: None,
             covers: BTreeMap::new(),
         }
     }
 
-    /// A target has told what it remembers: all that it did not forget.
-    pub fn recall(&mut self, forgotten: Version) {
-        self.forgotten = self.forgotten.min(forgotten);
+    /// A member has told what it remembers: all that it was told and did not forget.
+    pub fn answered(&mut self, entry: &GroupEntry, member: ServerId, forgotten: Version) {
+        self.answered.insert(member, forgotten);
+        self.forgotten = forgotten_by_all(entry, &self.answered);
     }
 
     pub fn is_serving(&self) -> bool {
@@ -343,8 +347,8 @@ impl Group {
             // What an earlier epoch ordered of it takes effect: it is not refused any more.
             waiting.ordered |= self.tail.knows(request);
             if self.may_be_forgotten(cx, since) {
-                let newest = (!waiting.ordered).then(|| self.newest());
-                return cx.reply(token, ClientReply::Forgotten { newest });
+                let (newest, in_part) = (self.newest(), waiting.ordered);
+                return cx.reply(token, ClientReply::Forgotten { newest, in_part });
             }
             if let (false, Err(reply)) = (waiting.ordered, self.can_write(cx, op.kind() == Some(Kind::Data)))
             {
@@ -366,7 +370,7 @@ impl Group {
 
     /// Whether a request may have been carried out, although no record of it is remembered.
     fn may_be_forgotten(&self, cx: &Context, since: Version) -> bool {
-        let inherited = self.primary.as_ref().map_or(self.tail.joined(), |p| p.forgotten);
+        let inherited = self.primary.as_ref().map_or(Version::first_of(self.entry.epoch), |p| p.forgotten);
         since < inherited.max(self.tail.evicted()) && !cx.config.has(PlantedBug::RepeatForgotten)
     }
 

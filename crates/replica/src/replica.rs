@@ -121,6 +121,8 @@ pub struct Replica {
     map: ClusterMap,
     /// An older map was offered than the store has served under.
     refused_map: bool,
+    /// A map was taken up that counts on this run.
+    counted_on: bool,
     lease_until: Moment,
     /// Set by `Drain`, until the map says that this server is awake again.
     draining: bool,
@@ -160,6 +162,7 @@ impl Replica {
             config,
             map: ClusterMap::default(),
             refused_map: false,
+            counted_on: false,
             lease_until: Moment::ZERO,
             draining: false,
             told_ready: false,
@@ -325,12 +328,16 @@ impl Replica {
             self.draining = false;
             self.told_ready = false;
         }
+        let begins = !std::mem::replace(&mut self.counted_on, true);
         let unsettled = std::mem::take(&mut self.unsettled);
         for &id in &unsettled {
             if self.is_behind(id) {
                 let entry = self.map.groups[id.0 as usize].clone();
                 let remembered = self.config.remembered;
-                self.groups.entry(id).or_insert_with(|| Group::new(id, remembered));
+                let group = self.groups.entry(id).or_insert_with(|| Group::new(id, remembered));
+                if begins {
+                    group.tail.begin(entry.epoch);
+                }
                 self.with_group(now, id, out, |group, cx| group.adopt(cx, entry));
             }
         }

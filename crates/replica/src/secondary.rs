@@ -21,12 +21,12 @@ impl Group {
     ) {
         let group = self.id;
         match message {
-            PeerMessage::Fence { epoch, in_sync, done, .. } => {
+            PeerMessage::Fence { epoch, done, .. } => {
                 // A server that the metadata service does not know yet has no tail that could be trusted to be whole.
                 if ready && self.fence_to(epoch).is_ok() {
                     done.into_iter().for_each(|run| self.tail.remember(run));
                     let (tail, done) = (self.tail.uncommitted(), self.tail.done());
-                    let forgotten = self.forgotten_at(cx, epoch, in_sync);
+                    let forgotten = self.tail.forgotten();
                     cx.send(from, PeerMessage::FenceReply { group, epoch, tail, done, forgotten });
                 }
             }

@@ -26,11 +26,14 @@ pub struct Patience {
     pub deadline: Duration,
     /// How long a connection may take to come about, and how often one is looked at on which an answer is awaited.
     pub look: Duration,
+    /// Nobody else writes where this client does. A write of which nobody knows whether it was carried out is then carried out
+    /// again: it overwrites nothing that came since.
+    pub sole_writer: bool,
 }
 
 impl Default for Patience {
     fn default() -> Patience {
-        Patience { deadline: Duration::from_secs(30), look: Duration::from_secs(5) }
+        Patience { deadline: Duration::from_secs(30), look: Duration::from_secs(5), sole_writer: false }
     }
 }
 
@@ -230,13 +233,16 @@ impl Request {
                 out.push(Command::Heard { group, newest });
                 return self.end(Ok(Summed::default()), out);
             }
-            ClientReply::Forgotten { newest } if !is_read && (self.open || newest.is_none()) => {
+            ClientReply::Forgotten { in_part, .. }
+                if !is_read && (self.open || in_part) && !self.may_repeat() =>
+            {
                 let (tries, waited, server) = (self.tries, now.since(self.began), self.server);
                 return self.end(Err(Failure::Unknown { tries, waited, server }), out);
             }
-            ClientReply::Forgotten { newest: Some(newest) } if !is_read => {
-                // No copy of it was carried out, nor will be: it begins anew, at once.
+            ClientReply::Forgotten { newest, .. } if !is_read => {
+                // No copy of it was carried out, nor will be, or that does no harm: it begins anew, at once.
                 out.push(Command::Heard { group, newest });
+                self.open = false;
                 self.try_failed(Trouble::Forgotten, out);
                 self.step = Step::Pausing { route: None, until: now };
                 return;
@@ -258,6 +264,11 @@ impl Request {
             }
         };
         self.failed(now, view, trouble, out);
+    }
+
+    /// Whether it may be carried out twice. Nobody uses a chunk after asking for its deletion.
+    fn may_repeat(&self) -> bool {
+        self.patience.sole_writer || matches!(self.message.op, ChunkOp::Delete { .. })
     }
 
     fn failed(&mut self, now: Moment, view: &View, why: Trouble, out: &mut Vec<Command>) {
@@ -424,7 +435,7 @@ mod tests {
         let mut request = delete();
         assert_eq!(since(&on(&mut request, 0, &view, Event::Look { heard: None })), version(2, 0));
         let newest = version(2, 70);
-        let bounced = on(&mut request, 1, &view, answered(ClientReply::Forgotten { newest: Some(newest) }));
+        let bounced = on(&mut request, 1, &view, answered(ClientReply::Forgotten { newest, in_part: false }));
         let [Command::Heard { group: GROUP, newest: heard }, Command::TryFailed(Trouble::Forgotten)] =
             bounced[..]
         else {
@@ -442,6 +453,13 @@ mod tests {
         assert!(matches!(done[..], [Command::Heard { .. }, Command::End(Ok(_))]), "{done:?}");
     }
 
+    fn zero(sole_writer: bool) -> Request {
+        let request = RequestId { client: 1, seq: 1 };
+        let op = ChunkOp::Zero { chunk: CHUNK, offset: 0, len: 1, request };
+        Request::new(Moment::ZERO, GROUP, op, Patience { sole_writer, ..Patience::default() })
+    }
+
+    /// Unless nobody else writes there.
     #[test]
     fn a_write_that_may_have_been_carried_out_never_begins_anew() {
         let lost = || Event::Lost(Trouble::Lost);
@@ -449,16 +467,24 @@ mod tests {
             reply: ClientReply::Retry { why: Unready::Interrupted },
             bytes: Bytes::new(),
         };
-        for open in [lost, interrupted as fn() -> Event] {
+        let cases = [(lost as fn() -> Event, false), (interrupted, false), (interrupted, true)];
+        for ((open, in_part), sole_writer) in cases.iter().flat_map(|case| [(case, false), (case, true)]) {
+            let (open, in_part) = (*open, *in_part);
             let mut view = view(entry(2, Some(4)));
-            let mut request = delete();
+            let mut request = zero(sole_writer);
             on(&mut request, 0, &view, Event::Look { heard: None });
             on(&mut request, 1, &view, open());
             view.hear(GROUP, version(2, 70));
             view.adopt(GROUP, entry(3, Some(5)));
             assert_eq!(since(&on(&mut request, 2, &view, Event::Look { heard: None })), version(2, 0));
-            let reply = ClientReply::Forgotten { newest: Some(version(3, 70)) };
+            let reply = ClientReply::Forgotten { newest: version(3, 70), in_part };
             let ended = on(&mut request, 3, &view, Event::Answered { reply, bytes: Bytes::new() });
+            if sole_writer {
+                view.hear(GROUP, version(3, 70));
+                let again = on(&mut request, 3, &view, Event::Look { heard: None });
+                assert_eq!(since(&again), version(3, 70), "{ended:?}");
+                continue;
+            }
             assert!(matches!(ended[..], [Command::End(Err(Failure::Unknown { tries: 2, .. }))]), "{ended:?}");
         }
     }
@@ -525,7 +551,8 @@ mod tests {
     fn draw(random: &mut Random, epoch: u32) -> ClientReply {
         match random.below(5) {
             4 => {
-                ClientReply::Forgotten { newest: Some(Version { epoch: Epoch(epoch), seq: random.below(9) }) }
+                let newest = Version { epoch: Epoch(epoch), seq: random.below(9) };
+                ClientReply::Forgotten { newest, in_part: false }
             }
             0 => ClientReply::Retry { why: Unready::Busy },
             1 => ClientReply::Data { crcs: Vec::new() },

@@ -351,7 +351,9 @@ impl World<'_> {
         // Some give up soon: what becomes of their operations nobody knows.
         let patience = if client.random.chance(150) { SECOND } else { 12 * SECOND };
         let deadline = if stormy { client.random.between(patience / 4, patience) } else { u64::MAX };
-        let patience = Patience { deadline: Duration::from_nanos(deadline), ..Patience::default() };
+        let sole_writer = chunk == client.own;
+        let patience =
+            Patience { deadline: Duration::from_nanos(deadline), sole_writer, ..Patience::default() };
         let op = self.history.begin(chunk, action, now);
         let value = op as u64 + 1;
         let (chunk_op, payload) = match action {

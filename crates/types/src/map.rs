@@ -123,6 +123,17 @@ pub struct GroupEntry {
     /// The slots of the newest epoch that may have served, while this one has not and one of them has lost its complete copy
     /// since. Nothing was ordered after them. `None`: this epoch may serve.
     pub fallback: Option<Vec<Slot>>,
+    /// Whose memory of requests reaches how far. Kept by [`GroupEntry::follow`].
+    pub told: Vec<Told>,
+}
+
+/// A member was told of every record of the group from the beginning of one epoch to that of another. `until`: the first epoch that
+/// may have ordered without it, before the present one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    pub server: ServerId,
+    pub from: Epoch,
+    pub until: Option<Epoch>,
 }
 
 /// How far a group's configuration has come: a new epoch, or the leave to serve in the present one.
@@ -135,7 +146,37 @@ pub struct Stage {
 impl GroupEntry {
     /// Of a group of which nothing is known.
     pub fn unknown() -> GroupEntry {
-        GroupEntry { epoch: Epoch(0), primary: None, slots: Vec::new(), salvage: false, fallback: None }
+        GroupEntry {
+            epoch: Epoch(0),
+            primary: None,
+            slots: Vec::new(),
+            salvage: false,
+            fallback: None,
+            told: Vec::new(),
+        }
+    }
+
+    /// Takes over from the configuration before it since when each member is told of all. Who was no target of that one missed
+    /// what it ordered, if it may have served.
+    pub fn follow(&mut self, before: &GroupEntry) {
+        let targets_of = |slots: &[Slot]| -> Vec<ServerId> {
+            slots.iter().filter_map(Slot::target).map(|target| target.0).collect()
+        };
+        let mut told = before.told.clone();
+        if before.fallback.is_none() {
+            let were = targets_of(&before.slots);
+            let missed = told.iter_mut().filter(|t| t.until.is_none() && !were.contains(&t.server));
+            missed.for_each(|t| t.until = Some(before.epoch));
+        }
+        let served = targets_of(self.fallback.as_deref().unwrap_or_default());
+        told.retain(|t| self.members().any(|(id, _)| id == t.server) || served.contains(&t.server));
+        for server in targets_of(&self.slots) {
+            if !told.iter().any(|t| t.server == server && t.until.is_none()) {
+                told.retain(|t| t.server != server);
+                told.push(Told { server, from: self.epoch, until: None });
+            }
+        }
+        self.told = told;
     }
 
     pub fn stage(&self) -> Stage {

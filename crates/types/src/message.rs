@@ -13,16 +13,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeerMessage {
     /// The new primary of `epoch` asks a member to refuse everything older and to show its tail (R4).
-    /// `in_sync`: so is the member's slot in this epoch, of which it may not know yet.
     /// `done`: the last records that the primary knows to be committed, for their request ids.
     Fence {
         group: GroupId,
         epoch: Epoch,
-        in_sync: bool,
         done: Vec<TailRun>,
     },
     /// The records that the member has and does not know to be committed; and the last that it does, for their request ids.
-    /// `forgotten`: of what took effect after this version, as far as the member was told of it, nothing is missing in these.
+    /// `forgotten`: of what took effect after this version, as far as the member was told of it ([`crate::Told`]), nothing is
+    /// missing in these.
     FenceReply {
         group: GroupId,
         epoch: Epoch,
@@ -248,9 +247,10 @@ pub enum ClientReply {
         newest: Version,
     },
     /// This copy of the request is not carried out. Whether an earlier one was is not known any more here. If there is no such, the
-    /// request may be sent again as one that was begun after `newest`. `None`: some of it was carried out.
+    /// request may be sent again as one that was begun after `newest`. `in_part`: some of it was carried out.
     Forgotten {
-        newest: Option<Version>,
+        newest: Version,
+        in_part: bool,
     },
     /// Not served here: the group's configuration as this server knows it. Retry there at once.
     Moved {

@@ -51,13 +51,8 @@ impl Server {
             incarnation: Incarnation(self.run),
             ..crate::server(id, id as u8 % 3, ServerState::Awake)
         });
-        let entry = GroupEntry {
-            epoch: Epoch(epoch),
-            primary: Some(ServerId(3)),
-            slots,
-            salvage: false,
-            fallback: None,
-        };
+        let entry =
+            GroupEntry { epoch: Epoch(epoch), primary: Some(ServerId(3)), slots, ..GroupEntry::unknown() };
         let (from, to) = (self.version, self.version + 1);
         self.version = to;
         self.on(Event::Map(MapDelta { from, to, servers: servers.into(), groups: vec![(GROUP, entry)] }))

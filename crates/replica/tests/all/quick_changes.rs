@@ -7,7 +7,8 @@ use ebb_replica::{
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry, GroupId,
     Incarnation, Kind, MapDelta, Moment, PeerMessage, Record, Refusal, RequestId, Run, ServerId,
-    ServerReport, ServerState, Slot, SlotState, Space, StoreId, Unready, Version, block_crcs, piece_crcs,
+    ServerReport, ServerState, Slot, SlotState, Space, StoreId, Told, Unready, Version, block_crcs,
+    piece_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -125,7 +126,8 @@ impl Primary {
 fn entry() -> GroupEntry {
     let slot = |server| Slot { server, state: SlotState::InSync, stand_in: None };
     let slots = [ME, OTHERS[0], OTHERS[1]].map(slot).to_vec();
-    GroupEntry { primary: Some(ME), slots, ..GroupEntry::unknown() }
+    let told = slots.iter().map(|s| Told { server: s.server, from: Epoch(1), until: None }).collect();
+    GroupEntry { primary: Some(ME), slots, told, ..GroupEntry::unknown() }
 }
 
 fn apply(commands: &[Command]) -> Option<(StoreToken, Record)> {

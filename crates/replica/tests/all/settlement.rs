@@ -6,7 +6,7 @@ use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, Store
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry, GroupId,
     Incarnation, Kind, MapDelta, Moment, PeerMessage, Record, RecoveredTail, RequestId, Run, ServerId,
-    ServerState, Slot, SlotState, StoreId, TailRun, Version, block_crcs,
+    ServerState, Slot, SlotState, StoreId, TailRun, Told, Version, block_crcs,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -97,8 +97,9 @@ impl Primary {
         self.epoch += 1;
         let slot = |server| Slot { server, state: SlotState::InSync, stand_in: None };
         let slots = [ME, OTHERS[0], OTHERS[1]].map(slot).to_vec();
-        let entry =
-            GroupEntry { epoch: Epoch(self.epoch), primary: Some(ME), slots, ..GroupEntry::unknown() };
+        let told = slots.iter().map(|s| Told { server: s.server, from: Epoch(1), until: None }).collect();
+        let (epoch, primary) = (Epoch(self.epoch), Some(ME));
+        let entry = GroupEntry { epoch, primary, slots, told, ..GroupEntry::unknown() };
         let servers = [1, 2, 3].map(|id| crate::server(id, id as u8 - 1, ServerState::Awake)).to_vec();
         let delta = MapDelta { from: self.map, to: self.map + 1, servers, groups: vec![(GROUP, entry)] };
         self.map += 1;

@@ -1,8 +1,8 @@
-//! A write is given up as unknown only where nobody can remember what became of it: a server that was in sync from the epoch that
+//! A write is given up as unknown only where nobody can remember what became of it: a server that was a target from the epoch that
 //! the client knew on, without a restart, was told of every request and answers for it. [`ebb_route::Failure::Unknown`]
 
 use crate::world::World;
-use ebb_types::{Epoch, GroupEntry, GroupId, ServerId, SlotState};
+use ebb_types::{Epoch, GroupEntry, GroupId, ServerId, Slot};
 
 impl World<'_> {
     /// The first map that counts on this run.
@@ -24,7 +24,7 @@ impl World<'_> {
         let since: Vec<&GroupEntry> = since.map(|(_, entry)| entry).collect();
         let witness = self.servers.values().find(|server| {
             let began = server.remembers_since.get(&group);
-            server.runs() && began.is_some_and(|began| *began <= epoch) && stays_in_sync(server.id, &since)
+            server.runs() && began.is_some_and(|began| *began <= epoch) && stays_target(server.id, &since)
         });
         if let Some(server) = witness {
             let what =
@@ -35,12 +35,12 @@ impl World<'_> {
 }
 
 /// In configurations that follow each other.
-fn stays_in_sync(server: ServerId, entries: &[&GroupEntry]) -> bool {
-    let in_sync = |entry: &&GroupEntry| {
-        let slot = entry.slot_of(server).filter(|slot| slot.state == SlotState::InSync);
-        slot.is_some() && !entry.salvage
+fn stays_target(server: ServerId, entries: &[&GroupEntry]) -> bool {
+    let is_target = |entry: &&GroupEntry| {
+        let mut targets = entry.slots.iter().filter_map(Slot::target);
+        !entry.salvage && targets.any(|target| target.0 == server)
     };
-    !entries.is_empty() && entries.iter().all(in_sync)
+    !entries.is_empty() && entries.iter().all(is_target)
 }
 
 #[cfg(test)]

@@ -46,8 +46,7 @@ mod tests {
             epoch: entry(&world).epoch.next(),
             primary: Some(second),
             slots,
-            salvage: false,
-            fallback: None,
+            ..GroupEntry::unknown()
         };
         let (from, now) = (world.servers[&second].replica.map().version, world.now);
         let delta = MapDelta { from, to: from + 1, groups: vec![(GROUP, lone)], ..MapDelta::default() };

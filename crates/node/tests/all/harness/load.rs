@@ -172,7 +172,9 @@ pub struct Load {
 
 impl Load {
     /// Returns when the volumes are there and the first operations are done.
-    pub fn start(config: ClientConfig, options: Options) -> Load {
+    pub fn start(mut config: ClientConfig, options: Options) -> Load {
+        // Of each cell.
+        config.patience.sole_writer = true;
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
             paused: AtomicBool::new(false),

@@ -14,7 +14,7 @@ pub mod s3;
 
 use ebb_client::{Client, ClientConfig, Secret};
 use ebb_power::Launch;
-use ebb_types::{ClusterStatus, ServerState};
+use ebb_types::{ClusterStatus, GroupEntry, ServerState, SlotState};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::net::{TcpListener, UdpSocket};
@@ -315,7 +315,10 @@ impl Cluster {
             let map = client.map();
             let mut troubled: Vec<_> =
                 map.groups.iter().enumerate().filter(|(_, g)| !g.is_in_sync()).collect();
-            troubled.sort_by_key(|(_, g)| g.primary.is_some());
+            let fetches = |g: &GroupEntry| {
+                g.slots.iter().any(|slot| matches!(slot.state, SlotState::CatchingUp { .. }))
+            };
+            troubled.sort_by_key(|(_, g)| (g.primary.is_some(), !fetches(g)));
             troubled.iter().take(4).map(|(id, g)| format!("group {id}: {g:?}\n")).collect()
         })
     }
