@@ -105,7 +105,7 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
     }
     // One that has everything is found again: from it the others learn what they miss, as ever.
     let salvage = entry.salvage && !slots.iter().any(|s| s.state == SlotState::InSync);
-    Some(GroupEntry { epoch, primary, slots, salvage, fallback, told: Vec::new() })
+    Some(GroupEntry { epoch, primary, slots, salvage, fallback, told: entry.told.clone() })
 }
 
 /// R11: a store that is not the one that took part before may lack anything. Its slots fetch all that they lack, whatever they

@@ -258,7 +258,8 @@ mod tests {
         let steps = [(2, false, false), (3, true, false), (5, true, true)];
         let entry = steps.iter().fold(GroupEntry::unknown(), |before, &(epoch, second, third)| {
             let slots = vec![replica, sleeper(2, 4, second), sleeper(3, 5, third)];
-            let mut entry = GroupEntry { epoch: Epoch(epoch), slots, ..GroupEntry::unknown() };
+            let told = before.told.clone();
+            let mut entry = GroupEntry { epoch: Epoch(epoch), slots, told, ..GroupEntry::unknown() };
             entry.follow(&before);
             entry
         });

@@ -156,13 +156,13 @@ impl GroupEntry {
         }
     }
 
-    /// Takes over from the configuration before it since when each member is told of all. Who was no target of that one missed
-    /// what it ordered, if it may have served.
+    /// Brings up to date what it took over from the configuration before it: since when each member is told of all. Who was no
+    /// target of that one missed what it ordered, if it may have served.
     pub fn follow(&mut self, before: &GroupEntry) {
         let targets_of = |slots: &[Slot]| -> Vec<ServerId> {
             slots.iter().filter_map(Slot::target).map(|target| target.0).collect()
         };
-        let mut told = before.told.clone();
+        let mut told = std::mem::take(&mut self.told);
         if before.fallback.is_none() {
             let were = targets_of(&before.slots);
             let missed = told.iter_mut().filter(|t| t.until.is_none() && !were.contains(&t.server));

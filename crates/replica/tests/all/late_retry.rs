@@ -63,7 +63,8 @@ impl Server {
     fn configure_slots(&mut self, primary: ServerId, slots: Vec<Slot>) {
         self.epoch += 1;
         let epoch = Epoch(self.epoch);
-        let mut entry = GroupEntry { epoch, primary: Some(primary), slots, ..GroupEntry::unknown() };
+        let told = self.entry.told.clone();
+        let mut entry = GroupEntry { epoch, primary: Some(primary), slots, told, ..GroupEntry::unknown() };
         entry.follow(&self.entry);
         self.entry = entry.clone();
         let servers = [1, 2].map(|id| crate::server(id, id as u8 - 1, ServerState::Awake)).to_vec();
