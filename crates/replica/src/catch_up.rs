@@ -416,8 +416,12 @@ impl Group {
         let content = match kind {
             // Notes are not listed. Whatever says so is asked what it has.
             Kind::Data | Kind::Note => {
-                catch_up.fetches.insert(token, Fetch { missing, applying: 0, refused: false });
                 let (to, space) = missing.source;
+                let refused = !cx.map.is_live(to);
+                catch_up.fetches.insert(token, Fetch { missing, applying: 0, refused });
+                if refused {
+                    return self.fetch_elsewhere(cx, token);
+                }
                 let whole = false; // the listed version says enough
                 let message = PeerMessage::Fetch { group, epoch, token, space, chunk, first, count, whole };
                 return cx.send(to, message);

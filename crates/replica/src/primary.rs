@@ -822,7 +822,7 @@ impl Group {
         self.forget_deletions(cx);
     }
 
-    /// The connection to a server broke: whatever it was asked and has not answered may never have come.
+    /// The connection to a server broke, or it stands still: whatever it was asked and has not answered may never be answered.
     pub fn on_peer_lost(&mut self, cx: &mut Context, peer: ServerId) {
         if let Some(primary) = &mut self.primary {
             for in_flight in primary.in_flight.values_mut() {

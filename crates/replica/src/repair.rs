@@ -158,7 +158,9 @@ impl Group {
         let Some(repair) = self.repairs.get_mut(&id) else { return };
         // The second of a pair is asked right behind the first, or not at all.
         let tried = repair.tried;
-        let may = |(n, copy): &(usize, &Copy)| !copy.second || (answered && *n == tried);
+        let may = |(n, copy): &(usize, &Copy)| {
+            cx.map.is_live(copy.source.0) && (!copy.second || (answered && *n == tried))
+        };
         let next = repair.copies.iter().enumerate().skip(tried).find(may).map(|(n, copy)| (n, *copy));
         let Some((n, Copy { source: (to, space), whole, older, .. })) = next else {
             return self.give_up_repair(cx, id);
@@ -310,7 +312,7 @@ impl Group {
         self.repairs.values().any(|r| r.op.is_none())
     }
 
-    /// The connection to a server broke: it counts as one that cannot help. However long one takes that stands, it is waited for.
+    /// The connection to a server broke, or it sleeps: it counts as one that cannot help. However long another takes, it is waited for.
     pub fn repairs_lost(&mut self, cx: &mut Context, peer: ServerId) {
         let asked =
             |r: &Repair| matches!(r.step, Step::Asked { .. }) && r.copies[r.tried - 1].source.0 == peer;

@@ -244,11 +244,7 @@ impl Replica {
             Event::Space { full } => self.full = full,
             Event::Client { token, request, payload } => self.on_client(now, token, request, payload, out),
             Event::Peer { from, message, payload } => self.on_peer(now, from, message, payload, out),
-            Event::PeerLost { peer } => {
-                for id in self.busy.iter().copied().collect::<Vec<_>>() {
-                    self.with_group(now, id, out, |group, cx| group.on_peer_lost(cx, peer));
-                }
-            }
+            Event::PeerLost { peer } => self.peer_lost(now, peer, out),
             Event::Stored { token, outcome } => self.on_stored(now, token, outcome, out),
             Event::NotDropped { group, space } => {
                 self.keeps(group, space);
@@ -343,6 +339,16 @@ impl Replica {
         }
         for id in unsettled {
             self.drop_what_nobody_needs(id, out);
+        }
+        // One that sleeps or stands still keeps its connections, and answers nothing on them.
+        for server in delta.servers.iter().filter(|server| !server.state.is_live()) {
+            self.peer_lost(now, server.id, out);
+        }
+    }
+
+    fn peer_lost(&mut self, now: Moment, peer: ServerId, out: &mut Vec<Command>) {
+        for id in self.busy.iter().copied().collect::<Vec<_>>() {
+            self.with_group(now, id, out, |group, cx| group.on_peer_lost(cx, peer));
         }
     }
 

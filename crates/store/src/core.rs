@@ -305,10 +305,15 @@ impl StoreCore {
         Ok(file)
     }
 
-    /// Looks whether an open chunk file is still what a start would find under its name. If somebody removed or replaced it, it is
+    /// Looks whether a chunk file is still what a start would find under its name. If somebody removed or replaced it, it is
     /// damaged from here on: whatever is written to it would be gone.
     pub(crate) fn look_up_chunk(&self, key: FileKey) -> Result<(), StoreError> {
-        let Ok(open) = self.shared.index().file(FileId::Chunk(key)) else { return Ok(()) };
+        let open = self.shared.index().file(FileId::Chunk(key));
+        let Ok(open) = open else {
+            // It is opened by its name for the next page. What is known of its pages is what it was when it was closed.
+            self.shared.index().pages.forget(|(of, _)| *of == key);
+            return Ok(());
+        };
         match self.disk.open(&chunk_path(key), false).and_then(|found| found.number()) {
             Ok(number) if open.number().is_ok_and(|known| known == number) => {}
             Ok(_) => self.shared.index().forget_file(key),

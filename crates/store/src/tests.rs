@@ -879,6 +879,28 @@ fn a_chunk_file_that_is_replaced_under_the_store_is_not_taken_for_its_own() {
     without_its_name(|disk, path, earlier| disk.take_back(path, earlier));
 }
 
+/// The fault search, seed 1301344.
+#[test]
+fn a_check_looks_for_a_file_that_was_closed() {
+    let disk = MemDisk::new();
+    let few = Config { open_files: 1, ..config() };
+    let (mut store, _) = StoreCore::open(Arc::new(disk.clone()), few).unwrap();
+    for n in 1..4 {
+        one(&mut store, apply(Space::Replica, data(1, n, 0, 1, version(1, n.into()))));
+        assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+        assert!(matches!(read(&mut store, Space::Replica, 1, n, 5, 1), Outcome::Read(_)));
+    }
+    for path in disk.files().into_iter().filter(|file| file.starts_with("chunks")) {
+        disk.remove(&path).unwrap();
+    }
+    for n in 1..4 {
+        let unwritten =
+            Op::Check { space: Space::Replica, group: GroupId(1), chunk: chunk(n), first: 5, count: 1 };
+        let missed = one(&mut store, unwritten);
+        assert!(matches!(missed, Outcome::Failed(StoreError::Lost { .. })), "{missed:?}");
+    }
+}
+
 #[test]
 fn a_check_looks_for_the_file_by_its_name() {
     let dir = tempfile::tempdir().unwrap();

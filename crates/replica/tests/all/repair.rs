@@ -7,8 +7,8 @@ use ebb_replica::{
 };
 use ebb_types::{
     BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry,
-    GroupId, Incarnation, MapDelta, Moment, PeerMessage, Record, Refusal, ServerId, ServerState, Slot,
-    SlotState, Space, StandIn, StoreId, Version, block_crcs,
+    GroupId, Incarnation, Kind, ListPage, MapDelta, Moment, PeerMessage, Record, Refusal, Run, ServerId,
+    ServerState, Slot, SlotState, Space, StandIn, StoreId, Version, block_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -37,7 +37,7 @@ impl Server {
             Slot { server: OTHER, state: away, stand_in },
         ];
         let entry = GroupEntry { epoch: Epoch(9), primary: Some(ME), slots, ..GroupEntry::unknown() };
-        let servers = [1, 2, 4].map(|id| crate::server(id, id as u8 % 2, ServerState::Awake));
+        let servers = [1, 2, 3, 4].map(|id| crate::server(id, id as u8 % 2, ServerState::Awake));
         let delta = MapDelta { from: 0, to: 1, servers: servers.into(), groups: vec![(GROUP, entry)] };
         let out = server.on(Event::Map(delta));
         (server, out)
@@ -47,6 +47,17 @@ impl Server {
         let mut out = Vec::new();
         self.replica.on(Moment(self.now), event, &mut out);
         out
+    }
+
+    /// A process that stands still keeps its connections: nobody hears that it answers no more, but from the map.
+    fn sleeps(&mut self, id: ServerId) -> Vec<Command> {
+        let servers = vec![crate::server(id.0, id.0 as u8 % 2, ServerState::Asleep)];
+        self.on(Event::Map(MapDelta { from: 1, to: 2, servers, groups: Vec::new() }))
+    }
+
+    fn ticks(&mut self) -> Vec<Command> {
+        self.now += 200_000_000;
+        self.on(Event::Tick)
     }
 
     fn stored(&mut self, token: StoreToken, outcome: StoreOutcome) -> Vec<Command> {
@@ -261,4 +272,51 @@ fn a_block_that_must_exist_and_that_no_copy_has_is_an_error() {
     let second = asked(&commands).expect("the replica behind the stand-in is asked");
     let commands = primary.answers(second, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
     assert_eq!(reply(&commands), Some(ClientReply::Failed { why: ChunkError::Missing }));
+}
+
+#[test]
+fn a_repair_does_not_wait_for_a_copy_that_falls_asleep() {
+    let (mut primary, commands) = primary_with_a_lost_block(NEW);
+    assert_eq!(asked(&commands).expect("a copy is asked for it").to, KEEPER);
+    let commands = primary.sleeps(KEEPER);
+    assert_eq!(reply(&commands), Some(ClientReply::Failed { why: ChunkError::Corrupt }), "{commands:?}");
+}
+
+/// What cannot be had from the copies that the configuration names is looked for everywhere, also on servers that may go to sleep
+/// at any time.
+#[test]
+fn a_fetch_does_not_wait_for_a_copy_that_falls_asleep() {
+    let (mut replica, commands) = Server::new(OTHER);
+    let listing = |c: &Command| match c {
+        Command::Send { to: KEEPER, message: PeerMessage::List { token, .. }, .. } => Some(*token),
+        _ => None,
+    };
+    let token = commands.iter().find_map(listing).expect("the stand-in is asked what it has");
+    let runs = vec![Run { chunk: CHUNK, first: 0, count: 1, version: NEW, kind: Kind::Data }];
+    let page = ListPage { runs: runs.clone(), next: None };
+    let message = PeerMessage::ListReply { group: GROUP, token, result: Ok(page) };
+    let commands = replica.on(Event::Peer { from: KEEPER, message, payload: Bytes::new() });
+    let (token, _) = store(&commands).expect("it is compared with what is here");
+    let mut commands = replica.stored(token, StoreOutcome::Newer(runs));
+    // Nobody can read it, until one is asked that falls asleep.
+    let sleeper = ServerId(3);
+    loop {
+        let Some(question) = asked(&commands) else {
+            commands = replica.ticks();
+            continue;
+        };
+        if question.to == sleeper {
+            break;
+        }
+        commands = replica.answers(question, Err(Refusal::Corrupt), Bytes::new());
+    }
+    let mut commands = replica.sleeps(sleeper);
+    for _ in 0..20 {
+        if let Some(question) = asked(&commands) {
+            assert_ne!(question.to, sleeper);
+            return;
+        }
+        commands = replica.ticks();
+    }
+    panic!("nobody is asked any more");
 }
