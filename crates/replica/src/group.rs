@@ -41,6 +41,8 @@ pub(crate) struct Group {
 /// A listing that another server asked for, under its epoch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListFor {
+    /// Later ones have larger numbers.
+    pub came: u64,
     pub epoch: Epoch,
     pub token: u64,
     pub space: Space,

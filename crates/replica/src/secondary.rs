@@ -56,7 +56,8 @@ impl Group {
             PeerMessage::List { epoch, token, space, since, after, .. } => {
                 match self.admit(ready, epoch) {
                     Ok(()) => {
-                        self.lists.insert(from, ListFor { epoch, token, space, since, after });
+                        let came = cx.shared.token();
+                        self.lists.insert(from, ListFor { came, epoch, token, space, since, after });
                         self.give_listings(cx);
                     }
                     Err(refusal) => {
@@ -199,7 +200,7 @@ impl Group {
         }
         let (group, applying, entry) = (self.id, &self.applying, &self.entry);
         self.lists.retain(|&to, list| {
-            let ListFor { epoch, token, space, since, after } = *list;
+            let ListFor { epoch, token, space, since, after, .. } = *list;
             if applying.has_direct_before(epoch) {
                 return true;
             }
@@ -223,7 +224,11 @@ impl Group {
             StoreOutcome::Damaged { chunk, block, lost } => {
                 self.repair_around(cx, chunk, block, lost);
                 if self.is_repairing() {
-                    self.lists.entry(to).or_insert(list);
+                    // Only the last question of a server waits for an answer.
+                    let waits = self.lists.entry(to).or_insert(list);
+                    if waits.came < list.came {
+                        *waits = list;
+                    }
                     return;
                 }
                 Err(Refusal::Corrupt)

@@ -879,7 +879,22 @@ fn a_chunk_file_that_is_replaced_under_the_store_is_not_taken_for_its_own() {
     without_its_name(|disk, path, earlier| disk.take_back(path, earlier));
 }
 
-/// The fault search, seed 1301344.
+/// The fault search, seed 1301344: what the store knows of a chunk's pages is on the device no more.
+#[test]
+fn a_check_reads_the_pages_from_the_device() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    one(&mut store, apply(Space::Replica, data(1, 1, 0, 1, version(1, 1))));
+    assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    assert!(matches!(read(&mut store, Space::Replica, 1, 1, 5, 1), Outcome::Read(_)));
+    let path = disk.files().into_iter().find(|file| file.starts_with("chunks")).unwrap();
+    disk.cut(&path, 0);
+    let unwritten =
+        Op::Check { space: Space::Replica, group: GroupId(1), chunk: chunk(1), first: 5, count: 1 };
+    let missed = one(&mut store, unwritten);
+    assert!(matches!(missed, Outcome::Failed(StoreError::Lost { .. })), "{missed:?}");
+}
+
 #[test]
 fn a_check_looks_for_a_file_that_was_closed() {
     let disk = MemDisk::new();

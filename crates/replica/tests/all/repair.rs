@@ -206,9 +206,14 @@ fn a_listing_that_meets_damage_is_given_when_that_is_repaired() {
     let (group, epoch, since) = (GROUP, Epoch(9), Epoch(5));
     let list = PeerMessage::List { group, epoch, token: 6, space: Space::Replica, since, after: None };
     let commands = primary.on(Event::Peer { from: OTHER, message: list, payload: Bytes::new() });
-    let (token, _) = store(&commands).expect("it is listed");
-    let damaged = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(NEW) };
-    let commands = primary.stored(token, damaged);
+    let (first, _) = store(&commands).expect("it is listed");
+    // A new epoch asks again.
+    let again = PeerMessage::List { group, epoch, token: 5, space: Space::Replica, since, after: None };
+    let commands = primary.on(Event::Peer { from: OTHER, message: again, payload: Bytes::new() });
+    let (second, _) = store(&commands).expect("it is listed again");
+    let damaged = || StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(NEW) };
+    let commands = primary.stored(first, damaged());
+    primary.stored(second, damaged());
     let replies = |commands: &[Command]| {
         let reply = |c: &Command| matches!(c, Command::Send { message: PeerMessage::ListReply { .. }, .. });
         commands.iter().any(reply)
@@ -227,7 +232,18 @@ fn a_listing_that_meets_damage_is_given_when_that_is_repaired() {
     let (token, _) = store(&commands).expect("it is read");
     let read = StoreOutcome::Read { records: vec![record(NEW, Some(&data))], payload: data };
     let commands = primary.stored(token, read);
-    assert!(matches!(store(&commands), Some((_, StoreCommand::List { .. }))), "{commands:?}");
+    let Some((token, StoreCommand::List { .. })) = store(&commands) else { panic!("{commands:?}") };
+    let listed = StoreOutcome::Listed(ListPage { runs: Vec::new(), next: None });
+    let commands = primary.stored(token, listed);
+    let answered = |c: &Command| match c {
+        Command::Send { message: PeerMessage::ListReply { token, .. }, .. } => Some(*token),
+        _ => None,
+    };
+    assert_eq!(
+        commands.iter().find_map(answered),
+        Some(5),
+        "nobody waits for the answer to the first question"
+    );
 }
 
 fn never_written() -> StoreOutcome {
