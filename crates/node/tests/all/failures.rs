@@ -172,17 +172,15 @@ fn metadata_of_another_founding_or_an_older_copy_is_not_obeyed() {
     cluster.shift(1);
     load.go_on_for(500);
     settle(&cluster, load);
-    let refused = |cluster: &Cluster, what: &str| {
-        wait("servers refuse the metadata", PATIENCE, || {
-            let log = |id| cluster.log(Who::Server(id));
-            (1..=9).any(|id| log(id).contains(what)).then_some(())
-        });
-    };
+    let said = |cluster: &Cluster, what: &str| (1..=9).any(|id| cluster.log(Who::Server(id)).contains(what));
+    let stopped = |cluster: &Cluster| cluster.log(meta).matches("leads nothing").count();
     cluster.stop_all();
     std::fs::rename(&own, &kept).expect("the right metadata is kept");
     copy_tree(&old, &own);
     cluster.all().into_iter().for_each(|who| cluster.launch(who));
-    refused(&cluster, "went back to an older copy");
+    wait("servers refuse the metadata", PATIENCE, || {
+        said(&cluster, "went back to an older copy").then_some(())
+    });
     // The servers wait for metadata that is not behind them.
     cluster.kill(meta);
     std::fs::remove_dir_all(&own).expect("the old metadata goes");
@@ -194,8 +192,12 @@ fn metadata_of_another_founding_or_an_older_copy_is_not_obeyed() {
     copy_tree(&own, &kept);
     std::fs::remove_dir_all(&own).expect("the old metadata goes");
     cluster.found_again(1);
-    cluster.start_all();
-    refused(&cluster, "the cluster was created again");
+    let before = stopped(&cluster);
+    cluster.all().into_iter().for_each(|who| cluster.launch(who));
+    // Whichever comes first: a server hears of the other founding, or the metadata of the map that a server has seen.
+    wait("the other founding is refused", PATIENCE, || {
+        (said(&cluster, "the cluster was created again") || stopped(&cluster) > before).then_some(())
+    });
     cluster.kill_all();
     std::fs::remove_dir_all(&own).expect("the other founding goes");
     std::fs::rename(&kept, &own).expect("the right metadata is back");
