@@ -217,7 +217,7 @@ fn count_groups(state: &State) -> GroupCounts {
     let mut counts = GroupCounts::default();
     let rack = |server: ServerId| state.server(server).map(|e| e.rack);
     for (_, entry) in state.groups() {
-        let targets: Vec<_> = entry.slots.iter().filter_map(|s| s.target()).map(|t| rack(t.0)).collect();
+        let targets: Vec<_> = entry.targets().map(rack).collect();
         let apart: BTreeSet<_> = targets.iter().collect();
         counts.sharing_rack += u32::from(apart.len() < targets.len());
         let any = |what: fn(&ebb_types::Slot) -> bool| u32::from(entry.slots.iter().any(what));

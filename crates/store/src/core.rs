@@ -311,7 +311,7 @@ impl StoreCore {
         let open = self.shared.index().file(FileId::Chunk(key));
         let Ok(open) = open else {
             // It is opened by its name for the next page. What is known of its pages is what it was when it was closed.
-            self.shared.index().pages.forget(|(of, _)| *of == key);
+            self.shared.index().forget_pages(key);
             return Ok(());
         };
         match self.disk.open(&chunk_path(key), false).and_then(|found| found.number()) {

@@ -342,11 +342,16 @@ impl Index {
         self.file_bytes = self.file_bytes + allocated - before;
     }
 
+    /// What is cached of a chunk's pages is read again.
+    pub fn forget_pages(&mut self, chunk: FileKey) {
+        self.pages.forget(|(key, _)| *key == chunk);
+    }
+
     /// The chunk's file is gone; if it should not be, its pages are lost from here on.
     pub fn forget_file(&mut self, (group, id): FileKey) {
         self.set_allocated((group, id), 0);
         self.chunk_mut(group, id).has_file = false;
-        self.pages.forget(|(key, _)| *key == (group, id));
+        self.forget_pages((group, id));
         self.files.forget(|file| *file == FileId::Chunk((group, id)));
     }
 

@@ -214,7 +214,7 @@ impl StoreCore {
     ) -> Result<ReadBlocks, StoreError> {
         if space == Space::Replica {
             self.look_up_chunk((group, chunk))?;
-            self.shared.index().pages.forget(|(of, _)| *of == (group, chunk));
+            self.shared.index().forget_pages((group, chunk));
         }
         let blocks = self.read_with(space, group, chunk, (first, count), |file, piece, out| {
             file.read_through(out, piece.len(), piece.offset())

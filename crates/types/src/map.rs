@@ -159,24 +159,28 @@ impl GroupEntry {
     /// Brings up to date what it took over from the configuration before it: since when each member is told of all. Who was no
     /// target of that one missed what it ordered, if it may have served.
     pub fn follow(&mut self, before: &GroupEntry) {
-        let targets_of = |slots: &[Slot]| -> Vec<ServerId> {
-            slots.iter().filter_map(Slot::target).map(|target| target.0).collect()
-        };
         let mut told = std::mem::take(&mut self.told);
         if before.fallback.is_none() {
-            let were = targets_of(&before.slots);
-            let missed = told.iter_mut().filter(|t| t.until.is_none() && !were.contains(&t.server));
+            let was_target = |t: &Told| before.targets().any(|server| server == t.server);
+            let missed = told.iter_mut().filter(|t| t.until.is_none() && !was_target(t));
             missed.for_each(|t| t.until = Some(before.epoch));
         }
-        let served = targets_of(self.fallback.as_deref().unwrap_or_default());
-        told.retain(|t| self.members().any(|(id, _)| id == t.server) || served.contains(&t.server));
-        for server in targets_of(&self.slots) {
+        let served = self.fallback.as_deref().unwrap_or_default();
+        let takes_part =
+            |server| self.members().any(|(id, _)| id == server) || targets_of(served).any(|id| id == server);
+        told.retain(|t| takes_part(t.server));
+        for server in self.targets() {
             if !told.iter().any(|t| t.server == server && t.until.is_none()) {
                 told.retain(|t| t.server != server);
                 told.push(Told { server, from: self.epoch, until: None });
             }
         }
         self.told = told;
+    }
+
+    /// The servers that a write goes to.
+    pub fn targets(&self) -> impl Iterator<Item = ServerId> + '_ {
+        targets_of(&self.slots)
     }
 
     pub fn stage(&self) -> Stage {
@@ -209,6 +213,10 @@ impl GroupEntry {
     pub fn is_in_sync(&self) -> bool {
         self.slots.iter().all(|s| s.state == SlotState::InSync)
     }
+}
+
+fn targets_of(slots: &[Slot]) -> impl Iterator<Item = ServerId> + '_ {
+    slots.iter().filter_map(Slot::target).map(|(server, _)| server)
 }
 
 /// The whole map.

@@ -2,7 +2,7 @@
 //! the client knew on, without a restart, was told of every request and answers for it. [`ebb_route::Failure::Unknown`]
 
 use crate::world::World;
-use ebb_types::{Epoch, GroupEntry, GroupId, ServerId, Slot};
+use ebb_types::{Epoch, GroupEntry, GroupId, ServerId};
 
 impl World<'_> {
     /// The first map that counts on this run.
@@ -36,10 +36,7 @@ impl World<'_> {
 
 /// In configurations that follow each other.
 fn stays_target(server: ServerId, entries: &[&GroupEntry]) -> bool {
-    let is_target = |entry: &&GroupEntry| {
-        let mut targets = entry.slots.iter().filter_map(Slot::target);
-        !entry.salvage && targets.any(|target| target.0 == server)
-    };
+    let is_target = |entry: &&GroupEntry| !entry.salvage && entry.targets().any(|target| target == server);
     !entries.is_empty() && entries.iter().all(is_target)
 }
 

@@ -48,7 +48,7 @@ pub fn replicas_shared(state: &State) -> Option<String> {
 /// A server, asleep or awake, that could stand in for a slot whose stand-in shares a rack with another copy.
 fn better_stand_in(entry: &GroupEntry, state: &State, there: impl Fn(ServerId) -> bool) -> Option<ServerId> {
     let rack = |id: ServerId| state.server(id).map(|e| e.rack);
-    let targets: Vec<ServerId> = entry.slots.iter().filter_map(|s| s.target()).map(|t| t.0).collect();
+    let targets: Vec<ServerId> = entry.targets().collect();
     let taken: BTreeSet<Option<RackId>> = targets.iter().map(|id| rack(*id)).collect();
     let shares = |id: ServerId| targets.iter().filter(|other| rack(**other) == rack(id)).count() > 1;
     let away = entry.slots.iter().filter(|s| matches!(s.state, SlotState::Away { .. }));

@@ -43,8 +43,7 @@ impl World<'_> {
     fn sleeper_in(&self, group: GroupId, entry: &GroupEntry, state: &ebb_meta::State) -> Option<String> {
         let asleep =
             |id: ServerId| state.server(id).is_some_and(|s| s.state == ebb_types::ServerState::Asleep);
-        let targets = entry.slots.iter().filter_map(|s| s.target()).map(|t| t.0);
-        let found = entry.primary.into_iter().chain(targets).find(|id| asleep(*id))?;
+        let found = entry.primary.into_iter().chain(entry.targets()).find(|id| asleep(*id))?;
         // Without a primary nothing is written, and slots stay as they are.
         entry.primary.map(|_| format!("{group} counts on {found}, which is asleep: {}", brief_entry(entry)))
     }
@@ -73,7 +72,7 @@ fn agree(
 
 fn fault(entry: &GroupEntry) -> Option<&'static str> {
     let servers: BTreeSet<ServerId> = entry.slots.iter().map(|s| s.server).collect();
-    let targets: Vec<ServerId> = entry.slots.iter().filter_map(|s| s.target()).map(|t| t.0).collect();
+    let targets: Vec<ServerId> = entry.targets().collect();
     let distinct: BTreeSet<&ServerId> = targets.iter().collect();
     if servers.len() != entry.slots.len() {
         return Some("has a server twice");
