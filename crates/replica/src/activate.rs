@@ -65,12 +65,7 @@ impl Group {
         let was_catching_up =
             self.entry.epoch == old.epoch.next() && before == Some(SlotState::CatchingUp { since });
         match &mut self.catch_up {
-            Some(catch_up)
-                if was_catching_up
-                    && (catch_up.is_complete()
-                        || catch_up.can_go_on(cx.map, &self.entry)
-                        || sources.is_empty()) =>
-            {
+            Some(catch_up) if was_catching_up && catch_up.goes_on(cx.map, &self.entry, &sources) => {
                 cx.shared.fetches -= catch_up.fetches_under_way();
                 catch_up.new_epoch();
             }

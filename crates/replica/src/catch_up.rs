@@ -90,15 +90,26 @@ impl CatchUp {
         }
     }
 
-    /// Whether its sources are good still. A replica is while it is there, whatever becomes of its slot: it was complete when
-    /// the listing began, and every later write comes here directly. A stand-in is good to list while the configuration
-    /// has it: then it drops what it keeps. What it listed before that can be fetched from other copies.
-    pub fn can_go_on(&self, map: &ClusterMap, entry: &GroupEntry) -> bool {
+    /// Whether it is not to start over, from these sources or, while there are none, when there are some.
+    pub fn goes_on(&self, map: &ClusterMap, entry: &GroupEntry, sources: &[Source]) -> bool {
+        let waits = self.is_listed() && sources.is_empty();
+        self.is_complete() || waits || self.can_go_on(map, entry)
+    }
+
+    /// Whether its sources are good still. Listed must be what was complete when the listing began: every later write comes here
+    /// directly. So a replica alone must have stayed in sync, or it may have come back with less than it had; a stand-in must keep
+    /// what it has, and is dropped by the configuration first. What is listed can be fetched from other copies.
+    fn can_go_on(&self, map: &ClusterMap, entry: &GroupEntry) -> bool {
+        let kept = |server| {
+            let of = |(_, space): &Source| *space == Space::Offload { stands_for: server };
+            self.sources.iter().any(of)
+        };
+        let in_sync = |server| entry.slot_of(server).is_some_and(|slot| slot.state == SlotState::InSync);
         let good = |&(server, space): &Source| match space {
             _ if !map.is_live(server) => false,
-            _ if entry.salvage => true,
-            Space::Offload { stands_for } => self.is_listed() || entry.is_covered_by(server, stands_for),
-            Space::Replica => true,
+            _ if entry.salvage || self.is_listed() => true,
+            Space::Offload { stands_for } => entry.is_covered_by(server, stands_for),
+            Space::Replica => in_sync(server) || kept(server),
         };
         !self.sources.is_empty() && self.sources.iter().all(good)
     }
@@ -536,7 +547,7 @@ impl Group {
     pub fn tick_catch_up(&mut self, cx: &mut Context) {
         let sources = self.sources(cx, None);
         let Some(catch_up) = &mut self.catch_up else { return };
-        if !catch_up.is_complete() && !catch_up.can_go_on(cx.map, &self.entry) && !sources.is_empty() {
+        if !catch_up.goes_on(cx.map, &self.entry, &sources) {
             cx.shared.fetches -= catch_up.restart(sources, self.entry.epoch);
         }
         if std::mem::take(&mut catch_up.failed) {

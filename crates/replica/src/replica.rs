@@ -386,7 +386,9 @@ impl Replica {
             }
         }
         let Some(group) = self.groups.get(&id) else { return };
-        if group.entry.members().any(|(server, _)| server == me) {
+        // What is kept may be asked for again, and then its tail with it.
+        let kept = self.spaces_of(id).next().is_some();
+        if kept || group.entry.members().any(|(server, _)| server == me) {
             return;
         }
         // Whoever waits for an answer that the store is still to give gets none from a group that is forgotten, and asks only once.

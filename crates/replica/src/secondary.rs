@@ -217,9 +217,11 @@ impl Group {
         });
     }
 
-    /// A listing that meets damage waits for the repair: what cannot be read cannot be listed either.
+    /// A listing that meets damage waits for the repair: what cannot be read cannot be listed either. One of an ended epoch is not
+    /// given: what it listed may have been dropped while the store was busy with it.
     fn on_listed_for(&mut self, cx: &mut Context, to: ServerId, list: ListFor, outcome: StoreOutcome) {
         let result = match outcome {
+            _ if list.epoch < self.entry.epoch => Err(Refusal::Stale { newest: self.entry.epoch }),
             StoreOutcome::Listed(page) => Ok(page),
             StoreOutcome::Damaged { chunk, block, lost } => {
                 self.repair_around(cx, chunk, block, lost);

@@ -5,8 +5,9 @@
 use bytes::Bytes;
 use ebb_replica::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome};
 use ebb_types::{
-    Epoch, GroupEntry, GroupId, Incarnation, ListPage, MapDelta, Moment, PeerMessage, Refusal, ServerEntry,
-    ServerId, ServerState, Slot, SlotState, Space, StandIn, StoreId,
+    ChunkId, Epoch, GroupEntry, GroupId, Incarnation, Kind, ListPage, MapDelta, Moment, PeerMessage,
+    RecoveredTail, Refusal, Run, ServerEntry, ServerId, ServerState, Slot, SlotState, Space, StandIn,
+    StoreId, TailRun, Version,
 };
 
 const ME: ServerId = ServerId(1);
@@ -40,12 +41,19 @@ impl Server {
 
     /// `ME` and a third server catch up; so does `OTHER`, from `KEEPER`, until it is in sync.
     fn configure(&mut self, epoch: u32, in_sync: bool) -> Vec<Command> {
+        match in_sync {
+            true => self.configure_other(epoch, SlotState::InSync, None),
+            false => {
+                let stand_in = Some(StandIn { server: KEEPER, covered: true });
+                self.configure_other(epoch, SlotState::CatchingUp { since: Epoch(1) }, stand_in)
+            }
+        }
+    }
+
+    fn configure_other(&mut self, epoch: u32, state: SlotState, stand_in: Option<StandIn>) -> Vec<Command> {
         let slot = |server, state, stand_in| Slot { server, state, stand_in };
         let catching_up = SlotState::CatchingUp { since: Epoch(1) };
-        let other = match in_sync {
-            true => slot(OTHER, SlotState::InSync, None),
-            false => slot(OTHER, catching_up, Some(StandIn { server: KEEPER, covered: true })),
-        };
+        let other = slot(OTHER, state, stand_in);
         let slots = vec![slot(ME, catching_up, None), other, slot(ServerId(3), catching_up, None)];
         let servers = [1, 2, 3, 4].map(|id| ServerEntry {
             incarnation: Incarnation(self.run),
@@ -103,6 +111,52 @@ fn a_stand_in_lists_only_what_it_still_keeps() {
     assert!(commands.iter().any(refused), "{commands:?}");
 }
 
+/// The store is slow to list, and quicker to drop.
+#[test]
+fn a_listing_of_an_ended_epoch_is_not_given() {
+    let (group, epoch, since) = (GROUP, Epoch(5), Epoch(1));
+    let mut keeper = Server::new(KEEPER);
+    keeper.configure(5, false);
+    let list = PeerMessage::List { group, epoch, token: 7, space: KEPT, since, after: None };
+    let commands = keeper.hear(ME, list);
+    let listed = commands.iter().find_map(|c| match c {
+        Command::Store { token, command: StoreCommand::List { .. } } => Some(*token),
+        _ => None,
+    });
+    keeper.configure(6, true);
+    let outcome = StoreOutcome::Listed(ListPage::default());
+    let commands = keeper.on(Event::Stored { token: listed.expect("it is listed"), outcome });
+    let given = |c: &Command| match c {
+        Command::Send { message: PeerMessage::ListReply { result, .. }, .. } => Some(result.clone()),
+        _ => None,
+    };
+    let refused = Err(Refusal::Stale { newest: Epoch(6) });
+    assert_eq!(commands.iter().find_map(given), Some(refused));
+}
+
+/// A write that nobody was told to be on all targets is in doubt for as long as it is kept.
+#[test]
+fn a_tail_is_kept_with_what_it_is_of() {
+    let version = Version { epoch: Epoch(4), seq: 13 };
+    let run = Run { chunk: ChunkId::default(), first: 6, count: 3, version, kind: Kind::Data };
+    let tail = RecoveredTail { open: vec![TailRun { run, request: None }], ..RecoveredTail::default() };
+    let config = Config::new(KEEPER, Incarnation(1), StoreId(1), 1 << 20, 1);
+    let tails = [(GROUP, tail)].into();
+    let recovered = Recovered { tails, spaces: vec![(GROUP, KEPT)], ..Recovered::default() };
+    let mut keeper = Server { replica: Replica::new(config, recovered), run: 1, version: 0 };
+    let away = SlotState::Away { since: Epoch(1) };
+    keeper.configure_other(5, away, None);
+    keeper.configure_other(6, away, Some(StandIn { server: KEEPER, covered: false }));
+    let fence = PeerMessage::Fence { group: GROUP, epoch: Epoch(6), done: Vec::new() };
+    let commands = keeper.hear(ServerId(3), fence);
+    let told = commands.iter().find_map(|c| match c {
+        Command::Send { message: PeerMessage::FenceReply { tail, .. }, .. } => Some(tail.clone()),
+        _ => None,
+    });
+    let told = told.expect("it is fenced");
+    assert_eq!(told.iter().map(|t| t.run).collect::<Vec<_>>(), [run]);
+}
+
 #[test]
 fn a_drop_for_which_there_was_no_room_is_tried_again() {
     let config = Config::new(KEEPER, Incarnation(1), StoreId(1), 1 << 20, 1);
@@ -142,6 +196,22 @@ fn a_listing_that_lost_a_source_starts_over() {
     // Before the answer comes the other is in sync: now it has all, and the stand-in nothing.
     let commands = me.configure(6, true);
     assert_eq!(asked(&commands).map(|(to, space, _)| (to, space)), Some((OTHER, Space::Replica)));
+}
+
+/// It listed all that it had in the beginning; its directory was emptied since.
+#[test]
+fn a_source_that_comes_back_with_less_is_asked_no_more() {
+    let mut me = Server::new(ME);
+    let from = asked(&me.configure(5, true));
+    assert_eq!(from.map(|(to, space, _)| (to, space)), Some((OTHER, Space::Replica)));
+    let commands = me.configure_other(6, SlotState::CatchingUp { since: Epoch(0) }, None);
+    assert_eq!(asked(&commands), None, "no source is complete");
+    let page = Ok(ListPage::default());
+    let (_, _, token) = from.expect("it was asked");
+    let commands = me.hear(OTHER, PeerMessage::ListReply { group: GROUP, token, result: page });
+    assert!(!commands.iter().any(|c| matches!(c, Command::Store { .. })), "{commands:?}");
+    let commands = me.configure(7, true);
+    assert_eq!(asked(&commands).map(|(to, ..)| to), Some(OTHER), "it is complete again");
 }
 
 #[test]
