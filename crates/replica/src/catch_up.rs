@@ -10,12 +10,17 @@ use ebb_types::{
     Refusal, Run, ServerId, ServerReport, Slot, SlotState, Space, TailRun, Version, block_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 /// Blocks asked for at a time.
 const FETCH_BLOCKS: u32 = 256;
 /// Fetches under way on a server, without and with clients to yield to.
 const FETCHES_MAX: usize = 8;
 const FETCHES_MAX_BESIDE_CLIENTS: usize = 2;
+/// When nothing is missing but what no copy has, all is listed anew, for a copy may be repaired: after the first pause, and after
+/// twice as long each time.
+const LOST_PAUSE: Duration = Duration::from_secs(1);
+const LOST_PAUSE_MAX: Duration = Duration::from_secs(64);
 
 pub(crate) struct CatchUp {
     since: Epoch,
@@ -33,6 +38,9 @@ pub(crate) struct CatchUp {
     /// The store did not take a fetched record: it is fetched again from the next tick on.
     failed: bool,
     reported: Option<Moment>,
+    /// Since when nothing is missing but what no copy has.
+    lost_since: Option<Moment>,
+    lost_pause: Duration,
 }
 
 enum Listing {
@@ -62,8 +70,16 @@ struct Fetch {
     missing: Missing,
     /// Records being made durable; zero until the answer has come.
     applying: usize,
-    /// Its source cannot answer it now: the tick asks again, the same one or another.
+    /// Whoever was asked last cannot answer it now: the tick begins again.
     refused: bool,
+    /// Those who were asked; the last of them owes the answer.
+    asked: Vec<Source>,
+}
+
+impl Fetch {
+    fn is_of(&self, peer: ServerId) -> bool {
+        self.asked.last().is_some_and(|source| source.0 == peer)
+    }
 }
 
 impl Shared {
@@ -87,6 +103,8 @@ impl CatchUp {
             awaited: BTreeSet::new(),
             failed: false,
             reported: None,
+            lost_since: None,
+            lost_pause: LOST_PAUSE,
         }
     }
 
@@ -132,6 +150,13 @@ impl CatchUp {
         !self.is_listed() || self.missing.overlaps(chunk, first, count)
     }
 
+    /// The first of these blocks that no copy has, and how many there are in a row.
+    pub fn lost(&self, chunk: ChunkId, first: u32, count: u32) -> Option<(u32, u32)> {
+        let found = self.missing.overlapping(chunk, first, count).into_iter().find(|m| m.lost)?;
+        let start = found.run.first.max(first);
+        Some((start, (found.run.first + found.run.count).min(first.saturating_add(count)) - start))
+    }
+
     /// Questions asked under an older epoch are asked again.
     pub fn new_epoch(&mut self) {
         self.fetches.clear();
@@ -150,7 +175,7 @@ impl CatchUp {
         {
             (*token, *due) = (None, Moment::ZERO);
         }
-        self.give_up(|f| f.missing.source.0 == peer)
+        self.give_up(|f| f.is_of(peer))
     }
 
     fn give_up(&mut self, which: impl Fn(&Fetch) -> bool) -> usize {
@@ -178,6 +203,13 @@ impl CatchUp {
 
     pub fn is_complete(&self) -> bool {
         self.is_listed() && self.missing.is_empty() && self.fetches.is_empty() && self.awaited.is_empty()
+    }
+
+    /// Whether nothing has been missing for long but what no copy has.
+    fn is_stuck(&mut self, now: Moment) -> bool {
+        let stuck = self.is_listed() && !self.missing.is_empty() && self.missing.is_lost();
+        self.lost_since = stuck.then(|| self.lost_since.unwrap_or(now));
+        self.lost_since.is_some_and(|since| now.since(since) >= self.lost_pause)
     }
 
     /// A source has these.
@@ -293,7 +325,13 @@ impl Group {
             return;
         }
         match result {
-            Ok(page) if catch_up.since > Epoch(0) || self.entry.salvage => {
+            // Where all that is left is wanted, what one member has lost another may have.
+            Ok(mut page) if self.entry.salvage => {
+                let index = *index;
+                page.runs.retain(|run| run.kind != Kind::Lost);
+                self.compare_page(cx, index, page);
+            }
+            Ok(page) if catch_up.since > Epoch(0) => {
                 let index = *index;
                 self.compare_page(cx, index, page);
             }
@@ -308,7 +346,7 @@ impl Group {
             }
             Err(refusal) => {
                 (*token, *due) = (None, cx.now + cx.config.resend_after); // the tick asks again
-                if matches!(refusal, Refusal::Corrupt | Refusal::Poisoned) {
+                if refusal == Refusal::Poisoned {
                     self.look_elsewhere(cx, from);
                 }
             }
@@ -367,13 +405,11 @@ impl Group {
             return;
         }
         let page = std::mem::take(page);
-        let (runs, next) = match outcome {
-            StoreOutcome::Listed(ListPage { runs, next }) => (runs, next),
-            // Nothing is known of the chunk: the scrub compares it.
-            StoreOutcome::Damaged { chunk, .. } => (Vec::new(), Some(Cursor { chunk, block: u32::MAX })),
-            _ => return, // a store that fails answers nothing any more
-        };
-        for run in runs.into_iter().filter_map(|run| up_to(run, page.next)) {
+        // A store that fails answers nothing any more.
+        let StoreOutcome::Listed(ListPage { runs, next }) = outcome else { return };
+        // Of what is lost here nothing is known: the scrub compares it.
+        let known = runs.into_iter().filter(|run| run.kind != Kind::Lost);
+        for run in known.filter_map(|run| up_to(run, page.next)) {
             // What may be on some copies only is ordered anew, by whoever is primary.
             if run.version.epoch < catch_up.began && !self.tail.has(run.chunk, run.version) {
                 catch_up.unlisted.add(run, (cx.me, Space::Replica));
@@ -406,7 +442,7 @@ impl Group {
         loop {
             let Some(catch_up) = self.catch_up.as_mut().filter(|c| c.is_listed()) else { return };
             let Some(found) =
-                catch_up.missing.overlapping(chunk, first, count).into_iter().find(|m| !m.asked)
+                catch_up.missing.overlapping(chunk, first, count).into_iter().find(|m| !m.asked && !m.lost)
             else {
                 return;
             };
@@ -419,30 +455,36 @@ impl Group {
 
     /// Zeroes and deletions are known from their run alone; data is asked for.
     fn fetch(&mut self, cx: &mut Context, missing: Missing) {
-        let (group, epoch) = (self.id, self.entry.epoch);
+        let group = self.id;
         let Some(catch_up) = &mut self.catch_up else { return };
         let token = cx.shared.question();
         cx.shared.fetches += 1;
         let Run { chunk, first, count, version, kind } = missing.run;
         let content = match kind {
-            // Notes are not listed. Whatever says so is asked what it has.
-            Kind::Data | Kind::Note => {
-                let (to, space) = missing.source;
-                let refused = !cx.map.is_live(to);
-                catch_up.fetches.insert(token, Fetch { missing, applying: 0, refused });
-                if refused {
-                    return self.fetch_elsewhere(cx, token);
-                }
-                let whole = false; // the listed version says enough
-                let message = PeerMessage::Fetch { group, epoch, token, space, chunk, first, count, whole };
-                return cx.send(to, message);
+            // Notes are not listed, and what is lost is not fetched. Whoever says so is asked what it has.
+            Kind::Data | Kind::Note | Kind::Lost => {
+                let fetch = Fetch { missing, applying: 0, refused: false, asked: Vec::new() };
+                catch_up.fetches.insert(token, fetch);
+                return match cx.map.is_live(missing.source.0) {
+                    true => self.fetch_from(cx, token, missing.source),
+                    false => self.fetch_elsewhere(cx, token),
+                };
             }
             Kind::Zero => Content::Zero,
             Kind::Delete => Content::Delete,
         };
-        catch_up.fetches.insert(token, Fetch { missing, applying: 1, refused: false });
+        catch_up.fetches.insert(token, Fetch { missing, applying: 1, refused: false, asked: Vec::new() });
         let record = Record { group, chunk, first, count, version, request: None, content };
         self.apply_fetched(cx, token, record, Bytes::new());
+    }
+
+    fn fetch_from(&mut self, cx: &mut Context, token: u64, source: Source) {
+        let (group, epoch) = (self.id, self.entry.epoch);
+        let Some(fetch) = self.catch_up.as_mut().and_then(|c| c.fetches.get_mut(&token)) else { return };
+        fetch.asked.push(source);
+        let ((to, space), Run { chunk, first, count, .. }) = (source, fetch.missing.run);
+        let whole = false; // the listed version says enough
+        cx.send(to, PeerMessage::Fetch { group, epoch, token, space, chunk, first, count, whole });
     }
 
     fn apply_fetched(&mut self, cx: &mut Context, token: u64, record: Record, payload: Bytes) {
@@ -465,11 +507,13 @@ impl Group {
             return;
         }
         let Some(fetch) = self.catch_up.as_mut().and_then(|c| c.fetches.get_mut(&token)) else { return };
-        if fetch.missing.source.0 != from || fetch.applying > 0 {
+        if !fetch.is_of(from) || fetch.applying > 0 {
             return;
         }
         let parts = match result {
             Ok(records) => crate::secondary::split_payload(records, &payload),
+            // Mostly one block is damaged: the others are had from there.
+            Err(Refusal::Corrupt) if fetch.missing.run.count > 1 => return self.fetch_halves(cx, token),
             Err(Refusal::Corrupt | Refusal::Poisoned) => None,
             Err(_) => {
                 fetch.refused = true;
@@ -486,7 +530,7 @@ impl Group {
             return self.fetch_elsewhere(cx, token);
         };
         fetch.applying = parts.len();
-        if matches!(fetch.missing.source.1, Space::Offload { .. }) {
+        if matches!(fetch.asked.last(), Some((_, Space::Offload { .. }))) {
             cx.shared.stats.reclaimed_bytes += payload.len() as u64;
         }
         for (record, payload) in parts {
@@ -524,31 +568,64 @@ impl Group {
         }
     }
 
-    /// The copy that was asked for is damaged there: any other in the listed version or a newer one will do. The tick asks.
-    /// Last of all whoever stood in for a slot once and was replaced while it was gone: it keeps what may be needed.
+    /// The copy that was asked for is damaged there: any other in the listed version or a newer one will do. Last of all whoever
+    /// stood in for a slot once and was replaced while it was gone: it keeps what may be needed.
     fn fetch_elsewhere(&mut self, cx: &mut Context, token: u64) {
         let mut copies = self.other_copies(cx);
         for stands_for in self.entry.slots.iter().map(|s| s.server) {
             let live = cx.map.servers.values().filter(|s| s.id != cx.me && s.state.is_live());
-            let kept = live.map(|s| (s.id, Space::Offload { stands_for }));
-            let unknown: Vec<Source> = kept.filter(|source| !copies.contains(source)).collect();
-            copies.extend(unknown);
+            copies.extend(live.map(|s| (s.id, Space::Offload { stands_for })));
         }
+        let Some(fetch) = self.catch_up.as_ref().and_then(|c| c.fetches.get(&token)) else { return };
+        match copies.into_iter().find(|source| !fetch.asked.contains(source)) {
+            Some(source) => self.fetch_from(cx, token, source),
+            None if fetch.missing.run.count > 1 => self.fetch_halves(cx, token),
+            None => self.give_up_block(cx, token),
+        }
+    }
+
+    /// Begins again with each half of the blocks.
+    fn fetch_halves(&mut self, cx: &mut Context, token: u64) {
+        let Some(Fetch { missing, .. }) = self.end_fetch(cx, token) else { return };
+        let half = missing.run.count / 2;
+        let halves = [(missing.run.first, half), (missing.run.first + half, missing.run.count - half)];
+        for (first, count) in halves {
+            let Some(catch_up) = &mut self.catch_up else { return };
+            for (found, first, count) in catch_up.missing.parts_in(Run { first, count, ..missing.run }) {
+                let Some(catch_up) = &mut self.catch_up else { return };
+                let part = catch_up.missing.ask_part(found, first, count);
+                self.fetch(cx, part);
+            }
+        }
+    }
+
+    /// Nobody has the block. Where some members sleep, those are woken; until then it is missing, and the rest goes on.
+    fn give_up_block(&mut self, cx: &mut Context, token: u64) {
+        let Some(Fetch { missing, .. }) = self.end_fetch(cx, token) else { return };
         let Some(catch_up) = &mut self.catch_up else { return };
-        let Some(fetch) = catch_up.fetches.get_mut(&token) else { return };
-        let tried = copies.iter().position(|s| *s == fetch.missing.source);
-        let next = tried.map_or(0, |n| (n + 1) % copies.len());
-        if let Some(source) = copies.get(next) {
-            (fetch.missing.source, fetch.refused) = (*source, true);
-            catch_up.missing.move_to(fetch.missing.run, *source);
+        catch_up.missing.lose(missing.run);
+        cx.shared.stats.damage.unrepaired += 1;
+        if self.primary.is_some() && self.others_sleep(cx) {
+            cx.report(ServerReport::Damaged { group: self.id, epoch: self.entry.epoch });
         }
+        self.advance_fetching(cx);
+        self.pump_catch_up(cx);
+    }
+
+    fn end_fetch(&mut self, cx: &mut Context, token: u64) -> Option<Fetch> {
+        let fetch = self.catch_up.as_mut()?.fetches.remove(&token)?;
+        cx.shared.fetches -= 1;
+        Some(fetch)
     }
 
     pub fn tick_catch_up(&mut self, cx: &mut Context) {
         let sources = self.sources(cx, None);
         let Some(catch_up) = &mut self.catch_up else { return };
-        if !catch_up.goes_on(cx.map, &self.entry, &sources) {
+        let stuck = catch_up.is_stuck(cx.now) && !sources.is_empty();
+        if stuck || !catch_up.goes_on(cx.map, &self.entry, &sources) {
+            let pause = if stuck { (catch_up.lost_pause * 2).min(LOST_PAUSE_MAX) } else { LOST_PAUSE };
             cx.shared.fetches -= catch_up.restart(sources, self.entry.epoch);
+            catch_up.lost_pause = pause;
         }
         if std::mem::take(&mut catch_up.failed) {
             catch_up.missing.forget_asked();
@@ -722,10 +799,6 @@ impl Group {
         }
         let Some(cover) = self.cover_mut(stands_for) else { return };
         cover.step = CoverStep::Ready;
-        if let StoreOutcome::Damaged { chunk, block, lost } = outcome {
-            cover.step = CoverStep::Repairing;
-            return self.repair_around(cx, chunk, block, lost);
-        }
         if let StoreOutcome::Listed(page) = outcome {
             // Records of this epoch go to the stand-in anyway.
             cover.runs = page.runs.into_iter().filter(|r| r.version.epoch < epoch).collect();
@@ -758,7 +831,8 @@ impl Group {
             StoreOutcome::Damaged { chunk, block, lost } => {
                 cover.runs.push_front(run);
                 cover.step = CoverStep::Repairing;
-                return self.repair_around(cx, chunk, block, lost);
+                self.repair_around(cx, chunk, block, lost);
+                return;
             }
             // The tick tries it again.
             _ => return cover.runs.push_front(run),

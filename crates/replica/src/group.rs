@@ -48,6 +48,8 @@ pub(crate) struct ListFor {
     pub space: Space,
     pub since: Epoch,
     pub after: Option<Cursor>,
+    /// Up to where the repair of lost blocks was tried.
+    pub tried: Option<Cursor>,
 }
 
 #[derive(Clone)]

@@ -11,6 +11,7 @@ use crate::api::{Command, StoreCommand, StoreOutcome};
 use crate::catch_up::Cover;
 use crate::group::{Context, Group, Tail, Wait, Waiting};
 use crate::replica::PlantedBug;
+use crate::run_map::cut;
 use crate::settlement::{Noted, Rewrite, Settlement, Unsettled};
 use bytes::Bytes;
 use ebb_types::{
@@ -78,6 +79,8 @@ struct Op {
     /// Who gets the answer: of a client's operation its sender, and of whatever carries a request's id all who retry it.
     askers: Vec<Waiting>,
     request: Option<RequestId>,
+    /// Blocks that nobody has any more: they cannot be ordered anew.
+    unreadable: Vec<(u32, u32)>,
 }
 
 enum Work {
@@ -302,10 +305,17 @@ impl Op {
             | Work::Rewrite { kind: Kind::Delete }
             | Work::Heal { kind: Kind::Delete }
             | Work::Client { op: ChunkOp::Delete { .. }, .. } => Vec::new(),
-            Work::Rewrite { .. }
-            | Work::Heal { .. }
-            | Work::Check
-            | Work::Client { op: ChunkOp::Read { .. }, .. } => vec![(self.first, self.count)],
+            Work::Rewrite { .. } => {
+                let left = vec![(self.first, self.first + self.count)];
+                let without = |left: Vec<(u32, u32)>, &(first, count): &(u32, u32)| {
+                    left.into_iter().flat_map(|piece| cut(piece, first, first + count)).collect()
+                };
+                let left = self.unreadable.iter().fold(left, without);
+                left.into_iter().map(|(first, end)| (first, end - first)).collect()
+            }
+            Work::Heal { .. } | Work::Check | Work::Client { op: ChunkOp::Read { .. }, .. } => {
+                vec![(self.first, self.count)]
+            }
             Work::Client { op, .. } => {
                 let (offset, len) = op.range();
                 let end = offset + len;
@@ -444,7 +454,17 @@ impl Group {
         let Some(primary) = &mut self.primary else { return };
         let id = primary.next_op;
         primary.next_op += 1;
-        let op = Op { id, chunk, first, count, work, step: Step::Fetching, askers, request };
+        let op = Op {
+            id,
+            chunk,
+            first,
+            count,
+            work,
+            step: Step::Fetching,
+            askers,
+            request,
+            unreadable: Vec::new(),
+        };
         cx.shared.client_ops += usize::from(op.is_client());
         match primary.conflicts(&op) {
             true if op.settles() => primary.blocked.push_front(op),
@@ -466,6 +486,10 @@ impl Group {
             let lacks = needs.iter().any(|&(first, count)| catch_up.lacks(chunk, first, count));
             if lacks {
                 op.step = Step::Fetching;
+                let lost = needs.iter().find_map(|&(first, count)| catch_up.lost(chunk, first, count));
+                if let Some(blocks) = lost {
+                    return self.fail_damaged(cx, id, ChunkError::Corrupt, blocks);
+                }
                 for (first, count) in needs {
                     self.demand(cx, chunk, first, count);
                 }
@@ -508,9 +532,11 @@ impl Group {
         }
         let (records, payload) = match outcome {
             StoreOutcome::Read { records, payload } => (records, payload),
-            StoreOutcome::Damaged { chunk, block, lost: None } if matches!(op.work, Work::Check) => {
+            StoreOutcome::Damaged { chunk, block, lost }
+                if op.settles() || (lost.is_none() && matches!(op.work, Work::Check)) =>
+            {
                 op.step = Step::Repairing;
-                return self.repair(cx, Some(id), chunk, (block, 1), None);
+                return self.repair(cx, Some(id), chunk, (block, 1), lost);
             }
             StoreOutcome::Damaged { chunk, lost, .. } => {
                 let count = op.needs().iter().find(|n| n.0 == first).map_or(1, |n| n.1);
@@ -910,7 +936,13 @@ impl Group {
     }
 
     /// No copy of the operation's blocks is right, of those that are awake.
-    pub fn fail_damaged(&mut self, cx: &mut Context, id: u64, why: ChunkError, others_sleep: bool) {
+    pub fn fail_damaged(&mut self, cx: &mut Context, id: u64, why: ChunkError, blocks: (u32, u32)) {
+        let others_sleep = self.others_sleep(cx);
+        let op = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id));
+        if let Some(op) = op.filter(|op| op.settles() && !others_sleep) {
+            op.unreadable.push(blocks);
+            return self.advance_op(cx, id);
+        }
         let reply = match others_sleep {
             true => ClientReply::Retry { why: Unready::Busy },
             false => ClientReply::Failed { why },

@@ -5,7 +5,7 @@
 //! *lost* block (its metadata are damaged, or its file is gone) not even the version is known: what somebody answers is
 //! believed, so only those may be asked who surely have everything: a replica that is in sync; one that was so until an epoch
 //! that the block is older than; or one that was, together with the covered stand-in that has everything since then. That
-//! one's word comes first, so that nothing older is ever seen. A replica that still misses some of the blocks does not answer,
+//! one's word comes first, so that nothing older is ever seen. Of the others only what is as new as the block can have been. A replica that still misses some of the blocks does not answer,
 //! unless they are older than what it misses: it could be waiting for a listing of this replica, which waits for the repair.
 
 use crate::api::{StoreCommand, StoreOutcome};
@@ -14,8 +14,8 @@ use crate::run_map::Source;
 use crate::secondary::split_payload;
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, ChunkError, ChunkId, Content, Epoch, PeerMessage, Record, Refusal, ServerId, ServerReport,
-    Slot, SlotState, Space, Version, block_crcs,
+    BLOCK_BYTES, ChunkError, ChunkId, Content, Cursor, Epoch, PeerMessage, Record, Refusal, ServerId,
+    ServerReport, Slot, SlotState, Space, Version, block_crcs,
 };
 
 /// Lost blocks that are repaired together: a metadata page of the store is lost as a whole.
@@ -57,23 +57,25 @@ struct Copy {
     whole: bool,
     /// The blocks are older than all that it misses.
     older: bool,
+    /// It may miss some, and have older ones: believed is only what is as new as a lost block can have been.
+    partial: bool,
     /// It is asked only if the one before it in the list has answered.
     second: bool,
 }
 
 impl Copy {
     fn any(source: Source) -> Copy {
-        Copy { source, whole: false, older: false, second: false }
+        Copy { source, whole: false, older: false, partial: false, second: false }
     }
 }
 
 impl Group {
-    /// Those who have everything first; then, if the version of the blocks is known here, everybody else.
+    /// Those who have everything first, then everybody else.
     fn copies(&self, cx: &Context, lost: Option<Version>) -> Vec<Copy> {
         let live = |server| server != cx.me && cx.map.is_live(server);
         let replica = |slot: &Slot, older, second| {
             let source = (slot.server, Space::Replica);
-            Copy { source, whole: true, older, second }
+            Copy { source, whole: true, older, partial: false, second }
         };
         let older = |slot: &Slot| match slot.state {
             SlotState::InSync => false,
@@ -92,11 +94,9 @@ impl Group {
                 copies.push(replica(slot, false, true));
             }
         }
-        if lost.is_none() {
-            for source in self.other_copies(cx) {
-                if !copies.iter().any(|c| c.source == source && !c.second) {
-                    copies.push(Copy::any(source));
-                }
+        for source in self.other_copies(cx) {
+            if !copies.iter().any(|c| c.source == source && !c.second) {
+                copies.push(Copy { partial: lost.is_some(), ..Copy::any(source) });
             }
         }
         copies
@@ -125,7 +125,8 @@ impl Group {
     pub fn seek(&mut self, cx: &mut Context, op: u64, chunk: ChunkId, (first, count): (u32, u32)) {
         let lost = Some(Version { epoch: Epoch(u32::MAX), seq: u64::MAX });
         cx.shared.stats.damage.sought += 1;
-        let (copies, step) = (self.copies(cx, lost), Step::Checking);
+        let (mut copies, step) = (self.copies(cx, lost), Step::Checking);
+        copies.retain(|copy| !copy.partial);
         let repair = Repair { op: Some(op), chunk, first, count, lost, sought: true, copies, tried: 0, step };
         self.begin_repair(cx, repair);
     }
@@ -136,12 +137,19 @@ impl Group {
         self.ask_next(cx, id, false);
     }
 
-    /// Repairs a block and its neighbours, for nobody in particular: where one is lost, they mostly are.
-    pub fn repair_around(&mut self, cx: &mut Context, chunk: ChunkId, block: u32, lost: Option<Version>) {
+    /// Repairs a block and its neighbours, for nobody in particular: where one is lost, they mostly are. Returns the last of them.
+    pub fn repair_around(
+        &mut self,
+        cx: &mut Context,
+        chunk: ChunkId,
+        block: u32,
+        lost: Option<Version>,
+    ) -> Cursor {
         let blocks = cx.config.chunk_bytes / BLOCK_BYTES as u32;
         let first = if lost.is_some() { block / AROUND * AROUND } else { block };
         let count = if lost.is_some() { AROUND.min(blocks.saturating_sub(first)).max(1) } else { 1 };
         self.repair(cx, None, chunk, (first, count), lost);
+        Cursor { chunk, block: first + count - 1 }
     }
 
     /// Takes blocks from a copy that has them newer, for an operation.
@@ -185,7 +193,7 @@ impl Group {
         let asked = |r: &Repair| matches!(r.step, Step::Asked { question } if question == token);
         let Some((&id, repair)) = self.repairs.iter().find(|(_, r)| asked(r)) else { return false };
         let Repair { chunk, first, count, lost, sought, tried, .. } = *repair;
-        let whole = repair.copies[tried - 1].whole;
+        let Copy { whole, partial, .. } = repair.copies[tried - 1];
         let group = self.id;
         let sound = |(record, payload): &(Record, Bytes)| {
             let inside = record.first >= first && record.first + record.count <= first + count;
@@ -205,6 +213,7 @@ impl Group {
         };
         // That a block was never written is an answer only of one who would have it.
         parts.retain(|(record, _)| !record.is_never_written() || (whole && lost.is_some() && !sought));
+        parts.retain(|(record, _)| !partial || lost.is_none_or(|newest| record.version >= newest));
         if parts.is_empty() {
             self.ask_next(cx, id, true);
             return true;
@@ -273,21 +282,25 @@ impl Group {
         let Some(repair) = self.repairs.remove(&id) else { return };
         cx.shared.stats.damage.unrepaired += 1;
         let (group, epoch) = (self.id, self.entry.epoch);
-        let wakeable = self.entry.slots.iter().any(|slot| cx.map.sleeps(slot.server));
         let scrubbed = repair.op.is_some_and(|op| self.blocks_of_check(op).is_some());
-        if wakeable && self.primary.is_some() && !scrubbed {
+        if self.others_sleep(cx) && self.primary.is_some() && !scrubbed {
             cx.report(ServerReport::Damaged { group, epoch });
         }
         match repair.op {
             Some(op) => {
                 let why = if repair.sought { ChunkError::Missing } else { ChunkError::Corrupt };
-                self.fail_damaged(cx, op, why, wakeable);
+                self.fail_damaged(cx, op, why, (repair.first, repair.count));
             }
             None => {
-                self.refuse_listings(cx);
                 self.refuse_checks(cx, Refusal::Corrupt);
+                self.give_listings(cx);
             }
         }
+    }
+
+    /// Whether a copy may be had of members that can be woken.
+    pub fn others_sleep(&self, cx: &Context) -> bool {
+        self.entry.slots.iter().any(|slot| cx.map.sleeps(slot.server))
     }
 
     /// What waited for the blocks goes on.
@@ -296,14 +309,6 @@ impl Group {
             self.give_listings(cx);
             self.give_checks(cx);
             self.tick_covers(cx);
-        }
-    }
-
-    /// Who asked for a listing finds another source, or asks again later.
-    fn refuse_listings(&mut self, cx: &mut Context) {
-        for (to, list) in std::mem::take(&mut self.lists) {
-            let result = Err(Refusal::Corrupt);
-            cx.send(to, PeerMessage::ListReply { group: self.id, token: list.token, result });
         }
     }
 

@@ -14,6 +14,8 @@ pub(crate) struct Missing {
     pub source: Source,
     /// A fetch of it is under way.
     pub asked: bool,
+    /// No copy has it, as far as is known.
+    pub lost: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -37,7 +39,7 @@ impl RunMap {
         if run.kind == Kind::Delete {
             let newer = self.deletions.get(&run.chunk).is_none_or(|m| m.run.version < run.version);
             if newer {
-                self.deletions.insert(run.chunk, Missing { run, source, asked: false });
+                self.deletions.insert(run.chunk, Missing { run, source, asked: false, lost: false });
             }
             return;
         }
@@ -52,7 +54,8 @@ impl RunMap {
         }
         for (start, end) in pieces {
             let run = Run { first: start, count: end - start, ..run };
-            self.runs.insert((run.chunk, start), Missing { run, source, asked: false });
+            let lost = run.kind == Kind::Lost;
+            self.runs.insert((run.chunk, start), Missing { run, source, asked: false, lost });
         }
     }
 
@@ -89,28 +92,49 @@ impl RunMap {
             .collect()
     }
 
-    /// Takes the next run that nobody has been asked for, deletions first; at most `blocks` of it.
+    /// Takes the next run that somebody may have and nobody has been asked for, deletions first; at most `blocks` of it.
     pub fn take_unasked(&mut self, blocks: u32) -> Option<Missing> {
         if let Some(m) = self.deletions.values_mut().find(|m| !m.asked) {
             m.asked = true;
             return Some(*m);
         }
-        let found = *self.runs.values().find(|m| !m.asked)?;
+        let found = *self.runs.values().find(|m| !m.asked && !m.lost)?;
         Some(self.ask_part(found, found.run.first, blocks.min(found.run.count)))
     }
 
     /// Marks blocks `first..first + count` of `whole` as asked for and returns that part.
     pub fn ask_part(&mut self, whole: Missing, first: u32, count: u32) -> Missing {
-        self.carve(whole, first, first + count);
         let run = Run { first, count, ..whole.run };
-        let part = Missing { run, asked: true, ..whole };
-        self.runs.insert((run.chunk, first), part);
+        self.replace(whole, Missing { run, asked: true, ..whole })
+    }
+
+    fn replace(&mut self, whole: Missing, part: Missing) -> Missing {
+        self.carve(whole, part.run.first, part.run.first + part.run.count);
+        self.runs.insert((part.run.chunk, part.run.first), part);
         part
     }
 
-    /// What is missing of `run` is to be had from another source.
-    pub fn move_to(&mut self, run: Run, source: Source) {
-        self.parts_of(run).for_each(|m| m.source = source);
+    /// No copy has what is missing of `run`.
+    pub fn lose(&mut self, run: Run) {
+        for (whole, first, count) in self.parts_in(run) {
+            let run = Run { first, count, ..whole.run };
+            self.replace(whole, Missing { run, asked: false, lost: true, ..whole });
+        }
+    }
+
+    /// What is missing of `run`: each with first and count of its blocks that are in `run`.
+    pub fn parts_in(&self, run: Run) -> Vec<(Missing, u32, u32)> {
+        let same = self.overlapping(run.chunk, run.first, run.count).into_iter();
+        let part = |m: Missing| {
+            let first = m.run.first.max(run.first);
+            (m, first, (m.run.first + m.run.count).min(run.first + run.count) - first)
+        };
+        same.filter(|m| m.run.version == run.version).map(part).collect()
+    }
+
+    /// Whether nothing is missing but what no copy has.
+    pub fn is_lost(&self) -> bool {
+        self.deletions.is_empty() && self.runs.values().all(|m| m.lost)
     }
 
     /// The one who was asked for `run` will not answer.
@@ -130,7 +154,7 @@ impl RunMap {
     /// Nobody has been asked for anything: after a source failed or an epoch ended.
     pub fn forget_asked(&mut self) {
         for m in self.runs.values_mut().chain(self.deletions.values_mut()) {
-            m.asked = false;
+            (m.asked, m.lost) = (false, m.run.kind == Kind::Lost);
         }
     }
 

@@ -39,8 +39,6 @@ pub(crate) struct Scrub {
     listed: bool,
     windows: VecDeque<(ChunkId, u32)>,
     deleted: BTreeMap<ChunkId, Version>,
-    /// Where the own listing met damage, before it was repaired.
-    damaged: Option<(ChunkId, u32)>,
     /// For the present window, newer blocks were fetched already.
     fetched: bool,
 }
@@ -221,7 +219,6 @@ impl Group {
             listed: false,
             windows: VecDeque::new(),
             deleted: BTreeMap::new(),
-            damaged: None,
             fetched: false,
         });
         self.go_on_scrubbing(cx);
@@ -273,17 +270,6 @@ impl Group {
             StoreOutcome::Listed(page) => {
                 pages.insert(cx.me, page);
                 self.on_all_listed(cx);
-            }
-            // The check of its window repairs it; then all is listed again.
-            StoreOutcome::Damaged { chunk, block, .. } if scrub.damaged != Some((chunk, block)) => {
-                scrub.damaged = Some((chunk, block));
-                scrub.windows.push_back((chunk, block / WINDOW));
-                scrub.step = Step::Ready;
-                self.go_on_scrubbing(cx);
-            }
-            StoreOutcome::Damaged { chunk, .. } => {
-                (scrub.sound, scrub.end) = (false, Some(Cursor { chunk, block: u32::MAX }));
-                self.end_page(cx);
             }
             _ => self.scrub = None,
         }

@@ -7,7 +7,8 @@ use crate::replica::PlantedBug;
 use crate::scrub::{CheckFor, Scrubbed, Wanted};
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, Content, Epoch, PeerMessage, Record, Refusal, ServerId, Space, TailRun, Version, block_crcs,
+    BLOCK_BYTES, Content, Cursor, Epoch, Kind, ListPage, PeerMessage, Record, Refusal, ServerId, Space,
+    TailRun, Version, block_crcs,
 };
 
 impl Group {
@@ -57,7 +58,8 @@ impl Group {
                 match self.admit(ready, epoch) {
                     Ok(()) => {
                         let came = cx.shared.token();
-                        self.lists.insert(from, ListFor { came, epoch, token, space, since, after });
+                        let list = ListFor { came, epoch, token, space, since, after, tried: None };
+                        self.lists.insert(from, list);
                         self.give_listings(cx);
                     }
                     Err(refusal) => {
@@ -217,23 +219,25 @@ impl Group {
         });
     }
 
-    /// A listing that meets damage waits for the repair: what cannot be read cannot be listed either. One of an ended epoch is not
-    /// given: what it listed may have been dropped while the store was busy with it.
-    fn on_listed_for(&mut self, cx: &mut Context, to: ServerId, list: ListFor, outcome: StoreOutcome) {
+    /// A listing that meets lost blocks waits until their repair was tried. What nobody can repair is listed as lost: the rest
+    /// can be copied all the same. A listing of an ended epoch is not given: what it listed may have been dropped while the
+    /// store was busy with it.
+    fn on_listed_for(&mut self, cx: &mut Context, to: ServerId, mut list: ListFor, outcome: StoreOutcome) {
         let result = match outcome {
             _ if list.epoch < self.entry.epoch => Err(Refusal::Stale { newest: self.entry.epoch }),
-            StoreOutcome::Listed(page) => Ok(page),
-            StoreOutcome::Damaged { chunk, block, lost } => {
-                self.repair_around(cx, chunk, block, lost);
-                if self.is_repairing() {
-                    // Only the last question of a server waits for an answer.
-                    let waits = self.lists.entry(to).or_insert(list);
-                    if waits.came < list.came {
-                        *waits = list;
+            StoreOutcome::Listed(page) => {
+                while let Some((lost, newest)) = first_lost(&page, list.tried) {
+                    list.tried = Some(self.repair_around(cx, lost.chunk, lost.block, Some(newest)));
+                    if self.is_repairing() {
+                        // Only the last question of a server waits for an answer.
+                        let waits = self.lists.entry(to).or_insert(list);
+                        if waits.came < list.came {
+                            *waits = list;
+                        }
+                        return;
                     }
-                    return;
                 }
-                Err(Refusal::Corrupt)
+                Ok(page)
             }
             StoreOutcome::Failed(refusal) => Err(refusal),
             _ => unreachable!("the store answers a listing with a listing"),
@@ -299,6 +303,18 @@ impl Group {
             self.go_on_activating(cx);
         }
     }
+}
+
+/// The first lost block behind there, and the version that it was not newer than.
+fn first_lost(page: &ListPage, after: Option<Cursor>) -> Option<(Cursor, Version)> {
+    page.runs.iter().filter(|run| run.kind == Kind::Lost).find_map(|run| {
+        let first = match after {
+            Some(after) if after.chunk == run.chunk => run.first.max(after.block + 1),
+            _ => run.first,
+        };
+        let behind = after.is_none_or(|after| after.chunk <= run.chunk) && first < run.first + run.count;
+        behind.then_some((Cursor { chunk: run.chunk, block: first }, run.version))
+    })
 }
 
 /// Splits what a read or a fetch brought into records with their own payloads. `None`: it does not add up.

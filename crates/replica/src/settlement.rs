@@ -97,7 +97,7 @@ impl Settlement {
         let mut blocks: BTreeMap<ChunkId, Vec<(u32, u32)>> = BTreeMap::new();
         for TailRun { run, request } in self.own.iter().chain(open) {
             match run.kind {
-                Kind::Note => {}
+                Kind::Note | Kind::Lost => {}
                 Kind::Delete => {
                     let known = deletions.entry((run.chunk, run.version)).or_default();
                     *known = known.or(*request);

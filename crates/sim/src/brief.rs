@@ -193,6 +193,7 @@ fn brief_run(run: &Run) -> String {
         Kind::Zero => format!("zeroes of {chunk} {} as {version}", brief_blocks(*first, *count)),
         Kind::Note => format!("a note of {chunk} {} as {version}", brief_blocks(*first, *count)),
         Kind::Data => format!("{chunk} {} as {version}", brief_blocks(*first, *count)),
+        Kind::Lost => format!("lost {chunk} {} up to {version}", brief_blocks(*first, *count)),
     }
 }
 

@@ -108,7 +108,11 @@ impl Cell {
     const NEVER: Cell = Cell { version: Version::ZERO, crc: 0, place: Place::Nothing };
 
     pub fn kind(&self) -> Kind {
-        if self.place == Place::Nothing { Kind::Zero } else { Kind::Data }
+        match self.place {
+            Place::Nothing => Kind::Zero,
+            Place::Lost => Kind::Lost,
+            Place::File | Place::Segment { .. } => Kind::Data,
+        }
     }
 }
 

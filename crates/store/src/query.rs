@@ -247,7 +247,7 @@ impl StoreCore {
         })
     }
 
-    /// Cells of one page's worth of blocks. A lost page is an error: what was in it cannot be told.
+    /// Cells of one page's worth of blocks.
     fn window(
         &self,
         space: Space,
@@ -256,13 +256,7 @@ impl StoreCore {
         page: u32,
     ) -> Result<Vec<Cell>, StoreError> {
         let first = page * PAGE_BLOCKS;
-        let cells = self.look(|index| index.cells(space, group, chunk, first, PAGE_BLOCKS))?;
-        match cells.iter().position(|c| c.place == Place::Lost) {
-            Some(lost) => {
-                Err(StoreError::Lost { chunk, block: first + lost as u32, newest: cells[lost].version })
-            }
-            None => Ok(cells),
-        }
+        self.look(|index| index.cells(space, group, chunk, first, PAGE_BLOCKS))
     }
 
     pub(crate) fn list(
@@ -395,6 +389,9 @@ impl StoreCore {
                 self.read(space, group, chunk, first, PAGE_BLOCKS)?;
             }
             for (block, cell) in (first..).zip(self.window(space, group, chunk, page)?) {
+                if cell.place == Place::Lost {
+                    return Err(StoreError::Lost { chunk, block, newest: cell.version });
+                }
                 if cell.kind() == Kind::Data && cell.crc != zero_crc {
                     hash.update(&block.to_le_bytes());
                     hash.update(&cell.crc.to_le_bytes());

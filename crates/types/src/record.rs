@@ -58,6 +58,8 @@ pub enum Kind {
     Delete,
     /// In tails only: blocks do not have it.
     Note,
+    /// In listings only: what the blocks contain is not known any more, but nothing newer than the version.
+    Lost,
 }
 
 /// A write as it is stored and sent. The payload of [`Content::Data`] travels beside it.

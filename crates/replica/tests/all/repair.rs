@@ -8,7 +8,7 @@ use ebb_replica::{
 use ebb_types::{
     BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry,
     GroupId, Incarnation, Kind, ListPage, MapDelta, Moment, PeerMessage, Record, Refusal, Run, ServerId,
-    ServerState, Slot, SlotState, Space, StandIn, StoreId, Version, block_crcs,
+    ServerReport, ServerState, Slot, SlotState, Space, StandIn, StoreId, TailRun, Version, block_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -163,10 +163,26 @@ fn where_the_stand_in_does_not_answer_the_replica_behind_it_is_not_believed() {
     let (mut primary, commands) = primary_with_a_lost_block(NEW);
     let first = asked(&commands).expect("a copy is asked for it");
     let commands = primary.answers(first, Err(Refusal::Corrupt), Bytes::new());
-    assert!(asked(&commands).is_none(), "{commands:?}");
-    let failed = ClientReply::Failed { why: ChunkError::Corrupt };
-    let told = |c: &Command| matches!(c, Command::Reply { reply, .. } if *reply == failed);
-    assert!(commands.iter().any(told), "{commands:?}");
+    let second = asked(&commands).expect("it may have the newest");
+    assert_eq!((second.to, second.space, second.whole), (OTHER, Space::Replica, false));
+    let older = Version { seq: NEW.seq - 1, ..NEW };
+    let data = Bytes::from(vec![7; BLOCK_BYTES]);
+    let commands = primary.answers(second, Ok(vec![record(older, Some(&data))]), data);
+    assert!(store(&commands).is_none(), "{commands:?}");
+    assert_eq!(reply(&commands), Some(ClientReply::Failed { why: ChunkError::Corrupt }));
+}
+
+/// Nothing newer than that was there, so that it is not missed anywhere.
+#[test]
+fn what_is_as_new_as_a_lost_block_can_have_been_is_believed_of_everybody() {
+    let (mut primary, commands) = primary_with_a_lost_block(NEW);
+    let first = asked(&commands).expect("a copy is asked for it");
+    let commands = primary.answers(first, Err(Refusal::Corrupt), Bytes::new());
+    let second = asked(&commands).expect("it may have the newest");
+    let data = Bytes::from(vec![7; BLOCK_BYTES]);
+    let commands = primary.answers(second, Ok(vec![record(NEW, Some(&data))]), data);
+    let (_, command) = store(&commands).expect("it is written");
+    assert!(matches!(command, StoreCommand::Repair { record: Record { version: NEW, .. }, .. }));
 }
 
 #[test]
@@ -211,9 +227,8 @@ fn a_listing_that_meets_damage_is_given_when_that_is_repaired() {
     let again = PeerMessage::List { group, epoch, token: 5, space: Space::Replica, since, after: None };
     let commands = primary.on(Event::Peer { from: OTHER, message: again, payload: Bytes::new() });
     let (second, _) = store(&commands).expect("it is listed again");
-    let damaged = || StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(NEW) };
-    let commands = primary.stored(first, damaged());
-    primary.stored(second, damaged());
+    let commands = primary.stored(first, listed_lost());
+    primary.stored(second, listed_lost());
     let replies = |commands: &[Command]| {
         let reply = |c: &Command| matches!(c, Command::Send { message: PeerMessage::ListReply { .. }, .. });
         commands.iter().any(reply)
@@ -244,6 +259,132 @@ fn a_listing_that_meets_damage_is_given_when_that_is_repaired() {
         Some(5),
         "nobody waits for the answer to the first question"
     );
+}
+
+/// The first block is lost.
+fn listed_lost() -> StoreOutcome {
+    let runs = vec![Run { chunk: CHUNK, first: 0, count: 1, version: NEW, kind: Kind::Lost }];
+    StoreOutcome::Listed(ListPage { runs, next: None })
+}
+
+#[test]
+fn what_nobody_can_repair_is_listed_as_lost() {
+    let (mut primary, _) = Server::new(ME);
+    let (group, epoch, since) = (GROUP, Epoch(9), Epoch(5));
+    let list = PeerMessage::List { group, epoch, token: 6, space: Space::Replica, since, after: None };
+    let commands = primary.on(Event::Peer { from: OTHER, message: list, payload: Bytes::new() });
+    let (token, _) = store(&commands).expect("it is listed");
+    let mut commands = primary.stored(token, listed_lost());
+    while let Some(question) = asked(&commands) {
+        commands = primary.answers(question, Err(Refusal::Corrupt), Bytes::new());
+    }
+    let (token, command) = store(&commands).expect("it is listed as it is");
+    assert!(matches!(command, StoreCommand::List { .. }), "{command:?}");
+    let commands = primary.stored(token, listed_lost());
+    let StoreOutcome::Listed(page) = listed_lost() else { unreachable!() };
+    let given = |c: &Command| match c {
+        Command::Send { message: PeerMessage::ListReply { result, .. }, .. } => Some(result.clone()),
+        _ => None,
+    };
+    assert_eq!(commands.iter().find_map(given), Some(Ok(page)));
+}
+
+/// A replica that catches up and that misses this of the stand-in, one block a run.
+fn catches_up(kinds: &[Kind]) -> (Server, Vec<Command>) {
+    let (mut replica, commands) = Server::new(OTHER);
+    let listing = |c: &Command| match c {
+        Command::Send { to: KEEPER, message: PeerMessage::List { token, .. }, .. } => Some(*token),
+        _ => None,
+    };
+    let token = commands.iter().find_map(listing).expect("the stand-in is asked what it has");
+    let run = |(first, kind): (u32, &Kind)| Run { chunk: CHUNK, first, count: 1, version: NEW, kind: *kind };
+    let runs: Vec<Run> = (0..).zip(kinds).map(run).collect();
+    let message = PeerMessage::ListReply {
+        group: GROUP,
+        token,
+        result: Ok(ListPage { runs: runs.clone(), next: None }),
+    };
+    let commands = replica.on(Event::Peer { from: KEEPER, message, payload: Bytes::new() });
+    let (token, _) = store(&commands).expect("it is compared with what is here");
+    let commands = replica.stored(token, StoreOutcome::Newer(runs));
+    (replica, commands)
+}
+
+fn has_caught_up(commands: &[Command]) -> bool {
+    commands.iter().any(|c| matches!(c, Command::Report(ServerReport::CaughtUp { .. })))
+}
+
+fn replicates(replica: &mut Server, first: u32) -> Vec<Command> {
+    let data = Bytes::from(vec![7; BLOCK_BYTES]);
+    let version = Version { epoch: Epoch(9), seq: 1 };
+    let record = Record { first, ..record(version, Some(&data)) };
+    let (epoch, space, committed, must_fit) = (Epoch(9), Space::Replica, Version::ZERO, false);
+    let message = PeerMessage::Replicate { epoch, space, record, committed, must_fit };
+    let commands = replica.on(Event::Peer { from: ME, message, payload: data });
+    let (token, _) = store(&commands).expect("it is written");
+    replica.stored(token, StoreOutcome::Applied)
+}
+
+#[test]
+fn what_is_lost_is_missing_until_it_is_written_and_the_rest_is_fetched() {
+    let (mut replica, commands) = catches_up(&[Kind::Lost, Kind::Data]);
+    let question = asked(&commands).expect("the other block is fetched");
+    let data = Bytes::from(vec![7; BLOCK_BYTES]);
+    let block = Record { first: 1, ..record(NEW, Some(&data)) };
+    let commands = replica.answers(question, Ok(vec![block]), data);
+    let (token, _) = store(&commands).expect("it is written");
+    let commands = replica.stored(token, StoreOutcome::Applied);
+    assert!(asked(&commands).is_none() && !has_caught_up(&commands), "{commands:?}");
+    assert!(has_caught_up(&replicates(&mut replica, 0)), "a client has overwritten what was lost");
+}
+
+#[test]
+fn a_block_that_no_copy_can_read_does_not_keep_the_rest() {
+    let (mut replica, mut commands) = catches_up(&[Kind::Data]);
+    let mut questions = 0;
+    while let Some(question) = asked(&commands) {
+        questions += 1;
+        assert!(questions < 20, "it asks again and again");
+        commands = replica.answers(question, Err(Refusal::Corrupt), Bytes::new());
+    }
+    assert!(asked(&replica.ticks()).is_none() && !has_caught_up(&commands));
+    assert!(has_caught_up(&replicates(&mut replica, 0)), "a client has overwritten what was damaged");
+}
+
+/// A tail has a block that is lost here: it cannot be ordered anew, and nothing waits for it for ever.
+#[test]
+fn what_cannot_be_read_is_not_ordered_anew() {
+    let (mut primary, _) = Server::new(ME);
+    let epoch = Epoch(9);
+    let open = Run { chunk: CHUNK, first: 0, count: 2, version: Version { seq: 4, ..NEW }, kind: Kind::Data };
+    let mut commands = Vec::new();
+    for from in [OTHER, KEEPER] {
+        let (group, done, forgotten) = (GROUP, Vec::new(), Version::ZERO);
+        let tail = vec![TailRun { run: open, request: None }];
+        let fenced = PeerMessage::FenceReply { group, epoch, tail, done, forgotten };
+        commands = primary.on(Event::Peer { from, message: fenced, payload: Bytes::new() });
+    }
+    let Some((token, StoreCommand::Newer { runs, .. })) = store(&commands) else { panic!("{commands:?}") };
+    let mut commands = primary.stored(token, StoreOutcome::Newer(runs));
+    let (token, command) = store(&commands).expect("the blocks are read");
+    assert!(matches!(command, StoreCommand::Read { first: 0, count: 2, .. }), "{command:?}");
+    commands.extend(primary.stored(token, StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(NEW) }));
+    commands.retain(|c| matches!(c, Command::Send { .. }));
+    while let Some(question) = asked(&commands) {
+        commands = primary.answers(question, Err(Refusal::Corrupt), Bytes::new());
+    }
+    let (token, command) = store(&commands).expect("the other block is ordered anew");
+    assert!(matches!(command, StoreCommand::Read { first: 1, count: 1, .. }), "{command:?}");
+    let data = Bytes::from(vec![7; BLOCK_BYTES]);
+    let older = Record { first: 1, ..record(Version { epoch: Epoch(2), seq: 1 }, Some(&data)) };
+    let commands = primary.stored(token, StoreOutcome::Read { records: vec![older], payload: data });
+    let ordered = |c: &Command| match c {
+        Command::Send { message: PeerMessage::Replicate { record, .. }, .. } => {
+            Some((record.first, record.count))
+        }
+        _ => None,
+    };
+    assert_eq!(commands.iter().find_map(ordered), Some((1, 1)), "{commands:?}");
 }
 
 fn never_written() -> StoreOutcome {
@@ -295,7 +436,7 @@ fn a_repair_does_not_wait_for_a_copy_that_falls_asleep() {
     let (mut primary, commands) = primary_with_a_lost_block(NEW);
     assert_eq!(asked(&commands).expect("a copy is asked for it").to, KEEPER);
     let commands = primary.sleeps(KEEPER);
-    assert_eq!(reply(&commands), Some(ClientReply::Failed { why: ChunkError::Corrupt }), "{commands:?}");
+    assert_eq!(asked(&commands).expect("the next is asked").to, OTHER);
 }
 
 /// What cannot be had from the copies that the configuration names is looked for everywhere, also on servers that may go to sleep
