@@ -1,5 +1,5 @@
 # Two commands: `make run` starts a cluster here, `make test` runs every test. Both install what is missing.
-.PHONY: run test fuzz bench chaos tools lint build dist
+.PHONY: run test fuzz sweep bench chaos tools lint build dist
 
 build:
 	cargo build --release -p ebb
@@ -30,6 +30,12 @@ fuzz: export EBB_FUZZ_SECONDS ?= 60
 fuzz:
 	cargo test --workspace --locked made_up -- --nocapture
 	SECONDS_EACH=$(EBB_FUZZ_SECONDS) ./scripts/fuzz
+
+# The fault search for a night: 100,000 seeds, other ones each time. EBB_FIRST and EBB_SEEDS say which.
+sweep: export EBB_SEEDS ?= 100000
+sweep: export EBB_FIRST ?= $(shell date +%s)00000
+sweep:
+	cargo test --release -p ebb-sim --test sweep no_seed -- --nocapture
 
 # Processes under verified load. 500 random events: servers are killed, paused, emptied, put back to older copies, slow, full. And 1,000
 # directories that were emptied, older, damaged, exchanged. EBB_SEED=N repeats one run; `make test` has short forms.

@@ -3,7 +3,7 @@
 //! The library holds each chunk in memory until it is whole, whatever its size, and takes the end of the connection for the
 //! last chunk. So chunks without signatures are cut here as they come, signed ones are bounded, and the last must come.
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use hyper::HeaderMap;
 use hyper::body::{Body as HttpBody, Frame};
 use s3s::{Body, StdError};
@@ -50,14 +50,14 @@ pub struct Chunked {
     inner: Body,
     signed: bool,
     state: State,
-    /// What came and was not looked at.
-    have: BytesMut,
+    /// What came and was not passed on: between two frames less than a line.
+    have: Bytes,
     out: VecDeque<Bytes>,
 }
 
 impl Chunked {
     pub fn new(inner: Body, signed: bool) -> Chunked {
-        Chunked { inner, signed, state: State::Line, have: BytesMut::new(), out: VecDeque::new() }
+        Chunked { inner, signed, state: State::Line, have: Bytes::new(), out: VecDeque::new() }
     }
 
     /// Moves what can be passed on to `out`.
@@ -68,7 +68,7 @@ impl Chunked {
                     let Some(end) = self.have.windows(2).position(|pair| pair == b"\r\n") else {
                         return if self.have.len() > LINE_BYTES_MAX { Err(Malformed::Line) } else { Ok(()) };
                     };
-                    let line = self.have.split_to(end + 2).freeze();
+                    let line = self.have.split_to(end + 2);
                     let digits = line[..end].split(|byte| *byte == b';').next().unwrap_or_default();
                     let text = std::str::from_utf8(digits).map_err(|_| Malformed::Line)?;
                     let size = u64::from_str_radix(text, 16).map_err(|_| Malformed::Line)?;
@@ -85,7 +85,7 @@ impl Chunked {
                     if take == 0 {
                         return Ok(());
                     }
-                    let data = self.have.split_to(take).freeze();
+                    let data = self.have.split_to(take);
                     if self.signed {
                         self.out.push_back(data);
                     } else {
@@ -109,7 +109,7 @@ impl Chunked {
                 }
                 State::Last => {
                     if !self.have.is_empty() {
-                        self.out.push_back(self.have.split().freeze());
+                        self.out.push_back(std::mem::take(&mut self.have));
                     }
                     return Ok(());
                 }
@@ -133,10 +133,15 @@ impl HttpBody for Chunked {
             match std::task::ready!(Pin::new(&mut self.inner).poll_frame(context)) {
                 Some(Ok(frame)) => {
                     let Ok(data) = frame.into_data() else { continue };
-                    self.have.extend_from_slice(&data);
+                    self.have = match self.have.is_empty() {
+                        true => data,
+                        false => [&self.have[..], &data].concat().into(),
+                    };
                     if let Err(error) = self.advance() {
                         return Poll::Ready(Some(Err(error.into())));
                     }
+                    // The rest of a line must not hold the whole frame.
+                    self.have = Bytes::copy_from_slice(&self.have);
                 }
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 None if matches!(self.state, State::Last) => return Poll::Ready(None),

@@ -96,7 +96,9 @@ fn what_comes_back_with_less_than_it_had_is_noticed_and_repaired() {
     println!(
         "repeat with: EBB_SEED={seed} EBB_AMNESIA_TRIES={tries} cargo test -p ebb --test all what_comes_back -- --nocapture"
     );
-    let mut cluster = Cluster::start(&Shape { metas: 3, ..Shape::lively() });
+    // Leases as they are in use. With shorter ones, on a busy machine, servers that nobody harmed count as failed beside those that were:
+    // then what was harmed may be the only complete copy.
+    let mut cluster = Cluster::start(&Shape { metas: 3, lease: None, ..Shape::lively() });
     cluster.gear(&["set", "3"]);
     cluster.launch(Who::Gateway);
     let options =
