@@ -723,6 +723,10 @@ impl Group {
                 if !std::mem::replace(&mut in_flight.must_fit, true) {
                     awaited.asked = Moment::ZERO;
                     self.resend(cx);
+                } else if let Some(op) = primary.ops.get_mut(&in_flight.op) {
+                    // Not even there is room: whoever asked hears why it takes so long, and asks again.
+                    let askers = std::mem::take(&mut op.askers);
+                    askers.into_iter().for_each(|waiting| cx.reply_retry(waiting.token, Unready::Full));
                 }
             }
             Err(Refusal::Poisoned) => {

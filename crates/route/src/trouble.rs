@@ -39,7 +39,7 @@ impl Trouble {
     /// Whether the write whose try this ended may have been carried out, or may be yet.
     pub(crate) fn leaves_it_open(&self) -> bool {
         match self {
-            Trouble::NotReady(why) => *why == Unready::Interrupted,
+            Trouble::NotReady(why) => matches!(why, Unready::Interrupted | Unready::Full),
             Trouble::NoPrimary
             | Trouble::NoConnection(_)
             | Trouble::WrongServer

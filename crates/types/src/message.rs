@@ -278,9 +278,12 @@ pub enum Unready {
     Busy,
     #[error("the bytes were damaged on their way to the server, or do not fit their checksums")]
     Garbled,
-    /// The only answer of this kind to a write that may have been carried out.
+    /// To a write that may have been carried out.
     #[error("a change of the group's configuration interrupted it")]
     Interrupted,
+    /// To a write that is on some copies already, and is carried out as soon as there is room for the others.
+    #[error("a server that is to keep it is full: delete data or add servers")]
+    Full,
 }
 
 /// Why a request failed for good.

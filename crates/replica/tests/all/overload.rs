@@ -8,7 +8,7 @@ use ebb_replica::{
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, GroupEntry, GroupId, Incarnation,
     MapDelta, Moment, PeerMessage, Record, Refusal, RequestId, ServerId, ServerReport, ServerState, Slot,
-    SlotState, Space, StoreId, Version,
+    SlotState, Space, StoreId, Unready, Version,
 };
 
 const ME: ServerId = ServerId(1);
@@ -171,6 +171,30 @@ fn a_full_server_is_never_suspected() {
     });
     assert_eq!(suspects(&commands), []);
     assert!(sent(&commands).len() <= 2 * 60 * 2 + 2, "it is asked again at the pace of refusals");
+}
+
+/// Its write is on some copies: it is carried out as soon as there is room, and the client hears what it waits for.
+#[test]
+fn a_client_whose_write_waits_for_room_hears_so() {
+    let replies = |commands: &[Command]| -> Vec<ClientReply> {
+        let reply = |c: &Command| match c {
+            Command::Reply { reply, .. } => Some(reply.clone()),
+            _ => None,
+        };
+        commands.iter().filter_map(reply).collect()
+    };
+    let full = [ClientReply::Retry { why: Unready::Full }];
+    let mut server = Server::new(ME);
+    let commands = server.write(0);
+    let (own, version) = (applies(&commands), sent(&commands)[0].1.version);
+    server.on(Event::Stored { token: own[0], outcome: StoreOutcome::Applied });
+    server.answer(FAR, version, Ok(()));
+    assert_eq!(replies(&server.answer(NEAR, version, Err(Refusal::NoSpace))), [], "there is the reserve");
+    assert_eq!(replies(&server.answer(NEAR, version, Err(Refusal::NoSpace))), full);
+    assert_eq!(replies(&server.write(0)), [], "the same request waits again");
+    assert_eq!(replies(&server.answer(NEAR, version, Err(Refusal::NoSpace))), full);
+    server.write(0);
+    assert!(matches!(replies(&server.answer(NEAR, version, Ok(())))[..], [ClientReply::Done { .. }]));
 }
 
 #[test]
