@@ -40,8 +40,9 @@ impl World<'_> {
                     || self.has_forgotten(slot.server);
                 let offload = Space::Offload { stands_for: slot.server };
                 let stand_in = slot.stand_in.filter(|s| s.server != id || space == Space::Replica);
-                let theirs =
-                    stand_in.is_some_and(|s| self.has(s.server, group, offload, chunk, block, version));
+                let theirs = stand_in.is_some_and(|s| {
+                    self.has(s.server, group, offload, chunk, block, version) || self.has_forgotten(s.server)
+                });
                 let away = slot.state != SlotState::InSync;
                 if !(own || away && theirs) {
                     return Some(format!(
