@@ -24,6 +24,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
+use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
 pub use crate::handshake::{HANDSHAKE_DEADLINE, Identity, Role};
@@ -596,6 +597,8 @@ impl Receiver {
     /// Kind and payload length of the next frame, as soon as its header is here. Its payload stays in the socket until
     /// [`Receiver::next`]: a receiver that is short of memory stops reading here, and TCP makes the sender wait.
     pub async fn arriving(&mut self) -> Result<Option<(u8, usize)>, TransportError> {
+        // A buffer holds thousands of small frames. Other tasks have their turn between them, heartbeats above all.
+        consume_budget().await;
         loop {
             if let Some(Partial { header, .. }) = &self.partial {
                 return Ok(Some((header.kind, header.payload_len)));
