@@ -19,10 +19,16 @@ pub struct Inventory {
     generation: u32,
     /// Bytes that were durable, by segment.
     pub segments: BTreeMap<u32, u32>,
+    /// Of which of the two files the name is durable. One that somebody removed is made anew.
+    named: [bool; 2],
 }
 
-fn path_of(generation: u32) -> String {
-    format!("inventory.{}", generation % 2)
+fn slot_of(generation: u32) -> usize {
+    (generation % 2) as usize
+}
+
+fn path_of(slot: usize) -> String {
+    format!("inventory.{slot}")
 }
 
 impl Inventory {
@@ -46,13 +52,16 @@ impl Inventory {
                 Err(source) => Err(OpenError::Io { action: "read", path, source }),
             }
         };
-        let newest = [read(0)?, read(1)?].into_iter().flatten().max_by_key(|(generation, _)| *generation);
+        let found = [read(0)?, read(1)?];
+        // Those that are there got their names made durable with the superblock's, at this start.
+        let named = [0, 1].map(|slot: usize| found[slot].is_some());
+        let newest = found.into_iter().flatten().max_by_key(|(generation, _)| *generation);
         let (generation, segments) = newest.ok_or_else(|| OpenError::Damaged {
             file: path_of(0),
             offset: 0,
             what: "neither it nor its twin says which segments there must be",
         })?;
-        Ok(Inventory { generation, segments })
+        Ok(Inventory { generation, segments, named })
     }
 
     /// Makes durable that there are these segments.
@@ -64,12 +73,13 @@ impl Inventory {
     ) -> io::Result<()> {
         let generation = self.generation + 1;
         let bytes = encode_inventory(generation, owner, &segments);
-        let file = disk.open(&path_of(generation), true)?;
+        let slot = slot_of(generation);
+        let file = disk.open(&path_of(slot), true)?;
         file.write(&mut [IoSlice::new(&bytes)], 0)?;
         file.sync()?;
-        // Their names are new twice in a store's life.
-        if generation <= 2 {
+        if !self.named[slot] {
             disk.sync_dir("")?;
+            self.named[slot] = true;
         }
         (self.generation, self.segments) = (generation, segments);
         Ok(())

@@ -764,6 +764,32 @@ fn check_honest(store: &mut StoreCore, model: &Model, when: &str) -> Vec<(Key, u
     failed
 }
 
+/// Somebody removed one of the two. Then the next must not be lost for its name: the other one knows segments that are gone.
+#[test]
+fn an_inventory_that_was_removed_gets_its_name_back() {
+    for (slot, seed) in (0..2).flat_map(|slot| (0..20).map(move |seed| (slot, seed))) {
+        let disk = MemDisk::new();
+        let (mut store, _) = open(&disk).unwrap();
+        let mut write = |store: &mut StoreCore, seq| {
+            one(store, apply(Space::Replica, data(1, 1, 0, 2, version(1, seq))));
+            assert_eq!(one(store, Op::Flush), Outcome::Done);
+        };
+        write(&mut store, 1);
+        store.rest().unwrap();
+        drop(store);
+        disk.take_back(&format!("inventory.{slot}"), &MemDisk::new());
+        let (mut store, _) = open(&disk).unwrap();
+        write(&mut store, 2);
+        // As before a segment is removed, whichever of the two it was written to.
+        store.note_segments(|number| number != 1).unwrap();
+        disk.remove(&crate::core::segment_path(1)).unwrap();
+        disk.sync_dir("segments").unwrap();
+        drop(store);
+        let reopened = open(&disk.crash(seed)).map(drop);
+        assert!(reopened.is_ok(), "inventory.{slot} was removed, seed {seed}: {reopened:?}");
+    }
+}
+
 /// Deleted, cut, wiped, rotten and older files of a store that was at rest: it does not open, or what it says is right.
 #[test]
 fn a_damaged_store_never_tells_anything_wrong_and_can_be_repaired() {
