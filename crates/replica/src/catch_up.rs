@@ -264,10 +264,14 @@ impl Group {
 
     /// From which epoch on a source is asked. What a stand-in has from before its slot was away, it forgot to drop, and may have
     /// been deleted since.
-    fn asked_since(&self, (_, space): Source, since: Epoch) -> Epoch {
+    pub fn asked_since(&self, (_, space): Source, since: Epoch) -> Epoch {
         let Space::Offload { stands_for } = space else { return since };
         match self.entry.slot_of(stands_for).map(|slot| slot.state) {
-            Some(SlotState::CatchingUp { since: other }) if !self.entry.salvage => since.max(other),
+            Some(SlotState::CatchingUp { since: other } | SlotState::Away { since: other })
+                if !self.entry.salvage =>
+            {
+                since.max(other)
+            }
             _ => since,
         }
     }

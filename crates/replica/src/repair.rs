@@ -193,7 +193,7 @@ impl Group {
         let asked = |r: &Repair| matches!(r.step, Step::Asked { question } if question == token);
         let Some((&id, repair)) = self.repairs.iter().find(|(_, r)| asked(r)) else { return false };
         let Repair { chunk, first, count, lost, sought, tried, .. } = *repair;
-        let Copy { whole, partial, .. } = repair.copies[tried - 1];
+        let Copy { source, whole, partial, .. } = repair.copies[tried - 1];
         let group = self.id;
         let sound = |(record, payload): &(Record, Bytes)| {
             let inside = record.first >= first && record.first + record.count <= first + count;
@@ -213,6 +213,8 @@ impl Group {
         };
         // That a block was never written is an answer only of one who would have it.
         parts.retain(|(record, _)| !record.is_never_written() || (whole && lost.is_some() && !sought));
+        let since = self.asked_since(source, Epoch(0));
+        parts.retain(|(record, _)| record.is_never_written() || record.version.epoch >= since);
         parts.retain(|(record, _)| !partial || lost.is_none_or(|newest| record.version >= newest));
         if parts.is_empty() {
             self.ask_next(cx, id, true);

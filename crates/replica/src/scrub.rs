@@ -166,14 +166,15 @@ impl Scrub {
                 }
                 continue;
             };
-            for (n, (theirs, own)) in (0..).zip(theirs.iter().zip(own)) {
-                // A stand-in may have older offload left of an earlier time, which nobody reads.
-                if theirs == own || (theirs.0 <= own.0 && !owed(own)) {
+            // A stand-in may have older offload left of an earlier time, which nobody reads: a deletion since then may be forgotten.
+            let valid = |theirs: &Cell| if owed(theirs) { *theirs } else { (Version::ZERO, None) };
+            for (n, (theirs, own)) in (0..).zip(theirs.iter().map(valid).zip(own)) {
+                if theirs == *own || (theirs.0 <= own.0 && !owed(own)) {
                     continue;
                 }
                 verdict.differing.insert(n);
                 verdict.differ.insert(server);
-                verdict.undead |= dead(theirs) || dead(own);
+                verdict.undead |= dead(&theirs) || dead(own);
                 if theirs.0 > own.0 {
                     let (from, first) = verdict.newer.map_or((server, n), |(from, first, _)| (from, first));
                     if from == server {

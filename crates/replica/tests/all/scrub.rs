@@ -294,6 +294,21 @@ fn a_stand_in_needs_only_what_was_written_since_it_stands_in() {
     assert!(matches!(store(&asked), Some((_, StoreCommand::Read { first: 0, count: 1, .. }))), "{asked:?}");
 }
 
+/// It stood in before, and the chunk was deleted since; the deletion is forgotten.
+#[test]
+fn what_a_stand_in_has_from_an_earlier_time_is_not_fetched() {
+    let mut primary = Primary::new();
+    let asked = primary.beat(7 * DAY);
+    let asked = primary.listed(asked, &[run(V)]);
+    let nothing = || vec![record(0, 256, Version::ZERO, Content::Zero)];
+    let asked = primary.own(&asked, nothing());
+    primary.checked(&asked, OTHER, Ok(nothing()));
+    let asked = primary.checked(&asked, KEEPER, Ok(window(OLD, 7)));
+    let fetched = sent(&asked).any(|(_, m)| matches!(m, PeerMessage::Fetch { .. }));
+    assert!(!fetched && store(&asked).is_none(), "{asked:?}");
+    assert!(scrubbed(&later(&mut primary)).iter().all(|(_, sound)| *sound));
+}
+
 #[test]
 fn damage_that_only_a_sleeper_could_repair_wakes_nobody() {
     let mut primary = Primary::new();
