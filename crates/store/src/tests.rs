@@ -770,7 +770,7 @@ fn an_inventory_that_was_removed_gets_its_name_back() {
     for (slot, seed) in (0..2).flat_map(|slot| (0..20).map(move |seed| (slot, seed))) {
         let disk = MemDisk::new();
         let (mut store, _) = open(&disk).unwrap();
-        let mut write = |store: &mut StoreCore, seq| {
+        let write = |store: &mut StoreCore, seq| {
             one(store, apply(Space::Replica, data(1, 1, 0, 2, version(1, seq))));
             assert_eq!(one(store, Op::Flush), Outcome::Done);
         };
