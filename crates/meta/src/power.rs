@@ -46,7 +46,8 @@ impl Power {
         match result {
             Ok(()) => {
                 self.down = (action == SwitchAction::Sleep).then_some(now);
-                self.unsure = self.unsure.filter(|_| self.down.is_some());
+                // Until then the earlier leader may throw it again, if it does not know that it was deposed.
+                self.unsure = self.unsure.filter(|until| self.down.is_some() || now <= *until);
             }
             Err(why) => {
                 self.trouble = Some(why);
@@ -165,7 +166,14 @@ mod tests {
         power.inherit(ServerState::Failed, true, at(10));
         assert_eq!(power.next(at(1), ServerState::Failed, limit), Some(SwitchAction::Wake));
         power.ended(at(2), SwitchAction::Wake, Ok(()), limit);
-        assert_eq!(power.next(at(60), ServerState::Failed, limit), None, "once is enough");
+        assert_eq!(power.next(at(9), ServerState::Failed, limit), None, "once is enough for now");
+        assert_eq!(
+            power.next(at(12), ServerState::Failed, limit),
+            Some(SwitchAction::Wake),
+            "it may be off again"
+        );
+        power.ended(at(13), SwitchAction::Wake, Ok(()), limit);
+        assert_eq!(power.next(at(60), ServerState::Failed, limit), None, "no switch is under way any more");
         for (heard, action) in [(9, Some(SwitchAction::Wake)), (11, None)] {
             let mut power = Power::default();
             power.inherit(ServerState::Awake, true, at(10));
