@@ -40,8 +40,7 @@ impl World<'_> {
         if term > seen.term {
             let first = seen.term == 0;
             // What it begins with it may be slow to put on record: the dwell time counts from the decision.
-            let raised = (gear > seen.gear).then_some(now);
-            (seen.term, seen.gear, seen.raised) = (term, gear, raised);
+            (seen.term, seen.gear, seen.raised) = (term, gear, Some(now));
             if !first {
                 self.count("metadata leader elected anew");
             }
