@@ -152,9 +152,8 @@ impl CatchUp {
 
     /// The first of these blocks that no copy has, and how many there are in a row.
     pub fn lost(&self, chunk: ChunkId, first: u32, count: u32) -> Option<(u32, u32)> {
-        let found = self.missing.overlapping(chunk, first, count).into_iter().find(|m| m.lost)?;
-        let start = found.run.first.max(first);
-        Some((start, (found.run.first + found.run.count).min(first.saturating_add(count)) - start))
+        let found = self.missing.within(chunk, first, count).into_iter().find(|(m, ..)| m.lost);
+        found.map(|(_, first, count)| (first, count))
     }
 
     /// Questions asked under an older epoch are asked again.
@@ -445,14 +444,11 @@ impl Group {
     pub fn demand(&mut self, cx: &mut Context, chunk: ChunkId, first: u32, count: u32) {
         loop {
             let Some(catch_up) = self.catch_up.as_mut().filter(|c| c.is_listed()) else { return };
-            let Some(found) =
-                catch_up.missing.overlapping(chunk, first, count).into_iter().find(|m| !m.asked && !m.lost)
-            else {
+            let found = catch_up.missing.within(chunk, first, count);
+            let Some((whole, first, count)) = found.into_iter().find(|(m, ..)| !m.asked && !m.lost) else {
                 return;
             };
-            let start = found.run.first.max(first);
-            let end = (found.run.first + found.run.count).min(first.saturating_add(count));
-            let part = catch_up.missing.ask_part(found, start, (end - start).min(FETCH_BLOCKS));
+            let part = catch_up.missing.ask_part(whole, first, count.min(FETCH_BLOCKS));
             self.fetch(cx, part);
         }
     }
@@ -595,9 +591,9 @@ impl Group {
         let halves = [(missing.run.first, half), (missing.run.first + half, missing.run.count - half)];
         for (first, count) in halves {
             let Some(catch_up) = &mut self.catch_up else { return };
-            for (found, first, count) in catch_up.missing.parts_in(Run { first, count, ..missing.run }) {
+            for (whole, first, count) in catch_up.missing.parts_in(Run { first, count, ..missing.run }) {
                 let Some(catch_up) = &mut self.catch_up else { return };
-                let part = catch_up.missing.ask_part(found, first, count);
+                let part = catch_up.missing.ask_part(whole, first, count);
                 self.fetch(cx, part);
             }
         }

@@ -5,7 +5,7 @@ use crate::catch_up::CatchUp;
 use crate::primary::Primary;
 use crate::repair::Repair;
 use crate::replica::{Config, PlantedBug};
-use crate::run_map::cut;
+use crate::run_map::without;
 use crate::scrub::{CheckFor, Pace, Scrub, Scrubbed, Wanted};
 use bytes::Bytes;
 use ebb_types::{
@@ -271,7 +271,7 @@ impl Tail {
         let mut left = if count > 0 { vec![(first, first.saturating_add(count))] } else { Vec::new() };
         for TailRun { run, .. } in open.chain(done) {
             found = true;
-            left = left.into_iter().flat_map(|piece| cut(piece, run.first, run.first + run.count)).collect();
+            left = without(left, run.first, run.first + run.count);
         }
         found && left.is_empty()
     }

@@ -11,7 +11,7 @@ use crate::api::{Command, StoreCommand, StoreOutcome};
 use crate::catch_up::Cover;
 use crate::group::{Context, Group, Tail, Wait, Waiting};
 use crate::replica::PlantedBug;
-use crate::run_map::cut;
+use crate::run_map::without;
 use crate::settlement::{Noted, Rewrite, Settlement, Unsettled};
 use bytes::Bytes;
 use ebb_types::{
@@ -306,11 +306,9 @@ impl Op {
             | Work::Heal { kind: Kind::Delete }
             | Work::Client { op: ChunkOp::Delete { .. }, .. } => Vec::new(),
             Work::Rewrite { .. } => {
-                let left = vec![(self.first, self.first + self.count)];
-                let without = |left: Vec<(u32, u32)>, &(first, count): &(u32, u32)| {
-                    left.into_iter().flat_map(|piece| cut(piece, first, first + count)).collect()
-                };
-                let left = self.unreadable.iter().fold(left, without);
+                let all = vec![(self.first, self.first + self.count)];
+                let unreadable = self.unreadable.iter();
+                let left = unreadable.fold(all, |left, (first, count)| without(left, *first, first + count));
                 left.into_iter().map(|(first, end)| (first, end - first)).collect()
             }
             Work::Heal { .. } | Work::Check | Work::Client { op: ChunkOp::Read { .. }, .. } => {

@@ -47,7 +47,7 @@ impl RunMap {
         for old in self.overlapping(run.chunk, run.first, run.count) {
             let (start, end) = (old.run.first, old.run.first + old.run.count);
             if old.run.version >= run.version {
-                pieces = pieces.into_iter().flat_map(|p| cut(p, start, end)).collect();
+                pieces = without(pieces, start, end);
             } else {
                 self.carve(old, run.first, run.first + run.count);
             }
@@ -124,12 +124,18 @@ impl RunMap {
 
     /// What is missing of `run`: each with first and count of its blocks that are in `run`.
     pub fn parts_in(&self, run: Run) -> Vec<(Missing, u32, u32)> {
-        let same = self.overlapping(run.chunk, run.first, run.count).into_iter();
+        let mut parts = self.within(run.chunk, run.first, run.count);
+        parts.retain(|(m, ..)| m.run.version == run.version);
+        parts
+    }
+
+    /// The missing runs that touch these blocks: each with first and count of its blocks that are among them.
+    pub fn within(&self, chunk: ChunkId, first: u32, count: u32) -> Vec<(Missing, u32, u32)> {
         let part = |m: Missing| {
-            let first = m.run.first.max(run.first);
-            (m, first, (m.run.first + m.run.count).min(run.first + run.count) - first)
+            let start = m.run.first.max(first);
+            (m, start, (m.run.first + m.run.count).min(first.saturating_add(count)) - start)
         };
-        same.filter(|m| m.run.version == run.version).map(part).collect()
+        self.overlapping(chunk, first, count).into_iter().map(part).collect()
     }
 
     /// Whether nothing is missing but what no copy has.
@@ -168,8 +174,12 @@ impl RunMap {
     }
 }
 
-/// What is left of `piece` without `start..end`.
-pub(crate) fn cut(piece: (u32, u32), start: u32, end: u32) -> impl Iterator<Item = (u32, u32)> {
+/// What is left of these pieces without `start..end`.
+pub(crate) fn without(pieces: Vec<(u32, u32)>, start: u32, end: u32) -> Vec<(u32, u32)> {
+    pieces.into_iter().flat_map(|piece| cut(piece, start, end)).collect()
+}
+
+fn cut(piece: (u32, u32), start: u32, end: u32) -> impl Iterator<Item = (u32, u32)> {
     let left = (piece.0, piece.1.min(start));
     let right = (piece.0.max(end), piece.1);
     [left, right].into_iter().filter(|(s, e)| s < e)

@@ -8,7 +8,7 @@
 //! epoch, and hold for the next primary as these do. However often a settlement is interrupted, nothing is lost: blocks that were
 //! not ordered anew yet have the versions and the records of before.
 
-use crate::run_map::{Missing, RunMap, cut};
+use crate::run_map::{Missing, RunMap, without};
 use ebb_types::{ChunkId, Kind, RECORD_BLOCKS_MAX, RequestId, Run, TailRun, Version};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -210,7 +210,7 @@ fn held(run: Run, newer: &Newer, missing: Option<&RunMap>) -> Vec<(u32, u32)> {
     let blocks = |m: &Missing| (m.run.first, m.run.first + m.run.count);
     let mut held: Vec<(u32, u32)> = newer.parts(&run, end_of_epoch(run).version).collect();
     for (start, end) in newer.parts(&run, run.version).chain(missing.iter().map(blocks)) {
-        held = held.into_iter().flat_map(|piece| cut(piece, start, end)).collect();
+        held = without(held, start, end);
     }
     let fits = |m: &&Missing| m.run.version.epoch == run.version.epoch && m.run.version >= run.version;
     let within = |(start, end): (u32, u32)| (start.max(run.first), end.min(run.first + run.count));

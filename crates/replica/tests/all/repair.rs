@@ -64,6 +64,14 @@ impl Server {
         self.on(Event::Stored { token, outcome })
     }
 
+    /// `OTHER` asks what it has. Returns what the store is asked with.
+    fn is_asked_for_a_listing(&mut self, token: u64) -> StoreToken {
+        let (group, epoch, space, since) = (GROUP, Epoch(9), Space::Replica, Epoch(5));
+        let message = PeerMessage::List { group, epoch, token, space, since, after: None };
+        let commands = self.on(Event::Peer { from: OTHER, message, payload: Bytes::new() });
+        store(&commands).expect("it is listed").0
+    }
+
     fn answers(
         &mut self,
         asked: Asked,
@@ -219,14 +227,9 @@ fn a_replica_does_not_answer_for_blocks_that_it_may_miss() {
 #[test]
 fn a_listing_that_meets_damage_is_given_when_that_is_repaired() {
     let (mut primary, _) = Server::new(ME);
-    let (group, epoch, since) = (GROUP, Epoch(9), Epoch(5));
-    let list = PeerMessage::List { group, epoch, token: 6, space: Space::Replica, since, after: None };
-    let commands = primary.on(Event::Peer { from: OTHER, message: list, payload: Bytes::new() });
-    let (first, _) = store(&commands).expect("it is listed");
+    let first = primary.is_asked_for_a_listing(6);
     // A new epoch asks again.
-    let again = PeerMessage::List { group, epoch, token: 5, space: Space::Replica, since, after: None };
-    let commands = primary.on(Event::Peer { from: OTHER, message: again, payload: Bytes::new() });
-    let (second, _) = store(&commands).expect("it is listed again");
+    let second = primary.is_asked_for_a_listing(5);
     let commands = primary.stored(first, listed_lost());
     primary.stored(second, listed_lost());
     let replies = |commands: &[Command]| {
@@ -270,10 +273,7 @@ fn listed_lost() -> StoreOutcome {
 #[test]
 fn what_nobody_can_repair_is_listed_as_lost() {
     let (mut primary, _) = Server::new(ME);
-    let (group, epoch, since) = (GROUP, Epoch(9), Epoch(5));
-    let list = PeerMessage::List { group, epoch, token: 6, space: Space::Replica, since, after: None };
-    let commands = primary.on(Event::Peer { from: OTHER, message: list, payload: Bytes::new() });
-    let (token, _) = store(&commands).expect("it is listed");
+    let token = primary.is_asked_for_a_listing(6);
     let mut commands = primary.stored(token, listed_lost());
     while let Some(question) = asked(&commands) {
         commands = primary.answers(question, Err(Refusal::Corrupt), Bytes::new());
@@ -443,18 +443,7 @@ fn a_repair_does_not_wait_for_a_copy_that_falls_asleep() {
 /// at any time.
 #[test]
 fn a_fetch_does_not_wait_for_a_copy_that_falls_asleep() {
-    let (mut replica, commands) = Server::new(OTHER);
-    let listing = |c: &Command| match c {
-        Command::Send { to: KEEPER, message: PeerMessage::List { token, .. }, .. } => Some(*token),
-        _ => None,
-    };
-    let token = commands.iter().find_map(listing).expect("the stand-in is asked what it has");
-    let runs = vec![Run { chunk: CHUNK, first: 0, count: 1, version: NEW, kind: Kind::Data }];
-    let page = ListPage { runs: runs.clone(), next: None };
-    let message = PeerMessage::ListReply { group: GROUP, token, result: Ok(page) };
-    let commands = replica.on(Event::Peer { from: KEEPER, message, payload: Bytes::new() });
-    let (token, _) = store(&commands).expect("it is compared with what is here");
-    let mut commands = replica.stored(token, StoreOutcome::Newer(runs));
+    let (mut replica, mut commands) = catches_up(&[Kind::Data]);
     // Nobody can read it, until one is asked that falls asleep.
     let sleeper = ServerId(3);
     loop {
