@@ -16,8 +16,8 @@ pub(super) struct Gears {
     /// The newest leader's term, and its gear.
     term: u64,
     gear: u8,
-    /// The gear groups that are awake in it.
-    awake: Vec<GearGroup>,
+    /// The gear groups that are awake in it, and since when this leader wants them so: it may be slow to put that on record.
+    awake: BTreeMap<GearGroup, u64>,
     /// When this leader raised it last.
     raised: Option<u64>,
     /// Since when servers are awake because of a gear.
@@ -35,12 +35,13 @@ impl World<'_> {
         let (now, dwell) = (self.now, self.dwell());
         let seen = &mut self.invariants.gears;
         if term >= seen.term {
-            seen.awake = awake;
+            let before = std::mem::take(&mut seen.awake);
+            let wanted = |group| before.get(&group).filter(|_| term == seen.term).copied().unwrap_or(now);
+            seen.awake = awake.into_iter().map(|group| (group, wanted(group))).collect();
         }
         if term > seen.term {
             let first = seen.term == 0;
-            // What it begins with it may be slow to put on record: the dwell time counts from the decision.
-            (seen.term, seen.gear, seen.raised) = (term, gear, Some(now));
+            (seen.term, seen.gear, seen.raised) = (term, gear, None);
             if !first {
                 self.count("metadata leader elected anew");
             }
@@ -98,8 +99,8 @@ impl Gears {
             if woken {
                 self.woken.remove(&server.id);
             }
-            if woken && self.awake.contains(&server.gear_group) {
-                self.woken.insert(server.id, self.raised.unwrap_or(now));
+            if let (true, Some(&wanted)) = (woken, self.awake.get(&server.gear_group)) {
+                self.woken.insert(server.id, self.raised.map_or(wanted, |raised| raised.max(wanted)));
             }
             let sent_away = server.state == ServerState::Draining && before != Some(server.state);
             if sent_away && state.manual_gear().is_none() {
@@ -147,7 +148,7 @@ mod tests {
         state.apply(&Command::Init(cluster().scenario.bootstrap.clone()));
         let server = state.servers().find(|e| e.gear_group.0 == 1).expect("there are two gear groups").id;
         let at = 100 * SECOND;
-        let awake = vec![GearGroup(0), GearGroup(1)];
+        let awake = [(GearGroup(0), 0), (GearGroup(1), at)].into();
         let mut gears = Gears { term: 1, gear: 2, awake, raised: Some(at), ..Gears::default() };
         let mut see = |gears: &mut Gears, now, to| {
             let incarnation = state.server(server).expect("it is there").incarnation;
@@ -166,7 +167,7 @@ mod tests {
         assert_eq!(see(&mut gears, at + 4 * SECOND, ServerState::Awake), None);
         assert_eq!(see(&mut gears, at + 6 * SECOND, ServerState::Draining), None, "the dwell time is over");
         // One that woke for another reason may go at once.
-        gears.awake.pop();
+        gears.awake.pop_last();
         for to in [ServerState::Asleep, ServerState::Waking, ServerState::Awake, ServerState::Draining] {
             assert_eq!(see(&mut gears, at + 7 * SECOND, to), None);
         }
