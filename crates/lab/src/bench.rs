@@ -1,12 +1,13 @@
 //! Load generator for any S3 endpoint: what it serves, how fast, and what that costs the servers.
 //!
-//! A cell is one operation (PUT, GET), one size and one concurrency. Every worker has one connection and one
+//! A cell is one operation (PUT, GET, DELETE), one size and one concurrency. Every worker has one connection and one
 //! request under way (closed loop). The generator must not be the bottleneck: bodies are slices of one buffer and
 //! are never hashed (`UNSIGNED-PAYLOAD`, which S3 allows), what comes back is checked as it passes through a small
 //! buffer and is not kept. Its own CPU time is reported beside that of the servers, so that one can see.
 //!
 //! The CPU time of a cell includes what the servers do after the last answer (deferred writes): it is read again
-//! when they have become quiet.
+//! when they have become quiet. What is deleted, many free some seconds later. That belongs to the DELETE, and not to
+//! the next cell's PUT.
 
 pub(crate) mod http;
 mod process;
@@ -37,6 +38,9 @@ const OPERATION_LIMIT: Duration = Duration::from_secs(60);
 const QUIET_SHARE: f64 = 0.08;
 const QUIET_WINDOW: Duration = Duration::from_millis(250);
 const QUIET_LIMIT: Duration = Duration::from_secs(5);
+/// After DELETEs servers are quiet when they were so for this long; waited for at most so long.
+const FREED_WINDOW: Duration = Duration::from_secs(5);
+const FREED_LIMIT: Duration = Duration::from_secs(60);
 const ERRORS_TOLD: usize = 5;
 
 /// How long a cell lasts.
@@ -317,7 +321,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// PUT, GET, and then DELETE without a report.
+    /// PUT, GET, and DELETE of what was put.
     async fn cells(
         &self,
         size: u64,
@@ -334,8 +338,9 @@ impl<'a> Bench<'a> {
         let objects = Arc::new(objects);
         let (get, _) = self.cell(Operation::Get, size, concurrency, objects.clone()).await?;
         progress(&get);
-        self.cell(Operation::Delete, size, concurrency, objects).await?;
-        report.cells.extend([put, get]);
+        let (delete, _) = self.cell(Operation::Delete, size, concurrency, objects).await?;
+        progress(&delete);
+        report.cells.extend([put, get, delete]);
         Ok(())
     }
 
@@ -396,21 +401,27 @@ impl<'a> Bench<'a> {
         let own = Usage::of(&[std::process::id()])?.since(&own);
         let servers = match self.options.pids.is_empty() {
             true => None,
-            false => Some(self.quiet().await?.since(&servers)),
+            false => Some(self.quiet(operation).await?.since(&servers)),
         };
         cell.measure(seconds, latencies.latency(), servers, own);
         Ok((cell, done))
     }
 
     /// Waits until the servers do little, and returns what they have used.
-    async fn quiet(&self) -> Result<Usage, BenchError> {
-        let started = Instant::now();
+    async fn quiet(&self, after: Operation) -> Result<Usage, BenchError> {
+        let (window, limit) = match after {
+            Operation::Delete => (FREED_WINDOW, FREED_LIMIT),
+            Operation::Put | Operation::Get => (QUIET_WINDOW, QUIET_LIMIT),
+        };
+        let (started, mut busy) = (Instant::now(), Instant::now());
         let mut last = Usage::of(&self.options.pids)?;
         loop {
             tokio::time::sleep(QUIET_WINDOW).await;
             let now = Usage::of(&self.options.pids)?;
-            let used = now.since(&last).cpu_seconds;
-            if used <= QUIET_SHARE * QUIET_WINDOW.as_secs_f64() || started.elapsed() >= QUIET_LIMIT {
+            if now.since(&last).cpu_seconds > QUIET_SHARE * QUIET_WINDOW.as_secs_f64() {
+                busy = Instant::now();
+            }
+            if busy.elapsed() >= window || started.elapsed() >= limit {
                 return Ok(now);
             }
             last = now;

@@ -52,8 +52,8 @@ pub struct CellReport {
     pub errors: Vec<String>,
     pub seconds: f64,
     pub objects_per_second: f64,
-    /// In units of 10^6 bytes.
-    pub megabytes_per_second: f64,
+    /// In units of 10^6 bytes; a DELETE moves none.
+    pub megabytes_per_second: Option<f64>,
     pub latency: Option<Latency>,
     /// Absent if no server process was given.
     pub server_cpu_seconds_per_1000: Option<f64>,
@@ -91,7 +91,7 @@ impl CellReport {
             errors: Vec::new(),
             seconds: 0.0,
             objects_per_second: 0.0,
-            megabytes_per_second: 0.0,
+            megabytes_per_second: None,
             latency: None,
             server_cpu_seconds_per_1000: None,
             server_voluntary_switches_per_operation: None,
@@ -113,7 +113,9 @@ impl CellReport {
         self.operations = latency.count;
         let count = latency.count as f64;
         self.objects_per_second = count / seconds;
-        self.megabytes_per_second = count * self.size_bytes as f64 / 1e6 / seconds;
+        if self.operation != Operation::Delete {
+            self.megabytes_per_second = Some(count * self.size_bytes as f64 / 1e6 / seconds);
+        }
         self.client_cpu_seconds_per_1000 = Some(own.cpu_seconds * 1e3 / count);
         if let Some(servers) = servers {
             self.server_cpu_seconds_per_1000 = Some(servers.cpu_seconds * 1e3 / count);
@@ -125,7 +127,7 @@ impl CellReport {
 
     /// The table's header line.
     pub fn header() -> &'static str {
-        "op        size  conc  objects/s     MB/s  p50 ms  p99 ms  p99.9 ms  max ms  server CPU s/1000  switches/op  own CPU s/1000  failed"
+        "op          size  conc  objects/s     MB/s  p50 ms  p99 ms  p99.9 ms  max ms  server CPU s/1000  switches/op  own CPU s/1000  failed"
     }
 }
 
@@ -143,12 +145,12 @@ impl fmt::Display for CellReport {
             .map(|(voluntary, involuntary)| voluntary + involuntary);
         write!(
             f,
-            "{:<4}{:>10}{:>6}{:>11.1}{:>9.1}{:>8}{:>8}{:>10}{:>8}{:>19}{:>13}{:>16}{:>8}",
+            "{:<6}{:>10}{:>6}{:>11.1}{:>9}{:>8}{:>8}{:>10}{:>8}{:>19}{:>13}{:>16}{:>8}",
             self.operation,
             Bytes(self.size_bytes).to_string(),
             self.concurrency,
             self.objects_per_second,
-            self.megabytes_per_second,
+            number(self.megabytes_per_second, 1),
             millis(|l| l.p50_millis),
             millis(|l| l.p99_millis),
             millis(|l| l.p999_millis),
