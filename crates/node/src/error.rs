@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     #[error(transparent)]
-    Config(#[from] crate::config::ConfigError),
+    Config(#[from] crate::cluster::config::ConfigError),
     #[error(transparent)]
     Secret(#[from] ebb_client::SecretError),
     #[error(transparent)]

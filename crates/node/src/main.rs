@@ -1,36 +1,19 @@
 //! `ebb`: the one program. Each subcommand is a server of the cluster, or a tool that talks to one.
 
-mod admin;
-mod bench_tool;
-mod clock;
-mod config;
-mod cost_tool;
-mod dev;
+mod cli;
+mod cluster;
+mod daemon;
 mod error;
-mod eval_tool;
-mod gateway;
-mod gatewayd;
-mod heap;
-mod key;
-mod launch;
-mod metad;
-mod meter_tool;
-mod random;
-mod replay;
-mod secrets;
-mod server;
-mod simulate;
-mod status;
-mod trace_tool;
-mod verify;
 
-use admin::{GearCommand, Output};
 use clap::{Args, Parser, Subcommand};
-use config::Config;
-use dev::DevOptions;
+use cli::admin::{GearCommand, Output};
+use cli::dev::DevOptions;
+use cli::key::KeyCommand;
+use cli::{admin, bench, cost, eval, key, meter, replay, simulate, trace};
+use cluster::config::Config;
+use daemon::{gateway, heap, meta, server};
 use ebb_gear::layout::Scheme;
 use error::NodeError;
-use key::KeyCommand;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -160,25 +143,25 @@ enum Sub {
     /// Try a policy, a cluster or the protocol on a virtual clock
     Simulate(simulate::SimulateArgs),
     /// Cycles and modelled joules per I/O of any command, by layer: user code, kernel, waiting
-    #[command(after_help = cost_tool::EXAMPLES)]
-    Cost(cost_tool::CostArgs),
+    #[command(after_help = cost::EXAMPLES)]
+    Cost(cost::CostArgs),
     /// Look at block traces, make others out of them, collect and find them
-    #[command(after_help = trace_tool::EXAMPLES)]
+    #[command(after_help = trace::EXAMPLES)]
     Trace {
         #[command(subcommand)]
-        command: trace_tool::TraceCommand,
+        command: trace::TraceCommand,
     },
     /// What this machine can measure: power, energy, temperature; and readings of it
-    #[command(after_help = meter_tool::EXAMPLES)]
+    #[command(after_help = meter::EXAMPLES)]
     Meter {
         #[command(subcommand)]
-        command: meter_tool::MeterCommand,
+        command: meter::MeterCommand,
     },
     /// Evaluate storage: workloads at many loads, unattended, with the power drawn
-    #[command(after_help = eval_tool::EVAL_EXAMPLES)]
+    #[command(after_help = eval::EVAL_EXAMPLES)]
     Eval {
         #[command(subcommand)]
-        command: eval_tool::EvalCommand,
+        command: eval::EvalCommand,
     },
     /// Read and compare every replica on the awake servers now, at the configured rate, and repair what is damaged
     Scrub {
@@ -189,8 +172,8 @@ enum Sub {
         tool: ToolArgs,
     },
     /// Generate load or read power for an evaluation host on another machine
-    #[command(after_help = eval_tool::AGENT_EXAMPLES)]
-    Agent(eval_tool::AgentArgs),
+    #[command(after_help = eval::AGENT_EXAMPLES)]
+    Agent(eval::AgentArgs),
     /// Compare the content of all replicas (awake servers only: shift to the top gear first)
     #[command(after_help = "Example: ebb gear set 3 && ebb verify --read")]
     Verify {
@@ -379,14 +362,14 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Server { config, id } => done(server::run(&Config::load(&config.config)?, id).await),
         Sub::Meta { config, id, create, join } => {
             let start = match (create, join) {
-                (true, _) => metad::Start::Create,
-                (_, true) => metad::Start::Join,
-                _ => metad::Start::Resume,
+                (true, _) => meta::Start::Create,
+                (_, true) => meta::Start::Join,
+                _ => meta::Start::Resume,
             };
-            done(metad::run(&Config::load(&config.config)?, id, start).await)
+            done(meta::run(&Config::load(&config.config)?, id, start).await)
         }
         Sub::Gateway { config, address } => {
-            done(gatewayd::run(&Config::load(&config.config)?, address.as_deref()).await)
+            done(gateway::run(&Config::load(&config.config)?, address.as_deref()).await)
         }
         Sub::Secret { config, admin } => done(admin::secret(&config.config, admin.as_deref())),
         Sub::Key { command, tool } => key::run(&tool.config, Output::from(tool.json), command),
@@ -398,7 +381,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         }
         Sub::Replay(args) => replay::run(&args).await,
         Sub::Bench { target: BenchTarget::S3 { url, pids, sizes, concurrency, seconds, json } } => {
-            bench_tool::run(bench_tool::BenchRequest {
+            bench::run(bench::BenchRequest {
                 endpoint: &url,
                 access_key: key_from("AWS_ACCESS_KEY_ID")?,
                 secret_key: key_from("AWS_SECRET_ACCESS_KEY")?,
@@ -411,11 +394,11 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
             .await
         }
         Sub::Simulate(args) => simulate::run(args),
-        Sub::Cost(args) => cost_tool::run(args),
-        Sub::Trace { command } => trace_tool::run(command),
-        Sub::Meter { command } => meter_tool::run(command).await,
-        Sub::Eval { command } => eval_tool::eval(command).await,
-        Sub::Agent(args) => eval_tool::agent(args).await,
+        Sub::Cost(args) => cost::run(args),
+        Sub::Trace { command } => trace::run(command),
+        Sub::Meter { command } => meter::run(command).await,
+        Sub::Eval { command } => eval::eval(command).await,
+        Sub::Agent(args) => eval::agent(args).await,
         Sub::Scrub { server, tool } => admin::scrub(&tool.config, Output::from(tool.json), server).await,
         Sub::Verify { read, tool } => admin::verify(&tool.config, Output::from(tool.json), read).await,
     }

@@ -4,6 +4,8 @@
 //! subject proves nothing, and may not look as if it did. [`fuzz`]: damaged and made-up bytes for a parser, the same ones in
 //! every run; `make fuzz` gives it more time.
 
+pub mod s3;
+
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -16,13 +16,13 @@ fn policy() -> FleetPolicy {
     }
 }
 
-/// A fleet under a load of one minute each; whoever is woken is up a minute later.
+/// A fleet under one load value per minute; a woken server is up one minute later.
 struct World {
     fleet: Fleet,
     history: History,
     minute: u64,
     waking: Vec<ServerId>,
-    /// What happened: minute, server, and whether it was woken.
+    /// The events: minute, server, and whether it was woken.
     shifts: Vec<(u64, ServerId, bool)>,
 }
 
@@ -133,7 +133,7 @@ fn servers_take_turns() {
     assert!(*least > 0 && most < &(2 * least), "minutes asleep: {asleep:?}");
 }
 
-/// A small generator: the same loads for the same seed.
+/// A small generator: the same seed gives the same loads.
 fn random(state: &mut u64) -> f64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*state >> 40) as f64 / (1u64 << 24) as f64
@@ -164,7 +164,7 @@ fn dwell_budget_and_floor_hold_under_any_load() {
             let own: Vec<(u64, bool)> =
                 world.shifts.iter().filter(|(_, s, _)| *s == id).map(|(m, _, up)| (*m, *up)).collect();
             for pair in own.windows(2).filter(|pair| pair[0].1) {
-                // Up a minute after it was woken, and awake for the dwell time from then on.
+                // Up one minute after it was woken, then awake for the dwell time.
                 let awake = STEP * (pair[1].0 - pair[0].0 - 1) as u32;
                 assert!(!pair[1].1 && awake >= policy.dwell, "seed {seed}, {id}: awake for {awake:?}");
             }

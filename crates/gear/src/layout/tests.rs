@@ -1,6 +1,6 @@
 use super::*;
 
-/// Racks of the given sizes; ids go round the racks, as operators number them.
+/// Racks of the given sizes; ids are dealt to the racks in rotation, as operators number them.
 fn servers(sizes: &[usize]) -> Vec<Server> {
     let mut all = Vec::new();
     for position in 0..sizes.iter().copied().max().unwrap_or(0) {
@@ -29,7 +29,7 @@ fn held(layout: &Layout, server: ServerId) -> usize {
     layout.groups.iter().filter(|group| group.contains(&server)).count()
 }
 
-/// What every power-aware layout keeps, wherever the racks allow it.
+/// Properties of every power-aware layout, as far as the racks allow them.
 fn check(layout: &Layout, sizes: &[usize]) {
     let r = layout.replicas;
     for group in &layout.groups {
@@ -182,7 +182,7 @@ fn table_1_power_down_naive_grouping_is_n_times_r_minus_g_over_r() {
 
 #[test]
 fn table_1_power_down_naive_random_is_r_minus_g() {
-    // 12 servers are searched exactly, 24 greedily. So many draws leave no r servers without a chunk group in
+    // 12 servers are searched exactly, 24 greedily. With this many draws any r servers have a chunk group in
     // common.
     for (size, groups) in [(12, 5_000), (24, 60_000)] {
         let layout = layout(&servers(&[size]), 3, groups, 7, Scheme::NaiveRandom).unwrap();
@@ -317,13 +317,13 @@ fn a_rebuild_shares_a_rack_before_it_gives_up_and_gives_up_without_a_server() {
 #[test]
 fn spreading_is_as_even_as_the_choices_allow() {
     let [a, b, c] = [ServerId(1), ServerId(2), ServerId(3)];
-    // Taken in order, a and b would fill up before c is the only choice left for no one.
+    // Taken in order, a and b would fill up before the items that have no other choice.
     let choices = vec![vec![a, b], vec![a, b], vec![a], vec![a], vec![b, c], vec![b, c], vec![]];
     let picked = spread(&choices, &BTreeMap::new());
     let count = |server| picked.iter().filter(|p| **p == Some(server)).count();
     assert_eq!((count(a), count(b), count(c)), (2, 2, 2));
     assert_eq!(picked[6], None);
-    // What a server carries already counts.
+    // A server's existing load counts.
     let picked = spread(&[vec![a, b], vec![a, b]], &BTreeMap::from([(a, 5)]));
     assert_eq!(picked, [Some(b), Some(b)]);
 }

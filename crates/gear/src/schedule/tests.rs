@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// `seconds` samples of one second of constant load.
+    /// `seconds` samples of one second each at constant load.
     fn load_for(&mut self, load: u64, seconds: u64) {
         for _ in 0..seconds {
             self.now = self.now + SECOND;
@@ -176,7 +176,7 @@ fn the_day_follows_its_forecast() {
     for hour in 0..24 {
         world.load_for(if busy(hour) { 5 } else { 1 }, 3600);
     }
-    // Down after the first dwell time, up on the hour, down one dwell time after the load has gone.
+    // Down after the first dwell time, up on the hour, down one dwell time after the load is gone.
     assert_eq!(world.gears(), [(1, 3), (600, 1), (8 * 3600, 2), (20 * 3600 + 601, 1)]);
 }
 
@@ -215,8 +215,7 @@ fn a_flickering_load_does_not_flap() {
 fn a_low_load_does_not_override_a_high_forecast() {
     let mut world = World::after_days(policy(&[3, 3, 3]), 2, |_| 8.0);
     world.load_for(0, 2 * 3600);
-    // The forecast of every hour says 3; the recorded hours of no load change only the same hours of coming
-    // days.
+    // The forecast of every hour is 3; the recorded hours without load affect only the same hours of later days.
     assert_eq!(world.gears(), [(1, 3)]);
 }
 
@@ -265,12 +264,12 @@ fn rotation_moves_the_lowest_gear_at_the_day_boundary() {
 #[test]
 fn an_hour_that_was_not_watched_to_its_end_is_absent() {
     let mut world = World::new(policy(&[3, 3, 3]));
-    // A leader that took over within hour 0 does not know its peak.
+    // A leader that took over during hour 0 does not know its peak.
     let calendar = Calendar { origin: Moment::ZERO, elapsed: SECOND };
     world.scheduler = Scheduler::new(policy(&[3, 3, 3]), calendar, Moment::ZERO, Mode::Auto, 3).unwrap();
     world.load_for(2, 2 * 3600);
     assert_eq!(world.recorded, [(1, Load(2.0))]);
-    // Nothing is heard for three hours; then one whole hour without a sample.
+    // No samples for three hours, then one whole hour without a sample.
     world.now = world.now + HOUR * 3;
     world.send(Event::Tick);
     world.now = world.now + HOUR;
@@ -288,7 +287,7 @@ fn a_sample_across_the_boundary_belongs_to_the_hour_that_it_mostly_covers() {
     world.now = world.now + Duration::from_secs(2);
     world.send(Event::Sample { count, interval: Duration::from_secs(100) });
     assert_eq!(world.recorded.last(), Some(&(1, Load(10.0))));
-    // Counted for the past hour only.
+    // Counted only for the past hour.
     world.load_for(1, 3599);
     assert_eq!(world.recorded.last(), Some(&(2, Load(1.0))));
 }
@@ -298,7 +297,7 @@ fn a_new_leader_counts_the_same_hours_and_says_the_shift_again() {
     let mut world = World::after_days(policy(&[3, 3, 3]), 1, |_| 1.0);
     world.load_for(1, 3000);
     assert_eq!(world.scheduler.gear(), 1);
-    // Another machine: its clock stands elsewhere, cluster time is the same.
+    // Another machine: its clock differs, cluster time is the same.
     let now = Moment(77);
     let calendar = Calendar { origin: now, elapsed: HOUR * 24 + Duration::from_secs(3000) };
     let mut heir = Scheduler::new(world.scheduler.policy().clone(), calendar, now, Mode::Auto, 1).unwrap();
@@ -320,7 +319,7 @@ fn more_servers_change_the_gear_that_a_load_needs() {
     world.scheduler.set_policy(policy(&[6, 6, 6])).unwrap();
     world.load_for(5, 600);
     assert_eq!(world.scheduler.gear(), 1);
-    // The next event says what must be awake even where the gear stays: the gear groups are others now.
+    // The next event must list the awake gear groups even if the gear stays: the gear groups changed.
     assert!(world.shifts.iter().any(|(at, gear, _)| (*at, *gear) == (701, 2)));
 }
 
@@ -352,8 +351,8 @@ fn the_plan_says_what_the_coming_hours_would_be() {
     assert_eq!((plan[0].gear, plan[0].forecast, plan[0].servers_awake), (3, None, 9));
 }
 
-/// Any load: the gear sustains the present load and the forecast at every moment, stays within its bounds,
-/// and never sinks within the dwell time after a change.
+/// Under any load the gear sustains the present load and the forecast at every moment, stays within its bounds, and
+/// never drops within the dwell time after a change.
 #[test]
 fn under_random_load_the_gear_is_never_too_low_and_never_flaps() {
     for seed in 0..40 {

@@ -13,7 +13,7 @@ fn history(days: u64, load: impl Fn(u64, usize) -> Option<f64>) -> History {
     history
 }
 
-/// What may happen from the end of `history` on.
+/// Possible futures from the end of `history` on.
 fn ahead(history: &History) -> Ahead {
     let hour = history.newest().expect("a history") + 1;
     let seasonal = Seasonal::fit(history, hour / u64::from(DAY), DAY).expect("a forecast");
@@ -79,14 +79,14 @@ fn growth_and_the_day_of_the_week_are_followed() {
     };
     let (weekday, weekend) = (ahead(&history(28, load)), ahead(&history(33, load)));
     let usual = |day: i32| SHAPE[4] * 1.02f64.powi(day);
-    // The weekend just before it weighs on the Monday until its first hours are known.
+    // The preceding weekend affects Monday's forecast until Monday's first hours are known.
     assert!((0.65 * usual(28)..1.3 * usual(28)).contains(&weekday.median(4).0), "{:?}", weekday.median(4));
     assert!(weekend.median(4).0 < 0.6 * usual(33), "{:?}", weekend.median(4));
 }
 
 #[test]
 fn a_day_that_is_unlike_the_others_is_followed_by_the_hour() {
-    // Every third day is twice as busy throughout: what its first hours say holds for the rest.
+    // Every third day is twice as busy throughout: its first hours predict the rest.
     let busy = |day: u64| if day.is_multiple_of(3) { 2.0 } else { 1.0 };
     let learned = history(24, |day, h| Some(SHAPE[h] * busy(day)));
     let seasonal = Seasonal::fit(&learned, 24, DAY).unwrap();
@@ -115,7 +115,7 @@ fn chances_fall_and_quiet_grows_with_the_load() {
 
 #[test]
 fn what_is_still_to_come_goes_as_expected() {
-    // The only moment alike is the last one: its future is not known, and is taken for the usual one.
+    // The only similar moment is the last one: its future is not known, and is assumed to be as usual.
     let ahead = ahead(&history(1, |_, h| Some(SHAPE[h])));
     assert!((0..DAY as usize).all(|hour| ahead.mean(hour).0 < 20.0));
 }

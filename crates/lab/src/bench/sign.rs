@@ -4,7 +4,8 @@ use ebb_types::hex;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
+use time::OffsetDateTime;
 
 /// Makes signed request heads for one endpoint and one pair of keys.
 pub struct Signer {
@@ -23,24 +24,12 @@ fn hmac(key: &[u8], text: &str) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// Year, month and day of a day since 1970. [Hinnant, chrono-compatible date algorithms]
-fn civil(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let day = of_year - (153 * shifted + 2) / 5 + 1;
-    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
-}
-
 /// `20130524T000000Z`.
 fn timestamp(now: SystemTime) -> String {
-    let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let (year, month, day) = civil(seconds / 86_400);
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
+    let t = OffsetDateTime::from(now);
+    let (year, month, day) = t.to_calendar_date();
+    let (hour, minute, second) = t.to_hms();
+    format!("{year:04}{:02}{day:02}T{hour:02}{minute:02}{second:02}Z", u8::from(month))
 }
 
 impl Signer {
@@ -87,6 +76,7 @@ impl Signer {
 mod tests {
     use super::*;
     use std::time::Duration;
+    use std::time::UNIX_EPOCH;
 
     #[test]
     fn the_signature_is_that_of_the_published_example() {

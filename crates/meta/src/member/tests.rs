@@ -116,7 +116,7 @@ fn heartbeats_of_all_servers_give_every_group_a_primary_and_then_write_nothing()
         out.iter().filter(|o| matches!(o, Outcome::Push { push: MetaPush::Lease { .. }, .. })).count();
     assert_eq!(leases, 3, "{out:?}");
     assert_eq!(member.state().version(), version, "a heartbeat changes nothing");
-    // Nothing but silence can change anything now, and that this member itself did not run.
+    // Only silence, or a pause of this member itself, can change anything now.
     assert_eq!(member.next_wake(), Some(Moment(20) + Timing::default().heartbeat));
     let mut now = Moment(20);
     while let Some(next) = member.next_wake().filter(|at| *at < Moment(20) + Duration::from_millis(2000)) {
@@ -143,7 +143,7 @@ fn a_restarted_member_goes_on_from_its_log() {
     assert_eq!(member.state().server(ServerId(1)).unwrap().address, "10.0.0.1:7001");
 }
 
-/// What cannot be read must never read as absent.
+/// What cannot be read must never look absent.
 #[test]
 fn a_damaged_name_stops_the_member_and_answers_nobody() {
     let mut member = single();
@@ -295,7 +295,7 @@ fn a_leader_that_is_cut_off_grants_no_lease_and_answers_no_read() {
     assert_eq!(answers[&2], MetaReply::Failed(MetaFailure::Unknown));
 }
 
-/// Positions are put on record once a minute; what a store reached since is known to every member.
+/// Positions are recorded once a minute; what a store has reached since then is known to every member.
 #[test]
 fn a_store_that_went_back_while_the_leader_changed_is_recognised() {
     let mut three = Three::new();
@@ -321,7 +321,7 @@ fn a_store_that_went_back_while_the_leader_changed_is_recognised() {
     }
 }
 
-/// A log on a disk that has room for `room` bytes of it.
+/// A log on a disk with room for `room` bytes of it.
 struct SmallDisk {
     log: MemoryLog,
     room: std::rc::Rc<std::cell::Cell<u64>>,
@@ -481,7 +481,7 @@ fn many_keys() {
 
 const OPS: usize = 500;
 
-/// A line of what the kernel says of this process, in bytes.
+/// One line of the kernel's figures for this process, in bytes.
 fn memory(line: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|l| l.starts_with(line)).unwrap();
@@ -513,7 +513,7 @@ fn delete_of(n: u64) -> NamespaceOp {
     NamespaceOp::Delete { bucket: "b".into(), key: key_of(n), when, only_if }
 }
 
-/// One member on a real disk, and its one client.
+/// One member on a real disk, and its only client.
 struct ManyKeys {
     directory: tempfile::TempDir,
     member: Option<Member<crate::raft::DiskLog>>,
@@ -532,7 +532,7 @@ impl ManyKeys {
         work
     }
 
-    /// Returns how long the log was, and how long the start took.
+    /// Returns the length of the log and the duration of the start.
     fn restart(&mut self) -> (u64, Duration) {
         drop(self.member.take());
         let bytes = std::fs::metadata(self.directory.path().join("raft.log")).unwrap().len();

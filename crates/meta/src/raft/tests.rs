@@ -8,7 +8,8 @@ use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Commands that leave a trace: the state's next object id tells how many were applied. And one of fifty names is changed.
+/// Commands with a visible effect: the state's next object id shows how many were applied. One of fifty names changes
+/// too.
 fn count(n: u32) -> Vec<u8> {
     thread_local!(static SEQ: Cell<u64> = const { Cell::new(1) });
     let seq = SEQ.replace(SEQ.get() + 1);
@@ -40,7 +41,7 @@ fn allocated(state: &mut State) -> u64 {
     }
 }
 
-/// A log file that stops taking bytes after `budget` of them, in the midst of a write, as in a power failure.
+/// A log file that fails after `budget` bytes, in the middle of a write, as in a power failure.
 #[derive(Clone)]
 struct CrashingLog {
     log: Rc<RefCell<MemoryLog>>,
@@ -48,7 +49,7 @@ struct CrashingLog {
 }
 
 impl CrashingLog {
-    /// How many of so many bytes it still takes.
+    /// How many of `bytes` it still accepts.
     fn take(&mut self, bytes: usize) -> usize {
         let fits = bytes.min(self.budget);
         self.budget -= fits;
@@ -113,7 +114,7 @@ impl LogFile for CrashingLog {
     }
 
     fn replace(&mut self, head: &[u8], at: u64, more: &[u8]) -> io::Result<()> {
-        // The other log gets this one's name when it is durable.
+        // The other log gets this one's name once it is durable.
         let bytes = head.len() + more.len();
         if self.take(bytes) < bytes {
             Err(power_failure())
@@ -128,7 +129,7 @@ fn birth(id: MemberId, voters: &[MemberId]) -> Birth {
 }
 
 impl CrashingLog {
-    /// A log that a founder made, and that takes `budget` more bytes.
+    /// A founder's log that accepts `budget` more bytes.
     fn founded(voters: &[MemberId], budget: usize) -> CrashingLog {
         CrashingLog { budget, ..CrashingLog::born(birth(voters[0], voters)) }
     }
@@ -247,7 +248,7 @@ fn damage_to_acknowledged_data_is_named_and_never_skipped() {
         assert!(matches!(read(&bad), Err(RaftError::Damaged { .. })), "byte {at}");
         assert!(matches!(read(&good[..at]), Err(RaftError::Damaged { .. })), "cut at byte {at}");
     }
-    // One mark may be lost with the sector that it shares with nothing but the other: then the other one tells.
+    // One mark may be lost, with a sector that it shares only with the other; then the other one is used.
     for at in marks {
         let mut bad = good.clone();
         bad[at] ^= 0x10;
@@ -302,14 +303,14 @@ fn the_log_file_on_disk_is_read_back() {
     }
 }
 
-/// Three members and a network that loses, repeats and reorders.
+/// Three members and a network that loses, repeats and reorders messages.
 struct Cluster {
     nodes: BTreeMap<MemberId, Member>,
     network: VecDeque<(MemberId, MemberId, Vec<u8>)>,
     dice: u64,
     /// Index and content of every entry that any member committed.
     committed: BTreeMap<u64, Vec<u8>>,
-    /// Members that had to stop, and why.
+    /// Members that had to stop, and the reason.
     stopped: Vec<(MemberId, RaftError)>,
 }
 
@@ -353,7 +354,7 @@ impl Cluster {
         (member.node, member.state, member.applied) = (Some(node), state, 0);
     }
 
-    /// The member loses its data and starts with nothing, as a new member.
+    /// The member loses its data and starts empty, as a new member.
     fn wipe(&mut self, id: MemberId) {
         self.kill(id);
         let drawn = self.roll(1 << 30);
@@ -362,14 +363,14 @@ impl Cluster {
         self.start(id);
     }
 
-    /// Whether every member knows that every member votes. Before that the loss of one more may be one too many: the library
-    /// counts a majority by the members that are *applied*.
+    /// Whether every member knows that every member votes. Until then the loss of another one may be one too many: the
+    /// library counts a majority of the *applied* members.
     fn all_vote(&self) -> bool {
         let knows = |m: &Member| m.node.as_ref().is_some_and(|n| n.members().iter().all(|m| m.votes));
         self.leader().is_some() && self.nodes.values().all(knows)
     }
 
-    /// Carries out what a member has ready, and checks that no two members commit different things.
+    /// Carries out a member's ready work, and checks that no two members commit different things.
     fn pump(&mut self, id: MemberId) {
         loop {
             let member = self.nodes.get_mut(&id).unwrap();
@@ -398,7 +399,7 @@ impl Cluster {
         }
     }
 
-    /// A round: a tick for everybody, then deliveries with `loss` in a hundred lost and some twice or late.
+    /// One round: a tick for every member, then deliveries with `loss` percent lost and some duplicated or late.
     fn round(&mut self, loss: u64) {
         for id in MEMBERS {
             if let Some(node) = &mut self.nodes.get_mut(&id).unwrap().node {
@@ -497,7 +498,7 @@ fn a_follower_that_is_far_behind_takes_a_snapshot() {
     assert_eq!(allocated(&mut cluster.nodes[&behind].state.clone()), 10);
 }
 
-/// A follower that lacks what a snapshot has, and its disk takes so many bytes more. Returns how many it took.
+/// A follower needs a snapshot and its disk accepts `budget` more bytes. Returns how many it used.
 fn install_with(budget: usize) -> usize {
     let mut cluster = Cluster::new(5);
     let leader = cluster.elect();
@@ -526,7 +527,7 @@ fn install_with(budget: usize) -> usize {
     cluster.nodes.get_mut(&behind).unwrap().log.budget = usize::MAX;
     cluster.start(behind);
     let is_there = |cluster: &Cluster| cluster.nodes[&behind].state == cluster.nodes[&leader].state;
-    // The leader gives up what the crash broke off before it sends another.
+    // The leader gives up the transfer that the crash interrupted before it sends another.
     let mut rounds = 0;
     while !is_there(&cluster) && rounds < 400 {
         cluster.round(0);
@@ -541,7 +542,7 @@ fn install_with(budget: usize) -> usize {
 fn a_crash_while_a_snapshot_arrives_leaves_the_old_log_or_the_new_one() {
     let all = install_with(usize::MAX);
     assert!(all > COMMITTED_MAX, "table, room and state were written");
-    // Between the table and what comes last is much room.
+    // Between the table and the last bytes lies a large reserve of zeros: only both ends are sampled.
     for budget in (1..6000).step_by(61).chain((all - 3000..=all).step_by(61)) {
         install_with(budget);
     }
@@ -620,7 +621,7 @@ fn one_member_becomes_three_and_the_new_ones_found_nothing() {
     assert_eq!(allocated(&mut cluster.nodes[&next].state.clone()), 5);
 }
 
-/// What it acknowledged is forgotten: nobody must count on its word.
+/// It has forgotten what it acknowledged: no member may rely on it.
 #[test]
 fn a_member_with_an_older_copy_of_its_log_stops() {
     let mut cluster = Cluster::new(4);
@@ -640,7 +641,7 @@ fn a_member_with_an_older_copy_of_its_log_stops() {
     assert!(matches!(cluster.stopped[..], [(id, RaftError::Older)] if id == other), "{:?}", cluster.stopped);
 }
 
-/// Nobody speaks to it any more, and the cluster counts on the other.
+/// No member speaks to it any more, and the cluster counts on its successor.
 #[test]
 fn a_copy_from_before_the_member_joined_again_stops() {
     for new_leader in [false, true] {

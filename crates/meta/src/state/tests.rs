@@ -30,7 +30,7 @@ fn created() -> State {
     state
 }
 
-/// The group's next entry, with `change` made to it.
+/// The group's next entry, modified by `change`.
 fn next(state: &State, group: u32, change: impl FnOnce(&mut GroupEntry)) -> Change {
     let old = state.group(GroupId(group)).unwrap();
     let mut entry = GroupEntry { epoch: old.epoch.next(), ..old.clone() };
@@ -138,7 +138,7 @@ fn a_snapshot_is_the_whole_state() {
     assert_eq!(postcard::from_bytes::<State>(&bytes).unwrap(), state);
 }
 
-/// A command that breaks `rule`, beside a change that does not.
+/// A command that breaks `rule`, next to a change that does not.
 fn breaks(rule: &str, change: impl FnOnce(&mut GroupEntry)) {
     let mut state = created();
     let good = next(&state, 1, |e| e.primary = Some(ServerId(0)));

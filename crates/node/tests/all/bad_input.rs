@@ -1,10 +1,10 @@
 //! Mistakes and hostile bytes: each gives an error that names cause and remedy, and an exit code that scripts can trust.
 
-use crate::harness::s3::request;
 use crate::harness::{
     ACCESS_KEY, Cluster, EBB, PATIENCE, SECRET_KEY, Shape, Who, example, wait, write_private,
 };
 use ebb_client::transport::kind;
+use ebb_testing::s3::request;
 use ebb_types::frame::{BODY_MAX, HEADER_BYTES, MAGIC, PAYLOAD_MAX, WIRE_VERSION, encode};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;

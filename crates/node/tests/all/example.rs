@@ -2,8 +2,8 @@
 //! is there when it starts again.
 
 use crate::harness::load::Random;
-use crate::harness::s3::{Answer, request};
 use crate::harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, wait};
+use ebb_testing::s3::{Answer, request};
 use std::time::Instant;
 
 const KEYS: (&str, &str) = (ACCESS_KEY, SECRET_KEY);

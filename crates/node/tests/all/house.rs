@@ -18,6 +18,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("ebb-power", &["ebb-types"]),
     ("ebb-route", &["ebb-types"]),
     ("ebb-client", &["ebb-types", "ebb-route"]),
+    ("ebb-gateway", &["ebb-types", "ebb-client"]),
     ("ebb-report", &[]),
     (
         "ebb-sim",
@@ -45,6 +46,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "ebb-store",
             "ebb-power",
             "ebb-client",
+            "ebb-gateway",
             "ebb-report",
             "ebb-sim",
             "ebb-lab",

@@ -1,16 +1,17 @@
 //! Samples as comma-separated values: written for other tools, and read from an external analyser.
 //!
-//! An analyser has a clock of its own. Its times are read as wall-clock times, or as seconds since a start that the caller
-//! names; `ahead` is how far its clock runs ahead of ours (negative: behind), and is taken off.
+//! An analyser has its own clock. Its times are read as wall-clock times, or as seconds since a start given by the
+//! caller; `ahead` is how far its clock is ahead of ours (negative: behind), and is subtracted.
 
 use super::recording::{MeterRecord, Recording, Sample, Track};
 use super::{Channel, Clock, MeterError, Quantity, Source};
 use std::io::{BufRead, Read, Write};
 use std::time::Duration;
+use time::{Date, Month};
 
-/// A line of an analyser's file may be this long.
+/// Longest line of an analyser's file.
 const MOST_LINE: u64 = 64 << 10;
-/// Samples of a file: a week at 100 per second.
+/// Most samples of a file: a week at 100 per second.
 const MOST_SAMPLES: usize = 64 << 20;
 const NANOS: i64 = 1_000_000_000;
 
@@ -19,19 +20,20 @@ const NANOS: i64 = 1_000_000_000;
 pub struct Import {
     /// The name under which the samples are filed.
     pub name: String,
-    /// Name of the column of times.
+    /// Name of the time column.
     pub time: String,
-    /// Name of a column of values, and what it holds; each becomes a channel.
+    /// Names of the value columns and their quantities; each becomes a channel.
     pub values: Vec<(String, Quantity)>,
     /// Nanoseconds by which the analyser's clock is ahead of this machine's wall clock.
     pub ahead_nanos: i64,
-    /// Where times are seconds since the analyser's start: that start, nanoseconds since 1970 on the analyser's clock.
+    /// If times are seconds since the analyser's start: that start, in nanoseconds since 1970 on the analyser's clock.
     pub start_unix_nanos: Option<i64>,
 }
 
 /// Reads an analyser's samples. The first line names the columns; they are separated by commas, semicolons or tabs. A
-/// time is seconds, milliseconds, microseconds or nanoseconds since 1970 (told by its size), seconds since the start where
-/// that is given, or `YYYY-MM-DD HH:MM:SS[.fraction]` with or without a zone (none: UTC). An empty value is absent.
+/// time is in seconds, milliseconds, microseconds or nanoseconds since 1970 (recognised by its size), in seconds since
+/// the start if that is given, or `YYYY-MM-DD HH:MM:SS[.fraction]` with or without a zone (none: UTC). An empty value
+/// is absent.
 pub fn import(input: impl BufRead, options: &Import, clock: Clock) -> Result<MeterRecord, MeterError> {
     let mut lines = Lines { input, number: 0 };
     let header = lines.next()?.ok_or_else(|| wrong(1, "the file is empty"))?;
@@ -65,7 +67,7 @@ pub fn import(input: impl BufRead, options: &Import, clock: Clock) -> Result<Met
         if rows > MOST_SAMPLES {
             return Err(wrong(lines.number, format!("more than {MOST_SAMPLES} samples: cut the file")));
         }
-        // Samples from before this machine's clock began are no use to any window of it.
+        // Samples from before this machine's clock started belong to none of its windows.
         let Some(at) = clock.moment(unix.saturating_sub(options.ahead_nanos)) else { continue };
         for (list, index) in samples.iter_mut().zip(&columns) {
             let value = value(get(*index)?, separator).map_err(|why| wrong(lines.number, why))?;
@@ -128,20 +130,20 @@ fn field(text: &str) -> &str {
     text.trim().trim_matches('"').trim()
 }
 
-/// `None`: an empty field, or one that says that there is nothing.
+/// `None`: an empty field, or one that marks a missing value.
 fn value(text: &str, separator: char) -> Result<Option<f64>, String> {
     if text.is_empty()
         || ["nan", "n/a", "na", "-", "null", "overflow"].contains(&text.to_ascii_lowercase().as_str())
     {
         return Ok(None);
     }
-    // With semicolons between columns the decimal sign is often a comma.
+    // With semicolons between columns the decimal separator is often a comma.
     let decimal = if separator == ';' { text.replace(',', ".") } else { text.to_string() };
     let number = decimal.parse::<f64>().ok().filter(|number| number.is_finite());
     number.map(Some).ok_or_else(|| format!("{text:?} is not a number"))
 }
 
-/// A wall-clock time as [`import`] reads it, in nanoseconds since 1970. `None`: it is not one.
+/// A wall-clock time in one of the formats of [`import`], in nanoseconds since 1970. `None`: not a time.
 pub fn parse_unix_nanos(text: &str) -> Option<i64> {
     unix_nanos(text, None)
 }
@@ -204,19 +206,13 @@ fn calendar_nanos(text: &str) -> Option<i64> {
         }
     };
     let valid = (1970..2262).contains(&year)
-        && (1..=12).contains(&month)
-        && (1..=31).contains(&day)
         && (0..24).contains(&hour)
         && (0..60).contains(&minute)
         && (0..61 * NANOS).contains(&seconds);
-    let minutes = (days(year, month, day) * 24 + hour) * 60 + minute - zone;
+    let month = Month::try_from(u8::try_from(month).ok()?).ok()?;
+    let date = Date::from_calendar_date(i32::try_from(year).ok()?, month, u8::try_from(day).ok()?).ok()?;
+    let minutes = date.midnight().assume_utc().unix_timestamp() / 60 + hour * 60 + minute - zone;
     valid.then(|| minutes.checked_mul(60 * NANOS)?.checked_add(seconds)).flatten()
-}
-
-/// Days from 1970-01-01; years begin in March, so that the leap day is the last.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1 - 719_468
 }
 
 /// Writes every sample: `unix_seconds,seconds,meter,channel,quantity,unit,source,value`, an absent value empty. `seconds` is

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 const S: ServerId = ServerId(3);
 
-/// A child that ends with the test, whatever happens.
+/// A child that is killed with the test, whatever happens.
 struct Running(Child);
 
 impl Drop for Running {

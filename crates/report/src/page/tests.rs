@@ -1,6 +1,6 @@
 use super::*;
 
-/// Run with `UPDATE_GOLDEN=1` after a wanted change, and look at the file before you commit it.
+/// Run with `UPDATE_GOLDEN=1` after an intended change, and review the file before you commit it.
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/page/golden.html");
 
 fn small_page() -> String {

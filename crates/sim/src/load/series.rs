@@ -1,12 +1,14 @@
-//! Load series: a number per interval, from a CSV with a header or a plain list of numbers, compressed or not.
+//! Load series: one number per interval, from a CSV with a header or a plain list of numbers, optionally compressed.
 //!
-//! What was not recorded is a gap, never a load of zero: missing rows, empty cells, `NaN`, and, unless the user says that they
-//! are real, intervals of exactly zero, because a service that serves nobody for a whole interval was not being recorded.
+//! Missing records are gaps, never a load of zero: missing rows, empty cells, `NaN`, and, unless the user says that
+//! they are real, intervals of exactly zero, because a service without any load for a whole interval was probably not
+//! recorded.
 
 use std::io::Read;
 use std::time::Duration;
+use time::{Date, Month};
 
-/// Longest series, in intervals: three years of seconds. A longer one has a wrong time in it.
+/// Longest series, in intervals: three years of seconds. A longer one contains a wrong time.
 const MAX_INTERVALS: usize = 100_000_000;
 const MAX_BYTES: u64 = 2 << 30;
 
@@ -17,12 +19,12 @@ pub struct Series {
     pub values: Vec<Option<f64>>,
 }
 
-/// What is missing of a series.
+/// The gaps of a series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gaps {
     pub runs: usize,
     pub intervals: usize,
-    /// Of those, how many are read as gaps because they are exactly zero.
+    /// How many of those were exactly zero and read as gaps.
     pub zeros: usize,
     /// First interval of the first gap.
     pub first: Option<usize>,
@@ -74,8 +76,9 @@ struct Row<'a> {
     load: &'a str,
 }
 
-/// Parses a series, decompressed as its first bytes tell. `interval`: what the user says; otherwise the times of the first
-/// column tell, or its name, or else `name`, the file's (`per-second`, `per-minute`, `hourly`).
+/// Parses a series; its first bytes determine the compression. The interval comes from the user (`interval`), else from
+/// the times in the first column, else from that column's name, else from `name`, the file name (`per-second`,
+/// `per-minute`, `hourly`).
 pub fn read(
     input: Box<dyn Read + Send>,
     name: &str,
@@ -131,7 +134,7 @@ fn rows(text: &str) -> Result<(Option<String>, Vec<Row<'_>>), SeriesError> {
         }
         match second {
             Some(load) => rows.push(Row { line: number, time: Some(first), load }),
-            // An empty line is an interval without a record, but not at the end.
+            // An empty line is an interval without a record, except at the end.
             None if content.is_empty() => rows.push(Row { line: number, time: None, load: "" }),
             None => {
                 rows.extend(content.split_whitespace().map(|load| Row { line: number, time: None, load }))
@@ -182,7 +185,7 @@ fn unit_of_name(name: &str) -> Option<Duration> {
     of("second", 1).or_else(|| of("minute", 60)).or_else(|| of("hour", 3600))
 }
 
-/// Places every row at its time; what no row tells is a gap.
+/// Puts every row at its time; times without a row are gaps.
 fn by_time(rows: &[Row], said: Option<Duration>, unit: Option<Duration>) -> Result<Series, SeriesError> {
     let mut times = Vec::with_capacity(rows.len());
     for row in rows {
@@ -194,7 +197,7 @@ fn by_time(rows: &[Row], said: Option<Duration>, unit: Option<Duration>) -> Resu
         let after = pair[1].checked_sub(pair[0]).filter(|after| *after > 0);
         step = step.min(after.ok_or(SeriesError::Order { line: row.line })?);
     }
-    // Numbers in a column called "hour" count hours; all other times are in seconds.
+    // Numbers in a column named "hour" count hours; all other times are in seconds.
     let scale = unit.map_or(1, |unit| unit.as_secs() as i64);
     let told = (rows.len() > 1).then(|| Duration::from_secs((step.saturating_mul(scale)) as u64));
     let interval = said.or(told).or(unit).ok_or(SeriesError::Interval)?;
@@ -218,27 +221,23 @@ fn by_time(rows: &[Row], said: Option<Duration>, unit: Option<Duration>) -> Resu
     Ok(Series { interval, values })
 }
 
-/// Seconds since 1970 or a running number, or a date with a time of day.
+/// Seconds since 1970, a running number, or a date with a time of day.
 fn time(text: &str) -> Option<i64> {
     if let Ok(number) = text.parse::<f64>() {
         return (number.fract() == 0.0 && number.abs() < 1e15).then_some(number as i64);
     }
     let (date, clock) = text.trim_end_matches('Z').split_once([' ', 'T']).unwrap_or((text, "0:0"));
-    let mut parts = date.split('-').map(|part| part.parse::<i64>().ok());
+    let mut parts = date.split('-').map(|part| part.parse::<u16>().ok());
     let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
+    let month = Month::try_from(u8::try_from(month).ok()?).ok()?;
+    let date = Date::from_calendar_date(i32::from(year), month, u8::try_from(day).ok()?).ok()?;
     let mut parts = clock.split(':').map(|part| part.parse::<f64>().ok().filter(|s| s.fract() == 0.0));
     let (hours, minutes) = (parts.next()??, parts.next()??);
     let seconds = parts.next().unwrap_or(Some(0.0))?;
-    let legal = (1..=12).contains(&month)
-        && (1..=31).contains(&day)
-        && (1..10_000).contains(&year)
-        && (0.0..24.0).contains(&hours)
-        && (0.0..60.0).contains(&minutes)
-        && (0.0..61.0).contains(&seconds);
-    // Days since 1970 of the proleptic Gregorian calendar; years begin in March so that leap days come last.
-    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
-    legal.then(|| days * 86_400 + (hours * 3600.0 + minutes * 60.0 + seconds) as i64)
+    let legal =
+        (0.0..24.0).contains(&hours) && (0.0..60.0).contains(&minutes) && (0.0..61.0).contains(&seconds);
+    let midnight = date.midnight().assume_utc().unix_timestamp();
+    legal.then(|| midnight + (hours * 3600.0 + minutes * 60.0 + seconds) as i64)
 }
 
 impl Series {
@@ -255,7 +254,7 @@ impl Series {
         Ok(Series { interval: step, values: self.values.chunks(count).map(mean).collect() })
     }
 
-    /// Takes intervals of exactly zero for gaps; returns how many there were.
+    /// Turns intervals of exactly zero into gaps; returns how many there were.
     pub fn zeros_are_gaps(&mut self) -> usize {
         let mut zeros = 0;
         for value in self.values.iter_mut().filter(|value| **value == Some(0.0)) {
@@ -265,7 +264,7 @@ impl Series {
         zeros
     }
 
-    /// What is missing, `zeros` of it because it was exactly zero.
+    /// The gaps, `zeros` of them because they were exactly zero.
     pub fn gaps(&self, zeros: usize) -> Gaps {
         let gap = |i: usize| self.values[i].is_none();
         let all: Vec<usize> = (0..self.values.len()).filter(|i| gap(*i)).collect();

@@ -19,7 +19,7 @@ fn setup(servers: u32) -> Setup {
     }
 }
 
-/// Days of three loads, eight hours each.
+/// Days of three load levels, eight hours each.
 fn days(loads: &[[f64; 3]]) -> Series {
     let hours = loads.iter().flat_map(|day| day.iter().flat_map(|load| [Some(*load); 8]));
     Series { interval: HOUR, values: hours.collect() }
@@ -101,7 +101,7 @@ fn energy_is_the_power_model_s_to_the_joule() {
     assert!((outcome.cycles_per_server_per_day - 0.5).abs() < 1e-9);
 }
 
-/// A synthetic service: a daily wave, weekends, growth, noise and bursts that nobody announces, per minute.
+/// A synthetic service: a daily wave, weekends, growth, noise and unpredictable bursts, per minute.
 fn service(seed: u64, days: usize) -> Series {
     let mut state = seed;
     let mut random = move || {
@@ -146,7 +146,8 @@ fn the_same_series_gives_the_same_timeline() {
 
 #[test]
 fn the_bound_is_what_one_who_knows_the_future_does() {
-    // Two quiet and one busy third: with cycles and no shortage the oracle is optimal, without cycles nobody sleeps.
+    // Two quiet thirds and one busy: with cycles and no shortage the oracle is optimal, without cycles no server
+    // sleeps.
     let case = Case::new(setup(9), &days(&[[3.0, 3.0, 9.0], [3.0, 3.0, 9.0]])).unwrap();
     let bound = Bound::new(&case).unwrap();
     assert!((bound.asleep(0.0, 10.0) - 4.0 / 9.0).abs() < 1e-6);

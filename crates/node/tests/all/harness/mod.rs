@@ -10,7 +10,6 @@ pub mod harm;
 pub mod load;
 pub mod objects;
 pub mod pulses;
-pub mod s3;
 
 use ebb_client::{Client, ClientConfig, Secret};
 use ebb_power::Launch;

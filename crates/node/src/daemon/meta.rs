@@ -4,12 +4,12 @@
 //! log shares the next. One thread, but for the power switches: a switch that is slow must not delay a lease. No timer with a
 //! single member and nothing to decide.
 
-use crate::clock;
-use crate::config::{Config, MetaSection, SwitchDriver};
+use crate::cluster::config::{Config, MetaSection, SwitchDriver};
+use crate::cluster::launch::{Stop, launch_of, private_directory};
+use crate::cluster::random;
+use crate::daemon::clock;
+use crate::daemon::heap;
 use crate::error::NodeError;
-use crate::heap;
-use crate::launch::{Stop, launch_of, private_directory};
-use crate::random;
 use bytes::Bytes;
 use ebb_client::transport::{Connection, Identity, Listener, Role, Sender, connect, kind};
 use ebb_client::{Key, Secret};

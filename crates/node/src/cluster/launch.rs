@@ -1,6 +1,6 @@
 //! Starting and stopping the processes of a cluster on this machine.
 
-use crate::config::Config;
+use crate::cluster::config::Config;
 use crate::error::{NodeError, io};
 use ebb_power::Launch;
 use rustix::process::{Pid, Signal, kill_process};

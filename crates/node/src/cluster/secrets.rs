@@ -1,6 +1,6 @@
 //! The secret files of a cluster: the cluster secret, and the keys of those who must not have all of it (docs/security.md).
 
-use crate::config::Config;
+use crate::cluster::config::Config;
 use crate::error::{NodeError, io};
 use ebb_client::{Key, Secret};
 use std::io::Write;

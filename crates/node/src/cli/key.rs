@@ -3,16 +3,14 @@
 //! A gateway reads the file again when it has changed. With gateways on several machines the file goes to each of them, as
 //! the configuration does.
 
-use crate::admin::Output;
-use crate::config::{Config, ConfigError};
+use crate::cli::admin::Output;
+use crate::cluster::config::{Config, ConfigError};
+use crate::cluster::keys::{as_text, load_keys, new_key};
+use crate::cluster::secrets::write_new;
 use crate::error::{NodeError, io};
-use crate::gateway::{Key, KeyTable, Right};
-use crate::gatewayd::load_keys;
-use crate::random::bytes;
-use crate::secrets::write_new;
 use clap::Subcommand;
+use ebb_gateway::{Key, KeyTable, Right};
 use ebb_report::print_json;
-use ebb_types::hex;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,7 +21,7 @@ pub enum KeyCommand {
     /// Make a key and show its secret, this once
     Add {
         /// What its owner may do; all of it, where none is named
-        #[arg(long = "right", value_enum)]
+        #[arg(long = "right", value_name = "read|write|admin")]
         rights: Vec<Right>,
         /// A bucket that it is for, or the beginning of their names and *; all, where none is named
         #[arg(long = "bucket", value_name = "NAME")]
@@ -69,8 +67,7 @@ pub fn run(file: &Path, output: Output, command: KeyCommand) -> Result<ExitCode,
         KeyCommand::List => match output {
             Output::Json => print_json(&table.iter().map(listed).collect::<Vec<_>>()),
             Output::Text => table.iter().map(listed).for_each(|key| {
-                let rights: Vec<String> =
-                    key.rights.iter().map(|right| format!("{right:?}").to_lowercase()).collect();
+                let rights: Vec<String> = key.rights.iter().map(Right::to_string).collect();
                 let buckets = key.buckets.map_or("every bucket".to_owned(), |names| names.join(" "));
                 println!("{}  {}  {buckets}", key.access_key, rights.join(","));
             }),
@@ -92,16 +89,6 @@ pub fn run(file: &Path, output: Output, command: KeyCommand) -> Result<ExitCode,
 
 fn listed<'a>((access_key, key): (&'a String, &'a Key)) -> Listed<'a> {
     Listed { access_key, rights: &key.rights, buckets: key.buckets.as_ref() }
-}
-
-/// A key that nobody else has.
-pub fn new_key(rights: BTreeSet<Right>, buckets: Option<Vec<String>>) -> Result<(String, Key), NodeError> {
-    Ok((hex(&bytes::<10>()?).to_uppercase(), Key { secret: hex(&bytes::<20>()?), rights, buckets }))
-}
-
-/// The file's text.
-pub fn as_text(table: &KeyTable) -> Result<String, NodeError> {
-    toml::to_string(table).map_err(|error| NodeError::Refused(error.to_string()))
 }
 
 /// In one step: a gateway that reads it meanwhile sees the old keys or the new.

@@ -17,10 +17,9 @@ pub fn unix_millis() -> u64 {
 
 /// Day of the week and time of day of a Unix time, in UTC: `Sun 14:00:00`.
 pub fn weekday_and_time(unix_millis: u64) -> String {
-    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"]; // the first of January 1970 was a Thursday
-    let seconds = unix_millis / 1000;
-    let (day, second) = ((seconds / 86_400 % 7) as usize, seconds % 86_400);
-    format!("{} {:02}:{:02}:{:02}", DAYS[day], second / 3600, second / 60 % 60, second % 60)
+    let t = time::UtcDateTime::UNIX_EPOCH + std::time::Duration::from_millis(unix_millis);
+    let (hour, minute, second) = t.as_hms();
+    format!("{:.3} {hour:02}:{minute:02}:{second:02}", t.weekday().to_string())
 }
 
 #[cfg(test)]

@@ -1,19 +1,20 @@
 //! A whole cluster on this machine: every server a process of its own, as it would be on machines of their own.
 
-use crate::config::{
+use crate::cluster::config::{
     ClusterSection, Config, GatewaySection, MetaSection, PowerSection, SchedulerSection, ScrubSection,
     ServerSection,
 };
+use crate::cluster::connect::{Connector, status};
+use crate::cluster::keys::{as_text, load_keys, new_key};
+use crate::cluster::launch::{Process, private_directory, stop_all};
+use crate::cluster::{random, secrets};
+use crate::daemon;
 use crate::error::{NodeError, io};
-use crate::gateway::Right;
-use crate::key::{as_text, new_key};
-use crate::launch::{Process, private_directory, stop_all};
-use crate::{metad, random, secrets};
-use ebb_client::{Client, ClientConfig, Secret};
+use ebb_gateway::Right;
 use ebb_gear::layout::Scheme;
 use ebb_power::Depth;
 use ebb_types::hex;
-use ebb_types::{AdminReply, AdminRequest, ClusterStatus, MetaReply, MetaRequest, ServerState};
+use ebb_types::{ClusterStatus, ServerState};
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -67,7 +68,7 @@ impl DevCluster {
         }
         let config = Config::load(&file)?;
         agree(&config, options, data)?;
-        let keys = crate::gatewayd::load_keys(&config.path(&config.gateway[0].keys_file))?;
+        let keys = load_keys(&config.path(&config.gateway[0].keys_file))?;
         let (access_key, key) = keys
             .into_iter()
             .find(|(_, key)| key.rights.len() == Right::ALL.len() && key.buckets.is_none())
@@ -169,42 +170,6 @@ impl DevCluster {
     }
 }
 
-/// Connects clients to one cluster.
-#[derive(Clone)]
-pub struct Connector(ClientConfig);
-
-impl Connector {
-    /// With the rights of an administrator, if the secret file is there and gives them.
-    pub fn new(config: &Config) -> Result<Connector, NodeError> {
-        Connector::with(config, &config.cluster.secret_file)
-    }
-
-    /// With the rights that this secret file gives.
-    pub fn with(config: &Config, secret: &Path) -> Result<Connector, NodeError> {
-        let secret = Secret::load(&config.path(secret))?;
-        let mut client = ClientConfig::new(config.meta_addresses(), secret);
-        client.cluster = config.cluster_id()?;
-        Ok(Connector(client))
-    }
-
-    /// For one that writes nowhere but to what it allocated itself.
-    pub fn sole_writer(mut self) -> Connector {
-        self.0.patience.sole_writer = true;
-        self
-    }
-
-    pub async fn connect(self) -> Result<Client, NodeError> {
-        Ok(Client::connect(self.0).await?)
-    }
-}
-
-pub async fn status(client: &Client) -> Result<ClusterStatus, NodeError> {
-    match client.call(MetaRequest::Admin(AdminRequest::Status)).await? {
-        MetaReply::Admin(AdminReply::Status(status)) => Ok(*status),
-        other => Err(NodeError::Refused(format!("unexpected answer of the metadata service: {other:?}"))),
-    }
-}
-
 fn is_ready(status: &ClusterStatus) -> bool {
     let running = |s: &ebb_types::ServerStatus| {
         matches!(
@@ -271,7 +236,7 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
     secrets::make(&config)?;
     let (id, key) = new_key(Right::ALL.into(), None)?;
     secrets::write_new(&data.join("keys.toml"), &as_text(&[(id, key)].into())?)?;
-    metad::found(&config)?;
+    daemon::meta::found(&config)?;
     let text = toml::to_string(&config).map_err(|e| NodeError::Refused(e.to_string()))?;
     // Last: a cluster that has a configuration file is whole.
     std::fs::write(&file, text).map_err(io("write", &file))

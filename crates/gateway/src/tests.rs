@@ -8,6 +8,7 @@ use super::memory::Memory;
 use super::names::NameError;
 use super::{Gateway, GatewayConfig, Key, Keys, Limits, Right, serve};
 use bytes::Bytes;
+use ebb_testing::s3;
 use ebb_types::{
     Condition, NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId,
     ObjectMeta, OnlyIf, Part,
@@ -28,9 +29,6 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-
-#[path = "../../tests/all/harness/s3.rs"]
-mod client;
 
 const ACCESS_KEY: &str = "testkey";
 const SECRET_KEY: &str = "testsecret0123456789";
@@ -57,7 +55,8 @@ fn serve_with(limits: Limits) -> Served {
         runtime.block_on(async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             ready.send(listener.local_addr().unwrap()).unwrap();
-            let config = GatewayConfig { keys: keys(), domains: vec!["localhost".into()], limits };
+            let config =
+                GatewayConfig { keys: keys(), domains: vec!["localhost".into()], limits, on_request: || () };
             let backend = Arc::new(Memory::new(4 << 20));
             serve(listener, config, backend, async { drop(stopped.await) }).await;
         });
@@ -76,14 +75,14 @@ impl Served {
         self.answer(method, path, body).status
     }
 
-    fn answer(&self, method: &str, path: &str, body: &[u8]) -> client::Answer {
-        client::request(&self.address, (ACCESS_KEY, SECRET_KEY), method, path, body).unwrap()
+    fn answer(&self, method: &str, path: &str, body: &[u8]) -> s3::Answer {
+        s3::request(&self.address, (ACCESS_KEY, SECRET_KEY), method, path, body).unwrap()
     }
 
     /// Sends the head of a PUT and the first byte of its body.
     fn begin_put(&self, path: &str, body: &[u8], more: &str) -> TcpStream {
         let mut stream = self.connect();
-        let head = client::head(&self.address, (ACCESS_KEY, SECRET_KEY), ("PUT", path), body, more);
+        let head = s3::head(&self.address, (ACCESS_KEY, SECRET_KEY), ("PUT", path), body, more);
         stream.write_all(head.as_bytes()).unwrap();
         stream.write_all(&body[..1]).unwrap();
         stream
@@ -243,7 +242,8 @@ fn serve_in_background(backend: Arc<Memory>) -> String {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             ready.send(listener.local_addr().unwrap()).unwrap();
             let domains = vec!["localhost".into()];
-            let config = GatewayConfig { keys: keys(), domains, limits: Limits::of_process() };
+            let config =
+                GatewayConfig { keys: keys(), domains, limits: Limits::of_process(), on_request: || () };
             serve(listener, config, backend, std::future::pending()).await;
         });
     });
@@ -260,7 +260,7 @@ fn real_clients_agree() {
     let python = if own_python.exists() { own_python } else { "python3".into() };
     let arguments = std::env::var("EBB_TEST_ARGS").unwrap_or_default();
     let status = Command::new(python)
-        .arg(crate_dir.join("tests/s3_clients.py"))
+        .arg(crate_dir.join("../node/tests/s3_clients.py"))
         .args(arguments.split_whitespace())
         .env("EBB_S3_ENDPOINT", endpoint)
         .env("EBB_S3_ACCESS_KEY", ACCESS_KEY)

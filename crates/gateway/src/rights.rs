@@ -9,7 +9,9 @@ use s3s::dto::{CopyObjectInput, CopySource, UploadPartCopyInput};
 use s3s::{S3Request, S3Result, s3_error};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
@@ -17,7 +19,7 @@ use tokio::time::Instant;
 /// The file is looked at no more often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Right {
     /// Objects and lists of them.
@@ -30,6 +32,28 @@ pub enum Right {
 
 impl Right {
     pub const ALL: [Right; 3] = [Right::Read, Right::Write, Right::Admin];
+
+    fn name(self) -> &'static str {
+        match self {
+            Right::Read => "read",
+            Right::Write => "write",
+            Right::Admin => "admin",
+        }
+    }
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Right {
+    type Err = String;
+    fn from_str(name: &str) -> Result<Right, String> {
+        let found = Right::ALL.into_iter().find(|right| right.name() == name);
+        found.ok_or_else(|| "a right is read, write or admin".to_owned())
+    }
 }
 
 /// What a key's owner may do.

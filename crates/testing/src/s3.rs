@@ -1,11 +1,14 @@
 //! The least of an S3 client: one signed request on one connection. The protocol's breadth is tested with real clients.
 
-use ebb_types::hex;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+use time::OffsetDateTime;
+
+/// A server that does not answer for this long never does.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 pub struct Answer {
     pub status: u16,
@@ -51,7 +54,7 @@ pub fn request(
     body: &[u8],
 ) -> std::io::Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(super::PATIENCE))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(head(address, keys, (method, path), body, "Connection: close\r\n").as_bytes())?;
     stream.write_all(body)?;
     let mut whole = Vec::new();
@@ -69,18 +72,11 @@ fn mac(key: &[u8], text: &str) -> Vec<u8> {
 
 /// `20260131` and `235959` in UTC.
 fn now() -> (String, String) {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Civil date from the days since 1970: Howard Hinnant, "chrono-compatible low-level date algorithms".
-    let z = days + 719_468;
-    let era = z / 146_097;
-    let day_of_era = z % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let clock = format!("{:02}{:02}{:02}", rest / 3600, rest / 60 % 60, rest % 60);
-    (format!("{year:04}{month:02}{day:02}"), clock)
+    let now = OffsetDateTime::now_utc();
+    let ((year, month, day), (hour, minute, second)) = (now.to_calendar_date(), now.to_hms());
+    (format!("{year:04}{:02}{day:02}", u8::from(month)), format!("{hour:02}{minute:02}{second:02}"))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

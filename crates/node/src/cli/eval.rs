@@ -1,7 +1,7 @@
 //! `ebb eval` and `ebb agent`: evaluations of storage, unattended, also from several machines.
 
-use crate::config::Config;
-use crate::dev::Connector;
+use crate::cluster::config::Config;
+use crate::cluster::connect::Connector;
 use crate::error::{NodeError, io};
 use clap::{ArgGroup, Args, Subcommand};
 use ebb_client::Secret;

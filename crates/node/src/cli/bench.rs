@@ -1,7 +1,7 @@
 //! `ebb bench`: what a storage service does, and what its servers spend on it.
 
+use crate::cli::replay::write_report;
 use crate::error::NodeError;
-use crate::replay::write_report;
 use ebb_lab::bench::{BenchOptions, Extent, bench_s3};
 use ebb_report::Progress;
 use std::path::Path;

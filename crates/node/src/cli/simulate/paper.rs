@@ -1,7 +1,7 @@
 //! `ebb simulate paper`: a paper's evaluation again, each number beside the paper's.
 
+use crate::cli::trace::reading;
 use crate::error::{NodeError, io};
-use crate::trace_tool::reading;
 use clap::{Args, Subcommand};
 use ebb_lab::traces;
 use ebb_report::{Progress, json};

@@ -1,13 +1,12 @@
 //! The S3 gateway as a process.
 
-use crate::config::{Config, ConfigError};
-use crate::dev::Connector;
+use crate::cluster::config::{Config, ConfigError};
+use crate::cluster::connect::Connector;
+use crate::cluster::keys::load_keys;
+use crate::cluster::launch::Stop;
+use crate::daemon::heap;
 use crate::error::{NodeError, io};
-use crate::gateway::{Cluster, GatewayConfig, KeyTable, Keys, Limits, serve};
-use crate::heap;
-use crate::launch::Stop;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use ebb_gateway::{Cluster, GatewayConfig, Keys, Limits, serve};
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
@@ -29,7 +28,7 @@ pub async fn run(config: &Config, address: Option<&str>) -> Result<(), NodeError
     let keys = Keys::of_file(keys_file, table, read);
     let mut domains = section.domains.clone();
     domains.push("localhost".to_owned());
-    let config = GatewayConfig { keys, domains, limits: Limits::of_process() };
+    let config = GatewayConfig { keys, domains, limits: Limits::of_process(), on_request: heap::used };
     let backend = Arc::new(Cluster::new(client));
     let listener = TcpListener::bind(&section.address).await.map_err(io("listen on", &section.address))?;
     let mut stop = Stop::new()?;
@@ -38,19 +37,4 @@ pub async fn run(config: &Config, address: Option<&str>) -> Result<(), NodeError
         () = heap::give_back_when_quiet() => {}
     }
     Ok(())
-}
-
-/// Keys and their rights by access key. The file must be its owner's alone.
-pub fn load_keys(path: &Path) -> Result<KeyTable, NodeError> {
-    let mode = std::fs::metadata(path).map_err(io("read", path))?.mode();
-    if mode & 0o077 != 0 {
-        return Err(NodeError::Refused(format!("others may read {}: run `chmod 600` on it", path.display())));
-    }
-    let text = std::fs::read_to_string(path).map_err(io("read", path))?;
-    let keys: KeyTable = toml::from_str(&text)
-        .map_err(|e| NodeError::Refused(format!("{}: {}", path.display(), e.message())))?;
-    if keys.is_empty() {
-        return Err(NodeError::Refused(format!("{} has no key: add one with `ebb key add`", path.display())));
-    }
-    Ok(keys)
 }

@@ -22,7 +22,7 @@ static USED: Notify = Notify::const_new();
 
 /// Call it once, first thing.
 pub fn keep_freed_memory() {
-    libc::keep(FROM_HEAP, KEEP);
+    allocator::keep(FROM_HEAP, KEEP);
 }
 
 /// Call it for every request.
@@ -43,37 +43,29 @@ pub async fn give_back_when_quiet() {
             seen = USES.load(Relaxed);
             tokio::time::sleep(QUIET).await;
         }
-        libc::give_back();
+        allocator::give_back();
     }
 }
 
+/// What the GNU C library's allocator keeps. Other C libraries have other allocators.
 #[cfg(target_env = "gnu")]
-mod libc {
-    use std::ffi::c_int;
-    unsafe extern "C" {
-        fn mallopt(parameter: c_int, value: c_int) -> c_int;
-        fn malloc_trim(pad: usize) -> c_int;
-    }
-
+mod allocator {
     pub fn keep(from_heap: i32, keep: i32) {
-        const M_TRIM_THRESHOLD: c_int = -1;
-        const M_MMAP_THRESHOLD: c_int = -3;
         // SAFETY: it only sets two numbers of the allocator, before any other thread runs. It may refuse: then all stays as it was.
         unsafe {
-            mallopt(M_TRIM_THRESHOLD, keep);
-            mallopt(M_MMAP_THRESHOLD, from_heap);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, keep);
+            libc::mallopt(libc::M_MMAP_THRESHOLD, from_heap);
         }
     }
 
     pub fn give_back() {
         // SAFETY: it touches free memory only, under the allocator's own locks.
-        unsafe { malloc_trim(0) };
+        unsafe { libc::malloc_trim(0) };
     }
 }
 
-/// Other C libraries have other allocators.
 #[cfg(not(target_env = "gnu"))]
-mod libc {
+mod allocator {
     pub fn keep(_from_heap: i32, _keep: i32) {}
     pub fn give_back() {}
 }

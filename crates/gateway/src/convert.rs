@@ -163,15 +163,15 @@ macro_rules! kept_headers {
             headers.extend(value.map(|value| (name.to_owned(), value)));
         };
         keep("content-type", $input.content_type.take());
-        keep("content-encoding", $crate::gateway::convert::own_encoding($input.content_encoding.take()));
+        keep("content-encoding", $crate::convert::own_encoding($input.content_encoding.take()));
         keep("content-language", $input.content_language.take());
         keep("content-disposition", $input.content_disposition.take());
         keep("cache-control", $input.cache_control.take());
-        keep("expires", $input.expires.take().and_then(|time| $crate::gateway::convert::http_date(&time)));
+        keep("expires", $input.expires.take().and_then(|time| $crate::convert::http_date(&time)));
         for (name, value) in $input.metadata.take().unwrap_or_default() {
             keep(&format!("x-amz-meta-{}", name.to_ascii_lowercase()), Some(value));
         }
-        $crate::gateway::convert::check_sizes(&headers).map(|()| headers)
+        $crate::convert::check_sizes(&headers).map(|()| headers)
     }};
 }
 pub(crate) use kept_headers;
@@ -242,7 +242,7 @@ pub(crate) use give_checksum;
 /// The checksum that an input states, if it states one.
 macro_rules! stated_checksum {
     ($input:expr) => {
-        $crate::gateway::convert::the_only([
+        $crate::convert::the_only([
             (ChecksumAlgorithm::Crc32, $input.checksum_crc32.take()),
             (ChecksumAlgorithm::Crc32c, $input.checksum_crc32c.take()),
             (ChecksumAlgorithm::Crc64Nvme, $input.checksum_crc64nvme.take()),

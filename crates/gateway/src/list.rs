@@ -199,7 +199,7 @@ pub(super) fn from_token(token: &str) -> S3Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gateway::convert::parse_etag;
+    use crate::convert::parse_etag;
 
     #[test]
     fn made_up_tokens_and_etags_are_refused_or_read() {

@@ -8,11 +8,11 @@
 mod driver;
 mod scrubs;
 
-use crate::config::Config;
+use crate::cluster::config::Config;
+use crate::cluster::launch::{Stop, private_directory};
+use crate::cluster::random;
+use crate::daemon::heap;
 use crate::error::{NodeError, io};
-use crate::heap;
-use crate::launch::{Stop, private_directory};
-use crate::random;
 use driver::{About, Ended, Server, inbox_has_room};
 use ebb_client::transport::{
     Connection, Identity, Listener, Receiver, Role, Sender, TransportError, connect, kind,

@@ -1,7 +1,7 @@
 //! What the operator asks chunk servers themselves: compares the replicas of every chunk group, block content against block content,
 //! and starts scrubs.
 
-use crate::config::Config;
+use crate::cluster::config::Config;
 use crate::error::NodeError;
 use bytes::Bytes;
 use ebb_client::transport::{Connection, Identity, Role, connect, kind};

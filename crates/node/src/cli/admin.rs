@@ -1,11 +1,13 @@
 //! The commands that an operator types. Thin: they ask the metadata service and print the answer.
 
-use crate::clock;
-use crate::config::Config;
-use crate::dev::{Connector, DevCluster, DevOptions, status};
+use crate::cli::dev::{DevCluster, DevOptions};
+use crate::cli::{status as show, verify as compare};
+use crate::cluster::config::Config;
+use crate::cluster::connect::{Connector, status};
+use crate::cluster::launch::Stop;
+use crate::cluster::secrets;
+use crate::daemon::clock;
 use crate::error::NodeError;
-use crate::launch::Stop;
-use crate::{secrets, status as show, verify as compare};
 use clap::Subcommand;
 use ebb_client::Client;
 use ebb_report::print_json;

@@ -1,11 +1,12 @@
 //! `ebb replay`: a trace at any intensity on a cluster, checked byte by byte, with the energy; or on any storage.
 
-use crate::config::Config;
-use crate::dev::{Connector, DevCluster, DevOptions};
+use crate::cli::dev::{DevCluster, DevOptions};
+use crate::cli::trace::{Percent, reading};
+use crate::cli::verify;
+use crate::cluster::config::Config;
+use crate::cluster::connect::Connector;
+use crate::cluster::launch::Stop;
 use crate::error::{NodeError, io};
-use crate::launch::Stop;
-use crate::trace_tool::{Percent, reading};
-use crate::verify;
 use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
 use ebb_client::Client;

@@ -65,6 +65,8 @@ pub struct GatewayConfig {
     /// Domains below which a host name begins with a bucket's name.
     pub domains: Vec<String>,
     pub limits: Limits,
+    /// Called for every request.
+    pub on_request: fn(),
 }
 
 /// State that all requests share.
@@ -108,6 +110,6 @@ pub async fn serve<B: Backend>(
     bounds.form_max_field_size = form::FIELDS_BYTES_MAX;
     bounds.form_max_fields_size = form::FIELDS_BYTES_MAX;
     service.set_config(Arc::new(StaticConfigProvider::new(Arc::new(bounds))));
-    let front = Arc::new(Front::new(gateway, service.build(), domains, config.limits));
+    let front = Arc::new(Front::new(gateway, service.build(), domains, config.limits, config.on_request));
     connections::serve(listener, front, config.limits, stop).await;
 }

@@ -13,7 +13,7 @@
 
 use super::scrubs::Scrubs;
 use super::{Shared, dial};
-use crate::{clock, heap};
+use crate::daemon::{clock, heap};
 use bytes::Bytes;
 use ebb_client::Secret;
 use ebb_client::budget::{Budget, Share};

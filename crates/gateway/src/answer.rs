@@ -32,6 +32,7 @@ pub struct Front<B> {
     pub service: S3Service,
     pub domains: Arc<Vec<String>>,
     pub limits: Limits,
+    on_request: fn(),
     forms: Semaphore,
     /// The next request's id.
     next: AtomicU64,
@@ -43,14 +44,16 @@ impl<B: Backend> Front<B> {
         service: S3Service,
         domains: Arc<Vec<String>>,
         limits: Limits,
+        on_request: fn(),
     ) -> Self {
         // Ids of a later run are others.
         let start = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64);
-        Front { gateway, service, domains, limits, forms: Semaphore::new(FORMS_AT_ONCE), next: start.into() }
+        let forms = Semaphore::new(FORMS_AT_ONCE);
+        Front { gateway, service, domains, limits, on_request, forms, next: start.into() }
     }
 
     pub async fn answer(&self, request: Request<Incoming>) -> Result<HttpResponse, HttpError> {
-        crate::heap::used();
+        (self.on_request)();
         let began = Instant::now();
         let id = format!("{:016X}", self.next.fetch_add(1, Ordering::Relaxed));
         let expects = expects_continue(&request);

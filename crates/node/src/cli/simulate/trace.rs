@@ -1,7 +1,7 @@
 //! `ebb simulate trace`: a trace on a modelled cluster, request by request.
 
+use crate::cli::trace::reading;
 use crate::error::{NodeError, io};
-use crate::trace_tool::reading;
 use clap::Args;
 use ebb_gear::Scheme;
 use ebb_lab::traces;
@@ -71,7 +71,7 @@ pub struct TraceArgs {
     /// What the scheduler takes a server to sustain: so much that the trace's peak needs all servers (peak) or N of them; absent:
     /// what the disk does
     #[arg(long, value_name = "peak|N")]
-    provision: Option<crate::replay::ProvisionArg>,
+    provision: Option<crate::cli::replay::ProvisionArg>,
     /// Machines that the clients run on, in all racks in turn
     #[arg(long, default_value_t = 9)]
     clients: u32,

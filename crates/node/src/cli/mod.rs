@@ -1,0 +1,14 @@
+//! The commands that a person types: each reads its arguments, asks the cluster or calls a library, and prints what it found.
+
+pub mod admin;
+pub mod bench;
+pub mod cost;
+pub mod dev;
+pub mod eval;
+pub mod key;
+pub mod meter;
+pub mod replay;
+pub mod simulate;
+pub mod status;
+pub mod trace;
+pub mod verify;

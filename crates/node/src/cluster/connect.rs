@@ -1,0 +1,43 @@
+//! Clients of a cluster, with the rights that a secret file gives.
+
+use crate::cluster::config::Config;
+use crate::error::NodeError;
+use ebb_client::{Client, ClientConfig, Secret};
+use ebb_types::{AdminReply, AdminRequest, ClusterStatus, MetaReply, MetaRequest};
+use std::path::Path;
+
+/// Connects clients to one cluster.
+#[derive(Clone)]
+pub struct Connector(ClientConfig);
+
+impl Connector {
+    /// With the rights of an administrator, if the secret file is there and gives them.
+    pub fn new(config: &Config) -> Result<Connector, NodeError> {
+        Connector::with(config, &config.cluster.secret_file)
+    }
+
+    /// With the rights that this secret file gives.
+    pub fn with(config: &Config, secret: &Path) -> Result<Connector, NodeError> {
+        let secret = Secret::load(&config.path(secret))?;
+        let mut client = ClientConfig::new(config.meta_addresses(), secret);
+        client.cluster = config.cluster_id()?;
+        Ok(Connector(client))
+    }
+
+    /// For one that writes nowhere but to what it allocated itself.
+    pub fn sole_writer(mut self) -> Connector {
+        self.0.patience.sole_writer = true;
+        self
+    }
+
+    pub async fn connect(self) -> Result<Client, NodeError> {
+        Ok(Client::connect(self.0).await?)
+    }
+}
+
+pub async fn status(client: &Client) -> Result<ClusterStatus, NodeError> {
+    match client.call(MetaRequest::Admin(AdminRequest::Status)).await? {
+        MetaReply::Admin(AdminReply::Status(status)) => Ok(*status),
+        other => Err(NodeError::Refused(format!("unexpected answer of the metadata service: {other:?}"))),
+    }
+}

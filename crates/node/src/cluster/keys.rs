@@ -1,0 +1,34 @@
+//! The keys of S3 clients and their rights: one TOML file, which gateways read again when it changes.
+
+use crate::cluster::random::bytes;
+use crate::error::{NodeError, io};
+use ebb_gateway::{Key, KeyTable, Right};
+use ebb_types::hex;
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Keys and their rights by access key. The file must be its owner's alone.
+pub fn load_keys(path: &Path) -> Result<KeyTable, NodeError> {
+    let mode = std::fs::metadata(path).map_err(io("read", path))?.mode();
+    if mode & 0o077 != 0 {
+        return Err(NodeError::Refused(format!("others may read {}: run `chmod 600` on it", path.display())));
+    }
+    let text = std::fs::read_to_string(path).map_err(io("read", path))?;
+    let keys: KeyTable = toml::from_str(&text)
+        .map_err(|e| NodeError::Refused(format!("{}: {}", path.display(), e.message())))?;
+    if keys.is_empty() {
+        return Err(NodeError::Refused(format!("{} has no key: add one with `ebb key add`", path.display())));
+    }
+    Ok(keys)
+}
+
+/// A key that nobody else has.
+pub fn new_key(rights: BTreeSet<Right>, buckets: Option<Vec<String>>) -> Result<(String, Key), NodeError> {
+    Ok((hex(&bytes::<10>()?).to_uppercase(), Key { secret: hex(&bytes::<20>()?), rights, buckets }))
+}
+
+/// The file's text.
+pub fn as_text(table: &KeyTable) -> Result<String, NodeError> {
+    toml::to_string(table).map_err(|error| NodeError::Refused(error.to_string()))
+}

@@ -1,0 +1,7 @@
+//! The processes of a cluster: chunk server, metadata server and S3 gateway, each on real sockets, disks and clocks.
+
+pub mod clock;
+pub mod gateway;
+pub mod heap;
+pub mod meta;
+pub mod server;
