@@ -1,19 +1,20 @@
-//! Continuous gears: which servers are awake, one by one. Every chunk group has a replica in each gear group, so once the
-//! servers of the lowest gear are awake, any subset of the others may be: the fleet wakes the servers that the load needs, not
-//! a whole gear group at a time.
+//! Continuous gears: decides server by server which ones are awake. Every chunk group has a replica in each gear
+//! group, so once the servers of the lowest gear are awake, any subset of the others may be: the fleet wakes only
+//! the servers that the load needs, not a whole gear group at a time.
 //!
-//! - **Forecast**: what may happen next is what happened after moments like this one ([`crate::seasonal`]). For every hour, so
-//!   many servers are woken ahead that one more would cost more than the shortage that it is likely to prevent.
-//! - **Correction**: load that outruns the forecast wakes servers at once, and as many as the outruns that began like it came to
-//!   need, because waking takes longer than a burst takes to rise.
-//! - **Calibration**: the price of shortage follows from how often too few servers were awake, measured against the share of
-//!   time that the operator accepts. Nothing is tuned to one load.
-//! - **Wear**: a server that was woken stays awake for the dwell time; each has a budget of power cycles, and they are spent on the
-//!   quiet spells that are expected to be the longest. Servers take turns: the one awake longest sleeps first, the one asleep
-//!   longest wakes first, and the lowest gear moves on to another gear group every few days.
+//! - **Forecast**: what may happen next is what happened after moments like this one ([`crate::seasonal`]). For
+//!   every hour, servers are woken ahead of time until one more would cost more than the shortage that it is likely
+//!   to prevent.
+//! - **Correction**: load above the forecast wakes servers at once, and as many as similar outruns ended up
+//!   needing, because waking takes longer than a burst takes to rise.
+//! - **Calibration**: the price of shortage follows from how often too few servers were awake, relative to the
+//!   share of time that the operator accepts. Nothing is tuned to one load.
+//! - **Wear**: a woken server stays awake for the dwell time; each has a budget of power cycles, spent on the quiet
+//!   periods that are expected to be the longest. Servers take turns: the one awake longest sleeps first, the one
+//!   asleep longest wakes first, and the lowest gear moves to another gear group every few days.
 //!
-//! Safety comes before economy: nothing ever delays a wake-up, and without a forecast every server is awake. The fleet keeps no
-//! forecast of its own: recorded hours go through the replicated metadata state and come back with every event.
+//! Safety comes before economy: nothing ever delays a wake-up, and without a forecast every server is awake. The
+//! fleet stores no history: recorded hours go through the replicated metadata state and come back with every event.
 
 use crate::schedule::ROUNDING;
 use crate::seasonal::Ahead;
@@ -26,46 +27,46 @@ use std::time::Duration;
 const DAY: f64 = 86_400.0;
 /// Days whose unspent power cycles a server may save up.
 const CARRY_DAYS: f64 = 7.0;
-/// Bounds of the price of shortage, as the share of all servers that are awake instead for as long. Its calibration begins
-/// with `SHORT_PRICE_START` over the accepted share of time: the rarer shortage may be, the dearer it is.
+/// Bounds of the price of shortage: the share of all servers that could stay awake for the same time instead. Calibration
+/// starts at `SHORT_PRICE_START` divided by the accepted share of time: the rarer shortage may be, the higher its price.
 const SHORT_PRICE: RangeInclusive<f64> = 0.05..=10.0;
 const SHORT_PRICE_START: f64 = 0.05;
 /// Time without shortage after which the price of shortage is halved.
 const DARE: f64 = 2.0 * DAY;
-/// Numbers of servers that are compared for an hour: more make no difference that matters.
+/// Most candidate numbers of servers compared for an hour; more would make no relevant difference.
 const CHOICES: u32 = 256;
-/// Shortest and longest price of a power cycle, as the quiet time that must be expected, and where it begins.
+/// Bounds of the price of a power cycle, as the quiet time that must be expected; then its initial value.
 const CYCLE_PRICE: RangeInclusive<f64> = 60.0..=DAY;
 const CYCLE_PRICE_START: f64 = 3600.0;
-/// Share of a budget that its price aims at: the rest is for days that are worse than the last.
+/// Share of the power-cycle budget that its price aims at: the rest is for worse days.
 const AIM: f64 = 0.97;
-/// The same of shortage, which comes in runs.
+/// The same for the shortage budget; shortage comes in runs.
 const SHORT_AIM: f64 = 0.9;
-/// Time in which a fleet that makes no power cycle lowers their price to 1/e.
+/// Time in which a fleet without power cycles lowers their price to 1/e.
 const CHEAPEN: f64 = DAY;
-/// Outruns remembered, how many of them a new one is compared with, and which of those it is taken for.
+/// Outruns remembered, how many of them a new one is compared with, and which of those predicts its rise.
 const OUTRUNS_KEPT: usize = 64;
 const OUTRUNS_ALIKE: usize = 7;
 const OUTRUN_QUANTILE: f64 = 0.75;
 
-/// What the operator decides.
+/// The operator's settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetPolicy {
     pub replicas: u8,
-    /// Gear groups that are awake whatever the load.
+    /// Gear groups that are awake at any load.
     pub g_min: u8,
-    /// Length of the forecast's hour. A quarter of a real hour sees bursts that recur.
+    /// Length of the forecast's hour. A quarter of a real hour captures recurring bursts.
     pub hour: Duration,
     pub hours_per_day: u32,
-    /// From the wake-up to the moment at which a server carries load, its catch-up included.
+    /// From the wake-up until the server carries load, including its catch-up.
     pub wake: Duration,
-    /// Shortest time that a server is left awake, and for which load that outran the forecast is remembered.
+    /// Shortest time that a server stays awake, and for which load above the forecast is remembered.
     pub dwell: Duration,
-    /// Power cycles that a server may make per day, on average.
+    /// Power cycles allowed per server and day, on average.
     pub cycles_per_day: f64,
     /// Share of time with too few servers awake that the operator accepts, above 0 and at most 0.5.
     pub short_goal: f64,
-    /// Days after which the lowest gear moves on; zero: never.
+    /// Days after which the lowest gear moves to the next gear group; zero: never.
     pub rotate_days: u32,
 }
 
@@ -111,20 +112,20 @@ impl FleetPolicy {
 pub enum Event {
     /// Load of all servers together over the `interval` that ends now.
     Sample { load: Load, interval: Duration },
-    /// Time passed without a sample, or the history changed.
+    /// Time has passed without a sample, or the history changed.
     Tick,
     /// The server is up and carries load.
     Awake(ServerId),
-    /// The server failed or was taken out.
+    /// The server failed or was removed.
     Gone(ServerId),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Command {
     Wake(ServerId),
-    /// Only ever for a server that is awake.
+    /// Only for a server that is awake.
     Sleep(ServerId),
-    /// An hour ended most of which was watched: put its peak into the replicated [`History`].
+    /// An hour ended that was watched for the most part: put its peak into the replicated [`History`].
     RecordHour {
         hour: u64,
         peak: Load,
@@ -150,8 +151,8 @@ struct Member {
     counted: Moment,
 }
 
-/// Load above what was expected: how far it lay above when it began, and how far it rose. Bursts come on top of the usual load
-/// and do not grow with it.
+/// Load above the expected: its excess when it began, and its highest excess. Bursts add to the usual load and do
+/// not grow with it.
 #[derive(Clone, Copy, Debug)]
 struct Outrun {
     began: f64,
@@ -161,7 +162,7 @@ struct Outrun {
 /// A price that rises and falls by factors, within bounds.
 #[derive(Clone, Debug)]
 struct Price {
-    /// Natural logarithms.
+    /// As natural logarithms.
     now: f64,
     bounds: (f64, f64),
 }
@@ -176,38 +177,38 @@ impl Price {
         self.now.exp()
     }
 
-    /// By the factor e to the power of `by`.
+    /// Multiplies the price by e^`by`.
     fn change(&mut self, by: f64) {
         self.now = (self.now + by).clamp(self.bounds.0, self.bounds.1);
     }
 }
 
-/// Decides who is awake. One per metadata leader.
+/// Decides which servers are awake. One per metadata leader.
 #[derive(Clone, Debug)]
 pub struct Fleet {
     policy: FleetPolicy,
     calendar: Calendar,
     members: BTreeMap<ServerId, Member>,
     seasonal: Option<Seasonal>,
-    /// What may happen from the present hour on, and the hour and the newest record that it rests on.
+    /// The possible futures from the present hour on, then the hour and the newest record that they are based on.
     ahead: Option<Ahead>,
     basis: Option<(u64, Option<u64>)>,
-    /// Servers that are worth their while in the present hour, and in the next.
+    /// Cost-optimal number of awake servers for the present hour and for the next.
     prepared: u32,
     coming: u32,
     meter: HourMeter,
     watched: Duration,
-    /// Of a short step, in servers awake as a share of all, and of a power cycle, in seconds of quiet.
+    /// Price of a short step, in servers awake as a share of all; price of a power cycle, in seconds of quiet.
     short_price: Price,
     cycle_price: Price,
     outruns: VecDeque<Outrun>,
     outrun: Option<Outrun>,
-    /// Servers that outruns asked for within the dwell time, falling.
+    /// Servers requested for outruns within the dwell time, in descending order.
     asked: VecDeque<(Moment, u32)>,
 }
 
 impl Fleet {
-    /// Takes over at `now`; `servers` with their gear groups and whether each is awake.
+    /// Starts at `now`; `servers` with their gear groups and whether each is awake.
     pub fn new(
         policy: FleetPolicy,
         calendar: Calendar,
@@ -299,13 +300,13 @@ impl Fleet {
         let change = if short { 1.0 / (SHORT_AIM * self.policy.short_goal) - 1.0 } else { -1.0 };
         self.short_price.change(std::f64::consts::LN_2 * interval.as_secs_f64() / DARE * change);
         self.cycle_price.change(-interval.as_secs_f64() / CHEAPEN);
-        // A sample as long as the forecast's hour is in the forecast itself: its drift.
+        // A sample as long as the forecast's hour is part of the forecast itself, as its drift.
         if interval < self.policy.hour {
             self.correct(now, load.0);
         }
     }
 
-    /// Load above what the fleet is prepared for: ask for what it is likely to become.
+    /// Load above what the fleet is prepared for: requests the servers that it is likely to grow to need.
     fn correct(&mut self, now: Moment, load: f64) {
         while self.asked.front().is_some_and(|(at, _)| now.since(*at) >= self.policy.dwell) {
             self.asked.pop_front();
@@ -341,8 +342,8 @@ impl Fleet {
         self.asked.push_back((now, ask));
     }
 
-    /// How far above the expected load an outrun that begins at `above` is likely to rise: as far as those did that began
-    /// most like it.
+    /// How far above the expected load an outrun that begins at `above` is likely to rise: as far as the most
+    /// similar outruns rose.
     fn likely_rise(&self, above: f64) -> f64 {
         let mut alike: Vec<(f64, f64)> =
             self.outruns.iter().map(|outrun| ((outrun.began - above).abs(), outrun.rose)).collect();
@@ -370,7 +371,7 @@ impl Fleet {
         (self.meter, self.watched) = (HourMeter::new(hour), Duration::ZERO);
     }
 
-    /// Forecasts the coming day, once an hour and when the history has grown.
+    /// Forecasts the coming day, once an hour and whenever the history has grown.
     fn look_ahead(&mut self, now: Moment, history: &History) {
         let hour = self.calendar.hour(now, self.policy.hour);
         let basis = Some((hour, history.newest()));
@@ -389,8 +390,8 @@ impl Fleet {
         self.ahead = Some(ahead);
     }
 
-    /// The number of servers for an hour ahead with the least price: of keeping them awake, of waking those that sleep, and of
-    /// the shortage that is likely nevertheless.
+    /// The number of servers for an hour ahead with the lowest total price: keeping them awake, waking those that
+    /// sleep, and the remaining risk of shortage.
     fn worth(&self, ahead: &Ahead, hour: usize) -> u32 {
         let all = self.servers();
         let floor = floor_servers(all, self.policy.replicas);
@@ -408,7 +409,8 @@ impl Fleet {
         best.map_or(all, |(_, servers)| servers)
     }
 
-    /// Servers that must be awake now: for this hour, for the one that a server woken now is in time for, and for outruns.
+    /// Servers that must be awake now: for this hour, for the hour that a server woken now would be ready for, and
+    /// for outruns.
     fn wanted(&self, now: Moment) -> u32 {
         if self.ahead.is_none() {
             return self.servers();
@@ -420,14 +422,14 @@ impl Fleet {
         forecast.max(asked).max(floor_servers(self.servers(), self.policy.replicas))
     }
 
-    /// Whether doing with fewer than `servers` is worth a power cycle: whether the load is expected to stay low enough for
-    /// long enough.
+    /// Whether reducing to fewer than `servers` is worth a power cycle: whether the load is expected to stay low
+    /// enough for long enough.
     fn worthwhile(&self, now: Moment, servers: u32) -> bool {
         let Some(ahead) = &self.ahead else { return false };
         let length = self.policy.hour.as_secs_f64();
         let into = self.calendar.into_hour(now, self.policy.hour).as_secs_f64() / length;
         let load = Load(f64::from(servers - 1));
-        // What an hour was to bring it has brought once its peak is higher.
+        // Once an hour's peak exceeds `load`, the expected burst has already happened.
         let brought = self.meter.peak().is_some_and(|peak| peak.0 > load.0);
         let quiet = if brought { ahead.quiet_from_next(load) + 1.0 } else { ahead.quiet(load) } - into;
         quiet * length >= self.cycle_price.get() + self.policy.wake.as_secs_f64()
@@ -459,9 +461,9 @@ impl Fleet {
         }
     }
 
-    /// Of `on` servers, how many to keep: those wanted, and those whose sleep would not be worth it.
+    /// How many of `on` servers to keep: those wanted, and those whose sleep would not be worth it.
     fn kept(&self, now: Moment, on: u32, wanted: u32) -> u32 {
-        // The more servers, the longer they are enough: find the last for which that is not long enough.
+        // The more servers, the longer they suffice: find the highest number for which that is not long enough.
         let (mut low, mut high) = (wanted, on);
         while low < high {
             let middle = low + (high - low) / 2;

@@ -1,28 +1,27 @@
 //! The forecast: the load of an hour is the mean of the peaks of that hour of the day on past days. [Sierra
 //! §3.4]
 //!
-//! [`History`] is plain data that lives in the replicated metadata state; [`forecast`] is a function of it.
-//! It keeps the single hours and not their means, so that another forecast is another function over the same
-//! state.
+//! [`History`] is plain data, rebuilt from the hours in the replicated metadata state; [`forecast`] is a function
+//! of it. It keeps single hours instead of their means, so that another forecast is just another function of the
+//! same data.
 
 use crate::Load;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Days that are remembered: four weeks follow a service that grows, and bound the state.
+/// Days kept: four weeks follow a growing service and bound the size.
 pub const DAYS_KEPT: u64 = 28;
 
-/// Peaks of past hours. Hours are numbered from the calendar's start; hour `h` is hour `h % hours_per_day` of
-/// its day.
+/// Peaks of past hours. Hours are numbered from the calendar's start; hour `h` is hour `h % hours_per_day` of its
+/// day.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct History {
     peaks: BTreeMap<u64, Load>,
 }
 
 impl History {
-    /// Remembers an hour's peak. Recording an hour twice keeps the higher one, so a repeated command is
-    /// harmless.
+    /// Records an hour's peak. Recording an hour twice keeps the higher peak, so a repeated command is harmless.
     pub fn record(&mut self, hour: u64, peak: Load, hours_per_day: u32) {
         let kept = self.peaks.entry(hour).or_insert(peak);
         *kept = kept.max(peak);
@@ -31,29 +30,29 @@ impl History {
         self.peaks = self.peaks.split_off(&oldest);
     }
 
-    /// Recorded hours, oldest first. Hours that nobody watched are absent.
+    /// Recorded hours, oldest first. Hours that were not watched are absent.
     pub fn peaks(&self) -> impl Iterator<Item = (u64, Load)> + '_ {
         self.peaks.iter().map(|(hour, peak)| (*hour, *peak))
     }
 
-    /// The newest hour that is recorded.
+    /// The newest recorded hour.
     pub fn newest(&self) -> Option<u64> {
         self.peaks.last_key_value().map(|(hour, _)| *hour)
     }
 
-    /// Those of `hours`.
+    /// The recorded peaks of `hours`.
     pub fn peaks_of(&self, hours: Range<u64>) -> impl Iterator<Item = (u64, Load)> + '_ {
         self.peaks.range(hours).map(|(hour, peak)| (*hour, *peak))
     }
 }
 
-/// What a forecast rests on.
+/// What a forecast is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
-    /// The mean over that many earlier days.
+    /// The mean over this many earlier days.
     Days(u32),
-    /// No earlier day has this hour: the peak of the most recent hour that was recorded.
+    /// No earlier day has this hour: the peak of the most recent recorded hour.
     LatestHour,
 }
 

@@ -1,14 +1,14 @@
 //! The layout: which gear group a server is in, and which r servers hold a chunk group. [Sierra §3.3]
 //!
-//! Power-aware grouping puts every server into one of r gear groups and one replica of every chunk group into
-//! each of them. So any g gear groups hold g replicas of everything, N(r-g)/r servers can sleep, and a lost
-//! server is rebuilt on all others of its gear group. The naive schemes are kept for comparison.
+//! Power-aware grouping puts every server into one of r gear groups and one replica of every chunk group into each
+//! of them. So any g gear groups hold g replicas of everything, N(r-g)/r servers can sleep, and a lost server is
+//! rebuilt on all others of its gear group. The naive schemes are kept for comparison.
 //!
-//! Invariants: slot k of a power-aware chunk group is a server of gear group k; gear group 0 is the lowest
-//! gear, the last to sleep; the r servers of a chunk group are different and stand in as many different racks
-//! as there are, up to r; within a gear group all servers hold equally many chunk groups, give or take one,
-//! as far as the racks allow. Sierra draws servers at random per chunk; a chunk group is r draws for many
-//! chunks, so here chance only breaks ties between equally loaded servers.
+//! Invariants: slot k of a power-aware chunk group is a server of gear group k; gear group 0 is the lowest gear,
+//! the last to sleep; the r servers of a chunk group are distinct and in as many different racks as there are, up
+//! to r; within a gear group all servers hold the same number of chunk groups, plus or minus one, as far as the
+//! racks allow. Sierra draws servers at random per chunk; a chunk group is r draws for many chunks, so here chance
+//! only breaks ties between equally loaded servers.
 
 use ebb_types::Random;
 use ebb_types::{GearGroup, RackId, ServerId};
@@ -17,14 +17,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::str::FromStr;
 
-/// A server to lay out.
+/// A server to be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Server {
     pub id: ServerId,
     pub rack: RackId,
 }
 
-/// A server in its place.
+/// A server's place: its rack and gear group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     pub rack: RackId,
@@ -34,15 +34,14 @@ pub struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheme {
-    /// Power-aware; every gear group has servers in every rack, so awake servers (and offload) stand
-    /// everywhere. [Figure 5b]
+    /// Power-aware; every gear group has servers in every rack, so every rack has awake servers (and offload
+    /// holders). [Figure 5b]
     Rotated,
     /// Power-aware; a rack's servers are all in one gear group, so whole racks sleep. [Figure 5a]
     RackAligned,
-    /// Every chunk group on r servers drawn at random. Gear groups mean nothing for its chunk groups.
+    /// Every chunk group on r servers drawn at random. Its slots have no relation to gear groups.
     NaiveRandom,
-    /// Fixed sets of r servers that hold the same chunk groups. Servers that no set of r is left for hold
-    /// nothing.
+    /// Fixed sets of r servers that hold the same chunk groups. Servers left over without a full set hold nothing.
     NaiveGrouped,
 }
 
@@ -84,10 +83,10 @@ pub struct Layout {
     pub scheme: Scheme,
     pub replicas: u8,
     pub servers: BTreeMap<ServerId, Place>,
-    /// Per chunk group the r servers that hold it; of a power-aware layout, slot k in gear group k.
+    /// Per chunk group the r servers that hold it; in a power-aware layout, slot k is in gear group k.
     pub groups: Vec<Vec<ServerId>>,
-    /// Per chunk group the first primary, with every server awake: equally many on all servers that hold
-    /// chunk groups.
+    /// Per chunk group the first primary, with every server awake: the same number on all servers that hold chunk
+    /// groups.
     pub primaries: Vec<ServerId>,
 }
 
@@ -110,10 +109,9 @@ pub enum LayoutError {
     UnknownScheme { name: String },
 }
 
-/// Lays out `groups` chunk groups with `replicas` replicas over `servers`. The same arguments give the same
-/// layout.
+/// Lays out `groups` chunk groups with `replicas` replicas over `servers`. The same arguments give the same layout.
 ///
-/// With fewer racks than replicas the replicas of a chunk group are on different servers, in as many racks as
+/// With fewer racks than replicas, the replicas of a chunk group are on different servers, in as many racks as
 /// there are.
 pub fn layout(
     servers: &[Server],
@@ -157,10 +155,9 @@ pub fn layout(
     Ok(Layout { scheme, replicas, servers: places, groups, primaries })
 }
 
-/// Deals gear groups round and round through the racks: every rack's servers, and all servers, are shared out
-/// evenly (give or take one). Smallest rack first, because racks of fewer than r servers must start at
-/// different gear groups; and if that leaves no r servers of different gear groups and racks, the first racks
-/// are dealt last.
+/// Deals gear groups to the racks in rotation: every rack's servers, and all servers, are divided evenly (plus or
+/// minus one). Smallest rack first, because racks of fewer than r servers must start at different gear groups; if
+/// that leaves no r servers of different gear groups and racks, the first racks are dealt last.
 fn rotate(racks: &BTreeMap<RackId, BTreeSet<ServerId>>, replicas: u8) -> BTreeMap<ServerId, Place> {
     let mut order: Vec<_> = racks.iter().collect();
     order.sort_by_key(|(rack, servers)| (servers.len(), **rack));
@@ -181,7 +178,7 @@ fn rotate(racks: &BTreeMap<RackId, BTreeSet<ServerId>>, replicas: u8) -> BTreeMa
     (0..order.len()).map(deal).find(apart).unwrap_or_else(|| deal(0))
 }
 
-/// Gives whole racks to gear groups, the largest rack first and always to the smallest gear group.
+/// Assigns whole racks to gear groups, the largest rack first, always to the smallest gear group.
 fn align(racks: &BTreeMap<RackId, BTreeSet<ServerId>>, replicas: u8) -> BTreeMap<ServerId, Place> {
     let mut order: Vec<_> = racks.iter().collect();
     order.sort_by_key(|(rack, servers)| (std::cmp::Reverse(servers.len()), **rack));
@@ -196,13 +193,13 @@ fn align(racks: &BTreeMap<RackId, BTreeSet<ServerId>>, replicas: u8) -> BTreeMap
     places
 }
 
-/// A server of a gear group's queue: its chunk groups, a random number that breaks ties, its id.
+/// A server in a gear group's queue: number of its chunk groups, random tie-breaker, id.
 type Queued = (u32, u64, ServerId);
 
 /// A server that may take a slot.
 #[derive(Clone, Copy)]
 struct Candidate {
-    /// Square of the chunk groups that it has beyond the least loaded of its gear group.
+    /// Square of its excess of chunk groups over the least loaded server of its gear group.
     cost: u64,
     queued: Queued,
     rack: RackId,
@@ -231,7 +228,7 @@ fn power_aware_groups(
     drawn
 }
 
-/// The servers of each gear group, without chunk groups as yet.
+/// The servers of each gear group, still without chunk groups.
 fn queues(
     places: &BTreeMap<ServerId, Place>,
     r: usize,
@@ -244,8 +241,8 @@ fn queues(
     queues
 }
 
-/// The least loaded server of each of the `r` least loaded racks of a gear group. No other needs to be looked
-/// at: of r slots, r - 1 can block at most r - 1 of these racks.
+/// The least loaded server of each of the `r` least loaded racks of a gear group. No other needs to be considered:
+/// the other r - 1 slots can block at most r - 1 of these racks.
 fn cheapest(queue: &BTreeSet<Queued>, places: &BTreeMap<ServerId, Place>, r: usize) -> Vec<Candidate> {
     let lowest = queue.first().map_or(0, |entry| entry.0);
     let mut found: Vec<Candidate> = Vec::with_capacity(r);
@@ -261,7 +258,7 @@ fn cheapest(queue: &BTreeSet<Queued>, places: &BTreeMap<ServerId, Place>, r: usi
     found
 }
 
-/// One candidate per slot so that the fewest slots share a rack, and among these choices the cheapest.
+/// One candidate per slot, such that the fewest slots share a rack; the cheapest of these choices.
 fn cheapest_slots(candidates: &[Vec<Candidate>]) -> Vec<Queued> {
     type Cost = (usize, u64);
     fn descend(
@@ -290,7 +287,8 @@ fn cheapest_slots(candidates: &[Vec<Candidate>]) -> Vec<Queued> {
     chosen.into_iter().map(|c| c.queued).collect()
 }
 
-/// Evens out what drawing one chunk group after the other left uneven: per gear group, the other slots kept.
+/// Evens out the imbalance that choosing one chunk group after another left: per gear group, keeping the other
+/// slots.
 fn even_out_slots(places: &BTreeMap<ServerId, Place>, groups: &mut [Vec<ServerId>], r: usize) {
     for gear in 0..r {
         let members: Vec<ServerId> =
@@ -343,7 +341,8 @@ fn random_groups(
     (0..groups).map(draw).collect()
 }
 
-/// Replica sets: again and again one server from each of the r fullest racks (as many racks as there are).
+/// Replica sets: repeatedly takes one server from each of the r fullest racks (or from every rack, if there are
+/// fewer).
 fn grouped(
     racks: &BTreeMap<RackId, BTreeSet<ServerId>>,
     replicas: u8,
@@ -354,7 +353,7 @@ fn grouped(
         racks.iter().map(|(rack, ids)| (*rack, ids.iter().copied().collect())).collect();
     let mut places = BTreeMap::new();
     let mut sets: Vec<Vec<ServerId>> = Vec::new();
-    // A set that would have to share racks, though there are enough, is not formed.
+    // A set that would have to share racks, although there are enough, is not formed.
     let apart = r.min(racks.len());
     let enough = |left: &[(RackId, VecDeque<ServerId>)]| {
         left.iter().filter(|(_, ids)| !ids.is_empty()).count() >= apart
@@ -383,11 +382,11 @@ fn grouped(
     (places, groups)
 }
 
-/// Picks one server per item from the item's choices so that the loads end as even as the choices allow.
-/// `load` is what the servers carry already. `None` where an item has no choice.
+/// Picks one server per item from the item's choices so that the loads end as even as the choices allow. `load` is
+/// the servers' present load. `None` for an item without a choice.
 ///
-/// Used for primaries over the awake servers, for successors of a drained primary, and for the places of a
-/// lost server's replicas.
+/// Used for primaries on awake servers, for successors of a drained primary, and for new places of a lost server's
+/// replicas.
 pub fn spread(choices: &[Vec<ServerId>], load: &BTreeMap<ServerId, u32>) -> Vec<Option<ServerId>> {
     let mut load = load.clone();
     for server in choices.iter().flatten() {
@@ -409,9 +408,8 @@ pub fn spread(choices: &[Vec<ServerId>], load: &BTreeMap<ServerId, u32>) -> Vec<
     picked
 }
 
-/// Moves items along chains of choices from more to less loaded servers until no chain is left: then no
-/// assignment is more even. [Harvey, Ladner, Lovász, Tamir: Semi-matchings for bipartite graphs and load
-/// balancing, 2003]
+/// Moves items along chains of choices from more to less loaded servers until no chain is left: then no assignment
+/// is more even. [Harvey, Ladner, Lovász, Tamir: Semi-matchings for bipartite graphs and load balancing, 2003]
 fn even_out(choices: &[Vec<ServerId>], assigned: &mut [ServerId], load: &mut BTreeMap<ServerId, u32>) {
     let mut items: BTreeMap<ServerId, BTreeSet<usize>> = BTreeMap::new();
     for (item, server) in assigned.iter().enumerate() {
@@ -474,18 +472,20 @@ fn relieving_chain(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replacement {
     pub server: ServerId,
-    /// Another replica of the chunk group is in the same rack: another of its replicas is to be moved ([`parting`]).
+    /// Another replica of the chunk group is in the same rack: one of its replicas should be moved later
+    /// ([`parting`]).
     pub shares_rack: bool,
 }
 
-/// For each chunk group of `groups` (its servers, `lost` among them) the server that takes the lost server's
-/// slot: from the same gear group, spread evenly. [Sierra §3.3]
+/// For each chunk group of `groups` (its servers, including `lost`) the server that takes the lost server's slot:
+/// from the same gear group, spread evenly. [Sierra §3.3]
 ///
-/// In a rack without another replica, if that leaves at least half of the gear group to take part. With about as many racks as
-/// replicas it does not: only the lost server's own rack is free, and one or two servers of it would take all its data. Then
-/// all take part, copies are missing for as short as can be, and where racks are shared afterwards they are parted at leisure.
+/// The server is in a rack without another replica, if at least half of the gear group qualifies. With about as
+/// many racks as replicas it does not: only the lost server's own rack is free, and one or two servers in it would
+/// take all its data. Then the whole gear group takes part, which keeps the time with missing copies as short as
+/// possible, and racks shared afterwards are separated later.
 ///
-/// `servers`: those that can take data, asleep ones too; `load`: how many chunk groups each holds. `None`:
+/// `servers`: those that can take data, including sleeping ones; `load`: number of chunk groups on each. `None`:
 /// the gear group has no other server; one must be added to it.
 pub fn rebuild_choice(
     lost: ServerId,
@@ -518,11 +518,11 @@ pub fn rebuild_choice(
     spread(choices, load).into_iter().zip(groups).map(replacement).collect()
 }
 
-/// A slot of a chunk group and the server to move it to, so that its replicas stand in one rack more than they do: a server of
-/// the same gear group, the one that holds least. `None`: they stand apart, or nothing parts them.
+/// A slot of a chunk group and the server to move it to, so that its replicas are in one more rack than now: the
+/// least loaded suitable server of the same gear group. `None`: they are already apart, or no move separates them.
 ///
-/// `group`: slot k in gear group k; `stays`: one that is not to be moved; `servers`: those that can take data; `load`: how many
-/// chunk groups each holds.
+/// `group`: slot k in gear group k; `stays`: a server that must not be moved; `servers`: those that can take data;
+/// `load`: number of chunk groups on each.
 pub fn parting(
     group: &[ServerId],
     stays: Option<ServerId>,
@@ -544,8 +544,8 @@ pub fn parting(
     candidates.min_by_key(|(k, id)| (load.get(id).copied().unwrap_or(0), *id, *k))
 }
 
-/// Servers to keep awake beside those of `awake`, so that the copies of a write can stand in `replicas` different racks, or in
-/// as many as there are. `able`: servers that can be awake, the preferred ones first.
+/// Servers to keep awake in addition to `awake`, so that the copies of a write can be in `replicas` different
+/// racks, or in as many as there are. `able`: servers that can be awake, preferred ones first.
 pub fn spread_awake(able: &[(ServerId, RackId)], awake: &BTreeSet<ServerId>, replicas: u8) -> Vec<ServerId> {
     let wanted = usize::from(replicas);
     let mut racks: BTreeSet<RackId> =
@@ -561,9 +561,9 @@ pub fn spread_awake(able: &[(ServerId, RackId)], awake: &BTreeSet<ServerId>, rep
 
 /// A set of servers that can be off while `gear` replicas of every chunk group are awake.
 ///
-/// Power-aware layouts: all gear groups from `gear` up, by construction. Naive layouts: by search; exact for
-/// up to 16 servers and for fixed replica sets, else what a greedy search finds (the exact answer is a set
-/// cover, NP-hard).
+/// Power-aware layouts: all gear groups from `gear` up, by construction. Naive layouts: by search; exact for up to
+/// 16 servers and for fixed replica sets, otherwise the result of a greedy search (the exact answer is a set cover,
+/// NP-hard).
 pub fn power_down(layout: &Layout, gear: u8) -> Vec<ServerId> {
     if layout.scheme.is_power_aware() {
         let sleeps = |(_, place): &(&ServerId, &Place)| place.gear_group.0 >= gear;
@@ -654,10 +654,10 @@ impl Search {
     }
 }
 
-/// On how many servers at once the data of `lost` can be rebuilt. [Sierra Table 1, "Rebuild"]
+/// Number of servers on which the data of `lost` can be rebuilt in parallel. [Sierra Table 1, "Rebuild"]
 ///
-/// The paper gives N/r for power-aware grouping and N for naive random; these count the lost server too. With
-/// naive grouping it is one: the server that takes the lost one's place.
+/// The paper gives N/r for power-aware grouping and N for naive random; these count the lost server too. With naive
+/// grouping it is one: the server that replaces the lost one.
 pub fn rebuild_parallelism(layout: &Layout, lost: ServerId) -> usize {
     let held: Vec<Vec<ServerId>> = layout.groups.iter().filter(|g| g.contains(&lost)).cloned().collect();
     match layout.scheme {

@@ -1,8 +1,8 @@
-//! Which servers hold what, how loaded the cluster is, and how many servers it needs: Sierra's layout and
+//! Which servers hold which data, how loaded the cluster is, and how many servers it needs: Sierra's layout and
 //! gear scheduler.
 //!
-//! Pure functions and one decision maker, [`Scheduler`]: no clock, no randomness, no I/O. Time and seeds come
-//! in as arguments, so the simulator, the dry run and the cluster run the same code. [Sierra §3.3, §3.4]
+//! Pure functions and one decision maker, [`Scheduler`]: no clock, no randomness, no I/O. Time and seeds are
+//! arguments, so the simulator, the dry run and the cluster run the same code. [Sierra §3.3, §3.4]
 
 pub mod fleet;
 pub mod forecast;

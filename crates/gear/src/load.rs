@@ -1,9 +1,9 @@
-//! The load metric: how many servers the present work needs. [Sierra §3.4]
+//! The load metric: how many servers the current work needs. [Sierra §3.4]
 //!
-//! Reads and writes are counted once, summed over all servers, and set against what one server can do; a
-//! write counts r times because it is carried out r times. Random work is limited by operations, streaming
-//! work by bytes: the larger of the two is the load. Bursts decide how a service feels, so an hour is known
-//! by its peak, not by its mean.
+//! Reads and writes are counted once, summed over all servers, and compared with what one server sustains; a write
+//! counts r times because it is carried out r times. Random work is limited by operations, streaming work by bytes:
+//! the larger of the two is the load. Bursts determine how a service feels, so an hour is represented by its peak,
+//! not by its mean.
 
 use ebb_types::{LoadCount, Schedule};
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ impl Load {
     }
 }
 
-/// What one server sustains, each figure measured on its own.
+/// What one server sustains; each figure is measured separately.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerRates {
@@ -52,7 +52,7 @@ impl From<&Schedule> for ServerRates {
 }
 
 impl ServerRates {
-    /// The schedule with these rates.
+    /// Returns `schedule` with these rates.
     pub fn in_schedule(self, schedule: Schedule) -> Schedule {
         Schedule {
             read_iops: self.read_iops,

@@ -1,20 +1,21 @@
-//! Rehearsal: the load that recorded requests put on a cluster, in the scheduler's own measure, and the schedule under which an
-//! hour of them may pass in less than an hour.
+//! Rehearsal: the load that recorded requests put on a cluster, in the scheduler's own metric, and a schedule under
+//! which one of their hours passes in less than an hour.
 //!
-//! The metadata service takes a sample of the load every second of its clock, or eight times in an hour that is
-//! shorter than that. The same samples are computed here, so that a peak means the same to both. [Sierra §3.4, §4.4]
+//! The metadata service samples the load every second of its clock, or eight times per hour if the hour is shorter
+//! than eight seconds. The same samples are computed here, so that a peak means the same to both. [Sierra §3.4,
+//! §4.4]
 
 use crate::{Load, ServerRates, load};
 use ebb_types::{LoadCount, Schedule};
 use std::time::Duration;
 
-/// Samples of one series: half a year of seconds. A wrong time in a trace must not take all memory.
+/// Most samples of one series: half a year of seconds. A wrong time in a trace must not exhaust memory.
 const SAMPLES_MAX: usize = 1 << 24;
 
-/// How many servers the peak shall need.
+/// How many servers the peak must need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Provision {
-    /// All that the cluster has.
+    /// All servers of the cluster.
     Peak,
     Servers(u32),
 }
@@ -57,7 +58,7 @@ pub fn sample_interval(schedule: &Schedule) -> Duration {
 }
 
 impl LoadSeries {
-    /// The load at `speed`, with the schedule's rates, of `requests`: what is asked at times since the start.
+    /// The load at `speed`, with the schedule's rates, of `requests`, which are timed from the start.
     pub fn new(
         requests: impl IntoIterator<Item = (Duration, LoadCount)>,
         speed: f64,
@@ -107,8 +108,8 @@ impl LoadSeries {
         peaks
     }
 
-    /// Scales the schedule's four rates, and the series with them, so that the peak needs as many servers of the cluster's
-    /// `servers`. Returns how many.
+    /// Scales the schedule's four rates, and the series with them, so that the peak needs the given share of the
+    /// cluster's `servers`. Returns how many servers that is.
     pub fn provision(
         &mut self,
         schedule: &mut Schedule,
@@ -137,7 +138,7 @@ impl LoadSeries {
     }
 }
 
-/// The interval that `at` lies in.
+/// The interval that contains `at`.
 fn slot(at: Duration, interval: Duration) -> usize {
     (at.as_nanos() / interval.as_nanos().max(1)) as usize
 }

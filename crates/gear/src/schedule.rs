@@ -1,14 +1,14 @@
 //! The gear scheduler: from load to the gear groups that must be awake. [Sierra §3.4]
 //!
-//! The gear follows the forecast of the hour and the load of this moment, whichever needs more. It goes up at
-//! once. It goes down only when the forecast of the hour at hand and the highest load of the dwell time both
-//! allow it, and not within the dwell time after another shift: a burst costs one wake-up, never a flutter.
-//! Without any history every server stays awake.
+//! The gear follows the forecast of the hour or the present load, whichever needs more. It goes up at once. It goes
+//! down only when both the forecast of the present hour and the highest load of the dwell time allow it, and not
+//! within the dwell time after another shift: a burst costs one wake-up and never makes the gear flap. Without any
+//! history every server stays awake.
 //!
-//! The scheduler keeps no history of its own: recorded hours go through the replicated metadata state and
-//! come back with every event, so a new leader forecasts what the old one would have.
+//! The scheduler keeps no history of its own: recorded hours go through the replicated metadata state and come back
+//! with every event, so a new leader forecasts what the old one would have.
 //!
-//! Floor: a write has r copies on r awake servers at every gear, and sleeping replicas' copies are kept by
+//! Floor: a write has r copies on r awake servers at every gear, and the copies for sleeping replicas are held by
 //! other chunk servers, so at least max(N/r, r) servers stay awake. [`lowest_gear`] is the lowest gear that
 //! respects it.
 
@@ -33,7 +33,7 @@ pub fn floor_servers(servers: u32, replicas: u8) -> u32 {
     servers.div_ceil(u32::from(replicas.max(1))).max(u32::from(replicas)).min(servers)
 }
 
-/// The lowest gear that always has r servers awake. From N = r² on it is gear 1.
+/// The lowest gear that always has r servers awake. For N >= r² it is gear 1.
 pub fn lowest_gear(servers: u32, replicas: u8) -> u8 {
     // Gear groups differ by a server when r does not divide N; the smaller size counts.
     let smallest = servers / u32::from(replicas.max(1));
@@ -42,9 +42,8 @@ pub fn lowest_gear(servers: u32, replicas: u8) -> u8 {
 
 /// The gear groups that are awake in `gear` on `day`, the lowest gear first.
 ///
-/// Every `rotate_days` days the order moves on by one gear group, so that over r such periods all servers are
-/// awake for equally long and each has its turn of idle time for scrubbing. Zero never rotates: gear group 0
-/// is always awake.
+/// Every `rotate_days` days the order advances by one gear group, so that over r such periods all servers are awake
+/// for the same time and each gets idle time for scrubbing. Zero never rotates: gear group 0 is always awake.
 pub fn awake_groups(gear: u8, day: u64, replicas: u8, rotate_days: u32) -> Vec<GearGroup> {
     let turn = day.checked_div(u64::from(rotate_days)).unwrap_or(0) % u64::from(replicas.max(1));
     let group = |position: u8| GearGroup(((turn + u64::from(position)) % u64::from(replicas)) as u8);
@@ -58,7 +57,7 @@ pub struct Schedule {
     pub gears: Vec<u8>,
 }
 
-/// The schedule of one who knew the peaks beforehand: what a forecast is measured against. [Sierra §4.4]
+/// The schedule with perfect knowledge of the peaks: the baseline for a forecast. [Sierra §4.4]
 pub fn oracle(first_hour: u64, peaks: &[Load], servers: u32, replicas: u8, g_min: u8) -> Schedule {
     Schedule {
         first_hour,
@@ -66,12 +65,12 @@ pub fn oracle(first_hour: u64, peaks: &[Load], servers: u32, replicas: u8, g_min
     }
 }
 
-/// What the operator decides.
+/// The operator's settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     /// Servers in each gear group; there are r gear groups.
     pub group_sizes: Vec<u32>,
-    /// Fewest replicas awake: 1 saves most, 2 rides out the failure of an awake server.
+    /// Fewest replicas awake: 1 saves most, 2 tolerates the failure of an awake server.
     pub g_min: u8,
     pub rates: ServerRates,
     /// Length of the scheduler's hour: 3600 s, or less when a day is rehearsed.
@@ -79,9 +78,9 @@ pub struct Policy {
     pub hours_per_day: u32,
     /// How long the load must have been low, and the gear unchanged, before a down-shift.
     pub dwell: Duration,
-    /// How long before an hour begins its up-shift is made.
+    /// How long before the start of an hour its up-shift is made.
     pub lead: Duration,
-    /// Days after which the order of the gear groups moves on; zero: never.
+    /// Days after which the order of the gear groups advances; zero: never.
     pub rotate_days: u32,
 }
 
@@ -103,7 +102,7 @@ pub enum PolicyError {
     Rates(#[from] RatesError),
 }
 
-/// A gear that was asked for and cannot be.
+/// A requested gear that is not possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "gear {asked} is not possible: this cluster runs in gears {lowest} to {highest} (g_min is {g_min}, and r copies of \
@@ -182,11 +181,10 @@ impl Policy {
     }
 }
 
-/// Ties the driver's clock to the cluster's hours: at `origin` the time `elapsed` had passed since hour 0
-/// began.
+/// Maps the driver's clock to the cluster's hours: at `origin` the time `elapsed` had passed since hour 0 began.
 ///
-/// A new leader has another clock; it passes its own moment and the same cluster time (such as the time since
-/// 1970, or since a rehearsal began), and goes on counting the same hours.
+/// A new leader has another clock; it passes its own moment and the same cluster time (such as the time since 1970,
+/// or since a rehearsal began), and continues to count the same hours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calendar {
     pub origin: Moment,
@@ -198,13 +196,13 @@ impl Calendar {
         self.elapsed.saturating_add(now.since(self.origin))
     }
 
-    /// How far `now` lies into its hour.
+    /// Time from the start of its hour to `now`.
     pub fn into_hour(&self, now: Moment, hour: Duration) -> Duration {
         let nanos = self.elapsed(now).as_nanos() % hour.as_nanos().max(1);
         Duration::from_nanos(nanos as u64)
     }
 
-    /// The hour that `now` lies in.
+    /// The hour that contains `now`.
     pub fn hour(&self, now: Moment, hour: Duration) -> u64 {
         (self.elapsed(now).as_nanos() / hour.as_nanos().max(1)) as u64
     }
@@ -227,18 +225,18 @@ pub enum Event {
         count: LoadCount,
         interval: Duration,
     },
-    /// Time passed without a sample.
+    /// Time has passed without a sample.
     Tick,
-    /// Hold this gear until [`Event::Auto`]; see [`Policy::check_gear`]. What lies outside is held at the
-    /// nearest gear.
+    /// Hold this gear until [`Event::Auto`]; see [`Policy::check_gear`]. A gear out of range is replaced by the
+    /// nearest possible one.
     Set(u8),
     Auto,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
-    /// These gear groups must be awake, and no others: wake first, then put to sleep. The first event after
-    /// [`Scheduler::new`] always gives one. With rotation the gear groups can change while the gear stays.
+    /// Exactly these gear groups must be awake: wake first, then put to sleep. The first event after
+    /// [`Scheduler::new`] always produces one. With rotation the gear groups can change while the gear stays.
     Shift { gear: u8, awake: Vec<GearGroup> },
     /// An hour ended that was watched from its start: put its peak into the replicated [`History`].
     RecordHour { hour: u64, peak: Load },
@@ -264,22 +262,22 @@ pub struct Scheduler {
     calendar: Calendar,
     mode: Mode,
     gear: u8,
-    /// What was last commanded; `None` before the first command.
+    /// The last command; `None` before the first.
     awake: Option<Vec<GearGroup>>,
-    /// When the gear, or the gear groups that are awake in it, last changed, or the start of watching.
+    /// When the gear or its awake gear groups last changed, or when watching started.
     settled: Moment,
-    /// The hour by which the gear groups take turns: the present one, but for the dwell time after a change.
+    /// The hour that determines the rotation: the present one, except during the dwell time after a change.
     turn: u64,
     meter: HourMeter,
     /// The meter has watched its hour from the start.
     whole_hour: bool,
-    /// Samples of the dwell time, oldest first, without those that a later one reached: the first is the
-    /// highest, the last the latest, which is kept however old it is.
+    /// Samples of the dwell time, oldest first, without those that a later one equals or exceeds: the first is the
+    /// highest, the last the latest, which is kept whatever its age.
     recent: VecDeque<(Moment, Load)>,
 }
 
 impl Scheduler {
-    /// `gear`: the one that the cluster is in; a new cluster is in gear r.
+    /// `gear`: the cluster's present gear; a new cluster is in gear r.
     pub fn new(
         policy: Policy,
         calendar: Calendar,
@@ -327,7 +325,7 @@ impl Scheduler {
         self.calendar.hour(now, self.policy.hour)
     }
 
-    /// Servers came or went, or the operator changed the policy. The next event decides anew.
+    /// Servers were added or removed, or the operator changed the policy. The next event decides again.
     pub fn set_policy(&mut self, policy: Policy) -> Result<(), PolicyError> {
         policy.check()?;
         self.gear = self.gear.clamp(policy.lowest_gear(), policy.replicas());
@@ -346,7 +344,7 @@ impl Scheduler {
         self.shift(now, history, out);
     }
 
-    /// The dry run: what the next `hours` hours from the present one would be if the forecast came true.
+    /// The dry run: the next `hours` hours, starting with the present one, if the forecast comes true.
     pub fn plan(&self, now: Moment, history: &History, hours: u32) -> Vec<PlannedHour> {
         let first = self.hour(now);
         let planned = |hour: u64| {
@@ -369,7 +367,7 @@ impl Scheduler {
         (first..first + u64::from(hours)).map(planned).collect()
     }
 
-    /// A sample belongs to the hour in which most of it lies, as long as that hour is still open.
+    /// A sample belongs to the hour that contains most of it, as long as that hour is still open.
     fn sample(&mut self, now: Moment, count: &LoadCount, interval: Duration, out: &mut Vec<Command>) {
         if interval.is_zero() {
             return self.begin_hour(now, out);
@@ -393,8 +391,8 @@ impl Scheduler {
         }
     }
 
-    /// Closes the hour that was being watched once `now` lies past it. Hours that nobody watched to the end
-    /// are not recorded.
+    /// Closes the hour being watched once `now` is past it. Hours that were not watched completely are not
+    /// recorded.
     fn begin_hour(&mut self, now: Moment, out: &mut Vec<Command>) {
         let hour = self.hour(now);
         if hour <= self.meter.hour() {
@@ -428,7 +426,7 @@ impl Scheduler {
                 if wanted > self.gear || may_sink { wanted } else { self.gear }
             }
         };
-        // Whom a gear just woke stays for the dwell time, also when the turn of another comes.
+        // Servers that were just woken stay up for the dwell time, even when the rotation advances.
         if now.since(self.settled) >= self.policy.dwell || self.gear == self.policy.replicas() {
             self.turn = hour;
         }

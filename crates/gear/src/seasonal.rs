@@ -1,41 +1,42 @@
-//! The seasonal forecast: what the load may do next, as a set of possible days and not one number.
+//! The seasonal forecast: what the load may do next, as a set of possible days instead of one number.
 //!
-//! Load is multiplicative (a busy day is busy at every hour), so everything is added up in logarithms. What is expected of an
-//! hour is the level of its day (with trend and day of the week) and the season of its hour; levels and season are found by
-//! median polish, the trend by the Theil-Sen slope: a burst moves no median, and an hour that nobody recorded is not there.
+//! Load is multiplicative (a busy day is busy at every hour), so everything is added in logarithms. The expected
+//! load of an hour is the level of its day (with trend and day of the week) plus the season of its hour; levels and
+//! season come from median polish, the trend from the Theil-Sen slope: a burst moves no median, and an hour that
+//! was not recorded has no effect.
 //!
-//! How the load will deviate from that is read from the moments most like this one: those after which the same came before,
-//! at about the same time of day. What followed each of them, deviation by deviation, is one possible future
-//! ([`Ahead`]). So bursts that come in trains, days that start unlike the others, and hours that often burst are foreseen
-//! without a model of any of them: analogues, or nearest neighbours. The distance at which two moments are alike is the
-//! series' own median deviation: nothing is tuned to one load.
+//! How the load will deviate from that is read from the most similar moments: those preceded by the same
+//! deviations, at about the same time of day. What followed each of them, deviation by deviation, is one possible
+//! future ([`Ahead`]). So bursts that come in trains, days that start differently from the others, and hours that
+//! often burst are predicted without a model of any of them: analogues, or nearest neighbours. Distance is measured
+//! in the series' own median deviation: nothing is tuned to one load.
 //!
 //! [`Seasonal`] is a function of the [`History`] before a day began; [`Seasonal::ahead`] adds what has been recorded since.
 
 use crate::{History, Load};
 use std::collections::BTreeMap;
 
-/// Moments are compared by the highest deviation in these windows before them, the latest first; in hours.
+/// Moments are compared by the highest deviation in each of these windows before them, latest first; in hours.
 const WINDOWS: [usize; 4] = [1, 1, 1, 2];
-/// So many of the moments most alike are what may happen.
+/// Number of nearest neighbours used as possible futures (k).
 const ALIKE: usize = 32;
-/// Hours of the day between moments that make them as unlike as one median deviation does.
+/// Time-of-day difference, in hours, that counts as much as one median deviation.
 const TIME_OF_DAY: f64 = 4.0;
-/// Weight of the least alike next to the most alike.
+/// Weight of the least similar moment relative to the most similar one.
 const LEAST_WEIGHT: f64 = 0.02;
-/// A load that was seen could as well have been so much lower or higher, as a share: the future is smoother than a few samples.
+/// Uncertainty of an observed load, as a share of it: makes the future smoother than a few samples are.
 const SPREAD: f64 = 0.07;
-/// A deviation beyond so many median deviations is a burst, and counts as one of that size.
+/// A deviation beyond this many median deviations is a burst, and counts as one of this size.
 const BURST: f64 = 4.0;
-/// Smallest median deviation: a load that never changes is compared with itself.
+/// Smallest median deviation, for a load that never changes.
 const STEADY: f64 = 1e-6;
 const DAYS_PER_WEEK: u64 = 7;
 /// A trend over fewer days is noise.
 const DAYS_FOR_TREND: usize = 6;
-/// Rounds of median polish; more change little.
+/// Rounds of median polish; more would change little.
 const POLISH_ROUNDS: usize = 4;
 
-/// The forecast of a day and those after it, from the hours before it.
+/// The forecast for a day and the days after it, based on the hours before it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seasonal {
     hours_per_day: u64,
@@ -43,15 +44,15 @@ pub struct Seasonal {
     offset: f64,
     outlook: Outlook,
     season: Vec<f64>,
-    /// The hour that `deviations` begin with.
+    /// The hour of the first element of `deviations`.
     first: u64,
-    /// How far each hour lay from what is to be expected of it; absent where nothing was recorded.
+    /// Each hour's deviation from its expected value; `None` if it was not recorded.
     deviations: Vec<Option<f64>>,
     /// The median deviation.
     usual: f64,
 }
 
-/// What came before a moment, in the windows: the highest deviation of each.
+/// The highest deviation in each window before a moment.
 type Before = [Option<f64>; WINDOWS.len()];
 
 impl Seasonal {
@@ -78,7 +79,7 @@ impl Seasonal {
         Some(forecast)
     }
 
-    /// The day whose level this knows best.
+    /// The first day of the forecast, whose level is the most reliable.
     pub fn day(&self) -> u64 {
         self.outlook.day
     }
@@ -87,7 +88,7 @@ impl Seasonal {
         self.outlook.level(hour / self.hours_per_day) + self.season[(hour % self.hours_per_day) as usize]
     }
 
-    /// What may happen from `hour` on, for a day, given what `history` knows of the hours just before it.
+    /// Possible futures of one day from `hour` on, given the hours just before it in `history`.
     pub fn ahead(&self, history: &History, hour: u64) -> Ahead {
         let learned = self.first + self.deviations.len() as u64;
         let known = |h: u64| self.deviations.get(h.checked_sub(self.first)? as usize).copied().flatten();
@@ -106,7 +107,7 @@ impl Seasonal {
         let nearest = alike.first().map_or(0.0, |(distance, _)| *distance);
         let expected: Vec<f64> = (0..self.hours_per_day).map(|n| self.expected(hour + n)).collect();
         let path = |(distance, moment): &(f64, u64)| {
-            // What nobody recorded, and what is still to come, went as expected.
+            // Hours that were not recorded, or are still to come, are assumed to be as expected.
             let went = expected.iter().zip(*moment..).map(|(e, h)| e + known(h).unwrap_or(0.0));
             let loads = went.map(|log| (log.exp() - self.offset).max(0.0)).collect();
             Path::new(((nearest - distance) / 2.0).exp() + LEAST_WEIGHT, loads)
@@ -123,7 +124,7 @@ impl Seasonal {
         })
     }
 
-    /// How unlike two moments are, in median deviations, squared.
+    /// Squared distance of two moments, in median deviations.
     fn distance(&self, hour: u64, now: &Before, past: u64, then: &Before) -> f64 {
         let size = |deviation: f64| (deviation / self.usual).clamp(-BURST, BURST);
         let windows = now.iter().zip(then).map(|windows| match windows {
@@ -136,7 +137,7 @@ impl Seasonal {
     }
 }
 
-/// What may happen: days that begin now, each with its weight. Hour 0 is the one asked about.
+/// Possible futures: days that begin now, each with its weight. Hour 0 is the hour that was asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ahead {
     paths: Vec<Path>,
@@ -146,7 +147,7 @@ pub struct Ahead {
 struct Path {
     weight: f64,
     loads: Vec<f64>,
-    /// The highest load from hour 1 up to and with each hour.
+    /// The highest load from hour 1 up to and including each hour.
     highest: Vec<f64>,
 }
 
@@ -159,14 +160,14 @@ impl Path {
         Path { weight, highest: highest.collect(), loads }
     }
 
-    /// Hours from hour 1 on before the load is above `load`.
+    /// Number of hours, from hour 1 on, until the load exceeds `load`.
     fn quiet(&self, load: f64) -> usize {
         self.highest.partition_point(|highest| *highest <= load)
     }
 }
 
 impl Ahead {
-    /// The mean of `of` over all paths, by weight. Zero where nothing is known.
+    /// The weighted mean of `of` over all paths. Zero if there are none.
     fn mean_of(&self, of: impl Fn(&Path) -> f64) -> f64 {
         let weight: f64 = self.paths.iter().map(|path| path.weight).sum();
         let sum: f64 = self.paths.iter().map(|path| path.weight * of(path)).sum();
@@ -178,7 +179,7 @@ impl Ahead {
         Load(self.mean_of(|path| path.loads[hour]))
     }
 
-    /// The load that an hour's peak stays below as often as not.
+    /// The median of an hour's peak.
     pub fn median(&self, hour: usize) -> Load {
         let mut loads: Vec<(f64, f64)> =
             self.paths.iter().map(|path| (path.loads[hour], path.weight)).collect();
@@ -192,7 +193,7 @@ impl Ahead {
         Load(middle.map_or(0.0, |(load, _)| *load))
     }
 
-    /// The probability that an hour's peak is above `load`.
+    /// The probability that an hour's peak exceeds `load`.
     pub fn exceeds(&self, hour: usize, load: Load) -> f64 {
         // A logistic curve is close to the normal distribution when its argument is stretched by 1.7.
         self.mean_of(|path| {
@@ -201,7 +202,7 @@ impl Ahead {
         })
     }
 
-    /// The mean number of hours from the next one on, a day at most, before the load is above `load`.
+    /// The mean number of hours, from the next one on and at most a day, until the load exceeds `load`.
     pub fn quiet_from_next(&self, load: Load) -> f64 {
         self.mean_of(|path| path.quiet(load.0) as f64)
     }
@@ -212,7 +213,7 @@ impl Ahead {
     }
 }
 
-/// The median; the mean of the middle two of an even number.
+/// The median; of an even number of values, the mean of the middle two.
 fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -223,8 +224,8 @@ fn median(values: &mut [f64]) -> Option<f64> {
     }
 }
 
-/// Median polish: the level of every day and the season of every hour. An hour that no day has gets the season of its
-/// neighbour before it.
+/// Median polish: the level of every day and the season of every hour. An hour without any record gets the season
+/// of the hour before it.
 fn polish(logs: &[(u64, f64)], hours: u64) -> (BTreeMap<u64, f64>, Vec<f64>) {
     let mut levels: BTreeMap<u64, f64> = logs.iter().map(|(hour, _)| (hour / hours, 0.0)).collect();
     let mut season = vec![None; hours as usize];
@@ -254,21 +255,21 @@ fn polish(logs: &[(u64, f64)], hours: u64) -> (BTreeMap<u64, f64>, Vec<f64>) {
     (levels, smooth(&filled))
 }
 
-/// A median of few days is rough: every hour leans on its neighbours.
+/// A median of few days is noisy: every hour is smoothed with its neighbours.
 fn smooth(season: &[f64]) -> Vec<f64> {
     let n = season.len();
     let at = |i: usize| season[i % n];
     (0..n).map(|i| 0.25 * at(i + n - 1) + 0.5 * at(i) + 0.25 * at(i + 1)).collect()
 }
 
-/// Where the level of the days is going.
+/// The extrapolated level of future days.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Outlook {
     day: u64,
     level: f64,
     /// Growth per day.
     slope: f64,
-    /// What the days of the week add, shrunk while few weeks are known.
+    /// The effect of each day of the week, shrunk while few weeks are known.
     weekday: [f64; DAYS_PER_WEEK as usize],
 }
 
@@ -280,7 +281,7 @@ impl Outlook {
         for (i, (x, y)) in days.iter().enumerate() {
             slopes.extend(days[i + 1..].iter().map(|(x2, y2)| (y2 - y) / (x2 - x)));
         }
-        // A week's rhythm looks like a trend until some weeks are known: believe it slowly.
+        // A weekly rhythm looks like a trend until some weeks are known: trust the trend gradually.
         let belief = if days.len() < DAYS_FOR_TREND { 0.0 } else { (days.len() as f64 / 21.0).min(1.0) };
         let slope = median(&mut slopes).unwrap_or(0.0) * belief;
         let week = days.iter().rev().take(DAYS_PER_WEEK as usize);
@@ -298,7 +299,7 @@ impl Outlook {
     }
 
     fn level(&self, day: u64) -> f64 {
-        // A trend is not believed for longer than a week.
+        // A trend is extrapolated for at most a week.
         let ahead = (day as f64 - self.day as f64).min(DAYS_PER_WEEK as f64);
         self.level + self.slope * ahead + self.weekday[(day % DAYS_PER_WEEK) as usize]
     }

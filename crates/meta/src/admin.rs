@@ -1,4 +1,4 @@
-//! What administrators ask: figures from the state and the leader's memory, and wishes that become commands.
+//! Administrators' requests: figures from the state and the leader's memory, and commands that they want proposed.
 
 use crate::controller::{Leading, Output};
 use crate::gears::{group_sizes, policy};
@@ -74,7 +74,7 @@ impl Leading {
         Ok(planned.collect())
     }
 
-    /// What the hardware cannot give, at any gear.
+    /// Limits that the hardware imposes at any gear.
     fn hardware_notes(&self, state: &State) -> Vec<String> {
         let (racks, r) = (racks_of(state), state.params().map_or(1, |p| usize::from(p.replicas)));
         let few = (racks < r).then(|| {
@@ -104,7 +104,7 @@ impl Leading {
             forecast: hour.and_then(|hour| self.gears.forecast(hour, schedule.hours_per_day)),
         };
         let servers = self.server_statuses(now, state);
-        // A sleeper's last figure stands for nothing: its own offload was moved before it slept.
+        // A sleeping server's last figure is stale: its own offload was moved before it slept.
         let debts = servers.iter().filter(|s| s.state.is_live()).filter_map(|s| s.vitals.as_ref());
         let outlooks = state.servers().filter_map(|e| self.outlook(now, e, state));
         ClusterStatus {
@@ -116,7 +116,7 @@ impl Leading {
             groups: count_groups(state),
             schedule,
             notes: self.hardware_notes(state).into_iter().chain(outlooks).collect(),
-            // The member knows.
+            // The member fills it in.
             metadata: Vec::new(),
         }
     }
@@ -155,7 +155,7 @@ impl Leading {
 }
 
 impl Leading {
-    /// The command that an administrator's wish comes to, or what speaks against it.
+    /// The command that the request asks for, or why it is refused.
     fn wish(&self, now: Moment, request: &AdminRequest, state: &State) -> Result<Command, String> {
         match request {
             AdminRequest::GearSet { gear } => {

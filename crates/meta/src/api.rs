@@ -1,7 +1,7 @@
-//! What goes into a metadata member and what comes out, and what it is started with.
+//! Inputs, outcomes and configuration of a metadata member.
 //!
-//! A driver (`ebb meta`, the simulator) does nothing but carry bytes: `member.on(now, inputs, &mut outcomes)`, carry the
-//! outcomes out in order, and call again when something comes in or when `member.next_wake()` is reached.
+//! A driver (`ebb meta`, the simulator) only carries bytes: it calls `member.on(now, inputs, &mut outcomes)`, carries
+//! out the outcomes in order, and calls again when something arrives or when `member.next_wake()` is reached.
 //!
 //! ```text
 //! Member::<L: LogFile>::open(MemberConfig, L, now: Moment, unix_millis: u64) -> Result<Member<L>, RaftError>
@@ -18,57 +18,58 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Names a client request that waits for its answer; the driver's own.
+/// Names a client request that awaits its answer; chosen by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
 /// A metadata server's number in the configuration, from 1.
 pub type MemberId = u64;
 
-/// What one member is started with.
+/// Configuration of one member.
 #[derive(Clone, Debug)]
 pub struct MemberConfig {
     pub id: MemberId,
-    /// Every member with its `host:port`, this one too. One member: no timers, no messages.
+    /// Every member with its `host:port`, this one included. With one member there are no timers and no messages.
     pub members: BTreeMap<MemberId, String>,
     /// Makes election timeouts differ between members and repeat between runs.
     pub seed: u64,
-    /// Proposed by the first leader of a cluster that is not created yet. Later its addresses replace the known ones.
+    /// Proposed by the first leader if the cluster does not exist yet. Once it does, these addresses replace the
+    /// recorded ones.
     pub bootstrap: Option<Bootstrap>,
     pub timing: Timing,
     /// Servers have power switches. Without any, gears are a dry run and every server stays awake.
     pub switched: bool,
 }
 
-/// The delays by which the leader judges. All by its own clock.
+/// The delays that the leader applies, all by its own clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     /// How often a server sends a heartbeat. A lease should be at least three times as long.
     pub heartbeat: Duration,
-    /// Added to every lease before it counts as ended: covers the difference of two clocks' speeds.
+    /// Added to every lease before it counts as ended: covers the drift between two clocks.
     pub margin: Duration,
-    /// After this time a wake-up is late: it is reported and tried again.
+    /// A wake-up that takes longer is late: it is reported and retried.
     pub wake_limit: Duration,
-    /// After this time a failed server is declared lost and its data is rebuilt; `None`: only by an administrator. A server that
-    /// sleeps is never failed.
+    /// A server that has been failed for this long is declared lost and its data is rebuilt; `None`: only by an
+    /// administrator. A sleeping server is never failed.
     pub lost_after: Option<Duration>,
-    /// While there are writes, the positions of the servers' stores are put on record this often.
+    /// While there are writes, the positions of the servers' stores are recorded this often.
     pub witness: Duration,
-    /// Time between two Raft ticks; only several members tick. An election takes 10 to 20 of them.
+    /// Time between two Raft ticks; only a group of several members ticks. An election takes 10 to 20 ticks.
     pub raft_tick: Duration,
     /// A defect that the test harness must find: gears follow the load without any dwell time.
     #[cfg(feature = "planted-bugs")]
     pub forget_dwell: bool,
-    /// Another: whatever store comes under a server's id is taken for the one that was there.
+    /// Another planted defect: any store that appears under a server's id is taken for the one that was there.
     #[cfg(feature = "planted-bugs")]
     pub trust_any_store: bool,
-    /// Another: every epoch counts as one that served.
+    /// Another: every epoch is assumed to have served.
     #[cfg(feature = "planted-bugs")]
     pub forget_fallback: bool,
-    /// Another: a lost replica wakes nobody.
+    /// Another: a lost replica does not cause a wake-up.
     #[cfg(feature = "planted-bugs")]
     pub leave_alone: bool,
-    /// Another: stand-ins are chosen as if all servers stood in one rack.
+    /// Another: holders are chosen as if all servers stood in one rack.
     #[cfg(feature = "planted-bugs")]
     pub ignore_racks: bool,
 }
@@ -148,12 +149,12 @@ impl Default for Timing {
     }
 }
 
-/// A new cluster. `ebb_gear`'s layout chose `groups`.
+/// A new cluster. `groups` comes from `ebb_gear`'s layout.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bootstrap {
     pub params: ClusterParams,
     pub servers: Vec<NewServer>,
-    /// Per chunk group its r servers; the k-th is of gear group k.
+    /// Per chunk group its r servers; the k-th belongs to gear group k.
     pub groups: Vec<Vec<ServerId>>,
     pub schedule: Schedule,
 }
@@ -166,21 +167,22 @@ pub struct NewServer {
     pub address: String,
 }
 
-/// Something came in.
+/// Something that arrived.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A message of another member.
+    /// A message from another member.
     Raft {
         from: MemberId,
         message: Vec<u8>,
     },
-    /// A message of a chunk server. Followers drop it, so a server that does not know the leader sends it to every member.
+    /// A message from a chunk server. Followers drop it, so a server that does not know the leader sends it to every
+    /// member.
     Server(ServerMessage),
     Client {
         token: Token,
         request: MetaRequest,
     },
-    /// An [`Outcome::Switch`] ended. A server that woke also shows itself by a heartbeat.
+    /// An [`Outcome::Switch`] finished. A server that woke also sends a heartbeat.
     Switched {
         server: ServerId,
         action: SwitchAction,
@@ -188,7 +190,7 @@ pub enum Input {
     },
 }
 
-/// Something is to be carried out.
+/// Something for the driver to carry out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     SendRaft {
@@ -203,18 +205,18 @@ pub enum Outcome {
         token: Token,
         reply: MetaReply,
     },
-    /// Turn a server on or off, and answer with [`Input::Switched`].
+    /// Turn a server on or off, then answer with [`Input::Switched`].
     Switch {
         server: ServerId,
         action: SwitchAction,
     },
-    /// The map moved on: send every watching client `member.delta(its version)`.
+    /// The map changed: send every watching client `member.delta(its version)`.
     MapChanged {
         version: u64,
     },
     /// For the operator's log: what was decided and why.
     Note(String),
-    /// The state refused one of our own decisions, because it breaks this rule: a bug of ours, harmless so far.
+    /// The state refused one of the controller's own decisions because it breaks this rule: a bug, harmless so far.
     Broken(String),
 }
 

@@ -1,17 +1,19 @@
-//! What the leader decides. Pure and volatile: it may be lost at any moment, and the next leader starts from the state.
+//! The leader's decisions. Pure and volatile: they may be lost at any moment, and the next leader starts from the
+//! state.
 //!
-//! Events change facts (who was heard, who holds which lease, what servers reported); once per turn, at its [`Event::Tick`],
-//! one planning step compares the facts with the [`State`] and proposes everything that follows from them as one batch of
-//! commands, so that all changes of a turn cost one round of consensus and many groups change under one command. While a
-//! batch is under way nothing new is planned: a plan is always made from a state in which the last one has taken effect.
+//! Events change facts (which servers were heard, which hold leases, what they reported). Once per turn, at its
+//! [`Event::Tick`], one planning step compares the facts with the [`State`] and proposes everything that follows as one
+//! batch of commands, so all changes of a turn cost one round of consensus and many groups change under one command.
+//! While a batch is in flight nothing new is planned: a plan always starts from a state in which the previous one has
+//! taken effect.
 //!
 //! Invariants
 //! - A server is called failed only when every lease that this leader or an earlier one may have granted it has ended (R2):
 //!   `granted_until` of a grant is counted from the answer, later than where the server counts from, plus a margin; and a
 //!   new leader first waits one whole lease ([`Leading::trusted_from`]).
-//! - Others' silence proves nothing while this process itself did not run: after a pause every server has a whole lease to
-//!   be heard again ([`Leading::watching`]).
-//! - A power switch is thrown only after the state says so: asleep and failed are never confused.
+//! - Silence proves nothing while this process itself did not run: after a pause every server gets a whole lease to be
+//!   heard again ([`Leading::watching`]).
+//! - A power switch is thrown only after the state records it: asleep and failed are never confused.
 
 use crate::gears::Gears;
 use crate::liveness::{Beat, behind};
@@ -27,7 +29,8 @@ use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// This member leads, and its state has everything that earlier leaders committed. `unix_millis`: the time of day now.
+    /// This member leads, and its state includes everything that earlier leaders committed. `unix_millis`: time of day
+    /// now.
     BecameLeader {
         unix_millis: u64,
     },
@@ -37,7 +40,7 @@ pub enum Event {
     Applied {
         own: bool,
     },
-    /// The controller's batch was not applied. That was a while ago.
+    /// The controller's batch was not applied, and some time has passed since.
     Refused,
     Switched {
         server: ServerId,
@@ -48,7 +51,7 @@ pub enum Event {
         token: Token,
         request: AdminRequest,
     },
-    /// Everything that came in together has been told, or [`Controller::next_wake`] is reached: decide.
+    /// Everything that arrived together has been delivered, or [`Controller::next_wake`] is reached: decide.
     Tick,
 }
 
@@ -61,7 +64,8 @@ pub enum Output {
         token: Token,
         command: Command,
     },
-    /// A [`MetaPush::Lease`] may leave only after this member made sure that it still led when the heartbeat came (R2).
+    /// A [`MetaPush::Lease`] may leave only after this member has proved that it still led when the heartbeat arrived
+    /// (R2).
     Push {
         to: ServerId,
         push: MetaPush,
@@ -81,33 +85,33 @@ pub enum Output {
 pub struct Controller {
     timing: Timing,
     switched: bool,
-    /// The newest marks that servers' heartbeats carried, whoever led.
+    /// The newest store marks from servers' heartbeats, also those received while another member led.
     marks: BTreeMap<ServerId, StoreMark>,
     leading: Option<Leading>,
 }
 
-/// What is known of a server beyond the state.
+/// What the leader knows about a server beyond the state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Live {
-    /// The run that spoke last, and its store.
+    /// The run that sent the newest heartbeat, and its store.
     pub run: Incarnation,
     pub store: StoreId,
-    /// The most that the store on record is known to have made durable.
+    /// The highest position that the store on record is known to have made durable.
     pub position: u64,
     pub heard: Option<Moment>,
     /// The server's own clock in its newest heartbeat: older ones are stale.
     pub sent: Option<Moment>,
     /// A heartbeat whose lease waits until the state says that the server is awake.
     pub owed: Option<Moment>,
-    /// By this leader's clock no lease of the server outlives this moment.
+    /// By this leader's clock no lease of the server lasts beyond this moment.
     pub granted_until: Moment,
     pub vitals: Vitals,
     pub room: Room,
-    /// Since when it is failed, as far as this leader knows.
+    /// When it failed, as far as this leader knows.
     pub failed: Option<Moment>,
     /// Its lease is not renewed, so that it can be called failed.
     pub condemned: bool,
-    /// A server that its peers could not work with may not come back before.
+    /// A server that its peers could not work with is not taken back before this moment.
     pub shunned_until: Moment,
     pub ready_to_sleep: bool,
     /// Map version that was sent last, and when.
@@ -116,17 +120,18 @@ pub(crate) struct Live {
     pub power: Power,
 }
 
-/// What a server's disk can still take, by its last heartbeat.
+/// Room left on a server's disk, by its last heartbeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Room {
-    /// Nearly full: it can stand in for nobody.
+    /// Nearly full: it cannot be a holder.
     pub full: bool,
-    /// It keeps more offload than it should.
+    /// It holds more offload than it should.
     pub indebted: bool,
 }
 
 impl Room {
-    /// Each holds on until the figure is clearly lower, so that nobody is woken and put to sleep again for the last byte.
+    /// Each flag stays set until the figure is clearly lower, so that no server is woken and put to sleep again over a
+    /// few bytes.
     pub fn follow(self, vitals: &Vitals) -> Room {
         let percent = |bytes: u64| bytes.saturating_mul(100).checked_div(vitals.capacity_bytes).unwrap_or(0);
         let above = |was: bool, now: u64, (falls, rises): (u64, u64)| now >= if was { falls } else { rises };
@@ -137,46 +142,47 @@ impl Room {
     }
 }
 
-/// Shares of its capacity below which a server that was full is no longer, and from which on it is: earlier than it refuses
-/// writes.
+/// Used share of its capacity, in percent: below the first a full server counts as free again, from the second on a
+/// server is full. Both are below the share at which it refuses writes.
 const FULL_PERCENT: (u64, u64) = (85, 90);
-/// The same of the offload that a server keeps: the budget of its debt.
+/// The same for the offload that a server holds, its debt budget.
 const DEBT_PERCENT: (u64, u64) = (5, 20);
 
-/// Reports about groups, kept until the epoch that they speak of is over.
+/// Reports about groups, kept until their epoch is over.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reports {
     pub released: BTreeMap<GroupId, Epoch>,
-    /// Epochs that wait for the leave to serve.
+    /// Epochs that wait for permission to serve.
     pub serving: BTreeMap<GroupId, Epoch>,
     pub caught_up: BTreeSet<(GroupId, Epoch, ServerId)>,
     pub covered: BTreeSet<(GroupId, Epoch, ServerId)>,
-    /// Reporter and suspect: since when, and when last.
+    /// Reporter and suspect: times of the first and the latest report.
     pub suspicions: BTreeMap<(ServerId, ServerId), (Moment, Moment)>,
-    /// When a primary last lacked a block that no awake member has: not longer ago than [`DAMAGE_WAKES`].
+    /// When a primary last reported a block that no awake member has; dropped after [`DAMAGE_WAKES`].
     pub damaged: BTreeMap<GroupId, Moment>,
 }
 
-/// After a report of damage the group's sleepers are kept awake for so long. A client that still waits reports again.
+/// After a report of damage the group's sleeping servers are kept awake for this long. A client that still waits
+/// reports again.
 pub(crate) const DAMAGE_WAKES: Duration = Duration::from_secs(15);
 
-/// What a leader keeps in memory.
+/// The leader's memory.
 pub(crate) struct Leading {
     pub timing: Timing,
     pub switched: bool,
     pub since: Moment,
-    /// From then on this process ran without a pause, so that it heard whoever spoke.
+    /// From this moment on the process ran without a pause, so it received every heartbeat that was sent.
     watching: Moment,
     turn: Moment,
     pub unix_millis: u64,
-    /// The state that earlier leaders left has been looked at.
+    /// The state left by earlier leaders has been taken in.
     inherited: bool,
     pub servers: BTreeMap<ServerId, Live>,
     pub reports: Reports,
-    /// Primaries that move so that all awake servers have as many: the epoch that the move starts from, and the successor.
+    /// Primaries being moved to even out the awake servers: the epoch in which the move starts, and the successor.
     pub moves: BTreeMap<GroupId, (Epoch, ServerId)>,
     pub gears: Gears,
-    /// A batch is proposed and not applied yet.
+    /// A batch has been proposed and is not applied yet.
     pub in_flight: bool,
     /// Facts changed since the last plan.
     pub dirty: bool,
@@ -184,11 +190,12 @@ pub(crate) struct Leading {
     pub emergency: bool,
     /// Awake servers lack room, so more are kept awake than the gear asks for (R10).
     pub short_of_room: bool,
-    /// Servers that should be awake, by the last plan.
+    /// Servers that the last plan wants awake.
     pub wanted: BTreeSet<ServerId>,
-    /// The newest version of the map that a server has seen and this metadata has not: it leads nothing any more (R11).
+    /// The newest map version that a server has seen and this metadata has not: while it is ahead, this member leads
+    /// nothing (R11).
     pub behind: u64,
-    /// When the positions of stores were put on record last.
+    /// When the positions of stores were last recorded.
     pub witnessed: Moment,
     /// When the last plan was made, and what it saw of the groups.
     pub planned: Moment,
@@ -213,7 +220,7 @@ impl Controller {
         let Some(leading) = &mut self.leading else { return };
         leading.begin_turn(now, state, out);
         if state.params().is_none() {
-            // Nothing to lead yet. The lease that a new leader waits for counts from the cluster's creation.
+            // Nothing to lead yet. The lease that a new leader waits for counts from the creation of the cluster.
             (leading.since, leading.watching) = (now, now);
             if let Event::Admin { token, .. } = event {
                 out.push(Output::Reply { token, reply: MetaReply::Failed(MetaFailure::NotCreated) });
@@ -243,7 +250,7 @@ impl Controller {
         }
     }
 
-    /// What stores have made durable: this member may lead next, or again (R11).
+    /// Remembers what stores have made durable: this member may become leader, or become it again (R11).
     fn remember(&mut self, event: &Event, state: &State) {
         if let Event::Server(ServerMessage::Heartbeat { server, incarnation, mark, .. }) = event
             && state.server(*server).is_some_and(|e| (e.incarnation, e.store) == (*incarnation, mark.store))
@@ -252,17 +259,17 @@ impl Controller {
         }
     }
 
-    /// The gear that this member asks for; `None`: it does not lead.
+    /// The gear that this leader asks for; `None`: this member does not lead.
     pub fn gear(&self) -> Option<u8> {
         self.leading.as_ref().map(|l| l.gears.gear())
     }
 
-    /// The gear groups that are awake in it.
+    /// The gear groups that are awake in that gear.
     pub fn awake(&self) -> &[GearGroup] {
         self.leading.as_ref().map_or(&[], |l| l.gears.awake())
     }
 
-    /// When [`Event::Tick`] is wanted; `None`: not before something else happens.
+    /// When [`Event::Tick`] is wanted; `None`: not before another event.
     pub fn next_wake(&self, state: &State) -> Option<Moment> {
         self.leading.as_ref().filter(|l| !l.in_flight && l.behind == 0).and_then(|l| l.next_wake(state))
     }
@@ -294,7 +301,7 @@ impl Leading {
         }
     }
 
-    /// Servers as an earlier leader left them.
+    /// Takes over the servers as an earlier leader left them.
     fn inherit(&mut self, state: &State, marks: &BTreeMap<ServerId, StoreMark>) {
         for entry in state.servers() {
             let live = self.servers.entry(entry.id).or_default();
@@ -313,14 +320,14 @@ impl Leading {
         Duration::from_millis(state.params().map_or(0, |p| u64::from(p.lease_millis)))
     }
 
-    /// From then on no lease of an earlier leader runs.
+    /// From this moment on no lease of an earlier leader is valid.
     pub fn trusted_from(&self, state: &State) -> Moment {
         self.since + self.lease(state) + self.timing.margin
     }
 
-    /// From then on the server counts as failed: no lease of it runs any more, and nothing was heard of it for as long, by a
-    /// leader that listened. One that speaks and has no lease yet (it must first learn the map) is not failed, unless
-    /// something speaks against it.
+    /// From this moment on the server counts as failed: no lease of it is valid, and it has been silent for as long to
+    /// a leader that was listening. A server that sends heartbeats but has no lease yet (it must first learn the map)
+    /// is not failed, unless it is condemned.
     pub fn fails_at(&self, server: ServerId, state: &State) -> Moment {
         let lease = self.lease(state) + self.timing.margin;
         let trusted = self.trusted_from(state);
@@ -330,7 +337,7 @@ impl Leading {
         live.granted_until.max(trusted).max(silent)
     }
 
-    /// Notices that this process did not run for a while: [`Leading::next_wake`] would have called it.
+    /// Detects that this process did not run for a while: [`Leading::next_wake`] would have called it.
     fn begin_turn(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
         let gap = now.since(self.turn);
         self.turn = now;
@@ -358,8 +365,8 @@ impl Leading {
         }
     }
 
-    /// The next moment at which time alone changes a verdict. What was due at the last plan has been judged. While a verdict on
-    /// somebody's silence is to come, a heartbeat's time without a turn would be a pause.
+    /// The next moment at which time alone changes a verdict. Verdicts due at the last plan have been made. While a
+    /// verdict on some server's silence is pending, a turn is due every heartbeat interval, so that a pause is noticed.
     fn next_wake(&self, state: &State) -> Option<Moment> {
         state.params()?;
         let due = if self.dirty { Some(self.turn) } else { self.next_verdict(state) };
@@ -408,7 +415,7 @@ impl Leading {
         }
     }
 
-    /// A report counts if it speaks of the present epoch and comes from the one who may say so.
+    /// A report counts if it refers to the present epoch and comes from the server entitled to make it.
     fn report(&mut self, now: Moment, from: ServerId, report: ServerReport, state: &State) {
         let (ServerReport::CaughtUp { group, epoch }
         | ServerReport::Covered { group, epoch, .. }
@@ -460,7 +467,7 @@ impl Leading {
         self.push_maps(now, state, out);
     }
 
-    /// What was decided is still to be done, though nothing changed since.
+    /// The decided changes are still to be made, though nothing has changed since.
     fn refused(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
         self.seen = Seen::default();
         self.applied(now, true, state, out);
@@ -485,7 +492,7 @@ impl Leading {
     }
 }
 
-/// Whether some server's silence would mean something.
+/// Whether any server's silence would mean something.
 fn listens(state: &State) -> bool {
     state.servers().any(|e| e.state.is_live())
 }

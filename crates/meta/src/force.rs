@@ -1,10 +1,10 @@
-//! The last resort: chunk groups of which no complete copy is left are served again from the newest of what is left.
+//! The last resort: chunk groups without a complete copy are served again from the newest remaining data.
 //!
-//! The planner never does this by itself: it cannot know that a missing copy will not come back. So every server that may have
-//! something of such a group must take part or be declared lost, and the operator must accept the loss, which is named first.
-//! Then all members that are there begin as equals: each takes from every other what is newer ([`GroupEntry::salvage`]), so that
-//! they end alike, and the first that has everything is in sync. A server that was given up cannot bring an older truth back: it
-//! is lost. Stand-ins take part with the offload that they keep.
+//! The planner never does this by itself: it cannot know that a missing copy will not come back. Every server that may
+//! have data of such a group must take part or be declared lost, and the operator must accept the loss, which is listed
+//! first. All available members then start as equals: each takes whatever is newer from every other
+//! ([`GroupEntry::salvage`]), so that they end up identical, and the first to have everything is in sync. A server that
+//! was given up cannot bring older data back: it is lost. Holders take part with their offload.
 
 use crate::controller::Leading;
 use crate::group::next_entry;
@@ -14,7 +14,7 @@ use ebb_types::{Epoch, GroupEntry, GroupId, Moment, ServerId, ServerState, Slot,
 use std::collections::BTreeSet;
 
 impl Leading {
-    /// The command that serves them again, or why not.
+    /// The command that serves these groups again, or why it is refused.
     pub(crate) fn force(&self, now: Moment, accept_loss: bool, state: &State) -> Result<Command, String> {
         let stuck = self.stuck(now, state);
         if stuck.is_empty() {
@@ -62,7 +62,7 @@ impl Leading {
         Ok(Command::Reconfigure(salvaged))
     }
 
-    /// Groups that nobody can serve, whatever the planner does, and those whose salvage waits for a member.
+    /// Groups that no server can serve, whatever the planner does, and those whose salvage waits for a member.
     fn stuck<'a>(&self, now: Moment, state: &'a State) -> Vec<(GroupId, &'a GroupEntry)> {
         let servers: Servers = state.servers().map(|e| (e.id, e.clone())).collect();
         let world = self.world(now, state, &servers);
@@ -80,7 +80,7 @@ impl Leading {
     }
 }
 
-/// `None`: no server of it is there. One that is alone has the newest by itself.
+/// `None`: none of its servers is awake. A member that is alone has the newest data by definition.
 fn salvage(entry: &GroupEntry, awake: impl Fn(ServerId) -> bool) -> Option<GroupEntry> {
     let claim = |s: &Slot| match s.state {
         SlotState::InSync => entry.epoch,
@@ -99,7 +99,7 @@ fn salvage(entry: &GroupEntry, awake: impl Fn(ServerId) -> bool) -> Option<Group
     };
     let slots = entry.slots.iter().map(slot).collect();
     let epoch = entry.epoch.next();
-    // Whatever was told to whom: not all of it is there.
+    // `told` is cleared: not all of the data is there.
     Some(GroupEntry { epoch, primary: Some(primary), slots, salvage: !alone, ..GroupEntry::unknown() })
 }
 

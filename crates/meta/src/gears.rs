@@ -1,5 +1,5 @@
-//! Gears: the scheduler's inputs (load samples, recorded hours, the operator's wishes) and its answer, the gear groups that
-//! should be awake. [`ebb_gear::Scheduler`] decides; this feeds it and keeps account of the shift under way.
+//! Gears: feeds the scheduler (load samples, recorded hours, the operator's requests) and keeps its answer, the gear
+//! groups that should be awake. [`ebb_gear::Scheduler`] decides; this module also tracks the shift in progress.
 
 use crate::State;
 use ebb_gear::{
@@ -11,9 +11,9 @@ use std::time::Duration;
 #[derive(Default)]
 pub(crate) struct Gears {
     scheduler: Option<Scheduler>,
-    /// What the scheduler was made from; it is made anew when this changes.
+    /// What the scheduler was built from; it is rebuilt when this changes.
     basis: Option<(Schedule, Vec<u32>)>,
-    /// Why there is no scheduler: then every server stays awake.
+    /// Why there is no scheduler; without one every server stays awake.
     pub fault: Option<String>,
     pub history: History,
     last_hour: Option<u64>,
@@ -22,13 +22,13 @@ pub(crate) struct Gears {
     gear: u8,
     awake: Vec<GearGroup>,
     pub shift: Option<Shift>,
-    /// Hours that ended and are not in the state yet.
+    /// Hours that have ended but are not in the state yet.
     pub ended_hours: Vec<(u64, Load)>,
-    /// A planted defect: there is no dwell time.
+    /// Planted defect: no dwell time.
     forgets_dwell: bool,
 }
 
-/// A shift under way.
+/// A shift in progress.
 #[derive(Clone, Debug)]
 pub(crate) struct Shift {
     started: Moment,
@@ -40,8 +40,8 @@ pub(crate) struct Shift {
     pub migrations: u32,
 }
 
-/// The operator's schedule in the scheduler's terms. `dwell` and `lead` never exceed an hour, so that a day that is
-/// rehearsed in minutes needs one setting, the hour.
+/// The operator's schedule as a scheduler policy. `dwell` and `lead` are capped at one hour, so that rehearsing a day
+/// in minutes needs only one setting, the hour.
 pub(crate) fn policy(schedule: &Schedule, group_sizes: Vec<u32>) -> Policy {
     let hour = Duration::from_millis(schedule.hour_millis);
     Policy {
@@ -56,7 +56,7 @@ pub(crate) fn policy(schedule: &Schedule, group_sizes: Vec<u32>) -> Policy {
     }
 }
 
-/// Servers of each gear group that are not lost.
+/// Number of servers in each gear group that are not lost.
 pub(crate) fn group_sizes(state: &State) -> Vec<u32> {
     let mut sizes = vec![0; state.params().map_or(0, |p| usize::from(p.replicas))];
     for entry in state.servers().filter(|e| e.state != ServerState::Lost) {
@@ -65,8 +65,8 @@ pub(crate) fn group_sizes(state: &State) -> Vec<u32> {
     sizes
 }
 
-/// The gear that a new leader finds: as many gear groups, the lowest first, as have no server asleep or on its way to sleep.
-/// Servers that were woken a moment ago so have their dwell time to stay, also before the shift is on record.
+/// The gear that a new leader finds: the number of gear groups, lowest first, without a server asleep or draining. So
+/// servers that were just woken keep their dwell time even before the shift is recorded.
 fn gear_of(state: &State, policy: &Policy, hour: u64) -> u8 {
     let sleeps = |e: &ServerEntry| matches!(e.state, ServerState::Asleep | ServerState::Draining);
     let is_up = |group: &GearGroup| !state.servers().any(|e| e.gear_group == *group && sleeps(e));
@@ -78,12 +78,12 @@ impl Gears {
         Gears { forgets_dwell, ..Gears::default() }
     }
 
-    /// Takes in what changed in the state.
+    /// Takes in changes of the state.
     pub fn follow(&mut self, now: Moment, state: &State, since: Moment, unix_millis: u64) {
         let sizes = group_sizes(state);
         let same =
             self.basis.as_ref().is_some_and(|(schedule, s)| schedule == state.schedule() && *s == sizes);
-        // History first: without any, a new leader's first decision would be to wake everybody.
+        // History first: without it, a new leader's first decision would be to wake every server.
         let newest = state.hours().next_back().map(|h| h.hour);
         if newest != self.last_hour || !same {
             self.last_hour = newest;
@@ -92,7 +92,8 @@ impl Gears {
                 self.history.record(hour.hour, Load(hour.peak_load), state.schedule().hours_per_day);
             }
         }
-        // Also one that a clock behind the last leader's ends anew: it would be proposed for ever.
+        // Also drops an hour that ends again because this clock is behind the last leader's: it would be proposed
+        // forever.
         self.ended_hours.retain(|(hour, _)| newest.is_none_or(|newest| *hour > newest));
         if !same {
             self.make(now, state, sizes, since, unix_millis);
@@ -128,7 +129,7 @@ impl Gears {
         }
     }
 
-    /// Adds what a server counted. `dirty` is set when the scheduler decided something.
+    /// Adds a server's load count. `dirty` is set when the scheduler decided something.
     pub fn sample(&mut self, now: Moment, vitals: &Vitals, dirty: &mut bool) {
         self.count += vitals.load;
         let Some((schedule, _)) = &self.basis else { return };
@@ -164,7 +165,7 @@ impl Gears {
             Mode::Auto => "the gear groups take turns",
         };
         let fresh = Shift { started: now, from, to, why, woken: 0, put_to_sleep: 0, migrations: 0 };
-        // A shift that is overtaken goes on as part of the next one.
+        // A shift that is superseded continues as part of the next one.
         let shift = match self.shift.take() {
             Some(old) => Shift { started: old.started, from: old.from, ..old }.towards(to, why),
             None => fresh,
@@ -173,7 +174,7 @@ impl Gears {
         (self.gear, self.awake) = (to, awake);
     }
 
-    /// Ends the shift under way; `None` if it moved nothing.
+    /// Ends the shift in progress; `None` if it moved nothing.
     pub fn end_shift(
         &mut self,
         now: Moment,

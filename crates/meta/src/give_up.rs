@@ -1,9 +1,10 @@
-//! When a failed server is declared lost without being asked: its data is rebuilt on others of its gear group.
+//! When a failed server is declared lost automatically: its data is rebuilt on other servers of its gear group.
 //!
-//! A server that came back an hour later costs a catch-up; a lost one costs a rebuild and comes back as a new one. So the policy
-//! waits ([`crate::Timing::lost_after`]), gives up one server at a time, and leaves to an administrator what looks less like a
-//! broken server than like a missing rack, network or power: then servers come back in numbers. A leader counts from when it saw
-//! the failure itself, so a change of leaders only makes it later. A server that sleeps, or is late to wake, is never failed.
+//! A server that returns an hour later costs a catch-up; a lost one costs a rebuild and returns as a new server. So the
+//! policy waits ([`crate::Timing::lost_after`]), gives up one server at a time, and leaves to an administrator any
+//! failure that looks less like a broken server than like a missing rack, network or power supply: then servers return
+//! together. A leader counts from when it saw the failure itself, so a change of leaders only delays the verdict. A
+//! server that sleeps, or wakes late, is never failed.
 
 use crate::State;
 use crate::controller::{Leading, Output};
@@ -11,7 +12,7 @@ use crate::plan::{Servers, is_gone};
 use ebb_types::{Epoch, GearGroup, GroupEntry, Moment, ServerEntry, ServerId, ServerState, Slot, SlotState};
 
 impl Leading {
-    /// When the policy's time for a failed server is over.
+    /// When the policy's waiting time for a failed server ends.
     pub(crate) fn given_up_at(&self, server: ServerId) -> Option<Moment> {
         let failed = self.servers.get(&server)?.failed?;
         Some(failed + self.timing.lost_after?)
@@ -37,7 +38,7 @@ impl Leading {
         servers.get_mut(&id).expect("just found").state = ServerState::Lost;
     }
 
-    /// For the status of a failed server: when it is declared lost, or why it is not.
+    /// For the status page: when a failed server is declared lost, or why it is not.
     pub(crate) fn outlook(&self, now: Moment, entry: &ServerEntry, state: &State) -> Option<String> {
         if !is_failed(entry) {
             return None;
@@ -58,7 +59,7 @@ fn is_failed(entry: &ServerEntry) -> bool {
     entry.state == ServerState::Failed
 }
 
-/// What speaks against giving the server up without being asked.
+/// Why the server is not given up automatically.
 fn reason_to_wait(entry: &ServerEntry, servers: &Servers, state: &State) -> Option<String> {
     let rack = || servers.values().filter(|e| e.rack == entry.rack);
     let replicas = state.params().map_or(1, |p| usize::from(p.replicas));

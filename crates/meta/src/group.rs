@@ -1,20 +1,22 @@
-//! The next configuration of one chunk group: who is primary, where each copy goes, who stands in for whom.
+//! The next configuration of one chunk group: its primary, the place of each copy, and the holders.
 //!
 //! One function for every cause. Events (a crash, a return, a drain, a report) only change the facts; [`next_entry`]
-//! compares the facts with the present entry and says what the entry should become. Nothing here remembers anything, so
-//! a new leader comes to the same answer.
+//! compares the facts with the present entry and returns what the entry should become. It keeps no memory, so a new
+//! leader comes to the same answer.
 //!
-//! Why a slot keeps its state while nobody can be primary, or the primary cannot learn what it misses: with a target gone
-//! no write is acknowledged, so nothing is missed. The last complete replica therefore stays `InSync` when its server
-//! fails, the last offload is not given to another, and both are found again when their servers come back. Only a complete
-//! primary can make anybody else's copy good again, so only under one is anything forgotten. For the same reason a server that restarts keeps its slots' states: it was a target of every acknowledged
-//! write and had it durably. It gets a new epoch, because what it held in memory (its fence) is gone. A
-//! server that comes with another store has lost that too ([`distrust_emptied`]).
+//! Why a slot keeps its state while no server can be primary, or the primary cannot learn what it misses: with a target
+//! gone no write is acknowledged, so nothing is missed. The last complete replica therefore stays `InSync` when its
+//! server fails, the last offload is not moved to another holder, and both are found again when their servers return.
+//! Only a complete primary can repair another copy, so only under one is anything forgotten. For the same reason a
+//! server that restarts keeps its slots' states: it was a target of every acknowledged write and made it durable. It
+//! gets a new epoch, because what it held in memory (its fence) is gone. A server that returns with another store has
+//! lost that too ([`distrust_emptied`]).
 //!
-//! When many servers fail together their leases end one after another, and slots go away under primaries that are dead
-//! themselves. Nothing is ordered in such epochs: a primary has its targets fenced and the epoch put on record before it serves
-//! one in which a slot has lost its complete copy ([`has_lost`]). Until then the entry keeps the slots of the newest epoch that
-//! may have served, and what was complete then is complete still: it is taken back when its server returns.
+//! When many servers fail together their leases end one after another, and slots become `Away` under primaries that are
+//! dead themselves. Nothing is ordered in such epochs: before a primary serves an epoch in which a slot has lost its
+//! complete copy ([`has_lost`]), it has its targets fenced and the epoch recorded. Until then the entry keeps the slots
+//! of the newest epoch that may have served, and what was complete then is still complete: it is taken back when its
+//! server returns.
 
 use ebb_types::{Epoch, GroupEntry, RackId, ServerId, Slot, SlotState, StandIn};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,27 +26,27 @@ use std::collections::{BTreeMap, BTreeSet};
 pub enum Standing {
     /// Takes part.
     Up,
-    /// Hands over: stays primary until it has released, takes nothing new.
+    /// Hands over: stays primary until it has released, accepts nothing new.
     Leaving,
     /// Asleep, waking, failed or lost.
     Down,
 }
 
-/// A server as the choice of primaries and stand-ins sees it. The counts are kept up while choices are made, so that one
-/// batch of choices spreads as evenly as many single ones.
+/// A server as seen when primaries and holders are chosen. The counts are updated with every choice, so that one batch
+/// of choices spreads as evenly as many single ones.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     pub standing: Standing,
-    /// It takes part again since the group's epoch, or runs anew: what it held in memory may be gone or behind.
+    /// It returned or restarted since the group's epoch began: what it held in memory may be gone or stale.
     pub restarted: bool,
-    /// It runs on another store than before: what it kept may be gone.
+    /// It runs on another store than before: its earlier data may be gone.
     pub emptied: bool,
     pub rack: RackId,
-    /// Its gear group sleeps in some gear: what it stood in for would have to move then.
+    /// Its gear group sleeps in some gear: offload that it holds would have to move then.
     pub sleeps: bool,
-    /// Its disk is nearly full: it cannot stand in for anybody (R10).
+    /// Its disk is nearly full: it cannot be a holder (R10).
     pub full: bool,
-    /// It keeps as much offload as it should.
+    /// It holds as much offload as it should.
     pub indebted: bool,
     /// Requests in flight: Sierra's "disk load". [Sierra §3.6]
     pub in_flight: u32,
@@ -55,18 +57,18 @@ pub struct Candidate {
 /// The servers of the cluster by id.
 pub type World = BTreeMap<ServerId, Candidate>;
 
-/// What is known about one group beyond its entry; all of it speaks of the entry's present epoch.
+/// Facts about one group beyond its entry; all refer to the entry's present epoch.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// The primary drained and gave the group up.
+    /// The primary has drained and released the group.
     pub released: bool,
-    /// Who shall be the next primary, if it can.
+    /// The preferred next primary, if it is able.
     pub successor: Option<ServerId>,
-    /// Slot servers that have everything.
+    /// Slot servers that have caught up completely.
     pub caught_up: BTreeSet<ServerId>,
-    /// Away slots whose stand-in has everything.
+    /// Away slots whose holder has everything.
     pub covered: BTreeSet<ServerId>,
-    /// A group without primary waits: servers that have not reported yet may still do so.
+    /// A group without a primary waits: servers that have not reported yet may still do so.
     pub wait: bool,
 }
 
@@ -103,13 +105,14 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
         entry.primary.and_then(|old| world.get_mut(&old)).into_iter().for_each(|c| c.primaries -= 1);
         primary.and_then(|new| world.get_mut(&new)).into_iter().for_each(|c| c.primaries += 1);
     }
-    // One that has everything is found again: from it the others learn what they miss, as ever.
+    // Salvage ends once a replica has everything: the others then catch up from it as usual.
     let salvage = entry.salvage && !slots.iter().any(|s| s.state == SlotState::InSync);
     Some(GroupEntry { epoch, primary, slots, salvage, fallback, told: entry.told.clone() })
 }
 
-/// R11: a store that is not the one that took part before may lack anything. Its slots fetch all that they lack, whatever they
-/// were; what it kept for others is missing. So it is never complete by itself, and nobody's source.
+/// R11: a store other than the one that took part before may lack anything. Its slots fetch all that they lack,
+/// whatever their state was, and the offload that it held counts as missing. So it is never complete by itself, and
+/// never a source.
 fn distrust_emptied(slots: &mut [Slot], world: &World) {
     let emptied = |server: ServerId| world.get(&server).is_some_and(|c| c.emptied);
     for slot in slots {
@@ -127,7 +130,7 @@ fn standing(world: &World, server: ServerId) -> Standing {
     world.get(&server).map_or(Standing::Down, |c| c.standing)
 }
 
-/// Takes in what was reported of the slot. Returns whether anything was.
+/// Applies reports about the slot. Returns whether there were any.
 fn learn(slot: &mut Slot, facts: &Facts, world: &mut World) -> bool {
     match slot.state {
         SlotState::CatchingUp { .. } if facts.caught_up.contains(&slot.server) => {
@@ -143,7 +146,7 @@ fn learn(slot: &mut Slot, facts: &Facts, world: &mut World) -> bool {
     }
 }
 
-/// A server that is back takes part again. If no epoch served without it, it has missed nothing.
+/// A server that has returned takes part again. If no epoch served without it, it has missed nothing.
 fn take_back(slot: &mut Slot, before: &Slot, world: &mut World) {
     let SlotState::Away { since } = slot.state else { return };
     if standing(world, slot.server) != Standing::Up {
@@ -156,7 +159,7 @@ fn take_back(slot: &mut Slot, before: &Slot, world: &mut World) {
     }
 }
 
-/// The stand-in that has all that the slot's server missed.
+/// The holder that has everything the slot's server missed.
 fn kept(slot: &Slot) -> Option<ServerId> {
     slot.stand_in.filter(|s| s.covered).map(|s| s.server)
 }
@@ -168,8 +171,8 @@ fn has_lost(before: &Slot, now: &Slot) -> bool {
         && (before.state == SlotState::InSync || kept(before).is_some() && kept(now).is_none())
 }
 
-/// Nobody is complete by what the slots became since the group served last. By what they were then a server with its stand-in may
-/// be, and still is. Returns the primary.
+/// No server is complete by the present slots. By the slots of the newest epoch that may have served, a server together
+/// with its holder may have been complete, and still is. Returns the primary.
 fn fall_back(
     entry: &GroupEntry,
     slots: &mut Vec<Slot>,
@@ -204,7 +207,7 @@ fn drop_stand_in(slot: &mut Slot, world: &mut World) {
     }
 }
 
-/// Whether slot `k` can serve everything that was acknowledged: it has it, or it can fetch it.
+/// Whether slot `k` can serve everything that was acknowledged: it has the data or can fetch it.
 fn is_complete(slots: &[Slot], k: usize, world: &World) -> bool {
     let live = |server: ServerId| standing(world, server) != Standing::Down;
     let kept = |slot: &Slot| kept(slot).is_some_and(live);
@@ -220,8 +223,8 @@ fn is_complete(slots: &[Slot], k: usize, world: &World) -> bool {
     }
 }
 
-/// A live primary that did not release stays, even while nobody can tell it what it misses: it may hold a lease (R2). A new
-/// one must be complete.
+/// A live primary that did not release stays, even while no server can tell it what it misses: it may hold a lease
+/// (R2). A new one must be complete.
 fn choose_primary(entry: &GroupEntry, slots: &[Slot], facts: &Facts, world: &World) -> Option<ServerId> {
     let serves = |c: &Candidate| c.standing != Standing::Down && !c.emptied;
     let live = entry.primary.filter(|p| world.get(p).is_some_and(serves));
@@ -242,12 +245,12 @@ fn choose_primary(entry: &GroupEntry, slots: &[Slot], facts: &Facts, world: &Wor
         return Some(successor);
     }
     let rank = |slot: &&&Slot| (slot.state != SlotState::InSync, world[&slot.server].primaries, slot.server);
-    // Nobody else can: who released it takes it back.
+    // No other server is able: the primary that released the group takes it back.
     able.iter().min_by_key(rank).map(|slot| slot.server).or(live)
 }
 
-/// Makes slot `k` away if its server takes no part any more, and finds it a stand-in. `before`: the slot in the newest epoch that
-/// may have served.
+/// Makes slot `k` `Away` if its server no longer takes part, and finds it a holder. `before`: the slot in the newest
+/// epoch that may have served.
 fn send_away(
     slots: &mut [Slot],
     k: usize,
@@ -268,7 +271,7 @@ fn send_away(
     let since = match state {
         SlotState::InSync => epoch,
         SlotState::CatchingUp { since } => {
-            // What the server took while it caught up, the stand-in lacks.
+            // The holder lacks what the server received while it caught up.
             let took = !matches!(before.state, SlotState::Away { .. });
             slots[k].stand_in.iter_mut().for_each(|s| s.covered &= !took);
             since
@@ -294,14 +297,14 @@ fn send_away(
     drop_stand_in(&mut slots[k], world);
     if let Some(server) = chosen {
         world.get_mut(&server).expect("a candidate").stand_ins += 1;
-        // Nothing was ordered since the server has been away.
+        // Nothing has been ordered since the server went away.
         let covered = before.server == slots[k].server && before.state == SlotState::InSync;
         slots[k].stand_in = Some(StandIn { server, covered });
     }
 }
 
-/// Whether the group can do with one copy less of slot `k`'s offload while that moves to another stand-in: the primary, which
-/// brings it, has everything, and nothing else is on its way.
+/// Whether the group can spare one copy of slot `k`'s offload while it moves to another holder: the primary, which
+/// re-sends it, has everything, and no other copy is being restored.
 fn others_are_sound(slots: &[Slot], k: usize, primary: Option<ServerId>, world: &World) -> bool {
     slots.iter().enumerate().filter(|(j, _)| *j != k).all(|(_, slot)| match slot.state {
         SlotState::InSync => standing(world, slot.server) == Standing::Up,
@@ -310,7 +313,7 @@ fn others_are_sound(slots: &[Slot], k: usize, primary: Option<ServerId>, world: 
     }) && slots.iter().any(|slot| Some(slot.server) == primary && slot.state == SlotState::InSync)
 }
 
-/// A source that is gone is forgotten as soon as another has everything.
+/// A source that is down is dropped as soon as a live replica has everything.
 fn release_source(slots: &mut [Slot], k: usize, world: &mut World) {
     let Slot { state: SlotState::CatchingUp { .. }, stand_in: Some(stand_in), .. } = slots[k] else {
         return;
@@ -321,7 +324,7 @@ fn release_source(slots: &mut [Slot], k: usize, world: &mut World) {
     }
 }
 
-/// Whether `server` is the target of another slot than `k`.
+/// Whether `server` is the target of a slot other than `k`.
 fn is_target(slots: &[Slot], k: usize, server: ServerId) -> bool {
     slots
         .iter()
@@ -329,7 +332,7 @@ fn is_target(slots: &[Slot], k: usize, server: ServerId) -> bool {
         .any(|(j, slot)| j != k && slot.target().is_some_and(|(target, _)| target == server))
 }
 
-/// What speaks against a stand-in, the worst first: it has no room (R10), another copy stands in its rack (R13).
+/// Objections to a holder, the worst first: it has no room (R10), another copy is in its rack (R13).
 type Shortcoming = (bool, bool);
 
 fn shortcoming(slots: &[Slot], k: usize, server: ServerId, world: &World) -> Shortcoming {
@@ -339,12 +342,12 @@ fn shortcoming(slots: &[Slot], k: usize, server: ServerId, world: &World) -> Sho
     (world.get(&server).is_some_and(|c| c.full), shared)
 }
 
-/// Who has room, and stands in a rack without another copy. Then who keeps little offload. Then who never sleeps before who may:
-/// a new stand-in has nothing of what the old one kept, and while the primary brings it that, nobody could take the primary's
-/// place. Then the rack of the slot's server before any other; least load first. [Sierra §3.6]
+/// Ranks candidates: first those with room in a rack without another copy; then those with little offload; then those
+/// that never sleep, because a new holder has nothing of what the old one held, and while the primary re-sends it no
+/// server could take the primary's place; then the rack of the slot's server; then least load. [Sierra §3.6]
 ///
-/// Slots choose one after the other. That is no worse than choosing for all at once: every slot has the same candidates, so as
-/// many racks are found.
+/// Slots choose one after the other. That is no worse than choosing for all at once: every slot has the same
+/// candidates, so as many racks are found.
 fn choose_stand_in(slots: &[Slot], k: usize, world: &World) -> Option<ServerId> {
     let own = world.get(&slots[k].server).map(|c| c.rack);
     let free = |id: &ServerId| slots.iter().all(|s| s.server != *id) && !is_target(slots, k, *id);

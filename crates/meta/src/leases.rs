@@ -1,12 +1,12 @@
-//! Who may still write what: object ids that a gateway's run holds, and what lives in packs.
+//! Write leases: object ids held by a gateway's run, and the contents of packs.
 //!
-//! A gateway leases object ids before it writes to them. What a run holds is neither named nor garbage yet. Naming an object's
-//! bytes, or giving them up, ends its lease; a run that falls silent loses all that it holds, and that goes to the garbage.
-//! So no byte is without an owner, whenever a gateway dies. What is not held cannot be named: a command that comes late, or
-//! again, never names bytes that were freed.
+//! A gateway leases object ids before it writes to them. Bytes under a lease are neither named nor garbage yet. Naming
+//! an object's bytes, or giving them up, ends its lease; a run that falls silent loses everything it holds, and that
+//! becomes garbage. So every byte has an owner, whenever a gateway dies. Bytes that are not held cannot be named: a
+//! late or repeated command never names bytes that were freed.
 //!
-//! A pack holds many objects' bytes. Its lease lasts until its run closes it; when it is closed and names nothing, it is garbage
-//! as a whole.
+//! A pack holds the bytes of many objects. Its lease lasts until its run closes it; a closed pack that names nothing is
+//! garbage as a whole.
 
 use ebb_types::{Extent, NamespaceError, ObjectId};
 use serde::{Deserialize, Serialize};
@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Leases {
-    /// By the client id of the run.
+    /// By the run's client id.
     runs: BTreeMap<u64, Run>,
     packs: BTreeMap<ObjectId, Pack>,
-    /// Ids below were leased already, and are never leased again.
+    /// Ids below this were leased before and are never leased again.
     leased_to: u64,
     /// Counts signs of life.
     stamp: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Leases {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Run {
     stamp: u64,
-    /// With the bytes that may have been written to each.
+    /// With the upper bound of the bytes written to each.
     objects: BTreeMap<ObjectId, u64>,
 }
 
@@ -42,7 +42,7 @@ fn whole(object: ObjectId, bytes: u64) -> Extent {
 }
 
 impl Leases {
-    /// A sign of life.
+    /// Records a sign of life.
     pub fn heard(&mut self, run: u64) {
         self.stamp += 1;
         if let Some(run) = self.runs.get_mut(&run) {
@@ -74,7 +74,7 @@ impl Leases {
         if extents.iter().all(|e| e.len == 0 || held(e)) { Ok(()) } else { Err(NamespaceError::NotLeased) }
     }
 
-    /// These extents have a name from now on; they passed [`Leases::check`].
+    /// Names these extents; they passed [`Leases::check`].
     pub fn name(&mut self, run: u64, extents: &[Extent]) {
         for extent in extents.iter().filter(|e| e.len > 0) {
             let Some(run) = self.runs.get_mut(&run) else { return };
@@ -89,7 +89,7 @@ impl Leases {
         self.forget_empty(run);
     }
 
-    /// The extent has lost its name: what is garbage now.
+    /// The extent has lost its name. Returns what is garbage now.
     pub fn unname(&mut self, extent: Extent) -> Extent {
         if !extent.shared {
             return extent;
@@ -100,7 +100,7 @@ impl Leases {
         self.dead_pack(extent.object).unwrap_or(extent)
     }
 
-    /// The run gives up bytes that have no name. What it does not hold has one, or is garbage already.
+    /// The run gives up unnamed bytes. What it does not hold is named or already garbage.
     pub fn give_up(&mut self, run: u64, extent: Extent) -> Option<Extent> {
         let held = self.runs.get_mut(&run)?.objects.get(&extent.object).copied()?;
         if extent.shared {
@@ -111,8 +111,8 @@ impl Leases {
         Some(whole(extent.object, held.max(extent.len)))
     }
 
-    /// The run writes no more to these packs, and nothing that it wrote there waits for a name; it has not used these ids.
-    /// Returns the packs that name nothing.
+    /// The run has stopped writing to these packs, and none of its bytes there wait for a name; `unused` ids were never
+    /// written. Returns the packs that name nothing.
     pub fn close(&mut self, run: u64, packs: &[ObjectId], unused: &[ObjectId]) -> Vec<Extent> {
         let Some(held) = self.runs.get_mut(&run) else { return Vec::new() };
         held.objects.retain(|id, _| !unused.contains(id));
@@ -122,7 +122,7 @@ impl Leases {
         closed.into_iter().filter_map(|(id, bytes)| self.abandoned(id, bytes)).collect()
     }
 
-    /// Ends a run that was not heard since `stamp`. Returns what it held and nothing names.
+    /// Ends a run that was not heard since `stamp`. Returns what it held without a name.
     pub fn end(&mut self, run: u64, stamp: u64) -> Vec<Extent> {
         if self.runs.get(&run).is_none_or(|r| r.stamp != stamp) {
             return Vec::new();
@@ -131,17 +131,17 @@ impl Leases {
         held.into_iter().filter_map(|(id, bytes)| self.abandoned(id, bytes)).collect()
     }
 
-    /// Runs that hold something, and when they were heard last.
+    /// Runs that hold something, and when they were last heard.
     pub fn runs(&self) -> Vec<(u64, u64)> {
         self.runs.iter().map(|(id, run)| (*id, run.stamp)).collect()
     }
 
-    /// Nobody writes to the object any more.
+    /// The object's writer is gone.
     fn abandoned(&mut self, object: ObjectId, bytes: u64) -> Option<Extent> {
         if self.packs.contains_key(&object) { self.dead_pack(object) } else { Some(whole(object, bytes)) }
     }
 
-    /// The whole pack, if nobody writes to it and it names nothing.
+    /// The whole pack, if it has no writer and names nothing.
     fn dead_pack(&mut self, object: ObjectId) -> Option<Extent> {
         let pack = self.packs.get(&object)?;
         let held = self.runs.values().any(|run| run.objects.contains_key(&object));

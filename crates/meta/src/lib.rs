@@ -1,9 +1,10 @@
-//! The metadata service: which server does what, and what names mean. Nothing here is stored per chunk.
+//! The metadata service: the role of each server, and what names refer to. Nothing is stored per chunk.
 //!
-//! Four parts. [`State`] is what the cluster agreed on: a deterministic state machine, the same on every member.
-//! [`Controller`] is what the leader decides: leases, suspicion, stand-ins, primaries, gear shifts. It keeps only what may be
-//! lost, reads the state and proposes [`Command`]s; it never changes the state. [`raft`] replicates commands; it alone knows
-//! the Raft library. [`Member`] ties the three together, so that the node program and the simulator run the same code.
+//! Four parts. [`State`] is what the cluster agreed on: a deterministic state machine, identical on every member.
+//! [`Controller`] makes the leader's decisions: leases, suspicion, holders, primaries, gear shifts. It keeps only what
+//! may be lost, reads the state and proposes [`Command`]s; it never changes the state. [`raft`] replicates commands and
+//! alone knows the Raft library. [`Member`] ties the three together, so that the node program and the simulator run the
+//! same code.
 
 mod admin;
 mod api;

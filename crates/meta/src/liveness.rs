@@ -1,4 +1,4 @@
-//! Heartbeats, leases, suspicion: who is alive, and until when somebody may act on it (R2).
+//! Heartbeats, leases, suspicion: which servers are alive, and until when other components may rely on it (R2).
 //!
 //! A heartbeat is answered with a lease if the state says that the server takes part, that this is its present run, and
 //! that nothing speaks against it. Grants are kept in memory; a heartbeat writes nothing.
@@ -12,7 +12,7 @@ use ebb_types::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is wrong with metadata that servers are ahead of, and what to do.
+/// Message for metadata that servers are ahead of: what is wrong and what to do.
 pub(crate) fn behind(seen: u64, own: u64) -> String {
     format!(
         "a server has seen version {seen} of the cluster map, this metadata has only {own}: it went back to an older copy and leads nothing. \
@@ -20,8 +20,8 @@ pub(crate) fn behind(seen: u64, own: u64) -> String {
     )
 }
 
-/// How many leases long a suspicion must last before it counts against a server that still sends heartbeats. Long: a slow
-/// server is better than none.
+/// Number of leases that a suspicion must last before it counts against a server that still sends heartbeats. Long: a
+/// slow server is better than none.
 const SUSPICION_LEASES: u32 = 3;
 
 /// A heartbeat. `sent` is the server's own clock.
@@ -43,7 +43,7 @@ impl Leading {
             return;
         };
         if map_version > state.version() {
-            // R11: whoever leads has all that was ever pushed, unless its log went back.
+            // R11: a leader has everything that was ever pushed, unless its log went back.
             if self.behind < map_version {
                 self.behind = map_version;
                 out.push(Output::Note(behind(map_version, state.version())));
@@ -58,7 +58,7 @@ impl Leading {
             return;
         }
         if let Some(known) = self.superseded_by(entry, run, mark) {
-            // While the run on record may serve, nobody takes its place: its lease decides.
+            // While the run on record may serve, no other run replaces it: its lease decides.
             if !entry.state.is_live() {
                 out.push(Output::Push { to: server, push: MetaPush::Superseded { known } });
             }
@@ -87,7 +87,7 @@ impl Leading {
         let room = live.room.follow(&vitals);
         self.dirty |= std::mem::replace(&mut live.room, room) != room;
         live.vitals = vitals.clone();
-        // What was sent a moment ago may be under way. A server with a gap in its map asks for all of it.
+        // A delta sent a moment ago may be in flight. A server with a gap in its map asks for the whole map.
         let answered = live.sent_version > map_version && map_version > 0 && now.since(live.pushed) <= resend;
         let news = map_version < state.version() && !answered;
         if news {
@@ -95,8 +95,8 @@ impl Leading {
         }
         match entry.state {
             ServerState::Awake | ServerState::Draining if entry.incarnation == run => {
-                // A server whose lease ended may still take itself for the primary that it was, until it knows the map in
-                // which it takes part again (R2).
+                // A server whose lease ended may still believe that it is the primary, until it knows the map in which
+                // it takes part again (R2).
                 let knows = live.granted_until > now || map_version >= state.server_changed(server);
                 if !live.condemned && knows {
                     self.grant(now, server, sent, state, out);
@@ -115,9 +115,9 @@ impl Leading {
         self.gears.sample(now, &vitals, &mut self.dirty);
     }
 
-    /// R11: a run that is not the one on record must continue its store: the same store, with at least as much in it as was ever
-    /// said to be durable there, and started later. Any other store comes under a higher number, and as one that may lack
-    /// anything ([`crate::group`]). Returns the run that it must be numbered above.
+    /// R11: a run other than the one on record must continue its store: the same store, at least as far as it was ever
+    /// reported durable, and started later. Any other store gets a higher number and is treated as one that may lack
+    /// anything ([`crate::group`]). Returns the run that the new one must be numbered above.
     fn superseded_by(&self, entry: &ServerEntry, run: Incarnation, mark: StoreMark) -> Option<Incarnation> {
         if entry.incarnation == Incarnation(0) || (run, mark.store) == (entry.incarnation, entry.store) {
             return None;
@@ -144,21 +144,21 @@ impl Leading {
         out.push(Output::Push { to: server, push });
     }
 
-    /// Servers that run anew get the lease that their heartbeat asked for, once the state knows the new run.
+    /// Restarted servers get the lease that their heartbeat asked for, once the state knows the new run.
     pub(crate) fn pay_owed_leases(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
         for entry in state.servers().filter(|e| e.state.is_live()) {
             let Some(live) = self.servers.get_mut(&entry.id) else { continue };
             if live.run != entry.incarnation || live.condemned {
                 continue;
             }
-            // One whose last lease ended must first show that it knows the map.
+            // A server whose last lease ended must first show that it knows the map.
             if let Some(sent) = live.owed.take().filter(|_| live.granted_until > now) {
                 self.grant(now, entry.id, sent, state, out);
             }
         }
     }
 
-    /// Sends every server that takes part what it does not have of the map.
+    /// Sends every participating server the part of the map that it lacks.
     pub(crate) fn push_maps(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
         let lease = self.lease(state);
         let mut deltas = BTreeMap::new();
@@ -169,7 +169,7 @@ impl Leading {
             let known = live.sent_version;
             if listens && heard && known < state.version() {
                 self.push_map(now, entry.id, state, &mut deltas, out);
-                // Duties that are not new go with its next heartbeat.
+                // Duties that are not new follow its next heartbeat.
                 if known < state.server_changed(entry.id) {
                     self.push_duties(entry.id, entry.state, state, out);
                 }
@@ -196,7 +196,7 @@ impl Leading {
         out.push(Output::Push { to: server, push: MetaPush::Map(delta) });
     }
 
-    /// What a server is asked to do besides: repeated until it is done, so none of it can be lost.
+    /// Other duties of a server: repeated until done, so none of them can be lost.
     pub(crate) fn push_duties(
         &self,
         server: ServerId,
@@ -217,9 +217,10 @@ impl Leading {
         }
     }
 
-    /// `reporter` cannot work with `suspect`. If the suspect is silent too, the end of its lease decides. If it still sends
-    /// heartbeats, one of the two is cut off from the other or broken: the one that has trouble with several servers. A report
-    /// is repeated while it is true; where none came for a lease, the suspect was heard, and silence counts from the start.
+    /// `reporter` cannot work with `suspect`. If the suspect is silent too, the end of its lease decides. If it still
+    /// sends heartbeats, one of the two is cut off from the other or broken: the one that has trouble with several
+    /// servers. A report is repeated while it is true; if none came for a lease, the suspect was heard again, and the
+    /// suspicion starts over.
     pub(crate) fn suspect(&mut self, now: Moment, reporter: ServerId, suspect: ServerId, state: &State) {
         let lease = self.lease(state);
         let patience = lease * SUSPICION_LEASES;
@@ -242,7 +243,7 @@ impl Leading {
         self.dirty = true;
     }
 
-    /// Whether a server that was away has shown itself and may take part again.
+    /// Whether a server that was away has sent a heartbeat and may take part again.
     pub(crate) fn has_returned(&self, now: Moment, server: ServerId, state: &State) -> bool {
         let Some(live) = self.servers.get(&server) else { return false };
         let heard = |at: Moment| now.since(at) <= self.lease(state) && live.power.shows_awake(at);
@@ -250,7 +251,7 @@ impl Leading {
         speaks && !live.vitals.poisoned && now >= live.shunned_until
     }
 
-    /// Whether a group without primary should wait: a server of it may still report to this new leader.
+    /// Whether a group without a primary should wait: one of its servers may still report to this new leader.
     pub(crate) fn waits(&self, now: Moment, entry: &GroupEntry, state: &State) -> bool {
         let expected = |slot: &Slot| {
             let silent = self.servers.get(&slot.server).is_none_or(|l| l.heard.is_none());

@@ -1,8 +1,8 @@
-//! A metadata member: the replicated log, the state and the leader's decisions as one thing that a driver feeds.
+//! A metadata member: the replicated log, the state and the leader's decisions as one object, fed by a driver.
 //!
-//! One call takes in everything that has come in, and ends with everything durable that its outcomes rely on. All commands
-//! of a call share one entry of the log and one sync. Reads and lease grants wait until this member has made sure that it
-//! still leads; with a single member that is always so.
+//! One call takes everything that has arrived and returns once everything its outcomes rely on is durable. All commands
+//! of a call share one log entry and one sync. Reads and lease grants wait until this member has proved that it still
+//! leads; a single member needs no proof.
 
 use crate::controller::{Controller, Event, Output};
 use crate::raft::{LogFile, Node, Progress, RaftError};
@@ -23,35 +23,35 @@ pub struct Member<L: LogFile> {
     started: Moment,
     unix_millis: u64,
     next_tick: Moment,
-    /// The term in which this member leads, and the controller knows it.
+    /// The term in which this member leads, once the controller knows it.
     leading: Option<u64>,
-    /// Commands of the present call that are not proposed yet, each with whom to tell.
+    /// Commands of the present call that are not proposed yet, each with its waiter.
     queue: Vec<(Command, Waiter)>,
-    /// Proposed entries by index: their term, and whom to tell, in the order of their commands.
+    /// Proposed entries by index: their term, and the waiters in the order of their commands.
     proposed: BTreeMap<u64, (u64, Vec<Waiter>)>,
-    /// What waits for the proof that this member leads, oldest first, each with the number of the proof.
+    /// Requests that wait for the proof that this member leads, oldest first, each with the number of the proof.
     unproven: VecDeque<(u64, Unproven)>,
     proof: u64,
     map_version: u64,
-    /// The controller's batch was refused: it decides anew then. At once it would only decide the same.
+    /// The controller's batch was refused: when it decides again. At once it would only decide the same.
     again_at: Option<Moment>,
-    /// Whether the log had no room for what clients want.
+    /// Whether the log has no room for clients' commands.
     full: bool,
-    /// Up to here the state was told how much time has passed.
+    /// The state has been advanced to this time.
     told_time: Moment,
 }
 
 /// How long the controller waits after its batch was refused.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How precisely the state knows how much time has passed.
+/// Granularity of the time reported to the state.
 const TIME_STEP: Duration = Duration::from_secs(10);
 
-/// Who waits for a command.
+/// Where the result of a command goes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Waiter {
     /// A client or an administrator.
     Token(Token),
-    /// The controller's batch; the last of its commands ends it.
+    /// The controller's batch; its last command completes it.
     Batch {
         last: bool,
     },
@@ -67,7 +67,7 @@ enum Unproven {
 }
 
 impl<L: LogFile> Member<L> {
-    /// Starts from what the log holds. `unix_millis` is the time of day at `now`; hours of the gear scheduler count from it.
+    /// Starts from the log. `unix_millis` is the time of day at `now`; hours of the gear scheduler count from it.
     pub fn open(config: MemberConfig, log: L, now: Moment, unix_millis: u64) -> Result<Member<L>, RaftError> {
         let ids: Vec<MemberId> = config.members.keys().copied().collect();
         let (node, state) = Node::open(config.id, &ids, config.seed, log)?;
@@ -92,7 +92,7 @@ impl<L: LogFile> Member<L> {
         })
     }
 
-    /// Stops, and gives the log back.
+    /// Stops, and returns the log.
     pub fn into_log(self) -> L {
         self.node.into_log()
     }
@@ -111,7 +111,7 @@ impl<L: LogFile> Member<L> {
         self.leading.is_some()
     }
 
-    /// Whether this member counts towards the majority: one that joined has learnt everything.
+    /// Whether this member counts towards the majority: one that joined does so once it has caught up.
     pub fn votes(&self) -> bool {
         self.node.votes()
     }
@@ -121,19 +121,20 @@ impl<L: LogFile> Member<L> {
         self.leading.zip(self.controller.gear())
     }
 
-    /// The gear groups that are awake in it.
+    /// The gear groups that are awake in that gear.
     pub fn awake(&self) -> &[GearGroup] {
         self.controller.awake()
     }
 
-    /// Call [`Member::on`] then, if nothing comes in before. `None`: there is nothing to do until something comes in.
+    /// Call [`Member::on`] at this time if nothing arrives before. `None`: nothing to do until something arrives.
     pub fn next_wake(&self) -> Option<Moment> {
         let tick = (self.config.members.len() > 1).then_some(self.next_tick);
         let judge = if self.leading.is_some() { self.controller.next_wake(&self.state) } else { None };
         tick.into_iter().chain(judge).chain(self.again_at).min()
     }
 
-    /// Takes in what came in until `now`, and says what is to be carried out. After an error the member must not be used.
+    /// Processes everything that arrived up to `now` and returns what must be carried out. After an error the member
+    /// must not be used.
     pub fn on(&mut self, now: Moment, inputs: Vec<Input>, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
         self.tick(now)?;
         // A single member elects itself here, before its first inputs.
@@ -165,7 +166,7 @@ impl<L: LogFile> Member<L> {
         Ok(())
     }
 
-    /// What was answered from names that could not be read counts for nothing: the driver carries nothing out after an error.
+    /// Answers from names that could not be read are void: the driver carries nothing out after an error.
     fn check_names(&self) -> Result<(), RaftError> {
         match self.state.names().fault() {
             Some(fault) => Err(fault.clone().into()),
@@ -173,7 +174,7 @@ impl<L: LogFile> Member<L> {
         }
     }
 
-    /// Once for all inputs of a call: a heartbeat that is read first must not speak against those that are read after it.
+    /// Once for all inputs of a call: a heartbeat read first must not count against those read after it.
     fn plan(&mut self, now: Moment, out: &mut Vec<Outcome>) {
         if self.leading.is_some() {
             self.decide(now, Event::Tick, out);
@@ -184,7 +185,7 @@ impl<L: LogFile> Member<L> {
         if self.config.members.len() == 1 || now < self.next_tick {
             return Ok(());
         }
-        // After a pause of this process it is one tick late, not many: others' silence in the meantime proves nothing.
+        // After a pause of this process it is one tick late, not many: silence in the meantime proves nothing.
         self.node.tick()?;
         let next = self.next_tick + self.config.timing.raft_tick;
         self.next_tick = if next > now { next } else { now + self.config.timing.raft_tick };
@@ -194,7 +195,7 @@ impl<L: LogFile> Member<L> {
     fn take(&mut self, now: Moment, input: Input, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
         match input {
             Input::Raft { from, message } => self.node.step(from, &message)?,
-            // Also one that does not lead: its controller remembers what servers say of their stores.
+            // On followers too: the controller remembers what servers report about their stores.
             Input::Server(message) => self.decide(now, Event::Server(message), out),
             Input::Client { token, request } => self.client(now, token, request, out),
             Input::Switched { server, action, result } => {
@@ -237,7 +238,7 @@ impl<L: LogFile> Member<L> {
         self.unproven.push_back((self.proof + 1, what));
     }
 
-    /// Lets the controller decide, and sorts what it says.
+    /// Lets the controller decide and sorts its outputs.
     fn decide(&mut self, now: Moment, event: Event, out: &mut Vec<Outcome>) {
         let mut outputs = Vec::new();
         self.controller.on(now, event, &self.state, &mut outputs);
@@ -260,7 +261,7 @@ impl<L: LogFile> Member<L> {
         }
     }
 
-    /// Proposes what is queued and carries on until nothing more follows from it at once.
+    /// Proposes the queued commands and repeats until nothing more follows at once.
     fn advance(&mut self, now: Moment, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
         loop {
             self.propose(now, out)?;
@@ -287,7 +288,7 @@ impl<L: LogFile> Member<L> {
         let is_full = self.node.is_leader() && !self.node.has_room(encoded.len(), false)?;
         self.note_room(is_full, out);
         if is_full {
-            // What the leader decides itself keeps the data safe: the log has room in reserve for it.
+            // The leader's own decisions keep the data safe: the log reserves room for them.
             let whole = commands.into_iter().zip(waiters);
             let (theirs, own): (Vec<_>, Vec<_>) = whole.partition(|(_, w)| matches!(w, Waiter::Token(_)));
             let theirs = theirs.into_iter().map(|(_, waiter)| waiter).collect();
@@ -311,7 +312,7 @@ impl<L: LogFile> Member<L> {
         Ok(())
     }
 
-    /// The state has no clock: the leader says how much time has passed by its own, where something depends on it.
+    /// The state has no clock: the leader reports elapsed time by its own clock, when a command depends on it.
     fn tell_time(&mut self, now: Moment, queue: &mut Vec<(Command, Waiter)>) {
         let passed = now.since(self.told_time);
         if passed >= TIME_STEP && queue.iter().any(|(c, _)| matches!(c, Command::Namespace(_))) {
@@ -370,7 +371,7 @@ impl<L: LogFile> Member<L> {
         }
     }
 
-    /// Tells the controller when this member begins or ceases to lead.
+    /// Informs the controller when this member starts or stops leading.
     fn follow_leadership(&mut self, now: Moment, out: &mut Vec<Outcome>) {
         let term = Some(self.node.term()).filter(|_| self.node.is_leader());
         if self.leading.is_some() && self.leading != term {
@@ -394,11 +395,11 @@ impl<L: LogFile> Member<L> {
         }
     }
 
-    /// Creates the cluster if it is new, or takes over addresses that the configuration file has changed.
+    /// Creates the cluster if it does not exist, or adopts addresses that changed in the configuration file.
     fn bootstrap(&mut self) {
         let Some(bootstrap) = &self.config.bootstrap else { return };
         if self.state.params().is_none() {
-            // The controller learns of it as of a batch of its own.
+            // Reported to the controller as a batch of its own.
             let mut bootstrap = bootstrap.clone();
             bootstrap.params.instance = self.node.instance().expect("a leader knows its cluster");
             self.queue.push((Command::Init(bootstrap), Waiter::Batch { last: true }));
@@ -412,7 +413,7 @@ impl<L: LogFile> Member<L> {
         }
     }
 
-    /// Makes sure that this member leads, for everything that waits for it.
+    /// Proves that this member leads, for every request that waits for it.
     fn prove(&mut self, now: Moment, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
         self.proof += 1;
         if self.config.members.len() == 1 {
@@ -460,7 +461,7 @@ impl Unproven {
     }
 }
 
-/// Whether the controller has nothing to learn from the command.
+/// Whether the command is irrelevant to the controller.
 fn is_plain(command: &Command) -> bool {
     matches!(command, Command::Namespace(_) | Command::AllocateObjects { .. } | Command::Elapsed { .. })
 }

@@ -1,18 +1,18 @@
-//! The names of all objects: an ordered map that may be larger than memory.
+//! The names of all objects: an ordered map that may exceed memory.
 //!
-//! Most entries are in a [`Table`] on the disk; in memory are the changes since it was written, which shadow it. When the log is
-//! replaced by a shorter one ([`crate::raft`]), a thread of its own merges table and changes into the next table: the changes
-//! that it merges are frozen meanwhile, later ones shadow them. So the table is always exactly the state at the log's
-//! beginning, the log has everything after it, and both change in one step.
+//! Most entries are in a [`Table`] on disk; memory has the changes since it was written, which shadow it. When the log
+//! is replaced by a shorter one ([`crate::raft`]), a separate thread merges table and changes into the next table: the
+//! changes being merged are frozen meanwhile, and later ones shadow them. So the table is always exactly the state at
+//! the start of the log, the log has everything after it, and both change in one step.
 //!
-//! Why not a general embedded store: it would keep a second log of the same changes and a cache of its own, and its present
-//! state would have to be brought in step with ours after each crash. What it would do better, changes of a table that is
-//! much larger than what changes, is bounded here: a merge comes only after changes of a sixteenth of the table's size.
+//! Why not a general embedded store: it would keep a second log of the same changes and its own cache, and after each
+//! crash its state would have to be reconciled with ours. What it does better, changing a table much larger than the
+//! changes, is bounded here: a merge comes only after changes of a sixteenth of the table's size.
 //!
-//! The answers are a function of what was set, not of what is merged: members merge at different times and agree.
+//! Answers depend on what was set, not on what is merged: members merge at different times and still agree.
 //!
-//! Reading can fail. Then the answer counts for nothing: the failure is noted ([`Names::fault`]) and the member stops before
-//! anybody hears of what followed from it.
+//! Reading can fail. Then the answer is void: the failure is recorded ([`Names::fault`]), and the member stops before
+//! any consequence of it leaves.
 
 use crate::table::{Cursor, Table, TableError, TableWriter};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -24,7 +24,7 @@ use std::iter::Peekable;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Per key the new value; `None`: there is none any more.
+/// The new value per key; `None`: removed.
 type Changes = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
 
 #[derive(Clone, Default)]
@@ -76,7 +76,7 @@ impl Names {
         range
     }
 
-    /// The first failure to read the table. What was answered since counts for nothing.
+    /// The first failure to read the table. Answers since then are void.
     pub fn fault(&self) -> Option<&TableError> {
         self.fault.get()
     }
@@ -86,20 +86,20 @@ impl Names {
         None
     }
 
-    /// The table that the changes in memory are to.
+    /// The table that the changes in memory apply to.
     pub fn table(&self) -> Option<&Arc<Table>> {
         self.table.as_ref()
     }
 
-    /// Takes the table that the changes in memory are to.
+    /// Sets the table that the changes in memory apply to.
     pub fn attach(&mut self, table: Option<Arc<Table>>) {
         self.table = table;
     }
 
-    /// Freezes what there is, and returns it; it is to be written as the next table.
+    /// Freezes the present changes and returns the entries, which are to be written as the next table.
     pub fn freeze(&mut self) -> Names {
         let recent = std::mem::take(&mut self.recent);
-        // Something is left of a table that found no room.
+        // Not empty: changes of an earlier table that found no room.
         if self.frozen.is_empty() {
             self.frozen = Arc::new(recent);
         } else {
@@ -108,7 +108,7 @@ impl Names {
         Names { recent: Changes::new(), ..self.clone() }
     }
 
-    /// The table of what was frozen is there. Returns what it replaces.
+    /// The table of the frozen entries is written. Returns what it replaces.
     pub fn merged(&mut self, table: Option<Arc<Table>>) -> Names {
         let frozen = std::mem::take(&mut self.frozen);
         Names { frozen, table: std::mem::replace(&mut self.table, table), ..Names::default() }
@@ -138,18 +138,18 @@ impl Names {
 
 type Rest<'a> = Peekable<btree_map::Range<'a, Box<[u8]>, Option<Box<[u8]>>>>;
 
-/// Goes through the entries in order.
+/// Iterates over the entries in order.
 pub struct Range<'a> {
     names: &'a Names,
     recent: Rest<'a>,
     frozen: Rest<'a>,
     table: Option<Cursor>,
-    /// The table's present entry is done with.
+    /// The table's present entry has been used.
     used: bool,
 }
 
 impl Range<'_> {
-    /// The next entry. No `Iterator`: what it returns is where it stands.
+    /// The next entry. Not an `Iterator`: the result borrows from the range.
     pub fn next(&mut self) -> Option<(&[u8], &[u8])> {
         loop {
             self.pass();
@@ -181,7 +181,7 @@ impl Range<'_> {
     }
 }
 
-/// What is in memory; the table goes another way.
+/// Only the part in memory; the table is sent separately.
 impl Serialize for Names {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let changes = self.changes().map(|(key, value)| (Bytes(key), value.as_deref().map(Bytes)));
@@ -206,7 +206,7 @@ impl<'de> Deserialize<'de> for Names {
     }
 }
 
-/// The same entries, wherever they are.
+/// The same entries, in memory or in the table.
 impl PartialEq for Names {
     fn eq(&self, other: &Names) -> bool {
         let (mut one, mut two) = (self.range(Bound::Unbounded), other.range(Bound::Unbounded));

@@ -1,18 +1,17 @@
 //! The namespace: a deterministic state machine over buckets, keys, multipart uploads and volumes.
 //!
-//! Why so: it is one of the parts of the cluster's state that all metadata members must agree on, so it has no clock
-//! and no randomness; times come in with commands. All keys stand in one ordered map ([`Names`], most of it on the disk), a
-//! bucket's together, so a listing costs what it shows, not what the bucket holds: whole common prefixes are passed over by
-//! one range jump.
+//! Part of the cluster state that all metadata members must agree on, so it has no clock and no randomness; times
+//! arrive with commands. All keys are in one ordered map ([`Names`], most of it on disk), sorted by bucket, so a
+//! listing costs what it shows, not what the bucket holds: whole common prefixes are skipped by one range jump.
 //!
 //! Invariants
-//! - An extent is named by at most one key or part, or waits in the garbage queue; never two of these. Whatever a change
-//!   un-names goes to the queue in the same step.
-//! - A command is carried out once: its reply is kept under its request id, for the newest [`REPLIES_KEPT`] commands of each
-//!   client that was heard within [`CLIENT_KEPT_MILLIS`]. A command older than a client's kept replies is refused, not
-//!   repeated.
-//! - What comes again nevertheless does no harm: an entry with the extents of the present one is the present one, and no change
-//!   un-names what it names.
+//! - An extent is named by at most one key or part, or waits in the garbage queue; never two of these. An extent that
+//!   loses its name is queued in the same step.
+//! - A command is carried out once: its reply is kept under its request id, for the newest [`REPLIES_KEPT`] commands of
+//!   each client that was heard within [`CLIENT_KEPT_MILLIS`]. A command older than a client's kept replies is refused,
+//!   not repeated.
+//! - A command that is repeated nevertheless is harmless: an entry with the same extents as the present one counts as
+//!   the present one, and no change un-names the extents that it names.
 
 use crate::leases::Leases;
 use crate::names::Names;
@@ -27,9 +26,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// Replies kept per client. A client has fewer commands under way at once.
+/// Replies kept per client. A client has fewer commands in flight.
 pub const REPLIES_KEPT: usize = 256;
-/// A client's replies are kept for so long after its last command: longer than any client waits for an answer.
+/// A client's replies are kept for this long after its last command: longer than any client waits for an answer.
 pub const CLIENT_KEPT_MILLIS: u64 = 120_000;
 
 type Outcome = Result<NamespaceDone, NamespaceError>;
@@ -38,27 +37,27 @@ type Outcome = Result<NamespaceDone, NamespaceError>;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {
     buckets: BTreeMap<String, Bucket>,
-    /// Of all buckets, by [`name`]: [`ObjectMeta`], encoded.
+    /// Names of all buckets, keyed by [`name`]; values are encoded [`ObjectMeta`].
     names: Names,
     volumes: BTreeMap<String, VolumeMeta>,
-    /// Oldest first; numbers are never used twice.
+    /// Oldest first; numbers are never reused.
     garbage: BTreeMap<u64, Extent>,
     leases: Leases,
     next_garbage: u64,
     next_upload: u64,
     next_bucket: u32,
     clients: BTreeMap<u64, Client>,
-    /// Time that has passed while commands came, by the leaders' clocks.
+    /// Time elapsed while commands arrived, by the leaders' clocks.
     clock_millis: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Bucket {
-    /// Never used again.
+    /// Never reused.
     number: u32,
     created_millis: u64,
     settings: BucketSettings,
-    /// How many there are.
+    /// Number of keys.
     keys: u64,
     uploads: BTreeMap<(String, u64), Upload>,
 }
@@ -69,10 +68,10 @@ struct Upload {
     parts: BTreeMap<u16, Part>,
 }
 
-/// Of a bucket's number, before its keys.
+/// Length of a bucket's number, which precedes its keys.
 const BUCKET_BYTES: usize = 4;
 
-/// What the object is called among all names.
+/// The object's key in [`Names`].
 fn name(bucket: u32, key: &str) -> Vec<u8> {
     [&bucket.to_be_bytes()[..], key.as_bytes()].concat()
 }
@@ -81,18 +80,18 @@ fn decode(object: &[u8]) -> ObjectMeta {
     postcard::from_bytes(object).expect("encoded by this release, and its checksum was right")
 }
 
-/// What is remembered of a client's commands.
+/// What is remembered about a client's commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Client {
     replies: BTreeMap<u64, NamespaceReply>,
-    /// Replies up to this sequence number are forgotten.
+    /// Replies up to this sequence number have been dropped.
     forgotten: u64,
-    /// In the namespace's clock.
+    /// By the namespace's clock.
     last_use: u64,
 }
 
 impl Namespace {
-    /// Carries out a command, or answers it again.
+    /// Carries out a command, or repeats its reply.
     pub fn apply(&mut self, command: &NamespaceCommand) -> NamespaceReply {
         if let Some(client) = self.clients.get_mut(&command.request.client) {
             client.last_use = self.clock_millis;
@@ -125,7 +124,7 @@ impl Namespace {
         &mut self.names
     }
 
-    /// So much time has passed.
+    /// Advances the clock.
     pub fn pass_time(&mut self, millis: u64) {
         self.clock_millis += millis;
         let now = self.clock_millis;
@@ -205,7 +204,7 @@ impl Namespace {
         }
     }
 
-    /// These have lost their name.
+    /// Queues extents that have lost their name.
     fn discard(&mut self, extents: impl IntoIterator<Item = Extent>) {
         for extent in extents.into_iter().filter(|e| e.len > 0) {
             let garbage = self.leases.unname(extent);
@@ -409,7 +408,7 @@ impl Namespace {
         Ok(NamespaceDone::Done)
     }
 
-    /// Whether the key names what this very completion made: then its answer was lost, and the client asks again.
+    /// Whether the key already names the result of this completion: then its answer was lost and the client retries.
     fn was_completed(&self, bucket: &str, key: &str, id: u64, finished: &Finished<'_>) -> bool {
         self.object(bucket, key).is_ok_and(|meta| meta.upload == Some(id) && meta.etag == finished.etag)
     }
@@ -436,7 +435,7 @@ impl Namespace {
         Ok(NamespaceDone::Done)
     }
 
-    /// Answers a question. Changes nothing.
+    /// Answers a query. Changes nothing.
     pub fn query(&self, query: &NamespaceQuery) -> Result<NamespaceAnswer, NamespaceError> {
         Ok(match query {
             NamespaceQuery::Buckets => NamespaceAnswer::Buckets(
@@ -552,20 +551,20 @@ impl Namespace {
     }
 }
 
-/// What the client says that a finished upload consists of.
+/// The client's description of a finished upload.
 struct Finished<'a> {
     parts: &'a [(u16, ETag)],
     etag: ETag,
     checksum: &'a Option<Checksum>,
 }
 
-/// Whether two entries name the same bytes: then the later command is a repetition of the earlier one, because nobody writes
-/// the same range of an object twice. Entries without bytes do not tell.
+/// Whether two entries name the same bytes: then the later command repeats the earlier one, because no client writes
+/// the same range of an object twice. Entries without bytes cannot be compared this way.
 fn is_same(old: &[Extent], new: &[Extent]) -> bool {
     !new.is_empty() && old == new
 }
 
-/// What `old` names and `new` does not.
+/// Extents that `old` names and `new` does not.
 fn unnamed(old: impl Iterator<Item = Extent>, new: &[Extent]) -> impl Iterator<Item = Extent> {
     old.filter(|extent| !new.contains(extent))
 }
@@ -586,7 +585,7 @@ fn check_key(key: &str) -> Result<(), NamespaceError> {
     if key.is_empty() || key.len() > KEY_BYTES_MAX { Err(NamespaceError::BadKey) } else { Ok(()) }
 }
 
-/// The size and time that a delete may be tied to.
+/// Checks the size and time that a delete may depend on.
 fn check_only_if(old: Option<&ObjectMeta>, only_if: OnlyIf) -> Result<(), NamespaceError> {
     if only_if == OnlyIf::default() {
         return Ok(());
@@ -604,7 +603,7 @@ fn check_condition(old: Option<&ObjectMeta>, when: Condition) -> Result<(), Name
         | (Condition::Present, Some(_)) => Ok(()),
         (Condition::Matches(etag), Some(old)) if old.etag == etag => Ok(()),
         (Condition::Differs(etag), Some(old)) if old.etag != etag => Ok(()),
-        // S3 answers so where there is nothing to match.
+        // S3 answers this way when there is nothing to match.
         (Condition::Matches(_) | Condition::Present, None) => Err(NamespaceError::NoSuchKey),
         _ => Err(NamespaceError::PreconditionFailed),
     }
@@ -640,17 +639,17 @@ fn listing(key: &str, meta: &ObjectMeta) -> KeyListing {
     }
 }
 
-/// The part of `key` up to and with the first delimiter after `prefix`.
+/// The part of `key` up to and including the first delimiter after `prefix`.
 fn common_prefix<'a>(key: &'a str, prefix: &str, delimiter: &str) -> Option<&'a str> {
     let rest = key.strip_prefix(prefix).filter(|_| !delimiter.is_empty())?;
     rest.find(delimiter).map(|at| &key[..prefix.len() + at + delimiter.len()])
 }
 
-/// The first string that is greater than every string that starts with `prefix`; none if there is no such.
+/// The smallest string greater than every string that starts with `prefix`; `None` if there is none.
 fn past_prefix(prefix: &str) -> Option<String> {
     let mut next = prefix.to_owned();
     while let Some(last) = next.pop() {
-        // Strings order like their code points; the surrogates between are no code points of a string.
+        // Strings order by code point; the surrogates in between are not valid in a string.
         let up = if last == '\u{d7ff}' { Some('\u{e000}') } else { char::from_u32(last as u32 + 1) };
         if let Some(up) = up {
             next.push(up);

@@ -1,11 +1,11 @@
-//! Long messages between members in parts, the next one when the last has arrived.
+//! Sends long messages between members in parts, each after the previous one was acknowledged.
 //!
-//! A snapshot is longer than a frame of the wire and than the queue of a connection may be: sent at once, most of it would
-//! be refused, and it would never arrive. A short message is one part and is not acknowledged: the Raft library sends
-//! again what was lost. Per receiver one long message is under way; another one meanwhile is dropped, for the same reason.
+//! A snapshot is longer than a wire frame and than a connection's queue may be: sent at once, most of it would be
+//! refused, and it would never arrive. A short message is one part and is not acknowledged: the Raft library resends
+//! what was lost. Per receiver one long message is in flight; another one meanwhile is dropped, for the same reason.
 //!
-//! A snapshot's table of names comes as parts of the same message, behind it. It is read from the disk as it leaves, every
-//! block checked, and written as it arrives.
+//! A snapshot's table of names follows as parts of the same message. It is read from disk as it is sent, every block
+//! checked, and written as it arrives.
 //!
 //! ```text
 //! part = message number u64 LE | part number u32 LE | number of parts u32 LE | those of the table among them u32 LE | bytes
@@ -20,16 +20,16 @@ use std::sync::Arc;
 /// Longest part.
 pub const PART_MAX: usize = 4 << 20;
 const HEADER: usize = 20;
-/// Most parts of one message, without its table: bounds what a sender can make this member hold.
+/// Most parts of one message, without its table: bounds what a sender can make this member keep in memory.
 const PARTS_MAX: u32 = 1024;
-/// A part that was not acknowledged for so many ticks is sent again, and after so many times the message is given up.
+/// A part not acknowledged within this many ticks is resent; after this many tries the message is given up.
 const AGAIN_TICKS: u32 = 20;
 const TRIES: u32 = 10;
 
-/// Parts to send, and to whom.
+/// Parts to send, each with its receiver.
 pub type Out = Vec<(MemberId, Vec<u8>)>;
 
-/// Takes messages apart and puts them together.
+/// Splits messages and reassembles them.
 #[derive(Default)]
 pub struct Courier {
     next: u64,
@@ -47,12 +47,12 @@ struct Leaving {
     tries: u32,
 }
 
-/// A long message of which parts up to `next` are there.
+/// A long message of which the parts before `next` have arrived.
 struct Arriving {
     number: u64,
     next: u32,
     bytes: Vec<u8>,
-    /// Bytes that there are of its table.
+    /// Bytes of its table that have arrived.
     table: u64,
 }
 
@@ -76,12 +76,12 @@ impl Courier {
         Ok(())
     }
 
-    /// Whether a long message to the member is under way.
+    /// Whether a long message to the member is in flight.
     pub fn is_busy(&self, to: MemberId) -> bool {
         self.leaving.contains_key(&to)
     }
 
-    /// What did not arrive whole is forgotten.
+    /// Forgets messages that have not arrived completely.
     pub fn drop_arriving(&mut self) {
         self.arriving.clear();
     }
@@ -99,8 +99,9 @@ impl Courier {
         Ok(())
     }
 
-    /// The whole message and the bytes of its table, if `bytes` were all of it or its last part. Outside input: what does not
-    /// fit is dropped. `stage` takes bytes of the table and where they belong, one table's at a time, or (`false`) does not.
+    /// The whole message and the length of its table, if `bytes` were all of it or its last part. Untrusted input:
+    /// parts that do not match are dropped. `stage` accepts bytes of the table and their offset, one table at a time,
+    /// or returns `false`.
     pub fn receive<E: From<TableError>>(
         &mut self,
         from: MemberId,
@@ -124,7 +125,7 @@ impl Courier {
             return Ok(Some((bytes.to_vec(), 0)));
         }
         if index == 0 && self.arriving.get(&from).is_none_or(|a| a.number != number) {
-            // There is one place for a table.
+            // Only one table can be staged.
             self.arriving.clear();
             self.arriving.insert(from, Arriving { number, next: 0, bytes: Vec::new(), table: 0 });
         }
@@ -169,7 +170,7 @@ impl Courier {
 }
 
 impl Leaving {
-    /// Of all, and of the table.
+    /// Number of all parts, and of the table's parts.
     fn parts(&self) -> [u32; 2] {
         let table = self.table.as_ref().map_or(0, |table| table.bytes().div_ceil(PART_MAX as u64)) as u32;
         [self.message.len().div_ceil(PART_MAX) as u32 + table, table]
@@ -191,7 +192,7 @@ impl Leaving {
     }
 }
 
-/// `numbers`: of message and part. `parts`: of all, and of the table.
+/// `numbers`: message and part. `parts`: all of them, and the table's.
 fn part(numbers: [u64; 2], parts: [u32; 2], bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER + bytes.len());
     out.extend_from_slice(&numbers[0].to_le_bytes());
@@ -221,13 +222,13 @@ mod tests {
         Arc::new(Table::open(Arc::new(bytes), 10, length).unwrap())
     }
 
-    /// Where none comes.
+    /// Where no table is expected.
     fn no_table(_: u64, _: &[u8]) -> Result<bool, TableError> {
         panic!("there is no table")
     }
 
-    /// Member 1 sends to member 2 over a line that loses what `loses` says. Returns what arrived and the most bytes that were
-    /// on the line at once.
+    /// Member 1 sends to member 2 over a link that drops what `loses` selects. Returns what arrived and the most bytes
+    /// in flight at once.
     fn carry(message: Vec<u8>, loses: impl FnMut() -> bool) -> (Vec<Vec<u8>>, usize) {
         let (arrived, most) = carry_with(message, None, loses);
         (arrived.into_iter().map(|(message, _)| message).collect(), most)
@@ -236,7 +237,7 @@ mod tests {
     /// A message and its table.
     type Whole = (Vec<u8>, Vec<u8>);
 
-    /// Each message that arrives comes with its table.
+    /// Returns each message that arrives with its table.
     fn carry_with(
         message: Vec<u8>,
         table: Option<Arc<Table>>,

@@ -1,8 +1,8 @@
-//! The planning step: from the facts to one batch of commands.
+//! The planning step: turns the facts into one batch of commands.
 //!
-//! First servers (who failed, who is back, who may sleep, who must wake), then, with the servers as they will be, the chunk
-//! groups, all in one batch, so that no entry is ever seen beside a server state that it does not fit. When nothing is left
-//! to repair, primaries are spread evenly, and a finished shift is put on record.
+//! First servers (which failed, returned, may sleep, must wake), then, with the servers as they will be, the chunk
+//! groups, all in one batch, so that an entry is never visible beside a server state that does not match it. When
+//! nothing is left to repair, primaries are spread evenly, and a finished shift is recorded.
 
 use crate::controller::{DAMAGE_WAKES, Leading, Output, Room};
 use crate::group::{Candidate, Facts, Standing, World, next_entry};
@@ -15,10 +15,10 @@ use ebb_types::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The servers as they will be when the batch is applied.
+/// The servers as they will be once the batch is applied.
 pub(crate) type Servers = BTreeMap<ServerId, ServerEntry>;
 
-/// A value for each server, found at once by its id: a plan looks at every slot of every group.
+/// A value per server, with constant-time lookup by id: a plan looks at every slot of every group.
 struct ByServer<T>(Vec<T>);
 
 impl<T: Copy + Default> ByServer<T> {
@@ -39,13 +39,13 @@ impl<T: Copy + Default> ByServer<T> {
     }
 }
 
-/// What the last plan saw of the groups. Whether an entry is right as it is depends on the entry, on reports about it and on
-/// the servers' standings: a group of which none of these is new needs no second look, so a report costs as much in a large
-/// cluster as in a small one.
+/// What the last plan saw of the groups. Whether an entry is right depends on the entry, on reports about it and on the
+/// servers' standings: a group for which none of these changed is not examined again, so a report costs as much in a
+/// large cluster as in a small one.
 #[derive(Default)]
 pub(crate) struct Seen {
     version: u64,
-    /// With whether the server runs anew, and is full.
+    /// Also whether the server restarted, and whether it is full.
     standings: Vec<(ServerId, Standing, bool, bool)>,
 }
 
@@ -57,9 +57,9 @@ struct Duties {
     slots: u32,
     in_sync: u32,
     away: u32,
-    /// Groups of which another in-sync server that stays awake can be primary.
+    /// Those of its groups for which another in-sync server that stays awake can become primary.
     succeeded: u32,
-    /// Groups of it that have fewer than r copies of some write, or no primary.
+    /// Those of its groups that have fewer than r copies of some write, or no primary.
     at_risk: u32,
 }
 
@@ -102,8 +102,8 @@ impl Leading {
         commands
     }
 
-    /// While there are writes, what the servers' stores have made durable goes on record now and then: a store that went back
-    /// further than that is recognised also when all of the cluster restarts together.
+    /// While there are writes, the durable positions of the servers' stores are recorded from time to time: a store
+    /// that went back beyond its recorded position is recognised even if the whole cluster restarts at once.
     fn witness(&mut self, now: Moment, state: &State) -> Option<Command> {
         if now < self.witnessed + self.timing.witness {
             return None;
@@ -180,7 +180,7 @@ impl Leading {
         servers
     }
 
-    /// Whether the server failed or came back.
+    /// Decides whether the server failed or returned.
     fn judge(&mut self, now: Moment, entry: &mut ServerEntry, state: &State, out: &mut Vec<Output>) {
         let (run, store) =
             self.servers.get(&entry.id).map_or((Incarnation(0), StoreId(0)), |l| (l.run, l.store));
@@ -201,7 +201,7 @@ impl Leading {
                 entry.state = ServerState::Failed;
                 let live = self.servers.entry(entry.id).or_default();
                 live.failed = Some(now);
-                // It gets no lease while this is under way, though the state still calls it awake (R2).
+                // It gets no lease while this is in flight, although the state still calls it awake (R2).
                 (live.condemned, live.owed) = (true, None);
                 out.push(Output::Note(format!("{} failed: its lease ended", entry.id)));
             }
@@ -229,8 +229,9 @@ impl Leading {
         }
     }
 
-    /// Servers that should be awake: those of the gear, while copies are missing or damaged all that can help (R8, R9), while
-    /// room is short all that have some (R10), and as many more as copies need racks (R13).
+    /// Servers that should be awake: those of the gear; while copies are missing or damaged, all that can help (R8,
+    /// R9); while room is short, all that have some (R10); and as many more as needed to spread copies over racks
+    /// (R13).
     fn wanted(&mut self, now: Moment, state: &State, servers: &Servers) -> BTreeSet<ServerId> {
         let awake = self.gears.awake();
         let mut wanted: BTreeSet<ServerId> =
@@ -274,8 +275,8 @@ impl Leading {
         wanted
     }
 
-    /// Sleepers to wake because awake servers fill up (R10): those whose offload a server short of room keeps, so that it can be
-    /// paid back; and all, where too few servers are left that can keep any.
+    /// Sleeping servers to wake because awake ones fill up (R10): those whose offload is held by a server short of
+    /// room, so that it can be reclaimed; or all of them, if too few servers are left that can be holders.
     fn lacking_room(
         &self,
         state: &State,
@@ -342,7 +343,7 @@ impl Leading {
         })
     }
 
-    /// Groups of which something is new since the last plan, and those that wait for somebody.
+    /// Groups for which something changed since the last plan, and those that wait for a server.
     fn groups_to_see(
         &mut self,
         state: &State,
@@ -374,7 +375,7 @@ impl Leading {
         }
     }
 
-    /// The servers as candidates; their work is not counted yet.
+    /// The servers as candidates; their work is counted separately.
     pub(crate) fn world(&self, now: Moment, state: &State, servers: &Servers) -> World {
         let never_sleep = self.gears.never_sleep(now);
         let sleeps = |e: &ServerEntry| self.switched && !never_sleep.contains(&e.gear_group);
@@ -411,7 +412,7 @@ impl Leading {
             .collect()
     }
 
-    /// Nothing is on its way: every server is where it should be, and every replica on an awake server is in sync.
+    /// No change is pending: every server is where it should be, and every replica on an awake server is in sync.
     fn is_settled(&self, state: &State) -> bool {
         let on_the_way = |e: &ServerEntry| matches!(e.state, ServerState::Draining | ServerState::Waking);
         let catching_up = |s: &Slot| matches!(s.state, SlotState::CatchingUp { .. });
@@ -424,7 +425,7 @@ impl Leading {
             && state.groups().all(|(_, g)| g.primary.is_some() && !g.slots.iter().any(catching_up))
     }
 
-    /// Spreads primaries evenly over the servers that are awake; the present primaries are asked to hand over.
+    /// Spreads primaries evenly over the awake servers; the present primaries are asked to hand over.
     fn balance(&mut self, state: &State, out: &mut Vec<Output>) {
         if !self.moves.is_empty() {
             return;
@@ -457,12 +458,12 @@ impl Leading {
 }
 
 impl Duties {
-    /// Every group of it has a successor that is in sync already, so handing over makes nobody wait.
+    /// Every group of it has a successor that is already in sync, so the handover delays no request.
     fn may_drain(&self) -> bool {
         self.slots == self.in_sync && self.succeeded == self.slots && self.at_risk == 0
     }
 
-    /// No group depends on it, and every group that it serves has its r copies without it (R7).
+    /// No group depends on it, and every group of it has its r copies without it (R7).
     fn may_sleep(&self) -> bool {
         self.primaries == 0 && self.stand_ins == 0 && self.away == self.slots && self.at_risk == 0
     }
@@ -493,7 +494,7 @@ fn duties(state: &State, servers: &Servers, wanted: &BTreeSet<ServerId>) -> BySe
     duties
 }
 
-/// Counts what each candidate is primary of and stands in for.
+/// Counts how often each candidate is a primary and a holder.
 fn count_work(world: &mut World, state: &State, servers: &Servers) {
     let mut work = ByServer::new(servers, |_| (0, 0));
     for (_, entry) in state.groups() {
@@ -506,7 +507,7 @@ fn count_work(world: &mut World, state: &State, servers: &Servers) {
     }
 }
 
-/// Whether nothing can be asked of the server.
+/// Whether the server can do nothing for now.
 pub(crate) fn is_gone(entry: &ServerEntry) -> bool {
     matches!(entry.state, ServerState::Failed | ServerState::Lost)
 }
@@ -515,7 +516,7 @@ fn away(slot: &Slot) -> bool {
     matches!(slot.state, SlotState::Away { .. })
 }
 
-/// Slots of lost servers get another server of the gear group, which fetches everything. Only where somebody else is
+/// Moves slots of lost servers to other servers of the gear group, which fetch everything. Only if another server is
 /// primary: then the slot is not the last complete one.
 fn replace_lost(state: &State, servers: &Servers, world: &World) -> BTreeMap<GroupId, GroupEntry> {
     let mut replaced: BTreeMap<GroupId, GroupEntry> = BTreeMap::new();

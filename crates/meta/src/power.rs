@@ -1,25 +1,26 @@
-//! Throwing power switches: one action at a time per server, tried again until the server is where the state says.
+//! Operates power switches: one action at a time per server, retried until the server is in the state on record.
 //!
-//! The state decides (`Waking`, `Asleep`); this remembers what was asked of the switch. A wake-up that fails or is late is
-//! reported and tried again; it never turns a sleeper into a failed server.
+//! The state decides (`Waking`, `Asleep`); this module remembers what was asked of the switch. A wake-up that fails or
+//! is late is reported and retried; it never turns a sleeping server into a failed one.
 
 use crate::controller::{Leading, Output};
 use crate::{State, SwitchAction};
 use ebb_types::{Moment, ServerState};
 use std::time::Duration;
 
-/// What the leader remembers of one server's switch.
+/// The leader's memory of one server's switch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Power {
-    /// Thrown, not ended, and when it counts as lost.
+    /// Action in progress, and when it counts as lost.
     pending: Option<(SwitchAction, Moment)>,
-    /// The action that the state asks for is done or under way.
+    /// The action that the state asks for is done or in progress.
     thrown: Option<SwitchAction>,
-    /// When it was thrown.
+    /// When it was requested.
     asked: Moment,
-    /// When a switch put the server to sleep, if that was the last to end.
+    /// When a switch put the server to sleep, if that was the last action to finish.
     down: Option<Moment>,
-    /// Until then a switch that an earlier leader threw may act, and nobody has heard of the server since.
+    /// Until this time a switch thrown by an earlier leader may still act; set while nothing has been heard of the
+    /// server since.
     unsure: Option<Moment>,
     /// When to throw it again.
     retry: Option<Moment>,
@@ -28,9 +29,9 @@ pub(crate) struct Power {
 }
 
 impl Power {
-    /// An earlier leader may have thrown the switch: what is under way gets its time.
+    /// An earlier leader may have thrown the switch: an action in progress gets time to finish.
     pub fn inherit(&mut self, state: ServerState, ran: bool, until: Moment) {
-        // One that never ran was never switched.
+        // A server that never ran was never switched.
         self.unsure = ran.then_some(until);
         match state {
             ServerState::Waking => (self.thrown, self.retry) = (Some(SwitchAction::Wake), Some(until)),
@@ -56,27 +57,27 @@ impl Power {
         }
     }
 
-    /// The server speaks.
+    /// The server sent a heartbeat.
     pub fn heard(&mut self, now: Moment) {
         self.unsure = self.unsure.filter(|until| now <= *until);
     }
 
-    /// Whether a server that spoke at `heard` shows that it is awake to stay: it may have spoken before a switch that puts it to
-    /// sleep has acted.
+    /// Whether a heartbeat at `heard` shows that the server stays awake: it may have been sent before a pending sleep
+    /// action took effect.
     pub fn shows_awake(&self, heard: Moment) -> bool {
         let down =
             matches!(self.pending, Some((SwitchAction::Sleep, _))) || self.down.is_some_and(|at| heard <= at);
         !down && heard >= self.asked
     }
 
-    /// A server that should be asleep still speaks: the switch did nothing.
+    /// A server that should be asleep still sends heartbeats: the switch had no effect.
     pub fn still_awake(&mut self, now: Moment, limit: Duration) {
         if self.thrown == Some(SwitchAction::Sleep) && self.pending.is_none() && self.retry.is_none() {
             self.retry = Some(now + limit);
         }
     }
 
-    /// It was asked more than once.
+    /// The action was tried more than once.
     pub fn is_late(&self) -> bool {
         self.tries > 1
     }
@@ -88,12 +89,12 @@ impl Power {
         }
     }
 
-    /// What to throw now for a server in `state`.
+    /// The action to start now for a server in `state`.
     fn next(&mut self, now: Moment, state: ServerState, limit: Duration) -> Option<SwitchAction> {
         let wanted = match state {
             ServerState::Waking => SwitchAction::Wake,
             ServerState::Asleep => SwitchAction::Sleep,
-            // A switch that came too late put to sleep whom the state does not want asleep.
+            // A late switch action put a server to sleep that the state wants awake.
             ServerState::Awake | ServerState::Draining if self.down.is_some() => SwitchAction::Wake,
             ServerState::Failed if self.down.is_some() || self.unsure.is_some() => SwitchAction::Wake,
             _ => {
@@ -109,7 +110,7 @@ impl Power {
             self.tries = 0;
             self.trouble = None;
         }
-        // The switch does one thing at a time: an opposite action that is under way ends first.
+        // One action at a time: an opposite action in progress finishes first.
         if self.pending.is_some_and(|(pending, lost)| pending != wanted && lost > now) {
             self.thrown = None;
             return None;
@@ -132,7 +133,7 @@ impl Leading {
                 let late = format!("{} is not {:?} yet; attempt {}", entry.id, action, power.tries);
                 power.trouble.get_or_insert_with(|| late.clone());
                 out.push(Output::Note(late));
-                // Others may be wanted in its place.
+                // Other servers may be wanted in its place.
                 self.dirty = true;
             }
             out.push(Output::Switch { server: entry.id, action });
@@ -149,7 +150,7 @@ mod tests {
         let (limit, at) = (Duration::from_secs(10), |seconds: u64| Moment(seconds * 1_000_000_000));
         let mut power = Power::default();
         assert_eq!(power.next(at(1), ServerState::Asleep, limit), Some(SwitchAction::Sleep));
-        // It is wanted again before the switch has acted, and an older wake-up lets it speak meanwhile.
+        // It is wanted again before the switch has acted; meanwhile an older wake-up lets it send heartbeats.
         assert_eq!(power.next(at(2), ServerState::Waking, limit), None);
         assert!(!power.shows_awake(at(4)));
         power.ended(at(5), SwitchAction::Sleep, Ok(()), limit);

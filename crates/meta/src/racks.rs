@@ -1,10 +1,11 @@
-//! Copies of a group stand in different racks, at every gear and after every rebuild, wherever the hardware allows (R13).
+//! Keeps the copies of a group in different racks, at every gear and after every rebuild, if the hardware allows (R13).
 //!
-//! The layout sees to it at first. In low gears stand-ins keep it up, if awake servers stand in enough racks; [`racks_apart`]
-//! says who else must be awake. A rebuild with few racks puts speed first ([`ebb_gear::rebuild_choice`]) and leaves groups with
-//! two replicas in one rack; then, with every replica in sync and few groups at a time, one replica each moves to a rack of its
-//! own. While it does, the old place keeps what it has until the group is in sync again, but takes no part: so with two
-//! replicas, where one would be left, nothing moves.
+//! The layout ensures it at first. In low gears holders preserve it, if awake servers stand in enough racks;
+//! [`racks_apart`] returns which more must be awake. A rebuild with few racks puts speed first
+//! ([`ebb_gear::rebuild_choice`]) and leaves groups with two replicas in one rack; then, with every replica in sync and
+//! few groups at a time, one replica of each moves to a rack of its own. During the move the old server keeps its data
+//! until the group is in sync again, but takes no part: so with two replicas, where only one would remain, nothing
+//! moves.
 
 use crate::controller::Leading;
 use crate::plan::{Servers, is_gone};
@@ -15,11 +16,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Groups that move to one server at a time.
 const MOVES_PER_SERVER: u32 = 4;
-/// Fewest replicas with which one may be moved.
+/// Fewest replicas for which one may be moved.
 const REPLICAS_MIN: usize = 3;
 
-/// Which of the servers must be awake beside `wanted`, so that the copies of a write can stand in racks apart: those that are
-/// awake first.
+/// Servers that must be awake in addition to `wanted`, so that the copies of a write can be in different racks; servers
+/// already awake come first.
 pub(crate) fn racks_apart<'a>(
     servers: impl Iterator<Item = &'a ServerEntry>,
     wanted: &BTreeSet<ServerId>,
@@ -31,7 +32,8 @@ pub(crate) fn racks_apart<'a>(
     spread_awake(&places, wanted, state.params().map_or(1, |p| p.replicas))
 }
 
-/// The moves that part replicas, one group after the other, each counted where it goes.
+/// Chooses moves that put replicas in different racks, one group at a time; each move counts towards its destination's
+/// load.
 pub(crate) struct Partings {
     racks: BTreeMap<ServerId, RackId>,
     places: BTreeMap<ServerId, Place>,
@@ -39,7 +41,7 @@ pub(crate) struct Partings {
 }
 
 impl Partings {
-    /// To any of the servers that is not gone, asleep or awake.
+    /// Destinations: any server that is not failed or lost, asleep or awake.
     pub fn new(state: &State, servers: &Servers) -> Partings {
         let able = servers.values().filter(|e| !is_gone(e));
         let places = able.map(|e| (e.id, Place { rack: e.rack, gear_group: e.gear_group })).collect();
@@ -57,7 +59,8 @@ impl Partings {
         (1..entry.slots.len()).any(|k| (0..k).any(|j| rack(j) == rack(k)))
     }
 
-    /// The slot to move and where to; `None`: its replicas stand apart, or cannot now. One that is missing is replaced first.
+    /// The slot to move and its destination; `None`: its replicas are apart, or cannot be now. A missing replica is
+    /// replaced first.
     pub fn next(&mut self, entry: &GroupEntry, stays: Option<ServerId>) -> Option<(usize, ServerId)> {
         let there = |s: &Slot| self.places.contains_key(&s.server);
         if entry.slots.len() < REPLICAS_MIN || !self.shares(entry) || !entry.slots.iter().all(there) {
@@ -71,8 +74,8 @@ impl Partings {
 }
 
 impl Leading {
-    /// The next few groups whose racks are parted: those that are in sync, towards servers that are awake. Where only the primary
-    /// can move, it is asked to hand over first.
+    /// The next few moves: for groups in sync, to awake servers. If only the primary can move, it is asked to hand over
+    /// first.
     pub(crate) fn part_racks(&mut self, state: &State, servers: &Servers) -> Vec<Change> {
         let mut partings = Partings::new(state, servers);
         partings.places.retain(|id, _| servers[id].state == ServerState::Awake);

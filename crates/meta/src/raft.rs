@@ -1,17 +1,18 @@
-//! The only file that knows the Raft library; with [`log`], the only part of this crate that touches a disk.
+//! The only file that knows the Raft library; together with [`log`] the only part of this crate that touches a disk.
 //!
-//! [`Node`] turns the library into plain synchronous methods: `propose`, `step`, `tick`, `confirm` go in, [`Node::ready`] says
-//! what to send and what was committed. Everything durable is one append-only file ([`log`]): one frame per ready batch, made
-//! durable with one sync. A single member has no timers and no messages: it elects itself at the start, and writes nothing
-//! while nothing is proposed.
+//! [`Node`] wraps the library in plain synchronous methods: `propose`, `step`, `tick`, `confirm` are inputs,
+//! [`Node::ready`] returns what to send and what was committed. All durable data is in one append-only file ([`log`]):
+//! one frame per ready batch, made durable with one sync. A single member has no timers and no messages: it elects
+//! itself at the start, and writes nothing while nothing is proposed.
 //!
-//! **Members.** A log is created once, by [`create`]: when the cluster is founded, or for a member that joins. A member whose
-//! log is missing does not start: what it voted for and acknowledged is forgotten, and an empty log would found a second
-//! cluster. So whoever starts with nothing joins under a new id, which never voted: the leader takes the old id of the same
-//! seat out, lets the new one learn, and lets it vote when it has learnt everything. An id is a seat in the configuration file
-//! (16 bits) and a number drawn by the joiner. Every message names the cluster's instance; another cluster's is dropped.
-//! Members change one at a time; how they stand is durable before anything is done by it, because the library asks for the
-//! members as of what is *applied* [raft-rs `Storage::initial_state`], and learns again only what is committed.
+//! **Members.** A log is created once, by [`create`]: when the cluster is founded, or for a member that joins. A member
+//! whose log is missing does not start: its votes and acknowledgements are forgotten, and an empty log would found a
+//! second cluster. A member without a log therefore joins under a new id, which never voted: the leader removes the old
+//! id of the same seat, adds the new one as a learner, and lets it vote once it has caught up. An id is a seat in the
+//! configuration file (16 bits) and a number drawn by the joiner. Every message names the cluster's instance; another
+//! cluster's is dropped. Members change one at a time; the membership is durable before anything acts on it, because
+//! the library asks for the members as of what is *applied* [raft-rs `Storage::initial_state`], and is given again only
+//! what is committed.
 
 mod kept;
 mod log;
@@ -33,25 +34,26 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-/// Bytes of entries kept in memory, and while a member takes in a snapshot.
+/// Bytes of entries kept in memory: normally, and while a member is sent a snapshot.
 const KEPT_BYTES: usize = 4 << 20;
 const KEPT_WHILE_SENDING: usize = 64 << 20;
-/// A log is replaced when its table is followed by so many bytes, or by a sixteenth of the table's and several times those of
-/// the rest of the state. Less would be written too often; more would take memory, and time at a restart.
+/// A log is replaced when the frames after its table reach this size or, if larger, a sixteenth of the table plus
+/// several times the rest of the state. A lower limit would rewrite it too often; a higher one would cost memory, and
+/// time at a restart.
 const COMPACT_MIN: usize = 4 << 20;
 const TABLE_PARTS: u64 = 16;
 const STATE_TIMES: usize = 3;
 const ELECTION_TICKS: usize = 10;
 const HEARTBEAT_TICKS: usize = 2;
-/// A follower that took no snapshot for so many ticks after it was sent is sent another.
+/// A follower that has not installed a snapshot this many ticks after it was sent is sent another.
 const SNAPSHOT_TICKS: u32 = 40;
-/// Most bytes of entries in one message, so that a frame holds it.
+/// Most bytes of entries in one message, so that it fits a frame.
 const MESSAGE_MAX: u64 = 1 << 20;
-/// Bytes of entries that are carried out at once: a start does not decode the whole log before it carries out anything.
+/// Bytes of entries applied at once: a start does not decode the whole log before it applies anything.
 const COMMITTED_MAX: usize = 4 << 20;
-/// A member that lacks at most so many entries has learnt enough to vote.
+/// A learner that lacks at most this many entries may vote.
 const LEARNT: u64 = 64;
-/// Room in the log that only the leader's own decisions and votes may use.
+/// Room in the log reserved for the leader's own decisions and votes.
 const RESERVE: u64 = 4 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -117,7 +119,7 @@ fn seat(id: u64) -> MemberId {
     id & SEAT_MAX
 }
 
-/// Commands that were committed together, and where.
+/// Commands that were committed in one entry, with its term and index.
 #[derive(Debug)]
 pub struct Committed {
     pub index: u64,
@@ -125,7 +127,7 @@ pub struct Committed {
     pub commands: Vec<Command>,
 }
 
-/// What became of the inputs since the last call of [`Node::ready`]. The disk work is done.
+/// Results of the inputs since the last call of [`Node::ready`]. The disk work is done.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub send: Vec<(MemberId, Vec<u8>)>,
@@ -139,7 +141,7 @@ pub struct Progress {
 /// A message between members.
 enum Packet<'a> {
     Raft(&'a [u8]),
-    /// Take this id in.
+    /// Asks to add this id.
     Join(u64),
 }
 
@@ -148,7 +150,7 @@ pub struct Node<L: LogFile> {
     raw: RawNode<Kept>,
     log: Log<L>,
     birth: Birth,
-    /// The cluster; `None`: this member joins and knows none yet.
+    /// The cluster; `None`: this member is joining and does not know it yet.
     instance: Option<u64>,
     /// Seats of the other members in the configuration file.
     others: Vec<MemberId>,
@@ -157,21 +159,21 @@ pub struct Node<L: LogFile> {
     applied: u64,
     seed: u64,
     ticks: usize,
-    /// Per id: ticks that it has been waiting for a snapshot.
+    /// Per id: ticks spent waiting for a snapshot.
     waiting: BTreeMap<u64, u32>,
-    /// Changes of the members that are applied and not durable.
+    /// Membership changes that are applied but not durable.
     unsaved: Vec<Piece>,
     courier: Courier,
     outbox: Out,
-    /// The index of the snapshot that is offered, or was sent last, and its table.
+    /// The index of the snapshot that is offered or was sent last, and its table.
     offered: Option<(u64, Option<Arc<Table>>)>,
-    /// Bytes of the table that came with the message that is stepped.
+    /// Bytes of the table that came with the message being stepped.
     arrived: Option<u64>,
 }
 
 impl<L: LogFile> Node<L> {
-    /// Reads the log and starts. `members`: seats of the configuration file, `id` among them. The state is that of the last
-    /// snapshot; what was committed later comes by [`Node::ready`], because only a leader can tell what was.
+    /// Reads the log and starts. `members`: seats of the configuration file, `id` included. The state is that of the
+    /// last snapshot; later commits arrive through [`Node::ready`], because only a leader knows what was committed.
     pub fn open(
         id: MemberId,
         members: &[MemberId],
@@ -221,7 +223,7 @@ impl<L: LogFile> Node<L> {
             arrived: None,
         };
         node.fix_timeout();
-        // What the leader must write finds room also where clients find none.
+        // Room for the leader's own entries, even when clients find none.
         node.has_room(0, false)?;
         if !several {
             node.raw.campaign()?;
@@ -233,7 +235,7 @@ impl<L: LogFile> Node<L> {
         self.log.file
     }
 
-    /// The cluster that this member belongs to, if it knows it.
+    /// The cluster of this member, if it knows it.
     pub fn instance(&self) -> Option<u64> {
         self.instance
     }
@@ -263,7 +265,7 @@ impl<L: LogFile> Node<L> {
         self.raw.store().members.voters.contains(&self.birth.id)
     }
 
-    /// How the members of the configuration file stand, in the order of their seats.
+    /// The membership state of every seat in the configuration file, in order.
     pub fn members(&self) -> Vec<MetadataMember> {
         let stand = &self.raw.store().members;
         let has = |ids: &[u64], member: MemberId| ids.iter().any(|id| seat(*id) == member);
@@ -278,7 +280,7 @@ impl<L: LogFile> Node<L> {
         standing.collect()
     }
 
-    /// Whether the log has room for so many bytes more; `last`: also if they take the reserve.
+    /// Whether the log has room for `bytes` more; `last`: the reserve may be used.
     pub fn has_room(&mut self, bytes: usize, last: bool) -> Result<bool, RaftError> {
         Ok(self.log.has_room(bytes as u64, if last { 0 } else { RESERVE })?)
     }
@@ -297,9 +299,9 @@ impl<L: LogFile> Node<L> {
         self.raw.read_index(tag.to_le_bytes().to_vec());
     }
 
-    /// Takes in a message of another member. Outside input: what cannot be read is dropped.
+    /// Processes a message from another member. Untrusted input: what cannot be read is dropped.
     pub fn step(&mut self, from: MemberId, bytes: &[u8]) -> Result<(), RaftError> {
-        // What is staged is put in place by the next [`Node::ready`].
+        // The staged snapshot is installed by the next [`Node::ready`].
         let is_free = self.arrived.is_none();
         let stage = |at, bytes: &[u8]| {
             if is_free { Ok(self.log.stage(at, bytes)?) } else { Ok::<_, RaftError>(false) }
@@ -328,8 +330,9 @@ impl<L: LogFile> Node<L> {
         Ok(())
     }
 
-    /// A leader speaks to another member of this seat, and this log is older than that one's: it is a copy from before the seat
-    /// was taken anew. One that was just taken in is not meant: its log is as new as every message to its predecessor.
+    /// A leader addresses another member of this seat, and this log is older than that one's: it is a copy from before
+    /// the seat was given to a new id. A member that was just added is not affected: its log is as new as every message
+    /// to its predecessor.
     fn is_replaced(&self, message: &Message) -> bool {
         let log = &self.raw.raft.raft_log;
         message.get_msg_type() == MessageType::MsgHeartbeat
@@ -339,9 +342,9 @@ impl<L: LogFile> Node<L> {
             && (message.term > log.last_term() || message.commit > log.last_index())
     }
 
-    /// `table`: bytes of the one that came with it.
+    /// `table`: bytes of the table that came with it.
     fn step_raft(&mut self, message: Message, table: u64) -> Result<(), RaftError> {
-        // The leader commits for a follower what that one acknowledged.
+        // The leader commits for a follower only what that follower acknowledged.
         if message.get_msg_type() == MessageType::MsgHeartbeat
             && message.commit > self.raw.raft.raft_log.last_index()
         {
@@ -352,7 +355,7 @@ impl<L: LogFile> Node<L> {
             return Ok(());
         }
         if message.get_msg_type() == MessageType::MsgSnapshot {
-            // It becomes a log of its own.
+            // The snapshot becomes a new log.
             self.courier.drop_arriving();
             let room = message.get_snapshot().data.len() + COMMITTED_MAX;
             if self.arrived.is_some() || !self.log.stage(table, &vec![0; room])? {
@@ -360,13 +363,13 @@ impl<L: LogFile> Node<L> {
             }
             self.arrived = Some(table);
         }
-        // The library refuses what does not fit its state; such messages are late and harmless.
+        // The library refuses messages that do not match its state; those are late and harmless.
         let _ = self.raw.step(message);
         self.fix_timeout();
         Ok(())
     }
 
-    /// One tick passed. Only needed with several members.
+    /// One tick has passed. Needed only with several members.
     pub fn tick(&mut self) -> Result<(), RaftError> {
         self.raw.tick();
         self.fix_timeout();
@@ -385,13 +388,13 @@ impl<L: LogFile> Node<L> {
         Ok(())
     }
 
-    /// Every id that the members agreed on.
+    /// Every id in the membership.
     fn everyone(&self) -> Vec<u64> {
         let m = &self.raw.store().members;
         m.voters.iter().chain(&m.learners).chain(&m.voters_outgoing).copied().collect()
     }
 
-    /// A member asks to be taken in. What is in its way goes first; it asks again.
+    /// A member asks to join. Its predecessor is removed first; the member asks again.
     fn take_in(&mut self, joiner: u64) {
         let everyone = self.everyone();
         if !self.is_leader_ready() || everyone.contains(&joiner) || !self.others.contains(&seat(joiner)) {
@@ -405,8 +408,8 @@ impl<L: LogFile> Node<L> {
         }
     }
 
-    /// Lets those vote who have learnt everything; two at once where one more would make the number of votes even, because a
-    /// majority of two outlives nobody.
+    /// Lets learners vote once they have caught up; two at once if one more would make the number of votes even,
+    /// because a majority of two survives no failure.
     fn let_vote(&mut self) {
         let raft = &self.raw.raft;
         let members = &self.raw.store().members;
@@ -426,7 +429,7 @@ impl<L: LogFile> Node<L> {
             return;
         }
         let change = ConfChange { change_type, node_id, ..ConfChange::default() };
-        // Refused by a leader that just ceased to be one: the next one is asked again.
+        // Refused by a leader that was just deposed: the joiner asks the next one.
         let _ = self.raw.propose_conf_change(Vec::new(), change);
     }
 
@@ -452,7 +455,8 @@ impl<L: LogFile> Node<L> {
         }
     }
 
-    /// The library draws election timeouts at random; runs must repeat, so they are a function of seed, member and term.
+    /// The library draws election timeouts at random; runs must repeat, so here they are a function of seed, member and
+    /// term.
     fn fix_timeout(&mut self) {
         let mut key = self.seed.to_le_bytes().to_vec();
         key.extend_from_slice(&self.raw.raft.id.to_le_bytes());
@@ -461,7 +465,7 @@ impl<L: LogFile> Node<L> {
         self.raw.raft.set_randomized_election_timeout(ELECTION_TICKS + spread);
     }
 
-    /// Makes durable what must be, and says what follows. Repeat until it says nothing more.
+    /// Makes durable what must be, and returns what follows. Repeat until nothing more follows.
     pub fn ready(&mut self) -> Result<Progress, RaftError> {
         let mut progress = Progress::default();
         let mut committed = 0;
@@ -471,7 +475,7 @@ impl<L: LogFile> Node<L> {
             let mut pieces = Vec::new();
             if let Some(hard) = ready.hs().cloned() {
                 let kept = &mut self.raw.mut_store().hard;
-                // How far the log is committed is learnt again from the leader; writing it down would cost a sync.
+                // The commit index is learnt again from the leader; writing it would cost a sync.
                 if (hard.term, hard.vote) != (kept.term, kept.vote) {
                     pieces.push(Piece::Vote { term: hard.term, vote: hard.vote });
                 }
@@ -511,7 +515,7 @@ impl<L: LogFile> Node<L> {
         if pieces.is_empty() { Ok(()) } else { Ok(self.log.append(pieces)?) }
     }
 
-    /// Takes over the state of the leader: it is what the log begins with from now on.
+    /// Installs the leader's state: the log starts with it from now on.
     fn install(&mut self, snapshot: &Snapshot, progress: &mut Progress) -> Result<(), RaftError> {
         let metadata = snapshot.get_metadata();
         let (index, term, members) = (metadata.index, metadata.term, metadata.get_conf_state().clone());
@@ -535,7 +539,7 @@ impl<L: LogFile> Node<L> {
                 let index = message.get_snapshot().get_metadata().index;
                 match &self.offered {
                     Some((of, its)) if *of == index => table = its.clone(),
-                    // Its table is not at hand; the receiver is sent another snapshot.
+                    // Its table is no longer available; the receiver is sent another snapshot.
                     _ => continue,
                 }
             }
@@ -545,7 +549,7 @@ impl<L: LogFile> Node<L> {
         Ok(())
     }
 
-    /// Returns how many bytes they have.
+    /// Returns their size in bytes.
     fn commit(&mut self, entries: Vec<Entry>, progress: &mut Progress) -> Result<usize, RaftError> {
         let mut bytes = 0;
         for entry in entries {
@@ -576,8 +580,8 @@ impl<L: LogFile> Node<L> {
         Ok(())
     }
 
-    /// Makes a snapshot for a member that needs one, and shortens a log that has grown long, in memory and on the disk. `state`:
-    /// with everything applied that [`Node::ready`] gave out.
+    /// Makes a snapshot for a member that needs one, and shortens a log that has grown long, in memory and on disk.
+    /// `state`: with everything applied that [`Node::ready`] returned.
     pub fn keep_house(&mut self, state: &mut State) -> Result<(), RaftError> {
         self.offer(state)?;
         self.forget()?;
@@ -597,8 +601,8 @@ impl<L: LogFile> Node<L> {
         Ok(())
     }
 
-    /// Keeps few applied entries in memory. Who lacks older ones is sent a snapshot; one that takes in a snapshot finds here what
-    /// came after it.
+    /// Keeps few applied entries in memory. A member that lacks older ones is sent a snapshot; once it has installed
+    /// that, it gets the later entries from here.
     fn forget(&mut self) -> Result<(), RaftError> {
         let sends = self.others.iter().any(|to| self.courier.is_busy(*to));
         let most = if sends { KEPT_WHILE_SENDING } else { KEPT_BYTES };
@@ -644,7 +648,7 @@ impl<L: LogFile> Node<L> {
         Ok(())
     }
 
-    /// What stands in a log that begins with the state after an entry.
+    /// The first pieces of a log that starts with the state after entry `index`.
     fn beginning(&self, index: u64, term: u64) -> Vec<Piece> {
         let store = self.raw.store();
         let later = store.entries.iter().filter(|e| e.index > index);
@@ -658,7 +662,7 @@ impl<L: LogFile> Node<L> {
         pieces
     }
 
-    /// At once, also in memory.
+    /// Immediately, also in memory.
     #[cfg(test)]
     pub(crate) fn compact_now(&mut self, state: &mut State) -> Result<(), RaftError> {
         self.shorten(state)?;
@@ -670,7 +674,7 @@ impl<L: LogFile> Node<L> {
 }
 
 impl Packet<'_> {
-    /// The message, and the cluster that it is of.
+    /// The message, and the cluster that it belongs to.
     fn read(bytes: &[u8], instance: Option<u64>) -> Option<(u64, Packet<'_>)> {
         let (head, rest) = bytes.split_at_checked(9)?;
         let its = u64::from_le_bytes(head[..8].try_into().expect("eight bytes"));
@@ -679,7 +683,7 @@ impl Packet<'_> {
             1 => Packet::Join(u64::from_le_bytes(rest.try_into().ok()?)),
             _ => return None,
         };
-        // Zero: a joiner that knows no cluster yet.
+        // Zero: a joiner that does not know its cluster yet.
         let fits = match (instance, &packet) {
             (Some(own), _) => its == own || (its == 0 && matches!(packet, Packet::Join(_))),
             (None, _) => its != 0,
@@ -703,7 +707,7 @@ impl Packet<'_> {
     }
 }
 
-/// What a log says.
+/// The content of a log.
 struct Found {
     kept: Kept,
     birth: Birth,
@@ -717,8 +721,8 @@ fn read(pieces: Vec<Piece>) -> Result<Found, RaftError> {
         match piece {
             Piece::Birth(first) => {
                 if !first.voters.is_empty() {
-                    // As if everything up to a first entry were in the (empty) state: so a joiner is sent a snapshot, which
-                    // tells it who the members are.
+                    // As if the (empty) state contained everything up to a first entry: so a joiner is sent a snapshot,
+                    // which contains the membership.
                     let members = ConfState { voters: first.voters.clone(), ..ConfState::default() };
                     kept.begin_after(1, 1, members);
                     kept.hard.term = 1;

@@ -1,9 +1,9 @@
-//! The cluster state machine: what every metadata member agrees on.
+//! The cluster state machine, on which all metadata members agree.
 //!
 //! `apply` is deterministic and never fails halfway: the same commands in the same order give the same state on every
-//! member. The leader's [`crate::Controller`] proposes commands; the state checks that what it is told keeps the rules
-//! (R3), because a rule broken here would be broken everywhere. Servers and groups remember the map version at which they
-//! changed last, so that a reader of any age gets just what is new to it. Nothing is stored per chunk.
+//! member. The leader's [`crate::Controller`] proposes commands; the state checks that they keep the rules (R3),
+//! because a rule broken here would be broken everywhere. Servers and groups record the map version of their last
+//! change, so that a reader of any age gets just what is new to it. Nothing is stored per chunk.
 
 use crate::names::Names;
 use crate::{Bootstrap, Namespace};
@@ -35,30 +35,30 @@ pub enum Command {
         incarnation: Incarnation,
         mark: StoreMark,
     },
-    /// How much the stores of servers have made durable.
+    /// How much servers' stores have made durable.
     Witness(Vec<(ServerId, u64)>),
-    /// New configurations of chunk groups. A change whose `expected` stage is not the present one does nothing.
+    /// New configurations of chunk groups. A change whose `expected` stage is outdated does nothing.
     Reconfigure(Vec<Change>),
-    /// These epochs serve from now on. One that is over, or needs no such leave, stays as it is.
+    /// These epochs serve from now on. One that is over, or needs no permission, is left alone.
     Serve(Vec<(GroupId, Epoch)>),
     AllocateObjects {
         count: u32,
     },
     RecordHour(HourRecord),
     RecordShift(ShiftRecord),
-    /// `Some`: hold this gear. `None`: load and forecast choose.
+    /// `Some`: hold this gear. `None`: load and forecast decide.
     SetGear {
         manual: Option<u8>,
     },
     SetSchedule(Schedule),
     Namespace(NamespaceCommand),
-    /// So much time has passed by the leader's clock since the last such command or since it leads.
+    /// Time elapsed by the leader's clock since the last such command or since it became leader.
     Elapsed {
         millis: u64,
     },
 }
 
-/// A chunk group's next configuration, decided from the one at `expected`.
+/// A chunk group's next configuration, derived from the one at `expected`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     pub group: GroupId,
@@ -66,11 +66,11 @@ pub struct Change {
     pub entry: GroupEntry,
 }
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     Done,
-    /// Numbers of changes that were made, and that came too late.
+    /// Numbers of changes that were made, and that were outdated.
     Reconfigured {
         made: usize,
         stale: usize,
@@ -81,11 +81,11 @@ pub enum Reply {
     },
     Namespace(NamespaceReply),
     Refused(String),
-    /// Nothing was changed: the command breaks a rule of the configuration (R3), which is a bug of the controller's.
+    /// Nothing was changed: the command breaks a configuration rule (R3), which is a bug in the controller.
     Broken(String),
 }
 
-/// An item of the map and the map version that changed it last.
+/// An item of the map with the map version of its last change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Versioned<T> {
     item: T,
@@ -98,7 +98,8 @@ pub struct State {
     params: Option<ClusterParams>,
     version: u64,
     servers: BTreeMap<ServerId, Versioned<ServerEntry>>,
-    /// The most that each server's store is known to have made durable. Not part of the map: nobody else needs it.
+    /// The highest position that each server's store is known to have made durable. Not part of the map: only the
+    /// metadata needs it.
     positions: BTreeMap<ServerId, u64>,
     groups: Vec<Versioned<GroupEntry>>,
     next_object: u64,
@@ -124,17 +125,17 @@ impl State {
         self.servers.get(&id).map(|v| &v.item)
     }
 
-    /// [`StoreMark::position`] of the server's store, as it was last put on record.
+    /// [`StoreMark::position`] of the server's store, as last recorded.
     pub fn position(&self, id: ServerId) -> u64 {
         self.positions.get(&id).copied().unwrap_or(0)
     }
 
-    /// The map version in which the server's entry changed last.
+    /// The map version of the last change of the server's entry.
     pub fn server_changed(&self, id: ServerId) -> u64 {
         self.servers.get(&id).map_or(0, |v| v.changed)
     }
 
-    /// In the order of their ids.
+    /// In order of their ids.
     pub fn servers(&self) -> impl Iterator<Item = &ServerEntry> + '_ {
         self.servers.values().map(|v| &v.item)
     }
@@ -184,7 +185,7 @@ impl State {
         self.namespace.names_mut()
     }
 
-    /// Shows the state with no names.
+    /// Passes the state without its names to `look`.
     pub(crate) fn without_names<T>(&mut self, look: impl FnOnce(&State) -> T) -> T {
         let names = std::mem::take(self.names_mut());
         let seen = look(self);
@@ -272,7 +273,7 @@ impl State {
             };
             self.servers.insert(server.id, Versioned { item, changed: 1 });
         }
-        // Nothing was written yet, so every replica has everything.
+        // Nothing has been written yet, so every replica has everything.
         let fresh = |&server: &ServerId| Slot { server, state: SlotState::InSync, stand_in: None };
         let groups = bootstrap.groups.iter().map(|servers| {
             let slots = servers.iter().map(fresh).collect();
@@ -288,7 +289,7 @@ impl State {
     }
 
     fn set_schedule(&mut self, schedule: &Schedule) -> Reply {
-        // Hours of another length have other numbers: they say nothing about the new ones.
+        // Hours of another length are numbered differently: they cannot be compared with the new ones.
         if schedule.hour_millis != self.schedule.hour_millis {
             self.hours.clear();
         }
@@ -313,7 +314,7 @@ impl State {
         let is_fresh = |state: &State, change: &Change| {
             state.group(change.group).is_some_and(|group| group.stage() == change.expected)
         };
-        // Before anything is changed: a panic here would meet every member again at every start.
+        // Before anything changes: a panic here would hit every member again at every start.
         let broken = changes.iter().filter(|c| is_fresh(self, c)).find_map(|c| self.broken_rule(c));
         if let Some(rule) = broken {
             return Reply::Broken(rule);
@@ -348,7 +349,7 @@ impl State {
         Reply::Done
     }
 
-    /// The rule of a configuration that the change breaks, if any.
+    /// The configuration rule that the change breaks, if any.
     fn broken_rule(&self, change: &Change) -> Option<String> {
         let rule = self.check(change).err()?;
         Some(format!("{}: {rule}: {:?}", change.group, change.entry))
@@ -385,7 +386,7 @@ impl State {
 }
 
 impl Bootstrap {
-    /// What makes this no cluster, if anything: said so that the operator can mend the configuration file.
+    /// Why this is not a valid cluster, if so: worded so that the operator can fix the configuration file.
     pub fn fault(&self) -> Option<String> {
         let r = usize::from(self.params.replicas);
         let servers: BTreeMap<ServerId, &crate::NewServer> = self.servers.iter().map(|s| (s.id, s)).collect();

@@ -1,4 +1,4 @@
-//! A sorted table that is written once and never changed: most names of a large namespace are in one, on the disk.
+//! A sorted table that is written once and never changed: it has most names of a large namespace, on disk.
 //!
 //! ```text
 //! table  = block* | index | filter | footer                        all numbers little endian
@@ -9,9 +9,10 @@
 //! footer = entries u64 | where the index starts u64 | where the filter starts u64 | CRC-32C of index and filter u32
 //!        | CRC-32C of these u32
 //! ```
-//! Offsets count from the start of the table, so that it can be sent to another member as it is. In memory are the index (a
-//! hundredth of the table) and the filter (10 bits per key): so a new key costs no read, and a present one costs one. Every
-//! block is checked when it is read. Nothing of a table is kept in memory otherwise: the kernel's page cache does that.
+//! Offsets count from the start of the table, so that it can be sent to another member unchanged. Memory has the index
+//! (a hundredth of the table) and the filter (10 bits per key): so a new key costs no read, and a present one costs
+//! one. Every block is checked when it is read. No other part of a table is kept in memory: the kernel's page cache
+//! does that.
 
 use ebb_types::crc32c;
 use std::io::{self, Write};
@@ -31,7 +32,7 @@ impl Blob for Vec<u8> {
     }
 }
 
-/// Why a table does not answer; `at` counts from the start of its blob.
+/// Why a table cannot be read; `at` counts from the start of its blob.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum TableError {
     #[error("the table of names cannot be read or written: {0}")]
@@ -65,7 +66,7 @@ pub struct TableWriter<'a> {
 }
 
 impl<'a> TableWriter<'a> {
-    /// `most`: about how many entries there will be.
+    /// `most`: upper estimate of the number of entries.
     pub fn new(out: &'a mut dyn Write, most: u64) -> TableWriter<'a> {
         let words = (most * FILTER_BITS / 64 + 1) as usize;
         TableWriter {
@@ -79,7 +80,7 @@ impl<'a> TableWriter<'a> {
         }
     }
 
-    /// Keys come in ascending order, each once.
+    /// Keys must come in ascending order, each once.
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
         if self.block.is_empty() {
             self.first = key.to_vec();
@@ -109,7 +110,7 @@ impl<'a> TableWriter<'a> {
         Ok(())
     }
 
-    /// Returns how long the table is; nothing is written of an empty one.
+    /// Returns the length of the table; an empty one is not written.
     pub fn finish(mut self) -> io::Result<u64> {
         if self.entries == 0 {
             return Ok(0);
@@ -134,21 +135,21 @@ impl<'a> TableWriter<'a> {
     }
 }
 
-/// The bits of a filter of so many bits that stand for a key.
+/// The bits that represent a key in a filter of `bits` bits.
 fn filter_bits(key: &[u8], bits: u64) -> impl Iterator<Item = u64> {
     let hash = xxh3_64(key);
     let (low, step) = (hash, hash.rotate_left(32) | 1);
     (0..FILTER_PROBES).map(move |i| low.wrapping_add(i.wrapping_mul(step)) % bits)
 }
 
-/// A table that was written.
+/// A finished table.
 pub struct Table {
     blob: Arc<dyn Blob>,
-    /// Where it starts in the blob, and how long it is.
+    /// Its offset in the blob, and its length.
     at: u64,
     bytes: u64,
     entries: u64,
-    /// Per block: where it ends, and where its first key ends in `first_keys`.
+    /// Per block: the offset of its end, and the end of its first key in `first_keys`.
     blocks: Vec<(u64, usize)>,
     first_keys: Vec<u8>,
     filter: Vec<u64>,
@@ -186,7 +187,7 @@ impl Table {
         self.bytes
     }
 
-    /// The table's own bytes, as they are sent to another member; the blocks that they are of are checked.
+    /// The table's own bytes, as sent to another member; the blocks they belong to are checked.
     pub fn read_checked(&self, at: u64, out: &mut [u8]) -> Result<(), TableError> {
         let end = at + out.len() as u64;
         let first = self.blocks.partition_point(|(block_end, _)| *block_end <= at);
@@ -221,7 +222,7 @@ impl Table {
         Ok(None)
     }
 
-    /// The block that has the key, if any has.
+    /// The only block that can have the key, if any.
     fn block_of(&self, key: &[u8]) -> Option<usize> {
         let (mut low, mut high) = (0, self.blocks.len());
         while low < high {
@@ -279,7 +280,7 @@ fn read_index(mut index: &[u8], end: u64) -> Option<Blocks> {
     (last == end && !blocks.is_empty()).then_some((blocks, keys))
 }
 
-/// Where key and value of an entry are in its block.
+/// Position of an entry's key and value in its block.
 #[derive(Clone, Copy)]
 struct Entry {
     key: usize,
@@ -315,7 +316,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Stands at the first key that is not less.
+    /// Positioned at the first key that is not less than `from`.
     pub fn new(table: Arc<Table>, from: &[u8]) -> Result<Cursor, TableError> {
         let next_block = table.block_of(from).unwrap_or(0);
         let mut cursor = Cursor { table, next_block, block: Vec::new(), entry: None };
@@ -326,7 +327,7 @@ impl Cursor {
         Ok(cursor)
     }
 
-    /// Where it stands; `None` at the end.
+    /// The present entry; `None` at the end.
     pub fn entry(&self) -> Option<(&[u8], &[u8])> {
         let entry = self.entry?;
         Some((entry.key(&self.block), entry.value(&self.block)))
@@ -358,7 +359,7 @@ mod tests {
         (format!("key/{n:08}").into_bytes(), vec![n as u8; n as usize % 300])
     }
 
-    /// Every third number below `n` has an entry; one of them is longer than a block.
+    /// Every third number below `n` has an entry; one entry is longer than a block.
     fn table_of(n: u32) -> (Vec<u8>, u64) {
         let mut bytes = b"before".to_vec();
         let mut writer = TableWriter::new(&mut bytes, u64::from(n / 3));

@@ -1,4 +1,4 @@
-//! The controller against a small world: servers that answer at once, a state that applies at once, a clock by hand.
+//! The controller against a small world: servers that answer at once, a state that applies at once, a manual clock.
 
 use crate::*;
 use ebb_types::*;
@@ -22,7 +22,7 @@ struct FakeServer {
     hand_over: Vec<(GroupId, Epoch)>,
 }
 
-/// The position of a store, and what it held in which role.
+/// The position of a store, and what it held in each role.
 type Backup = (u64, BTreeMap<(GroupId, Space), BTreeSet<Epoch>>);
 
 /// Data reduced to "which servers hold the writes of which epoch": checks that the configurations never lose any.
@@ -38,7 +38,7 @@ struct Ghost {
 }
 
 impl Ghost {
-    /// Where all targets are alive, a write is acknowledged.
+    /// If all targets are alive, a write is acknowledged.
     fn write(&mut self, state: &State, alive: impl Fn(ServerId) -> bool) {
         for (id, group) in state.groups() {
             let targets: Option<Vec<(ServerId, Space)>> = group.slots.iter().map(|s| s.target()).collect();
@@ -56,7 +56,7 @@ impl Ghost {
         self.held.get(&(group, server, space)).is_some_and(|held| held.contains(&epoch))
     }
 
-    /// A server or stand-in fetches what it lacks from epoch `since` on, from live members that have it. Returns whether
+    /// A server or holder fetches what it lacks from epoch `since` on, from live members that have it. Returns whether
     /// it has everything now.
     fn fetch(
         &mut self,
@@ -116,9 +116,9 @@ struct World {
     controller: Controller,
     servers: BTreeMap<ServerId, FakeServer>,
     transcript: Vec<String>,
-    /// Switches are carried out at once; this many wake-ups fail first.
+    /// Switches act at once; this many wake-ups fail first.
     failing_wakes: u32,
-    /// Catch-ups and covers are reported only while this is set.
+    /// Completed catch-ups and offload re-sends are reported only while this is set.
     reclaim: bool,
     shown: String,
     ghost: Ghost,
@@ -195,7 +195,7 @@ impl World {
         self.lead_at(1_000_000);
     }
 
-    /// Another leader, at this time of day by its clock.
+    /// A new leader, at this time of day by its clock.
     fn lead_at(&mut self, unix_millis: u64) {
         self.controller.on(self.now, Event::LostLeadership, &self.state, &mut Vec::new());
         self.event(Event::BecameLeader { unix_millis });
@@ -247,7 +247,7 @@ impl World {
         }
     }
 
-    /// Applies a batch, checks the invariants and writes down what changed.
+    /// Applies a batch, checks the invariants and records what changed.
     fn apply(&mut self, commands: &[Command]) {
         let before = self.state.clone();
         for command in commands {
@@ -339,7 +339,7 @@ impl World {
         }
     }
 
-    /// What a server would report by its map.
+    /// What a server would report according to its map.
     fn reports(&self, id: ServerId) -> (Vec<ServerReport>, bool) {
         let fake = &self.servers[&id];
         let mut reports = Vec::new();
@@ -404,7 +404,7 @@ impl World {
         }
     }
 
-    /// Carries the data that reports speak of, and keeps back those whose data nobody alive has.
+    /// Copies the data that reports refer to, and withholds reports whose data no live server has.
     fn transfer(&mut self, from: ServerId, mut reports: Vec<ServerReport>) -> Vec<ServerReport> {
         let alive: BTreeSet<ServerId> =
             self.servers.iter().filter(|(_, f)| f.alive && !f.poisoned).map(|(id, _)| *id).collect();
@@ -469,7 +469,7 @@ impl World {
         fake.lease_until = Moment::ZERO;
     }
 
-    /// Whether what the server keeps can go: every group of it is whole on another server's own store.
+    /// Whether the server's data can go: every group of it is complete on another server's own store.
     fn can_spare(&self, id: u16) -> bool {
         let own = |server: ServerId| {
             let entry = self.state.server(server).unwrap();
@@ -481,7 +481,7 @@ impl World {
         of_it.all(|(_, g)| g.slots.iter().any(complete))
     }
 
-    /// The server's process ends, and it starts on an empty directory.
+    /// The server's process ends, and restarts on an empty directory.
     fn restart_empty(&mut self, id: u16) {
         self.note(format!("-- {} is emptied", ServerId(id)));
         self.ghost.held.retain(|(_, server, _), _| *server != ServerId(id));
@@ -498,7 +498,7 @@ impl World {
         self.ghost.backups.insert(ServerId(id), (position, held));
     }
 
-    /// The server's process ends, and it starts on an older copy of its directory, if there is one.
+    /// The server's process ends, and restarts on an older copy of its directory, if there is one.
     fn restart_old(&mut self, id: u16) {
         let server = ServerId(id);
         let Some((position, held)) = self.ghost.backups.remove(&server) else { return };
@@ -549,7 +549,7 @@ impl World {
     }
 }
 
-/// The transcript must be what `src/tests/NAME.txt` says. `UPDATE_GOLDEN=1` writes it; look at the difference.
+/// The transcript must equal `src/tests/NAME.txt`. `UPDATE_GOLDEN=1` writes it; review the diff.
 fn assert_transcript(world: &mut World, name: &str) {
     let path = format!("{}/src/tests/{name}.txt", env!("CARGO_MANIFEST_DIR"));
     let found = std::mem::take(&mut world.transcript).join("\n") + "\n";
@@ -759,7 +759,7 @@ fn after_a_power_cut_every_group_is_served_although_one_server_stays_away() {
             let mut world = started();
             world.gear(gear);
             world.run(8000);
-            // The leases end one after the other, in any order.
+            // The leases end one after another, in any order.
             let order = (0..9).map(|n| (n * 4 + missing) % 9);
             for id in order.clone() {
                 world.crash(id);
@@ -785,7 +785,7 @@ fn an_epoch_that_is_on_record_is_not_fallen_back_from() {
     world.run(6000);
     let served = world.state.group(id).unwrap().clone();
     assert!(served.may_serve() && served.fallback.is_none(), "{served:?}");
-    // A plan from before the record is stale.
+    // A plan made before the record is stale.
     let late = Change {
         group: id,
         expected: Stage { serves: false, ..served.stage() },
@@ -817,7 +817,7 @@ fn the_last_resort_names_the_loss_and_serves_what_is_left() {
         }
     };
     assert!(refusal(&mut world, true).is_some_and(|why| why.contains("nothing to force")));
-    // Three servers outlive all others for a while, serve, and do not come back: they alone were complete.
+    // Three servers survive all others for a while, serve, and do not come back: only they were complete.
     let gone = [4, 5, 6];
     let others = || (0..9).filter(|id| !gone.contains(id));
     others().for_each(|id| world.crash(id));
@@ -850,7 +850,7 @@ fn servers_that_fill_up_wake_those_whose_offload_they_keep_and_let_them_sleep_wh
     let mut world = in_gear_1();
     let awake: Vec<ServerId> =
         world.state.servers().filter(|e| e.state == ServerState::Awake).map(|e| e.id).collect();
-    // One has too much offload: it is paid back, by those for whom it was kept.
+    // One has too much offload: it is reclaimed by the servers for which it was held.
     world.used_percent.insert(awake[0], (40, 21));
     world.run(6000);
     world.assert_served();
@@ -866,7 +866,7 @@ fn servers_that_fill_up_wake_those_whose_offload_they_keep_and_let_them_sleep_wh
     world.used_percent.clear();
     world.run(6000);
     assert_eq!(world.states().matches('z').count(), 6, "{:#?}", world.transcript);
-    // All are nearly full: nobody sleeps, as long as it lasts.
+    // All are nearly full: no server sleeps as long as that lasts.
     for id in &awake {
         world.used_percent.insert(*id, (91, 3));
     }
@@ -913,7 +913,7 @@ fn a_failed_server_is_given_up_after_the_configured_time_but_no_rack_and_no_slee
     let timing = Timing { lost_after: Some(Duration::from_secs(20)), ..Timing::default() };
     let mut world = World::of(bootstrap(9, 3, 36, ebb_gear::Scheme::Rotated), Controller::new(timing, true));
     world.run(3000);
-    // A whole rack: its power or its network, more likely than three broken servers.
+    // A whole rack: more likely its power or its network than three broken servers.
     [0, 3, 6].into_iter().for_each(|id| world.crash(id));
     world.run(60_000);
     assert_eq!(world.states().matches('F').count(), 3);
@@ -928,7 +928,7 @@ fn a_failed_server_is_given_up_after_the_configured_time_but_no_rack_and_no_slee
 }
 
 impl World {
-    /// Nothing of what the server has counts; in the end it has everything.
+    /// Nothing on the server counts; in the end it has everything.
     fn assert_fetches_everything(&mut self, id: u16) {
         let own = self.state.groups().filter_map(|(_, g)| g.slot_of(ServerId(id)));
         assert!({ own }.all(|s| s.state == SlotState::CatchingUp { since: Epoch(0) }));
@@ -957,7 +957,7 @@ fn a_server_that_went_back_fetches_everything_under_any_leader() {
     }
 }
 
-/// A copy from before the last start is opened as that start was. It says that it reaches as far.
+/// A copy from before the last start is opened with that start's number. It claims the same position.
 #[test]
 fn a_second_run_of_the_same_number_fetches_everything() {
     for random in [0, 2] {
@@ -1098,7 +1098,7 @@ fn a_new_leader_calls_nobody_failed_before_a_whole_lease_has_passed() {
 fn a_pause_of_the_metadata_server_speaks_against_nobody() {
     let mut world = in_gear_1();
     let before = world.states();
-    // Heartbeats wait in sockets, one of them is read first; a server that died meanwhile is found out after all.
+    // Heartbeats wait in sockets, one of them is read first; a server that died meanwhile is detected after all.
     world.now = world.now + 3 * LEASE;
     world.run(1500);
     assert_eq!(world.states(), before, "{:#?}", world.transcript);
@@ -1121,7 +1121,7 @@ fn a_server_started_while_it_should_sleep_is_put_to_sleep_again() {
     world.assert_served();
 }
 
-/// Hours of ten seconds, of which two have passed and a half, with no load at all.
+/// Hours of ten seconds, of which two and a half have passed, without any load.
 fn after_a_quiet_hour(dwell_millis: u64) -> World {
     let mut world = World::new(9, 3, 36);
     let schedule = Schedule { hour_millis: 10_000, dwell_millis, lead_millis: 0, ..Schedule::default() };
@@ -1152,7 +1152,7 @@ fn servers_that_a_gear_woke_stay_for_the_dwell_time_under_a_new_leader_too() {
     world.reclaim = false;
     world.run(1500);
     assert!(!world.states().contains('z'), "the burst wakes everybody: {:#?}", world.transcript);
-    // The shift is not on record yet. The new leader sees no load at all.
+    // The shift is not recorded yet. The new leader sees no load at all.
     assert_eq!(world.state.shifts().next_back().map(|s| s.to_gear), Some(1));
     world.reclaim = true;
     world.lead_at(1_026_500);
@@ -1202,7 +1202,7 @@ fn mishap(world: &mut World, dice: &mut Dice) {
         0 | 1 => world.crash(id),
         2..=4 => world.restart(id),
         5 => {
-            // A pause: the same run goes on later.
+            // A pause: the same run continues later.
             let fake = world.servers.get_mut(&ServerId(id)).unwrap();
             fake.alive = !fake.alive;
             fake.next_beat = world.now;

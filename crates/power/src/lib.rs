@@ -1,8 +1,7 @@
-//! Power: switches that put servers to sleep and wake them, meters that read watts, and a model of what
-//! servers draw.
+//! Power: switches that put servers to sleep and wake them, meters that read watts, and a model of server power.
 //!
-//! An edge: it reports and obeys, it never decides who sleeps. A reading that is not there is absent, never
-//! zero, and a watt that was computed is called modelled wherever it is shown.
+//! An edge crate: it reports and obeys, and never decides which servers sleep. A missing reading is absent, never zero,
+//! and a computed watt is called modelled wherever it is shown.
 
 pub mod meter;
 pub mod model;

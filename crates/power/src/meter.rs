@@ -1,12 +1,12 @@
-//! Meters: where watts, joules and temperatures are read, one file per driver, and the recorder that samples
-//! several of them at once.
+//! Meters: drivers that read watts, joules and temperatures, one file per driver, and the recorder that samples several
+//! of them at once.
 //!
 //! A meter has channels; a channel has one [`Quantity`], and its readings are numbers in that quantity's unit. A
-//! reading that is not there is absent, never zero. Every channel says whether it is measured or modelled, what it
-//! sees, and which other channel already contains it, so that nothing is counted twice.
+//! missing reading is absent, never zero. Every channel states whether it is measured or modelled, what it covers, and
+//! which other channel already contains it, so that nothing is counted twice.
 //!
-//! All samples are stamped with `CLOCK_MONOTONIC` ([`now`]); [`Clock`] ties it to the wall clock once, so that a wall
-//! clock that is stepped in the middle of a run moves nothing.
+//! All samples are stamped with `CLOCK_MONOTONIC` ([`now`]); [`Clock`] relates it to the wall clock once, so that
+//! stepping the wall clock during a run has no effect.
 
 mod ata;
 mod battery;
@@ -40,7 +40,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where a reading comes from. Shown wherever the reading is shown.
+/// The origin of a reading. Shown wherever the reading is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
@@ -48,7 +48,7 @@ pub enum Source {
     Modelled,
 }
 
-/// What a channel's numbers are.
+/// The quantity of a channel's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Quantity {
@@ -56,7 +56,7 @@ pub enum Quantity {
     Power,
     /// Joules since some time in the past; a counter.
     Energy {
-        /// Joules after which the counter starts again from zero. `None`: it is not known to wrap.
+        /// Joules at which the counter wraps to zero. `None`: it is not known to wrap.
         range: Option<f64>,
     },
     /// Degrees Celsius.
@@ -65,7 +65,7 @@ pub enum Quantity {
     Voltage,
     /// Amperes.
     Current,
-    /// A device's own number for its power state; numbers of different kinds of devices are not comparable.
+    /// A device's own number for its power state; numbers of different kinds of devices cannot be compared.
     PowerState,
 }
 
@@ -95,7 +95,7 @@ impl Quantity {
     }
 }
 
-/// One thing that a meter reads.
+/// One value that a meter reads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Channel {
     /// Unique within its meter.
@@ -104,22 +104,22 @@ pub struct Channel {
     pub source: Source,
     /// The channel of the same meter that contains this one's energy; sums leave this one out.
     pub part_of: Option<String>,
-    /// In words: what is inside this number.
+    /// In words: what this number covers.
     pub sees: String,
 }
 
-/// A driver. It may block as long as its own time limit; the recorder gives each meter a thread.
+/// A driver. It may block up to its own timeout; the recorder gives each meter a thread.
 pub trait Meter: Send {
     /// The same at every call.
     fn channels(&self) -> &[Channel];
     /// One reading per channel, in the order of [`Meter::channels`], each in its quantity's unit. `None`: that channel
-    /// has no reading now. An error: none has.
+    /// has no reading now. An error: no channel has one.
     fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError>;
 }
 
 /// A meter that is ready to be read.
 pub struct OpenMeter {
-    /// What its channels are filed under; the caller keeps names apart.
+    /// The name under which its channels are filed; the caller keeps names unique.
     pub name: String,
     /// Time between readings.
     pub interval: Duration,
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use tempfile::TempDir;
 
-    /// A machine whose kernel shows nothing, and the directory to fill it in.
+    /// A machine with an empty sysfs and procfs, and the directory to fill in.
     pub fn machine() -> (TempDir, Machine) {
         let dir = TempDir::new().expect("a temporary directory");
         let at = |name: &str| dir.path().join(name);

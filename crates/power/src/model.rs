@@ -1,13 +1,12 @@
-//! What a server draws, by state: watts while it is on, in standby or off, seconds and joules of each
-//! transition.
+//! Server power by state: watts while it is on, in standby or off, seconds and joules of each transition.
 //!
 //! The defaults are a measured storage node [ECS² Tables I and VI]: 61.8 W idle, 70.8 W at 10 MB/s and 75.6 W
 //! at 80 MB/s, 5.4 W in standby, 13 s and 1270 J to come up, 7 s and 569 J to go down. Between the three
 //! points of load the model is linear.
 //!
-//! A transition costs its whole energy however fast the modelled process goes up or down in reality; it
-//! cannot be broken off. The clock is the caller's; `speed` is how many modelled seconds one second of it is,
-//! so that a day can be rehearsed in minutes.
+//! A transition costs its whole energy however fast the modelled process goes up or down in reality; it cannot be
+//! aborted. The caller provides the clock; `speed` is the number of modelled seconds per second of it, so that a day
+//! can be rehearsed in minutes.
 
 use ebb_types::{Joules, Moment, ServerId, Watts};
 use serde::{Deserialize, Serialize};
@@ -87,7 +86,7 @@ impl PowerModel {
         Ok(())
     }
 
-    /// Modelled watts of a server that is on; utilisation is taken as 0 to 1.
+    /// Modelled watts of a server that is on; utilisation is clamped to 0 to 1.
     pub fn on(&self, utilisation: f64) -> Watts {
         let u = if utilisation.is_nan() { 0.0 } else { utilisation.clamp(0.0, 1.0) };
         if u <= self.light_at {
@@ -106,7 +105,7 @@ impl PowerModel {
     }
 }
 
-/// What a server is switched to.
+/// The power state that a server is switched to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Draw {
     /// Utilisation 0 to 1.
@@ -123,7 +122,7 @@ impl Draw {
     }
 }
 
-/// Energy by what it was spent on. Modelled, never measured. Seconds are modelled server-seconds.
+/// Energy by use. Modelled, never measured. Seconds are modelled server-seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelledEnergy {
     pub on: Joules,
@@ -157,7 +156,7 @@ impl AddAssign for ModelledEnergy {
     }
 }
 
-/// Integrates the modelled energy of servers from the changes of their state.
+/// Integrates servers' modelled energy from their state changes.
 #[derive(Clone, Debug)]
 pub struct EnergyMeter {
     model: PowerModel,
@@ -165,7 +164,7 @@ pub struct EnergyMeter {
     servers: BTreeMap<ServerId, Account>,
 }
 
-/// A transition under way: what is left of it.
+/// A transition in progress: what is left of it.
 #[derive(Clone, Copy, Debug)]
 struct Running {
     seconds: f64,
@@ -205,7 +204,7 @@ impl Account {
     }
 
     fn begin(&mut self, transition: Transition) {
-        // A new command while the last transition runs: what was left of that one is still spent.
+        // A new command during a transition: the rest of that transition is still spent.
         if let Some(running) = self.running.take() {
             self.energy.transition += running.joules;
         }
@@ -228,8 +227,8 @@ impl EnergyMeter {
         &self.model
     }
 
-    /// From `now` on the server is in, or on its way to, this state. The first call for a server costs no
-    /// transition. Say `On` when the server is switched on, not when it answers.
+    /// From `now` on the server is in this state, or on its way to it. The first call for a server costs no transition.
+    /// Set `On` when the server is switched on, not when it answers.
     pub fn set(&mut self, now: Moment, server: ServerId, draw: Draw) {
         let fresh = Account { draw, running: None, as_of: now, energy: ModelledEnergy::default() };
         let account = self.servers.entry(server).or_insert(fresh);

@@ -1,15 +1,12 @@
-//! The process driver: every chunk server is a process on this machine; for the development cluster and
-//! rehearsals.
+//! The process driver: every chunk server is a process on this machine; for the development cluster and rehearsals.
 //!
-//! Standby is SIGSTOP and SIGCONT. Off is the end of the process, and waking starts it anew. The metadata
-//! process that switches is in general not the parent, so a server is found by `server.pid` in its data
-//! directory. That file holds pid, start time and boot id: a pid that another process has got since is never
-//! signalled. The signal goes through a pidfd that is opened before the start time is compared, so the
-//! process cannot be exchanged in between either.
+//! Standby is SIGSTOP and SIGCONT. Off ends the process, and waking starts it again. The metadata process that switches
+//! is generally not the parent, so a server is found by `server.pid` in its data directory. That file holds pid, start
+//! time and boot id: a pid that was reused by another process is never signalled. The signal goes through a pidfd
+//! opened before the start time is compared, so the process cannot be replaced in between either.
 //!
-//! Started servers get a session of their own: else the kernel would hang up on the stopped ones when the
-//! process that started them ends (a process group that becomes orphaned while members are stopped gets
-//! SIGHUP and SIGCONT).
+//! Started servers get their own session: otherwise the kernel would hang up the stopped ones when the process that
+//! started them ends (a process group that becomes orphaned while members are stopped gets SIGHUP and SIGCONT).
 
 use crate::{PowerState, Switch, SwitchError};
 use ebb_types::ServerId;
@@ -28,14 +25,14 @@ use std::sync::{Mutex, MutexGuard};
 /// Longest pid file that is read: three short words.
 const PID_FILE_MAX: u64 = 128;
 
-/// How far down a sleeping server goes.
+/// How deep a server sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Depth {
     /// The process is stopped and keeps its memory.
     #[default]
     Standby,
-    /// The process ends by itself after it has reported that it is ready; SIGTERM tells one that has not.
+    /// The process ends by itself after it has reported that it is ready; one that has not gets SIGTERM.
     Off,
 }
 
@@ -55,11 +52,11 @@ pub struct Launch {
 pub struct Managed {
     /// The server's data directory: `server.pid` is in it.
     pub data: PathBuf,
-    /// Without it a server whose process has ended cannot be woken.
+    /// `None`: a server whose process has ended cannot be woken.
     pub launch: Option<Launch>,
 }
 
-/// A process's name that no other process gets: pids are used again, start times within a boot are not.
+/// A unique name of a process: pids are reused, start times within a boot are not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Identity {
     pid: u32,
@@ -68,7 +65,7 @@ struct Identity {
     boot: String,
 }
 
-/// What `/proc/<pid>/stat` says.
+/// The content of `/proc/<pid>/stat`.
 struct Stat {
     state: char,
     start: u64,
@@ -82,7 +79,7 @@ impl Stat {
             Err(source) if is_gone(&source) => return Ok(None),
             Err(source) => return Err(SwitchError::Process { pid, source }),
         };
-        // The name in brackets may hold anything, brackets too: fields count from the last one. proc(5)
+        // The name in brackets may contain anything, including brackets: fields count from the last one. proc(5)
         let mut fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
         let state = fields.next().and_then(|field| field.chars().next());
         let start = fields.nth(18).and_then(|field| field.parse().ok());
@@ -114,8 +111,8 @@ fn boot_id(pid: u32) -> Result<String, SwitchError> {
     text.map(|id| id.trim().to_string()).map_err(|source| SwitchError::Process { pid, source })
 }
 
-/// Writes `server.pid` for process `pid` into the data directory, in one step: a reader sees the old or the
-/// new one. A server calls it with its own pid once it holds its data directory.
+/// Writes `server.pid` for process `pid` into the data directory, atomically: a reader sees the old or the new one. A
+/// server calls it with its own pid once it holds its data directory.
 pub fn write_pid_file(data: &Path, pid: u32) -> Result<(), SwitchError> {
     let path = pid_path(data);
     let gone = || SwitchError::Process { pid, source: ErrorKind::NotFound.into() };
@@ -161,7 +158,7 @@ fn read_pid_file(path: &Path) -> Result<Option<Identity>, SwitchError> {
     identity.map(Some).ok_or_else(|| SwitchError::BadPidFile { path: path.to_path_buf() })
 }
 
-/// A server's process, held so that it cannot be mistaken for another.
+/// A server's process, held through a pidfd so that it cannot be mistaken for another.
 struct Found {
     pid: u32,
     handle: OwnedFd,
@@ -192,20 +189,20 @@ impl Found {
 
     fn signal(&self, signal: Signal, name: &'static str) -> Result<(), SwitchError> {
         match pidfd_send_signal(&self.handle, signal) {
-            // It ended in this moment: no one is left to signal.
+            // It has just ended: no process is left to signal.
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(source) => Err(SwitchError::Signal { pid: self.pid, signal: name, source: source.into() }),
         }
     }
 }
 
-/// The process that the pid file in `data` names, if it runs. One whose file cannot be read counts as not running.
+/// The process named in the pid file of `data`, if it runs. An unreadable file counts as not running.
 pub fn running_pid(data: &Path) -> Option<u32> {
     Found::by_pid_file(&pid_path(data)).ok().flatten().map(|found| found.pid)
 }
 
-/// Starts a server: in a session of its own, without input, its output appended to the log, its pid file
-/// written. The caller keeps the handle and reaps it when the process ends.
+/// Starts a server: in its own session, without input, its output appended to the log, its pid file written. The caller
+/// keeps the handle and reaps the process when it ends.
 pub fn launch(launch: &Launch, data: &Path) -> Result<Child, SwitchError> {
     let log_error = |source| SwitchError::Log { path: launch.log.clone(), source };
     let log =
@@ -220,8 +217,8 @@ pub fn launch(launch: &Launch, data: &Path) -> Result<Child, SwitchError> {
     let start_error = |source| SwitchError::Start { program: launch.program.clone(), source };
     let mut child = command.spawn().map_err(start_error)?;
     if let Err(error) = write_pid_file(data, child.id()) {
-        // Without a pid file no one could put it to sleep or find it again. It may have ended by itself: that
-        // is fine.
+        // Without a pid file the server could not be put to sleep or found again. It may have ended by itself: that is
+        // fine.
         let _ = child.kill();
         let _ = child.wait();
         return Err(error);
@@ -239,9 +236,9 @@ pub struct ProcessSwitch {
 #[derive(Debug, Default)]
 struct Inner {
     servers: BTreeMap<ServerId, Managed>,
-    /// Servers that this process started: it must reap them.
+    /// Servers started by this process, which must reap them.
     children: BTreeMap<ServerId, Child>,
-    /// Processes that were told to end: waking means another one.
+    /// Processes that were asked to end: waking such a server starts another one.
     told_to_end: BTreeMap<ServerId, u32>,
 }
 
@@ -251,7 +248,7 @@ impl Inner {
     }
 
     fn find(&mut self, server: ServerId) -> Result<Option<Found>, SwitchError> {
-        // A child that has ended stays a zombie until it is asked for.
+        // A child that has ended stays a zombie until it is waited for.
         if let Some(child) = self.children.get_mut(&server)
             && let Ok(Some(_)) = child.try_wait()
         {
@@ -266,7 +263,7 @@ impl ProcessSwitch {
         ProcessSwitch { depth, inner: Mutex::default() }
     }
 
-    /// Makes a server known, or changes how it is switched.
+    /// Registers a server, or changes how it is switched.
     pub fn manage(&self, server: ServerId, managed: Managed) {
         self.lock().servers.insert(server, managed);
     }
@@ -288,7 +285,7 @@ impl Switch for ProcessSwitch {
             (Depth::Off, Some(found)) => {
                 found.signal(Signal::TERM, "SIGTERM")?;
                 inner.told_to_end.insert(server, found.pid);
-                // A stopped process takes no other signal before this one.
+                // A stopped process handles no other signal before this one.
                 found.signal(Signal::CONT, "SIGCONT")
             }
             (Depth::Off, None) => Ok(()),

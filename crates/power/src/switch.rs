@@ -1,13 +1,13 @@
-//! The switch: how a server is put to sleep and woken, whatever the driver.
+//! The switch: puts servers to sleep and wakes them, whatever the driver.
 //!
-//! Whoever calls `sleep` has made sure that the server holds nothing that is needed (R7); the switch does not
-//! ask again.
+//! The caller of `sleep` has made sure that the server holds nothing that is needed (R7); the switch does not check
+//! again.
 
 use ebb_types::ServerId;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What a server's power looks like from outside. It says nothing about whether that was wanted.
+/// A server's observed power state. It does not say whether that state was wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PowerState {
@@ -15,13 +15,13 @@ pub enum PowerState {
     /// Suspended: it keeps its memory and runs nothing.
     Standby,
     Off,
-    /// The driver cannot tell.
+    /// The driver cannot determine it.
     Unknown,
 }
 
-/// Switches servers. Calls do not wait until a server is up or down: repeat them until [`Switch::observe`]
-/// says so. A server that is woken while it is still going down needs a second call; [`SwitchError::GoingDown`]
-/// says so where the driver can tell.
+/// Switches servers. Calls do not wait until a server is up or down: repeat them until [`Switch::observe`] shows it. A
+/// server that is woken while it is still going down needs a second call; [`SwitchError::GoingDown`] reports that if
+/// the driver can tell.
 pub trait Switch: Send + Sync {
     fn sleep(&self, server: ServerId) -> Result<(), SwitchError>;
     fn wake(&self, server: ServerId) -> Result<(), SwitchError>;

@@ -1,5 +1,6 @@
-//! Meters that talk to another program: Redfish and Prometheus served by a small HTTP server here, Redfish by sushy-tools,
-//! IPMI by `ipmi_sim`. What is not installed is skipped, and said so: `scripts/install-test-tools` installs it.
+//! Meters that talk to another program: Redfish and Prometheus served by a small HTTP server here, Redfish by
+//! sushy-tools, IPMI by `ipmi_sim`. Tests of programs that are not installed are skipped with a message:
+//! `scripts/install-test-tools` installs them.
 
 use ebb_power::meter::{Machine, MeterError, OpenMeter, Quantity, open, open_on};
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ use tempfile::TempDir;
 
 type Pages = Arc<Mutex<BTreeMap<String, Value>>>;
 
-/// Serves JSON pages by path and query to whoever sends the expected Authorization, until the test's process ends.
+/// Serves JSON pages by path and query to clients with the expected Authorization, until the test's process ends.
 fn serve(pages: &[(&str, Value)], authorization: Option<&'static str>) -> (String, Pages) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -53,7 +54,7 @@ fn link(path: &str) -> Value {
     json!({ "@odata.id": path })
 }
 
-/// A blade enclosure of the old schema with one blade of the new one in it.
+/// A blade enclosure of the old schema containing one blade of the new one.
 fn redfish_tree() -> Vec<(&'static str, Value)> {
     vec![
         (
@@ -111,7 +112,7 @@ fn expected(list: &[(&str, Option<f64>)]) -> Vec<(String, Option<f64>)> {
     list.iter().map(|(name, value)| (name.to_string(), *value)).collect()
 }
 
-/// What the tree above must come to.
+/// The expected readings of the tree above.
 fn tree_readings() -> Vec<(String, Option<f64>)> {
     expected(&[
         ("Enc/power", Some(344.5)),
@@ -150,7 +151,7 @@ fn redfish_old_and_new_with_a_blade_in_its_enclosure() {
     assert_eq!(part("Enc/power #2").as_deref(), Some("Enc/power"));
     assert_eq!(part("Blade1/power").as_deref(), Some("Enc/power"));
 
-    // A number that is gone is absent, and a page that is gone is a failure.
+    // A missing number is absent, a missing page is a failure.
     let power = "/redfish/v1/Chassis/Enc/Power".to_string();
     pages
         .lock()
@@ -224,7 +225,7 @@ impl Drop for Program {
     }
 }
 
-/// A program of this checkout's virtual environment, or of the system; `None`, and a message, where there is none.
+/// A program of this checkout's virtual environment, or of the system; `None`, and a message, if there is none.
 fn program(name: &str) -> Option<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin").join(name);
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -419,7 +420,7 @@ fn a_machine_without_ipmitool_or_controller_is_told_what_to_do() {
     let machine =
         Machine { sys: "/nonexistent".into(), proc: "/nonexistent".into(), dev: "/nonexistent".into() };
     let error = open_on(&machine, "ipmi,timeout=5s").map(|open| open.name);
-    // A machine with a controller of its own opens it.
+    // A machine with its own controller opens it.
     if let Err(error) = error {
         let text = error.to_string();
         assert!(text.contains("ipmitool") && text.contains("; "), "{text}");

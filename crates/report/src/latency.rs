@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Times of one class of requests.
+/// Latencies of one class of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     pub count: u64,
@@ -21,7 +21,7 @@ fn millis(nanos: u64) -> f64 {
 }
 
 impl Latency {
-    /// Of all times, exactly: a quantile is the time of nearest rank. `None` of nothing.
+    /// Exact, from all times: a quantile is the time of nearest rank. `None` if there are none.
     pub fn of(times: impl Iterator<Item = Duration>) -> Option<Latency> {
         let mut all: Vec<u64> = times.map(nanos).collect();
         all.sort_unstable();
@@ -50,7 +50,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Times in memory that does not grow with their number: to three digits, from a nanosecond to an hour.
+/// Times in constant memory: with three significant digits, from a nanosecond to an hour.
 #[derive(Clone, Debug)]
 pub struct Histogram(hdrhistogram::Histogram<u64>);
 
@@ -62,7 +62,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// What takes over an hour counts as an hour.
+    /// A time over an hour counts as an hour.
     pub fn record(&mut self, time: Duration) {
         self.0.saturating_record(nanos(time));
     }
@@ -71,7 +71,7 @@ impl Histogram {
         self.0.add(&other.0).expect("all have the same bounds");
     }
 
-    /// `None` of nothing.
+    /// `None` if nothing was recorded.
     pub fn latency(&self) -> Option<Latency> {
         let quantile = |q| self.0.value_at_quantile(q).min(self.0.max());
         (!self.0.is_empty()).then(|| Latency::new(self.0.len(), self.0.mean() / 1e6, self.0.max(), quantile))

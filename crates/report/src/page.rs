@@ -1,5 +1,6 @@
-//! Reports that people look at: one HTML file with its charts inside, which opens from a mail or a file share and needs no
-//! network. Text is escaped, the look follows the reader's light or dark scheme, and the same input gives the same bytes.
+//! Reports for people: one HTML file with its charts inside, which opens from a mail or a file share and needs no
+//! network. Text is escaped, the style follows the reader's light or dark scheme, and the same input gives the same
+//! bytes.
 //!
 //! ```
 //! use ebb_report::{Axis, Chart, Mark, Page, Series};
@@ -18,7 +19,7 @@ pub use chart::{Chart, Mark, Series};
 
 use std::fmt::Write;
 
-/// A report in the making.
+/// A report being built.
 #[derive(Clone, Debug)]
 pub struct Page {
     title: String,
@@ -27,16 +28,16 @@ pub struct Page {
     body: String,
 }
 
-/// From so many sections on the page begins with links to them.
+/// A page with this many sections starts with links to them.
 const CONTENTS_FROM: usize = 4;
 
 impl Page {
-    /// `lead`: what the page is about and what came out, in a sentence or two.
+    /// `lead`: the topic and the result, in a sentence or two.
     pub fn new(title: impl Into<String>, lead: impl Into<String>) -> Page {
         Page { title: title.into(), lead: lead.into(), headings: Vec::new(), body: String::new() }
     }
 
-    /// A heading and its text; an empty line in the text begins a new paragraph.
+    /// A heading and its text; an empty line in the text starts a new paragraph.
     pub fn section(&mut self, heading: &str, text: &str) -> &mut Page {
         self.headings.push(heading.to_owned());
         let _ = writeln!(self.body, "<h2 id=\"s{}\">{}</h2>", self.headings.len(), escape(heading));
@@ -49,7 +50,7 @@ impl Page {
         self
     }
 
-    /// Columns of numbers are set right. Every row has as many cells as the header.
+    /// Columns of numbers are right-aligned. Every row must have as many cells as the header.
     pub fn table(&mut self, caption: &str, header: &[&str], rows: &[Vec<String>]) -> &mut Page {
         let numbers: Vec<bool> = (0..header.len())
             .map(|column| {
@@ -117,12 +118,12 @@ fn paragraphs(text: &str) -> String {
     parts.map(|part| format!("<p>{}</p>\n", escape(part))).collect()
 }
 
-/// A cell that says that there is no value.
+/// A cell that represents a missing value.
 fn is_absent(cell: &str) -> bool {
     matches!(cell.trim(), "" | "-" | "–" | "—" | "n/a")
 }
 
-/// A number, perhaps with a sign before it and a unit after it.
+/// A number, optionally with a sign before it and a unit after it.
 fn is_number(cell: &str) -> bool {
     let cell = cell.trim().trim_start_matches(['+', '-', '−', '±', '≤', '≥', '<', '>', '~']).trim_start();
     let digits =
@@ -133,7 +134,7 @@ fn is_number(cell: &str) -> bool {
         && !unit.contains(|c: char| c.is_ascii_digit() || matches!(c, '-' | '–' | ':'))
 }
 
-/// Text that means nothing to an HTML or SVG reader.
+/// Escapes text for HTML and SVG.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

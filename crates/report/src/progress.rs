@@ -1,14 +1,14 @@
-//! Where something is that takes over a second: one line on standard error.
+//! Progress of work that takes over a second: one line on standard error.
 
 use std::fmt;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Before the first line, and between two.
+/// Delay before the first line, and between two.
 const FIRST: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// One line that is written over itself, a few times per second, and is gone at the end. Silent where standard error is no
+/// One line that is rewritten a few times per second and cleared at the end. Silent if standard error is not a
 /// terminal.
 pub struct Progress {
     /// `None`: no terminal.
@@ -28,18 +28,18 @@ impl Progress {
         Progress { next: terminal.then(|| Instant::now() + FIRST), shown: false }
     }
 
-    /// Shows this if it is time for a line: `progress.show(format_args!("{n} of {of}"))`.
+    /// Shows this text if a line is due: `progress.show(format_args!("{n} of {of}"))`.
     pub fn show(&mut self, text: fmt::Arguments<'_>) {
         let now = Instant::now();
         if self.next.is_none_or(|next| now < next) {
             return;
         }
         (self.next, self.shown) = (Some(now + PAUSE), true);
-        // Progress that cannot be shown is no reason to stop.
+        // A failure to show progress must not stop the work.
         let _ = write!(std::io::stderr(), "\r\x1b[K{text} ");
     }
 
-    /// Clears the line: something else is written now.
+    /// Clears the line so that other output can be written.
     pub fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
             clear_line();
@@ -47,7 +47,7 @@ impl Progress {
     }
 }
 
-/// Clears what stands on the line of standard error, where that is a terminal.
+/// Clears the current line of standard error if that is a terminal.
 pub fn clear_line() {
     if std::io::stderr().is_terminal() {
         let _ = write!(std::io::stderr(), "\r\x1b[K");

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-/// Columns as wide as their widest cell, the first set left and the others right. Every row has as many cells as the header.
+/// Columns as wide as their widest cell, the first left-aligned and the others right-aligned. Every row must have as
+/// many cells as the header.
 pub fn table(out: &mut String, header: &[&str], rows: &[Vec<String>]) {
     let wide = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());

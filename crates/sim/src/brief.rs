@@ -1,5 +1,6 @@
-//! One line in plain words for each thing that happens, for the transcript. `a <- b: ...` is what `a` hears of `b`, `a -> ...`
-//! is what `a` does about it; `#7` names a request or a disk operation of that server, `3.9` the ninth write of epoch 3.
+//! One line of plain words per event, for the transcript. `a <- b: ...` is what `a` receives from `b`, `a -> ...` is
+//! what `a` does in response; `#7` names a request or a disk operation of that server, `3.9` the ninth write of epoch
+//! 3.
 
 use crate::clock::SECOND;
 use crate::history::{Action, Op, Outcome};
@@ -37,7 +38,7 @@ pub fn brief_event(event: &Event) -> String {
     }
 }
 
-/// `None`: what the other side's line tells too.
+/// `None`: the other side's line says the same.
 pub fn brief_command(command: &Command) -> Option<String> {
     Some(match command {
         Command::Send { .. } | Command::KeepScrubs { .. } => return None,
@@ -57,7 +58,7 @@ pub fn brief_command(command: &Command) -> Option<String> {
     })
 }
 
-/// `None`: what every server hears all the time, or what the server's own line tells.
+/// `None`: routine pushes, or pushes that the server's own line reports.
 pub fn brief_push(push: &MetaPush) -> Option<String> {
     match push {
         MetaPush::Lease { .. } | MetaPush::Params(_) | MetaPush::Drain | MetaPush::Map(_) => None,

@@ -1,5 +1,5 @@
-//! Clients: each does one operation after another on few chunks, so that operations meet. How an operation finds its primary, and
-//! when it is tried again, is decided by the client library's own [`Request`].
+//! Clients: each does one operation after another on a few chunks, so that operations collide. The client library's own
+//! [`Request`] decides how an operation finds its primary and when it is retried.
 
 use crate::brief::{brief_action, brief_end};
 use crate::clock::{MILLI, SECOND};
@@ -16,7 +16,7 @@ use ebb_types::{
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Unit of the workload: smaller than a block, so that writes must keep the edges of what was there.
+/// Unit of the workload: smaller than a block, so that a write must preserve the rest of the block.
 pub const CELL_BYTES: u32 = 1024;
 pub const CELLS_PER_BLOCK: u32 = BLOCK_BYTES as u32 / CELL_BYTES;
 /// The administrator's node; no client has this number.
@@ -27,9 +27,9 @@ struct Current {
     op: usize,
     request: Request,
     payload: Bytes,
-    /// Where the last try went. The transcript tells of the first of several there.
+    /// Destination of the last try. The transcript reports only the first of several tries to one destination.
     route: Option<(ServerId, Epoch)>,
-    /// What the last try said of the first.
+    /// The version that the last try gave for the first one.
     since: Version,
 }
 
@@ -39,20 +39,20 @@ pub struct Client {
     view: View,
     heard: Heard,
     current: Option<Current>,
-    /// Number of the present try; answers to others are void.
+    /// Number of the present try; answers to earlier ones are void.
     attempt: u64,
-    /// Makes earlier timers void.
+    /// Voids earlier timers.
     stamp: u64,
     seq: u64,
     /// Operations still to do.
     pub left: u32,
-    /// A chunk that only this client uses, and deletes.
+    /// A chunk that only this client uses and deletes.
     own: ChunkId,
-    /// It works during bursts only, on nothing but its own chunks, much and without a pause.
+    /// Works only during load bursts, only on its own chunks, with many operations and without pauses.
     in_bursts: bool,
-    /// What it wrote last and was told of: chunk, first cell, cells. It must exist from then on.
+    /// Its last acknowledged write: chunk, first cell, cells. It must exist from then on.
     written: Option<(ChunkId, u32, u32)>,
-    /// What it does at last, the last one first: it reads every chunk, or what a story tells.
+    /// Final operations, the last one first: reads of every chunk, or what a story scripts.
     pub to_do: Vec<(ChunkId, Action)>,
 }
 
@@ -80,7 +80,7 @@ impl Client {
         self.current.is_none() && self.left == 0 && self.to_do.is_empty()
     }
 
-    /// Nobody uses a chunk after asking for its deletion, whatever became of that.
+    /// No client uses a chunk after requesting its deletion, whatever the outcome.
     fn end_op(&mut self) -> Option<Current> {
         let ended = self.current.take()?;
         if matches!(ended.request.op(), ChunkOp::Delete { .. }) {
@@ -90,13 +90,13 @@ impl Client {
         Some(ended)
     }
 
-    /// When the operation under way began, by its number in the history.
+    /// The number of the operation in progress in the history.
     pub fn under_way(&self) -> Option<usize> {
         self.current.as_ref().map(|c| c.op)
     }
 }
 
-/// Answers that came from each server, whatever they answered: whether it is silent.
+/// Number of answers from each server, whatever their content: shows whether it is silent.
 #[derive(Default)]
 pub struct Heard(BTreeMap<ServerId, u64>);
 
@@ -105,7 +105,7 @@ impl Heard {
         *self.0.entry(server).or_default() += 1;
     }
 
-    /// A look at a request. There is always a connection.
+    /// Looks at a request. There is always a connection.
     pub fn look(&self, request: &Request) -> Event {
         let heard = request.asked().map(|server| self.0.get(&server).copied().unwrap_or(0));
         Event::Look { heard }
@@ -117,7 +117,7 @@ pub fn shared_chunk(n: u32) -> ChunkId {
     ChunkId { object: ObjectId(1 + u64::from(n) / 2), index: n % 2 }
 }
 
-/// The bytes that a write puts into cells: all words are its number.
+/// The bytes that a write puts into cells: every word is its number.
 pub fn fill(value: u64, cells: u32) -> Bytes {
     let mut bytes = BytesMut::with_capacity((cells * CELL_BYTES) as usize);
     for _ in 0..cells * CELL_BYTES / 8 {
@@ -126,7 +126,7 @@ pub fn fill(value: u64, cells: u32) -> Bytes {
     bytes.freeze()
 }
 
-/// The number that a cell's bytes consist of; `None`: they are torn.
+/// The number that fills a cell; `None`: the cell is torn.
 pub fn value_of(cell: &[u8]) -> Option<u64> {
     let value = u64::from_le_bytes(cell[..8].try_into().expect("eight bytes"));
     cell.chunks(8).all(|word| word == value.to_le_bytes()).then_some(value)
@@ -137,7 +137,7 @@ impl World<'_> {
         &mut self.clients[id as usize]
     }
 
-    /// Gives a client work; it starts after a moment.
+    /// Gives a client operations to do; it starts after a moment.
     pub fn employ(&mut self, id: u32, ops: u32) {
         self.client(id).left = ops;
         self.client_timer(id, MILLI);
@@ -265,7 +265,7 @@ impl World<'_> {
         }
     }
 
-    /// `whole`: nothing is missing before the news.
+    /// `whole`: the update has no gap before it.
     fn client_learned(&mut self, id: u32, whole: bool) {
         if !whole {
             self.refresh(id);
@@ -291,7 +291,7 @@ impl World<'_> {
         let Some(Current { op, request, .. }) = &self.client(id).current else { return };
         let (op, tries) = (*op, request.tries());
         let outcome = match why {
-            // Refused before it was ordered, unless an earlier try was not.
+            // Refused before it was ordered, unless an earlier try was accepted.
             ChunkError::NoSpace if tries == 1 => Outcome::Refused,
             _ => Outcome::Unknown,
         };
@@ -325,7 +325,7 @@ impl World<'_> {
         self.client_timer(id, pause + lull);
     }
 
-    /// Time until the load rises again, where it rises and falls. Some clients go on all the same.
+    /// Time until the load rises again, if it rises and falls. Some clients continue regardless.
     fn lull(&mut self, id: u32) -> u64 {
         let Some(pulse) = self.scenario.pulse.filter(|_| self.stormy) else { return 0 };
         let at = self.now % pulse.period;
@@ -348,7 +348,7 @@ impl World<'_> {
         };
         client.seq += 1;
         let request = RequestId { client: u64::from(id) + 1, seq: client.seq };
-        // Some give up soon: what becomes of their operations nobody knows.
+        // Some give up soon: the outcome of their operations stays unknown.
         let patience = if client.random.chance(150) { SECOND } else { 12 * SECOND };
         let deadline = if stormy { client.random.between(patience / 4, patience) } else { u64::MAX };
         let sole_writer = chunk == client.own;
@@ -382,7 +382,7 @@ impl World<'_> {
     }
 }
 
-/// What to do next.
+/// Chooses the next operation.
 fn draw(client: &mut Client, chunks: u32, blocks: u32) -> (ChunkId, Action) {
     let random = &mut client.random;
     let cells = (blocks * CELLS_PER_BLOCK).min(64);

@@ -1,4 +1,4 @@
-//! Clocks that disagree: every node's starts elsewhere and runs a little fast or slow. None of them ever stops.
+//! Clocks that disagree: every node's has its own offset and runs slightly fast or slow. None ever stops.
 
 use crate::random::Random;
 use ebb_types::Moment;
@@ -6,7 +6,8 @@ use ebb_types::Moment;
 pub const MILLI: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000_000_000;
 
-/// Fastest and slowest clock, in parts per million. Two of them differ by less than a lease's margin over a lease.
+/// Drift of the fastest and slowest clock, in parts per million. Over a lease, two of them differ by less than its
+/// margin.
 pub const DRIFT_PPM: i64 = 5_000;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,17 +22,17 @@ impl Clock {
         Clock { offset: random.between(SECOND, 1_000_000 * SECOND), ppm }
     }
 
-    /// Whether it is fast or slow by a thousandth or more.
+    /// Whether it is fast or slow by one per mille or more.
     pub fn is_off(&self) -> bool {
         self.ppm.abs() >= 1000
     }
 
-    /// What it shows at this true time.
+    /// The clock's value at true time `now`.
     pub fn at(&self, now: u64) -> Moment {
         Moment((self.offset as i64 + now as i64 + now as i64 * self.ppm / 1_000_000) as u64)
     }
 
-    /// The first true time at which it surely shows `moment` or more.
+    /// The first true time at which it certainly shows `moment` or more.
     pub fn when(&self, moment: Moment) -> u64 {
         let span = i128::from(moment.0.saturating_sub(self.offset));
         (span * 1_000_000 / i128::from(1_000_000 + self.ppm) + 2) as u64

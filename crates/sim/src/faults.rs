@@ -1,4 +1,4 @@
-//! What goes wrong: crashes, stops, partitions, slow, full, rotten and failing disks, switches, gears, losses.
+//! Faults: crashes, pauses, partitions, slow, full, rotting and failing disks, switches, gears, losses.
 
 use crate::client::ADMIN;
 use crate::clock::{MILLI, SECOND};
@@ -14,13 +14,14 @@ use ebb_store::mem::MemDisk;
 use ebb_types::{ChunkId, Epoch, GroupEntry, Incarnation, ServerId, Slot, SlotState, StoreId, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Damage that is drawn before none is found that can be borne.
+/// Attempts to draw damage that the cluster can survive.
 const TRIES: u32 = 12;
 
 /// The faults of a run.
 #[derive(Default)]
 pub struct Mishaps {
-    /// Of the last one. Each draws from a chance of its own, so that one can be left out and the others stay as they were.
+    /// Number of the last fault. Each has its own random source, so that one can be left out without changing the
+    /// others.
     pub number: u64,
     pub left_out: BTreeSet<u64>,
     tally: BTreeMap<&'static str, u64>,
@@ -31,7 +32,7 @@ impl World<'_> {
         *self.mishaps.tally.entry(what).or_default() += 1;
     }
 
-    /// How often what happened.
+    /// How often each fault occurred.
     pub fn tally(&self) -> BTreeMap<&'static str, u64> {
         let mut tally = self.mishaps.tally.clone();
         let clocks = self.servers.values().map(|s| s.clock).chain(self.members.values().map(|m| m.clock));
@@ -46,7 +47,7 @@ impl World<'_> {
         tally
     }
 
-    /// One fault, and the time of the next.
+    /// Injects one fault and schedules the next.
     pub fn next_fault(&mut self) {
         if !self.stormy {
             return;
@@ -129,7 +130,7 @@ impl World<'_> {
         self.note(|| format!("{id} crashes"));
         self.count("server crash");
         self.net.reset_all(Node::Server(id));
-        // A process that ends is noticed at once, a machine when it is back or a keep-alive goes without an answer.
+        // The end of a process is noticed at once; that of a machine when it returns or a keep-alive is not answered.
         let latest = if self.fault_random.chance(700) { 50 * MILLI } else { 15 * SECOND };
         for peer in self.servers.keys().copied().filter(|peer| *peer != id).collect::<Vec<_>>() {
             let life = self.server(peer).life;
@@ -142,7 +143,7 @@ impl World<'_> {
         }
     }
 
-    /// A server with writes under way, if there is one: there is more to lose.
+    /// A server with writes in flight, if there is one: a fault there endangers more.
     fn busy_or(&self, id: ServerId) -> ServerId {
         self.servers.values().find(|s| s.runs() && !s.store.is_idle()).map_or(id, |s| s.id)
     }
@@ -162,13 +163,14 @@ impl World<'_> {
         self.crash_together(all);
     }
 
-    /// All servers at once. The metadata service goes on.
+    /// All servers at once. The metadata service keeps running.
     pub fn cut_power(&mut self) {
         self.count("power cut");
         self.crash_together(self.servers.keys().copied().collect());
     }
 
-    /// Each comes back in its own time; now and then all are away for longer than any lease. Those that sleep are found off.
+    /// Each returns in its own time; sometimes all are away for longer than any lease. Sleeping servers are found
+    /// switched off.
     fn crash_together(&mut self, all: Vec<ServerId>) {
         let pause = if self.fault_random.chance(500) { self.fault_random.delay(6 * SECOND) } else { 0 };
         for id in all {
@@ -182,7 +184,7 @@ impl World<'_> {
         }
     }
 
-    /// The process is started again, unless somebody was faster or the machine is off.
+    /// Restarts the process, unless it already runs or the machine is off.
     pub fn restart(&mut self, id: ServerId) {
         let server = self.server(id);
         if !server.up && !server.asleep && !server.lost && !server.missing {
@@ -212,7 +214,7 @@ impl World<'_> {
             return;
         }
         server.asleep = false;
-        // It is on when it is back: nobody throws the switch again.
+        // It is switched on when it returns: the switch is not thrown again.
         if server.missing {
             return;
         }
@@ -238,7 +240,7 @@ impl World<'_> {
     fn disturb_member(&mut self) {
         let members: Vec<u64> = self.members.keys().copied().collect();
         let id = *self.fault_random.pick(&members).expect("there is a member");
-        // Now and then longer than every lease.
+        // Sometimes longer than every lease.
         let long = self.fault_random.chance(200);
         let time = if long { SECOND * 3 } else { 0 } + self.fault_random.delay(300 * MILLI).min(6 * SECOND);
         let node = self.members.get_mut(&id).expect("picked from them");
@@ -264,7 +266,7 @@ impl World<'_> {
         servers.chain(members).chain(clients).chain([Node::Client(ADMIN)]).collect()
     }
 
-    /// One node, or half of them, cannot reach the others; or one pair, perhaps in one direction only.
+    /// One node, or half of them, cannot reach the others; or one pair, possibly in one direction only.
     fn partition(&mut self, id: ServerId) {
         let until = self.now + self.fault_random.delay(700 * MILLI).min(8 * SECOND);
         let nodes = self.all_nodes();
@@ -297,7 +299,8 @@ impl World<'_> {
         }
     }
 
-    /// A client reaches no server, or hears of none, for as long as it may try: others write meanwhile where it wrote.
+    /// A client cannot send to any server, or receives from none, for as long as it may retry: meanwhile others write
+    /// to the same cells.
     fn cut_off_client(&mut self) {
         let until = self.now + self.fault_random.delay(3 * SECOND).min(12 * SECOND);
         let client = Node::Client(self.fault_random.below(self.clients.len() as u64) as u32);
@@ -332,7 +335,7 @@ impl World<'_> {
         self.after(time, Happening::Heal { server: id });
     }
 
-    /// R9: a sync fails. The operator starts the server anew after a while.
+    /// R9: a sync fails. The operator restarts the server after a while.
     fn poison(&mut self, id: ServerId) {
         if !self.server(id).up {
             return;
@@ -368,7 +371,7 @@ impl World<'_> {
         }
     }
 
-    /// The disk is as it should be. A poisoned store needs a restart.
+    /// Restores the disk. A poisoned store needs a restart.
     pub fn heal_disk(&mut self, id: ServerId) {
         let server = self.server(id);
         server.slowness = 1;
@@ -386,8 +389,8 @@ impl World<'_> {
         }
     }
 
-    /// A part of a file of the store rots, or a chunk's file vanishes: while the server runs, and somewhere where the others have
-    /// what is lost by it.
+    /// Part of a store file rots, or a chunk's file vanishes: while the server runs, and only where other servers have
+    /// what is lost.
     fn rot(&mut self, id: ServerId) {
         if self.lost.is_some() || self.lost_wanted.is_some() || self.servers[&id].store.disk_fails() {
             return;
@@ -417,8 +420,8 @@ impl World<'_> {
         }
     }
 
-    /// What is damaged in `after` and was not before, if it is of one chunk, no copy of that is damaged elsewhere, and the others
-    /// have it.
+    /// The chunk of the new damage in `after`, if it is confined to one chunk, no other copy of that chunk is damaged,
+    /// and the other servers have the data.
     fn bearable(&self, id: ServerId, before: &Found, after: &Found) -> Option<ChunkId> {
         let fresh = after.damaged.keys().filter(|place| !before.damaged.contains_key(place));
         let places: Vec<Place> = fresh.copied().collect();
@@ -428,8 +431,8 @@ impl World<'_> {
         if after.mark != before.mark || !one_chunk || others().any(|s| s.store.is_rotten(chunk)) {
             return None;
         }
-        // The only copy that there is of a write was not acknowledged, and nobody can tell. Of what is lost without its version, a
-        // replica in sync has all.
+        // The only copy of a write was not acknowledged, and no server can tell. If blocks are lost together with their
+        // version, a replica in sync has them all.
         let entry = self.newest_state().group(group)?;
         let in_sync = |s: &Slot| {
             let other = self.servers.get(&s.server).filter(|other| s.server != id && !other.lost);
@@ -446,8 +449,8 @@ impl World<'_> {
         places.iter().all(known).then_some(chunk)
     }
 
-    /// The server's directory after a power cut, with a file damaged; and whether the metadata service will notice that it is
-    /// not the one that it was.
+    /// The server's directory after a power cut with one file damaged; and whether the metadata service will recognise
+    /// that it is not the original.
     fn broken_directory(&mut self, id: ServerId, on_record: u64) -> Option<(MemDisk, bool)> {
         for _ in 0..TRIES {
             let store = &self.servers[&id].store;
@@ -456,7 +459,7 @@ impl World<'_> {
             let harm = Harm::draw(&mut self.fault_random, &disk)?;
             harm.happen(&disk);
             let after = store.find(&disk);
-            // What was written in the last moments before a crash is in the last segment only, and is not missed.
+            // Writes of the last moments before a crash are in the last segment only; their loss goes unnoticed.
             let unnoticed = |found: &Found| (on_record..before.mark.position).contains(&found.mark.position);
             if after.as_ref().is_some_and(unnoticed) {
                 continue;
@@ -476,7 +479,7 @@ impl World<'_> {
     }
 
     fn shift_gear(&mut self) {
-        // The operator of a cluster that follows its load interferes now and then, and lets go again.
+        // The operator of a cluster that follows its load sometimes sets a gear, and later releases it.
         if self.scenario.pulse.is_some() && self.fault_random.chance(500) {
             return self.let_load_choose();
         }
@@ -490,21 +493,21 @@ impl World<'_> {
         self.ask();
     }
 
-    /// From now on load and forecast choose the gear.
+    /// From now on load and forecast determine the gear.
     pub fn let_load_choose(&mut self) {
         self.note(|| "administrator: the load shall choose the gear".into());
         self.gear_wanted = Some(Mode::Auto);
         self.ask();
     }
 
-    /// What is asked from now on is another question; the old one may be under way.
+    /// Starts a new administrator request; the old one may still be in flight.
     pub fn ask(&mut self) {
         self.question += 1;
         self.after(0, Happening::Admin { question: self.question });
     }
 
-    /// Whether the cluster survives the loss of what the server keeps: nothing else is broken, and every group that it serves
-    /// has another complete replica awake. Two losses at once are more than r = 2 survives.
+    /// Whether the cluster survives the loss of these servers' data: nothing else is broken, and every group of theirs
+    /// has another complete replica awake. r = 2 does not survive two losses at once.
     fn can_spare(&self, ids: &[ServerId]) -> bool {
         let sound = |s: &Server| s.asleep || (s.runs() && !s.store.is_poisoned());
         let alone = self.net.is_whole(self.now)
@@ -522,7 +525,7 @@ impl World<'_> {
         state.groups().filter(|(_, e)| needed(e)).all(|(_, e)| e.slots.iter().any(complete))
     }
 
-    /// R11: the server's directory is emptied, or an older copy of it is put back, and it starts as if nothing were.
+    /// R11: the server's directory is emptied, or an older copy of it is restored, and the server starts normally.
     fn forget(&mut self, id: ServerId) {
         let Some(entry) = self.newest_state().server(id) else { return };
         let (known, on_record) = (entry.store, self.newest_state().position(id));
@@ -551,7 +554,7 @@ impl World<'_> {
         self.after(down, Happening::Restart { server: id });
     }
 
-    /// Two servers start on each other's directories. Neither opens what is not its own, and the operator empties both.
+    /// Two servers start on each other's directories. Each refuses the other's, and the operator empties both.
     fn exchange(&mut self, id: ServerId) {
         let others: Vec<ServerId> = self.servers.keys().copied().filter(|other| *other != id).collect();
         let pair = [id, *self.fault_random.pick(&others).expect("there are two servers")];
@@ -574,7 +577,8 @@ impl World<'_> {
         }
     }
 
-    /// The copy that the operator made. What went back is recognised by what is on record: a copy made since is not older.
+    /// The operator's backup. A store that went back is recognised by its recorded position: a copy made since then is
+    /// not older.
     fn older_directory(&mut self, id: ServerId, known: StoreId, on_record: u64) -> Option<MemDisk> {
         let old = self.server(id).backup.take()?.crash(self.fault_random.next());
         let mark = self.servers[&id].store.find(&old)?.mark;
@@ -598,13 +602,13 @@ impl World<'_> {
         self.ask();
     }
 
-    /// Whether the server's store is not the one that it had, and no metadata member knows.
+    /// Whether the server's store is not the original, and no metadata member knows.
     pub fn has_forgotten(&self, id: ServerId) -> bool {
         let Some(known) = self.servers[&id].forgot else { return false };
         self.newest_state().server(id).is_some_and(|entry| entry.store == known)
     }
 
-    /// Whether what a server lost is not copied yet. Another failure then may be one too many for r = 2.
+    /// Whether a lost server's data is not yet copied. Another failure may then be one too many for r = 2.
     fn rebuilds(&self) -> bool {
         let state = self.newest_state();
         if self.lost_wanted.is_some() || self.servers.keys().any(|id| self.has_forgotten(*id)) {
@@ -618,7 +622,7 @@ impl World<'_> {
         state.groups().any(|(_, entry)| of_lost(entry) || entry.slots.iter().any(all))
     }
 
-    /// More is asked of all disks than they can do.
+    /// A burst: all disks get more work than they can do.
     fn burst(&mut self) {
         self.note(|| "a burst of load".into());
         self.count("overload");
@@ -653,14 +657,14 @@ impl World<'_> {
         self.after(time, Happening::Calm);
     }
 
-    /// Everything that is broken is mended, and the cluster is told to wake.
+    /// Repairs everything that is broken, and asks the cluster to wake.
     pub fn heal_everything(&mut self) {
         self.heal_all_but(None);
         let top = self.scenario.params().replicas;
         self.ask_gear(top);
     }
 
-    /// Everything is mended but `missing`, which crashes and stays away.
+    /// Repairs everything but `missing`, which crashes and stays away.
     pub fn heal_all_but(&mut self, missing: Option<ServerId>) {
         self.note(|| match missing {
             None => "everything is mended".into(),
@@ -690,7 +694,7 @@ impl World<'_> {
     }
 }
 
-/// A block that was sound, and that reads as something else now without being called damaged.
+/// A block that was sound and now reads differently without being reported as damaged.
 fn gone_unnoticed(before: &Found, after: &Found) -> Option<String> {
     let noticed = after.mark.position < before.mark.position;
     let gone = |(place, version): &(&Place, &Version)| {

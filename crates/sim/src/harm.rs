@@ -1,13 +1,13 @@
-//! Damage to the files of a store, whatever they are for.
+//! Damage to the files of a store, whatever their purpose.
 
 use crate::random::Random;
 use ebb_store::mem::MemDisk;
 use std::fmt;
 
-/// Longest range that reads as zeroes.
+/// Longest range that reads as zeros.
 const WIPED_BYTES: u64 = 8192;
 
-/// Something that happens to a file behind the store's back.
+/// Damage to a file behind the store's back.
 pub enum Harm {
     FlippedBit { path: String, offset: u64 },
     Wiped { path: String, offset: u64, len: u64 },

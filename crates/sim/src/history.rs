@@ -1,4 +1,4 @@
-//! What clients asked, when, and what they were told: the material of the linearizability check.
+//! Clients' operations with their times and answers: the input of the linearizability check.
 
 use ebb_types::ChunkId;
 use std::collections::BTreeMap;
@@ -16,9 +16,9 @@ pub enum Action {
 pub enum Outcome {
     /// Answered.
     Done,
-    /// Answered, and not carried out.
+    /// Answered: not carried out.
     Refused,
-    /// Given up: it takes effect once, at any time after it began, or never.
+    /// Given up: it takes effect at most once, at any time after it began.
     Unknown,
 }
 
@@ -29,7 +29,7 @@ pub struct Op {
     pub began: u64,
     pub ended: Option<u64>,
     pub outcome: Outcome,
-    /// What a read saw.
+    /// The values that a read saw.
     pub seen: Vec<u64>,
 }
 
@@ -58,7 +58,7 @@ impl History {
         op.seen = seen;
     }
 
-    /// The operations of each chunk, with their numbers.
+    /// The operations on each chunk, with their numbers.
     pub fn by_chunk(&self) -> BTreeMap<ChunkId, Vec<(usize, &Op)>> {
         let mut chunks: BTreeMap<ChunkId, Vec<(usize, &Op)>> = BTreeMap::new();
         for (n, op) in self.ops.iter().enumerate() {
@@ -74,12 +74,12 @@ impl History {
         deletions.map(|op| op.chunk)
     }
 
-    /// Whether anybody has asked for the chunk's deletion.
+    /// Whether any client requested the chunk's deletion.
     pub fn was_to_be_deleted(&self, chunk: ChunkId) -> bool {
         self.ops.iter().any(|op| op.action == Action::Delete && op.chunk == chunk)
     }
 
-    /// Whether the write that a cell's value names was acknowledged.
+    /// Whether the write identified by a cell's value was acknowledged.
     pub fn is_acknowledged(&self, value: u64) -> bool {
         value > 0 && self.ops.get(value as usize - 1).is_some_and(|op| op.outcome == Outcome::Done)
     }

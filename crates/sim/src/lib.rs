@@ -1,13 +1,14 @@
-//! The virtual world: the production protocol cores (`ebb_replica::Replica`, `ebb_meta::Member`) and the production store
-//! (`ebb_store::StoreCore`) under a virtual clock, over disks in memory and a model network, with everything going wrong that a seed
-//! can think of.
+//! The virtual world: the production protocol cores (`ebb_replica::Replica`, `ebb_meta::Member`) and the production
+//! store (`ebb_store::StoreCore`) under a virtual clock, over disks in memory and a model network, with every fault
+//! that a seed can draw.
 //!
-//! [`run`] plays one seed: rounds of client work under faults; then everything is mended, every operation must end, every
-//! replica must be the same as its peers. The rules R1–R10 are checked after every step ([`invariants`]), and at the end
-//! every chunk's history must be linearizable ([`linear`]). The same seed does the same, to the last byte, so a failure
-//! is reproduced by its number.
+//! [`run`] plays one seed: rounds of client work under faults; then everything is repaired, every operation must end,
+//! and every replica must be identical to its peers. The rules R1–R10 are checked after every step ([`invariants`]),
+//! and at the end every chunk's history must be linearizable ([`linear`]). The same seed repeats the same run, to the
+//! last byte, so a failure is reproduced by its number.
 //!
-//! [`request`] puts models of time into the same world, to say what a trace would meet on a cluster: latency, energy, traffic.
+//! [`request`] adds models of time to the same world, to predict how a trace would fare on a cluster: latency, energy,
+//! traffic.
 
 mod brief;
 mod client;

@@ -1,12 +1,13 @@
-//! Linearizability of one chunk's history, by the search of Wing and Gong with Lowe's memory of states that failed.
+//! Linearizability of one chunk's history: Wing and Gong's search with Lowe's memory of failed states.
 //!
 //! A chunk is an array of cells. A write or a zeroing takes effect at one moment between its beginning and its end; one
 //! that was given up takes effect at any moment after its beginning, or never. A read sees the cells as they are at one
-//! moment. A zeroing that takes several records may take effect record by record: each part counts as an operation. So may one
-//! that was given up, and a write, block by block: a settlement that was interrupted may have kept some of them.
+//! moment. A zeroing of several records may take effect record by record: each part counts as an operation. The same
+//! holds for one that was given up, and for such a write, block by block: an interrupted settlement may have kept some
+//! of them.
 //!
-//! Two facts keep the search small. A read that fits the present state can be put first: it changes nothing. A write that
-//! was given up and that nobody ever saw need not have happened: values are unique.
+//! Two facts keep the search small. A read that matches the present state can go first: it changes nothing. A write
+//! that was given up and never seen can be ignored: values are unique.
 
 use crate::client::CELLS_PER_BLOCK;
 use crate::history::{Action, Op, Outcome};
@@ -37,7 +38,7 @@ enum Effect {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     Linearizable,
-    /// The numbers of the operations around the place where no order fits.
+    /// The numbers of the operations around the point where no order works.
     Broken {
         after: usize,
         stuck: Vec<usize>,
@@ -48,7 +49,7 @@ pub enum Verdict {
 
 /// Judges the operations of one chunk, given with their numbers.
 pub fn check(ops: &[(usize, &Op)]) -> Verdict {
-    // It is rare that some blocks of a write that was given up are seen and others are not, and long to search for.
+    // A given-up write of which only some blocks are seen is rare, and expensive to search for.
     match search(&parts_of(ops, |first, cells| vec![(first, cells)])) {
         Verdict::Broken { .. } => search(&parts_of(ops, blocks)),
         verdict => verdict,
@@ -67,7 +68,7 @@ fn search(parts: &[Part]) -> Verdict {
     }
 }
 
-/// `given_up`: the ranges of cells in which a write that was given up may have taken effect by itself.
+/// `given_up`: the ranges of cells in which a given-up write may have taken effect separately.
 fn parts_of(ops: &[(usize, &Op)], given_up: impl Fn(u32, u32) -> Vec<(u32, u32)>) -> Vec<Part> {
     let seen: HashSet<u64> = ops.iter().flat_map(|(_, op)| op.seen.iter().copied()).collect();
     let mut parts = Vec::new();
@@ -102,7 +103,7 @@ fn parts_of(ops: &[(usize, &Op)], given_up: impl Fn(u32, u32) -> Vec<(u32, u32)>
     parts
 }
 
-/// The cells of each block: of a write that was given up a settlement may have kept some blocks and not others.
+/// The cells of each block: a settlement may have kept some blocks of a given-up write and not others.
 fn blocks(first: u32, cells: u32) -> Vec<(u32, u32)> {
     let end = first + cells;
     let starts = first / CELLS_PER_BLOCK * CELLS_PER_BLOCK..end;
@@ -127,11 +128,11 @@ fn zero_pieces(first: u32, cells: u32) -> Vec<(u32, u32)> {
 struct Search<'a> {
     parts: &'a [Part],
     done: Vec<bool>,
-    /// Parts before this one are all done.
+    /// All parts before this one are done.
     from: usize,
     left: usize,
     cells: BTreeMap<u32, u64>,
-    /// Of which parts are done, and of the cells.
+    /// Hash of the set of finished parts, and of the cells.
     done_hash: u64,
     cells_hash: u64,
     failed: HashSet<(u64, u64)>,
@@ -144,7 +145,7 @@ struct Search<'a> {
 struct Step {
     part: usize,
     before: Vec<(u32, Option<u64>)>,
-    /// Writes that could have been next instead.
+    /// Alternative writes for this step.
     others: Vec<usize>,
 }
 
@@ -166,7 +167,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The parts that may be next: nothing that is not done ended before they began.
+    /// The parts that may be next: no unfinished part ended before they began.
     fn candidates(&self) -> Vec<usize> {
         let mut earliest_end = u64::MAX;
         let mut found = Vec::new();
@@ -181,7 +182,7 @@ impl<'a> Search<'a> {
             }
         }
         found.retain(|&n| self.parts[n].began <= earliest_end);
-        // What must happen soonest first, what may never happen last.
+        // Earliest deadline first, operations that may never happen last.
         found.sort_by_key(|&n| (self.parts[n].ended, n));
         found
     }
@@ -225,7 +226,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What to try next, best last: one fitting read, or any of the writes.
+    /// What to try next, best last: one matching read, or any of the writes.
     fn choices(&self) -> Vec<usize> {
         let candidates = self.candidates();
         if let Some(read) = candidates.iter().find(|&&n| self.fits(&self.parts[n])) {

@@ -1,7 +1,7 @@
-//! A metadata member: the production member with its Raft, over a log in memory, driven as the real driver drives it.
+//! A metadata member: the production member with its Raft, over a log in memory, driven like the real driver does.
 //!
-//! The log fails an append, halfway, has no room, rots or is lost. A member whose log failed stops, as its process would, and is
-//! started again; one whose log rotted or is gone joins under a new id, as its own error message advises.
+//! The log fails an append halfway, has no room, rots or is lost. A member whose log failed stops, as its process
+//! would, and is restarted; one whose log rotted or is gone joins under a new id, as its own error message advises.
 
 use crate::brief::{brief_map, brief_push};
 use crate::client::ADMIN;
@@ -20,7 +20,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A log that outlives the member: what was appended is durable.
+/// A log that outlives the member: every append is durable.
 #[derive(Clone, Default)]
 pub struct SharedLog {
     log: Rc<RefCell<MemoryLog>>,
@@ -30,7 +30,7 @@ pub struct SharedLog {
 #[derive(Default)]
 struct LogTrouble {
     full: bool,
-    /// The next append fails, when half of it is written.
+    /// The next append fails after writing half of it.
     fails: bool,
 }
 
@@ -98,12 +98,13 @@ pub struct MetaNode {
     pub up: bool,
     pub paused: bool,
     stalled: Vec<Input>,
-    /// A fault damaged the log, and the member is to join again when it does not start; or it has joined, and learns.
+    /// A fault damaged the log, and the member will join again if it does not start; or it has joined and is catching
+    /// up.
     pub broken: bool,
-    /// Who asked, and the number of the question.
+    /// The client and its request number.
     tokens: BTreeMap<Token, (u32, u64)>,
     next_token: u64,
-    /// Map version that each watching client was sent.
+    /// Map version last sent to each watching client.
     watchers: BTreeMap<u32, u64>,
     wake: u64,
 }
@@ -164,13 +165,13 @@ impl World<'_> {
         log
     }
 
-    /// In the place of whatever was there.
+    /// Replaces an existing log.
     fn create_log(&self, log: &SharedLog, birth: Birth) {
         *log.log() = MemoryLog::default();
         raft::create(&mut log.clone(), birth).expect("a log in memory can be created");
     }
 
-    /// A disk of the metadata service fails once, or is full; or a log rots or is lost, while the others are well.
+    /// A disk of the metadata service fails once, or is full; or a log rots or is lost, while the others are healthy.
     pub fn disturb_log(&mut self) {
         let members: Vec<u64> = self.members.keys().copied().collect();
         let id = *self.fault_random.pick(&members).expect("there is a member");
@@ -250,7 +251,7 @@ impl World<'_> {
         }
         let mut stalled = std::mem::take(&mut node.stalled);
         self.note(|| format!("member-{id} goes on"));
-        // Its timer is due, and what waits in sockets is read a few messages at a time.
+        // Its timer is due, and messages waiting in sockets are read a few at a time.
         self.member_input(id, Vec::new());
         while !stalled.is_empty() {
             let few = self.fault_random.between(1, 4).min(stalled.len() as u64) as usize;
@@ -309,7 +310,7 @@ impl World<'_> {
         self.follow_gears();
     }
 
-    /// What is new in the map, once, whoever has it first.
+    /// Reports a map change once, from the first member that has it.
     fn note_map(&mut self, id: u64) {
         let member = &self.members[&id].member;
         let (known, version) = (self.transcript.map_version, member.state().version());
@@ -353,7 +354,7 @@ impl World<'_> {
                 if self.modelled.is_some() {
                     return self.throw_switch(id, life, server, action);
                 }
-                // To stop is done at once, to start takes its time.
+                // Stopping is immediate, starting takes time.
                 let delay = match action {
                     SwitchAction::Sleep => self.fault_random.between(0, 2 * MILLI),
                     SwitchAction::Wake => self.fault_random.delay(self.scenario.switch).min(20 * SECOND),
@@ -361,7 +362,7 @@ impl World<'_> {
                 if delay > self.scenario.timing.wake_limit.as_nanos() as u64 {
                     self.count("wake that comes late");
                 }
-                // A switch does one thing after another.
+                // A switch performs one action after another.
                 let at = self.now.max(self.server(server).switch_free) + delay;
                 self.server(server).switch_free = at;
                 self.at(at, Happening::Switch { member: id, life, server, action });
@@ -383,8 +384,8 @@ impl World<'_> {
         }
     }
 
-    /// The switch acts, or fails, and says so to the member that asked. The member's own process drives it: when it dies, the
-    /// action is not carried out.
+    /// The switch acts, or fails, and reports to the member that asked. It is driven by that member's process: when it
+    /// dies, the action is not carried out.
     pub fn switch(&mut self, id: u64, life: u64, server: ServerId, action: SwitchAction) {
         if self.member(id).life != life {
             return;
@@ -408,7 +409,7 @@ impl World<'_> {
         self.member_input(id, vec![input]);
     }
 
-    /// Asks for what the administrator wants, until it is done.
+    /// Retries the administrator's request until it is done.
     pub fn administer(&mut self, number: u64) {
         if number != self.question {
             return;
@@ -439,7 +440,7 @@ impl World<'_> {
                 }
                 self.ask();
             }
-            // A gear that this cluster does not have; or a loss that is not noticed yet, and is told again.
+            // A gear that this cluster does not have; or a loss that is not noticed yet, and is reported again.
             MetaReply::Failed(MetaFailure::Refused(_)) if self.gear_wanted.take().is_some() => self.ask(),
             _ => {}
         }

@@ -1,7 +1,7 @@
-//! The network: every pair of nodes has one connection, which delays, and when it breaks loses what is on its way. As with TCP
-//! nothing else is ever lost, and whoever has a connection hears in the end that it broke: the protocol counts on it. A
-//! message that meets a loss or a cut breaks the connection, or waits until the cut has ended. On request messages are also
-//! repeated and reordered, which TCP does not, but two connections of a pair do: the protocol must not mind.
+//! The network: every pair of nodes has one connection, which delays messages, and when it breaks loses those in
+//! flight. As with TCP nothing else is ever lost, and both ends eventually learn that it broke: the protocol relies on
+//! that. A message that meets a loss or a cut breaks the connection, or waits until the cut ends. If asked, the network
+//! also repeats and reorders messages; TCP does not, but two connections of a pair do: the protocol must tolerate it.
 
 use crate::client::ADMIN;
 use crate::clock::MILLI;
@@ -10,7 +10,7 @@ use ebb_types::ServerId;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Who sends and receives.
+/// A sender or receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Node {
     Server(ServerId),
@@ -32,7 +32,8 @@ impl fmt::Display for Node {
 /// A message that takes longer counts as late.
 const LATE: u64 = 100 * MILLI;
 
-/// How bad the network is. Times in nanoseconds, chances per mille. `loss`: of a message with which its connection breaks.
+/// How unreliable the network is. Times in nanoseconds, chances per mille. `loss`: chance that a message breaks its
+/// connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NetModel {
     pub delay: u64,
@@ -54,9 +55,9 @@ impl fmt::Display for NetModel {
 
 #[derive(Default)]
 struct Link {
-    /// Which connection of this pair it is; what is on its way in an older one is lost.
+    /// Which connection of this pair it is; messages in flight on an older one are lost.
     generation: u64,
-    /// When the last message arrives in each direction.
+    /// When the last message in each direction arrives.
     last: [u64; 2],
 }
 
@@ -64,9 +65,9 @@ struct Link {
 pub struct Net {
     pub model: NetModel,
     links: BTreeMap<(Node, Node), Link>,
-    /// Directed pairs between which nothing passes, until when, and whether connections outlast it.
+    /// Directed pairs that are cut, until when, and whether connections survive it.
     cuts: BTreeMap<(Node, Node), (u64, bool)>,
-    /// Messages that met each fate.
+    /// Counts of messages by fate.
     pub lost: u64,
     pub late: u64,
     pub repeated: u64,
@@ -99,7 +100,7 @@ impl Net {
         (*end, *last) = (until.max(*end), outlasted);
     }
 
-    /// Whether everybody can reach everybody.
+    /// Whether every node can reach every other.
     pub fn is_whole(&self, now: u64) -> bool {
         self.cuts.values().all(|(until, _)| *until <= now)
     }
@@ -126,7 +127,7 @@ impl Net {
         let mut times = vec![if random.chance(self.model.reorder) { at } else { at.max(*last + 1) }];
         self.reordered += u64::from(times[0] < *last);
         *last = times[0].max(*last);
-        // A client's request is refused or carried out once for each time that it is sent: TCP repeats nothing.
+        // A client's request must be refused or carried out once each time it is sent: TCP repeats nothing.
         let repeats = !matches!(from, Node::Client(_)) && random.chance(self.model.repeat);
         if repeats {
             self.repeated += 1;

@@ -1,3 +1,3 @@
-//! The world's only source of chance: a run is a function of its seed.
+//! The world's only source of randomness: a run is a function of its seed.
 
 pub use ebb_types::{Random, mix};

@@ -1,4 +1,4 @@
-//! One seed from its beginning to its verdict.
+//! One seed from start to verdict.
 
 use crate::brief::{brief_entry, brief_history};
 use crate::client::{CELLS_PER_BLOCK, shared_chunk};
@@ -15,11 +15,11 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Longest time, after everything is mended, until every operation has ended and all replicas are the same.
+/// Longest time, after everything is repaired, until every operation has ended and all replicas are identical.
 const REST: u64 = 90 * SECOND;
-/// Longest time that a scrub of everything takes: also of thousands of blocks that are listed one by one.
+/// Longest time of a full scrub, even of thousands of blocks that are listed one by one.
 const PASS: u64 = 10 * REST;
-/// Longest time, after everything but perhaps one server is mended, until what survived is served.
+/// Longest time, after all servers but perhaps one are repaired, until surviving data is served.
 const SURVIVAL: u64 = 60 * SECOND;
 /// Lines of the transcript that a failure shows.
 pub const LINES: usize = 400;
@@ -31,20 +31,20 @@ pub struct Summary {
     pub ops: usize,
     pub acknowledged: usize,
     pub given_up: usize,
-    /// Digest of everything that happened.
+    /// Digest of all events.
     pub digest: u64,
-    /// Chunks whose history was too tangled for a verdict.
+    /// Chunks whose history was too complex for a verdict.
     pub undecided: usize,
     pub epochs: u32,
-    /// How often what happened: faults, and what the cluster did about them.
+    /// Number of occurrences: faults, and the cluster's reactions to them.
     pub tally: BTreeMap<&'static str, u64>,
 }
 
-/// What came of a case.
+/// The result of a case.
 pub(crate) struct Played {
     pub violation: Option<Violation>,
     pub lines: Vec<String>,
-    /// Faults drawn, whether left out or not.
+    /// Faults drawn, including those left out.
     pub faults: u64,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Runs a seed. A failure is run again with its transcript kept: the same seed does the same.
+/// Runs a seed. A failure is run again with its transcript kept: the same seed repeats the same run.
 pub fn run(seed: u64, configure: &Configure) -> Result<Summary, Box<Failure>> {
     let mut world = World::new(Scenario::draw(seed), configure, 0);
     let Err(violation) = guarded(&mut world) else { return Ok(summary(&world)) };
@@ -84,7 +84,7 @@ pub(crate) fn play_case(case: &Case, configure: &Configure, lines: usize) -> Pla
     Played { violation, lines: world.transcript.lines.into(), faults: world.mishaps.number }
 }
 
-/// Runs a seed and keeps the last `lines` lines of its transcript, whatever comes of it.
+/// Runs a seed and keeps the last `lines` lines of its transcript, whatever the result.
 pub fn run_with_transcript(seed: u64, lines: usize) -> (Vec<String>, Option<Violation>) {
     let mut world = World::new(Scenario::draw(seed), &|_| {}, lines);
     let violation = guarded(&mut world).err();
@@ -101,7 +101,7 @@ fn guarded(world: &mut World) -> Result<(), Violation> {
     })
 }
 
-/// Rounds of faults, each followed by rest and a comparison; then the histories are judged.
+/// Rounds of faults, each followed by rest and a comparison; then the histories are checked.
 fn play(world: &mut World) -> Result<(), Violation> {
     for round in 0..world.scenario.rounds {
         storm(world);
@@ -114,8 +114,8 @@ fn play(world: &mut World) -> Result<(), Violation> {
     judge(world)
 }
 
-/// Everything is mended, but perhaps for one server, and the cluster runs in some gear: what survived is served, and its copies
-/// stand in racks apart.
+/// Everything is repaired, except perhaps one server, and the cluster runs in some gear: surviving data must be served,
+/// with its copies in different racks.
 fn survive(world: &mut World, round: u32) {
     if world.violation.is_some() {
         return;
@@ -140,7 +140,7 @@ fn survive(world: &mut World, round: u32) {
     world.r13_racks_apart();
 }
 
-/// What of the survivors is not as it should be: somebody who could serve does not, or a copy could stand elsewhere.
+/// A remaining problem of the survivors: a group that could be served is not, or a copy could be in a better place.
 fn suffering(world: &World) -> Option<String> {
     let state = world.newest_state();
     if let Some(what) = world.forsaken() {
@@ -148,7 +148,7 @@ fn suffering(world: &World) -> Option<String> {
     }
     let moving = |s: ServerState| matches!(s, ServerState::Draining | ServerState::Waking);
     let there = |s: &ServerEntry| !world.servers[&s.id].missing;
-    // Where servers take turns every few seconds, somebody is always on the way.
+    // If servers rotate every few seconds, one is always in transition.
     let rotates = world.scenario.bootstrap.schedule.rotate_days > 0;
     if let Some(server) = state.servers().find(|s| moving(s.state) && there(s) && !rotates) {
         return Some(format!("{} is {}", server.id, format!("{:?}", server.state).to_lowercase()));
@@ -176,7 +176,7 @@ fn storm(world: &mut World) {
     world.run_until(end, |_| false);
 }
 
-/// Everything is mended; then every operation ends, every replica catches up, and all are the same.
+/// Everything is repaired; then every operation must end, every replica catch up, and all be identical.
 fn rest(world: &mut World) {
     if world.violation.is_some() {
         return;
@@ -200,12 +200,12 @@ fn rest(world: &mut World) {
     }
 }
 
-/// Every replica is found right in a pass that begins and ends now: whatever has rotted was repaired, though nobody read it.
+/// Every replica is found sound in a pass that starts now: all rot was repaired, although it was never read.
 pub(crate) fn scrub(world: &mut World) {
     if world.scenario.scrub_period.is_zero() {
         return;
     }
-    // The first pass may have begun before the last fault.
+    // The first pass may have started before the last fault.
     for _ in 0..2 {
         let (since, end) = (world.unix_seconds() + 1, world.now + PASS);
         if !world.run_until(end, |world| unscrubbed(world, since).is_none())
@@ -219,7 +219,7 @@ pub(crate) fn scrub(world: &mut World) {
     world.r9_all_is_sound();
 }
 
-/// A replica that was not found right since then.
+/// A replica that was not found sound since then.
 fn unscrubbed(world: &World, since: u64) -> Option<String> {
     let state = world.newest_state();
     let mut replicas = state.groups().flat_map(|(id, e)| e.slots.iter().map(move |s| (id, s.server)));
@@ -230,12 +230,12 @@ fn unscrubbed(world: &World, since: u64) -> Option<String> {
     })
 }
 
-/// Whether nothing is left to do for anyone.
+/// Whether no node has anything left to do.
 fn is_quiet(world: &World) -> bool {
     trouble(world).is_none()
 }
 
-/// What is still going on.
+/// What is still in progress.
 fn trouble(world: &World) -> Option<String> {
     if let Some(client) = world.clients.iter().find(|c| !c.is_done()) {
         let op = client.under_way().map_or("nothing yet".into(), |op| format!("op {op}"));
@@ -256,7 +256,7 @@ fn trouble(world: &World) -> Option<String> {
         return Some(format!("{group} is not in sync, {}", brief_entry(entry)));
     }
     for server in world.servers.values().filter(|s| s.up) {
-        // Another store that waits for the lease of the one before it.
+        // Another store is waiting for its predecessor's lease to end.
         let on_record = state.server(server.id).map(|entry| (entry.incarnation, entry.store));
         if on_record != Some((server.incarnation, server.store.mark().store)) {
             return Some(format!("the metadata service does not know what {} runs on", server.id));
@@ -286,7 +286,7 @@ fn unrest(world: &mut World) {
     }
 }
 
-/// Whether some order of each chunk's operations explains what clients saw.
+/// Whether each chunk's operations have an order that explains all answers.
 fn judge(world: &World) -> Result<(), Violation> {
     for (chunk, ops) in world.history.by_chunk() {
         if let Verdict::Broken { after, stuck } = check(&ops) {
@@ -350,7 +350,7 @@ mod tests {
     fn slow_disks_make_no_server_suspect() {
         let mut world = cluster();
         let epoch = entry(&world).epoch;
-        // Up to a second and more for a write, and nothing else to answer meanwhile.
+        // More than a second per write, and no other request to answer meanwhile.
         world.servers.values_mut().for_each(|server| server.slowness = 60);
         for first in 0..8 {
             ask(&mut world, write(first, 1));

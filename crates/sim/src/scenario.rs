@@ -1,4 +1,4 @@
-//! What a seed stands for: a cluster, its network and disks, its clients, and how much goes wrong.
+//! The scenario of a seed: a cluster, its network and disks, its clients, and its rate of faults.
 
 use crate::clock::{MILLI, SECOND};
 use crate::net::NetModel;
@@ -33,11 +33,11 @@ pub struct FaultMix {
     pub cut_off: u64,
 }
 
-/// Load that rises and falls, in nanoseconds; the metadata service chooses the gear by it.
+/// Load that rises and falls, times in nanoseconds; the metadata service chooses the gear by it.
 #[derive(Clone, Copy, Debug)]
 pub struct Pulse {
     pub period: u64,
-    /// How long of it clients are busy.
+    /// The part of the period in which clients are busy.
     pub busy: u64,
 }
 
@@ -64,26 +64,27 @@ pub struct Scenario {
     /// Each round: faults, then rest, then a comparison of all replicas.
     pub rounds: u32,
     pub round: u64,
-    /// A sleeping server is off and forgets its memory, not in standby.
+    /// A sleeping server is off and loses its memory, instead of being in standby.
     pub sleep_is_off: bool,
-    /// A switch takes this long, and per mille fails.
+    /// Duration of a switch action, and its chance of failing, per mille.
     pub switch: u64,
     pub switch_fails: u64,
-    /// The gear that an administrator asks for when a round begins.
+    /// The gear that an administrator requests at the start of a round.
     pub begin_in: Option<u8>,
-    /// Bytes of client requests of a kind that a server takes in at a time.
+    /// Bytes of client requests of one kind that a server accepts at a time.
     pub client_bytes: usize,
-    /// Zero: nothing is scrubbed.
+    /// Zero: no scrubbing.
     pub scrub_period: Duration,
     /// Of every server's store; small, so that segments are moved to chunk files and deleted all the time.
     pub store: ebb_store::Config,
-    /// Records that a server remembers of a group for their requests.
+    /// Records that a server remembers per group to recognise repeated requests.
     pub remembered: usize,
-    /// `None`: load is even, and an administrator chooses the gear.
+    /// `None`: load is even, and an administrator sets the gear.
     pub pulse: Option<Pulse>,
 }
 
-/// Segments that every store keeps, for the requests that are done: more than is written while a client still sends one again.
+/// Segments that every store keeps to recognise completed requests: more than is written while a client still resends
+/// one.
 const TAIL_BYTES: u64 = 256 << 10;
 /// Seeds per thousand in which the load chooses the gear.
 const BY_LOAD: u64 = 200;
@@ -91,12 +92,12 @@ const BY_LOAD: u64 = 200;
 impl Scenario {
     pub fn draw(seed: u64) -> Scenario {
         let mut scenario = Scenario::by_hand(seed);
-        // A chance of its own.
+        // A separate random source.
         let mut random = Random::new(seed ^ 0x6ea2);
         if random.chance(BY_LOAD) {
             scenario.follow_load(&mut random);
         }
-        // Sometimes so little that requests wait in their sockets.
+        // Sometimes so few bytes that requests wait in their sockets.
         let mut random = Random::new(seed ^ 0x0f10);
         if random.chance(400) {
             scenario.client_bytes = random.between(1, 64) as usize * BLOCK_BYTES;
@@ -112,7 +113,7 @@ impl Scenario {
         if random.chance(500) {
             scenario.scrub_period = Duration::from_secs(random.between(2, 20));
         }
-        // Sometimes so few that a client which is cut off is forgotten.
+        // Sometimes so few that a client that is cut off is forgotten.
         let mut random = Random::new(seed ^ 0x2e72);
         if random.chance(500) {
             scenario.remembered = random.between(1, 12) as usize;
@@ -187,7 +188,7 @@ impl Scenario {
         self.faults.gear = random.between(1, 40);
     }
 
-    /// A cluster to which nothing happens, for models of time. What is drawn is not used: the world asks the models.
+    /// A cluster without faults, for models of time. The random delays are not used: the world asks the models.
     pub fn calm(seed: u64, bootstrap: Bootstrap, timing: Timing) -> Scenario {
         let quiet = Scenario {
             members: 1,
@@ -226,7 +227,7 @@ fn bootstrap(random: &mut Random, replicas: u8, servers: u16, racks: u16, groups
         gear_group: place.gear_group,
         address: format!("server-{}:1", id.0),
     };
-    // Mostly small chunks, so that operations meet; sometimes one that takes more than one record to zero.
+    // Mostly small chunks, so that operations collide; sometimes one that takes several records to zero.
     let chunk_blocks = if random.chance(50) { 2048 } else { random.between(4, 16) as u32 };
     Bootstrap {
         params: ClusterParams {
@@ -243,7 +244,7 @@ fn bootstrap(random: &mut Random, replicas: u8, servers: u16, racks: u16, groups
     }
 }
 
-/// A chance of its own.
+/// Uses a separate random source.
 fn store(seed: u64) -> ebb_store::Config {
     let mut random = Random::new(seed ^ 0x570e);
     ebb_store::Config {

@@ -1,4 +1,4 @@
-//! A chunk server: the production protocol core over the production store, driven as the real server drives them.
+//! A chunk server: the production protocol core over the production store, driven like the real server drives them.
 
 use crate::brief::{brief_command, brief_event};
 use crate::clock::{Clock, MILLI, SECOND};
@@ -17,13 +17,13 @@ use ebb_types::{
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// When virtual worlds begin, in seconds since 1970.
+/// Start time of virtual worlds, in seconds since 1970.
 const BEGINNING: u64 = 1_700_000_000;
-/// The store's thread goes on with deferred work when nothing was asked of it for this long, and notes what was written when
-/// nothing was written for this long.
+/// After this long without requests the store's thread resumes deferred work, and after this long without writes it
+/// records what was written.
 const LULL: u64 = 5 * MILLI;
 const QUIET: u64 = SECOND;
-/// Starts per mille that are cut off, while things go wrong.
+/// Starts per mille that crash, while faults are injected.
 const CRASHES_AT_START: u64 = 80;
 
 pub struct Server {
@@ -32,37 +32,37 @@ pub struct Server {
     /// Counts runs of the process.
     pub life: u64,
     pub incarnation: Incarnation,
-    /// The process runs (it may be stopped all the same).
+    /// The process runs (it may be paused nevertheless).
     pub up: bool,
-    /// Stopped by a fault.
+    /// Paused by a fault.
     pub paused: bool,
-    /// Stopped, or off, by the power switch.
+    /// Paused, or off, by the power switch.
     pub asleep: bool,
     /// Gone for good.
     pub lost: bool,
-    /// Gone until everything is mended.
+    /// Gone until everything is repaired.
     pub missing: bool,
     pub replica: Replica,
     pub store: Store,
-    /// A copy of the store's directory that the operator made, and may put back.
+    /// The operator's backup of the store's directory, which may be restored.
     pub backup: Option<MemDisk>,
-    /// A fault damaged what the store cannot do without: the operator empties the directory when it does not start.
+    /// A fault damaged data that the store needs: the operator empties the directory when it does not start.
     pub broken: bool,
-    /// The store on record when the directory was emptied or an older copy was put back.
+    /// The store on record when the directory was emptied or an older copy was restored.
     pub forgot: Option<StoreId>,
     /// Disk operations take this many times as long.
     pub slowness: u64,
-    /// What it remembers of its scrubs over a restart.
+    /// Scrub marks that it keeps across a restart.
     pub scrubs: Vec<ScrubMark>,
     /// The operator keeps the disk full.
     pub soft_full: bool,
-    /// When its power switch has done what it was asked so far.
+    /// When its power switch has finished its present actions.
     pub switch_free: u64,
-    /// The epoch of each group in the first map that counts on this run.
+    /// The epoch of each group in the first map that includes this run.
     pub remembers_since: BTreeMap<GroupId, Epoch>,
     lease: Duration,
     map_gap: bool,
-    /// The store is told of a newer map.
+    /// A newer map is being written to the store.
     remembering: bool,
     ticking: bool,
     tokens: BTreeMap<ClientToken, Asker>,
@@ -70,11 +70,11 @@ pub struct Server {
     /// Clients' reads, and their writes.
     pub intake: [Intake; 2],
     taking_in: bool,
-    /// What came while the process was stopped.
+    /// Events that arrived while the process was paused.
     stalled: Vec<Happening>,
 }
 
-/// Who waits for an answer: client, number of its try and of its operation; and what it takes of which intake.
+/// Who waits for an answer: client, number of its try and of its operation; and its share of which intake.
 #[derive(Clone, Copy)]
 struct Asker {
     client: u32,
@@ -84,7 +84,7 @@ struct Asker {
     kind: usize,
 }
 
-/// Client requests of one kind: what is under way, and what waits in the sockets because there is no room for it.
+/// Client requests of one kind: those in flight, and those waiting in the sockets because there is no room for them.
 #[derive(Default)]
 pub struct Intake {
     bytes: usize,
@@ -132,7 +132,7 @@ impl Server {
         self.up && !self.paused && !self.asleep
     }
 
-    /// Whether nothing is under way on it but perhaps a scrub.
+    /// Whether nothing is in progress on it except perhaps a scrub.
     pub fn is_idle(&self) -> bool {
         let stats = self.replica.stats();
         let waits = self.replica.wants_ticks() && !self.replica.is_scrubbing();
@@ -146,7 +146,7 @@ impl World<'_> {
         self.servers.get_mut(&id).expect("servers are never removed")
     }
 
-    /// Starts a process on what its store has.
+    /// Starts a process on the contents of its store.
     pub fn start_server(&mut self, id: ServerId) {
         let params: ClusterParams = self.scenario.params().clone();
         let configure = self.configure;
@@ -196,7 +196,7 @@ impl World<'_> {
         }
     }
 
-    /// The store cannot be opened. What the operator is told to do then is done.
+    /// The store cannot be opened. The operator does what the error message says.
     fn does_not_start(&mut self, id: ServerId, error: &OpenError, disk_fails: bool) {
         self.note(|| format!("{id} does not start: {error}"));
         self.count("store that does not open");
@@ -212,7 +212,7 @@ impl World<'_> {
         self.after(200 * MILLI, Happening::Restart { server: id });
     }
 
-    /// Deferred work goes on when nothing else is asked of the store.
+    /// Deferred work resumes when the store has no other requests.
     fn store_was_used(&mut self, id: ServerId) {
         let server = self.server(id);
         let (life, writes) = (server.life, server.store.writes());
@@ -235,7 +235,7 @@ impl World<'_> {
         self.after(delay, Happening::Lull { server: id, life, writes, rest: !more });
     }
 
-    /// The store keeps what the server has heard of the cluster map; one such write is under way at a time.
+    /// The store keeps the newest cluster map that the server has received; one such write is in flight at a time.
     fn remember(&mut self, id: ServerId) {
         let instance = self.scenario.params().instance;
         let server = self.server(id);
@@ -249,7 +249,7 @@ impl World<'_> {
         self.after(delay, Happening::Remember { server: id, life, membership });
     }
 
-    /// Takes something in for a server: now, when it goes on, or never.
+    /// Delivers an event to a server: now, when it resumes, or never.
     pub fn server_receives(&mut self, id: ServerId, what: Happening) {
         let server = self.server(id);
         let life = match &what {
@@ -267,7 +267,7 @@ impl World<'_> {
         };
         if !server.up || life != server.life {
             if let Happening::Deliver { from, .. } = what {
-                self.connection_breaks(from, Node::Server(id)); // nobody listens
+                self.connection_breaks(from, Node::Server(id)); // the process is not running
             }
             return;
         }
@@ -277,7 +277,7 @@ impl World<'_> {
         self.server_happening(id, what);
     }
 
-    /// The process goes on: everything that came meanwhile is there at once.
+    /// The process resumes: everything that arrived meanwhile is delivered at once.
     pub fn go_on(&mut self, id: ServerId) {
         self.tell_space(id);
         let stalled = std::mem::take(&mut self.server(id).stalled);
@@ -360,7 +360,7 @@ impl World<'_> {
         }
     }
 
-    /// Takes as many requests out of the sockets as there is room for.
+    /// Takes as many requests from the sockets as there is room for.
     fn take_in(&mut self, id: ServerId) {
         let most = self.scenario.client_bytes;
         if std::mem::replace(&mut self.server(id).taking_in, true) {
@@ -454,7 +454,7 @@ impl World<'_> {
         );
     }
 
-    /// Wall time, as all servers have it.
+    /// Wall-clock time, the same on all servers.
     pub fn unix_seconds(&self) -> u64 {
         BEGINNING + self.now / SECOND
     }
@@ -524,7 +524,7 @@ impl World<'_> {
             }
             Command::ForgetTombstones { group, up_to } => {
                 if self.modelled.is_none() {
-                    // The disk has nothing to do for it.
+                    // No work for the disk.
                     let life = self.server(id).life;
                     let forget = Op::ForgetTombstones { group, up_to };
                     let forget = self.server(id).store.submit(None, forget);
@@ -534,7 +534,7 @@ impl World<'_> {
             Command::OldMetadata { known, .. } if self.newest_state().version() < known => {
                 self.fail("R11", format!("{id} has seen map {known}, and no metadata member has it"));
             }
-            // By a member that led, was away, and does not know yet that another leads.
+            // From a member that led, was away, and does not know yet that another one leads.
             Command::OldMetadata { .. } => self.count("older map refused"),
             Command::KeepScrubs { marks } => self.server(id).scrubs = marks,
             Command::MapGap => {
@@ -599,7 +599,7 @@ impl World<'_> {
         self.after(first + second + heard, Happening::Complete { server: id, life, id: write });
     }
 
-    /// What a write writes.
+    /// The record and bytes of a writing command.
     pub fn record_of(command: &StoreCommand) -> Option<(&Record, &Bytes)> {
         match command {
             StoreCommand::Apply { record, payload, .. } | StoreCommand::Repair { record, payload, .. } => {

@@ -1,7 +1,7 @@
-//! A failing seed, made small: fewer rounds, clients, operations and faults, as long as it breaks the same rule.
+//! Shrinks a failing seed: fewer rounds, clients, operations and faults, as long as it breaks the same rule.
 //!
-//! Every fault draws from a chance of its own ([`crate::faults`]), so one can be left out and the others stay what they were.
-//! The number of runs is bounded, not the time: the same seed shrinks to the same case.
+//! Every fault has its own random source ([`crate::faults`]), so one can be left out without changing the others. The
+//! number of runs is bounded, not the time: the same seed shrinks to the same case.
 
 use crate::run::{Played, play_case};
 use crate::scenario::Scenario;
@@ -12,7 +12,7 @@ use std::fmt;
 /// Runs that shrinking may take.
 const RUNS_MAX: u32 = 300;
 
-/// What is played of a seed: all of it, or less.
+/// The part of a seed that is played: all of it, or less.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub seed: u64,
@@ -36,20 +36,20 @@ impl Case {
     }
 }
 
-/// A small case that breaks the same rule, and what happens in it.
+/// A small case that breaks the same rule, and its events.
 #[derive(Clone, Debug)]
 pub struct Shrunk {
     pub case: Case,
     pub violation: Violation,
-    /// Everything that happens, a line each: seconds of virtual time, then what.
+    /// All events, one line each: seconds of virtual time, then the event.
     pub lines: Vec<String>,
-    /// Faults that the whole seed had by then, and those that are left.
+    /// Faults of the whole seed up to the failure, and those that are left.
     pub faults: (u64, u64),
-    /// Runs that it took.
+    /// Runs that shrinking took.
     pub runs: u32,
 }
 
-/// Makes a failing seed small. `None`: it breaks nothing.
+/// Shrinks a failing seed. `None`: it breaks no rule.
 pub fn shrink(seed: u64, configure: &Configure) -> Option<Shrunk> {
     let whole = Case::whole(seed);
     let played = play_case(&whole, configure, 0);
@@ -67,7 +67,7 @@ struct Shrinker<'a> {
     rule: &'static str,
     runs: u32,
     best: Case,
-    /// Faults that were drawn until the best case broke its rule.
+    /// Faults drawn until the best case broke its rule.
     happened: u64,
 }
 
@@ -88,7 +88,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// Takes the smaller case if it breaks the same rule.
+    /// Adopts the smaller case if it breaks the same rule.
     fn take(&mut self, case: Case) -> bool {
         if self.runs >= RUNS_MAX {
             return false;
@@ -102,7 +102,7 @@ impl Shrinker<'_> {
         fails
     }
 
-    /// The least of a number that still fails, by halving the way down to one.
+    /// The least value of a number that still fails, by halving repeatedly.
     fn fewer(&mut self, with: impl Fn(Case, u32) -> Case, now: u32) {
         let (mut low, mut high) = (1, now);
         while low < high {
@@ -187,11 +187,11 @@ mod tests {
             "{:?}",
             shrunk.faults
         );
-        // Played again it is the same, to the last line; and without the defect it breaks nothing.
+        // Played again it is the same, to the last line; and without the defect it breaks no rule.
         let again = play_case(&shrunk.case, &plant, usize::MAX);
         assert_eq!(again.lines, shrunk.lines);
         assert!(play_case(&shrunk.case, &|_| {}, 0).violation.is_none());
-        // It says in words what was done, by whom and when, and ends with what is wrong.
+        // It states what was done, by which node and when, and ends with the violation.
         let says = |words: &str| shrunk.lines.iter().any(|line| line.contains(words));
         assert!(says("op 0 begins: chunk-") && says(" writes as replica of group-"), "{:#?}", shrunk.lines);
         assert!(says(" keep as offload for server-") && says(" forgets what it kept of group-"));

@@ -1,12 +1,12 @@
-//! A chunk server's store in the virtual world: the production [`StoreCore`] over [`MemDisk`], a disk in memory that loses, tears
-//! and reorders what was not synced, stops after any write, rots and runs full.
+//! A chunk server's store in the virtual world: the production [`StoreCore`] over [`MemDisk`], a disk in memory that
+//! loses, tears and reorders unsynced writes, stops after any write, rots and runs full.
 //!
-//! Only time is the world's. An operation is carried out at one moment that the world draws, and its completion is heard at a
-//! later one. Writes and drops are carried out in the order in which they were handed in, all that wait as one group commit, as
-//! the store's own thread does it (`ebb_store::StoreHandle`, which is not run here); questions overtake them.
+//! Only time is virtual. An operation is carried out at a moment drawn by the world, and its completion arrives later.
+//! Writes and drops are carried out in the order of submission, all waiting ones as one group commit, as the store's
+//! own thread does it (`ebb_store::StoreHandle`, which is not run here); queries overtake them.
 //!
-//! A server that dies in the middle of a write leaves the disk as it stopped after some operation of that write. What becomes of
-//! what was not synced then depends on what died: the process alone, or the power.
+//! A server that dies during a write leaves the disk as it was after some operation of that write. What happens to
+//! unsynced data then depends on what died: only the process, or the power.
 
 use bytes::Bytes;
 use ebb_replica::{Recovered, StoreOutcome, StoreToken};
@@ -24,41 +24,41 @@ use std::sync::Arc;
 
 use crate::random::Random;
 
-/// Blocks that are read in one go by whoever looks at a store from outside.
+/// Blocks read at once by an observer of a store.
 const LOOK_BLOCKS: u32 = 256;
-/// Most disk operations that a write under way gets done before its server dies.
+/// Most disk operations of a write in progress that complete before its server dies.
 const LAST_OPERATIONS: u64 = 12;
 
-/// A block as it is kept. `data` is `None` for zeroes.
+/// A stored block. `data` is `None` for zeros.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     pub version: Version,
     pub data: Option<Bytes>,
 }
 
-/// The blocks of each chunk that were ever written, without those that are damaged.
+/// The blocks of each chunk that were ever written, without damaged ones.
 pub type Kept = BTreeMap<ChunkId, BTreeMap<u32, Block>>;
 
 /// Names a block on a server.
 pub type Place = (GroupId, Space, ChunkId, u32);
 
-/// What became of a block.
+/// The kind of a block's damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
     /// It fails its checksum.
     Rot(Version),
-    /// What it contained is not known.
+    /// Its contents are unknown.
     Lost,
 }
 
-/// What a disk holds, as the next start would find it.
+/// The contents of a disk as the next start would find them.
 pub struct Found {
     pub mark: StoreMark,
     pub sound: BTreeMap<Place, Version>,
     pub damaged: BTreeMap<Place, Damage>,
 }
 
-/// An operation that writes and is not carried out yet. Nobody waits for a drop.
+/// A writing operation that is not carried out yet. No command waits for a drop.
 struct Waiting {
     id: u64,
     token: Option<StoreToken>,
@@ -69,25 +69,25 @@ pub struct Store {
     pub disk: MemDisk,
     pub config: Config,
     chunk_blocks: u32,
-    /// Of the process that runs.
+    /// Of the running process.
     core: RefCell<Option<StoreCore>>,
-    /// For those who look while no process serves: what a start would find, on a copy of the disk.
+    /// For observers while no process runs: the result of a start, on a copy of the disk.
     still: RefCell<Option<Option<StoreCore>>>,
     waiting: Vec<Waiting>,
-    /// Carried out, and not heard of.
+    /// Carried out, completion not yet delivered.
     done: BTreeMap<u64, (StoreToken, Outcome)>,
-    /// Drops for which there was no room.
+    /// Drops that failed for lack of room.
     not_dropped: Vec<(GroupId, Space)>,
     next: u64,
-    /// Of the run that opened it last.
+    /// Of the run that last opened it.
     pub run: Incarnation,
     pub membership: Membership,
-    /// The run on record that the next start must not be taken for.
+    /// A recorded run that the next start must not be mistaken for.
     supersedes: Option<Incarnation>,
-    /// Chunks that a fault damaged: what is missing of them proves nothing.
+    /// Chunks damaged by a fault: data missing from them proves nothing.
     pub damaged: BTreeSet<ChunkId>,
     mark: StoreMark,
-    /// Its identity at the very first start.
+    /// Its identity at the first start.
     first: Option<StoreId>,
 }
 
@@ -113,7 +113,7 @@ impl Store {
         }
     }
 
-    /// What the process does first. Returns what it found, and whether a crash had left half a write.
+    /// The first step of the process. Returns what it found, and whether a crash had left a partial write.
     pub fn open(&mut self, random: &mut Random) -> Result<(Recovered, bool), OpenError> {
         self.close();
         let config =
@@ -128,7 +128,7 @@ impl Store {
         Ok((recovered.for_the_core(), torn))
     }
 
-    /// The directory is another one from here on.
+    /// The directory is replaced by another.
     pub fn replace(&mut self, disk: MemDisk) {
         self.close();
         self.disk = disk;
@@ -143,17 +143,17 @@ impl Store {
         self.not_dropped.clear();
     }
 
-    /// It does not continue the run `known`: another identity at the next start.
+    /// It does not continue the run `known`: the next start uses another identity.
     pub fn supersede(&mut self, known: Incarnation) {
         self.supersedes = Some(known);
     }
 
-    /// Of the present run, or of the last.
+    /// Of the present run, or of the last one.
     pub fn mark(&self) -> StoreMark {
         self.core.borrow().as_ref().map_or(self.mark, |core| core.figures().mark)
     }
 
-    /// Whether it is the one that the server began with.
+    /// Whether it is the server's original store.
     pub fn is_the_first(&self) -> bool {
         self.first == Some(self.mark().store)
     }
@@ -166,19 +166,19 @@ impl Store {
         self.look(|core| core.figures().offload.0).unwrap_or(0)
     }
 
-    /// Whether nobody waits for a write.
+    /// Whether no write is waited for.
     pub fn is_idle(&self) -> bool {
         self.done.is_empty() && self.waiting.iter().all(|w| w.token.is_none())
     }
 
-    /// Takes in what writes; it is told apart by the number that comes back. `token`: who waits for it.
+    /// Submits a writing operation; returns the number that identifies it. `token`: the command that waits for it.
     pub fn submit(&mut self, token: Option<StoreToken>, op: Op) -> u64 {
         self.next += 1;
         self.waiting.push(Waiting { id: self.next, token, op });
         self.next
     }
 
-    /// Carries out all that was handed in up to `id`, as one group commit.
+    /// Carries out everything submitted up to `id`, as one group commit.
     pub fn carry_out(&mut self, id: u64) {
         let count = self.waiting.iter().take_while(|w| w.id <= id).count();
         let now: Vec<Waiting> = self.waiting.drain(..count).collect();
@@ -201,13 +201,13 @@ impl Store {
         std::mem::take(&mut self.not_dropped)
     }
 
-    /// The caller hears of a write.
+    /// Delivers the completion of a write.
     pub fn complete(&mut self, id: u64) -> Option<(StoreToken, StoreOutcome)> {
         self.carry_out(id);
         self.done.remove(&id).map(|(token, outcome)| (token, outcome.into()))
     }
 
-    /// Carries out what does not write, now.
+    /// Carries out an operation that does not write, now.
     pub fn answer(&mut self, op: Op) -> Outcome {
         self.execute(vec![(0, op)]).pop().expect("one completion").outcome
     }
@@ -221,7 +221,7 @@ impl Store {
         done
     }
 
-    /// What the store's thread does when nobody asks it for anything. Returns whether there is more.
+    /// The idle work of the store's thread. Returns whether there is more.
     pub fn settle(&mut self) -> bool {
         self.core.get_mut().as_mut().is_some_and(|core| core.settle())
     }
@@ -232,12 +232,12 @@ impl Store {
         self.core.get_mut().as_mut().map(|core| core.rest());
     }
 
-    /// Counts what was handed in.
+    /// Number of writing operations submitted.
     pub fn writes(&self) -> u64 {
         self.next
     }
 
-    /// The process or the machine dies. Returns how many writes were under way.
+    /// The process or the machine dies. Returns how many writes were in flight.
     pub fn crash(&mut self, random: &mut Random) -> u64 {
         let lost = self.waiting.len();
         if self.core.get_mut().is_some() && random.chance(700) {
@@ -257,7 +257,7 @@ impl Store {
         lost as u64
     }
 
-    /// A start that dies in the middle.
+    /// A start that crashes halfway.
     pub fn crash_at_start(&mut self, random: &mut Random) {
         self.disk.stop_after(random.below(2 * LAST_OPERATIONS));
         let _ = self.open(random);
@@ -266,12 +266,12 @@ impl Store {
         self.disk = self.disk.crash(random.next());
     }
 
-    /// Whether the disk is full, or fails.
+    /// Whether the disk is full or fails.
     pub fn disk_fails(&self) -> bool {
         self.disk.fails()
     }
 
-    /// Looks at the store as it runs, or as the next start would find it. `None`: no start would succeed.
+    /// Inspects the store as it runs, or as the next start would find it. `None`: a start would fail.
     fn look<T>(&self, ask: impl FnOnce(&mut StoreCore) -> T) -> Option<T> {
         let mut core = self.core.borrow_mut();
         if let Some(core) = core.as_mut().filter(|core| !core.figures().poisoned) {
@@ -282,20 +282,21 @@ impl Store {
         still.as_mut().map(ask)
     }
 
-    /// Something was done to the disk behind the store's back; `found` is what is left.
+    /// The disk was changed behind the store's back; `found` is what is left.
     pub fn was_damaged(&mut self, found: &Found) {
         self.still = RefCell::default();
         self.damaged.extend(found.damaged.keys().map(|place| place.2));
     }
 
-    /// What the server has for which group.
+    /// Groups and roles for which the server has data.
     pub fn spaces(&self) -> Vec<(GroupId, Space)> {
         let chunks = self.look(|core| core.chunks()).unwrap_or_default();
         let spaces: BTreeSet<(GroupId, Space)> = chunks.into_iter().map(|(s, g, _)| (g, s)).collect();
         spaces.into_iter().collect()
     }
 
-    /// Whether a block is here in this version or a newer one, as far as is known: what a fault took is not missed.
+    /// Whether a block is here in this version or a newer one, as far as is known: data lost to a fault counts as
+    /// present.
     pub fn has(&self, group: GroupId, space: Space, chunk: ChunkId, block: u32, version: Version) -> bool {
         let run = Run { chunk, first: block, count: 1, version, kind: Kind::Data };
         let ask = Op::Newer { space, group, runs: vec![run] };
@@ -303,7 +304,7 @@ impl Store {
         self.damaged.contains(&chunk) || !self.look(lacks).unwrap_or(true)
     }
 
-    /// All that can be read of what is kept of a group in one role.
+    /// All readable data of a group in one role.
     pub fn kept(&self, group: GroupId, space: Space) -> Kept {
         let mut kept = Kept::new();
         let mut see = |place: Place, found: Result<Block, Damage>| {
@@ -317,7 +318,7 @@ impl Store {
         kept
     }
 
-    /// What a group's blocks contain. `None`: some of it is lost.
+    /// Digest of a group's blocks. `None`: some of them are lost.
     pub fn digest(&self, group: GroupId) -> Option<GroupDigest> {
         let ask = Op::Digest { space: Space::Replica, group, verify: false };
         match self.look(|core| one(core, ask))? {
@@ -326,7 +327,7 @@ impl Store {
         }
     }
 
-    /// What the next start would find on `disk`. `None`: it would not succeed.
+    /// What the next start would find on `disk`. `None`: it would fail.
     pub fn find(&self, disk: &MemDisk) -> Option<Found> {
         let mut core = open_copy(disk, &self.config)?;
         let mark = core.figures().mark;
@@ -339,7 +340,7 @@ impl Store {
         Some(Found { mark, sound, damaged })
     }
 
-    /// Of a replica's blocks the first that the store that runs finds damaged.
+    /// The first of a replica's blocks that the running store finds damaged.
     pub fn damaged_block(&self, group: GroupId) -> Option<(ChunkId, u32)> {
         let mut first = None;
         let mut see = |place: Place, found: Result<Block, Damage>| {
@@ -352,7 +353,7 @@ impl Store {
         first
     }
 
-    /// Whether a start would find some of the chunk damaged.
+    /// Whether a start would find damage in the chunk.
     pub fn is_rotten(&self, chunk: ChunkId) -> bool {
         let Some(mut core) = open_copy(&self.disk, &self.config) else { return true };
         let mut rotten = false;
@@ -387,7 +388,7 @@ fn open_copy(disk: &MemDisk, config: &Config) -> Option<StoreCore> {
     StoreCore::open(Arc::new(copy), config.clone()).ok().map(|(core, _)| core)
 }
 
-/// Reads all blocks of the chunks that are `wanted`, and says of each that was ever written what it is.
+/// Reads all blocks of the `wanted` chunks, and reports each one that was ever written.
 fn walk(
     core: &mut StoreCore,
     chunk_blocks: u32,
@@ -417,7 +418,7 @@ fn walk(
     }
 }
 
-/// The version of a block that cannot be read.
+/// The version of an unreadable block.
 fn version_of(core: &mut StoreCore, (group, space, chunk, block): Place) -> Version {
     let after = block.checked_sub(1).map(|block| ebb_types::Cursor { chunk, block });
     let since = ebb_types::Epoch(0);
@@ -441,7 +442,7 @@ fn take_apart(blocks: ReadBlocks, mut each: impl FnMut(u32, Block)) {
     }
 }
 
-/// What tests do to it by hand.
+/// Manipulations for tests.
 #[cfg(test)]
 impl Store {
     pub fn put(&mut self, space: Space, record: ebb_types::Record, payload: Bytes) {
@@ -472,7 +473,7 @@ impl Store {
         }
     }
 
-    /// The last block of a chunk's file rots.
+    /// Damages the last block of a chunk's file.
     pub fn rot(&mut self) {
         assert_eq!(self.answer(Op::Flush), Outcome::Done);
         let file = self.disk.files().into_iter().find(|path| path.starts_with("chunks/"));
@@ -493,7 +494,7 @@ fn dropped_by(op: &Op) -> Option<(GroupId, Space)> {
     }
 }
 
-/// A write of the protocol, as tests give it to a store.
+/// A protocol write, as tests submit it to a store.
 #[cfg(test)]
 pub fn write_of(space: Space, record: ebb_types::Record, payload: Bytes) -> Op {
     Op::Apply { space, record, payload, must_fit: false, repair: false, committed: Version::ZERO }

@@ -1,5 +1,6 @@
-//! Small worlds in which one thing is told at a time: for the golden transcripts, which a person can review, and for the tests
-//! of the invariants. Four servers, two copies, few groups; the production cores run, and nothing goes wrong unless told.
+//! Small worlds that each show one thing: for the golden transcripts, which a person can review, and for the tests of
+//! the invariants. Four servers, two copies, few groups; the production cores run, and no faults happen unless
+//! scripted.
 
 use crate::client::{CELLS_PER_BLOCK, shared_chunk};
 use crate::clock::{MILLI, SECOND};
@@ -15,7 +16,7 @@ use ebb_types::{
 };
 use std::time::Duration;
 
-/// The group of the one chunk, where there is one group.
+/// The group of the only chunk, in worlds with one group.
 pub const GROUP: GroupId = GroupId(0);
 
 /// A client's write of whole blocks.
@@ -64,7 +65,7 @@ fn scenario(groups: u32) -> Scenario {
     }
 }
 
-/// A cluster in its highest gear, at rest, to which the client has written the first two blocks.
+/// A cluster in its highest gear, at rest; the client has written the first two blocks.
 pub fn cluster() -> World<'static> {
     cluster_of(1)
 }
@@ -98,12 +99,12 @@ pub fn entry(world: &World) -> GroupEntry {
     world.newest_state().group(group).expect("every group is configured").clone()
 }
 
-/// The rule that was broken since this was last asked.
+/// The rule that was broken since the last call.
 pub fn broken(world: &mut World) -> Option<&'static str> {
     world.violation.take().map(|violation| violation.rule)
 }
 
-/// Zeroes in the first block that nobody ordered.
+/// Zeros in the first block that no primary ordered.
 pub fn stray() -> Record {
     Record {
         group: GROUP,
@@ -127,7 +128,7 @@ pub fn secondary(world: &World) -> ServerId {
     others.expect("two slots")
 }
 
-/// Who stands in for the slot that is away.
+/// The holder of the slot that is away.
 pub fn stand_in(world: &World) -> ServerId {
     entry(world).slots.iter().find_map(|s| s.stand_in).expect("a slot is away").server
 }
@@ -138,7 +139,7 @@ pub fn ask(world: &mut World, action: Action) {
     rest(world);
 }
 
-/// The client begins to do this.
+/// The client starts this.
 pub fn begin(world: &mut World, action: Action) {
     world.client(0).to_do.push((shared_chunk(0), action));
     world.employ(0, 0);
@@ -150,10 +151,10 @@ pub fn gear(world: &mut World, gear: u8) {
     rest(world);
 }
 
-/// Until nothing is under way. Failed servers stay failed.
+/// Runs until nothing is in flight. Failed servers stay failed.
 pub fn rest(world: &mut World) {
     let end = world.now + 60 * SECOND;
-    // What was just asked is not under way yet.
+    // Requests made just now are not in flight yet.
     world.run_until(world.now + 100 * MILLI, |_| false);
     let rests = world.run_until(end, is_at_rest);
     assert!(world.violation.is_none(), "{:?}", world.violation);
@@ -201,7 +202,7 @@ fn a_pause_of_the_metadata_member_speaks_against_no_server() {
     }
 }
 
-/// What becomes of deletions: they are remembered while somebody may have missed them, and no longer.
+/// The fate of deletions: they are remembered while a server may have missed them, and no longer.
 mod deletions {
     use super::*;
     use ebb_store::{Op, Outcome};
@@ -246,7 +247,7 @@ mod deletions {
         }
     }
 
-    /// Nobody remembers the deletion by then: what no complete copy has was deleted.
+    /// No server remembers the deletion by then: data that no complete copy has was deleted.
     #[test]
     fn an_older_directory_does_not_bring_back_what_was_deleted() {
         let mut world = cluster();
@@ -269,12 +270,12 @@ mod deletions {
     }
 }
 
-/// A file in `tests/golden` per story, byte for byte. `UPDATE_GOLDEN=1 cargo test -p ebb-sim golden` writes them anew;
-/// read the difference.
+/// One file in `tests/golden` per story, byte for byte. `UPDATE_GOLDEN=1 cargo test -p ebb-sim golden` rewrites them;
+/// review the diff.
 mod golden {
     use super::*;
 
-    /// Longest story that somebody still reads.
+    /// Longest story that a person would still read.
     const LINES_MAX: usize = 90;
 
     fn begins(world: &mut World) {
@@ -343,7 +344,7 @@ mod golden {
         let primary = primary(&world);
         begins(&mut world);
         begin(&mut world, write(0, 1));
-        // The write has reached the other copy, and nobody was told.
+        // The write has reached the other copy, and is not acknowledged.
         let (other, end) = (secondary(&world), world.now + 50 * MILLI);
         while world.servers[&other].store.is_idle() && world.step(end) {}
         world.crash(primary);

@@ -1,7 +1,7 @@
-//! The virtual world: one queue of things that will happen, one true time, and the nodes that they happen to.
+//! The virtual world: one queue of future events, one true time, and the nodes.
 //!
-//! Nothing here runs by itself or in parallel: the next thing happens, its consequences are put into the queue, the
-//! invariants are checked. So a run is a function of its [`Scenario`], to the last byte.
+//! Nothing here runs by itself or in parallel: the next event happens, its consequences are queued, the invariants are
+//! checked. So a run is a function of its [`Scenario`], to the last byte.
 
 use crate::client::Client;
 use crate::clock::{Clock, MILLI, SECOND};
@@ -42,7 +42,7 @@ pub enum Message {
     Raft(Vec<u8>),
 }
 
-/// Something that will happen. `life` names one run of a process: what was meant for an earlier one is void.
+/// A future event. `life` identifies one run of a process: events for an earlier run are void.
 #[derive(Clone, Debug)]
 pub enum Happening {
     Deliver { from: Node, to: Node, generation: u64, message: Message },
@@ -94,7 +94,7 @@ impl Ord for Due {
     }
 }
 
-/// A rule that did not hold.
+/// A violated rule.
 #[derive(Clone, Debug)]
 pub struct Violation {
     /// `R1` to `R10`, `dwell`, `linearizability`, `liveness`.
@@ -102,25 +102,25 @@ pub struct Violation {
     pub what: String,
 }
 
-/// The last lines of what happened, and a digest of all of it.
+/// The last lines of the transcript, and a digest of all of it.
 #[derive(Default)]
 pub struct Transcript {
-    /// Most lines kept; zero: none are even written.
+    /// Most lines kept; zero: none are even formatted.
     pub keep: usize,
     pub lines: VecDeque<String>,
-    /// The newest map that the lines tell of.
+    /// The newest map that the lines report.
     pub map_version: u64,
     pub digest: u64,
 }
 
-/// A protocol core, or a store, that is about to start.
+/// A protocol core or a store that is about to start.
 pub enum Core<'a> {
     Server(&'a mut ebb_replica::Config),
     Store(&'a mut ebb_store::Config),
     Member(&'a mut ebb_meta::MemberConfig),
 }
 
-/// Defects to plant and the like: how the protocol cores are configured beyond what the scenario says.
+/// Configures the protocol cores beyond the scenario, for example with planted defects.
 pub type Configure = dyn Fn(Core) + Sync;
 
 pub struct World<'a> {
@@ -129,13 +129,13 @@ pub struct World<'a> {
     pub now: u64,
     /// The time of day at the start.
     pub unix_millis: u64,
-    /// Models of time and stores by length, in place of drawn delays and kept bytes; then nothing goes wrong by itself.
+    /// Models of time and stores of lengths, instead of random delays and stored bytes; then no faults are injected.
     pub modelled: Option<Box<Models<'a>>>,
     queue: BinaryHeap<Reverse<Due>>,
     order: u64,
     pub net: Net,
-    /// Servers, in this life, that are about to notice that their connection to another one broke. What they send there before is
-    /// lost with it.
+    /// Servers, by run, that are about to notice that a connection to another one broke. What they send on it before
+    /// that is lost too.
     pub breaking: BTreeSet<(ServerId, u64, ServerId)>,
     pub servers: BTreeMap<ServerId, Server>,
     pub members: BTreeMap<u64, MetaNode>,
@@ -144,12 +144,12 @@ pub struct World<'a> {
     pub invariants: Invariants,
     pub violation: Option<Violation>,
     pub transcript: Transcript,
-    /// Faults go on happening.
+    /// Faults are being injected.
     pub stormy: bool,
-    /// What the administrator asks of the gears, until the metadata service says that it is done.
+    /// The administrator's gear request, until the metadata service confirms it.
     pub gear_wanted: Option<Mode>,
     pub lost_wanted: Option<ServerId>,
-    /// Number of the administrator's present question.
+    /// Number of the administrator's present request.
     pub question: u64,
     pub lost: Option<ServerId>,
     pub net_random: Random,
@@ -181,7 +181,7 @@ impl<'a> World<'a> {
         world
     }
 
-    /// A world with nobody in it.
+    /// A world without nodes.
     pub fn bare(
         scenario: Scenario,
         configure: &'a Configure,
@@ -243,10 +243,10 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Both ends notice in the end that their connection broke.
+    /// Both ends eventually notice that their connection broke.
     pub fn connection_breaks(&mut self, a: Node, b: Node) {
         for (node, peer) in [(a, b), (b, a)] {
-            // A machine that says nothing is noticed when something is sent to it, or by a keep-alive.
+            // A silent machine is noticed when something is sent to it, or by a keep-alive.
             let delay = self.net_random.delay(20 * MILLI).min(5 * SECOND);
             match (node, peer) {
                 (Node::Server(server), Node::Server(peer)) => {
@@ -263,7 +263,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The first violation counts.
+    /// Only the first violation counts.
     pub fn fail(&mut self, rule: &'static str, what: String) {
         if self.violation.is_none() {
             self.note(|| format!("VIOLATION of {rule}: {what}"));
@@ -284,8 +284,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Lets things happen until `end`, or until something is wrong, or until `done` says so (asked now and then).
-    /// Returns whether `done` did.
+    /// Processes events until `end`, until a rule is violated, or until `done` is true (checked from time to time).
+    /// Returns whether `done` was.
     pub fn run_until(&mut self, end: u64, mut done: impl FnMut(&World) -> bool) -> bool {
         let mut look = self.now;
         while self.violation.is_none() {
@@ -309,7 +309,7 @@ impl<'a> World<'a> {
         false
     }
 
-    /// The next thing happens, if it is due by `end`; else it is `end` now.
+    /// Processes the next event if it is due by `end`; otherwise advances the time to `end`.
     pub fn step(&mut self, end: u64) -> bool {
         match self.queue.pop() {
             Some(Reverse(due)) if due.at <= end => {

@@ -1,4 +1,4 @@
-//! The same seed does the same, to the last byte of the transcript.
+//! The same seed gives the same run, to the last byte of the transcript.
 
 use ebb_sim::{run, run_with_transcript};
 

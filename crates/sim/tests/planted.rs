@@ -1,5 +1,5 @@
-//! Defects planted on purpose in the protocol cores: the harness must find each of them within the seeds of the sweep, and by
-//! the rule that it breaks.
+//! Planted defects in the protocol cores: the harness must find each of them within the seeds of the sweep, by the rule
+//! that it breaks.
 
 use ebb_replica::PlantedBug;
 use ebb_sim::{Configure, Core, run};
@@ -12,7 +12,7 @@ fn is_found(name: &str, plant: &Configure, rules: &[&str]) {
     let found = (1..=SEEDS).find_map(|seed| run(seed, plant).err());
     let failure = found.unwrap_or_else(|| panic!("no seed of {SEEDS} notices {name}"));
     println!("{name}: seed {} breaks {}: {}", failure.seed, failure.violation.rule, failure.violation.what);
-    // It is the defect that was found: without it the seed is sound.
+    // The failure is due to the defect: without it the seed passes.
     assert!(run(failure.seed, &|_| {}).is_ok(), "seed {} fails without {name} too", failure.seed);
     assert!(rules.contains(&failure.violation.rule), "{name} was found by another rule: {failure}");
 }
@@ -37,7 +37,8 @@ fn in_store(bug: StoreBug, rules: &[&str]) {
 
 #[test]
 fn a_store_that_answers_before_it_syncs_is_found() {
-    // After a power cut segments have holes, and the store does not open though nothing was done to its files (R11).
+    // After a power cut segments have holes, and the store does not open although its files were not tampered with
+    // (R11).
     in_store(StoreBug::SkipSync, &["linearizability", "R1", "R4", "R5", "R6", "R11"]);
 }
 
@@ -48,8 +49,8 @@ fn a_lost_page_that_reads_as_zeroes_is_found() {
 
 #[test]
 fn a_primary_that_does_not_wait_for_the_fence_is_found() {
-    // What an older primary sent is not refused: it is in one offload only, which is dropped (R6), or at a server that is about to
-    // sleep (R7), or at one that stands in for nobody any more and keeps it as a debt for ever (liveness).
+    // Messages of an older primary are not refused: their data is in one offload only, which is dropped (R6), or on a
+    // server that is about to sleep (R7), or on one that is no longer a holder and keeps it as debt forever (liveness).
     in_server(PlantedBug::SkipFence, &["linearizability", "liveness", "R1", "R4", "R5", "R6", "R7"]);
 }
 
@@ -141,7 +142,7 @@ fn a_stand_in_in_a_shared_rack_is_found() {
             config.timing.ignore_racks = true;
         }
     };
-    // Gears wait for it too: the rest in some gear ends when the racks are apart, or when its time is over.
+    // Gears wait for it too: the rest in some gear ends when copies are in different racks, or at its time limit.
     is_found("ignore the racks", &plant, &["R13", "liveness"]);
 }
 

@@ -1,4 +1,5 @@
-//! Whole runs of the request level: every request is answered, the same arguments give the same report, the figures add up.
+//! Whole runs of the request level: every request is answered, the same arguments give the same report, the figures add
+//! up.
 
 use ebb_gear::Provision;
 use ebb_sim::request::workload::Day;
@@ -18,12 +19,12 @@ fn run(trace: &Trace, setup: &Setup) -> Report {
     simulate(trace, setup, &mut |_| {}).expect("a cluster that can be")
 }
 
-/// Hours of a minute each, so that a day of shifts takes no time.
+/// Hours of one minute each, so that a day of shifts is short.
 fn shifting() -> Setup {
     Setup { gears: Gears::Schedule, provision: Some(Provision::Peak), speed: 20.0, ..Setup::default() }
 }
 
-/// Busy hours and quiet ones in turn, a request every 0.1 or 2 simulated seconds at the speed of `shifting`.
+/// Alternating busy and quiet hours, a request every 0.1 or 2 simulated seconds at the speed of `shifting`.
 fn busy_and_quiet(hours: u64) -> Trace {
     let hour = |h: u64| {
         let gap = if h.is_multiple_of(2) { 2 } else { 40 };
@@ -75,7 +76,7 @@ fn the_same_arguments_give_the_same_report() {
     assert_ne!(first.done, other.done);
 }
 
-/// Far apart, so that nobody waits for anybody.
+/// Far apart, so that no request waits for another.
 fn apart(count: u64, kind: Kind) -> Trace {
     let request = |n: u64| Request {
         at: Duration::from_secs(n),
@@ -115,8 +116,8 @@ fn each_copy_of_a_write_crosses_the_network_once_in_every_gear() {
         let report = run(&apart(count, Kind::Write), &setup);
         assert_eq!(report.requests.answered, count);
         let bytes = |traffic| report.traffic.iter().find(|row| row.traffic == traffic).unwrap().bytes;
-        // At midnight, with the first write, the gear groups take turns. What is written until their shift ends goes to the old
-        // stand-in of the group that sleeps on, which then hands it to the new one. Nothing else crosses the network twice.
+        // At midnight, with the first write, the gear groups rotate. Writes until that shift ends go to the old holder
+        // of the group that stays asleep, which then hands them to the new one. Nothing else crosses the network twice.
         let turn = report.shifts.first().map_or(0.0, |s| s.at_seconds + s.took_seconds);
         let handed_on = (0..count).filter(|second| (*second as f64) < turn).count() as u64;
         assert_eq!((handed_on > 0, report.shifts.len()), (gear == 1, usize::from(gear == 1)));

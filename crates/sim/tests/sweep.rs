@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Seeds of the fixed sweep.
 const SEEDS: u64 = 2000;
 
-/// What the fixed sweep must have met: every kind of fault, and what the cluster does about them.
+/// Coverage required of the fixed sweep: every kind of fault, and the cluster's reactions.
 const MET: [&str; 55] = [
     "a file of its directory is damaged",
     "an older copy of its directory is put back",

@@ -1,4 +1,4 @@
-//! How fast the readers are on this machine: `cargo run --profile dist -p ebb-trace --example speed`.
+//! Measures the readers' speed on this machine: `cargo run --profile dist -p ebb-trace --example speed`.
 
 use ebb_trace::{BlktraceWriter, Kind, Request, TraceWriter, open, summary};
 use std::io::{Cursor, Write};

@@ -1,24 +1,25 @@
-//! How true a filtered trace is to the one that it was made from, as in Tables IV and V of TRACER, and beyond its means.
+//! How faithful a filtered trace is to its original, as in Tables IV and V of TRACER, and beyond its means.
 //!
-//! The load proportion of a filtered trace is its throughput over the original's [TRACER §VI.B, equation 1], its accuracy the
-//! load proportion over the configured one [equation 2]. Filters keep the times, so both traces take the original's time
-//! and the ratio of throughputs is that of requests or bytes. Means say nothing of the arrivals; two distances do.
+//! The load proportion of a filtered trace is its throughput over the original's [TRACER §VI.B, equation 1], its
+//! accuracy the load proportion over the configured one [equation 2]. Filters keep the times, so both traces have the
+//! original's duration and the ratio of throughputs is that of requests or bytes. Means say nothing about arrivals; two
+//! distances do.
 
 use crate::{Kind, Request};
 
-/// Equal intervals of the trace's time in which the load over time is compared.
+/// Equal intervals of the trace's duration in which the load over time is compared.
 const INTERVALS: usize = 100;
 
-/// What of a trace its filtered forms are held against. 4 bytes of memory per request.
+/// Figures of a trace that filtered versions are compared with. 4 bytes of memory per request.
 pub struct Original {
     figures: Figures,
     span: u128,
 }
 
-/// How true a filtered trace is.
+/// How faithful a filtered trace is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Accuracy {
-    /// The share that was asked for.
+    /// The requested share.
     pub share: f64,
     /// Requests that were kept.
     pub requests: u64,
@@ -31,8 +32,8 @@ pub struct Accuracy {
     /// Kolmogorov-Smirnov distance of the inter-arrival times from those of the original slowed down to the same share: 0
     /// is the same distribution, 1 is none in common. `None`: fewer than two requests.
     pub gaps: Option<f64>,
-    /// Share of the requests that would have to arrive in another hundredth of the trace's time to make the load over time the
-    /// original's. `None`: nothing was kept.
+    /// Share of the requests that would have to arrive in another hundredth of the trace's duration to give the
+    /// original's load over time. `None`: nothing was kept.
     pub shape: Option<f64>,
 }
 
@@ -70,14 +71,14 @@ impl Figures {
     }
 }
 
-/// Rounded to twelve binary digits: gaps that are equal but for the rounding of a share shall compare equal.
+/// Rounded to twelve binary digits, so that gaps that differ only by the rounding of a share compare equal.
 fn rounded(value: f64) -> f32 {
     const DROPPED: u32 = 12;
     let bits = (value as f32).to_bits() + (1 << (DROPPED - 1));
     f32::from_bits(bits >> DROPPED << DROPPED)
 }
 
-/// Kolmogorov-Smirnov distance of two sorted samples; `None` where one is empty.
+/// Kolmogorov-Smirnov distance of two sorted samples; `None` if one is empty.
 fn distance(a: &[f32], b: &[f32]) -> Option<f64> {
     let (mut i, mut j, mut most) = (0, 0, 0.0f64);
     while i < a.len() && j < b.len() {
@@ -90,13 +91,13 @@ fn distance(a: &[f32], b: &[f32]) -> Option<f64> {
 }
 
 impl Original {
-    /// Of requests in order of time.
+    /// Of requests in time order.
     pub fn of(requests: &[Request]) -> Self {
         let span = requests.last().map_or(0, |request| request.at.as_nanos());
         Self { figures: Figures::of(requests.iter().copied(), span, 1.0), span }
     }
 
-    /// Holds `kept`, which a filter let through when asked for `share`, against the original.
+    /// Compares the original with `kept`, the output of a filter asked for `share`.
     pub fn compare(&self, share: f64, kept: impl Iterator<Item = Request>) -> Accuracy {
         let (whole, kept) = (&self.figures, Figures::of(kept, self.span, share));
         let accuracy = |kept: u64, whole: u64| (whole > 0).then(|| kept as f64 / (whole as f64 * share));
@@ -147,7 +148,7 @@ mod tests {
         assert!((reads.gaps.unwrap() - 0.5).abs() < 0.01, "{reads:?}");
         assert!(reads.shape.unwrap() < 0.01, "{reads:?}");
         let half = original.compare(0.5, whole[..500].iter().copied());
-        // Half of the time at the whole rate: after scaling, gaps of 0.5 and 4.5 ms.
+        // Half of the time at the full rate: after scaling, gaps of 0.5 and 4.5 ms.
         assert!((half.shape.unwrap() - 0.5).abs() < 0.01, "{half:?}");
         assert!((half.gaps.unwrap() - 0.5).abs() < 0.01, "{half:?}");
     }

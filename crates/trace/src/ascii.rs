@@ -46,7 +46,7 @@ pub(crate) fn disksim(line: &[u8], devices: &mut Devices) -> Result<Option<Raw>,
     Ok(Some(raw))
 }
 
-/// DiskSim prints its flags in hexadecimal; traces by other hands hold 0 or 1.
+/// DiskSim prints its flags in hexadecimal; other tools write 0 or 1.
 fn hex_or_decimal(word: &[u8]) -> Result<u64, Reason> {
     let digits = word.strip_prefix(b"0x").unwrap_or(word);
     let text = std::str::from_utf8(digits).map_err(|_| Reason::Number { field: "flags" })?;

@@ -1,6 +1,6 @@
-//! blktrace's binary events, version 7: what the kernel writes, one file per CPU.
+//! blktrace's binary events, version 7, as written by the kernel, one file per CPU.
 //!
-//! A record of 48 bytes in the byte order of the machine that wrote it, which the magic number tells:
+//! A record of 48 bytes in the byte order of the machine that wrote it, which the magic number shows:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | 32, 36, 40 | u32: process, device (`major << 20 \| minor`), CPU |
 //! | 44, 46 | u16: error, length of the payload that follows |
 //!
-//! A request passes a dozen events on its way; only its queue event is a request, or all counts would double. Notifications share the
-//! action numbers of events, and newer kernels mark cgroups with bit 8 of the action, so both are looked at.
+//! A request causes a dozen events; only its queue event counts as a request, or all counts would double. Notifications
+//! share the action numbers of events, and newer kernels mark cgroups with bit 8 of the action, so both are checked.
 
 use crate::csv::SECTOR;
 use crate::number::times;
@@ -36,7 +36,7 @@ const DISCARD: u32 = 1 << 29;
 /// Category of every event about the queue.
 const QUEUED: u32 = 1 << 20;
 
-/// Whether bytes begin like a blktrace of any version and byte order.
+/// Whether bytes start like a blktrace of any version and byte order.
 pub(crate) fn detect(head: &[u8]) -> bool {
     let Some(first) = head.first_chunk::<4>() else { return false };
     [u32::from_le_bytes(*first), u32::from_be_bytes(*first)].iter().any(|word| word & !0xff == MAGIC)
@@ -79,7 +79,7 @@ fn event(record: &[u8; SIZE]) -> Result<Event, Reason> {
 }
 
 impl Event {
-    /// The kind of a request, or `None` for an event that is none. A queued request of no bytes is a flush.
+    /// The kind of a request, or `None` for any other event. A queued request without bytes is a flush.
     fn kind(&self) -> Option<Kind> {
         let queued = self.action & 0xffff & !CGROUP == QUEUE;
         if !queued || self.action & (NOTIFY | DISCARD) != 0 || self.bytes == 0 {

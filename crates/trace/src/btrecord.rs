@@ -1,9 +1,9 @@
-//! btrecord's files, which btreplay replays and which TRACER filters: requests in bunches that start together.
+//! btrecord's files, which btreplay replays and TRACER filters: requests in bunches that start together.
 //!
-//! All numbers in one byte order, little-endian from every common machine. A header of four u64: version (major, minor, patch in
-//! one byte each), genesis (time of the first bunch, ns), number of bunches, number of packets. A bunch is two u64, packets
-//! and time since genesis in ns, and its packets: sector u64, bytes u64, direction u32 (1 = read), 4 bytes of padding. One
-//! file holds one device and one CPU; `sda.replay.0` is CPU 0 of `sda`.
+//! All numbers have one byte order, little-endian on every common machine. A header of four u64: version (major, minor,
+//! patch in one byte each), genesis (time of the first bunch, ns), number of bunches, number of packets. A bunch is two
+//! u64, packets and time since genesis in ns, and its packets: sector u64, bytes u64, direction u32 (1 = read), 4 bytes
+//! of padding. One file holds one device and one CPU; `sda.replay.0` is CPU 0 of `sda`.
 
 use crate::csv::SECTOR;
 use crate::number::times;
@@ -17,13 +17,13 @@ use std::time::Duration;
 const HEADER: usize = 32;
 const BUNCH: usize = 16;
 const PACKET: usize = 24;
-/// What btreplay has room for.
+/// btreplay's limit.
 const MAX_PACKETS: u64 = 512;
 const VERSION: u64 = 0x1_00_00;
 /// The layout of 0.9.3 is the same.
 const KNOWN: [u64; 2] = [VERSION, 0x0_09_03];
 
-/// Whether bytes begin like a btrecord file in either byte order.
+/// Whether bytes start like a btrecord file in either byte order.
 pub(crate) fn detect(head: &[u8]) -> bool {
     head.first_chunk().is_some_and(|&first| {
         KNOWN.contains(&u64::from_le_bytes(first)) || KNOWN.contains(&u64::from_be_bytes(first))
@@ -33,7 +33,7 @@ pub(crate) fn detect(head: &[u8]) -> bool {
 pub(crate) struct Btrecord {
     device: String,
     header: Option<Header>,
-    /// Absolute time of the present bunch, and its packets to come.
+    /// Absolute time of the present bunch, and its remaining packets.
     time: u64,
     packets: u64,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Btrecord {
 struct Header {
     big: bool,
     genesis: u64,
-    /// Bunches that the header promises and that have not come yet.
+    /// Bunches promised by the header that have not been read yet.
     missing: u64,
 }
 
@@ -92,7 +92,7 @@ impl Decode for Btrecord {
             };
             let (packets, time) = (number(bunch, 0, big), number(bunch, 8, big));
             header.missing = header.missing.saturating_sub(1);
-            // A wrong count leaves no way to find the next bunch.
+            // With a wrong count the next bunch cannot be found.
             if packets > MAX_PACKETS {
                 return Err(Fault::Fatal(Reason::Overflow { field: "number of packets in a bunch" }));
             }
@@ -123,8 +123,9 @@ impl Decode for Btrecord {
 
 /// Writes one device's file, little-endian. Starts are rounded down to whole sectors; lengths are kept.
 ///
-/// Requests that arrive within `window` of a bunch's first join it, up to 512, and take its time: a zero window keeps every time and
-/// bunches only what arrives together. The counts in the header are known at the end, hence `Seek`.
+/// Requests that arrive within `window` of a bunch's first one join it, up to 512, and take its time: a zero window
+/// keeps every time and bunches only simultaneous requests. The counts in the header are known only at the end, hence
+/// `Seek`.
 pub struct BtrecordWriter<W: Write + Seek> {
     out: W,
     window: Duration,

@@ -6,10 +6,10 @@ use crate::source::Source;
 use crate::{Kind, Reason};
 use std::collections::VecDeque;
 
-/// Bytes of a block or sector where a format does not say otherwise.
+/// Bytes of a block or sector unless a format says otherwise.
 pub(crate) const SECTOR: u64 = 512;
 
-/// The kind that a word's first letter tells, in either case.
+/// The kind given by a word's first letter, in either case.
 pub(crate) fn kind(word: &[u8]) -> Result<Kind, Reason> {
     match word.trim_ascii().first() {
         Some(b'R' | b'r') => Ok(Kind::Read),
@@ -65,22 +65,22 @@ pub(crate) fn alibaba(line: &[u8], devices: &mut Devices) -> Result<Option<Raw>,
 }
 
 const SECOND: u64 = 1_000_000_000;
-/// Requests of one second that are held at a time, to be spread over it.
+/// Most requests of one second held at a time, to be spread over it.
 const BATCH: usize = 1 << 16;
 
 /// Tencent CBS: `timestamp,offset,size,type,volume` in whole seconds and 512-byte sectors, 0 = read.
 ///
-/// The requests of a second are spread evenly over it, in their order: all at its start would be a burst that never was. A
-/// second of more than [`BATCH`] requests is spread piece by piece, each full piece over half of what is left of the
-/// second, so memory stays bounded.
+/// The requests of a second are spread evenly over it, in their order: all at its start would be a burst that never
+/// happened. A second of more than [`BATCH`] requests is spread piece by piece, each full piece over half of what is
+/// left of the second, so memory stays bounded.
 #[derive(Default)]
 pub(crate) struct Tencent {
-    /// Requests of one second: being gathered, or, when `spread`, being handed out.
+    /// Requests of one second: being gathered, or, if `spread`, being returned.
     batch: VecDeque<Raw>,
     spread: bool,
     /// The first request of the next second.
     next: Option<Raw>,
-    /// Nanoseconds of the present second that earlier pieces have taken.
+    /// Nanoseconds of the present second used by earlier pieces.
     taken: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Formats by name and by content, and opening inputs.
+//! Formats by name and by content, and opening of inputs.
 //!
-//! Content decides first: a magic number or the shape of the first line is harder to get wrong than a file's name. The
-//! name decides between formats that look alike, and where there is nothing to look at.
+//! Content decides first: a magic number or the shape of the first line is more reliable than a file's name. The name
+//! decides between formats that look alike, and if there is no content to check.
 
 use crate::reader::{Decode, Lane, Line, Reader};
 use crate::source::{Source, Stream};
@@ -41,7 +41,7 @@ pub enum Format {
     DiskSim,
 }
 
-/// Every format with its name and the parts of file names, between points, that suggest it.
+/// Every format with its name and the dot-separated parts of file names that suggest it.
 const FORMATS: &[(Format, &str, &[&str])] = &[
     (Format::Blktrace, "blktrace", &["blktrace"]),
     (Format::Btrecord, "btrecord", &["replay"]),
@@ -69,7 +69,7 @@ impl Format {
         FORMATS.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ")
     }
 
-    /// The format that a file's name suggests, by its last telling part: `x.spc.gz`, `sda.blktrace.0`.
+    /// The format that a file's name suggests, by its last significant part: `x.spc.gz`, `sda.blktrace.0`.
     pub fn of_name(name: &str) -> Option<Self> {
         let lower = name.to_ascii_lowercase();
         lower.rsplit('.').find_map(|part| {
@@ -143,7 +143,7 @@ impl FromStr for Format {
     }
 }
 
-/// A named stream of bytes, compressed or not.
+/// A named stream of bytes, optionally compressed.
 pub struct Input {
     pub name: String,
     pub read: Box<dyn Read + Send>,
@@ -152,19 +152,19 @@ pub struct Input {
 /// How to read a trace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The format, where it shall not be found by content and name.
+    /// The format; `None`: detected by content and name.
     pub format: Option<Format>,
     /// Bad lines or records to skip and count before the next one ends the trace with an error.
     pub skip_bad: u64,
 }
 
-/// Opens one trace, its format found by content and name.
+/// Opens one trace; its format is detected by content and name.
 pub fn open(name: &str, read: impl Read + Send + 'static) -> Result<Box<dyn TraceReader>, TraceError> {
     open_with(vec![Input { name: name.into(), read: Box::new(read) }], &Options::default())
 }
 
-/// Opens inputs of one format and merges them by their absolute times: the files of a blktrace capture, one per CPU, or the
-/// volumes of a server in one file each. The format is found from the inputs unless `options` names it.
+/// Opens inputs of one format and merges them by their absolute times: the files of a blktrace capture, one per CPU, or
+/// the volumes of a server in one file each. The format is detected from the inputs unless `options` names it.
 pub fn open_with(inputs: Vec<Input>, options: &Options) -> Result<Box<dyn TraceReader>, TraceError> {
     let mut sources = Vec::new();
     for Input { name, read } in inputs {
@@ -197,7 +197,7 @@ pub fn open_with(inputs: Vec<Input>, options: &Options) -> Result<Box<dyn TraceR
     })
 }
 
-/// The format of the first input that tells one: a CPU that did nothing leaves an empty file.
+/// The format of the first input that shows one: an idle CPU leaves an empty file.
 fn detect(sources: &mut [(String, Source)]) -> Result<Option<Format>, TraceError> {
     for (name, source) in sources.iter_mut() {
         let head = source.peek(HEAD).map_err(|error| TraceError::Io { input: name.clone(), error })?;
@@ -208,7 +208,7 @@ fn detect(sources: &mut [(String, Source)]) -> Result<Option<Format>, TraceError
     Ok(None)
 }
 
-/// Bytes of content that are looked at.
+/// Bytes of content that are examined.
 const HEAD: usize = 4096;
 
 fn lines(format: Format, sources: Vec<(String, Source)>, skip: u64, line: Line) -> Box<dyn TraceReader> {

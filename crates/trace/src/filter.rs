@@ -2,18 +2,18 @@
 //!
 //! Three ways, each a [`TraceReader`] around another:
 //! - [`TracerFilter`] keeps whole bunches, some of every ten [TRACER §IV];
-//! - [`BalancedFilter`] keeps requests so that what is kept stays proportional in reads, writes and the bytes of both;
-//! - [`Scaled`] keeps everything and stretches or shrinks the time between.
+//! - [`BalancedFilter`] keeps requests such that reads, writes and the bytes of both stay proportional;
+//! - [`Scaled`] keeps everything and stretches or shrinks the time between requests.
 //!
-//! A **bunch** is what arrives together: the requests within a window of the first. A zero window means equal times, which
-//! is what the bunches of a btrecord file become; [`BalancedFilter`] always takes that.
+//! A **bunch** is a set of requests that arrive together: within a window of the first. A zero window means equal
+//! times, which is how the bunches of a btrecord file appear; [`BalancedFilter`] always uses it.
 
 use crate::{Kind, Request, TraceError, TraceReader};
 use ebb_types::Random;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A load control was asked for an intensity that it does not have.
+/// An unsupported intensity was requested.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum LoadError {
     #[error(
@@ -28,7 +28,7 @@ pub enum LoadError {
     Intensity(f64),
 }
 
-/// Tells where bunches begin.
+/// Detects where bunches start.
 struct Bunches {
     window: Duration,
     first: Option<Duration>,
@@ -39,7 +39,7 @@ impl Bunches {
         Self { window, first: None }
     }
 
-    /// Whether a request that arrives at `at` begins a bunch.
+    /// Whether a request that arrives at `at` starts a bunch.
     fn begins(&mut self, at: Duration) -> bool {
         let joins = self.first.is_some_and(|first| at.saturating_sub(first) <= self.window);
         if !joins {
@@ -49,7 +49,7 @@ impl Bunches {
     }
 }
 
-/// What a trace knows of itself, told by a wrapper `$name<R>` with the trace in its field `inner`.
+/// Forwards a trace's own properties, for a wrapper `$name<R>` with the trace in its field `inner`.
 #[macro_export]
 macro_rules! pass_on {
     ($name:ident) => {
@@ -70,18 +70,18 @@ macro_rules! pass_on {
     };
 }
 
-/// TRACER's proportional filter: bunches in groups of ten, of which the same ones are kept in every group, spread evenly:
-/// the tenth for 10 %, the fifth and the tenth for 20 % [TRACER §IV, Figure 5]. Kept requests keep their times.
+/// TRACER's proportional filter: bunches in groups of ten, of which the same ones are kept in every group, spread
+/// evenly: the tenth for 10 %, the fifth and the tenth for 20 % [TRACER §IV, Figure 5]. Kept requests keep their times.
 pub struct TracerFilter<R> {
     inner: R,
     bunches: Bunches,
     tenths: u64,
-    /// Bunches seen of the present group, 1 to 10.
+    /// Bunches of the present group seen so far, 1 to 10.
     place: u64,
 }
 
 impl<R: TraceReader> TracerFilter<R> {
-    /// Keeps `tenths` of every ten bunches; `window` makes the bunches.
+    /// Keeps `tenths` of every ten bunches; `window` defines the bunches.
     pub fn new(inner: R, tenths: u8, window: Duration) -> Result<Self, LoadError> {
         if !(1..=10).contains(&tenths) {
             return Err(LoadError::Tenths(tenths));
@@ -112,32 +112,33 @@ impl<R: TraceReader> Iterator for TracerFilter<R> {
 
 pass_on!(TracerFilter);
 
-/// What of a trace has been seen or kept: reads, writes, bytes read, bytes written.
+/// Totals seen or kept: reads, writes, bytes read, bytes written.
 type Weights = [f64; 4];
 
-/// Most requests that are kept or dropped together; larger bunches are cut, so that one bunch cannot upset the balance.
+/// Most requests that are kept or dropped together; larger bunches are split, so that one bunch cannot upset the
+/// balance.
 const MAX_TOGETHER: usize = 8;
-/// In units of the squared debt, where one request is about one. On real traces, up to here the error hardly grows while
-/// the inter-arrival distribution comes closer to the original's.
+/// In units of the squared debt, where one request is about one. On real traces, up to this value the error hardly
+/// grows while the inter-arrival distribution approaches the original's.
 const NOISE: f64 = 1.0;
 
 /// Ebb's filter: keeps any share of a trace, and with it IOPS, bytes, read ratio and the shape of the load over time.
 ///
-/// It carries a debt in four weights, the share of everything seen so far minus what was kept: reads, writes, bytes read
-/// and bytes written, bytes in units of the mean size. A bunch is kept if that leaves the smaller debt. So the
-/// error does not grow with the trace, at any place of it, whatever the sizes are. TRACER's filter looks at no sizes and errs
-/// by as much as the kept bunches happen to differ from the others (up to 32 % on cello99 [TRACER Table V]).
+/// It tracks a debt in four weights, the share of everything seen so far minus what was kept: reads, writes, bytes read
+/// and bytes written, bytes in units of the mean size. A bunch is kept if that leaves the smaller debt. So the error
+/// does not grow with the trace, at any point of it, whatever the sizes. TRACER's filter ignores sizes and is off by as
+/// much as the kept bunches happen to differ from the others (up to 32 % on cello99 [TRACER Table V]).
 ///
-/// A little noise, the same in every run, is added to the comparison: without it a regular trace would be thinned with a comb,
-/// and arrivals that were irregular would come out evenly spaced.
+/// A little noise, the same in every run, is added to the comparison: without it a regular trace would be thinned with
+/// a comb, and irregular arrivals would come out evenly spaced.
 pub struct BalancedFilter<R> {
     inner: R,
     share: f64,
     bunches: Bunches,
     bunch: VecDeque<Request>,
-    /// Requests of `bunch` still to be handed out.
+    /// Requests of `bunch` still to be returned.
     kept: usize,
-    /// What the inner reader said after the bunch.
+    /// The inner reader's item after the bunch.
     held: Option<Option<Result<Request, TraceError>>>,
     debt: Weights,
     requests: f64,
@@ -167,7 +168,7 @@ impl<R: TraceReader> BalancedFilter<R> {
         })
     }
 
-    /// Fills `bunch` up to the next one's beginning, which is held.
+    /// Fills `bunch` up to the start of the next one, which is held.
     fn gather(&mut self) {
         loop {
             let item = match self.held.take() {
@@ -218,7 +219,7 @@ impl<R: TraceReader> BalancedFilter<R> {
         kept
     }
 
-    /// A number between -NOISE and NOISE that looks random and is the same in every run.
+    /// A pseudo-random number between -NOISE and NOISE, the same in every run.
     fn next_noise(&mut self) -> f64 {
         NOISE * (2.0 * self.noise.unit() - 1.0)
     }
@@ -279,7 +280,7 @@ mod tests {
     use super::*;
     use crate::{Mode, Pace, Synthetic, open, summary};
 
-    /// A trace made of `(milliseconds, bytes)`; even sizes read.
+    /// A synthetic trace of `(milliseconds, bytes)`; even sizes read.
     fn trace(requests: impl Iterator<Item = (u64, u32)>) -> Box<dyn TraceReader> {
         let lines = requests.map(|(ms, len)| {
             let kind = if len % 2 == 0 { 'R' } else { 'W' };

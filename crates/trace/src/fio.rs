@@ -1,8 +1,8 @@
 //! fio's iolog, versions 2 and 3: text that fio writes with `write_iolog` and replays with `read_iolog`.
 //!
-//! Version 2 is `file action [offset length]` in bytes and has no times but `wait`, documented as microseconds after the
-//! previous wait; that is how it is read here (fio's own code compares it with milliseconds since the start). Version 3 is
-//! `time file action [offset length]`; fio writes microseconds since the start.
+//! Version 2 is `file action [offset length]` in bytes and has no times but `wait`, documented as microseconds after
+//! the previous wait; that is how it is read here (fio's own code compares it with milliseconds since the start).
+//! Version 3 is `time file action [offset length]`; fio writes microseconds since the start.
 
 use crate::number::{integer, times, words};
 use crate::reader::{Decode, Devices, Fault, Raw};
@@ -58,7 +58,7 @@ fn header(line: &[u8]) -> Result<u64, Reason> {
     }
 }
 
-/// The kind of a data action, `None` for one that moves no data.
+/// The kind of a data action; `None` if it moves no data.
 fn kind(action: &[u8]) -> Result<Option<Kind>, Reason> {
     match action {
         b"read" => Ok(Some(Kind::Read)),
@@ -113,7 +113,7 @@ pub struct FioWriter<W: Write, N: Fn(u32) -> String> {
 }
 
 impl<W: Write, N: Fn(u32) -> String> FioWriter<W, N> {
-    /// Writes to `out`, which should be buffered; `name` gives the file that fio shall use for a device, without blanks.
+    /// Writes to `out`, which should be buffered; `name` gives the file that fio uses for a device, without blanks.
     pub fn new(mut out: W, name: N) -> Result<Self, WriteError> {
         out.write_all(b"fio version 3 iolog\n")?;
         Ok(Self { out, name, opened: BTreeSet::new(), last: 0, written: Written::default() })

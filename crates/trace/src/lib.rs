@@ -1,8 +1,8 @@
 //! Block traces: the field's formats in, one stream of [`Request`]s out, at any intensity.
 //!
-//! The crate is pure: readers take `Read`, writers take `Write`; nothing here opens a file or looks at a clock. Memory is
-//! constant in the length of a trace: a reader holds one buffer per input and the names of the devices. What every
-//! format looks like, and what happens to damaged input, is in `docs/trace-formats.md`.
+//! The crate is pure: readers take `Read`, writers take `Write`; nothing here opens a file or reads a clock. Memory is
+//! constant in the length of a trace: a reader holds one buffer per input and the names of the devices.
+//! `docs/trace-formats.md` describes every format and the handling of damaged input.
 //!
 //! ```
 //! let text = &b"0,20941264,8192,W,0.551706\n1,20939840,8192,R,0.554041\n"[..];
@@ -56,13 +56,13 @@ pub enum Kind {
 /// One request of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Arrival, since the first request of the trace. Never smaller than that of the request before.
+    /// Arrival, since the first request of the trace. Never earlier than that of the previous request.
     pub at: Duration,
     /// Index into [`TraceReader::devices`].
     pub device: u32,
     /// First byte on the device. `offset + len` does not overflow an `i64`.
     pub offset: u64,
-    /// Bytes. Zero is legal in some formats and is passed on.
+    /// Bytes. Zero is legal in some formats and is passed through.
     pub len: u32,
     /// Read or write. Other operations (discard, flush, sync) are not part of the stream.
     pub kind: Kind,

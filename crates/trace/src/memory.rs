@@ -1,24 +1,24 @@
-//! Requests that are held in memory, as a trace: what several passes need.
+//! Requests held in memory as a trace, for use in several passes.
 
 use crate::{Format, Kind, Request, TraceError, TraceReader};
 use ebb_types::{LoadCount, ObjectId, pieces};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The requests of a trace that move bytes, in order of time. 40 bytes of memory per request.
+/// The requests of a trace that move bytes, in time order. 40 bytes of memory per request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
     pub name: String,
     pub requests: Vec<Request>,
     /// The trace's own names of its devices; [`Request::device`] is an index into it.
     pub devices: Vec<String>,
-    /// Requests of no bytes, which are left out.
+    /// Requests without bytes, which are left out.
     pub empty: u64,
     /// Bad lines or records that were skipped.
     pub skipped: u64,
 }
 
-/// A request that no volume can have.
+/// A request that no volume can hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a request of device {device} ends at byte {end}, past the last byte that a volume of this cluster can have: \
@@ -50,8 +50,8 @@ impl Trace {
         self.requests.last().map_or(Duration::ZERO, |request| request.at)
     }
 
-    /// What each request asks of a cluster whose volumes the devices are, counted as the cluster counts it: in the pieces that a chunk
-    /// server gets.
+    /// The load of each request on a cluster whose volumes are the devices, counted as the cluster counts it: in the
+    /// pieces that a chunk server gets.
     pub fn loads(&self, chunk_bytes: u32) -> Result<impl Iterator<Item = (Duration, LoadCount)>, RangeError> {
         let count = move |request: &Request| {
             let len = u64::from(request.len);
@@ -70,12 +70,12 @@ impl Trace {
         }
     }
 
-    /// What is read of each device: disjoint ranges `start -> end` in bytes, neighbours joined.
+    /// The ranges read from each device: disjoint ranges `start -> end` in bytes, neighbours joined.
     pub fn read_ranges(&self) -> Vec<BTreeMap<u64, u64>> {
         self.ranges(|kind| kind == Kind::Read)
     }
 
-    /// What is read or written of each device.
+    /// The ranges read or written on each device.
     pub fn touched_ranges(&self) -> Vec<BTreeMap<u64, u64>> {
         self.ranges(|_| true)
     }
@@ -90,7 +90,7 @@ impl Trace {
     }
 }
 
-/// Adds a range to disjoint ranges and joins it with those that it meets.
+/// Adds a range to disjoint ranges and joins it with those it touches.
 fn add_range(ranges: &mut BTreeMap<u64, u64>, mut start: u64, mut end: u64) {
     while let Some((&first, &last)) = ranges.range(..=end).next_back().filter(|(_, last)| **last >= start) {
         ranges.remove(&first);
@@ -99,7 +99,7 @@ fn add_range(ranges: &mut BTreeMap<u64, u64>, mut start: u64, mut end: u64) {
     ranges.insert(start, end);
 }
 
-/// A trace over requests that are in order of time, and the names of their devices.
+/// A trace over requests in time order, and the names of their devices.
 #[derive(Clone)]
 pub struct InMemory<'a> {
     requests: std::slice::Iter<'a, Request>,

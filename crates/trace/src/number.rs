@@ -1,5 +1,5 @@
-//! Numbers out of bytes, by hand: no `String` per line, and never a float. A FILETIME of 1.28e17 ticks has no exact
-//! `f64`, and a trace that spans months in nanoseconds has none either.
+//! Numbers parsed from bytes by hand: no `String` per line, and never a float. A FILETIME of 1.28e17 ticks has no exact
+//! `f64`, and neither has a trace that spans months in nanoseconds.
 
 use crate::Reason;
 
@@ -50,7 +50,7 @@ pub(crate) fn times(value: u64, unit: u64, field: &'static str) -> Result<u64, R
     value.checked_mul(unit).ok_or(Reason::Overflow { field })
 }
 
-/// Splits a line at single separators into exactly the first `N` fields; what follows is ignored.
+/// Splits a line at single separators into exactly the first `N` fields; the rest is ignored.
 pub(crate) fn fields<const N: usize>(line: &[u8], separator: u8) -> Result<[&[u8]; N], Reason> {
     let mut found = [&line[..0]; N];
     let mut rest = Some(line);
@@ -64,7 +64,7 @@ pub(crate) fn fields<const N: usize>(line: &[u8], separator: u8) -> Result<[&[u8
     Ok(found)
 }
 
-/// Splits a line at runs of blanks into exactly the first `N` fields; what follows is ignored.
+/// Splits a line at runs of blanks into exactly the first `N` fields; the rest is ignored.
 pub(crate) fn words<const N: usize>(line: &[u8]) -> Result<[&[u8]; N], Reason> {
     let mut found = [&line[..0]; N];
     let mut rest = line.trim_ascii_start();

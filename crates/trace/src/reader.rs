@@ -1,7 +1,7 @@
 //! What all formats share: inputs merged by time, devices numbered, times made relative, bad records counted.
 //!
-//! A format is a [`Decode`]: it turns the next line or record of a source into one raw request with an absolute time. The
-//! rest is done once, here, so that every format treats damaged input alike:
+//! A format is a [`Decode`]: it turns the next line or record of a source into one raw request with an absolute time.
+//! Everything else is done once, here, so that every format treats damaged input alike:
 //! - the first request is at time zero;
 //! - a time before its predecessor's is raised to it, and counted (sorting would need memory in the trace's length);
 //! - a bad line or record ends the trace with an error that names its place, unless it is among the first `skip_bad`;
@@ -15,11 +15,11 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// A stream of requests in order of time, and what is known of it so far.
+/// A stream of requests in time order, and what is known about it so far.
 pub trait TraceReader: Iterator<Item = Result<Request, TraceError>> + Send {
-    /// The format that is read, `None` for a trace that is made and not read.
+    /// The format being read; `None` for a synthetic trace.
     fn format(&self) -> Option<Format>;
-    /// The trace's own names of the devices seen so far, numbered as they appeared.
+    /// The trace's own names of the devices seen so far, numbered in order of appearance.
     fn devices(&self) -> &[String];
     /// Bad lines or records skipped so far.
     fn skipped(&self) -> u64;
@@ -42,7 +42,7 @@ impl<R: TraceReader + ?Sized> TraceReader for Box<R> {
     }
 }
 
-/// Where in an input.
+/// A position in an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
     /// Line number, counting from one.
@@ -106,7 +106,7 @@ pub enum TraceError {
 
 /// A request with the format's own absolute time.
 pub(crate) struct Raw {
-    /// Nanoseconds since whatever the format counts from.
+    /// Nanoseconds since the format's own origin.
     pub time: u64,
     pub device: u32,
     pub offset: u64,
@@ -151,9 +151,9 @@ impl Short {
     }
 }
 
-/// One format: the next request out of a source, `None` at its end.
+/// One format: the next request from a source, `None` at its end.
 pub(crate) trait Decode: Send {
-    /// Whether a place in the input is a line rather than a byte.
+    /// Whether a position in the input is a line rather than a byte.
     const TEXT: bool;
     fn next(&mut self, source: &mut Source, devices: &mut Devices) -> Result<Option<Raw>, Fault>;
 }
@@ -177,7 +177,7 @@ impl Decode for Line {
     }
 }
 
-/// Most devices of one trace, and bytes of all their names, so that a wrong column cannot fill the memory.
+/// Most devices of one trace, and bytes of all their names, so that a wrong column cannot exhaust memory.
 const MAX_DEVICES: usize = 1 << 20;
 const MAX_NAMES: usize = 16 << 20;
 
@@ -192,7 +192,7 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// The device that the trace calls by a number, which `name` spells out the first time.
+    /// The device with this number in the trace; `name` formats its name on first use.
     pub(crate) fn numbered(&mut self, number: u64, name: impl FnOnce() -> String) -> Result<u32, Reason> {
         if let Some((last, index)) = self.last
             && last == number
@@ -211,7 +211,7 @@ impl Devices {
         Ok(index)
     }
 
-    /// The device that the trace calls by a name.
+    /// The device with this name in the trace.
     pub(crate) fn named(&mut self, name: &[u8]) -> Result<u32, Reason> {
         if let Some(&index) = self.by_name.get(name) {
             return Ok(index);

@@ -1,5 +1,5 @@
-//! One input's bytes: a buffer over any `Read`, decompressed on the way, that hands out lines and records and knows where
-//! it stands. The buffer's size is the whole memory of a reader, whatever the input claims about its lengths.
+//! One input's bytes: a buffer over any `Read`, decompressed on the fly, that returns lines and records and knows its
+//! position. The buffer's size is a reader's whole memory, whatever lengths the input claims.
 
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use std::io::{self, BufRead, BufReader, Read};
@@ -7,10 +7,10 @@ use std::io::{self, BufRead, BufReader, Read};
 /// An input or a decompressor over one.
 pub(crate) type Stream = Box<dyn Read + Send>;
 
-/// Longest line; a longer one is a wrong format, not a long line.
+/// Longest line; a longer one means a wrong format.
 pub(crate) const MAX_LINE: usize = 64 << 10;
 const BUFFER: usize = 256 << 10;
-/// Most memory that a compressed input may ask for: twice what the highest ordinary levels of xz and zstd need.
+/// Most memory that a compressed input may require: twice what the highest ordinary levels of xz and zstd need.
 const MAX_WINDOW: u64 = 256 << 20;
 
 pub(crate) struct Source {
@@ -19,14 +19,14 @@ pub(crate) struct Source {
     start: usize,
     end: usize,
     ended: bool,
-    /// Bytes handed out before `buffer[start]`, after decompression.
+    /// Bytes returned before `buffer[start]`, after decompression.
     offset: u64,
-    /// Offset at which the last line or record began.
+    /// Offset at which the last line or record started.
     mark: u64,
     lines: u64,
 }
 
-/// The stream's content, decompressed if it is gz, xz, bz2 or zst as its first bytes tell; names are not asked.
+/// The stream's content, decompressed if its first bytes show gz, xz, bz2 or zst; names are ignored.
 pub fn decompress(mut stream: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
     let mut head = [0u8; 6];
     let mut have = 0;
@@ -66,8 +66,8 @@ impl Source {
         })
     }
 
-    /// Reads until at least `need` bytes stand ready or the input ends, and returns all that stand ready, which may be
-    /// fewer. `need` is at most the buffer's size.
+    /// Reads until at least `need` bytes are buffered or the input ends, and returns everything buffered, which may be
+    /// less. `need` is at most the buffer's size.
     pub(crate) fn peek(&mut self, need: usize) -> io::Result<&[u8]> {
         assert!(need <= BUFFER, "a record longer than the buffer");
         while self.end - self.start < need && !self.ended {
@@ -93,7 +93,7 @@ impl Source {
         }
     }
 
-    /// The next `size` bytes; `None` at the end of the input. What remains of a record cut short is consumed.
+    /// The next `size` bytes; `None` at the end of the input. The rest of a truncated record is consumed.
     pub(crate) fn record(&mut self, size: usize) -> Result<Option<&[u8]>, Short> {
         let have = if self.end - self.start >= size { size } else { self.peek(size)?.len().min(size) };
         self.mark = self.offset;
@@ -106,7 +106,7 @@ impl Source {
         }
     }
 
-    /// Passes over `size` bytes of any length without holding them.
+    /// Skips `size` bytes of any length without holding them.
     pub(crate) fn skip(&mut self, mut size: u64) -> Result<(), Short> {
         while size > 0 {
             let want = size.min(BUFFER as u64) as usize;
@@ -154,19 +154,19 @@ impl Source {
         self.offset += count as u64;
     }
 
-    /// Lines handed out so far: the number of the last one, counting from one.
+    /// Lines returned so far: the number of the last one, counting from one.
     pub(crate) fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// Where the last record began, in decompressed bytes.
+    /// Where the last record started, in decompressed bytes.
     pub(crate) fn mark(&self) -> u64 {
         self.mark
     }
 }
 
-/// All frames of a zst input, one after the other; the decoder knows only single ones. Parallel compressors write many, and
-/// between them frames that hold no data.
+/// All frames of a zst input in sequence; the decoder handles only single ones. Parallel compressors write many, and
+/// between them frames without data.
 enum Zstd<R: Read> {
     Between(BufReader<R>),
     Within(Box<StreamingDecoder<BufReader<R>, FrameDecoder>>),
@@ -178,7 +178,7 @@ impl<R: Read> Zstd<R> {
         Self::Between(BufReader::new(input))
     }
 
-    /// Opens the next frame that holds data.
+    /// Opens the next frame with data.
     fn open(mut input: BufReader<R>) -> io::Result<Self> {
         loop {
             let Some(&first) = input.fill_buf()?.first() else { return Ok(Self::Ended) };
@@ -214,7 +214,7 @@ impl<R: Read> Read for Zstd<R> {
     }
 }
 
-/// Why a line or record is not there.
+/// Why a line or record is missing.
 #[derive(Debug)]
 pub(crate) enum Short {
     Io(io::Error),
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// A stream that hands out one byte per call, as a slow pipe may.
+    /// A stream that returns one byte per call, as a slow pipe may.
     struct Drip(io::Cursor<Vec<u8>>);
 
     impl Read for Drip {

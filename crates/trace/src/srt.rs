@@ -1,8 +1,8 @@
 //! HP SRT 1.3 and 1.7: a text header up to a form feed, then big-endian records of 32-bit words.
 //!
-//! Deduced from the traces themselves, as no description is public: the header begins `$$TR_IOREC-` and the version; the
-//! first word of a record is its size in bytes; then version and type, seconds, microseconds, two service times, the
-//! length in bytes, and words whose meaning differs. Byte counts below are from the start of a record.
+//! Deduced from the traces themselves, as no description is public: the header starts with `$$TR_IOREC-` and the
+//! version; the first word of a record is its size in bytes; then version and type, seconds, microseconds, two service
+//! times, the length in bytes, and words whose meaning differs. Byte counts below are from the start of a record.
 //!
 //! | | 1.3 | 1.7 |
 //! |---|---|---|
@@ -13,7 +13,7 @@
 //! | flags, bit 0 = read | 44 | 44 |
 //!
 //! In 1.3 the position is absolute on the disk and the low four bits of the device name a section (partition) of it, so
-//! sections, and the block and character faces of a disk, are one device. In 1.7 the whole word names the device.
+//! sections, and the block and character devices of a disk, are one device. In 1.7 the whole word names the device.
 
 use crate::number::times;
 use crate::reader::{Decode, Devices, Fault, Raw};

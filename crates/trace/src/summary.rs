@@ -1,4 +1,4 @@
-//! What a trace asks of storage, in one pass and constant memory.
+//! A trace's load on storage, in one pass and constant memory.
 
 use crate::{Kind, Request, TraceError, TraceReader};
 use std::time::Duration;
@@ -15,9 +15,9 @@ pub struct Summary {
     pub span: Duration,
     /// Most requests that arrive within one second, counted in whole seconds from the start.
     pub peak_per_second: u64,
-    /// Requests that do not begin where the request before them on the same device ended.
+    /// Requests that do not start where the previous request on the same device ended.
     pub random: u64,
-    /// Requests of no bytes.
+    /// Requests without bytes.
     pub empty: u64,
     /// Bytes of the largest request.
     pub largest: u32,
@@ -32,7 +32,7 @@ pub struct DeviceSummary {
     pub requests: u64,
     pub reads: u64,
     pub bytes: u64,
-    /// Requests that do not begin where the one before ended.
+    /// Requests that do not start where the previous one ended.
     pub random: u64,
     /// Bytes that a target needs to hold every request: the largest offset plus length.
     pub footprint: u64,
@@ -54,12 +54,12 @@ impl Summary {
         ratio(self.bytes, self.requests)
     }
 
-    /// Requests per second over the span; `None` where the span is zero.
+    /// Requests per second over the span; `None` if the span is zero.
     pub fn per_second(&self) -> Option<f64> {
         (!self.span.is_zero()).then(|| self.requests as f64 / self.span.as_secs_f64())
     }
 
-    /// Busiest second against the mean second; `None` where the span is zero.
+    /// Busiest second relative to the mean second; `None` if the span is zero.
     pub fn peak_to_mean(&self) -> Option<f64> {
         self.per_second().map(|mean| self.peak_per_second as f64 / mean)
     }
@@ -69,7 +69,7 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// Sums up requests as they come.
+/// Accumulates the figures request by request.
 #[derive(Default)]
 pub struct Summing {
     total: Summary,
@@ -80,8 +80,8 @@ pub struct Summing {
 }
 
 impl Summing {
-    /// Counts a request, and returns how far it begins from where the one before it on its device ended, in bytes: zero is
-    /// sequential, `None` the device's first.
+    /// Counts a request, and returns the distance in bytes of its start from the end of the previous one on its device:
+    /// zero is sequential, `None` the device's first.
     pub fn add(&mut self, request: &Request) -> Option<u64> {
         let device = request.device as usize;
         if device >= self.ends.len() {
@@ -124,7 +124,7 @@ impl Summing {
     }
 }
 
-/// Reads a trace to its end and sums it up.
+/// Reads a trace to its end and summarises it.
 pub fn summary(reader: &mut dyn TraceReader) -> Result<Summary, TraceError> {
     let mut summing = Summing::default();
     while let Some(request) = reader.next().transpose()? {

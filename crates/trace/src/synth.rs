@@ -1,8 +1,8 @@
 //! Synthetic workloads: the 125 modes of TRACER, five request sizes by five random ratios by five read ratios
 //! [TRACER §V.C], made here instead of by IOmeter, the same for the same seed.
 //!
-//! The paper does not list its five values. These cover the sizes that its figures show (512 B to 64 KiB and beyond) by
-//! factors, and both ratios by quarters.
+//! The paper does not list its five values. These cover the sizes in its figures (512 B to 64 KiB and beyond) by
+//! factors, and both ratios in quarters.
 
 use crate::{Format, Kind, Request, TraceError, TraceReader};
 use ebb_types::Random;
@@ -13,12 +13,12 @@ pub const SIZES: [u32; 5] = [512, 4 << 10, 16 << 10, 64 << 10, 1 << 20];
 /// Random ratios and read ratios of the 125 modes, in percent.
 pub const RATIOS: [u8; 5] = [0, 25, 50, 75, 100];
 
-/// What the requests of a synthetic workload are like.
+/// Parameters of a synthetic workload's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mode {
     /// Bytes of every request.
     pub size: u32,
-    /// Percentage of requests that start anywhere; the others start where the one before ended.
+    /// Percentage of requests that start anywhere; the others start where the previous one ended.
     pub random: u8,
     /// Percentage of reads.
     pub reads: u8,
@@ -38,13 +38,13 @@ impl Mode {
 /// When the requests of a synthetic workload arrive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// All at the start: a replay issues them as fast as the target takes them.
+    /// All at the start: a replay issues them as fast as the target accepts them.
     Peak,
     /// Evenly, this many per second.
     PerSecond(f64),
 }
 
-/// A synthetic workload cannot be made as asked.
+/// A synthetic workload that cannot be generated as requested.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SynthError {
     #[error("a ratio of {0} % is above 100 %")]
@@ -59,11 +59,12 @@ pub enum SynthError {
 
 /// A synthetic workload on one device, as a trace.
 ///
-/// The ratios hold not only in the long run: of any hundred requests, the asked numbers are reads and random ones.
+/// The ratios hold not only in the long run: each hundred requests, counted from the first, has exactly the requested
+/// number of reads and of random ones.
 pub struct Synthetic {
     mode: Mode,
     pace: Pace,
-    /// Places of the request's size on the device.
+    /// Positions on the device, in units of the request size.
     places: u64,
     left: u64,
     made: u64,
@@ -108,7 +109,7 @@ impl Synthetic {
     }
 }
 
-/// A hundred cards of which a percentage are marked, drawn without putting back and then begun anew.
+/// A hundred cards of which a percentage are marked, drawn without replacement and then refilled.
 struct Deck {
     percent: u8,
     marked: u64,
@@ -187,7 +188,7 @@ mod tests {
             let total = summary(&mut make(mode, Pace::Peak, 3)).unwrap();
             assert_eq!((total.requests, total.bytes), (10_000, 10_000 * u64::from(mode.size)), "{mode:?}");
             assert_eq!(total.reads, 100 * u64::from(mode.reads), "{mode:?}");
-            // A jump may land on the next place by chance, and the end of the area wraps around.
+            // A jump may hit the next position by chance, and the end of the area wraps around.
             let random = total.random_share().unwrap() * 100.0;
             assert!((random - f64::from(mode.random)).abs() < 0.3, "{mode:?}: {random}");
             assert!(total.devices[0].footprint <= 1 << 30 && total.span.is_zero());

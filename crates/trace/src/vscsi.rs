@@ -7,7 +7,8 @@
 //! | block u64, 512 bytes | 16 | 16 |
 //! | time u64, microseconds | 24 | 24 |
 //!
-//! The SCSI opcode tells reads from writes; commands that move no data are passed over. A file is one disk and is named after its input.
+//! The SCSI opcode distinguishes reads from writes; commands that move no data are skipped. A file is one disk and is
+//! named after its input.
 
 use crate::csv::SECTOR;
 use crate::number::times;
@@ -39,7 +40,7 @@ fn short(record: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([record[at], record[at + 1]])
 }
 
-/// The version that a trace's first bytes tell.
+/// The version shown by a trace's first bytes.
 fn version(head: &[u8]) -> Option<Version> {
     // Opcodes are one byte in a word of two.
     let is = |at: usize, version: u16| short(head, at) < 0x100 && short(head, at + 2) >> 8 == version;
@@ -50,7 +51,7 @@ fn version(head: &[u8]) -> Option<Version> {
     }
 }
 
-/// Whether a trace of unknown format begins like this one.
+/// Whether a trace of unknown format starts like this one.
 pub(crate) fn detect(head: &[u8]) -> bool {
     match version(head) {
         Some(Version::V1) => kind(short(head, 12)).is_some(),

@@ -1,22 +1,22 @@
-//! Writers: a stream of requests out in a format that other tools replay.
+//! Writers: write a stream of requests in a format that other tools replay.
 
 use crate::Request;
 use std::io;
 use std::time::Duration;
 
-/// Takes requests in order of time and writes them in one format.
+/// Takes requests in time order and writes them in one format.
 pub trait TraceWriter {
-    /// Appends a request. Times must not decrease, as no reader's do.
+    /// Appends a request. Times must not decrease; no reader's do.
     fn write(&mut self, request: &Request) -> Result<(), WriteError>;
-    /// Writes what is still held and flushes. Nothing may be written after it.
+    /// Writes everything that is still buffered and flushes. Nothing may be written after it.
     fn finish(&mut self) -> Result<Written, WriteError>;
 }
 
-/// What a writer has written.
+/// The result of writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     pub requests: u64,
-    /// Requests of no bytes, which the format cannot express and which were left out.
+    /// Requests without bytes, which the format cannot express and which were left out.
     pub empty: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Memory of the readers: the same for a trace of any length, and bounded for one that is made to fill it. The allocator counts,
-//! so this file holds one test: others would count along.
+//! Memory of the readers: the same for a trace of any length, and bounded for one designed to exhaust it. The allocator
+//! counts, so this file has only one test: others would be counted too.
 
 use ebb_trace::{BlktraceWriter, Format, Input, Kind, Options, Request, TraceWriter, open_with};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -30,7 +30,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A trace that is made while it is read, so that it takes no memory itself: pieces of a head and then of `piece(n)`.
+/// A trace generated while it is read, so that it takes no memory itself: a head, then pieces from `piece(n)`.
 struct Made<F> {
     ready: Vec<u8>,
     at: usize,
@@ -53,7 +53,7 @@ impl<F: FnMut(u64, &mut Vec<u8>)> Read for Made<F> {
     }
 }
 
-/// Reads such a trace to its end and returns the requests, whether it ended in an error, and the most memory taken in bytes.
+/// Reads such a trace to its end and returns the requests, whether it ended in an error, and the peak memory in bytes.
 fn read(
     format: Format,
     pieces: u64,
@@ -78,7 +78,7 @@ fn text(line: impl Fn(u64) -> String) -> impl FnMut(u64, &mut Vec<u8>) {
 
 #[test]
 fn no_trace_fills_the_memory() {
-    // Long traces: what a reader takes does not grow with them. 600,000 requests would show as megabytes.
+    // Long traces: a reader's memory does not grow with them. 600,000 requests would show as megabytes.
     let spc = |n| format!("0,{n},512,R,{}.{:06}\n", n / 1000, n % 1000);
     let tencent = |n: u64| format!("{},{n},1,0,1\n", n / 300_000);
     let blktrace = |n: u64, out: &mut Vec<u8>| {
@@ -95,7 +95,7 @@ fn no_trace_fills_the_memory() {
         assert_eq!((found.0, found.1), (600_000, false));
         assert!(found.2 <= most, "{} bytes", found.2);
     }
-    // Traces whose every line names another device: refused before they fill the memory.
+    // Traces in which every line names another device: refused before they exhaust memory.
     let many = read(Format::Spc, 2_000_000, b"", text(|n| format!("{n},0,512,R,0\n")));
     assert_eq!((many.0, many.1), (1 << 20, true));
     let name = "n".repeat(4000);

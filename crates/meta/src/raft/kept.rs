@@ -1,4 +1,4 @@
-//! What the Raft library reads back: the entries of the log, in memory, and where they begin. The state before them is not
+//! Storage for the Raft library: the entries of the log, in memory, and where they start. The state before them is not
 //! kept a second time: a snapshot is made of the present state when a member needs one.
 
 use super::RaftError;
@@ -10,15 +10,15 @@ use std::cell::Cell;
 pub(super) struct Kept {
     pub hard: HardState,
     pub members: ConfState,
-    /// Index of the entry that changed the members last.
+    /// Index of the entry that last changed the membership.
     pub members_at: u64,
     /// Index and term of the last entry before `entries`.
     pub base: (u64, u64),
     /// Without gaps.
     pub entries: Vec<Entry>,
-    /// Of the entries.
+    /// Size of the entries.
     pub bytes: usize,
-    /// A snapshot that a member waits for.
+    /// A snapshot that a member is waiting for.
     pub offered: Option<Snapshot>,
     /// A member needs a snapshot.
     pub wanted: Cell<bool>,
@@ -29,7 +29,7 @@ impl Kept {
         self.base.0 + self.entries.len() as u64
     }
 
-    /// An entry replaces what was there from its index on.
+    /// An entry replaces everything from its index on.
     pub fn append(&mut self, entry: Entry) -> Result<(), RaftError> {
         if entry.index <= self.base.0 || entry.index > self.last() + 1 {
             return Err(RaftError::Gap { index: entry.index });
@@ -97,7 +97,7 @@ impl Storage for Kept {
         Ok(self.last())
     }
 
-    /// A snapshot whose members lack a new one would be refused by it.
+    /// A new member would refuse a snapshot whose membership lacks it.
     fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
         let least = request_index.max(self.members_at).max(self.base.0);
         match &self.offered {

@@ -9,16 +9,16 @@
 //!       | "RSTA" | likewise                                   | body = postcard State, of the Snapshot that follows it: all of
 //!                                                               it but the names that are in the table
 //! ```
-//! The newest piece of each kind wins, an entry cuts off its successors.
-//! The two marks are written in turn, after each sync, and become durable with the next one or when the kernel gets to it.
-//! So a frame that a power failure tore is told from one that rotted later: what ends below the mark was acknowledged.
-//! Damage there, or before a frame that is whole, is [`RaftError::Damaged`], never skipped. A damaged end behind the mark was
-//! never acknowledged: it is cut off. The table was durable before the file got its name.
+//! The newest piece of each kind wins; an entry cuts off its successors.
+//! The two marks are written in turn, after each sync, and become durable with the next one or when the kernel writes
+//! them back. They distinguish a frame torn by a power failure from one that rotted later: what ends below the mark was
+//! acknowledged. Damage there, or before an intact frame, is [`RaftError::Damaged`], never skipped. A damaged end
+//! behind the mark was never acknowledged: it is cut off. The table was durable before the file got its name.
 //!
-//! A log that has grown long is replaced by one that begins with the present state. That one is written beside it by a thread
-//! of its own, because it may take longer than a lease; what is appended meanwhile is appended to it before it takes over. In
-//! the same way a log that begins with the leader's state takes over; its table is written as it arrives. A table is read where
-//! it stands, in the log.
+//! A log that has grown long is replaced by one that starts with the present state. That one is written beside it by a
+//! separate thread, because it may take longer than a lease; entries appended meanwhile are also added to it before it
+//! takes over. A log that starts with the leader's state takes over in the same way; its table is written as it
+//! arrives. A table is read in place, from the log.
 
 use super::RaftError;
 use crate::names::Names;
@@ -42,57 +42,59 @@ const FRAME_HEADER: usize = 12;
 const MARK_BYTES: usize = 12;
 /// Where the table starts.
 pub(super) const HEADER: usize = FILE_MAGIC.len() + 3 * MARK_BYTES;
-/// What a frame takes beside an entry's own bytes, at most.
+/// Most bytes of a frame beyond the entry's own.
 const FRAME_ROOM: u64 = 128;
-/// Room asked for beyond what is needed now.
+/// Room reserved beyond the present need.
 const AHEAD_BYTES: u64 = 4 << 20;
-/// By so much the log grows before compacting it is tried again, and by such a part of its table.
+/// Compaction is retried once the log has grown by this much, and by this fraction of its table.
 const RETRY_BYTES: usize = 1 << 20;
 const RETRY_PARTS: usize = 64;
-/// What a thread writes is made durable after so many bytes, so that an append does not wait for all of it.
+/// A thread's writes are synced each time they reach this size, so that an append does not wait for all of them.
 const PACE_BYTES: usize = 8 << 20;
 const FILE_NAME: &str = "raft.log";
 
-/// Writes a log on another thread; its answer goes to whoever asks for it.
+/// Writes a log on another thread; [`LogFile::prepared`] returns its result.
 pub type Job = Box<dyn FnOnce(&mut dyn Write) -> io::Result<u64> + Send>;
 
-/// Where the log is kept. An error means that the member must stop; without room for it, preparing another log may fail.
+/// Where the log is kept. An error means that the member must stop; only preparing another log may fail, for lack of
+/// room.
 pub trait LogFile {
-    /// How long the log is; zero if there is none.
+    /// Length of the log; zero if there is none.
     fn bytes(&mut self) -> io::Result<u64>;
-    /// The log, readable also when another one has taken its place.
+    /// The log, readable even after another one has replaced it.
     fn blob(&mut self) -> io::Result<Arc<dyn Blob>>;
-    /// Writes at `at`, where the log ends, whatever an earlier try left there. Durable on return.
+    /// Writes at `at`, the end of the log, over anything left there by an earlier try. Durable on return.
     fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()>;
     /// Changes bytes in place. Not durable before the next append or sync.
     fn overwrite(&mut self, at: u64, bytes: &[u8]) -> io::Result<()>;
     fn sync(&mut self) -> io::Result<()>;
-    /// Makes sure that `bytes` can be appended at `at`, whatever becomes of the file system's room. `false`: there is none.
+    /// Reserves `bytes` at `at`, so that they can be appended even if the file system fills up. `false`: there is no
+    /// room.
     fn reserve(&mut self, at: u64, bytes: u64) -> io::Result<bool>;
-    /// Begins to write a log that will take this one's place.
+    /// Starts to write the log that will replace this one.
     fn prepare(&mut self, job: Job);
-    /// The job's answer when it is done and what it wrote is durable. `wait`: until it is.
+    /// The job's result once it is done and its output is durable. `wait`: blocks until then.
     fn prepared(&mut self, wait: bool) -> io::Result<Option<u64>>;
-    /// Writes a piece of a log that comes from elsewhere; `at` 0 begins another one.
+    /// Writes part of a log received from another member; `at` 0 starts a new one.
     fn stage(&mut self, at: u64, bytes: &[u8]) -> io::Result<()>;
-    /// What was staged is what [`LogFile::replace`] is to put in place.
+    /// Makes the staged log the one that [`LogFile::replace`] will install.
     fn take_staged(&mut self);
-    /// Puts the other log, with `head` at its start and `more` at `at`, where it ends, in the place of this one, all or
-    /// nothing; also where there is none. Durable on return.
+    /// Replaces this log, if there is one, by the other, with `head` at its start and `more` at `at`, its end. All or
+    /// nothing. Durable on return.
     fn replace(&mut self, head: &[u8], at: u64, more: &[u8]) -> io::Result<()>;
-    /// Drops what is no longer needed. Where that takes long, elsewhere.
+    /// Drops what is no longer needed; on another thread if that takes long.
     fn let_go(&mut self, what: Box<dyn Send>) {
         drop(what);
     }
 }
 
-/// The log as a file in a directory that no other process may use meanwhile.
+/// The log as a file in a directory that is locked against other processes.
 pub struct DiskLog {
     path: PathBuf,
     file: Option<Arc<File>>,
     preparing: Option<JoinHandle<io::Result<(File, u64)>>>,
     staged: Option<File>,
-    /// A log that is to be put in place, and its path.
+    /// The log to be installed, and its path.
     fresh: Option<(PathBuf, File)>,
     /// Keeps the lock.
     _lock: File,
@@ -115,7 +117,7 @@ impl DiskLog {
             Err(error) => return Err(error.into()),
         };
         let log = DiskLog { path, file, preparing: None, staged: None, fresh: None, _lock: lock };
-        // Of an earlier run.
+        // Left by an earlier run.
         give_up(&log.new_path());
         give_up(&log.staged_path());
         Ok(log)
@@ -134,7 +136,7 @@ impl DiskLog {
     }
 }
 
-/// Half of a log is of no use, and takes the room that is missing.
+/// A partial log is useless, and takes room that is needed.
 fn give_up(path: &Path) {
     let _ = fs::remove_file(path);
 }
@@ -178,7 +180,7 @@ impl LogFile for DiskLog {
 
     fn reserve(&mut self, at: u64, bytes: u64) -> io::Result<bool> {
         match fallocate(self.file()?, FallocateFlags::KEEP_SIZE, at, bytes) {
-            // A file system that cannot: then a full disk stops the member.
+            // A file system without this call: then a full disk stops the member.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(true),
             Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => Ok(false),
             Err(error) => Err(error.into()),
@@ -234,7 +236,7 @@ impl LogFile for DiskLog {
         Ok(())
     }
 
-    /// The file of a large old log, and a hundred thousand changes: together they took 200 ms.
+    /// Closing the file of a large old log and freeing a hundred thousand changes took 200 ms together.
     fn let_go(&mut self, what: Box<dyn Send>) {
         thread::spawn(move || drop(what));
     }
@@ -275,7 +277,7 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
-/// The log in memory, for simulations and tests: what was written is durable.
+/// The log in memory, for simulations and tests: every write is durable.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryLog {
     pub bytes: Vec<u8>,
@@ -340,14 +342,15 @@ impl LogFile for MemoryLog {
     }
 }
 
-/// How a member came to be: the first thing in its log.
+/// How a member was created: the first piece of its log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Birth {
-    /// The member's own: its seat, or what [`super::joining_id`] makes of it.
+    /// The member's id: its seat, or the result of [`super::joining_id`].
     pub id: u64,
-    /// Drawn by whoever founds the cluster, not zero: it becomes `ClusterParams::instance`. Zero for a member that joins one.
+    /// Drawn by the founder of the cluster, not zero: it becomes `ClusterParams::instance`. Zero for a member that
+    /// joins one.
     pub instance: u64,
-    /// The members that vote from the start. None: this one joins.
+    /// The members that vote from the start. Empty: this one joins.
     pub voters: Vec<MemberId>,
 }
 
@@ -355,7 +358,7 @@ pub struct Birth {
 #[derive(Serialize, Deserialize)]
 pub(super) enum Piece {
     Birth(Birth),
-    /// The cluster that took this member in.
+    /// The cluster that accepted this member.
     Joined {
         instance: u64,
     },
@@ -363,7 +366,7 @@ pub(super) enum Piece {
         term: u64,
         vote: u64,
     },
-    /// `change`: of the members.
+    /// `change`: of the membership.
     Entry {
         index: u64,
         term: u64,
@@ -375,7 +378,7 @@ pub(super) enum Piece {
         index: u64,
         members: Vec<u8>,
     },
-    /// What the state frame before it is: the state after entry `index`.
+    /// Identifies the state frame before it as the state after entry `index`.
     Snapshot {
         index: u64,
         term: u64,
@@ -383,31 +386,31 @@ pub(super) enum Piece {
     },
 }
 
-/// The log, and how long it is.
+/// The log, and its length.
 pub(super) struct Log<L> {
     pub file: L,
     pub bytes: usize,
     /// Where the frames start.
     frames_at: usize,
-    /// The log that will take this one's place is being written.
+    /// The log that will replace this one is being written.
     shorter: Option<Shorter>,
-    /// Too little room was found for a shorter log: not tried again before the log has so many bytes.
+    /// There was no room for a shorter log: not tried again before the log reaches this size.
     retry_at: usize,
     /// Which of the two marks is written next.
     turn: bool,
-    /// Up to here appending finds room, whatever becomes of the file system's.
+    /// Room is reserved up to this offset, even if the file system fills up.
     reserved: u64,
 }
 
 struct Shorter {
     /// Bytes of its frames.
     frames: usize,
-    /// What was appended to the old one since.
+    /// Appended to the old log since then.
     since: Vec<u8>,
 }
 
 impl<L: LogFile> Log<L> {
-    /// Reads a log. The next append overwrites an end that was never acknowledged.
+    /// Reads a log. The next append overwrites a tail that was never acknowledged.
     pub fn open(mut file: L) -> Result<(Log<L>, Content), RaftError> {
         let bytes = file.bytes()?;
         if bytes == 0 {
@@ -416,8 +419,8 @@ impl<L: LogFile> Log<L> {
         let content = read_log(file.blob()?, bytes)?;
         let Content { frames_at, whole, durable, ref unsure, .. } = content;
         if whole > durable {
-            // A sync may have failed before this start: then the kernel has these bytes, thinks them written, and never
-            // writes them, unless they are written anew.
+            // A sync may have failed before this start: then the kernel has these bytes, believes them written, and
+            // never writes them unless they are written again.
             file.overwrite(durable as u64, unsure)?;
             file.sync()?;
         }
@@ -428,7 +431,7 @@ impl<L: LogFile> Log<L> {
         Ok((log, content))
     }
 
-    /// Notes that everything is durable.
+    /// Records that everything is durable.
     fn mark(&mut self) -> io::Result<()> {
         let at = FILE_MAGIC.len() + if self.turn { MARK_BYTES } else { 0 };
         self.turn = !self.turn;
@@ -446,12 +449,12 @@ impl<L: LogFile> Log<L> {
         self.mark()
     }
 
-    /// Whether it should be replaced, because there are so many bytes of frames.
+    /// Whether it should be replaced because its frames exceed `most` bytes.
     pub fn is_long(&self, most: usize) -> bool {
         self.shorter.is_none() && self.bytes - self.frames_at >= most && self.bytes >= self.retry_at
     }
 
-    /// Begins to write a log that holds just this. `state`: encoded, all but the names.
+    /// Starts to write a log with only these contents. `state`: encoded, all but the names.
     pub fn shorten(&mut self, names: Names, state: &[u8], pieces: &[Piece]) {
         let frames = frames_of(Some(state), pieces);
         self.shorter = Some(Shorter { frames: frames.len(), since: Vec::new() });
@@ -463,7 +466,7 @@ impl<L: LogFile> Log<L> {
         }));
     }
 
-    /// Puts it in place once it is written, and returns its table. Without room the log stays as it is.
+    /// Installs it once it is written, and returns its table. Without room the log stays as it is.
     pub fn finish_shortening(&mut self, wait: bool) -> Result<Option<Option<Arc<Table>>>, RaftError> {
         if self.shorter.is_none() {
             return Ok(None);
@@ -488,12 +491,12 @@ impl<L: LogFile> Log<L> {
                 self.retry_at = self.bytes + RETRY_BYTES.max(self.frames_at / RETRY_PARTS);
                 Ok(None)
             }
-            // What the job had to read may be damaged.
+            // The data that the job had to read may be damaged.
             Err(error) => Err(error.downcast::<TableError>().map_or_else(RaftError::Io, RaftError::from)),
         }
     }
 
-    /// Another log is in place.
+    /// Another log has been installed.
     fn begin(&mut self, table: u64, bytes: usize) -> io::Result<()> {
         (self.bytes, self.reserved, self.retry_at) = (bytes, bytes as u64, 0);
         self.frames_at = HEADER + table as usize;
@@ -504,7 +507,7 @@ impl<L: LogFile> Log<L> {
         table_in(self.file.blob()?, bytes)
     }
 
-    /// Takes a part of a table that comes from elsewhere. `false`: there is no room for it.
+    /// Stages part of a table received from another member. `false`: there is no room for it.
     pub fn stage(&mut self, at: u64, bytes: &[u8]) -> io::Result<bool> {
         let begun = if at == 0 { self.file.stage(0, &[0; HEADER]) } else { Ok(()) };
         match begun.and_then(|()| self.file.stage(HEADER as u64 + at, bytes)) {
@@ -514,8 +517,8 @@ impl<L: LogFile> Log<L> {
         }
     }
 
-    /// Puts a log in place that holds just this: the staged table of so many bytes, the state with all but the names in it, and
-    /// the pieces. There is room for it: it was staged behind the table.
+    /// Installs a log with only these contents: the staged table of `table` bytes, the state with all but the names in
+    /// it, and the pieces. There is room for it: it was staged behind the table.
     pub fn install(
         &mut self,
         table: u64,
@@ -523,7 +526,7 @@ impl<L: LogFile> Log<L> {
         pieces: &[Piece],
     ) -> Result<Option<Arc<Table>>, RaftError> {
         if self.shorter.take().is_some() {
-            // It would be of no use; and there is one file for them all.
+            // A log in preparation is obsolete, and both would use the same file.
             let _ = self.file.prepared(true);
         }
         let frames = frames_of(Some(state), pieces);
@@ -535,13 +538,13 @@ impl<L: LogFile> Log<L> {
         self.table(table)
     }
 
-    /// Makes sure that `bytes` more can be appended and `keep` are left then; `false`: there is no room.
+    /// Makes sure that `bytes` more can be appended with `keep` left after that; `false`: there is no room.
     pub fn has_room(&mut self, bytes: u64, keep: u64) -> io::Result<bool> {
         let need = FRAME_ROOM + bytes + keep;
         if self.bytes as u64 + need <= self.reserved {
             return Ok(true);
         }
-        // Ahead, so that it is rarely asked for.
+        // Ahead, so that reserving is rare.
         for need in [need + AHEAD_BYTES, need] {
             if self.file.reserve(self.bytes as u64, need)? {
                 self.reserved = self.bytes as u64 + need;
@@ -552,7 +555,7 @@ impl<L: LogFile> Log<L> {
     }
 }
 
-/// Makes the log of a member that never was. Refused if there is one.
+/// Creates the log of a new member. Refused if there is one.
 pub fn create(log: &mut impl LogFile, birth: Birth) -> Result<(), RaftError> {
     if log.bytes()? > 0 {
         return Err(RaftError::Exists);
@@ -573,7 +576,7 @@ fn frames_of(state: Option<&[u8]>, pieces: &[Piece]) -> Vec<u8> {
     out
 }
 
-/// What a file of so many bytes with such a table begins with.
+/// The first bytes of a file with `bytes` durable bytes and such a table.
 fn header(bytes: usize, table: u64) -> Vec<u8> {
     let mark = mark(bytes);
     [&FILE_MAGIC[..], &mark, &mark, &self::mark(table as usize)].concat()
@@ -599,7 +602,7 @@ fn push_pieces(out: &mut Vec<u8>, pieces: &[Piece]) {
     });
 }
 
-/// Appends a frame with the body that `write` appends.
+/// Appends a frame whose body is written by `write`.
 fn push_frame(out: &mut Vec<u8>, magic: &[u8; 4], write: impl FnOnce(&mut Vec<u8>)) {
     let at = out.len();
     out.extend_from_slice(magic);
@@ -610,7 +613,7 @@ fn push_frame(out: &mut Vec<u8>, magic: &[u8; 4], write: impl FnOnce(&mut Vec<u8
     header[8..].copy_from_slice(&crc32c(body).to_le_bytes());
 }
 
-/// Kind and body of the whole frame that starts at `at`, if there is one.
+/// Kind and body of the complete frame that starts at `at`, if there is one.
 fn frame_at(bytes: &[u8], at: usize) -> Option<(&[u8], &[u8])> {
     let header = bytes.get(at..at + FRAME_HEADER)?;
     let magic = &header[..4];
@@ -622,16 +625,16 @@ fn frame_at(bytes: &[u8], at: usize) -> Option<(&[u8], &[u8])> {
     (crc32c(body) == u32_at(8)).then_some((magic, body))
 }
 
-/// What a log says.
+/// The content of a log.
 pub(super) struct Content {
     pub pieces: Vec<Piece>,
     /// Of the last snapshot among the pieces.
     pub state: State,
     frames_at: usize,
-    /// How long the part is that was written whole, and the part known to be durable.
+    /// Length of the part that is intact, and of the part known to be durable.
     pub whole: usize,
     durable: usize,
-    /// What is between these.
+    /// The bytes between these two.
     unsure: Vec<u8>,
 }
 
@@ -659,7 +662,7 @@ pub(super) fn read_log(blob: Arc<dyn Blob>, bytes: u64) -> Result<Content, RaftE
     Ok(content)
 }
 
-/// `start`: where in the file the frames are.
+/// `start`: offset of the frames in the file.
 fn read_frames(bytes: &[u8], start: usize, durable: usize) -> Result<Content, RaftError> {
     let mut pieces = Vec::new();
     let (mut last, mut state) = (None, None);

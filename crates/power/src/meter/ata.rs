@@ -1,5 +1,5 @@
-//! A SATA drive: its temperature from the kernel's module drivetemp, its power state by the ATA command CHECK POWER
-//! MODE, sent through SCSI pass-through, which only root may do. The command does not wake a drive that stands by.
+//! A SATA drive: its temperature from the kernel module drivetemp, its power state from the ATA command CHECK POWER
+//! MODE, sent through SCSI pass-through, which requires root. The command does not wake a drive in standby.
 
 use super::hwmon::Sensors;
 use super::spec::Spec;

@@ -1,4 +1,4 @@
-//! A battery: what the machine takes from it. Only while it discharges: on mains the battery's watts are those of its
+//! A battery: the power that the machine draws from it. Only while it discharges: on mains its watts are those of
 //! charging, and say nothing about the machine.
 
 use super::spec::Spec;
@@ -17,7 +17,7 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
     for name in sysfs::names(&root) {
         let dir = root.join(&name);
         let is = |file: &str, word: &str| Ok(sysfs::text(&dir.join(file))?.as_deref() == Some(word));
-        // A mouse or a headset has a battery of its own.
+        // Mice and headsets have batteries of their own.
         if !is("type", "Battery")? || is("scope", "Device")? {
             continue;
         }
@@ -46,7 +46,7 @@ fn read(dir: &Path) -> Result<[Option<f64>; 4], MeterError> {
     let sensor = |file: &str, scale: f64| sysfs::sensor(&dir.join(file), scale);
     let discharging = sysfs::text(&dir.join("status"))?.as_deref() == Some("Discharging");
     let volts = sensor("voltage_now", 1e-6)?;
-    // Some drivers count what flows out as negative.
+    // Some drivers report discharge current as negative.
     let amperes = sensor("current_now", 1e-6)?.map(f64::abs).filter(|_| discharging);
     let watts = match sensor("power_now", 1e-6)?.map(f64::abs) {
         Some(watts) => Some(watts).filter(|_| discharging),

@@ -1,11 +1,10 @@
-//! The one clock of all samples, and its tie to the wall clock.
+//! The clock of all samples, and its relation to the wall clock.
 
 use ebb_types::Moment;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// The clock that every sample and every window is stamped with: `CLOCK_MONOTONIC`, which `std::time::Instant` reads
-/// too.
+/// The clock for every sample and every window: `CLOCK_MONOTONIC`, which `std::time::Instant` also reads.
 pub fn now() -> Moment {
     Moment(nanos(ClockId::Monotonic) as u64)
 }
@@ -15,7 +14,7 @@ fn nanos(id: ClockId) -> i64 {
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-/// The wall clock's reading at [`Moment::ZERO`], taken once: later steps of the wall clock change nothing.
+/// The wall clock's reading at [`Moment::ZERO`], taken once: later steps of the wall clock have no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Clock {
@@ -25,7 +24,7 @@ pub struct Clock {
 
 impl Clock {
     pub fn read() -> Clock {
-        // The two clocks are read one after the other: of three tries the quickest is the closest.
+        // The two clocks are read one after the other: the quickest of three tries is the most precise.
         let tries = (0..3).map(|_| {
             let before = nanos(ClockId::Monotonic);
             let wall = nanos(ClockId::Realtime);

@@ -1,6 +1,6 @@
 //! Any command that prints a number, and how commands are run for other drivers.
 //!
-//! The command runs under `sh -c` once per reading. Its first line must be a number, with a unit after it or not; no
+//! The command runs under `sh -c` once per reading. Its first line must be a number, optionally followed by a unit; no
 //! output is an absent reading.
 
 use super::spec::Spec;
@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// What a command may print at most; the rest is not read.
+/// Most output that is read from a command.
 const MOST_OUTPUT: u64 = 1 << 20;
 
 struct Shell {
@@ -33,7 +33,7 @@ pub fn parse_quantity(name: &str) -> Option<Quantity> {
     }
 }
 
-/// The option `quantity`: what a number without a meaning of its own is.
+/// The option `quantity`: the meaning of a number that does not state it.
 pub(super) fn quantity(spec: &mut Spec) -> Result<Quantity, MeterError> {
     let Some(name) = spec.value("quantity")? else { return Ok(Quantity::Power) };
     parse_quantity(&name).ok_or_else(|| {
@@ -80,8 +80,8 @@ pub(super) fn leading_number(text: &str) -> Option<f64> {
     number.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// Runs a command without input, and returns what it printed. `shown` is how errors call it. The command and all that
-/// it started are killed when the time is over.
+/// Runs a command without input, and returns its output. `shown` is its name in errors. At the timeout the command and
+/// all its children are killed.
 pub(super) fn run(mut command: Command, shown: &str, timeout: Duration) -> Result<String, MeterError> {
     let failed = |why: String| MeterError::Command { command: shown.to_string(), why };
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -106,7 +106,7 @@ pub(super) fn run(mut command: Command, shown: &str, timeout: Duration) -> Resul
     Ok(output)
 }
 
-/// Both pipes are closed, so it has ended, or will in a moment, or never.
+/// Both pipes are closed, so it has ended, or will soon, or never.
 fn ended(child: &mut Child, deadline: Instant) -> std::io::Result<Option<ExitStatus>> {
     loop {
         let status = child.try_wait()?;
@@ -124,7 +124,7 @@ fn kill_group(child: &Child) {
     }
 }
 
-/// Reads a pipe to its end on a thread, so that a command that writes much to both of its pipes does not stop.
+/// Reads a pipe to its end on a thread, so that a command that fills both of its pipes does not block.
 fn drain(pipe: impl Read + Send + 'static) -> Receiver<String> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
@@ -132,7 +132,7 @@ fn drain(pipe: impl Read + Send + 'static) -> Receiver<String> {
         let mut pipe = pipe;
         let read = (&mut pipe).take(MOST_OUTPUT).read_to_end(&mut text);
         if read.is_ok() && std::io::copy(&mut pipe, &mut std::io::sink()).is_ok() {
-            // Whoever waited may have given up.
+            // The receiver may have given up.
             let _ = send.send(String::from_utf8_lossy(&text).into_owned());
         }
     });

@@ -1,7 +1,7 @@
 //! HTTP with JSON answers, for Redfish and Prometheus.
 //!
-//! Management controllers have certificates of their own making: the option `ca` names the authority to trust, the
-//! option `insecure` trusts anyone. A password goes only over TLS, or where `insecure` was asked for.
+//! Management controllers have self-signed certificates: the option `ca` names the authority to trust, the option
+//! `insecure` trusts any. A password is sent only over TLS, or with `insecure`.
 
 use super::MeterError;
 use super::spec::Spec;
@@ -12,25 +12,25 @@ use std::time::Duration;
 use ureq::Agent;
 use ureq::tls::{PemItem, RootCerts, TlsConfig};
 
-/// An answer may be as large as this; a chassis with hundreds of sensors has some 100 kB.
+/// Longest answer; a chassis with hundreds of sensors has some 100 kB.
 const MOST_BYTES: u64 = 8 << 20;
 
-/// Debian and Alpine; Fedora and its kin; SUSE. Without any of them the authorities of web browsers are trusted.
+/// Debian and Alpine; Fedora and its derivatives; SUSE. Without any of them the browsers' authorities are trusted.
 const SYSTEM_AUTHORITIES: &[&str] =
     &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
 
 pub(super) struct Http {
     agent: Agent,
-    /// The value of the header Authorization.
+    /// The value of the Authorization header.
     authorization: Option<String>,
 }
 
-/// What a URL is made of, as far as it matters here.
+/// The parts of a URL that matter here.
 #[derive(Debug, PartialEq)]
 pub(super) struct Url {
     /// `https://host:port`
     pub origin: String,
-    /// Begins with a slash, or is empty.
+    /// Starts with a slash, or is empty.
     pub path: String,
     pub query: Option<String>,
     pub user: Option<String>,
@@ -63,11 +63,11 @@ impl Url {
 }
 
 impl Http {
-    /// Takes the options `ca`, `insecure`, `timeout`, and those of the password.
+    /// Uses the options `ca`, `insecure`, `timeout`, and those of the password.
     pub(super) fn open(url: &Url, spec: &mut Spec) -> Result<Http, MeterError> {
         let insecure = spec.flag("insecure")?;
         let mut tls = TlsConfig::builder().disable_verification(insecure);
-        // Where the system keeps its authorities an administrator has put the company's own too.
+        // Administrators also put their company's authorities where the system keeps its own.
         let system =
             || SYSTEM_AUTHORITIES.iter().find(|path| Path::new(path).exists()).map(|path| path.to_string());
         if let Some(path) = spec.value("ca")?.or_else(system) {

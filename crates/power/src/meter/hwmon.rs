@@ -1,14 +1,13 @@
 //! hwmon: sensor chips of mainboards, power supplies, processors, graphics cards and drives.
 //!
-//! A chip is named by its driver and the device that it sits on (`nvme@nvme0`), because the kernel numbers chips anew at
-//! every boot.
+//! A chip is named after its driver and its device (`nvme@nvme0`), because the kernel renumbers chips at every boot.
 
 use super::spec::Spec;
 use super::sysfs::{self, Machine};
 use super::{Channel, Meter, MeterError, Quantity, Source};
 use std::path::{Path, PathBuf};
 
-/// The kinds of sensor files: prefix, suffix, quantity, units of the quantity per unit of the file.
+/// The kinds of sensor files: prefix, suffix, quantity, and the file's unit in units of the quantity.
 const SENSORS: &[(&str, &str, Quantity, f64)] = &[
     ("power", "_input", Quantity::Power, 1e-6),
     ("power", "_average", Quantity::Power, 1e-6),
@@ -18,7 +17,7 @@ const SENSORS: &[(&str, &str, Quantity, f64)] = &[
     ("curr", "_input", Quantity::Current, 1e-3),
 ];
 
-/// Sensor files with their channels; other drivers that sit on a chip use it too.
+/// Sensor files with their channels; also used by other drivers that read a chip.
 pub(super) struct Sensors {
     channels: Vec<Channel>,
     files: Vec<(PathBuf, f64)>,
@@ -41,7 +40,7 @@ impl Sensors {
         for name in &names {
             let kind = SENSORS.iter().find_map(|kind| Some((kind, sysfs::number_of(name, kind.0, kind.1)?)));
             let Some(((kind, suffix, quantity, scale), number)) = kind else { continue };
-            // A sensor that has both is one sensor.
+            // A sensor with both files is one sensor.
             let twice = *suffix == "_average" && present(&format!("{kind}{number}_input"));
             if !kind.starts_with(prefix) || twice {
                 continue;
@@ -53,7 +52,7 @@ impl Sensors {
                 name: format!("{chip}/{label}"),
                 quantity: *quantity,
                 source: Source::Measured,
-                // A sensor that counts joules also shows its watts: the counter is the better of the two.
+                // A sensor that counts joules also reports its watts: the counter is preferred.
                 part_of: counted.then(|| format!("{chip}/energy{number}")),
                 sees: format!("sensor {kind}{number} of the chip {chip}"),
             });
@@ -67,7 +66,7 @@ impl Sensors {
         self.files.extend(other.files);
     }
 
-    /// Labels are the vendor's: two of one chip may be equal.
+    /// Labels are chosen by the vendor: two of one chip may be equal.
     fn make_names_unique(&mut self) {
         for index in 1..self.channels.len() {
             let (before, after) = self.channels.split_at_mut(index);
@@ -92,7 +91,7 @@ impl Meter for Sensors {
     }
 }
 
-/// Names of the chips that have sensors of ours.
+/// Names of the chips with supported sensors.
 pub(super) fn chips(machine: &Machine) -> Result<Vec<(PathBuf, String)>, MeterError> {
     let root = machine.sys.join("class/hwmon");
     let mut chips = Vec::new();

@@ -1,7 +1,8 @@
 //! IPMI: the power reading of DCMI, through the program `ipmitool`, which knows the controllers' many quirks.
 //!
-//! The options `level` and `cipher` are ipmitool's -L and -C: older controllers need `cipher=3`. Not every controller speaks DCMI; the option `sensors` reads the controller's own sensors instead, in watts and °C. The
-//! password goes to ipmitool in its environment, never on its command line.
+//! The options `level` and `cipher` are ipmitool's -L and -C: older controllers need `cipher=3`. Not every controller
+//! supports DCMI; the option `sensors` reads the controller's own sensors instead, in watts and °C. The password is
+//! passed to ipmitool in its environment, never on its command line.
 
 use super::command::{leading_number, run};
 use super::spec::Spec;
@@ -25,9 +26,9 @@ enum Way {
     Sensors,
 }
 
-/// Which controller, and how long it may take.
+/// The controller, and its timeout.
 struct Target {
-    /// What comes before ipmitool's own command.
+    /// Arguments before ipmitool's own command.
     arguments: Vec<String>,
     password: Option<String>,
     timeout: Duration,
@@ -62,7 +63,7 @@ fn target(spec: &mut Spec) -> Result<Target, MeterError> {
         );
     }
     let (host, port) = match host.rsplit_once(':') {
-        // An IPv6 address stands in brackets where a port follows.
+        // An IPv6 address is in brackets if a port follows.
         Some((host, port)) if port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']')) => {
             (host, Some(port))
         }

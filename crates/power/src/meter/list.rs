@@ -1,20 +1,20 @@
-//! What meters this machine has, and why it has not the others.
+//! Lists the meters of this machine, and why others are unavailable.
 
 use super::spec::{KINDS, Kind};
 use super::sysfs::Machine;
 use super::{Channel, MeterError, ata, hwmon, nvme, open_on};
 use serde::Serialize;
 
-/// One meter of this machine, or one kind that it has none of.
+/// One meter of this machine, or one unavailable kind.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Listed {
-    /// As [`super::open`] takes it; of an unavailable kind, its form.
+    /// As [`super::open`] expects it; for an unavailable kind, its form.
     pub spec: String,
-    /// Of its kind, beside `name` and `interval`.
+    /// Of its kind, in addition to `name` and `interval`.
     pub options: &'static str,
     pub sees: &'static str,
     pub does_not_see: &'static str,
-    /// Empty where it is unavailable.
+    /// Empty if unavailable.
     pub channels: Vec<Channel>,
     /// Why it is unavailable, and what to do about it.
     pub unavailable: Option<String>,
@@ -58,7 +58,7 @@ fn listed(machine: &Machine, kind: &Kind) -> Vec<Listed> {
     }
 }
 
-/// Without the name, which stands beside it.
+/// Without the name, which is shown next to it.
 fn reason(error: MeterError) -> String {
     match error {
         MeterError::Unavailable { why, remedy, .. } => format!("{why}; {remedy}"),

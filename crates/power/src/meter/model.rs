@@ -1,8 +1,9 @@
-//! The state-based model as a meter: watts of this machine computed from how busy it is. Never measured, and always
+//! The state-based model as a meter: watts of this machine computed from its utilisation. Never measured, and always
 //! called modelled.
 //!
-//! How busy: the share of processor time that is not idle, or the share of time in which a disk had requests. The channel is
-//! an energy counter, so that a window's energy counts all that happened in it, whenever it was sampled.
+//! Utilisation is the share of processor time that is not idle, or the share of time in which a disk had requests. The
+//! channel is an energy counter, so that a window's energy includes everything that happened in it, whenever it was
+//! sampled.
 
 use super::spec::Spec;
 use super::sysfs::Machine;
@@ -13,10 +14,10 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The kernel counts processor time in ticks of 10 ms: over less, a share means nothing.
+/// The kernel counts processor time in ticks of 10 ms: over less time a share is meaningless.
 const SHORTEST: Duration = Duration::from_millis(50);
 
-/// What FILE holds: how busy is told, and the figures of [`PowerModel`].
+/// Contents of FILE: the source of utilisation, and the parameters of [`PowerModel`].
 #[derive(Deserialize)]
 struct ModelFile {
     /// `cpu` or `disk:NAME`
@@ -44,7 +45,7 @@ impl Busy {
             .map_err(|source| MeterError::File { path: path.clone(), source })?;
         let ticks = match self {
             Busy::Cpu(_) => cpu_ticks(&text),
-            // Milliseconds in which requests were under way.
+            // Milliseconds with requests in flight.
             Busy::Disk(_) => text
                 .split_whitespace()
                 .nth(9)
@@ -71,14 +72,14 @@ struct Model {
     /// Up to `at`.
     energy: Joules,
     at: Moment,
-    /// Since when the present share is counted.
+    /// Start of the period over which the present share is counted.
     since: (Moment, Ticks),
     utilisation: f64,
 }
 
 impl Model {
-    /// Modelled joules up to `now`. What was said is never taken back, so a reading that follows the last one too closely
-    /// to tell how busy the machine was takes the share before.
+    /// Modelled joules up to `now`. Reported energy is never taken back, so a reading too soon after the last one to
+    /// measure utilisation uses the previous share.
     fn advance(&mut self, now: Moment, ticks: Ticks) -> Joules {
         let all = ticks.all.saturating_sub(self.since.1.all);
         if now.since(self.since.0) >= SHORTEST && all > 0 {
@@ -166,10 +167,10 @@ mod tests {
         };
         assert!((model.advance(at(10), ticks(0, 1000)).0 - 618.0).abs() < 1e-9);
         assert!((model.advance(at(20), ticks(1000, 2000)).0 - 618.0 - 756.0).abs() < 1e-9);
-        // No tick since: the last share is taken to go on.
+        // No tick since: the last share is assumed to continue.
         let said = model.advance(at(21), ticks(1000, 2000));
         assert!((said.0 - 618.0 - 756.0 - 75.6).abs() < 1e-9);
-        // It did not, but nothing is taken back; and no stretch draws more than the busiest machine.
+        // It did not, but nothing is taken back; and no period draws more than a fully busy machine.
         let next = model.advance(at(22), ticks(1000, 2200));
         assert!((next.0 - said.0 - 61.8).abs() < 1e-9);
         let close = model.advance(Moment(at(22).0 + 1_000_000), ticks(1001, 2201));

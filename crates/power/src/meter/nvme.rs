@@ -1,5 +1,5 @@
-//! An NVMe drive: its temperature from hwmon, or else from the drive's SMART log; its power state by the admin command
-//! Get Features, which only root may send.
+//! An NVMe drive: its temperature from hwmon, or else from the drive's SMART log; its power state from the admin
+//! command Get Features, which requires root.
 
 use super::hwmon::Sensors;
 use super::spec::Spec;
@@ -80,7 +80,7 @@ fn smart_temperature(drive: &File) -> io::Result<Option<f64>> {
     Ok(composite(&log))
 }
 
-/// The SMART log's composite temperature, in kelvin there; zero means that the drive does not say.
+/// The SMART log's composite temperature, stored in kelvin; zero means that the drive does not report it.
 fn composite(log: &[u8; SMART_BYTES as usize]) -> Option<f64> {
     let kelvin = u16::from_le_bytes([log[1], log[2]]);
     (kelvin != 0).then(|| f64::from(kelvin) - 273.0)
@@ -100,7 +100,7 @@ fn controller(address: &str) -> Option<&str> {
     (end > 0 && !name.contains('/')).then(|| &name[.."nvme".len() + end])
 }
 
-/// Where kernels of different age hang the drive's hwmon chip.
+/// The places where different kernel versions put the drive's hwmon chip.
 fn hwmon_of(controller: &Path) -> Option<PathBuf> {
     let places = ["", "hwmon", "device", "device/hwmon"].map(|place| controller.join(place));
     places.iter().find_map(|place| {

@@ -1,6 +1,6 @@
 //! Prometheus: the answer to an instant query, one channel per series.
 //!
-//! The channels are the series that the query answers when the meter is opened; one that is missing later is absent. An
+//! The channels are the series returned by the query when the meter is opened; one that is missing later is absent. An
 //! answer is as old as the last scrape.
 
 use super::command::quantity;
@@ -25,7 +25,7 @@ fn series_name(metric: Option<&Value>) -> String {
     if labels.is_empty() { "result".into() } else { labels.join(",") }
 }
 
-/// Name and value of every series in an answer; a value that is no finite number is absent.
+/// Name and value of every series in an answer; a non-finite value is absent.
 fn series(answer: &Value) -> Result<Vec<(String, Option<f64>)>, String> {
     if answer["status"] != "success" {
         return Err(answer["error"].as_str().unwrap_or("it does not say success").to_string());

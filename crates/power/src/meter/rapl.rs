@@ -1,10 +1,9 @@
-//! RAPL: energy counters of the processor, read through the kernel's powercap tree. The same files stand for Intel and
-//! AMD processors.
+//! RAPL: energy counters of the processor, read through the kernel's powercap tree. Intel and AMD processors use the
+//! same files.
 //!
-//! A counter starts again from zero after `max_energy_range_uj`; the range goes with the channel, so that differences
-//! come out right. A package's energy contains that of its cores and of its graphics, not that of memory; `psys`, where
-//! there is one, contains all. The same domains under `intel-rapl-mmio` are a second way to the same counters, and are
-//! left out.
+//! A counter wraps to zero after `max_energy_range_uj`; the channel keeps the range, so that differences are correct. A
+//! package's energy contains that of its cores and its graphics, not that of memory; `psys`, if present, contains all.
+//! The same domains under `intel-rapl-mmio` are a second path to the same counters, and are left out.
 
 use super::spec::Spec;
 use super::sysfs::{self, Machine};

@@ -1,7 +1,7 @@
 //! The recorder: one sampling thread per meter, so that a slow one (a management controller takes a second to answer)
-//! delays no other, and all of them on one clock.
+//! delays no other, all on one clock.
 //!
-//! A sample is stamped with the middle of the time that its reading took.
+//! A sample is stamped with the midpoint of its reading.
 
 use super::recording::{MeterRecord, Recording, Sample, Track, Window};
 use super::{Clock, Meter, MeterError, OpenMeter, now};
@@ -19,13 +19,13 @@ pub struct Recorder {
 
 struct Sampler {
     record: Arc<Mutex<MeterRecord>>,
-    /// Asks for a reading now; the sender inside is dropped when it is filed. Dropping this ends the thread.
+    /// Requests a reading now; the inner sender is dropped when it is filed. Dropping this ends the thread.
     ask: Option<Sender<Sender<()>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Recorder {
-    /// Starts sampling, and returns when every meter was read once.
+    /// Starts sampling, and returns once every meter has been read.
     pub fn start(meters: Vec<OpenMeter>) -> Result<Recorder, MeterError> {
         let mut samplers = Vec::new();
         for open in meters {
@@ -40,23 +40,23 @@ impl Recorder {
         self.clock
     }
 
-    /// Has every meter read now, and returns the moment at which all have been. Call it right before and right after
-    /// a run: then samples cover the run from end to end, whatever the intervals.
+    /// Reads every meter now, and returns the moment at which all readings are done. Call it right before and right
+    /// after a run: then samples cover the whole run, whatever the intervals.
     pub fn sample(&self) -> Moment {
         let (done, wait) = channel();
         for sampler in &self.samplers {
             if let Some(ask) = &sampler.ask {
-                // A thread that is gone has left its failure in the record.
+                // A thread that has ended left its failure in the record.
                 let _ = ask.send(done.clone());
             }
         }
         drop(done);
-        // Nothing is ever sent: it ends when the last thread has dropped its sender.
+        // Nothing is ever sent: this returns when the last thread has dropped its sender.
         let _ = wait.recv();
         now()
     }
 
-    /// Every channel over a window, from what is there by now.
+    /// Every channel over a window, from the samples so far.
     pub fn window(&self, from: Moment, to: Moment) -> Window {
         let figures = self.samplers.iter().flat_map(|s| lock(&s.record).figures(from, to)).collect();
         Window { from, to, figures }
@@ -70,7 +70,7 @@ impl Recorder {
         }
     }
 
-    /// Forgets samples that no window from `moment` on needs: a long series of runs looks at the present one only.
+    /// Drops samples that no window from `moment` on needs: a long series of runs uses only the present one.
     pub fn forget_before(&self, moment: Moment) {
         for sampler in &self.samplers {
             for track in &mut lock(&sampler.record).tracks {
@@ -79,7 +79,7 @@ impl Recorder {
         }
     }
 
-    /// Reads every meter a last time, and ends.
+    /// Reads every meter one last time, and stops.
     pub fn stop(mut self) -> Recording {
         self.sample();
         self.end();
@@ -137,13 +137,13 @@ fn run(
     record: &Mutex<MeterRecord>,
     asked: &Receiver<Sender<()>>,
 ) {
-    // The recorder asks for the first reading itself.
+    // The recorder requests the first reading itself.
     let mut next = Instant::now() + interval;
     loop {
         let asker = match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
             Ok(asker) => Some(asker),
             Err(RecvTimeoutError::Timeout) => {
-                // A reading that took longer than the interval is followed by the next at once, not by a burst.
+                // A reading that takes longer than the interval is followed by one immediate reading, not by a burst.
                 next = (next + interval).max(Instant::now());
                 None
             }
@@ -172,7 +172,7 @@ fn file(
         vec![None; record.tracks.len()]
     });
     for (track, value) in record.tracks.iter_mut().zip(readings) {
-        // What is not a number is no reading.
+        // A non-finite number is not a reading.
         track.samples.push(Sample { at, value: value.filter(|v| v.is_finite()) });
     }
 }
@@ -184,7 +184,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc::sync_channel;
 
-    /// Reads what the test puts there.
+    /// Returns the values that the test sets.
     struct Fake {
         channels: Vec<Channel>,
         next: Box<dyn FnMut() -> Result<Vec<Option<f64>>, MeterError> + Send>,
@@ -267,7 +267,7 @@ mod tests {
     fn a_slow_meter_does_not_hold_up_a_quick_one() {
         let (go_on, wait) = sync_channel::<()>(0);
         let slow = open("slow", NEVER, move || {
-            // The first reading is quick; the later ones take until the test lets go.
+            // The first reading is quick; later ones block until the test releases them.
             let _ = wait.recv();
             Ok(vec![Some(1.0)])
         });
@@ -279,7 +279,7 @@ mod tests {
         });
         std::thread::scope(|scope| {
             let started = scope.spawn(|| Recorder::start(vec![slow, quick]).unwrap());
-            // The quick one is sampled on while the slow one has not answered once.
+            // The quick meter is sampled while the slow one has not answered once.
             while count.load(Ordering::SeqCst) < 20 {
                 std::thread::yield_now();
             }
@@ -299,7 +299,7 @@ mod tests {
         let window = |recorder: &Recorder| recorder.window(here, now()).figures[0].samples;
         let before = window(&recorder);
         recorder.forget_before(here);
-        // The reading before `here` stays: from it on the time is covered.
+        // The reading before `here` stays: coverage starts from it.
         assert_eq!(recorder.recording().meters[0].tracks[0].samples.len(), 2);
         assert_eq!((before, window(&recorder)), (1, 1));
     }

@@ -1,50 +1,50 @@
-//! What was sampled, and the energy in a window of it.
+//! Recorded samples, and the energy in a window of them.
 //!
-//! Watts are joined by straight lines (the trapezoid rule); energy counters are subtracted, wraps undone. A stretch
-//! between two samples counts as covered when both readings are there and they are no further apart than
-//! [`Track::longest_step`]; a counter bridges any hole that is too short for a second wrap. Energy, mean, least and
-//! most are those of the covered time, and the coverage stands beside them.
+//! Watts are joined by straight lines (the trapezoid rule); energy counters are subtracted, wraps undone. The time
+//! between two samples is covered if both have readings and they are no further apart than [`Track::longest_step`]; a
+//! counter bridges any gap that is too short for a second wrap. Energy, mean, least and most refer to the covered time,
+//! and are reported with the coverage.
 
 use super::{Channel, Clock, Quantity, Source};
 use ebb_types::{Joules, Moment, Watts};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// No channel draws as much: a counter that cannot have gone round twice at this power went round once.
+/// No channel draws this much: a counter that cannot have wrapped twice at this power wrapped once.
 const MOST_WATTS: f64 = 2_000.0;
 
 /// One reading.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     pub at: Moment,
-    /// In the unit of the channel's quantity. `None`: the meter was asked and had none.
+    /// In the unit of the channel's quantity. `None`: the meter was read and had no value.
     pub value: Option<f64>,
 }
 
-/// The samples of one channel, in the order of time.
+/// The samples of one channel in time order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Track {
     pub channel: Channel,
-    /// Time between samples as planned.
+    /// Planned time between samples.
     pub interval: Duration,
     pub samples: Vec<Sample>,
 }
 
-/// All that was recorded of one meter.
+/// Everything recorded from one meter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeterRecord {
     pub name: String,
     pub tracks: Vec<Track>,
     pub reads: u64,
-    /// Reads that gave nothing at all.
+    /// Reads that failed completely.
     pub failed_reads: u64,
-    /// Why the last of them failed.
+    /// Why the last one failed.
     pub last_failure: Option<String>,
     /// How long the slowest read took.
     pub slowest_read: Duration,
 }
 
-/// All that was recorded.
+/// Everything recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recording {
     pub clock: Clock,
@@ -60,28 +60,29 @@ pub struct Figures {
     pub samples: usize,
     /// Part of the window that samples cover, 0 to 1.
     pub coverage: f64,
-    /// Energy of the covered time; only of power and energy channels.
+    /// Energy of the covered time; only for power and energy channels.
     pub energy: Option<Joules>,
-    /// Over the covered time, by time; in the quantity's unit, watts for energy counters. Absent for power states.
+    /// Time-weighted mean over the covered time; in the quantity's unit, watts for energy counters. Absent for power
+    /// states.
     pub mean: Option<f64>,
     pub min: Option<f64>,
     pub max: Option<f64>,
 }
 
-/// The energy that one meter saw in a window: the sum of its channels that no other channel contains.
+/// The energy that one meter saw in a window: the sum of its channels that are not part of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Energy {
     /// Of the covered time.
     pub energy: Joules,
     /// Mean power of the covered time.
     pub power: Watts,
-    /// Of the channel that is covered least, 0 to 1.
+    /// Of the least covered channel, 0 to 1.
     pub coverage: f64,
-    /// Modelled as soon as one of the channels is.
+    /// Modelled if any of the channels is.
     pub source: Source,
 }
 
-/// All channels over one stretch of time.
+/// All channels over one window of time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
     pub from: Moment,
@@ -90,7 +91,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// What `meter` saw. `None`: it has no channel of power or energy, or one of them has no reading in the window.
+    /// The energy seen by `meter`. `None`: it has no channel of power or energy, or one of them has no reading in the
+    /// window.
     pub fn energy(&self, meter: &str) -> Option<Energy> {
         let counts = |f: &&Figures| {
             f.meter == meter
@@ -131,7 +133,7 @@ impl MeterRecord {
     }
 }
 
-/// Two neighbouring readings, a straight line between them.
+/// Two neighbouring readings, joined by a straight line.
 struct Step {
     from: Moment,
     to: Moment,
@@ -157,8 +159,8 @@ impl Step {
 }
 
 impl Track {
-    /// Two samples that are further apart than this leave a hole: twice the interval and some, so that a thread that
-    /// was run late is forgiven and one that was stopped is not.
+    /// Two samples further apart than this leave a gap: twice the interval plus a margin, which tolerates a late thread
+    /// but not a stopped one.
     pub fn longest_step(&self) -> Duration {
         self.interval * 5 / 2 + Duration::from_millis(20)
     }
@@ -189,7 +191,7 @@ impl Track {
         }
     }
 
-    /// The covered stretches of the window. Of an energy counter: its power.
+    /// The covered parts of the window. For an energy counter: its power.
     fn steps(&self, from: Moment, to: Moment) -> Vec<Step> {
         let first = self.samples.partition_point(|s| s.at <= from).saturating_sub(1);
         let first = self.last_reading_before(first);
@@ -201,7 +203,7 @@ impl Track {
                 _ => None,
             };
             steps.extend(step.and_then(|step| step.clip(from, to)));
-            // A counter goes on while nobody reads it: an absent reading does not end its step.
+            // A counter continues between reads: an absent reading does not end its step.
             if sample.value.is_some() || !matches!(self.channel.quantity, Quantity::Energy { .. }) {
                 previous = sample.value.map(|_| *sample);
             }
@@ -219,7 +221,7 @@ impl Track {
         self.samples.drain(..first);
     }
 
-    /// The place of the last reading before `index`; 0 if there is none.
+    /// The index of the last reading before `index`; 0 if there is none.
     fn last_reading_before(&self, index: usize) -> usize {
         self.samples[..index.min(self.samples.len())]
             .iter()
@@ -227,7 +229,7 @@ impl Track {
             .unwrap_or(0)
     }
 
-    /// The stretch between two readings, if it is covered.
+    /// The step between two readings, if that time is covered.
     fn step(&self, a: Sample, b: Sample) -> Option<Step> {
         let (before, after) = (a.value?, b.value?);
         let gap = b.at.since(a.at);
@@ -240,7 +242,7 @@ impl Track {
                 (watts, watts)
             }
             _ if gap > self.longest_step() => return None,
-            // A state holds until another one is seen.
+            // A state holds until another one is read.
             Quantity::PowerState => (before, before),
             _ => (before, after),
         };
@@ -248,7 +250,7 @@ impl Track {
     }
 }
 
-/// Joules between two readings of a counter; `None` if it was set back, or may have gone round more than once.
+/// Joules between two readings of a counter; `None` if it was reset, or may have wrapped more than once.
 fn counted(before: f64, after: f64, range: Option<f64>, seconds: f64) -> Option<f64> {
     match range {
         Some(range) if seconds * MOST_WATTS > range => None,

@@ -1,8 +1,8 @@
-//! Redfish: what a management controller says of its chassis' power and temperatures.
+//! Redfish: power and temperatures of the chassis as reported by a management controller.
 //!
-//! New controllers have `EnvironmentMetrics` and `ThermalSubsystem/ThermalMetrics`, older ones `Power` and `Thermal`; the
-//! new ones are preferred, the old ones fill what is missing. The tree is walked once, when the meter is opened; a reading
-//! fetches the few pages that hold the numbers. A chassis inside another one is part of it.
+//! New controllers have `EnvironmentMetrics` and `ThermalSubsystem/ThermalMetrics`, older ones `Power` and `Thermal`;
+//! the new ones are preferred, the old ones fill in what is missing. The tree is walked once, when the meter is opened;
+//! a reading fetches only the pages with numbers. A chassis inside another one is part of it.
 
 use super::http::{Http, Url};
 use super::spec::Spec;
@@ -10,15 +10,15 @@ use super::sysfs::Machine;
 use super::{Channel, Meter, MeterError, Quantity, Source};
 use serde_json::Value;
 
-/// A controller that lists more chassis than this is not asked about the rest.
+/// Most chassis read from one controller; further ones are ignored.
 const MOST_CHASSIS: usize = 64;
 
 struct Redfish {
     http: Http,
     origin: String,
-    /// Paths of the pages that hold numbers.
+    /// Paths of the pages with numbers.
     pages: Vec<String>,
-    /// Per channel: the page, and where in it the number stands.
+    /// Per channel: the page, and the position of its number there.
     places: Vec<(usize, String)>,
     channels: Vec<Channel>,
 }
@@ -28,18 +28,18 @@ impl Redfish {
         self.http.get(&format!("{}{path}", self.origin), None)
     }
 
-    /// The page that `link` of `page` leads to; `None` if there is no such link, or the page behind it is missing.
+    /// The page that `link` of `page` refers to; `None` if there is no such link, or the page does not exist.
     fn follow(&self, page: &Value, link: &str) -> Result<Option<(String, Value)>, MeterError> {
         let Some(path) = page.pointer(&format!("{link}/@odata.id")).and_then(Value::as_str) else {
             return Ok(None);
         };
-        // A link off this controller would take the password with it.
+        // A link to another host would send the password there.
         if !path.starts_with('/') {
             return Ok(None);
         }
         match self.get(path) {
             Ok(page) => Ok(Some((path.to_string(), page))),
-            // Some controllers link to what they do not have.
+            // Some controllers link to pages that they do not have.
             Err(MeterError::Http { why, .. }) if why.contains("no such page") => Ok(None),
             Err(error) => Err(error),
         }
@@ -71,7 +71,7 @@ impl Redfish {
             for index in 0..controls {
                 let pointer = format!("/PowerControl/{index}/PowerConsumedWatts");
                 self.add(&path, pointer, format!("{id}/power"), Quantity::Power, sees);
-                // The first is the chassis, further ones are parts of it.
+                // The first is the chassis, the others are parts of it.
                 if index > 0
                     && let Some(part) = self.channels.last_mut()
                 {
@@ -135,7 +135,7 @@ impl Redfish {
         }
     }
 
-    /// Of a chassis inside another one that has watts too: they are in the other one's.
+    /// For a chassis inside another one that also has watts: those include it.
     fn mark_contained(&mut self, chassis: &[(String, Value)]) {
         for (_, page) in chassis {
             let outer = page.pointer("/Links/ContainedBy/@odata.id").and_then(Value::as_str);

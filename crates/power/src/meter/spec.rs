@@ -1,8 +1,7 @@
 //! The one-line description of a meter: `KIND[,OPTION[=VALUE]]...[:ADDRESS]`.
 //!
-//! Options stand before the colon, so that everything after it is the address as it is: URLs, queries and shell
-//! commands hold commas and equals signs themselves. No option takes a password: a command line is there for everyone
-//! to read.
+//! Options precede the colon, so that everything after it is the address verbatim: URLs, queries and shell commands may
+//! contain commas and equals signs. No option takes a password: command lines are visible to all users.
 
 use super::sysfs::Machine;
 use super::{Meter, MeterError, OpenMeter};
@@ -12,20 +11,20 @@ use std::time::Duration;
 
 type Open = fn(&Machine, &mut Spec) -> Result<Box<dyn Meter>, MeterError>;
 
-/// A kind of meter: how it is written, what it sees and what not.
+/// A kind of meter: its syntax, what it covers and what it does not.
 pub struct Kind {
     pub name: &'static str,
     pub form: &'static str,
-    /// Its own options, beside `name` and `interval`.
+    /// Its own options, in addition to `name` and `interval`.
     pub options: &'static str,
     pub sees: &'static str,
     pub does_not_see: &'static str,
-    /// Time between readings unless told otherwise: as often as the source has something new.
+    /// Default time between readings: as often as the source is updated.
     pub interval: Duration,
     open: Open,
 }
 
-/// All kinds, in the order in which they are listed.
+/// All kinds, in listing order.
 pub const KINDS: &[Kind] = &[
     Kind {
         name: "rapl",
@@ -121,7 +120,7 @@ pub const KINDS: &[Kind] = &[
     },
 ];
 
-/// A spec taken apart. Drivers take the options that they know; what is left over is an error.
+/// A parsed spec. Drivers take the options that they know; a remaining one is an error.
 #[derive(Debug)]
 pub(super) struct Spec {
     text: String,
@@ -144,7 +143,7 @@ impl Spec {
         (kind, Spec { text: text.to_string(), options: words.map(option).collect(), address })
     }
 
-    /// What cannot be right about this spec.
+    /// An error about this spec.
     pub(super) fn wrong(&self, why: impl Into<String>) -> MeterError {
         MeterError::Spec { spec: self.text.clone(), why: why.into() }
     }

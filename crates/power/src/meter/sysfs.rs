@@ -4,7 +4,7 @@ use super::MeterError;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Where the kernel shows this machine; tests make one of their own.
+/// The kernel's files about this machine; tests use their own.
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub sys: PathBuf,
@@ -27,8 +27,8 @@ pub(super) fn text(path: &Path) -> Result<Option<String>, MeterError> {
     }
 }
 
-/// A sensor's number times `scale`. `None`: it has no value now, which drivers tell by failing the read (a sensor that is
-/// off, a drive that sleeps, a file that went with its device).
+/// A sensor's number times `scale`. `None`: it has no value now, which drivers report by failing the read (a sensor
+/// that is off, a sleeping drive, a file removed with its device).
 pub(super) fn sensor(path: &Path, scale: f64) -> Result<Option<f64>, MeterError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,

@@ -1,12 +1,12 @@
-//! Axes: where the ticks stand and what they say. A tick is a number that a person would choose (1, 2, 5, a quarter of a
-//! day) and its label is as short as it can be without being wrong (`20k`, `6 h`, `512 KiB`).
+//! Axes: positions and labels of ticks. A tick is a number that a person would choose (1, 2, 5, a quarter of a day) and
+//! its label is as short as possible without being wrong (`20k`, `6 h`, `512 KiB`).
 
 use std::fmt::Write;
 
-/// What the numbers of an axis are.
+/// The meaning of an axis's numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Ticks {
-    /// Bare numbers, from a thousand on with k, M, G.
+    /// Plain numbers, with k, M, G from a thousand on.
     #[default]
     Number,
     /// Shares: 1.0 is 100 %.
@@ -19,16 +19,16 @@ pub enum Ticks {
     Names(Vec<String>),
 }
 
-/// One axis of a chart. Say the unit in the label where the ticks do not.
+/// One axis of a chart. Put the unit into the label if the ticks do not show it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Axis {
     pub label: String,
     pub ticks: Ticks,
     /// Logarithmic: values that are not positive are left out.
     pub log: bool,
-    /// Lowest value shown; where not given, the data's lowest, and on a linear y axis at most zero.
+    /// Lowest value shown; by default the data's lowest, and on a linear y axis at most zero.
     pub from: Option<f64>,
-    /// Highest value shown; where not given, the data's.
+    /// Highest value shown; by default the data's.
     pub to: Option<f64>,
 }
 
@@ -50,7 +50,7 @@ impl Axis {
         Axis { ticks: Ticks::Bytes, ..self }
     }
 
-    /// Values are the places of these names, from 0 on.
+    /// Values are indexes into these names, from 0 on.
     pub fn names(self, names: impl IntoIterator<Item = impl Into<String>>) -> Axis {
         Axis { ticks: Ticks::Names(names.into_iter().map(Into::into).collect()), ..self }
     }
@@ -68,18 +68,18 @@ impl Axis {
     }
 }
 
-/// An axis whose range is known.
+/// An axis with a known range.
 pub(super) struct Scale<'a> {
     axis: &'a Axis,
     low: f64,
     high: f64,
 }
 
-/// At most so many ticks on a logarithmic axis, so that no two of their labels touch.
+/// Most ticks on a logarithmic axis, so that labels do not touch.
 const LOG_TICKS: usize = 10;
 
 impl<'a> Scale<'a> {
-    /// Over the data's finite values. `to_tick` widens the range to whole ticks (`wanted` of them, about).
+    /// Over the data's finite values. `to_tick` widens the range to whole ticks (about `wanted` of them).
     pub(super) fn new(axis: &'a Axis, data: Option<(f64, f64)>, to_tick: Option<f64>) -> Scale<'a> {
         let (mut low, mut high) = data.unwrap_or(if axis.log { (1.0, 10.0) } else { (0.0, 1.0) });
         low = axis.from.unwrap_or(low);
@@ -90,7 +90,7 @@ impl<'a> Scale<'a> {
                 (low, high) = if high > 0.0 { (high / 2.0, high * 2.0) } else { (1.0, 10.0) };
             }
             if to_tick.is_some() {
-                // The lowest value must be told from the axis itself: that of a bar, above all.
+                // The lowest value must be distinguishable from the axis itself, above all that of a bar.
                 low = axis.from.unwrap_or(nice(low * 0.2));
                 high = axis.to.unwrap_or(nice(high));
             }
@@ -107,7 +107,7 @@ impl<'a> Scale<'a> {
         Scale { axis, low, high }
     }
 
-    /// The place of a value between 0 and 1 (beyond them, if it is outside the range). `None`: it has none.
+    /// The position of a value between 0 and 1 (beyond them, if it is outside the range). `None`: it has none.
     pub(super) fn place(&self, value: f64) -> Option<f64> {
         if !value.is_finite() || (self.axis.log && value <= 0.0) {
             return None;
@@ -119,7 +119,7 @@ impl<'a> Scale<'a> {
         })
     }
 
-    /// The values to mark, about `wanted` of them, and what they are called.
+    /// The values to mark, about `wanted` of them, with their labels.
     pub(super) fn ticks(&self, wanted: f64) -> Vec<(f64, String)> {
         if let Ticks::Names(names) = &self.axis.ticks {
             return names.iter().enumerate().map(|(at, name)| (at as f64, name.clone())).collect();
@@ -133,7 +133,7 @@ impl<'a> Scale<'a> {
         (first..=last).map(|at| (at as f64 * step, self.label(at as f64 * step, step))).collect()
     }
 
-    /// Powers of ten; of them every second (third …) where they are many, with 2 and 5 between where they are few.
+    /// Powers of ten; every second (third …) if there are many, with 2 and 5 in between if there are few.
     fn log_ticks(&self) -> Vec<(f64, String)> {
         let decades = (self.high / self.low).log10();
         let steps: &[f64] = if decades < 2.5 { &[1.0, 2.0, 5.0] } else { &[1.0] };
@@ -150,7 +150,7 @@ impl<'a> Scale<'a> {
         ticks
     }
 
-    /// `step`: the difference to the next tick; it says how many digits matter.
+    /// `step`: the difference to the next tick; it determines how many digits matter.
     fn label(&self, value: f64, step: f64) -> String {
         match &self.axis.ticks {
             Ticks::Number if value.abs() < step * 1e-6 => "0".into(),
@@ -181,7 +181,7 @@ fn of_size(value: f64, units: &[(&'static str, f64)]) -> (&'static str, f64) {
     *units.iter().rev().find(|(_, size)| value >= size * 0.999_999).unwrap_or(&units[0])
 }
 
-/// In the unit of the step, so that an axis has one unit, and a larger one only where the value is whole in it.
+/// In the unit of the step, so that an axis has one unit, and a larger one only if the value is a whole number of it.
 fn unit_of(value: f64, step: f64, units: &[(&'static str, f64)]) -> String {
     if value == 0.0 {
         return "0".into();
@@ -224,7 +224,7 @@ fn nice(rough: f64) -> f64 {
     step.unwrap_or(10.0) * power
 }
 
-/// What clocks and calendars are divided by.
+/// Steps that divide clock and calendar units.
 fn clock_step(rough: f64) -> f64 {
     const STEPS: [f64; 22] = [
         2.0,

@@ -1,6 +1,6 @@
-//! Charts as SVG text, written by hand: the plotting libraries place text without knowing its width, fix their colours,
-//! and know no dark background. Here colours are CSS variables that follow the reader's scheme, the legend stands above the
-//! data, and the same input gives the same bytes.
+//! Charts as SVG text, written by hand: the plotting libraries place text without knowing its width, use fixed colours,
+//! and do not support a dark background. Here colours are CSS variables that follow the reader's scheme, the legend is
+//! above the data, and the same input gives the same bytes.
 
 use super::axis::{Axis, Scale, Ticks};
 use super::escape;
@@ -15,11 +15,11 @@ pub enum Mark {
     /// A line, filled down to the axis.
     Area,
     Points,
-    /// One bar per point; bars of several series at one x stand side by side.
+    /// One bar per point; bars of several series at one x are side by side.
     Bars,
 }
 
-/// Values in the order in which they are joined. A y that is not finite is a gap: nothing is drawn across it.
+/// Values in the order in which they are joined. A non-finite y is a gap: nothing is drawn across it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     pub name: String,
@@ -47,10 +47,10 @@ const PLOT_HEIGHT: f64 = 250.0;
 /// Width of a character of the 12 px font, on average and rounded up.
 const CHARACTER: f64 = 6.9;
 const LINE: f64 = 19.0;
-/// Of this class of colours there are so many; a ninth series begins anew.
+/// Number of colours in the style sheet; a ninth series starts over.
 const COLOURS: usize = 8;
 
-/// Where the data goes, in SVG units.
+/// The data area, in SVG units.
 struct Frame<'a> {
     left: f64,
     right: f64,
@@ -162,7 +162,7 @@ impl Chart {
         )
     }
 
-    /// Rows of names above the plot. Returns where they end.
+    /// Rows of names above the plot. Returns the y position of their end.
     fn legend(&self, out: &mut String, top: f64) -> f64 {
         let (mut x, mut row) = (0.0, 0);
         let named = self.series.iter().enumerate().filter(|(_, series)| !series.name.is_empty());
@@ -204,7 +204,7 @@ impl Chart {
     /// Ticks and label below the plot. Returns the height of the whole chart.
     fn x_axis(&self, out: &mut String, frame: &Frame) -> f64 {
         let room = frame.right - frame.left;
-        // The widest label of a first try says how many have room.
+        // The widest label of a first try determines how many fit.
         let widest =
             |ticks: &[(f64, String)]| ticks.iter().map(|(_, label)| width(label)).fold(0.0, f64::max);
         let wanted = (room / (widest(&frame.x.ticks(8.0)) + 24.0)).clamp(2.0, 9.0);
@@ -306,7 +306,7 @@ impl Chart {
         }
     }
 
-    /// The x distance between neighbouring bars; 1 where there is but one.
+    /// The x distance between neighbouring bars; 1 if there is only one.
     fn bar_slot(&self) -> f64 {
         let bars = self.series.iter().filter(|series| series.mark == Mark::Bars);
         let mut places: Vec<f64> =
@@ -332,7 +332,7 @@ impl Chart {
 
     fn range_y(&self) -> Option<(f64, f64)> {
         let (low, high) = range(self.series.iter().flat_map(|s| &s.points).map(|point| point.1), self.y.log)?;
-        // A linear axis that does not begin at zero makes small differences look large.
+        // A linear axis that does not start at zero makes small differences look large.
         Some(if self.y.log { (low, high) } else { (low.min(0.0), high) })
     }
 }
@@ -345,8 +345,8 @@ fn range(values: impl Iterator<Item = f64>, log: bool) -> Option<(f64, f64)> {
     })
 }
 
-/// The stretches of a series without gaps, in SVG units. Where several points fall into one column of pixels, the first,
-/// the lowest, the highest and the last are kept: more cannot be seen, and a page with a million points cannot be opened.
+/// The gap-free parts of a series, in SVG units. Of several points in one column of pixels, the first, the lowest, the
+/// highest and the last are kept: more cannot be seen, and a page with a million points cannot be opened.
 fn runs(frame: &Frame, series: &Series) -> Vec<Vec<(f64, f64)>> {
     let mut runs = vec![Vec::new()];
     let mut column: Vec<(f64, f64)> = Vec::new();
@@ -394,7 +394,7 @@ fn path(run: &[(f64, f64)], step: bool) -> String {
         };
         last = Some((x, y));
     }
-    // A single point is a line of no length, which its round cap makes visible.
+    // A single point is a line of zero length, made visible by its round cap.
     if run.len() == 1 {
         path.push_str("h0");
     }
@@ -411,7 +411,7 @@ fn n(value: f64) -> String {
     }
 }
 
-/// About how wide a text is.
+/// The approximate width of a text.
 fn width(text: &str) -> f64 {
     text.chars().count() as f64 * CHARACTER
 }
@@ -421,7 +421,7 @@ fn fingerprint(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Colours of eight series that differ also for readers who do not see red and green apart, on white and on black.
+/// Colours of eight series, distinguishable with red-green colour blindness, on white and on black.
 const STYLE: &str = "\
 .ebb{font:12px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;--ink:#1c2126;--dim:#5c6670;--grid:#e3e6ea;\
 --c0:#1f6fc4;--c1:#d9660a;--c2:#1a8a5f;--c3:#a83e98;--c4:#c43434;--c5:#11899b;--c6:#8a6d00;--c7:#68707a}\

@@ -1,26 +1,26 @@
-//! Gears never flap: a burst costs one wake-up. The load never takes a gear back within the dwell time after the gear was
-//! raised, and no server that a gear woke is sent to sleep again within it, whoever leads meanwhile. Only an operator may.
+//! Gears never flap: a burst costs one wake-up. Load never lowers a gear within the dwell time after it was raised, and
+//! no server that a gear woke is sent to sleep again within it, whichever member leads. Only an operator may do so.
 //! [Sierra §3.4]
 //!
-//! Seen from outside: the gear that the leader asks for, and what the map says of each server. A server that woke to help with
-//! a failure (R8) may go as soon as that is over.
+//! Seen from outside: the gear that the leader asks for, and each server's state in the map. A server that woke to help
+//! with a failure (R8) may go as soon as that is over.
 
 use crate::world::World;
 use ebb_meta::State;
 use ebb_types::{GearGroup, ServerId, ServerState};
 use std::collections::BTreeMap;
 
-/// What was seen of the gears so far.
+/// Observations of the gears so far.
 #[derive(Default)]
 pub(super) struct Gears {
     /// The newest leader's term, and its gear.
     term: u64,
     gear: u8,
-    /// The gear groups that are awake in it, and since when this leader wants them so: it may be slow to put that on record.
+    /// The gear groups that are awake in it, and since when this leader wants them: it may be slow to record that.
     awake: BTreeMap<GearGroup, u64>,
-    /// When this leader raised it last.
+    /// When this leader last raised it.
     raised: Option<u64>,
-    /// Since when servers are awake because of a gear.
+    /// Since when servers are awake for a gear.
     woken: BTreeMap<ServerId, u64>,
     states: BTreeMap<ServerId, ServerState>,
     map_version: u64,
@@ -86,7 +86,8 @@ impl World<'_> {
 }
 
 impl Gears {
-    /// Takes in what the map says of the servers. Returns one that is sent to sleep too soon, and since when it is awake.
+    /// Follows the servers' states in the map. Returns a server that is sent to sleep too soon, and since when it is
+    /// awake.
     fn follow(&mut self, now: u64, dwell: u64, state: &State) -> Option<(ServerId, u64)> {
         if state.version() == self.map_version {
             return None;
@@ -119,7 +120,7 @@ mod tests {
     use crate::stories::{broken, cluster};
     use ebb_meta::Command;
 
-    /// A world whose leader is in gear 2 and was, as far as the invariant knows, in gear 3 since `ago`.
+    /// A world whose leader is in gear 2 and, as far as the invariant knows, was raised to gear 3 `ago` before now.
     fn lowered(ago: u64, by_load: bool) -> Option<&'static str> {
         let mut world = cluster();
         let schedule = &mut world.scenario.bootstrap.schedule;
@@ -166,7 +167,7 @@ mod tests {
         assert_eq!(see(&mut gears, at + 4 * SECOND, ServerState::Draining), Some((server, at)));
         assert_eq!(see(&mut gears, at + 4 * SECOND, ServerState::Awake), None);
         assert_eq!(see(&mut gears, at + 6 * SECOND, ServerState::Draining), None, "the dwell time is over");
-        // One that woke for another reason may go at once.
+        // A server that woke for another reason may go at once.
         gears.awake.pop_last();
         for to in [ServerState::Asleep, ServerState::Waking, ServerState::Awake, ServerState::Draining] {
             assert_eq!(see(&mut gears, at + 7 * SECOND, to), None);

@@ -1,11 +1,11 @@
-//! A write is given up as unknown only where nobody can remember what became of it: a server that was a target from the epoch that
-//! the client knew on, without a restart, was told of every request and answers for it. [`ebb_route::Failure::Unknown`]
+//! A write may be given up as unknown only if no server can remember its outcome: a server that was a target from the
+//! client's epoch on, without a restart, received every request and can answer for it. [`ebb_route::Failure::Unknown`]
 
 use crate::world::World;
 use ebb_types::{Epoch, GroupEntry, GroupId, ServerId};
 
 impl World<'_> {
-    /// The first map that counts on this run.
+    /// The first map that includes this run.
     pub fn server_begins_to_remember(&mut self, id: ServerId) {
         let server = self.server(id);
         if server.remembers_since.is_empty() && server.replica.is_registered() {
@@ -14,9 +14,10 @@ impl World<'_> {
         }
     }
 
-    /// A client was told that a write may have been carried out, and that nobody knows. It knew `epoch` when it sent that first.
+    /// A client reported an unknown outcome for a write that may have been carried out. It knew `epoch` when it first
+    /// sent it.
     pub fn check_unknown(&mut self, op: usize, group: GroupId, epoch: Epoch) {
-        // Where servers remember few records by design, that is no wonder.
+        // Expected if servers remember few records by design.
         if self.modelled.is_some() || self.scenario.remembered < ebb_replica::REMEMBERED {
             return;
         }
@@ -34,7 +35,7 @@ impl World<'_> {
     }
 }
 
-/// In configurations that follow each other.
+/// In consecutive configurations.
 fn stays_target(server: ServerId, entries: &[&GroupEntry]) -> bool {
     let is_target = |entry: &&GroupEntry| !entry.salvage && entry.targets().any(|target| target == server);
     !entries.is_empty() && entries.iter().all(is_target)

@@ -1,7 +1,8 @@
-//! The rules R1–R10 and R13, and that gears never flap, as checks, a file each, asked whenever something happened that could break them.
+//! Checks of the rules R1–R10 and R13, and that gears never flap; one file each, run after every event that could break
+//! them.
 //!
-//! They see everything: every disk, every clock, every member's state. What they know beyond that (which version a value
-//! was first given, which configuration an epoch had) is kept in [`Invariants`].
+//! They see everything: every disk, every clock, every member's state. [`Invariants`] keeps what they know beyond that
+//! (the first version of each value, the configuration of each epoch).
 
 mod dwell;
 mod memory;
@@ -29,36 +30,36 @@ use ebb_types::{
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// The configuration that each epoch of each group stands for.
+/// The configuration of each epoch of each group.
 type Entries = BTreeMap<(GroupId, Epoch), GroupEntry>;
 
 #[derive(Default)]
 pub struct Invariants {
-    /// Checksum of each block in each version that was ever handed to a store.
+    /// Checksum of each block in each version ever handed to a store.
     contents: HashMap<(ChunkId, u32, Version), u32>,
     /// The version under which a client's value was first ordered.
     first_version: HashMap<u64, Version>,
     /// Every configuration that any member ever had.
     entries: Entries,
-    /// Map version of each member that was looked at last.
+    /// Map version of each member that was checked last.
     looked: BTreeMap<u64, u64>,
     /// Newest fence of each run of each server.
     fences: BTreeMap<(ServerId, u64, GroupId), Epoch>,
-    /// The newest epoch of each group in which somebody served, or could once it was on record.
+    /// The newest epoch of each group in which a primary served, or could serve once it was on record.
     served: BTreeMap<GroupId, Epoch>,
-    /// Operations that some server said are done.
+    /// Operations that a server reported as done.
     acknowledged: HashSet<usize>,
-    /// When a disk was full last.
+    /// When a disk was last full.
     pub full_at: Option<u64>,
-    /// Since when a peer of a failed replica sleeps on.
+    /// Since when a peer of a failed replica has been left asleep.
     left_alone: Option<u64>,
-    /// The gears and the servers that follow them.
+    /// The gears, and the servers that follow them.
     gears: dwell::Gears,
-    /// Some block has rotted: then an answer may say so.
+    /// Some block has rotted: answers may report damage from now on.
     pub rot_seen: bool,
 }
 
-/// A modelled world is not asked: it keeps no bytes to compare, and breaks nothing.
+/// Modelled worlds are not checked: they keep no bytes to compare, and break nothing.
 impl World<'_> {
     /// After every event of a server.
     pub fn check_server(&mut self, id: ServerId) {
@@ -80,7 +81,7 @@ impl World<'_> {
         self.dwell_of_servers();
     }
 
-    /// Before a member tells a server something.
+    /// Before a member sends a push to a server.
     pub fn check_push(&mut self, member: u64, push: &MetaPush) {
         if self.modelled.is_some() {
             return;
@@ -126,14 +127,14 @@ impl World<'_> {
         self.r7_nobody_needs_it(id);
     }
 
-    /// A client was told that a block fails its checksum everywhere.
+    /// A client got the answer that a block fails its checksum everywhere.
     pub fn check_corrupt(&mut self, op: usize) {
         if !self.invariants.rot_seen {
             self.fail("R9", format!("op {op} was told of damage, and nothing was damaged"));
         }
     }
 
-    /// How often a group had another primary than before.
+    /// How often a group's primary changed.
     pub fn primaries_moved(&self) -> u64 {
         let known: Vec<_> =
             self.invariants.entries.iter().filter_map(|((g, _), e)| Some((*g, e.primary?))).collect();
@@ -154,8 +155,8 @@ impl World<'_> {
         server.is_some_and(|s| s.store.has(group, space, chunk, block, version))
     }
 
-    /// The acknowledged client values in what is kept: chunk, block, value, and the version that has it at the latest. Not of chunks
-    /// that may be deleted: whoever lacks those has perhaps forgotten why.
+    /// The acknowledged client values in `kept`: chunk, block, value, and the version by which it must be present.
+    /// Chunks that may be deleted are left out: a server without them may have forgotten why.
     fn acknowledged_in(&self, kept: &Kept) -> Vec<(ChunkId, u32, u64, Version)> {
         let mut found = Vec::new();
         for (&chunk, blocks) in kept.iter().filter(|(chunk, _)| !self.history.was_to_be_deleted(**chunk)) {

@@ -1,10 +1,10 @@
-//! R10: a full disk gives a clear error and drops no write: a client is told of lack of space only when a server lacks it, and
-//! what it was told is refused never takes effect (the linearizability check counts it as never asked).
+//! R10: a full disk gives a clear error and drops no write: a client gets a no-space error only when a server is full,
+//! and a refused write never takes effect (the linearizability check treats it as never sent).
 
 use crate::clock::SECOND;
 use crate::world::World;
 
-/// How long a server may be thought full after it was.
+/// How long a server may be considered full after it was.
 const REMEMBERED: u64 = 20 * SECOND;
 
 impl World<'_> {

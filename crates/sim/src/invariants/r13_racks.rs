@@ -1,7 +1,6 @@
-//! R13: the copies of what is written stand in different racks, at every gear and after every failure, wherever the hardware
-//! allows.
+//! R13: the copies of a write are in different racks, at every gear and after every failure, if the hardware allows.
 //!
-//! Asked when the cluster has come to rest: while servers fail and come back, a stand-in in a shared rack is better than none.
+//! Checked when the cluster is at rest: while servers fail and return, a holder in a shared rack is better than none.
 
 use crate::brief::brief_entry;
 use crate::world::World;
@@ -17,7 +16,7 @@ impl World<'_> {
         }
     }
 
-    /// A group of which two copies share a rack, though a stand-in could be elsewhere.
+    /// A group with two copies in one rack, although a holder could be elsewhere.
     pub fn racks_shared(&self) -> Option<String> {
         let state = self.newest_state();
         let mut groups = state.groups().filter(|(_, entry)| entry.primary.is_some());
@@ -31,8 +30,8 @@ impl World<'_> {
     }
 }
 
-/// A group of which two replicas share a rack, though moving one would part them. With two replicas none is moved: while it
-/// moved, one would be left.
+/// A group with two replicas in one rack, although a move would separate them. With two replicas none is moved: only
+/// one would remain during the move.
 pub fn replicas_shared(state: &State) -> Option<String> {
     let able = state.servers().filter(|e| e.state == ServerState::Awake);
     let places = able.map(|e| (e.id, Place { rack: e.rack, gear_group: e.gear_group })).collect();
@@ -45,7 +44,7 @@ pub fn replicas_shared(state: &State) -> Option<String> {
     })
 }
 
-/// A server, asleep or awake, that could stand in for a slot whose stand-in shares a rack with another copy.
+/// A server, asleep or awake, that could be the holder for a slot whose holder shares a rack with another copy.
 fn better_stand_in(entry: &GroupEntry, state: &State, there: impl Fn(ServerId) -> bool) -> Option<ServerId> {
     let rack = |id: ServerId| state.server(id).map(|e| e.rack);
     let targets: Vec<ServerId> = entry.targets().collect();
@@ -119,7 +118,7 @@ mod tests {
         let away = bad.slots.iter_mut().find(|s| s.server != primary).expect("the other slot");
         let good = away.stand_in.replace(StandIn { server: same, covered: true }).expect("it is away").server;
         assert_eq!(better_stand_in(&bad, state, |_| true), Some(good));
-        // Where the other rack is gone, nothing better is to be had.
+        // If the other rack is gone, nothing better is available.
         bad.slots.retain(|s| s.server == primary);
         assert_eq!(better_stand_in(&bad, state, |_| true), None);
     }

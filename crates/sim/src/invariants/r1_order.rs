@@ -1,7 +1,7 @@
-//! R1: only the primary of the newest epoch orders writes; replicas and stand-ins refuse any older epoch. [Sierra §3.5]
+//! R1: only the primary of the newest epoch orders writes; replicas and holders refuse any older epoch. [Sierra §3.5]
 //!
-//! Seen from outside: a server's fence never goes back while it runs; only the primary that the configuration of an epoch
-//! names sends records with versions of that epoch; and a version is given once, to one content.
+//! Seen from outside: a server's fence never goes back while it runs; only the primary named in an epoch's
+//! configuration sends records with versions of that epoch; and a version is used once, for one content.
 
 use crate::brief::brief_entry;
 use crate::world::World;
@@ -15,7 +15,7 @@ impl World<'_> {
         for group in (0..self.scenario.params().groups).map(GroupId) {
             let fence = server.replica.fence_of(group);
             let last = self.invariants.fences.entry((id, life, group)).or_default();
-            // A group that no longer concerns the server is forgotten, until somebody speaks of it.
+            // A group that no longer concerns the server is forgotten until a message about it arrives.
             if fence < *last && fence.0 > 0 {
                 let what = format!("{id} went back from {last} to {fence} in {group}");
                 return self.fail("R1", what);

@@ -40,7 +40,7 @@ mod tests {
         let (first, second) = (primary(&world), secondary(&world));
         world.r2_one_serves(first);
         assert_eq!(broken(&mut world), None);
-        // The other one hears of an epoch of its own, in which it is alone.
+        // The other server receives an epoch of its own, in which it is alone.
         let slots = vec![Slot { server: second, state: SlotState::InSync, stand_in: None }];
         let lone = GroupEntry {
             epoch: entry(&world).epoch.next(),

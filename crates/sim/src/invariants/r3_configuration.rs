@@ -1,6 +1,6 @@
-//! R3: configurations change only through the replicated metadata service. All members agree on the configuration that an
-//! epoch stands for, and every configuration is sound: r slots, one target per copy, a primary that is complete or can
-//! become so. [Sierra §3.5, PacificA]
+//! R3: configurations change only through the replicated metadata service. All members agree on the configuration of an
+//! epoch, and every configuration is sound: r slots, one target per copy, a primary that is complete or can become so.
+//! [Sierra §3.5, PacificA]
 
 use super::Invariants;
 use crate::brief::brief_entry;
@@ -29,7 +29,7 @@ impl World<'_> {
         }
     }
 
-    /// Several configurations may follow each other in one step of a member: servers see them all.
+    /// One step of a member may produce several configurations in a row: servers see them all.
     pub(super) fn r3_pushed_map(&mut self, member: u64, push: &MetaPush) {
         let MetaPush::Map(delta) = push else { return };
         for (group, entry) in &delta.groups {
@@ -39,7 +39,7 @@ impl World<'_> {
         }
     }
 
-    /// R7, in the map: a server that sleeps on purpose is primary of nothing and target of nothing.
+    /// R7, in the map: a server that sleeps on purpose is neither primary nor target of any group.
     fn sleeper_in(&self, group: GroupId, entry: &GroupEntry, state: &ebb_meta::State) -> Option<String> {
         let asleep =
             |id: ServerId| state.server(id).is_some_and(|s| s.state == ebb_types::ServerState::Asleep);
@@ -49,7 +49,7 @@ impl World<'_> {
     }
 }
 
-/// All that is ever said of an epoch is the same, and sound. An epoch that is put on record may serve from then on: nobody can tell
+/// All statements about an epoch agree, and it is sound. An epoch on record may serve from then on: no member can tell
 /// whether it did.
 fn agree(
     Invariants { entries, served, .. }: &mut Invariants,
@@ -116,7 +116,7 @@ mod tests {
         let mut as_target = good.clone();
         as_target.slots.iter_mut().for_each(|s| s.state = SlotState::InSync);
         assert!(world.sleeper_in(GROUP, &as_target, world.newest_state()).is_some());
-        // It is looked for in every state that a member comes to have.
+        // It is searched for in every state that a member reaches.
         world.invariants.looked.clear();
         world
             .invariants

@@ -1,5 +1,5 @@
-//! R4: no divergence of replicas survives a failover. When nothing is broken and nothing goes on, all r replicas of a group
-//! are the same, block by block, and nobody keeps anything else. [Sierra §3.7]
+//! R4: no divergence of replicas survives a failover. When nothing is broken and nothing is in flight, all r replicas
+//! of a group are identical, block by block, and no other server keeps anything of it. [Sierra §3.7]
 
 use crate::store::Block;
 use crate::world::World;
@@ -23,14 +23,14 @@ impl World<'_> {
         self.deletions_are_complete();
     }
 
-    /// A scrub compares copies while nothing of them is written: then they are the same at any time.
+    /// A scrub compares copies while they are not being written: then they are always identical.
     pub(super) fn r4_scrubs_find_nothing(&mut self, id: ServerId) {
         if self.servers[&id].replica.stats().scrub.differing_blocks > 0 {
             self.fail("R4", format!("a scrub of {id} finds copies that differ"));
         }
     }
 
-    /// Damage is for the scrub to find; what is damaged is not compared.
+    /// Damage is the scrub's concern; damaged blocks are not compared.
     fn difference(&self, group: GroupId, a: ServerId, b: ServerId) -> Option<String> {
         let store = |id| &self.servers[&id].store;
         let digest = |id| store(id).digest(group).map(|digest| digest.chunks);
@@ -52,8 +52,8 @@ impl World<'_> {
         Some(format!("{chunk} {what}"))
     }
 
-    /// A deleted chunk is gone everywhere. What a returning store alone had of one whose deletion is forgotten, a primary orders
-    /// anew: as zeroes.
+    /// A deleted chunk is gone everywhere. If only a returning store had data of a chunk whose deletion is forgotten, a
+    /// primary orders it again, as zeros.
     fn deletions_are_complete(&mut self) {
         let deleted: Vec<ChunkId> = self.history.deleted().collect();
         for chunk in deleted {

@@ -1,5 +1,5 @@
-//! R5: a write is acknowledged only when all r copies are durable: on the disk of every target of the configuration that
-//! ordered it, and these are r different servers. [Sierra §3.6]
+//! R5: a write is acknowledged only when all r copies are durable: on the disk of every target of the configuration
+//! that ordered it, and these are r different servers. [Sierra §3.6]
 
 use crate::brief::brief_entry;
 use crate::client::CELLS_PER_BLOCK;
@@ -14,11 +14,11 @@ impl World<'_> {
             return;
         };
         if !self.invariants.acknowledged.insert(op) {
-            return; // said again: the copies may have moved on since
+            return; // a repeated answer: the copies may have moved since
         }
         let (chunk, value) = (asked.chunk, op as u64 + 1);
         if self.history.was_to_be_deleted(chunk) {
-            return; // said again, late: that the chunk was written may be forgotten
+            return; // a late repeat: that the chunk was written may be forgotten
         }
         let group = group_of(chunk, self.scenario.params().groups);
         let Some(&version) = self.invariants.first_version.get(&value) else {
@@ -35,8 +35,8 @@ impl World<'_> {
                 return self.fail("R5", what);
             };
             for block in first / CELLS_PER_BLOCK..(first + cells).div_ceil(CELLS_PER_BLOCK) {
-                // The answers may have been slow, and the sleeper awake and in sync meanwhile.
-                // And its store may have been emptied since it answered.
+                // The answers may have been slow, and the sleeping server awake and in sync meanwhile. And its store
+                // may have been emptied after it answered.
                 let at = |server, space| {
                     self.has(server, group, space, chunk, block, version) || self.has_forgotten(server)
                 };

@@ -1,5 +1,5 @@
-//! R6: what is kept for another is deleted only when the one that it stands for has it durably, or another stand-in does.
-//! [Sierra §3.6]
+//! R6: offload is deleted only when the server that it is held for has it durably, or another holder does. [Sierra
+//! §3.6]
 
 use crate::brief::{brief_entry, brief_space};
 use crate::world::World;
@@ -9,7 +9,8 @@ impl World<'_> {
     pub(super) fn r6_nothing_is_lost_with_it(&mut self, id: ServerId, group: GroupId, space: Space) {
         let Some(entry) = self.servers[&id].replica.map().group(group).cloned() else { return };
         let lost = self.only_copy(id, group, space, &entry);
-        // Whoever drops late, by an old map, may find that the stand-in after it was replaced too (seed 1403842).
+        // A server that drops late, by an old map, may find that its successor as holder was replaced too (seed
+        // 1403842).
         let newest = self.newest_state().group(group);
         let still_lost = newest.is_none_or(|now| self.only_copy(id, group, space, now).is_some());
         if let Some(what) = lost.filter(|_| still_lost) {
@@ -17,7 +18,7 @@ impl World<'_> {
         }
     }
 
-    /// An acknowledged value that this server keeps and that whoever should have it has not.
+    /// An acknowledged value that this server keeps and that the server entitled to it lacks.
     pub(super) fn only_copy(
         &self,
         id: ServerId,
@@ -35,7 +36,7 @@ impl World<'_> {
         };
         for (chunk, block, value, version) in self.acknowledged_in(&kept) {
             for slot in &slots {
-                // What it had may be gone, and nobody knows yet: until then every record of it is wrong.
+                // Its data may be gone without any member knowing: until they do, every record of it is wrong.
                 let own = self.has(slot.server, group, Space::Replica, chunk, block, version)
                     || self.has_forgotten(slot.server);
                 let offload = Space::Offload { stands_for: slot.server };
@@ -72,7 +73,7 @@ mod tests {
         ask(&mut world, write(0, 1));
         world.r6_nothing_is_lost_with_it(keeper, GROUP, space);
         assert_eq!(broken(&mut world), Some("R6"));
-        // The sleeper has it after all.
+        // The sleeping server has it after all.
         let kept = world.servers[&keeper].store.kept(GROUP, space);
         world.server(sleeper).store.give(GROUP, Space::Replica, &kept);
         world.r6_nothing_is_lost_with_it(keeper, GROUP, space);

@@ -1,5 +1,5 @@
-//! R7: a server sleeps only when it is primary of nothing, has nothing in flight, and every group that it serves has its r
-//! copies without it. [Sierra §3.5]
+//! R7: a server sleeps only when it is primary of no group, has nothing in flight, and every group that it serves has
+//! its r copies without it. [Sierra §3.5]
 
 use crate::world::World;
 use ebb_types::{ServerId, ServerState, Space};

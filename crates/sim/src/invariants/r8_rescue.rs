@@ -6,7 +6,7 @@ use crate::world::World;
 use ebb_meta::State;
 use ebb_types::{GroupEntry, GroupId, ServerState};
 
-/// Longest time that a peer may sleep on: a leader that is stopped or replaced needs its time.
+/// Longest time that a peer may stay asleep: a leader that is paused or replaced needs time.
 const AT_ONCE: u64 = 15 * SECOND;
 
 impl World<'_> {
@@ -27,7 +27,7 @@ impl World<'_> {
     }
 }
 
-/// A group that lacks a replica while another sleeps.
+/// A group that lacks a replica while another one sleeps.
 fn left_alone(state: &State) -> Option<(GroupId, GroupEntry)> {
     let is = |id, what: &[ServerState]| state.server(id).is_some_and(|s| what.contains(&s.state));
     let found = state.groups().find(|(_, entry)| {

@@ -1,4 +1,4 @@
-//! R9: a store that failed a sync serves nothing any more, and damage is found and repaired, though nobody reads it.
+//! R9: a store that failed a sync no longer serves anything, and damage is found and repaired even if it is never read.
 
 use crate::world::World;
 use ebb_types::{ClientReply, ServerId};

@@ -1,13 +1,13 @@
-//! What survives is served: while a complete copy of a group runs, nothing that happened to the others takes it out of service
-//! for good. Which copies are complete is told by the newest configuration that served, or was put on record to: nothing was ordered without
-//! them since.
+//! Surviving data is served: while a complete copy of a group runs, no failure of other servers takes it out of service
+//! permanently. The newest configuration that served, or was recorded as serving, determines which copies are complete:
+//! nothing was ordered without them since.
 
 use crate::brief::brief_entry;
 use crate::world::World;
 use ebb_types::{GroupEntry, GroupId, ServerId, Slot, SlotState};
 
 impl World<'_> {
-    /// A group that nobody serves, and who could.
+    /// A group that is not served, and a server that could serve it.
     pub fn forsaken(&self) -> Option<String> {
         let serves = |group: GroupId, primary: ServerId| {
             let server = &self.servers[&primary];
@@ -31,7 +31,7 @@ impl World<'_> {
         newest.unwrap_or(entry).slots.iter().find(complete).map(|slot| slot.server)
     }
 
-    /// Runs, on the store that it began with.
+    /// Runs on its original store.
     fn is_sound(&self, id: ServerId) -> bool {
         let server = &self.servers[&id];
         server.runs() && server.store.is_the_first()

@@ -1,14 +1,14 @@
-//! What no policy can beat, not even one that knows the future: how many servers can sleep if so much time may be short and
-//! so many power cycles may be made.
+//! The bound for every policy, even one that knows the future: how many servers can sleep, given a limit on the share
+//! of short time and on power cycles.
 //!
 //! For any price of a short step and any price of a power cycle, the cheapest timeline is found exactly by dynamic
-//! programming over the number of servers awake. By weak duality, whoever keeps to a limit on both has at least that cost less
-//! what the limits are worth: each pair of prices gives a bound that holds, and the best of them is taken.
+//! programming over the number of awake servers. By weak duality, a policy that respects both limits costs at least
+//! that much minus the value of the limits: each pair of prices gives a valid bound, and the best one is used.
 
 use super::Case;
 use ebb_gear::floor_servers;
 
-/// Most servers above the floor: the search takes time in proportion.
+/// Most servers above the floor: search time is proportional to it.
 const MOST_LEVELS: u32 = 1000;
 /// Prices of a power cycle, in seconds of a server awake.
 const CYCLE_PRICES: [f64; 9] = [0.0, 900.0, 1800.0, 3600.0, 5400.0, 7200.0, 9000.0, 14_400.0, 28_800.0];
@@ -26,7 +26,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Looks at the steps of `case` that count. `None`: the cluster is too large to search.
+    /// Uses the steps of `case` that count. `None`: the cluster is too large to search.
     pub fn new(case: &Case) -> Option<Bound> {
         let servers = case.setup.servers;
         let step = case.step.as_secs_f64();
@@ -49,8 +49,8 @@ impl Bound {
         Some(Bound { servers, steps, days: steps * step / 86_400.0, duals })
     }
 
-    /// The largest mean share of servers asleep with at most `short_time` of the time short and so many power cycles per
-    /// server per day.
+    /// The largest mean share of sleeping servers with at most `short_time` of the time short and this many power
+    /// cycles per server and day.
     pub fn asleep(&self, short_time: f64, cycles_per_server_per_day: f64) -> f64 {
         let short = short_time * self.steps;
         let cycles = cycles_per_server_per_day * self.servers * self.days;
@@ -62,11 +62,12 @@ impl Bound {
     }
 }
 
-/// Least cost of server-steps awake, short steps and wake-ups. Every server may be awake at the beginning for nothing.
+/// Least cost of server-steps awake, short steps and wake-ups. Any number of servers may be awake at the start for
+/// free.
 fn cheapest(loads: &[f64], levels: &[f64], short: f64, cycle: f64) -> f64 {
     let mut cost = vec![0.0; levels.len()];
     for load in loads {
-        // Up costs a power cycle for every server, down is free.
+        // Going up costs one power cycle per server, going down is free.
         let mut up = f64::INFINITY;
         for (level, cost) in levels.iter().zip(&mut cost) {
             up = up.min(*cost - cycle * level);

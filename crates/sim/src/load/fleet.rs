@@ -1,5 +1,5 @@
-//! The policies: who is awake in each step. Those of the paper follow from the load alone; Ebb's own is the production
-//! decision maker [`ebb_gear::Fleet`], told what happens step by step and obeyed.
+//! The policies: which servers are awake in each step. The paper's follow from the load alone; Ebb's is the production
+//! decision maker [`ebb_gear::Fleet`], fed step by step.
 
 use super::{LoadError, Policy, Setup};
 use ebb_gear::fleet::{Command, Event, State};
@@ -11,7 +11,7 @@ use std::time::Duration;
 const HOUR: Duration = Duration::from_secs(3600);
 const HOURS_PER_DAY: u32 = 24;
 
-/// Servers by what they do, step by step.
+/// Servers by state, step by step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timeline {
     /// Awake for the whole step: these carry its load.
@@ -22,11 +22,11 @@ pub struct Timeline {
     pub slept: Vec<u32>,
     /// Woken at the beginning of the step.
     pub woken: Vec<u32>,
-    /// When which server was up, on its way up included; only where single servers are decided about.
+    /// When each server was up, waking included; only for policies that decide about single servers.
     pub spells: Vec<Spell>,
 }
 
-/// A server's time up, in steps: from `from` up to `to`.
+/// A server's time up, in steps: `from` inclusive, `to` exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spell {
     pub server: ServerId,
@@ -34,7 +34,7 @@ pub struct Spell {
     pub to: usize,
 }
 
-/// Loads in units of servers, and what is needed to decide about them.
+/// Loads in units of servers, and the other inputs of a policy.
 pub struct World<'a> {
     pub setup: &'a Setup,
     pub step: Duration,
@@ -42,8 +42,8 @@ pub struct World<'a> {
 }
 
 impl World<'_> {
-    /// Steps between the decision to wake a server and the first step that it serves. A wake-up that takes less than a tenth
-    /// of a step is not resolved.
+    /// Steps between the decision to wake a server and the first step that it serves. A wake-up shorter than a tenth of
+    /// a step counts as instant.
     pub fn late(&self) -> usize {
         (self.setup.wake.as_secs_f64() / self.step.as_secs_f64() - 0.1).ceil().max(0.0) as usize
     }
@@ -65,8 +65,8 @@ impl World<'_> {
             }
             Policy::Oracle => self.gears(|hour, peaks| peaks[hour].map(Load)),
             Policy::Sierra | Policy::NaiveGrouped => self.gears(self.hour_of_day()),
-            // Only a set of servers that no chunk has more than r-g replicas on may sleep, and with random
-            // placement any r-g+1 servers share a chunk. [Sierra Table 1]
+            // Servers may sleep only if no chunk has more than r-g replicas on them, and with random placement any
+            // r-g+1 servers share a chunk. [Sierra Table 1]
             Policy::NaiveRandom => {
                 let gears = self.gear_series(self.hour_of_day());
                 gears.into_iter().map(|gear| n - u32::from(self.setup.replicas - gear)).collect()
@@ -86,13 +86,13 @@ impl World<'_> {
         gear * (n / r) + gear.min(n % r)
     }
 
-    /// Each hour's highest step; `None` where nothing was recorded.
+    /// Each hour's highest step; `None` if nothing was recorded.
     pub(crate) fn peaks(&self) -> Vec<Option<f64>> {
         let peak = |steps: &[Option<f64>]| steps.iter().flatten().copied().reduce(f64::max);
         self.loads.chunks(self.hour_steps()).map(peak).collect()
     }
 
-    /// Sierra's forecast: hour `h` is the mean of that hour on the days before.
+    /// Sierra's forecast: hour `h` is the mean of that hour on earlier days.
     fn hour_of_day(&self) -> impl FnMut(usize, &[Option<f64>]) -> Option<Load> {
         let mut history = History::default();
         move |hour, peaks| {
@@ -103,7 +103,7 @@ impl World<'_> {
         }
     }
 
-    /// The gear of every step, from what is expected of its hour.
+    /// The gear of every step, from its hour's expected load.
     fn gear_series(&self, mut expected: impl FnMut(usize, &[Option<f64>]) -> Option<Load>) -> Vec<u8> {
         let (n, r) = (self.setup.servers, self.setup.replicas);
         let lowest = lowest_gear(n, r).max(self.setup.g_min);
@@ -117,7 +117,7 @@ impl World<'_> {
         self.gear_series(expected).into_iter().map(|gear| self.gear_servers(gear)).collect()
     }
 
-    /// A schedule that is known beforehand: servers are woken early enough to serve in time.
+    /// A schedule known in advance: servers are woken early enough to serve on time.
     fn scheduled(&self, serving: Vec<u32>) -> Timeline {
         let late = self.late();
         let on = |t: usize| serving[t..serving.len().min(t + late + 1)].iter().copied().max().unwrap_or(0);
@@ -134,7 +134,7 @@ impl World<'_> {
         line
     }
 
-    /// Ebb's own policy: the production decision maker on this clock. Everything before the first step is unknown to it.
+    /// Ebb's own policy: the production decision maker on this clock. It knows nothing from before the first step.
     fn drive(&self) -> Result<Timeline, LoadError> {
         let calendar = Calendar { origin: Moment::ZERO, elapsed: Duration::ZERO };
         let r = self.setup.replicas;
@@ -190,7 +190,7 @@ impl World<'_> {
     }
 }
 
-/// Tells the fleet which servers are up by step `t`.
+/// Reports servers that are up by step `t` to the fleet.
 fn arrive(
     fleet: &mut Fleet,
     history: &History,

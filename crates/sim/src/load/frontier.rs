@@ -1,4 +1,4 @@
-//! The frontier of Ebb's policy: savings against shortage against power cycles, over its two knobs.
+//! The frontier of Ebb's policy: savings, shortage and power cycles over its two settings.
 
 use super::{Bound, Case, LoadError, Outcome, Policy};
 use serde::Serialize;
@@ -8,7 +8,7 @@ pub const SHORT_GOALS: [f64; 5] = [0.002, 0.01, 0.03, 0.1, 0.3];
 /// Budgets of power cycles per server and day.
 pub const CYCLES: [f64; 5] = [0.5, 1.0, 2.0, 4.0, 8.0];
 
-/// One setting of the knobs, what it came to, and what nobody could beat with as much shortage and as many power cycles.
+/// One setting, its result, and the bound for the same shortage and power cycles.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
     pub short_goal: f64,
@@ -16,12 +16,12 @@ pub struct Point {
     pub outcome: Outcome,
     /// Mean share of servers asleep.
     pub asleep: f64,
-    /// What that share cannot exceed with the outcome's shortage and power cycles; absent for a cluster that is too large to
+    /// Upper bound of that share for the outcome's shortage and power cycles; absent if the cluster is too large to
     /// search.
     pub asleep_bound: Option<f64>,
 }
 
-/// Plays Ebb's policy with every setting; `progress` hears how many of how many are done.
+/// Runs Ebb's policy with every setting; `progress` gets the number done and the total.
 pub fn frontier(case: &Case, mut progress: impl FnMut(usize, usize)) -> Result<Vec<Point>, LoadError> {
     let bound = Bound::new(case);
     let mut points = Vec::new();

@@ -1,11 +1,11 @@
-//! Load-level simulation: what a service would save, from its load curve alone. [Sierra §4.1]
+//! Load-level simulation: what a service would save, computed from its load curve alone. [Sierra §4.1]
 //!
-//! Every policy decides how many servers are awake in each step of a load series; energy follows from a power model, quality
-//! from the steps in which fewer were awake than the load needed. All of it is modelled. Loads are in units of servers, so
-//! that a load of 2.5 needs three.
+//! Every policy decides how many servers are awake in each step of a load series; energy follows from a power model,
+//! quality from the steps in which fewer were awake than the load needed. All results are modelled. Loads are in units
+//! of servers, so a load of 2.5 needs three.
 //!
-//! Steps without a record are not in any figure. Servers of several types are taken to be mixed evenly and to take turns, so
-//! that a server draws the mean of the types.
+//! Steps without a record enter no figure. Servers of several types are assumed to be mixed evenly and to take turns,
+//! so a server draws the mean of the types.
 
 mod bound;
 mod fleet;
@@ -29,23 +29,23 @@ use ebb_types::Joules;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Who decides which servers are awake.
+/// Decides which servers are awake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
     /// Today's clusters.
     AlwaysOn,
-    /// Sierra's schedule over randomly placed replicas: r-g servers may sleep, of all.
+    /// Sierra's schedule with randomly placed replicas: only r-g servers in total may sleep.
     NaiveRandom,
-    /// Sierra's schedule over fixed groups of r servers: saves as much, rebuilds on one server.
+    /// Sierra's schedule with fixed groups of r servers: the same savings, but a rebuild uses one server.
     NaiveGrouped,
     /// Hour-of-day mean, whole gear groups. [Sierra §3.4]
     Sierra,
-    /// Whole gear groups by one who knew each hour's peak.
+    /// Whole gear groups with perfect knowledge of each hour's peak.
     Oracle,
     /// Continuous gears: `ebb_gear::Fleet`.
     Ebb,
-    /// Continuous gears by one who knew each step's load.
+    /// Continuous gears with perfect knowledge of each step's load.
     ContinuousOracle,
     /// Energy strictly proportional to load.
     Ideal,
@@ -93,7 +93,7 @@ impl std::str::FromStr for Policy {
 pub enum Provision {
     /// The series' highest step needs all servers.
     Peak,
-    /// A server sustains so much, in the series' unit.
+    /// Load that a server sustains, in the series' unit.
     PerServer(f64),
 }
 
@@ -103,11 +103,11 @@ pub struct Setup {
     pub servers: u32,
     pub replicas: u8,
     pub g_min: u8,
-    /// Days that forecasts learn from before anything is counted.
+    /// Days of training for forecasts; not counted in results.
     pub train_days: u32,
     pub provision: Provision,
     pub power: PowerModel,
-    /// From the decision to wake a server to the moment at which it serves.
+    /// From the decision to wake a server until it serves.
     pub wake: Duration,
     pub dwell: Duration,
     pub cycles_per_day: f64,
@@ -116,8 +116,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Ebb's policy for a series in steps of `step`: the forecast's hour is a quarter of an hour, or the step if that is
-    /// longer.
+    /// Ebb's policy for a series in steps of `step`: the forecast's hour is a quarter of an hour, or the step if that
+    /// is longer.
     pub fn fleet(&self, step: Duration) -> FleetPolicy {
         let hour = step.max(Duration::from_secs(900));
         FleetPolicy {
@@ -156,24 +156,24 @@ pub enum LoadError {
     Power(#[from] ebb_power::ModelError),
 }
 
-/// What a policy came to. Energy is modelled.
+/// The result of a policy. Energy is modelled.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     pub policy: Policy,
     pub modelled_joules: Joules,
-    /// Against always-on.
+    /// Relative to always-on.
     pub savings: f64,
     pub mean_awake: f64,
     /// Share of the time in which fewer servers were awake than the load needed.
     pub short_time: f64,
-    /// Share of the load that came in that time.
+    /// Share of the load that arrived during that time.
     pub short_load: f64,
-    /// Share of the load that the servers awake could not carry at once.
+    /// Share of the load that the awake servers could not carry at once.
     pub excess_load: f64,
     pub cycles_per_server_per_day: f64,
 }
 
-/// A series made ready: loads in units of servers, and the first step that counts.
+/// A prepared series: loads in units of servers, and the first step that counts.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub setup: Setup,
@@ -219,7 +219,7 @@ impl Case {
         World { setup: &self.setup, step: self.step, loads: &self.loads }
     }
 
-    /// Plays one policy. The timeline covers the training, the outcome does not; the ideal has no timeline.
+    /// Runs one policy. The timeline includes the training, the outcome does not; the ideal has no timeline.
     pub fn play(&self, policy: Policy) -> Result<(Outcome, Option<Timeline>), LoadError> {
         let line = self.world().play(policy)?;
         Ok((self.account(policy, line.as_ref()), line))
@@ -234,8 +234,8 @@ impl Case {
         let dt = self.step;
         let on = power.on(if serving > 0.0 { load / serving } else { 0.0 });
         let steady = on * dt * serving + power.standby * dt * asleep + power.idle * dt * waking;
-        // While it goes up a server draws the transition's energy, and nothing else: not idle, and if it was woken
-        // ahead of a step that is longer than its wake-up, not standby.
+        // While it wakes, a server draws only the transition's energy: neither idle power nor, if it was woken ahead of
+        // a step longer than its wake-up, standby power.
         let instead = if self.world().late() > 0 { power.idle } else { power.standby };
         let up = power.up.joules - instead * Duration::from_secs_f64(power.up.seconds.min(dt.as_secs_f64()));
         let down = power.down.joules

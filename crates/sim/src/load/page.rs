@@ -1,15 +1,15 @@
-//! The report as a page: what each policy saves, and how load, servers and watts went over the last week.
+//! The HTML report: what each policy saves, and load, servers and watts over the last week.
 
 use super::{Case, Gaps, Outcome, Point, Policy, Score, Timeline};
 use ebb_report::{Axis, Chart, Mark, Page, Series};
 
-/// Most points of a curve: more than a screen has pixels are not seen.
+/// Most points of a curve: a screen has no more pixels.
 const MOST_POINTS: usize = 2000;
-/// Most servers whose states are drawn one by one.
+/// Most servers whose states are drawn individually.
 const MOST_SERVERS: usize = 64;
 const SHOWN_DAYS: usize = 7;
 
-/// Everything that a report shows.
+/// The contents of a report.
 pub struct Report<'a> {
     pub name: &'a str,
     pub case: &'a Case,
@@ -19,7 +19,7 @@ pub struct Report<'a> {
     pub frontier: &'a [Point],
 }
 
-/// A share as people read it.
+/// Formats a share as a percentage.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
@@ -66,7 +66,7 @@ pub fn html(report: &Report) -> String {
     page.render()
 }
 
-/// What is missing of the series, in words.
+/// Describes the gaps of the series.
 pub fn gaps_text(gaps: Gaps, step: std::time::Duration) -> String {
     if gaps.intervals == 0 {
         return "The series has no gaps.".to_owned();
@@ -109,7 +109,7 @@ fn week(page: &mut Page, report: &Report) {
     let from = end.saturating_sub(SHOWN_DAYS * (86_400.0 / case.step.as_secs_f64()) as usize).max(case.first);
     let every = (end - from).div_ceil(MOST_POINTS).max(1);
     let at = |t: usize| t as f64 * case.step.as_secs_f64();
-    // A point stands for several steps: the highest load and the most servers of them.
+    // A point covers several steps: their highest load and most servers.
     let highest = |values: &dyn Fn(usize) -> f64| -> Vec<(f64, f64)> {
         let starts = (from..end).step_by(every);
         starts.map(|t| (at(t), (t..end.min(t + every)).map(values).fold(f64::NAN, f64::max))).collect()

@@ -15,7 +15,7 @@ pub enum PowerError {
     NoServers,
 }
 
-/// Server types, of which a cluster has so many each.
+/// Server types and how many of each the cluster has.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Types {
@@ -23,8 +23,8 @@ struct Types {
     types: Vec<toml::Table>,
 }
 
-/// The paper's convention: a server that is on draws the same whatever it does, standby draws nothing, and transitions are
-/// free. Savings are then the mean share of servers asleep. [Sierra §4.1]
+/// The paper's convention: a running server draws constant power, standby draws nothing, and transitions are free.
+/// Savings then equal the mean share of sleeping servers. [Sierra §4.1]
 pub fn free_transitions() -> PowerModel {
     let free = Transition { seconds: 0.0, joules: Joules(0.0) };
     let on = Watts(100.0);
@@ -41,9 +41,9 @@ pub fn free_transitions() -> PowerModel {
     }
 }
 
-/// Reads a power model: the keys of `PowerModel` at the top level, or a `[[type]]` table with those keys and `servers` for each
-/// type. Types are mixed evenly and take turns, so that a server draws their mean by number; a key that is not given
-/// is that of the measured storage node. [ECS² Tables I and VI]
+/// Reads a power model: the keys of `PowerModel` at the top level, or one `[[type]]` table per type with those keys and
+/// `servers`. Types are mixed evenly and take turns, so a server draws their mean weighted by number; a missing key
+/// defaults to the measured storage node's value. [ECS² Tables I and VI]
 pub fn power(text: &str) -> Result<PowerModel, PowerError> {
     let table: toml::Table = text.parse()?;
     let model = if table.contains_key("type") { mean(table.try_into()?)? } else { table.try_into()? };

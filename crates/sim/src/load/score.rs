@@ -1,23 +1,23 @@
-//! Forecasts, scored as in the paper: the root-mean-square error over the days that were not learned from, normalised by
-//! their mean load, against the days of training. [Sierra Figure 8]
+//! Forecasts, scored as in the paper: the root-mean-square error over the test days, normalised by their mean load,
+//! against the days of training. [Sierra Figure 8]
 
 use super::Case;
 use ebb_gear::{History, Load, Seasonal, forecast};
 use serde::Serialize;
 
 const HOURS_PER_DAY: u32 = 24;
-/// Days of training that are scored at most.
+/// Most days of training that are scored.
 const MOST_DAYS: usize = 14;
 
-/// Normalised errors after `days` of training; absent where nothing could be scored.
+/// Normalised errors after `days` of training; `None` if nothing could be scored.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Score {
     pub days: usize,
-    /// The paper's mean of the hour of day.
+    /// The paper's hour-of-day mean.
     pub hour_of_day: Option<f64>,
     /// The seasonal forecast, from the same days.
     pub seasonal: Option<f64>,
-    /// The seasonal forecast of each hour when the hour before has ended.
+    /// The seasonal forecast of each hour, made when the previous hour has ended.
     pub seasonal_live: Option<f64>,
 }
 
@@ -64,7 +64,7 @@ fn score(peaks: &[Option<f64>], days: usize) -> Score {
 fn error(peaks: &[Option<f64>], first: usize, mut predict: impl FnMut(u64) -> Option<Load>) -> Option<f64> {
     let (mut squares, mut sum, mut hours) = (0.0, 0.0, 0.0);
     for (hour, peak) in peaks.iter().enumerate().skip(first) {
-        // Every hour is predicted, also one that was not recorded: a live forecast learns from the one before.
+        // Every hour is predicted, even if it was not recorded: a live forecast learns from the previous one.
         if let (Some(load), Some(peak)) = (predict(hour as u64), peak) {
             squares += (load.0 - peak).powi(2);
             sum += peak;

@@ -1,4 +1,4 @@
-//! Figure 8: how the error of a load forecast falls with days of training, and what it means for the gears.
+//! Figure 8: how the error of a load forecast falls with days of training, and its effect on the gears.
 
 use super::{DAY_HOURS, Experiment, Hourly, PaperError, REPLICAS, SERVERS, Table, WEEK};
 use ebb_gear::{History, Load, Seasonal, forecast, gear_for, lowest_gear};
@@ -7,12 +7,12 @@ use ebb_report::{Axis, Chart, Mark, Series};
 const HOURS_PER_DAY: u32 = DAY_HOURS as u32;
 const DAYS: usize = WEEK / DAY_HOURS;
 
-/// Who forecasts.
+/// The forecasting method.
 #[derive(Clone, Copy, PartialEq)]
 enum Method {
     /// The mean of the same hour on the days of training. [Sierra §3.4]
     HourOfDay,
-    /// Ebb's, its median.
+    /// The median of Ebb's seasonal forecast.
     Seasonal,
 }
 
@@ -33,7 +33,7 @@ fn forecasts(week: &[f64], train: usize, method: Method) -> Vec<f64> {
     (train * DAY_HOURS..WEEK).map(of).collect()
 }
 
-/// Root of the mean square error over the test days, by their mean load.
+/// Root mean square error over the test days, divided by their mean load.
 fn error(week: &[f64], train: usize, method: Method) -> f64 {
     let test = &week[train * DAY_HOURS..];
     let square: f64 =
@@ -116,13 +116,13 @@ mod tests {
         let same = week(|_, hour| 10.0 + hour as f64);
         assert!(error(&same, 3, Method::HourOfDay) < 1e-12);
         assert_eq!(right_gears(&same, Method::HourOfDay), 1.0);
-        // The mean alone, which knows no hours, is wrong by a third.
+        // The overall mean, which ignores the hour, is wrong by a third.
         assert!(error(&same, 3, Method::Seasonal) < 0.15, "{}", error(&same, 3, Method::Seasonal));
     }
 
     #[test]
     fn the_error_is_the_root_mean_square_by_the_mean() {
-        // Trained on 100, tested on 200 for one day of six: the root of 100²/6 by a mean of 700/6.
+        // Trained on 100, tested on 200 for one day of six: the root of 100²/6 divided by a mean of 700/6.
         let step = week(|day, _| if day == 3 { 200.0 } else { 100.0 });
         let right = (100.0f64.powi(2) / 6.0).sqrt() / (700.0 / 6.0);
         assert!((error(&step, 1, Method::HourOfDay) - right).abs() < 1e-9);

@@ -1,4 +1,4 @@
-//! What follows from the layout alone: Table 1, and what the metadata service has to remember.
+//! Results that depend on the layout alone: Table 1, and the size of the metadata.
 
 use super::{Experiment, PaperError, REPLICAS, Table};
 use ebb_gear::{Layout, Scheme, Server, layout, power_down_count, rebuild_parallelism};
@@ -6,11 +6,11 @@ use ebb_meta::{Bootstrap, Command, NewServer, Reply, State};
 use ebb_report::{Axis, Chart, Mark, Series};
 use ebb_types::{ClusterParams, RackId, ServerId};
 
-/// The search for the largest set of servers that can sleep is exact up to here: it is a set cover.
+/// The search for the largest set of servers that can sleep (a set cover) is exact up to this size.
 const EXACT: u16 = 15;
-/// Of the testbed.
+/// Racks of the testbed.
 const RACKS: u16 = 3;
-/// Chunk groups per server: so many that every three of the servers share one, as if each chunk were placed by itself.
+/// Chunk groups per server: enough that any three servers share one, as if each chunk were placed separately.
 const GROUPS_PER_SERVER: u32 = 512;
 
 fn lay_out(servers: u16, racks: u16, groups: u32, seed: u64, scheme: Scheme) -> Result<Layout, PaperError> {
@@ -19,7 +19,7 @@ fn lay_out(servers: u16, racks: u16, groups: u32, seed: u64, scheme: Scheme) -> 
     Ok(layout(&servers, REPLICAS, groups, seed, scheme)?)
 }
 
-/// By search over the chunk groups, also where the construction says it.
+/// Found by search over the chunk groups, even if the construction implies it.
 fn asleep(layout: &Layout, gear: u8) -> f64 {
     let searched = Layout { scheme: Scheme::NaiveRandom, ..layout.clone() };
     power_down_count(&searched, gear) as f64
@@ -103,7 +103,7 @@ const PAPER_PER_CHUNK: f64 = 23.0;
 const PAPER_PER_GROUP: f64 = 320.0 * 1024.0;
 const TESTBED: u16 = 15;
 
-/// Bytes of a snapshot of the real metadata state with so many chunk groups.
+/// Bytes of a snapshot of the real metadata state with `groups` chunk groups.
 fn snapshot_bytes(groups: u32, seed: u64) -> Result<f64, PaperError> {
     let layout = lay_out(TESTBED, RACKS, groups, seed, Scheme::Rotated)?;
     let server = |(id, place): (&ServerId, &ebb_gear::Place)| NewServer {

@@ -1,9 +1,9 @@
-//! A paper's evaluation again, with the production decision makers on models: every figure beside the paper's own. [Sierra §3.3,
-//! §4]
+//! Repeats a paper's evaluation with the production decision makers on models: every figure next to the paper's.
+//! [Sierra §3.3, §4]
 //!
-//! The Hotmail, Messenger and Cambridge traces are not public. Load series and traces of other services stand in for them, so
-//! what is alike is the question, the procedure and the convention, not the input: a number that differs from the
-//! paper's is no contradiction where the input decides. Layout, metadata and rebuild need no trace.
+//! The Hotmail, Messenger and Cambridge traces are not public; load series and traces of other services replace them.
+//! The question, the procedure and the convention are the same, but not the input: a figure that differs from the
+//! paper's is no contradiction if the input determines it. Layout, metadata and rebuild need no trace.
 //!
 //! An [`Experiment`] is plain data: rows to compare, tables and charts. [`Findings`] turn them into a page, CSV and text.
 
@@ -22,17 +22,17 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What stands in for the paper's inputs.
+/// Replacements for the paper's inputs.
 pub struct Inputs {
     /// Load of whole services; their names are shown.
     pub series: Vec<(String, Series)>,
-    /// Requests of block devices, for the experiments on the testbed. `None`: a made-up day.
+    /// Block-device requests for the experiments on the testbed. `None`: a synthetic day.
     pub trace: Option<Trace>,
-    /// Requests of the made-up day.
+    /// Requests of the synthetic day.
     pub requests: u64,
-    /// Data of the server that is rebuilt; the paper's had 200 GB.
+    /// Bytes on the server that is rebuilt; 200 GB in the paper.
     pub rebuild_bytes: u64,
-    /// Servers of the clusters in which one is lost: N/r - 1 of them rebuild it.
+    /// Sizes of the clusters in which one server is lost: N/r - 1 servers rebuild it.
     pub rebuild_servers: Vec<u16>,
     pub seed: u64,
 }
@@ -53,13 +53,13 @@ pub enum PaperError {
     Meta(String),
 }
 
-/// One number of the paper and ours.
+/// One figure of the paper and ours.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     pub what: String,
-    /// `%` for shares, given as such.
+    /// `%` for shares, with the value in percent.
     pub unit: &'static str,
-    /// Absent: the paper gives none, or only draws it.
+    /// Absent: the paper gives none, or only plots it.
     pub paper: Option<f64>,
     pub here: Option<f64>,
 }
@@ -75,14 +75,14 @@ pub struct Table {
 /// One table or figure of the paper.
 #[derive(Clone, Debug, Serialize)]
 pub struct Experiment {
-    /// As the paper calls it.
+    /// The paper's name for it.
     pub name: String,
     pub title: String,
-    /// What was done, and where it differs from the paper.
+    /// The procedure, and where it differs from the paper.
     pub about: String,
     pub rows: Vec<Row>,
     pub tables: Vec<Table>,
-    /// In the page; the JSON has their points.
+    /// Shown in the page; the JSON has their points.
     #[serde(serialize_with = "points_of")]
     pub charts: Vec<Chart>,
 }
@@ -123,22 +123,22 @@ impl Experiment {
     }
 }
 
-/// Everything that was found.
+/// All results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Findings {
     pub paper: &'static str,
-    /// What stood in for what.
+    /// Which inputs were replaced by which.
     pub inputs: Vec<String>,
     pub experiments: Vec<Experiment>,
 }
 
 const PAPER: &str = "Sierra: practical power-proportionality for data center storage (EuroSys 2011)";
 
-/// Servers of the load-level experiments and copies of everything: the paper's testbed had thirty servers of three.
+/// Servers of the load-level experiments, and replicas: the paper's testbed had thirty servers of three.
 const SERVERS: u32 = 30;
 const REPLICAS: u8 = 3;
 
-/// Runs all of them. `tell` hears which one is going on and how much of it is done, 0 to 1.
+/// Runs all experiments. `tell` gets the present one and its progress, 0 to 1.
 pub fn sierra(inputs: &Inputs, tell: &mut dyn FnMut(&str, f64)) -> Result<Findings, PaperError> {
     let mut experiments = Vec::new();
     let mut begin = |name: &str| tell(name, 0.0);
@@ -190,7 +190,7 @@ fn hourly(inputs: &[(String, Series)]) -> Result<Vec<Hourly>, PaperError> {
         let named = |error| PaperError::Series { name: name.clone(), error };
         let series =
             if series.interval == HOUR { series.clone() } else { series.folded(HOUR).map_err(named)? };
-        // A series may miss an hour now and then: a week begins anew at the next whole day.
+        // A series may lack an hour here and there: a week restarts at the next whole day.
         let mut weeks = Vec::new();
         let mut first = 0;
         while let Some(hours) = series.values.get(first..first + WEEK) {
@@ -210,8 +210,8 @@ fn hourly(inputs: &[(String, Series)]) -> Result<Vec<Hourly>, PaperError> {
     inputs.iter().map(one).collect()
 }
 
-/// Two services of nobody's, two weeks each, for those who have no series at hand: one that sleeps a little at night, and one
-/// that is used in office hours.
+/// Two synthetic services, two weeks each, for users without a series: one whose load drops slightly at night, and one
+/// used in office hours.
 pub fn made_up_series(seed: u64) -> Vec<(String, Series)> {
     let mut random = crate::random::Random::new(seed);
     let mut noise = move || 0.95 + 0.1 * random.below(1000) as f64 / 1000.0;
@@ -269,7 +269,7 @@ impl Findings {
         page.render()
     }
 
-    /// One line per number; the first says what the columns are.
+    /// One line per figure; the first line names the columns.
     pub fn csv(&self) -> String {
         let quote = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
         let cell = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());

@@ -1,11 +1,11 @@
-//! Figure 9: the share of the servers that stays on when an oracle chooses the gears.
+//! Figure 9: the share of servers that stays on when an oracle selects the gears.
 
 use super::{Experiment, Hourly, PaperError, REPLICAS, SERVERS};
 use crate::load::{Case, Policy, Provision, Setup, free_transitions};
 use ebb_report::{Axis, Chart, Mark, Series};
 use std::time::Duration;
 
-/// The paper's testbed: chunk servers, and servers that keep the logs and never sleep.
+/// The paper's testbed: chunk servers, and loggers, which never sleep.
 const TESTBED: u32 = 15;
 const HOLDERS: u32 = 3;
 /// Power consumed by the Hotmail I/O trace, loggers included, gear 1 allowed: "savings of 23 %". [Sierra abstract]

@@ -1,9 +1,10 @@
-//! The experiments on the testbed, request by request: the schedule (Figure 10), response times in the three worst stretches
+//! The testbed experiments, request by request: the schedule (Figure 10), response times in the three worst periods
 //! (Figure 11), reclaim (Table 2) and the migration of primaries (Table 3).
 //!
-//! The trace is run twice on the same modelled cluster, with an oracle's gears and always on; the same requests are compared.
-//! The paper chose the servers for its trace's peak. Here the servers are given, so the trace is sped up until its peak
-//! needs all of them, each as busy as a server may be: else the disks would idle and every gear would look good.
+//! The trace is run twice on the same modelled cluster, with an oracle's gears and always on; the same requests are
+//! compared. The paper sized its cluster for the trace's peak. Here the servers are given, so the trace is sped up
+//! until its peak needs all of them, each as busy as a server may be: otherwise the disks would idle and every gear
+//! would look good.
 
 use super::{Experiment, HOUR, PaperError, REPLICAS, Table};
 use crate::request::{
@@ -19,12 +20,12 @@ use std::time::Duration;
 const SERVERS: u16 = 15;
 const RACKS: u16 = 3;
 const CHUNK_BYTES: u32 = 1 << 20;
-/// The down-shift run is from so long before to so long after the shift; the up-shift run goes on for an hour.
+/// The down-shift run covers this time before and after the shift; the up-shift run continues for an hour.
 const AROUND: f64 = 600.0;
-/// Share of the disks' own rates that a server is provisioned for: queues at the full rates have no end, and the paper's capacity
-/// of a server is that at an acceptable latency.
+/// Share of the disks' own rates that a server is provisioned for: at the full rates queues grow without bound, and the
+/// paper defines a server's capacity at an acceptable latency.
 const FILLED: f64 = 0.5;
-/// The peak of one-second samples falls as more requests come into each: the speed is found in rounds.
+/// The peak of one-second samples falls as more requests enter each sample: the speed is found iteratively.
 const ROUNDS: usize = 6;
 
 fn setup(gears: Gears, speed: f64, seed: u64) -> Setup {
@@ -60,7 +61,8 @@ pub(super) fn testbed(
     Ok(vec![schedule(&geared), response_times(&geared, &base), reclaim(&geared), migration(&geared)])
 }
 
-/// The speed at which the trace's peak fills all servers as far as they may be. Loads grow about in proportion with it.
+/// The speed at which the trace's peak uses the provisioned share of all servers. Loads grow roughly in proportion to
+/// it.
 fn speed_for_peak(trace: &Trace) -> Result<f64, PaperError> {
     let rates = DiskModel::hdd_2009().rates();
     let schedule = rates.in_schedule(Schedule::default());
@@ -120,7 +122,7 @@ fn hour(run: &Report) -> f64 {
     HOUR.as_secs_f64() / run.trace.speed
 }
 
-/// A stretch of the run, in simulated seconds from its start.
+/// A period of the run, in simulated seconds from its start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Stretch {
     from: f64,
@@ -141,7 +143,7 @@ fn steady(run: &Report) -> Option<Stretch> {
     let hours = (run.trace.span_seconds / HOUR.as_secs_f64()).floor() as usize;
     let whole = (0..hours).filter(|at| {
         let (from, to) = (*at as f64 * hour, (*at + 1) as f64 * hour);
-        // A shift into the lowest gear takes the first moments of an hour.
+        // A shift into the lowest gear takes the first part of an hour.
         let settled = from + 0.2 * hour;
         let mut inside =
             run.samples.iter().filter(|s| settled <= s.at_seconds && s.at_seconds < to).peekable();
@@ -157,7 +159,7 @@ fn transitions(run: &Report) -> impl Iterator<Item = (f64, i32)> + '_ {
     run.samples.windows(2).map(change).filter(|(_, change)| *change != 0)
 }
 
-/// The up-shift with the most to give back, from ten minutes before it to an hour after it.
+/// The up-shift with the most offload to reclaim, from ten minutes before it to an hour after it.
 fn up_shift(run: &Report) -> Option<Stretch> {
     let debt = |at: &f64| {
         let before = run.samples.iter().rev().find(|sample| sample.at_seconds <= *at);
@@ -176,7 +178,7 @@ fn busiest_down_shift(run: &Report) -> Option<f64> {
     transitions(run).filter(|(_, change)| *change < 0).map(|(at, _)| at).max_by_key(after)
 }
 
-/// It, from ten minutes before it to ten minutes after it.
+/// That down-shift, from ten minutes before it to ten minutes after it.
 fn down_shift(run: &Report) -> Option<Stretch> {
     let around = AROUND / run.trace.speed;
     busiest_down_shift(run).map(|at| Stretch { from: at - around, to: at + around })

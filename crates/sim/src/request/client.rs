@@ -1,7 +1,8 @@
-//! Clients that replay a trace: each request is sent when the trace says so, whatever became of those before it.
+//! Clients that replay a trace: each request is sent at the trace's time, whatever the outcome of earlier ones.
 //!
-//! A client host has a map of its own. How a piece of a request finds its primary, and when it is tried again, is decided by the
-//! client library's own [`Request`](ebb_route::Request). A request over several chunks is as many pieces, and ends with its last one.
+//! A client host has its own map. The client library's own [`Request`](ebb_route::Request) decides how a piece of a
+//! request finds its primary and when it is retried. A request over several chunks is split into one piece per chunk,
+//! and ends with the last one.
 
 use crate::client::{ADMIN, Heard};
 use crate::clock::MILLI;
@@ -23,7 +24,7 @@ pub struct Host {
     seq: u64,
 }
 
-/// One piece of a request under way.
+/// One piece of a request in flight.
 struct Piece {
     whole: u32,
     host: u32,
@@ -31,7 +32,7 @@ struct Piece {
     attempt: u64,
 }
 
-/// A request of which pieces are under way.
+/// A request with pieces in flight.
 struct Whole {
     done: Done,
     left: u32,
@@ -43,18 +44,18 @@ pub struct Clients {
     pieces: Slab<Piece>,
     wholes: Slab<Whole>,
     attempts: u64,
-    /// Requests of the trace that arrived.
+    /// Requests of the trace that have arrived.
     pub arrived: u64,
     pub answered: Vec<Done>,
     pub retries: Retries,
 }
 
-/// Why requests were tried again.
+/// Why requests were retried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Retries {
     /// The group has another primary.
     pub moved: u64,
-    /// The server could not serve it: no lease, a map too old, too few copies, overload.
+    /// The server could not serve it: no lease, an outdated map, too few copies, overload.
     pub no_lease: u64,
     pub behind: u64,
     pub too_few_copies: u64,
@@ -63,7 +64,7 @@ pub struct Retries {
     pub timeouts: u64,
 }
 
-/// Numbered places that are used again.
+/// Numbered slots that are reused.
 struct Slab<T> {
     places: Vec<Option<T>>,
     free: Vec<u32>,
@@ -169,7 +170,7 @@ impl World<'_> {
         let host = piece.host;
         let waits_on = commands.is_empty();
         commands.into_iter().for_each(|command| self.piece_obeys(id, host, command));
-        // An answer that is awaited is looked at now and then, with all others.
+        // Tries that await an answer are checked periodically, together.
         let Some(piece) = self.models().clients.pieces.get(id) else { return };
         if piece.request.asked().is_none() && !waits_on {
             let pause = piece.request.due().since(now).as_nanos() as u64;
@@ -182,7 +183,7 @@ impl World<'_> {
         match command {
             Command::Send { server, message } => {
                 clients.attempts += 1;
-                // Which piece is answered can be read off the number of the try.
+                // The try's number identifies the piece that is answered.
                 let attempt = clients.attempts << 32 | u64::from(id);
                 clients.pieces.get(id).expect("it sends").attempt = attempt;
                 let payload = match &message.op {
@@ -199,13 +200,13 @@ impl World<'_> {
             }
             Command::Heard { group, newest } => clients.hosts[host as usize].view.hear(group, newest),
             Command::Refresh => self.refresh_host(host),
-            // The modelled network loses nothing: whoever is silent is down, or late.
+            // The modelled network loses nothing: a silent server is down or late.
             Command::Close { .. } => {}
             Command::End(result) => self.piece_ends(id, result.is_err()),
         }
     }
 
-    /// Asks the metadata service for what is new in the map.
+    /// Requests map changes from the metadata service.
     pub fn refresh_host(&mut self, host: u32) {
         let now = Moment(self.now);
         let Some(request) = self.host(host).view.refresh(now) else { return };
@@ -213,7 +214,7 @@ impl World<'_> {
         self.send(Node::Client(host), Node::Member(1), message);
     }
 
-    /// At the start, every host asks for the map; from then on it is told.
+    /// At the start every host requests the map; from then on it is pushed.
     pub fn start_hosts(&mut self) {
         for host in 0..self.models().clients.hosts.len() as u32 {
             self.refresh_host(host);
@@ -253,7 +254,7 @@ impl World<'_> {
         &mut self.models().clients.hosts[host as usize]
     }
 
-    /// `whole`: nothing is missing before the news.
+    /// `whole`: the update has no gap before it.
     fn host_learned(&mut self, host: u32, whole: bool) {
         if !whole {
             self.refresh_host(host);
@@ -284,7 +285,7 @@ impl World<'_> {
         }
     }
 
-    /// Every now and then: which of the requests that wait for an answer are due.
+    /// Checks periodically which requests that await an answer have timed out.
     pub fn look_for_timeouts(&mut self) {
         let now = Moment(self.now);
         let due = |piece: &Piece| piece.request.asked().is_some() && piece.request.due() <= now;
@@ -307,7 +308,7 @@ impl Retries {
         }
     }
 
-    /// By reason, in words.
+    /// Counts by reason, in words.
     pub fn rows(&self) -> [(&'static str, u64); 6] {
         [
             ("the primary moved", self.moved),
@@ -323,7 +324,7 @@ impl Retries {
         self.rows().iter().map(|(_, count)| count).sum()
     }
 
-    /// The reasons that there were, in brackets.
+    /// The reasons that occurred, in brackets.
     pub fn reasons(&self) -> String {
         let there = self.rows().into_iter().filter(|(_, count)| *count > 0);
         let there: Vec<String> = there.map(|(why, count)| format!("{why}: {count}")).collect();

@@ -1,13 +1,14 @@
-//! Disks as time: a disk with one arm and a queue, and a flash device with parallel channels.
+//! Timing models of disks: a disk with one arm and a queue, and a flash device with parallel channels.
 //!
-//! A **hard disk** serves one access at a time: overhead, seek (a curve through track-to-track, average and full stroke),
-//! rotation (uniform in a turn), transfer. An access that goes on where the last one ended has neither seek nor rotation:
-//! a read always (the drive reads ahead), a write if it follows at once. Of the oldest `queue_depth` waiting accesses the
-//! nearest is next, as with native command queuing; once in `queue_depth` accesses it is the oldest, so that none starves.
-//! Depth 1 is first come, first served.
+//! A **hard disk** serves one access at a time: overhead, seek (a curve through track-to-track, average and full
+//! stroke), rotation (uniform over a turn), transfer. An access that continues where the last one ended has neither
+//! seek nor rotation: a read always (the drive reads ahead), a write if it follows immediately. Of the oldest
+//! `queue_depth` waiting accesses the nearest is next, as with native command queuing; once in `queue_depth` accesses
+//! it is the oldest, so that none starves. Depth 1 is first come, first served.
 //!
-//! A **flash device** has channels. An access takes a channel; its bytes then pass one bus. A channel stays taken for
-//! `channels / iops`, which for a write is longer than its latency: the device acknowledges from its buffer and programs later.
+//! A **flash device** has channels. An access takes a channel; its bytes then pass one bus. A channel stays busy for
+//! `channels / iops`, which for a write is longer than its latency: the device acknowledges from its buffer and
+//! programs later.
 
 use crate::clock::SECOND;
 use crate::random::Random;
@@ -15,7 +16,7 @@ use crate::request::settings::{SettingsError, check_positive};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// What a server's disk is. Read from configuration: call [`DiskModel::check`] before use.
+/// The model of a server's disk. Read from configuration: call [`DiskModel::check`] before use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum DiskModel {
@@ -27,15 +28,15 @@ pub enum DiskModel {
 #[serde(deny_unknown_fields)]
 pub struct Hdd {
     pub name: String,
-    /// Where the figures are from.
+    /// Source of the figures.
     pub source: String,
     pub capacity_bytes: u64,
     pub rpm: f64,
     pub track_to_track_seconds: f64,
-    /// Over a third of the stroke, which is the mean distance of two random places.
+    /// Over a third of the stroke, which is the mean distance of two random positions.
     pub average_seek_seconds: f64,
     pub full_stroke_seconds: f64,
-    /// What a write's seek takes longer.
+    /// Additional seek time of a write.
     pub write_settle_seconds: f64,
     pub bytes_per_second: f64,
     /// Controller and interface, per access.
@@ -47,7 +48,7 @@ pub struct Hdd {
 #[serde(deny_unknown_fields)]
 pub struct Ssd {
     pub name: String,
-    /// Where the figures are from.
+    /// Source of the figures.
     pub source: String,
     pub capacity_bytes: u64,
     pub channels: u32,
@@ -75,15 +76,15 @@ impl Hdd {
         60.0 / self.rpm
     }
 
-    /// Mean seek between two places that are uniform on the disk.
+    /// Mean seek between two positions uniform on the disk.
     pub fn mean_seek_seconds(&self) -> f64 {
         let steps = 10_000;
         let at = |n: i32| (f64::from(n) + 0.5) / f64::from(steps);
-        // The distance of two such places has density 2 (1 - x).
+        // The distance of two such positions has density 2 (1 - x).
         (0..steps).map(|n| self.seek_seconds(at(n)) * 2.0 * (1.0 - at(n)) / f64::from(steps)).sum()
     }
 
-    /// Mean time of one access at a random place with nobody else.
+    /// Mean time of one access at a random position on an idle disk.
     pub fn random_access_seconds(&self, write: bool, bytes: u64) -> f64 {
         let settle = if write { self.write_settle_seconds } else { 0.0 };
         let transfer = bytes as f64 / self.bytes_per_second;
@@ -112,7 +113,7 @@ impl DiskModel {
         })
     }
 
-    /// A hard disk as it is sold for servers now.
+    /// A present server hard disk.
     pub fn hdd() -> DiskModel {
         DiskModel::Hdd(Hdd {
             name: "hdd".into(),
@@ -148,7 +149,7 @@ impl DiskModel {
         })
     }
 
-    /// A flash device for servers.
+    /// A present server flash device.
     pub fn ssd() -> DiskModel {
         DiskModel::Ssd(Ssd {
             name: "ssd".into(),
@@ -187,8 +188,9 @@ impl DiskModel {
         }
     }
 
-    /// What one disk sustains of one kind of work alone: random accesses of 4 KiB and streamed bytes per second. A full queue
-    /// serves a hard disk's accesses about 1.6 times as fast as one after another [Sierra Table 4: 137 reads/s against 79].
+    /// Sustained rates of one disk for one kind of work alone: random accesses of 4 KiB and streamed bytes per second.
+    /// A full queue serves a hard disk's accesses about 1.6 times as fast as one at a time [Sierra Table 4: 137 reads/s
+    /// against 79].
     pub fn rates(&self) -> ebb_gear::ServerRates {
         const QUEUED: f64 = 1.6;
         match self {
@@ -234,11 +236,11 @@ impl DiskModel {
     }
 }
 
-/// What one access moves.
+/// The data that one access moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub write: bool,
-    /// Place on the disk, in bytes.
+    /// Position on the disk, in bytes.
     pub at: u64,
     pub bytes: u64,
     /// Short moves of the arm within the access, each with half a turn.
@@ -255,14 +257,14 @@ pub struct Disk {
     random: Random,
     foreground: VecDeque<Waiting>,
     background: VecDeque<Waiting>,
-    /// When each channel is free; a hard disk has one.
+    /// When each channel becomes free; a hard disk has one.
     channels: Vec<u64>,
     bus_free: u64,
     /// Where the last access ended.
     head: u64,
-    /// Accesses of the foreground so far.
+    /// Foreground accesses so far.
     served: u32,
-    /// Nanoseconds that channels were taken, all together.
+    /// Total nanoseconds that channels were busy.
     pub busy: u64,
 }
 
@@ -293,7 +295,7 @@ impl Disk {
         self.foreground.push_back(Waiting { job, at });
     }
 
-    /// To be done while nobody else waits.
+    /// Adds a job to be done while no other is waiting.
     pub fn add_background(&mut self, job: u32, at: u64) {
         self.background.push_back(Waiting { job, at });
     }
@@ -306,12 +308,12 @@ impl Disk {
         self.background.len()
     }
 
-    /// When a channel is free at the earliest.
+    /// The earliest time at which a channel is free.
     pub fn free_at(&self) -> u64 {
         self.channels.iter().copied().min().unwrap_or(0)
     }
 
-    /// The next job, if a channel is free for it: to be followed by [`Disk::serve`]. `hurry`: the background waits no longer.
+    /// The next job, if a channel is free for it; call [`Disk::serve`] next. `hurry`: background jobs no longer wait.
     pub fn next(&mut self, now: u64, hurry: bool) -> Option<u32> {
         if self.free_at() > now {
             return None;
@@ -473,7 +475,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_serves_a_disk_of_the_testbed_as_fast_as_the_paper_measured() {
-        // 64 outstanding random reads: 129 to 147 a second [Sierra Table 4].
+        // 64 outstanding random reads: 129 to 147 per second [Sierra Table 4].
         let (hdd, mut random) = (hdd(), Random::new(5));
         let blocks = hdd.capacity_bytes / 4096;
         let mut disk = Disk::new(DiskModel::Hdd(hdd), Random::new(6));

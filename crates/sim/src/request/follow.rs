@@ -1,4 +1,4 @@
-//! Following the cluster through its gears: which phase it is in, what each phase did to the queues, what a shift moved.
+//! Follows the cluster through its gears: its phase, each phase's effect on queues, the data moved by a shift.
 
 use crate::net::Node;
 use crate::request::measure::{Migration, Phase, Reclaim, Sample};
@@ -9,22 +9,22 @@ use ebb_power::Draw;
 use ebb_types::{GearGroup, Moment, ServerId, ServerState, SlotState};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A stretch of time in one phase and gear.
+/// A period of one phase and gear.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     pub phase: Phase,
     pub gear: u8,
     pub from: u64,
     pub to: u64,
-    /// Servers that stood in for others at its end, and the mean lengths of their queues.
+    /// Number of holders at its end, and the mean lengths of their queues.
     pub holders: usize,
     pub queue: f64,
     pub offload_queue: f64,
-    /// The longest queue that any of them had.
+    /// The longest queue of any holder.
     pub longest_queue: u32,
 }
 
-/// Primaries on their way.
+/// Migration of primaries in progress.
 struct Moving {
     from: u64,
     primaries: Vec<Option<ServerId>>,
@@ -32,7 +32,7 @@ struct Moving {
     last: u64,
 }
 
-/// Offload on its way back.
+/// Reclaim in progress.
 struct Returning {
     debt: u64,
     /// When the first server was back.
@@ -54,14 +54,14 @@ pub struct Watch {
     returning: Option<Returning>,
     pub reclaims: Vec<Reclaim>,
     pub samples: Vec<Sample>,
-    /// Of the last sample: time, requests arrived, busy time of each disk.
+    /// At the last sample: time, requests arrived, busy time of each disk.
     sampled: (u64, u64, BTreeMap<ServerId, u64>),
     /// Joules of the same disk work on a cluster that never sleeps.
     pub always_on_joules: f64,
     pub awake_seconds: f64,
 }
 
-/// What the map says about gears.
+/// The map's state of gears.
 struct View {
     gear: u8,
     phase: Phase,
@@ -98,7 +98,7 @@ fn view(state: &State) -> View {
 }
 
 impl World<'_> {
-    /// After every input of a metadata member: the map may have moved on.
+    /// Called after every input of a metadata member: the map may have changed.
     pub fn follow_gears(&mut self) {
         let now = self.now;
         let Some(models) = self.modelled.as_deref_mut() else { return };
@@ -119,7 +119,7 @@ impl World<'_> {
         (watch.gear, watch.phase, watch.holders) = (view.gear, view.phase, view.holders);
     }
 
-    /// Puts the stretch of time that ends now on record.
+    /// Records the period that ends now.
     pub fn end_span(&mut self) {
         let now = self.now;
         let models = self.models();
@@ -146,7 +146,7 @@ impl World<'_> {
         watch.since = now;
     }
 
-    /// Measures the cluster, and tells the energy meter what the disks did since the last time.
+    /// Takes a sample of the cluster, and reports the disks' work since the last one to the energy meter.
     pub fn take_sample(&mut self) {
         let now = self.now;
         let models = self.modelled.as_deref_mut().expect("a modelled world");
@@ -185,14 +185,14 @@ impl World<'_> {
             disk_busy: busy_on / models.on.len().max(1) as f64,
             phase: watch.phase,
         };
-        // The run's last moment may come just after a sample: of so short a time no rate can be told.
+        // The run may end just after a sample: no rate can be computed over so short a time.
         if nanos >= models.sample_every / 2 {
             watch.samples.push(sample);
         }
         (watch.sampled.0, watch.sampled.1) = (now, models.clients.arrived);
     }
 
-    /// Measuring begins: what was before does not count.
+    /// Measuring starts: everything before does not count.
     pub fn begin_measuring(&mut self) {
         self.end_span();
         let now = self.now;

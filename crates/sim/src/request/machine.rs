@@ -1,15 +1,16 @@
-//! A chunk server's store on its disk, as time: what the production store does with a command, in disk accesses.
+//! Timing model of a chunk server's store: the disk accesses of the production store for each command.
 //!
 //! - A small record, and every offload record, is appended to a segment. All that wait are one write: group commit.
-//! - A large replica record goes to its chunk file first, if it overwrites nothing there, and then its head to the segment.
-//! - When segments have grown long, what lies in them only is moved to the chunk files, chunk by chunk, while nobody waits; all
-//!   of it before the server sleeps.
-//! - Reads and fetches are accesses where the data lies: no data is cached, as in the testbed [Sierra §4.3].
-//! - Which block has which version is known in memory: listings and comparisons cost no access. The real store keeps all of
-//!   its segments' index in memory, and of the chunk files' metadata pages those used last.
+//! - A large replica record goes to its chunk file first, if it overwrites nothing there, and then its head to the
+//!   segment.
+//! - When segments have grown long, data that is in segments only is moved to the chunk files, chunk by chunk, while no
+//!   command waits; all of it before the server sleeps.
+//! - Reads and fetches access the data's position: no data is cached, as in the testbed [Sierra §4.3].
+//! - The version of each block is known in memory: listings and comparisons cost no access. The real store keeps the
+//!   index of all its segments in memory, and the most recently used metadata pages of the chunk files.
 //!
-//! Thresholds are those of [`ebb_store::Config`]. Segments take the first part of the disk, chunk files are spread over the
-//! rest. The first write to a chunk costs two more moves of the arm, for the new file.
+//! Thresholds are those of [`ebb_store::Config`]. Segments take the first part of the disk, chunk files are spread over
+//! the rest. The first write to a chunk costs two more moves of the arm, for the new file.
 
 use crate::clock::MILLI;
 use crate::random::mix;
@@ -21,36 +22,36 @@ use ebb_store::{BATCH_BYTES, OVERDUE};
 use ebb_types::{BLOCK_BYTES, ChunkId, Content, GroupId, Record, ServerId, Space};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Share of the disk that segments take.
+/// Fraction of the disk used for segments.
 const SEGMENTS_SHARE: u64 = 64;
 /// A record's head in a segment, and each block's checksum.
 const HEAD_BYTES: u64 = 80;
 /// A page of a chunk file's metadata.
 const PAGE_BYTES: u64 = 4096;
-/// What a question about versions takes.
+/// Time for a query about versions.
 const QUESTION: u64 = MILLI / 20;
 /// Moves of the arm for a new file: its directory and the journal.
 const NEW_FILE_HOPS: u32 = 2;
 
-/// A record on its way to the disk.
+/// A record being written.
 #[derive(Debug)]
 pub struct Writing {
     token: StoreToken,
     space: Space,
     record: Record,
-    /// Drops of its space so far: a later one voids it.
+    /// Drops of its space before it: a later one voids it.
     drops: u32,
     bytes: u64,
 }
 
-/// Work of the disk.
+/// Work for the disk.
 enum Job {
     Read {
         token: StoreToken,
         command: StoreCommand,
         access: Access,
     },
-    /// About versions; no access.
+    /// About versions; no disk access.
     Question {
         token: StoreToken,
         command: StoreCommand,
@@ -64,7 +65,7 @@ enum Job {
     Settle(Access),
 }
 
-/// What a chunk has in segments only.
+/// A chunk's data that is in segments only.
 #[derive(Default)]
 struct Unsettled {
     bytes: u64,
@@ -87,14 +88,14 @@ pub struct Machine {
     unsettled_bytes: u64,
     direct_bytes: u64,
     checkpoint_bytes: u64,
-    /// Jobs begun and not ended; of these, accesses of the disk.
+    /// Jobs in progress; of these, disk accesses.
     in_service: usize,
     accesses: usize,
-    /// When the disk will be looked at anyway.
+    /// When the disk is checked next in any case.
     pub wake_at: u64,
-    /// The server will sleep when everything is where it belongs; of which map it speaks then.
+    /// The server goes to sleep when everything is in its chunk file; the map version that it will report then.
     pub flushing: Option<u64>,
-    /// Store commands under way: all, and those for offload.
+    /// Store commands in flight: all, and those for offload.
     pub queue: Gauge,
     pub offload_queue: Gauge,
 }
@@ -149,7 +150,8 @@ impl Machine {
         }
     }
 
-    /// Takes a command in. It ends in one answer of [`Machine::end`]. Returns a job that needs no access, and when it is done.
+    /// Accepts a command, which ends in one answer of [`Machine::end`]. Returns a job without disk access, and when it
+    /// is done.
     pub fn submit(&mut self, now: u64, token: StoreToken, command: StoreCommand) -> Option<(u32, u64)> {
         self.queue.add(now, 1);
         if is_offload(&command) {
@@ -191,7 +193,7 @@ impl Machine {
         if direct {
             let at = self.place(space, chunk, record.first);
             let unsettled = self.unsettled.entry((group, chunk)).or_default();
-            // Its metadata page is written with the others of the chunk, later.
+            // Its metadata page is written later, together with the chunk's others.
             if unsettled.bytes == 0 {
                 (unsettled.bytes, unsettled.hops) = (PAGE_BYTES, unsettled.hops + 1);
             }
@@ -248,7 +250,7 @@ impl Machine {
         Some((job, self.disk.serve(now, access)))
     }
 
-    /// The access is done: what the commands in it come to.
+    /// The access is done: produces the outcomes of its commands.
     pub fn end(&mut self, now: u64, job: u32, out: &mut Vec<(StoreToken, StoreOutcome)>) {
         let done = self.jobs[job as usize].take().expect("a job that was started");
         self.free.push(job);
@@ -297,7 +299,7 @@ impl Machine {
         }
     }
 
-    /// Everything that lies in segments only is to be moved to the chunk files.
+    /// Schedules moving everything that is in segments only to the chunk files.
     pub fn settle(&mut self) {
         self.unsettled_bytes = 0;
         for ((_, chunk), Unsettled { bytes, hops }) in std::mem::take(&mut self.unsettled) {
@@ -311,12 +313,12 @@ impl Machine {
         self.in_service == 0 && self.disk.waiting() == 0
     }
 
-    /// Whether an access under way will lead to the next look at the disk.
+    /// Whether an access in progress will trigger the next check of the disk.
     pub fn is_watched(&self) -> bool {
         self.accesses > 0 && self.disk.channels() == 1
     }
 
-    /// Commands under way: the load that a stand-in is chosen by.
+    /// Commands in flight: the load by which holders are chosen.
     pub fn queued(&self) -> u32 {
         self.queue.level() as u32
     }

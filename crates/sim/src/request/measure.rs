@@ -1,21 +1,21 @@
-//! What a run is measured by: every request's latency with the gear and phase that it arrived in, queue lengths over time,
-//! gear shifts, and samples of the whole cluster.
+//! Measurements of a run: every request's latency with the gear and phase of its arrival, queue lengths over time, gear
+//! shifts, and samples of the whole cluster.
 
 use ebb_types::Joules;
 use serde::Serialize;
 
-/// What the cluster is doing about its gears.
+/// The cluster's phase with respect to its gears.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Every server is where its gear wants it. Below the top gear, writes leave offload on stand-ins.
+    /// Every server is where its gear wants it. Below the top gear, writes leave offload on holders.
     #[default]
     Steady,
     /// Servers hand over their primaries and go to sleep.
     Down,
     /// Servers wake.
     Up,
-    /// Servers that are back fetch what they missed.
+    /// Returned servers fetch what they missed.
     Reclaim,
 }
 
@@ -32,7 +32,7 @@ impl Phase {
     }
 }
 
-/// A length over time: its integral, and its greatest value.
+/// A length over time: its integral and its maximum.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gauge {
     level: i64,
@@ -49,7 +49,7 @@ impl Gauge {
         self.most = self.most.max(self.level);
     }
 
-    /// The greatest level since this was asked last.
+    /// The maximum since the last call.
     pub fn take_most(&mut self) -> u32 {
         std::mem::replace(&mut self.most, self.level).max(0) as u32
     }
@@ -64,14 +64,14 @@ impl Gauge {
     }
 }
 
-/// One request that was answered, or given up.
+/// One request that was answered or given up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Done {
     /// Simulated time of its arrival since the start of the trace, and until its answer, in nanoseconds.
     pub at: u64,
     pub took: u64,
     pub read: bool,
-    /// Gear groups awake, and what was going on, when it arrived.
+    /// Number of awake gear groups, and the phase, when it arrived.
     pub gear: u8,
     pub phase: Phase,
     /// Tries beyond the first, over all its pieces.
@@ -99,22 +99,22 @@ pub struct Sample {
     pub phase: Phase,
 }
 
-/// A down-shift's handing over. [Sierra Table 3]
+/// A down-shift's migration of primaries. [Sierra Table 3]
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Migration {
     pub at_seconds: f64,
-    /// Primaries that moved, and the time from the first request to hand over until the last had moved.
+    /// Primaries that moved, and the time from the first hand-over request until the last had moved.
     pub migrations: u32,
     pub took_millis: f64,
 }
 
-/// What an up-shift gave back. [Sierra Table 2]
+/// An up-shift's reclaim. [Sierra Table 2]
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Reclaim {
     pub at_seconds: f64,
-    /// Offload that the cluster kept when the servers began to wake.
+    /// Offload held in the cluster when the servers began to wake.
     pub debt_bytes: u64,
-    /// What returning servers fetched.
+    /// Bytes fetched by returning servers.
     pub fetched_bytes: u64,
     /// From the first server's return until all were in sync.
     pub took_seconds: f64,
@@ -127,7 +127,7 @@ pub struct Energy {
     pub total_joules: Joules,
     /// The same disk work on a cluster that never sleeps, spread evenly.
     pub always_on_joules: Joules,
-    /// Of the always-on energy.
+    /// Share of the always-on energy.
     pub saved: f64,
     pub transitions: u64,
     pub mean_servers_awake: f64,

@@ -1,14 +1,14 @@
-//! A trace on a whole cluster, request by request: the virtual world with models of time instead of drawn delays, and stores
-//! that keep lengths instead of bytes.
+//! A trace on a whole cluster, request by request: the virtual world with models of time instead of random delays, and
+//! stores that keep lengths instead of bytes.
 //!
 //! It is the world of the fault search: the same clock, servers and metadata members run the same production cores
-//! (`ebb_replica::Replica`, `ebb_meta::Member`, and in it the gear scheduler). With [`Models`] in it, the world asks these how long
-//! a message takes ([`network`]), what a store command costs on the disk ([`disk`]) and what a power switch takes, and
-//! measures what comes of it ([`measure`]). Its clients replay a trace; nothing goes wrong by itself, so the invariants
-//! are not asked: they are the fault search's work.
+//! (`ebb_replica::Replica`, `ebb_meta::Member`, and in it the gear scheduler). With [`Models`], the world asks them how
+//! long a message takes ([`network`]), what a store command costs on the disk ([`disk`]) and how long a power switch
+//! takes, and measures the results ([`measure`]). Its clients replay a trace; no faults are injected, so the invariants
+//! are not checked: that is the fault search's job.
 //!
-//! What is modelled is said with every figure: disks and networks by [`DiskModel`] and [`NetworkModel`], power by
-//! [`ebb_power::PowerModel`]; the processor is taken to be free.
+//! Every figure names its models: disks and networks by [`DiskModel`] and [`NetworkModel`], power by
+//! [`ebb_power::PowerModel`]; processor time is assumed to be free.
 
 mod client;
 pub mod disk;
@@ -47,27 +47,27 @@ use machine::Machine;
 use network::Fabric;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A message's head on the wire, about: frame, body, TCP/IP.
+/// Approximate bytes of a message's head on the wire: frame, body, TCP/IP.
 const MESSAGE_BYTES: u64 = 150;
-/// A slot in a map, a run in a listing, a record in a tail: about.
+/// Approximate bytes of a slot in a map, a run in a listing, a record in a tail.
 const ITEM_BYTES: u64 = 40;
 
-/// What will happen in a modelled world only.
+/// Events of a modelled world only.
 #[derive(Clone, Debug)]
 pub enum Later {
     /// The next requests of the trace.
     Arrivals,
     /// A disk access is done.
     DiskDone { server: ServerId, life: u64, job: u32 },
-    /// A channel of the disk is free for what waits.
+    /// A channel of the disk is free for a waiting access.
     DiskFree { server: ServerId, life: u64 },
     /// The pause before a piece's next try is over.
     Retry { piece: u32 },
     /// A client host asks for the map again.
     Refresh { host: u32 },
-    /// Tries without an answer are looked for.
+    /// Check for tries without an answer.
     Timeouts,
-    /// The cluster is measured.
+    /// Take a sample of the cluster.
     Sample,
     /// The schedule's gear from now on.
     Gear { gear: u8 },
@@ -101,7 +101,7 @@ pub struct Models<'a> {
     /// Servers that are switched on.
     pub on: BTreeSet<ServerId>,
     pub watch: Watch,
-    /// What a power switch takes, in nanoseconds.
+    /// Duration of the switch's actions, in nanoseconds.
     pub up: u64,
     pub down: u64,
     /// Time between two samples.
@@ -119,7 +119,7 @@ impl Models<'_> {
         self.machines[&server].store.recovered()
     }
 
-    /// Bytes used, bytes of offload, and store commands under way.
+    /// Bytes used, bytes of offload, and store commands in flight.
     pub fn figures(&self, server: ServerId) -> (u64, u64, u32) {
         let machine = &self.machines[&server];
         (machine.store.used_bytes(), machine.store.offload_bytes(), machine.queued())
@@ -138,7 +138,7 @@ impl Models<'_> {
     }
 }
 
-/// What a message is for, and its bytes beyond the head.
+/// A message's kind of traffic, and its bytes beyond the head.
 fn weigh(message: &Message) -> (Traffic, u64) {
     let items = |count: usize| count as u64 * ITEM_BYTES;
     match message {
@@ -175,7 +175,7 @@ fn weigh(message: &Message) -> (Traffic, u64) {
 }
 
 impl<'a> World<'a> {
-    /// The models; only asked for in a world that has them.
+    /// The models; called only in a world that has them.
     pub fn models(&mut self) -> &mut Models<'a> {
         self.modelled.as_deref_mut().expect("a modelled world")
     }
@@ -233,7 +233,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Starts what the disk can start.
+    /// Starts every access that the disk can take.
     fn pump_disk(&mut self, server: ServerId) {
         let (now, life) = (self.now, self.servers[&server].life);
         while let Some((job, done)) = self.models().machine(server).start(now) {
@@ -264,7 +264,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Before a server sleeps, everything goes where it belongs.
+    /// Before a server sleeps, all data is moved to its chunk files.
     pub fn flush_disk(&mut self, server: ServerId, map_version: u64) {
         let life = self.servers[&server].life;
         let machine = self.models().machine(server);
@@ -276,7 +276,8 @@ impl<'a> World<'a> {
         self.pump_disk(server);
     }
 
-    /// A power switch takes the time of the power model. Going down begins at once and must end before the way up can begin.
+    /// A power switch takes the time of the power model. Going down begins at once and must end before going up can
+    /// begin.
     pub fn throw_switch(&mut self, member: u64, life: u64, server: ServerId, action: SwitchAction) {
         let now = self.now;
         let Models { energy, on, up, down, .. } = self.models();

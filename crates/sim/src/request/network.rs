@@ -1,9 +1,10 @@
-//! The network as time: every node has a full-duplex link to the switch of its rack, every rack an uplink to the core.
+//! Timing model of the network: every node has a full-duplex link to its rack's switch, every rack an uplink to the
+//! core.
 //!
-//! A message takes each lane on its path (the sender's link, the two uplinks if it crosses racks, the receiver's link) in the
-//! order of sending, for as long as its bytes take there. It flows through: it arrives when the last lane has passed its
-//! last byte, plus one latency per switch. So an idle path costs latency and one transmission, and a lane that is asked
-//! for more than its bandwidth grows a queue.
+//! A message takes each lane on its path (the sender's link, the two uplinks if it crosses racks, the receiver's link)
+//! in sending order, for as long as its bytes take there. Lanes are pipelined: it arrives when the last lane has passed
+//! its last byte, plus one latency per switch. So an idle path costs latency and one transmission, and an overloaded
+//! lane grows a queue.
 
 use crate::clock::SECOND;
 use crate::net::Node;
@@ -12,12 +13,12 @@ use ebb_types::ServerId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a network is made of. Read from configuration: call [`NetworkModel::check`] before use.
+/// The parameters of a network. Read from configuration: call [`NetworkModel::check`] before use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkModel {
     pub name: String,
-    /// Where the figures are from.
+    /// Source of the figures.
     pub source: String,
     /// One way through one switch and both ends' software, in seconds.
     pub latency_seconds: f64,
@@ -60,7 +61,7 @@ impl NetworkModel {
     }
 }
 
-/// What a message is for, to account its bytes.
+/// The purpose of a message, to account for its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Traffic {
@@ -68,7 +69,7 @@ pub enum Traffic {
     Client,
     /// Copies of writes to the other replicas.
     Replication,
-    /// Copies of writes to stand-ins.
+    /// Copies of writes to holders.
     Offload,
     /// Listings and fetches of reclaim, repair and rebuild.
     CatchUp,
@@ -91,7 +92,7 @@ impl Traffic {
 pub const TRAFFICS: [Traffic; 5] =
     [Traffic::Client, Traffic::Replication, Traffic::Offload, Traffic::CatchUp, Traffic::Control];
 
-/// When a lane is free, by direction: out of the node or rack, and into it.
+/// When a lane becomes free, by direction: out of the node or rack, and into it.
 #[derive(Clone, Copy, Default)]
 struct Duplex {
     out: u64,
@@ -107,7 +108,7 @@ pub struct Fabric {
     rack_of: Vec<u16>,
     servers: Vec<Duplex>,
     others: BTreeMap<Node, Duplex>,
-    /// Bytes by what they are for: all, and those that crossed racks.
+    /// Bytes by purpose: all, and those that crossed racks.
     pub bytes: [u64; TRAFFICS.len()],
     pub cross_rack_bytes: [u64; TRAFFICS.len()],
 }
@@ -132,7 +133,7 @@ impl Fabric {
         }
     }
 
-    /// Accounts anew.
+    /// Resets the byte counts.
     pub fn forget_bytes(&mut self) {
         self.bytes = [0; TRAFFICS.len()];
         self.cross_rack_bytes = [0; TRAFFICS.len()];
@@ -142,7 +143,7 @@ impl Fabric {
         self.racks.len()
     }
 
-    /// Clients stand in all racks in turn, the metadata members in the first ones.
+    /// Clients are spread over all racks in turn, metadata members over the first ones.
     pub fn rack(&self, node: Node) -> usize {
         match node {
             Node::Server(id) => usize::from(self.rack_of[usize::from(id.0)]),
@@ -177,7 +178,7 @@ impl Fabric {
     }
 }
 
-/// How far a message has come.
+/// A message's progress along its path.
 struct Path {
     start: u64,
     end: u64,

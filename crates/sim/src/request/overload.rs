@@ -1,4 +1,4 @@
-//! Overload is not failure (R12): what the cluster does when more is asked of it than its disks can do.
+//! Overload is not failure (R12): the cluster's behaviour when it gets more requests than its disks can serve.
 
 use crate::clock::SECOND;
 use crate::request::run::plan;
@@ -11,11 +11,11 @@ use std::time::Duration;
 
 const START: u64 = 30 * SECOND;
 const SPAN: u64 = 20;
-/// From then on the queues are as long as they get.
+/// From then on the queues no longer grow.
 const SETTLED: u64 = 5;
 const LEN: u32 = 256 << 10;
 
-/// Writes at this rate, everywhere.
+/// Writes at this rate, spread over all data.
 fn writes(per_second: f64) -> Trace {
     let count = (per_second * SPAN as f64) as u64;
     let request = |n: u64| Request {
@@ -29,7 +29,7 @@ fn writes(per_second: f64) -> Trace {
     Trace { requests: (0..count).map(request).collect(), devices, ..Trace::default() }
 }
 
-/// Requests answered per second while so many arrive. Checks that no server is taken for failed meanwhile.
+/// Requests answered per second at this arrival rate. Checks that no server is declared failed meanwhile.
 fn goodput(per_second: f64) -> f64 {
     let trace = writes(per_second);
     let setup = Setup { servers: 3, client_hosts: 3, ..Setup::default() };

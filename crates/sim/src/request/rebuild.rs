@@ -1,6 +1,6 @@
-//! The rebuild of a server that is gone for good, on a modelled cluster: how long until everything has all its copies again.
+//! The rebuild of a permanently lost server on a modelled cluster: the time until all data has all its copies again.
 //!
-//! The cluster is filled through its own protocol, rests until the disks have put everything in its place, and loses a server.
+//! The cluster is filled through its own protocol, rests until the disks have no more work, and loses a server.
 
 use super::run::{Setup, SimError, plan};
 use super::{Feed, Later};
@@ -17,27 +17,27 @@ const WARM_UP: u64 = 30 * SECOND;
 /// Longest rest after the last write, and longest rebuild.
 const REST_MAX: u64 = 3600 * SECOND;
 const REBUILD_MAX: u64 = 100 * 3600 * SECOND;
-/// How exactly the end is found.
+/// Precision of the end time.
 const STEP: u64 = SECOND / 20;
-/// One write of the filling, and the objects that it writes to in turn.
+/// Size of one filling write, and the number of objects written in turn.
 const WRITE_BYTES: u32 = 1 << 20;
 const OBJECTS: u64 = 8;
-/// Share of what the disks sustain at which the cluster is filled.
+/// Share of the disks' sustained rates at which the cluster is filled.
 const FILL_SHARE: f64 = 0.4;
 const UNIX_MILLIS: u64 = 1_700_006_400_000;
 
-/// How a rebuild went.
+/// The result of a rebuild.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rebuilt {
     /// Other servers that wrote.
     pub write_servers: usize,
-    /// Of data that the lost server had.
+    /// Bytes of the lost server's data.
     pub bytes: u64,
-    /// From the decision that it is gone until every chunk group had all its copies.
+    /// From the decision that it is lost until every chunk group had all its copies.
     pub took: Duration,
 }
 
-/// Loses one server of a cluster of which each has about `bytes_each` of data. The same arguments give the same result.
+/// Loses one server of a cluster with about `bytes_each` of data per server. The same arguments give the same result.
 pub fn rebuild(setup: &Setup, bytes_each: u64) -> Result<Rebuilt, SimError> {
     let trace = filling(setup, bytes_each);
     let (schedule, _) = plan(&trace, setup)?;
@@ -79,7 +79,7 @@ pub fn rebuild(setup: &Setup, bytes_each: u64) -> Result<Rebuilt, SimError> {
     )))
 }
 
-/// Writes that fill the cluster, one after the other through the objects.
+/// Writes that fill the cluster, one after another through the objects.
 fn filling(setup: &Setup, bytes_each: u64) -> Trace {
     let all = bytes_each * u64::from(setup.servers) / u64::from(setup.replicas);
     let writes = (all / u64::from(WRITE_BYTES)).max(OBJECTS);
@@ -100,7 +100,7 @@ fn filling(setup: &Setup, bytes_each: u64) -> Trace {
     }
 }
 
-/// Until every write is answered and every disk has nothing left to do.
+/// Runs until every write is answered and every disk is idle.
 fn rest(world: &mut World, limit: u64) -> Result<(), SimError> {
     while world.now < limit {
         let next = world.now + SECOND;

@@ -1,4 +1,4 @@
-//! What a run came to: plain data; text for people, JSON for machines (`docs/json.md`).
+//! The results of a run as plain data; text for people, JSON for machines (`docs/json.md`).
 
 use crate::request::client::Retries;
 use crate::request::measure::{Done, Energy, Migration, PHASES, Phase, Reclaim, Sample};
@@ -20,7 +20,7 @@ pub struct Report {
     pub trace: TraceFacts,
     pub cluster: ClusterFacts,
     pub requests: Requests,
-    /// Latencies by operation, gear and phase of their arrival; first over everything.
+    /// Latencies by operation, gear and phase of arrival; the first row covers all.
     pub latency: Vec<LatencyRow>,
     pub retries: Retries,
     pub traffic: Vec<TrafficRow>,
@@ -72,7 +72,7 @@ pub struct Requests {
     pub failed: u64,
     /// Not answered when the run ended.
     pub unanswered: u64,
-    /// Happenings of the virtual world.
+    /// Events of the virtual world.
     pub events: u64,
 }
 
@@ -80,7 +80,7 @@ pub struct Requests {
 pub struct LatencyRow {
     /// `read` or `write`.
     pub operation: &'static str,
-    /// Absent: all.
+    /// Absent: all gears.
     pub gear: Option<u8>,
     pub phase: Option<Phase>,
     #[serde(flatten)]
@@ -95,7 +95,7 @@ pub struct TrafficRow {
     pub cross_rack_bytes: u64,
 }
 
-/// Queues at the servers that stand in for sleepers: store commands under way, of all kinds and of offload.
+/// Queues at holders: store commands in flight, all of them and those for offload.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct HolderRow {
     pub phase: Phase,
@@ -104,11 +104,11 @@ pub struct HolderRow {
     pub mean_holders: f64,
     pub mean_queue: f64,
     pub mean_offload_queue: f64,
-    /// Of one holder.
+    /// Of a single holder.
     pub longest_queue: u32,
 }
 
-/// A gear shift, as the metadata service put it on record.
+/// A gear shift as recorded by the metadata service.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shift {
     /// Simulated seconds since the start of the trace.
@@ -124,7 +124,7 @@ pub struct Shift {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Offload {
-    /// Over the run.
+    /// Total over the run.
     pub taken_bytes: u64,
     pub reclaimed_bytes: u64,
     pub most_debt_bytes: u64,

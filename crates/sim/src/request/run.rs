@@ -1,4 +1,4 @@
-//! One run: a cluster is set up, warms up, and the trace is replayed on it.
+//! One run: sets up a cluster, warms it up and replays the trace on it.
 
 use crate::clock::{Clock, SECOND};
 use crate::random::Random;
@@ -26,25 +26,25 @@ use std::time::Duration;
 const WARM_UP: u64 = 120 * SECOND;
 /// The cluster's creation. Moment zero means "never" in several places.
 const CREATED: u64 = SECOND;
-/// Longest time after the last request that answers are waited for.
+/// Longest time to wait for answers after the last request.
 const REST: u64 = 90 * SECOND;
-/// Samples in a run, about.
+/// Approximate number of samples in a run.
 const SAMPLES: u64 = 1440;
-/// Any whole number of days since 1970 will do.
+/// Any whole number of days since 1970 would do.
 const UNIX_MILLIS: u64 = 1_700_006_400_000;
 
-/// Who chooses the gear.
+/// How the gear is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gears {
-    /// The gear scheduler, by load and what it has recorded: at first nothing, so every server is awake.
+    /// The gear scheduler, by load and its recorded hours: at first none, so every server is awake.
     Auto,
     /// The oracle's schedule: the lowest gear for each hour's peak. [Sierra §4.4]
     Schedule,
-    /// All the time this gear; r is always-on.
+    /// This gear all the time; r is always-on.
     Fixed(u8),
 }
 
-/// A cluster and how it is driven.
+/// A cluster and its workload settings.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub servers: u16,
@@ -52,9 +52,9 @@ pub struct Setup {
     pub replicas: u8,
     pub layout: Scheme,
     pub chunk_bytes: u32,
-    /// Chunk groups per server; 64 unless told otherwise. [Sierra §3.5]
+    /// Chunk groups per server; 64 by default. [Sierra §3.5]
     pub groups_per_server: u32,
-    /// Machines that clients run on, in all racks in turn.
+    /// Machines that clients run on, spread over all racks in turn.
     pub client_hosts: u32,
     pub disk: DiskModel,
     pub network: NetworkModel,
@@ -63,7 +63,8 @@ pub struct Setup {
     pub g_min: u8,
     /// Trace seconds per simulated second; the scheduler's hour is shortened with it.
     pub speed: f64,
-    /// Scales what the scheduler takes a server to sustain, so that the trace's peak needs so many. `None`: as the disk does.
+    /// Scales the scheduler's server rates so that the trace's peak needs this many servers. `None`: the disk's own
+    /// rates.
     pub provision: Option<Provision>,
     pub heartbeat: Duration,
     pub lease: Duration,
@@ -87,7 +88,7 @@ impl Default for Setup {
             g_min: 1,
             speed: 1.0,
             provision: None,
-            // A beat a second is enough for the load samples, and half of the default's events.
+            // One heartbeat per second suffices for the load samples, with half of the default's events.
             heartbeat: Duration::from_secs(1),
             lease: Duration::from_secs(5),
             seed: 1,
@@ -209,7 +210,7 @@ impl Setup {
 }
 
 impl<'a> World<'a> {
-    /// A cluster under models of time, just created. Its clocks are right.
+    /// A newly created cluster with models of time. Its clocks are exact.
     pub(super) fn modelled(
         scenario: Scenario,
         models: Models<'a>,
@@ -232,7 +233,7 @@ impl<'a> World<'a> {
         world
     }
 
-    /// Runs to a time; an error if anything impossible happened.
+    /// Runs until `end`; an error if an invariant of the program was violated.
     pub(super) fn run_to(&mut self, end: u64) -> Result<(), SimError> {
         while self.step(end) {}
         match self.violation.take() {
@@ -257,7 +258,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// What the scheduler works with, and the load that it will see.
+/// The scheduler's settings, and the load that it will see.
 pub(super) fn plan(trace: &Trace, setup: &Setup) -> Result<(Schedule, LoadSeries), SimError> {
     if trace.requests.is_empty() {
         return Err(SimError::Empty);
@@ -271,7 +272,7 @@ pub(super) fn plan(trace: &Trace, setup: &Setup) -> Result<(Schedule, LoadSeries
     Ok((schedule, series))
 }
 
-/// The gears of the trace's hours, where somebody chooses them beforehand.
+/// The gears of the trace's hours, if they are chosen in advance.
 fn gears(setup: &Setup, schedule: &Schedule, series: &LoadSeries) -> Result<Option<Vec<u8>>, SimError> {
     let servers = u32::from(setup.servers);
     let lowest = ebb_gear::lowest_gear(servers, setup.replicas).max(setup.g_min);
@@ -285,7 +286,7 @@ fn gears(setup: &Setup, schedule: &Schedule, series: &LoadSeries) -> Result<Opti
     }
 }
 
-/// Puts the chosen gears into the future: up in time, down when the hour begins.
+/// Schedules the chosen gears: up in time for the hour, down at its start.
 fn announce(world: &mut World, gears: &[u8], schedule: &Schedule, start: u64) {
     let hour = schedule.hour_millis * 1_000_000;
     let lead = schedule.lead_millis.min(schedule.hour_millis) * 1_000_000;
@@ -305,8 +306,8 @@ fn announce(world: &mut World, gears: &[u8], schedule: &Schedule, start: u64) {
     }
 }
 
-/// Replays a trace on a modelled cluster. `progress` hears how much of the trace is done, 0 to 1, now and then. The same
-/// arguments give the same report, to the byte.
+/// Replays a trace on a modelled cluster. `progress` periodically gets the share of the trace that is done, 0 to 1. The
+/// same arguments give the same report, to the byte.
 pub fn simulate(trace: &Trace, setup: &Setup, progress: &mut dyn FnMut(f64)) -> Result<Report, SimError> {
     setup.check()?;
     let (schedule, series) = plan(trace, setup)?;
@@ -316,7 +317,7 @@ pub fn simulate(trace: &Trace, setup: &Setup, progress: &mut dyn FnMut(f64)) -> 
     let mut models = setup.models(&layout, feed)?;
     let span = (trace.span().as_nanos() as f64 / setup.speed) as u64;
     models.sample_every = (span / SAMPLES).max(SECOND);
-    // The trace begins when an hour and a day do.
+    // The trace starts at the start of a day.
     let day = schedule.hour_millis * u64::from(schedule.hours_per_day.max(1));
     let unix_millis = UNIX_MILLIS / day * day + day - start / 1_000_000;
     let mut world = World::modelled(setup.scenario(&layout, schedule), models, &|_| {}, unix_millis);

@@ -1,5 +1,5 @@
-//! A chunk server's store by length: which blocks it has, in which versions, and no bytes. All data is zeroes in memory that
-//! is shared by everybody, so a cluster's memory grows with the number of extents and not with their length.
+//! A chunk server's store that keeps lengths only: which blocks it has, in which versions, and no bytes. All data is
+//! zeros in shared memory, so a cluster's memory grows with the number of extents and not with their length.
 //!
 //! The newest version of a block wins, as in every store of Ebb. A record takes effect when its write is done.
 
@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 /// As long as the longest record.
 static ZEROES: [u8; RECORD_BLOCKS_MAX as usize * BLOCK_BYTES] = [0; RECORD_BLOCKS_MAX as usize * BLOCK_BYTES];
 
-/// So many zero bytes, without memory of their own. `len`: at most one record.
+/// `len` zero bytes in shared memory. `len`: at most one record.
 pub fn zeroes(len: usize) -> Bytes {
     Bytes::from_static(&ZEROES[..len])
 }
@@ -53,7 +53,7 @@ pub struct LengthStore {
     /// Blocks of data kept as offload.
     offload_blocks: u64,
     blocks: u64,
-    /// Counts drops: a write that was handed in before a drop of its space leaves no trace.
+    /// Counts drops: a write submitted before a drop of its space has no effect.
     drops: BTreeMap<(GroupId, Space), u32>,
 }
 
@@ -64,7 +64,7 @@ impl Chunk {
         before.into_iter().chain(self.extents.range(first..end)).map(|(at, e)| (*at, *e))
     }
 
-    /// Sets blocks that are older. Returns by how many the blocks of data grew.
+    /// Sets blocks that are older. Returns the growth in blocks of data.
     fn set(&mut self, first: u32, count: u32, version: Version, kind: Kind) -> i64 {
         if self.deleted.is_some_and(|v| v >= version) {
             return 0;
@@ -77,7 +77,7 @@ impl Chunk {
         for (start, extent) in old {
             let stop = start + extent.count;
             if extent.version >= version {
-                // What is newer stays; the gap before it is filled.
+                // Newer blocks stay; the gap before them is filled.
                 if at < start {
                     self.extents.insert(at, Extent { count: start - at, version, kind });
                     grown += data(kind, start - at);
@@ -101,7 +101,7 @@ impl Chunk {
         grown
     }
 
-    /// The blocks `first..first + count` as runs of one version and kind; what was never written is a zero run.
+    /// The blocks `first..first + count` as runs of one version and kind; blocks never written form a zero run.
     fn runs(&self, first: u32, count: u32, mut each: impl FnMut(u32, u32, Version, Kind)) {
         let (mut at, end) = (first, first + count);
         for (start, extent) in self.overlapping(first, end) {
@@ -141,7 +141,7 @@ impl LengthStore {
         kept.is_some_and(|chunk| chunk.overlapping(first, first + count).next().is_some())
     }
 
-    /// To be handed to [`LengthStore::apply`] when the write is done.
+    /// Pass this to [`LengthStore::apply`] when the write is done.
     pub fn drops_of(&self, group: GroupId, space: Space) -> u32 {
         self.drops.get(&(group, space)).copied().unwrap_or(0)
     }
@@ -267,7 +267,7 @@ impl LengthStore {
     }
 }
 
-/// Adds a run, joined with the last one where they meet and are alike.
+/// Appends a run, merging it with the last one if they are adjacent and alike.
 fn push(runs: &mut Vec<Run>, run: Run) {
     match runs.last_mut() {
         Some(last)
@@ -298,7 +298,7 @@ mod tests {
 
     fn record(random: &mut Random) -> Record {
         let version = Version { epoch: Epoch(random.below(3) as u32), seq: random.between(1, 40) };
-        // A version is given once, to one content: what it sets follows from it.
+        // A version is used once, for one content: what it sets follows from it.
         let first = (version.seq * 7 + u64::from(version.epoch.0)) as u32 % 20;
         let count = 1 + (version.seq as u32 * 3) % 9;
         let (kind, chunk) = (version.seq % 11, chunk(version.seq % 3));
@@ -316,7 +316,7 @@ mod tests {
         done.pop().expect("one completion").outcome.into()
     }
 
-    /// The production store is the reference: same writes, same answers.
+    /// The production store is the reference: the same writes give the same answers.
     #[test]
     fn it_answers_as_the_store_that_keeps_bytes() {
         let mut random = Random::new(11);

@@ -1,4 +1,4 @@
-//! A made-up day, for those who have no trace at hand and for tests: open arrivals that follow a daily curve.
+//! A synthetic day, for users without a trace and for tests: open arrivals that follow a daily curve.
 
 use crate::random::Random;
 use ebb_trace::Trace;
@@ -6,7 +6,7 @@ use ebb_trace::{Kind, Request};
 use std::f64::consts::TAU;
 use std::time::Duration;
 
-/// What the day is like.
+/// Parameters of the day.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Day {
     pub requests: u64,
@@ -15,7 +15,7 @@ pub struct Day {
     pub trough: f64,
     /// Share of requests that read.
     pub reads: f64,
-    /// Share of requests that go on where the last of their volume ended.
+    /// Share of requests that continue where the last one of their volume ended.
     pub sequential: f64,
     pub volumes: u32,
     pub volume_bytes: u64,
@@ -41,7 +41,7 @@ impl Default for Day {
 const SIZES: [(u32, u64); 5] = [(4, 45), (8, 25), (16, 15), (64, 13), (256, 2)];
 
 impl Day {
-    /// Makes the day. The same day is the same trace.
+    /// Generates the day's trace. The same day gives the same trace.
     pub fn trace(&self) -> Trace {
         let mut random = Random::new(self.seed ^ 0xda4);
         let seconds = self.span.as_secs_f64();
@@ -49,7 +49,7 @@ impl Day {
         let mean = (1.0 + self.trough) / 2.0;
         let mut times: Vec<f64> = Vec::with_capacity(self.requests as usize);
         while (times.len() as u64) < self.requests {
-            // Thinning: a place in the day is kept as often as the curve is high there.
+            // Thinning: a time of day is kept with a probability proportional to the curve.
             let at = uniform(&mut random);
             let level = mean - (1.0 - mean) * ((at - 1.0 / 6.0) * TAU).cos();
             if uniform(&mut random) < level {
@@ -86,12 +86,12 @@ fn uniform(random: &mut Random) -> f64 {
     random.below(1 << 53) as f64 / (1u64 << 53) as f64
 }
 
-/// In `0..bound`, low numbers more often: four fifths of the draws fall into the first fifth of the scattered numbers.
+/// In `0..bound`, skewed: four fifths of the draws fall into the first fifth of the scattered numbers.
 fn skewed(random: &mut Random, bound: u64) -> u64 {
     let fifth = bound.div_ceil(5);
     let hot = random.chance(800);
     let place = if hot { random.below(fifth) } else { random.below(bound) };
-    // Scattered by an odd factor, so that what is hot does not lie together.
+    // Scattered by an odd factor, so that hot blocks are not adjacent.
     (u128::from(place) * 5 % u128::from(bound)) as u64
 }
 

@@ -1,5 +1,5 @@
-//! Damaged input to every reader: bytes flipped, cut, repeated or made up. No reader may panic or run on for ever, and what
-//! it does return keeps the promises of `Request`.
+//! Damaged input to every reader: bytes flipped, cut, repeated or invented. No reader may panic or run forever, and
+//! what it does return keeps the guarantees of `Request`.
 //!
 //! Rerun one case with `EBB_SEED=… cargo test -p ebb-trace --test all damage`.
 
@@ -77,7 +77,7 @@ fn good(format: &str) -> Vec<u8> {
     out
 }
 
-/// The layouts that `good` does not make: the other byte order and the other versions, each with its format.
+/// The layouts that `good` does not produce: the other byte order and the other versions, each with its format.
 fn others() -> Vec<(&'static str, Vec<u8>)> {
     let words = |words: &[u64]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
     let mut blktrace = Vec::new();
@@ -105,7 +105,7 @@ fn others() -> Vec<(&'static str, Vec<u8>)> {
     vec![("blktrace", blktrace), ("btrecord", btrecord), ("srt", srt), ("fio", fio), ("vscsi", vscsi)]
 }
 
-/// The same trace packed in every way that is read.
+/// The same trace in every supported compression.
 fn packed(bytes: &[u8]) -> Vec<Vec<u8>> {
     use std::io::Write;
     let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -174,7 +174,8 @@ fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Reads what may be damaged to its end and checks the promises that hold for any input. `most` items may come.
+/// Reads possibly damaged input to its end and checks the guarantees that hold for any input. At most `most` items may
+/// come.
 fn check(name: &str, bytes: Vec<u8>, most: usize, skip_bad: u64, seed: u64) {
     let format = name.parse::<Format>().unwrap();
     let Ok(mut reader) = open_with(input(bytes), &Options { format: Some(format), skip_bad }) else { return };
@@ -195,7 +196,7 @@ fn check(name: &str, bytes: Vec<u8>, most: usize, skip_bad: u64, seed: u64) {
     assert!(reader.skipped() <= skip_bad, "{name} skips too much, EBB_SEED={seed}");
 }
 
-/// The seeds to run: `usual` of them, or the one that the environment names.
+/// The seeds to run: `usual` of them, or the one from the environment.
 fn seeds(usual: u64) -> std::ops::Range<u64> {
     let named = std::env::var("EBB_SEED").ok().and_then(|seed| seed.parse().ok());
     named.map_or(1..1 + usual, |seed| seed..seed + 1)
@@ -217,7 +218,7 @@ fn damaged_traces_end_in_requests_and_errors_only() {
 
 #[test]
 fn damaged_compression_ends_in_requests_and_errors_only() {
-    // Damage may make any bytes out of a packed trace, but not endlessly many.
+    // Damage may decompress to any bytes, but not endlessly many.
     const MOST: usize = 1 << 20;
     for name in ["spc", "blktrace"] {
         for packed in packed(&good(name).repeat(3)) {

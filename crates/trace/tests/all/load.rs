@@ -1,5 +1,5 @@
 //! Accuracy of the load control on real traces, measured as in TRACER's Tables IV and V. The traces are not part of the
-//! project; where they are absent the test says so. `src/filter.rs` tests the same on made traces.
+//! project; if they are absent the test says so. `src/filter.rs` tests the same on synthetic traces.
 
 use ebb_trace::{
     Accuracy, BalancedFilter, InMemory, Mode, Original, Pace, Request, Synthetic, TraceReader, TracerFilter,

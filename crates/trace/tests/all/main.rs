@@ -1,5 +1,5 @@
-//! Tests of whole files: damaged, real, and read by the tools that they are for. `memory.rs` is a program of its own: its allocator
-//! counts what every test of a process takes.
+//! Tests of whole files: damaged, real, and read by the target tools. `memory.rs` is a separate program: its allocator
+//! counts the memory of every test in a process.
 
 mod damage;
 mod load;

@@ -1,4 +1,4 @@
-//! The figures of real traces, which are not part of the project. Where they are absent the tests say so and pass: every
+//! The figures of real traces, which are not part of the project. If they are absent the tests say so and pass: every
 //! behaviour is also tested on inputs made here.
 
 use ebb_trace::{Format, Input, Options, Summary, open_with, summary};

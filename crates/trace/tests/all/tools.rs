@@ -1,4 +1,4 @@
-//! What the writers write, read by the tools that it is for: blkparse, btreplay and fio. Where a tool is not installed the
+//! The writers' output, read by the tools that it is for: blkparse, btreplay and fio. If a tool is not installed the
 //! test says so and passes; `src/` tests the same files with this crate's own readers.
 
 use ebb_trace::{BlktraceWriter, BtrecordWriter, FioWriter, Kind, Request, TraceWriter};
@@ -27,7 +27,7 @@ fn write(mut writer: impl TraceWriter, requests: impl Iterator<Item = Request>) 
     writer.finish().unwrap();
 }
 
-/// The output of a tool, or `None`, with a note, where it is not installed.
+/// The output of a tool, or `None`, with a note, if it is not installed.
 fn run(tool: &str, arguments: &[&str], directory: &Path) -> Option<String> {
     match Command::new(tool).args(arguments).current_dir(directory).output() {
         Ok(output) => {
@@ -94,7 +94,7 @@ fn btreplay_replays_what_the_btrecord_writer_writes() {
     if run("btreplay", &["--version"], directory.path()).is_none() {
         return;
     }
-    // btreplay takes a tenth of a second; about one run in fifteen waits for its own threads for ever, and then ignores
+    // btreplay takes a tenth of a second; about one run in fifteen waits for its own threads forever, and then ignores
     // everything but a kill.
     let hangs = !(0..10).any(|_| {
         let status = Command::new("timeout")

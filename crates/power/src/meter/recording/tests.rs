@@ -1,4 +1,4 @@
-//! Energy by hand: what a window of samples must come to.
+//! Energy computed by hand: the expected results for windows of samples.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn a_missing_reading_of_watts_leaves_a_hole_that_is_not_zero() {
     close(joules(&figures), 20.0);
     close(figures.mean, 10.0);
     assert_eq!((figures.coverage, figures.samples, figures.min), (0.5, 4, Some(10.0)));
-    // So does a sampler that was stopped; one that was a little late does not.
+    // So does a sampler that was stopped; a slightly late one does not.
     let samples = [(0.0, Some(10.0)), (2.4, Some(10.0)), (9.0, Some(10.0)), (10.0, Some(10.0))];
     let figures = track(Quantity::Power, &samples).figures("m", at(0.0), at(10.0));
     close(Some(figures.coverage), 0.34);
@@ -93,7 +93,7 @@ fn a_counter_goes_on_where_nobody_reads_it_but_not_round_twice() {
     let figures = track(range, &samples).figures("m", at(0.0), at(20.0));
     close(joules(&figures), 600.0);
     assert_eq!((figures.coverage, figures.samples), (1.0, 2));
-    // The window begins among absent readings: the last one before them counts.
+    // The window starts among absent readings: the last reading before them counts.
     close(joules(&track(range, &samples).figures("m", at(1.5), at(11.5))), 300.0);
     let long = track(range, &[(0.0, Some(100.0)), (40.0, Some(700.0))]);
     assert_eq!(long.figures("m", at(0.0), at(40.0)).energy, None);
