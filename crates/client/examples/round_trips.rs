@@ -1,5 +1,5 @@
 //! Measures the transport over loopback: round trips per second and CPU time per round trip, both sides in
-//! one process on a thread each. `cargo run --profile dist -p ebb-client --example round_trips`
+//! one process, each on its own thread. `cargo run --profile dist -p ebb-client --example round_trips`
 
 use bytes::Bytes;
 use ebb_client::Secret;
@@ -24,7 +24,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// Answers every request until the caller goes; `len` bytes to a read. Returns the CPU time that it took.
+/// Replies to every request until the caller disconnects, with `len` bytes to a read. Returns the CPU time used.
 async fn answer(mut connection: Connection, len: usize) -> Duration {
     let payload = Bytes::from(vec![3; len]);
     let crcs = piece_crcs(0, &payload);
@@ -40,7 +40,7 @@ async fn answer(mut connection: Connection, len: usize) -> Duration {
     thread_cpu() - before
 }
 
-/// `depth` requests in flight until `count` are answered. Returns the CPU time that it took.
+/// Keeps `depth` requests in flight until `count` are answered. Returns the CPU time used.
 async fn ask(mut connection: Connection, op: ChunkOp, payload: Bytes, count: u64, depth: u64) -> Duration {
     let request = ClientRequest { group: GroupId(3), epoch: Epoch(9), since: Version::ZERO, op };
     let before = thread_cpu();

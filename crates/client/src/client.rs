@@ -1,5 +1,5 @@
-//! The client: carries each request to its chunk group's primary. What to do next is decided by [`ebb_route::Request`]; here are the
-//! sockets and the clock. Between requests there is no work: the map is pushed, connections are opened when they are needed.
+//! The client: carries each request to its chunk group's primary. [`ebb_route::Request`] decides what to do next; this module has
+//! the sockets and the clock. Between requests it is idle: the map is pushed, and connections are opened on demand.
 
 use crate::budget::{Budget, Share};
 use crate::error::ClientError;
@@ -22,16 +22,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{OnceCell, watch};
 use tokio::time::Instant;
 
-/// Bytes under way to one server, and from it.
+/// Maximum bytes in flight to one server, and likewise from it.
 const IN_FLIGHT_BYTES: usize = 16 << 20;
 
-/// How a client finds its cluster, and its patience.
+/// How a client finds its cluster, and how long it retries.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// `host:port` of the metadata servers: one is enough if it runs, all are better.
+    /// `host:port` of the metadata servers: one that runs is enough, all are better.
     pub meta: Vec<String>,
     pub secret: Secret,
-    /// The cluster to insist on; zero takes the one that is found.
+    /// The cluster to insist on; zero accepts any.
     pub cluster: u64,
     pub patience: Patience,
 }
@@ -41,7 +41,7 @@ impl ClientConfig {
         ClientConfig { meta, secret, cluster: 0, patience: Patience::default() }
     }
 
-    /// Towards the metadata service: an administrator where the secret allows it.
+    /// The role towards the metadata service: administrator if the secret allows it.
     pub(crate) fn role(&self) -> Role {
         if self.secret.has(Key::Admin) { Role::Admin } else { Role::Client }
     }
@@ -54,11 +54,11 @@ pub struct Counters {
     pub requests: u64,
     /// Tries after the first, of requests to chunk servers and to the metadata service.
     pub retries: u64,
-    /// Answers that named another primary.
+    /// Replies that named another primary.
     pub moved: u64,
     /// Requests to chunk servers that failed for good.
     pub failures: u64,
-    /// Tries whose bytes did not fit their checksums when they arrived, there or here.
+    /// Tries whose bytes did not match their checksums on arrival, there or here.
     pub garbled: u64,
 }
 
@@ -71,8 +71,8 @@ pub(crate) struct Tally {
     pub garbled: AtomicU64,
 }
 
-/// A connection to a chunk server, and how much may be under way on it: what a server does not take in yet waits here,
-/// reads not behind writes.
+/// A connection to a chunk server, with the bounds on what may be in flight on it: requests that the server does not admit yet
+/// wait here. Reads do not wait behind writes.
 #[derive(Debug)]
 struct ChunkLink {
     link: Link<ClientReply>,
@@ -86,7 +86,7 @@ impl ChunkLink {
         ChunkLink { link: Link::new(sender), reads: all(), writes: all() }
     }
 
-    /// Waits until there is room for the op's bytes.
+    /// Waits until the op's bytes are within the bound.
     async fn share(&self, op: &ChunkOp) -> Share {
         let bytes = if matches!(op, ChunkOp::Zero { .. }) { 0 } else { op.range().1 as usize };
         let all = if matches!(op, ChunkOp::Read { .. }) { &self.reads } else { &self.writes };
@@ -94,8 +94,8 @@ impl ChunkLink {
     }
 }
 
-/// A client of one cluster. Cheap to clone; all clones share connections and map. The last clone's end closes
-/// them.
+/// A client of one cluster. Cheap to clone; all clones share connections and map. Dropping the last clone closes
+/// the connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     guard: Arc<Guard>,
@@ -124,16 +124,16 @@ pub(crate) struct Shared {
     pub config: ClientConfig,
     pub tally: Tally,
     pub leader: watch::Sender<Leader>,
-    /// Where the leader is said to be.
+    /// Reported address of the leader.
     hint: Mutex<Option<String>>,
     view: RwLock<View>,
-    /// Marked whenever the view changes.
+    /// Notified whenever the view changes.
     changes: watch::Sender<()>,
     links: Mutex<BTreeMap<ServerId, Arc<OnceCell<Arc<ChunkLink>>>>>,
     refreshing: AtomicBool,
-    /// What moments count from.
+    /// Origin of this client's [`Moment`]s.
     started: Instant,
-    /// Names this run of the client in request ids.
+    /// Identifies this run of the client in request ids.
     id: u64,
     last_request: AtomicU64,
 }
@@ -151,7 +151,7 @@ impl Shared {
         Moment::ZERO + self.started.elapsed()
     }
 
-    /// Changes the view and tells all who wait for a change.
+    /// Changes the view and notifies all waiters.
     fn update<T>(&self, change: impl FnOnce(&mut View) -> T) -> T {
         let outcome = change(&mut self.view.write().expect("nothing panics under this lock"));
         self.changes.send_replace(());
@@ -167,12 +167,12 @@ impl Shared {
         Identity { cluster: known, role }
     }
 
-    /// The question for what is new in the map.
+    /// The request for what is new in the map.
     pub fn question(&self) -> MetaRequest {
         self.view().question()
     }
 
-    /// Takes the answer to that. `false`: something between is missing.
+    /// Applies the reply to that. `false`: it leaves a gap.
     pub fn learn(&self, params: ClusterParams, delta: &MapDelta) -> bool {
         self.update(|view| view.learn(params, delta))
     }
@@ -186,7 +186,7 @@ impl Shared {
         self.update(|view| view.apply(delta))
     }
 
-    /// The connection to a server, opened if there is none.
+    /// The connection to a server; opens one if there is none.
     async fn link(self: &Arc<Self>, server: ServerId) -> Result<Arc<ChunkLink>, Trouble> {
         let cell = {
             let mut links = self.links();
@@ -211,14 +211,14 @@ impl Shared {
         let link = Arc::new(ChunkLink::new(connection.sender.clone()));
         let running = link.clone();
         tokio::spawn(async move {
-            // How it ended is seen by the requests that it ends.
+            // Requests on the connection see how it ended.
             let _ = running.link.run(&mut connection.receiver, kind::CLIENT_REPLY, |_| Ok(())).await;
         });
         Ok(link)
     }
 
-    /// Asks for the map in the background, at most once at a time: it is pushed anyway, but a leader that is
-    /// stopped pushes nothing, and is noticed by this.
+    /// Asks for the map in the background, one request at a time. The map is pushed anyway, but a stopped leader
+    /// pushes nothing, and this notices it.
     fn refresh(self: &Arc<Self>) {
         if self.refreshing.swap(true, Ordering::Relaxed) {
             return;
@@ -235,7 +235,7 @@ impl Shared {
         });
     }
 
-    /// Counts what ended a try.
+    /// Counts the trouble that ended a try.
     fn count(&self, trouble: &Trouble) {
         let counter = match trouble {
             Trouble::Elsewhere(_) => &self.tally.moved,
@@ -248,16 +248,16 @@ impl Shared {
 
 /// What a request waits for.
 enum Next {
-    /// The answer of a server.
+    /// The reply of a server.
     Answer(ServerId, ClientRequest),
-    /// Another map, or the time.
+    /// A change of the map, or [`Request::due`].
     Change,
     End(Result<Summed, Failure>),
 }
 
 impl Client {
-    /// Finds the metadata leader and learns the map. Waits for a leader until the deadline; fails at once
-    /// where the secret, the cluster or the release is another.
+    /// Finds the metadata leader and fetches the map. Waits for a leader until the deadline; fails at once
+    /// if the secret, the cluster or the release does not match.
     pub async fn connect(config: ClientConfig) -> Result<Client, ClientError> {
         if config.meta.is_empty() {
             return Err(ClientError::NoAddresses);
@@ -290,7 +290,7 @@ impl Client {
         self.shared().view().params().cloned().expect("known since connect")
     }
 
-    /// The newest map that is known here.
+    /// The newest map known here.
     pub fn map(&self) -> Arc<ClusterMap> {
         self.shared().view().map().clone()
     }
@@ -324,7 +324,7 @@ impl Client {
         Ok(self.carry(ChunkOp::Read { chunk, offset, len, must_exist: false }, Bytes::new()).await?.bytes)
     }
 
-    /// Reads bytes that are known to be written: where no copy has them, that is an error. With their checksums.
+    /// Reads bytes that are known to be written, with their checksums. It is an error if no copy has them.
     pub async fn read_written(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Summed, ClientError> {
         self.carry(ChunkOp::Read { chunk, offset, len, must_exist: true }, Bytes::new()).await
     }
@@ -335,7 +335,7 @@ impl Client {
         self.write_summed(chunk, offset, Summed { bytes, crcs }).await
     }
 
-    /// The same with checksums that were made before.
+    /// The same with checksums that the caller computed.
     pub async fn write_summed(&self, chunk: ChunkId, offset: u32, data: Summed) -> Result<(), ClientError> {
         let Summed { bytes, crcs } = data;
         let Ok(len) = u32::try_from(bytes.len()) else { return Err(ClientError::TooLong { chunk }) };
@@ -355,7 +355,7 @@ impl Client {
         self.carry(ChunkOp::Delete { chunk, request }, Bytes::new()).await.map(drop)
     }
 
-    /// Takes `count` fresh object ids; returns the first, the others follow it.
+    /// Allocates `count` fresh consecutive object ids; returns the first.
     pub async fn allocate_objects(&self, count: u32) -> Result<ObjectId, ClientError> {
         match self.call(MetaRequest::AllocateObjects { count }).await? {
             MetaReply::Objects { first, count: given } if given == count => Ok(first),
@@ -363,7 +363,7 @@ impl Client {
         }
     }
 
-    /// Changes the namespace; see [`NamespaceCommand`] for what comes back.
+    /// Changes the namespace; see [`NamespaceCommand`] for the results.
     pub async fn namespace(&self, ops: Vec<NamespaceOp>) -> Result<NamespaceReply, ClientError> {
         let ops_len = ops.len();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -385,8 +385,8 @@ impl Client {
         }
     }
 
-    /// Asks the metadata service. Follows the leader and retries until the deadline: every request may be
-    /// carried out twice without harm, or carries an id (`Namespace`).
+    /// Sends a request to the metadata service. Follows the leader and retries until the deadline: every request is
+    /// idempotent, or carries an id (`Namespace`).
     pub async fn call(&self, request: MetaRequest) -> Result<MetaReply, ClientError> {
         self.shared().ask_meta(&request, Instant::now() + self.shared().config.patience.deadline).await
     }
@@ -396,7 +396,7 @@ impl Client {
         ClientError::NoMeta { addresses, waited: Duration::ZERO, last: Trouble::Nonsense }
     }
 
-    /// Carries an op to its primary, again and again until it is answered or the deadline passes.
+    /// Carries an op to its primary, with retries until it is answered or the deadline passes.
     async fn carry(&self, op: ChunkOp, payload: Bytes) -> Result<Summed, ClientError> {
         let shared = self.shared();
         shared.tally.requests.fetch_add(1, Ordering::Relaxed);
@@ -432,7 +432,7 @@ impl Client {
         }
     }
 
-    /// Hands an event to the request and does what it asks for. `None`: it waits for what it waited for.
+    /// Passes an event to the request and carries out its commands. `None`: it still waits for the same.
     fn step(&self, request: &mut Request, event: Event) -> Option<Next> {
         let shared = self.shared();
         let mut next = None;
@@ -450,7 +450,7 @@ impl Client {
                     next = Some(Next::Change);
                 }
                 Command::Adopt { group, entry } => shared.update(|view| view.adopt(group, entry)),
-                // Nobody waits for this.
+                // No request waits for this: no notification.
                 Command::Heard { group, newest } => {
                     shared.view.write().expect("nothing panics under this lock").hear(group, newest);
                 }
@@ -472,7 +472,7 @@ impl Client {
         let _ = tokio::time::timeout_at(due, changes.changed()).await;
     }
 
-    /// One try, to its end.
+    /// Runs one try to its end.
     async fn attempt(
         &self,
         request: &mut Request,
@@ -518,7 +518,7 @@ fn failed(chunk: ChunkId, group: GroupId, failure: Failure) -> ClientError {
     }
 }
 
-/// Whether a byte range (offset, length) of a chunk lies in one record: the primary rounds it to whole
+/// Whether a byte range (offset, length) of a chunk fits into one record: the primary rounds it to whole
 /// blocks.
 fn fits_one_record((offset, len): (u32, u32)) -> bool {
     let (first, end) = (u64::from(offset), u64::from(offset) + u64::from(len));

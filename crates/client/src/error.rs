@@ -1,4 +1,4 @@
-//! What can go wrong for a user of the library.
+//! Errors for users of the library.
 
 use crate::transport::TransportError;
 use ebb_route::Trouble;
@@ -37,7 +37,7 @@ pub enum ClientError {
         .addresses.join(", ")
     )]
     NoMeta { addresses: Vec<String>, waited: Duration, last: Trouble },
-    /// The set-up is wrong: retrying does not help.
+    /// The configuration is wrong: retrying does not help.
     #[error("metadata server {address}: {error}")]
     Refused { address: String, error: Arc<TransportError> },
     #[error("the metadata service refuses: {0}")]

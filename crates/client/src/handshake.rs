@@ -1,10 +1,10 @@
-//! The handshake: both sides prove that they know the key of the caller's role, and name their cluster, role and wire
+//! The handshake: both sides prove that they know the key of the caller's role, and state their cluster, role and wire
 //! version. A caller without the key of a role cannot take that role.
 //!
 //! Four messages of fixed size, so that nothing is allocated for a stranger: hello, hello, proof, verdict
-//! with proof. A proof is an HMAC-SHA256 over both hellos; each holds a fresh nonce, so that a recorded
-//! handshake proves nothing later, and a label tells the two directions apart, so that a proof cannot be sent
-//! back to its maker. The side that was called proves last: a stranger who calls learns nothing to guess the
+//! with proof. A proof is an HMAC-SHA256 over both hellos; each has a fresh nonce, so that a recorded
+//! handshake proves nothing later, and a label distinguishes the two directions, so that a proof cannot be
+//! reflected to its maker. The called side proves last, so that a stranger who calls gets nothing to guess the
 //! secret from. `docs/wire.md` draws the bytes.
 
 use crate::secret::{Key, Secret, random};
@@ -16,14 +16,14 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Longest time for connecting and for the handshake. A stopped process's kernel accepts connections, so that
+/// Time limit for connecting and for the handshake. A stopped process's kernel still accepts connections, so
 /// only this ends the wait.
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 
 const HELLO_BYTES: usize = 48;
 const PROOF_BYTES: usize = 32;
 
-/// What a side of a connection says it is.
+/// The role that one side of a connection claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     Client,
@@ -44,14 +44,14 @@ impl Role {
     }
 }
 
-/// Who one side of a connection is. `cluster` zero: not known yet, whichever the other side belongs to.
+/// Identity of one side of a connection. `cluster` zero: not known yet; accepts that of the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub cluster: u64,
     pub role: Role,
 }
 
-/// The called side's last word.
+/// The called side's final answer.
 #[derive(Clone, Copy)]
 enum Verdict {
     Welcome = 0,
@@ -61,7 +61,7 @@ enum Verdict {
     NoKey = 3,
 }
 
-/// The calling side. Returns who the other is.
+/// The calling side. Returns the other side's identity.
 pub(crate) async fn call(
     stream: &mut TcpStream,
     own: Identity,
@@ -94,7 +94,7 @@ pub(crate) async fn call(
     Ok(other)
 }
 
-/// The called side. Returns who the caller is.
+/// The called side. Returns the caller's identity.
 pub(crate) async fn answer(
     stream: &mut TcpStream,
     own: Identity,

@@ -1,4 +1,4 @@
-//! Requests and answers on one shared connection: many at once, in any order, matched by id.
+//! Requests and replies on one shared connection: many at once, in any order, matched by id.
 
 use crate::transport::{Frame, Receiver, SendError, Sender, TransportError};
 use bytes::Bytes;
@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-/// The connection ended before the answer came, or would not take the request.
+/// The connection ended before the reply came, or did not accept the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lost;
 
-/// The asking side of a connection whose answers are of type `R`.
+/// The requesting side of a connection whose replies are of type `R`.
 #[derive(Debug)]
 pub(crate) struct Link<R> {
     sender: Sender,
     waiting: Mutex<Waiting<R>>,
-    /// Frames received: whether the other side is alive.
+    /// Frames received: shows whether the other side is alive.
     heard: AtomicU64,
 }
 
@@ -28,7 +28,7 @@ struct Waiting<R> {
     lost: bool,
 }
 
-/// Forgets a request that is no longer waited for.
+/// Removes a request that is no longer waited for.
 struct Ticket<'a, R> {
     link: &'a Link<R>,
     id: u64,
@@ -65,7 +65,7 @@ impl<R> Link<R> {
         waiting.answers.clear();
     }
 
-    /// Sends a request and waits for its answer and the answer's payload. May be dropped at any time.
+    /// Sends a request and waits for its reply with payload. Cancel-safe.
     pub async fn request<T: Serialize>(
         &self,
         kind: u8,
@@ -95,17 +95,17 @@ impl<R> Link<R> {
         outcome
     }
 
-    /// Sends a frame whose answer, if there is one, has id zero and is for nobody in particular.
+    /// Sends a frame whose reply, if any, has id zero and goes to no particular caller.
     pub fn tell<T: Serialize>(&self, kind: u8, message: &T) {
-        // A connection that does not take it is on its way out, and whoever needs the answer asks again on
-        // the next.
+        // A connection that does not accept it is about to end, and a caller that needs the reply asks again on
+        // the next one.
         let _ = self.sender.send(kind, 0, message, Bytes::new());
     }
 }
 
 impl<R: DeserializeOwned> Link<R> {
-    /// Receives until the connection ends. Answers (`answer_kind`) with an id go to whom they are for;
-    /// everything else goes to `other`, which ends the connection by an error.
+    /// Receives until the connection ends. Replies (`answer_kind`) with an id go to their callers;
+    /// everything else goes to `other`, which ends the connection by returning an error.
     pub async fn run(
         &self,
         receiver: &mut Receiver,
@@ -142,7 +142,7 @@ impl<R: DeserializeOwned> Link<R> {
         }
         let answer = self.waiting().answers.remove(&id);
         if let Some(answer) = answer {
-            // Fails only if the one who asked has just given up.
+            // Fails only if the caller has just given up.
             let _ = answer.send((message, frame.payload));
         }
         Ok(())

@@ -1,9 +1,9 @@
-//! The connection to the metadata leader: one task that finds it, follows the map, and goes on to the next
+//! The connection to the metadata leader: one task that finds it, follows the map, and moves on to the next
 //! leader.
 //!
-//! The task does nothing but wait while the connection stands: every change of the map is pushed. It is the
-//! only one that connects; a caller who finds the leader silent or deposed closes the connection, and the
-//! task goes on to the next.
+//! While the connection stands the task only waits: every change of the map is pushed. It is the
+//! only one that connects; a caller that finds the leader silent or deposed closes the connection, and the
+//! task moves on to the next.
 
 use crate::client::Shared;
 use crate::error::ClientError;
@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 /// How long a metadata server may be silent before another is asked. Longer than a commit takes on a slow
 /// disk.
 pub(crate) const META_TRY: Duration = Duration::from_secs(2);
-/// Bounds of the pause between two tries of a question.
+/// Bounds of the pause between two tries of a request.
 const RETRY_MIN: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_millis(100);
 /// Bounds of the pause between two rounds of connecting.
@@ -32,7 +32,7 @@ pub(crate) type MetaLink = Link<MetaReply>;
 /// Whether there is a leader to talk to.
 #[derive(Clone, Debug)]
 pub(crate) enum Leader {
-    /// Why there is none, as far as known. `refused`: the set-up is wrong.
+    /// Why there is none, as far as known. `refused`: the configuration is wrong.
     Searched {
         last: Trouble,
         refused: Option<ClientError>,
@@ -43,11 +43,11 @@ pub(crate) enum Leader {
 /// Why a connection to a metadata server ended.
 struct Ended {
     trouble: Trouble,
-    /// The set-up is wrong.
+    /// The configuration is wrong.
     refused: Option<Arc<TransportError>>,
-    /// It stood as the leader's.
+    /// It was a connection to the leader.
     led: bool,
-    /// The leader is said to be here.
+    /// Reported address of the leader.
     leader: Option<String>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) async fn follow(shared: Arc<Shared>) {
         if started.elapsed() > PAUSE_MAX && ended.led {
             (misses, pause) = (0, PAUSE_MIN);
         }
-        // The first round goes without pauses.
+        // The first round has no pauses.
         misses += 1;
         if misses > addresses.len() {
             sleep(pause).await;
@@ -93,7 +93,7 @@ pub(crate) async fn follow(shared: Arc<Shared>) {
     }
 }
 
-/// Errors that stay until somebody changes the set-up.
+/// Errors that persist until the configuration changes.
 fn is_refusal(error: &TransportError) -> bool {
     use TransportError::{NoKey, NotEbb, RoleRefused, WireVersion, WrongCluster, WrongSecret};
     matches!(
@@ -102,7 +102,7 @@ fn is_refusal(error: &TransportError) -> bool {
     )
 }
 
-/// Connects to one metadata server, asks for the map, and stays as long as it leads.
+/// Connects to one metadata server, asks for the map, and stays connected as long as it leads.
 async fn serve(shared: &Arc<Shared>, address: &str) -> Ended {
     let mut connection = match timeout(
         META_TRY,
@@ -144,7 +144,7 @@ async fn serve(shared: &Arc<Shared>, address: &str) -> Ended {
     }
 }
 
-/// A frame that nobody waits for: a push, or the answer to a question for the map.
+/// Handles a frame that no caller waits for: a push, or the reply to a request for the map.
 fn pushed(shared: &Shared, link: &MetaLink, frame: Frame) -> Result<(), TransportError> {
     let fitted = match frame.kind {
         kind::META_PUSH => match frame.decode::<MetaPush>()?.1 {
@@ -166,7 +166,7 @@ fn pushed(shared: &Shared, link: &MetaLink, frame: Frame) -> Result<(), Transpor
 }
 
 impl Shared {
-    /// Asks the metadata leader, whoever that is by then, until `deadline`.
+    /// Sends a request to the current metadata leader, with retries until `deadline`.
     pub(crate) async fn ask_meta(
         &self,
         request: &MetaRequest,
@@ -201,7 +201,7 @@ impl Shared {
         }
     }
 
-    /// One try. A leader that stays silent is given up, so that the next try finds its successor.
+    /// One try. The connection to a silent leader is closed, so that the next try finds its successor.
     async fn ask_once(
         &self,
         link: &MetaLink,
@@ -237,8 +237,8 @@ impl Shared {
         }
     }
 
-    /// Waits for the first leader. Ends early where the set-up is wrong: then somebody sits before it and
-    /// waits.
+    /// Waits for the first leader. Returns early if the configuration is wrong, since a user is probably
+    /// waiting for it.
     pub(crate) async fn first_leader(&self, deadline: Instant) -> Result<(), ClientError> {
         let started = Instant::now();
         let mut leader = self.leader.subscribe();

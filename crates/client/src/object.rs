@@ -1,4 +1,4 @@
-//! Byte ranges of whole objects and volumes: their pieces are carried side by side.
+//! Byte ranges of whole objects and volumes: their pieces are carried concurrently.
 
 use crate::client::Client;
 use crate::error::ClientError;
@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use ebb_types::{ChunkId, ObjectId, Piece, pieces};
 use tokio::task::JoinSet;
 
-/// Requests of one range in flight at a time.
+/// Maximum requests in flight for one range.
 const PIECES_IN_FLIGHT: usize = 8;
 
 impl Client {
@@ -19,7 +19,7 @@ impl Client {
         pieces(object, offset, len, self.params().chunk_bytes).ok_or(ClientError::ObjectRange)
     }
 
-    /// Reads a range of an object. Never-written bytes are zero. One piece's bytes come without a copy.
+    /// Reads a range of an object. Never-written bytes are zero. A range of a single piece is returned without a copy.
     pub async fn read_object(&self, object: ObjectId, offset: u64, len: u64) -> Result<Bytes, ClientError> {
         let pieces: Vec<Piece> = self.pieces(object, offset, len)?.collect();
         if let [only] = pieces[..] {
@@ -35,7 +35,7 @@ impl Client {
             })
             .await?;
         done.sort_unstable_by_key(|(start, _)| *start);
-        // The parts are neighbours in one buffer: joining them moves no bytes.
+        // The parts are adjacent in one buffer: joining them copies nothing.
         let joined = done.into_iter().map(|(_, part)| part).reduce(|mut whole, part| {
             whole.unsplit(part);
             whole
@@ -78,7 +78,7 @@ impl Client {
         self.each(parts, |client, chunk| async move { client.delete(chunk).await }).await.map(drop)
     }
 
-    /// Runs `work` for every part, some side by side; the first error ends it. Results come in no order.
+    /// Runs `work` for every part, several concurrently; the first error ends it. Results are in no particular order.
     async fn each<P, T, F>(
         &self,
         parts: impl IntoIterator<Item = P>,

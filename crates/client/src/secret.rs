@@ -1,8 +1,8 @@
-//! The cluster secret and the keys that follow from it: who knows a key may speak to the cluster's servers in its role.
+//! The cluster secret and the keys derived from it: a program that knows a key may talk to the cluster's servers in its role.
 //!
 //! A secret file holds the cluster secret, from which every role's key is derived, or some of the keys (`ebb secret` makes such
-//! files): a gateway that has no administrator's key cannot ask what administrators may. The file can be read by its owner only.
-//! Keys are never printed, and never sent: the handshake proves that both sides know them ([`crate::transport`]).
+//! files): a gateway without the administrator's key cannot do what administrators may. Only its owner may read the file.
+//! Keys are never printed and never sent: the handshake proves that both sides know them ([`crate::transport`]).
 
 use ebb_types::hex;
 use hmac::{Hmac, KeyInit, Mac};
@@ -15,21 +15,21 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Shorter ones could be guessed from a recorded handshake.
+/// Shorter secrets could be guessed from a recorded handshake.
 pub const SECRET_BYTES_MIN: usize = 16;
 pub const SECRET_BYTES_MAX: usize = 4096;
 
 /// First line of a file that holds keys.
 const KEYS_TITLE: &str = "ebb-keys";
 
-/// What a caller proves to know. The called side proves the same key.
+/// The key that a caller proves to know. The called side proves the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
-    /// Objects and volumes: gateways and other clients.
+    /// Access to objects and volumes: gateways and other clients.
     Client,
-    /// Chunk servers among each other, and towards the metadata service.
+    /// Chunk servers to each other and to the metadata service.
     Server,
-    /// Metadata servers among each other.
+    /// Metadata servers to each other.
     Meta,
     /// Changes of the cluster itself.
     Admin,
@@ -82,8 +82,7 @@ pub enum SecretError {
 }
 
 impl Secret {
-    /// Reads the secret from a file, without the white space around it. Refuses a file that group or others
-    /// may read.
+    /// Reads the secret from a file and trims white space. Refuses a file that group or others may read.
     pub fn load(path: &Path) -> Result<Secret, SecretError> {
         let io_error = |error| SecretError::Io { path: path.to_owned(), error };
         let file = std::fs::File::open(path).map_err(io_error)?;
@@ -113,7 +112,7 @@ impl Secret {
         Secret::from_bytes(text.as_bytes())
     }
 
-    /// The cluster secret, or the text that [`Secret::keys`] gave.
+    /// Parses the cluster secret, or the text from [`Secret::keys`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Secret, SecretError> {
         if let Some(keys) = bytes.strip_prefix(KEYS_TITLE.as_bytes()) {
             return parse_keys(keys);
@@ -140,13 +139,13 @@ impl Secret {
         self.0.contains_key(&key)
     }
 
-    /// An error that says what to do, for a program that cannot do without the key.
+    /// For a program that needs the key: an error that says what to do if it is missing.
     pub fn require(&self, key: Key) -> Result<(), SecretError> {
         if self.has(key) { Ok(()) } else { Err(SecretError::Missing { key }) }
     }
 
-    /// HMAC-SHA256 over the parts, started; finish it to make a proof or to check one in constant time. `None`: the key is not
-    /// among ours.
+    /// HMAC-SHA256 over the parts, not finalized: finalize it to make a proof, or to check one in constant time. `None`: we do not
+    /// have the key.
     pub(crate) fn mac(&self, key: Key, parts: &[&[u8]]) -> Option<Hmac<Sha256>> {
         self.0.get(&key).map(|key| mac_of(key, parts))
     }

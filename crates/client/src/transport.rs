@@ -1,14 +1,14 @@
 //! Framed TCP between all programs of a cluster: chunk servers, metadata servers, gateways and clients.
 //!
-//! Every body is the postcard form of `(id, message)`: the id ties an answer to its request on a shared
-//! connection, and is zero where nothing is answered. Sending queues; one writer task per connection hands
-//! all that is queued to the kernel in one call, so that a burst of small frames costs one system call and
+//! Every body is the postcard form of `(id, message)`: the id matches a reply to its request on a shared
+//! connection, and is zero if no reply is expected. Sending only queues; one writer task per connection passes
+//! everything queued to the kernel in one call, so that a burst of small frames costs one system call and
 //! one packet. Nagle's algorithm is always off: with delayed acknowledgements it would add 40 ms to a small
 //! read.
 //!
 //! Memory: an idle connection holds one read buffer of [`READ_BUFFER`] bytes. Bodies and payloads get buffers
-//! of their own exact size, so a small payload never pins a larger buffer, and the bulk of a large one is
-//! read straight into its place.
+//! of their exact size, so a small payload never pins a larger buffer, and most of a large one is
+//! read directly into place.
 
 use crate::handshake;
 use crate::secret::{Key, Secret};
@@ -29,7 +29,7 @@ use tokio::time::timeout;
 
 pub use crate::handshake::{HANDSHAKE_DEADLINE, Identity, Role};
 
-/// What a frame's body holds.
+/// Frame kinds: the type of a frame's body.
 pub mod kind {
     /// [`ebb_types::PeerMessage`], between chunk servers.
     pub const PEER: u8 = 1;
@@ -51,24 +51,24 @@ pub mod kind {
     pub const INSPECT_REQUEST: u8 = 9;
     /// [`ebb_types::InspectReply`] with the request's id.
     pub const INSPECT_REPLY: u8 = 10;
-    /// What an evaluation host asks of an `ebb agent`.
+    /// A request of an evaluation host to an `ebb agent`.
     pub const AGENT_REQUEST: u8 = 11;
-    /// Its answer, with the request's id.
+    /// Its reply, with the request's id.
     pub const AGENT_REPLY: u8 = 12;
 }
 
-/// Most bytes that wait in one connection's queue. One frame always fits into an empty queue.
+/// Maximum bytes in one connection's queue. One frame always fits into an empty queue.
 pub const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// [`Sender::room`]: whoever is not done reading what was sent to it is sent no more than this besides.
+/// [`Sender::room`] waits while more than this is queued for a peer that is slow to read.
 const ROOM_BYTES: usize = 8 << 20;
-/// What an idle connection holds for reading.
+/// Size of an idle connection's read buffer.
 pub const READ_BUFFER: usize = 16 << 10;
-/// Payloads up to here are copied behind their body: cheaper than one more piece for the kernel to gather.
+/// Payloads up to this size are copied after their body: cheaper than one more piece for the kernel to gather.
 const INLINE_PAYLOAD_MAX: usize = 1 << 10;
-/// From this length on payloads begin at a page.
+/// Payloads of at least this length are page-aligned.
 const PAGED_PAYLOAD: usize = 64 << 10;
 const PAGE: usize = 4096;
-/// Pieces gathered into one write.
+/// Maximum pieces gathered into one write.
 const PIECES_MAX: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
@@ -124,12 +124,12 @@ pub enum SendError {
 pub struct Connection {
     pub sender: Sender,
     pub receiver: Receiver,
-    /// Who is at the other end, as proven by the handshake.
+    /// The peer's identity, as proven by the handshake.
     pub peer: Identity,
     pub address: SocketAddr,
 }
 
-/// Connects to `host:port` (`[address]:port` for IPv6) and proves who we are.
+/// Connects to `host:port` (`[address]:port` for IPv6) and runs the handshake.
 pub async fn connect(address: &str, secret: &Secret, own: Identity) -> Result<Connection, TransportError> {
     let shake = async {
         let connect_error = |error| TransportError::Connect { address: address.to_owned(), error };
@@ -162,8 +162,8 @@ impl Listener {
         self.listener.local_addr()
     }
 
-    /// The next caller, not yet authenticated: run [`Incoming::handshake`] in a task of its own, so that a
-    /// slow or hostile caller holds up nobody. Survives running out of file descriptors.
+    /// The next caller, not yet authenticated: run [`Incoming::handshake`] in a separate task, so that a
+    /// slow or hostile caller does not hold up others. Survives running out of file descriptors.
     pub async fn accept(&self) -> Incoming {
         loop {
             match self.listener.accept().await {
@@ -176,7 +176,7 @@ impl Listener {
     }
 }
 
-/// A caller that has not proven anything yet.
+/// A caller that is not authenticated yet.
 #[derive(Debug)]
 pub struct Incoming {
     stream: TcpStream,
@@ -207,7 +207,7 @@ async fn within_deadline(
     }
 }
 
-/// No Nagle; and the kernel notices a machine that vanished without a word, while we do no periodic work.
+/// Disables Nagle's algorithm, and has the kernel detect a machine that vanished silently, so that we need no periodic work.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     stream.set_nodelay(true)?;
@@ -236,23 +236,23 @@ impl Connection {
     }
 }
 
-/// What both halves and the writer task share.
+/// State shared by both halves and the writer task.
 #[derive(Debug)]
 struct Shared {
     socket: OwnedWriteHalf,
     queue: Mutex<Queue>,
     /// Wakes the writer.
     queued: Notify,
-    /// Wakes those who wait for room.
+    /// Wakes tasks that wait for room.
     room: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     pieces: VecDeque<Piece>,
-    /// Bytes that the kernel has not taken yet, those in the writer's hands included.
+    /// Bytes that the kernel has not accepted yet, including those of the writer's current batch.
     bytes: usize,
-    /// An empty buffer from before, to build small frames in.
+    /// A recycled empty buffer to build small frames in.
     spare: Vec<u8>,
     state: State,
 }
@@ -293,8 +293,8 @@ impl Shared {
             queue.state = State::Closed;
             queue.pieces.clear();
             drop(queue);
-            // Ends a pending write and the receiver's read. It fails only where the connection has ended
-            // already.
+            // Ends a pending write and the receiver's read. It fails only if the connection has already
+            // ended.
             let _ = rustix::net::shutdown(self.socket.as_ref(), rustix::net::Shutdown::Both);
             self.queued.notify_one();
             self.room.notify_waiters();
@@ -308,7 +308,7 @@ pub struct Sender {
     guard: Arc<SenderGuard>,
 }
 
-/// Ends the stream when the last [`Sender`] goes.
+/// Ends the stream when the last [`Sender`] is dropped.
 #[derive(Debug)]
 struct SenderGuard {
     shared: Arc<Shared>,
@@ -337,7 +337,7 @@ impl Sender {
         self.enqueue(QUEUE_BYTES_MAX, kind, id, message, payload)
     }
 
-    /// [`Sender::send`] for what is bounded elsewhere: the queue is never full.
+    /// [`Sender::send`] for messages that are bounded elsewhere: the queue is never full.
     pub fn send_bounded<T: Serialize>(
         &self,
         kind: u8,
@@ -386,8 +386,8 @@ impl Sender {
         }
     }
 
-    /// Waits until most of what was queued is on its way, or the connection is closed. A server that asks a client for more
-    /// only then holds no answers for one that does not read them.
+    /// Waits until most of the queue has been sent, or the connection is closed. A server that reads a client's next request only
+    /// then does not pile up replies for a client that does not read them.
     pub async fn room(&self) {
         loop {
             let room = self.guard.shared.room.notified();
@@ -400,7 +400,7 @@ impl Sender {
         }
     }
 
-    /// Bytes that the kernel has not taken yet.
+    /// Bytes that the kernel has not accepted yet.
     pub fn queued_bytes(&self) -> usize {
         self.guard.shared.queue().bytes
     }
@@ -492,10 +492,10 @@ async fn write_loop(shared: Arc<Shared>) {
     shared.room.notify_waiters();
 }
 
-/// Writes a batch to its end. The pieces leave `batch` as the kernel takes them, so that payloads are freed
+/// Writes a whole batch. Pieces leave `batch` as the kernel accepts them, so that payloads are freed
 /// early.
 async fn write_batch(shared: &Shared, batch: &mut VecDeque<Piece>) -> io::Result<()> {
-    // Bytes of the first piece that are written already.
+    // Bytes of the first piece that are already written.
     let mut done = 0;
     while !batch.is_empty() {
         let mut slices = [IoSlice::new(&[]); PIECES_MAX];
@@ -540,10 +540,10 @@ async fn write_batch(shared: &Shared, batch: &mut VecDeque<Piece>) -> io::Result
     Ok(())
 }
 
-/// A frame as it was received.
+/// A received frame.
 #[derive(Debug)]
 pub struct Frame {
-    /// What the body holds; one of [`kind`].
+    /// Type of the body; one of [`kind`].
     pub kind: u8,
     pub payload: Bytes,
     header: Header,
@@ -561,13 +561,13 @@ impl Frame {
 #[derive(Debug)]
 pub struct Receiver {
     socket: OwnedReadHalf,
-    /// Read from the socket, not taken apart yet.
+    /// Read from the socket, not parsed yet.
     buffer: BytesMut,
     partial: Option<Partial>,
     shared: Arc<Shared>,
 }
 
-/// A frame whose header is there.
+/// A frame whose header has been parsed.
 #[derive(Debug)]
 struct Partial {
     header: Header,
@@ -575,7 +575,7 @@ struct Partial {
     payload: BytesMut,
 }
 
-/// Room for a payload. A large one begins where a page does, so that a store can hand it to its device where it is.
+/// A buffer for a payload. A large one is page-aligned, so that a store can pass it to its device without a copy.
 fn room(len: usize) -> BytesMut {
     if len < PAGED_PAYLOAD {
         return BytesMut::with_capacity(len);
@@ -597,7 +597,7 @@ impl Receiver {
     /// Kind and payload length of the next frame, as soon as its header is here. Its payload stays in the socket until
     /// [`Receiver::next`]: a receiver that is short of memory stops reading here, and TCP makes the sender wait.
     pub async fn arriving(&mut self) -> Result<Option<(u8, usize)>, TransportError> {
-        // A buffer holds thousands of small frames. Other tasks have their turn between them, heartbeats above all.
+        // A buffer holds thousands of small frames. Yields to other tasks in between, above all to heartbeats.
         consume_budget().await;
         loop {
             if let Some(Partial { header, .. }) = &self.partial {
@@ -618,8 +618,8 @@ impl Receiver {
         }
     }
 
-    /// The next frame; `None` when the other side ended the stream between two frames. May be dropped while
-    /// it waits (`select!`): nothing is lost. After an error the stream is useless.
+    /// The next frame; `None` when the other side ended the stream between two frames. Cancel-safe: dropped while
+    /// it waits (`select!`), it loses nothing. After an error the stream is unusable.
     pub async fn next(&mut self) -> Result<Option<Frame>, TransportError> {
         if self.arriving().await?.is_none() {
             return Ok(None);
@@ -643,8 +643,8 @@ impl Receiver {
                     let Partial { header, body, payload } = self.partial.take().expect("it is there");
                     return Ok(Some(Frame { kind: header.kind, payload: payload.freeze(), header, body }));
                 }
-                // Small rests come through the buffer, with what follows them; large ones go straight to
-                // their place.
+                // Small remainders come through the buffer, with what follows them; large ones are read directly
+                // into place.
                 if body_missing >= READ_BUFFER {
                     direct = Some((&mut partial.body, body_missing));
                 } else if payload_missing >= READ_BUFFER {
@@ -671,7 +671,7 @@ impl Receiver {
     }
 }
 
-/// Moves bytes from `buffer` to `part` until that has `wanted`. Returns how many it still misses.
+/// Moves bytes from `buffer` to `part` until `part` has `wanted`. Returns how many are still missing.
 fn take(buffer: &mut BytesMut, part: &mut BytesMut, wanted: usize) -> usize {
     let moved = buffer.len().min(wanted - part.len());
     if moved > 0 {

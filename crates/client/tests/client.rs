@@ -1,5 +1,5 @@
 //! The client against small fake servers on loopback, under tokio's paused clock: time passes only when
-//! nobody works.
+//! all tasks are idle.
 
 use bytes::Bytes;
 use ebb_client::transport::{Identity, Listener, Role, Sender, kind};
@@ -43,7 +43,7 @@ enum Then<R> {
     Close,
 }
 
-/// A fake process: its address, the requests that it got, and the connections that it has.
+/// A fake process: its address, the requests it got, and its connections.
 struct Fake<Q> {
     address: String,
     seen: Arc<Mutex<Vec<(Q, Instant)>>>,
@@ -68,8 +68,8 @@ impl<Q: Clone> Fake<Q> {
     }
 }
 
-/// Starts a fake that answers frames of `asked` by frames of `answered`. `think` gets the request, its
-/// payload and how many came before it.
+/// Starts a fake that answers frames of kind `asked` with frames of kind `answered`. `think` gets the request, its
+/// payload and the number of earlier requests.
 async fn fake<Q, R>(
     role: Role,
     (asked, answered): (u8, u8),
@@ -141,7 +141,7 @@ fn meta_reply(reply: MetaReply) -> Then<MetaReply> {
     Then::Answer(reply, Bytes::new())
 }
 
-/// The answer to a `Watch`: these servers, and server 1 as the primary in epoch 3; version 10.
+/// The reply to a `Watch`: these servers, and server 1 as primary in epoch 3; version 10.
 fn watch_reply(addresses: &[(u16, String)]) -> MetaReply {
     let servers = addresses
         .iter()
@@ -159,7 +159,7 @@ fn watch_reply(addresses: &[(u16, String)]) -> MetaReply {
     MetaReply::Watch { params: params(), map }
 }
 
-/// A metadata leader that knows these servers and answers nothing but `Watch`.
+/// A metadata leader that knows these servers and answers only `Watch`.
 async fn leader(servers: &[&Fake<ClientRequest>]) -> Fake<MetaRequest> {
     let addresses: Vec<_> = (1..).zip(servers).map(|(id, fake)| (id, fake.address.clone())).collect();
     meta_server(move |request, _| match request {
@@ -174,7 +174,7 @@ async fn client(meta: &[&Fake<MetaRequest>]) -> Client {
     Client::connect(ClientConfig::new(addresses, secret())).await.unwrap()
 }
 
-/// The answer to a read at `offset`.
+/// The reply to a read at `offset`.
 fn data(offset: u32, bytes: Vec<u8>) -> Then<ClientReply> {
     Then::Answer(ClientReply::Data { crcs: piece_crcs(offset, &bytes) }, bytes.into())
 }
@@ -348,7 +348,7 @@ async fn a_stopped_primary_is_left_as_soon_as_the_map_names_another() {
         async move { client.write(CHUNK, 0, "abc".into()).await }
     });
     sleep(Duration::from_millis(500)).await;
-    // A newer epoch with the same primary is no reason to leave.
+    // A newer epoch with the same primary is no reason to abandon the try.
     meta.push(&MetaPush::Map(delta(10, 11, entry(4, Some(1)))));
     sleep(Duration::from_millis(100)).await;
     meta.push(&MetaPush::Map(delta(11, 12, entry(5, Some(2)))));
@@ -366,7 +366,7 @@ async fn a_silent_server_is_tried_again_on_a_new_connection() {
     let started = Instant::now();
     client.write(CHUNK, 0, "abc".into()).await.unwrap();
     let took = started.elapsed();
-    // A slow one is waited for; one that says nothing at all for three looks is not.
+    // A slow server is waited for; one that sends nothing at all for three looks is not.
     assert!(took >= Duration::from_secs(15) && took < Duration::from_millis(15100), "{took:?}");
     assert_eq!(server.open.lock().unwrap().len(), 2);
 }
@@ -492,7 +492,7 @@ async fn a_gap_in_the_map_is_asked_for() {
     let client = client(&[&meta]).await;
     meta.push(&MetaPush::Map(delta(15, 16, entry(9, Some(1)))));
     client.map_changed().await;
-    // The answer to the question for the map.
+    // The reply to the request for the map.
     client.map_changed().await;
     assert_eq!(meta.seen(), [MetaRequest::Watch { map_version: 0 }, MetaRequest::Watch { map_version: 10 }]);
     assert_eq!(client.map().groups[0].epoch, Epoch(3), "a delta with a gap is not applied");
@@ -537,7 +537,7 @@ async fn bytes_that_were_damaged_on_the_way_are_asked_for_again() {
         ChunkOp::Read { must_exist, .. } => {
             let good = vec![7; 5000];
             let mut sent = good.clone();
-            // Only of the second read something arrives.
+            // A plain read arrives intact on its second try, a `must_exist` read never.
             sent[4999] ^= u8::from(*must_exist || tries == 0);
             Then::Answer(ClientReply::Data { crcs: piece_crcs(100, &good) }, sent.into())
         }

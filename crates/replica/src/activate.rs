@@ -1,4 +1,4 @@
-//! Taking up a new configuration, and activation: the one routine that follows every change. (R3, R4)
+//! Adopting a new configuration, and activation: the one routine that follows every change. (R3, R4)
 
 use crate::api::{StoreCommand, StoreOutcome};
 use crate::catch_up::CatchUp;
@@ -13,10 +13,10 @@ use ebb_types::{
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Group {
-    /// The metadata service configured the group anew.
+    /// Adopts a new configuration from the metadata service.
     pub fn adopt(&mut self, cx: &mut Context, entry: GroupEntry) {
         if entry.epoch <= self.entry.epoch {
-            // Within an epoch nothing changes but the leave to serve.
+            // Within an epoch only the permission to serve changes.
             if entry.stage() > self.entry.stage() {
                 self.entry.fallback = None;
                 self.go_on_activating(cx);
@@ -30,7 +30,7 @@ impl Group {
         self.refuse_checks(cx, Refusal::NotReady);
         self.suspend_clients(cx);
         self.adopt_catch_up(cx, &old);
-        self.give_listings(cx); // that waited for repairs of the ended epoch
+        self.give_listings(cx); // those that waited for repairs of the ended epoch
         if self.entry.primary == Some(cx.me) {
             self.start_activation(cx);
         } else {
@@ -39,8 +39,8 @@ impl Group {
         }
     }
 
-    /// Requests of the ended epoch wait: they are answered by the rewrites of this one if they were ordered, are carried out
-    /// anew if they were not, or move with the primary.
+    /// Requests of the ended epoch wait: this epoch's rewrites answer those that were ordered, the others start over, or all of
+    /// them move with the primary.
     fn suspend_clients(&mut self, cx: &mut Context) {
         let Some(mut primary) = self.primary.take() else { return };
         cx.shared.client_ops -= primary.client_ops();
@@ -59,8 +59,8 @@ impl Group {
             return;
         };
         let sources = self.sources(cx, None);
-        // What the old configuration sent here directly is here: the missing set stays true while the slot stays awake. Of a
-        // configuration between, that this server never saw, nothing may be here.
+        // Writes that the old configuration sent here directly are here, so the missing set stays valid while the slot stays awake.
+        // Writes of an intermediate configuration that this server never saw may all be missing.
         let before = old.slot_of(cx.me).map(|s| s.state);
         let was_catching_up =
             self.entry.epoch == old.epoch.next() && before == Some(SlotState::CatchingUp { since });
@@ -79,7 +79,7 @@ impl Group {
         self.pump_catch_up(cx);
     }
 
-    /// Asks all whose tails are missing for them.
+    /// Sends a fence to every member whose tail is still missing.
     pub fn fence_others(&self, cx: &mut Context) {
         let Some(Primary { phase: Phase::Fencing { awaiting, .. }, .. }) = &self.primary else { return };
         let (group, epoch) = (self.id, self.entry.epoch);
@@ -101,16 +101,16 @@ impl Group {
         self.go_on_activating(cx);
     }
 
-    /// The stand-ins from which slots catch up. What an earlier primary gave to one of them alone goes into one replica and into
-    /// no other, unless their tails are gathered with those of the targets (R4). One that is gone, and comes back, comes under a
-    /// new epoch.
+    /// The live holders that slots catch up from. A record that an earlier primary sent to one of them alone would reach one
+    /// replica and no other, unless their tails are gathered with those of the targets (R4). A holder that goes away and returns
+    /// does so under a new epoch.
     fn live_sources(&self, cx: &Context) -> impl Iterator<Item = ServerId> {
         let catching_up = |slot: &&Slot| matches!(slot.state, SlotState::CatchingUp { .. });
         let stand_ins = self.entry.slots.iter().filter(catching_up).filter_map(|slot| slot.stand_in);
         stand_ins.map(|s| s.server).filter(|s| cx.map.is_live(*s))
     }
 
-    /// A source that is gone is not waited for.
+    /// Stops waiting for sources that are gone.
     pub fn await_live_sources(&mut self, cx: &mut Context) {
         let mut needed: BTreeSet<ServerId> = self.targets().flatten().map(|(server, _)| server).collect();
         needed.extend(self.live_sources(cx));
@@ -142,15 +142,15 @@ impl Group {
         self.go_on_activating(cx);
     }
 
-    /// Moves on as far as it can: fenced → listed (if this replica catches up) → on record as serving (if a slot has lost its
-    /// complete copy) → compared with what the store has → serving. Before it is on record nothing is ordered, not even what tails have: so an
-    /// epoch that never served leaves no trace, and the slots are what they were before it.
+    /// Advances as far as it can: fenced → listed (if this replica catches up) → on record as serving (if a slot has lost its
+    /// complete copy) → compared with the store → serving. Until it is on record nothing is ordered, not even records from the
+    /// tails: so an epoch that never served leaves no trace, and the slots are as they were before it.
     pub fn go_on_activating(&mut self, cx: &mut Context) {
         let listed = self.catch_up.as_ref().is_none_or(CatchUp::is_listed);
         let Some(primary) = &mut self.primary else { return };
         let Phase::Fencing { awaiting, foreign, asked, .. } = &mut primary.phase else { return };
         let fenced = awaiting.is_empty() || cx.config.has(PlantedBug::SkipFence);
-        // What is in the tail and not in the store yet, a rewrite would read without, and so undo.
+        // A rewrite that reads before a tail record is in the store would undo that record.
         if !fenced || !listed || self.applying.has_direct() {
             return;
         }
@@ -183,7 +183,7 @@ impl Group {
         if let (false, Some(primary)) = (listed, &mut self.primary)
             && let Phase::Comparing(settlement) = &mut primary.phase
         {
-            // Its source is gone: what it misses is listed anew, and then compared.
+            // Its source is gone: list again what it misses, then compare.
             let foreign = settlement.take_foreign();
             primary.phase = Phase::Fencing { awaiting: BTreeSet::new(), foreign, since: cx.now, asked: None };
             return;
@@ -193,7 +193,7 @@ impl Group {
         }
     }
 
-    /// R4: settles the tails, and serves. Clients' operations wait for what they must not overtake.
+    /// R4: settles the tails, and serves. Client operations wait for the rewrites that they must not overtake.
     fn serve(&mut self, cx: &mut Context, newer: &[Run]) {
         let Some(primary) = &mut self.primary else { return };
         let Phase::Comparing(settlement) = std::mem::replace(&mut primary.phase, Phase::Serving) else {
@@ -218,8 +218,9 @@ impl Group {
     }
 }
 
-/// How far the requests before this epoch may be forgotten by all together. `answered`: up to where each has forgotten what it was
-/// told. What one was told of until it was no target any more, another that became one then goes on with.
+/// The version up to which all members together may have forgotten requests of earlier epochs. `answered`: the version up to which
+/// each member has forgotten what it received. Where a member stopped being a target, one that became a target then continues its
+/// memory.
 pub(crate) fn forgotten_by_all(entry: &GroupEntry, answered: &BTreeMap<ServerId, Version>) -> Version {
     let mut forgotten = Version::first_of(entry.epoch);
     loop {
@@ -239,8 +240,8 @@ mod tests {
     use super::*;
     use ebb_types::StandIn;
 
-    /// In low gear one replica and the stand-ins of two others have the group's memory. The replica fails, and one sleeper after the
-    /// other comes back: what the stand-ins were told until then is remembered, unless they forgot it.
+    /// In low gear one replica and the holders of the two others have the group's memory. The replica fails, and the sleepers
+    /// return one after the other: what the holders received until then is remembered, unless they forgot it.
     #[test]
     fn stand_ins_and_the_sleepers_that_come_back_remember_together() {
         let sleeper = |server, stand_in, awake| {

@@ -1,4 +1,4 @@
-//! What goes into the protocol core and what comes out.
+//! Events and commands: the protocol core's inputs and outputs.
 
 use bytes::Bytes;
 use ebb_types::{
@@ -7,48 +7,48 @@ use ebb_types::{
 };
 pub use ebb_types::{Recovered, StoreCommand, StoreOutcome};
 
-/// Bytes of clients' writes, and of their reads, that are under way on a server at a time (R12). The driver takes in no more, and
+/// Maximum bytes in flight on a server for client writes, and likewise for client reads (R12). The driver admits no more and
 /// leaves the rest in the sockets.
 pub const CLIENT_BYTES: usize = 16 << 20;
 
-/// Names a client request that waits for its answer; the driver's own.
+/// Identifies a client request that awaits its reply; chosen by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientToken(pub u64);
 
-/// Names a store command that waits for its completion; the core's own.
+/// Identifies a store command that awaits completion; chosen by the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreToken(pub u64);
 
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The cluster map moved on. A delta that leaves a gap is answered by [`Command::MapGap`].
+    /// The cluster map changed. A delta that leaves a gap is answered with [`Command::MapGap`].
     Map(MapDelta),
-    /// The metadata service granted a lease that ends then on this server's clock.
+    /// The metadata service granted a lease that ends at `until` on this server's clock.
     Lease { until: Moment },
-    /// The metadata service wants this server to sleep: hand over. Repeated; harmless to repeat. Void where the
-    /// map does not say so too.
+    /// The metadata service wants this server to sleep: hand over. Repeated; idempotent. Ignored unless the map has this
+    /// server draining.
     Drain,
-    /// The metadata service moves these primaries elsewhere: hand over just them.
+    /// The metadata service moves these primaries elsewhere: hand over only these.
     HandOver { groups: Vec<(GroupId, Epoch)> },
-    /// The store passed its soft limit, or is below it again. A full server takes no new client writes, but still what
-    /// keeps acknowledged data safe: rewrites, reclaim, offload that is moved (R10).
+    /// The store passed its soft limit, or is below it again. A full server takes no new client writes, but still takes
+    /// whatever keeps acknowledged data safe: rewrites, reclaim, offload being moved (R10).
     Space { full: bool },
-    /// A client's request. Payload: the bytes of a write.
+    /// A client request. `payload`: the bytes of a write.
     Client { token: ClientToken, request: ClientRequest, payload: Bytes },
-    /// A message of another server.
+    /// A message from another server.
     Peer { from: ServerId, message: PeerMessage, payload: Bytes },
-    /// The connection to a server broke: what was sent to it may be lost.
+    /// The connection to a server broke: messages sent to it may be lost.
     PeerLost { peer: ServerId },
-    /// A [`StoreCommand`] ended.
+    /// A [`StoreCommand`] completed.
     Stored { token: StoreToken, outcome: StoreOutcome },
-    /// The store had no room to note that this is dropped, and keeps it.
+    /// The store had no room to record that this was dropped, so it still keeps it.
     NotDropped { group: GroupId, space: Space },
-    /// A heartbeat is due: a moment to look whether replicas should be scrubbed. `unix_seconds`: by the wall clock. Before
+    /// A heartbeat is due: check whether replicas should be scrubbed. `unix_seconds`: wall clock. Must precede
     /// [`crate::Replica::take_load`].
     Beat { unix_seconds: u64 },
-    /// An administrator wants all replicas here scrubbed now. They are asked for with the next [`Event::Beat`].
+    /// An administrator wants all replicas here scrubbed now. They are requested at the next [`Event::Beat`].
     ScrubAll,
-    /// Time passed: at least every [`crate::TICK`] while [`crate::Replica::wants_ticks`], else not at all.
+    /// Time passed: sent at least every [`crate::TICK`] while [`crate::Replica::wants_ticks`], otherwise not at all.
     Tick,
 }
 
@@ -70,37 +70,37 @@ pub enum Command {
         token: StoreToken,
         command: StoreCommand,
     },
-    /// Forget all offload kept for this slot of the group: it has everything. Only a failure is heard of (R6):
+    /// Drop all offload kept for this slot of the group: the slot has everything. Only a failure is reported back (R6), as
     /// [`Event::NotDropped`].
     DropOffload {
         group: GroupId,
         stands_for: ServerId,
     },
-    /// Forget all that is kept as replica of the group: this server is no longer in it.
+    /// Drop all that is kept as a replica of the group: this server is no longer in it.
     DropReplica {
         group: GroupId,
     },
-    /// Every copy of the group has carried out the deletions up to this version: the replica here need not remember them. After all
-    /// that was given to the store before.
+    /// Every copy of the group has applied the deletions up to this version, so the replica here need not remember them. Takes
+    /// effect after all commands given to the store before it.
     ForgetTombstones {
         group: GroupId,
         up_to: Version,
     },
-    /// How far the scrubs of this server's replicas are: for [`crate::Recovered`], after a restart. All of them; not urgent.
+    /// Scrub progress of all of this server's replicas, to be returned in [`crate::Recovered`] after a restart. Not urgent.
     KeepScrubs {
         marks: Vec<ScrubMark>,
     },
-    /// A map delta did not fit: ask for the whole map.
+    /// A map delta left a gap: ask for the whole map.
     MapGap,
-    /// A metadata member offered a map older than what this store has served under, which is not obeyed: on its word data would be
-    /// destroyed (R11). The service went back to an older copy; or the member led once, was away, and does not know yet that
-    /// another leads.
+    /// A metadata member offered a map older than the one this store has served under. It is not obeyed, because obeying it would
+    /// destroy data (R11). Either the service reverted to an older copy, or the member is a former leader that does not know yet
+    /// that another leads.
     OldMetadata {
         known: u64,
         offered: u64,
     },
-    /// By this version of the map nothing depends on this server any more, and nothing is in flight: flush, and tell the
-    /// metadata service so (R7). By a later version it may be needed again.
+    /// As of this map version nothing depends on this server and nothing is in flight: flush, then report so to the
+    /// metadata service (R7). A later version may need the server again.
     ReadyToSleep {
         map_version: u64,
     },
@@ -109,7 +109,7 @@ pub enum Command {
 /// Figures for the heartbeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Client work since the last call of [`crate::Replica::take_load`].
+    /// Client work since the last call to [`crate::Replica::take_load`].
     pub load: LoadCount,
     pub in_flight: u32,
     pub catching_up: u32,

@@ -1,5 +1,5 @@
 //! Catch-up: the one routine for reclaim, for the return of a crashed server, and for rebuild; and its mirror image,
-//! cover, which brings a new stand-in to where the old one was. [Sierra §3.6, §3.7]
+//! cover, which gives a new holder the offload that the old one kept. [Sierra §3.6, §3.7]
 
 use crate::api::{StoreCommand, StoreOutcome, StoreToken};
 use crate::group::{Context, Group, Shared, Wait};
@@ -12,40 +12,40 @@ use ebb_types::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Blocks asked for at a time.
+/// Maximum blocks per fetch.
 const FETCH_BLOCKS: u32 = 256;
-/// Fetches under way on a server, without and with clients to yield to.
+/// Maximum fetches in flight on a server, without and with client operations to yield to.
 const FETCHES_MAX: usize = 8;
 const FETCHES_MAX_BESIDE_CLIENTS: usize = 2;
-/// When nothing is missing but what no copy has, all is listed anew, for a copy may be repaired: after the first pause, and after
-/// twice as long each time.
+/// When only blocks that no copy has are missing, everything is listed again, since a copy may have been repaired: after the
+/// first pause, then after twice as long each time.
 const LOST_PAUSE: Duration = Duration::from_secs(1);
 const LOST_PAUSE_MAX: Duration = Duration::from_secs(64);
 
 pub(crate) struct CatchUp {
     since: Epoch,
     sources: Vec<Source>,
-    /// The epoch in which the listing began: whatever is of it, or newer, came here directly.
+    /// The epoch in which the listing began: writes of this epoch or newer came here directly.
     began: Epoch,
     listing: Listing,
-    /// Where everything is compared: what is here of old, and is in nothing that the sources have listed so far.
+    /// In a full comparison: older runs that are here and that no source has listed so far.
     unlisted: RunMap,
     missing: RunMap,
     fetches: BTreeMap<u64, Fetch>,
-    /// Records that are not durable yet and that a comparison with the own store may have seen: what is under them may be
+    /// Records that are not durable yet and that a comparison with the own store may have seen: if one fails, its blocks may be
     /// missing.
     awaited: BTreeSet<StoreToken>,
-    /// The store did not take a fetched record: it is fetched again from the next tick on.
+    /// The store did not take a fetched record: the next tick fetches it again.
     failed: bool,
     reported: Option<Moment>,
-    /// Since when nothing is missing but what no copy has.
+    /// Since when only blocks that no copy has are missing.
     lost_since: Option<Moment>,
     lost_pause: Duration,
 }
 
 enum Listing {
     /// Source `index` is to be asked from `due` on, or was asked with `token`, for what follows `after`. However long a source
-    /// takes, it is not asked again while the connection stands: its answer would then come too late for ever.
+    /// takes, it is not asked again while the connection stands: otherwise its reply would be too late every time.
     Asking {
         index: usize,
         after: Option<Cursor>,
@@ -58,7 +58,7 @@ enum Listing {
         next: Option<Cursor>,
         token: u64,
     },
-    /// Looking what the own store has where this page was listed.
+    /// Listing the own store over the range of this page.
     Own {
         token: u64,
         page: ListPage,
@@ -68,11 +68,11 @@ enum Listing {
 
 struct Fetch {
     missing: Missing,
-    /// Records being made durable; zero until the answer has come.
+    /// Records being made durable; zero until the reply has come.
     applying: usize,
-    /// Whoever was asked last cannot answer it now: the tick begins again.
+    /// The source asked last cannot answer now: the tick starts over.
     refused: bool,
-    /// Those who were asked; the last of them owes the answer.
+    /// Sources asked so far; the last one owes the reply.
     asked: Vec<Source>,
 }
 
@@ -108,15 +108,15 @@ impl CatchUp {
         }
     }
 
-    /// Whether it is not to start over, from these sources or, while there are none, when there are some.
+    /// Whether it continues as it is. If not, it starts over, from `sources` or, while there are none, once there are some.
     pub fn goes_on(&self, map: &ClusterMap, entry: &GroupEntry, sources: &[Source]) -> bool {
         let waits = self.is_listed() && sources.is_empty();
         self.is_complete() || waits || self.can_go_on(map, entry)
     }
 
-    /// Whether its sources are good still. Listed must be what was complete when the listing began: every later write comes here
-    /// directly. So a replica alone must have stayed in sync, or it may have come back with less than it had; a stand-in must keep
-    /// what it has, and is dropped by the configuration first. What is listed can be fetched from other copies.
+    /// Whether its sources are still good. A source must list what was complete when the listing began; every later write comes
+    /// here directly. So a replica used alone must have stayed in sync, or it may have come back with less than it had; a holder
+    /// must keep what it has, and the configuration stops naming it before it drops anything. Once listed, any copy will do.
     fn can_go_on(&self, map: &ClusterMap, entry: &GroupEntry) -> bool {
         let kept = |server| {
             let of = |(_, space): &Source| *space == Space::Offload { stands_for: server };
@@ -136,7 +136,7 @@ impl CatchUp {
         self.fetches.len()
     }
 
-    /// Whether the missing set is known. Then this replica can serve: what it lacks it can fetch.
+    /// Whether the missing set is known. Then this replica can serve: it can fetch whatever it lacks.
     pub fn is_listed(&self) -> bool {
         matches!(self.listing, Listing::Done)
     }
@@ -145,18 +145,18 @@ impl CatchUp {
         &self.missing
     }
 
-    /// Whether it may miss any of these blocks: while it lists, from other sources than before perhaps, it may miss all.
+    /// Whether it may miss any of these blocks: while it lists, perhaps from other sources than before, it may miss all.
     pub fn lacks(&self, chunk: ChunkId, first: u32, count: u32) -> bool {
         !self.is_listed() || self.missing.overlaps(chunk, first, count)
     }
 
-    /// The first of these blocks that no copy has, and how many there are in a row.
+    /// The first run (first, count) of these blocks that no copy has.
     pub fn lost(&self, chunk: ChunkId, first: u32, count: u32) -> Option<(u32, u32)> {
         let found = self.missing.within(chunk, first, count).into_iter().find(|(m, ..)| m.lost);
         found.map(|(_, first, count)| (first, count))
     }
 
-    /// Questions asked under an older epoch are asked again.
+    /// Requests sent under an older epoch are sent again.
     pub fn new_epoch(&mut self) {
         self.fetches.clear();
         self.missing.forget_asked();
@@ -185,7 +185,7 @@ impl CatchUp {
         before - self.fetches.len()
     }
 
-    /// The store is done with a record; `run`: what is durable now.
+    /// The store is done with a record; `run`: what is now durable.
     pub fn ended(&mut self, token: StoreToken, run: Option<Run>) {
         self.awaited.remove(&token);
         if let Some(run) = run {
@@ -204,14 +204,14 @@ impl CatchUp {
         self.is_listed() && self.missing.is_empty() && self.fetches.is_empty() && self.awaited.is_empty()
     }
 
-    /// Whether nothing has been missing for long but what no copy has.
+    /// Whether only blocks that no copy has have been missing for `lost_pause`.
     fn is_stuck(&mut self, now: Moment) -> bool {
         let stuck = self.is_listed() && !self.missing.is_empty() && self.missing.is_lost();
         self.lost_since = stuck.then(|| self.lost_since.unwrap_or(now));
         self.lost_since.is_some_and(|since| now.since(since) >= self.lost_pause)
     }
 
-    /// A source has these.
+    /// A source has listed these.
     fn found(&mut self, runs: &[Run]) {
         let newest = Version { epoch: Epoch(u32::MAX), seq: u64::MAX };
         runs.iter().for_each(|run| self.unlisted.remove(run.chunk, run.first, run.count, newest));
@@ -226,12 +226,12 @@ impl CatchUp {
 }
 
 impl Group {
-    /// Where this server, which catches up, finds all that it lacks: its own covered stand-in; a replica that is in sync; or
-    /// a replica that was complete until it was away, together with its covered stand-in. Nothing less will do: a listing
-    /// that misses an acknowledged write would end in an `InSync` that is none. Empty: there is none now, and it waits.
+    /// Where this server, which is catching up, finds everything it lacks: its own covered holder; a replica that is in sync; or
+    /// a replica that was complete until it went away, together with its covered holder. Nothing less will do: a listing
+    /// that misses an acknowledged write would lead to a false `InSync`. Empty: there is no source now, and it waits.
     ///
-    /// Where nothing complete is left and the newest of the rest is wanted, all that takes part, and nothing without any of it:
-    /// what one member alone would have is never part of another.
+    /// In a salvage (no complete copy is left and the newest of the rest is wanted) the sources are all members that take part,
+    /// or none while one of them is missing: what one member alone has must not be left out.
     pub fn sources(&self, cx: &Context, without: Option<ServerId>) -> Vec<Source> {
         if self.entry.salvage {
             let away = |id| self.entry.slot_of(id).is_some_and(|s| matches!(s.state, SlotState::Away { .. }));
@@ -261,8 +261,8 @@ impl Group {
         pair.or(own.map(|(_, own)| vec![own])).unwrap_or_default()
     }
 
-    /// From which epoch on a source is asked. What a stand-in has from before its slot was away, it forgot to drop, and may have
-    /// been deleted since.
+    /// The epoch from which on a source is asked. Offload from before its slot went away should have been dropped, and may have
+    /// been deleted elsewhere since.
     pub fn asked_since(&self, (_, space): Source, since: Epoch) -> Epoch {
         let Space::Offload { stands_for } = space else { return since };
         match self.entry.slot_of(stands_for).map(|slot| slot.state) {
@@ -283,7 +283,7 @@ impl Group {
         all
     }
 
-    /// Asks for the next page, fetches what it may, and reports when nothing is missing.
+    /// Asks for the next page, fetches as much as allowed, and reports when nothing is missing.
     pub fn pump_catch_up(&mut self, cx: &mut Context) {
         self.ask_listing(cx);
         self.pump_fetches(cx);
@@ -306,7 +306,7 @@ impl Group {
             return;
         }
         let Some(&source) = catch_up.sources.get(*index) else {
-            return; // nobody to ask: the tick looks for sources again
+            return; // no source to ask: the tick looks for sources again
         };
         let (new, after) = (cx.shared.question(), *after);
         *token = Some(new);
@@ -328,7 +328,7 @@ impl Group {
             return;
         }
         match result {
-            // Where all that is left is wanted, what one member has lost another may have.
+            // In a salvage, another member may have what this one has lost.
             Ok(mut page) if self.entry.salvage => {
                 let index = *index;
                 page.runs.retain(|run| run.kind != Kind::Lost);
@@ -372,7 +372,7 @@ impl Group {
         catch_up.listing = if index < catch_up.sources.len() {
             Listing::Asking { index, after: next, token: None, due: cx.now }
         } else {
-            // Nothing but a deletion takes blocks away: it was forgotten since. ([`Group::forget_deletions`])
+            // Only a deletion removes blocks, so there was one, forgotten since ([`Group::forget_deletions`]).
             for Run { chunk, version, .. } in std::mem::take(&mut catch_up.unlisted).runs() {
                 let deletion = Run { chunk, first: 0, count: 0, version, kind: Kind::Delete };
                 catch_up.missing.add(deletion, (cx.me, Space::Replica));
@@ -392,7 +392,7 @@ impl Group {
         cx.store(self.id, Wait::CatchUpNewer { token }, command);
     }
 
-    /// What of old is here, where the first source has listed this page, from `after` on?
+    /// Lists the older runs that are here, over the range of the first source's page, from `after` on.
     fn list_own(&mut self, cx: &mut Context, after: Option<Cursor>, page: ListPage) {
         let Some(catch_up) = &mut self.catch_up else { return };
         let token = cx.shared.token();
@@ -408,12 +408,12 @@ impl Group {
             return;
         }
         let page = std::mem::take(page);
-        // A store that fails answers nothing any more.
+        // A store that has failed answers nothing more.
         let StoreOutcome::Listed(ListPage { runs, next }) = outcome else { return };
-        // Of what is lost here nothing is known: the scrub compares it.
+        // Nothing is known of blocks that are lost here: the scrub compares them.
         let known = runs.into_iter().filter(|run| run.kind != Kind::Lost);
         for run in known.filter_map(|run| up_to(run, page.next)) {
-            // What may be on some copies only is ordered anew, by whoever is primary.
+            // A run that may be on only some copies is rewritten by the primary.
             if run.version.epoch < catch_up.began && !self.tail.has(run.chunk, run.version) {
                 catch_up.unlisted.add(run, (cx.me, Space::Replica));
             }
@@ -425,7 +425,7 @@ impl Group {
         self.compare_page(cx, 0, page);
     }
 
-    /// The group with the fewest copies goes first, whoever began. [Sierra §3.7]
+    /// The group with the fewest copies goes first, whichever began first. [Sierra §3.7]
     fn pump_fetches(&mut self, cx: &mut Context) {
         let copies = complete_copies(&self.entry, cx.map);
         loop {
@@ -440,7 +440,7 @@ impl Group {
         }
     }
 
-    /// Fetches missing blocks for an operation that waits for them, before its turn.
+    /// Fetches missing blocks out of turn, for an operation that waits for them.
     pub fn demand(&mut self, cx: &mut Context, chunk: ChunkId, first: u32, count: u32) {
         loop {
             let Some(catch_up) = self.catch_up.as_mut().filter(|c| c.is_listed()) else { return };
@@ -453,7 +453,7 @@ impl Group {
         }
     }
 
-    /// Zeroes and deletions are known from their run alone; data is asked for.
+    /// Zeroes and deletions are known from the run alone; data must be fetched.
     fn fetch(&mut self, cx: &mut Context, missing: Missing) {
         let group = self.id;
         let Some(catch_up) = &mut self.catch_up else { return };
@@ -461,7 +461,7 @@ impl Group {
         cx.shared.fetches += 1;
         let Run { chunk, first, count, version, kind } = missing.run;
         let content = match kind {
-            // Notes are not listed, and what is lost is not fetched. Whoever says so is asked what it has.
+            // Notes are not listed and lost blocks are not fetched. A source that listed one anyway is asked what it has.
             Kind::Data | Kind::Note | Kind::Lost => {
                 let fetch = Fetch { missing, applying: 0, refused: false, asked: Vec::new() };
                 catch_up.fetches.insert(token, fetch);
@@ -483,12 +483,12 @@ impl Group {
         let Some(fetch) = self.catch_up.as_mut().and_then(|c| c.fetches.get_mut(&token)) else { return };
         fetch.asked.push(source);
         let ((to, space), Run { chunk, first, count, .. }) = (source, fetch.missing.run);
-        let whole = false; // the listed version says enough
+        let whole = false; // the listed version suffices
         cx.send(to, PeerMessage::Fetch { group, epoch, token, space, chunk, first, count, whole });
     }
 
     fn apply_fetched(&mut self, cx: &mut Context, token: u64, record: Record, payload: Bytes) {
-        // It may not be on all targets: whoever becomes primary must hear of it (R4).
+        // It may not be on all targets: the next primary must learn of it (R4).
         self.tail.push(TailRun { run: record.run(), request: None });
         let wait = Wait::CatchUpApplied { token };
         let committed = self.tail.committed();
@@ -512,7 +512,7 @@ impl Group {
         }
         let parts = match result {
             Ok(records) => crate::secondary::split_payload(records, &payload),
-            // Mostly one block is damaged: the others are had from there.
+            // Usually one block is damaged: the others can be fetched from there.
             Err(Refusal::Corrupt) if fetch.missing.run.count > 1 => return self.fetch_halves(cx, token),
             Err(Refusal::Corrupt | Refusal::Poisoned) => None,
             Err(_) => {
@@ -554,13 +554,13 @@ impl Group {
         let missing = fetch.missing;
         catch_up.fetches.remove(&token);
         cx.shared.fetches -= 1;
-        // The source had it in the listed version or a newer one: so has this replica now.
+        // The source had the run at the listed version or newer: now so does this replica.
         catch_up.has_now(missing.run);
         self.advance_fetching(cx);
         self.pump_catch_up(cx);
     }
 
-    /// A source cannot list what it has: another one may.
+    /// A source cannot list what it has: looks for other sources.
     fn look_elsewhere(&mut self, cx: &mut Context, without: ServerId) {
         let sources = self.sources(cx, Some(without));
         if let Some(catch_up) = self.catch_up.as_mut().filter(|_| !sources.is_empty()) {
@@ -568,8 +568,8 @@ impl Group {
         }
     }
 
-    /// The copy that was asked for is damaged there: any other in the listed version or a newer one will do. Last of all whoever
-    /// stood in for a slot once and was replaced while it was gone: it keeps what may be needed.
+    /// The copy asked for is damaged there: any other at the listed version or newer will do. The last resort is a former holder
+    /// that was replaced while it was gone: it keeps what may be needed.
     fn fetch_elsewhere(&mut self, cx: &mut Context, token: u64) {
         let mut copies = self.other_copies(cx);
         for stands_for in self.entry.slots.iter().map(|s| s.server) {
@@ -584,7 +584,7 @@ impl Group {
         }
     }
 
-    /// Begins again with each half of the blocks.
+    /// Retries with each half of the blocks.
     fn fetch_halves(&mut self, cx: &mut Context, token: u64) {
         let Some(Fetch { missing, .. }) = self.end_fetch(cx, token) else { return };
         let half = missing.run.count / 2;
@@ -599,7 +599,7 @@ impl Group {
         }
     }
 
-    /// Nobody has the block. Where some members sleep, those are woken; until then it is missing, and the rest goes on.
+    /// No live copy has the block. If members sleep, they are woken; until then the block is missing, and the rest continues.
     fn give_up_block(&mut self, cx: &mut Context, token: u64) {
         let Some(Fetch { missing, .. }) = self.end_fetch(cx, token) else { return };
         let Some(catch_up) = &mut self.catch_up else { return };
@@ -635,7 +635,7 @@ impl Group {
     }
 }
 
-/// The part of a run that is in a listing up to there; a deletion is no part.
+/// The part of a run that a listing up to `end` contains; `None` for a deletion.
 fn up_to(run: Run, end: Option<Cursor>) -> Option<Run> {
     let left = match end {
         Some(end) if run.chunk > end.chunk => 0,
@@ -646,7 +646,7 @@ fn up_to(run: Run, end: Option<Cursor>) -> Option<Run> {
     (count > 0).then_some(Run { count, ..run })
 }
 
-/// Copies of everything that the group has, here or on servers that can be woken.
+/// Number of complete copies of the group, on live servers or on servers that can be woken.
 fn complete_copies(entry: &GroupEntry, map: &ClusterMap) -> usize {
     let there = |server| map.is_live(server) || map.sleeps(server);
     let kept = |slot: &Slot| slot.stand_in.is_some_and(|s| s.covered && map.is_live(s.server));
@@ -658,17 +658,17 @@ fn complete_copies(entry: &GroupEntry, map: &ClusterMap) -> usize {
     entry.slots.iter().filter(complete).count()
 }
 
-/// Bringing a new stand-in up to date, from this primary's own blocks: at-risk data first (R8). [Sierra §3.7]
+/// Brings a new holder up to date from this primary's own blocks: at-risk data first (R8). [Sierra §3.7]
 pub(crate) struct Cover {
     to: ServerId,
     since: Epoch,
     step: CoverStep,
-    /// Listed runs to read, and records to send; one is under way at a time.
+    /// Listed runs to read, and records to send; one is in progress at a time.
     runs: VecDeque<Run>,
     records: VecDeque<(Record, Bytes)>,
     after: Option<Cursor>,
     listed: bool,
-    /// All that it listed is there; what was being replicated then, up to this sequence, is still to arrive.
+    /// Set when all listed records are there: records in flight then, below this sequence, must still arrive.
     until: Option<u64>,
 }
 
@@ -676,14 +676,14 @@ pub(crate) struct Cover {
 enum CoverStep {
     Ready,
     Storing,
-    /// It has met a damaged block.
+    /// It met a damaged block, which is being repaired.
     Repairing,
-    /// Pieces of one large write have the same version: the first block tells them apart.
+    /// Pieces of one large write share a version: the first block tells them apart.
     Sent {
         version: Version,
         first: u32,
     },
-    /// The stand-in refused it, or the connection broke: it is sent again from then on.
+    /// The holder refused the record at this time, or the connection broke: the tick resends it.
     Refused {
         at: Moment,
     },
@@ -735,7 +735,7 @@ impl Group {
     }
 
     fn pump_cover(&mut self, cx: &mut Context, stands_for: ServerId) {
-        // What this replica itself lacks it cannot pass on: first things first.
+        // A replica cannot pass on what it lacks itself: it catches up first.
         if self.catch_up.is_some() {
             return;
         }
@@ -778,7 +778,7 @@ impl Group {
         }
     }
 
-    /// Whether the records of this epoch that stood in for listed ones have arrived too. If not, the next tick asks.
+    /// Whether the records of this epoch that replaced listed ones have arrived too. If not, the next tick checks again.
     fn has_arrived(&mut self, stands_for: ServerId) -> bool {
         let Some(primary) = &mut self.primary else { return false };
         let (next, oldest) = (primary.next_seq(), primary.oldest_in_flight());
@@ -800,7 +800,7 @@ impl Group {
         let Some(cover) = self.cover_mut(stands_for) else { return };
         cover.step = CoverStep::Ready;
         if let StoreOutcome::Listed(page) = outcome {
-            // Records of this epoch go to the stand-in anyway.
+            // The holder gets records of this epoch anyway.
             cover.runs = page.runs.into_iter().filter(|r| r.version.epoch < epoch).collect();
             cover.after = page.next;
             cover.listed = page.next.is_none();
@@ -834,7 +834,7 @@ impl Group {
                 self.repair_around(cx, chunk, block, lost);
                 return;
             }
-            // The tick tries it again.
+            // The tick retries it.
             _ => return cover.runs.push_front(run),
         }
         self.pump_cover(cx, stands_for);

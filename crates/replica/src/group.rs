@@ -1,4 +1,4 @@
-//! What a server knows of one chunk group, and the context that its handlers work in.
+//! A server's state for one chunk group, and the context that its handlers work in.
 
 use crate::api::{ClientToken, Command, StoreCommand, StoreToken};
 use crate::catch_up::CatchUp;
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub(crate) struct Group {
     pub id: GroupId,
     pub entry: GroupEntry,
-    /// Everything of an older epoch is refused (R1). Never lower than `entry.epoch`.
+    /// Any message of an older epoch is refused (R1). Never lower than `entry.epoch`.
     pub fence: Epoch,
     pub tail: Tail,
     pub applying: Applying,
@@ -26,29 +26,29 @@ pub(crate) struct Group {
     pub primary: Option<Primary>,
     /// Present while this server's slot catches up.
     pub catch_up: Option<CatchUp>,
-    /// Client requests that wait for this server to serve, or to learn who does.
+    /// Client requests that wait until this server serves, or learns which server does.
     pub waiting: VecDeque<Waiting>,
-    /// Listings asked for while records of older epochs were not in the store yet, by asker: its newest question.
+    /// Listings requested while records of older epochs were not in the store yet: per requester, its newest request.
     pub lists: BTreeMap<ServerId, ListFor>,
     /// Damaged blocks that are being fetched from other copies, in this epoch.
     pub repairs: BTreeMap<u64, Repair>,
     /// Present while this primary compares a page of the copies, in this epoch.
     pub scrub: Option<Scrub>,
-    /// Blocks that the primary compares and that are being repaired here first.
+    /// Scrub checks that wait for a repair here, keyed by the primary that asked.
     pub checks: BTreeMap<ServerId, CheckFor>,
 }
 
-/// A listing that another server asked for, under its epoch.
+/// A listing that another server requested, with the epoch of the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListFor {
-    /// Later ones have larger numbers.
+    /// Arrival number: later requests have larger ones.
     pub came: u64,
     pub epoch: Epoch,
     pub token: u64,
     pub space: Space,
     pub since: Epoch,
     pub after: Option<Cursor>,
-    /// Up to where the repair of lost blocks was tried.
+    /// Repair of lost blocks was tried up to here.
     pub tried: Option<Cursor>,
 }
 
@@ -58,12 +58,13 @@ pub(crate) struct Waiting {
     pub op: ChunkOp,
     pub payload: Bytes,
     pub since: Version,
-    /// It was ordered before: copies of it may exist, whether this server's store took it or not.
+    /// It was ordered before: copies may exist, whether or not this server's store took it.
     pub ordered: bool,
 }
 
 impl Waiting {
-    /// Answers what is not carried out now. Of what was ordered before that cannot be said: the client must not take it for new.
+    /// Replies to a request that is not carried out now. One that was ordered before may still take effect: its client must not
+    /// treat it as new.
     pub fn turn_away(self, cx: &mut Context, reply: ClientReply) {
         match self.ordered {
             true => cx.reply_retry(self.token, Unready::Interrupted),
@@ -73,7 +74,7 @@ impl Waiting {
 }
 
 impl Group {
-    /// Nothing is known of its configuration yet. It remembers so many records for their requests.
+    /// A group whose configuration is not known yet. `remembered`: number of records kept for their request ids.
     pub fn new(id: GroupId, remembered: usize) -> Group {
         Group {
             id,
@@ -91,7 +92,7 @@ impl Group {
         }
     }
 
-    /// Whether time must be told to this group.
+    /// True while this group needs `on_tick`.
     pub fn is_busy(&self) -> bool {
         !self.waiting.is_empty()
             || !self.applying.is_empty()
@@ -101,8 +102,8 @@ impl Group {
             || self.primary.as_ref().is_some_and(|p| p.is_busy(&self.tail))
     }
 
-    /// Whether this request's write of these blocks is on all targets. That it is noted there does not say so while the blocks
-    /// are still to be ordered anew.
+    /// Whether this request's write of these blocks is on all targets. A note on all targets does not prove it while the blocks
+    /// are still to be rewritten.
     pub fn is_done(&self, request: RequestId, chunk: ChunkId, blocks: (u32, u32)) -> bool {
         let primary = self.primary.as_ref().filter(|p| !p.is_settling(chunk, blocks));
         let ordered_here =
@@ -110,10 +111,10 @@ impl Group {
         self.tail.covers(request, blocks, ordered_here)
     }
 
-    /// Has the store forget the deletions that nobody can miss any more: all slots are in sync, and what is committed is on all
-    /// of them. Whoever falls behind from now on misses only what is newer, or compares all that it has with a complete copy. What
-    /// is older than a deletion comes to the store no more: it is refused, or known to be there ([`Group::on_replicate`]); but
-    /// for a repair, which is waited for.
+    /// Has the store forget the deletions that no replica can miss any more: all slots are in sync, and all of them have every
+    /// committed write. A replica that falls behind from now on misses only newer writes, or compares all that it has with a
+    /// complete copy. No record older than a deletion reaches the store any more: it is refused, or known to be there
+    /// ([`Group::on_replicate`]). The exception is a repair, which is waited for.
     pub fn forget_deletions(&mut self, cx: &mut Context) {
         let (group, up_to) = (self.id, self.tail.committed());
         let all_have_them = self.entry.is_in_sync() || cx.config.has(PlantedBug::ForgetEarly);
@@ -131,11 +132,11 @@ impl Group {
     }
 }
 
-/// The records that a server has and does not know to be on all targets; and of those that are the last, for their request
-/// ids.
+/// The records that a server has and does not know to be on all targets (`runs`), and the last of those that are (`done`), for
+/// their request ids.
 ///
-/// Invariant: of the requests that took effect under a version after [`Tail::forgotten`] each is in one of the two, in its record
-/// or in a later note.
+/// Invariant: every request that took effect under a version after [`Tail::forgotten`] is in one of the two, by its own record
+/// or by a later note.
 #[derive(Default)]
 pub(crate) struct Tail {
     runs: BTreeMap<TailPlace, TailRun>,
@@ -144,16 +145,16 @@ pub(crate) struct Tail {
     requests: BTreeMap<RequestId, Vec<TailPlace>>,
     remembered: usize,
     committed: Version,
-    /// What it was told before this version, it was told in an earlier run.
+    /// Anything received before this version was received by an earlier incarnation.
     began: Version,
-    /// The newest record that was not remembered any longer.
+    /// The newest record evicted from `done`.
     evicted: Version,
     newest_deletion: Version,
-    /// The store remembers no deletion of the group. What it found at its start is not known here.
+    /// The store remembers no deletion of the group. False at start: what recovery found is not known here.
     forgot_deletions: bool,
 }
 
-/// What tells the records of a tail apart: pieces of one large write have the same version.
+/// Identifies a record within a tail: pieces of one large write share a version.
 type TailPlace = (Version, ChunkId, u32, u32);
 
 fn tail_place(run: &Run) -> TailPlace {
@@ -165,7 +166,7 @@ impl Tail {
         Tail { remembered, ..Tail::default() }
     }
 
-    /// As a start finds it. It may be behind what this server knew before, as if it had missed messages.
+    /// The tail found at start. It may be behind what this server knew before, as if messages had been lost.
     pub fn restored(remembered: usize, found: RecoveredTail) -> Tail {
         let RecoveredTail { committed, open, done } = found;
         let mut tail = Tail { committed, ..Tail::new(remembered) };
@@ -189,19 +190,19 @@ impl Tail {
         }
     }
 
-    /// Whether it may not be on all targets that the chunk has something of this version.
+    /// Whether the tail has a record of this version of the chunk, which therefore may not be on all targets.
     pub fn has(&self, chunk: ChunkId, version: Version) -> bool {
         let all = (version, chunk, 0, 0)..=(version, chunk, u32::MAX, u32::MAX);
         self.runs.range(all).next().is_some()
     }
 
-    /// The store did not take it: this server does not have it.
+    /// Removes a record that the store did not take: this server does not have it.
     pub fn remove(&mut self, version: Version) {
         self.runs.retain(|place, _| place.0 != version);
     }
 
     /// Every write up to `version` is on all targets of its epoch. A record of an older epoch leaves the tail: the primary
-    /// of this epoch has ordered its blocks anew, and has noted its request if the write took place.
+    /// of this epoch has rewritten its blocks, and has noted its request if the write took effect.
     pub fn commit(&mut self, version: Version) {
         if version <= self.committed {
             return;
@@ -213,7 +214,7 @@ impl Tail {
         settled.filter(|r| r.run.version.epoch == version.epoch).for_each(|r| self.remember(r));
     }
 
-    /// The record is on all targets: a retry of its request is answered.
+    /// Keeps a record that is on all targets, so that a retry of its request is recognised.
     pub fn remember(&mut self, run: TailRun) {
         let (Some(request), place) = (run.request, tail_place(&run.run)) else { return };
         if self.done.insert(place, run).is_none() {
@@ -231,7 +232,7 @@ impl Tail {
         }
     }
 
-    /// The metadata service counts on this run since this epoch.
+    /// The metadata service has counted on this incarnation since this epoch.
     pub fn begin(&mut self, epoch: Epoch) {
         self.began = Version::first_of(epoch);
     }
@@ -240,7 +241,7 @@ impl Tail {
         self.evicted
     }
 
-    /// So far it may have been told of requests that it does not remember.
+    /// Up to this version it may have seen requests that it does not remember.
     pub fn forgotten(&self) -> Version {
         self.began.max(self.evicted)
     }
@@ -258,7 +259,8 @@ impl Tail {
         self.requests.contains_key(&request) || self.runs.values().any(|r| r.request == Some(request))
     }
 
-    /// Whether the request's records cover these blocks, counting those that are `settled`. A deletion covers no blocks.
+    /// Whether the request's records cover these blocks, counting those done and those that are `settled`. A deletion covers no
+    /// blocks.
     pub fn covers(
         &self,
         request: RequestId,
@@ -277,18 +279,18 @@ impl Tail {
     }
 }
 
-/// Records that the store has not made durable yet. A read may overtake them, or see them and they are lost after all.
+/// Records that the store has not made durable yet. A read may overtake them, or may see one that is lost after all.
 #[derive(Default)]
 pub(crate) struct Applying {
-    /// With what it sets of the replica's blocks, if it does.
+    /// With the run that the record sets in the replica, if any.
     records: BTreeMap<StoreToken, Option<Run>>,
-    /// Those that this server ordered or was sent, not those that it fetched, with the epoch that they came under.
+    /// Records that this server ordered or was sent (not those it fetched), with the epoch that they came under.
     direct: BTreeMap<StoreToken, Epoch>,
-    /// Those that another server sent.
+    /// Records that another server sent.
     foreign: BTreeMap<Place, StoreToken>,
 }
 
-/// What tells a record apart: pieces of one large write have the same version.
+/// Identifies a record: pieces of one large write share a version.
 pub(crate) type Place = (Space, ChunkId, Version, u32, u32);
 
 pub(crate) fn place(space: Space, record: &Record) -> Place {
@@ -304,7 +306,7 @@ impl Applying {
         !self.direct.is_empty()
     }
 
-    /// Whether one that came under an older epoch is among them.
+    /// Whether any direct record came under an older epoch.
     pub fn has_direct_before(&self, epoch: Epoch) -> bool {
         self.direct.values().any(|e| *e < epoch)
     }
@@ -348,7 +350,7 @@ impl Applying {
         }
     }
 
-    /// A record that came again while the store works on it: its sender waits for the same completion. Returns whether it did.
+    /// If the store is already working on this record, lets its sender wait for the same completion and returns true.
     pub fn join(&self, cx: &mut Context, (from, epoch): (ServerId, Epoch), place: Place) -> bool {
         let Some(token) = self.foreign.get(&place) else { return false };
         let Some((_, Wait::Foreign { askers, .. })) = cx.shared.waits.get_mut(token) else { return false };
@@ -358,7 +360,7 @@ impl Applying {
         true
     }
 
-    /// The store is done with it. Returns what it set of the replica, if it was one of these.
+    /// The store is done with a command. If it was one of these records, returns the run that it set in the replica, if any.
     pub fn ended(&mut self, token: StoreToken, wait: &Wait) -> Option<Option<Run>> {
         self.direct.remove(&token);
         if let Wait::Foreign { place, .. } = wait {
@@ -376,34 +378,34 @@ pub(crate) enum Wait {
         seq: u64,
         epoch: Epoch,
     },
-    /// A record of another server's: answer whoever sent it, under the epoch that it came with.
+    /// A record from other servers: reply to each sender, under the epoch that its copy came with.
     Foreign {
         askers: Vec<(ServerId, Epoch)>,
         place: Place,
     },
-    /// Blocks that a client operation needs.
+    /// Blocks that an operation needs.
     OpRead {
         op: u64,
         epoch: Epoch,
         first: u32,
     },
-    /// Damaged blocks were rewritten from another copy; now they are read.
+    /// A repair writes records from another copy; `RepairChecked` then reads the blocks back.
     RepairWritten {
         repair: u64,
     },
     RepairChecked {
         repair: u64,
     },
-    /// What this replica has, to be compared with the other copies.
+    /// A listing of this replica, to be compared with the other copies.
     ScrubList {
         question: u64,
     },
-    /// Blocks that the primary compares: say what they are.
+    /// Blocks that the primary compares: reply with their versions and checksums.
     CheckFor {
         to: ServerId,
         check: CheckFor,
     },
-    /// Another server's listing or fetch: answer it.
+    /// Another server's listing or fetch: reply to it.
     ListFor {
         to: ServerId,
         list: ListFor,
@@ -413,7 +415,7 @@ pub(crate) enum Wait {
         token: u64,
         space: Space,
     },
-    /// What does the store have of the blocks in the tails?
+    /// Which blocks of the tails does the store have?
     Settlement {
         epoch: Epoch,
     },
@@ -421,7 +423,7 @@ pub(crate) enum Wait {
     CatchUpNewer {
         token: u64,
     },
-    /// What do we have that no source listed?
+    /// Which runs do we have that no source listed?
     CatchUpOwn {
         token: u64,
     },
@@ -429,7 +431,7 @@ pub(crate) enum Wait {
     CatchUpApplied {
         token: u64,
     },
-    /// Cover: what must the stand-in get, and its content.
+    /// Cover: the runs that the holder must get, then their content.
     CoverList {
         epoch: Epoch,
         stands_for: ServerId,
@@ -441,7 +443,7 @@ pub(crate) enum Wait {
     },
 }
 
-/// What handlers of one group may use of the rest of the server.
+/// The rest of the server, as far as handlers of one group may use it.
 pub(crate) struct Context<'a> {
     pub now: Moment,
     pub me: ServerId,
@@ -457,24 +459,24 @@ pub(crate) struct Context<'a> {
 /// State of the server that all groups share.
 #[derive(Default)]
 pub(crate) struct Shared {
-    /// Where the names of this run's questions begin.
+    /// Base of this incarnation's correlation ids.
     first_question: u64,
     next_token: u64,
     pub waits: BTreeMap<StoreToken, (GroupId, Wait)>,
     pub stats: crate::api::Stats,
-    /// Fetches under way, over all groups: bounds memory and what catch-up takes from clients.
+    /// Fetches in flight over all groups: bounds memory and the share that catch-up takes from clients.
     pub fetches: usize,
-    /// Groups that would fetch more if they might.
+    /// Groups that would fetch more if allowed to, with their number of complete copies.
     pub hungry: BTreeSet<(usize, GroupId)>,
-    /// Client operations under way: while there are any, catch-up takes less.
+    /// Client operations in flight: while there are any, catch-up takes less.
     pub client_ops: usize,
     /// Servers that refused a write for lack of space, and when.
     pub full_peers: BTreeMap<ServerId, Moment>,
-    /// Scrubs that members want of the groups that this server is primary of; how fast; and what came of them.
+    /// Scrubs that members want of groups whose primary is this server; their pace; and results for replicas here.
     pub scrub_wanted: BTreeMap<GroupId, Wanted>,
     pub scrub_pace: Pace,
     pub scrubbed: Vec<Scrubbed>,
-    /// When another server last said anything, and when it was last reported because it did not.
+    /// When each other server was last heard, and when it was last reported as silent.
     pub heard: BTreeMap<ServerId, Moment>,
     suspected: BTreeMap<ServerId, Moment>,
 }
@@ -489,8 +491,8 @@ impl Shared {
         self.next_token
     }
 
-    /// Names what another server is asked. No earlier run of this server used the name: an answer to that run may come yet, and
-    /// taken for another it would leave a hole. Every run counts from a place of its own among 2^64.
+    /// A correlation id for a request to another server. No earlier incarnation used it: a late reply to that incarnation, taken
+    /// for a reply to this one, would leave a hole. Every incarnation counts from its own base among 2^64.
     pub fn question(&mut self) -> u64 {
         self.first_question.wrapping_add(self.token())
     }
@@ -524,8 +526,8 @@ impl Context<'_> {
         self.out.push(Command::Report(report));
     }
 
-    /// Reports a server that has owed an answer since that moment, if it has said nothing at all for long. The metadata service
-    /// wants to hear of one that stays silent again and again, but not once for each group.
+    /// Reports a server that has owed a reply since that moment, if it has sent nothing at all for `suspect_after`. The metadata
+    /// service wants repeated reports of a silent server, but not one per group.
     pub fn suspect_if_silent(&mut self, (group, epoch): (GroupId, Epoch), server: ServerId, since: Moment) {
         let heard = self.shared.heard.get(&server).copied().unwrap_or(Moment::ZERO);
         let told = self.shared.suspected.get(&server).copied().unwrap_or(Moment::ZERO);

@@ -1,8 +1,8 @@
-//! The chunk server's protocol, without a chunk server: order, replicate, offload, reclaim, hand over, fence, rebuild.
+//! The chunk server's protocol core: order, replicate, offload, reclaim, hand over, fence, rebuild.
 //!
-//! [`Replica::on`] takes what happened and says what to do. It has no clock, no randomness and no I/O; the driver
-//! (`node` in the cluster, `sim` in the virtual world) does `select → on → carry out`. `ARCHITECTURE.md` tells the
-//! protocol; the rules R1–R10 that it keeps are named where they are kept.
+//! [`Replica::on`] takes an event and returns commands. It has no clock, no randomness and no I/O; the driver
+//! (`node` in the cluster, `sim` in the virtual world) does `select → on → carry out`. `ARCHITECTURE.md` summarizes the
+//! protocol; comments name each rule (R1, R2, ...; listed in `docs/rules.md`) where the code keeps it.
 
 mod activate;
 mod api;

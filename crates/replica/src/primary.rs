@@ -1,8 +1,8 @@
-//! The primary: admits client operations, orders writes, waits for every copy, answers.
+//! The primary: admits client operations, orders writes, waits for every copy, replies.
 //!
-//! Operations that touch the same blocks, one of them writing, run one after another in order of arrival; all others run side
-//! by side. So a read never sees a write that is not on all targets, and a write that needs the old edges of its first
-//! and last block finds them still.
+//! Operations that touch the same blocks, at least one of them writing, run one after another in order of arrival; all others
+//! run concurrently. So a read never sees a write that is not on all targets, and a write that needs the old edges of its first
+//! and last block still finds them.
 
 mod parts;
 
@@ -24,9 +24,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 const BLOCK: u32 = BLOCK_BYTES as u32;
-/// Blocks of tails that are being ordered again at a time: a tail may be longer than memory has room for.
+/// Maximum blocks of tails being rewritten at a time: a tail may exceed memory.
 const REWRITE_BLOCKS: u32 = 256;
-/// A server that refused a write for lack of space is not asked again for this long.
+/// For this long after a server refused a write for lack of space, no new write is ordered to it.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Primary {
@@ -37,16 +37,16 @@ pub(crate) struct Primary {
     ops: BTreeMap<u64, Op>,
     /// Operations that wait for a range, in order of arrival.
     blocked: VecDeque<Op>,
-    /// What tails have and is to be ordered again before anyone else's operation touches it.
+    /// Blocks from tails that must be rewritten before any other operation touches them.
     unsettled: Unsettled,
-    /// Ordered records that are not on all targets, by sequence.
+    /// Ordered records that are not yet on all targets, by sequence.
     in_flight: BTreeMap<u64, InFlight>,
     committed_told: Version,
-    /// Up to where each member has forgotten what it was told, as far as they answered.
+    /// The version up to which each member has forgotten what it received; only members that answered.
     answered: BTreeMap<ServerId, Version>,
-    /// Of what took effect after this version in epochs before, nothing is forgotten: some member remembered it.
+    /// Every request of earlier epochs that took effect after this version is remembered by some member.
     forgotten: Version,
-    /// When the last report that must not be lost was made.
+    /// When this primary last sent a report or fence that is resent until it takes effect.
     pub reported: Option<Moment>,
     pub covers: BTreeMap<ServerId, Cover>,
 }
@@ -56,30 +56,30 @@ pub(crate) enum Phase {
         awaiting: BTreeSet<ServerId>,
         foreign: Vec<TailRun>,
         since: Moment,
-        /// When the metadata service was asked last for the leave to serve.
+        /// When the metadata service was last asked for permission to serve.
         asked: Option<Moment>,
     },
-    /// Asks the own store what it has of the blocks in the tails.
+    /// Comparing the tails with the own store.
     Comparing(Settlement),
     Serving,
-    /// Admits nothing more; what is under way ends.
+    /// Admits no new requests; those in flight complete.
     Draining,
-    /// Will never serve in this epoch again: another may be appointed at once.
+    /// Will never serve again in this epoch: another primary may be appointed at once.
     Released,
 }
 
 struct Op {
     id: u64,
     chunk: ChunkId,
-    /// Blocks it touches. All of the chunk: `0..u32::MAX`.
+    /// First block and number of blocks it touches. The whole chunk: `0..u32::MAX`.
     first: u32,
     count: u32,
     work: Work,
     step: Step,
-    /// Who gets the answer: of a client's operation its sender, and of whatever carries a request's id all who retry it.
+    /// Everyone to reply to: the sender, plus any client retrying the same request id.
     askers: Vec<Waiting>,
     request: Option<RequestId>,
-    /// Blocks that nobody has any more: they cannot be ordered anew.
+    /// Blocks that no copy has any more (first, count): they cannot be rewritten.
     unreadable: Vec<(u32, u32)>,
 }
 
@@ -88,15 +88,15 @@ enum Work {
         op: ChunkOp,
         payload: Bytes,
     },
-    /// Order the present content anew: a tail has these blocks.
+    /// Order the present content again: a tail has these blocks.
     Rewrite {
         kind: Kind,
     },
-    /// Note that the request is in these blocks, before any of them is ordered anew.
+    /// Note that the request is in these blocks, before any of them is rewritten.
     Note,
     /// Compare the copies of these blocks while none of them is written.
     Check,
-    /// Order the present content anew: some copy has something else.
+    /// Order the present content again: some copy differs.
     Heal {
         kind: Kind,
     },
@@ -105,13 +105,13 @@ enum Work {
 enum Step {
     /// Blocks that it needs are being fetched.
     Fetching,
-    /// Blocks that it needs are being read: those still to come, and those that came.
+    /// Blocks that it needs are being read: `left` reads outstanding, `got` by first block.
     Reading { left: usize, got: BTreeMap<u32, (Vec<Record>, Bytes)> },
     /// Damaged blocks are being fetched from another copy.
     Repairing,
     /// The other copies are being compared.
     Comparing,
-    /// Records not yet on all targets.
+    /// `left` records are not yet on all targets.
     Replicating { left: usize },
 }
 
@@ -121,18 +121,18 @@ struct InFlight {
     payload: Bytes,
     awaiting: BTreeMap<ServerId, Awaited>,
     ordered: Moment,
-    /// A target had no room for it: it is completed from the reserve.
+    /// It is not client data, or a target had no room for it: it may use the reserve.
     must_fit: bool,
 }
 
-/// A copy that is not known to be durable. It is on its way as long as the connection to its server stands, however long the
-/// server takes, and is not sent twice: a copy sent again by a timer adds to the load that made the first one late, and so
-/// a busy cluster would be brought down by its own impatience.
+/// A copy that is not known to be durable. It counts as in flight for as long as the connection to its server stands, however
+/// long the server takes, and is not sent twice: a timed resend adds to the load that made the first copy late, so a busy
+/// cluster would be brought down by its own retries.
 struct Awaited {
     space: Space,
-    /// When it was sent, or given to the own store, last.
+    /// When it was last sent, or given to the own store.
     asked: Moment,
-    /// The connection broke or the copy was refused: the tick sends it again.
+    /// The connection broke or the copy was refused: the tick resends it.
     again: bool,
 }
 
@@ -142,7 +142,7 @@ impl Awaited {
     }
 }
 
-/// What is wrong with a client's request, before anything is done for it.
+/// What is wrong with a client request, if anything; checked before any work is done for it.
 pub(crate) fn fault(
     request: &ClientRequest,
     payload_len: usize,
@@ -164,7 +164,7 @@ pub(crate) fn fault(
     if len == 0 || offset.checked_add(len).is_none_or(|end| end > chunk_bytes) {
         return Some(ChunkError::OutOfRange);
     }
-    // An unaligned range of the largest size touches one block more than a record holds.
+    // An unaligned range of the maximum size touches one block more than a record holds.
     let blocks = (offset + len).div_ceil(BLOCK) - offset / BLOCK;
     let whole = matches!(request.op, ChunkOp::Zero { .. }) || blocks <= RECORD_BLOCKS_MAX;
     (len > largest || !whole).then_some(ChunkError::OutOfRange)
@@ -188,7 +188,7 @@ impl Primary {
         }
     }
 
-    /// A member has told what it remembers: all that it was told and did not forget.
+    /// A member sent what it remembers: all that it received, except requests up to `forgotten`.
     pub fn answered(&mut self, entry: &GroupEntry, member: ServerId, forgotten: Version) {
         self.answered.insert(member, forgotten);
         self.forgotten = forgotten_by_all(entry, &self.answered);
@@ -226,7 +226,7 @@ impl Primary {
         self.ops.values().chain(&self.blocked).filter(|op| op.is_client()).count()
     }
 
-    /// The client requests that were not answered, in order of arrival.
+    /// The unanswered client requests, in order of arrival.
     pub fn take_client_requests(&mut self) -> impl Iterator<Item = Waiting> + use<> {
         let ops = std::mem::take(&mut self.ops).into_values();
         ops.chain(std::mem::take(&mut self.blocked)).flat_map(|op| {
@@ -235,7 +235,7 @@ impl Primary {
         })
     }
 
-    /// Nothing that could order a record passes a note: whoever has anything of this epoch has all of its notes.
+    /// No operation that could order a record overtakes a note: a server that has any record of this epoch has all its notes.
     fn conflicts(&self, op: &Op) -> bool {
         let waits_for = |other: &Op| match (&other.work, &op.work) {
             (_, Work::Note) => false,
@@ -243,22 +243,22 @@ impl Primary {
             _ => (other.writes() || op.writes()) && other.touches(op.chunk, (op.first, op.count)),
         };
         let unsettled = !op.settles() && self.unsettled.touches(op.chunk, (op.first, op.count));
-        // What settles waits for nobody who waits for it.
+        // A settling operation never waits for an operation that waits for it.
         let waiting = self.blocked.iter().filter(|other| other.settles() || !op.settles());
         unsettled || self.ops.values().chain(waiting).any(waits_for)
     }
 
-    /// Whether blocks that a tail has are still to be ordered anew, or on their way.
+    /// Whether a rewrite of any of these blocks is pending or in flight.
     pub fn is_settling(&self, chunk: ChunkId, blocks: (u32, u32)) -> bool {
         let pending = |op: &Op| matches!(op.work, Work::Rewrite { .. }) && op.touches(chunk, blocks);
         let under_way = self.ops.values().any(pending) || self.blocked.iter().any(pending);
         under_way || self.unsettled.touches(chunk, blocks)
     }
 
-    /// The next that may be ordered again now.
+    /// The next rewrite, if one may start now.
     fn next_rewrite(&mut self) -> Option<Rewrite> {
         let under_way = self.ops.values().chain(&self.blocked).filter(|op| op.settles());
-        // A deletion has no blocks, and counts as one.
+        // A deletion has no blocks; it counts as one.
         let blocks: u32 = under_way.map(|op| if op.count == u32::MAX { 1 } else { op.count }).sum();
         if blocks < REWRITE_BLOCKS { self.unsettled.pop() } else { None }
     }
@@ -269,7 +269,7 @@ impl Op {
         matches!(self.work, Work::Client { .. })
     }
 
-    /// A client's data, which a full server may refuse.
+    /// Whether it is a client's data, which a full server may refuse.
     fn takes_space(&self) -> bool {
         matches!(self.work, Work::Client { op: ChunkOp::Write { .. }, .. })
     }
@@ -282,12 +282,12 @@ impl Op {
         !self.is_read() && !matches!(self.work, Work::Check | Work::Note)
     }
 
-    /// What an older epoch left, and must be ordered: it is tried again until it is.
+    /// Whether it settles what an older epoch left open: it must be ordered, and is retried until it is.
     fn settles(&self) -> bool {
         matches!(self.work, Work::Rewrite { .. } | Work::Note)
     }
 
-    /// Whether the operation concerns any of these blocks. All of the chunk: `0..u32::MAX`.
+    /// Whether the operation touches any of these blocks. The whole chunk: `0..u32::MAX`.
     fn touches(&self, chunk: ChunkId, (first, count): (u32, u32)) -> bool {
         self.chunk == chunk
             && self.first < first.saturating_add(count)
@@ -298,7 +298,7 @@ impl Op {
         matches!(self.work, Work::Check | Work::Heal { .. })
     }
 
-    /// Runs of blocks whose present content it needs.
+    /// Runs of blocks (first, count) whose present content it needs.
     fn needs(&self) -> Vec<(u32, u32)> {
         match &self.work {
             Work::Note
@@ -352,7 +352,7 @@ impl Group {
             if self.is_done(request, op.chunk(), blocks) {
                 return cx.reply(token, ClientReply::Done { newest: self.newest() });
             }
-            // What an earlier epoch ordered of it takes effect: it is not refused any more.
+            // If an earlier epoch ordered any of it, that takes effect: the request can no longer be refused.
             waiting.ordered |= self.tail.knows(request);
             if self.may_be_forgotten(cx, since) {
                 let (newest, in_part) = (self.newest(), waiting.ordered);
@@ -369,21 +369,20 @@ impl Group {
         self.admit_op(cx, chunk, range, Work::Client { op, payload }, vec![waiting], request);
     }
 
-    /// The newest version that was given in this epoch: a request that begins now is carried out under a newer one, whenever that
-    /// is.
+    /// The newest version assigned in this epoch: a request that begins now gets a newer one, whenever it is carried out.
     fn newest(&self) -> Version {
         let seq = self.primary.as_ref().map_or(0, |p| p.next_seq - 1);
         Version { epoch: self.entry.epoch, seq }
     }
 
-    /// Whether a request may have been carried out, although no record of it is remembered.
+    /// Whether a request may have been carried out although no record of it is remembered.
     fn may_be_forgotten(&self, cx: &Context, since: Version) -> bool {
         let inherited = self.primary.as_ref().map_or(Version::first_of(self.entry.epoch), |p| p.forgotten);
         since < inherited.max(self.tail.evicted()) && !cx.config.has(PlantedBug::RepeatForgotten)
     }
 
-    /// Whether a new client write would find a place for each of its r copies. What frees space needs next to none: it may use
-    /// the reserve, else a full cluster could not be emptied.
+    /// Whether a new client write would find room for each of its r copies. An operation that frees space needs next to none and
+    /// may use the reserve: otherwise a full cluster could not be emptied.
     fn can_write(&self, cx: &mut Context, takes_space: bool) -> Result<(), ClientReply> {
         if self.targets().any(|t| t.is_none()) {
             return Err(ClientReply::Retry { why: Unready::TooFewCopies });
@@ -399,7 +398,7 @@ impl Group {
         Ok(())
     }
 
-    /// Has these blocks ordered again.
+    /// Starts to rewrite these blocks.
     pub fn settle(&mut self, cx: &mut Context, unsettled: Unsettled) {
         if let Some(primary) = &mut self.primary {
             primary.unsettled = unsettled;
@@ -422,19 +421,19 @@ impl Group {
         self.admit_op(cx, chunk, blocks, Work::Check, Vec::new(), None);
     }
 
-    /// Has a chunk's deletion carried out again.
+    /// Orders a chunk's deletion again.
     pub fn admit_heal(&mut self, cx: &mut Context, chunk: ChunkId) {
         self.admit_op(cx, chunk, (0, u32::MAX), Work::Heal { kind: Kind::Delete }, Vec::new(), None);
     }
 
-    /// The blocks of a check, of which copies differ in these, are ordered anew.
+    /// Turns a check into a heal: copies differ in these blocks, so their present content is ordered again.
     pub fn heal(&mut self, cx: &mut Context, id: u64, (first, count): (u32, u32)) {
         let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
         (op.first, op.count, op.work) = (first, count, Work::Heal { kind: Kind::Data });
         self.advance_op(cx, id);
     }
 
-    /// The blocks of a scrub's operation that is under way.
+    /// The blocks (first, count) of a scrub's operation that is in progress.
     pub fn blocks_of_check(&self, op: u64) -> Option<(ChunkId, u32, u32)> {
         let op = self.primary.as_ref()?.ops.get(&op).filter(|op| op.is_scrub())?;
         Some((op.chunk, op.first, op.count))
@@ -510,7 +509,7 @@ impl Group {
         }
     }
 
-    /// Blocks arrived: operations that waited for them go on.
+    /// Blocks arrived: operations that waited for them continue.
     pub fn advance_fetching(&mut self, cx: &mut Context) {
         let Some(primary) = &self.primary else { return };
         let fetching = primary.ops.values().filter(|op| matches!(op.step, Step::Fetching));
@@ -524,7 +523,7 @@ impl Group {
             return;
         }
         let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
-        // Of an earlier round: a repair or a fetch came between.
+        // A reply from an earlier round: a repair or a fetch intervened.
         if !matches!(&op.step, Step::Reading { got, .. } if !got.contains_key(&first)) {
             return;
         }
@@ -549,7 +548,7 @@ impl Group {
         if *left > 0 {
             return;
         }
-        // Fenced while it read: what it saw may be of the next configuration, and not acknowledged there.
+        // Fenced while it read: it may have seen a write of the next configuration that is not acknowledged there.
         if self.fence > self.entry.epoch {
             op.step = Step::Fetching;
             return;
@@ -567,7 +566,7 @@ impl Group {
         self.order_op(cx, id, got);
     }
 
-    /// Answers a read with what the store has, which it has checked.
+    /// Replies to a read with the store's blocks, whose checksums the store has verified.
     fn answer_read(&mut self, cx: &mut Context, id: u64, records: Vec<Record>, data: Bytes) {
         let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
         let Work::Client { op: ChunkOp::Read { offset, len, must_exist, .. }, .. } = op.work else { return };
@@ -580,7 +579,7 @@ impl Group {
         let range = start..start + len as usize;
         let mut crcs = crcs_of(&records);
         let blocks = whole(&records, data);
-        // Of the first and the last block only a part may leave.
+        // Only part of the first and of the last block may be returned.
         for index in [0, crcs.len().saturating_sub(1)] {
             let from = (index * BLOCK_BYTES).max(range.start);
             let to = ((index + 1) * BLOCK_BYTES).min(range.end);
@@ -596,9 +595,9 @@ impl Group {
         self.end_op(cx, id);
     }
 
-    /// Gives the operation's records their versions and sends them to every target.
+    /// Assigns versions to the operation's records and sends them to every target.
     fn order_op(&mut self, cx: &mut Context, id: u64, got: BTreeMap<u32, (Vec<Record>, Bytes)>) {
-        // Fenced by a newer configuration: what is ordered now would be in nobody's tail. The operation is carried over.
+        // Fenced by a newer configuration: a record ordered now would be in no tail. The operation is carried over.
         if self.fence > self.entry.epoch && !cx.config.has(PlantedBug::SkipFence) {
             return;
         }
@@ -611,10 +610,10 @@ impl Group {
         if let Work::Rewrite { kind: Kind::Data | Kind::Zero } = op.work
             && !got.values().flat_map(|(records, _)| records).any(|r| r.version.epoch < epoch)
         {
-            return self.finish_op(cx, id); // under another tail's record
+            return self.finish_op(cx, id); // rewritten already, under another tail's record
         }
         let mut parts = contents(op, got);
-        // What an earlier try of the request has done is not done twice: others may have written there since.
+        // What an earlier attempt of the request did is not repeated: others may have written there since.
         if let (true, Some(request)) = (op.is_client(), request) {
             let ordered = op.askers.iter().filter(|waiting| waiting.ordered);
             if ordered
@@ -714,15 +713,15 @@ impl Group {
                 }
             }
             Err(Refusal::NoSpace) => {
-                // R10: the write is on other targets already. It is completed from the reserve; the next ones are refused
-                // before they are ordered. A full server is not a failed one: it is never suspected for it.
+                // R10: the write is already on other targets, so it is completed from the reserve; later ones are refused
+                // before they are ordered. A full server is not a failed server: it is never suspected for that.
                 cx.shared.full_peers.insert(from, cx.now);
                 awaited.again = true;
                 if !std::mem::replace(&mut in_flight.must_fit, true) {
                     awaited.asked = Moment::ZERO;
                     self.resend(cx);
                 } else if let Some(op) = primary.ops.get_mut(&in_flight.op) {
-                    // Not even there is room: whoever asked hears why it takes so long, and asks again.
+                    // The reserve is full too: the clients learn the reason for the delay, and retry.
                     let askers = std::mem::take(&mut op.askers);
                     askers.into_iter().for_each(|waiting| cx.reply_retry(waiting.token, Unready::Full));
                 }
@@ -731,7 +730,7 @@ impl Group {
                 let group = self.id;
                 cx.report(ServerReport::Suspect { group, epoch, server: from });
             }
-            // What cannot succeed in this epoch ends with it.
+            // A copy that cannot succeed in this epoch ends with the epoch.
             Err(_) => awaited.again = true,
         }
     }
@@ -763,11 +762,11 @@ impl Group {
         }
     }
 
-    /// Everything below the oldest record in flight is on all targets.
+    /// Commits everything below the oldest record in flight: it is on all targets.
     pub fn advance_commit(&mut self) {
         let Some(primary) = &mut self.primary else { return };
         if !primary.unsettled.is_empty() || primary.ops.values().chain(&primary.blocked).any(Op::settles) {
-            return; // the tail of an older epoch is not settled before all of it is ordered anew, and on all targets
+            return; // an older epoch's tail is settled only when all of it is rewritten and on all targets
         }
         let seq = primary.in_flight.keys().next().copied().unwrap_or(primary.next_seq) - 1;
         self.tail.commit(Version { epoch: self.entry.epoch, seq });
@@ -776,7 +775,7 @@ impl Group {
     fn fail_op(&mut self, cx: &mut Context, id: u64, reply: ClientReply) {
         let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id)) else { return };
         if op.settles() {
-            op.step = Step::Fetching; // taken up again by the tick
+            op.step = Step::Fetching; // the tick resumes it
             return;
         }
         for waiting in std::mem::take(&mut op.askers) {
@@ -789,7 +788,7 @@ impl Group {
         }
     }
 
-    /// Frees the operation's blocks and lets in those that waited for them.
+    /// Releases the operation's blocks and admits operations that waited for them.
     pub fn end_op(&mut self, cx: &mut Context, id: u64) {
         let Some(primary) = &mut self.primary else { return };
         if let Some(op) = primary.ops.remove(&id) {
@@ -850,12 +849,12 @@ impl Group {
         self.forget_deletions(cx);
     }
 
-    /// The connection to a server broke, or it stands still: whatever it was asked and has not answered may never be answered.
+    /// The connection to a server broke, or the server is not live: outstanding requests to it may never be answered.
     pub fn on_peer_lost(&mut self, cx: &mut Context, peer: ServerId) {
         if let Some(primary) = &mut self.primary {
             for in_flight in primary.in_flight.values_mut() {
                 if let Some(awaited) = in_flight.awaiting.get_mut(&peer) {
-                    (awaited.again, awaited.asked) = (true, Moment::ZERO); // the next tick sends it
+                    (awaited.again, awaited.asked) = (true, Moment::ZERO); // the next tick resends it
                 }
             }
             for cover in primary.covers.values_mut() {
@@ -913,7 +912,7 @@ impl Group {
         self.go_on_scrubbing(cx);
     }
 
-    /// Sends again what was refused, and what was on its way when a connection broke.
+    /// Resends copies that were refused, or in flight when a connection broke.
     fn resend(&mut self, cx: &mut Context) {
         let (epoch, committed) = (self.entry.epoch, self.tail.committed());
         let Some(primary) = &mut self.primary else { return };
@@ -937,7 +936,7 @@ impl Group {
         }
     }
 
-    /// No copy of the operation's blocks is right, of those that are awake.
+    /// No awake member has a sound copy of the operation's blocks.
     pub fn fail_damaged(&mut self, cx: &mut Context, id: u64, why: ChunkError, blocks: (u32, u32)) {
         let others_sleep = self.others_sleep(cx);
         let op = self.primary.as_mut().and_then(|p| p.ops.get_mut(&id));
@@ -952,7 +951,7 @@ impl Group {
         self.fail_op(cx, id, reply);
     }
 
-    /// Reports the targets that owe an answer and say nothing at all.
+    /// Reports the targets that owe a reply and send nothing at all.
     fn suspect_silent(&mut self, cx: &mut Context) {
         let (group, epoch) = (self.id, self.entry.epoch);
         let Some(primary) = &self.primary else { return };
@@ -968,7 +967,7 @@ impl Group {
     }
 }
 
-/// The blocks that an operation touches, as first and count; of a deletion none.
+/// The blocks that an operation touches (first, count); none for a deletion.
 fn blocks_of(op: &ChunkOp) -> (u32, u32) {
     let (offset, len) = op.range();
     (offset / BLOCK, (offset + len).div_ceil(BLOCK) - offset / BLOCK)

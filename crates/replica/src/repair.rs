@@ -1,12 +1,13 @@
-//! Repair: blocks that are damaged here are fetched from other copies (R9), by the primary for an operation that needs them, by
-//! any member for its own sake. It ends when they can be read again, or when nobody is left to ask.
+//! Repair: blocks that are damaged here are fetched from other copies (R9), by the primary for an operation that needs them, or
+//! by any member for its own copy. It ends when they can be read again, or when no copy is left to ask.
 //!
-//! A block that fails its checksum has a version still, and the store takes no older one for it: any copy may be tried. Of a
-//! *lost* block (its metadata are damaged, or its file is gone) not even the version is known: what somebody answers is
-//! believed, so only those may be asked who surely have everything: a replica that is in sync; one that was so until an epoch
-//! that the block is older than; or one that was, together with the covered stand-in that has everything since then. That
-//! one's word comes first, so that nothing older is ever seen. Of the others only what is as new as the block can have been. A replica that still misses some of the blocks does not answer,
-//! unless they are older than what it misses: it could be waiting for a listing of this replica, which waits for the repair.
+//! A block that fails its checksum still has a version, and the store takes no older one for it: any copy may be tried. Of a
+//! *lost* block (its metadata is damaged, or its file is gone) not even the version is known, so any reply would be believed.
+//! Therefore only copies that surely have everything are asked: a replica that is in sync; one that was in sync until an epoch
+//! that the block is older than; or one that was in sync, together with the covered holder that has everything since then. The
+//! holder's reply comes first, so that nothing older is ever visible. From other copies only a version as new as the block can
+//! have been is accepted. A replica that still misses some of the blocks refuses, unless they are older than what it misses:
+//! then it must answer, because it could be waiting for a listing of this replica, which waits for the repair.
 
 use crate::api::{StoreCommand, StoreOutcome};
 use crate::group::{Context, Group, Wait};
@@ -18,31 +19,31 @@ use ebb_types::{
     ServerReport, Slot, SlotState, Space, Version, block_crcs,
 };
 
-/// Lost blocks that are repaired together: a metadata page of the store is lost as a whole.
+/// Lost blocks that are repaired together: the store loses a metadata page as a whole.
 const AROUND: u32 = 256;
 
 pub(crate) struct Repair {
-    /// The operation that waits for it. Without one it is for the members' own sake.
+    /// The operation that waits for it. `None`: the member repairs its own copy.
     op: Option<u64>,
     chunk: ChunkId,
     first: u32,
     count: u32,
-    /// Not even the version of some of the blocks is known, only this one that they were not newer than.
+    /// The version of some blocks is not known: they were not newer than this one.
     lost: Option<Version>,
-    /// The blocks are not damaged here but missing, as if never written, and `op` knows better.
+    /// The blocks are not damaged here but missing, as if never written, and the client of `op` knows that they were written.
     sought: bool,
-    /// Those to ask, and how many were.
+    /// Copies to ask, and how many were asked.
     copies: Vec<Copy>,
     tried: usize,
     step: Step,
 }
 
 enum Step {
-    /// The last of those who were asked.
+    /// Waiting for the reply of the last copy asked; `question` is the correlation id.
     Asked {
         question: u64,
     },
-    /// Records still to be written.
+    /// `left` records are still being written.
     Writing {
         left: usize,
     },
@@ -53,13 +54,13 @@ enum Step {
 #[derive(Clone, Copy)]
 struct Copy {
     source: Source,
-    /// What it does not have was never written, at least not before what the copy before it in the list has.
+    /// Blocks that it does not have were never written, apart from writes that the preceding copy in the list has.
     whole: bool,
-    /// The blocks are older than all that it misses.
+    /// The blocks are older than everything it misses.
     older: bool,
-    /// It may miss some, and have older ones: believed is only what is as new as a lost block can have been.
+    /// It may miss blocks or have older ones: only a version as new as a lost block can have been is believed.
     partial: bool,
-    /// It is asked only if the one before it in the list has answered.
+    /// Asked only if the preceding copy in the list has answered.
     second: bool,
 }
 
@@ -70,7 +71,7 @@ impl Copy {
 }
 
 impl Group {
-    /// Those who have everything first, then everybody else.
+    /// The copies to ask: first those that have everything, then all others.
     fn copies(&self, cx: &Context, lost: Option<Version>) -> Vec<Copy> {
         let live = |server| server != cx.me && cx.map.is_live(server);
         let replica = |slot: &Slot, older, second| {
@@ -102,7 +103,7 @@ impl Group {
         copies
     }
 
-    /// Begins to repair blocks. What is being repaired already is not begun again.
+    /// Begins to repair blocks, unless the same repair is already in progress.
     pub fn repair(
         &mut self,
         cx: &mut Context,
@@ -120,8 +121,8 @@ impl Group {
         self.begin_repair(cx, repair);
     }
 
-    /// Looks for blocks that are not here, as if never written, and that the client of `op` knows to be written. What once had
-    /// them and lost them without noticing may be any copy, this one too: so only those are asked who should have everything.
+    /// Looks for blocks that are not here, as if never written, and that the client of `op` knows to be written. Any copy,
+    /// including this one, may have lost them without noticing: so only copies that should have everything are asked.
     pub fn seek(&mut self, cx: &mut Context, op: u64, chunk: ChunkId, (first, count): (u32, u32)) {
         let lost = Some(Version { epoch: Epoch(u32::MAX), seq: u64::MAX });
         cx.shared.stats.damage.sought += 1;
@@ -137,7 +138,8 @@ impl Group {
         self.ask_next(cx, id, false);
     }
 
-    /// Repairs a block and its neighbours, for nobody in particular: where one is lost, they mostly are. Returns the last of them.
+    /// Repairs a block for this member's own copy, and if it is lost its neighbours too, which usually are as well. Returns the
+    /// last block.
     pub fn repair_around(
         &mut self,
         cx: &mut Context,
@@ -152,7 +154,7 @@ impl Group {
         Cursor { chunk, block: first + count - 1 }
     }
 
-    /// Takes blocks from a copy that has them newer, for an operation.
+    /// Fetches blocks for an operation from a copy that has a newer version.
     pub fn fetch_newer(&mut self, cx: &mut Context, op: u64, source: Source, (first, count): (u32, u32)) {
         let Some((chunk, ..)) = self.blocks_of_check(op) else { return };
         let copies = vec![Copy::any(source)];
@@ -161,10 +163,10 @@ impl Group {
         self.begin_repair(cx, repair);
     }
 
-    /// Asks the next copy. `answered`: whether the one before it had an answer.
+    /// Asks the next copy. `answered`: whether the preceding copy sent a usable reply.
     fn ask_next(&mut self, cx: &mut Context, id: u64, answered: bool) {
         let Some(repair) = self.repairs.get_mut(&id) else { return };
-        // The second of a pair is asked right behind the first, or not at all.
+        // The second of a pair is asked right after the first, or not at all.
         let tried = repair.tried;
         let may = |(n, copy): &(usize, &Copy)| {
             cx.map.is_live(copy.source.0) && (!copy.second || (answered && *n == tried))
@@ -182,7 +184,7 @@ impl Group {
         cx.send(to, PeerMessage::Fetch { group, epoch, token, space, chunk, first, count, whole });
     }
 
-    /// The answer to a question of [`Group::ask_next`]. Returns whether it was one.
+    /// Handles a reply to a request of [`Group::ask_next`]. Returns whether it was one.
     pub fn on_repair_reply(
         &mut self,
         cx: &mut Context,
@@ -211,7 +213,7 @@ impl Group {
             self.ask_next(cx, id, false);
             return true;
         };
-        // That a block was never written is an answer only of one who would have it.
+        // "Never written" counts only from a copy that would have the block.
         parts.retain(|(record, _)| !record.is_never_written() || (whole && lost.is_some() && !sought));
         let since = self.asked_since(source, Epoch(0));
         parts.retain(|(record, _)| record.is_never_written() || record.version.epoch >= since);
@@ -242,7 +244,7 @@ impl Group {
             }
             return;
         }
-        // The second half of a pair has what is older than the first: only both together are the truth.
+        // The second copy of a pair has what is older than the first: only both together are complete.
         if repair.copies.get(repair.tried).is_some_and(|next| next.second) {
             return self.ask_next(cx, id, true);
         }
@@ -255,7 +257,7 @@ impl Group {
 
     pub fn on_repair_checked(&mut self, cx: &mut Context, id: u64, outcome: StoreOutcome) {
         match outcome {
-            // The copy was older than what is damaged here, or had only some of it.
+            // The copy was older than the damaged blocks, or had only some of them.
             StoreOutcome::Damaged { lost, .. } => {
                 let copies = self.copies(cx, lost);
                 let Some(repair) = self.repairs.get_mut(&id) else { return };
@@ -279,7 +281,7 @@ impl Group {
         }
     }
 
-    /// Nobody has the blocks. Where some members sleep, those are woken, but not for a scrub.
+    /// No live copy has the blocks. If members sleep, they are woken, but not for a scrub.
     fn give_up_repair(&mut self, cx: &mut Context, id: u64) {
         let Some(repair) = self.repairs.remove(&id) else { return };
         cx.shared.stats.damage.unrepaired += 1;
@@ -300,12 +302,12 @@ impl Group {
         }
     }
 
-    /// Whether a copy may be had of members that can be woken.
+    /// Whether members that can be woken may have a copy.
     pub fn others_sleep(&self, cx: &Context) -> bool {
         self.entry.slots.iter().any(|slot| cx.map.sleeps(slot.server))
     }
 
-    /// What waited for the blocks goes on.
+    /// Listings, checks and covers that waited for the blocks continue.
     fn repairs_ended(&mut self, cx: &mut Context) {
         if !self.is_repairing() {
             self.give_listings(cx);
@@ -314,12 +316,13 @@ impl Group {
         }
     }
 
-    /// Whether blocks are being repaired for the members' own sake: listings wait for that.
+    /// Whether this member is repairing blocks for its own copy: listings wait for that.
     pub fn is_repairing(&self) -> bool {
         self.repairs.values().any(|r| r.op.is_none())
     }
 
-    /// The connection to a server broke, or it sleeps: it counts as one that cannot help. However long another takes, it is waited for.
+    /// The connection to a server broke, or it sleeps: its copy counts as useless. Any other server is waited for, however long
+    /// it takes.
     pub fn repairs_lost(&mut self, cx: &mut Context, peer: ServerId) {
         let asked =
             |r: &Repair| matches!(r.step, Step::Asked { .. }) && r.copies[r.tried - 1].source.0 == peer;

@@ -1,4 +1,4 @@
-//! The server as a whole: takes events apart, keeps the cluster map and the lease, and decides when it may sleep.
+//! The server as a whole: dispatches events, keeps the cluster map and the lease, and decides when it may sleep.
 
 use crate::api::{ClientToken, Command, Event, Recovered, Stats, StoreOutcome, StoreToken};
 use crate::group::{Context, Group, Shared, Tail, Wait, Waiting};
@@ -14,11 +14,11 @@ use std::time::Duration;
 
 /// Longest time between two [`Event::Tick`]s while [`Replica::wants_ticks`].
 pub const TICK: Duration = Duration::from_millis(100);
-/// Client requests that may wait in one group before more are turned away.
+/// Maximum client requests waiting in one group; more are turned away.
 const WAITING_MAX: usize = 4096;
-/// Records that are remembered of a group, so that a client's late retry is recognised.
+/// Records remembered per group, so that a client's late retry is recognised.
 pub const REMEMBERED: usize = 1024;
-/// Under load scrubs take this part of what they take in quiet times.
+/// Under load, scrubs run at this fraction (1/n) of their quiet-time rate.
 const SCRUB_UNDER_LOAD: u64 = 4;
 
 #[derive(Clone, Debug)]
@@ -26,60 +26,60 @@ pub struct Config {
     pub me: ServerId,
     pub incarnation: Incarnation,
     pub store: StoreId,
-    /// The store has served under this version of the map: an older one is not obeyed.
+    /// Newest map version that the store has served under: an older map is not obeyed.
     pub known_map: u64,
     pub chunk_bytes: u32,
     pub groups: u32,
-    /// A question or report without data that is not answered, and a record that was refused, are sent again after this time.
+    /// Resend interval for an unanswered request or report without payload, and for a record that was refused.
     pub resend_after: Duration,
-    /// A server that owes an answer and says nothing at all for this time is reported to the metadata service. Long: one that
-    /// answers anything is slow, not failed, and a slow disk may sync for seconds.
+    /// A server that owes a reply and sends nothing at all for this time is reported to the metadata service. Long, because a
+    /// server that answers anything is slow, not failed, and a slow disk may sync for seconds.
     pub suspect_after: Duration,
-    /// So many records that are on all targets are remembered of a group, for their request ids.
+    /// Number of committed records remembered per group, for their request ids.
     pub remembered: usize,
-    /// Every replica is read and compared with the other copies once in this time; zero: never.
+    /// Every replica is read and compared with the other copies once per period; zero: never.
     pub scrub_period: Duration,
-    /// A primary has so many bytes per second read for it, over all copies; under load a part of it.
+    /// Bytes per second that a primary may have read for its scrubs, over all copies; under load a fraction of it.
     pub scrub_bytes_per_second: u64,
-    /// Defects that the test harness must find. Nothing sets them outside tests.
+    /// Defects that the test harness must find. Set only by tests.
     #[cfg(feature = "planted-bugs")]
     pub planted: Option<PlantedBug>,
 }
 
-/// Defects on purpose, to show that the harness finds them.
+/// Deliberate defects, to show that the harness finds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlantedBug {
-    /// Serve without waiting for the members to be fenced, and accept older epochs.
+    /// Serve without waiting until the members are fenced, and accept older epochs.
     SkipFence,
-    /// Acknowledge a write when one copy is still missing.
+    /// Acknowledge a write while one copy is still missing.
     AckEarly,
     /// Let a reclaimed record overwrite a newer one.
     ReclaimOlder,
-    /// Drop offload when the sleeper wakes, before it has fetched it.
+    /// Drop offload when the sleeper wakes, before the sleeper has fetched it.
     DropEarly,
-    /// Serve before the metadata service has recorded that this epoch does.
+    /// Serve before the metadata service has recorded that this epoch serves.
     ServeUnrecorded,
     /// Serve without a lease.
     IgnoreLease,
     /// Report readiness to sleep while the store still works.
     SleepBusy,
-    /// Take a server that was full once for full ever after.
+    /// Treat a server that was full once as full forever.
     RememberFull,
-    /// Let a scrub pass over blocks that are damaged on another server.
+    /// Let a scrub skip blocks that are damaged on another server.
     OverlookDamage,
-    /// Answer parts of blocks with the checksums of the whole.
+    /// Reply to a read of part of a block with the checksum of the whole block.
     WholeChecksums,
-    /// Order the tails' blocks anew without noting whose requests are in them.
+    /// Rewrite the tails' blocks without noting which requests are in them.
     ForgetRequests,
-    /// Carry out a request that may have been carried out before and be forgotten.
+    /// Carry out a request that may have been carried out before and forgotten since.
     RepeatForgotten,
     /// Forget deletions while some slot may have missed them.
     ForgetEarly,
 }
 
 impl Config {
-    /// `incarnation` and `store`: this run's number and its store's identity, as the metadata service has them on record while
-    /// it counts on this run.
+    /// `incarnation` and `store`: the incarnation and store identity that the metadata service has on record while it counts on
+    /// this incarnation.
     pub fn new(
         me: ServerId,
         incarnation: Incarnation,
@@ -119,28 +119,28 @@ impl Config {
 pub struct Replica {
     config: Config,
     map: ClusterMap,
-    /// An older map was offered than the store has served under.
+    /// A map older than the one the store has served under was offered.
     refused_map: bool,
-    /// A map was taken up that counts on this run.
+    /// A map that counts on this incarnation was adopted.
     counted_on: bool,
     lease_until: Moment,
-    /// Set by `Drain`, until the map says that this server is awake again.
+    /// Set by `Drain`, until the map has this server awake again.
     draining: bool,
     told_ready: bool,
     full: bool,
     groups: BTreeMap<GroupId, Group>,
-    /// Groups that wait for time to pass.
+    /// Groups that need ticks.
     busy: BTreeSet<GroupId>,
-    /// Groups that the next map must be compared with what is kept of: every other group is as the last map wants it. So a
+    /// Groups whose local state must be checked against the next map; every other group already matches the last one. So a
     /// change of one group costs the same in a cluster of any size.
     unsettled: BTreeSet<GroupId>,
-    /// What the store keeps that no configuration may be in need of any more.
+    /// Everything the store keeps: candidates for dropping once no configuration needs them.
     spaces: BTreeSet<(GroupId, Space)>,
-    /// Groups of which the store had no room to drop something: it is tried again with the next beat.
+    /// Groups for which the store had no room to record a drop: retried at the next beat.
     not_dropped: BTreeSet<GroupId>,
     shared: Shared,
     scrubber: Scrubber,
-    /// The group of which a page is being compared, as its primary.
+    /// The group whose page this server, as its primary, is comparing.
     scrubbing: Option<GroupId>,
 }
 
@@ -153,7 +153,7 @@ impl Replica {
             (id, group)
         });
         let mut shared = Shared::new(config.incarnation, config.store);
-        // Until the first beat says how busy it is: another may ask for a scrub before.
+        // Until the first beat shows how busy this server is: a peer may ask for a scrub before.
         shared.scrub_pace.rate = config.scrub_bytes_per_second / SCRUB_UNDER_LOAD;
         Replica {
             shared,
@@ -179,14 +179,14 @@ impl Replica {
         &self.map
     }
 
-    /// What the heartbeat says of the map: its version here. Once an older one was offered than the store has served under, that
-    /// version instead: a metadata member that is behind it leads nothing (R11), and one that is not sends the whole map.
+    /// The map version for the heartbeat. After an older map was offered, it is at least the version that the store has served
+    /// under: a metadata member behind that version leads nothing (R11), and one that is not behind sends the whole map.
     pub fn map_version(&self) -> u64 {
         let known = if self.refused_map { self.config.known_map } else { 0 };
         self.map.version.max(known)
     }
 
-    /// Told to sleep, and not told otherwise since.
+    /// Whether this server was asked to sleep and the map has not had it awake since.
     pub fn is_draining(&self) -> bool {
         self.draining
     }
@@ -197,7 +197,7 @@ impl Replica {
 
     /// Figures for the heartbeat.
     pub fn stats(&self) -> Stats {
-        // Only a busy group has anything waiting or to catch up on.
+        // Only busy groups have requests waiting or a catch-up.
         let busy = || self.busy.iter().filter_map(|id| self.groups.get(id));
         let catching_up = busy().filter(|g| g.catch_up.is_some()).count();
         let waiting: usize = busy().map(|g| g.waiting.len()).sum();
@@ -205,17 +205,17 @@ impl Replica {
         Stats { catching_up: catching_up as u32, in_flight, ..self.shared.stats }
     }
 
-    /// The client work counted since the last call.
+    /// Client work counted since the last call.
     pub fn take_load(&mut self) -> LoadCount {
         std::mem::take(&mut self.shared.stats.load)
     }
 
-    /// The newest epoch that this server refuses to go behind, for the harness's checks.
+    /// The epoch below which this server refuses everything; for the harness's checks.
     pub fn fence_of(&self, group: GroupId) -> Epoch {
         self.groups.get(&group).map_or(Epoch(0), |g| g.fence)
     }
 
-    /// Whether this server may serve now. Without a lease, it should tell the metadata service at once what it knows of the map.
+    /// Whether this server may serve now. Without a lease, the driver should report the known map version at once.
     pub fn has_lease(&self, now: Moment) -> bool {
         now < self.lease_until || self.config.has(PlantedBug::IgnoreLease)
     }
@@ -272,7 +272,7 @@ impl Replica {
         self.say_if_ready_to_sleep(out);
     }
 
-    /// Whether the metadata service knows this run of the server: before that, nobody may count on it.
+    /// Whether the metadata service knows this incarnation: before that, no other server may count on it.
     pub fn is_registered(&self) -> bool {
         let this = (self.config.incarnation, self.config.store);
         self.map.servers.get(&self.config.me).is_some_and(|s| (s.incarnation, s.store) == this)
@@ -340,7 +340,7 @@ impl Replica {
         for id in unsettled {
             self.drop_what_nobody_needs(id, out);
         }
-        // One that sleeps or stands still keeps its connections, and answers nothing on them.
+        // A suspended or hung server keeps its connections but answers nothing on them.
         for server in delta.servers.iter().filter(|server| !server.state.is_live()) {
             self.peer_lost(now, server.id, out);
         }
@@ -352,7 +352,7 @@ impl Replica {
         }
     }
 
-    /// Whether the map has a configuration of the group that was not taken up yet and concerns this server.
+    /// Whether the map has a configuration of the group that concerns this server and was not adopted yet.
     fn is_behind(&self, id: GroupId) -> bool {
         let Some(entry) = self.map.group(id) else { return false };
         match self.groups.get(&id) {
@@ -361,13 +361,13 @@ impl Replica {
         }
     }
 
-    /// R6: what is kept for a slot is dropped only when the configuration says that it is safe elsewhere.
+    /// R6: offload for a slot is dropped only when the configuration says that the data is safe elsewhere.
     fn drop_what_nobody_needs(&mut self, id: GroupId, out: &mut Vec<Command>) {
         let me = self.config.me;
         let fence = self.groups.get(&id).map_or(Epoch(0), |g| g.fence);
         let known = self.map.group(id);
-        // A fence that is newer than the map shows that a newer configuration exists: what it needs is not known here yet,
-        // and the fence could not be had back from the map.
+        // A fence newer than the map proves that a newer configuration exists: its needs are not known here yet, and the
+        // fence could not be restored from the map.
         let Some(entry) = known.filter(|entry| fence <= entry.epoch) else {
             self.unsettled.insert(id);
             return;
@@ -386,12 +386,12 @@ impl Replica {
             }
         }
         let Some(group) = self.groups.get(&id) else { return };
-        // What is kept may be asked for again, and then its tail with it.
+        // Data kept here may be requested again, and its tail with it.
         let kept = self.spaces_of(id).next().is_some();
         if kept || group.entry.members().any(|(server, _)| server == me) {
             return;
         }
-        // Whoever waits for an answer that the store is still to give gets none from a group that is forgotten, and asks only once.
+        // A forgotten group would never send the replies that still await the store, and their requesters ask only once.
         if self.busy.contains(&id) || self.shared.waits.values().any(|(group, _)| *group == id) {
             self.unsettled.insert(id);
         } else {
@@ -399,7 +399,7 @@ impl Replica {
         }
     }
 
-    /// The store has, or is about to have, something of the group.
+    /// Notes that the store has, or is about to have, data of the group.
     fn keeps(&mut self, id: GroupId, space: Space) {
         if self.spaces.insert((id, space)) {
             self.unsettled.insert(id);
@@ -411,8 +411,8 @@ impl Replica {
         self.spaces.range((id, Space::Replica)..=(id, last)).map(|(_, space)| *space)
     }
 
-    /// A request that comes late, or from a leader that is none any more, must not take a server out of service that the map has
-    /// awake: nothing would put it back. One that comes before its map is repeated.
+    /// A request that comes late, or from a deposed leader, must not take out of service a server that the map has awake:
+    /// nothing would put it back. A request that comes before its map is repeated.
     fn on_drain(&mut self, now: Moment, out: &mut Vec<Command>) {
         if self.map.servers.get(&self.config.me).is_none_or(|s| s.state != ServerState::Draining) {
             return;
@@ -445,7 +445,7 @@ impl Replica {
         }
     }
 
-    /// Looks which replicas are due, and whether it is a quiet time.
+    /// Finds the replicas that are due for a scrub, and whether this is a quiet time.
     fn on_beat(&mut self, unix_seconds: u64, out: &mut Vec<Command>) {
         if self.scrubber.is_off() || self.draining || !self.is_registered() {
             return;
@@ -465,7 +465,7 @@ impl Replica {
         self.ask_for_scrub(out);
     }
 
-    /// Asks the primary of the replica that is due most to compare its next page.
+    /// Asks the primary of the most overdue replica to compare its next page.
     fn ask_for_scrub(&mut self, out: &mut Vec<Command>) {
         let Some((id, wanted)) = self.scrubber.ask() else { return };
         let Some(GroupEntry { epoch, primary: Some(to), .. }) = self.groups.get(&id).map(|g| &g.entry) else {
@@ -480,7 +480,7 @@ impl Replica {
         out.push(Command::Send { to: *to, message, payload: Bytes::new() });
     }
 
-    /// Takes in what scrubs found out about replicas here, and begins the next page as primary, if none is under way.
+    /// Records scrub results for replicas here and, as primary, begins the next page if none is in progress.
     fn go_on_scrubbing(&mut self, now: Moment, out: &mut Vec<Command>) {
         loop {
             if !self.shared.scrubbed.is_empty() {
@@ -500,12 +500,12 @@ impl Replica {
         }
     }
 
-    /// Whether a page is being compared, for the harness's checks: then time must pass, and nothing else need be under way.
+    /// Whether a page is being compared, for the harness's checks: it may be waiting only for time to pass.
     pub fn is_scrubbing(&self) -> bool {
         self.scrubbing.is_some()
     }
 
-    /// When the replicas here that are in sync were last found right, for the harness's checks.
+    /// When each in-sync replica here was last found sound, for the harness's checks.
     pub fn scrubs(&self) -> impl Iterator<Item = ScrubMark> + '_ {
         self.scrubber.marks()
     }
@@ -529,7 +529,7 @@ impl Replica {
                 ClientReply::Moved { entry: entry.clone() }
             });
         }
-        // What is carried out under an older epoch would be older than the client thinks.
+        // Carried out under an older epoch, the write would get a version older than the client assumes.
         if request.since.epoch > entry.epoch {
             return answer(ClientReply::Retry { why: Unready::Behind });
         }
@@ -540,7 +540,7 @@ impl Replica {
         if let Some(why) = crate::primary::fault(&request, payload.len(), chunk_bytes, self.config.groups) {
             return answer(ClientReply::Failed { why });
         }
-        // R14: before anything is merged with it or ordered. The records of whole blocks keep these checksums from here on.
+        // R14: verified before the bytes are merged or ordered. Records of whole blocks keep these checksums from here on.
         if let ChunkOp::Write { offset, crcs, .. } = &request.op
             && *crcs != piece_crcs(*offset, &payload)
         {
@@ -573,7 +573,7 @@ impl Replica {
         {
             self.keeps(id, *space);
         }
-        // A group that was forgotten, because it does not concern this server any more, comes back with its fence (R1).
+        // A group that was forgotten because it no longer concerns this server is restored with its fence (R1).
         let fence = self.map.group(id).map_or(Epoch(0), |entry| entry.epoch);
         self.groups.entry(id).or_insert_with(|| {
             self.unsettled.insert(id);
@@ -599,7 +599,7 @@ impl Replica {
     }
 }
 
-/// Whether offload kept here for a slot may be the only copy of something.
+/// Whether the offload kept here for a slot may hold the only copy of some write.
 fn needs_offload(entry: &GroupEntry, me: ServerId, stands_for: ServerId, config: &Config) -> bool {
     let Some(slot) = entry.slot_of(stands_for) else { return !entry.is_in_sync() };
     if config.has(PlantedBug::DropEarly) && matches!(slot.state, SlotState::CatchingUp { .. }) {

@@ -1,4 +1,4 @@
-//! The missing set: which blocks a replica lacks, at what version, and who has them.
+//! The missing set: which blocks a replica lacks, at what version, and which source has them.
 //!
 //! Runs do not overlap. Adding a newer run replaces what it covers of older ones; adding an older one fills the gaps.
 
@@ -12,7 +12,7 @@ pub(crate) type Source = (ServerId, Space);
 pub(crate) struct Missing {
     pub run: Run,
     pub source: Source,
-    /// A fetch of it is under way.
+    /// A fetch of it is in flight.
     pub asked: bool,
     /// No copy has it, as far as is known.
     pub lost: bool,
@@ -59,7 +59,7 @@ impl RunMap {
         }
     }
 
-    /// The replica now has these blocks at `version`: what is missing in an equal or older version is missing no more.
+    /// The replica now has these blocks at `version`: runs missing at an equal or older version are no longer missing.
     pub fn remove(&mut self, chunk: ChunkId, first: u32, count: u32, version: Version) {
         for old in self.overlapping(chunk, first, count) {
             if old.run.version <= version {
@@ -92,7 +92,7 @@ impl RunMap {
             .collect()
     }
 
-    /// Takes the next run that somebody may have and nobody has been asked for, deletions first; at most `blocks` of it.
+    /// Takes the next run that some copy may have and that is not being fetched, deletions first; at most `blocks` of it.
     pub fn take_unasked(&mut self, blocks: u32) -> Option<Missing> {
         if let Some(m) = self.deletions.values_mut().find(|m| !m.asked) {
             m.asked = true;
@@ -114,7 +114,7 @@ impl RunMap {
         part
     }
 
-    /// No copy has what is missing of `run`.
+    /// Marks what is missing of `run` as lost: no copy has it.
     pub fn lose(&mut self, run: Run) {
         for (whole, first, count) in self.parts_in(run) {
             let run = Run { first, count, ..whole.run };
@@ -122,7 +122,7 @@ impl RunMap {
         }
     }
 
-    /// What is missing of `run`: each with first and count of its blocks that are in `run`.
+    /// What is missing of `run`, at its version: each with first and count of its blocks that are in `run`.
     pub fn parts_in(&self, run: Run) -> Vec<(Missing, u32, u32)> {
         let mut parts = self.within(run.chunk, run.first, run.count);
         parts.retain(|(m, ..)| m.run.version == run.version);
@@ -138,12 +138,12 @@ impl RunMap {
         self.overlapping(chunk, first, count).into_iter().map(part).collect()
     }
 
-    /// Whether nothing is missing but what no copy has.
+    /// Whether only blocks that no copy has are missing.
     pub fn is_lost(&self) -> bool {
         self.deletions.is_empty() && self.runs.values().all(|m| m.lost)
     }
 
-    /// The one who was asked for `run` will not answer.
+    /// The source asked for `run` will not answer.
     pub fn forget_asked_of(&mut self, run: Run) {
         self.parts_of(run).for_each(|m| m.asked = false);
     }
@@ -157,7 +157,7 @@ impl RunMap {
         self.runs.range_mut((run.chunk, 0)..(run.chunk, u32::MAX)).map(|(_, m)| m).filter(same)
     }
 
-    /// Nobody has been asked for anything: after a source failed or an epoch ended.
+    /// Marks everything as not asked for, and retries lost blocks: after a source failed or an epoch ended.
     pub fn forget_asked(&mut self) {
         for m in self.runs.values_mut().chain(self.deletions.values_mut()) {
             (m.asked, m.lost) = (false, m.run.kind == Kind::Lost);
@@ -200,7 +200,7 @@ mod tests {
 
     const SOURCE: Source = (ServerId(1), Space::Replica);
 
-    /// Against an array of versions, for many random sequences.
+    /// Checked against an array of versions, over many random sequences.
     #[test]
     fn it_is_a_map_from_block_to_newest_missing_version() {
         let mut state = 1u64;

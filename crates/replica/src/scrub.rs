@@ -1,14 +1,14 @@
 //! Scrub: every copy is read from disk, checked and compared with the others, in quiet times and at a bounded rate.
 //!
-//! Whoever has a replica knows when all of it was last found right ([`due`]), and asks the group's primary to compare when it is
-//! time. The primary does one page of one group at a time: it lists what every copy has, and takes windows of blocks, one after
-//! another. Each copy reads and checks its own blocks and says their versions and checksums, while the primary orders no write of
-//! them: all that was ordered before is on all targets then. So a difference is a fault. What another copy has newer is fetched; then
-//! the primary orders its present content again, for all. A replica that is damaged repairs itself (R9). Then each
-//! replica hears how far it was found right: progress stays with the replica, whoever is primary next.
+//! Each server records when its replica was last found sound as a whole ([`due`]), and asks the group's primary to compare when
+//! the next scrub is due. The primary does one page of one group at a time: it lists what every copy has, and takes windows of
+//! blocks, one after another. Each copy reads and checks its own blocks and sends their versions and checksums, while the primary
+//! orders no write to them: every earlier write is then on all targets, so a difference is a fault. If another copy has newer
+//! blocks, they are fetched; then the primary orders its present content again, for all copies. A damaged replica repairs itself
+//! (R9). Then each replica learns how far it was found sound: progress stays with the replica, whichever server is primary next.
 //!
-//! Copies that sleep are due when they are awake again, and are never woken for it: also not for damage that only they could repair.
-//! The replica that has it counts as unsound, and is tried again from time to time.
+//! Sleeping copies are due when they are awake again. They are never woken for a scrub, not even for damage that only they could
+//! repair: the damaged replica counts as unsound, and is retried from time to time.
 
 pub(crate) mod due;
 
@@ -22,58 +22,58 @@ use ebb_types::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Blocks that are compared at a time: writes of them wait meanwhile.
+/// Blocks that are compared at a time: writes to them wait meanwhile.
 const WINDOW: u32 = 256;
-/// Windows of a page, at most.
+/// Maximum windows per page.
 const PAGE_WINDOWS: usize = 16;
 
 /// A page of a group's copies under comparison, in one epoch.
 pub(crate) struct Scrub {
     after: Option<Cursor>,
     end: Option<Cursor>,
-    /// The other copies. One that cannot answer is left out, and counts as not looked at.
+    /// The other copies. A copy that cannot answer is removed, and counts as not scrubbed.
     others: BTreeMap<ServerId, Copy>,
-    /// Whether all is well with the own copy.
+    /// Whether the own copy has been sound so far.
     sound: bool,
     step: Step,
     listed: bool,
     windows: VecDeque<(ChunkId, u32)>,
     deleted: BTreeMap<ChunkId, Version>,
-    /// For the present window, newer blocks were fetched already.
+    /// Newer blocks were already fetched for the present window.
     fetched: bool,
 }
 
 struct Copy {
     space: Space,
-    /// Nothing older than this epoch need be there: it is a stand-in's.
+    /// Nothing older than this epoch need be there (nonzero for a holder).
     since: Epoch,
     sound: bool,
 }
 
 enum Step {
-    /// Until it is time for the next window.
+    /// Waiting until the next window may start.
     Ready,
     Listing {
         question: u64,
         pages: BTreeMap<ServerId, ListPage>,
     },
-    /// An operation waits for writes of the window, or reads the own blocks.
+    /// An operation waits for writes to the window, or reads the own blocks.
     Checking,
-    /// The operation holds the window while the others read. `None`: damaged there.
+    /// The operation holds the window while the others read. An answer of `None`: damaged there.
     Comparing {
         op: u64,
         question: u64,
         own: Vec<Cell>,
         answers: BTreeMap<ServerId, Option<Vec<Cell>>>,
     },
-    /// Blocks in which these copies differ are ordered again.
+    /// `blocks` blocks, in which the copies in `differ` differ, are being ordered again.
     Equalling {
         blocks: u64,
         differ: BTreeSet<ServerId>,
     },
 }
 
-/// What the scrub of a page found out about this server's replica.
+/// Result of the scrub of a page for this server's replica.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scrubbed {
     pub group: GroupId,
@@ -82,19 +82,19 @@ pub(crate) struct Scrubbed {
     pub sound: bool,
 }
 
-/// A member of a group that this server is primary of wants its replica scrubbed from here on.
+/// A member of a group whose primary is this server wants its replica scrubbed from `after` on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub after: Option<Cursor>,
     pub overdue: bool,
 }
 
-/// How fast, over all groups of which this server is primary.
+/// Scrub rate over all groups whose primary is this server.
 #[derive(Default)]
 pub(crate) struct Pace {
     /// Bytes per second, counted over all copies.
     pub rate: u64,
-    /// No window is taken before.
+    /// No window starts before this moment.
     next: ebb_types::Moment,
 }
 
@@ -105,7 +105,7 @@ impl Pace {
     }
 }
 
-/// Blocks that the primary asked for, to compare them.
+/// Blocks that the primary asked for, to compare.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CheckFor {
     pub token: u64,
@@ -115,7 +115,7 @@ pub(crate) struct CheckFor {
     pub count: u32,
 }
 
-/// A block's version, and its checksum if it is not zeroes.
+/// A block's version, and its checksum unless it is zeroes.
 type Cell = (Version, Option<u32>);
 
 fn cells(records: &[Record]) -> Vec<Cell> {
@@ -132,15 +132,15 @@ fn data_bytes(cells: &[Cell]) -> u64 {
     cells.iter().filter(|cell| cell.1.is_some()).count() as u64 * BLOCK_BYTES as u64
 }
 
-/// What a comparison of a window showed; blocks are counted from its first.
+/// Result of comparing a window; blocks count from its first.
 #[derive(Default)]
 struct Verdict {
     differing: BTreeSet<u32>,
-    /// These are to be ordered again: those that differ, and what is damaged at a stand-in.
+    /// Blocks to order again: those that differ, and those damaged at a holder.
     again: BTreeSet<u32>,
-    /// Somebody has blocks of a chunk that others have deleted.
+    /// Some copy has blocks of a chunk that others have deleted.
     undead: bool,
-    /// Who has something newer than the primary, and where.
+    /// A copy that has newer blocks than the primary, with the first and last of them.
     newer: Option<(ServerId, u32, u32)>,
     differ: BTreeSet<ServerId>,
 }
@@ -159,14 +159,14 @@ impl Scrub {
             let Some(copy) = self.others.get_mut(&server) else { continue };
             let owed = |cell: &Cell| cell.0 > Version::ZERO && cell.0.epoch >= copy.since;
             let Some(theirs) = theirs else {
-                // A replica has tried to repair itself. What a stand-in must have, it gets again.
+                // A replica has already tried to repair itself. A holder is sent again what it must have.
                 copy.sound = copy.space != Space::Replica;
                 if copy.sound {
                     verdict.again.extend((0..).zip(own).filter(|(_, cell)| owed(cell)).map(|(n, _)| n));
                 }
                 continue;
             };
-            // A stand-in may have older offload left of an earlier time, which nobody reads: a deletion since then may be forgotten.
+            // A holder may have left-over older offload, which is never read: a deletion since then may be forgotten.
             let valid = |theirs: &Cell| if owed(theirs) { *theirs } else { (Version::ZERO, None) };
             for (n, (theirs, own)) in (0..).zip(theirs.iter().map(valid).zip(own)) {
                 if theirs == *own || (theirs.0 <= own.0 && !owed(own)) {
@@ -196,7 +196,7 @@ impl Scrub {
 
 /// The primary's side.
 impl Group {
-    /// Begins to compare a page, if this server can.
+    /// Begins to compare a page, unless this server is catching up or already compares one.
     pub fn begin_scrub(&mut self, cx: &mut Context, after: Option<Cursor>) {
         if self.scrub.is_some() || self.catch_up.is_some() {
             return;
@@ -225,17 +225,17 @@ impl Group {
         self.go_on_scrubbing(cx);
     }
 
-    /// Lists, takes the next window, or ends the page, if nothing is under way and it is time.
+    /// Lists, takes the next window, or ends the page, if no step is in progress and the pace allows it.
     pub fn go_on_scrubbing(&mut self, cx: &mut Context) {
         let serving =
             self.primary.as_ref().is_some_and(|p| p.takes_requests()) && self.fence == self.entry.epoch;
         let Some(scrub) = self.scrub.as_mut().filter(|s| matches!(s.step, Step::Ready)) else { return };
         if !serving || cx.draining || !cx.has_lease() {
-            self.scrub = None; // whoever wants it asks again
+            self.scrub = None; // the requester asks again
             return;
         }
         if cx.now < cx.shared.scrub_pace.next {
-            return; // the tick goes on
+            return; // a later tick continues
         }
         match scrub.windows.pop_front() {
             Some((chunk, window)) => {
@@ -297,7 +297,7 @@ impl Group {
         true
     }
 
-    /// Finds the windows in which any copy has anything, as far as all of them have listed.
+    /// Finds the windows in which any copy has data, up to where all copies have listed.
     fn on_all_listed(&mut self, cx: &mut Context) {
         let Some(scrub) = &mut self.scrub else { return };
         let Step::Listing { pages, .. } = &mut scrub.step else { return };
@@ -334,7 +334,7 @@ impl Group {
         self.go_on_scrubbing(cx);
     }
 
-    /// Every copy hears how far it was looked at.
+    /// Reports to every replica how far it was scrubbed.
     fn end_page(&mut self, cx: &mut Context) {
         let (group, epoch) = (self.id, self.entry.epoch);
         let Some(Scrub { after, end, others, sound, .. }) = self.scrub.take() else { return };
@@ -342,13 +342,13 @@ impl Group {
             cx.send(*to, PeerMessage::Scrubbed { group, epoch, after, end, sound: copy.sound });
         }
         cx.shared.scrubbed.push(Scrubbed { group, after, end, sound });
-        // Others that want the same page need not have it compared again.
+        // Another request for the same page is served by this one.
         if cx.shared.scrub_wanted.get(&group).is_some_and(|wanted| wanted.after == after) {
             cx.shared.scrub_wanted.remove(&group);
         }
     }
 
-    /// The window's operation holds its blocks and has read the own copy: what do the others have?
+    /// The window's operation holds its blocks and has read the own copy: asks what the others have.
     pub fn compare(&mut self, cx: &mut Context, op: u64, own: &[Record]) {
         let (group, epoch) = (self.id, self.entry.epoch);
         let blocks = self.blocks_of_check(op);
@@ -387,7 +387,7 @@ impl Group {
         self.judge(cx);
     }
 
-    /// All answers are there: are the copies alike?
+    /// Once all answers are there: compares the copies.
     fn judge(&mut self, cx: &mut Context) {
         let Some(scrub) = &mut self.scrub else { return };
         let Step::Comparing { op, own, answers, .. } = &mut scrub.step else { return };
@@ -407,7 +407,7 @@ impl Group {
         cx.shared.stats.scrub.differing_blocks += verdict.differing.len() as u64;
         let span = verdict.again.first().zip(verdict.again.last());
         if let (true, Some(_)) = (verdict.newer.is_some() && !verdict.undead, span) {
-            // What somebody has newer could not be had: nothing may be put in its place.
+            // A newer version on another copy could not be fetched: nothing may replace it.
             scrub.sound = false;
             scrub.mark_unsound(&verdict.differ);
         } else if let Some((n, last)) = span {
@@ -423,7 +423,7 @@ impl Group {
         self.go_on_scrubbing(cx);
     }
 
-    /// The window's operation ended: after its blocks were ordered again, or without having read them.
+    /// The window's operation ended: after its blocks were ordered again (`done`), or because it failed.
     pub fn scrub_op_ended(&mut self, cx: &mut Context, done: bool) {
         let Some(scrub) = &mut self.scrub else { return };
         match std::mem::replace(&mut scrub.step, Step::Ready) {
@@ -434,7 +434,7 @@ impl Group {
         self.go_on_scrubbing(cx);
     }
 
-    /// The connection to a copy's server broke: it is not waited for.
+    /// The connection to a copy's server broke: stops waiting for it.
     pub fn scrub_lost(&mut self, cx: &mut Context, peer: ServerId) {
         let Some(scrub) = &mut self.scrub else { return };
         if scrub.others.remove(&peer).is_some() {
@@ -444,9 +444,9 @@ impl Group {
     }
 }
 
-/// The side of those who have the copies.
+/// The side of the other copies.
 impl Group {
-    /// Checks blocks for the primary. Only of the present configuration it is clear what must be there.
+    /// Checks blocks for the primary. Only under the present configuration is it known what must be here.
     pub fn on_check(&mut self, cx: &mut Context, to: ServerId, epoch: Epoch, check: CheckFor) {
         let complete = epoch == self.entry.epoch
             && match check.space {
@@ -470,7 +470,7 @@ impl Group {
         cx.send(to, PeerMessage::CheckReply { group: self.id, token, result });
     }
 
-    /// A damaged replica is repaired first, and the blocks are read again.
+    /// Sends the result. A damaged replica is repaired first, then the blocks are read again.
     pub fn on_check_read(&mut self, cx: &mut Context, to: ServerId, check: CheckFor, outcome: StoreOutcome) {
         let result = match outcome {
             StoreOutcome::Read { records, .. } => {
@@ -493,7 +493,7 @@ impl Group {
         self.answer_check(cx, to, check.token, result);
     }
 
-    /// What was damaged is repaired: reads the blocks again.
+    /// Damaged blocks were repaired: reads them again.
     pub fn give_checks(&mut self, cx: &mut Context) {
         for (to, check) in std::mem::take(&mut self.checks) {
             self.read_check(cx, to, check);

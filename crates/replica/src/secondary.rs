@@ -1,4 +1,4 @@
-//! What every member of a group does for the primary and for members that catch up: fence, store, list, fetch.
+//! What every member of a group does for the primary and for members that are catching up: fence, store, list, fetch.
 
 use crate::api::{StoreCommand, StoreOutcome, StoreToken};
 use crate::catch_up::CatchUp;
@@ -23,7 +23,7 @@ impl Group {
         let group = self.id;
         match message {
             PeerMessage::Fence { epoch, done, .. } => {
-                // A server that the metadata service does not know yet has no tail that could be trusted to be whole.
+                // The tail of a server that the metadata service does not know yet cannot be trusted to be complete.
                 if ready && self.fence_to(epoch).is_ok() {
                     done.into_iter().for_each(|run| self.tail.remember(run));
                     let (tail, done) = (self.tail.uncommitted(), self.tail.done());
@@ -116,7 +116,8 @@ impl Group {
         }
     }
 
-    /// A commit of an older epoch settles nothing here: this member may not have been part of it, and its tail be older still.
+    /// A commit of an older epoch settles nothing here: this member may not have been part of that epoch, and its tail may be
+    /// older still.
     fn commit_of(&mut self, cx: &mut Context, epoch: Epoch, committed: Version) {
         if committed.epoch == epoch {
             self.tail.commit(committed);
@@ -124,7 +125,7 @@ impl Group {
         }
     }
 
-    /// R1. An epoch number comes out of the replicated metadata service, so a higher one in any message proves that the
+    /// R1. Epoch numbers come from the replicated metadata service, so a higher one in any message proves that the
     /// older configuration has ended.
     fn fence_to(&mut self, epoch: Epoch) -> Result<(), Refusal> {
         if epoch < self.fence {
@@ -160,7 +161,7 @@ impl Group {
         }
         let (version, first) = (record.version, record.first);
         if version.epoch == epoch && version <= self.tail.committed() {
-            // Sent again on another connection, it came late: a deletion may have followed, and be forgotten.
+            // A late resend over another connection: a deletion may have followed and been forgotten.
             let (group, result) = (self.id, Ok(()));
             cx.send(from, PeerMessage::ReplicateReply { group, epoch, version, first, result });
             return Ok(());
@@ -178,7 +179,7 @@ impl Group {
             cx.shared.stats.damage.garbled += 1;
             return Err(Refusal::Malformed);
         }
-        // R10: new client writes are refused in time; what keeps acknowledged data safe may use the reserve.
+        // R10: new client writes are refused early; what keeps acknowledged data safe may use the reserve.
         if cx.full && !must_fit {
             return Err(Refusal::NoSpace);
         }
@@ -193,8 +194,8 @@ impl Group {
         Ok(())
     }
 
-    /// Hands the store the listings that others wait for. A record of an older epoch that the store still works on may yet be
-    /// on all targets of that epoch and acknowledged, so a listing must not overtake it. And what was kept for a slot is
+    /// Gives the store the listings that others wait for. A record of an older epoch that the store is still applying may be
+    /// on all other targets of that epoch and then be acknowledged, so a listing must not overtake it. Offload for a slot is
     /// listed only while the configuration says that it is kept: once dropped, it would list as nothing missed.
     pub fn give_listings(&mut self, cx: &mut Context) {
         if self.is_repairing() {
@@ -219,9 +220,9 @@ impl Group {
         });
     }
 
-    /// A listing that meets lost blocks waits until their repair was tried. What nobody can repair is listed as lost: the rest
-    /// can be copied all the same. A listing of an ended epoch is not given: what it listed may have been dropped while the
-    /// store was busy with it.
+    /// A listing that meets lost blocks waits until their repair was tried. Blocks that cannot be repaired are listed as lost, so
+    /// that the rest can still be copied. A listing of an ended epoch is refused: its runs may have been dropped while the
+    /// store was listing them.
     fn on_listed_for(&mut self, cx: &mut Context, to: ServerId, mut list: ListFor, outcome: StoreOutcome) {
         let result = match outcome {
             _ if list.epoch < self.entry.epoch => Err(Refusal::Stale { newest: self.entry.epoch }),
@@ -229,7 +230,7 @@ impl Group {
                 while let Some((lost, newest)) = first_lost(&page, list.tried) {
                     list.tried = Some(self.repair_around(cx, lost.chunk, lost.block, Some(newest)));
                     if self.is_repairing() {
-                        // Only the last question of a server waits for an answer.
+                        // Only a server's latest request waits for a reply.
                         let waits = self.lists.entry(to).or_insert(list);
                         if waits.came < list.came {
                             *waits = list;
@@ -305,7 +306,7 @@ impl Group {
     }
 }
 
-/// The first lost block behind there, and the version that it was not newer than.
+/// The first lost block after `after`, and the version that it was not newer than.
 fn first_lost(page: &ListPage, after: Option<Cursor>) -> Option<(Cursor, Version)> {
     page.runs.iter().filter(|run| run.kind == Kind::Lost).find_map(|run| {
         let first = match after {
@@ -317,7 +318,7 @@ fn first_lost(page: &ListPage, after: Option<Cursor>) -> Option<(Cursor, Version
     })
 }
 
-/// Splits what a read or a fetch brought into records with their own payloads. `None`: it does not add up.
+/// Splits the result of a read or fetch into records with their own payloads. `None`: the lengths do not add up.
 pub(crate) fn split_payload(records: Vec<Record>, payload: &Bytes) -> Option<Vec<(Record, Bytes)>> {
     let mut at = 0usize;
     let mut parts = Vec::with_capacity(records.len());

@@ -1,12 +1,12 @@
-//! What a new primary makes of the tails: which blocks it orders anew, and which requests it notes as done. (R4)
+//! How a new primary settles the tails: which blocks it rewrites (orders again), and which requests it notes as done. (R4)
 //!
-//! Invariant: every later primary finds the id of a request that took effect, while its client may retry. A record says that its
-//! request is in a block, or under what was written there since, to everybody who has the block in a version of the
-//! record's epoch that is not older: within an epoch one primary ordered both. Under a later epoch's version it says nothing,
-//! because that epoch's primary may never have had it. So, before a primary orders anything else, it has every target note the
-//! requests that are in what it holds itself: whoever has a block of its epoch then has the notes too. They are records of its
-//! epoch, and hold for the next primary as these do. However often a settlement is interrupted, nothing is lost: blocks that were
-//! not ordered anew yet have the versions and the records of before.
+//! Invariant: while the client of a request that took effect may retry it, every later primary finds the request's id. A record
+//! proves that its request is in a block, or was overwritten there since, to any server that has the block at an equal or newer
+//! version of the record's epoch: one primary ordered both. At a version of a later epoch it proves nothing, because that
+//! epoch's primary may never have had the record. So before a primary orders anything else, it has every target note the
+//! requests that are in its own blocks: any server that has a block of its epoch then has the notes too. Notes are records of
+//! its epoch, and serve the next primary as such. However often a settlement is interrupted, nothing is lost: blocks that were
+//! not rewritten yet still have their earlier versions and records.
 
 use crate::run_map::{Missing, RunMap, without};
 use ebb_types::{ChunkId, Kind, RECORD_BLOCKS_MAX, RequestId, Run, TailRun, Version};
@@ -14,14 +14,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) struct Settlement {
-    /// Older than this is settled, unless this server missed the settlement.
+    /// Records up to this version are settled, unless this server missed the settlement.
     committed: Version,
-    /// What this server and what the others do not know to be on all targets.
+    /// Records that this server, and records that the others, do not know to be on all targets.
     own: Vec<TailRun>,
     foreign: Vec<TailRun>,
 }
 
-/// What a request wrote: from block to block.
+/// The block ranges (start, end) that a request wrote.
 type Claimed = ((RequestId, ChunkId), Vec<(u32, u32)>);
 
 /// A request that is in these blocks.
@@ -38,7 +38,7 @@ impl Settlement {
         Settlement { committed, own, foreign }
     }
 
-    /// What the others have told, for another settlement.
+    /// Takes the tails of the others, for another settlement.
     pub fn take_foreign(&mut self) -> Vec<TailRun> {
         std::mem::take(&mut self.foreign)
     }
@@ -63,8 +63,8 @@ impl Settlement {
         claims.into_iter()
     }
 
-    /// What to note, by what is newer than the own store, and what the store is known to miss. All of it, however many: what is
-    /// not noted here nobody would know to be forgotten. Oldest first, as a later settlement finds them.
+    /// The notes to order, given the runs `newer` than the own store and those it is known to miss. All of them, however many:
+    /// if one were left out, no server would know that it is forgotten. Oldest first, as a later settlement finds them.
     pub fn notes(&self, newer: &[Run], missing: Option<&RunMap>) -> Vec<Noted> {
         let newer = Newer::new(newer);
         let mut places: BTreeMap<(RequestId, ChunkId), usize> = BTreeMap::new();
@@ -88,8 +88,8 @@ impl Settlement {
         noted.into_iter().rev().flat_map(note).collect()
     }
 
-    /// What to order again: every block in any tail that not all targets may hold at the version that this replica
-    /// holds. An acknowledged write is in what this replica holds; what it does not hold was never acknowledged.
+    /// The rewrites to order: every block in any tail that some target may not have at the version that this replica
+    /// has. This replica has every acknowledged write; a write that it does not have was never acknowledged.
     pub fn rewrites(&self, newer: &[Run]) -> Unsettled {
         let newer = Newer::new(newer);
         let open = self.foreign.iter().filter(|t| t.run.version > self.committed || newer.meets(&t.run));
@@ -108,9 +108,9 @@ impl Settlement {
             }
         }
         for chunk in blocks.keys().filter(|chunk| !newer.meets(&any_deletion(**chunk))) {
-            deletions.entry((*chunk, Version::ZERO)).or_default(); // it is deleted here
+            deletions.entry((*chunk, Version::ZERO)).or_default(); // the chunk is deleted here
         }
-        // A deletion is rolled forward, and nothing of its chunk behind it.
+        // A deletion is rolled forward, and no block of its chunk is rewritten after it.
         deletions.keys().for_each(|(chunk, _)| _ = blocks.remove(chunk));
         let deletion =
             |((chunk, _), request)| Rewrite { chunk, first: 0, count: u32::MAX, kind: Kind::Delete, request };
@@ -131,7 +131,7 @@ impl Settlement {
     }
 }
 
-/// Blocks whose present content is to be ordered again. A deletion, of all of the chunk, keeps whose it was.
+/// Blocks whose present content is to be ordered again. A deletion covers the whole chunk and keeps its request id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rewrite {
     pub chunk: ChunkId,
@@ -141,7 +141,7 @@ pub(crate) struct Rewrite {
     pub request: Option<RequestId>,
 }
 
-/// What is still to be ordered again: of each chunk deletions, or blocks in order that do not overlap.
+/// Pending rewrites: per chunk either deletions, or blocks in order without overlap.
 #[derive(Debug, Default)]
 pub(crate) struct Unsettled(BTreeMap<ChunkId, VecDeque<Rewrite>>);
 
@@ -166,7 +166,8 @@ impl Unsettled {
     }
 }
 
-/// The store's answer, by chunk and the version that was asked for: in which blocks it has an older one. In order, without overlap.
+/// The store's answer: per chunk and version asked for, the blocks (start, end) in which it has an older one. In order, without
+/// overlap.
 struct Newer(BTreeMap<(ChunkId, Version), Vec<(u32, u32)>>);
 
 impl Newer {
@@ -194,7 +195,7 @@ impl Newer {
     }
 }
 
-/// Newer than what a store has, unless that remembers a deletion of the chunk.
+/// A deletion that is newer than what a store has, unless the store remembers a deletion of the chunk.
 fn any_deletion(chunk: ChunkId) -> Run {
     Run { chunk, first: 0, count: 0, version: Version::ZERO, kind: Kind::Delete }
 }
@@ -204,7 +205,7 @@ fn end_of_epoch(run: Run) -> Run {
     Run { version: Version::first_of(run.version.epoch.next()), ..run }
 }
 
-/// The blocks of a record that this replica has, or is about to fetch, in a version of the record's epoch that is not older.
+/// The blocks of a record that this replica has, or is about to fetch, at an equal or newer version of the record's epoch.
 fn held(run: Run, newer: &Newer, missing: Option<&RunMap>) -> Vec<(u32, u32)> {
     let missing = missing.map_or(Vec::new(), |m| m.overlapping(run.chunk, run.first, run.count));
     let blocks = |m: &Missing| (m.run.first, m.run.first + m.run.count);
@@ -218,7 +219,7 @@ fn held(run: Run, newer: &Newer, missing: Option<&RunMap>) -> Vec<(u32, u32)> {
     held
 }
 
-/// The same blocks in as few pieces as can be.
+/// The same blocks in as few pieces as possible.
 fn joined(mut pieces: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
     pieces.sort_unstable();
     let mut whole: Vec<(u32, u32)> = Vec::new();
@@ -231,7 +232,7 @@ fn joined(mut pieces: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
     whole
 }
 
-/// The same blocks in pieces that records can be.
+/// The same blocks in pieces that each fit one record.
 fn in_records(pieces: Vec<(u32, u32)>) -> impl Iterator<Item = (u32, u32)> {
     let step = RECORD_BLOCKS_MAX;
     let parts = move |(start, end): (u32, u32)| {
@@ -251,7 +252,7 @@ mod tests {
         TailRun { run, request: Some(RequestId { client: 1, seq: request }) }
     }
 
-    /// What is noted where block `n` has the version `store[n]`.
+    /// What is noted if block `n` has version `store[n]`.
     fn notes(tails: &[TailRun], store: &[(u32, u64)], missing: Option<&RunMap>) -> Vec<(u64, u32, u32)> {
         let settlement = Settlement::new(Version::ZERO, tails.to_vec(), Vec::new());
         let blocks =
@@ -267,7 +268,7 @@ mod tests {
         notes
     }
 
-    /// Zeroes in its place would stay for ever.
+    /// Zeroes written in place of the deletion would stay forever.
     #[test]
     fn of_a_deleted_chunk_the_deletion_is_ordered_again() {
         let rewrites = |newer: &[Run]| {
@@ -302,7 +303,7 @@ mod tests {
 
     #[test]
     fn the_blocks_of_a_request_are_noted_once() {
-        // Half of it was ordered anew when the settlement was interrupted.
+        // Half of it was rewritten when the settlement was interrupted.
         let tails = [record(1, 1, 0, 4, 10), record(2, 1, 0, 4, 10)];
         assert_eq!(notes(&tails, &[(2, 3), (2, 3), (1, 1), (1, 1)], None), [(10, 0, 4)]);
         assert_eq!(notes(&tails, &[(2, 3), (3, 1), (0, 0), (1, 1)], None), [(10, 0, 1), (10, 3, 1)]);
@@ -310,7 +311,7 @@ mod tests {
         assert_eq!(parts, [(0, 1024), (1024, 2048), (2048, 2500)]);
     }
 
-    /// However many they are, and however often settlements are interrupted.
+    /// However many there are, and however often settlements are interrupted.
     #[test]
     fn all_requests_are_noted_oldest_first() {
         let many = 3000;

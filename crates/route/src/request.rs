@@ -1,9 +1,9 @@
-//! One request on its way to its answer.
+//! The life of one request.
 //!
 //! It keeps its id through all its tries, so that a write is carried out once however often it is sent. Two things end a try early:
-//! its connection breaks, or the map names another primary. So a server that was put to sleep or stopped in the middle of an
-//! answer holds a request up no longer than the metadata service does, and one that is slow gets no request twice (R12).
-//! A connection is given up when nothing at all came on it for a while. One deadline covers all tries.
+//! its connection breaks, or the map names another primary. So a server that was put to sleep or stopped in the middle of a
+//! reply delays a request no longer than the metadata service takes to replace it, and a slow server gets no request twice (R12).
+//! A connection is given up when nothing at all was received on it for a while. One deadline covers all tries.
 
 use crate::trouble::Trouble;
 use crate::view::{Route, View};
@@ -17,17 +17,17 @@ use std::time::Duration;
 /// Bounds of the pause between two tries.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// A connection on which nothing came for this many looks is closed.
+/// A connection on which nothing was received for this many looks is closed.
 const SILENT_LOOKS: u32 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// How long a request is tried before it fails.
+    /// How long a request is retried before it fails.
     pub deadline: Duration,
-    /// How long a connection may take to come about, and how often one is looked at on which an answer is awaited.
+    /// Time limit for opening a connection, and the interval of looks at a connection on which a reply is awaited.
     pub look: Duration,
-    /// Nobody else writes where this client does. A write of which nobody knows whether it was carried out is then carried out
-    /// again: it overwrites nothing that came since.
+    /// No other client writes where this one does. A write whose outcome is no longer known is then carried out again: it
+    /// overwrites nothing newer.
     pub sole_writer: bool,
 }
 
@@ -37,7 +37,7 @@ impl Default for Patience {
     }
 }
 
-/// Bytes with their checksums: one per block of the chunk that they touch, as of [`piece_crcs`].
+/// Bytes with their checksums: one per block of the chunk that they touch, as from [`piece_crcs`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summed {
     pub bytes: Bytes,
@@ -48,45 +48,45 @@ pub struct Summed {
 pub enum Failure {
     /// Retrying does not help.
     Chunk(ChunkError),
-    /// `server`: the one asked last.
+    /// `server`: the last one asked.
     Unserved { tries: u32, waited: Duration, server: Option<ServerId>, last: Trouble },
-    /// A write may have been carried out, or not: the server that would have to repeat it has forgotten.
+    /// A write may or may not have been carried out: the server that would have to repeat it has forgotten.
     Unknown { tries: u32, waited: Duration, server: Option<ServerId> },
 }
 
 #[derive(Debug)]
 pub enum Event {
-    /// It begins, the map has changed, or the time of [`Request::due`] has come. `heard`: frames that ever came on the
+    /// The request begins, the map has changed, or [`Request::due`] has passed. `heard`: frames received so far on the
     /// connection of the present try; `None`: there is no connection yet.
     Look { heard: Option<u64> },
     /// The present try was answered.
     Answered { reply: ClientReply, bytes: Bytes },
-    /// The present try will have no answer: its connection did not come about, or broke.
+    /// The present try gets no reply: its connection could not be opened, or broke.
     Lost(Trouble),
 }
 
 #[derive(Debug)]
 pub enum Command {
-    /// Begin a try: answers to earlier ones are not wanted any more.
+    /// Begin a try: replies to earlier ones are no longer wanted.
     Send {
         server: ServerId,
         message: ClientRequest,
     },
     /// The present try is over.
     TryFailed(Trouble),
-    /// Let the view adopt this.
+    /// Have the view adopt this entry.
     Adopt {
         group: GroupId,
         entry: GroupEntry,
     },
-    /// Let the view know that the group's primary has given this version.
+    /// Have the view note that the group's primary has assigned this version.
     Heard {
         group: GroupId,
         newest: Version,
     },
-    /// Ask for the map, if [`View::refresh`] thinks so too.
+    /// Ask for the map, if [`View::refresh`] agrees.
     Refresh,
-    /// Close the connection to this server: nothing comes on it.
+    /// Close the connection to this server: nothing is received on it.
     Close {
         server: ServerId,
     },
@@ -95,7 +95,7 @@ pub enum Command {
 
 #[derive(Debug)]
 enum Step {
-    /// For another route than this, or for the time.
+    /// Waiting for a route other than `route`, or for `until`.
     Pausing {
         route: Option<Route>,
         until: Moment,
@@ -109,7 +109,7 @@ enum Step {
     Ended,
 }
 
-/// It begins with a first [`Event::Look`] and is over with [`Command::End`].
+/// A request in progress. It begins with a first [`Event::Look`] and ends with [`Command::End`].
 #[derive(Debug)]
 pub struct Request {
     message: ClientRequest,
@@ -118,7 +118,7 @@ pub struct Request {
     pause: Duration,
     tries: u32,
     server: Option<ServerId>,
-    /// A try that ended may have been carried out, or may be yet: those that follow are no new request.
+    /// A try that ended may have been carried out, or may still be: later tries are not a new request.
     open: bool,
     step: Step,
 }
@@ -146,7 +146,7 @@ impl Request {
         self.tries
     }
 
-    /// The server whose answer is awaited.
+    /// The server whose reply is awaited.
     pub fn asked(&self) -> Option<ServerId> {
         match self.step {
             Step::Asked { route, .. } => Some(route.primary),
@@ -154,7 +154,7 @@ impl Request {
         }
     }
 
-    /// When to look again, whatever happens before.
+    /// When to look again, whatever else happens.
     pub fn due(&self) -> Moment {
         let due = match self.step {
             Step::Pausing { until, .. } => until,
@@ -240,7 +240,7 @@ impl Request {
                 return self.end(Err(Failure::Unknown { tries, waited, server }), out);
             }
             ClientReply::Forgotten { newest, .. } if !is_read => {
-                // No copy of it was carried out, nor will be, or that does no harm: it begins anew, at once.
+                // No attempt was or will be carried out, or that does no harm: it starts over at once.
                 out.push(Command::Heard { group, newest });
                 self.open = false;
                 self.try_failed(Trouble::Forgotten, out);
@@ -255,7 +255,7 @@ impl Request {
             ClientReply::Moved { entry } => {
                 let why = Trouble::Elsewhere(entry.epoch);
                 if view.is_news(group, &entry) {
-                    // That changes the route, so the next look tries again.
+                    // This changes the route, so the next look tries again.
                     self.step = Step::Pausing { route: Some(route), until: now + self.pause };
                     self.try_failed(why, out);
                     return out.push(Command::Adopt { group, entry });
@@ -266,7 +266,7 @@ impl Request {
         self.failed(now, view, trouble, out);
     }
 
-    /// Whether it may be carried out twice. Nobody uses a chunk after asking for its deletion.
+    /// Whether it may be carried out twice. No client uses a chunk after asking for its deletion.
     fn may_repeat(&self) -> bool {
         self.patience.sole_writer || matches!(self.message.op, ChunkOp::Delete { .. })
     }
@@ -420,7 +420,7 @@ mod tests {
         Version { epoch: Epoch(epoch), seq }
     }
 
-    /// What it sends next says that it began after this version.
+    /// The version `since` of the message sent last.
     fn since(out: &[Command]) -> Version {
         match out {
             [.., Command::Send { message, .. }] => message.since,
@@ -459,7 +459,7 @@ mod tests {
         Request::new(Moment::ZERO, GROUP, op, Patience { sole_writer, ..Patience::default() })
     }
 
-    /// Unless nobody else writes there.
+    /// Unless no other client writes there.
     #[test]
     fn a_write_that_may_have_been_carried_out_never_begins_anew() {
         let lost = || Event::Lost(Trouble::Lost);
@@ -547,7 +547,7 @@ mod tests {
         }
     }
 
-    /// Any answer but the right one.
+    /// Any reply but the right one.
     fn draw(random: &mut Random, epoch: u32) -> ClientReply {
         match random.below(5) {
             4 => {

@@ -1,10 +1,10 @@
-//! What ends a try.
+//! Why a try failed.
 
 use ebb_types::{Epoch, MetaFailure, Unready};
 use std::error::Error;
 use std::sync::Arc;
 
-/// What ended one try of a request, to a chunk server or to the metadata service.
+/// Why one try of a request failed, to a chunk server or to the metadata service.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Trouble {
     #[error("the group has no primary: too few of its servers are reachable")]
@@ -36,7 +36,7 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// Whether the write whose try this ended may have been carried out, or may be yet.
+    /// Whether the write may have been carried out by the failed try, or may still be.
     pub(crate) fn leaves_it_open(&self) -> bool {
         match self {
             Trouble::NotReady(why) => matches!(why, Unready::Interrupted | Unready::Full),

@@ -1,4 +1,4 @@
-//! What a client knows of its cluster.
+//! A client's view of its cluster.
 
 use ebb_types::{
     ClusterMap, ClusterParams, Epoch, GroupEntry, GroupId, MapDelta, MetaRequest, Moment, ServerId, Version,
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The map is asked for at most this often, whatever the number of requests in trouble.
+/// Minimum time between two requests for the map, whatever the number of requests in trouble.
 const REFRESH_PAUSE: Duration = Duration::from_millis(50);
 
 /// A group's configuration and its primary.
@@ -17,15 +17,15 @@ pub struct Route {
     pub primary: ServerId,
 }
 
-/// Parameters and map. It grows by what the metadata service pushes and answers, and by what servers answer that know better.
+/// Parameters and map. Updated by pushes and replies of the metadata service, and by replies of servers that have newer entries.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// Absent until the first leader answered.
     params: Option<ClusterParams>,
     map: Arc<ClusterMap>,
-    /// The newest version that each group's primary is known to have given.
+    /// The newest version that each group's primary is known to have assigned.
     newest: BTreeMap<GroupId, Version>,
-    /// When the map was asked for last.
+    /// When the map was last asked for.
     asked: Option<Moment>,
 }
 
@@ -42,18 +42,18 @@ impl View {
         self.params = Some(params);
     }
 
-    /// Takes the answer to [`View::question`]. `false`: something between is missing.
+    /// Applies the reply to [`View::question`]. `false`: it leaves a gap.
     pub fn learn(&mut self, params: ClusterParams, delta: &MapDelta) -> bool {
         self.set_params(params);
         self.apply(delta)
     }
 
-    /// Takes news of the map. `false`: something between is missing, the map must be asked for.
+    /// Applies a change of the map. `false`: it leaves a gap, and the map must be asked for.
     pub fn apply(&mut self, delta: &MapDelta) -> bool {
         Arc::make_mut(&mut self.map).apply(delta)
     }
 
-    /// Takes the entry that a server answered with, if it is news.
+    /// Adopts the entry from a server's reply, if it is newer.
     pub fn adopt(&mut self, group: GroupId, entry: GroupEntry) {
         if self.is_news(group, &entry) {
             Arc::make_mut(&mut self.map).groups[group.0 as usize] = entry;
@@ -64,13 +64,13 @@ impl View {
         self.map.group(group).is_some_and(|known| known.epoch < entry.epoch)
     }
 
-    /// Takes a version that a group's primary has given.
+    /// Notes a version that a group's primary has assigned.
     pub fn hear(&mut self, group: GroupId, newest: Version) {
         let known = self.newest.entry(group).or_default();
         *known = newest.max(*known);
     }
 
-    /// Whatever is carried out of a request that begins now gets a later version than this.
+    /// Any write of a request that begins now gets a later version than this.
     pub(crate) fn newest(&self, group: GroupId, route: Route) -> Version {
         let known = self.newest.get(&group).copied().unwrap_or_default();
         known.max(Version::first_of(route.epoch))
@@ -81,12 +81,12 @@ impl View {
         Some(Route { epoch: entry.epoch, primary: entry.primary? })
     }
 
-    /// The question for what is new in the map.
+    /// The request for what is new in the map.
     pub fn question(&self) -> MetaRequest {
         MetaRequest::Watch { map_version: self.map.version }
     }
 
-    /// The same, unless it was asked just now.
+    /// The same, unless the map was asked for just now.
     pub fn refresh(&mut self, now: Moment) -> Option<MetaRequest> {
         if self.asked.is_some_and(|asked| now.since(asked) < REFRESH_PAUSE) {
             return None;

@@ -1,8 +1,8 @@
-//! What clients and administrators ask of the metadata service, and what it answers.
+//! Requests of clients and administrators to the metadata service, and its replies.
 //!
-//! One request, one reply, on one stream: the transport pairs them. Every answer is linearizable: the leader has made
-//! sure that it still leads before it answers. The same types are what `--json` prints (`docs/json.md`), so the names of
-//! their fields are stable. Nothing here wakes a server, except [`AdminRequest::GearSet`] and [`AdminRequest::MarkLost`].
+//! One request, one reply, on one stream: the transport pairs them. Every reply is linearizable: the leader confirms
+//! that it still leads before it replies. `--json` prints the same types (`docs/json.md`), so their field names are
+//! stable. Nothing here wakes a server, except [`AdminRequest::GearSet`] and [`AdminRequest::MarkLost`].
 
 use crate::{
     ClusterParams, Epoch, GearGroup, Incarnation, MapDelta, NamespaceAnswer, NamespaceCommand,
@@ -11,18 +11,18 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Most object ids that one request may take.
+/// Maximum object ids per request.
 pub const ALLOCATE_MAX: u32 = 1 << 20;
 
 /// A client or an administrator to the metadata service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum MetaRequest {
-    /// The cluster's parameters and what changed in its map since version `map_version` (zero: the whole map). From then on
+    /// Asks for the cluster's parameters and the changes of its map since `map_version` (zero: the whole map). From then on
     /// [`crate::MetaPush::Map`] comes on the same stream whenever the map changes.
     Watch {
         map_version: u64,
     },
-    /// A range of object ids that nobody else was or will be given. `count`: 1 to [`ALLOCATE_MAX`].
+    /// Asks for a range of object ids that no other request gets, ever. `count`: 1 to [`ALLOCATE_MAX`].
     AllocateObjects {
         count: u32,
     },
@@ -45,24 +45,24 @@ pub enum MetaReply {
     Namespace(NamespaceReply),
     Query(Result<NamespaceAnswer, NamespaceError>),
     Admin(AdminReply),
-    /// This member does not lead; the address of the one that does, if it is known. Retry there.
+    /// This member does not lead. `leader`: the leader's address, if known. Retry there.
     NotLeader {
         leader: Option<String>,
     },
     Failed(MetaFailure),
 }
 
-/// Why the metadata service did not do what it was asked.
+/// Why the metadata service did not carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum MetaFailure {
-    /// The leader was replaced before the outcome was known: the change may have been made or not.
+    /// The leader was replaced before the outcome was known: the change may or may not have been made.
     #[error("the metadata leader changed; the outcome is not known: ask again")]
     Unknown,
     #[error(
         "the cluster is not created yet: start the metadata server with its configuration file and retry"
     )]
     NotCreated,
-    /// Nothing was changed. Reads go on.
+    /// Nothing was changed. Reads continue to work.
     #[error(
         "the metadata server's disk is full: make room on it; reads go on, and writes when there is room"
     )]
@@ -71,25 +71,25 @@ pub enum MetaFailure {
     Refused(String),
 }
 
-/// What an administrator asks. `ebb status`, `ebb gear ...`, `ebb lost ...` are thin wrappers around these.
+/// An administrator's request. `ebb status`, `ebb gear ...`, `ebb lost ...` are thin wrappers around these.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum AdminRequest {
     Status,
-    /// Hold this gear until told otherwise. `gear` is 1 to r.
+    /// Hold this gear until another request. `gear` is 1 to r.
     GearSet {
         gear: u8,
     },
     /// Let load and forecast choose the gear.
     GearAuto,
-    /// The dry run: what the scheduler would do in the next day.
+    /// Dry run: what the scheduler would do over the next day.
     GearPlan,
     SetSchedule(Schedule),
     /// The server is gone for good: rebuild its data on others of its gear group.
     MarkLost {
         server: ServerId,
     },
-    /// Chunk groups of which no complete copy is left: take the newest of what is. Without `accept_loss` it is refused with what
-    /// may be lost.
+    /// For chunk groups without a complete copy: take the newest data that is left. Without `accept_loss` it is refused, stating
+    /// what may be lost.
     Force {
         accept_loss: bool,
     },
@@ -100,7 +100,7 @@ pub enum AdminRequest {
 }
 
 impl AdminRequest {
-    /// Whether it only asks: then every client may. What changes the cluster is for administrators.
+    /// Whether it is read-only: then every client may send it. Changes are for administrators.
     pub fn only_asks(&self) -> bool {
         match self {
             AdminRequest::Status
@@ -119,14 +119,14 @@ impl AdminRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum AdminReply {
     Status(Box<ClusterStatus>),
-    /// The change is decided and durable. A shift of gears goes on in the background: watch it with `Status`.
+    /// The change is decided and durable. A gear shift continues in the background: watch it with `Status`.
     Done,
     Plan(Vec<PlannedHour>),
     Hours(Vec<HourRecord>),
     Shifts(Vec<ShiftRecord>),
 }
 
-/// What the scheduler works with. The four rates say what one server sustains of one kind of work alone. [Sierra §3.4]
+/// The scheduler's parameters. The four rates are what one server sustains of one kind of work alone. [Sierra §3.4]
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
     /// Length of the scheduler's "hour": 3,600,000, or less to rehearse a day in minutes.
@@ -138,11 +138,11 @@ pub struct Schedule {
     /// Streamed bytes per second.
     pub read_bytes_per_second: f64,
     pub write_bytes_per_second: f64,
-    /// Lowest gear that the scheduler may choose: 1 saves most, 2 keeps two awake replicas of everything.
+    /// Lowest gear that the scheduler may choose: 1 saves the most, 2 keeps two awake replicas of everything.
     pub g_min: u8,
     /// How long the load must have been low, and the gear unchanged, before servers are put to sleep.
     pub dwell_millis: u64,
-    /// How long before an hour begins its servers are woken.
+    /// Lead time: how long before an hour begins its servers are woken.
     pub lead_millis: u64,
     /// Days after which another gear group is the one that never sleeps; zero: never.
     pub rotate_days: u32,
@@ -180,25 +180,25 @@ pub struct ClusterStatus {
     pub params: ClusterParams,
     pub map_version: u64,
     pub gear: GearStatus,
-    /// In the order of their ids.
+    /// In order of their ids.
     pub servers: Vec<ServerStatus>,
     pub groups: GroupCounts,
     /// Offload that awake servers keep for others, in bytes.
     pub debt_bytes: u64,
     pub schedule: Schedule,
-    /// What an operator should know, in words: what the hardware cannot give, what is not switched, who is given up when.
+    /// Notes to the operator: what the hardware cannot provide, what is not switched, which server is given up when.
     pub notes: Vec<String>,
-    /// The metadata servers of the configuration file, in the order of their ids.
+    /// The metadata servers of the configuration file, in order of their ids.
     pub metadata: Vec<MetadataMember>,
 }
 
-/// How a metadata server stands.
+/// State of a metadata server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetadataMember {
     pub id: u64,
     /// Counts towards the majority.
     pub votes: bool,
-    /// Was taken in and will vote when it has learnt everything. Neither: it never joined.
+    /// Has joined, and will vote when it has learnt everything. Neither `votes` nor `learns`: it never joined.
     pub learns: bool,
     pub leads: bool,
 }
@@ -206,11 +206,11 @@ pub struct MetadataMember {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GearStatus {
     pub mode: GearMode,
-    /// The gear that is wanted now; servers may still be on their way.
+    /// The target gear; servers may still be shifting.
     pub gear: u8,
-    /// A shift goes on: some server is not yet in the state that the gear asks for.
+    /// A shift is in progress: some server is not yet in the state that the gear asks for.
     pub shifting: bool,
-    /// Servers have no power switches: the gear is what would be, and every server stays awake.
+    /// Servers have no power switches: the gear is hypothetical, and every server stays awake.
     pub dry_run: bool,
     /// More servers than the gear asks for are awake, because awake ones fill up (R10).
     pub short_of_room: bool,
@@ -232,14 +232,14 @@ pub struct ServerStatus {
     pub state: ServerState,
     pub incarnation: Incarnation,
     pub store: StoreId,
-    /// Of the last heartbeat; absent if there was none since this leader took over.
+    /// From the last heartbeat; absent if there was none since this leader took over.
     pub vitals: Option<Vitals>,
     pub heartbeat_age_millis: Option<u64>,
-    /// Time that the lease still runs by the leader's clock; absent without a lease.
+    /// Time left of the lease by the leader's clock; absent without a lease.
     pub lease_left_millis: Option<u64>,
     /// Groups that it is primary of.
     pub primaries: u32,
-    /// Slots that it stands in for.
+    /// Slots that it is the holder for.
     pub stand_ins: u32,
     /// Modelled, not measured. Absent where no power model is configured.
     pub modelled_watts: Option<Watts>,
@@ -255,14 +255,14 @@ pub struct GroupCounts {
     pub in_sync: u32,
     /// At least one slot is away.
     pub away: u32,
-    /// At least one slot catches up.
+    /// At least one slot is catching up.
     pub catching_up: u32,
     pub without_primary: u32,
     /// A slot has no target: writes are refused.
     pub without_target: u32,
-    /// A stand-in lacks older offload: some writes have fewer than r copies.
+    /// A holder lacks older offload: some writes have fewer than r copies.
     pub at_risk: u32,
-    /// Two copies of what is written now stand in one rack (R13).
+    /// Two copies of current writes are in one rack (R13).
     pub sharing_rack: u32,
     pub newest_epoch: Epoch,
 }
@@ -274,7 +274,7 @@ pub struct HourRecord {
     pub hour: u64,
     /// Highest load of any sample, in servers' worth of work. [Sierra §3.4]
     pub peak_load: f64,
-    /// What was forecast for it; absent if nothing was known.
+    /// The forecast for it; absent if nothing was known.
     pub forecast: Option<f64>,
     /// Gear at the end of the hour.
     pub gear: u8,
@@ -292,7 +292,7 @@ pub struct PlannedHour {
     pub gear: u8,
     pub awake: Vec<ServerId>,
     pub asleep: Vec<ServerId>,
-    /// Why fewer servers cannot sleep, where something other than load binds.
+    /// What keeps more servers from sleeping, if it is not the load.
     pub note: Option<String>,
 }
 

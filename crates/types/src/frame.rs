@@ -1,4 +1,4 @@
-//! Frames: how messages stand on a TCP stream. Pure encoding and decoding; `client::transport` does the I/O.
+//! Frames: the layout of messages on a TCP stream. Pure encoding and decoding; `client::transport` does the I/O.
 //!
 //! ```text
 //! 0        4    5    6        8            12           16           20                 20+body
@@ -6,7 +6,7 @@
 //! |        | u8 | u8 | u16    | u32 LE     | u32 LE     | 0..16+body | ...              | ...           |
 //! ```
 //! The checksum covers header and body. The payload is covered by the per-block checksums in its record, so that it is
-//! not summed twice. Lengths are bounded before anything is allocated.
+//! not summed twice. Lengths are checked against the bounds before anything is allocated.
 
 use crate::{BLOCK_BYTES, RECORD_BLOCKS_MAX, crc32c};
 use serde::{Serialize, de::DeserializeOwned};
@@ -15,7 +15,7 @@ pub const MAGIC: [u8; 4] = *b"EBB1";
 /// Version of the message enums. Peers refuse any other.
 pub const WIRE_VERSION: u8 = 11;
 pub const HEADER_BYTES: usize = 20;
-/// Bounds of what one frame may make the receiver hold.
+/// Bounds on what one frame may make the receiver allocate.
 pub const BODY_MAX: usize = 16 << 20;
 pub const PAYLOAD_MAX: usize = RECORD_BLOCKS_MAX as usize * BLOCK_BYTES + BLOCK_BYTES;
 
@@ -54,7 +54,7 @@ pub fn encode<T: Serialize>(kind: u8, channel: u16, body: &T, payload_len: usize
     out
 }
 
-/// [`encode`] behind what `out` holds: many small frames share one buffer and one system call. Returns the body's length.
+/// [`encode`], appended to `out`: many small frames share one buffer and one system call. Returns the body's length.
 pub fn encode_into<T: Serialize>(
     out: &mut Vec<u8>,
     kind: u8,
@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// As messages of every kind: what a checksum vouches for may still come from another release or a broken peer.
+    /// Decoded as messages of every kind: a frame with a valid checksum may still come from another release or a broken peer.
     #[test]
     fn made_up_frames_and_bodies_are_refused_or_decoded() {
         use crate::{

@@ -1,4 +1,4 @@
-//! Ids. Each is a newtype, so that the compiler tells one from another.
+//! Ids. Each is a newtype, so that the compiler keeps them apart.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -23,7 +23,7 @@ id!(
     ServerId(u16), "server-"
 );
 id!(
-    /// A rack: a fault domain. Copies of one chunk stand in different racks.
+    /// A rack: a fault domain. Copies of one chunk are in different racks.
     RackId(u16), "rack-"
 );
 id!(
@@ -39,20 +39,20 @@ id!(
     ObjectId(u64), "object-"
 );
 id!(
-    /// Number of a chunk group's configuration. It grows with every change and fences everything older. Zero comes before all.
+    /// Number of a chunk group's configuration. It grows with every change and fences everything older. Zero precedes all.
     Epoch(u32), "epoch-"
 );
 id!(
-    /// Drawn at random when a store is made in an empty directory. Another id under a server's name is another store, which
-    /// has nothing of what that server acknowledged. Zero: none yet.
+    /// Drawn at random when a store is created in an empty directory. A different id under the same server is a different store,
+    /// which has nothing of what that server acknowledged. Zero: none yet.
     StoreId(u64), "store-"
 );
 
-/// Number of a server process's run. A new one says that all the process held in memory is gone.
+/// Number of a server process's run. A new incarnation means that everything the process had in memory is gone.
 ///
 /// The upper 40 bits count how often the server's store was opened. The store counts durably, so that no clock can turn it
-/// back. The lower 24 bits are random: a store that went back to an older copy counts to a number that was used before, and
-/// is not taken for that run.
+/// back. The lower 24 bits are random: a store that was rolled back to an older copy reuses a count, and must not be mistaken
+/// for the run that had it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Incarnation(pub u64);
@@ -60,19 +60,19 @@ pub struct Incarnation(pub u64);
 impl Incarnation {
     const RANDOM_BITS: u32 = 24;
 
-    /// The next run's number, from any random number.
+    /// The next run's incarnation; `random`: any random number.
     pub fn next(self, random: u64) -> Incarnation {
         let count = (self.0 >> Self::RANDOM_BITS) + 1;
         Incarnation(count << Self::RANDOM_BITS | random & ((1 << Self::RANDOM_BITS) - 1))
     }
 
-    /// Whether a store that was opened for `earlier` can have been opened for this run afterwards. Two runs with one count were
-    /// opened from one state: they are two copies of a store.
+    /// Whether a store that was opened for `earlier` can have been opened for this run afterwards. Two runs with the same count
+    /// were opened from the same state: they are two copies of a store.
     pub fn follows(self, earlier: Incarnation) -> bool {
         self.0 >> Self::RANDOM_BITS > earlier.0 >> Self::RANDOM_BITS
     }
 
-    /// Differs between any two runs of any two stores, for numbers that no two runs may share.
+    /// A number that differs between any two runs of any two stores, as a base for numbers that no two runs may share.
     pub fn fingerprint(self, store: StoreId) -> u64 {
         let mut key = [0u8; 16];
         key[..8].copy_from_slice(&store.0.to_le_bytes());
@@ -94,12 +94,12 @@ impl Epoch {
     }
 }
 
-/// What a store can prove about itself, carried by every heartbeat. A store that went back to an older copy of its directory, or
-/// that lost the end of its segments, is recognised by it (R11).
+/// Identity and position of a store, carried by every heartbeat. They expose a store that was rolled back to an older copy of its
+/// directory, or that lost the end of its segments (R11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreMark {
     pub store: StoreId,
-    /// How much the store has ever made durable; it only grows: end of its newest segment, as segment number << 32 | offset.
+    /// End of the newest segment, as segment number << 32 | offset: how much the store has ever made durable. It only grows.
     pub position: u64,
 }
 
@@ -118,7 +118,7 @@ impl fmt::Display for ChunkId {
 
 /// Order of a write within its chunk group. The newest version of a block wins, always and everywhere.
 ///
-/// A version is given once, by the primary of its epoch, to one content: equal versions mean equal bytes.
+/// A version is assigned once, by the primary of its epoch, to one content: equal versions mean equal bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Version {
     pub epoch: Epoch,
@@ -127,7 +127,7 @@ pub struct Version {
 
 impl Version {
     pub const ZERO: Version = Version { epoch: Epoch(0), seq: 0 };
-    /// The first version that a primary of `epoch` can give.
+    /// Lower bound of the versions of `epoch`: the primary assigns only newer ones.
     pub fn first_of(epoch: Epoch) -> Version {
         Version { epoch, seq: 0 }
     }
@@ -139,7 +139,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Names one request of one client, so that a retry is carried out once. `client` is random per client run.
+/// Identifies a request of a client, so that its retries are carried out once. `client` is random per client run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RequestId {
     pub client: u64,

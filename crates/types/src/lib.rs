@@ -1,8 +1,8 @@
-//! The words of Ebb as types: units, ids, the block record, the cluster map and the wire messages.
+//! Ebb's vocabulary as types: units, ids, the block record, the cluster map and the wire messages.
 //!
 //! Everything here is plain data. Other crates decide (`gear`, `meta`, `replica`), move bytes (`store`, `client`, `power`)
-//! or tie things together (`sim`, `lab`, `node`); they all speak in these types, so that a watt is never added to a
-//! joule and a group id is never taken for a server id. `docs/wire.md` draws the frames.
+//! or tie things together (`sim`, `lab`, `node`); they all use these types, so that a watt is never added to a
+//! joule and a group id is never mistaken for a server id. `docs/wire.md` draws the frames.
 
 pub mod control;
 pub mod frame;

@@ -1,4 +1,4 @@
-//! Load, as it is counted on servers and summed by the metadata service. [Sierra §3.4]
+//! Load, as counted on servers and summed by the metadata service. [Sierra §3.4]
 
 use serde::{Deserialize, Serialize};
 use std::ops::AddAssign;

@@ -1,4 +1,4 @@
-//! The cluster map: what the metadata service decides and everyone else follows.
+//! The cluster map: decided by the metadata service and followed by all others.
 //!
 //! It holds servers and chunk groups and nothing per chunk: a chunk's group is a hash of its id. Maps travel as deltas
 //! between map versions. A [`GroupEntry`] is the configuration of one chunk group under one epoch; it says where every
@@ -8,36 +8,36 @@ use crate::{ChunkId, Epoch, GearGroup, GroupId, Incarnation, RackId, ServerId, S
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a cluster is created with and never changes.
+/// Parameters set when a cluster is created; they never change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterParams {
-    /// Names the cluster; a server refuses to join another.
+    /// Identifies the cluster; a server refuses to join another.
     pub cluster: u64,
-    /// Drawn when the cluster was founded: tells it from any other that was founded with the same configuration file. Zero
-    /// in what a configuration file says.
+    /// Drawn when the cluster was founded: distinguishes it from any other founded with the same configuration file. Zero
+    /// when read from a configuration file.
     pub instance: u64,
     pub chunk_bytes: u32,
     /// r: copies of every write.
     pub replicas: u8,
     /// Number of chunk groups.
     pub groups: u32,
-    /// Longest time that a primary serves on one grant.
+    /// Longest time that a primary serves on one lease grant.
     pub lease_millis: u32,
 }
 
 impl ClusterParams {
-    /// Whether this cluster is the one that a configuration file describes. A file cannot know the instance.
+    /// Whether a configuration file describes this cluster. A file cannot know the instance.
     pub fn is_described_by(&self, file: &ClusterParams) -> bool {
         *self == ClusterParams { instance: self.instance, ..file.clone() }
     }
 }
 
-/// What a server is doing. `Asleep` is wanted, `Failed` is not: they are never confused.
+/// State of a server. `Asleep` is intended, `Failed` is not: they are never confused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ServerState {
     /// Serves.
     Awake,
-    /// Hands its work over; will be asleep.
+    /// Hands its work over, then sleeps.
     Draining,
     /// Standby or off on purpose.
     Asleep,
@@ -65,7 +65,7 @@ pub struct ServerEntry {
     pub address: String,
     pub state: ServerState,
     pub incarnation: Incarnation,
-    /// The store that this run serves from.
+    /// The store that this incarnation serves from.
     pub store: StoreId,
 }
 
@@ -74,17 +74,17 @@ pub struct ServerEntry {
 pub enum SlotState {
     /// Has every acknowledged write.
     InSync,
-    /// Awake: takes every write of this epoch and later, and fetches those from `since` on that it missed.
+    /// Awake: takes every write of this epoch and later, and fetches the writes from `since` on that it missed.
     CatchingUp { since: Epoch },
-    /// Asleep or failed: complete before epoch `since`; newer writes are kept for it by the stand-in.
+    /// Asleep or failed: complete before epoch `since`; its holder keeps newer writes for it.
     Away { since: Epoch },
 }
 
-/// The server that keeps a slot's offload.
+/// A slot's holder: the server that keeps its offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StandIn {
     pub server: ServerId,
-    /// It has every write from the slot's `since` on. Until then these have fewer than r copies and are at risk (R8).
+    /// It has every write from the slot's `since` on. Until then those have fewer than r copies and are at risk (R8).
     pub covered: bool,
 }
 
@@ -93,12 +93,12 @@ pub struct StandIn {
 pub struct Slot {
     pub server: ServerId,
     pub state: SlotState,
-    /// Kept while the slot is away, and while it catches up (it is where the missing writes are fetched from).
+    /// Kept while the slot is away, and while it catches up (the missing writes are fetched from it).
     pub stand_in: Option<StandIn>,
 }
 
 impl Slot {
-    /// Where this slot's copy of a write goes now; `None` where there is no server for it: then no write is acknowledged.
+    /// Where this slot's copy of a write goes now; `None`: there is no server for it, so no write is acknowledged.
     #[inline]
     pub fn target(&self) -> Option<(ServerId, Space)> {
         match self.state {
@@ -117,18 +117,18 @@ pub struct GroupEntry {
     /// `None`: no server can serve the group now.
     pub primary: Option<ServerId>,
     pub slots: Vec<Slot>,
-    /// No complete copy is left, and an administrator wants the newest of what is: until a slot is in sync again, members take
-    /// from all others whatever is newer.
+    /// No complete copy is left, and an administrator wants the newest data that is: until a slot is in sync again, members take
+    /// whatever is newer from all others.
     pub salvage: bool,
-    /// The slots of the newest epoch that may have served, while this one has not and one of them has lost its complete copy
-    /// since. Nothing was ordered after them. `None`: this epoch may serve.
+    /// The slots of the newest epoch that may have served, while the present one has not and a slot has lost its complete copy
+    /// since. Nothing was ordered after that epoch. `None`: the present epoch may serve.
     pub fallback: Option<Vec<Slot>>,
-    /// Whose memory of requests reaches how far. Kept by [`GroupEntry::follow`].
+    /// How far each member's memory of requests reaches. Maintained by [`GroupEntry::follow`].
     pub told: Vec<Told>,
 }
 
-/// A member was told of every record of the group from the beginning of one epoch to that of another. `until`: the first epoch that
-/// may have ordered without it, before the present one.
+/// The epochs (`from..until`) of which a member received every record of the group. `until`: the first epoch before the present one
+/// that may have ordered without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
     pub server: ServerId,
@@ -136,7 +136,7 @@ pub struct Told {
     pub until: Option<Epoch>,
 }
 
-/// How far a group's configuration has come: a new epoch, or the leave to serve in the present one.
+/// How far a group's configuration has advanced: a new epoch, or permission to serve in the present one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Stage {
     pub epoch: Epoch,
@@ -144,7 +144,7 @@ pub struct Stage {
 }
 
 impl GroupEntry {
-    /// Of a group of which nothing is known.
+    /// The entry of a group of which nothing is known.
     pub fn unknown() -> GroupEntry {
         GroupEntry {
             epoch: Epoch(0),
@@ -156,8 +156,8 @@ impl GroupEntry {
         }
     }
 
-    /// Brings up to date what it took over from the configuration before it: since when each member is told of all. Who was no
-    /// target of that one missed what it ordered, if it may have served.
+    /// Updates `told`, inherited from the previous configuration. A member that was not a target of that configuration
+    /// missed what it ordered, if it may have served.
     pub fn follow(&mut self, before: &GroupEntry) {
         let mut told = std::mem::take(&mut self.told);
         if before.fallback.is_none() {
@@ -187,12 +187,12 @@ impl GroupEntry {
         Stage { epoch: self.epoch, serves: self.fallback.is_none() }
     }
 
-    /// Whether the primary may answer requests. Where a target is missing nothing can be ordered, so reads need no leave.
+    /// Whether the primary may serve. While a target is missing nothing can be ordered, so reads need no permission.
     pub fn may_serve(&self) -> bool {
         self.fallback.is_none() || self.slots.iter().any(|slot| slot.target().is_none())
     }
 
-    /// Whether `server` stands in for the slot of `stands_for`, and has all that it missed.
+    /// Whether `server` is the holder of the slot of `stands_for`, and has all that the slot missed.
     pub fn is_covered_by(&self, server: ServerId, stands_for: ServerId) -> bool {
         let stand_in = self.slot_of(stands_for).and_then(|slot| slot.stand_in);
         stand_in.is_some_and(|s| s.covered && s.server == server)
@@ -202,7 +202,7 @@ impl GroupEntry {
         self.slots.iter().find(|s| s.server == server)
     }
 
-    /// Every server that may hold records of this group, with the role it holds them in.
+    /// Every server that may have records of this group, with the role in which it has them.
     pub fn members(&self) -> impl Iterator<Item = (ServerId, Space)> + '_ {
         self.slots.iter().flat_map(|slot| {
             let offload = slot.stand_in.map(|s| (s.server, Space::Offload { stands_for: slot.server }));
@@ -238,8 +238,8 @@ pub struct MapDelta {
 }
 
 impl ClusterMap {
-    /// Applies `delta`. Returns whether it fitted: false means that the reader must ask for the whole map.
-    /// A delta that brings nothing new fits.
+    /// Applies `delta`. False: it leaves a gap, and the caller must ask for the whole map. A delta that brings nothing new
+    /// leaves none.
     pub fn apply(&mut self, delta: &MapDelta) -> bool {
         if delta.to <= self.version {
             return true;

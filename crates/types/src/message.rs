@@ -9,19 +9,19 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Chunk server to chunk server. One-way: answers are messages of their own and name what they answer.
+/// Chunk server to chunk server. One-way: replies are separate messages that identify what they reply to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeerMessage {
-    /// The new primary of `epoch` asks a member to refuse everything older and to show its tail (R4).
+    /// The new primary of `epoch` asks a member to refuse everything older and to send its tail (R4).
     /// `done`: the last records that the primary knows to be committed, for their request ids.
     Fence {
         group: GroupId,
         epoch: Epoch,
         done: Vec<TailRun>,
     },
-    /// The records that the member has and does not know to be committed; and the last that it does, for their request ids.
-    /// `forgotten`: of what took effect after this version, as far as the member was told of it ([`crate::Told`]), nothing is
-    /// missing in these.
+    /// `tail`: the records that the member has and does not know to be committed. `done`: the last that it knows to be, for
+    /// their request ids. `forgotten`: these are complete for every request that took effect after this version and that the
+    /// member received ([`crate::Told`]).
     FenceReply {
         group: GroupId,
         epoch: Epoch,
@@ -30,7 +30,7 @@ pub enum PeerMessage {
         forgotten: Version,
     },
     /// The primary asks the member to make a record durable. Payload: the record's blocks. `must_fit`: it completes or
-    /// protects what is acknowledged elsewhere, and may use the space that a full server keeps in reserve (R10).
+    /// protects data that is acknowledged elsewhere, and may use a full server's reserve (R10).
     Replicate {
         epoch: Epoch,
         space: Space,
@@ -66,7 +66,7 @@ pub enum PeerMessage {
         token: u64,
         result: Result<ListPage, Refusal>,
     },
-    /// Asks for the content of a run of blocks as it is now. `whole`: only if a replica that answers misses none of them.
+    /// Asks for the present content of a run of blocks. `whole`: a replica must refuse if it misses any of them.
     Fetch {
         group: GroupId,
         epoch: Epoch,
@@ -77,20 +77,20 @@ pub enum PeerMessage {
         count: u32,
         whole: bool,
     },
-    /// The records that the blocks consist of. Payload: their payloads, one after another.
+    /// The records that make up the blocks. Payload: their payloads, concatenated.
     FetchReply {
         group: GroupId,
         token: u64,
         result: Result<Vec<Record>, Refusal>,
     },
-    /// A replica is to be scrubbed: compare the group's copies from `after` on. `overdue`: also under load.
+    /// The sender's replica is due for a scrub: compare the group's copies from `after` on. `overdue`: even under load.
     Scrub {
         group: GroupId,
         epoch: Epoch,
         after: Option<Cursor>,
         overdue: bool,
     },
-    /// Read these blocks from disk, check them, and say what they are. The primary orders no write of them meanwhile.
+    /// Asks the member to read these blocks from disk, check them, and report them. The primary orders no write to them meanwhile.
     Check {
         group: GroupId,
         epoch: Epoch,
@@ -100,14 +100,14 @@ pub enum PeerMessage {
         first: u32,
         count: u32,
     },
-    /// The records that the blocks consist of, with their checksums and without their bytes.
+    /// The records that make up the blocks, with their checksums and without their bytes.
     CheckReply {
         group: GroupId,
         token: u64,
         result: Result<Vec<Record>, Refusal>,
     },
-    /// The receiver's replica was read and compared from `after` to `end`, or to the end of the group. `sound`: whatever was wrong
-    /// with it is right again.
+    /// The receiver's replica was read and compared from `after` to `end`; `None`: to the end of the group. `sound`: nothing was
+    /// wrong with it, or everything was repaired.
     Scrubbed {
         group: GroupId,
         epoch: Epoch,
@@ -134,25 +134,25 @@ pub struct Cursor {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListPage {
     pub runs: Vec<Run>,
-    /// `None`: that was all.
+    /// `None`: this is the last page.
     pub next: Option<Cursor>,
 }
 
-/// How far the scrub of one replica is: kept over restarts by the server that has it.
+/// Scrub progress of one replica, kept across restarts by its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubMark {
     pub group: GroupId,
-    /// When all of it was last found right, in seconds since 1970.
+    /// When all of it was last found sound (Unix seconds).
     pub sound_at: u64,
-    /// The present pass has come to here; `None`: none has begun.
+    /// How far the present pass has come; `None`: none has begun.
     pub after: Option<Cursor>,
-    /// It has found nothing that could not be repaired.
+    /// The present pass has found nothing that could not be repaired.
     pub sound_so_far: bool,
-    /// Nor has the last whole pass.
+    /// Nothing is known that could not be repaired: neither the last whole pass nor the present one found any.
     pub sound: bool,
 }
 
-/// Why a member did not do what it was asked.
+/// Why a member refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     #[error("a newer epoch ({newest}) has been seen")]
@@ -169,13 +169,13 @@ pub enum Refusal {
     NotReady,
 }
 
-/// What a client asks of a chunk's primary. Offsets and lengths are bytes within the chunk.
+/// A client's operation, for a chunk's primary. Offsets and lengths are bytes within the chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChunkOp {
-    /// Never-written bytes read as zero; or, if they `must_exist`, are damage: sought elsewhere, and an error where no copy has
-    /// them.
+    /// Never-written bytes read as zero. With `must_exist` they count as damage instead: they are looked for on other copies, and
+    /// it is an error if no copy has them.
     Read { chunk: ChunkId, offset: u32, len: u32, must_exist: bool },
-    /// Payload: the bytes. One checksum per block that they touch: [`crate::piece_crcs`].
+    /// Payload: the bytes. One checksum per block touched: [`crate::piece_crcs`].
     Write { chunk: ChunkId, offset: u32, len: u32, request: RequestId, crcs: Vec<u32> },
     /// Sets a range to zero and frees its whole blocks.
     Zero { chunk: ChunkId, offset: u32, len: u32, request: RequestId },
@@ -225,8 +225,8 @@ impl ChunkOp {
 
 /// A client's request with the epoch of the map entry that it was routed by.
 ///
-/// `since`: what a copy of it wrote has a later version. The client knew of this one before it sent the first copy that may be
-/// carried out. So a primary that has forgotten requests up to a version knows for sure whether it may have forgotten this one.
+/// `since`: any write by this request has a later version. The client knew this version before it sent the first attempt that may
+/// be carried out. So a primary that has forgotten requests up to some version can tell whether it may have forgotten this one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientRequest {
     pub group: GroupId,
@@ -235,24 +235,24 @@ pub struct ClientRequest {
     pub op: ChunkOp,
 }
 
-/// Answer to a [`ClientRequest`].
+/// Reply to a [`ClientRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClientReply {
-    /// Payload: the bytes read. One checksum per block that they touch: [`crate::piece_crcs`].
+    /// Payload: the bytes read. One checksum per block touched: [`crate::piece_crcs`].
     Data {
         crcs: Vec<u32>,
     },
-    /// All r copies are durable. `newest`: the newest version that the primary has given in the group.
+    /// All r copies are durable. `newest`: the newest version that the primary has assigned in the group.
     Done {
         newest: Version,
     },
-    /// This copy of the request is not carried out. Whether an earlier one was is not known any more here. If there is no such, the
-    /// request may be sent again as one that was begun after `newest`. `in_part`: some of it was carried out.
+    /// This attempt is not carried out, and it is no longer known here whether an earlier one was. If there was no earlier attempt,
+    /// the request may be sent again as one that began after `newest`. `in_part`: part of it was carried out.
     Forgotten {
         newest: Version,
         in_part: bool,
     },
-    /// Not served here: the group's configuration as this server knows it. Retry there at once.
+    /// Not served here. `entry`: the group's configuration as this server knows it. Retry there at once.
     Moved {
         entry: GroupEntry,
     },
@@ -265,7 +265,7 @@ pub enum ClientReply {
     },
 }
 
-/// Why a request cannot be served this moment.
+/// Why a request cannot be served now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Unready {
     #[error("the server's lease has ended")]
@@ -278,10 +278,10 @@ pub enum Unready {
     Busy,
     #[error("the bytes were damaged on their way to the server, or do not fit their checksums")]
     Garbled,
-    /// To a write that may have been carried out.
+    /// Reply to a write that may have been carried out.
     #[error("a change of the group's configuration interrupted it")]
     Interrupted,
-    /// To a write that is on some copies already, and is carried out as soon as there is room for the others.
+    /// Reply to a write that is already on some copies, and is carried out as soon as there is room for the others.
     #[error("a server that is to keep it is full: delete data or add servers")]
     Full,
 }
@@ -301,44 +301,43 @@ pub enum ChunkError {
     Malformed,
 }
 
-/// What a chunk server tells the metadata service about its groups. Delivered at least once; applying twice is harmless
-/// because each names the epoch that it speaks of.
+/// What a chunk server reports to the metadata service about its groups. Delivered at least once; idempotent, because each
+/// report carries its epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerReport {
-    /// I am a slot's server that catches up, and I have everything now.
+    /// From a slot's server that was catching up: it has everything now.
     CaughtUp { group: GroupId, epoch: Epoch },
-    /// I am the primary: the stand-in of `stands_for` has everything now.
+    /// From the primary: the holder of `stands_for` has everything now.
     Covered { group: GroupId, epoch: Epoch, stands_for: ServerId },
-    /// I am the primary: `server` does not answer or failed to store.
+    /// From the primary: `server` does not answer or failed to store.
     Suspect { group: GroupId, epoch: Epoch, server: ServerId },
-    /// I was the primary: I have drained, appoint another. [Sierra §3.5 step 2]
+    /// From the former primary: it has drained, appoint another. [Sierra §3.5 step 2]
     Released { group: GroupId, epoch: Epoch },
-    /// I am the primary, all targets are fenced, and the epoch has not the leave to serve yet: record that it does, and I
-    /// shall.
+    /// From the primary: all targets are fenced and the epoch may not serve yet. Record that it serves, and the primary will.
     Serving { group: GroupId, epoch: Epoch },
-    /// I am the primary: a block of mine is damaged, and no awake member has it. Those asleep may.
+    /// From the primary: one of its blocks is damaged, and no awake member has it. Sleeping members may.
     Damaged { group: GroupId, epoch: Epoch },
 }
 
-/// What every heartbeat carries.
+/// The figures in every heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vitals {
-    /// Client work since the last heartbeat that was answered, and the time that it covers.
+    /// Client work since the last acknowledged heartbeat, and the time that it covers.
     pub load: LoadCount,
     pub load_millis: u32,
-    /// Bytes used and usable on the store.
+    /// Bytes used and usable in the store.
     pub used_bytes: u64,
     pub capacity_bytes: u64,
-    /// Offload kept here for others.
+    /// Bytes of offload kept here for others.
     pub debt_bytes: u64,
-    /// Requests in flight, and writes waiting for the disk: the holder choice's "disk load".
+    /// Requests in flight, and writes waiting for the disk: the "disk load" by which holders are chosen.
     pub in_flight: u32,
-    /// Catch-ups not finished here.
+    /// Catch-ups in progress here.
     pub catching_up: u32,
-    /// Offload bytes taken, and given back to returning replicas, since start.
+    /// Bytes of offload taken, and bytes reclaimed by returning replicas, since start.
     pub offloaded_bytes: u64,
     pub reclaimed_bytes: u64,
-    /// Blocks that were damaged here and were repaired, since start.
+    /// Damaged blocks repaired here, since start.
     pub repaired_blocks: u64,
     pub damage: DamageVitals,
     pub scrub: ScrubVitals,
@@ -346,43 +345,43 @@ pub struct Vitals {
     pub poisoned: bool,
 }
 
-/// What a server found wrong with bytes, since start. What was repaired is in [`Vitals::repaired_blocks`].
+/// Damage that a server found, since start. Repaired blocks are counted in [`Vitals::repaired_blocks`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DamageVitals {
-    /// Reads and listings of the own store that met a block which fails its checksum.
+    /// Reads and listings of the own store that met a block that fails its checksum.
     pub corrupt: u64,
-    /// The same for blocks of which not even the version is known any more: their metadata or their file is gone.
+    /// The same for blocks whose version is no longer known: their metadata or their file is gone.
     pub lost: u64,
-    /// Bytes that clients or other servers sent and that arrived as others. They were refused, and sent again.
+    /// Payloads from clients or other servers that arrived corrupted. They were refused, and sent again.
     pub garbled: u64,
-    /// As primary: reads of what was surely written and is not here. Other copies were asked.
+    /// As primary: reads of blocks that were surely written and are not here. Other copies were asked.
     pub sought: u64,
-    /// Repairs that were given up, and reads that failed for it: no copy that was awake had the blocks.
+    /// Repairs given up because no awake copy had the blocks.
     pub unrepaired: u64,
 }
 
-/// How a server's scrubs stand.
+/// State of a server's scrubs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubVitals {
     /// Replicas here that are in sync.
     pub replicas: u32,
-    /// Those that are scrubbed, or wait to be, because half of the period is over; and those of which all of it is.
+    /// Replicas due for a scrub because half of the period has passed; and those for which all of it has.
     pub due: u32,
     pub overdue: u32,
-    /// Those of which something could not be repaired when it was last looked at.
+    /// Replicas in which something could not be repaired when last scrubbed.
     pub unsound: u32,
-    /// Those that an administrator asked to have scrubbed, and that were not found right since.
+    /// Replicas that an administrator asked to scrub and that were not found sound since.
     pub asked: u32,
-    /// Since all of a replica was found right, of the one where that is longest ago.
+    /// Seconds since all of a replica was last found sound; the maximum over all replicas.
     pub oldest_seconds: u64,
     /// Bytes read here for scrubs, since start.
     pub checked_bytes: u64,
-    /// As primary: blocks in which copies differed, and those of them that were made equal again, since start.
+    /// As primary: blocks in which copies differed, and how many of them were made equal again, since start.
     pub differing_blocks: u64,
     pub equalled_blocks: u64,
 }
 
-/// Chunk server to metadata service. `ServerMessage` needs no request id: answers are [`MetaPush`].
+/// Chunk server to metadata service. `ServerMessage` needs no request id: replies are [`MetaPush`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerMessage {
     /// "I am alive." `sent` is the server's own clock and comes back in the answer, so that the lease is counted from
@@ -400,8 +399,8 @@ pub enum ServerMessage {
         incarnation: Incarnation,
         reports: Vec<ServerReport>,
     },
-    /// Everything is handed over and flushed: switch me. `map_version`: the map by which nobody needs the server, so that an
-    /// answer to an earlier drain is told apart.
+    /// Everything is handed over and flushed: the server may be switched off. `map_version`: the map under which no group needs
+    /// the server, which distinguishes this from the answer to an earlier drain.
     ReadyToSleep {
         server: ServerId,
         incarnation: Incarnation,
@@ -410,7 +409,7 @@ pub enum ServerMessage {
 }
 
 impl ServerMessage {
-    /// Who says that it sent this.
+    /// The server that claims to have sent this.
     pub fn server(&self) -> ServerId {
         match self {
             ServerMessage::Heartbeat { server, .. }
@@ -420,56 +419,56 @@ impl ServerMessage {
     }
 }
 
-/// Metadata service to chunk servers and to watching clients, unasked or as the answer to a heartbeat.
+/// Metadata service to chunk servers and to watching clients, unsolicited or in reply to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MetaPush {
-    /// The lease runs for `ClusterParams::lease_millis` from `sent` on the receiver's clock. The next heartbeat is wanted after
-    /// `next_millis`: more often than usual where a day is rehearsed in minutes, because each carries a load sample.
+    /// The lease runs for `ClusterParams::lease_millis` from `sent` on the receiver's clock. The next heartbeat is due after
+    /// `next_millis`: more often than usual when a day is rehearsed in minutes, because each carries a load sample.
     Lease {
         sent: crate::Moment,
         next_millis: u32,
     },
     Map(MapDelta),
     Params(ClusterParams),
-    /// Hand over all you are primary of; then say `ReadyToSleep`. Repeated until done.
+    /// Hand over every group you are primary of, then send `ReadyToSleep`. Repeated until done.
     Drain,
-    /// Release these groups, if you are primary of them under these epochs: another server shall serve them. The balancing
+    /// Release these groups, if you are primary of them under these epochs: other servers are to serve them. The balancing
     /// half of a gear shift; you stay awake. Repeated until done.
     HandOver {
         groups: Vec<(GroupId, Epoch)>,
     },
-    /// Your store is not the one that served under this id last, or it went back: run `known` of another store is on record, or
-    /// of yours with more in it. Give your store a new identity, number your run higher, and register again: then it is taken
-    /// for a store that may lack anything, and fetches what it lacks (R11).
+    /// Your store is not the one that last served under this id, or it was rolled back: on record is incarnation `known` of
+    /// another store, or of yours with more in it. Give your store a new identity, draw a higher incarnation, and register again:
+    /// then your store counts as one that may lack anything, and fetches what it lacks (R11).
     Superseded {
         known: Incarnation,
     },
-    /// This run of yours is not known (any more), or the cluster is another: register anew or stop.
+    /// Your incarnation is not (or no longer) known, or this is another cluster: register again or stop.
     Rejected {
         why: String,
     },
 }
 
-/// An administrator to a chunk server: questions that change nothing.
+/// An administrator to a chunk server: inspect a group, or start scrubs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InspectRequest {
-    /// What the group's blocks contain, as this server keeps them as a replica. `verify`: read and check every block.
+    /// A digest of the blocks that this server keeps as a replica of the group. `verify`: read and check every block.
     Digest { group: GroupId, verify: bool },
     /// Scrub all replicas of this server now.
     Scrub,
 }
 
-/// Answer to an [`InspectRequest`].
+/// Reply to an [`InspectRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InspectReply {
-    /// Equal content gives equal digests, whatever the writes that led to it. `blocks` counts those that are not all zero;
-    /// `chunks` names the chunks that have any.
+    /// Equal content gives equal digests, whatever writes led to it. `blocks` counts the blocks that are not all zero;
+    /// `chunks` lists the chunks that have any.
     Digest {
         digest: u64,
         blocks: u64,
         chunks: Vec<(ChunkId, u64)>,
     },
-    /// So many replicas wait to be scrubbed here, those that catch up when they are in sync.
+    /// Number of replicas here that wait to be scrubbed; those catching up are scrubbed once in sync.
     Scrub {
         replicas: u32,
     },

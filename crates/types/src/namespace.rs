@@ -2,28 +2,28 @@
 //!
 //! The namespace is part of the metadata service and knows names, not bytes: an [`Extent`] describes a whole range of an
 //! object, so that nothing is stored per chunk. Data is written to the chunk servers first and named afterwards, so a
-//! name never points at bytes that are not durable; what a change un-names goes to a garbage queue, which a janitor frees.
-//! A command carries many ops, because one round of consensus for a batch of small PUTs is what makes them cheap.
+//! name never points at bytes that are not durable; bytes that lose their name go to a garbage queue, which a janitor frees.
+//! A command carries many ops: one round of consensus per batch makes small PUTs cheap.
 
 use crate::{ObjectId, RequestId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Longest key, in bytes (the S3 limit).
+/// Maximum length of a key in bytes (the S3 limit).
 pub const KEY_BYTES_MAX: usize = 1024;
-/// Longest bucket or volume name, in bytes (the S3 limit).
+/// Maximum length of a bucket or volume name in bytes (the S3 limit).
 pub const NAME_BYTES_MAX: usize = 63;
-/// Most ops in one command.
+/// Maximum ops per command.
 pub const OPS_MAX: usize = 1024;
-/// Most keys in one lookup.
+/// Maximum keys per lookup.
 pub const LOOKUPS_MAX: usize = 32;
-/// Most entries in one answer, whatever the query's `limit` says.
+/// Maximum entries per answer, whatever the query's `limit`.
 pub const PAGE_MAX: u32 = 1000;
-/// Highest number of a multipart upload's part; the lowest is 1.
+/// Highest part number of a multipart upload; the lowest is 1.
 pub const PART_NUMBER_MAX: u16 = 10_000;
-/// Longest value of a bucket's setting, in bytes.
+/// Maximum length of a bucket setting's value in bytes.
 pub const SETTING_BYTES_MAX: usize = 64 << 10;
-/// Every part but the last has at least so many bytes.
+/// Minimum size in bytes of every part but the last.
 pub const PART_BYTES_MIN: u64 = 5 << 20;
 
 /// A range of an object's bytes. Chunk `offset / chunk_bytes` of the object holds its first byte.
@@ -32,10 +32,10 @@ pub struct Extent {
     pub object: ObjectId,
     pub offset: u64,
     pub len: u64,
-    /// The object is a pack that holds others' extents too: the range is zeroed when it is freed. Otherwise the object's
+    /// The object is a pack that holds other extents too: when freed, the range is zeroed. Otherwise the object's
     /// chunks are deleted.
     pub shared: bool,
-    /// [`crate::CrcOfBlocks`] over the extent's bytes, for whoever reads all of them. Zero where nobody does: garbage, volumes.
+    /// [`crate::CrcOfBlocks`] over the extent's bytes, for readers of the whole extent. Zero if there are none: garbage, volumes.
     pub crc: u32,
 }
 
@@ -48,7 +48,7 @@ pub struct ETag {
 }
 
 impl ETag {
-    /// An ETag that no object has: no upload has so many parts.
+    /// An ETag that no object has: no upload has that many parts.
     pub const NONE: ETag = ETag { md5: [0; 16], parts: u16::MAX };
 }
 
@@ -74,17 +74,17 @@ pub enum ChecksumAlgorithm {
     Sha256,
 }
 
-/// A checksum that a client gave and the gateway verified.
+/// A checksum that a client sent and the gateway verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checksum {
     pub algorithm: ChecksumAlgorithm,
-    /// Base64, as it stands in the headers; with `-N` at the end when composite.
+    /// Base64, as in the headers; with the suffix `-N` if composite.
     pub value: String,
-    /// Computed over the parts' checksums instead of over the bytes.
+    /// Computed over the parts' checksums instead of the bytes.
     pub composite: bool,
 }
 
-/// All that is known of a key.
+/// Everything stored about a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectMeta {
     pub size: u64,
@@ -93,16 +93,16 @@ pub struct ObjectMeta {
     pub modified_millis: u64,
     /// In order; their lengths add up to `size`.
     pub extents: Vec<Extent>,
-    /// Headers to give back with the object, lower case: `content-type` and its like, `x-amz-meta-*`.
+    /// Headers to return with the object, lower case: `content-type` and the like, `x-amz-meta-*`.
     pub headers: Vec<(String, String)>,
     pub checksum: Option<Checksum>,
-    /// The multipart upload that made the object: its completion, sent again, is answered again.
+    /// The multipart upload that made the object, so that a retried completion gets its answer again.
     pub upload: Option<u64>,
     /// Parts of a multipart object, in order.
     pub parts: Vec<ObjectPart>,
 }
 
-/// What is remembered of a part once its upload is complete.
+/// What is kept of a part once its upload is complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectPart {
     pub number: u16,
@@ -121,7 +121,7 @@ pub struct Part {
     pub checksum: Option<Checksum>,
 }
 
-/// What a multipart upload's object shall have.
+/// What a multipart upload's object will have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UploadMeta {
     pub initiated_millis: u64,
@@ -138,7 +138,7 @@ pub struct VolumeMeta {
     pub created_millis: u64,
 }
 
-/// What must hold of a key for a change to be carried out.
+/// Precondition on a key for a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
     #[default]
@@ -153,15 +153,15 @@ pub enum Condition {
     Differs(ETag),
 }
 
-/// What else must hold of a key that is deleted.
+/// Further preconditions for deleting a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnlyIf {
     pub size: Option<u64>,
-    /// Seconds since 1970: dates in requests have no finer grain.
+    /// Unix seconds: dates in requests have no finer resolution.
     pub modified_seconds: Option<u64>,
 }
 
-/// What a bucket's owner set for it. The namespace keeps the values and does not read them.
+/// A setting of a bucket. Its value is opaque to the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum BucketSetting {
     Location,
@@ -172,12 +172,12 @@ pub enum BucketSetting {
 
 pub type BucketSettings = BTreeMap<BucketSetting, Vec<u8>>;
 
-/// A change of the namespace. The ops are carried out in order, each for itself: one that fails stops no other.
+/// A change of the namespace. The ops are carried out in order and independently: one that fails does not stop the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceCommand {
-    /// A command that comes again under the same id is answered, not carried out again.
+    /// A repeated command with the same id is answered, not carried out again.
     pub request: RequestId,
-    /// The sender's clock, milliseconds since 1970: what "modified" will say.
+    /// The sender's clock in milliseconds since 1970: becomes the modification time.
     pub now_millis: u64,
     /// At most [`OPS_MAX`].
     pub ops: Vec<NamespaceOp>,
@@ -205,14 +205,14 @@ pub enum NamespaceOp {
         meta: ObjectMeta,
         when: Condition,
     },
-    /// Deleting a key that is not there succeeds, as in S3.
+    /// Deleting a key that does not exist succeeds, as in S3.
     Delete {
         bucket: String,
         key: String,
         when: Condition,
         only_if: OnlyIf,
     },
-    /// Sets or removes one of the object's kept headers. "Modified" stays as it is.
+    /// Sets or removes one of the object's kept headers. The modification time does not change.
     SetHeader {
         bucket: String,
         key: String,
@@ -232,8 +232,8 @@ pub enum NamespaceOp {
         number: u16,
         part: Part,
     },
-    /// `parts`: number and etag of each part, ascending. `etag` and `checksum` are the finished object's. Sent again it
-    /// succeeds again, as long as the key names what it made.
+    /// `parts`: number and etag of each part, ascending. `etag` and `checksum` are the finished object's. A retry
+    /// succeeds again as long as the key names the object that it made.
     CompleteUpload {
         bucket: String,
         key: String,
@@ -248,7 +248,7 @@ pub enum NamespaceOp {
         key: String,
         upload: u64,
     },
-    /// `object` must be fresh: from the metadata service's allocation.
+    /// `object` must be fresh from the metadata service's allocation.
     CreateVolume {
         name: String,
         size: u64,
@@ -257,39 +257,39 @@ pub enum NamespaceOp {
     DeleteVolume {
         name: String,
     },
-    /// The sender is about to write to these fresh objects, as far as `bytes` in each; or a held object grows. It holds them until
-    /// they are named, discarded or closed, or until it falls silent. Without ids: a sign of life.
+    /// The sender is about to write to these fresh objects, up to `bytes` in each; or a leased object grows. The lease lasts until
+    /// they are named, discarded or closed, or until the sender falls silent. Without ids: a sign of life.
     Lease {
         first: ObjectId,
         count: u32,
         bytes: u64,
     },
-    /// The sender writes no more to these packs, and nothing that it wrote there waits for a name; it has not used these ids.
+    /// The sender writes no more to these `packs`, and nothing that it wrote there awaits a name; it has not used the ids `unused`.
     Close {
         packs: Vec<ObjectId>,
         unused: Vec<ObjectId>,
     },
-    /// The sender of this id was not heard since `stamp`, and not for long: what it holds goes to the garbage.
+    /// The sender with this id has been silent since `stamp`, for too long: what it has leased goes to the garbage.
     EndRun {
         run: u64,
         stamp: u64,
     },
-    /// Data that was written and will never be named: to the garbage. What has a name keeps it.
+    /// Data that was written and will never be named goes to the garbage. Data that has a name keeps it.
     Discard {
         extents: Vec<Extent>,
     },
-    /// The janitor freed the garbage with these numbers.
+    /// The janitor has freed the garbage with these numbers.
     Collected {
         garbage: Vec<u64>,
     },
 }
 
-/// Answer to a [`NamespaceCommand`].
+/// Reply to a [`NamespaceCommand`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceReply {
     /// One per op.
     pub results: Vec<Result<NamespaceDone, NamespaceError>>,
-    /// Extents that wait in the garbage queue now.
+    /// Number of extents in the garbage queue.
     pub garbage: u64,
 }
 
@@ -306,12 +306,12 @@ pub enum NamespaceQuery {
     Bucket {
         bucket: String,
     },
-    /// Several keys at once, as (bucket, key), because concurrent GETs ask together. At most [`LOOKUPS_MAX`].
+    /// Several (bucket, key) pairs at once, because concurrent GETs share a lookup. At most [`LOOKUPS_MAX`].
     Objects {
         names: Vec<(String, String)>,
     },
-    /// Keys and common prefixes after `after`, in order. `after` may be a common prefix: then all that it stands for is
-    /// passed over.
+    /// Keys and common prefixes after `after`, in order. `after` may be a common prefix: then all keys under it are
+    /// skipped.
     List {
         bucket: String,
         prefix: String,
@@ -332,7 +332,7 @@ pub enum NamespaceQuery {
         after: u16,
         limit: u32,
     },
-    /// Uploads after (key, id), ordered so. An `after` with id `u64::MAX` passes over the whole key.
+    /// Uploads after (key, id), in that order. An `after` with id `u64::MAX` skips the whole key.
     Uploads {
         bucket: String,
         prefix: String,
@@ -383,7 +383,7 @@ pub enum NamespaceAnswer {
 pub struct KeyPage {
     pub keys: Vec<KeyListing>,
     pub common_prefixes: Vec<String>,
-    /// What to ask for `after`; `None`: that was all.
+    /// `after` for the next page; `None`: this is the last one.
     pub next: Option<String>,
 }
 
@@ -404,7 +404,7 @@ pub struct UploadListing {
     pub initiated_millis: u64,
 }
 
-/// Why the namespace refuses.
+/// Why the namespace refused an op or query.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum NamespaceError {
     #[error("the bucket does not exist")]

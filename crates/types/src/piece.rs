@@ -1,4 +1,4 @@
-//! An object's byte range in the pieces that one request can carry.
+//! Splits an object's byte range into pieces that one request can carry.
 
 use crate::{BLOCK_BYTES, ChunkId, ObjectId, RECORD_BLOCKS_MAX};
 
@@ -13,8 +13,8 @@ pub struct Piece {
     pub start: u64,
 }
 
-/// Splits a range at the ends of chunks and at multiples of the largest record. `None` where the range goes past the last chunk that
-/// an object can have.
+/// Splits a range at chunk boundaries and at multiples of the largest record. `None` if the range extends past the last chunk
+/// that an object can have.
 pub fn pieces(
     object: ObjectId,
     offset: u64,

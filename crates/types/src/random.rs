@@ -1,4 +1,4 @@
-//! SplitMix64: what is drawn is a function of the seed, on every machine and in every release.
+//! SplitMix64: the same seed gives the same sequence on every machine and in every release.
 
 /// [Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014]
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ impl Random {
         mix(self.0)
     }
 
-    /// A stream of its own, so that drawing more from one leaves the others as they were.
+    /// An independent stream, so that drawing more from one does not change the others.
     pub fn fork(&mut self) -> Random {
         Random(self.next())
     }
@@ -37,12 +37,12 @@ impl Random {
         self.below(len as u64) as usize
     }
 
-    /// Uniform in 0 to 1.
+    /// Uniform between 0 and 1.
     pub fn unit(&mut self) -> f64 {
         self.next() as f64 / u64::MAX as f64
     }
 
-    /// True `per_mille` times in a thousand.
+    /// True with probability `per_mille` / 1000.
     pub fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
@@ -51,7 +51,7 @@ impl Random {
         if items.is_empty() { None } else { Some(&items[self.index(items.len())]) }
     }
 
-    /// A delay with a long tail: mostly near `typical`, rarely many times as long.
+    /// A long-tailed delay: mostly near `typical`, rarely many times as long.
     pub fn delay(&mut self, typical: u64) -> u64 {
         let base = self.between(typical / 4, typical * 2);
         match self.below(50) {

@@ -16,7 +16,7 @@ pub const CHUNK_BYTES_MAX: u32 = 64 << 20;
 /// Most blocks in one record: bounds every frame and every buffer.
 pub const RECORD_BLOCKS_MAX: u32 = 1024;
 
-/// In what role a server keeps a record.
+/// The role in which a server keeps a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Space {
     /// As one of the chunk group's replicas.
@@ -30,12 +30,12 @@ pub enum Space {
 pub enum Content {
     /// Bytes, carried beside the record: `count * BLOCK_BYTES` of them. One CRC-32C per block.
     Data { crcs: Vec<u32> },
-    /// Zeroes that take no space.
+    /// Zeroes, which take no space.
     Zero,
     /// The whole chunk is gone. `first` and `count` are zero. Final: a chunk id is never used again.
     Delete,
-    /// Sets nothing. It notes that what `request` wrote is in these blocks, or under what was written there since, wherever a
-    /// block has a version of this record's epoch: so the request's id is found as long as its own record would be.
+    /// Sets nothing. It notes that the write of `request` is in these blocks, or was overwritten there since, wherever a block has
+    /// a version of this record's epoch: so the request's id is found as long as its own record would be.
     Note,
 }
 
@@ -56,9 +56,9 @@ pub enum Kind {
     Data,
     Zero,
     Delete,
-    /// In tails only: blocks do not have it.
+    /// In tails only: no block has this kind.
     Note,
-    /// In listings only: what the blocks contain is not known any more, but nothing newer than the version.
+    /// In listings only: the content of the blocks is no longer known; it was not newer than the version.
     Lost,
 }
 
@@ -70,18 +70,18 @@ pub struct Record {
     pub first: u32,
     pub count: u32,
     pub version: Version,
-    /// The client request that asked for it; absent when Ebb itself rewrote the blocks.
+    /// The client request behind it; absent if Ebb itself rewrote the blocks.
     pub request: Option<RequestId>,
     pub content: Content,
 }
 
 impl Record {
-    /// What a store answers of blocks that it has nothing of.
+    /// Whether this is a store's answer for blocks that it does not have.
     pub fn is_never_written(&self) -> bool {
         self.version == Version::ZERO
     }
 
-    /// Payload length in bytes that goes with this record.
+    /// Length in bytes of this record's payload.
     pub fn payload_len(&self) -> usize {
         match self.content {
             Content::Data { .. } => self.count as usize * BLOCK_BYTES,
@@ -99,7 +99,7 @@ impl Record {
         }
     }
 
-    /// What makes this record malformed, if anything: checked on everything that comes from a wire or a disk.
+    /// Why this record is malformed, if it is: checked on every record from the wire or from disk.
     pub fn fault(&self, payload_len: usize) -> Option<&'static str> {
         if payload_len != self.payload_len() {
             return Some("payload length does not fit the block count");
@@ -135,7 +135,7 @@ pub fn block_crcs(payload: &[u8]) -> Vec<u32> {
     payload.chunks(BLOCK_BYTES).map(crc32c).collect()
 }
 
-/// CRC-32C of bytes at `offset` of a chunk, one per block that they touch: of the first and the last perhaps only of a part.
+/// CRC-32C of bytes at `offset` of a chunk, one per block touched; the first and the last may cover only part of a block.
 pub fn piece_crcs(offset: u32, bytes: &[u8]) -> Vec<u32> {
     let until_border = (BLOCK_BYTES - offset as usize % BLOCK_BYTES) % BLOCK_BYTES;
     let (head, rest) = bytes.split_at(until_border.min(bytes.len()));
@@ -149,7 +149,7 @@ pub fn zero_block_crc() -> u32 {
     *CRC.get_or_init(|| crc32c(&[0; BLOCK_BYTES]))
 }
 
-/// CRC-32C over the checksums of consecutive blocks (little endian): one number for bytes of any length that costs no second
+/// CRC-32C over the checksums of consecutive blocks (little endian): one checksum for any number of bytes, without a second
 /// pass over them.
 #[derive(Debug)]
 pub struct CrcOfBlocks(crc_fast::Digest);

@@ -43,7 +43,7 @@ pub fn parse_bytes(text: &str) -> Result<Bytes, String> {
     number.checked_mul(1 << shift).map(Bytes).ok_or_else(|| format!("invalid size {text:?}: it is too large"))
 }
 
-/// Two digits a byte, in lower case.
+/// Two lower-case digits per byte.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);

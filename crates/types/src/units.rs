@@ -121,7 +121,7 @@ impl fmt::Display for Bytes {
 /// A point on the clock that the driver hands in: nanoseconds since that clock's start.
 ///
 /// Decision makers never read a clock. Programs pass a clock that keeps counting through suspend (`CLOCK_BOOTTIME`),
-/// because a lease must be seen to have ended by a server that slept through its end. The simulator passes its own.
+/// so that a server that slept through the end of its lease sees that it has expired. The simulator passes its own.
 /// Moments of different machines are never compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -131,7 +131,7 @@ async fn frames_of_all_sizes_arrive_in_order_and_whole() {
                 }
             }
         }
-        // Every frame was sent before the stream ended, and the big ones left no big buffer behind.
+        // Every frame was sent before the stream ended, and the large ones left no large buffer behind.
         assert!(caller.receiver.next().await.unwrap().is_none());
         assert!(
             caller.receiver.buffer.capacity() <= 2 * READ_BUFFER,
@@ -176,7 +176,7 @@ async fn strangers_and_other_releases_are_named() {
     future.write_all(&hello).await.unwrap();
     let refused = listener.accept().await.handshake().await.unwrap_err();
     assert!(matches!(refused, TransportError::WireVersion { found } if found == WIRE_VERSION + 1));
-    // The newer release is told our version, so that it can say the same.
+    // The newer release learns our version, so that it can report the same.
     future.read_exact(&mut hello).await.unwrap();
     assert_eq!(hello[4], WIRE_VERSION);
 
@@ -246,7 +246,7 @@ async fn the_handshake_has_a_deadline_on_both_sides() {
     let _silent = TcpStream::connect(&address).await.unwrap();
     let refused = listener.accept().await.handshake().await.unwrap_err();
     assert!(matches!(refused, TransportError::HandshakeTimeout { .. }));
-    // The listener's kernel accepts, the process does not: as if it were stopped.
+    // The listener's kernel accepts but the process does not, as if it were stopped.
     let refused = connect(&address, &secret(1), server()).await.unwrap_err();
     assert!(matches!(refused, TransportError::HandshakeTimeout { address: at } if at == address));
 }
@@ -293,7 +293,7 @@ async fn giving_up_waiting_for_a_frame_loses_nothing() {
     let payload = pattern(100_000);
     bytes.extend_from_slice(&payload);
     for part in bytes.chunks(30_001) {
-        // Polled once: takes what is there, then is dropped.
+        // Polled once: it takes what is there, then is dropped.
         stream.write_all(part).await.unwrap();
         let dropped = tokio::select! {
             biased;

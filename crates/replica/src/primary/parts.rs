@@ -1,4 +1,4 @@
-//! What operations set their blocks to, and what reads answer, as whole blocks.
+//! What operations set their blocks to, and what reads return, as whole blocks.
 
 use super::{BLOCK, Op, Work};
 use bytes::{Bytes, BytesMut};
@@ -58,7 +58,7 @@ pub fn contents(op: &Op, got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Vec<Part> 
         Work::Client { op: ChunkOp::Write { offset, len, crcs, .. }, payload } => {
             let payload = with_edges(*offset, payload, got);
             let mut crcs = crcs.clone();
-            // An edge that was merged is more now than what the client has summed.
+            // A merged edge block holds more bytes than the client's checksum covers.
             let edges = [(0, *offset), (crcs.len() - 1, offset + len)];
             for (index, _) in edges.into_iter().filter(|(_, border)| !border.is_multiple_of(BLOCK)) {
                 crcs[index] = crc32c(&payload[index * BLOCK_BYTES..][..BLOCK_BYTES]);
@@ -71,7 +71,7 @@ pub fn contents(op: &Op, got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Vec<Part> 
     }
 }
 
-/// The checksum of every block of a read.
+/// The checksum of each block of a read.
 pub fn crcs_of(records: &[Record]) -> Vec<u32> {
     let mut all = Vec::new();
     for record in records {
@@ -102,7 +102,7 @@ pub fn whole(records: &[Record], payload: Bytes) -> Bytes {
     out.freeze()
 }
 
-/// A client's bytes, rounded out to whole blocks with what was there.
+/// A client's bytes, padded to whole blocks with the present content.
 fn with_edges(offset: u32, bytes: &Bytes, mut got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Bytes {
     if got.is_empty() {
         return bytes.clone();
@@ -119,7 +119,7 @@ fn with_edges(offset: u32, bytes: &Bytes, mut got: BTreeMap<u32, (Vec<Record>, B
     out.freeze()
 }
 
-/// Whole blocks become zero without data; partly zeroed edge blocks are written.
+/// Whole blocks become zero records without data; partly zeroed edge blocks are written as data.
 fn zero_parts(offset: u32, len: u32, got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Vec<Part> {
     let end = offset + len;
     let mut parts = Vec::new();

@@ -1,20 +1,20 @@
-//! When this server's replicas are to be scrubbed: in quiet times after half of the period; after all of it, or when an administrator
-//! asks for it, whatever the load.
+//! When this server's replicas are to be scrubbed: in quiet times after half of the period; after the whole period, or when an
+//! administrator asks for it, whatever the load.
 //!
-//! Asked with every heartbeat, which is sent anyway. One replica is asked for at a time, the one that was found right longest ago,
-//! a page at a time. Wall time, because it goes on over restarts and sleep; a clock that jumps only makes a scrub early or late.
+//! Evaluated with every heartbeat, which is sent anyway. One replica is requested at a time, the one that was found sound longest
+//! ago, page by page. Wall time, because it continues across restarts and sleep; a clock jump only makes a scrub early or late.
 
 use super::{Scrubbed, Wanted};
 use ebb_types::{GroupId, ScrubMark, ScrubVitals};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Quiet is what is less than this part of the busiest beat of late.
+/// A beat is quiet if its load is below this fraction of the recent peak.
 const QUIET: f64 = 0.25;
-/// What the busiest beat of late loses with each beat: half in some eight hours of seconds.
+/// Decay of the recent peak per beat: it halves in about eight hours of one-second beats.
 const FADING: f64 = 1.0 - 1.0 / 40_000.0;
-/// A question that is not answered is asked again after so many seconds at most.
+/// Maximum seconds before an unanswered request is sent again.
 const RETRY_MAX: u64 = 60;
-/// While somebody waits for it.
+/// The same while an administrator waits for a scrub.
 const RETRY_ASKED_MAX: u64 = 5;
 
 pub(crate) struct Scrubber {
@@ -26,7 +26,7 @@ pub(crate) struct Scrubber {
     replicas: BTreeMap<GroupId, Replica>,
     /// The replica whose scrub was asked for, and when.
     asked: Option<(GroupId, u64)>,
-    /// An administrator wants all of them, those that the next beat names.
+    /// An administrator wants all replicas scrubbed, namely those in the next beat.
     all_wanted: bool,
     changed: bool,
 }
@@ -36,7 +36,7 @@ struct Replica {
     in_sync: bool,
     /// An administrator asked for it. Forgotten at a restart.
     wanted: bool,
-    /// Tried in vain: others first, and again some time after that.
+    /// When it was last tried in vain (Unix seconds): others go first, and it is retried some time later.
     tried: Option<u64>,
 }
 
@@ -56,18 +56,18 @@ impl Scrubber {
         }
     }
 
-    /// There is nothing to do, and will be nothing.
+    /// Whether there is nothing to do, now or later.
     pub fn is_off(&self) -> bool {
         self.period == 0 && !self.all_wanted && !self.replicas.values().any(|r| r.wanted)
     }
 
-    /// From the next beat on, every replica is to be scrubbed from its beginning: one that is not in sync, when it is.
+    /// From the next beat on, every replica is to be scrubbed from its beginning; one that is not in sync, as soon as it is.
     pub fn want_all(&mut self) {
         self.all_wanted = true;
     }
 
-    /// Takes in the time, the client operations since the last beat, and the groups that this server has a replica of, with whether
-    /// it is in sync.
+    /// Updates the time, the client operations since the last beat, and the groups that this server has a replica of, each with
+    /// whether it is in sync.
     pub fn beat(&mut self, now: u64, ops: u64, groups: impl Iterator<Item = (GroupId, bool)>) {
         self.now = now;
         self.busiest = (self.busiest * FADING).max(ops as f64);
@@ -77,8 +77,8 @@ impl Scrubber {
             there.insert(group);
             let replica = self.replicas.entry(group).or_insert_with(|| {
                 self.changed = true;
-                // A new one counts as found right some time in the last half period: so a new cluster does not begin with all
-                // of them at once.
+                // A new replica counts as found sound at some time in the last half period, so that a new cluster does not begin
+                // with all of them at once.
                 let spread = u64::from(group.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
                 let sound_at = now.saturating_sub(spread % (self.period / 2).max(1));
                 let mark = ScrubMark { group, sound_at, after: None, sound_so_far: true, sound: true };
@@ -94,7 +94,7 @@ impl Scrubber {
             self.asked = None;
             for replica in self.replicas.values_mut() {
                 (replica.wanted, replica.tried) = (true, None);
-                // What was found right before need not be so now.
+                // What was found sound before need not be sound now.
                 (replica.mark.after, replica.mark.sound_so_far) = (None, true);
             }
         }
@@ -117,7 +117,7 @@ impl Scrubber {
         replica.in_sync && self.period > 0 && self.age(replica) >= self.period
     }
 
-    /// What to ask for now.
+    /// The scrub to request now.
     pub fn ask(&mut self) -> Option<(GroupId, Wanted)> {
         if let Some((group, at)) = self.asked {
             if self.now.abs_diff(at) < self.retry() {
@@ -125,7 +125,7 @@ impl Scrubber {
             }
             self.put_off(group);
         }
-        // What stays unsound is read again and again: not all the time.
+        // An unsound replica is read again and again, but not constantly.
         let pause = |r: &Replica| if r.mark.sound { self.retry() } else { (self.period / 16).max(1) };
         let held = |r: &Replica| r.tried.is_some_and(|at| self.now.abs_diff(at) < pause(r));
         let asked_for = |r: &Replica| r.wanted && r.in_sync;
@@ -151,7 +151,7 @@ impl Scrubber {
         let Some(replica) = self.replicas.get_mut(&page.group) else { return };
         let mark = &mut replica.mark;
         let ends = page.end.is_none();
-        // Only what continues the pass counts.
+        // Only a page that continues the pass counts.
         if page.after > mark.after || (!ends && page.end <= mark.after && page.sound) {
             return;
         }
@@ -180,7 +180,7 @@ impl Scrubber {
         std::mem::take(&mut self.changed).then(|| self.replicas.values().map(|r| r.mark).collect())
     }
 
-    /// When each replica that is in sync was last found right.
+    /// When each in-sync replica was last found sound.
     pub fn marks(&self) -> impl Iterator<Item = ScrubMark> + '_ {
         self.replicas.values().filter(|r| r.in_sync).map(|r| r.mark)
     }
@@ -208,7 +208,7 @@ mod tests {
     const ONE: GroupId = GroupId(1);
     const TWO: GroupId = GroupId(2);
 
-    /// Two replicas that were found right at these times, with a period of ten days.
+    /// Two replicas that were found sound at these times, with a period of ten days.
     fn scrubber(one: u64, two: u64) -> Scrubber {
         let mark =
             |(group, sound_at)| ScrubMark { group, sound_at, after: None, sound_so_far: true, sound: true };

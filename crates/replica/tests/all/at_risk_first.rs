@@ -1,4 +1,4 @@
-//! What a server does first that rebuilds several chunk groups: the one with the fewest copies. And what it does where no copy is
+//! A server that rebuilds several chunk groups starts with the one that has the fewest copies. Also: what it does where no copy is
 //! complete.
 
 use crate::server;
@@ -24,7 +24,7 @@ fn peer(from: u16, message: PeerMessage) -> Event {
     Event::Peer { from: ServerId(from), message, payload: Bytes::new() }
 }
 
-/// This server rebuilds both groups. The other two replicas of one are there; of the other, one has failed.
+/// This server rebuilds both groups. One has its other two replicas; the other has lost one of them to a failure.
 fn map() -> MapDelta {
     let servers = vec![
         server(1, 0, ServerState::Awake),
@@ -48,7 +48,7 @@ fn map() -> MapDelta {
     MapDelta { from: 0, to: 1, servers, groups }
 }
 
-/// The runs that the group's source has: a block each of so many chunks.
+/// The runs that the group's source has: one block in each of `count` chunks.
 fn runs(group: GroupId, count: u32) -> Vec<Run> {
     let chunk = |index| ChunkId { object: ObjectId(u64::from(group.0)), index };
     (0..count)
@@ -76,7 +76,7 @@ fn fetches(out: &[Command]) -> Vec<(GroupId, u64, ChunkId)> {
         .collect()
 }
 
-/// The source lists its runs, and all of them are news.
+/// The source lists its runs, and the own store has none of them.
 fn list(replica: &mut Replica, (group, token): (GroupId, u64), count: u32) -> Vec<(GroupId, u64, ChunkId)> {
     let page = ListPage { runs: runs(group, count), next: None };
     let out = on(replica, peer(2, PeerMessage::ListReply { group, token, result: Ok(page) }));
@@ -94,7 +94,7 @@ fn list(replica: &mut Replica, (group, token): (GroupId, u64), count: u32) -> Ve
     fetches(&on(replica, Event::Stored { token, outcome: StoreOutcome::Newer(runs(group, count)) }))
 }
 
-/// The source's answer arrives and becomes durable. Returns what is fetched then.
+/// The source's reply arrives and becomes durable. Returns the next fetches.
 fn answer(replica: &mut Replica, fetch: (GroupId, u64, ChunkId)) -> Vec<(GroupId, u64, ChunkId)> {
     let (group, token, chunk) = fetch;
     let payload = Bytes::from(vec![7; BLOCK_BYTES]);
@@ -117,11 +117,11 @@ fn the_group_with_the_fewest_copies_is_fetched_first() {
     on(&mut replica, Event::Lease { until: Moment(u64::MAX) });
     let asked = asked_lists(&on(&mut replica, Event::Map(map())));
     let of = |group| *asked.iter().find(|(g, _)| *g == group).expect("both are listed");
-    // The safe group begins, and takes all the places that there are.
+    // The safe group begins first, and takes all fetch slots.
     let first = list(&mut replica, of(SAFE), 40);
     assert!(!first.is_empty() && first.len() < 40 && first.iter().all(|f| f.0 == SAFE), "{first:?}");
     assert_eq!(list(&mut replica, of(AT_RISK), 2), [], "there is no place for more");
-    // Every place that comes free goes to the group at risk, until it has all.
+    // Every fetch slot that becomes free goes to the group at risk, until it has everything.
     let mut fetched = Vec::new();
     for fetch in &first[..4] {
         fetched.extend(answer(&mut replica, *fetch));
@@ -141,10 +141,10 @@ fn where_nothing_complete_is_left_everybody_is_asked_and_nothing_goes_on_without
         entry.salvage = true;
         entry.slots.iter_mut().for_each(|slot| slot.state = catching_up);
     }
-    // Of the second group a member has failed: what it alone may have must not be left out.
+    // A member of the second group has failed: writes that it alone may have must not be left out.
     let asked = asked_lists(&on(&mut replica, Event::Map(delta)));
     assert!(matches!(asked[..], [(SAFE, _)]), "{asked:?}");
-    // One source after the other.
+    // Sources are asked one after another.
     let page = ListPage { runs: Vec::new(), next: None };
     let message = PeerMessage::ListReply { group: SAFE, token: asked[0].1, result: Ok(page) };
     let out = on(&mut replica, peer(2, message));

@@ -1,4 +1,4 @@
-//! When a deletion may be forgotten, and what may not be believed after it is.
+//! When a deletion may be forgotten, and what must not be believed afterwards.
 
 use bytes::Bytes;
 use ebb_replica::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken};
@@ -35,7 +35,7 @@ impl Member {
         out
     }
 
-    /// Each slot's state and stand-in.
+    /// `states`: each slot's state and holder.
     fn configure(&mut self, epoch: u32, states: [(SlotState, Option<ServerId>); 3]) -> Vec<Command> {
         let slot = |(server, (state, stand_in)): (ServerId, (SlotState, Option<ServerId>))| {
             let stand_in = stand_in.map(|server| StandIn { server, covered: true });
@@ -50,7 +50,7 @@ impl Member {
         self.on(Event::Map(MapDelta { from, to, servers, groups: vec![(GROUP, entry)] }))
     }
 
-    /// The primary sends a record; returns what it is told at once, and what is given to the store.
+    /// The primary sends a record; returns the immediate commands, and the token of the store command.
     fn replicate(&mut self, version: Version, content: Content) -> (Vec<Command>, Option<StoreToken>) {
         let (first, count) = (0, u32::from(content != Content::Delete));
         let chunk = ChunkId::default();
@@ -66,7 +66,7 @@ impl Member {
         (out, applied)
     }
 
-    /// The primary says that all is on all targets up to there; returns what is forgotten.
+    /// The primary reports that all writes up to `committed` are on all targets; returns up to where deletions are forgotten.
     fn commit(&mut self, committed: Version) -> Option<Version> {
         let message = PeerMessage::Committed { group: GROUP, epoch: committed.epoch, committed };
         forgotten(&self.on(Event::Peer { from: PRIMARY, message, payload: Bytes::new() }))
@@ -85,7 +85,7 @@ fn forgotten(commands: &[Command]) -> Option<Version> {
     })
 }
 
-/// Who is asked for a listing of what, and since when.
+/// The listings requested: from which server, of which space, since which epoch.
 fn asked(commands: &[Command]) -> Vec<(ServerId, Space, Epoch)> {
     let asked = |c: &Command| match c {
         Command::Send { to, message: PeerMessage::List { space, since, .. }, .. } => {
@@ -127,7 +127,7 @@ fn a_deletion_is_remembered_while_a_slot_may_have_missed_it() {
     }
 }
 
-/// Sent again on another connection, a record may come after the deletion that followed it, and after that was forgotten.
+/// A record resent over another connection may arrive after the deletion that followed it, even after that was forgotten.
 #[test]
 fn a_record_that_comes_late_is_not_stored_again() {
     let mut me = Member::new();
@@ -146,8 +146,8 @@ fn a_record_that_comes_late_is_not_stored_again() {
     assert!(token.is_none() && out.iter().any(answered), "{out:?}");
 }
 
-/// What a stand-in forgot to drop may have been deleted since. Whoever compares everything asks it for no more than it
-/// must have, and a replica that is in sync rather than a stand-in.
+/// Offload that a holder failed to drop may have been deleted since. A full comparison asks a holder for no more than it
+/// must have, and prefers a replica that is in sync.
 #[test]
 fn whoever_compares_everything_does_not_ask_a_stand_in_for_it() {
     let everything = SlotState::CatchingUp { since: Epoch(0) };

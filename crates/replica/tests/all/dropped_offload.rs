@@ -1,6 +1,6 @@
-//! What a stand-in keeps is dropped as soon as its slot is in sync. Nobody may take the empty rest for "nothing missed": a
-//! server that did lost acknowledged writes, and as primary it undid them on the others too. Nor may anybody take an answer that
-//! an earlier run of it asked for as an answer to its own question.
+//! A holder drops its offload as soon as the slot is in sync. No server may mistake the empty remainder for "nothing missed": one
+//! that did lost acknowledged writes, and as primary undid them on the others too. Nor may a server take a reply to a request of
+//! its earlier incarnation for a reply to its own.
 
 use bytes::Bytes;
 use ebb_replica::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome};
@@ -11,7 +11,7 @@ use ebb_types::{
 };
 
 const ME: ServerId = ServerId(1);
-/// Catches up as well, and has a stand-in that is complete with it.
+/// Also catching up; together with its holder it is complete.
 const OTHER: ServerId = ServerId(2);
 const KEEPER: ServerId = ServerId(4);
 const GROUP: GroupId = GroupId(0);
@@ -39,7 +39,7 @@ impl Server {
         out
     }
 
-    /// `ME` and a third server catch up; so does `OTHER`, from `KEEPER`, until it is in sync.
+    /// `ME` and a third server are catching up; so is `OTHER`, from `KEEPER`, until it is in sync.
     fn configure(&mut self, epoch: u32, in_sync: bool) -> Vec<Command> {
         match in_sync {
             true => self.configure_other(epoch, SlotState::InSync, None),
@@ -71,7 +71,7 @@ impl Server {
     }
 }
 
-/// Who is asked for a listing of what, and the token.
+/// The listing requested: from which server, of which space, and its token.
 fn asked(commands: &[Command]) -> Option<(ServerId, Space, u64)> {
     commands.iter().find_map(|c| match c {
         Command::Send { to, message: PeerMessage::List { space, token, .. }, .. } => {
@@ -111,7 +111,7 @@ fn a_stand_in_lists_only_what_it_still_keeps() {
     assert!(commands.iter().any(refused), "{commands:?}");
 }
 
-/// The store is slow to list, and quicker to drop.
+/// The store is slow to list, and drops before it has listed.
 #[test]
 fn a_listing_of_an_ended_epoch_is_not_given() {
     let (group, epoch, since) = (GROUP, Epoch(5), Epoch(1));
@@ -134,7 +134,7 @@ fn a_listing_of_an_ended_epoch_is_not_given() {
     assert_eq!(commands.iter().find_map(given), Some(refused));
 }
 
-/// A write that nobody was told to be on all targets is in doubt for as long as it is kept.
+/// A write that is not known to be on all targets stays in doubt for as long as it is kept.
 #[test]
 fn a_tail_is_kept_with_what_it_is_of() {
     let version = Version { epoch: Epoch(4), seq: 13 };
@@ -183,7 +183,7 @@ fn a_listing_that_lost_a_source_starts_over() {
     let commands = me.configure(5, false);
     let (to, space, token) = asked(&commands).expect("the replica is asked first");
     assert_eq!((to, space), (OTHER, Space::Replica));
-    // It has fetched nothing from its stand-in yet.
+    // It has fetched nothing from its holder yet.
     let page = ListPage { runs: Vec::new(), next: None };
     let commands = me.hear(OTHER, PeerMessage::ListReply { group: GROUP, token, result: Ok(page) });
     let newer = commands.iter().find_map(|c| match c {
@@ -193,12 +193,12 @@ fn a_listing_that_lost_a_source_starts_over() {
     let outcome = StoreOutcome::Newer(Vec::new());
     let commands = me.on(Event::Stored { token: newer.expect("the page is compared"), outcome });
     assert_eq!(asked(&commands).map(|(to, space, _)| (to, space)), Some((KEEPER, KEPT)));
-    // Before the answer comes the other is in sync: now it has all, and the stand-in nothing.
+    // Before the reply comes the other replica is in sync: now it has everything, and the holder nothing.
     let commands = me.configure(6, true);
     assert_eq!(asked(&commands).map(|(to, space, _)| (to, space)), Some((OTHER, Space::Replica)));
 }
 
-/// It listed all that it had in the beginning; its directory was emptied since.
+/// The source listed everything in the beginning; its directory was emptied since.
 #[test]
 fn a_source_that_comes_back_with_less_is_asked_no_more() {
     let mut me = Server::new(ME);

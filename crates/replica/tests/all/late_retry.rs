@@ -1,4 +1,4 @@
-//! A client that was cut off sends its write again, and others have written there since: it is not carried out twice.
+//! A client that was cut off retries its write after others have written there: the write is not carried out twice.
 
 use bytes::Bytes;
 use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome};
@@ -12,17 +12,17 @@ use std::collections::VecDeque;
 const ME: ServerId = ServerId(1);
 const OTHER: ServerId = ServerId(2);
 const GROUP: GroupId = GroupId(0);
-/// As many as a server remembers, and one more.
+/// One more than a server remembers.
 const MANY: u64 = 1025;
-/// Of the client that is cut off.
+/// The request of the client that is cut off.
 const CUT_OFF: RequestId = RequestId { client: 1, seq: 1 };
 
-/// One server of a group of two, and all that it is told and asks for. Its store and the other server always do.
+/// One server of a group of two. Its store and the other server always succeed.
 struct Server {
     replica: Replica,
     epoch: u32,
     entry: GroupEntry,
-    /// What the other says of its memory when it is fenced.
+    /// What the other server reports as remembered when it is fenced.
     remembers: (Vec<TailRun>, Version),
     ordered: Vec<Record>,
     fenced: Option<PeerMessage>,
@@ -49,7 +49,7 @@ impl Server {
         replica
     }
 
-    /// It knows nothing of what it did.
+    /// Restarts it without any memory.
     fn restart(&mut self) {
         self.replica = Server::started();
     }
@@ -59,7 +59,7 @@ impl Server {
         self.configure_slots(primary, slots.into());
     }
 
-    /// The next epoch.
+    /// Begins the next epoch.
     fn configure_slots(&mut self, primary: ServerId, slots: Vec<Slot>) {
         self.epoch += 1;
         let epoch = Epoch(self.epoch);
@@ -73,7 +73,7 @@ impl Server {
         assert_eq!(self.run(Event::Map(delta)), []);
     }
 
-    /// Until it comes to rest. Returns what clients are answered.
+    /// Runs until nothing is left to do. Returns the replies to clients.
     fn run(&mut self, event: Event) -> Vec<ClientReply> {
         let mut events = VecDeque::from([event]);
         let mut replies = Vec::new();
@@ -120,7 +120,7 @@ impl Server {
         }
     }
 
-    /// A client writes the block that all write. What it is answered, and whether it was carried out.
+    /// A client writes the block that all clients write. Returns the reply, and whether the write was carried out.
     fn write(&mut self, request: RequestId, since: Version) -> (ClientReply, bool) {
         let payload = Bytes::from(vec![7; BLOCK_BYTES]);
         let (len, crcs) = (payload.len() as u32, block_crcs(&payload));
@@ -132,7 +132,7 @@ impl Server {
         (replies.remove(0), !self.ordered.is_empty())
     }
 
-    /// So many requests of others, the newest of which it is told.
+    /// Carries out `many` requests of other clients; returns the newest version.
     fn others(&mut self, many: u64) -> Version {
         let mut newest = Version::first_of(Epoch(self.epoch));
         for seq in 1..=many {
@@ -145,7 +145,7 @@ impl Server {
         newest
     }
 
-    /// The other becomes primary, fences this one, and hears how far it remembers.
+    /// The other server becomes primary and fences this one; returns up to where this one has forgotten.
     fn forgotten(&mut self) -> Version {
         let message = PeerMessage::Fence { group: GROUP, epoch: Epoch(self.epoch), done: Vec::new() };
         self.run(Event::Peer { from: OTHER, message, payload: Bytes::new() });
@@ -175,7 +175,7 @@ fn a_write_that_was_carried_out_is_not_repeated_over_others() {
     assert!(server.write(RequestId { client: 1, seq: 2 }, newest).1, "what begins now is carried out");
 }
 
-/// The same with a restart between: what another target remembers is known.
+/// The same with a restart in between: what another target remembers is known.
 #[test]
 fn a_restarted_primary_repeats_only_what_no_target_can_have_forgotten() {
     let (done, before, after) = (CUT_OFF, version(1, 0), version(1, 1));
@@ -199,7 +199,7 @@ fn a_restarted_primary_repeats_only_what_no_target_can_have_forgotten() {
     }
 }
 
-/// Several configurations often come as one, and a restart forgets.
+/// Several configurations often arrive as one, and a restart forgets.
 #[test]
 fn a_run_answers_for_all_that_it_was_told() {
     let mut server = Server::new();
@@ -213,7 +213,7 @@ fn a_run_answers_for_all_that_it_was_told() {
     assert_eq!(server.forgotten(), version(6, 0));
 }
 
-/// A write that was ordered when the epoch ended may be on some servers: it is no new request, whoever gets it next.
+/// A write that was ordered when the epoch ended may be on some servers: whichever server gets it next, it is not a new request.
 #[test]
 fn what_was_ordered_is_never_sent_away_as_new() {
     let mut server = Server::new();
@@ -232,7 +232,7 @@ fn what_was_ordered_is_never_sent_away_as_new() {
     assert_eq!(server.run(Event::Map(delta)), [ClientReply::Retry { why: Unready::Interrupted }]);
 }
 
-/// Of two blocks one is known to be written, and what became of the other is forgotten.
+/// One of two blocks is known to be written; the outcome of the other is forgotten.
 #[test]
 fn what_is_known_in_part_and_forgotten_in_part_is_not_begun_anew() {
     let mut server = Server::new();

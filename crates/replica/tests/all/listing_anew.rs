@@ -1,4 +1,4 @@
-//! A primary that catches up may lose its source at any time and list what it misses anew from another. Until it knows again, it
+//! A primary that is catching up may lose its source at any time and must then list what it misses from another. Until it has, it
 //! orders and answers nothing from its own blocks: they may be old, and would undo acknowledged writes on all targets.
 
 use bytes::Bytes;
@@ -26,9 +26,9 @@ const MISSED: Run = Run {
 struct Primary {
     replica: Replica,
     now: Moment,
-    /// Whose listing is asked for, and its token.
+    /// The server asked for a listing, and the token.
     asked: Option<(ServerId, u64)>,
-    /// What its own store is to be compared with.
+    /// Runs to be compared with its own store.
     compared: Vec<(StoreToken, Vec<Run>)>,
     reads: usize,
     ordered: usize,
@@ -36,7 +36,7 @@ struct Primary {
 }
 
 impl Primary {
-    /// It misses a write that both others have; `open`: neither knows that it is on all targets.
+    /// It misses a write that both others have; `open`: neither knows whether the write is on all targets.
     fn new(open: bool) -> Primary {
         let config = Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 1);
         let mut primary = Primary {
@@ -88,7 +88,7 @@ impl Primary {
         self.on(Event::Peer { from, message, payload: Bytes::new() });
     }
 
-    /// Whoever is asked lists what is missed, and the own store has none of it. Returns who that was.
+    /// The source asked lists the missed write, and the own store does not have it. Returns the source.
     fn list(&mut self) -> ServerId {
         let (from, token) = self.asked.take().expect("a listing is asked for");
         let page = ListPage { runs: vec![MISSED], next: None };
@@ -103,7 +103,7 @@ impl Primary {
         }
     }
 
-    /// The server fails, and the next configuration is not here yet.
+    /// The server fails, and the next configuration has not arrived yet.
     fn loses(&mut self, server: ServerId) {
         let failed = crate::server(server.0, server.0 as u8 - 1, ServerState::Failed);
         let from = self.replica.map().version;

@@ -1,4 +1,4 @@
-//! Directed tests of the protocol: what a fault search once found, played by hand.
+//! Directed tests of the protocol: bugs that a fault search once found, replayed by hand.
 
 mod at_risk_first;
 mod deletions;
@@ -13,7 +13,7 @@ mod settlement;
 
 use ebb_types::{GearGroup, Incarnation, RackId, ServerEntry, ServerId, ServerState, StoreId};
 
-/// A server in a rack of its own, in its first run.
+/// A server alone in its rack, in its first incarnation.
 fn server(id: u16, gear_group: u8, state: ServerState) -> ServerEntry {
     ServerEntry {
         id: ServerId(id),

@@ -1,5 +1,5 @@
-//! Overload is not failure: a copy that is on its way is not sent twice, a copy that came twice is written once, and a server is
-//! suspected only if it says nothing at all. (R12)
+//! Overload is not failure: a copy in flight is not sent twice, a copy received twice is written once, and a server is
+//! suspected only if it sends nothing at all. (R12)
 
 use bytes::Bytes;
 use ebb_replica::{
@@ -17,14 +17,14 @@ const FAR: ServerId = ServerId(3);
 const GROUP: GroupId = GroupId(0);
 const EPOCH: Epoch = Epoch(1);
 
-/// One server of a group of three, whose clock, store and peers are this test.
+/// One server of a group of three; the test plays its clock, store and peers.
 struct Server {
     replica: Replica,
     now: Moment,
 }
 
 impl Server {
-    /// In a configuration that has this primary, and all three in sync.
+    /// Starts it in a configuration with this primary and all three in sync.
     fn new(primary: ServerId) -> Server {
         let config = Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 1);
         let mut server = Server { replica: Replica::new(config, Recovered::default()), now: Moment(1) };
@@ -73,7 +73,7 @@ impl Server {
         self.on(Event::Client { token, request, payload })
     }
 
-    /// Seconds pass, a tick at a time; before each tick `each` happens.
+    /// Lets seconds pass, tick by tick; `each` runs before each tick.
     fn wait(&mut self, seconds: u32, mut each: impl FnMut(&mut Server)) -> Vec<Command> {
         let mut out = Vec::new();
         for _ in 0..seconds * 10 {
@@ -85,7 +85,7 @@ impl Server {
     }
 }
 
-/// Who is sent which record.
+/// The records sent, with their receivers.
 fn sent(commands: &[Command]) -> Vec<(ServerId, Record)> {
     let record = |c: &Command| match c {
         Command::Send { to, message: PeerMessage::Replicate { record, .. }, .. } => {
@@ -143,7 +143,7 @@ fn a_record_that_was_refused_is_sent_again_after_a_pause() {
 fn a_slow_server_that_answers_anything_is_not_suspected_and_a_silent_one_is() {
     let mut server = Server::new(ME);
     let first = sent(&server.write(0))[0].1.version;
-    // One server answers a record every two seconds, and never the first; the other says nothing.
+    // One server acknowledges a record every two seconds, but never the first; the other sends nothing.
     let mut ticks = 0;
     let commands = server.wait(30, |server| {
         ticks += 1;
@@ -154,7 +154,7 @@ fn a_slow_server_that_answers_anything_is_not_suspected_and_a_silent_one_is() {
     });
     let suspects = suspects(&commands);
     assert!(suspects.contains(&FAR) && !suspects.contains(&NEAR), "{suspects:?}");
-    // It is said again and again, but not a hundred times a second.
+    // The report is repeated, but not a hundred times a second.
     assert!((10..=60).contains(&suspects.len()), "{suspects:?}");
     server.answer(FAR, first, Ok(()));
     assert_eq!(self::suspects(&server.wait(1, |_| {})), []);
@@ -173,7 +173,7 @@ fn a_full_server_is_never_suspected() {
     assert!(sent(&commands).len() <= 2 * 60 * 2 + 2, "it is asked again at the pace of refusals");
 }
 
-/// Its write is on some copies: it is carried out as soon as there is room, and the client hears what it waits for.
+/// The write is on some copies: it is carried out as soon as there is room, and the client learns what it waits for.
 #[test]
 fn a_client_whose_write_waits_for_room_hears_so() {
     let replies = |commands: &[Command]| -> Vec<ClientReply> {

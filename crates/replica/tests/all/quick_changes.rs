@@ -1,4 +1,4 @@
-//! Configurations that follow each other faster than a write ends: the write is neither undone nor left unanswered.
+//! Configurations that follow each other faster than a write completes: the write is neither undone nor left unanswered.
 
 use bytes::Bytes;
 use ebb_replica::{
@@ -16,7 +16,7 @@ const OTHERS: [ServerId; 2] = [ServerId(2), ServerId(3)];
 const GROUP: GroupId = GroupId(0);
 const REQUEST: RequestId = RequestId { client: 9, seq: 1 };
 
-/// The primary of one group of three, whose store and peers are this test.
+/// The primary of one group of three; the test plays its store and peers.
 struct Primary {
     replica: Replica,
     version: u64,
@@ -40,7 +40,7 @@ impl Primary {
         out
     }
 
-    /// A new epoch of the same members, and the answers to its fences: no member has a tail.
+    /// A new epoch with the same members, and the replies to its fences: no member has a tail.
     fn configure(&mut self, epoch: u32) -> Vec<Command> {
         self.configure_as(GroupEntry { epoch: Epoch(epoch), ..entry() })
     }
@@ -97,7 +97,7 @@ impl Primary {
         out
     }
 
-    /// The store has what the tail has. Its request is noted, and then its blocks are read.
+    /// The store has the tail's record. Its request is noted, then its blocks are read.
     fn compare(&mut self, commands: &[Command]) -> Vec<Command> {
         let (token, mut runs) = newer(commands).expect("what the store has is asked");
         let newest = runs.iter().map(|run| run.version).max();
@@ -113,7 +113,7 @@ impl Primary {
         self.complete(&note)
     }
 
-    /// Answers a read with what the write brought.
+    /// Answers a read with the bytes of the write.
     fn answer(&mut self, token: StoreToken, record: &Record) -> Vec<Command> {
         let payload = Bytes::from(vec![7; BLOCK_BYTES]);
         let content = Content::Data { crcs: block_crcs(&payload) };
@@ -231,7 +231,7 @@ fn a_listing_does_not_overtake_what_is_under_way_from_an_older_epoch() {
     assert!(lists(&stored));
 }
 
-/// The others may have it: it takes effect, and its client must not hear that nothing was done.
+/// The others may have the write: it takes effect, and its client must not learn that nothing was done.
 #[test]
 fn a_write_that_was_ordered_is_not_refused_although_the_own_store_failed() {
     let mut primary = Primary::new();
@@ -244,7 +244,7 @@ fn a_write_that_was_ordered_is_not_refused_although_the_own_store_failed() {
     assert!(!answered && apply(&carried_over).is_some(), "{carried_over:?}");
 }
 
-/// R11: on the word of metadata that went back, data would be destroyed.
+/// R11: obeying metadata that reverted to an older copy would destroy data.
 #[test]
 fn a_map_older_than_the_store_has_served_under_is_not_obeyed() {
     let mut config = Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 1);
@@ -265,7 +265,7 @@ fn a_map_older_than_the_store_has_served_under_is_not_obeyed() {
     assert_eq!((nothing.len(), says), (0, 9));
 }
 
-/// A slot has lost its complete copy: until the epoch is on record, its server may be taken back as one that missed nothing.
+/// A slot has lost its complete copy: until the epoch is on record as serving, its server may return as having missed nothing.
 #[test]
 fn nothing_is_ordered_or_answered_before_the_epoch_is_on_record() {
     let mut primary = Primary::new();
@@ -283,7 +283,7 @@ fn nothing_is_ordered_or_answered_before_the_epoch_is_on_record() {
     let written = apply(&leave).expect("the write is ordered");
     assert_eq!(written.1.version.epoch, Epoch(2));
 
-    // Without a third target no write can be ordered. Reads need no leave.
+    // Without a third target no write can be ordered. Reads need no permission.
     let mut lacking = GroupEntry { epoch: Epoch(3), ..unserved };
     lacking.slots[2].state = SlotState::Away { since: Epoch(3) };
     let fenced = primary.configure_as(lacking);
@@ -294,7 +294,7 @@ fn nothing_is_ordered_or_answered_before_the_epoch_is_on_record() {
     assert!(primary.replica.serves(Moment(1), GROUP));
 }
 
-/// The store keeps with every record what was known of those before it, so that a restart orders little anew.
+/// The store keeps the commit point known at the time with every record, so that a restart rewrites little.
 #[test]
 fn what_is_on_all_targets_is_said_with_the_next_record() {
     let mut primary = Primary::new();

@@ -1,5 +1,5 @@
-//! Lost blocks, whose version nobody here knows, come only from those who surely have everything. What a replica that still
-//! catches up has, or a stand-in alone, may be older than what was lost.
+//! Lost blocks, whose version is not known here, are fetched only from copies that surely have everything. The blocks of a replica
+//! that is still catching up, or of a holder alone, may be older than the lost ones.
 
 use bytes::Bytes;
 use ebb_replica::{
@@ -12,7 +12,7 @@ use ebb_types::{
 };
 
 const ME: ServerId = ServerId(1);
-/// Catches up, and has a covered stand-in.
+/// Catching up, with a covered holder.
 const OTHER: ServerId = ServerId(2);
 const KEEPER: ServerId = ServerId(4);
 const KEPT: Space = Space::Offload { stands_for: OTHER };
@@ -25,7 +25,7 @@ struct Server {
 }
 
 impl Server {
-    /// Server `id` in epoch 9, of which `ME` is primary.
+    /// Server `id` in epoch 9, whose primary is `ME`.
     fn new(id: ServerId) -> (Server, Vec<Command>) {
         let config = Config::new(id, Incarnation(1), StoreId(1), 1 << 20, 1);
         let mut server = Server { replica: Replica::new(config, Recovered::default()), now: 1 };
@@ -49,7 +49,7 @@ impl Server {
         out
     }
 
-    /// A process that stands still keeps its connections: nobody hears that it answers no more, but from the map.
+    /// A suspended process keeps its connections: only the map shows that it no longer answers.
     fn sleeps(&mut self, id: ServerId) -> Vec<Command> {
         let servers = vec![crate::server(id.0, id.0 as u8 % 2, ServerState::Asleep)];
         self.on(Event::Map(MapDelta { from: 1, to: 2, servers, groups: Vec::new() }))
@@ -64,7 +64,7 @@ impl Server {
         self.on(Event::Stored { token, outcome })
     }
 
-    /// `OTHER` asks what it has. Returns what the store is asked with.
+    /// `OTHER` requests a listing. Returns the token of the store command.
     fn is_asked_for_a_listing(&mut self, token: u64) -> StoreToken {
         let (group, epoch, space, since) = (GROUP, Epoch(9), Space::Replica, Epoch(5));
         let message = PeerMessage::List { group, epoch, token, space, since, after: None };
@@ -112,13 +112,13 @@ fn record(version: Version, data: Option<&Bytes>) -> Record {
     Record { group: GROUP, chunk: CHUNK, first: 0, count: 1, version, request: None, content }
 }
 
-/// The primary serves and has been asked for a block that is lost.
+/// A serving primary that was asked for a lost block.
 fn primary_with_a_lost_block(newest: Version) -> (Server, Vec<Command>) {
     let lost = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(newest) };
     primary_that_read(false, lost)
 }
 
-/// The primary serves, has been asked for a block, and its store has answered this.
+/// A serving primary that was asked for a block, and whose store answered with `outcome`.
 fn primary_that_read(must_exist: bool, outcome: StoreOutcome) -> (Server, Vec<Command>) {
     let (mut primary, _) = Server::new(ME);
     let epoch = Epoch(9);
@@ -147,7 +147,7 @@ fn a_lost_block_comes_from_the_stand_in_and_then_from_the_replica_behind_it() {
     let (mut primary, commands) = primary_with_a_lost_block(NEW);
     let first = asked(&commands).expect("a copy is asked for it");
     assert_eq!((first.to, first.space), (KEEPER, KEPT));
-    // Nothing of it was written since epoch 5: so the replica behind it has what there is.
+    // The block was not written since epoch 5: so the replica behind the holder has the latest version.
     let commands = primary.answers(first, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
     let second = asked(&commands).expect("the replica is asked");
     assert_eq!((second.to, second.space, second.whole), (OTHER, Space::Replica, true));
@@ -180,7 +180,7 @@ fn where_the_stand_in_does_not_answer_the_replica_behind_it_is_not_believed() {
     assert_eq!(reply(&commands), Some(ClientReply::Failed { why: ChunkError::Corrupt }));
 }
 
-/// Nothing newer than that was there, so that it is not missed anywhere.
+/// Nothing newer than that existed, so nothing is missed.
 #[test]
 fn what_is_as_new_as_a_lost_block_can_have_been_is_believed_of_everybody() {
     let (mut primary, commands) = primary_with_a_lost_block(NEW);
@@ -228,7 +228,7 @@ fn a_replica_does_not_answer_for_blocks_that_it_may_miss() {
 fn a_listing_that_meets_damage_is_given_when_that_is_repaired() {
     let (mut primary, _) = Server::new(ME);
     let first = primary.is_asked_for_a_listing(6);
-    // A new epoch asks again.
+    // A second listing is requested before the first completes.
     let second = primary.is_asked_for_a_listing(5);
     let commands = primary.stored(first, listed_lost());
     primary.stored(second, listed_lost());
@@ -242,7 +242,7 @@ fn a_listing_that_meets_damage_is_given_when_that_is_repaired() {
     let commands = primary.answers(first, Ok(vec![record(NEW, Some(&data))]), data.clone());
     let (token, _) = store(&commands).expect("it is written");
     let commands = primary.stored(token, StoreOutcome::Applied);
-    // The replica behind the stand-in has the other blocks of the page.
+    // The replica behind the holder has the other blocks of the page.
     let second = asked(&commands).expect("the second of the pair");
     let commands = primary.answers(second, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
     let (token, _) = store(&commands).expect("it is written");
@@ -289,7 +289,7 @@ fn what_nobody_can_repair_is_listed_as_lost() {
     assert_eq!(commands.iter().find_map(given), Some(Ok(page)));
 }
 
-/// A replica that catches up and that misses this of the stand-in, one block a run.
+/// A replica that is catching up and misses these runs, one block each, of its holder's.
 fn catches_up(kinds: &[Kind]) -> (Server, Vec<Command>) {
     let (mut replica, commands) = Server::new(OTHER);
     let listing = |c: &Command| match c {
@@ -351,7 +351,7 @@ fn a_block_that_no_copy_can_read_does_not_keep_the_rest() {
     assert!(has_caught_up(&replicates(&mut replica, 0)), "a client has overwritten what was damaged");
 }
 
-/// A tail has a block that is lost here: it cannot be ordered anew, and nothing waits for it for ever.
+/// A tail has a block that is lost here: it cannot be rewritten, and nothing waits for it forever.
 #[test]
 fn what_cannot_be_read_is_not_ordered_anew() {
     let (mut primary, _) = Server::new(ME);
@@ -439,12 +439,12 @@ fn a_repair_does_not_wait_for_a_copy_that_falls_asleep() {
     assert_eq!(asked(&commands).expect("the next is asked").to, OTHER);
 }
 
-/// What cannot be had from the copies that the configuration names is looked for everywhere, also on servers that may go to sleep
-/// at any time.
+/// Blocks that the copies named in the configuration cannot supply are looked for on all servers, including servers that may go
+/// to sleep at any time.
 #[test]
 fn a_fetch_does_not_wait_for_a_copy_that_falls_asleep() {
     let (mut replica, mut commands) = catches_up(&[Kind::Data]);
-    // Nobody can read it, until one is asked that falls asleep.
+    // No server asked can read it, until one is asked that falls asleep.
     let sleeper = ServerId(3);
     loop {
         let Some(question) = asked(&commands) else {

@@ -1,5 +1,5 @@
-//! Scrubs, played by hand: the primary compares the copies of a group, has what differs made equal, and disturbs neither clients nor
-//! sleepers.
+//! Scrubs, played by hand: the primary compares the copies of a group, makes differing blocks equal, and disturbs neither clients
+//! nor sleepers.
 
 use bytes::Bytes;
 use ebb_replica::{
@@ -29,8 +29,8 @@ struct Primary {
 }
 
 impl Primary {
-    /// The primary of a group with a replica on `OTHER` and one on `SLEEPER`, for which `KEEPER` stands in since epoch 5. Its own was
-    /// found right a day after the beginning of time; the period is ten days.
+    /// The primary of a group with a replica on `OTHER` and one on `SLEEPER`, whose holder is `KEEPER` since epoch 5. Its own
+    /// replica was found sound a day after the beginning of time; the period is ten days.
     fn new() -> Primary {
         let mut config = Config::new(ME, Incarnation(1), StoreId(1), 4 << 20, 1);
         config.scrub_period = Duration::from_secs(10 * DAY);
@@ -145,7 +145,7 @@ fn record(first: u32, count: u32, version: Version, content: Content) -> Record 
     Record { group: GROUP, chunk: CHUNK, first, count, version, request: None, content }
 }
 
-/// A window whose first block is this, and of which nothing else was ever written.
+/// A window with this first block; no other block of it was ever written.
 fn window(version: Version, fill: u8) -> Vec<Record> {
     let data = Content::Data { crcs: block_crcs(&bytes(fill)) };
     vec![record(0, 1, version, data), record(1, 255, Version::ZERO, Content::Zero)]
@@ -159,7 +159,7 @@ fn scrubbed(commands: &[Command]) -> Vec<(ServerId, bool)> {
     told.collect()
 }
 
-/// The window has been read here, and the others are asked what they have of it.
+/// A primary that has read its window and asked the others for theirs.
 fn comparing() -> (Primary, Vec<Command>) {
     let mut primary = Primary::new();
     let asked = primary.beat(7 * DAY);
@@ -168,7 +168,7 @@ fn comparing() -> (Primary, Vec<Command>) {
     (primary, asked)
 }
 
-/// After the last answer the page ends, with the next tick.
+/// Ten seconds later: after the last answer, the next tick ends the page.
 fn later(primary: &mut Primary) -> Vec<Command> {
     primary.now = primary.now + Duration::from_secs(10);
     primary.on(Event::Tick)
@@ -294,7 +294,7 @@ fn a_stand_in_needs_only_what_was_written_since_it_stands_in() {
     assert!(matches!(store(&asked), Some((_, StoreCommand::Read { first: 0, count: 1, .. }))), "{asked:?}");
 }
 
-/// It stood in before, and the chunk was deleted since; the deletion is forgotten.
+/// The holder also held offload earlier; the chunk was deleted since, and the deletion is forgotten.
 #[test]
 fn what_a_stand_in_has_from_an_earlier_time_is_not_fetched() {
     let mut primary = Primary::new();
@@ -317,7 +317,7 @@ fn damage_that_only_a_sleeper_could_repair_wakes_nobody() {
     let (token, _) = store(&asked).expect("the own blocks are read");
     let damaged = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: None };
     let mut asked = primary.on(Event::Stored { token, outcome: damaged });
-    // Nobody has it.
+    // No copy has it.
     let fetch = |asked: &[Command]| {
         sent(asked).find_map(|(to, m)| match m {
             PeerMessage::Fetch { token, .. } => Some((to, token)),
@@ -349,7 +349,7 @@ fn windows_keep_to_the_rate_and_let_writes_in_between() {
     let asked = primary.checked(&asked, KEEPER, Ok(window(V, 7)));
     let written = |c: &Command| matches!(c, Command::Store { command: StoreCommand::Apply { .. }, .. });
     assert!(asked.iter().any(written), "{asked:?}");
-    // Three blocks were read, which is a second's worth.
+    // Three blocks were read: one second's budget.
     let checks = |commands: &[Command]| {
         let checks =
             |c: &Command| matches!(c, Command::Store { command: StoreCommand::Check { first: 256, .. }, .. });

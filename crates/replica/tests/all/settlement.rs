@@ -1,4 +1,4 @@
-//! A settlement that is interrupted, anywhere and more than once, forgets no request that took effect, and takes none for done
+//! A settlement that is interrupted, anywhere and more than once, forgets no request that took effect, and treats none as done
 //! that did not.
 
 use bytes::Bytes;
@@ -31,27 +31,27 @@ enum Interrupted {
     NewEpoch,
 }
 
-/// A primary over a store that is durable at once. The others store all they are sent, and remember nothing.
+/// A primary over a store that is durable at once. The other members store everything they are sent, and remember nothing.
 struct Primary {
     replica: Replica,
     epoch: u32,
     map: u64,
     versions: BTreeMap<u32, Version>,
     durable: Vec<TailRun>,
-    /// What another member has in its tail.
+    /// The tail of another member.
     foreign: Vec<TailRun>,
     replies: Vec<(ClientToken, ClientReply)>,
     ordered: Vec<Record>,
-    /// What is still to happen.
+    /// Events still to be delivered.
     events: VecDeque<Event>,
     how: Interrupted,
-    /// Records given to the store since it was settled last, and how many before it is interrupted.
+    /// Records given to the store since `run` began, and the number after which it is interrupted.
     stored: usize,
     stored_max: usize,
 }
 
 impl Primary {
-    /// With these records in its store, each but the last overwritten in part by the next.
+    /// With these records in its store, each but the last partly overwritten by the next.
     fn new(durable: &[TailRun], foreign: &[TailRun], how: Interrupted) -> Primary {
         let mut versions = BTreeMap::new();
         for TailRun { run, .. } in durable {
@@ -92,7 +92,7 @@ impl Primary {
         self.events.clear();
     }
 
-    /// The next epoch begins, and goes on until so many records were stored in it. Returns whether it came to rest.
+    /// Begins the next epoch and runs until `stored_max` records were stored in it. Returns whether nothing is left to do.
     fn settle(&mut self, stored_max: usize) -> bool {
         self.epoch += 1;
         let slot = |server| Slot { server, state: SlotState::InSync, stand_in: None };
@@ -112,7 +112,7 @@ impl Primary {
         self.go_on()
     }
 
-    /// Until it is interrupted, or comes to rest: then true.
+    /// Runs until it is interrupted (false), or nothing is left to do (true).
     fn go_on(&mut self) -> bool {
         while self.stored <= self.stored_max {
             let Some(event) = self.events.pop_front() else { return true };
@@ -202,7 +202,7 @@ impl Primary {
         }
     }
 
-    /// A client sends the request again. Returns whether it was carried out again.
+    /// A client retries the request. Returns whether it was carried out again.
     fn retry(&mut self, of: &TailRun) -> bool {
         let (run, request) = (of.run, of.request.expect("a client's"));
         let payload = Bytes::from(vec![0; BLOCK_BYTES * run.count as usize]);
@@ -217,7 +217,7 @@ impl Primary {
     }
 }
 
-/// Writes of several blocks that overlap; the other member alone has one that was overtaken in its epoch's primary's crash.
+/// Writes of several blocks that overlap; the other member alone has writes that the crash of their epoch's primary cut short.
 #[test]
 fn a_settlement_interrupted_anywhere_forgets_no_request() {
     let effective = [
@@ -249,7 +249,7 @@ fn a_settlement_interrupted_anywhere_forgets_no_request() {
     assert!(interruptions > 150, "{interruptions}");
 }
 
-/// The notes are there before the blocks are: that a request is noted does not say that its blocks are on all targets.
+/// Notes are ordered before the blocks: that a request is noted does not prove that its blocks are on all targets.
 #[test]
 fn a_retry_is_not_answered_before_the_blocks_are_ordered_anew() {
     let written = record(version(1, 1), 0, 1, 1);
@@ -279,7 +279,7 @@ fn what_a_restart_knows_to_be_on_all_targets_is_not_ordered_again() {
     assert_eq!(again, [false; 3], "their requests are known to be done");
 }
 
-/// A long tail is ordered again a little at a time: who comes meanwhile waits for the blocks that it touches, and for no others.
+/// A long tail is rewritten a little at a time: a request that comes meanwhile waits only for the blocks that it touches.
 #[test]
 fn what_waits_for_the_end_of_a_long_settlement_is_answered() {
     let read_meanwhile = |blocks: &[u32]| {
