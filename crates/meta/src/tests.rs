@@ -1182,23 +1182,10 @@ fn a_leader_whose_clock_is_behind_comes_to_rest() {
     world.assert_served();
 }
 
-/// A small generator, so that a seed is a whole test (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
-    }
-}
-
 /// One random thing happens to the cluster.
-fn mishap(world: &mut World, dice: &mut Dice) {
-    let id = dice.roll(world.servers.len() as u64) as u16;
-    match dice.roll(15) {
+fn mishap(world: &mut World, dice: &mut Random) {
+    let id = dice.below(world.servers.len() as u64) as u16;
+    match dice.below(15) {
         0 | 1 => world.crash(id),
         2..=4 => world.restart(id),
         5 => {
@@ -1211,23 +1198,23 @@ fn mishap(world: &mut World, dice: &mut Dice) {
             let fake = world.servers.get_mut(&ServerId(id)).unwrap();
             fake.poisoned = !fake.poisoned;
         }
-        7 | 8 => world.gear(1 + dice.roll(3) as u8),
+        7 | 8 => world.gear(1 + dice.below(3) as u8),
         9 => world.lead(),
         10 => world.reclaim = !world.reclaim,
         11 => world.back_up(id),
         12 if world.can_spare(id) => world.restart_empty(id),
         13 if world.can_spare(id) => world.restart_old(id),
-        _ => world.failing_wakes = dice.roll(3) as u32,
+        _ => world.failing_wakes = dice.below(3) as u32,
     }
 }
 
 fn random_run(seed: u64) {
-    let mut dice = Dice(seed);
+    let mut dice = Random::new(seed);
     let mut world = World::new(9, 3, 18);
     world.run(2000);
     for _ in 0..60 {
         mishap(&mut world, &mut dice);
-        let pause = [0, 100, 700, 2500, 8000][dice.roll(5) as usize];
+        let pause = [0, 100, 700, 2500, 8000][dice.below(5) as usize];
         world.run(pause);
         world.transcript.clear();
     }

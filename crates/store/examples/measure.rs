@@ -36,7 +36,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Runs `op(n)` for n = 0.. for a while; returns how many ended.
+    /// Runs `op(n)` for n = 0.. for `time`; returns how many completed.
     fn run(&self, name: &str, time: Duration, mut op: impl FnMut(u64) -> Op) -> u64 {
         let (start, cpu_start) = (Instant::now(), cpu());
         let (mut sent, mut ended, mut wakeups) = (0u64, 0u64, 0u64);

@@ -1,4 +1,4 @@
-//! What goes into the store and what comes out. `StoreCore` carries operations out on the caller's thread;
+//! The store's operations and results. `StoreCore` carries operations out on the caller's thread;
 //! `StoreHandle` does the same on one I/O thread and delivers [`Completion`]s.
 
 use ebb_types::{
@@ -7,57 +7,57 @@ use ebb_types::{
 };
 use std::collections::BTreeMap;
 
-/// Bounds of [`Config::checkpoint_bytes`]: a write goes to several servers, which are not to reach it together.
+/// Bounds of [`Config::checkpoint_bytes`]: a write goes to several servers, which should not all start a checkpoint at once.
 const CHECKPOINT_LEAST: u64 = 48 << 20;
 const CHECKPOINT_SPREAD: u64 = 32 << 20;
 
-/// What a store is opened with.
+/// Parameters for opening a store.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The cluster that the directory must belong to; written into a new one.
+    /// The cluster that the directory must belong to; a new directory records it.
     pub cluster: u64,
     pub server: ServerId,
-    /// Drawn at random by the caller for each start: the identity that the store takes where it needs a new one. Its low bits
-    /// go into the run's number.
+    /// Drawn at random by the caller for each start: the identity that the store takes if it needs a new one. Its low bits
+    /// go into the incarnation.
     pub fresh_id: StoreId,
-    /// The metadata service knows a run of this number of the server that the directory does not continue: the store takes a
-    /// new identity, and numbers its runs from there on.
+    /// The metadata service knows this incarnation of the server, and the directory does not continue it: the store takes a
+    /// new identity and counts incarnations from there on.
     pub supersedes: Option<Incarnation>,
-    /// Of the cluster's chunks: what is behind it cannot be lost.
+    /// Size of the cluster's chunks: blocks beyond it cannot be lost.
     pub chunk_bytes: u32,
-    /// Most bytes to use; `None`: what the file system has, less a reserve of `checkpoint_bytes`. What must fit may use as much
-    /// more.
+    /// Maximum bytes to use; `None`: the file system's size, less a reserve of `checkpoint_bytes`. `must_fit` writes may use that
+    /// much more.
     pub capacity: Option<Bytes>,
-    /// A new segment is started when the open one is this long.
+    /// Length at which the open segment is sealed and a new one is started.
     pub segment_bytes: u32,
-    /// Segments together longer than this are moved to chunk files.
+    /// A checkpoint moves records to chunk files when this much has been written to segments.
     pub checkpoint_bytes: u64,
-    /// Replica payloads of at least this size go straight to their chunk file where they overwrite nothing.
+    /// Replica payloads of at least this size go straight to their chunk file if they overwrite nothing.
     pub direct_bytes: usize,
-    /// Segments are kept, though all in them is in chunk files, until so many bytes follow them: for the requests that a restart
-    /// knows to be done.
+    /// Segments are kept, even if chunk files have everything in them, until this many bytes follow them: a restart learns from
+    /// them which requests are done.
     pub tail_bytes: u64,
     /// Pages of block metadata (4 KiB each) kept in memory.
     pub cached_pages: usize,
-    /// Files kept open: what is not open or not in these pages takes a read through the store's thread.
+    /// Files kept open. A read that needs another file, or a page that is not cached, goes through the store's thread.
     pub open_files: usize,
-    /// Defects that the fault search must find. Nothing sets them outside tests.
+    /// Defects that the fault search must find. Set only by tests.
     #[cfg(feature = "planted-bugs")]
     pub planted: Option<PlantedBug>,
 }
 
-/// Defects on purpose, to show that the fault search finds them.
+/// Deliberate defects, to show that the fault search finds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlantedBug {
-    /// A write is called durable before it is synced.
+    /// A write is reported durable before it is synced.
     SkipSync,
-    /// A page of a chunk file that is not what it must be counts as empty.
+    /// A missing or damaged page of a chunk file counts as empty.
     LostPageIsEmpty,
 }
 
 impl Config {
     pub fn new(cluster: u64, server: ServerId, fresh_id: StoreId) -> Config {
-        // Neighbours far apart: multiples of the golden ratio.
+        // Multiples of the golden ratio keep servers with adjacent ids far apart.
         let turn = u64::from(u32::from(server.0).wrapping_mul(0x9e37_79b9));
         let spread = (turn * CHECKPOINT_SPREAD) >> 32;
         Config {
@@ -89,19 +89,19 @@ impl Config {
     }
 }
 
-/// Names an operation that waits for its completion; the caller's own.
+/// Identifies an operation that awaits completion; chosen by the caller.
 pub type Token = u64;
 
-/// What the store is asked. Each ends in one [`Completion`]. Operations that are under way together may run in any order,
-/// except that writes and drops run in the order in which they were handed in.
+/// An operation of the store. Each ends in one [`Completion`]. Operations in flight together may run in any order,
+/// except that writes and drops run in order of submission.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// Make the record durable: it takes effect on exactly those blocks that are older. Payload: its data, if any; whoever
-    /// received it has compared it with its checksums.
-    /// `must_fit`: acknowledged data depends on it, so it may use the reserve too. `repair`: it is known to be the newest, and
-    /// takes effect on lost blocks too, which another one does not unless it is surely newer. Then version zero says that the
-    /// blocks were never written.
-    /// `committed`: everything of the group up to this version is on all targets; a restart tells the rest.
+    /// Make the record durable: it takes effect on exactly those blocks that are older. Payload: its data, if any; the receiver
+    /// of the message has verified its checksums.
+    /// `must_fit`: acknowledged data depends on it, so it may use the reserve. `repair`: it is known to be the newest version, and
+    /// takes effect on lost blocks too; any other record does so only if it is surely newer. Version zero in a repair says that
+    /// the blocks were never written.
+    /// `committed`: everything of the group up to this version is on all targets; recovery reports later records as open.
     Apply {
         space: Space,
         record: Record,
@@ -112,29 +112,29 @@ pub enum Op {
     },
     /// Read `count` blocks (at most `RECORD_BLOCKS_MAX`).
     Read { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
-    /// As `Read`, from the device and not from the page cache, and the payload of the answer is empty: for scrubs.
+    /// As `Read`, but from the device instead of the page cache, and without payload in the result: for scrubs.
     Check { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
     /// About `limit` runs with versions of epoch `since` or later in (chunk, block) order, from `after` on. A chunk's
-    /// deletion is a run with no blocks and stands before its blocks.
+    /// deletion is a run with no blocks and precedes the chunk's blocks.
     List { space: Space, group: GroupId, since: Epoch, after: Option<Cursor>, limit: usize },
     /// The parts of `runs` that are newer than what is here.
     Newer { space: Space, group: GroupId, runs: Vec<Run> },
-    /// Forget all offload kept for `stands_for` in this group.
+    /// Drop all offload kept for `stands_for` in this group.
     DropOffload { group: GroupId, stands_for: ServerId },
-    /// Forget all that is kept as replica of the group.
+    /// Drop all that is kept as a replica of the group.
     DropReplica { group: GroupId },
-    /// The replica's deletions up to this version need not be remembered any longer: every replica has carried them out.
+    /// Forget the replica's deletions up to this version: every replica has applied them.
     ForgetTombstones { group: GroupId, up_to: Version },
-    /// Keep this in the superblock.
+    /// Store this in the superblock.
     Remember(Membership),
     /// Move everything that can be moved from segments to chunk files. Then an idle store has nothing left to write.
     Flush,
-    /// What the group's blocks contain, without how they came to it. `verify` reads every block and checks it.
+    /// A digest of the group's visible content, whatever writes led to it. `verify` reads and checks every block.
     Digest { space: Space, group: GroupId, verify: bool },
 }
 
 impl Op {
-    /// What the protocol core asks. `page`: runs in one page of a listing.
+    /// The operation for a command of the protocol core. `page`: maximum runs in one page of a listing.
     pub fn asked(command: StoreCommand, page: usize) -> Op {
         match command {
             StoreCommand::Apply { space, record, payload, must_fit, committed } => {
@@ -157,7 +157,7 @@ impl Op {
         }
     }
 
-    /// Whether it belongs to a group commit.
+    /// Whether it is part of a group commit.
     pub fn is_write(&self) -> bool {
         matches!(self, Op::Apply { .. } | Op::DropOffload { .. } | Op::DropReplica { .. })
     }
@@ -165,13 +165,13 @@ impl Op {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Also for a record that was wholly older than what is here.
+    /// Also for a record that is wholly older than what is here.
     Applied,
     Read(ReadBlocks),
     Listed(ListPage),
     Newer(Vec<Run>),
     Digest(GroupDigest),
-    /// Of the operations that return nothing.
+    /// For operations that return nothing.
     Done,
     Failed(StoreError),
 }
@@ -206,18 +206,18 @@ pub struct Completion {
 pub struct ReadBlocks {
     /// Never-written and deleted blocks have version zero and kind `Zero`.
     pub records: Vec<Record>,
-    /// The bytes of the data runs, one after another. Every block has passed its checksum.
+    /// The bytes of the data runs, concatenated. Every block has passed its checksum.
     pub payload: bytes::Bytes,
 }
 
-/// Equal visible content gives equal digests, whatever the writes that led to it: blocks of zeroes, never-written blocks
+/// Equal visible content gives equal digests, whatever writes led to it: blocks of zeroes, never-written blocks
 /// and deleted blocks are the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupDigest {
     pub digest: u64,
     /// Blocks that are not all zero.
     pub blocks: u64,
-    /// Digest of every chunk that has such blocks, so that a difference can be named.
+    /// Digest of every chunk that has such blocks, so that a difference can be located.
     pub chunks: BTreeMap<ChunkId, u64>,
 }
 
@@ -227,47 +227,47 @@ pub struct Figures {
     /// On disk, segments included.
     pub used: Bytes,
     pub capacity: Bytes,
-    /// Data kept as offload: the debt.
+    /// Bytes of data kept as offload: the debt.
     pub offload: Bytes,
     pub poisoned: bool,
     pub mark: StoreMark,
 }
 
-/// What the store knows of the metadata that it served under. Kept so that a cluster that was founded again, or metadata that
-/// went back, is not obeyed: what such metadata says of this data is not true (R11).
+/// The metadata that the store served under. Kept so that it does not obey a cluster that was founded again, or metadata that
+/// was rolled back: what such metadata says about this data is not true (R11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
     /// `ClusterParams::instance`; zero: the store never served.
     pub instance: u64,
-    /// The newest version of the cluster map that was seen here, or one from shortly before.
+    /// The newest version of the cluster map seen here, or one from shortly before.
     pub map_version: u64,
 }
 
-/// What the protocol needs to know after a restart.
+/// What recovery found at start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// This run's number.
+    /// The incarnation of this run.
     pub incarnation: Incarnation,
     pub membership: Membership,
-    /// Per group what is known of the last records.
+    /// What is known of each group's last records.
     pub tails: BTreeMap<GroupId, RecoveredTail>,
-    /// What is kept here for which group, and as what.
+    /// The groups that data is kept for, and in which role.
     pub spaces: Vec<(GroupId, Space)>,
-    /// Segment bytes that a crash left half written, and that were cut off. They were never acknowledged.
+    /// Segment bytes that a crash left half written and that were cut off. They were never acknowledged.
     pub torn_bytes: u64,
 }
 
 impl Recovered {
-    /// What the protocol core needs to know of it.
+    /// The part that the protocol core needs.
     pub fn for_the_core(self) -> ebb_types::Recovered {
         ebb_types::Recovered { tails: self.tails, spaces: self.spaces, scrubs: Vec::new() }
     }
 }
 
-/// Runs in one page of a listing that a server asks for.
+/// Maximum runs in one page of a listing for a server.
 pub const LIST_RUNS: usize = 1024;
 
-/// Most records of a group that are known to be on all targets and still told at a start, for their requests.
+/// Maximum records per group that are known to be on all targets and that recovery still reports, for their request ids.
 pub const DONE_RUNS: usize = 1024;
 
 /// Why an operation failed.
@@ -281,7 +281,7 @@ pub enum StoreError {
     Poisoned,
     #[error("block {block} of {chunk} fails its checksum: fetch it from another copy")]
     Corrupt { chunk: ChunkId, block: u32 },
-    /// Its metadata are damaged or gone: not even its version is known, only one that it was not newer than.
+    /// Its metadata is damaged or gone: not even its version is known, only that it was not newer than `newest`.
     #[error("what block {block} of {chunk} contained is not known any more: fetch it from another copy")]
     Lost { chunk: ChunkId, block: u32, newest: Version },
     #[error("malformed: {0}")]
@@ -289,7 +289,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// The same, as it is told to other servers.
+    /// The same, as reported to other servers.
     pub fn refusal(&self) -> Refusal {
         match self {
             StoreError::NoSpace { .. } => Refusal::NoSpace,

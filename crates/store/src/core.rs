@@ -1,11 +1,11 @@
-//! The store on the caller's thread: [`StoreCore::execute`] carries out operations, all writes among them as one group commit.
+//! The store on the caller's thread: [`StoreCore::execute`] carries out operations, with all writes in one group commit.
 //!
 //! A small record goes to the open segment: one write for the whole batch, one sync. The data of a large replica record goes
-//! to its chunk file at once, so that it is written only once, if it overwrites nothing there; that file is synced before the
-//! record, which then holds the checksums only, is written to the segment. A torn write to the file thus hits only blocks that
-//! no record speaks of. Everything else reaches the chunk files later ([`crate::settle`]).
+//! directly to its chunk file if it overwrites nothing there, so that it is written only once; that file is synced before the
+//! record, which then holds only the checksums, is written to the segment. A torn write to the file thus hits only blocks that
+//! no record refers to. Everything else reaches the chunk files later ([`crate::settle`]).
 //!
-//! A failed sync poisons the store (R9): what the disk has is then unknown, so nothing is served any more.
+//! A failed sync poisons the store (R9): the disk's content is then unknown, so nothing more is served.
 
 use crate::disk::{Disk, DiskFile};
 use crate::index::{Cell, FileId, FileKey, Index, Miss, Place, Segment};
@@ -30,12 +30,12 @@ use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Most payload bytes in one group commit: bounds how long the first record waits for the others.
+/// Maximum payload bytes in one group commit: bounds how long the first record waits for the others.
 pub const BATCH_BYTES: usize = 8 << 20;
 
 type Results = Vec<(Token, Result<Outcome, StoreError>)>;
 
-/// What readers on other threads see of the store.
+/// The part of the store that readers on other threads share.
 pub(crate) struct Shared {
     pub index: Mutex<Index>,
     pub poisoned: AtomicBool,
@@ -63,8 +63,8 @@ impl Shared {
         }
     }
 
-    /// Bytes that may be used. What the file system has is not used to the last: moving records from segments to chunk
-    /// files takes space before it gives some back.
+    /// Bytes that may be used. The file system is never filled up: moving records from segments to chunk files takes space
+    /// before it frees any.
     fn capacity(&self, used: u64) -> u64 {
         let free = self.disk.free_bytes().unwrap_or(0);
         let physical = (used + free).saturating_sub(self.config.checkpoint_bytes);
@@ -72,20 +72,20 @@ impl Shared {
     }
 }
 
-/// The segment that is written to.
+/// The segment being written.
 pub(crate) struct OpenSegment {
     pub number: u32,
     file: Arc<dyn DiskFile>,
-    /// All of it is durable. Zero: its header is yet to be written.
+    /// Durable length. Zero: the header is still to be written.
     len: u32,
     salt: u32,
     header: [u8; SEGMENT_HEADER_BYTES],
-    /// Cut back after a failed write; that is not durable before the next sync.
+    /// Truncated after a failed write; the truncation is not durable before the next sync.
     cut: bool,
 }
 
 impl OpenSegment {
-    /// Where its end is among all segments.
+    /// The position of its end among all segments.
     pub(crate) fn end(&self) -> u64 {
         u64::from(self.number) << 32 | u64::from(self.len)
     }
@@ -94,35 +94,35 @@ impl OpenSegment {
 /// A record on its way to the segment.
 pub(crate) struct Staged {
     pub head: Head,
-    /// Of a [`HeadKind::Data`] record.
+    /// Payload of a [`HeadKind::Data`] record; otherwise empty.
     pub payload: Bytes,
 }
 
-/// The store of one server. See the crate's page for its use.
+/// The store of one server. See the crate documentation for its use.
 pub struct StoreCore {
     pub(crate) shared: Arc<Shared>,
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) config: Config,
     pub(crate) owner: Superblock,
-    /// As it is on disk.
+    /// The inventory as it is on disk.
     pub(crate) inventory: Inventory,
     pub(crate) open: Option<OpenSegment>,
     pub(crate) next_segment: u32,
     /// Bytes written to segments since the last checkpoint began.
     pub(crate) unsettled_bytes: u64,
     pub(crate) checkpoint: Option<Checkpoint>,
-    /// Something was written in this run. Until then nothing is moved either: how far the segments reach is what the metadata service
-    /// knows an older directory by, and it would grow by the moves (R11).
+    /// Something was written in this run. Until then nothing is moved either: the metadata service recognises an older directory by
+    /// how far its segments reach, and moves would extend them (R11).
     pub(crate) begun: bool,
-    /// How many of these bytes make its next step due.
+    /// Value of `unsettled_bytes` at which the checkpoint's next step is due.
     pub(crate) step_due: u64,
-    /// Groups whose directory of chunk files exists, durably.
+    /// Groups whose directory of chunk files durably exists.
     pub(crate) group_dirs: BTreeSet<GroupId>,
-    /// What was read lately of what is not in memory.
+    /// Large pieces read recently past the page cache.
     pub(crate) reads: RefCell<Recent<(FileId, u64), ()>>,
-    /// Groups that had chunk files removed, not yet durably: their tombstones are still needed.
+    /// Groups with chunk files whose removal is not durable yet: their tombstones are still needed.
     pub(crate) removed_in: BTreeSet<GroupId>,
-    /// Replicas whose removal a crash interrupted. The start removed their files; that it did is noted before anything else is written.
+    /// Replicas whose removal a crash interrupted. Recovery removed their files, and records that before anything else is written.
     pub(crate) half_dropped: BTreeSet<GroupId>,
 }
 
@@ -150,8 +150,8 @@ fn means_full(error: &io::Error) -> bool {
 }
 
 impl StoreCore {
-    /// Carries out `ops` and adds a completion for each: first everything that writes, as one group commit, then the rest. But
-    /// what was asked before something was dropped is answered before it is.
+    /// Carries out `ops` and adds a completion for each: first all writes, as one group commit, then the rest. But operations
+    /// submitted before a drop are answered before the drop.
     pub fn execute(&mut self, ops: Vec<(Token, Op)>, done: &mut Vec<Completion>) {
         let mut batch = Vec::new();
         let mut batch_bytes = 0;
@@ -229,7 +229,7 @@ impl StoreCore {
         self.shared.figures()
     }
 
-    /// The chunks of which anything is kept, and as what.
+    /// The chunks that data is kept of, with space and group.
     pub fn chunks(&self) -> Vec<(Space, GroupId, ChunkId)> {
         let index = self.shared.index();
         let all = index.spaces.iter();
@@ -248,13 +248,13 @@ impl StoreCore {
         self.shared.poisoned.load(Ordering::Relaxed)
     }
 
-    /// A write or sync failed, so that what the disk has is not known.
+    /// Poisons the store: a write or sync failed, so the disk's content is not known.
     pub(crate) fn poison(&self) -> StoreError {
         self.shared.poisoned.store(true, Ordering::Relaxed);
         StoreError::Poisoned
     }
 
-    /// What a failed write means: full disks recover, others do not.
+    /// The error for a failed write: a full disk recovers, any other failure poisons the store.
     pub(crate) fn write_failed(&self, error: &io::Error) -> StoreError {
         if means_full(error) { self.no_space() } else { self.poison() }
     }
@@ -264,7 +264,7 @@ impl StoreCore {
         StoreError::NoSpace { used: figures.used, capacity: figures.capacity }
     }
 
-    /// Asks the index, and loads what it misses until it can answer.
+    /// Queries the index, and loads what it misses until it can answer.
     pub(crate) fn look<T>(&self, ask: impl Fn(&mut Index) -> Result<T, Miss>) -> Result<T, StoreError> {
         loop {
             let miss = match ask(&mut self.shared.index()) {
@@ -283,8 +283,8 @@ impl StoreCore {
         }
     }
 
-    /// Opens a file that should exist. One that does not reads as empty: what it should hold fails its checksums then, as it
-    /// should, and the rest of the store goes on.
+    /// Opens a file that should exist. One that does not reads as empty: its blocks then fail their checksums, as they
+    /// should, and the rest of the store continues to work.
     pub(crate) fn file(&self, id: FileId) -> Result<Arc<dyn DiskFile>, StoreError> {
         if let Ok(file) = self.shared.index().file(id) {
             return Ok(file);
@@ -305,12 +305,12 @@ impl StoreCore {
         Ok(file)
     }
 
-    /// Looks whether a chunk file is still what a start would find under its name. If somebody removed or replaced it, it is
-    /// damaged from here on: whatever is written to it would be gone.
+    /// Checks whether an open chunk file is still the one that a restart would find under its name. If it was removed or replaced
+    /// from outside, it counts as damaged from now on: anything written to it would be gone.
     pub(crate) fn look_up_chunk(&self, key: FileKey) -> Result<(), StoreError> {
         let open = self.shared.index().file(FileId::Chunk(key));
         let Ok(open) = open else {
-            // It is opened by its name for the next page. What is known of its pages is what it was when it was closed.
+            // The next page opens it by name. Cached pages may date from before it was closed.
             self.shared.index().forget_pages(key);
             return Ok(());
         };
@@ -323,7 +323,7 @@ impl StoreCore {
         Ok(())
     }
 
-    /// The page in the generation that counts; lost, if that is not there.
+    /// Loads the valid generation of a page; a lost page if it is not there.
     fn load_page(&self, key: FileKey, number: u32) -> Result<Page, StoreError> {
         let settled = self.shared.index().chunk(Space::Replica, key.0, key.1).and_then(|c| c.settled);
         let Some(settled) = settled else { return Ok(Page::empty()) };
@@ -341,7 +341,7 @@ impl StoreCore {
         let read = file.read(&mut slot, PAGE_BYTES, slot_offset(number, generation));
         let at = PageId { group: key.0, chunk: key.1, file: settled.file, page: number };
         let found = read.ok().and_then(|()| Page::decode(&slot, &at, generation));
-        // What no chunk has is not lost: no repair would reach it.
+        // Blocks beyond the chunk size are not lost: no repair would reach them.
         let blocks = self.config.chunk_bytes.div_ceil(BLOCK_BYTES as u32);
         Ok(found.unwrap_or_else(|| match number {
             _ if self.config.has(PlantedBug::LostPageIsEmpty) => Page::empty(),
@@ -350,13 +350,13 @@ impl StoreCore {
         }))
     }
 
-    /// The chunk's file for writing; makes it, durably named, if there is none.
+    /// The chunk's file for writing; creates it, with a durable name, if there is none.
     pub(crate) fn chunk_file(&mut self, key: FileKey) -> Result<Arc<dyn DiskFile>, StoreError> {
         let exists = || self.shared.index().chunk(Space::Replica, key.0, key.1).is_some_and(|c| c.has_file);
         if exists() {
             self.look_up_chunk(key)?;
             let file = self.file(FileId::Chunk(key))?;
-            // If it was not there, that is known now.
+            // If the file was missing, the index knows by now.
             if exists() {
                 return Ok(file);
             }
@@ -379,7 +379,7 @@ impl StoreCore {
         Ok(file)
     }
 
-    /// Something is about to be written.
+    /// Called before anything is written.
     fn begin(&mut self) -> Result<(), StoreError> {
         self.begun = true;
         while let Some(&group) = self.half_dropped.first() {
@@ -400,7 +400,7 @@ impl StoreCore {
         let begun = self.begin();
         let (fits, must_fits) = self.fits(&ops);
         if !fits {
-            // Perhaps segments can go.
+            // A checkpoint may free segments.
             self.unsettled_bytes = self.unsettled_bytes.max(self.config.checkpoint_bytes);
         }
         for (token, op) in ops {
@@ -453,7 +453,7 @@ impl StoreCore {
         }));
     }
 
-    /// Appends; on a full disk once more without what takes space, so that deletes get through.
+    /// Appends; if that fails, tries once more without records that take space, so that deletes get through on a full disk.
     fn append_staged(
         &mut self,
         staged: Vec<(usize, Staged)>,
@@ -483,8 +483,8 @@ impl StoreCore {
         }
     }
 
-    /// Whether all data of a batch fits, and whether that fits which must: it may use the reserve too, because acknowledged data
-    /// must not be stuck for lack of space.
+    /// Whether all data of a batch fits, and whether its `must_fit` data does: that may use the reserve too, because acknowledged
+    /// data must not be stuck for lack of space.
     fn fits(&self, ops: &[(Token, Op)]) -> (bool, bool) {
         let (mut all, mut most) = (0, 0);
         for (_, op) in ops {
@@ -499,8 +499,8 @@ impl StoreCore {
         (all == 0 || used + all <= capacity, most == 0 || used + most <= capacity + reserve)
     }
 
-    /// Whether all that a record sets is here already in its version or a newer one, as far as memory tells: then there is nothing
-    /// to write. A record comes again when a connection broke, soon after the first time.
+    /// Whether, judging by what is in memory, all blocks of a record are already here at its version or a newer one: then there is
+    /// nothing to write. A record is resent when a connection broke, soon after the first time.
     fn is_known(&self, space: Space, record: &Record, staged: &[(usize, Staged)]) -> bool {
         let Record { group, chunk, first, count, version, .. } = *record;
         if staged.iter().any(|(_, s)| s.drops(space, group)) {
@@ -515,8 +515,8 @@ impl StoreCore {
         cells.is_ok_and(|cells| cells.iter().all(sound))
     }
 
-    /// Checks a record and decides where its data goes; large data is written to its chunk file here. `None`: the record is
-    /// wholly older than what is here.
+    /// Checks a record and decides where its data goes; large data is written to its chunk file here. `None`: the record sets
+    /// nothing.
     fn stage(
         &mut self,
         space: Space,
@@ -553,7 +553,7 @@ impl StoreCore {
                 count: record.count,
                 version: record.version,
                 request: record.request,
-                // Then it is not a write that a primary could have to settle.
+                // Then it is not a write that a primary may have to settle.
                 moved: was_never_written,
                 repair,
                 crcs,
@@ -575,15 +575,15 @@ impl StoreCore {
         Ok(Some(out))
     }
 
-    /// Whether a newer deletion of the chunk is known, and not about to be dropped. Such a record must not reach a segment: it
-    /// would come back when the tombstone is forgotten.
+    /// Whether a newer deletion of the chunk is known and not about to be dropped. Such a record must not reach a segment: it
+    /// would reappear when the tombstone is forgotten.
     fn is_deleted(&self, space: Space, record: &Record, staged: &[(usize, Staged)]) -> bool {
         let tombstone = self.shared.index().tombstone(space, record.group, record.chunk);
         tombstone.is_some_and(|t| t >= record.version)
             && !staged.iter().any(|(_, s)| s.drops(space, record.group))
     }
 
-    /// Whether the chunk file has nothing in these blocks that is, or may still become, visible.
+    /// Whether the chunk file has nothing in these blocks that is or may become visible.
     fn is_fresh(&self, head: &Head, staged: &[(usize, Staged)]) -> Result<bool, StoreError> {
         let overlaps = |other: &Head| {
             other.space == head.space
@@ -599,8 +599,8 @@ impl StoreCore {
         Ok(cells.iter().all(|c| c.place == Place::Nothing))
     }
 
-    /// Forgets a group's replica: a record of the intent, the files, a record of the deed. A crash between is made good at the
-    /// next open.
+    /// Drops a group's replica: records the intent, removes the files, records the completion. After a crash in between, the next
+    /// open finishes it.
     fn drop_replica(&mut self, group: GroupId) -> Result<(), StoreError> {
         self.begin()?;
         self.append(&mut [Staged::marker(HeadKind::DropFiles, Space::Replica, group)])?;
@@ -626,7 +626,7 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Removes a chunk's file if nothing in it counts: the chunk was deleted, or no record ever spoke of the file.
+    /// Removes a chunk's file if nothing in it is valid: the chunk was deleted, or no record ever referred to the file.
     pub(crate) fn remove_unneeded(&mut self, key: FileKey) -> Result<(), StoreError> {
         let mut index = self.shared.index();
         let chunk = index.chunk(Space::Replica, key.0, key.1);
@@ -640,7 +640,7 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Removes a file; one that is not there is removed.
+    /// Removes a file; succeeds if there is none.
     pub(crate) fn remove(&self, path: &str) -> Result<(), StoreError> {
         match self.disk.remove(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.poison()),
@@ -648,7 +648,7 @@ impl StoreCore {
         }
     }
 
-    /// Writes records to the open segment, makes them durable and takes them into the index: all, or none.
+    /// Writes records to the open segment, makes them durable and adds them to the index: all or none.
     pub(crate) fn append(&mut self, records: &mut [Staged]) -> Result<(), StoreError> {
         if self.open.as_ref().is_some_and(|open| open.len >= self.config.segment_bytes) {
             self.seal()?;
@@ -683,7 +683,7 @@ impl StoreCore {
         for (record, at) in records.iter().zip(positions) {
             index.admit(&record.head, at);
         }
-        // Dropped offload and zeroed blocks are space to be given back.
+        // Dropped offload and zeroed blocks are space to be freed.
         self.unsettled_bytes += offload.saturating_sub(index.offload_bytes);
         let zeroed = records.iter().filter(|r| r.head.kind == HeadKind::Zero && !r.head.moved);
         self.unsettled_bytes += zeroed.map(|r| u64::from(r.head.count) * BLOCK_BYTES as u64).sum::<u64>();
@@ -699,7 +699,7 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Notes what the segments hold, if that is not on disk: so that records that vanish are missed. On a full disk it is
+    /// Writes the segment lengths to the inventory, if they changed, so that vanished records are noticed. On a full disk it is
     /// done later.
     pub fn rest(&mut self) -> Result<(), StoreError> {
         if self.is_poisoned() {
@@ -733,7 +733,7 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Ends the open segment. From then on nothing in it but whole records is right.
+    /// Seals the open segment. From then on anything in it but whole records is damage.
     fn seal(&mut self) -> Result<(), StoreError> {
         if let Some(open) = &self.open {
             if open.len == 0 {
@@ -749,7 +749,7 @@ impl StoreCore {
 }
 
 impl Staged {
-    /// That a chunk file is durably what its pages of this generation say.
+    /// States that a chunk file durably holds what its pages of this generation say.
     pub(crate) fn settled((group, chunk): FileKey, file: u64, generation: u32, newest: Version) -> Staged {
         let mut record = Staged::marker(HeadKind::Settled, Space::Replica, group);
         (record.head.chunk, record.head.first, record.head.version) = (chunk, generation, newest);
@@ -763,7 +763,7 @@ impl Staged {
         record
     }
 
-    /// That a record may not be on all targets, when its segment goes. A note says it by itself.
+    /// States that a record may not be on all targets, when its segment is retired. A note is copied as a note.
     pub(crate) fn open(space: Space, group: GroupId, TailRun { run, request }: TailRun) -> Staged {
         let kind = if run.kind == Kind::Note { HeadKind::Note } else { HeadKind::Open };
         let mut record = Staged::marker(kind, space, group);
@@ -772,7 +772,7 @@ impl Staged {
         record
     }
 
-    /// Whether it ends all that the space has of the group.
+    /// Whether it drops everything of the space and group.
     fn drops(&self, space: Space, group: GroupId) -> bool {
         self.head.kind == HeadKind::Drop && (self.head.space, self.head.group) == (space, group)
     }
@@ -799,7 +799,7 @@ impl Staged {
     }
 }
 
-/// Stands for a file that should exist and does not.
+/// Placeholder for a file that should exist and does not.
 struct Absent;
 
 impl DiskFile for Absent {
@@ -832,7 +832,7 @@ impl DiskFile for Absent {
     }
 }
 
-/// Writes records behind the segment's end; returns where they start and where the segment ends then.
+/// Writes records at the segment's end; returns their positions and the new end.
 fn write_batch(open: &OpenSegment, records: &mut [Staged]) -> io::Result<(Vec<Position>, u32)> {
     const PADDING: [u8; RECORD_ALIGN] = [0; RECORD_ALIGN];
     let mut at = if open.len == 0 { SEGMENT_HEADER_BYTES as u64 } else { open.len as u64 };

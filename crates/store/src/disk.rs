@@ -1,6 +1,6 @@
 //! The seam for all file I/O: the store sees a directory of files through [`Disk`], so that a test or the simulator can stop it
-//! after every write, lose what was not synced, or run full. [`LinuxDisk`] is plain positional I/O through the page cache, where
-//! recently written small blocks are read back from; the bytes of large writes go past it, which is an eighth of the work. One
+//! after any write, lose unsynced data, or run full. [`LinuxDisk`] is plain positional I/O through the page cache, from which
+//! recently written small blocks are read back; large writes bypass it, which is an eighth of the work. One
 //! `fdatasync` per batch of writes makes both durable.
 //!
 //! Paths are relative to the store's directory, with `/` between their parts.
@@ -16,7 +16,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Memory, length and place of a write past the page cache are multiples of this: of the block, and of what any device wants.
+/// Alignment of memory, length and offset of direct I/O: the block size, and enough for any device.
 pub(crate) const DIRECT_ALIGN: usize = 4096;
 
 /// An entry of a directory.
@@ -24,17 +24,17 @@ pub(crate) const DIRECT_ALIGN: usize = 4096;
 pub struct DirEntry {
     pub name: String,
     pub is_dir: bool,
-    /// Bytes taken on disk: less than the length for a file with holes.
+    /// Bytes allocated on disk: less than the length for a file with holes.
     pub allocated: u64,
 }
 
 /// A directory of files.
 pub trait Disk: Send + Sync + 'static {
-    /// Opens a file for reading and writing; `create`: makes an empty one if there is none.
+    /// Opens a file for reading and writing; `create`: creates an empty one if there is none.
     fn open(&self, path: &str, create: bool) -> io::Result<Arc<dyn DiskFile>>;
     fn remove(&self, path: &str) -> io::Result<()>;
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
-    /// No error if it exists.
+    /// Succeeds if it already exists.
     fn create_dir(&self, path: &str) -> io::Result<()>;
     /// In any order.
     fn list(&self, path: &str) -> io::Result<Vec<DirEntry>>;
@@ -44,37 +44,37 @@ pub trait Disk: Send + Sync + 'static {
     fn free_bytes(&self) -> io::Result<u64>;
 }
 
-/// An open file. It stays readable after its removal.
+/// An open file. It stays readable after removal.
 pub trait DiskFile: Send + Sync {
     /// Appends up to `len` bytes from `offset` on to `out`; fewer only at the end of the file.
     fn read(&self, out: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<()>;
-    /// The same from the device, and nothing of it stays in memory. What cannot do so may read as ever.
+    /// The same from the device, leaving nothing in the page cache. A file that cannot do so may read normally.
     fn read_through(&self, out: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<()> {
         self.read(out, len, offset)
     }
-    /// The same as `read` without waiting for a device; `false`: not possible now, `out` is as it was.
+    /// The same as `read` without waiting for a device; `false`: not possible now, `out` is unchanged.
     fn read_cached(&self, out: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<bool>;
     /// Writes all of `parts`, one after another, from `offset` on.
     fn write(&self, parts: &mut [IoSlice<'_>], offset: u64) -> io::Result<()>;
-    /// The same for many bytes, which need not stay in memory.
+    /// The same for many bytes, which need not stay in the page cache.
     fn write_through(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.write(&mut [IoSlice::new(bytes)], offset)
     }
-    /// Makes all writes to this file durable, with the length that they need.
+    /// Makes all writes to this file durable, including its length.
     fn sync(&self) -> io::Result<()>;
     fn truncate(&self, len: u64) -> io::Result<()>;
-    /// Gives a range back to the file system; it reads as zeroes. A file system that cannot may leave the bytes.
+    /// Frees a range in the file system; it then reads as zeroes. A file system that cannot do so may leave the bytes.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
     fn size(&self) -> io::Result<u64>;
     fn allocated(&self) -> io::Result<u64>;
-    /// Tells it apart from all other files of the directory that exist while it is open, whatever their names.
+    /// Distinguishes it from all other files of the directory that exist while it is open, whatever their names.
     fn number(&self) -> io::Result<u64>;
 }
 
 /// A directory of a Linux file system, held by one process at a time.
 pub struct LinuxDisk {
     root: PathBuf,
-    /// Keeps the lock.
+    /// Holds the lock.
     _lock: File,
 }
 
@@ -142,18 +142,18 @@ impl Disk for LinuxDisk {
 struct LinuxFile(File);
 
 impl LinuxFile {
-    /// The same file past the page cache, where memory and place allow it and the file system can.
+    /// The same file opened for direct I/O, if alignment and file system allow it.
     fn direct(&self, memory: usize, len: usize, offset: u64) -> Option<File> {
         let aligned = |number: u64| number.is_multiple_of(DIRECT_ALIGN as u64);
         if ![memory as u64, len as u64, offset].into_iter().all(aligned) {
             return None;
         }
-        // Opened for each: it costs a hundredth of what follows, and a file kept open is one less for others.
+        // Opened for each transfer: that costs a hundredth of the transfer, and keeps no descriptor from others.
         let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
         OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).ok()
     }
 
-    /// Appends up to `len` bytes to `out` with one call; returns how many there were.
+    /// Appends up to `len` bytes to `out` with one call; returns the number read.
     fn read_once(
         file: &File,
         out: &mut Vec<u8>,
@@ -165,7 +165,7 @@ impl LinuxFile {
         out.reserve_exact(len);
         let room = out.spare_capacity_mut();
         let part = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: len };
-        // Zeroing the buffer first, which rustix's safe call asks for, was a sixth of a 1 MiB GET.
+        // rustix's safe call wants a zeroed buffer, and zeroing took a sixth of a 1 MiB GET.
         // SAFETY: the descriptor is open, and `part` names `len` bytes of the vector's own spare room.
         let read = unsafe { libc::preadv2(file.as_raw_fd(), &part, 1, at, flags) };
         let read = usize::try_from(read).map_err(|_| io::Error::last_os_error())?;
@@ -181,7 +181,7 @@ impl DiskFile for LinuxFile {
         out.reserve_exact(len);
         while out.len() < end {
             let at = offset + (out.len() - start) as u64;
-            // The vector may have more room than was asked for: what is read past the end is cut off.
+            // The vector may have more room than requested: bytes read past `end` are cut off.
             match rustix::io::pread(&self.0, rustix::buffer::spare_capacity(out), at) {
                 Ok(0) => break,
                 Ok(_) | Err(Errno::INTR) => {}
@@ -201,7 +201,7 @@ impl DiskFile for LinuxFile {
                 return Ok(());
             }
         }
-        // The end of the file, or nothing that can be read past memory: the latter forgets what it may.
+        // At the end of the file, or direct I/O is not possible: reads normally, and drops the range from the page cache.
         out.truncate(start);
         let forget = || rustix::fs::fadvise(&self.0, offset, NonZeroU64::new(len as u64), Advice::DontNeed);
         let _ = forget();
@@ -247,7 +247,7 @@ impl DiskFile for LinuxFile {
                         offset += written as u64;
                     }
                     Err(Errno::INTR) => {}
-                    // The device wants another alignment, or what is left of a write that was cut short has none.
+                    // The device needs another alignment, or the rest of a short write is not aligned.
                     Err(Errno::INVAL) => break,
                     Err(e) => return Err(e.into()),
                 }
@@ -296,7 +296,7 @@ impl DiskFile for LinuxFile {
 mod tests {
     use super::*;
 
-    /// Bytes of this length that begin so far behind a page.
+    /// `len` bytes that begin `shift` bytes after an aligned address.
     fn bytes(len: usize, shift: usize) -> (Vec<u8>, std::ops::Range<usize>) {
         let mut all: Vec<u8> = (0..len + shift + DIRECT_ALIGN).map(|n| (n % 251) as u8 + 1).collect();
         let start = all.as_ptr().align_offset(DIRECT_ALIGN) + shift;
@@ -310,7 +310,7 @@ mod tests {
         let disk = LinuxDisk::new(dir.path()).unwrap();
         let file = disk.open("file", true).unwrap();
         let mut known = Vec::new();
-        // Aligned, and not in memory, in length, in place; over a hole, over what is cached, at the end.
+        // Aligned, and misaligned in memory, length, offset; over a hole, over cached bytes, at the end.
         for (len, shift, offset) in [
             (1 << 20, 0, 1 << 20),
             (128 << 10, 512, 64 << 10),
@@ -327,7 +327,7 @@ mod tests {
             let mut found = Vec::new();
             file.read(&mut found, known.len() + 1, 0).unwrap();
             assert!(found == known, "{len} bytes, {shift} behind a page, at {offset}");
-            // The same again past the cache: all of it, some of it, more than there is.
+            // The same again bypassing the cache: all of it, some of it, more than there is.
             for (from, len) in [(0, known.len() / 4096 * 4096), (4096, 8192), (100, 5000), (4096, 4 << 20)] {
                 let mut found: Vec<u8> = Vec::with_capacity(DIRECT_ALIGN + len);
                 let skipped = found.as_ptr().addr().next_multiple_of(DIRECT_ALIGN) - found.as_ptr().addr();

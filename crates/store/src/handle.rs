@@ -1,6 +1,6 @@
-//! The store on an I/O thread of its own. The thread takes whatever has been queued while it was at work, so that under load many
-//! applies share one sync without anyone waiting for a batch to fill; completions of a batch are delivered together, so
-//! that the receiver is woken once. Without work it notes once what was written, and sleeps, with no timer.
+//! The store on its own I/O thread. The thread takes whatever was queued while it was busy, so that under load many
+//! applies share one sync and none waits for a batch to fill; completions of a batch are delivered together, so
+//! that the receiver is woken once. When idle it records the segment lengths once, then sleeps without a timer.
 
 use crate::core::{BATCH_BYTES, Shared, StoreCore};
 use crate::query::{Piece, ReadFault, ReadPlan, check_range};
@@ -11,18 +11,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// When nobody has asked for anything for this long, deferred work goes on without regard to others.
+/// When nothing was submitted for this long, deferred work runs unpaced.
 const LULL: Duration = Duration::from_millis(5);
-/// Reads answered together: bounds what is held in memory.
+/// Blocks of reads answered together: bounds memory.
 const READ_BLOCKS: u32 = 512;
 
-/// A store that was given nothing for this long rests.
+/// When nothing was submitted for this long, the store comes to rest.
 const QUIET: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct Queue {
     ops: Vec<(Token, Op)>,
-    /// The I/O thread sleeps.
+    /// The I/O thread waits.
     idle: bool,
     stop: bool,
 }
@@ -31,7 +31,7 @@ struct Queue {
 struct Inbox {
     queue: Mutex<Queue>,
     wake: Condvar,
-    /// Payload bytes handed in and not delivered.
+    /// Payload bytes submitted and not completed.
     pending: AtomicUsize,
 }
 
@@ -41,7 +41,7 @@ impl Inbox {
     }
 }
 
-/// Hands operations to a store's I/O thread. Dropping it waits until all that was handed in is done.
+/// Submits operations to a store's I/O thread. Dropping it waits until everything submitted is done.
 pub struct StoreHandle {
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
@@ -74,13 +74,13 @@ impl StoreHandle {
         }
     }
 
-    /// Operations that the I/O thread has not taken up yet.
+    /// Operations that the I/O thread has not started yet.
     pub fn queued(&self) -> usize {
         self.inbox.lock().ops.len()
     }
 
-    /// Payload bytes handed in of which the completion was not delivered: what the store holds in memory. Whoever hands in more
-    /// without looking at this has no bound.
+    /// Payload bytes submitted whose completion was not delivered: the store holds them in memory. Callers must check this before
+    /// they submit more: nothing else bounds it.
     pub fn pending_bytes(&self) -> usize {
         self.inbox.pending.load(Ordering::Relaxed)
     }
@@ -89,7 +89,7 @@ impl StoreHandle {
         self.shared.figures()
     }
 
-    /// Reads blocks here and now if all that is needed is in memory. `None`: not so, or something is wrong; submit a
+    /// Reads blocks on this thread if everything needed is in memory. `None`: it is not, or something is wrong; submit an
     /// [`Op::Read`].
     pub fn try_read(
         &self,
@@ -109,8 +109,8 @@ impl StoreHandle {
             let files: Result<Vec<_>, _> = plan.pieces.iter().map(|piece| index.file(piece.file)).collect();
             (plan, files.ok()?)
         };
-        // The lock is open again. A piece may be overwritten by a newer version now: then it fails its checksum, and the
-        // I/O thread, which does all writing, gives the answer.
+        // The lock is released. A newer version may overwrite a piece now: then it fails its checksum, and the I/O thread,
+        // which does all writing, serves the read.
         let mut files = files.iter();
         let read = |piece: &Piece, out: &mut Vec<u8>| {
             let file = files.next().expect("one file per piece");
@@ -128,7 +128,7 @@ impl Drop for StoreHandle {
         self.inbox.lock().stop = true;
         self.inbox.wake.notify_one();
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed; the server finds out by the completions that do not come.
+            // A panic there has been printed; the server notices by the missing completions.
             let _ = thread.join();
         }
     }
@@ -189,7 +189,7 @@ fn run(mut core: StoreCore, inbox: &Inbox, mut deliver: impl FnMut(Vec<Completio
             rests = false;
             continue;
         }
-        // Reads are quick, writes wait for a sync, the others may take long: nobody waits for a slower kind.
+        // Reads are quick, writes wait for a sync, the others may take long: no operation waits for a slower kind.
         let (reads, others): (Vec<_>, Vec<_>) = ops.into_iter().partition(|(_, op)| is_read(op));
         let (writes, slow): (Vec<_>, Vec<_>) = others.into_iter().partition(|(_, op)| op.is_write());
         rests &= writes.is_empty() && slow.is_empty();
@@ -211,7 +211,7 @@ fn is_read(op: &Op) -> bool {
     matches!(op, Op::Read { .. })
 }
 
-/// Reads in batches that bound what is held in memory.
+/// Answers reads in batches, to bound memory.
 fn answer_reads(reads: Vec<(Token, Op)>, mut answer: impl FnMut(Vec<(Token, Op)>)) {
     let (mut some, mut blocks) = (Vec::new(), 0u32);
     for (token, op) in reads {
@@ -226,7 +226,7 @@ fn answer_reads(reads: Vec<(Token, Op)>, mut answer: impl FnMut(Vec<(Token, Op)>
     answer(some);
 }
 
-/// Writes in group commits: those who wait for the first one do not wait for the last one too.
+/// Splits writes into group commits, so that the first ones do not wait for the last.
 fn batches(writes: Vec<(Token, Op)>) -> Vec<Vec<(Token, Op)>> {
     let mut all: Vec<Vec<(Token, Op)>> = Vec::new();
     let mut bytes = 0;

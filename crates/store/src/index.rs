@@ -1,8 +1,8 @@
-//! What is where: per space, group and chunk the [`Overlay`] of records that are only in segments, on top of the chunk file's
-//! metadata pages. It never does I/O: what it needs and does not have in memory it names as a [`Miss`], which the I/O thread
+//! Where data is: per space, group and chunk the [`Overlay`] of records that are only in segments, on top of the chunk file's
+//! metadata pages. It never does I/O: if something it needs is not in memory it returns a [`Miss`], which the I/O thread
 //! loads. So a reader on another thread holds the lock for microseconds and never waits for a disk.
 //!
-//! What a block contains is its newest version among overlay and chunk file, unless the chunk's tombstone is newer. On a tie
+//! A block's content is its newest version in overlay and chunk file, unless the chunk's tombstone is newer. On a tie
 //! the overlay wins: equal versions are equal bytes, but a crash may have left the file's half written.
 
 use crate::disk::DiskFile;
@@ -15,12 +15,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Pages kept in any case. A question is asked again whenever a page that it needs was loaded: with less room than the longest read
-/// needs, each load would drop another of its pages, without an end. Half of these are sure to stay: all pages that blocks in a row
-/// may touch, and the chunk's own.
+/// Minimum number of cached pages. A query is repeated whenever a page that it needs was loaded: with less room than the longest
+/// read needs, each load would evict another of its pages, endlessly. Half of these are sure to stay: all pages that consecutive
+/// blocks may touch, and the chunk page.
 const PAGES_LEAST: usize = 2 * (RECORD_BLOCKS_MAX / PAGE_BLOCKS + 2) as usize;
 
-/// Names a chunk file. Only replicas have one.
+/// Identifies a chunk file. Only replicas have one.
 pub type FileKey = (GroupId, ChunkId);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,14 +42,14 @@ pub struct Tombstone {
     pub at: Position,
 }
 
-/// A `Settled` record: what the chunk file must hold. Without one, its pages say nothing.
+/// A `Settled` record: what the chunk file must hold. Without one, its pages mean nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// Of the chunk page.
+    /// Generation of the chunk page.
     pub generation: u32,
     /// The file's number.
     pub file: u64,
-    /// Nothing in the file's pages is newer.
+    /// No version in the file's pages is newer.
     pub newest: Version,
     pub at: Position,
 }
@@ -67,7 +67,7 @@ pub struct Chunk {
 #[derive(Clone, Debug)]
 pub struct Segment {
     pub bytes: u64,
-    /// Bytes of it that are still needed.
+    /// Bytes that are still needed.
     pub live: u64,
 }
 
@@ -95,10 +95,10 @@ pub enum Place {
     Lost,
 }
 
-/// A block as it is to be seen.
+/// A block as visible to readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// Zero: never written, or deleted. Of a lost block: one that it was not newer than.
+    /// Zero: never written, or deleted. For a lost block: it was not newer than this.
     pub version: Version,
     pub crc: u32,
     pub place: Place,
@@ -124,7 +124,7 @@ pub struct Index {
     pub drops: Vec<DropMark>,
     /// The tombstones of the replicas, oldest first.
     tombstones: BTreeSet<(GroupId, Version, ChunkId)>,
-    /// Deletions that nobody asks for any more. Their records stay while an older segment may have what they void.
+    /// Deletions that the protocol no longer needs. Their records stay while an older segment may have what they void.
     forgotten: BTreeMap<Position, (GroupId, ChunkId, Version)>,
     pub pages: Recent<(FileKey, u32), Arc<Page>>,
     pub files: Recent<FileId, Arc<dyn DiskFile>>,
@@ -135,7 +135,7 @@ pub struct Index {
     pub tails: Tails,
 }
 
-/// Keeps the segments' live bytes and the debt while extents come and go.
+/// Updates the segments' live bytes and the debt as extents come and go.
 fn account<'a>(
     segments: &'a mut BTreeMap<u32, Segment>,
     offload_bytes: &'a mut u64,
@@ -154,7 +154,7 @@ fn account<'a>(
     }
 }
 
-/// The same for records of which at least a head must stay.
+/// The same for open records, whose heads must stay.
 fn account_open(segments: &mut BTreeMap<u32, Segment>) -> impl FnMut(Position, bool) + '_ {
     |at, came| {
         let live = &mut segments.get_mut(&at.segment).expect("an open record's segment exists").live;
@@ -195,7 +195,7 @@ impl Index {
         self.file_bytes + self.segments.values().map(|s| s.bytes).sum::<u64>()
     }
 
-    /// Where the durable records end: [`ebb_types::StoreMark::position`]. The newest segment is never deleted, so it only grows.
+    /// End of the durable records: [`ebb_types::StoreMark::position`]. The newest segment is never deleted, so it only grows.
     pub fn position(&self) -> u64 {
         let newest = self.segments.iter().next_back();
         newest.map_or(0, |(number, segment)| u64::from(*number) << 32 | segment.bytes)
@@ -206,7 +206,7 @@ impl Index {
         self.spaces.get(&(space, group))?.range(from..).next().map(|(id, chunk)| (*id, chunk))
     }
 
-    /// Takes in a record that is durable at `at`. The chunk files of a dropped or deleted chunk are the caller's to remove.
+    /// Adds a record that is durable at `at`. The caller must remove the chunk files of a dropped or deleted chunk.
     pub fn admit(&mut self, head: &Head, at: Position) {
         let (space, group) = (head.space, head.group);
         self.tails.admit(head, at, &mut account_open(&mut self.segments));
@@ -223,7 +223,7 @@ impl Index {
             HeadKind::Data | HeadKind::InFile | HeadKind::Zero => {
                 let chunks = self.spaces.entry((space, group)).or_default();
                 let chunk = chunks.entry(head.chunk).or_default();
-                // That blocks were never written is true of a deleted chunk too.
+                // "Never written" is true of a deleted chunk too.
                 let says_so = head.version == Version::ZERO;
                 if !says_so && chunk.tombstone.is_some_and(|t| t.version >= head.version) {
                     return;
@@ -288,7 +288,7 @@ impl Index {
         self.segments.get_mut(&at.segment).expect("records are admitted to existing segments")
     }
 
-    /// Forgets the records of a space and group that are before `before`.
+    /// Forgets the records of a space and group before `before`.
     fn void(&mut self, space: Space, group: GroupId, before: Position) {
         self.tails.void(space, group, before, &mut account_open(&mut self.segments));
         let Some(chunks) = self.spaces.get_mut(&(space, group)) else { return };
@@ -318,7 +318,7 @@ impl Index {
         self.tidy(space, group);
     }
 
-    /// Forgets chunks of which nothing is left.
+    /// Forgets chunks that have nothing left.
     pub fn tidy(&mut self, space: Space, group: GroupId) {
         if let Some(chunks) = self.spaces.get_mut(&(space, group)) {
             let kept = |c: &Chunk| c.has_file || c.settled.is_some() || c.tombstone.is_some();
@@ -346,12 +346,12 @@ impl Index {
         self.file_bytes = self.file_bytes + allocated - before;
     }
 
-    /// What is cached of a chunk's pages is read again.
+    /// Drops a chunk's cached pages, so that they are read again.
     pub fn forget_pages(&mut self, chunk: FileKey) {
         self.pages.forget(|(key, _)| *key == chunk);
     }
 
-    /// The chunk's file is gone; if it should not be, its pages are lost from here on.
+    /// The chunk's file is gone; if it should exist, its pages are lost from now on.
     pub fn forget_file(&mut self, (group, id): FileKey) {
         self.set_allocated((group, id), 0);
         self.chunk_mut(group, id).has_file = false;
@@ -359,7 +359,7 @@ impl Index {
         self.files.forget(|file| *file == FileId::Chunk((group, id)));
     }
 
-    /// Forgets the replica's tombstones up to this version, but of chunks that have a file still.
+    /// Forgets the replica's tombstones up to this version, except those of chunks that still have a file.
     pub fn forget_tombstones(&mut self, group: GroupId, up_to: Version) {
         let end = Version { seq: up_to.seq.saturating_add(1), ..up_to };
         let old = (group, Version::ZERO, ChunkId::default())..(group, end, ChunkId::default());
@@ -384,7 +384,7 @@ impl Index {
         self.bury();
     }
 
-    /// Lets go of the records of forgotten deletions in the oldest segment: what they void is nowhere.
+    /// Releases the records of forgotten deletions in the oldest segment: no segment has anything that they void.
     pub fn bury(&mut self) {
         let Some(mut oldest) = self.segments.first_entry() else { return };
         let number = *oldest.key();
@@ -403,7 +403,7 @@ impl Index {
             .collect()
     }
 
-    /// What of these is needed has a record in a newer segment now.
+    /// The forgotten deletions of this segment have been copied to a newer one.
     pub fn forgotten_moved(&mut self, segment: u32) {
         for (at, group, _, version) in self.forgotten_in(segment) {
             self.forgotten.remove(&at);
@@ -412,7 +412,7 @@ impl Index {
         }
     }
 
-    /// Page of a chunk file; `None`: there is none. Of a file that should be there and is not, it is lost.
+    /// Page of a chunk file; `None`: the chunk has none. If the file should exist and does not, the page is lost.
     pub fn page(&mut self, group: GroupId, chunk: ChunkId, page: u32) -> Result<Option<Arc<Page>>, Miss> {
         if self.chunk(Space::Replica, group, chunk).is_none_or(|c| c.settled.is_none()) {
             return Ok(None);
@@ -421,7 +421,7 @@ impl Index {
         self.pages.get(&key).map(Some).ok_or(Miss::Page(key.0, page))
     }
 
-    /// Blocks `first..first + count` as they are to be seen.
+    /// Blocks `first..first + count` as visible to readers.
     pub fn cells(
         &mut self,
         space: Space,
@@ -480,7 +480,7 @@ impl Index {
         Ok(())
     }
 
-    /// Which pages' worth of blocks of a chunk can hold anything newer than or of `since`: bit p for page p.
+    /// The pages whose blocks may hold a version of epoch `since` or later, as a bit set: bit p for page p.
     pub fn windows(&mut self, space: Space, group: GroupId, id: ChunkId, since: Epoch) -> Result<u64, Miss> {
         let mut windows = 0;
         if space == Space::Replica
@@ -504,7 +504,7 @@ impl Index {
         self.files.get(&id).ok_or(Miss::File(id))
     }
 
-    /// Replica chunks of which something is only in segments.
+    /// Replica chunks that have records only in segments.
     pub fn unsettled(&self) -> BTreeSet<FileKey> {
         let replicas = self.spaces.iter().filter(|((space, _), _)| *space == Space::Replica);
         replicas

@@ -1,9 +1,9 @@
-//! Which segments there must be, and how long they are at least: kept outside of them, so that one that is gone or cut short is
-//! noticed at the next start. Without it a shorter segment is what a crash leaves, and an absent one is nothing at all.
+//! The segments that must exist, and their minimum lengths: kept outside the segments, so that the next start notices one that is
+//! gone or cut short. Without it, a shorter segment looks like the result of a crash, and an absent one leaves no trace.
 //!
-//! Two files take turns, so that a crash in the middle of writing one leaves the other. It is written when a segment is begun,
-//! before one is removed, and when the store comes to rest ([`crate::StoreCore::rest`]): what was acknowledged in the last
-//! moments before a crash is in the segment only.
+//! Two files take turns, so that a crash while writing one leaves the other. The inventory is written when a segment is begun,
+//! before one is removed, and when the store comes to rest ([`crate::StoreCore::rest`]): records acknowledged in the last
+//! moments before a crash are in the segment only.
 
 use crate::OpenError;
 use crate::disk::Disk;
@@ -11,15 +11,15 @@ use crate::layout::{Superblock, decode_inventory, encode_inventory};
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 
-/// Longest file that is read: far more segments than a disk has room for.
+/// Maximum bytes read of a file: far more segments than fit on a disk.
 const BYTES_MAX: u64 = 64 << 20;
 
 #[derive(Default)]
 pub struct Inventory {
     generation: u32,
-    /// Bytes that were durable, by segment.
+    /// Durable bytes by segment.
     pub segments: BTreeMap<u32, u32>,
-    /// Of which of the two files the name is durable. One that somebody removed is made anew.
+    /// Whether each file's name is durable. A file that was removed from outside is created again.
     named: [bool; 2],
 }
 
@@ -32,12 +32,12 @@ fn path_of(slot: usize) -> String {
 }
 
 impl Inventory {
-    /// Writes the first one, of a store that has no segments.
+    /// Writes the first inventory, of a store without segments.
     pub fn create(disk: &dyn Disk, owner: &Superblock) -> io::Result<()> {
         Inventory::default().write(disk, owner, BTreeMap::new())
     }
 
-    /// The newest one that is whole.
+    /// Reads the newest one that is intact.
     pub fn read(disk: &dyn Disk, owner: &Superblock) -> Result<Inventory, OpenError> {
         let read = |slot| {
             let path = path_of(slot);
@@ -53,7 +53,7 @@ impl Inventory {
             }
         };
         let found = [read(0)?, read(1)?];
-        // Those that are there got their names made durable with the superblock's, at this start.
+        // This start made the names of existing files durable together with the superblock's.
         let named = [0, 1].map(|slot: usize| found[slot].is_some());
         let newest = found.into_iter().flatten().max_by_key(|(generation, _)| *generation);
         let (generation, segments) = newest.ok_or_else(|| OpenError::Damaged {
@@ -64,7 +64,7 @@ impl Inventory {
         Ok(Inventory { generation, segments, named })
     }
 
-    /// Makes durable that there are these segments.
+    /// Makes this set of segments durable.
     pub fn write(
         &mut self,
         disk: &dyn Disk,

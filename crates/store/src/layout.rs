@@ -1,5 +1,5 @@
-//! The bytes on disk: superblock, segment header, record head and metadata page, as `docs/disk-format.md` draws them. Pure
-//! encoding and decoding. All numbers are little endian, and everything that is read back proves itself by a CRC-32C.
+//! The bytes on disk: superblock, segment header, record head and metadata page, as drawn in `docs/disk-format.md`. Pure
+//! encoding and decoding. All numbers are little endian, and everything that is read back is protected by a CRC-32C.
 
 use crate::Membership;
 use ebb_types::{
@@ -8,9 +8,9 @@ use ebb_types::{
 };
 use std::collections::BTreeMap;
 
-/// Version of the format. A store of a newer one is refused.
+/// Version of the format. A store of any other version is refused.
 pub const FORMAT: u32 = 5;
-/// Most blocks in a chunk.
+/// Maximum blocks in a chunk.
 pub const CHUNK_BLOCKS_MAX: u32 = CHUNK_BYTES_MAX / BLOCK_BYTES as u32;
 /// Sequence numbers share their field in a page with two bits of kind.
 pub const SEQ_MAX: u64 = (1 << 54) - 1;
@@ -31,14 +31,14 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
 pub const SUPERBLOCK_BYTES: usize = 64;
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"EBBSTORE";
 
-/// Says whose directory it is.
+/// Identifies the owner of the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
     pub format: u32,
     pub server: ServerId,
     pub cluster: u64,
     pub store: StoreId,
-    /// Of the run that opened the store last.
+    /// Incarnation of the run that last opened the store.
     pub run: Incarnation,
     pub membership: Membership,
 }
@@ -80,7 +80,7 @@ impl Superblock {
 const INVENTORY_MAGIC: [u8; 8] = *b"EBBINVEN";
 const INVENTORY_HEAD_BYTES: usize = 32;
 
-/// Numbers and lengths of the segments that there are.
+/// Numbers and lengths of the existing segments.
 pub fn encode_inventory(generation: u32, owner: &Superblock, segments: &BTreeMap<u32, u32>) -> Vec<u8> {
     let mut out = vec![0; INVENTORY_HEAD_BYTES];
     put(&mut out, 0, &INVENTORY_MAGIC);
@@ -97,7 +97,7 @@ pub fn encode_inventory(generation: u32, owner: &Superblock, segments: &BTreeMap
     out
 }
 
-/// Generation and segments. What follows the checksum is the rest of an older, longer one. `None`: damaged, or of another store.
+/// Generation and segments. Bytes after the checksum are left over from an older, longer one. `None`: damaged, or of another store.
 pub fn decode_inventory(bytes: &[u8], owner: &Superblock) -> Option<(u32, BTreeMap<u32, u32>)> {
     if bytes.len() < INVENTORY_HEAD_BYTES
         || bytes[..8] != INVENTORY_MAGIC
@@ -116,8 +116,8 @@ pub fn decode_inventory(bytes: &[u8], owner: &Superblock) -> Option<(u32, BTreeM
 pub const SEGMENT_HEADER_BYTES: usize = 64;
 const SEGMENT_MAGIC: [u8; 8] = *b"EBBSEGMT";
 
-/// First bytes of segment `number`. Their checksum is the segment's *salt*: every record in it repeats it, so that the copy
-/// of a segment that a client stored as data is not taken for records.
+/// First bytes of segment `number`. Their checksum is the segment's *salt*: every record in it repeats it, so that a copy
+/// of a segment that a client stored as data is not mistaken for records.
 pub fn segment_header(number: u32, owner: &Superblock) -> ([u8; SEGMENT_HEADER_BYTES], u32) {
     let mut out = [0; SEGMENT_HEADER_BYTES];
     put(&mut out, 0, &SEGMENT_MAGIC);
@@ -135,35 +135,35 @@ pub const RECORD_ALIGN: usize = 64;
 pub const RECORD_HEAD_BYTES: usize = 80;
 /// Length of a record without checksums and payload.
 pub const MARKER_BYTES: u64 = RECORD_HEAD_BYTES.next_multiple_of(RECORD_ALIGN) as u64;
-/// Longest head, checksums included.
+/// Maximum length of a head, checksums included.
 pub const RECORD_HEAD_MAX: usize = RECORD_HEAD_BYTES + 4 * RECORD_BLOCKS_MAX as usize;
 const RECORD_MAGIC: [u8; 4] = *b"EBBR";
-/// Instead of how many versions are open: nothing is said.
+/// Instead of the number of open versions: unknown.
 const OPEN_UNKNOWN: u32 = u32::MAX;
 const HAS_REQUEST: u16 = 1;
 const MOVED: u16 = 2;
 const REPAIR: u16 = 4;
 
-/// What a record in a segment says.
+/// The kind of a record in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadKind {
     /// Blocks; their bytes follow.
     Data,
-    /// Blocks; their bytes were written to the chunk file and synced before.
+    /// Blocks; their bytes were written to the chunk file and synced before this record.
     InFile,
     Zero,
-    /// The chunk is gone.
+    /// The chunk is deleted.
     Delete,
     /// The files of the group are about to be removed. Implies `Drop`.
     DropFiles,
     /// All records of the space and group before segment position `version.seq` are void.
     Drop,
-    /// The chunk file is what generation `first` of its chunk page says, durably; nothing in it is newer than `version`. The
-    /// file's number stands for the request's client.
+    /// The chunk file durably holds what generation `first` of its chunk page says; nothing in it is newer than `version`. The
+    /// field of the request's client holds the file's number.
     Settled,
-    /// Sets nothing: what the request wrote is in these blocks.
+    /// Sets nothing: the request's write is in these blocks.
     Note,
-    /// A record of these blocks, or without any a deletion, was in an older segment and may not be on all targets. It sets nothing.
+    /// Sets nothing: a record of these blocks (without blocks: a deletion) was in an older segment and may not be on all targets.
     Open,
 }
 
@@ -181,7 +181,7 @@ impl HeadKind {
     ];
 }
 
-/// A record in a segment, less its payload.
+/// A record in a segment, without its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     pub kind: HeadKind,
@@ -192,33 +192,33 @@ pub struct Head {
     pub count: u32,
     pub version: Version,
     pub request: Option<RequestId>,
-    /// Copied from an older segment: says nothing about what was written last.
+    /// Copied from an older segment: not a recent write.
     pub moved: bool,
-    /// It is the newest of its blocks, whatever is known of them.
+    /// It is the newest version of its blocks, even of lost ones.
     pub repair: bool,
     /// One per block of `Data` and `InFile`.
     pub crcs: Vec<u32>,
-    /// So many bytes of the segment were durable before the batch that this record belongs to was written.
+    /// Bytes of the segment that were durable before this record's batch was written.
     pub synced: u32,
-    /// Everything of the group up to this version was known to be on all targets then. Of the record's epoch, and not above the
-    /// record; or zero: nothing is said.
+    /// Everything of the group up to this version was known to be on all targets when it was written. In the record's epoch, and
+    /// not above the record's version; zero: unknown.
     pub committed: Version,
 }
 
 impl Head {
-    /// What [`Head::committed`] is, if everything up to `committed` is on all targets.
+    /// The value of [`Head::committed`] if everything up to `committed` is on all targets.
     pub fn committed_by(version: Version, committed: Version) -> Version {
         if committed.epoch < version.epoch { Version::ZERO } else { committed.min(version) }
     }
 
-    /// How many of the epoch's versions up to this one were not known to be on all targets.
+    /// Number of the epoch's versions up to this one that were not known to be on all targets.
     fn open(&self) -> u32 {
         let open = self.version.seq.checked_sub(self.committed.seq);
         let open = open.filter(|_| self.committed.epoch == self.version.epoch);
         open.and_then(|open| u32::try_from(open).ok()).unwrap_or(OPEN_UNKNOWN)
     }
 
-    /// Head with checksums: where the payload starts.
+    /// Length of the head with checksums: the payload starts there.
     pub fn head_len(&self) -> usize {
         RECORD_HEAD_BYTES + 4 * self.crcs.len()
     }
@@ -227,7 +227,7 @@ impl Head {
         if self.kind == HeadKind::Data { self.count as usize * BLOCK_BYTES } else { 0 }
     }
 
-    /// To the start of the next record.
+    /// Distance to the start of the next record.
     pub fn record_len(&self) -> usize {
         (self.head_len() + self.payload_len()).next_multiple_of(RECORD_ALIGN)
     }
@@ -266,8 +266,8 @@ impl Head {
         put(&mut out[start..], 4, &crc.to_le_bytes());
     }
 
-    /// Reads the head at the start of `bytes`, which hold [`RECORD_HEAD_MAX`] bytes or reach to the end of the segment. `None`: there
-    /// is none, or it is damaged.
+    /// Decodes the head at the start of `bytes`, which are [`RECORD_HEAD_MAX`] long or end with the segment. `None`: there is
+    /// none, or it is damaged.
     pub fn decode(bytes: &[u8], salt: u32) -> Option<Head> {
         if bytes.len() < RECORD_HEAD_BYTES || bytes[..4] != RECORD_MAGIC || u32_at(bytes, 8) != salt {
             return None;
@@ -314,33 +314,33 @@ pub const PAGE_BLOCKS: u32 = 256;
 /// Number of the page that describes the chunk as a whole; the pages before it describe its blocks.
 pub const CHUNK_PAGE: u32 = CHUNK_BLOCKS_MAX / PAGE_BLOCKS;
 pub const PAGE_BYTES: usize = 4096;
-/// Where the blocks start in a chunk file: behind two slots for every page.
+/// Where the blocks start in a chunk file: after two slots for every page.
 pub const DATA_OFFSET: u64 = (CHUNK_PAGE as u64 + 1) * 2 * PAGE_BYTES as u64;
 const PAGE_MAGIC: [u8; 4] = *b"EBBP";
 const ENTRIES_AT: usize = 256;
 const ENTRY_BYTES: usize = 15;
-/// In the chunk page: the generation of every other page.
+/// In the chunk page: offset of the generations of all other pages.
 const GENERATIONS_AT: usize = 256;
-/// Generation of a page that was found damaged, and was not written since.
+/// Generation of a page that was found damaged and was not written since.
 const LOST: u32 = u32::MAX;
 
-/// Where block `block` lies in its chunk file.
+/// Offset of block `block` in its chunk file.
 pub fn block_offset(block: u32) -> u64 {
     DATA_OFFSET + block as u64 * BLOCK_BYTES as u64
 }
 
-/// Where a generation of a page lies.
+/// Offset of a generation of a page.
 pub fn slot_offset(page: u32, generation: u32) -> u64 {
     (page as u64 * 2 + (generation % 2) as u64) * PAGE_BYTES as u64
 }
 
-/// What is in a block of the chunk file.
+/// Content of a block of the chunk file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
-    /// Nothing; with version zero: never written.
+    /// Zeroes; with version zero: never written.
     Zero = 0,
     Data = 1,
-    /// Its page was found damaged: nobody knows. The version is one that it was not newer than.
+    /// Unknown: its page was found damaged. It was not newer than the entry's version.
     Lost = 2,
 }
 
@@ -351,21 +351,21 @@ pub struct Entry {
     pub kind: EntryKind,
 }
 
-/// Names a page of a chunk file.
+/// Identifies a page of a chunk file.
 #[derive(Clone, Copy, Debug)]
 pub struct PageId {
     pub group: GroupId,
     pub chunk: ChunkId,
-    /// The file's number: another file of the same name, from before the chunk was dropped, had another.
+    /// The file's number: an earlier file of the same name, from before the chunk was dropped, had another.
     pub file: u64,
     pub page: u32,
 }
 
 /// A metadata page: version, kind and checksum of 256 blocks, or the chunk's summary.
 ///
-/// A page is never overwritten: generation g goes to slot g mod 2, and the other slot keeps generation g - 1. Which one counts
-/// is said elsewhere: of the chunk page by a `Settled` record, of the others by the chunk page. What is newer was never
-/// finished, and what is older is damage.
+/// A page is never overwritten: generation g goes to slot g mod 2, and the other slot keeps generation g - 1. The valid
+/// generation is recorded elsewhere: for the chunk page in a `Settled` record, for the others in the chunk page. A newer
+/// generation was never finished, and an older one is damage.
 #[derive(Clone)]
 pub struct Page(Box<[u8; PAGE_BYTES]>);
 
@@ -397,7 +397,7 @@ impl Page {
         put(&mut self.0[..], at + 8, &seq.to_le_bytes()[..7]);
     }
 
-    /// A page whose content is lost, that of its first `count` blocks; nothing in it was newer than `newest`.
+    /// A page whose first `count` blocks are lost; nothing in it was newer than `newest`.
     pub fn lost(newest: Version, count: u32) -> Page {
         let mut page = Page::empty();
         for index in 0..count.min(PAGE_BLOCKS) {
@@ -406,22 +406,22 @@ impl Page {
         page
     }
 
-    /// Of the chunk page: no version in the pages is newer.
+    /// Chunk page only: no version in the pages is newer.
     pub fn newest(&self) -> Version {
         Version { epoch: Epoch(u32_at(&self.0[..], 32)), seq: u64_at(&self.0[..], 40) }
     }
 
-    /// Of the chunk page: bit p is set where page p has been written.
+    /// Chunk page only: bit p is set if page p has been written.
     pub fn written(&self) -> u64 {
         (0..CHUNK_PAGE).fold(0, |bits, page| bits | u64::from(self.page_generation(page) != 0) << page)
     }
 
-    /// Of the chunk page: which generation of `page` counts. Zero: none was written.
+    /// Chunk page only: the valid generation of `page`. Zero: none was written.
     pub fn page_generation(&self, page: u32) -> u32 {
         u32_at(&self.0[..], GENERATIONS_AT + 4 * page as usize)
     }
 
-    /// Of the chunk page: `page` is about to be written; returns its generation.
+    /// Chunk page only: `page` is about to be written; returns its new generation.
     pub fn next_generation(&mut self, page: u32) -> u32 {
         let before = self.page_generation(page);
         let next = if before == LOST { 1 } else { before + 1 };
@@ -434,7 +434,7 @@ impl Page {
         put(&mut self.0[..], 40, &newest.seq.to_le_bytes());
     }
 
-    /// A chunk page that was found damaged: so is every one of the `pages` that it may have spoken of. Nothing was newer than
+    /// A chunk page that was found damaged: so all `pages` that it may have referred to count as damaged. Nothing was newer than
     /// `newest`.
     pub fn lost_summary(newest: Version, pages: u32) -> Page {
         let mut page = Page::empty();
@@ -445,7 +445,7 @@ impl Page {
         page
     }
 
-    /// Makes it ready to be written; returns the file offset of its slot and its bytes.
+    /// Prepares it for writing; returns the file offset of its slot and its bytes.
     pub fn seal(&mut self, at: &PageId, generation: u32) -> (u64, &[u8]) {
         let PageId { group, chunk, file, page } = *at;
         put(&mut self.0[..], 0, &PAGE_MAGIC);
@@ -460,7 +460,7 @@ impl Page {
         (slot_offset(page, generation), &self.0[..])
     }
 
-    /// Reads the slot of `generation`. `None`: it is damaged, or another page or generation, or of another file.
+    /// Decodes the slot of `generation`. `None`: it is damaged, or it is another page, another generation or from another file.
     pub fn decode(slot: &[u8], at: &PageId, generation: u32) -> Option<Page> {
         let PageId { group, chunk, file, page } = *at;
         let bytes: &[u8; PAGE_BYTES] = slot.try_into().ok()?;

@@ -1,10 +1,10 @@
-//! The store of one chunk server: block records, durable, newest version of a block wins.
+//! The store of one chunk server: durable block records; the newest version of a block wins.
 //!
 //! ```text
 //! StoreCore::open(disk: Arc<dyn Disk>, config: Config) -> Result<(StoreCore, Recovered), OpenError>
 //! StoreCore::execute(&mut self, ops: Vec<(Token, Op)>, done: &mut Vec<Completion>)   // one group commit
 //! StoreCore::settle(&mut self) -> bool      // one step of the background work; true: call again
-//! StoreCore::rest(&mut self)                // nothing was written for a moment: what was, is noted
+//! StoreCore::rest(&mut self)                // writes have paused: records the segment lengths in the inventory
 //! StoreHandle::start(core, deliver: impl FnMut(Vec<Completion>) + Send + 'static) -> io::Result<StoreHandle>  // one I/O thread
 //! StoreHandle::submit(&self, token, op)
 //! StoreHandle::try_read(&self, space, group, chunk, first, count) -> Option<ReadBlocks>  // None: submit a Read

@@ -1,8 +1,9 @@
-//! A disk in memory that fails on demand: it stops after any operation, loses or tears what was not synced, fails a sync, flips
+//! A disk in memory that fails on demand: it stops after any operation, loses or tears unsynced data, fails a sync, flips
 //! a bit, runs full. It assumes no more than POSIX promises: only a sync of a file makes its bytes durable, only a sync of a
-//! directory makes names in it durable, and what was not synced may survive in any part, whatever its order.
+//! directory makes names in it durable, and any part of unsynced data may survive, in any order.
 
 use crate::disk::{DirEntry, Disk, DiskFile};
+use ebb_types::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -87,7 +88,7 @@ enum Change {
 struct Inode {
     now: Image,
     durable: Image,
-    /// What happened since the last sync.
+    /// Changes since the last sync.
     pending: Vec<Change>,
 }
 
@@ -136,7 +137,8 @@ struct State {
 }
 
 impl State {
-    /// Counts an operation that changes the disk. An error: this one or an earlier one was the last. The last one still happens.
+    /// Counts an operation that changes the disk. Error: the disk has stopped before it. True: this is the last one, which still
+    /// happens.
     fn count(&mut self) -> io::Result<bool> {
         if self.stop_after.is_some_and(|stop| self.operations > stop) {
             return Err(io::Error::other("the disk has stopped"));
@@ -201,24 +203,24 @@ impl MemDisk {
         self.state().written
     }
 
-    /// Stops after so many more operations: the one after them happens but fails, and all later ones fail without happening.
+    /// Stops after `operations` more operations: the next one happens but fails, and all later ones fail without happening.
     pub fn stop_after(&self, operations: u64) {
         let mut state = self.state();
         state.stop_after = Some(state.operations + operations);
     }
 
-    /// Whatever stopped it: it works again.
+    /// Makes a stopped disk work again.
     pub fn go_on(&self) {
         self.state().stop_after = None;
     }
 
-    /// So many syncs fail from here on. What one of them should have made durable no later one does, as on Linux: the bytes
-    /// are still read, until the power fails.
+    /// The next `times` syncs fail. What a failed sync should have made durable, no later one does, as on Linux: the bytes
+    /// can still be read, until the power fails.
     pub fn fail_syncs(&self, times: u64) {
         self.state().fail_syncs = times;
     }
 
-    /// Bytes that fit.
+    /// Sets the capacity in bytes.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state().capacity = bytes;
     }
@@ -230,7 +232,7 @@ impl MemDisk {
         for image in [&mut inode.now, &mut inode.durable] {
             let mut byte = Vec::new();
             image.read(&mut byte, 1, offset);
-            // What is not durable yet may not be there.
+            // The durable image may not reach that far yet.
             if let Some(byte) = byte.first() {
                 image.write(offset, &[byte ^ 1]);
             }
@@ -255,7 +257,7 @@ impl MemDisk {
         inode.durable.apply(change);
     }
 
-    /// Damage: a file is as it was in `earlier`, or gone if it was not there.
+    /// Damage: a file reverts to its state in `earlier`, or is gone if it was not there.
     pub fn take_back(&self, path: &str, earlier: &MemDisk) {
         let old = {
             let earlier = earlier.state();
@@ -281,13 +283,13 @@ impl MemDisk {
         MemDisk(Arc::new(Mutex::new(state)))
     }
 
-    /// Whether it may refuse to write.
+    /// Whether it may refuse writes.
     pub fn fails(&self) -> bool {
         let state = self.state();
         state.fail_syncs > 0 || state.capacity.is_some()
     }
 
-    /// Bytes taken.
+    /// Bytes allocated.
     pub fn used(&self) -> u64 {
         self.state().used()
     }
@@ -301,9 +303,9 @@ impl MemDisk {
         self.state().now.files.keys().cloned().collect()
     }
 
-    /// The disk as it is found after a power cut: of what was not synced, a random part.
+    /// The disk after a power cut: a random part of the unsynced data survives.
     pub fn crash(&self, seed: u64) -> MemDisk {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let old = self.state();
         let mut state = State { capacity: old.capacity, durable: old.durable.clone(), ..State::default() };
         let named = old.named();
@@ -513,23 +515,5 @@ impl DiskFile for MemFile {
 
     fn number(&self) -> io::Result<u64> {
         Ok(self.inode as u64)
-    }
-}
-
-/// A small generator of repeatable random numbers (splitmix64).
-#[derive(Clone)]
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound
     }
 }

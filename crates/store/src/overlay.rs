@@ -1,4 +1,4 @@
-//! What segments hold of one chunk and its chunk file does not: runs of blocks by first block, never overlapping. The newest
+//! The blocks of one chunk that are in segments and not in its chunk file: runs by first block, never overlapping. The newest
 //! version of a block wins; of equal ones the later copy, which is how a damaged copy is replaced.
 
 use ebb_types::{BLOCK_BYTES, Version};
@@ -26,9 +26,9 @@ impl Position {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentPlace {
     Zero,
-    /// At its place in the chunk file.
+    /// At its offset in the chunk file.
     File,
-    /// At this offset of the segment that the record is in.
+    /// At this offset of the record's segment.
     Segment(u32),
 }
 
@@ -37,12 +37,12 @@ pub enum ExtentPlace {
 pub struct Extent {
     pub count: u32,
     pub version: Version,
-    /// The record.
+    /// Position of the record.
     pub at: Position,
     pub place: ExtentPlace,
-    /// It is the newest of its blocks, whatever is known of them.
+    /// It is the newest version of its blocks, even of lost ones.
     pub repair: bool,
-    /// Checksums of the record's blocks; this extent's start at `crc_from`. Empty for zeroes.
+    /// Checksums of the record's blocks; those of this extent start at `crc_from`. Empty for zeroes.
     pub crcs: Arc<[u32]>,
     pub crc_from: u32,
 }
@@ -94,7 +94,8 @@ impl Overlay {
         self.0.iter().map(|(start, extent)| (*start, extent))
     }
 
-    /// Sets the blocks of `new` that are not there in a newer version. `changed` hears of every extent that comes (true) or goes.
+    /// Sets the blocks of `new` that are not present at a newer version. `changed` is called for every extent added (true) or
+    /// removed.
     pub fn insert(&mut self, first: u32, new: Extent, changed: &mut impl FnMut(&Extent, bool)) {
         let end = first + new.count;
         let old: Vec<(u32, Extent)> =
@@ -178,7 +179,7 @@ mod tests {
         }
     }
 
-    /// Against the obvious model: an array of the newest write per block.
+    /// Checked against the obvious model: an array of the newest write per block.
     #[test]
     fn the_newest_version_of_every_block_wins_and_the_account_balances() {
         for seed in 0..300u64 {

@@ -1,5 +1,5 @@
-//! Answers about what is stored: read, list, compare, digest. Each is a loop of short looks into the [`Index`]; what it misses
-//! is loaded between them.
+//! Queries of stored data: read, list, compare, digest. Each is a loop of short lookups in the [`Index`]; what a lookup misses
+//! is loaded before the next.
 
 use crate::core::StoreCore;
 use crate::disk::{DIRECT_ALIGN, DiskFile};
@@ -13,18 +13,18 @@ use ebb_types::{
 use std::io;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Pieces from this size on are read past the page cache, which costs the processor less than to fill it: what is put there
-/// should be asked for again. What was read a moment ago, among this many pieces, is.
+/// Pieces of at least this size bypass the page cache, because filling it costs CPU and pays only if they are read again. A piece
+/// that is among the last [`PIECES_REMEMBERED`] read goes through the cache.
 const PIECE_LARGE: usize = 128 << 10;
 pub const PIECES_REMEMBERED: usize = 512;
 
-/// A read that needs nothing but its pieces' bytes.
+/// A read that needs only the bytes of its pieces.
 pub struct ReadPlan {
     cells: Vec<Cell>,
     pub pieces: Vec<Piece>,
 }
 
-/// Blocks that stand together in one file.
+/// Blocks that are contiguous in one file.
 pub struct Piece {
     pub file: FileId,
     offset: u64,
@@ -41,13 +41,13 @@ impl Piece {
     }
 }
 
-/// Why a read of bytes failed.
+/// Why a read failed.
 pub enum ReadFault {
-    /// This block, counted from the first, fails its checksum.
+    /// This block (counted from the first) fails its checksum.
     Corrupt(u32),
-    /// What this block, counted from the first, contained is not known, but nothing newer than this.
+    /// The content of this block (counted from the first) is not known; it was not newer than this version.
     Lost(u32, Version),
-    /// The bytes could not be asked for.
+    /// The bytes could not be read.
     Failed(StoreError),
 }
 
@@ -94,7 +94,7 @@ impl ReadPlan {
         for piece in &self.pieces {
             let end = payload.len() + piece.len();
             read(piece, &mut payload)?;
-            // What could not be read fails its checksum below.
+            // Bytes that could not be read fail their checksum below.
             payload.resize(end, 0);
         }
         let data = self.cells.iter().enumerate().filter(|(_, cell)| cell.kind() == Kind::Data);
@@ -108,7 +108,7 @@ impl ReadPlan {
     }
 }
 
-/// A buffer with room for so many bytes, and where they begin in it: for many, at a place where the device can put them.
+/// A buffer with room for `len` bytes, and their offset in it: large ones are aligned for direct I/O.
 fn room(len: usize) -> (Vec<u8>, usize) {
     if len < PIECE_LARGE {
         return (Vec::with_capacity(len), 0);
@@ -143,7 +143,7 @@ fn records(cells: &[Cell], group: GroupId, chunk: ChunkId, first: u32) -> Vec<Re
     records
 }
 
-/// Refuses ranges that no chunk has.
+/// Refuses ranges outside any chunk, and ranges longer than `most`.
 pub fn check_range(first: u32, count: u32, most: u32) -> Result<(), StoreError> {
     if count == 0 || count > most || first as u64 + count as u64 > CHUNK_BLOCKS_MAX as u64 {
         return Err(StoreError::Malformed("block range outside any chunk, or too long"));
@@ -151,7 +151,7 @@ pub fn check_range(first: u32, count: u32, most: u32) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// Puts a run behind the others, joined with the last one where it continues it.
+/// Appends a run, merged with the last one if it continues it.
 fn push_run(runs: &mut Vec<Run>, run: Run) {
     match runs.last_mut() {
         Some(last)
@@ -192,7 +192,7 @@ impl StoreCore {
         })
     }
 
-    /// Whether the same was read a moment ago.
+    /// Whether the same piece was read recently.
     fn was_read(&self, piece: &Piece) -> bool {
         let mut reads = self.reads.borrow_mut();
         let key = (piece.file, piece.offset);
@@ -203,7 +203,7 @@ impl StoreCore {
         known
     }
 
-    /// Reads from the device, and leaves nothing of it in memory: what clients use stays there instead.
+    /// Reads from the device and leaves nothing of it in the page cache, so that it evicts nothing that clients use.
     pub(crate) fn check(
         &self,
         space: Space,
@@ -270,7 +270,7 @@ impl StoreCore {
         let limit = limit.max(1);
         let mut runs = Vec::new();
         let mut from = after.map(|cursor| cursor.chunk);
-        // First block of the first chunk that was not listed before.
+        // First block of the first chunk that was not listed yet.
         let mut skip = after.map_or(0, |cursor| cursor.block.saturating_add(1));
         loop {
             let lookup = from.unwrap_or_default();
@@ -296,7 +296,7 @@ impl StoreCore {
                         Run { chunk, first: block, count: 1, version: cell.version, kind: cell.kind() },
                     );
                     if runs.len() > limit {
-                        // One too many, so the one before it is whole.
+                        // One run too many, so the one before it is complete.
                         let next = runs.pop().expect("just pushed");
                         if next.first > 0 {
                             let cursor = Cursor { chunk, block: next.first - 1 };
@@ -371,7 +371,7 @@ impl StoreCore {
         Ok(digest)
     }
 
-    /// Over number and checksum of every block that is not all zero; and how many these are.
+    /// Hash over number and checksum of every block that is not all zero, and the number of such blocks.
     fn chunk_digest(
         &self,
         space: Space,

@@ -1,5 +1,5 @@
 //! A bounded cache that keeps what was used recently: two generations, so that there is no list to maintain. When the young
-//! one is full it becomes the old one, and what was in the old one and was not used since is dropped.
+//! one is full it becomes the old one, and entries of the old one that were not used since are dropped.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,10 +1,10 @@
-//! Opening a store: whose directory is it, what do its segments hold, what did a crash leave behind.
+//! Opening a store: whose directory it is, what its segments hold, what a crash left behind.
 //!
-//! Segments are read in order and their records taken into the index; payloads are not read, because what a finished sync
-//! covered is checked when it is read. Only behind the last finished sync of the last segment can a crash have torn
-//! something: every record says how much of its segment was durable before its batch was written, so the first bad byte
-//! behind that is the torn tail and is cut off, and a bad byte before it is damage. What is left of the tail is written
-//! again and synced before anyone is told of it.
+//! Segments are read in order and their records added to the index; payloads are not read, because data that a completed sync
+//! covered is checked when it is read. A crash can have torn only what follows the last completed sync of the last segment:
+//! every record says how much of its segment was durable before its batch was written, so the first bad byte after that
+//! point starts the torn tail, which is cut off, and a bad byte before it is damage. The rest of the tail is written again and
+//! synced before it is reported to anyone.
 
 use crate::core::{Shared, StoreCore, chunk_path, group_path, segment_path};
 use crate::disk::{DirEntry, Disk, DiskFile};
@@ -30,7 +30,7 @@ fn failed(action: &'static str, path: &str) -> impl FnOnce(io::Error) -> OpenErr
 }
 
 impl StoreCore {
-    /// Opens the store in `disk`, or makes one in an empty directory.
+    /// Opens the store in `disk`, or creates one in an empty directory.
     pub fn open(disk: Arc<dyn Disk>, config: Config) -> Result<(StoreCore, Recovered), OpenError> {
         let owner = claim(&*disk, &config)?;
         let mut index = Index::new(config.cached_pages, config.open_files);
@@ -75,7 +75,7 @@ impl StoreCore {
         ))
     }
 
-    /// Removes the files that a crash kept from being removed.
+    /// Removes the files whose removal a crash interrupted.
     fn finish_removals(&mut self) -> Result<(), OpenError> {
         let gave_up = |path: String| {
             move |error: crate::StoreError| OpenError::Io {
@@ -104,8 +104,8 @@ impl StoreCore {
 const SUPERBLOCK: &str = "superblock";
 const SUPERBLOCK_NEW: &str = "superblock.new";
 
-/// Numbers the run in the superblock, or writes the first one into an empty directory. Durable before anyone hears of this run, so
-/// that no two runs of a server have one number.
+/// Records this run's incarnation in the superblock, or writes the first superblock into an empty directory. Durable before
+/// anyone learns of this run, so that no two runs of a server have the same incarnation.
 fn claim(disk: &dyn Disk, config: &Config) -> Result<Superblock, OpenError> {
     let found = find_superblock(disk, config)?;
     let is_new = found.is_none();
@@ -123,7 +123,7 @@ fn claim(disk: &dyn Disk, config: &Config) -> Result<Superblock, OpenError> {
     }
     owner.run = owner.run.next(config.fresh_id.0);
     if is_new {
-        // Directories first: the superblock says that the store is complete.
+        // Directories first: the superblock means that the store is complete.
         for dir in ["segments", "chunks"] {
             disk.create_dir(dir).map_err(failed("create", dir))?;
         }
@@ -133,7 +133,7 @@ fn claim(disk: &dyn Disk, config: &Config) -> Result<Superblock, OpenError> {
     Ok(owner)
 }
 
-/// Replaces the superblock: after a crash there is the old one or the new one.
+/// Replaces the superblock atomically: after a crash there is the old one or the new one.
 pub(crate) fn write_superblock(disk: &dyn Disk, owner: &Superblock) -> io::Result<()> {
     let file = disk.open(SUPERBLOCK_NEW, true)?;
     file.write(&mut [IoSlice::new(&owner.encode())], 0)?;
@@ -196,7 +196,7 @@ fn find_chunk_files(disk: &dyn Disk, index: &mut Index) -> Result<BTreeSet<Group
         }
         disk.sync_dir(&group_path(group)).map_err(failed("sync", &group_path(group)))?;
     }
-    // What was found may have been made just before a crash of the process; from here on it is relied upon.
+    // These may have been created just before the process crashed; from here on they are relied upon.
     for dir in ["chunks", "segments"] {
         disk.sync_dir(dir).map_err(failed("sync", dir))?;
     }
@@ -217,20 +217,21 @@ struct Scan<'a> {
     unlink: BTreeSet<GroupId>,
 }
 
-/// A record and where it starts.
+/// A record and its offset.
 type Found = (u32, Head);
 
 impl Scan<'_> {
-    /// Reads all segments; returns the last one's number. What the inventory knows of must be there.
+    /// Reads all segments; returns the number of the last. Everything in the inventory must be there.
     fn segments(&mut self, index: &mut Index, inventory: &Inventory) -> Result<u32, OpenError> {
         let entries = self.disk.list("segments").map_err(failed("list", "segments"))?;
         let mut numbers: Vec<u32> =
             entries.iter().filter_map(|e| Some(hex(e.name.strip_suffix(".seg")?, 8)? as u32)).collect();
         numbers.sort_unstable();
-        // A number is not used again, though its file be gone.
+        // A number is not reused, even if its file is gone.
         let noted = inventory.segments.keys().next_back().copied().unwrap_or(0);
         let last = numbers.last().copied().unwrap_or(0).max(noted);
-        // First what is void, then the rest: a drop may have been copied to a segment behind records that it does not void.
+        // First collect what is void, then admit the rest: a drop may have been copied to a segment after records that it does not
+        // void.
         for &number in &numbers {
             let path = segment_path(number);
             let file = self.disk.open(&path, false).map_err(failed("open", &path))?;
@@ -301,8 +302,8 @@ impl Scan<'_> {
         Ok((records, at))
     }
 
-    /// Finds the end of what is whole in the last segment, cuts off the rest and makes what is left durable. `durable`: so many
-    /// bytes of it are, by the inventory.
+    /// Finds the end of the intact records in the last segment, cuts off the rest and makes the intact part durable. `durable`: the
+    /// number of durable bytes by the inventory.
     fn cut_tail(
         &mut self,
         file: &dyn DiskFile,
@@ -311,7 +312,7 @@ impl Scan<'_> {
         (records, chain_end): (&[Found], u64),
         durable: u32,
     ) -> Result<u64, OpenError> {
-        // What is damaged there was not torn: a copy of damaged data stays known as damaged.
+        // A bad payload before `synced` was not torn: a copy of damaged data stays known as damaged.
         let synced = records.iter().map(|(_, head)| head.synced).fold(durable, u32::max);
         let mut end = chain_end;
         let mut payload = Vec::new();
@@ -334,8 +335,8 @@ impl Scan<'_> {
             file.truncate(end).map_err(failed("truncate", path))?;
         }
         if size > 0 {
-            // A sync may have failed before this start: then the kernel has these bytes, thinks them written, and never writes
-            // them, unless they are written again.
+            // A sync may have failed before this start: then the kernel has these bytes, considers them clean, and never writes
+            // them back unless they are written again.
             let (from, mut tail) = (u64::from(synced).min(end), Vec::new());
             if from < end {
                 file.read(&mut tail, (end - from) as usize, from).map_err(failed("read", path))?;
@@ -346,7 +347,7 @@ impl Scan<'_> {
         Ok(end)
     }
 
-    /// Whether a record behind `from` says that `from` had been synced.
+    /// Whether a record after `from` shows that `from` had been synced.
     fn synced_behind(
         &self,
         file: &dyn DiskFile,
@@ -394,7 +395,7 @@ fn damaged(path: &str, offset: u64) -> OpenError {
     OpenError::Damaged { file: path.into(), offset, what: "a record fails its checksum" }
 }
 
-/// Whether a record that passed its checksum also makes sense.
+/// Whether a record that passed its checksum also has plausible fields.
 fn is_sound(head: &Head) -> bool {
     match head.kind {
         HeadKind::Data | HeadKind::InFile | HeadKind::Zero | HeadKind::Note => {

@@ -1,14 +1,14 @@
-//! Deferred work: moving records from segments to chunk files, and giving segments back.
+//! Deferred work: moving records from segments to chunk files, and retiring segments.
 //!
-//! It is done in steps of at most [`STEP_BYTES`] between batches of writes, paced by them, and only when segments have grown long or
-//! before sleep: an idle store writes nothing. What is long differs from server to server, so that the copies of a group are not all
-//! at it at once. A *checkpoint* takes the chunks that have records in segments only, one after another: data and metadata pages are
-//! written to the chunk file, and when that is synced the chunk's overlay is dropped. Until then the segments say what the
-//! blocks contain, so a crash in the middle costs nothing. Then segments in which nothing is needed are deleted, and what is needed
-//! of those that are mostly dead (offload, tombstones) is copied to the open segment first.
+//! It runs in steps of at most [`STEP_BYTES`] between batches of writes, paced by them, and only when segments have grown long
+//! or before sleep: an idle store writes nothing. The threshold differs between servers, so that the copies of a group do not
+//! all do it at once. A *checkpoint* takes the chunks that have records only in segments, one after another: data and metadata
+//! pages are written to the chunk file, and when that is synced the chunk's overlay is dropped. Until then the segments define
+//! the blocks' content, so a crash in the middle costs nothing. Then segments in which nothing is live are deleted; if a segment
+//! is mostly dead, its live records (offload, tombstones) are copied to the open segment first.
 //!
-//! Segments are deleted in any order. A tombstone or a `Drop` record is therefore kept until no older segment is left, lest
-//! what it voids comes back at the next start.
+//! Segments are deleted in any order. A tombstone or a `Drop` record is therefore kept until no older segment is left, so that
+//! what it voids does not come back at the next start.
 
 use crate::StoreError;
 use crate::core::{Staged, StoreCore, group_path, segment_path};
@@ -26,16 +26,16 @@ use std::collections::btree_map::Entry;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// Chunk files written in one step: the first sync of several commits the file system's journal for all.
+/// Maximum chunk files written in one step: the first of their syncs commits the file system's journal for all.
 const STEP_FILES: usize = 8;
-/// Most data moved in one step, which whoever writes next waits for.
+/// Maximum data moved in one step: the next write waits for it.
 const STEP_BYTES: u64 = 1 << 20;
-/// While others write, a step is due whenever so many bytes were written: half of what it moves, so that it is done in time.
+/// Under load a step is due each time this many bytes were written: half of what it moves, so that it finishes in time.
 const PACE_BYTES: u64 = STEP_BYTES / 2;
-/// When writes outrun the checkpoint by this factor, they wait for it.
+/// When unsettled bytes exceed `checkpoint_bytes` by this factor, writes wait for the checkpoint.
 pub const OVERDUE: u64 = 4;
 
-/// Pages of a chunk of the largest size.
+/// Pages of a chunk of the maximum size.
 const PAGES_MAX: u32 = CHUNK_BYTES_MAX / BLOCK_BYTES as u32 / PAGE_BLOCKS;
 
 /// An extent with the first of its blocks.
@@ -44,25 +44,25 @@ type Placed = (Space, GroupId, ChunkId, u32, Extent);
 /// Metadata pages by number.
 type Pages = Vec<(u32, Arc<Page>)>;
 
-/// Some of what a chunk has in segments only.
+/// Part of what a chunk has only in segments.
 struct Part {
     extents: Vec<(u32, Extent)>,
-    /// To be copied.
+    /// Bytes to be copied.
     bytes: u64,
-    /// The page at which the rest begins.
+    /// The page at which the remainder begins.
     end: Option<u32>,
 }
 
-/// A checkpoint under way.
+/// A checkpoint in progress.
 pub struct Checkpoint {
-    /// Chunks still to be moved, each from this page's blocks on.
+    /// Chunks still to be moved, each from this page on.
     chunks: Vec<(FileKey, u32)>,
-    /// Segments still to be emptied and deleted; known when all chunks are moved.
+    /// Segments still to be retired; known when all chunks are moved.
     segments: Option<Vec<u32>>,
 }
 
 impl StoreCore {
-    /// Takes one step of the deferred work; `true`: there is more. Writes nothing unless segments have grown long.
+    /// Takes one step of the deferred work; `true`: there is more to do. Writes nothing unless segments have grown long.
     pub fn settle(&mut self) -> bool {
         if self.is_poisoned() || !self.begun {
             return false;
@@ -70,7 +70,7 @@ impl StoreCore {
         if self.checkpoint.is_none() && self.unsettled_bytes < self.config.checkpoint_bytes {
             return false;
         }
-        // A failure shows where it hurts: a full disk at the next write, a poisoned store everywhere.
+        // A failure surfaces elsewhere: a full disk at the next write, a poisoned store at every operation.
         while self.step().is_ok() {
             if self.checkpoint.is_none() || self.unsettled_bytes < OVERDUE * self.config.checkpoint_bytes {
                 return self.checkpoint.is_some();
@@ -80,7 +80,7 @@ impl StoreCore {
         false
     }
 
-    /// [`StoreCore::settle`] while others wait to write: at the pace at which they do.
+    /// [`StoreCore::settle`] under load, at the pace of the writes.
     pub fn settle_paced(&mut self) -> bool {
         if self.checkpoint.is_some() && self.unsettled_bytes < self.step_due {
             return true;
@@ -129,9 +129,9 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Brings chunk files up to date with their overlays, says so durably, and drops the overlays: as much as one step may. What
-    /// is in a file counts from that record on: after a crash before it the file is what it was, but for blocks that the segments
-    /// have anyway.
+    /// Brings chunk files up to date with their overlays, records so durably, and drops the overlays: as much as one step may. The
+    /// new content of a file is valid from that record on: after a crash before it the file is as it was, except for blocks that
+    /// the segments have anyway.
     fn move_chunks(&mut self, chunks: &mut Vec<(FileKey, u32)>) -> Result<(), StoreError> {
         let (mut moved, mut records) = (Vec::new(), Vec::new());
         let mut left = STEP_BYTES;
@@ -169,13 +169,13 @@ impl StoreCore {
         Ok(())
     }
 
-    /// What lies in segments only of a chunk from page `from` on, in whole pages' worth of blocks: about `most` bytes to be copied,
-    /// and at least one page's.
+    /// What a chunk has only in segments from page `from` on, in whole pages: about `most` bytes to be copied, and at least one
+    /// page's.
     fn next_part(&self, (group, chunk): FileKey, from: u32, most: u64) -> Part {
         let index = self.shared.index();
         let mut part = Part { extents: Vec::new(), bytes: 0, end: None };
         let Some(chunk) = index.chunk(Space::Replica, group, chunk) else { return part };
-        // Of the page that is looked at: where its extents begin, and what they copy.
+        // For the current page: index of its first extent, and bytes to copy.
         let (mut page, mut begin, mut bytes) = (from, 0, 0);
         for (start, extent) in chunk.overlay.touching(from * PAGE_BLOCKS, (PAGES_MAX - from) * PAGE_BLOCKS) {
             let mut first = start.max(from * PAGE_BLOCKS);
@@ -201,8 +201,8 @@ impl StoreCore {
         part
     }
 
-    /// Writes extents of a chunk's overlay to its file; returns the record that makes it count, and the metadata pages as they
-    /// are then. `None`: there is nothing to move.
+    /// Writes extents of a chunk's overlay to its file; returns the record that makes them valid, and the resulting metadata pages.
+    /// `None`: there is nothing to move.
     fn write_chunk(
         &mut self,
         key: FileKey,
@@ -218,7 +218,7 @@ impl StoreCore {
         let newest = extents.iter().map(|(_, e)| e.version).max().unwrap_or(Version::ZERO);
         summary.set_newest(newest.max(summary.newest()));
         let settled = self.shared.index().chunk(Space::Replica, group, chunk).and_then(|c| c.settled);
-        // The segments' end is nowhere twice, and moves on with every record that names a file.
+        // The end of the segments is a unique number: it advances with every record that names a file.
         let end = self.open.as_ref().map_or(u64::from(self.next_segment) << 32, |open| open.end());
         let (file_number, generation) = settled.map_or((end, 1), |s| (s.file, s.generation + 1));
         let record = Staged::settled(key, file_number, generation, summary.newest());
@@ -233,7 +233,7 @@ impl StoreCore {
         Ok(Some((record, pages.into_iter().map(|(number, page)| (number, Arc::new(page))).collect())))
     }
 
-    /// Writes the extents' blocks; returns the pages that describe them, as they are then.
+    /// Writes the extents' blocks; returns the resulting pages that describe them.
     fn write_blocks(
         &mut self,
         key: FileKey,
@@ -282,16 +282,16 @@ impl StoreCore {
         Ok(pages)
     }
 
-    /// A chunk file's page, to be changed.
+    /// A copy of a chunk file's page, to be changed.
     fn page_copy(&self, (group, chunk): FileKey, number: u32) -> Result<Page, StoreError> {
         let page = self.look(|index| index.page(group, chunk, number))?;
         Ok(page.map_or_else(Page::empty, |page| (*page).clone()))
     }
 
-    /// Sealed segments that can go: dead ones, and ones so dead that copying the rest pays. The last `tail_bytes` stay, for clients'
-    /// retries. Newest first, because they are popped from the end.
+    /// Sealed segments to retire: those so dead that copying the rest pays. The last `tail_bytes` stay, for clients' retries.
+    /// Newest first, because they are popped from the end.
     fn retirable(&mut self) -> Result<Vec<u32>, StoreError> {
-        // A removed file that came back without its tombstone would be a deletion undone.
+        // A removed file that came back without its tombstone would undo a deletion.
         for group in std::mem::take(&mut self.removed_in) {
             self.disk.sync_dir(&group_path(group)).map_err(|_| self.poison())?;
         }
@@ -300,7 +300,7 @@ impl StoreCore {
         let index = &mut *index;
         index.bury();
         let oldest = index.segments.keys().next().copied().unwrap_or(0);
-        // A mark is needed while a segment other than its own may hold what it voids.
+        // A drop mark is needed while a segment other than its own may hold what it voids.
         index.drops.retain(|mark| {
             let needed = oldest < mark.at.segment && oldest <= mark.before.segment;
             if !needed {
@@ -321,8 +321,7 @@ impl StoreCore {
         Ok(retirable)
     }
 
-    /// Copies what is needed of a segment to the open one, as much as one step may; when that is all, deletes it. Returns
-    /// whether it did.
+    /// Copies what is live in a segment to the open one, as much as one step may; when all is copied, deletes it and returns true.
     fn retire(&mut self, number: u32) -> Result<bool, StoreError> {
         let (extents, last) = self.extents_of(number, STEP_BYTES);
         let mut batch = Vec::with_capacity(extents.len());
@@ -339,7 +338,7 @@ impl StoreCore {
             return Ok(false);
         }
         self.note_segments(|other| other != number)?;
-        // Durably, before a newer segment goes that says that something in this one is void.
+        // Durable before a newer segment, which may void something in this one, is deleted.
         self.remove(&segment_path(number))?;
         self.disk.sync_dir("segments").map_err(|_| self.poison())?;
         let mut index = self.shared.index();
@@ -354,7 +353,7 @@ impl StoreCore {
         Ok(true)
     }
 
-    /// The tombstones, drops, chunk files' marks and open records of a segment, as records for another.
+    /// The tombstones, drops, `Settled` marks and open records of a segment, as records for another.
     fn markers_of(&self, number: u32) -> Vec<Staged> {
         let index = self.shared.index();
         let drops = index.drops.iter().filter(|mark| mark.at.segment == number).map(|mark| {
@@ -381,7 +380,7 @@ impl StoreCore {
         markers
     }
 
-    /// What only this segment has, about `most` bytes of it, and whether that is all.
+    /// About `most` bytes of what only this segment has, and whether that is all.
     fn extents_of(&self, number: u32, most: u64) -> (Vec<Placed>, bool) {
         let index = self.shared.index();
         let (mut extents, mut bytes) = (Vec::new(), 0);
@@ -399,7 +398,7 @@ impl StoreCore {
         (extents, true)
     }
 
-    /// A record that says what the extent says. Damaged data keeps its right checksum, so that it stays known as damaged.
+    /// A record equivalent to the extent. Damaged data keeps its original checksum, so that it stays known as damaged.
     fn copy_of(
         &self,
         space: Space,
@@ -434,7 +433,7 @@ impl StoreCore {
     }
 }
 
-/// Reads what can be read; the rest is zeroes, which then fail their checksums.
+/// Reads what can be read; the rest becomes zeroes, which then fail their checksums.
 fn read_fully(file: &dyn DiskFile, out: &mut Vec<u8>, len: usize, offset: u64) {
     let start = out.len();
     if file.read(out, len, offset).is_err() {
@@ -443,21 +442,21 @@ fn read_fully(file: &dyn DiskFile, out: &mut Vec<u8>, len: usize, offset: u64) {
     out.resize(start + len, 0);
 }
 
-/// Blocks of one segment that stand together there and in the chunk file.
+/// Blocks that are contiguous both in a segment and in the chunk file.
 struct Source {
     segment: Arc<dyn DiskFile>,
     offset: u64,
     len: usize,
 }
 
-/// Writes blocks to a chunk file, neighbours in one go.
+/// Writes blocks to a chunk file, adjacent ones in one call.
 struct RunWriter<'a> {
     file: &'a dyn DiskFile,
-    /// Where `bytes` go, and behind them what `source` still has to be asked for.
+    /// File offset of `bytes`, followed by what is still to be read from `source`.
     offset: u64,
     bytes: Vec<u8>,
     source: Option<Source>,
-    /// Start and length of the hole to be made.
+    /// Start and length of the hole to be punched.
     hole: (u64, u64),
 }
 

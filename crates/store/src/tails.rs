@@ -1,24 +1,24 @@
-//! What a restart must find: the records that the store was not told to be on all targets (R4).
+//! What a restart must find: the records that are not known to be on all targets (R4).
 //!
-//! Every record of the protocol comes with how far its group was known to be on all targets. Its head on disk says so too: a start
-//! knows as much as the store did.
+//! Every record of the protocol carries its group's commit point: the version up to which everything was known to be on all
+//! targets. Its head on disk has it too, so recovery knows as much as the store did.
 //!
-//! Invariant: from when a record is durable here until it is known to be on all targets, or what it belongs to is dropped, it is in
-//! a segment: in its own, or, when that one is given back, as a head alone in a newer one. What was written since, and how much,
-//! does not count; and no segment is kept for it, so a full store can always give segments back.
+//! Invariant: from the time a record is durable here until it is known to be on all targets, or until its space of the group is
+//! dropped, it is in a segment: in its own, or, once that one is retired, as a bare head in a newer one. What was written since,
+//! and how much, does not matter; and no segment is kept for it, so a full store can always retire segments.
 
 use crate::layout::{Head, HeadKind};
 use crate::overlay::Position;
 use ebb_types::{ChunkId, GroupId, Kind, RecoveredTail, RequestId, Run, Space, TailRun, Version};
 use std::collections::{BTreeMap, VecDeque};
 
-/// What tells the records of a group apart: pieces of one large write have the same version.
+/// Identifies a record within a group: pieces of one large write share a version.
 type Place = (Version, Space, ChunkId, u32, u32);
 
-/// A record that may be on some copies only.
+/// A record that may be on only some copies.
 #[derive(Clone, Copy, Debug)]
 struct Open {
-    /// In which segment it is.
+    /// Where it is in the segments.
     at: Position,
     kind: Kind,
     request: Option<RequestId>,
@@ -28,7 +28,7 @@ struct Open {
 struct Tail {
     committed: Version,
     open: BTreeMap<Place, Open>,
-    /// The last ones that have requests and are on all targets.
+    /// The last records that have a request and are on all targets.
     done: VecDeque<TailRun>,
 }
 
@@ -36,7 +36,7 @@ struct Tail {
 #[derive(Default)]
 pub struct Tails {
     groups: BTreeMap<GroupId, Tail>,
-    /// How many records that are on all targets to keep of a group.
+    /// Number of records on all targets to keep per group.
     pub keep_done: usize,
 }
 
@@ -44,7 +44,7 @@ fn tail_run(&(version, _, chunk, first, count): &Place, open: &Open) -> TailRun 
     TailRun { run: Run { chunk, first, count, version, kind: open.kind }, request: open.request }
 }
 
-/// What a record of the protocol sets.
+/// What a record sets; `None` if it is not a record of the protocol.
 fn kind_of(head: &Head) -> Option<Kind> {
     match head.kind {
         _ if head.moved => None,
@@ -52,14 +52,14 @@ fn kind_of(head: &Head) -> Option<Kind> {
         HeadKind::Zero => Some(Kind::Zero),
         HeadKind::Delete => Some(Kind::Delete),
         HeadKind::Note => Some(Kind::Note),
-        // Whether of data or of zeroes is all the same to the tail.
+        // Data or zeroes: the tail does not care.
         HeadKind::Open => Some(if head.count > 0 { Kind::Data } else { Kind::Delete }),
         HeadKind::DropFiles | HeadKind::Drop | HeadKind::Settled => None,
     }
 }
 
 impl Tails {
-    /// Takes in a record that is durable at `at`. `changed` hears where there is one more open record (true), or one less.
+    /// Adds a record that is durable at `at`. `changed` is called for each position that gains (true) or loses an open record.
     pub fn admit(&mut self, head: &Head, at: Position, changed: &mut impl FnMut(Position, bool)) {
         let Some(kind) = kind_of(head) else { return };
         let tail = self.groups.entry(head.group).or_default();
@@ -69,14 +69,14 @@ impl Tails {
         }
         let place = (head.version, head.space, head.chunk, head.first, head.count);
         changed(at, true);
-        // One that came twice, or whose segment goes, is wherever it is last.
+        // A record that came twice, or whose segment is retired, counts at its last position.
         let old = tail.open.insert(place, Open { at, kind, request: head.request });
         if let Some(old) = old {
             changed(old.at, false);
         }
     }
 
-    /// Everything of the space and group before `before` is dropped.
+    /// Removes everything of the space and group before `before`, which was dropped.
     pub fn void(
         &mut self,
         space: Space,
@@ -99,7 +99,7 @@ impl Tails {
         self.groups.iter().flat_map(of_group)
     }
 
-    /// What the protocol hears of it at a start.
+    /// The tails for the protocol core at start.
     pub fn recovered(&mut self) -> BTreeMap<GroupId, RecoveredTail> {
         let of_group = |(group, tail): (&GroupId, &mut Tail)| {
             let open = tail.open.iter().map(|(place, open)| tail_run(place, open)).collect();
@@ -112,7 +112,7 @@ impl Tails {
 }
 
 impl Tail {
-    /// As the protocol does with its tails: those of this epoch are done, older ones were ordered again.
+    /// As the protocol core does with its tails: records of this epoch are done, older ones were rewritten.
     fn commit(&mut self, committed: Version, keep_done: usize, changed: &mut impl FnMut(Position, bool)) {
         if committed <= self.committed {
             return;

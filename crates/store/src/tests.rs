@@ -1,8 +1,8 @@
-//! The store against a model that is a map of the newest write per block, with and without crashes. Every test of random
-//! runs prints its seed when it fails; `EBB_STORE_SEED=n cargo test -p ebb-store NAME` runs that one only.
+//! The store against a model, a map of the newest write per block, with and without crashes. Every randomized test
+//! prints its seed when it fails; `EBB_STORE_SEED=n cargo test -p ebb-store NAME` runs only that seed.
 
 use crate::Recovered;
-use crate::mem::{MemDisk, Random};
+use crate::mem::MemDisk;
 use crate::*;
 use bytes::Bytes;
 use ebb_types::*;
@@ -37,8 +37,8 @@ fn version(epoch: u32, seq: u64) -> Version {
 
 /// The bytes that `version` gives to a block: equal versions mean equal bytes.
 fn block_bytes(version: Version, block: u32) -> Vec<u8> {
-    let mut random = Random(version.seq << 20 | (version.epoch.0 as u64) << 14 | block as u64);
-    (0..BLOCK_BYTES / 8).flat_map(|_| random.draw().to_le_bytes()).collect()
+    let mut random = Random::new(version.seq << 20 | (version.epoch.0 as u64) << 14 | block as u64);
+    (0..BLOCK_BYTES / 8).flat_map(|_| random.next().to_le_bytes()).collect()
 }
 
 fn data(group: u32, chunk_index: u32, first: u32, count: u32, version: Version) -> (Record, Bytes) {
@@ -146,7 +146,7 @@ impl Model {
     }
 }
 
-/// All that the store has, through small pages of `list` and through `read`.
+/// Everything in the store, through small pages of `list` and through `read`.
 fn snapshot(store: &mut StoreCore) -> Snapshot {
     let mut all = Snapshot::new();
     for space in [Space::Replica, OFFLOAD] {
@@ -197,7 +197,7 @@ fn snapshot(store: &mut StoreCore) -> Snapshot {
     all
 }
 
-/// The records that a restart must tell: those that took effect and are not known to be on all targets.
+/// The records that recovery must report: those that took effect and are not known to be on all targets.
 #[derive(Clone, Default)]
 struct OpenRecords {
     committed: BTreeMap<GroupId, Version>,
@@ -205,7 +205,7 @@ struct OpenRecords {
 }
 
 impl OpenRecords {
-    /// Before the model has carried it out.
+    /// To be called before the model carries out the op.
     fn carry_out(&mut self, model: &Model, op: &Op) {
         match op {
             Op::Apply { space, record, committed, .. } => {
@@ -217,7 +217,7 @@ impl OpenRecords {
                 if notes || after.snapshot() != model.snapshot() {
                     self.open.insert((record.group, *space, record.version));
                 }
-                // The store need not take note of it, if the record sets nothing.
+                // If the record sets nothing, the store need not record this.
                 let known = self.committed.entry(record.group).or_default();
                 *known = (*committed).max(*known);
                 self.open.retain(|(group, _, version)| *group != record.group || version > known);
@@ -232,7 +232,7 @@ impl OpenRecords {
         }
     }
 
-    /// Those that must be told whatever became of the operations that were under way.
+    /// Those that must be reported, whatever the outcome of the operations in flight.
     fn whatever_became_of(&self, model: &Model, under_way: &[Op]) -> Vec<(GroupId, Version)> {
         let (mut after, mut model, mut open) = (self.clone(), model.clone(), self.open.clone());
         for op in under_way {
@@ -244,14 +244,14 @@ impl OpenRecords {
     }
 }
 
-/// Shows only what differs.
+/// On failure shows only what differs.
 fn assert_same(seen: &Snapshot, wanted: &Snapshot, when: &str) {
     for key in seen.keys().chain(wanted.keys()) {
         assert_eq!(seen.get(key), wanted.get(key), "{key:?} {when}");
     }
 }
 
-/// Random operations; some records come twice, some late.
+/// Random operations; some records are repeated, some come late.
 struct Workload {
     random: Random,
     seqs: u64,
@@ -260,7 +260,7 @@ struct Workload {
 
 impl Workload {
     fn new(seed: u64) -> Workload {
-        Workload { random: Random(seed), seqs: 0, sent: Vec::new() }
+        Workload { random: Random::new(seed), seqs: 0, sent: Vec::new() }
     }
 
     fn fresh_version(&mut self) -> Version {
@@ -302,7 +302,7 @@ impl Workload {
     }
 }
 
-/// The seeds to run: all, or the one asked for.
+/// The seeds to run: all, or the one requested.
 fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("EBB_STORE_SEED") {
         Ok(seed) => vec![seed.parse().expect("EBB_STORE_SEED is a number")],
@@ -399,7 +399,7 @@ fn check_newer_and_digest(store: &mut StoreCore, model: &Model) {
     }
 }
 
-/// Every state that a crash may leave: what was acknowledged, and any of the operations that were under way, each whole.
+/// Every state that a crash may leave: what was acknowledged, and any subset of the operations in flight, each whole.
 fn possible(acknowledged: &Model, under_way: &[Op]) -> Vec<Snapshot> {
     (0..1u32 << under_way.len())
         .map(|picked| {
@@ -444,7 +444,7 @@ fn crash_once(seed: u64, stop: u64) -> bool {
     }
     let possible = possible(&model, &under_way);
     let mut disk = disk.crash(seed ^ stop);
-    // The next start may be cut off too.
+    // The next start may be interrupted too.
     for attempt in 0..3 {
         disk.stop_after(workload.random.below(12));
         let _ = open(&disk);
@@ -650,13 +650,13 @@ fn damaged_metadata_is_an_error_and_never_older_data() {
             );
             assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
         }
-        // Segments that still have the record would make good for it.
+        // Retire the segments that still have the record.
         for seq in 10..60 {
             one(&mut store, apply(Space::Replica, data(2, 1, seq, 2, version(1, seq as u64))));
             one(&mut store, Op::Flush);
         }
         if pending {
-            // Of the same page, and in a segment only: as when a move into it is under way.
+            // In the same page, and only in a segment: as while a move to the file is in progress.
             one(&mut store, apply(Space::Replica, data(1, 1, 9, 1, version(1, 99))));
         }
         drop(store);
@@ -688,7 +688,7 @@ fn damaged_metadata_is_an_error_and_never_older_data() {
     }
 }
 
-/// Damages a store that was at rest. Returns what was done.
+/// Damages a store at rest. Returns a description.
 fn damage(disk: &MemDisk, earlier: &MemDisk, random: &mut Random) -> String {
     let files = disk.files();
     let pick = |random: &mut Random, dir: &str| {
@@ -698,7 +698,7 @@ fn damage(disk: &MemDisk, earlier: &MemDisk, random: &mut Random) -> String {
     let dir = ["chunks", "chunks", "chunks", "segments", "inventory"][random.below(5) as usize];
     let Some(path) = pick(random, dir) else { return "nothing".into() };
     let len = disk.len(&path).max(1);
-    // Of a chunk file, mostly its metadata.
+    // In a chunk file, mostly its metadata.
     let reach = if random.below(3) == 0 { len } else { len.min(3 * 8192) };
     let at = random.below(reach);
     match random.below(6) {
@@ -712,7 +712,7 @@ fn damage(disk: &MemDisk, earlier: &MemDisk, random: &mut Random) -> String {
     path
 }
 
-/// Every block of the model reads as it is there, or fails; returns those that fail.
+/// Checks that every block of the model reads correctly or fails; returns those that fail.
 fn check_honest(store: &mut StoreCore, model: &Model, when: &str) -> Vec<(Key, u32)> {
     let mut failed = Vec::new();
     for ((space, group, chunk), (tombstone, blocks)) in model.snapshot() {
@@ -764,7 +764,7 @@ fn check_honest(store: &mut StoreCore, model: &Model, when: &str) -> Vec<(Key, u
     failed
 }
 
-/// Somebody removed one of the two. Then the next must not be lost for its name: the other one knows segments that are gone.
+/// One of the two files was removed. The name of its replacement must be durable: the other file lists segments that are gone.
 #[test]
 fn an_inventory_that_was_removed_gets_its_name_back() {
     for (slot, seed) in (0..2).flat_map(|slot| (0..20).map(move |seed| (slot, seed))) {
@@ -780,7 +780,7 @@ fn an_inventory_that_was_removed_gets_its_name_back() {
         disk.take_back(&format!("inventory.{slot}"), &MemDisk::new());
         let (mut store, _) = open(&disk).unwrap();
         write(&mut store, 2);
-        // As before a segment is removed, whichever of the two it was written to.
+        // As before removing a segment, whichever of the two files it is written to.
         store.note_segments(|number| number != 1).unwrap();
         disk.remove(&crate::core::segment_path(1)).unwrap();
         disk.sync_dir("segments").unwrap();
@@ -790,7 +790,7 @@ fn an_inventory_that_was_removed_gets_its_name_back() {
     }
 }
 
-/// Deleted, cut, wiped, rotten and older files of a store that was at rest: it does not open, or what it says is right.
+/// Deleted, cut, wiped, rotten and older files of a store at rest: it does not open, or everything it returns is right.
 #[test]
 fn a_damaged_store_never_tells_anything_wrong_and_can_be_repaired() {
     let (mut refused, mut failing, mut whole) = (0, 0, 0);
@@ -865,7 +865,7 @@ fn a_read_that_needs_more_pages_than_are_to_be_kept_ends() {
     assert!(matches!(found, Outcome::Read(blocks) if blocks.records.len() == 2));
 }
 
-/// What happens to the chunk file of a store that has it open.
+/// Applies `act` to the chunk file of a store that has it open.
 fn without_its_name(act: impl Fn(&MemDisk, &str, &MemDisk)) {
     for blocks in [1, 3] {
         let disk = MemDisk::new();
@@ -883,7 +883,7 @@ fn without_its_name(act: impl Fn(&MemDisk, &str, &MemDisk)) {
         act(&disk, &path, &earlier);
         write(&mut store, 6, 3);
         assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
-        // Segments that still have the records would make good for it.
+        // Retire the segments that still have the records.
         for seq in 10..60 {
             one(&mut store, apply(Space::Replica, data(2, 1, seq, 2, version(1, seq as u64))));
             one(&mut store, Op::Flush);
@@ -915,7 +915,7 @@ fn a_chunk_file_that_is_replaced_under_the_store_is_not_taken_for_its_own() {
     without_its_name(|disk, path, earlier| disk.take_back(path, earlier));
 }
 
-/// The fault search, seed 1301344: what the store knows of a chunk's pages is on the device no more.
+/// The fault search, seed 1301344: the device no longer has the chunk's pages that the store has cached.
 #[test]
 fn a_check_reads_the_pages_from_the_device() {
     let disk = MemDisk::new();
@@ -992,7 +992,7 @@ fn files_that_vanish_while_the_store_runs_are_missed_and_replaced() {
         for (n, record) in (0..).zip(&records) {
             match read(&mut store, Space::Replica, 1, n, 0, 1 + n) {
                 Outcome::Failed(StoreError::Lost { .. } | StoreError::Corrupt { .. }) => lost += 1,
-                // The file was open, or a segment has it still.
+                // The file was open, or a segment still has it.
                 Outcome::Read(blocks) => assert_eq!(blocks.payload, record.1, "chunk {n}"),
                 other => panic!("{other:?}"),
             }
@@ -1098,7 +1098,7 @@ fn a_restart_tells_the_last_records() {
         one(&mut store, apply(Space::Replica, data(1, 1, seq, 1, version(1, seq as u64))));
     }
     one(&mut store, apply(OFFLOAD, data(2, 1, 0, 1, version(1, 9))));
-    // In chunk files, but still told.
+    // In chunk files, but still reported.
     one(&mut store, Op::Flush);
     drop(store);
     let (_, recovered) = open(&disk).unwrap();
@@ -1138,7 +1138,7 @@ fn a_forgotten_tombstone_brings_nothing_back() {
     let forget = Op::ForgetTombstones { group: GroupId(1), up_to: version(1, 3) };
     assert_eq!(one(&mut store, forget.clone()), Outcome::Done);
     assert_eq!(store.chunks(), []);
-    // Old segments go while others are written.
+    // Old segments are retired while others are written.
     for seq in 10..60 {
         one(&mut store, apply(Space::Replica, data(2, 1, seq, 2, version(1, seq as u64))));
         one(&mut store, Op::Flush);
@@ -1155,12 +1155,12 @@ fn a_forgotten_tombstone_brings_nothing_back() {
     assert_eq!(one(&mut store, list), Outcome::Listed(ListPage::default()), "forgotten");
 }
 
-/// A store that had 500 chunks and lost them: how many chunks it knows, and bytes of its segments, after this many more writes.
+/// A store whose 500 chunks were deleted: number of chunks it still knows and bytes used, after more writes.
 fn after_deletions(forget: bool) -> (usize, u64) {
     const CHUNKS: u64 = 500;
     let disk = MemDisk::new();
     let (mut store, _) = open(&disk).unwrap();
-    // What a sleeper misses is needed for long, and older than the deletions.
+    // Offload for a sleeper is needed for long, and is older than the deletions.
     one(&mut store, apply(OFFLOAD, data(3, 1, 0, 1, version(1, 1))));
     for n in 1..=CHUNKS {
         one(&mut store, apply(Space::Replica, data(1, n as u32, 0, 1, version(1, n))));
@@ -1189,7 +1189,7 @@ fn after_deletions(forget: bool) -> (usize, u64) {
             assert_eq!(found.blocks, 0, "nothing came back");
         }
         if forget {
-            one(&mut store, told(CHUNKS)); // a restart does not know
+            one(&mut store, told(CHUNKS)); // a restart does not know it
         }
     }
     (store.chunks().len(), store.figures().used.0)
@@ -1263,7 +1263,7 @@ fn a_checkpoint_goes_in_small_steps_and_can_be_cut_short_after_any() {
         for _ in 0..stop {
             store.settle();
         }
-        // What is written meanwhile to what was moved, and to what was not, is not lost either.
+        // Writes that come meanwhile, to blocks already moved and to others, are not lost either.
         for first in [3, blocks - 3] {
             one(&mut store, apply(Space::Replica, data(1, 1, first, 1, version(2, 1))));
         }
@@ -1334,11 +1334,11 @@ fn the_io_thread_answers_everything_and_reads_need_no_thread() {
     for (record, payload) in &written {
         let (group, id, count) = (record.group, record.chunk, record.count);
         if file_system_can {
-            // A chunk file's page was never read: the first try may say no.
+            // The chunk file's page was never read: the first try may return `None`.
             let tried = handle.try_read(Space::Replica, group, id, 3, count);
             assert!(tried.is_none_or(|blocks| blocks.payload == payload));
         }
-        // A large one is taken into memory when it is read for the second time.
+        // A large piece enters the page cache when it is read for the second time.
         for _ in 0..2 {
             handle.submit(1000, Op::Read { space: Space::Replica, group, chunk: id, first: 3, count });
             let answer = receiver.recv().unwrap().pop().unwrap();
@@ -1378,7 +1378,7 @@ fn nothing_is_lost_behind_the_end_of_a_short_chunk() {
     assert!(matches!(list(&mut store), Outcome::Listed(page) if page.runs.len() == 1));
 }
 
-/// An older directory is known by where its segments end. A start that moved records before anybody looked at that would hide it.
+/// An older directory is recognised by where its segments end. A start that moved records before that was checked would hide it.
 #[test]
 fn a_start_reaches_no_further_than_it_was_until_something_is_written() {
     let disk = MemDisk::new();
@@ -1396,8 +1396,8 @@ fn a_start_reaches_no_further_than_it_was_until_something_is_written() {
     assert!(store.settle(), "now it begins");
 }
 
-/// A start finishes the removal, but notes it only with the first write: a second crash in between, and a replica that is there
-/// again, change nothing.
+/// A start finishes the removal, but records it only with the first write: neither a second crash in between nor a replica that
+/// is there again changes anything.
 #[test]
 fn a_start_that_finishes_a_removal_reaches_no_further_than_it_was() {
     let mut interrupted = 0;
@@ -1498,7 +1498,7 @@ fn a_tail_has_every_record_that_is_under_way() {
     let told = |disk: &MemDisk| open(disk).unwrap().1.tails[&GroupId(1)].open.len() as u64;
     drop(store);
     assert_eq!(told(&disk), *records.end());
-    // They fill several segments when theirs go, and a store that nobody writes to comes to rest all the same.
+    // They fill several segments when their own are retired, and an idle store still comes to rest.
     let (mut store, _) = open(&disk).unwrap();
     for seq in 1..=100 {
         let all = version(1, seq - 1);
@@ -1514,7 +1514,7 @@ fn a_tail_has_every_record_that_is_under_way() {
     assert_eq!(told(&disk), *records.end());
 }
 
-/// What a replica fetches is mostly long on all targets: it is in nobody's tail, however much it is.
+/// Most records that a replica fetches have long been on all targets: however many they are, they are in no tail.
 #[test]
 fn what_was_on_all_targets_before_it_came_is_not_in_the_tail() {
     let disk = MemDisk::new();

@@ -6,6 +6,7 @@
 
 pub mod s3;
 
+use ebb_types::Random;
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -27,32 +28,6 @@ pub fn skip(why: impl Display) {
 /// The test's path in its crate: libtest names the thread after it.
 fn running_test() -> String {
     std::thread::current().name().unwrap_or("a test").to_owned()
-}
-
-/// SplitMix64: repeatable, not good, randomness.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Less than `bound`; zero for zero.
-    pub fn below(&mut self, bound: usize) -> usize {
-        self.word().checked_rem(bound as u64).unwrap_or(0) as usize
-    }
-
-    pub fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
-        &list[self.below(list.len())]
-    }
 }
 
 /// Inputs per parser in a plain run.
@@ -114,11 +89,11 @@ impl Drop for Case {
 /// A sample with some changes, or noise; the same for the same seed.
 pub fn input(samples: &[&[u8]], seed: u64) -> Vec<u8> {
     let mut random = Random::new(seed);
-    if random.below(20) == 0 {
-        return (0..random.below(300)).map(|_| random.word() as u8).collect();
+    if random.index(20) == 0 {
+        return (0..random.index(300)).map(|_| random.next() as u8).collect();
     }
-    let mut bytes = random.pick(samples).to_vec();
-    for _ in 0..1 + random.below(6) {
+    let mut bytes = samples[random.index(samples.len())].to_vec();
+    for _ in 0..1 + random.index(6) {
         change(&mut bytes, samples, &mut random);
     }
     bytes
@@ -151,14 +126,14 @@ const WORDS: [&[u8]; 20] = [
 ];
 
 fn change(bytes: &mut Vec<u8>, samples: &[&[u8]], random: &mut Random) {
-    let at = random.below(bytes.len() + 1);
-    let end = (at + 1 + random.below(32)).min(bytes.len()).max(at);
-    match random.below(9) {
-        0 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
-        1 if at < bytes.len() => bytes[at] = *random.pick(&NUMBERS) as u8,
+    let at = random.index(bytes.len() + 1);
+    let end = (at + 1 + random.index(32)).min(bytes.len()).max(at);
+    match random.index(9) {
+        0 if at < bytes.len() => bytes[at] ^= 1 << random.index(8),
+        1 if at < bytes.len() => bytes[at] = NUMBERS[random.index(NUMBERS.len())] as u8,
         2 => {
-            let number = random.pick(&NUMBERS).to_le_bytes();
-            let width = 1 << random.below(4);
+            let number = NUMBERS[random.index(NUMBERS.len())].to_le_bytes();
+            let width = 1 << random.index(4);
             let width = width.min(bytes.len() - at);
             bytes[at..at + width].copy_from_slice(&number[..width]);
         }
@@ -168,16 +143,16 @@ fn change(bytes: &mut Vec<u8>, samples: &[&[u8]], random: &mut Random) {
             let part = bytes[at..end].to_vec();
             bytes.splice(at..at, part);
         }
-        6 => drop(bytes.splice(at..end, random.pick(&WORDS).iter().copied())),
+        6 => drop(bytes.splice(at..end, WORDS[random.index(WORDS.len())].iter().copied())),
         7 => {
-            let other = *random.pick(samples);
-            let from = random.below(other.len() + 1);
+            let other = samples[random.index(samples.len())];
+            let from = random.index(other.len() + 1);
             bytes.truncate(at);
             bytes.extend_from_slice(&other[from..]);
         }
         _ => {
-            let more = 1 + random.below(16);
-            bytes.extend((0..more).map(|_| random.word() as u8));
+            let more = 1 + random.index(16);
+            bytes.extend((0..more).map(|_| random.next() as u8));
         }
     }
 }

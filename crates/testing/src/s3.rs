@@ -1,5 +1,6 @@
 //! The least of an S3 client: one signed request on one connection. The protocol's breadth is tested with real clients.
 
+use ebb_types::hex;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
@@ -75,8 +76,4 @@ fn now() -> (String, String) {
     let now = OffsetDateTime::now_utc();
     let ((year, month, day), (hour, minute, second)) = (now.to_calendar_date(), now.to_hms());
     (format!("{year:04}{:02}{day:02}", u8::from(month)), format!("{hour:02}{minute:02}{second:02}"))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

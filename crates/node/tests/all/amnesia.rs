@@ -9,10 +9,10 @@
 //! Never more copies than the redundancy covers: all servers of at most two gear groups while everything is in sync, as each group has
 //! one copy in each; else two servers. `EBB_AMNESIA_TRIES=1000` is the long form, `make test` has a short one.
 
-use crate::harness::load::{Load, Options, Random};
+use crate::harness::load::{Load, Options};
 use crate::harness::objects::Objects;
 use crate::harness::{Cluster, PATIENCE, Shape, Who, harm, number, tail, wait};
-use ebb_types::{ClusterStatus, Incarnation, ServerState, ServerStatus, StoreId};
+use ebb_types::{ClusterStatus, Incarnation, Random, ServerState, ServerStatus, StoreId};
 use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};

@@ -11,10 +11,10 @@
 
 use crate::harness::brake::{self, Brake};
 use crate::harness::harm::{copy_tree, put_in_place, remove};
-use crate::harness::load::{Load, Options, Random};
+use crate::harness::load::{Load, Options};
 use crate::harness::pulses::Pulses;
 use crate::harness::{Cluster, Shape, Who, number};
-use ebb_types::{ClusterStatus, ServerId, ServerState, SlotState};
+use ebb_types::{ClusterStatus, Random, ServerId, ServerState, SlotState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::time::{Duration, Instant};

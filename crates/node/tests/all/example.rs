@@ -1,9 +1,9 @@
 //! The cluster of `examples/cluster.toml` as it stands, ports aside: it serves S3, stops cleanly in any gear, and everything
 //! is there when it starts again.
 
-use crate::harness::load::Random;
 use crate::harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, wait};
 use ebb_testing::s3::{Answer, request};
+use ebb_types::Random;
 use std::time::Instant;
 
 const KEYS: (&str, &str) = (ACCESS_KEY, SECRET_KEY);

@@ -9,7 +9,7 @@ use std::process::Command;
 const IMPORTS: &[(&str, &[&str])] = &[
     ("ebb-types", &[]),
     // For tests only: no row names it.
-    ("ebb-testing", &[]),
+    ("ebb-testing", &["ebb-types"]),
     ("ebb-gear", &["ebb-types"]),
     ("ebb-meta", &["ebb-types", "ebb-gear"]),
     ("ebb-replica", &["ebb-types"]),

@@ -1,6 +1,6 @@
 //! What happens to the directories of servers that are down: emptied, put back from an older copy, robbed of files, cut, rotten.
 
-use super::load::Random;
+use ebb_types::Random;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 

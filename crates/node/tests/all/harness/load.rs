@@ -11,7 +11,7 @@
 
 use ebb_client::{Client, ClientConfig, ClientError};
 use ebb_types::{
-    ChunkId, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, group_of, mix,
+    ChunkId, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, Random, group_of, mix,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -340,28 +340,6 @@ impl Shared {
                 None
             }
         }
-    }
-}
-
-/// A small random generator; the same seed gives the same load.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(mix(seed ^ 0x9e37_79b9_7f4a_7c15))
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    pub fn pick<'a, T>(&mut self, list: &'a [T]) -> Option<&'a T> {
-        if list.is_empty() { None } else { list.get(self.below(list.len() as u64) as usize) }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Objects that are put and read through the gateway, on a thread of their own: a read gives what was acknowledged last, or nothing.
 
-use super::load::Random;
 use super::{ACCESS_KEY, SECRET_KEY};
 use ebb_testing::s3::request;
+use ebb_types::Random;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
