@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn without_that_hour_the_latest_hour_stands_in_and_without_any_nothing() {
+    fn without_that_hour_the_latest_hour_is_taken_and_without_any_nothing() {
         let mut history = History::default();
         assert_eq!(forecast(&history, 3, 24), None);
         history.record(1, Load(8.0), 24);

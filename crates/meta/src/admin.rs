@@ -125,14 +125,14 @@ impl Leading {
         let mut duties: BTreeMap<ServerId, (u32, u32)> = BTreeMap::new();
         for (_, entry) in state.groups() {
             entry.primary.into_iter().for_each(|p| duties.entry(p).or_default().0 += 1);
-            let stand_ins = entry.slots.iter().filter_map(|s| s.stand_in);
-            stand_ins.for_each(|s| duties.entry(s.server).or_default().1 += 1);
+            let holders = entry.slots.iter().filter_map(|s| s.holder);
+            holders.for_each(|s| duties.entry(s.server).or_default().1 += 1);
         }
         let one = |entry: &ServerEntry| {
             let live = self.servers.get(&entry.id);
             let heard = live.and_then(|l| l.heard);
             let left = live.map(|l| l.granted_until.since(now)).filter(|left| !left.is_zero());
-            let (primaries, stand_ins) = duties.get(&entry.id).copied().unwrap_or_default();
+            let (primaries, holders) = duties.get(&entry.id).copied().unwrap_or_default();
             ServerStatus {
                 id: entry.id,
                 rack: entry.rack,
@@ -145,7 +145,7 @@ impl Leading {
                 heartbeat_age_millis: heard.map(|at| now.since(at).as_millis() as u64),
                 lease_left_millis: left.filter(|_| entry.state.is_live()).map(|left| left.as_millis() as u64),
                 primaries,
-                stand_ins,
+                holder_of: holders,
                 modelled_watts: None,
                 switch_trouble: live.and_then(|l| l.power.trouble.clone()),
             }
@@ -228,7 +228,7 @@ fn count_groups(state: &State) -> GroupCounts {
         counts.without_primary += u32::from(entry.primary.is_none());
         counts.without_target += any(|s| s.target().is_none());
         counts.at_risk += any(|s| {
-            matches!(s.state, SlotState::Away { .. }) && s.stand_in.is_some_and(|stand_in| !stand_in.covered)
+            matches!(s.state, SlotState::Away { .. }) && s.holder.is_some_and(|holder| !holder.covered)
         });
         counts.newest_epoch = counts.newest_epoch.max(entry.epoch);
     }

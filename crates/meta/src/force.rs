@@ -10,7 +10,7 @@ use crate::controller::Leading;
 use crate::group::next_entry;
 use crate::plan::Servers;
 use crate::{Change, Command, State};
-use ebb_types::{Epoch, GroupEntry, GroupId, Moment, ServerId, ServerState, Slot, SlotState, StandIn};
+use ebb_types::{Epoch, GroupEntry, GroupId, Holder, Moment, ServerId, ServerState, Slot, SlotState};
 use std::collections::BTreeSet;
 
 impl Leading {
@@ -94,8 +94,8 @@ fn salvage(entry: &GroupEntry, awake: impl Fn(ServerId) -> bool) -> Option<Group
             true => SlotState::CatchingUp { since: Epoch(0) },
             false => SlotState::Away { since: Epoch(0) },
         };
-        let kept = s.stand_in.filter(|i| awake(i.server) && i.server != primary);
-        Slot { server: s.server, state, stand_in: kept.map(|i| StandIn { covered: false, ..i }) }
+        let kept = s.holder.filter(|i| awake(i.server) && i.server != primary);
+        Slot { server: s.server, state, holder: kept.map(|i| Holder { covered: false, ..i }) }
     };
     let slots = entry.slots.iter().map(slot).collect();
     let epoch = entry.epoch.next();

@@ -18,7 +18,7 @@
 //! of the newest epoch that may have served, and what was complete then is still complete: it is taken back when its
 //! server returns.
 
-use ebb_types::{Epoch, GroupEntry, RackId, ServerId, Slot, SlotState, StandIn};
+use ebb_types::{Epoch, GroupEntry, Holder, RackId, ServerId, Slot, SlotState};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a server can do for its groups.
@@ -51,7 +51,7 @@ pub struct Candidate {
     /// Requests in flight: Sierra's "disk load". [Sierra §3.6]
     pub in_flight: u32,
     pub primaries: u32,
-    pub stand_ins: u32,
+    pub holders: u32,
 }
 
 /// The servers of the cluster by id.
@@ -121,8 +121,8 @@ fn distrust_emptied(slots: &mut [Slot], world: &World) {
             let since = Epoch(0);
             slot.state = if away { SlotState::Away { since } } else { SlotState::CatchingUp { since } };
         }
-        let lacks = emptied(slot.server) || slot.stand_in.is_some_and(|s| emptied(s.server));
-        slot.stand_in.iter_mut().filter(|_| lacks).for_each(|s| s.covered = false);
+        let lacks = emptied(slot.server) || slot.holder.is_some_and(|s| emptied(s.server));
+        slot.holder.iter_mut().filter(|_| lacks).for_each(|s| s.covered = false);
     }
 }
 
@@ -135,11 +135,11 @@ fn learn(slot: &mut Slot, facts: &Facts, world: &mut World) -> bool {
     match slot.state {
         SlotState::CatchingUp { .. } if facts.caught_up.contains(&slot.server) => {
             slot.state = SlotState::InSync;
-            drop_stand_in(slot, world);
+            drop_holder(slot, world);
             true
         }
         SlotState::Away { .. } if facts.covered.contains(&slot.server) => {
-            slot.stand_in.iter_mut().for_each(|s| s.covered = true);
+            slot.holder.iter_mut().for_each(|s| s.covered = true);
             true
         }
         _ => false,
@@ -153,15 +153,15 @@ fn take_back(slot: &mut Slot, before: &Slot, world: &mut World) {
         return;
     }
     slot.state = SlotState::CatchingUp { since };
-    if *before == (Slot { server: slot.server, state: SlotState::InSync, stand_in: None }) {
-        drop_stand_in(slot, world);
+    if *before == (Slot { server: slot.server, state: SlotState::InSync, holder: None }) {
+        drop_holder(slot, world);
         *slot = *before;
     }
 }
 
 /// The holder that has everything the slot's server missed.
 fn kept(slot: &Slot) -> Option<ServerId> {
-    slot.stand_in.filter(|s| s.covered).map(|s| s.server)
+    slot.holder.filter(|s| s.covered).map(|s| s.server)
 }
 
 /// Whether the slot had a complete copy and has none now. Such an epoch must be on record before it serves.
@@ -189,21 +189,19 @@ fn fall_back(
         }
     }
     let primary = choose_primary(entry, &restored, facts, world)?;
-    slots.iter_mut().zip(&restored).filter(|(slot, to)| slot.stand_in != to.stand_in).for_each(
-        |(slot, to)| {
-            drop_stand_in(slot, world);
-            kept(to).and_then(|keeper| world.get_mut(&keeper)).into_iter().for_each(|c| c.stand_ins += 1);
-        },
-    );
+    slots.iter_mut().zip(&restored).filter(|(slot, to)| slot.holder != to.holder).for_each(|(slot, to)| {
+        drop_holder(slot, world);
+        kept(to).and_then(|keeper| world.get_mut(&keeper)).into_iter().for_each(|c| c.holders += 1);
+    });
     *slots = restored;
     Some(primary)
 }
 
-fn drop_stand_in(slot: &mut Slot, world: &mut World) {
-    if let Some(stand_in) = slot.stand_in.take()
-        && let Some(candidate) = world.get_mut(&stand_in.server)
+fn drop_holder(slot: &mut Slot, world: &mut World) {
+    if let Some(holder) = slot.holder.take()
+        && let Some(candidate) = world.get_mut(&holder.server)
     {
-        candidate.stand_ins -= 1;
+        candidate.holders -= 1;
     }
 }
 
@@ -273,33 +271,33 @@ fn send_away(
         SlotState::CatchingUp { since } => {
             // The holder lacks what the server received while it caught up.
             let took = !matches!(before.state, SlotState::Away { .. });
-            slots[k].stand_in.iter_mut().for_each(|s| s.covered &= !took);
+            slots[k].holder.iter_mut().for_each(|s| s.covered &= !took);
             since
         }
         SlotState::Away { since } => since,
     };
     slots[k].state = SlotState::Away { since };
-    let usable = |s: StandIn| standing(world, s.server) == Standing::Up && !is_target(slots, k, s.server);
-    let present = slots[k].stand_in.filter(|s| usable(*s)).map(|s| shortcoming(slots, k, s.server, world));
+    let usable = |s: Holder| standing(world, s.server) == Standing::Up && !is_target(slots, k, s.server);
+    let present = slots[k].holder.filter(|s| usable(*s)).map(|s| shortcoming(slots, k, s.server, world));
     let stays = |fault| fault == Shortcoming::default() || !others_are_sound(slots, k, primary, world);
     if present.is_some_and(stays) {
         return;
     }
-    let chosen = choose_stand_in(slots, k, world);
+    let chosen = choose_holder(slots, k, world);
     let better = |fault| chosen.is_some_and(|server| shortcoming(slots, k, server, world) < fault);
     if present.is_some_and(|fault| !better(fault)) {
         return;
     }
-    let leaving = |s: StandIn| standing(world, s.server) == Standing::Leaving;
-    if chosen.is_none() && slots[k].stand_in.is_some_and(leaving) {
+    let leaving = |s: Holder| standing(world, s.server) == Standing::Leaving;
+    if chosen.is_none() && slots[k].holder.is_some_and(leaving) {
         return;
     }
-    drop_stand_in(&mut slots[k], world);
+    drop_holder(&mut slots[k], world);
     if let Some(server) = chosen {
-        world.get_mut(&server).expect("a candidate").stand_ins += 1;
+        world.get_mut(&server).expect("a candidate").holders += 1;
         // Nothing has been ordered since the server went away.
         let covered = before.server == slots[k].server && before.state == SlotState::InSync;
-        slots[k].stand_in = Some(StandIn { server, covered });
+        slots[k].holder = Some(Holder { server, covered });
     }
 }
 
@@ -309,18 +307,18 @@ fn others_are_sound(slots: &[Slot], k: usize, primary: Option<ServerId>, world: 
     slots.iter().enumerate().filter(|(j, _)| *j != k).all(|(_, slot)| match slot.state {
         SlotState::InSync => standing(world, slot.server) == Standing::Up,
         SlotState::CatchingUp { .. } => false,
-        SlotState::Away { .. } => slot.stand_in.is_some_and(|s| s.covered),
+        SlotState::Away { .. } => slot.holder.is_some_and(|s| s.covered),
     }) && slots.iter().any(|slot| Some(slot.server) == primary && slot.state == SlotState::InSync)
 }
 
 /// A source that is down is dropped as soon as a live replica has everything.
 fn release_source(slots: &mut [Slot], k: usize, world: &mut World) {
-    let Slot { state: SlotState::CatchingUp { .. }, stand_in: Some(stand_in), .. } = slots[k] else {
+    let Slot { state: SlotState::CatchingUp { .. }, holder: Some(holder), .. } = slots[k] else {
         return;
     };
     let complete = |s: &Slot| s.state == SlotState::InSync && standing(world, s.server) != Standing::Down;
-    if standing(world, stand_in.server) == Standing::Down && slots.iter().any(complete) {
-        drop_stand_in(&mut slots[k], world);
+    if standing(world, holder.server) == Standing::Down && slots.iter().any(complete) {
+        drop_holder(&mut slots[k], world);
     }
 }
 
@@ -348,13 +346,13 @@ fn shortcoming(slots: &[Slot], k: usize, server: ServerId, world: &World) -> Sho
 ///
 /// Slots choose one after the other. That is no worse than choosing for all at once: every slot has the same
 /// candidates, so as many racks are found.
-fn choose_stand_in(slots: &[Slot], k: usize, world: &World) -> Option<ServerId> {
+fn choose_holder(slots: &[Slot], k: usize, world: &World) -> Option<ServerId> {
     let own = world.get(&slots[k].server).map(|c| c.rack);
     let free = |id: &ServerId| slots.iter().all(|s| s.server != *id) && !is_target(slots, k, *id);
     let able = world.iter().filter(|(id, c)| c.standing == Standing::Up && free(id));
     let rank = |(id, c): &(&ServerId, &Candidate)| {
         let shortcoming = shortcoming(slots, k, **id, world);
-        (shortcoming, c.indebted, c.sleeps, Some(c.rack) != own, c.in_flight + c.stand_ins, **id)
+        (shortcoming, c.indebted, c.sleeps, Some(c.rack) != own, c.in_flight + c.holders, **id)
     };
     able.min_by_key(rank).map(|(id, _)| *id)
 }

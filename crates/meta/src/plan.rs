@@ -53,7 +53,7 @@ pub(crate) struct Seen {
 #[derive(Clone, Copy, Debug, Default)]
 struct Duties {
     primaries: u32,
-    stand_ins: u32,
+    holders: u32,
     slots: u32,
     in_sync: u32,
     away: u32,
@@ -297,7 +297,7 @@ impl Leading {
             return servers.keys().copied().collect();
         }
         let slots = state.groups().flat_map(|(_, entry)| &entry.slots);
-        slots.filter(|s| s.stand_in.is_some_and(|i| strained.get(i.server))).map(|s| s.server).collect()
+        slots.filter(|s| s.holder.is_some_and(|i| strained.get(i.server))).map(|s| s.server).collect()
     }
 
     fn plan_groups(&mut self, now: Moment, state: &State, servers: &Servers) -> Vec<Change> {
@@ -405,7 +405,7 @@ impl Leading {
                     indebted,
                     in_flight: live.map_or(0, |l| l.vitals.in_flight),
                     primaries: 0,
-                    stand_ins: 0,
+                    holders: 0,
                 };
                 (e.id, candidate)
             })
@@ -465,7 +465,7 @@ impl Duties {
 
     /// No group depends on it, and every group of it has its r copies without it (R7).
     fn may_sleep(&self) -> bool {
-        self.primaries == 0 && self.stand_ins == 0 && self.away == self.slots && self.at_risk == 0
+        self.primaries == 0 && self.holders == 0 && self.away == self.slots && self.at_risk == 0
     }
 }
 
@@ -476,7 +476,7 @@ fn duties(state: &State, servers: &Servers, wanted: &BTreeSet<ServerId>) -> BySe
         entry.primary.into_iter().for_each(|primary| duties.change(primary, |d| d.primaries += 1));
         let at_risk = entry.primary.is_none()
             || entry.slots.iter().any(|s| s.target().is_none())
-            || entry.slots.iter().any(|s| away(s) && s.stand_in.is_some_and(|stand_in| !stand_in.covered));
+            || entry.slots.iter().any(|s| away(s) && s.holder.is_some_and(|holder| !holder.covered));
         for slot in &entry.slots {
             let succeeded = entry.slots.iter().any(|other| {
                 other.server != slot.server && other.state == SlotState::InSync && stays.get(other.server)
@@ -488,7 +488,7 @@ fn duties(state: &State, servers: &Servers, wanted: &BTreeSet<ServerId>) -> BySe
                 duty.succeeded += u32::from(succeeded);
                 duty.at_risk += u32::from(at_risk);
             });
-            slot.stand_in.into_iter().for_each(|s| duties.change(s.server, |d| d.stand_ins += 1));
+            slot.holder.into_iter().for_each(|s| duties.change(s.server, |d| d.holders += 1));
         }
     }
     duties
@@ -499,11 +499,11 @@ fn count_work(world: &mut World, state: &State, servers: &Servers) {
     let mut work = ByServer::new(servers, |_| (0, 0));
     for (_, entry) in state.groups() {
         entry.primary.into_iter().for_each(|primary| work.change(primary, |w| w.0 += 1));
-        let stand_ins = entry.slots.iter().filter_map(|s| s.stand_in);
-        stand_ins.for_each(|s| work.change(s.server, |w| w.1 += 1));
+        let holders = entry.slots.iter().filter_map(|s| s.holder);
+        holders.for_each(|s| work.change(s.server, |w| w.1 += 1));
     }
     for (id, candidate) in world {
-        (candidate.primaries, candidate.stand_ins) = work.get(*id);
+        (candidate.primaries, candidate.holders) = work.get(*id);
     }
 }
 
@@ -539,7 +539,7 @@ fn replace_lost(state: &State, servers: &Servers, world: &World) -> BTreeMap<Gro
         }
         let members = |group: &GroupId| -> Vec<ServerId> {
             let entry = state.group(*group).expect("a group of the state");
-            let kept = entry.slots.iter().filter(|s| s.server != lost.id).filter_map(|s| s.stand_in);
+            let kept = entry.slots.iter().filter(|s| s.server != lost.id).filter_map(|s| s.holder);
             entry.slots.iter().map(|s| s.server).chain(kept.map(|s| s.server)).collect()
         };
         let groups: Vec<Vec<ServerId>> = orphans.iter().map(members).collect();
@@ -550,7 +550,7 @@ fn replace_lost(state: &State, servers: &Servers, world: &World) -> BTreeMap<Gro
             let mut entry = state.group(group).expect("a group of the state").clone();
             let slots = entry.slots.iter_mut().chain(entry.fallback.iter_mut().flatten());
             for slot in slots.filter(|s| s.server == lost.id) {
-                *slot = Slot { server, state: SlotState::CatchingUp { since: Epoch(0) }, stand_in: None };
+                *slot = Slot { server, state: SlotState::CatchingUp { since: Epoch(0) }, holder: None };
             }
             replaced.insert(group, entry);
         }

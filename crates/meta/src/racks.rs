@@ -96,7 +96,7 @@ impl Leading {
             *busy += 1;
             let mut next = GroupEntry { epoch: entry.epoch.next(), ..entry.clone() };
             next.slots[k] =
-                Slot { server: to, state: SlotState::CatchingUp { since: Epoch(0) }, stand_in: None };
+                Slot { server: to, state: SlotState::CatchingUp { since: Epoch(0) }, holder: None };
             changes.push(Change { group, expected: entry.stage(), entry: next });
         }
         changes

@@ -274,7 +274,7 @@ impl State {
             self.servers.insert(server.id, Versioned { item, changed: 1 });
         }
         // Nothing has been written yet, so every replica has everything.
-        let fresh = |&server: &ServerId| Slot { server, state: SlotState::InSync, stand_in: None };
+        let fresh = |&server: &ServerId| Slot { server, state: SlotState::InSync, holder: None };
         let groups = bootstrap.groups.iter().map(|servers| {
             let slots = servers.iter().map(fresh).collect();
             let mut item = GroupEntry { epoch: Epoch(1), slots, ..GroupEntry::unknown() };
@@ -367,10 +367,10 @@ impl State {
         for (k, slot) in new.slots.iter().enumerate() {
             let server = self.server(slot.server).ok_or("a slot's server is part of the cluster")?;
             holds("slot k stays in gear group k", usize::from(server.gear_group.0) == k)?;
-            if let Some(stand_in) = slot.stand_in {
-                holds("a stand-in has no slot of the group", !members.contains(&stand_in.server))?;
-                holds("a stand-in is part of the cluster", self.servers.contains_key(&stand_in.server))?;
-                holds("an in-sync slot needs no stand-in", slot.state != SlotState::InSync)?;
+            if let Some(holder) = slot.holder {
+                holds("a holder has no slot of the group", !members.contains(&holder.server))?;
+                holds("a holder is part of the cluster", self.servers.contains_key(&holder.server))?;
+                holds("an in-sync slot needs no holder", slot.state != SlotState::InSync)?;
             }
             if let SlotState::Away { since } | SlotState::CatchingUp { since } = slot.state {
                 holds("nothing is missed from the future", since <= new.epoch)?;

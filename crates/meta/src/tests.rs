@@ -96,11 +96,11 @@ impl Ghost {
                     let own = forgot(slot.server) || self.holds(id, slot.server, Space::Replica, *epoch);
                     assert!(*epoch >= since || own, "{id}: {} lacks {epoch}: {group:?}", slot.server);
                     let away = matches!(slot.state, SlotState::Away { .. });
-                    if let Some(stand_in) = slot.stand_in.filter(|s| away && s.covered && *epoch >= since) {
+                    if let Some(holder) = slot.holder.filter(|s| away && s.covered && *epoch >= since) {
                         let space = Space::Offload { stands_for: slot.server };
                         assert!(
-                            forgot(stand_in.server) || self.holds(id, stand_in.server, space, *epoch),
-                            "{id}: {stand_in:?}: {group:?}"
+                            forgot(holder.server) || self.holds(id, holder.server, space, *epoch),
+                            "{id}: {holder:?}: {group:?}"
                         );
                     }
                 }
@@ -284,7 +284,7 @@ impl World {
         let away = any(&|s| matches!(s.state, SlotState::Away { .. }));
         let catching = any(&|s| matches!(s.state, SlotState::CatchingUp { .. }));
         let risk =
-            any(&|s| s.stand_in.is_some_and(|i| !i.covered) && matches!(s.state, SlotState::Away { .. }));
+            any(&|s| s.holder.is_some_and(|i| !i.covered) && matches!(s.state, SlotState::Away { .. }));
         let mut line = format!("insync {in_sync} away {away}");
         for (name, count) in [("catching", catching), ("headless", headless), ("risk", risk)] {
             if count > 0 {
@@ -348,7 +348,7 @@ impl World {
             let group = GroupId(index as u32);
             let epoch = entry.epoch;
             let is_primary = entry.primary == Some(id);
-            needed |= is_primary || entry.slots.iter().any(|s| s.stand_in.is_some_and(|i| i.server == id));
+            needed |= is_primary || entry.slots.iter().any(|s| s.holder.is_some_and(|i| i.server == id));
             for slot in &entry.slots {
                 let catching = slot.server == id && matches!(slot.state, SlotState::CatchingUp { .. });
                 needed |= slot.target().is_some_and(|(target, _)| target == id);
@@ -356,7 +356,7 @@ impl World {
                     reports.push(ServerReport::CaughtUp { group, epoch });
                 }
                 let uncovered =
-                    slot.stand_in.is_some_and(|i| !i.covered) && matches!(slot.state, SlotState::Away { .. });
+                    slot.holder.is_some_and(|i| !i.covered) && matches!(slot.state, SlotState::Away { .. });
                 if is_primary && uncovered && self.reclaim {
                     reports.push(ServerReport::Covered { group, epoch, stands_for: slot.server });
                 }
@@ -415,7 +415,7 @@ impl World {
                 _ => return true,
             };
             let Some(slot) = self.state.group(group).and_then(|g| g.slot_of(server)) else { return false };
-            let (to, since) = match (slot.state, slot.stand_in) {
+            let (to, since) = match (slot.state, slot.holder) {
                 (SlotState::CatchingUp { since }, _) => ((server, Space::Replica), since),
                 (SlotState::Away { since }, Some(s)) => {
                     ((s.server, Space::Offload { stands_for: server }), since)
@@ -543,7 +543,7 @@ impl World {
         for (id, group) in self.state.groups() {
             assert!(group.primary.is_some(), "{id} has no primary: {group:?}");
             assert!(group.slots.iter().all(|s| s.target().is_some()), "{id}: {group:?}");
-            let covered = |s: &Slot| s.stand_in.is_none_or(|i| i.covered);
+            let covered = |s: &Slot| s.holder.is_none_or(|i| i.covered);
             assert!(group.slots.iter().all(covered), "{id}: {group:?}");
         }
     }
@@ -604,7 +604,7 @@ fn an_up_shift_wakes_in_parallel_and_spreads_primaries_again() {
 }
 
 #[test]
-fn a_crash_in_gear_3_is_noticed_when_the_lease_ends_and_stand_ins_take_over() {
+fn a_crash_in_gear_3_is_noticed_when_the_lease_ends_and_holders_take_over() {
     let mut world = started();
     world.transcript.clear();
     world.crash(4);
@@ -627,18 +627,17 @@ fn a_crash_in_gear_1_wakes_the_peers_at_once_and_the_gear_returns_afterwards() {
 }
 
 #[test]
-fn a_failed_stand_in_is_replaced_and_covered_anew() {
+fn a_failed_holder_is_replaced_and_covered_again() {
     let mut world = started();
     world.crash(8);
     world.run(6000);
-    let (_, group) =
-        world.state.groups().find(|(_, g)| g.slots.iter().any(|s| s.stand_in.is_some())).unwrap();
-    let stand_in = group.slots.iter().find_map(|s| s.stand_in).unwrap().server;
+    let (_, group) = world.state.groups().find(|(_, g)| g.slots.iter().any(|s| s.holder.is_some())).unwrap();
+    let holder = group.slots.iter().find_map(|s| s.holder).unwrap().server;
     world.transcript.clear();
-    world.crash(stand_in.0);
+    world.crash(holder.0);
     world.run(6000);
     world.assert_served();
-    assert_transcript(&mut world, "stand_in_fails");
+    assert_transcript(&mut world, "holder_fails");
 }
 
 #[test]
@@ -879,13 +878,13 @@ fn servers_that_fill_up_wake_those_whose_offload_they_keep_and_let_them_sleep_wh
 }
 
 #[test]
-fn a_full_stand_in_is_relieved_where_another_has_room() {
+fn a_full_holder_is_relieved_where_another_has_room() {
     let mut world = started();
     world.crash(8);
     world.run(6000);
     let keeps = |world: &World, id: ServerId| {
         let slots = world.state.groups().flat_map(|(_, g)| &g.slots);
-        slots.filter(|s| s.stand_in.is_some_and(|i| i.server == id)).count()
+        slots.filter(|s| s.holder.is_some_and(|i| i.server == id)).count()
     };
     let full = world.state.servers().map(|e| e.id).max_by_key(|id| keeps(&world, *id)).unwrap();
     assert!(keeps(&world, full) > 0);
@@ -974,10 +973,10 @@ fn a_second_run_of_the_same_number_fetches_everything() {
 }
 
 #[test]
-fn what_an_emptied_stand_in_kept_counts_as_missing() {
+fn what_an_emptied_holder_kept_counts_as_missing() {
     let mut world = in_gear_1();
     let keeps = |g: &GroupEntry| {
-        let kept = g.slots.iter().filter_map(|s| s.stand_in);
+        let kept = g.slots.iter().filter_map(|s| s.holder);
         kept.map(|s| (s.server, s.covered)).collect::<Vec<_>>()
     };
     let emptied = world.state.groups().find_map(|(_, g)| keeps(g).first().map(|k| k.0)).unwrap();
@@ -992,7 +991,7 @@ fn what_an_emptied_stand_in_kept_counts_as_missing() {
     world.run(20_000);
     world.assert_served();
     let mut slots = world.state.groups().flat_map(|(_, g)| &g.slots);
-    assert!(slots.all(|s| !sleeps(s) || s.stand_in.is_some_and(|k| k.covered)));
+    assert!(slots.all(|s| !sleeps(s) || s.holder.is_some_and(|k| k.covered)));
 }
 
 #[test]

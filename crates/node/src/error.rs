@@ -1,4 +1,4 @@
-//! Why a program of Ebb could not start or go on.
+//! Why an Ebb program could not start or continue.
 
 use ebb_client::transport::TransportError;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub enum NodeError {
     Refused(String),
 }
 
-/// Attaches what was done to what to an I/O error.
+/// Adds the action and its object to an I/O error.
 pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> NodeError {
     let path = path.into();
     move |source| NodeError::Io { action, path, source }

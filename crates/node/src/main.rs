@@ -1,4 +1,4 @@
-//! `ebb`: the one program. Each subcommand is a server of the cluster, or a tool that talks to one.
+//! `ebb`: the only program. Each subcommand is a server of the cluster or a tool that talks to one.
 
 mod cli;
 mod cluster;
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::task::LocalSet;
 
-/// Where `ebb dev` keeps its cluster, and where the other commands look for one.
+/// Where `ebb dev` keeps its cluster and other commands look for one.
 const DEV_DATA: &str = "data";
 
 /// Storage whose power draw follows its load.
@@ -44,7 +44,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Sub {
-    /// Run a whole cluster on this machine until Ctrl-C; its data is there at the next start
+    /// Run a whole cluster on this machine until Ctrl-C; its data is kept for the next start
     #[command(after_help = "Example: ebb dev --servers 12 --racks 4 --replicas 4 --data /var/tmp/ebb")]
     Dev(DevArgs),
     /// Run one chunk server of a configured cluster
@@ -52,24 +52,25 @@ enum Sub {
     Server {
         #[command(flatten)]
         config: ConfigArg,
-        /// Its id in the configuration
+        /// Id in the configuration
         #[arg(long)]
         id: u16,
     },
     /// Run a metadata server of a configured cluster
     #[command(
-        after_help = "Examples:\n  ebb meta --config examples/cluster.toml --create       the first start of a new cluster\n  ebb meta --config examples/cluster.toml                every other start\n  ebb meta --config examples/cluster.toml --id 2 --join  a further member, or a new one for a lost one"
+        after_help = "Examples:\n  ebb meta --config examples/cluster.toml --create       the first start of a new cluster\n  ebb meta --config examples/cluster.toml                every other start\n  ebb meta --config examples/cluster.toml --id 2 --join  another member, or a replacement for a lost one"
     )]
     Meta {
         #[command(flatten)]
         config: ConfigArg,
-        /// Its id in the configuration, where that has several
+        /// Id in the configuration, if it lists several
         #[arg(long)]
         id: Option<u64>,
-        /// Found a new cluster: the first start ever of its first metadata server
+        /// Create a new cluster: only for the very first start of its first metadata server
         #[arg(long)]
         create: bool,
-        /// Join the cluster with an empty directory: the first start of every other one, or after a loss
+        /// Join the cluster with an empty directory: the first start of every other metadata server, or a start after
+        /// data loss
         #[arg(long, conflicts_with = "create")]
         join: bool,
     },
@@ -78,22 +79,22 @@ enum Sub {
     Gateway {
         #[command(flatten)]
         config: ConfigArg,
-        /// Which one, where the configuration has several
+        /// Which address to serve, if the configuration lists several
         #[arg(long)]
         address: Option<String>,
     },
-    /// Make the secret files that the configuration names and that are not there yet
+    /// Create the secret files that the configuration names and that do not exist yet
     #[command(
-        after_help = "Examples:\n  ebb secret --config cluster.toml                      all of a new cluster, on one machine\n  ebb secret --config cluster.toml --admin ops.secret   the keys of an administrator elsewhere\n\nEach machine gets the one file of its role (docs/security.md)."
+        after_help = "Examples:\n  ebb secret --config cluster.toml                      all secrets of a new cluster, on one machine\n  ebb secret --config cluster.toml --admin ops.secret   an administrator's keys, for another machine\n\nEach machine needs only the file of its role (docs/security.md)."
     )]
     Secret {
         #[command(flatten)]
         config: ConfigArg,
-        /// Write the keys of an administrator to this new file instead
+        /// Write an administrator's keys to this new file instead
         #[arg(long, value_name = "FILE")]
         admin: Option<PathBuf>,
     },
-    /// Make, show and remove the keys of S3 clients, and their rights
+    /// Create, list and remove the keys of S3 clients and their rights
     #[command(after_help = "Example: ebb key add --right read --bucket 'logs-*'")]
     Key {
         #[command(subcommand)]
@@ -101,12 +102,12 @@ enum Sub {
         #[command(flatten)]
         tool: ToolArgs,
     },
-    /// Show what the cluster does; wakes nobody
+    /// Show the state of the cluster; wakes no server
     #[command(after_help = "Example: ebb status --json | jq .gear")]
     Status(ToolArgs),
-    /// Show or choose the gear: how many of the gear groups are awake
+    /// Show or set the gear: the number of gear groups that are awake
     #[command(
-        after_help = "Examples:\n  ebb gear set 1   hold gear 1\n  ebb gear auto    let load and forecast choose\n  ebb gear plan    what would the next day look like? Changes nothing"
+        after_help = "Examples:\n  ebb gear set 1   hold gear 1\n  ebb gear auto    let load and forecast choose\n  ebb gear plan    show the schedule for the next day; changes nothing"
     )]
     Gear {
         #[command(subcommand)]
@@ -114,25 +115,27 @@ enum Sub {
         #[command(flatten)]
         tool: ToolArgs,
     },
-    /// Declare a server gone for good: its data is rebuilt on others of its gear group
+    /// Declare a server permanently lost: its data is rebuilt on other servers of its gear group
     #[command(after_help = "Example: ebb lost 4")]
     Lost {
         server: u16,
         #[command(flatten)]
         tool: ToolArgs,
     },
-    /// The last resort: serve chunk groups without a complete copy from the newest of what is left; says what would be lost
+    /// Last resort: serve chunk groups that have no complete copy from the newest remaining data; without --accept-loss
+    /// only reports what would be lost
     #[command(
-        after_help = "Example: ebb force                 says what would be lost\n         ebb force --accept-loss   does it"
+        after_help = "Example: ebb force                 report what would be lost\n         ebb force --accept-loss   accept the loss"
     )]
     Force {
-        /// Do it
+        /// Accept the loss and serve what remains
         #[arg(long)]
         accept_loss: bool,
         #[command(flatten)]
         tool: ToolArgs,
     },
-    /// Replay a real trace on a cluster, verified byte by byte, with performance and energy; or on any storage (--target)
+    /// Replay a real trace on a cluster, verified byte by byte, with performance and energy; or on any storage
+    /// (--target)
     #[command(after_help = replay::EXAMPLES)]
     Replay(replay::ReplayArgs),
     /// Measure a storage service
@@ -140,30 +143,30 @@ enum Sub {
         #[command(subcommand)]
         target: BenchTarget,
     },
-    /// Try a policy, a cluster or the protocol on a virtual clock
+    /// Try out a policy, a cluster or the protocol on a virtual clock
     Simulate(simulate::SimulateArgs),
     /// Cycles and modelled joules per I/O of any command, by layer: user code, kernel, waiting
     #[command(after_help = cost::EXAMPLES)]
     Cost(cost::CostArgs),
-    /// Look at block traces, make others out of them, collect and find them
+    /// Inspect, convert, generate, record and find block traces
     #[command(after_help = trace::EXAMPLES)]
     Trace {
         #[command(subcommand)]
         command: trace::TraceCommand,
     },
-    /// What this machine can measure: power, energy, temperature; and readings of it
+    /// What this machine can measure (power, energy, temperature), and readings
     #[command(after_help = meter::EXAMPLES)]
     Meter {
         #[command(subcommand)]
         command: meter::MeterCommand,
     },
-    /// Evaluate storage: workloads at many loads, unattended, with the power drawn
+    /// Evaluate storage: workloads at many load levels, unattended, with the power drawn
     #[command(after_help = eval::EVAL_EXAMPLES)]
     Eval {
         #[command(subcommand)]
         command: eval::EvalCommand,
     },
-    /// Read and compare every replica on the awake servers now, at the configured rate, and repair what is damaged
+    /// Read and compare every replica on awake servers now, at the configured rate, and repair damaged blocks
     Scrub {
         /// Only the replicas of this server
         #[arg(long)]
@@ -192,7 +195,7 @@ struct ConfigArg {
     config: PathBuf,
 }
 
-/// Of the commands that talk to a running cluster.
+/// Arguments of the commands that talk to a running cluster.
 #[derive(Args, Clone)]
 struct ToolArgs {
     /// The cluster's configuration file
@@ -217,20 +220,20 @@ enum BenchTarget {
         /// Object sizes in bytes [default: 4096,65536,1048576,16777216]
         #[arg(long, value_delimiter = ',')]
         sizes: Vec<u64>,
-        /// Requests at a time [default: 1,8,32]
+        /// Concurrent requests [default: 1,8,32]
         #[arg(long, value_delimiter = ',')]
         concurrency: Vec<usize>,
-        /// Length of a cell
+        /// Length of each measurement, in seconds
         #[arg(long, default_value_t = 5)]
         seconds: u64,
-        /// Write the report as JSON to this file; `-`: to standard output, instead of text
+        /// Write the report as JSON to this file; `-`: JSON to standard output instead of text
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
 }
 
 impl Sub {
-    /// Whether it keeps data of users or results. The others write what a user asked for, where a user asked for it.
+    /// Whether the command stores user data or results. The others only write files that the user names.
     fn keeps_data(&self) -> bool {
         matches!(
             self,
@@ -255,7 +258,7 @@ struct DevArgs {
     /// Chunk servers [default: 9]
     #[arg(long)]
     servers: Option<u16>,
-    /// Racks that they stand in [default: 3]
+    /// Racks that the servers are spread over [default: 3]
     #[arg(long)]
     racks: Option<u16>,
     /// Copies of everything, 2 to 4 [default: 3]
@@ -273,13 +276,13 @@ struct DevArgs {
     /// S3 port; the servers' ports follow 100 above it [default: 9000, or free ones with --ephemeral]
     #[arg(long)]
     port: Option<u16>,
-    /// How far down sleeping servers go: standby or off [default: standby]
+    /// How deeply servers sleep: standby or off [default: standby]
     #[arg(long, value_parser = parse_depth)]
     depth: Option<ebb_power::Depth>,
-    /// Where the cluster lives
+    /// Directory of the cluster
     #[arg(long, value_name = "DIR", default_value = DEV_DATA, conflicts_with = "ephemeral")]
     data: PathBuf,
-    /// Keep nothing: the data goes when the cluster stops
+    /// Keep nothing: the data is removed when the cluster stops
     #[arg(long)]
     ephemeral: bool,
     /// Print one JSON object when the cluster is ready, and nothing else
@@ -291,7 +294,7 @@ fn parse_depth(text: &str) -> Result<ebb_power::Depth, String> {
     match text {
         "standby" => Ok(ebb_power::Depth::Standby),
         "off" => Ok(ebb_power::Depth::Off),
-        other => Err(format!("{other:?} is not a depth: use standby or off")),
+        other => Err(format!("invalid depth {other:?}: use standby or off")),
     }
 }
 
@@ -314,7 +317,7 @@ impl DevArgs {
     }
 }
 
-/// `ebb status | head` has shown what was wanted when the pipe closes. `println!` panics then.
+/// Exits quietly when the reader closes the pipe, as in `ebb status | head`. `println!` would panic.
 fn end_quietly_when_nobody_reads() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -331,11 +334,11 @@ fn main() -> ExitCode {
     end_quietly_when_nobody_reads();
     let cli = Cli::parse();
     if cli.command.keeps_data() {
-        // Whatever it and its children write is its owner's alone.
+        // Files written by it and its children are readable by their owner only.
         rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     }
     let default = if matches!(cli.command, Sub::Server { .. } | Sub::Meta { .. } | Sub::Gateway { .. }) {
-        // The S3 library calls every refused request an error.
+        // The S3 library logs every refused request as an error.
         "info,s3s=off"
     } else {
         "warn"

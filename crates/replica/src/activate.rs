@@ -106,8 +106,8 @@ impl Group {
     /// does so under a new epoch.
     fn live_sources(&self, cx: &Context) -> impl Iterator<Item = ServerId> {
         let catching_up = |slot: &&Slot| matches!(slot.state, SlotState::CatchingUp { .. });
-        let stand_ins = self.entry.slots.iter().filter(catching_up).filter_map(|slot| slot.stand_in);
-        stand_ins.map(|s| s.server).filter(|s| cx.map.is_live(*s))
+        let holders = self.entry.slots.iter().filter(catching_up).filter_map(|slot| slot.holder);
+        holders.map(|s| s.server).filter(|s| cx.map.is_live(*s))
     }
 
     /// Stops waiting for sources that are gone.
@@ -238,19 +238,19 @@ pub(crate) fn forgotten_by_all(entry: &GroupEntry, answered: &BTreeMap<ServerId,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_types::StandIn;
+    use ebb_types::Holder;
 
     /// In low gear one replica and the holders of the two others have the group's memory. The replica fails, and the sleepers
     /// return one after the other: what the holders received until then is remembered, unless they forgot it.
     #[test]
-    fn stand_ins_and_the_sleepers_that_come_back_remember_together() {
-        let sleeper = |server, stand_in, awake| {
+    fn holders_and_the_sleepers_that_come_back_remember_together() {
+        let sleeper = |server, holder, awake| {
             let since = Epoch(2);
             let state = if awake { SlotState::CatchingUp { since } } else { SlotState::Away { since } };
-            let stand_in = Some(StandIn { server: ServerId(stand_in), covered: true });
-            Slot { server: ServerId(server), state, stand_in }
+            let holder = Some(Holder { server: ServerId(holder), covered: true });
+            Slot { server: ServerId(server), state, holder }
         };
-        let replica = Slot { server: ServerId(1), state: SlotState::InSync, stand_in: None };
+        let replica = Slot { server: ServerId(1), state: SlotState::InSync, holder: None };
         let steps = [(2, false, false), (3, true, false), (5, true, true)];
         let entry = steps.iter().fold(GroupEntry::unknown(), |before, &(epoch, second, third)| {
             let slots = vec![replica, sleeper(2, 4, second), sleeper(3, 5, third)];
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(since(&[(1, Version::ZERO)]), version(2, 0), "the replica was told of all since epoch 2");
         assert_eq!(since(&[restarted, (2, Version::ZERO)]), version(3, 0), "told of all since it came back");
         let both = [restarted, (2, Version::ZERO), (4, Version::ZERO)];
-        assert_eq!(since(&both), version(2, 0), "and what was before, its stand-in knows");
+        assert_eq!(since(&both), version(2, 0), "and what was before, its holder knows");
         assert_eq!(since(&[restarted, (2, Version::ZERO), (4, version(2, 7))]), version(2, 7));
         assert_eq!(
             since(&[restarted, (4, Version::ZERO)]),

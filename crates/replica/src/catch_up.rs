@@ -242,8 +242,8 @@ impl Group {
         }
         let live = |server: ServerId| server != cx.me && Some(server) != without && cx.map.is_live(server);
         let kept = |slot: &Slot| {
-            let stand_in = slot.stand_in.filter(|s| s.covered && live(s.server))?;
-            Some((stand_in.server, Space::Offload { stands_for: slot.server }))
+            let holder = slot.holder.filter(|s| s.covered && live(s.server))?;
+            Some((holder.server, Space::Offload { stands_for: slot.server }))
         };
         let own = self.entry.slot_of(cx.me).and_then(|slot| Some((slot.state, kept(slot)?)));
         let everything = SlotState::CatchingUp { since: Epoch(0) };
@@ -649,7 +649,7 @@ fn up_to(run: Run, end: Option<Cursor>) -> Option<Run> {
 /// Number of complete copies of the group, on live servers or on servers that can be woken.
 fn complete_copies(entry: &GroupEntry, map: &ClusterMap) -> usize {
     let there = |server| map.is_live(server) || map.sleeps(server);
-    let kept = |slot: &Slot| slot.stand_in.is_some_and(|s| s.covered && map.is_live(s.server));
+    let kept = |slot: &Slot| slot.holder.is_some_and(|s| s.covered && map.is_live(s.server));
     let complete = |slot: &&Slot| match slot.state {
         SlotState::InSync => there(slot.server),
         SlotState::Away { .. } => there(slot.server) && kept(slot),
@@ -704,10 +704,10 @@ impl Group {
     pub fn start_covers(&mut self, cx: &mut Context) {
         let mut wanted = Vec::new();
         for slot in &self.entry.slots {
-            if let (SlotState::Away { since }, Some(stand_in)) = (slot.state, slot.stand_in)
-                && !stand_in.covered
+            if let (SlotState::Away { since }, Some(holder)) = (slot.state, slot.holder)
+                && !holder.covered
             {
-                wanted.push((slot.server, stand_in.server, since));
+                wanted.push((slot.server, holder.server, since));
             }
         }
         let Some(primary) = &mut self.primary else { return };

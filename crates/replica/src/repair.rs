@@ -89,8 +89,8 @@ impl Group {
         let (complete, partial): (Vec<&Slot>, Vec<&Slot>) = slots.partition(|slot| is_whole(slot));
         let mut copies: Vec<Copy> = complete.iter().map(|slot| replica(slot, older(slot), false)).collect();
         for slot in partial {
-            if let Some(stand_in) = slot.stand_in.filter(|s| s.covered && live(s.server)) {
-                let kept = (stand_in.server, Space::Offload { stands_for: slot.server });
+            if let Some(holder) = slot.holder.filter(|s| s.covered && live(s.server)) {
+                let kept = (holder.server, Space::Offload { stands_for: slot.server });
                 copies.push(Copy::any(kept));
                 copies.push(replica(slot, false, true));
             }

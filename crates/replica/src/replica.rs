@@ -5,8 +5,8 @@ use crate::group::{Context, Group, Shared, Tail, Wait, Waiting};
 use crate::scrub::due::Scrubber;
 use bytes::Bytes;
 use ebb_types::{
-    ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Incarnation, LoadCount,
-    MapDelta, Moment, PeerMessage, Refusal, ScrubMark, ServerId, ServerState, SlotState, Space, StandIn,
+    ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Holder, Incarnation,
+    LoadCount, MapDelta, Moment, PeerMessage, Refusal, ScrubMark, ServerId, ServerState, SlotState, Space,
     StoreId, Unready, piece_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -435,7 +435,7 @@ impl Replica {
         let needed = own.any(|entry| {
             let is_target =
                 entry.slots.iter().any(|slot| slot.target().is_some_and(|(server, _)| server == me));
-            let lends = entry.slots.iter().any(|slot| slot.stand_in.is_some_and(|s| s.server == me));
+            let lends = entry.slots.iter().any(|slot| slot.holder.is_some_and(|s| s.server == me));
             entry.primary == Some(me) || is_target || lends
         });
         let holds_offload = self.spaces.iter().any(|(_, space)| matches!(space, Space::Offload { .. }));
@@ -605,10 +605,10 @@ fn needs_offload(entry: &GroupEntry, me: ServerId, stands_for: ServerId, config:
     if config.has(PlantedBug::DropEarly) && matches!(slot.state, SlotState::CatchingUp { .. }) {
         return false;
     }
-    match slot.stand_in {
+    match slot.holder {
         _ if slot.state == SlotState::InSync => false,
-        Some(StandIn { server, .. }) if server == me => true,
-        Some(StandIn { covered, .. }) => !covered,
+        Some(Holder { server, .. }) if server == me => true,
+        Some(Holder { covered, .. }) => !covered,
         None => true,
     }
 }

@@ -202,10 +202,10 @@ impl Group {
             return;
         }
         let copy = |(server, space, since)| (server, Copy { space, since, sound: true });
-        let others = self.entry.slots.iter().filter_map(|slot| match (slot.state, slot.stand_in) {
+        let others = self.entry.slots.iter().filter_map(|slot| match (slot.state, slot.holder) {
             (SlotState::InSync, _) => Some((slot.server, Space::Replica, Epoch(0))),
-            (SlotState::Away { since }, Some(stand_in)) if stand_in.covered => {
-                Some((stand_in.server, Space::Offload { stands_for: slot.server }, since))
+            (SlotState::Away { since }, Some(holder)) if holder.covered => {
+                Some((holder.server, Space::Offload { stands_for: slot.server }, since))
             }
             _ => None,
         });

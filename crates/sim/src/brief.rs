@@ -97,9 +97,9 @@ pub fn brief_entry(entry: &GroupEntry) -> String {
             SlotState::Away { since } => format!("away since epoch {}", since.0),
         };
         write!(text, ", {} {state}", slot.server).expect("a string takes everything");
-        if let Some(stand_in) = slot.stand_in {
-            let lacks = if stand_in.covered { "" } else { ", lacks older writes" };
-            write!(text, " ({} stands in{lacks})", stand_in.server).expect("a string takes everything");
+        if let Some(holder) = slot.holder {
+            let lacks = if holder.covered { "" } else { ", lacks older writes" };
+            write!(text, " (holder {}{lacks})", holder.server).expect("a string takes everything");
         }
     }
     if entry.fallback.is_some() {
@@ -164,7 +164,7 @@ fn brief_report(report: &ServerReport) -> String {
             format!("I have all of {group} that I missed (epoch {})", epoch.0)
         }
         ServerReport::Covered { group, epoch, stands_for } => {
-            format!("the stand-in for {stands_for} has all of {group} (epoch {})", epoch.0)
+            format!("the holder for {stands_for} has all of {group} (epoch {})", epoch.0)
         }
         ServerReport::Suspect { group, epoch, server } => {
             format!("{server} does not answer in {group} (epoch {})", epoch.0)

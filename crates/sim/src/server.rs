@@ -555,7 +555,7 @@ impl World<'_> {
     fn report(&mut self, id: ServerId, report: ServerReport) {
         self.count(match report {
             ServerReport::CaughtUp { .. } => "replica caught up",
-            ServerReport::Covered { .. } => "stand-in covered",
+            ServerReport::Covered { .. } => "holder covered",
             ServerReport::Suspect { .. } => "suspicion",
             ServerReport::Released { .. } => "primary handed over",
             ServerReport::Damaged { .. } => "damage reported",

@@ -129,8 +129,8 @@ pub fn secondary(world: &World) -> ServerId {
 }
 
 /// The holder of the slot that is away.
-pub fn stand_in(world: &World) -> ServerId {
-    entry(world).slots.iter().find_map(|s| s.stand_in).expect("a slot is away").server
+pub fn holder(world: &World) -> ServerId {
+    entry(world).slots.iter().find_map(|s| s.holder).expect("a slot is away").server
 }
 
 /// The client does this, and the cluster comes to rest.
@@ -179,7 +179,7 @@ fn is_at_rest(world: &World) -> bool {
             && e.slots.iter().all(|s| match s.state {
                 SlotState::InSync => true,
                 SlotState::CatchingUp { .. } => false,
-                SlotState::Away { .. } => s.stand_in.is_some_and(|s| s.covered),
+                SlotState::Away { .. } => s.holder.is_some_and(|s| s.covered),
             })
     });
     let mut running = world.servers.values().filter(|s| s.runs());

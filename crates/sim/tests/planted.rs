@@ -136,7 +136,7 @@ fn checksums_of_other_bytes_than_those_answered_are_found() {
 }
 
 #[test]
-fn a_stand_in_in_a_shared_rack_is_found() {
+fn a_holder_in_a_shared_rack_is_found() {
     let plant = |core: Core| {
         if let Core::Member(config) = core {
             config.timing.ignore_racks = true;

@@ -55,7 +55,7 @@ const MET: [&str; 55] = [
     "server put to sleep",
     "server stopped",
     "slow disk",
-    "stand-in covered",
+    "holder covered",
     "store superseded",
     "store that does not open",
     "suspicion",

@@ -240,7 +240,7 @@ pub struct ServerStatus {
     /// Groups that it is primary of.
     pub primaries: u32,
     /// Slots that it is the holder for.
-    pub stand_ins: u32,
+    pub holder_of: u32,
     /// Modelled, not measured. Absent where no power model is configured.
     pub modelled_watts: Option<Watts>,
     /// The last thing that went wrong with its power switch, if it still matters.

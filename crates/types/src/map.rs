@@ -82,7 +82,7 @@ pub enum SlotState {
 
 /// A slot's holder: the server that keeps its offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StandIn {
+pub struct Holder {
     pub server: ServerId,
     /// It has every write from the slot's `since` on. Until then those have fewer than r copies and are at risk (R8).
     pub covered: bool,
@@ -94,7 +94,7 @@ pub struct Slot {
     pub server: ServerId,
     pub state: SlotState,
     /// Kept while the slot is away, and while it catches up (the missing writes are fetched from it).
-    pub stand_in: Option<StandIn>,
+    pub holder: Option<Holder>,
 }
 
 impl Slot {
@@ -104,7 +104,7 @@ impl Slot {
         match self.state {
             SlotState::InSync | SlotState::CatchingUp { .. } => Some((self.server, Space::Replica)),
             SlotState::Away { .. } => {
-                self.stand_in.map(|s| (s.server, Space::Offload { stands_for: self.server }))
+                self.holder.map(|s| (s.server, Space::Offload { stands_for: self.server }))
             }
         }
     }
@@ -194,8 +194,8 @@ impl GroupEntry {
 
     /// Whether `server` is the holder of the slot of `stands_for`, and has all that the slot missed.
     pub fn is_covered_by(&self, server: ServerId, stands_for: ServerId) -> bool {
-        let stand_in = self.slot_of(stands_for).and_then(|slot| slot.stand_in);
-        stand_in.is_some_and(|s| s.covered && s.server == server)
+        let holder = self.slot_of(stands_for).and_then(|slot| slot.holder);
+        holder.is_some_and(|s| s.covered && s.server == server)
     }
 
     pub fn slot_of(&self, server: ServerId) -> Option<&Slot> {
@@ -205,7 +205,7 @@ impl GroupEntry {
     /// Every server that may have records of this group, with the role in which it has them.
     pub fn members(&self) -> impl Iterator<Item = (ServerId, Space)> + '_ {
         self.slots.iter().flat_map(|slot| {
-            let offload = slot.stand_in.map(|s| (s.server, Space::Offload { stands_for: slot.server }));
+            let offload = slot.holder.map(|s| (s.server, Space::Offload { stands_for: slot.server }));
             std::iter::once((slot.server, Space::Replica)).chain(offload)
         })
     }

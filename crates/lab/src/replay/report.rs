@@ -80,7 +80,7 @@ pub struct GearLatency {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OffloadReport {
-    /// Taken by stand-ins during the replay.
+    /// Taken by holders during the replay.
     pub offloaded_bytes: u64,
     /// Given back to servers that came back.
     pub reclaimed_bytes: u64,

@@ -113,7 +113,7 @@ impl Fake {
             heartbeat_age_millis: None,
             lease_left_millis: None,
             primaries: 0,
-            stand_ins: 0,
+            holder_of: 0,
             modelled_watts: None,
             switch_trouble: None,
         };

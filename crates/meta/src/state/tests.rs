@@ -1,6 +1,6 @@
 use super::*;
 use crate::NewServer;
-use ebb_types::{ClusterMap, GearGroup, RackId, StandIn, StoreMark};
+use ebb_types::{ClusterMap, GearGroup, Holder, RackId, StoreMark};
 
 fn bootstrap() -> Bootstrap {
     let server = |id: u16| NewServer {
@@ -160,10 +160,10 @@ fn a_slot_never_leaves_its_gear_group() {
 }
 
 #[test]
-fn a_stand_in_never_holds_another_copy() {
-    breaks("a stand-in has no slot", |e| {
+fn a_holder_never_holds_another_copy() {
+    breaks("a holder has no slot", |e| {
         e.slots[1].state = SlotState::Away { since: Epoch(2) };
-        e.slots[1].stand_in = Some(StandIn { server: ServerId(0), covered: true });
+        e.slots[1].holder = Some(Holder { server: ServerId(0), covered: true });
     });
 }
 
@@ -172,7 +172,7 @@ fn two_copies_never_have_one_target() {
     breaks("one target per copy", |e| {
         for slot in &mut e.slots[1..] {
             slot.state = SlotState::Away { since: Epoch(2) };
-            slot.stand_in = Some(StandIn { server: ServerId(3), covered: true });
+            slot.holder = Some(Holder { server: ServerId(3), covered: true });
         }
     });
 }

@@ -1,4 +1,4 @@
-//! The commands that an operator types. Thin: they ask the metadata service and print the answer.
+//! The operator's commands. Thin: they ask the metadata service and print the answer.
 
 use crate::cli::dev::{DevCluster, DevOptions};
 use crate::cli::{status as show, verify as compare};
@@ -19,7 +19,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// A check ran and found a difference: scripts can tell it from a failure to check.
+/// Exit code of a check that ran and found a difference, so scripts can tell it from a check that could not run.
 const DIFFERENT: u8 = 3;
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -37,11 +37,11 @@ impl From<bool> for Output {
 
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub enum GearCommand {
-    /// Hold this gear until told otherwise
+    /// Hold this gear until another command changes it
     Set { gear: u8 },
     /// Let load and forecast choose
     Auto,
-    /// What the scheduler would do in the next day; changes nothing
+    /// Show what the scheduler would do in the next day; changes nothing
     Plan,
 }
 
@@ -59,19 +59,19 @@ async fn ask(client: &Client, request: AdminRequest) -> Result<AdminReply, NodeE
     }
 }
 
-/// Makes the cluster's secret files, or an administrator's.
+/// Creates the cluster's secret files, or an administrator's.
 pub fn secret(file: &Path, admin: Option<&Path>) -> Result<(), NodeError> {
     let config = Config::load(file)?;
     let Some(path) = admin else {
         let made = secrets::make(&config)?;
-        made.iter().for_each(|path| println!("made {}", path.display()));
+        made.iter().for_each(|path| println!("created {}", path.display()));
         if made.is_empty() {
-            println!("all secret files are there");
+            println!("all secret files exist already");
         }
         return Ok(());
     };
     secrets::make_admin(&config, path)?;
-    println!("made {}: name it as cluster.secret_file on the administrator's machine", path.display());
+    println!("created {}: name it as cluster.secret_file on the administrator's machine", path.display());
     Ok(())
 }
 
@@ -129,7 +129,9 @@ pub async fn lost(file: &Path, output: Output, server: u16) -> Result<ExitCode, 
     ask(&client, AdminRequest::MarkLost { server: ServerId(server) }).await?;
     match output {
         Output::Json => print_json(&BTreeMap::from([("done", true)])),
-        Output::Text => println!("server {server} is given up; its data is being rebuilt (`ebb status`)"),
+        Output::Text => {
+            println!("server {server} is declared lost; its data is being rebuilt (`ebb status`)")
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -139,7 +141,9 @@ pub async fn force(file: &Path, output: Output, accept_loss: bool) -> Result<Exi
     ask(&client, AdminRequest::Force { accept_loss }).await?;
     match output {
         Output::Json => print_json(&BTreeMap::from([("done", true)])),
-        Output::Text => println!("decided: the newest of what is left is put together (`ebb status`)"),
+        Output::Text => {
+            println!("accepted: groups are being rebuilt from the newest remaining data (`ebb status`)")
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -165,7 +169,7 @@ pub async fn verify(file: &Path, output: Output, read: bool) -> Result<ExitCode,
     Ok(if comparison.is_identical() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
 }
 
-/// What `ebb scrub --json` prints.
+/// Output of `ebb scrub --json`.
 #[derive(Serialize)]
 struct Asked {
     servers: Vec<AskedServer>,
@@ -177,7 +181,7 @@ struct AskedServer {
     replicas: u32,
 }
 
-/// Asks one server, or all that are awake, to scrub now. They go on after this command ends.
+/// Asks one server, or all awake servers, to scrub now. They continue after this command ends.
 pub async fn scrub(file: &Path, output: Output, server: Option<u16>) -> Result<ExitCode, NodeError> {
     let (config, client) = connect(file).await?;
     let map = client.map();
@@ -197,7 +201,7 @@ pub async fn scrub(file: &Path, output: Output, server: Option<u16>) -> Result<E
         Output::Text => {
             let replicas: u32 = servers.iter().map(|s| s.replicas).sum();
             println!(
-                "{replicas} replicas of {} servers are scrubbed; `ebb status` shows how many are left",
+                "scrubbing {replicas} replicas on {} servers; `ebb status` shows how many are left",
                 servers.len()
             );
         }
@@ -205,7 +209,7 @@ pub async fn scrub(file: &Path, output: Output, server: Option<u16>) -> Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `ebb dev --json` prints.
+/// Output of `ebb dev --json`.
 #[derive(Serialize)]
 struct Ready<'a> {
     endpoint: String,
@@ -271,7 +275,7 @@ fn greet(cluster: &DevCluster, endpoint: &str) {
     );
 }
 
-/// One line that is written over itself on a terminal, and a line per change elsewhere.
+/// One line: overwritten in place on a terminal, printed once per change elsewhere.
 struct StatusLine {
     silent: bool,
     terminal: bool,
@@ -289,7 +293,7 @@ impl StatusLine {
             return;
         }
         let mut out = std::io::stdout().lock();
-        // A closed pipe ends the show, not the cluster.
+        // A closed pipe ends the display, not the cluster.
         let _ = if self.terminal { write!(out, "\r\x1b[K{line}") } else { writeln!(out, "{line}") };
         let _ = out.flush();
         self.last = line;

@@ -1,4 +1,4 @@
-//! `ebb bench`: what a storage service does, and what its servers spend on it.
+//! `ebb bench`: performance of a storage service, and the CPU time its servers spend.
 
 use crate::cli::replay::write_report;
 use crate::error::NodeError;

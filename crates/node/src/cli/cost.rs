@@ -13,11 +13,11 @@ pub const EXAMPLES: &str = "\
 Examples:
   ebb cost -- fio job.fio                                 on all cores
   ebb cost --runs 3 --save disk.json -- fio job.fio       three times; keep the report
-  ebb cost --cores 1,2,4,8 -- fio job.fio                 the sweep, drawn on to 1,024 cores
+  ebb cost --cores 1,2,4,8 -- fio job.fio                 a sweep, extrapolated to 1,024 cores
   ebb cost compare disk.json flash.json                   layer by layer
 
-The command's output goes to standard error. Run it as root to see its own cgroup and the CPUs' counters, for
-at least some seconds, on a machine that does nothing else.";
+The command's output goes to standard error. Run as root to read its own cgroup and the CPU counters;
+let the command run for at least a few seconds, on an otherwise idle machine.";
 
 /// Longest report that is read back: some thousand runs.
 const REPORT_MAX: u64 = 16 << 20;
@@ -27,28 +27,28 @@ const REPORT_MAX: u64 = 16 << 20;
 pub struct CostArgs {
     #[command(subcommand)]
     what: Option<CostCommand>,
-    /// Numbers of cores to run on, one after the other [default: all]
+    /// Numbers of cores to run on, one after another [default: all]
     #[arg(long, value_delimiter = ',')]
     cores: Vec<usize>,
-    /// Runs on each number of cores
+    /// Runs for each number of cores
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// Draw of the whole machine at its busiest, without storage, in watts
+    /// Power draw of the whole machine at full load, without storage, in watts
     #[arg(long, value_name = "WATTS", default_value_t = 400.0, value_parser = positive)]
     watts: f64,
-    /// Shares of the peak that an idle machine draws, 0 to 1
+    /// Idle power as a share of peak power, 0 to 1
     #[arg(long, value_name = "IP", value_delimiter = ',', default_value = "0.7,0", value_parser = fraction)]
     idle_fraction: Vec<f64>,
-    /// Frequency of the cores in GHz, instead of what the machine says
+    /// Core frequency in GHz, instead of the value the machine reports
     #[arg(long, value_parser = positive)]
     ghz: Option<f64>,
-    /// What counts as I/O [default: the first of these that saw what the command moved]
+    /// What counts as I/O [default: the first of these that saw the command's transfers]
     #[arg(long, value_enum)]
     io: Option<Io>,
-    /// What the report calls itself [default: the host's name]
+    /// Name of the report [default: the host's name]
     #[arg(long)]
     label: Option<String>,
-    /// Keep the report as JSON in this file, for `ebb cost compare`
+    /// Save the report as JSON to this file, for `ebb cost compare`
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// Print JSON with stable keys (docs/json.md)
@@ -61,7 +61,7 @@ pub struct CostArgs {
 
 #[derive(Subcommand)]
 enum CostCommand {
-    /// Two saved reports, layer by layer: host and guest, disk and flash, one system and another
+    /// Compare two saved reports, layer by layer: host and guest, disk and flash, one system and another
     Compare {
         a: PathBuf,
         b: PathBuf,
@@ -73,11 +73,11 @@ enum CostCommand {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Io {
-    /// Sectors of the disks (/proc/diskstats)
+    /// Sectors transferred by the disks (/proc/diskstats)
     Devices,
-    /// What the command asked storage for (/proc/PID/io)
+    /// Bytes the command requested from storage (/proc/PID/io)
     Storage,
-    /// What passed its read and write calls (/proc/PID/io)
+    /// Bytes passed through its read and write calls (/proc/PID/io)
     Calls,
 }
 

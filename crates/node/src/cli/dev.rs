@@ -1,4 +1,4 @@
-//! A whole cluster on this machine: every server a process of its own, as it would be on machines of their own.
+//! A whole cluster on this machine: every server is its own process, as it would run on its own machine.
 
 use crate::cluster::config::{
     ClusterSection, Config, GatewaySection, MetaSection, PowerSection, SchedulerSection, ScrubSection,
@@ -20,14 +20,14 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A new cluster on a machine that is busy with other things takes a while; a broken one must not hang.
+/// A new cluster on a busy machine takes a while to start; a broken one must not hang.
 const START_PATIENCE: Duration = Duration::from_secs(30);
-/// One look at the cluster: then the processes are looked at again.
+/// Time for one status query; after it the processes are checked again.
 const TRY_PATIENCE: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(10);
 const S3_PORT: u16 = 9000;
 
-/// What a development cluster is made of. Absent: the default, or what the data directory already holds.
+/// Shape of a development cluster. Absent: the default, or the value in the data directory.
 #[derive(Clone, Debug, Default)]
 pub struct DevOptions {
     pub servers: Option<u16>,
@@ -36,23 +36,23 @@ pub struct DevOptions {
     pub layout: Option<Scheme>,
     pub chunk_mib: Option<u32>,
     pub depth: Option<Depth>,
-    /// The S3 port; the others follow at fixed distances. Ephemeral clusters take free ports unless this is given.
+    /// The S3 port; the others follow at fixed distances. Without it an ephemeral cluster takes free ports.
     pub port: Option<u16>,
     pub meta: Option<u16>,
 }
 
-/// A running cluster whose processes belong to this one.
+/// A running cluster that owns its processes.
 pub struct DevCluster {
     pub config: Config,
     pub access_key: String,
     pub secret_key: String,
     processes: Vec<Process>,
-    /// Removed at the end.
+    /// Removed when the cluster stops.
     ephemeral: Option<tempfile::TempDir>,
 }
 
 impl DevCluster {
-    /// Starts the cluster in `data`, creating it if need be; `None`: in a directory that goes with it.
+    /// Starts the cluster in `data`, creating it if needed; `None`: in a temporary directory that is removed with it.
     pub async fn start(data: Option<&Path>, options: &DevOptions) -> Result<DevCluster, NodeError> {
         let ephemeral = match data {
             None => {
@@ -88,14 +88,14 @@ impl DevCluster {
         Ok(cluster)
     }
 
-    /// Processes of an earlier run whose parent was killed: they hold the directories.
+    /// Stops processes of an earlier run whose parent was killed: they lock the directories.
     async fn stop_leftovers(&self) {
         let mut leftovers =
             self.places().map(|(name, _, data)| Process::found(name, data)).collect::<Vec<_>>();
         stop_all(&mut leftovers).await;
     }
 
-    /// Name, arguments and directory of every process.
+    /// Name, arguments and data directory of every process.
     fn places(&self) -> impl Iterator<Item = (String, Vec<String>, PathBuf)> + '_ {
         let c = &self.config;
         let args = |words: &[&str]| words.iter().map(|w| w.to_string()).collect::<Vec<_>>();
@@ -152,7 +152,7 @@ impl DevCluster {
         Connector::new(&self.config)
     }
 
-    /// Processes that ended though nobody told them to.
+    /// Processes that exited without being stopped.
     pub fn failures(&mut self) -> Vec<String> {
         self.processes.iter_mut().filter_map(Process::has_failed).collect()
     }
@@ -163,7 +163,7 @@ impl DevCluster {
     }
 
     pub async fn stop(mut self) {
-        // Chunk servers first: while the metadata server runs, nobody is declared failed for nothing.
+        // Chunk servers first: while the metadata server runs, no server must be declared failed needlessly.
         self.processes.reverse();
         stop_all(&mut self.processes).await;
         drop(self.ephemeral);
@@ -183,7 +183,7 @@ fn is_ready(status: &ClusterStatus) -> bool {
         && status.groups.without_target == 0
 }
 
-/// Writes a new cluster's configuration, secret and keys.
+/// Writes a new cluster's configuration, secrets and keys.
 fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), NodeError> {
     let servers = options.servers.unwrap_or(9);
     let racks = options.racks.unwrap_or(3);
@@ -238,7 +238,7 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
     secrets::write_new(&data.join("keys.toml"), &as_text(&[(id, key)].into())?)?;
     daemon::meta::found(&config)?;
     let text = toml::to_string(&config).map_err(|e| NodeError::Refused(e.to_string()))?;
-    // Last: a cluster that has a configuration file is whole.
+    // Last: a cluster with a configuration file is complete.
     std::fs::write(&file, text).map_err(io("write", &file))
 }
 
@@ -257,11 +257,11 @@ fn ports(base: Option<u16>, free: bool, count: usize) -> Result<Vec<u16>, NodeEr
     let others = (0..count as u16 - 1).map(|n| base.checked_add(100 + n));
     let all: Option<Vec<u16>> = std::iter::once(Some(base)).chain(others).collect();
     all.ok_or_else(|| {
-        NodeError::Refused(format!("port {base} leaves no room for the servers' ports: use a lower one"))
+        NodeError::Refused(format!("no room for the servers' ports above port {base}: use a lower one"))
     })
 }
 
-/// A cluster's shape is fixed when it is created: options that say otherwise are refused, not ignored.
+/// A cluster's shape is fixed when it is created: options that differ from it are refused, not ignored.
 fn agree(config: &Config, options: &DevOptions, data: &Path) -> Result<(), NodeError> {
     let c = &config.cluster;
     let racks = config.server.iter().map(|s| s.rack).collect::<std::collections::BTreeSet<_>>().len();

@@ -1,4 +1,4 @@
-//! `ebb eval` and `ebb agent`: evaluations of storage, unattended, also from several machines.
+//! `ebb eval` and `ebb agent`: unattended evaluation of storage, also across several machines.
 
 use crate::cluster::config::Config;
 use crate::cluster::connect::Connector;
@@ -20,9 +20,9 @@ use std::time::Duration;
 
 pub const EVAL_EXAMPLES: &str = "\
 Examples:
-  ebb eval run examples/tracer-matrix.toml      1,250 runs; stopped at any time, it goes on where it was
-  ebb eval show                                 what is in results.sqlite
-  ebb eval compare a.sqlite b.sqlite#ssd        which does more work per joule?
+  ebb eval run examples/tracer-matrix.toml      1,250 runs; can be stopped at any time and resumed
+  ebb eval show                                 list what results.sqlite holds
+  ebb eval compare a.sqlite b.sqlite#ssd        compare the work done per joule
   ebb eval report --html report.html            the figures, in one file";
 
 pub const AGENT_EXAMPLES: &str = "\
@@ -33,32 +33,32 @@ Make the secret with `(umask 077; head -c 32 /dev/urandom | base64 > secret)`, a
 
 #[derive(Subcommand)]
 pub enum EvalCommand {
-    /// Run what a matrix of workloads, load levels and targets still lacks
+    /// Run the missing runs of a matrix of workloads, load levels and targets
     #[command(after_help = "Example: ebb eval run examples/tracer-matrix.toml --db results.sqlite")]
     Run {
-        /// The matrix; examples/tracer-matrix.toml explains it
+        /// The matrix file; examples/tracer-matrix.toml explains the format
         #[arg(value_name = "MATRIX.toml")]
         matrix: PathBuf,
         #[command(flatten)]
         db: Db,
-        /// The cluster whose volumes (ebb:VOLUME) are evaluated
+        /// Configuration of the cluster whose volumes (ebb:VOLUME) are evaluated
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// Say what would be run and how long it would take; run nothing
+        /// Print what would be run and how long it would take; run nothing
         #[arg(long)]
         dry_run: bool,
         /// Print JSON with stable keys (docs/json.md)
         #[arg(long)]
         json: bool,
     },
-    /// Show results: every workload at its highest load, or all of some
+    /// Show results: every workload at its highest load, or all runs of some workloads
     #[command(after_help = "Example: ebb eval show --workload 4KiB-random50")]
     Show {
         #[command(flatten)]
         db: Db,
         #[command(flatten)]
         which: Which,
-        /// All runs of workloads whose name contains this
+        /// Show all runs of workloads whose name contains this text
         #[arg(long, value_name = "TEXT")]
         workload: Option<String>,
         /// Print JSON with stable keys (docs/json.md)
@@ -75,7 +75,7 @@ pub enum EvalCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Write all columns of all runs
+    /// Export all columns of all runs
     #[command(
         group = ArgGroup::new("form").required(true),
         after_help = "Example: ebb eval export --csv --out results.csv"
@@ -91,18 +91,18 @@ pub enum EvalCommand {
         /// As JSON, an array of objects
         #[arg(long, group = "form")]
         json: bool,
-        /// Where to; absent: standard output
+        /// Output file [default: standard output]
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Write a page with the figures: efficiency against load, request size, random ratio and read ratio
+    /// Write a page of charts: efficiency against load, request size, random ratio and read ratio
     #[command(after_help = "Example: ebb eval report --html report.html")]
     Report {
         #[command(flatten)]
         db: Db,
         #[command(flatten)]
         which: Which,
-        /// The page, self-contained
+        /// File for the self-contained page
         #[arg(long, value_name = "FILE")]
         html: PathBuf,
     },
@@ -115,35 +115,35 @@ pub struct Db {
     db: PathBuf,
 }
 
-/// Which results; absent: all.
+/// Selects results; absent: all.
 #[derive(Args)]
 pub struct Which {
-    /// Only of this matrix
+    /// Only results of this matrix
     #[arg(long, value_name = "NAME")]
     campaign: Option<String>,
-    /// Only of this target
+    /// Only results of this target
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
 }
 
 #[derive(Args)]
 pub struct AgentArgs {
-    /// Where to listen; other machines reach it only at an address of its own
+    /// Address to listen on; for other machines to connect, use an address that they can reach
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9950")]
     listen: String,
-    /// A file with the secret that evaluation hosts must know, readable by its owner only
+    /// File with the secret that evaluation hosts must know, readable by its owner only
     #[arg(long, value_name = "FILE")]
     secret: PathBuf,
-    /// A target that may be driven, and overwritten where the matrix says so; may be given several times
+    /// A target that may be driven, and overwritten if the matrix says so; may be repeated
     #[arg(long = "target", value_name = "TARGET")]
     targets: Vec<String>,
-    /// The directory of the traces that may be replayed
+    /// Directory of the traces that may be replayed
     #[arg(long, value_name = "DIR")]
     traces: Option<PathBuf>,
-    /// A meter that may be read, as `ebb meter list` names it; may be given several times
+    /// A meter that may be read, as named by `ebb meter list`; may be repeated
     #[arg(long = "meter", value_name = "METER")]
     meters: Vec<String>,
-    /// The cluster whose volumes (ebb:VOLUME) may be driven
+    /// Configuration of the cluster whose volumes (ebb:VOLUME) may be driven
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -192,7 +192,7 @@ fn records(db: &Path, which: &Which) -> Result<Vec<Record>, NodeError> {
     Ok(records)
 }
 
-/// How to reach the cluster whose volumes are evaluated.
+/// Connects to the cluster whose volumes are evaluated.
 fn connector(config: Option<&Path>) -> Result<Option<Connect>, NodeError> {
     let Some(file) = config else { return Ok(None) };
     let connector = Connector::new(&Config::load(file)?)?;
@@ -202,14 +202,14 @@ fn connector(config: Option<&Path>) -> Result<Option<Connect>, NodeError> {
     })))
 }
 
-/// What a dry run and a run say.
+/// Report of a run or a dry run.
 #[derive(Serialize)]
 struct RunReport {
     campaign: String,
     db: PathBuf,
     #[serde(flatten)]
     outcome: Outcome,
-    /// Of a dry run: what the rest would take.
+    /// Dry run only: time that the remaining runs would take.
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds_left: Option<f64>,
 }
@@ -270,7 +270,7 @@ async fn run_matrix(
         line.clear();
         outcome
     };
-    // It blocks for hours; it has runtimes of its own for what needs one.
+    // It blocks for hours, and starts its own runtimes where it needs one.
     let outcome = tokio::task::spawn_blocking(work).await.expect("an evaluation ends with a result");
     let outcome = outcome.map_err(refused)?;
     let complete = outcome.complete();
@@ -278,7 +278,7 @@ async fn run_matrix(
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What a target is evaluated with: this machine's means, or an agent's.
+/// Generator and analyzer of a target: on this machine, or an agent's.
 fn bench(matrix: &Matrix, target: &Target, connect: Option<Connect>) -> Result<Bench, RunError> {
     let agent = |name: &str| -> &AgentSpec {
         matrix.agents.iter().find(|agent| agent.name == name).expect("the matrix was checked")
@@ -301,7 +301,7 @@ fn describe(progress: &Progress) -> String {
     format!("{done} of {total} runs{failed}, {} left  {present}", told(*left))
 }
 
-/// A time for people: `2 h 05 min`, `3 min`, `12 s`.
+/// A duration for people: `2 h 05 min`, `3 min`, `12 s`.
 fn told(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..60 => format!("{seconds} s"),
@@ -390,9 +390,9 @@ pub async fn agent(args: AgentArgs) -> Result<ExitCode, NodeError> {
     println!("listening on {address}");
     agent
         .serve(|event| match event {
-            AgentEvent::Connected(host) => eprintln!("{host}: an evaluation host"),
+            AgentEvent::Connected(host) => eprintln!("{host}: evaluation host connected"),
             AgentEvent::Refused(host, why) => eprintln!("{host}: refused: {why}"),
-            AgentEvent::Ended(host) => eprintln!("{host}: gone"),
+            AgentEvent::Ended(host) => eprintln!("{host}: disconnected"),
         })
         .await;
     Ok(ExitCode::SUCCESS)

@@ -1,7 +1,7 @@
 //! `ebb key`: the keys of S3 clients and their rights, in the file that gateways read.
 //!
-//! A gateway reads the file again when it has changed. With gateways on several machines the file goes to each of them, as
-//! the configuration does.
+//! A gateway reads the file again when it changes. With gateways on several machines, copy the file to each of them,
+//! like the configuration.
 
 use crate::cli::admin::Output;
 use crate::cluster::config::{Config, ConfigError};
@@ -18,18 +18,18 @@ use std::process::ExitCode;
 
 #[derive(Subcommand)]
 pub enum KeyCommand {
-    /// Make a key and show its secret, this once
+    /// Create a key and show its secret, once
     Add {
-        /// What its owner may do; all of it, where none is named
+        /// What its owner may do; all rights if omitted
         #[arg(long = "right", value_name = "read|write|admin")]
         rights: Vec<Right>,
-        /// A bucket that it is for, or the beginning of their names and *; all, where none is named
+        /// A bucket that the key may access, or a name prefix followed by *; all buckets if omitted
         #[arg(long = "bucket", value_name = "NAME")]
         buckets: Vec<String>,
     },
-    /// Show the keys and their rights, without their secrets
+    /// List the keys and their rights, without their secrets
     List,
-    /// Take a key's rights away for good
+    /// Revoke a key permanently
     Remove { access_key: String },
 }
 
@@ -78,7 +78,7 @@ pub fn run(file: &Path, output: Output, command: KeyCommand) -> Result<ExitCode,
             }
             if table.is_empty() {
                 return Err(NodeError::Refused(
-                    "it is the last key: add another before you remove it".into(),
+                    "this is the last key: add another before removing it".into(),
                 ));
             }
             replace(&path, &table)?;
@@ -91,12 +91,12 @@ fn listed<'a>((access_key, key): (&'a String, &'a Key)) -> Listed<'a> {
     Listed { access_key, rights: &key.rights, buckets: key.buckets.as_ref() }
 }
 
-/// In one step: a gateway that reads it meanwhile sees the old keys or the new.
+/// Replaces the file atomically: a gateway that reads it meanwhile sees the old keys or the new ones.
 fn replace(path: &Path, table: &KeyTable) -> Result<(), NodeError> {
     let new = path.with_extension("new");
     match std::fs::remove_file(&new) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io("remove", &new)(error)),
-        // One of an earlier attempt.
+        // Left over from an earlier attempt.
         _ => write_new(&new, &as_text(table)?)?,
     }
     std::fs::rename(&new, path).map_err(io("replace", path))

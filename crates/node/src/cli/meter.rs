@@ -1,4 +1,4 @@
-//! `ebb meter`: what this machine can measure with, readings of it, and samples of an external analyser.
+//! `ebb meter`: the meters of this machine, their readings, and samples of an external analyser.
 
 use crate::error::{NodeError, io};
 use clap::Subcommand;
@@ -18,8 +18,8 @@ use std::time::Duration;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  ebb meter list                                     what this machine has, and why not the rest
-  ebb meter read rapl --seconds 10                   mean watts and joules of ten seconds
+  ebb meter list                                     available meters, and why the others are not
+  ebb meter read rapl --seconds 10                   mean watts and joules over ten seconds
   ebb meter read rapl,interval=20ms hwmon:nvme model --seconds 60 --csv samples.csv
   ebb meter read redfish,password-file=bmc.txt,ca=company.pem:https://ebb@bmc7
   ebb meter read ipmi,password-env=BMC:ebb@bmc7 'prometheus:http://prom:9090?sum(pdu_watts{rack=\"7\"})'
@@ -31,18 +31,18 @@ password-file=FILE, password-env=VARIABLE, or the variable EBB_METER_PASSWORD.";
 
 #[derive(Subcommand)]
 pub enum MeterCommand {
-    /// Show the meters of this machine, what each sees and what not, and why others are not available
+    /// List the meters of this machine, what each one covers and does not cover, and why others are unavailable
     List {
         /// Print JSON with stable keys (docs/json.md)
         #[arg(long)]
         json: bool,
     },
-    /// Read meters for some time: power, energy, temperature, and how much of the time was covered. Ctrl-C ends it early
+    /// Read meters for some time: power, energy, temperature, and the share of the time covered. Ctrl-C ends it early
     Read {
         /// Meters, such as rapl or command:COMMAND
         #[arg(required = true, value_name = "METER")]
         meters: Vec<String>,
-        /// How long
+        /// Duration in seconds
         #[arg(long, value_name = "N", value_parser = meter::parse_interval, default_value = "1")]
         seconds: Duration,
         /// Time between readings, such as 200ms [default: each meter's own]
@@ -55,20 +55,20 @@ pub enum MeterCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Read the samples of an external power analyser, and set its clock right
+    /// Import the samples of an external power analyser and correct its clock
     Import {
-        /// Comma-, semicolon- or tab-separated values with a line of column names
+        /// Comma-, semicolon- or tab-separated values with a header line
         file: PathBuf,
-        /// Column of the times
+        /// Column with the times
         #[arg(long, value_name = "COLUMN", default_value = "time")]
         time: String,
-        /// A column of values and what it holds: power (unless told otherwise), energy, temperature, voltage, current
+        /// A column of values and its quantity: power (the default), energy, temperature, voltage, current
         #[arg(long = "value", value_name = "COLUMN[=QUANTITY]", required = true, value_parser = column)]
         values: Vec<(String, Quantity)>,
-        /// Seconds by which the analyser's clock runs ahead of this machine's
+        /// Seconds by which the analyser's clock is ahead of this machine's
         #[arg(long, value_name = "SECONDS", default_value_t = 0.0, allow_negative_numbers = true)]
         ahead: f64,
-        /// When the analyser started, on its own clock, where its times are seconds since then
+        /// Start time on the analyser's own clock, if its times are seconds since the start
         #[arg(long, value_name = "WHEN", value_parser = when)]
         start: Option<i64>,
         /// Write every sample, on this machine's clock, to this file
@@ -86,8 +86,9 @@ fn when(text: &str) -> Result<i64, String> {
 
 fn column(text: &str) -> Result<(String, Quantity), String> {
     let (name, quantity) = text.rsplit_once('=').unwrap_or((text, "power"));
-    let quantity = meter::parse_quantity(quantity)
-        .ok_or("after the equals sign belongs power, energy, temperature, voltage or current")?;
+    let quantity = meter::parse_quantity(quantity).ok_or(
+        "invalid quantity: write power, energy, temperature, voltage or current after the equals sign",
+    )?;
     Ok((name.to_string(), quantity))
 }
 
@@ -188,12 +189,11 @@ async fn read(
     for open in &mut meters {
         open.interval = interval.unwrap_or(open.interval);
         if !names.insert(open.name.clone()) {
-            let why =
-                format!("two meters are called {:?}: give one another name with the option name=", open.name);
+            let why = format!("two meters are named {:?}: rename one with the option name=", open.name);
             return Err(NodeError::Refused(why));
         }
     }
-    // Before anything is read: who waits for an hour wants the file.
+    // Before any reading: a user who waits an hour wants the file.
     let csv = csv
         .map(|path| File::create(path).map(|file| (path, file)).map_err(io("create", path)))
         .transpose()?;
@@ -209,7 +209,7 @@ async fn read(
     Ok(())
 }
 
-/// Until the time is over or Ctrl-C.
+/// Waits until the time is over or Ctrl-C.
 async fn wait(time: Duration) {
     let start = tokio::time::Instant::now();
     let mut line = Progress::new();
@@ -247,7 +247,7 @@ fn show(recording: &Recording, window: &Window, json: bool) {
     let _ = std::io::stdout().flush();
 }
 
-/// Three digits after the point of small numbers, one of large ones; a dash for what is absent.
+/// Three decimals for small numbers, one for large ones; a dash for an absent value.
 fn number(value: Option<f64>, unit: &str) -> String {
     match value {
         None => "-".into(),
@@ -325,7 +325,7 @@ fn window_json(recording: &Recording, window: &Window) -> Value {
 }
 
 fn import(file: &Path, options: &Import, csv: Option<&Path>, json: bool) -> Result<(), NodeError> {
-    // Any clock will do: nothing else is on it. This one begins in 1970, so that no sample is too old.
+    // Any clock will do: no other meter uses it. This one begins in 1970, so that no sample is too old.
     let clock = Clock { unix_nanos_at_zero: 0 };
     let input = BufReader::new(File::open(file).map_err(io("open", file))?);
     let record = meter::import(input, options, clock)?;

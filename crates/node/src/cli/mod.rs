@@ -1,4 +1,4 @@
-//! The commands that a person types: each reads its arguments, asks the cluster or calls a library, and prints what it found.
+//! The commands that people type: each reads its arguments, asks the cluster or calls a library, and prints the result.
 
 pub mod admin;
 pub mod bench;

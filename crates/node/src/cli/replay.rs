@@ -1,4 +1,4 @@
-//! `ebb replay`: a trace at any intensity on a cluster, checked byte by byte, with the energy; or on any storage.
+//! `ebb replay`: a trace at any intensity on a cluster, verified byte by byte, with energy; or on any storage.
 
 use crate::cli::dev::{DevCluster, DevOptions};
 use crate::cli::trace::{Percent, reading};
@@ -29,12 +29,12 @@ use std::time::Duration;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  ebb replay week.srt --speed 2000 --provision peak       on a cluster made for it
-  ebb replay web.spc --config data/cluster.toml --json -  on the one that `ebb dev` runs
-  ebb replay web.spc --target file:/var/tmp/x --size 10GiB --load 30%  on a file, three tenths of the load
-  ebb replay web.spc --target nbd://127.0.0.1/disk --check             every byte that comes back is checked";
+  ebb replay week.srt --speed 2000 --provision peak       on a cluster started for it
+  ebb replay web.spc --config data/cluster.toml --json -  on the cluster of `ebb dev`
+  ebb replay web.spc --target file:/var/tmp/x --size 10GiB --load 30%  on a file, at 30 % of the load
+  ebb replay web.spc --target nbd://127.0.0.1/disk --check             checks every byte read";
 
-/// Where the cluster of a volume is looked for.
+/// Default configuration of a volume's cluster.
 const CONFIG: &str = "data/cluster.toml";
 const REGION: &str = "us-east-1";
 /// Exit code: a check found a difference.
@@ -78,9 +78,9 @@ impl FromStr for Place {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum PastEndArg {
-    /// The offset is taken modulo the target's size
+    /// Take the offset modulo the target's size
     Wrap,
-    /// The replay ends with an error
+    /// End the replay with an error
     Refuse,
 }
 
@@ -89,7 +89,8 @@ pub struct ReplayArgs {
     /// The trace: SPC, MSR CSV, HP SRT and others, compressed or not; several files of one trace are merged
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
-    /// cluster (each device of the trace a volume, everything checked), file:PATH, /dev/DEVICE, nbd://HOST[:PORT]/EXPORT, http://HOST:PORT/BUCKET (S3), ebb:VOLUME
+    /// cluster (a volume per device of the trace, everything verified), file:PATH, /dev/DEVICE,
+    /// nbd://HOST[:PORT]/EXPORT, http://HOST:PORT/BUCKET (S3), ebb:VOLUME
     #[arg(long, value_name = "TARGET", default_value = "cluster")]
     target: Place,
     /// Trace seconds per second
@@ -101,19 +102,19 @@ pub struct ReplayArgs {
     /// Scale the trace's rate by shrinking the time between requests, such as 250% (1% to 1000%)
     #[arg(long, value_name = "PERCENT")]
     intensity: Option<Percent>,
-    /// Most requests in flight when the times are kept; never more than a device takes at a time
+    /// Maximum requests in flight at the trace's times; a device may take fewer
     #[arg(long, value_name = "N", default_value_t = 4096)]
     in_flight: usize,
     /// The trace's format, if it is not recognised
     #[arg(long)]
     format: Option<Format>,
-    /// Skip up to so many bad lines or records
+    /// Skip up to this many bad lines or records
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip_bad: u64,
-    /// The configuration of a running cluster; absent: a cluster is started for the replay
+    /// Configuration of a running cluster [default: start a cluster for the replay]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Write the report as JSON to this file; `-`: to standard output, instead of text
+    /// Write the report as JSON to this file; `-`: JSON to standard output instead of text
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write a page with charts to this file
@@ -127,35 +128,36 @@ pub struct ReplayArgs {
 
 #[derive(Args)]
 struct ClusterArgs {
-    /// Let the trace's peak need all servers (peak) or N of them; absent: the servers' rates are as configured
+    /// Configure the servers' rates so that the trace's peak needs all servers (peak) or N of them [default: as
+    /// configured]
     #[arg(long, value_name = "peak|N")]
     provision: Option<ProvisionArg>,
-    /// Chunk servers of the cluster that is started [default: 9]
+    /// Chunk servers of the started cluster [default: 9]
     #[arg(long, conflicts_with = "config")]
     servers: Option<u16>,
-    /// Racks of the cluster that is started [default: 3]
+    /// Racks of the started cluster [default: 3]
     #[arg(long, conflicts_with = "config")]
     racks: Option<u16>,
 }
 
 #[derive(Args)]
 struct StorageArgs {
-    /// Pass over the times and keep so many requests in flight
+    /// Ignore the trace's times and keep this many requests in flight
     #[arg(long, value_name = "DEPTH", conflicts_with = "speed")]
     peak: Option<usize>,
-    /// Bytes of the target to use, such as 10GiB; what does not exist is made in this size
+    /// Bytes of the target to use, such as 10GiB; a missing target is created with this size
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     size: Option<Bytes>,
-    /// Destroy what the target holds
+    /// Overwrite the target's data
     #[arg(long)]
     overwrite: bool,
-    /// Check every byte that comes back, and read everything back at the end (NBD exports and volumes)
+    /// Verify every byte read, and read everything back at the end (NBD exports and volumes)
     #[arg(long)]
     check: bool,
     /// End after this time, such as 30s
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
-    /// Leave the first so long, such as 5s, out of the figures
+    /// Exclude this initial time, such as 5s, from the figures
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     warmup: Option<Duration>,
     /// What happens to requests past the target's end [default: wrap]
@@ -189,13 +191,13 @@ impl StorageArgs {
     }
 }
 
-/// The report with what was replayed.
+/// The report, with the traces and settings of the replay.
 #[derive(Serialize)]
 struct Replayed<R> {
     traces: Vec<String>,
     /// Share of the load that was kept; absent: all.
     load_percent: Option<f64>,
-    /// Rate by the trace's; absent: the same.
+    /// Rate relative to the trace's; absent: the same.
     intensity_percent: Option<f64>,
     #[serde(flatten)]
     report: R,
@@ -217,7 +219,7 @@ fn refused(error: impl fmt::Display) -> NodeError {
     NodeError::Refused(error.to_string())
 }
 
-/// Ends the program as for any wrong use of options.
+/// Exits as clap does for any wrong use of options.
 fn wrong_use(option: &str, place: &str) -> ! {
     let text = format!("the argument '{option}' cannot be used {place}\n");
     clap::Error::raw(ErrorKind::ArgumentConflict, text).exit()
@@ -241,7 +243,7 @@ impl ReplayArgs {
         let options = ebb_trace::Options { format: self.format, skip_bad: self.skip_bad };
         let heard = match self.target {
             Place::Cluster => reading(),
-            // How far the reading is says little: it runs ahead of the replay.
+            // The reader runs ahead of the replay, so its progress says little.
             Place::Storage(_) => traces::silent(),
         };
         let mut reader = traces::open(&self.traces, &options, &heard).map_err(refused)?;
@@ -276,7 +278,7 @@ impl ReplayArgs {
 
 impl ReplayArgs {
     async fn on_storage(&self, spec: &TargetSpec) -> Result<ExitCode, NodeError> {
-        // The trace first: a wrong path is found out before a target is filled.
+        // Open the trace first, so that a wrong path is reported before a target is filled.
         let reader = self.reader()?;
         let mut line = Progress::new();
         let target = self.open(spec, &mut line).await?;
@@ -369,13 +371,13 @@ impl Cluster for Servers {
 
 impl ReplayArgs {
     async fn on_a_cluster(&self) -> Result<ExitCode, NodeError> {
-        // The trace first: a wrong path is found out before a cluster is started.
+        // Open the trace first, so that a wrong path is reported before a cluster is started.
         let name = self.traces.first().map_or(String::new(), |path| traces::name_of(path));
         let trace = Arc::new(Trace::collect(name, self.reader()?.as_mut()).map_err(refused)?);
         if let Some(file) = &self.config {
             return self.on_running(&trace, &Config::load(file)?).await;
         }
-        eprintln!("starting a cluster for this replay (use --config to replay on one that runs)");
+        eprintln!("starting a cluster for this replay (use --config to replay on a running one)");
         let (servers, racks) = (self.cluster.servers, self.cluster.racks);
         let options = DevOptions { servers, racks, ..DevOptions::default() };
         let mut stop = Stop::new()?;
@@ -383,7 +385,7 @@ impl ReplayArgs {
             started = DevCluster::start(None, &options) => started?,
             () = stop.asked() => return Ok(ExitCode::FAILURE),
         };
-        // Whatever ends the replay, the cluster that was made for it ends too.
+        // However the replay ends, stop the cluster that was started for it.
         let outcome = tokio::select! {
             outcome = self.on_running(&trace, &cluster.config) => outcome,
             () = stop.asked() => Err(refused("interrupted")),
@@ -416,7 +418,7 @@ impl ReplayArgs {
 fn stage(progress: &replay::Progress) -> String {
     match progress {
         replay::Progress::Preparing { bytes, of } => {
-            format!("writing what the trace reads: {} of {}", Bytes(*bytes), Bytes(*of))
+            format!("writing the data that the trace reads: {} of {}", Bytes(*bytes), Bytes(*of))
         }
         replay::Progress::Replaying {
             at,
@@ -437,7 +439,7 @@ fn stage(progress: &replay::Progress) -> String {
             )
         }
         replay::Progress::Settling { debt_bytes } => {
-            format!("waking all servers and paying the debt: {}", Bytes(*debt_bytes))
+            format!("waking all servers and reclaiming offload: {}", Bytes(*debt_bytes))
         }
         replay::Progress::Comparing => "comparing all replicas".into(),
     }

@@ -1,4 +1,4 @@
-//! What the cluster is doing, for people: one line while `ebb dev` runs, a page for `ebb status`.
+//! The cluster's state for people: one line while `ebb dev` runs, a page for `ebb status`.
 
 use ebb_types::{Bytes, ClusterStatus, DamageVitals, ScrubVitals, ServerState, Watts};
 use std::fmt::Write;
@@ -26,7 +26,7 @@ fn word(state: ServerState) -> &'static str {
     }
 }
 
-/// Sum over the servers of which something is known; absent if nothing is.
+/// Sum over the servers whose draw is known; absent if none is.
 fn modelled_watts(status: &ClusterStatus) -> Option<Watts> {
     let known: Vec<Watts> = status.servers.iter().filter_map(|s| s.modelled_watts).collect();
     (!known.is_empty()).then(|| known.into_iter().sum())
@@ -72,18 +72,18 @@ fn metadata(members: &[ebb_types::MetadataMember]) -> String {
     members.iter().map(|m| format!("{} {}", m.id, stand(m))).collect::<Vec<_>>().join(", ")
 }
 
-/// What the scrubs have found, and how late they are.
+/// Results of the scrubs, and how late they are.
 fn scrubs(status: &ClusterStatus) -> String {
     let all = || status.servers.iter().filter_map(|s| s.vitals.as_ref());
     let sum = |f: fn(&ScrubVitals) -> u64| all().map(|v| f(&v.scrub)).sum::<u64>();
     let oldest = all().map(|v| v.scrub.oldest_seconds).max().unwrap_or(0);
     let mut text = format!(
-        "{} of {} replicas due{}, the oldest was found right {:.1} days ago; since the servers started {} read, {} damaged blocks repaired, {} of {} differing ones equalled",
+        "{} of {} replicas due{}, the oldest was verified {:.1} days ago; since the servers started {} read, {} damaged blocks repaired, {} of {} differing blocks made equal",
         sum(|s| s.due.into()),
         sum(|s| s.replicas.into()),
         match sum(|s| s.asked.into()) {
             0 => String::new(),
-            asked => format!(" and {asked} asked for"),
+            asked => format!(" and {asked} requested"),
         },
         oldest as f64 / 86_400.0,
         Bytes(sum(|s| s.checked_bytes)),
@@ -102,7 +102,7 @@ fn scrubs(status: &ClusterStatus) -> String {
     text
 }
 
-/// What is wrong with data, if anything was since the servers started; one line per server.
+/// Damage found since the servers started; one line per server that has any.
 fn damage(status: &ClusterStatus) -> String {
     let mut out = String::new();
     for server in &status.servers {
@@ -112,7 +112,7 @@ fn damage(status: &ClusterStatus) -> String {
         let d = vitals.damage;
         let _ = writeln!(
             out,
-            "damage   server {}: met {} corrupt and {} lost blocks, repaired {}, gave up {}; missed {} reads of what was written; refused {} garbled messages",
+            "damage   server {}: found {} corrupt and {} lost blocks, repaired {}, gave up on {}; {} reads missed written data; refused {} garbled messages",
             server.id.0, d.corrupt, d.lost, vitals.repaired_blocks, d.unrepaired, d.sought, d.garbled,
         );
     }
@@ -156,14 +156,14 @@ pub fn page(status: &ClusterStatus) -> String {
         (g.without_primary, "not served: no server can"),
         (g.without_target, "refuse writes: too few servers are awake for r copies"),
         (g.at_risk, "at risk: some writes have fewer than r copies on awake servers"),
-        (g.sharing_rack, "with two copies in one rack: they die with it"),
+        (g.sharing_rack, "with two copies in one rack: both are lost if that rack fails"),
     ] {
         if count > 0 {
             let _ = writeln!(out, "         {count} {what}");
         }
     }
     if g.sharing_rack == 0 {
-        let _ = writeln!(out, "racks    every copy of a group stands in a rack of its own");
+        let _ = writeln!(out, "racks    the copies of each group are in different racks");
     }
     let _ = writeln!(out, "scrub    {}", scrubs(status));
     out += &damage(status);
@@ -172,7 +172,7 @@ pub fn page(status: &ClusterStatus) -> String {
     }
     let _ = writeln!(
         out,
-        "\nserver  rack  gear group  state     primaries  stand-ins  used        debt        watts (modelled)"
+        "\nserver  rack  gear group  state     primaries  holder of  used        debt        watts (modelled)"
     );
     for s in &status.servers {
         let vitals = |f: fn(&ebb_types::Vitals) -> u64| {
@@ -186,7 +186,7 @@ pub fn page(status: &ClusterStatus) -> String {
             s.gear_group.0,
             word(s.state),
             s.primaries,
-            s.stand_ins,
+            s.holder_of,
             vitals(|v| v.used_bytes),
             vitals(|v| v.debt_bytes),
             s.modelled_watts.map_or("unknown".into(), |w| format!("{:.1}", w.0)),

@@ -1,4 +1,4 @@
-//! `ebb trace`: look at traces, turn them into others, make and collect them, and find them in a depository.
+//! `ebb trace`: inspects traces, converts them, generates and records them, and finds them in a catalogue.
 
 use crate::error::{NodeError, io};
 use clap::{Args, Subcommand, ValueEnum};
@@ -17,18 +17,18 @@ use std::time::Duration;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  ebb trace info web.spc                                       what does it ask of storage?
-  ebb trace filter web.spc thirty.blktrace.0 --load 30%        a third of the load, the same in character
-  ebb trace scale web.spc fast.blktrace.0 --intensity 250%     all of it in two fifths of the time
+  ebb trace info web.spc                                       show its workload
+  ebb trace filter web.spc thirty.blktrace.0 --load 30%        30 % of the load, same characteristics
+  ebb trace scale web.spc fast.blktrace.0 --intensity 250%     all requests in two fifths of the time
   ebb trace convert sda.blktrace.* sda.fio                     for fio --read_iolog
   ebb trace synth mixed.blktrace.0 --size 4KiB --random 50% --read 70% --rate 500 --seconds 60
   ebb trace list traces --reads '>60%' --sort rate             the catalogue of a directory
 
-Formats are found by content and name; compressed files (gz, xz, bz2, zst) are unpacked on the way; - is standard input.";
+Formats are detected by content and name; compressed files (gz, xz, bz2, zst) are unpacked on the fly; - is standard input.";
 
 #[derive(Subcommand)]
 pub enum TraceCommand {
-    /// Show what traces ask of storage: rate, sizes, reads, randomness, footprint, bursts
+    /// Show the workload of traces: rate, sizes, reads, randomness, footprint, bursts
     #[command(after_help = "Example: ebb trace info web.spc cello.srt.gz --html traces.html")]
     Info(InfoArgs),
     /// Write a trace in a format that blktrace's tools or fio replay
@@ -36,38 +36,38 @@ pub enum TraceCommand {
         after_help = "Examples:\n  ebb trace convert cello.srt.gz cello.fio\n  ebb trace convert cello.srt.gz cello/ --to btrecord    one file per device"
     )]
     Convert(ConvertArgs),
-    /// Keep a share of a trace's requests, at their times
+    /// Keep a share of a trace's requests, at their original times
     #[command(after_help = "Example: ebb trace filter web.spc web30.blktrace.0 --load 30%")]
     Filter(FilterArgs),
     /// Keep every request and change the time between them
     #[command(after_help = "Example: ebb trace scale web.spc web250.blktrace.0 --intensity 250%")]
     Scale(ScaleArgs),
-    /// Measure how truly both filters keep a trace's load at 10 % to 100 %
+    /// Measure how accurately both filters keep a trace's load at 10 % to 100 %
     #[command(
-        after_help = "Errors are measured over configured load, minus one. reads pt: difference of the share of reads in points. gaps: Kolmogorov-Smirnov\n\
-                      distance of inter-arrival times from the original's slowed down to the level. shape: share of requests that would have to\n\
+        after_help = "Errors are measured load over configured load, minus one. reads pt: difference of the share of reads in points. gaps: Kolmogorov-Smirnov\n\
+                      distance of inter-arrival times from the original's, slowed down to the level. shape: share of requests that would have to\n\
                       arrive in another hundredth of the time. Without a trace: the 125 synthetic modes."
     )]
     Accuracy(AccuracyArgs),
-    /// Make a synthetic trace, the same for the same seed
+    /// Generate a synthetic trace, reproducible from its seed
     #[command(
         after_help = "Examples:\n  ebb trace synth peak.fio --size 4KiB --random 100% --read 70% --requests 100000\n  ebb trace synth modes/ --mode all --rate 1000 --seconds 10    the 125 modes of the paper"
     )]
     Synth(SynthArgs),
-    /// Collect a trace from a block device with blktrace (Linux, root)
+    /// Record a trace from a block device with blktrace (Linux, root)
     #[command(after_help = "Example: sudo ebb trace record /dev/nvme0n1 nvme --seconds 60")]
     Record(RecordArgs),
-    /// List the traces of a directory from its catalogue, which is refreshed when a file changed
+    /// List the traces of a directory from its catalogue, which is refreshed when a file changes
     #[command(after_help = "Example: ebb trace list traces --reads '>60%' --min-requests 10000 --sort rate")]
     List(ListArgs),
 }
 
 #[derive(Args)]
 struct Reading {
-    /// The format, where it shall not be found by content and name
+    /// The format, if it is not to be detected by content and name
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
-    /// Skip and count up to so many bad lines or records
+    /// Skip and count up to this many bad lines or records
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip_bad: u64,
 }
@@ -77,7 +77,7 @@ struct Writing {
     /// blktrace, btrecord or fio [default: as OUT's name says]
     #[arg(long)]
     to: Option<Target>,
-    /// btrecord: gather requests that arrive so soon after a bunch's first, such as 10ms [default: equal times]
+    /// btrecord: gather requests that arrive within this time of a bunch's first, such as 10ms [default: equal times]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0", hide_default_value = true)]
     bunch: Duration,
     /// Replace files that exist
@@ -90,10 +90,10 @@ struct Writing {
 
 #[derive(Args)]
 pub struct InfoArgs {
-    /// Traces; the files of one blktrace or btrecord capture are one
+    /// Traces; the files of one blktrace or btrecord capture count as one
     #[arg(required = true)]
     traces: Vec<PathBuf>,
-    /// Take all files as one trace, merged by time
+    /// Treat all files as one trace, merged by time
     #[arg(long)]
     merge: bool,
     /// Write a page with charts
@@ -111,7 +111,7 @@ pub struct ConvertArgs {
     /// Files of one trace, merged by time
     #[arg(required = true)]
     input: Vec<PathBuf>,
-    /// What to write; for btrecord a directory takes a file per device
+    /// Output file; for btrecord a directory takes a file per device
     out: PathBuf,
     #[command(flatten)]
     reading: Reading,
@@ -121,7 +121,7 @@ pub struct ConvertArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Method {
-    /// Any share; keeps IOPS, bytes, reads and the shape of the load
+    /// Any share; preserves IOPS, bytes, reads and the shape of the load
     Balanced,
     /// TRACER's: whole bunches, 10 % to 100 % in steps of 10 %
     Tracer,
@@ -132,14 +132,15 @@ pub struct FilterArgs {
     /// Files of one trace, merged by time
     #[arg(required = true)]
     input: Vec<PathBuf>,
-    /// What to write; for btrecord a directory takes a file per device
+    /// Output file; for btrecord a directory takes a file per device
     out: PathBuf,
     /// Share of the load to keep, such as 30%
     #[arg(long, value_name = "PERCENT")]
     load: Percent,
     #[arg(long, value_enum, default_value_t = Method::Balanced)]
     method: Method,
-    /// tracer: what arrives so soon after a bunch's first belongs to it, such as 10ms [default: equal times]
+    /// tracer: requests that arrive within this time of a bunch's first belong to it, such as 10ms [default: equal
+    /// times]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0", hide_default_value = true)]
     window: Duration,
     #[command(flatten)]
@@ -153,9 +154,9 @@ pub struct ScaleArgs {
     /// Files of one trace, merged by time
     #[arg(required = true)]
     input: Vec<PathBuf>,
-    /// What to write; for btrecord a directory takes a file per device
+    /// Output file; for btrecord a directory takes a file per device
     out: PathBuf,
-    /// Rate over the original's, 1% to 1000%
+    /// Rate relative to the original, 1% to 1000%
     #[arg(long, value_name = "PERCENT")]
     intensity: Percent,
     #[command(flatten)]
@@ -166,9 +167,10 @@ pub struct ScaleArgs {
 
 #[derive(Args)]
 pub struct AccuracyArgs {
-    /// Traces; the files of one blktrace or btrecord capture are one. None: the 125 synthetic modes
+    /// Traces; the files of one blktrace or btrecord capture count as one [default: the 125 synthetic modes]
     traces: Vec<PathBuf>,
-    /// TRACER's filter: what arrives so soon after a bunch's first belongs to it, such as 10ms [default: equal times]
+    /// TRACER's filter: requests that arrive within this time of a bunch's first belong to it, such as 10ms [default:
+    /// equal times]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0", hide_default_value = true)]
     window: Duration,
     #[command(flatten)]
@@ -180,33 +182,34 @@ pub struct AccuracyArgs {
 
 #[derive(Args)]
 pub struct SynthArgs {
-    /// What to write; with `--mode all` a directory
+    /// Output file; with `--mode all` a directory
     out: PathBuf,
-    /// `all`: the 125 modes of the paper, a file each
+    /// `all`: the 125 modes of the paper, one file each
     #[arg(long, value_parser = ["all"], conflicts_with_all = ["size", "random", "read"])]
     mode: Option<String>,
     /// Size of every request, such as 4KiB
     #[arg(long, value_parser = parse_bytes, default_value = "4KiB")]
     size: Bytes,
-    /// Share of requests that begin anywhere; the others follow the one before
+    /// Share of requests that begin at a random offset; the others follow the previous one
     #[arg(long, value_name = "PERCENT", default_value = "50%")]
     random: Percent,
     /// Share of reads
     #[arg(long, value_name = "PERCENT", default_value = "50%")]
     read: Percent,
-    /// Requests per second, evenly paced; absent: all arrive at once, and a replay issues them as fast as the target goes
+    /// Requests per second, evenly paced; absent: all arrive at once, and a replay issues them as fast as the target
+    /// allows
     #[arg(long)]
     rate: Option<f64>,
-    /// Number of requests [default: 100000, or as many as --seconds takes]
+    /// Number of requests [default: 100000, or as many as --seconds needs]
     #[arg(long, conflicts_with = "seconds")]
     requests: Option<u64>,
     /// Length of a paced trace
     #[arg(long, requires = "rate")]
     seconds: Option<f64>,
-    /// Part of the device that is used, from its beginning
+    /// Part of the device that is used, from its start
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "1GiB")]
     area: Bytes,
-    /// Decides everything that looks random
+    /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
@@ -217,9 +220,9 @@ pub struct SynthArgs {
 pub struct RecordArgs {
     /// A block device
     device: PathBuf,
-    /// Files OUT.blktrace.0, OUT.blktrace.1 … are written, one per CPU
+    /// Prefix of the files OUT.blktrace.0, OUT.blktrace.1 …, one per CPU
     out: PathBuf,
-    /// How long
+    /// Duration in seconds
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Print JSON with stable keys (docs/json.md)
@@ -229,7 +232,7 @@ pub struct RecordArgs {
 
 #[derive(Args)]
 pub struct ListArgs {
-    /// A directory of traces; those below it count
+    /// A directory of traces, including its subdirectories
     directory: PathBuf,
     /// Share of reads, such as '>60%', '<=10%' or '25%..75%'
     #[arg(long, value_name = "CONDITION")]
@@ -240,16 +243,16 @@ pub struct ListArgs {
     /// Only traces of this format
     #[arg(long)]
     format: Option<Format>,
-    /// Only traces of so many requests or more
+    /// Only traces with at least this many requests
     #[arg(long, value_name = "N", default_value_t = 0)]
     min_requests: u64,
     /// Largest first: requests, span, rate, reads, random, size, burst, distinct [default: by name]
     #[arg(long)]
     sort: Option<Sort>,
-    /// The other way round
+    /// Reverse the order
     #[arg(long)]
     reverse: bool,
-    /// Skip and count up to so many bad lines or records of each trace
+    /// Skip and count up to this many bad lines or records of each trace
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip_bad: u64,
     /// Print JSON with stable keys (docs/json.md)
@@ -257,7 +260,7 @@ pub struct ListArgs {
     json: bool,
 }
 
-/// A share written with its sign: `30%`, `2.5%`. A bare number would be a guess between a percentage and a share.
+/// A percentage with its sign: `30%`, `2.5%`. A bare number could be a percentage or a fraction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Percent(pub(crate) f64);
 
@@ -276,12 +279,12 @@ impl Percent {
         let Percent(number) = self;
         let good = (0.0..=100.0).contains(&number) && number.fract() == 0.0;
         good.then_some(number as u8).ok_or_else(|| {
-            NodeError::Refused(format!("{number} % is no ratio: use a whole percentage from 0% to 100%"))
+            NodeError::Refused(format!("invalid ratio {number} %: use a whole percentage from 0% to 100%"))
         })
     }
 }
 
-/// Runs one command. They read and compute and wait for nobody, so there is nothing to be asynchronous about.
+/// Runs one command. The commands only read and compute, so they need not be asynchronous.
 pub fn run(command: TraceCommand) -> Result<ExitCode, NodeError> {
     match command {
         TraceCommand::Info(args) => info(&args),
@@ -306,12 +309,12 @@ fn refused(error: impl std::fmt::Display) -> NodeError {
     NodeError::Refused(error.to_string())
 }
 
-/// Shows how far the reading is.
+/// Shows read progress.
 pub(crate) fn reading() -> traces::ReadProgress {
     let line = Mutex::new(Progress::new());
     Arc::new(move |done, of| {
         let Ok(mut line) = line.lock() else { return };
-        // Standard input has no length.
+        // The length of standard input is unknown.
         let share =
             if of > done { format!("{:3.0} %", 100.0 * done as f64 / of as f64) } else { String::new() };
         line.show(format_args!("{share} {} read", ebb_types::Bytes(done)));
@@ -329,7 +332,7 @@ impl Reading {
     }
 }
 
-/// The library names no options of this command; here they have names.
+/// The library does not know the options of this command; here its advice names them.
 fn with_skip_bad(error: impl std::fmt::Display) -> NodeError {
     let text = error.to_string();
     let bad = "name the right format, or allow some bad records to be skipped";
@@ -342,7 +345,7 @@ impl Writing {
     fn options(&self, out: &Path) -> Result<WriteOptions, NodeError> {
         let target = self.to.or_else(|| Target::of_name(out)).ok_or_else(|| {
             NodeError::Refused(format!(
-                "the name {} tells no format: end it in .blktrace.0, .replay.0 or .fio, or give --to",
+                "cannot tell the format from the name {}: end it in .blktrace.0, .replay.0 or .fio, or give --to",
                 out.display()
             ))
         })?;
@@ -355,7 +358,7 @@ impl Writing {
         written.map_err(with_skip_bad)
     }
 
-    /// Writes a trace and says so.
+    /// Writes a trace and reports it.
     fn put(&self, reader: Box<dyn TraceReader>, out: &Path) -> Result<ExitCode, NodeError> {
         let written = self.write(reader, out)?;
         if self.json {
@@ -374,7 +377,7 @@ fn describe(written: &WrittenTrace) -> String {
         files => format!("{} files, {requests} requests", files.len()),
     };
     if *empty > 0 {
-        text += &format!("; {empty} of no bytes left out");
+        text += &format!("; {empty} zero-length ones omitted");
     }
     if *skipped > 0 {
         text += &format!("; {skipped} bad ones skipped");
@@ -382,7 +385,7 @@ fn describe(written: &WrittenTrace) -> String {
     text
 }
 
-/// The traces that were named: captures of several files are one.
+/// The named traces; a capture of several files is one trace.
 fn grouped(paths: &[PathBuf], merge: bool) -> Vec<(String, Vec<PathBuf>)> {
     let mut groups = traces::group(paths);
     if merge && groups.len() > 1 {
@@ -450,7 +453,7 @@ fn filter(args: &FilterArgs) -> Result<ExitCode, NodeError> {
     }
     if kept.requests() == 0 && args.method == Method::Tracer {
         eprintln!(
-            "nothing was kept: requests that arrive together are one bunch, and this trace has too few; use --method balanced"
+            "nothing was kept: requests that arrive together form one bunch, and this trace has too few bunches; use --method balanced"
         );
     }
     Ok(ExitCode::SUCCESS)
@@ -562,7 +565,7 @@ fn list(args: &ListArgs) -> Result<ExitCode, NodeError> {
         }
     }
     if let Some(trouble) = &depository.unkept {
-        eprintln!("the catalogue could not be kept, so the next look reads everything again: {trouble}");
+        eprintln!("the catalogue could not be saved, so the next run reads every file again: {trouble}");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,5 @@
-//! What the operator asks chunk servers themselves: compares the replicas of every chunk group, block content against block content,
-//! and starts scrubs.
+//! Requests that the operator sends to chunk servers directly: compares the replicas of every chunk group block by
+//! block, and starts scrubs.
 
 use crate::cluster::config::Config;
 use crate::error::NodeError;
@@ -10,11 +10,11 @@ use ebb_types::{ChunkId, GroupId, InspectReply, InspectRequest, ServerId, SlotSt
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a comparison found.
+/// Result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Comparison {
     pub groups_compared: u32,
-    /// Groups of which some replica was not in sync: it could not be compared.
+    /// Groups with a replica that was not in sync: they could not be compared.
     pub groups_out_of_sync: u32,
     /// Groups whose replicas differ.
     pub groups_different: u32,
@@ -43,7 +43,7 @@ struct Digest {
     chunks: BTreeMap<ChunkId, u64>,
 }
 
-/// Asks every server for the digests of its groups. `verify`: every block is read and checked against its checksum.
+/// Asks every server for the digests of its groups. `verify`: read every block and check it against its checksum.
 pub async fn compare(config: &Config, client: &Client, verify: bool) -> Result<Comparison, NodeError> {
     let map = client.map();
     let mut wanted: BTreeMap<ServerId, Vec<GroupId>> = BTreeMap::new();
@@ -89,7 +89,7 @@ async fn reach(config: &Config, client: &Client, server: ServerId) -> Result<Con
     connected.map_err(|e| NodeError::Refused(format!("{server} cannot be reached: {e}")))
 }
 
-/// Has a server scrub its replicas; returns how many.
+/// Starts a scrub of a server's replicas; returns how many there are.
 pub async fn scrub(config: &Config, client: &Client, server: ServerId) -> Result<u32, NodeError> {
     let mut connection = reach(config, client, server).await?;
     let refused = |why: String| NodeError::Refused(format!("{server} does not scrub: {why}"));
@@ -116,7 +116,7 @@ fn difference(group: GroupId, replicas: &[(ServerId, &Digest)]) -> Difference {
     }
 }
 
-/// All questions at once, then the answers as they come.
+/// Sends all requests at once, then collects the replies.
 async fn ask(
     mut connection: Connection,
     groups: &[GroupId],
@@ -137,7 +137,7 @@ async fn ask(
                 let digest = Digest { digest, blocks, chunks: chunks.into_iter().collect() };
                 found(GroupId(id as u32), digest);
             }
-            (_, InspectReply::Scrub { .. }) => return Err("it answered another question".into()),
+            (_, InspectReply::Scrub { .. }) => return Err("the reply does not match the request".into()),
             (_, InspectReply::Failed { why }) => return Err(why),
         }
     }

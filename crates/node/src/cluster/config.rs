@@ -1,7 +1,9 @@
-//! The cluster's configuration: one TOML file, the same on every machine. `examples/cluster.toml` is one, explained.
+//! The cluster's configuration: one TOML file, the same on every machine. `examples/cluster.toml` is an annotated
+//! example.
 //!
-//! Every process of the cluster is started with this file and, if it is one of several, its id in it. Unknown keys are errors:
-//! a misspelt option that is silently ignored costs an operator a night. Relative paths count from the file's own place.
+//! Every process of the cluster is started with this file and, if there are several of its kind, its id. Unknown keys
+//! are errors: a misspelt option that is silently ignored costs an operator a night. Relative paths are relative to the
+//! file's directory.
 
 use ebb_gear::layout::{Scheme, Server, layout};
 use ebb_meta::{Bootstrap, NewServer, SEAT_MAX, Timing};
@@ -31,7 +33,7 @@ pub struct Config {
     pub server: Vec<ServerSection>,
     #[serde(default)]
     pub gateway: Vec<GatewaySection>,
-    /// Where this was read from. Relative paths count from its directory.
+    /// The file this was read from. Relative paths start at its directory.
     #[serde(skip)]
     pub file: PathBuf,
 }
@@ -39,9 +41,10 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterSection {
-    /// 16 hexadecimal digits that no other cluster has: `head -c 8 /dev/urandom | xxd -p`.
+    /// 16 hexadecimal digits, unique to this cluster: `head -c 8 /dev/urandom | xxd -p`.
     pub id: String,
-    /// From it all keys follow: for metadata servers and administrators. Readable by its owner only, as the next two.
+    /// Secret from which all keys are derived: for metadata servers and administrators. Readable by its owner only,
+    /// like the next two.
     pub secret_file: PathBuf,
     /// The keys of chunk servers; absent: `secret_file`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,7 +62,8 @@ pub struct ClusterSection {
     pub lease_millis: u32,
     #[serde(default = "one_second")]
     pub heartbeat_millis: u32,
-    /// A server that failed so long ago is declared lost, and its data is rebuilt on others. Zero: only by `ebb lost`.
+    /// A server that has failed for this long is declared lost, and its data is rebuilt on others. Zero: only by `ebb
+    /// lost`.
     #[serde(default = "one_hour")]
     pub lost_after_seconds: u32,
 }
@@ -93,11 +97,11 @@ fn one_hour() -> u32 {
     3600
 }
 
-/// What the gear scheduler starts with; `ebb gear` and `ebb replay` change it at run time.
+/// Initial settings of the gear scheduler; `ebb gear` and `ebb replay` change it at run time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SchedulerSection {
-    /// Length of the scheduler's hour: shorter ones rehearse a day in minutes.
+    /// Length of the scheduler's hour: a shorter one rehearses a day in minutes.
     pub hour_seconds: f64,
     pub hours_per_day: u32,
     /// What one server sustains.
@@ -129,14 +133,14 @@ impl Default for SchedulerSection {
     }
 }
 
-/// Reading and comparing all copies, so that damage is found while another copy is there to repair it.
+/// Reading and comparing all copies, so that damage is found while another copy still exists to repair it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScrubSection {
-    /// Every replica is scrubbed once in this time: in quiet hours from half of it on, whatever the load after all of it. Zero:
-    /// never.
+    /// Every replica is scrubbed once in this time: in quiet hours once half of it has passed, whatever the load once
+    /// all of it has. Zero: never.
     pub period_seconds: u64,
-    /// What each server has read for it, of all copies together; under load a quarter.
+    /// Read rate per server for scrubbing, all copies together; a quarter of it under load.
     pub bytes_per_second: u64,
 }
 
@@ -152,7 +156,7 @@ pub enum SwitchDriver {
     /// Servers are processes on the metadata server's machine.
     #[default]
     Process,
-    /// Nothing is switched: gears are planned, and no server sleeps.
+    /// Nothing is switched: gears are planned, but no server sleeps.
     None,
 }
 
@@ -179,7 +183,7 @@ pub struct ServerSection {
     pub rack: u16,
     pub address: String,
     pub data: PathBuf,
-    /// Most space to use; absent: what the file system has.
+    /// Most space to use; absent: the size of the file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_mib: Option<u64>,
 }
@@ -190,12 +194,12 @@ pub struct GatewaySection {
     pub address: String,
     /// TOML tables of access keys with their secrets and rights, see `ebb key`; readable by its owner only.
     pub keys_file: PathBuf,
-    /// Domains that the gateway answers for: `bucket.domain` is a bucket's host name. `localhost` always is one.
+    /// Domains that the gateway serves: `bucket.domain` is a bucket's host name. `localhost` is always one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<String>,
 }
 
-/// Why a configuration cannot be used. Each names the place and the remedy.
+/// Why a configuration cannot be used. Each error names the setting and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read {path}: {source}; name the cluster's configuration file with --config")]
@@ -302,7 +306,7 @@ impl Config {
         self.layout().map(|_| ())
     }
 
-    /// No two processes on one port or in one directory.
+    /// No two processes share a port or a directory.
     fn check_places(&self) -> Result<(), ConfigError> {
         let meta = self.meta.iter().map(|m| (format!("meta {}", m.id), &m.address, Some(&m.data)));
         let server = self.server.iter().map(|s| (format!("server {}", s.id), &s.address, Some(&s.data)));
@@ -492,7 +496,7 @@ mod tests {
         assert_eq!(again, config);
     }
 
-    /// One line changed, and what the error must name.
+    /// One changed line, and what the error must name.
     #[test]
     fn mistakes_are_named_with_their_remedy() {
         let cases = [
@@ -523,7 +527,7 @@ mod tests {
     fn made_up_configurations_are_refused_or_read() {
         let example = example();
         ebb_testing::fuzz(&[example.as_bytes()], |bytes| {
-            // Not checked: that looks up the names of machines.
+            // Not checked: the check would resolve host names.
             if let Ok(config) = toml::from_str::<Config>(&String::from_utf8_lossy(bytes)) {
                 let _ = (config.cluster_id(), config.check_scheduler(), config.schedule(), config.timing());
             }

@@ -1,4 +1,4 @@
-//! Clients of a cluster, with the rights that a secret file gives.
+//! Clients of a cluster, with the rights of a secret file.
 
 use crate::cluster::config::Config;
 use crate::error::NodeError;
@@ -11,12 +11,12 @@ use std::path::Path;
 pub struct Connector(ClientConfig);
 
 impl Connector {
-    /// With the rights of an administrator, if the secret file is there and gives them.
+    /// With administrator rights, if the secret file exists and grants them.
     pub fn new(config: &Config) -> Result<Connector, NodeError> {
         Connector::with(config, &config.cluster.secret_file)
     }
 
-    /// With the rights that this secret file gives.
+    /// With the rights that this secret file grants.
     pub fn with(config: &Config, secret: &Path) -> Result<Connector, NodeError> {
         let secret = Secret::load(&config.path(secret))?;
         let mut client = ClientConfig::new(config.meta_addresses(), secret);
@@ -24,7 +24,7 @@ impl Connector {
         Ok(Connector(client))
     }
 
-    /// For one that writes nowhere but to what it allocated itself.
+    /// For a client that writes only to objects it allocated itself.
     pub fn sole_writer(mut self) -> Connector {
         self.0.patience.sole_writer = true;
         self

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Keys and their rights by access key. The file must be its owner's alone.
+/// Reads the keys and their rights, by access key. The file must be accessible by its owner only.
 pub fn load_keys(path: &Path) -> Result<KeyTable, NodeError> {
     let mode = std::fs::metadata(path).map_err(io("read", path))?.mode();
     if mode & 0o077 != 0 {
@@ -23,7 +23,7 @@ pub fn load_keys(path: &Path) -> Result<KeyTable, NodeError> {
     Ok(keys)
 }
 
-/// A key that nobody else has.
+/// Creates a unique key.
 pub fn new_key(rights: BTreeSet<Right>, buckets: Option<Vec<String>>) -> Result<(String, Key), NodeError> {
     Ok((hex(&bytes::<10>()?).to_uppercase(), Key { secret: hex(&bytes::<20>()?), rights, buckets }))
 }

@@ -9,11 +9,11 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal as unix_signal};
 
-/// A process has this long to end after SIGTERM before it is killed. Nothing is lost by that: every store recovers.
+/// Time for a process to exit after SIGTERM before it is killed. A kill loses nothing: every store recovers.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
 
-/// SIGTERM or Ctrl-C: whoever holds processes must end them first.
+/// Waits for SIGTERM or Ctrl-C: a program that owns processes must end them first.
 pub struct Stop {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
@@ -26,7 +26,7 @@ impl Stop {
         Ok(Stop { terminate, interrupt })
     }
 
-    /// Returns when one of them came.
+    /// Returns when one of them has arrived.
     pub async fn asked(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -35,7 +35,7 @@ impl Stop {
     }
 }
 
-/// Makes a directory that only its owner can enter. One that is there already is closed to others.
+/// Creates a directory that only its owner can enter. An existing one is closed to others.
 pub fn private_directory(path: &Path) -> Result<(), NodeError> {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io("create", path))?;
@@ -47,7 +47,8 @@ pub fn private_directory(path: &Path) -> Result<(), NodeError> {
     Ok(())
 }
 
-/// The command that runs one process of this cluster. `args`: the subcommand and what it needs beside the configuration.
+/// The command that runs one process of this cluster. `args`: the subcommand and its arguments, except the
+/// configuration.
 pub fn launch_of(config: &Config, args: &[&str], data: &Path) -> Result<Launch, NodeError> {
     let mut all: Vec<String> = args.iter().map(|a| a.to_string()).collect();
     all.extend(["--config".into(), config.file.to_string_lossy().into_owned()]);
@@ -58,10 +59,10 @@ pub fn launch_of(config: &Config, args: &[&str], data: &Path) -> Result<Launch, 
     })
 }
 
-/// One process of the cluster, as this program or the metadata server started it.
+/// One process of the cluster, started by this program or by the metadata server.
 pub struct Process {
     pub name: String,
-    /// Holds its pid file.
+    /// Contains its pid file.
     pub data: PathBuf,
     child: Option<Child>,
 }
@@ -73,17 +74,17 @@ impl Process {
         Ok(Process { name, data, child: Some(child) })
     }
 
-    /// One that an earlier run started, if it runs.
+    /// A process that an earlier run started, if it is still running.
     pub fn found(name: String, data: PathBuf) -> Process {
         Process { name, data, child: None }
     }
 
-    /// The process that runs for this directory now. A server that slept with power off is another process since.
+    /// The process that runs in this directory now. A server that slept with power off has a new process since.
     pub fn pid(&self) -> Option<u32> {
         ebb_power::running_pid(&self.data)
     }
 
-    /// `Some`: it ended by itself, and not to sleep; with the end of its log.
+    /// `Some`: it exited with an error by itself; with the end of its log.
     pub fn has_failed(&mut self) -> Option<String> {
         let status = self.child.as_mut()?.try_wait().ok()??;
         self.child = None;
@@ -97,7 +98,8 @@ impl Process {
     }
 }
 
-/// Stops processes cleanly, all side by side: sleepers are let go on first, else they could not hear it.
+/// Stops processes cleanly and in parallel. Suspended servers are resumed first, because they could not handle the
+/// signal.
 pub async fn stop_all(processes: &mut [Process]) {
     let mut waiting: Vec<u32> = Vec::new();
     for process in processes.iter_mut() {
@@ -110,7 +112,7 @@ pub async fn stop_all(processes: &mut [Process]) {
     let since = Instant::now();
     while !waiting.is_empty() {
         for process in processes.iter_mut() {
-            // Children that ended are reaped, else they would seem to run on.
+            // Reap children that have exited, else they would seem to run.
             if let Some(child) = &mut process.child
                 && matches!(child.try_wait(), Ok(Some(_)))
             {
@@ -127,7 +129,7 @@ pub async fn stop_all(processes: &mut [Process]) {
 
 fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
-        // It may have ended meanwhile: that is what is wanted.
+        // It may have exited meanwhile, which is the goal.
         let _ = kill_process(pid, signal);
     }
 }

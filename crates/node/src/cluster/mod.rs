@@ -1,4 +1,4 @@
-//! A cluster as its operator describes it: configuration, secrets and keys, and how its processes are started and reached.
+//! A cluster as seen by its operator: configuration, secrets and keys, and starting and reaching its processes.
 
 pub mod config;
 pub mod connect;

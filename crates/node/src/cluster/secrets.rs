@@ -1,4 +1,5 @@
-//! The secret files of a cluster: the cluster secret, and the keys of those who must not have all of it (docs/security.md).
+//! The secret files of a cluster: the cluster secret, and key files for roles that must not have all of it
+//! (docs/security.md).
 
 use crate::cluster::config::Config;
 use crate::error::{NodeError, io};
@@ -7,13 +8,13 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// A chunk server proves that it is one, and takes clients and other chunk servers.
+/// A chunk server proves that it is one, and accepts clients and other chunk servers.
 const SERVER: [Key; 2] = [Key::Server, Key::Client];
 const GATEWAY: [Key; 1] = [Key::Client];
-/// Chunk servers have no administrator's key: they take an administrator as a client.
+/// Chunk servers have no administrator key: they accept an administrator as a client.
 const ADMIN: [Key; 2] = [Key::Admin, Key::Client];
 
-/// Makes the secret files that the configuration names and that are not there yet. Returns their paths.
+/// Creates the secret files that the configuration names and that do not exist yet. Returns their paths.
 pub fn make(config: &Config) -> Result<Vec<PathBuf>, NodeError> {
     let cluster = &config.cluster;
     let whole = config.path(&cluster.secret_file);
@@ -35,13 +36,13 @@ pub fn make(config: &Config) -> Result<Vec<PathBuf>, NodeError> {
     Ok(made)
 }
 
-/// Writes the keys of an administrator who is not at a metadata server.
+/// Writes the keys of an administrator who works on another machine than the metadata servers.
 pub fn make_admin(config: &Config, path: &Path) -> Result<(), NodeError> {
     let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
     write_new(path, &secret.keys(&ADMIN)?)
 }
 
-/// A new file that only its owner can read.
+/// Creates a file that only its owner can read.
 pub fn write_new(path: &Path, text: &str) -> Result<(), NodeError> {
     let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     file.and_then(|mut f| f.write_all(text.as_bytes())).map_err(io("write", path))

@@ -1,5 +1,5 @@
-//! The one clock that programs hand to decision makers: it runs on while the machine is suspended, so that a server that
-//! slept through the end of its lease sees that it has ended.
+//! The one clock that programs pass to decision makers. It keeps running while the machine is suspended, so a server
+//! that slept through the end of its lease sees that the lease has ended.
 
 use ebb_types::Moment;
 use rustix::time::{ClockId, clock_gettime};
@@ -9,7 +9,7 @@ pub fn now() -> Moment {
     Moment(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
 
-/// Wall clock, for dates that people read and for the hour of day. Never for order or leases.
+/// Wall clock, for displayed dates and the hour of day. Never for ordering or leases.
 pub fn unix_millis() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |d| d.as_millis() as u64)

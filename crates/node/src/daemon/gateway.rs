@@ -10,7 +10,7 @@ use ebb_gateway::{Cluster, GatewayConfig, Keys, Limits, serve};
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
-/// Runs the gateway until it is told to stop. `address`: which one, where the file has several.
+/// Runs the gateway until it is stopped. `address`: which one, if the file has several.
 pub async fn run(config: &Config, address: Option<&str>) -> Result<(), NodeError> {
     let mut sections = config.gateway.iter();
     let section = match address {

@@ -1,18 +1,18 @@
-//! Keeps freed memory for the next request, and gives it back when there are none.
+//! Keeps freed memory for the next request, and returns it when the process is idle.
 //!
-//! By default the C library gives a freed buffer of a megabyte back to the kernel at once, and the next request pays to get
-//! its pages again, one fault each: with them a 1 MiB GET cost 1.7 ms of CPU over all servers, without them 0.8 ms. What
-//! is kept for that is given back after a quiet while. Nothing runs while nothing is asked for.
+//! By default the C library returns a freed buffer of a megabyte to the kernel at once, and the next request pays to
+//! get its pages again, one fault each: with these faults a 1 MiB GET cost 1.7 ms of CPU over all servers, without them
+//! 0.8 ms. The memory kept for this is returned after a quiet period. Nothing runs while there are no requests.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Buffers up to this size come from the heap, not from a mapping of their own.
+/// Buffers up to this size come from the heap, not from their own mapping.
 const FROM_HEAP: i32 = 32 << 20;
-/// Free memory at the heap's end that is kept while there is work: 32 requests of 1 MiB on both sides of a copy.
+/// Free memory at the heap's end that is kept under load: 32 requests of 1 MiB on both sides of a copy.
 const KEEP: i32 = 64 << 20;
-/// So long after the last request memory is given back.
+/// Memory is returned this long after the last request.
 const QUIET: Duration = Duration::from_secs(5);
 
 static USES: AtomicU64 = AtomicU64::new(0);
@@ -20,7 +20,7 @@ static USES: AtomicU64 = AtomicU64::new(0);
 static WAITING: AtomicBool = AtomicBool::new(false);
 static USED: Notify = Notify::const_new();
 
-/// Call it once, first thing.
+/// Call it once, before anything else.
 pub fn keep_freed_memory() {
     allocator::keep(FROM_HEAP, KEEP);
 }
@@ -33,7 +33,7 @@ pub fn used() {
     }
 }
 
-/// Runs beside a server for as long as it lives.
+/// Runs alongside a server for its lifetime.
 pub async fn give_back_when_quiet() {
     loop {
         WAITING.store(true, Relaxed);
@@ -47,7 +47,7 @@ pub async fn give_back_when_quiet() {
     }
 }
 
-/// What the GNU C library's allocator keeps. Other C libraries have other allocators.
+/// Settings of the GNU C library's allocator. Other C libraries have other allocators.
 #[cfg(target_env = "gnu")]
 mod allocator {
     pub fn keep(from_heap: i32, keep: i32) {

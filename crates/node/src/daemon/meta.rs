@@ -1,8 +1,8 @@
 //! The metadata server: drives a member of the metadata service with real sockets, a real log and real switches.
 //!
-//! Inputs are gathered while the member works and handed to it together, so that all that came in during one sync of the
-//! log shares the next. One thread, but for the power switches: a switch that is slow must not delay a lease. No timer with a
-//! single member and nothing to decide.
+//! Inputs are collected while the member works and passed to it as a batch, so that everything that arrived during one
+//! sync of the log shares the next sync. One thread, except for the power switches: a slow switch must not delay a
+//! lease. No timer runs with a single member and nothing to decide.
 
 use crate::cluster::config::{Config, MetaSection, SwitchDriver};
 use crate::cluster::launch::{Stop, launch_of, private_directory};
@@ -37,13 +37,13 @@ struct Meta {
     servers: BTreeMap<ServerId, Sender>,
     members: BTreeMap<u64, Sender>,
     calls: BTreeMap<Token, Caller>,
-    /// By connection: asking again changes the version, and adds no second watcher.
+    /// By connection: a repeated request changes the version and adds no second watcher.
     watchers: BTreeMap<u64, Watcher>,
     next_token: u64,
     next_connection: u64,
 }
 
-/// What the driver itself has to add to an answer.
+/// What the driver itself adds to an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Call {
     Watch,
@@ -51,7 +51,7 @@ enum Call {
     Other,
 }
 
-/// Who waits for an answer.
+/// A requester waiting for an answer.
 struct Caller {
     connection: u64,
     sender: Sender,
@@ -60,7 +60,7 @@ struct Caller {
     call: Call,
 }
 
-/// Who gets every change of the map.
+/// A recipient of every change of the map.
 struct Watcher {
     sender: Sender,
     version: u64,
@@ -75,11 +75,12 @@ pub enum Start {
     Resume,
     /// As the first member of a new cluster; the others join it.
     Create,
-    /// As a new member of a cluster that runs, with nothing: the first time, or in the place of one that lost its data.
+    /// As a new member, with an empty directory, of a running cluster: the first time, or replacing one that lost its
+    /// data.
     Join,
 }
 
-/// Makes the logs of all members of a new cluster, which is possible only where one machine has all of them.
+/// Creates the logs of all members of a new cluster; possible only if one machine has all of them.
 pub fn found(config: &Config) -> Result<(), NodeError> {
     let instance = random::identity()?;
     let voters: Vec<u64> = config.meta.iter().map(|m| m.id).collect();
@@ -94,7 +95,7 @@ fn create_log(config: &Config, section: &MetaSection, birth: Birth) -> Result<()
     created.map_err(|source| NodeError::Metadata { data, source })
 }
 
-/// Runs metadata server `id` (may be left out where there is one) until it is told to stop.
+/// Runs metadata server `id` (optional if there is only one) until it is stopped.
 pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), NodeError> {
     let section = config.meta_section(id)?;
     let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
@@ -109,7 +110,7 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
         }
         Start::Join if config.meta.len() == 1 => {
             return Err(NodeError::Refused(
-                "there is one [[meta]] only, so there is no cluster to join: put back its directory, or found a new \
+                "there is only one [[meta]], so there is no cluster to join: restore its directory, or create a new \
                  cluster with --create"
                     .into(),
             ));
@@ -165,7 +166,7 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
     };
     let mut stop = Stop::new()?;
     loop {
-        // What came in while this process did not run is read before anybody's silence is judged.
+        // Inputs that arrived while this process did not run are read before any server's silence is judged.
         tokio::task::yield_now().await;
         let next = driver.turn()?;
         let pause = next.map(|at| at.since(clock::now()));
@@ -181,7 +182,7 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
 
 struct Driver {
     id: u64,
-    /// What the configuration file says of the cluster.
+    /// The cluster's parameters in the configuration file.
     params: ClusterParams,
     data: PathBuf,
     member: Member<DiskLog>,
@@ -191,7 +192,8 @@ struct Driver {
 }
 
 impl Driver {
-    /// Hands over what came in, carries out what follows; says when to be called again if nothing comes in.
+    /// Passes the inputs to the member and carries out the outcomes; returns when to be called again if no input
+    /// arrives.
     fn turn(&mut self) -> Result<Option<ebb_types::Moment>, NodeError> {
         let inputs = std::mem::take(&mut self.shared.borrow_mut().inputs);
         let mut outcomes = std::mem::take(&mut self.outcomes);
@@ -205,7 +207,7 @@ impl Driver {
         Ok(self.member.next_wake())
     }
 
-    /// Before anything that was decided is carried out.
+    /// Runs before any decision is carried out.
     fn refuse_another_cluster(&self) -> Result<(), NodeError> {
         let data = self.data.display();
         match self.member.state().params() {
@@ -214,7 +216,7 @@ impl Driver {
                 found.cluster, self.params.cluster
             ))),
             Some(found) if !found.is_described_by(&self.params) => Err(NodeError::Refused(format!(
-                "the cluster in {data} was created with other parameters ({found:?}) than this configuration file says \
+                "the cluster in {data} was created with other parameters ({found:?}) than in this configuration file \
                  ({:?}): they cannot be changed; restore the file, or create a new cluster",
                 self.params
             ))),
@@ -227,7 +229,7 @@ impl Driver {
         match outcome {
             Outcome::SendRaft { to, message } => {
                 if let Some(sender) = meta.members.get(&to) {
-                    // Raft sends again what is lost.
+                    // Raft resends lost messages.
                     let _ = sender.send(kind::RAFT, self.id, &message, Bytes::new());
                 }
             }
@@ -289,8 +291,8 @@ async fn accept(shared: Shared, listener: Listener) {
     }
 }
 
-/// Keeps the connection on which messages of the Raft library go to another member; its own come on one that it makes.
-/// The frames' id names the sender.
+/// Maintains the connection that carries the Raft library's messages to another member; that member's messages arrive
+/// on its own connection. The frames' id is the sender.
 async fn follow_member(shared: Shared, to: u64, address: String, secret: Secret, own: Identity) {
     loop {
         match connect(&address, &secret, own).await {
@@ -319,7 +321,7 @@ async fn serve(shared: Shared, connection: Connection) {
         let understood = match (frame.kind, peer.role) {
             (kind::SERVER_MESSAGE, Role::Server(server)) => match frame.decode::<ServerMessage>() {
                 Ok((_, message)) if message.server() != server => {
-                    tracing::warn!("{server} speaks for {}: it is not heard", message.server());
+                    tracing::warn!("{server} sent a message in the name of {}: ignored", message.server());
                     break;
                 }
                 decoded => decoded.map(|(_, message)| {
@@ -365,7 +367,7 @@ async fn serve(shared: Shared, connection: Connection) {
     meta.servers.retain(|_, s| !s.is_closed());
 }
 
-/// Throws a switch on a thread of its own, and says how that ended.
+/// Throws a switch on its own thread, and reports the result.
 async fn throw(shared: Shared, switch: Option<Arc<dyn Switch>>, server: ServerId, action: SwitchAction) {
     let result = match switch {
         None => Err("power.switch is \"none\": this cluster's servers are not switched".into()),
@@ -383,7 +385,7 @@ async fn throw(shared: Shared, switch: Option<Arc<dyn Switch>>, server: ServerId
     shared.borrow_mut().give(Input::Switched { server, action, result });
 }
 
-/// Switches, and what the power model says of each server.
+/// Switches, and the power model's estimate for each server.
 struct Power {
     switch: Option<Arc<dyn Switch>>,
     model: PowerModel,
@@ -407,7 +409,7 @@ impl Power {
         Ok(Power { switch, model: config.power.model, depth: config.power.depth })
     }
 
-    /// Absent for a failed machine: nobody knows what it draws.
+    /// Absent for a failed machine: its draw is unknown.
     fn watts(&self, server: &ServerStatus, schedule: &Schedule, replicas: u8) -> Option<Watts> {
         let per_second = |t: &Transition, else_: Watts| {
             if t.seconds > 0.0 { Watts(t.joules.0 / t.seconds) } else { else_ }
@@ -426,7 +428,7 @@ impl Power {
     }
 }
 
-/// The share of what a server sustains that it was asked for since its last heartbeat.
+/// Requested load since the server's last heartbeat, as a share of what it sustains.
 fn utilisation(vitals: Option<&Vitals>, schedule: &Schedule, replicas: u8) -> f64 {
     let Some(vitals) = vitals.filter(|v| v.load_millis > 0) else { return 0.0 };
     load(&vitals.load, Duration::from_millis(vitals.load_millis.into()), &schedule.into(), replicas).0

@@ -1,9 +1,9 @@
 //! The chunk server: drives the protocol core (`ebb_replica`) with real sockets, a real store and a real clock.
 //!
-//! One thread runs everything but the store's disk I/O. Whatever comes in (a frame, a completion, a timer) becomes an event;
-//! the core answers with commands; they are carried out at once, before anything else is looked at. So there are no
-//! locks, and no context switch between a request and its answer if the blocks are in memory. An idle server does one
-//! thing: a heartbeat.
+//! One thread runs everything except the store's disk I/O. Every input (a frame, a completion, a timer) becomes an
+//! event; the core answers with commands, which are carried out at once, before the next input. So there are no locks,
+//! and no context switch between a request and its answer if the blocks are in memory. An idle server does one thing:
+//! it sends heartbeats.
 
 mod driver;
 mod scrubs;
@@ -36,11 +36,11 @@ const META_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 type Shared = Rc<RefCell<Server>>;
 
-/// Runs the chunk server with this id until it is told to stop.
+/// Runs the chunk server with this id until it is stopped.
 pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
     let mut supersedes = None;
     loop {
-        // What a run has started ends with it.
+        // All tasks of a run end with it.
         let tasks = LocalSet::new();
         match tasks.run_until(run_once(config, id, supersedes)).await? {
             None => return Ok(()),
@@ -77,7 +77,7 @@ async fn run_once(
     store_config.chunk_bytes = params.chunk_bytes;
     store_config.capacity = section.capacity_mib.map(ebb_types::Bytes::mib);
     store_config.open_files = open_files();
-    // Beside the pid file, not among it: the store owns its directory whole.
+    // Beside the pid file, not in the same directory: the store owns its whole directory.
     let directory = data.join("store");
     private_directory(&directory)?;
     let (core, recovered) = StoreCore::open(Arc::new(LinuxDisk::new(&directory)?), store_config)?;
@@ -89,7 +89,7 @@ async fn run_once(
 
     let (completed, mut completions) = mpsc::unbounded_channel::<Vec<Completion>>();
     let store = StoreHandle::start(core, move |batch| {
-        // The receiver is gone only while the process ends.
+        // The receiver is gone only while the process is exiting.
         let _ = completed.send(batch);
     })
     .map_err(io("start", "the store's thread"))?;
@@ -135,8 +135,8 @@ async fn run_once(
     Ok(shared.borrow_mut().ended.take())
 }
 
-/// How many files the store may keep open. The usual limit of 1,024 is for programs that call `select`: it is raised as far as
-/// it goes, and half of it is left for connections.
+/// Number of files the store may keep open. The usual limit of 1,024 is for programs that call `select`: it is raised
+/// to the maximum, and half of it is left for connections.
 fn open_files() -> usize {
     const ENOUGH: u64 = 4096;
     let limit = rustix::process::getrlimit(Resource::Nofile);
@@ -148,7 +148,7 @@ fn open_files() -> usize {
     now.map_or(ENOUGH, |files| ENOUGH.min(files / 2)) as usize
 }
 
-/// The last thing a server does: nothing is left for the next start to do.
+/// A server's last action, so that the next start has nothing to do.
 async fn flush(shared: &Shared, completions: &mut mpsc::UnboundedReceiver<Vec<Completion>>) {
     let last = shared.borrow_mut().end();
     while let Some(batch) = completions.recv().await {
@@ -171,7 +171,7 @@ async fn accept(shared: Shared, listener: Listener) {
     }
 }
 
-/// Serves one connection, whoever called.
+/// Serves one connection, whichever side opened it.
 async fn serve(shared: Shared, connection: Connection) {
     let Connection { sender, mut receiver, peer, .. } = connection;
     if let Role::Server(from) = peer.role {
@@ -188,7 +188,7 @@ async fn serve(shared: Shared, connection: Connection) {
     }
 }
 
-/// Takes in what comes while there is room for it.
+/// Receives frames while there is room for them.
 async fn receive(
     shared: &Shared,
     role: Role,
@@ -234,7 +234,7 @@ async fn dial(shared: Shared, to: ServerId, address: String, pause: Duration) {
     }
 }
 
-/// Keeps a connection to one metadata server.
+/// Maintains a connection to one metadata server.
 async fn follow_meta(shared: Shared, index: usize, address: String, own: Identity) {
     let secret = shared.borrow().about.secret.clone();
     let mut pause = META_PAUSE_MIN;

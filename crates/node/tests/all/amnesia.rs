@@ -1,12 +1,16 @@
-//! Servers come back with less than they had (R11): nothing wrong is ever read, it is noticed, and it is repaired.
+//! Servers come back with less data than they had (R11): no wrong data is ever read, and the loss is detected and
+//! repaired.
 //!
-//! In each round some servers are stopped or killed under verified load, and then something happens to their directories: emptied,
-//! an older copy put back, files removed, a file cut, bytes changed, two directories exchanged. They are started again. One that
-//! refuses gets what its message says: an empty directory. Then every replica is to be in sync, every copy is scrubbed, no copies
-//! differ, and `ebb status` knows of it. A metadata server loses its log, or gets an older, a damaged or another one's, while the
-//! others are a majority.
+//! In each round some servers are stopped or killed under verified load, and then their directories are damaged:
+//! emptied, replaced by an older copy, some files removed, a file truncated, bytes changed, two directories exchanged.
+//! The servers are started again. One that refuses to start gets what its message asks for: an empty directory. Then
+//! every replica must be in sync, every copy is scrubbed, no copies differ, and `ebb status` reports the damage. A
+//! metadata server loses its log, or gets an older log, a damaged one or another server's, while the others form a
+//! majority.
 //!
-//! Never more copies than the redundancy covers: all servers of at most two gear groups while everything is in sync, as each group has
+//! Never more copies than the redundancy covers: all servers of at most two gear groups while everything is in sync, as
+//! each group has one copy in each; otherwise two servers. `EBB_AMNESIA_TRIES=1000` is the long form, `make test` runs
+//! a short one.
 //! one copy in each; else two servers. `EBB_AMNESIA_TRIES=1000` is the long form, `make test` has a short one.
 
 use crate::harness::load::{Load, Options};
@@ -19,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const TRIES: u64 = 12;
-/// What a program says that does not start on what it found, or does not go on: what is to be done is behind it.
+/// Messages of a program that refuses the directory it found, or stops because of it; the remedy follows each of them.
 const REFUSALS: [&str; 13] = [
     "is damaged at byte",
     "the directory has no superblock but is not empty",
@@ -36,7 +40,7 @@ const REFUSALS: [&str; 13] = [
     "this member forgot what it acknowledged",
 ];
 
-/// What the process before it has not left yet: some of its threads end later than the one that names it.
+/// Left over from the previous process: some of its threads end after the one that carries its name.
 const TOO_EARLY: [&str; 2] = ["another process uses the directory", "Address already in use"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,29 +57,29 @@ enum Harm {
     MetadataDamaged,
 }
 
-/// Of one kind of harm.
+/// Counts for one kind of harm.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
     tries: u32,
     /// The program refused to start.
     refused: u32,
-    /// It came back as another store.
+    /// It came back as a new store.
     renamed: u32,
-    /// Damaged blocks were met.
+    /// Damaged blocks were found.
     met: u32,
-    /// Nothing of what the cluster keeps was touched: no copies differ, and every block passes its checksum.
+    /// No data of the cluster was touched: no copies differ, and every block passes its checksum.
     harmless: u32,
 }
 
-/// A server that something happened to.
+/// A harmed server.
 struct Victim {
     id: u16,
     harm: Harm,
     what: String,
     store: StoreId,
-    /// The run before.
+    /// The previous run.
     run: Incarnation,
-    /// How long its log was.
+    /// Length of its log before.
     logged: usize,
     refused: bool,
 }
@@ -85,7 +89,7 @@ struct Amnesia {
     random: Random,
     load: Load,
     objects: Objects,
-    /// Servers and metadata servers of whose directory there is an older copy.
+    /// Servers and metadata servers whose directory has an older copy.
     copies: Vec<Who>,
     accounts: BTreeMap<Harm, Account>,
 }
@@ -96,8 +100,8 @@ fn what_comes_back_with_less_than_it_had_is_noticed_and_repaired() {
     println!(
         "repeat with: EBB_SEED={seed} EBB_AMNESIA_TRIES={tries} cargo test -p ebb --test all what_comes_back -- --nocapture"
     );
-    // Leases as they are in use. With shorter ones, on a busy machine, servers that nobody harmed count as failed beside those that were:
-    // then what was harmed may be the only complete copy.
+    // Leases as used in production. With shorter ones, on a busy machine, unharmed servers count as failed beside the
+    // harmed ones: then a harmed server may hold the only complete copy.
     let mut cluster = Cluster::start(&Shape { metas: 3, lease: None, ..Shape::lively() });
     cluster.gear(&["set", "3"]);
     cluster.launch(Who::Gateway);
@@ -125,13 +129,13 @@ fn what_comes_back_with_less_than_it_had_is_noticed_and_repaired() {
     report.failures.iter().take(8).for_each(|failure| println!("failed: {failure}"));
     assert!(objects.wrong.is_empty(), "{:#?}", objects.wrong);
     assert!(objects.puts > 0 && objects.gets > 0, "no objects were put or got");
-    // What the janitor frees may go on for a moment: a server may be asked before a delete, and another after it.
+    // The janitor may still be freeing chunks: one server may be asked before a delete, and another after it.
     let verdict = wait("all replicas are identical", PATIENCE, || cluster.try_verify(&["--read"]).ok());
     println!("{} groups, {} blocks: all replicas identical", verdict.groups_compared, verdict.blocks);
 }
 
 impl Amnesia {
-    /// Something happens to at most `most` servers. Returns how many it was.
+    /// Harms at most `most` servers. Returns how many.
     fn round(&mut self, round: u64, most: u64) -> u64 {
         let since = Instant::now();
         let gear = if self.random.below(5) == 0 { 1 + self.random.below(2) as u8 } else { 3 };
@@ -144,7 +148,7 @@ impl Amnesia {
         for victim in &victims {
             println!("      server {} {:?} {}", victim.id, victim.harm, victim.what);
         }
-        // Sleepers are started by whoever wakes them.
+        // Sleeping servers are started by the metadata service when it wakes them.
         let asleep = |id: u16| chosen.iter().any(|s| s.id.0 == id && s.state == ServerState::Asleep);
         for victim in victims.iter().filter(|v| !asleep(v.id)) {
             self.keep_down(victim.id);
@@ -174,13 +178,14 @@ impl Amnesia {
         victims.len() as u64 + u64::from(meta)
     }
 
-    /// Whom it hits. In the top gear, with everything in sync, all of two gear groups may be among them.
+    /// Chooses the servers to harm. In the top gear, with everything in sync, all servers of two gear groups may be
+    /// among them.
     fn choose(&mut self, gear: u8, most: usize) -> Vec<ServerStatus> {
         let status = self.cluster.status();
         let runs = |s: &&ServerStatus| self.cluster.pid(Who::Server(s.id.0)).is_some();
         let mut servers: Vec<ServerStatus> = status.servers.iter().filter(runs).cloned().collect();
         let most = if gear < 3 {
-            // Either some that sleep, or some that are awake: for the second the first would be woken meanwhile.
+            // Either sleeping servers or awake ones: harming awake ones would wake the sleeping ones meanwhile.
             let state = *self.random.pick(&[ServerState::Asleep, ServerState::Awake]).expect("two");
             servers.retain(|s| s.state == state);
             most.min(2)
@@ -206,7 +211,7 @@ impl Amnesia {
         self.cluster.directory().join("copies").join(format!("{who:?}"))
     }
 
-    /// Returns who is to be started again.
+    /// Returns the servers to start again.
     fn stop_and_harm(&mut self, chosen: &[ServerStatus]) -> Vec<Victim> {
         for server in chosen {
             let who = Who::Server(server.id.0);
@@ -259,7 +264,7 @@ impl Amnesia {
         let copy = self.copy(who);
         match kind {
             0 => {
-                // One of three also loses what is beside the store.
+                // One in three also loses the files beside the store.
                 let all = self.random.below(3) == 0;
                 harm::remove(if all { store.parent().expect("it has one") } else { &store });
                 (Harm::Emptied, if all { "with all beside it".into() } else { String::new() })
@@ -271,7 +276,7 @@ impl Amnesia {
                 (Harm::OlderCopy, String::new())
             }
             1 | 5 | 6 => {
-                // A backup for another time, and bytes change now.
+                // A backup for a later round; this time bytes change.
                 harm::copy_tree(&store, &copy);
                 self.copies.push(who);
                 (Harm::BytesChanged, self.flip_bytes(&store))
@@ -282,14 +287,15 @@ impl Amnesia {
         }
     }
 
-    /// Two of three times in chunk files only: a store with a changed record or superblock refuses to start.
+    /// Two times out of three in chunk files only: a store with a changed record or superblock refuses to start.
     fn flip_bytes(&mut self, store: &Path) -> String {
         let chunks = store.join("chunks");
         let any = self.random.below(3) == 0 || !harm::has_files(&chunks);
         harm::flip_bytes(if any { store } else { &chunks }, &mut self.random)
     }
 
-    /// Waits until all servers are awake and all replicas in sync. A server that refuses to start gets an empty directory, or its own.
+    /// Waits until all servers are awake and all replicas in sync. A server that refuses to start gets an empty
+    /// directory, or its own.
     fn attend(&mut self, victims: &mut [Victim]) {
         let since = Instant::now();
         loop {
@@ -305,7 +311,7 @@ impl Amnesia {
             let Ok(status) = self.cluster.try_status() else { continue };
             let awake = |s: &ServerStatus| s.state == ServerState::Awake;
             let runs = |s: &ServerStatus| self.cluster.pid(Who::Server(s.id.0)).is_some();
-            // Until the lease of the run before is over, that one is what the status shows.
+            // Until the lease of the previous run is over, the status shows that run.
             let ran = |s: &ServerStatus| victims.iter().any(|v| v.id == s.id.0 && v.run == s.incarnation);
             let all = status.servers.iter().all(|s| awake(s) && runs(s) && !ran(s));
             if all && status.groups.in_sync == status.groups.total && status.debt_bytes == 0 {
@@ -338,7 +344,7 @@ impl Amnesia {
         self.cluster.launch(who);
     }
 
-    /// Has every copy read and compared. Whatever was damaged is repaired then.
+    /// Has every copy read and compared, which repairs all damage.
     fn scrub(&self) -> ClusterStatus {
         let asked = self.cluster.ebb(&["scrub"]);
         assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
@@ -356,7 +362,7 @@ impl Amnesia {
         status
     }
 
-    /// Reads and compares all replicas while no request is under way; what the janitor frees may go on for a moment.
+    /// Reads and compares all replicas while no request is in flight; the janitor may still be freeing chunks.
     fn compare(&self) {
         let begin = Instant::now();
         let until_same = || loop {
@@ -398,7 +404,7 @@ impl Amnesia {
         }
     }
 
-    /// Something happens to the log of a metadata server. If it notices, it stops, and joins again with an empty directory.
+    /// Harms the log of a metadata server. If it notices, it stops, and joins again with an empty directory.
     fn harm_metadata(&mut self) {
         let id = *self.random.pick(&self.cluster.metas).expect("there are some");
         let who = Who::Meta(id);
@@ -433,7 +439,7 @@ impl Amnesia {
         let refused = wait("the metadata server stops, or has read its log", PATIENCE, || {
             let log = self.cluster.log(who);
             let error = refusal(&log[logged..]);
-            // What is no whole frame, or is not read any more, may change.
+            // Bytes outside whole frames, or no longer read, may change unnoticed.
             let listens = || harm == Harm::MetadataDamaged && TcpStream::connect(&address).is_ok();
             error.map(|_| true).or_else(|| listens().then_some(false))
         });
@@ -444,7 +450,7 @@ impl Amnesia {
         self.attend_to_metas();
     }
 
-    /// A metadata server that stopped joins again with an empty directory.
+    /// Lets a metadata server that stopped join again with an empty directory.
     fn attend_to_metas(&mut self) {
         for id in self.cluster.metas.clone() {
             let who = Who::Meta(id);
@@ -466,7 +472,7 @@ impl Amnesia {
     }
 }
 
-/// Why a program ended by itself: its last line.
+/// Why a program exited by itself: its last line.
 fn refusal(log: &str) -> Option<&str> {
     log.lines().rev().find(|line| line.starts_with("ebb: "))
 }

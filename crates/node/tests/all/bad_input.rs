@@ -1,4 +1,5 @@
-//! Mistakes and hostile bytes: each gives an error that names cause and remedy, and an exit code that scripts can trust.
+//! Mistakes and hostile bytes: each gives an error that names the cause and the remedy, and an exit code that scripts
+//! can trust.
 
 use crate::harness::{
     ACCESS_KEY, Cluster, EBB, PATIENCE, SECRET_KEY, Shape, Who, example, wait, write_private,
@@ -12,7 +13,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Output};
 
-/// What a program that must refuse said. It may not run on.
+/// Checks the message of a program that must refuse. It must not keep running.
 fn refused(output: &Output, code: i32, expected: &[&str]) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "exit code of: {said}");
@@ -22,7 +23,7 @@ fn refused(output: &Output, code: i32, expected: &[&str]) {
     assert!(!said.contains("panicked"), "{said}");
 }
 
-/// Runs an `ebb` command with a configuration of its own.
+/// Runs an `ebb` command with its own configuration.
 fn with_config(text: &str, args: &[&str]) -> Output {
     let directory = tempfile::tempdir().expect("a directory");
     let config = directory.path().join("cluster.toml");
@@ -116,18 +117,18 @@ fn a_server_does_not_touch_what_is_not_its_own() {
 
     newer_format(&cluster);
 
-    // Nothing was lost by all that.
+    // None of this lost any data.
     cluster.start_all();
     cluster.heal();
     cluster.verify(&["--read"]);
 }
 
-/// A superblock that a newer release wrote.
+/// A superblock written by a newer release.
 fn newer_format(cluster: &Cluster) {
     let path = cluster.data(Who::Server(3)).join("store/superblock");
     let sound = std::fs::read(&path).expect("a superblock");
     let mut newer = sound.clone();
-    // docs/disk-format.md: magic in bytes 0..8, format in 8..12, CRC-32C of what is before it at the end.
+    // docs/disk-format.md: magic in bytes 0..8, format in 8..12, CRC-32C of the preceding bytes at the end.
     newer[8..12].copy_from_slice(&999u32.to_le_bytes());
     let end = newer.len() - 4;
     let crc = ebb_types::crc32c(&newer[..end]);
@@ -207,8 +208,8 @@ fn strange_greetings() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What somebody who knows the secret, and is broken, may send: every part of a header wrong in turn, lengths beyond the
-/// bounds, a body that is no message, and a stream that ends within a frame.
+/// Frames that a broken peer with the secret may send: every part of a header wrong in turn, lengths beyond the limits,
+/// a body that is no message, and a stream that ends within a frame.
 fn broken_frames() -> Vec<Vec<u8>> {
     let sound = encode(kind::META_REQUEST, 0, &(1u64, "no request"), 0);
     let changed = |at: usize, bytes: &[u8]| {
@@ -238,7 +239,7 @@ fn mac(key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
     mac.finalize().into_bytes().to_vec()
 }
 
-/// A connection of somebody who knows the cluster secret (docs/wire.md).
+/// A connection from a peer that knows the cluster secret (docs/wire.md).
 fn authenticated(address: &str, secret: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("connect");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");

@@ -1,13 +1,14 @@
-//! Random kill -9, pauses, lost and older directories, full and slow servers, restarts and gear shifts under verified load. `make
-//! chaos` runs 500 events, `make test` a few.
+//! Random kill -9, pauses, lost and older directories, full and slow servers, restarts and gear shifts under verified
+//! load. `make chaos` runs 500 events, `make test` a few.
 //!
-//! Chunk servers are killed (awake or asleep), paused, started again and let go on; they come back empty or with an older copy of
-//! their directory; they, or their disks, are slow, which must not count as a failure. At most r - 1 of them are out of order
-//! at a time, and another loses data only when the one before it has everything again. Where file systems may be mounted, the long
-//! form fills a server's disk to the last byte: only then may writes be refused. The metadata server is killed and restarted, or
-//! paused for a moment. Two of three events wait until the cluster has dealt with them; the third is followed by the next at once,
-//! into the middle of whatever goes on. No request fails, and nothing that was acknowledged is lost; how long operations took is
-//! printed, not judged: it is the machine's as much as ours. The seed is printed with the command that repeats the run.
+//! Chunk servers are killed (awake or asleep), paused, restarted and resumed; they come back empty or with an older
+//! copy of their directory; they, or their disks, are slow, which must not count as a failure. At most r - 1 of them
+//! are out of order at a time, and another loses data only when the previous one has recovered everything. Where file
+//! systems may be mounted, the long form fills a server's disk to the last byte: only then may writes be refused. The
+//! metadata server is killed and restarted, or paused briefly. Two of three events wait until the cluster has dealt
+//! with them; the third is followed by the next at once, in the middle of whatever is in progress. No request fails,
+//! and no acknowledged write is lost; operation times are printed, not judged: they depend on the machine as much as on
+//! Ebb. The seed is printed with the command that repeats the run.
 
 use crate::harness::brake::{self, Brake};
 use crate::harness::harm::{copy_tree, put_in_place, remove};
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 /// r - 1.
 const MOST_DOWN: usize = 2;
 const EVENTS: u64 = 12;
-/// Of a disk that can be filled.
+/// Size of a disk that can be filled.
 const DISK_MIB: u64 = 640;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +33,9 @@ enum Harm {
     /// Killed, and its store removed or replaced by an older copy.
     Emptied,
     RolledBack,
-    /// Stopped most of the time, in short turns.
+    /// Suspended most of the time, resumed for short periods.
     Slow,
-    /// Its disk does a few operations in a second.
+    /// Its disk does only a few operations per second.
     SlowDisk,
 }
 
@@ -45,25 +46,25 @@ struct Chaos {
     harmed: Vec<(u16, Harm)>,
     slow: Pulses,
     brakes: BTreeMap<u16, Brake>,
-    /// Of those that are slow: how often each had been called failed before.
+    /// For slow servers: how often each had been called failed before.
     failed_before: BTreeMap<u16, u32>,
-    /// Servers of whose store there is an older copy.
+    /// Servers whose store has an older copy.
     copies: BTreeSet<u16>,
-    /// It lost data, and may not have it back yet.
+    /// A server that lost data, and may not have recovered it yet.
     lacks: Option<u16>,
     /// Whether disks can be slow.
     brakable: bool,
     /// Whether disks can be filled, and whether one was.
     fillable: bool,
     filled: bool,
-    /// Servers that counted as failed while they were only slow.
+    /// Servers that were called failed while they were only slow.
     condemned: u32,
-    /// Per kind of event: how many, and the longest that an operation took after one.
+    /// By kind of event: the count, and the longest operation after one.
     outages: BTreeMap<&'static str, (u32, Duration)>,
 }
 
 impl Chaos {
-    /// Does something; says what, for the account and for the log.
+    /// Does something; returns its kind for the summary and a description for the log.
     fn act(&mut self) -> (&'static str, String) {
         match self.random.below(11) {
             0..=4 if self.out_of_order() < MOST_DOWN => self.harm(),
@@ -76,7 +77,7 @@ impl Chaos {
         }
     }
 
-    /// Servers that cannot serve all that they should: also one that is back and still lacks something.
+    /// Servers that cannot serve everything they should, including one that is back and still lacks data.
     fn out_of_order(&self) -> usize {
         let lacks = self.lacks.filter(|id| !self.harmed.iter().any(|(harmed, _)| harmed == id));
         self.harmed.len() + usize::from(lacks.is_some())
@@ -137,7 +138,7 @@ impl Chaos {
         (kind, format!("server {id} ({state:?}) is {harm:?}"))
     }
 
-    /// A sleeper may be started at any moment, by whoever wakes it: it is only killed.
+    /// A sleeping server may be started at any moment when it is woken: it is only killed.
     fn kind_of_harm(&mut self, id: u16, state: ServerState) -> Harm {
         if !state.is_live() {
             return Harm::Killed;
@@ -147,7 +148,7 @@ impl Chaos {
         let may_lose = calm && self.lacks.is_none() && status.groups.catching_up + status.groups.at_risk == 0;
         match self.random.below(9) {
             0 | 1 => Harm::Paused,
-            // Not one that is to sleep: its pulses would wake it.
+            // Not a server that is about to sleep: its pulses would wake it.
             2 if calm && status.gear.gear == 3 => Harm::Slow,
             3 if calm && status.gear.gear == 3 => {
                 if self.brakable {
@@ -186,13 +187,13 @@ impl Chaos {
         ("return of a server", format!("server {id}, which was {harm:?}, goes on"))
     }
 
-    /// How often the metadata service called a server failed, by its log.
+    /// How often the metadata service called a server failed, from its log.
     fn failures_of(&self, id: u16) -> u32 {
         let line = format!("server-{id} failed:");
         self.cluster.log(Who::Meta(1)).matches(&line).count() as u32
     }
 
-    /// Fills a server's disk to the last byte while clients go on, and frees it again.
+    /// Fills a server's disk to the last byte while clients continue, and frees it again.
     fn fill(&mut self) -> (&'static str, String) {
         let id = *self.random.pick(&self.cluster.servers).expect("there are servers");
         self.filled = true;
@@ -229,9 +230,10 @@ impl Chaos {
         ("pause of the metadata server", format!("the metadata server pauses for {pause:?}"))
     }
 
-    /// Waits until the cluster knows who is out of order, serves every group with r copies, and has caught up.
+    /// Waits until the cluster has noticed every failure, serves every group with r copies, and has caught up.
     fn settle(&mut self) {
-        // The metadata service may start a dead server meanwhile, or let a paused one go on: a new leader switches on what failed.
+        // The metadata service may start a dead server meanwhile, or resume a paused one: a new leader switches on
+        // failed servers.
         let paused =
             |id: u16| self.harmed.contains(&(id, Harm::Paused)) && self.cluster.is_stopped(Who::Server(id));
         let runs = |id: u16| !paused(id) && self.cluster.pid(Who::Server(id)).is_some();
@@ -250,7 +252,7 @@ impl Chaos {
                 known(s) && g.without_primary + g.without_target + g.at_risk + g.catching_up == 0
             },
         );
-        // In a low gear it may sleep before it has everything.
+        // In a low gear it may sleep before it has recovered everything.
         self.lacks = self.lacks.filter(|id| {
             self.cluster.with_client(async |client| {
                 let map = client.map();

@@ -1,13 +1,13 @@
-//! What the pages say of the code, held against the code: every rule of `docs/rules.md` has its five parts and every name there is
-//! declared where the page says; every link leads somewhere; `docs/wire.md` lists every kind of frame.
+//! Checks the documentation against the code: every rule of `docs/rules.md` has its five parts, and every name in it is
+//! declared where the page says; every link resolves; `docs/wire.md` lists every kind of frame.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// How many rules there are.
+/// Number of rules.
 const RULES: usize = 14;
 const PARTS: [&str; 5] = ["Statement", "Why", "Kept", "Checked", "Planted bug"];
-/// Rules without a planted bug yet. One that gets a bug leaves this list.
+/// Rules without a planted bug yet. A rule that gets one leaves this list.
 const NO_PLANTED_BUG: [&str; 1] = ["R12"];
 
 fn root() -> PathBuf {
@@ -28,7 +28,7 @@ fn rules(page: &str) -> Vec<(String, String)> {
     sections.map(rule).collect()
 }
 
-/// The five parts of a rule, or what is wrong with it.
+/// The five parts of a rule, or the reason they are wrong.
 fn parts(text: &str) -> Result<[&str; 5], String> {
     let mut found = [""; 5];
     let starts: Vec<usize> = PARTS
@@ -66,7 +66,7 @@ fn declares(source: &str, name: &str) -> bool {
     })
 }
 
-/// What a list of files, each followed by names that it declares, gets wrong.
+/// Errors in a list of files, each followed by names that it declares.
 fn faults(text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let mut faults = Vec::new();
     let (mut file, mut code, mut names) = ("", String::new(), 1);
@@ -175,7 +175,8 @@ fn pages() -> Vec<String> {
     pages
 }
 
-/// Names on a page that are not in the code: files that are gone, and functions of "`f` in `file`" that the file does not declare.
+/// Names on a page that are not in the code: missing files, and functions of "`f` in `file`" that the file does not
+/// declare.
 fn untrue(text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let is_file = |word: &&str| word.starts_with("crates/") && word.ends_with(".rs") && !word.contains('*');
     let mut untrue: Vec<String> =
@@ -206,7 +207,8 @@ fn every_file_and_function_that_a_page_names_exists() {
     assert_eq!(untrue("`g` in `crates/a.rs` and `crates/b.rs`", code), ["crates/b.rs", "g in crates/a.rs"]);
 }
 
-/// The table of "The life of a write": files, each from `crates/` on or beside the one before it, with functions that they declare.
+/// Checks the table of "The life of a write": files, each relative to `crates/` or to the previous file, with functions
+/// that they declare.
 #[test]
 fn the_life_of_a_write_is_that_of_the_code() {
     let page = read("docs/protocol.md");
@@ -233,13 +235,13 @@ fn the_life_of_a_write_is_that_of_the_code() {
     assert!(rows.len() > 10 && wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The part of an address that leads to a heading, as forges make it.
+/// The anchor of a heading, as forges generate it.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
 }
 
-/// The headings of a page and the text outside of its examples.
+/// The headings of a page, and its text without the examples.
 fn outline(page: &str) -> (BTreeSet<String>, String) {
     let (mut headings, mut text, mut example) = (BTreeSet::new(), String::new(), false);
     for line in page.lines() {

@@ -1,4 +1,4 @@
-//! `ebb eval` and `ebb agent` as processes: an evaluation that is killed goes on, and other machines do its work.
+//! `ebb eval` and `ebb agent` as processes: a killed evaluation resumes, and other machines do the work.
 
 use ebb_lab::eval::{Record, Store};
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,7 @@ fn run(dir: &Path, args: &[&str]) -> Output {
     ebb(dir, args).output().unwrap()
 }
 
-/// 2 modes at 4 levels: 8 runs. `more`: further lines of the target.
+/// 2 modes at 4 levels: 8 runs. `more`: further lines for the target.
 fn matrix(dir: &Path, name: &str, more: &str) {
     matrix_of(dir, name, 0.2, more);
 }
@@ -31,7 +31,7 @@ fn matrix_of(dir: &Path, name: &str, seconds: f64, more: &str) {
     std::fs::write(dir.join(format!("{name}.toml")), text).unwrap();
 }
 
-/// A meter that was not read in time leaves a run without watts; what was read is what it showed.
+/// A meter that was not read in time leaves a run without watts; a run that was metered has the meter's value.
 fn assert_read(records: &[Record], watts: f64) {
     let read: Vec<&Record> = records.iter().filter(|r| r.watts.is_some()).collect();
     assert!(!read.is_empty(), "no run has watts");
@@ -62,7 +62,7 @@ fn killed_after_three(dir: &Path) -> Option<Vec<Record>> {
 
 #[test]
 fn an_evaluation_that_is_killed_goes_on_where_it_was() {
-    // A machine that looks too late gets longer runs.
+    // A machine that polls too late gets longer runs.
     let (dir, before) = [0.2, 1.0, 10.0]
         .into_iter()
         .find_map(|seconds| {
@@ -85,7 +85,7 @@ fn an_evaluation_that_is_killed_goes_on_where_it_was() {
     }
     assert_read(&after, 42.0);
 
-    // A file that the user did not make for it is left alone.
+    // A file that the user did not create for this purpose is left alone.
     std::fs::remove_file(dir.path().join("results.sqlite")).unwrap();
     let refused = run(dir.path(), &["eval", "run", "m.toml"]);
     assert_eq!(refused.status.code(), Some(1));

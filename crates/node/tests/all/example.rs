@@ -1,5 +1,5 @@
-//! The cluster of `examples/cluster.toml` as it stands, ports aside: it serves S3, stops cleanly in any gear, and everything
-//! is there when it starts again.
+//! The cluster of `examples/cluster.toml` unchanged, except for the ports: it serves S3, stops cleanly in any gear, and
+//! has all its data when it starts again.
 
 use crate::harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, wait};
 use ebb_testing::s3::{Answer, request};
@@ -17,7 +17,7 @@ fn start_gateway(cluster: &mut Cluster) {
     wait("the gateway listens", PATIENCE, || std::net::TcpStream::connect(&cluster.gateway).ok());
 }
 
-/// A small object, one of several requests, and one that ends within a block.
+/// A small object, an object of several requests, and one that ends within a block.
 fn objects() -> Vec<(String, Vec<u8>)> {
     let mut random = Random::new(7);
     [1_000, 70_000, 5_000_001]
@@ -61,7 +61,7 @@ fn the_example_serves_and_keeps_everything_through_stops_in_any_gear() {
     println!("started again in {:.2?}", begin.elapsed());
     assert_all_there(&cluster);
 
-    // What is written in gear 1 is owed to the sleepers when everything stops.
+    // Data written in gear 1 is owed to the sleeping servers when everything stops.
     println!("shifted to gear 1 in {:.2?}", cluster.shift(1));
     let late = vec![42u8; 300_000];
     assert_eq!(s3(&cluster, "PUT", "/first/late", &late).status, 200);

@@ -1,4 +1,4 @@
-//! Servers crash, vanish, rot and fill up: service comes back, no request fails and no byte is lost.
+//! Servers crash, vanish, rot and fill up: service recovers, no request fails and no byte is lost.
 
 use crate::harness::harm::copy_tree;
 use crate::harness::load::{Load, Options, Report};
@@ -9,7 +9,7 @@ use ebb_types::{ChunkError, ChunkId, NamespaceAnswer, NamespaceQuery, ServerId, 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// The server that is primary of most groups.
+/// The server that is primary of the most groups.
 fn busiest(cluster: &Cluster) -> u16 {
     let status = cluster.status();
     status.servers.iter().max_by_key(|s| s.primaries).expect("there are servers").id.0
@@ -20,7 +20,7 @@ fn state_of(cluster: &Cluster, id: u16) -> ServerState {
     status.servers.iter().find(|s| s.id.0 == id).expect("a server").state
 }
 
-/// The servers that have a chunk group in common with this one.
+/// The servers that share a chunk group with this one.
 fn peers(cluster: &Cluster, id: u16) -> BTreeSet<ServerId> {
     cluster.with_client(async |client| {
         let map = client.map();
@@ -38,7 +38,7 @@ fn settle(cluster: &Cluster, load: Load) -> Report {
     report
 }
 
-/// Kills the busiest server in `gear`, waits for its groups to be served again, starts it again.
+/// Kills the busiest server in `gear`, waits until its groups are served again, and restarts it.
 fn crash_in(cluster: &mut Cluster, load: &Load, gear: u8) {
     cluster.shift(gear);
     load.go_on_for(500);
@@ -107,7 +107,7 @@ fn a_lost_server_is_rebuilt_on_the_others_of_its_gear_group() {
         assert!(slots().all(|s| s.0 != victim), "the lost server still has slots");
         assert!(map.groups.iter().all(|g| g.slots.len() == 3));
     });
-    // The gears go on without it, except that two servers are too few for three copies.
+    // The gears keep working without it, except that two servers are too few for three copies.
     let too_low = cluster.ebb(&["gear", "set", "1"]);
     assert_eq!(too_low.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&too_low.stderr).contains("runs in gears 2 to 3"));
@@ -116,8 +116,8 @@ fn a_lost_server_is_rebuilt_on_the_others_of_its_gear_group() {
     cluster.verify(&[]);
 }
 
-/// R11: the directory of a server is emptied, and later an older copy of it is put back, before and after the crash is noticed.
-/// Its id stays, nothing that it lacks is ever read, and what it lacks is copied to it.
+/// R11: a server's directory is emptied, and later replaced by an older copy, before and after the crash is noticed.
+/// The server keeps its id, data that it lacks is never read from it, and is copied to it.
 #[test]
 fn an_emptied_or_older_directory_is_never_taken_for_data() {
     let mut cluster = Cluster::start(&Shape::lively());
@@ -128,7 +128,7 @@ fn an_emptied_or_older_directory_is_never_taken_for_data() {
         let who = Who::Server(victim);
         let (store, copy) = (cluster.data(who).join("store"), cluster.directory().join("copy"));
         if older {
-            // As a backup tool would: stopped, so that the copy is whole, and then more is written.
+            // As a backup tool would do it: the server is stopped, so the copy is complete; then more is written.
             cluster.kill(who);
             copy_tree(&store, &copy);
             cluster.launch(who);
@@ -157,7 +157,7 @@ fn an_emptied_or_older_directory_is_never_taken_for_data() {
     settle(&cluster, load);
 }
 
-/// R11: metadata that was created again, or that went back, is not obeyed, and destroys nothing.
+/// R11: metadata that was created again, or restored from an older copy, is not obeyed, and destroys nothing.
 #[test]
 fn metadata_of_another_founding_or_an_older_copy_is_not_obeyed() {
     let mut cluster = Cluster::start(&Shape::lively());
@@ -179,11 +179,12 @@ fn metadata_of_another_founding_or_an_older_copy_is_not_obeyed() {
     copy_tree(&old, &own);
     let before = stopped(&cluster);
     cluster.all().into_iter().for_each(|who| cluster.launch(who));
-    // Whichever comes first: a server refuses the older map, or the metadata hears of the newer one and leads no more.
+    // Whichever comes first: a server refuses the older map, or the metadata member learns of the newer one and stops
+    // leading.
     wait("the older copy is refused", PATIENCE, || {
         (said(&cluster, "went back to an older copy") || stopped(&cluster) > before).then_some(())
     });
-    // The servers wait for metadata that is not behind them.
+    // The servers wait for metadata that is not older than theirs.
     cluster.kill(meta);
     std::fs::remove_dir_all(&own).expect("the old metadata goes");
     copy_tree(&kept, &own);
@@ -208,14 +209,14 @@ fn metadata_of_another_founding_or_an_older_copy_is_not_obeyed() {
     cluster.verify(&["--read"]);
 }
 
-/// Flips bytes in the segments and the chunk files of a server; returns how many. Recent records are read from segments.
+/// Flips bytes in the segments and chunk files of a server; returns how many. Recent records are read from segments.
 fn damage(cluster: &Cluster, server: u16) -> usize {
     let store = cluster.data(Who::Server(server)).join("store");
     let mut damaged = 0;
     for group in std::fs::read_dir(store.join("chunks")).expect("a store").flatten() {
         for file in std::fs::read_dir(group.path()).expect("a directory of chunk files").flatten() {
             let bytes = std::fs::read(file.path()).expect("a chunk file");
-            // Past the pages of versions and checksums lie the blocks: the last byte that is not zero is in one.
+            // The blocks follow the pages of versions and checksums: the last non-zero byte is in a block.
             let Some(at) = bytes.iter().rposition(|b| *b != 0) else { continue };
             overwrite(&file.path(), at, !bytes[at]);
             damaged += 1;
@@ -282,7 +283,7 @@ fn a_rotten_block_that_nobody_reads_is_found_and_repaired() {
     assert!(damaged > 50, "only {damaged} places to damage");
     let found = cluster.wait_status("every replica was found right since", |s| {
         let scrubs = || s.servers.iter().filter_map(|v| v.vitals.as_ref()).map(|v| v.scrub);
-        // A pass that had begun before may have been past the place.
+        // A pass that had already begun may have been past the damage.
         let oldest = scrubs().map(|scrub| scrub.oldest_seconds).max().unwrap_or(u64::MAX);
         oldest.saturating_add(5) < since.elapsed().as_secs() && scrubs().all(|scrub| scrub.replicas > 0)
     });
@@ -336,7 +337,8 @@ fn a_full_cluster_refuses_writes_and_still_reads_and_deletes() {
     cluster.verify(&["--read"]);
 }
 
-/// What was in flight is ordered anew after the crash, though there is no room; and nobody is condemned for having none.
+/// In-flight writes are ordered again after the crash although there is no room, and no server is condemned for having
+/// none.
 #[test]
 fn a_full_cluster_that_crashes_serves_everything_again() {
     let mut cluster = Cluster::start(&Shape { capacity_mib: Some(64), ..Shape::lively() });
@@ -361,7 +363,7 @@ fn a_full_cluster_that_crashes_serves_everything_again() {
         panic!("9 servers of 64 MiB took {} MiB three times", written.len());
     });
     let all: Vec<Who> = cluster.all();
-    // What a crash takes of the reserve must come back: the next one needs it too.
+    // Reserve space used by a crash must be released again: the next crash needs it too.
     for crash in 1..=3 {
         all.iter().for_each(|who| cluster.kill(*who));
         let since = Instant::now();
@@ -407,7 +409,8 @@ fn a_rotten_block_on_the_only_awake_replica_wakes_the_others() {
     assert!(asleep(&cluster.status()).len() < sleepers.len(), "nobody was woken: the damage was not met");
 }
 
-/// R14. What else may happen to bytes on their way: here a client of the cluster's own writes into the objects' chunks.
+/// R14. Another way for bytes to go wrong in transit: here one of the cluster's own clients overwrites the objects'
+/// chunks.
 #[test]
 fn bytes_that_are_not_those_that_were_put_break_the_connection() {
     const SIZE: usize = 3 << 20;
@@ -431,7 +434,7 @@ fn bytes_that_are_not_those_that_were_put_break_the_connection() {
         client.write(chunk(0, 2), 8192, vec![8; 100].into()).await.expect("a write");
         client.delete(chunk(1, 1)).await.expect("a deletion");
     });
-    // A connection that is reset is as good as one that ends early.
+    // A reset connection counts like one that ends early.
     let got = paths.map(|path| send("GET", path, b"").map_or(0, |answer| answer.body.len()));
     assert!(got[0] == SIZE && got[1] < SIZE && got[2] < SIZE, "{got:?}");
     let log = cluster.log(Who::Gateway);

@@ -1,14 +1,14 @@
-//! The house rules that the compiler does not check: who may import whom, what the pure ring must not touch, and under which
-//! licences what we build on may be used.
+//! House rules that the compiler does not check: which crate may import which, what the pure ring must not touch, and
+//! which licences dependencies may have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// ARCHITECTURE.md, "Three rings": what each crate imports of the house, no less and no more.
+/// ARCHITECTURE.md, "Three rings": the imports of each crate within the project, no less and no more.
 const IMPORTS: &[(&str, &[&str])] = &[
     ("ebb-types", &[]),
-    // For tests only: no row names it.
+    // For tests only: not in the page's table.
     ("ebb-testing", &["ebb-types"]),
     ("ebb-gear", &["ebb-types"]),
     ("ebb-meta", &["ebb-types", "ebb-gear"]),
@@ -64,7 +64,7 @@ const PURE: &[(&str, &[&str])] = &[
     ("trace", &[]),
 ];
 
-/// What would bring a clock, chance, a thread, a socket or a file into the pure ring.
+/// Names that would bring a clock, randomness, a thread, a socket or a file into the pure ring.
 const BANNED: &[&str] = &[
     "Instant::now",
     "SystemTime",
@@ -182,7 +182,7 @@ fn files_stay_readable() {
     }
 }
 
-/// What a dependency may be used under: permissive licences, which ask for no more than a notice.
+/// Permitted licences of dependencies: permissive ones, which require no more than a notice.
 const LICENCES: &[&str] = &[
     "0BSD",
     "Apache-2.0",
@@ -199,7 +199,7 @@ const LICENCES: &[&str] = &[
     "Zlib",
 ];
 
-/// Whether an SPDX expression offers a way to comply with permissive licences only. `/` is an old form of `OR`.
+/// Whether an SPDX expression can be satisfied with permissive licences only. `/` is an old form of `OR`.
 fn is_permissive(expression: &str) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let mut words = spaced.split_whitespace().peekable();
@@ -232,8 +232,8 @@ fn is_permissive(expression: &str) -> bool {
     any(&mut words) && words.next().is_none()
 }
 
-/// What `cargo deny check licenses bans sources` would find. Advisories need a database from the network: `scripts/lint` asks
-/// `cargo deny` for them where it is installed, and says so where it is not.
+/// The same checks as `cargo deny check licenses bans sources`. Advisories need a database from the network:
+/// `scripts/lint` runs `cargo deny` for them where it is installed, and says so where it is not.
 #[test]
 fn dependencies_are_permissive_and_from_the_registry() {
     let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);

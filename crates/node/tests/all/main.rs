@@ -1,4 +1,5 @@
-//! The end-to-end tests, one program: a test is a module, and linking once is enough. Clusters of processes take turns ([`harness`]).
+//! The end-to-end tests, in one program: each test file is a module, so linking happens once. Clusters of processes
+//! take turns ([`harness`]).
 
 mod amnesia;
 mod bad_input;

@@ -1,4 +1,4 @@
-//! Gears shift under load: nobody notices.
+//! Gears shift under load: no client notices.
 
 use crate::harness::load::{Load, Options};
 use crate::harness::{Cluster, Shape};

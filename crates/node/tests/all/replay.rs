@@ -1,10 +1,10 @@
-//! `ebb replay`, as a user calls it.
+//! `ebb replay`, as a user runs it.
 
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Four requests of SPC within 30 ms, the last past the end of a target of 1 MiB.
+/// Four requests of SPC within 30 ms, the last one past the end of a 1 MiB target.
 const TRACE: &str = "0,0,4096,R,0.00\n0,8,4096,W,0.01\n0,17,512,w,0.02\n0,4096,4096,r,0.03\n";
 
 fn replay(dir: &Path, arguments: &[&str]) -> Output {
@@ -82,7 +82,7 @@ fn a_trace_is_replayed_on_a_cluster_that_is_made_for_it_and_every_byte_is_checke
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let performance = &report["performance"];
     assert_eq!((&performance["requests"], &performance["failed"]), (&4.into(), &0.into()));
-    // Two reads of 4 KiB were written before; 4.5 KiB are written by the trace.
+    // Two reads of 4 KiB were written before; the trace writes 4.5 KiB.
     assert_eq!((&report["prepared_bytes"], &performance["check"]["mismatched"]), (&8192.into(), &0.into()));
     assert_eq!(performance["check"]["read_back_bytes"], 8192 + 4096 + 512);
     assert_eq!(

@@ -18,13 +18,13 @@ impl Drop for Dev {
     }
 }
 
-/// What `ebb dev --json` prints when the cluster is ready.
+/// Output of `ebb dev --json` once the cluster is ready.
 fn ready(dev: &mut Dev) -> serde_json::Value {
     let mut text = String::new();
     let mut lines = BufReader::new(dev.0.stdout.take().unwrap());
     while lines.read_line(&mut text).unwrap() > 0 {
         if let Ok(value) = serde_json::from_str(&text) {
-            // What it may print later is read, so that it never waits for us.
+            // Read all later output, so that it never blocks on a full pipe.
             std::thread::spawn(move || lines.read_to_end(&mut Vec::new()));
             return value;
         }

@@ -1,11 +1,11 @@
-//! Who may do what, and who can read what the programs write (docs/security.md).
+//! Who may do what, and who can read the files that the programs write (docs/security.md).
 
 use crate::harness::{Cluster, PATIENCE, Shape, Who, wait};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-/// Everything below a directory that others than its owner may read, write or enter.
+/// Everything below a directory that users other than its owner may read, write or enter.
 fn open_to_others(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).expect("a directory").flatten() {
@@ -35,7 +35,7 @@ fn a_gateways_keys_read_and_write_data_and_change_no_cluster() {
     wait("the gateway listens", PATIENCE, || std::net::TcpStream::connect(&cluster.gateway).ok());
     let before = cluster.status();
 
-    // What a machine has on which only a gateway runs.
+    // The files on a machine that runs only a gateway.
     let directory = cluster.directory().to_owned();
     let text = std::fs::read_to_string(&cluster.config).expect("the configuration");
     let config = |name: &str, secret: &str| {
@@ -80,7 +80,7 @@ fn a_gateways_keys_read_and_write_data_and_change_no_cluster() {
 #[test]
 fn what_a_cluster_writes_is_its_owners_alone() {
     let mut cluster = Cluster::create(&Shape::lively());
-    // Made by an administrator in a hurry.
+    // As an administrator in a hurry would create it.
     let data = cluster.data(Who::Server(1));
     std::fs::create_dir_all(&data).expect("a directory");
     std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o755)).expect("chmod");

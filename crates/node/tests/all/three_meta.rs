@@ -1,4 +1,4 @@
-//! Three metadata servers: the leader dies under load, and nothing that was promised is lost.
+//! Three metadata servers: the leader dies under load, and no acknowledged change is lost.
 
 use crate::harness::load::{Load, Options};
 use crate::harness::{Cluster, PATIENCE, Shape, Who, tail, wait};
@@ -6,12 +6,12 @@ use ebb_client::transport::{Identity, Role, connect, kind};
 use ebb_types::{AdminRequest, MetaReply, MetaRequest};
 use std::time::{Duration, Instant};
 
-/// The member that leads now.
+/// The current leader.
 fn leader(cluster: &Cluster) -> u64 {
     wait("a metadata leader", PATIENCE, || cluster.metas.iter().copied().find(|id| leads(cluster, *id)))
 }
 
-/// Asks one member and nobody else.
+/// Asks this member only.
 fn leads(cluster: &Cluster, id: u64) -> bool {
     let config = cluster.client_config();
     let own = Identity { cluster: 0, role: Role::Client };
@@ -53,7 +53,7 @@ fn the_leader_dies_under_load_and_nothing_acknowledged_is_lost() {
     assert!(report.names > 0, "the namespace was not changed:\n{}", tail(&cluster.log(Who::Meta(1)), 20));
     cluster.verify(&["--read"]);
 
-    // All three stop and start: what they agreed on is on their disks.
+    // All three stop and start: the agreed state is on their disks.
     cluster.stop_all();
     cluster.start_all();
     cluster.heal();

@@ -1,4 +1,4 @@
-//! `ebb trace` as a user runs it: what it prints, what it writes, and how it fails.
+//! `ebb trace` as a user runs it: its output, the files it writes, and how it fails.
 
 use serde_json::Value;
 use std::path::Path;
@@ -78,7 +78,7 @@ fn a_synthetic_trace_is_made_described_filtered_scaled_and_converted() {
     let scaled = json(dir, &["info", "f.fio", "s.blktrace.0"]);
     let span = |at: usize| scaled["traces"][at]["span_seconds"].as_f64().unwrap();
     assert!((span(0) * 2.5 / span(1) - 1.0).abs() < 0.01);
-    // A round through every format comes back the same.
+    // A round trip through every format gives the same trace.
     good(dir, &["convert", "f.fio", "r/", "--to", "btrecord"]);
     good(dir, &["convert", "r/8-0.replay.0", "again.fio"]);
     let requests = |name: &str| json(dir, &["info", name])["traces"][0]["bytes"].clone();

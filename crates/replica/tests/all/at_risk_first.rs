@@ -32,7 +32,7 @@ fn map() -> MapDelta {
         server(3, 2, ServerState::Awake),
         server(4, 2, ServerState::Failed),
     ];
-    let slot = |server, state| Slot { server: ServerId(server), state, stand_in: None };
+    let slot = |server, state| Slot { server: ServerId(server), state, holder: None };
     let entry = |third, state| GroupEntry {
         epoch: Epoch(2),
         primary: Some(ServerId(2)),

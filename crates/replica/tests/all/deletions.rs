@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use ebb_replica::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken};
 use ebb_types::{
-    ChunkId, Content, Epoch, GroupEntry, GroupId, Incarnation, ListPage, MapDelta, Moment, PeerMessage,
-    Record, ServerId, ServerState, Slot, SlotState, Space, StandIn, StoreId, Version,
+    ChunkId, Content, Epoch, GroupEntry, GroupId, Holder, Incarnation, ListPage, MapDelta, Moment,
+    PeerMessage, Record, ServerId, ServerState, Slot, SlotState, Space, StoreId, Version,
 };
 
 const ME: ServerId = ServerId(1);
@@ -37,9 +37,9 @@ impl Member {
 
     /// `states`: each slot's state and holder.
     fn configure(&mut self, epoch: u32, states: [(SlotState, Option<ServerId>); 3]) -> Vec<Command> {
-        let slot = |(server, (state, stand_in)): (ServerId, (SlotState, Option<ServerId>))| {
-            let stand_in = stand_in.map(|server| StandIn { server, covered: true });
-            Slot { server, state, stand_in }
+        let slot = |(server, (state, holder)): (ServerId, (SlotState, Option<ServerId>))| {
+            let holder = holder.map(|server| Holder { server, covered: true });
+            Slot { server, state, holder }
         };
         let slots = [ME, PRIMARY, THIRD].into_iter().zip(states).map(slot).collect();
         let entry =
@@ -149,7 +149,7 @@ fn a_record_that_comes_late_is_not_stored_again() {
 /// Offload that a holder failed to drop may have been deleted since. A full comparison asks a holder for no more than it
 /// must have, and prefers a replica that is in sync.
 #[test]
-fn whoever_compares_everything_does_not_ask_a_stand_in_for_it() {
+fn whoever_compares_everything_does_not_ask_a_holder_for_it() {
     let everything = SlotState::CatchingUp { since: Epoch(0) };
     let mut me = Member::new();
     let out = me.configure(5, [(everything, Some(KEEPER)), (IN_SYNC, None), (IN_SYNC, None)]);

@@ -5,9 +5,9 @@
 use bytes::Bytes;
 use ebb_replica::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome};
 use ebb_types::{
-    ChunkId, Epoch, GroupEntry, GroupId, Incarnation, Kind, ListPage, MapDelta, Moment, PeerMessage,
-    RecoveredTail, Refusal, Run, ServerEntry, ServerId, ServerState, Slot, SlotState, Space, StandIn,
-    StoreId, TailRun, Version,
+    ChunkId, Epoch, GroupEntry, GroupId, Holder, Incarnation, Kind, ListPage, MapDelta, Moment, PeerMessage,
+    RecoveredTail, Refusal, Run, ServerEntry, ServerId, ServerState, Slot, SlotState, Space, StoreId,
+    TailRun, Version,
 };
 
 const ME: ServerId = ServerId(1);
@@ -44,16 +44,16 @@ impl Server {
         match in_sync {
             true => self.configure_other(epoch, SlotState::InSync, None),
             false => {
-                let stand_in = Some(StandIn { server: KEEPER, covered: true });
-                self.configure_other(epoch, SlotState::CatchingUp { since: Epoch(1) }, stand_in)
+                let holder = Some(Holder { server: KEEPER, covered: true });
+                self.configure_other(epoch, SlotState::CatchingUp { since: Epoch(1) }, holder)
             }
         }
     }
 
-    fn configure_other(&mut self, epoch: u32, state: SlotState, stand_in: Option<StandIn>) -> Vec<Command> {
-        let slot = |server, state, stand_in| Slot { server, state, stand_in };
+    fn configure_other(&mut self, epoch: u32, state: SlotState, holder: Option<Holder>) -> Vec<Command> {
+        let slot = |server, state, holder| Slot { server, state, holder };
         let catching_up = SlotState::CatchingUp { since: Epoch(1) };
-        let other = slot(OTHER, state, stand_in);
+        let other = slot(OTHER, state, holder);
         let slots = vec![slot(ME, catching_up, None), other, slot(ServerId(3), catching_up, None)];
         let servers = [1, 2, 3, 4].map(|id| ServerEntry {
             incarnation: Incarnation(self.run),
@@ -82,7 +82,7 @@ fn asked(commands: &[Command]) -> Option<(ServerId, Space, u64)> {
 }
 
 #[test]
-fn a_stand_in_lists_only_what_it_still_keeps() {
+fn a_holder_lists_only_what_it_still_keeps() {
     let list = |epoch| PeerMessage::List {
         group: GROUP,
         epoch: Epoch(epoch),
@@ -146,7 +146,7 @@ fn a_tail_is_kept_with_what_it_is_of() {
     let mut keeper = Server { replica: Replica::new(config, recovered), run: 1, version: 0 };
     let away = SlotState::Away { since: Epoch(1) };
     keeper.configure_other(5, away, None);
-    keeper.configure_other(6, away, Some(StandIn { server: KEEPER, covered: false }));
+    keeper.configure_other(6, away, Some(Holder { server: KEEPER, covered: false }));
     let fence = PeerMessage::Fence { group: GROUP, epoch: Epoch(6), done: Vec::new() };
     let commands = keeper.hear(ServerId(3), fence);
     let told = commands.iter().find_map(|c| match c {

@@ -55,7 +55,7 @@ impl Server {
     }
 
     fn configure(&mut self, primary: ServerId) {
-        let slots = [ME, OTHER].map(|server| Slot { server, state: SlotState::InSync, stand_in: None });
+        let slots = [ME, OTHER].map(|server| Slot { server, state: SlotState::InSync, holder: None });
         self.configure_slots(primary, slots.into());
     }
 
@@ -225,7 +225,7 @@ fn what_was_ordered_is_never_sent_away_as_new() {
     let event = Event::Client { token: ClientToken(1), request, payload };
     server.replica.on(Moment(1), event, &mut commands);
     server.epoch += 1;
-    let slots = [ME, OTHER].map(|server| Slot { server, state: SlotState::InSync, stand_in: None });
+    let slots = [ME, OTHER].map(|server| Slot { server, state: SlotState::InSync, holder: None });
     let entry =
         GroupEntry { epoch: Epoch(2), primary: Some(OTHER), slots: slots.into(), ..GroupEntry::unknown() };
     let delta = MapDelta { from: 1, to: 2, servers: Vec::new(), groups: vec![(GROUP, entry)] };

@@ -49,7 +49,7 @@ impl Primary {
             fetched_from: Vec::new(),
         };
         primary.on(Event::Lease { until: Moment(u64::MAX) });
-        let slot = |server, state| Slot { server, state, stand_in: None };
+        let slot = |server, state| Slot { server, state, holder: None };
         let mut slots = vec![slot(ME, SlotState::CatchingUp { since: Epoch(1) })];
         slots.extend(OTHERS.map(|server| slot(server, SlotState::InSync)));
         let entry = GroupEntry { epoch: EPOCH, primary: Some(ME), slots, ..GroupEntry::unknown() };

@@ -31,7 +31,7 @@ impl Server {
         server.on(Event::Lease { until: Moment(u64::MAX) });
         let members = [ME, NEAR, FAR];
         let entry = |id: ServerId| crate::server(id.0, id.0 as u8 - 1, ServerState::Awake);
-        let slots = members.map(|server| Slot { server, state: SlotState::InSync, stand_in: None });
+        let slots = members.map(|server| Slot { server, state: SlotState::InSync, holder: None });
         let groups = vec![(
             GROUP,
             GroupEntry { epoch: EPOCH, primary: Some(primary), slots: slots.into(), ..GroupEntry::unknown() },

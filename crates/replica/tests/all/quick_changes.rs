@@ -124,7 +124,7 @@ impl Primary {
 
 /// All three in sync.
 fn entry() -> GroupEntry {
-    let slot = |server| Slot { server, state: SlotState::InSync, stand_in: None };
+    let slot = |server| Slot { server, state: SlotState::InSync, holder: None };
     let slots = [ME, OTHERS[0], OTHERS[1]].map(slot).to_vec();
     let told = slots.iter().map(|s| Told { server: s.server, from: Epoch(1), until: None }).collect();
     GroupEntry { primary: Some(ME), slots, told, ..GroupEntry::unknown() }

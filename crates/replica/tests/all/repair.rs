@@ -7,8 +7,8 @@ use ebb_replica::{
 };
 use ebb_types::{
     BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry,
-    GroupId, Incarnation, Kind, ListPage, MapDelta, Moment, PeerMessage, Record, Refusal, Run, ServerId,
-    ServerReport, ServerState, Slot, SlotState, Space, StandIn, StoreId, TailRun, Version, block_crcs,
+    GroupId, Holder, Incarnation, Kind, ListPage, MapDelta, Moment, PeerMessage, Record, Refusal, Run,
+    ServerId, ServerReport, ServerState, Slot, SlotState, Space, StoreId, TailRun, Version, block_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -31,10 +31,10 @@ impl Server {
         let mut server = Server { replica: Replica::new(config, Recovered::default()), now: 1 };
         server.on(Event::Lease { until: Moment(u64::MAX) });
         let away = SlotState::CatchingUp { since: Epoch(5) };
-        let stand_in = Some(StandIn { server: KEEPER, covered: true });
+        let holder = Some(Holder { server: KEEPER, covered: true });
         let slots = vec![
-            Slot { server: ME, state: SlotState::InSync, stand_in: None },
-            Slot { server: OTHER, state: away, stand_in },
+            Slot { server: ME, state: SlotState::InSync, holder: None },
+            Slot { server: OTHER, state: away, holder },
         ];
         let entry = GroupEntry { epoch: Epoch(9), primary: Some(ME), slots, ..GroupEntry::unknown() };
         let servers = [1, 2, 3, 4].map(|id| crate::server(id, id as u8 % 2, ServerState::Awake));
@@ -143,7 +143,7 @@ fn primary_that_read(must_exist: bool, outcome: StoreOutcome) -> (Server, Vec<Co
 const NEW: Version = Version { epoch: Epoch(7), seq: 3 };
 
 #[test]
-fn a_lost_block_comes_from_the_stand_in_and_then_from_the_replica_behind_it() {
+fn a_lost_block_comes_from_the_holder_and_then_from_the_replica_behind_it() {
     let (mut primary, commands) = primary_with_a_lost_block(NEW);
     let first = asked(&commands).expect("a copy is asked for it");
     assert_eq!((first.to, first.space), (KEEPER, KEPT));
@@ -167,7 +167,7 @@ fn a_lost_block_comes_from_the_stand_in_and_then_from_the_replica_behind_it() {
 }
 
 #[test]
-fn where_the_stand_in_does_not_answer_the_replica_behind_it_is_not_believed() {
+fn where_the_holder_does_not_answer_the_replica_behind_it_is_not_believed() {
     let (mut primary, commands) = primary_with_a_lost_block(NEW);
     let first = asked(&commands).expect("a copy is asked for it");
     let commands = primary.answers(first, Err(Refusal::Corrupt), Bytes::new());
@@ -296,7 +296,7 @@ fn catches_up(kinds: &[Kind]) -> (Server, Vec<Command>) {
         Command::Send { to: KEEPER, message: PeerMessage::List { token, .. }, .. } => Some(*token),
         _ => None,
     };
-    let token = commands.iter().find_map(listing).expect("the stand-in is asked what it has");
+    let token = commands.iter().find_map(listing).expect("the holder is asked what it has");
     let run = |(first, kind): (u32, &Kind)| Run { chunk: CHUNK, first, count: 1, version: NEW, kind: *kind };
     let runs: Vec<Run> = (0..).zip(kinds).map(run).collect();
     let message = PeerMessage::ListReply {
@@ -406,7 +406,7 @@ fn a_block_that_must_exist_and_does_not_comes_from_another_copy() {
     assert_eq!(reply(&commands), None);
     let first = asked(&commands).expect("a copy is asked for it");
     let commands = primary.answers(first, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
-    let second = asked(&commands).expect("the replica behind the stand-in is asked");
+    let second = asked(&commands).expect("the replica behind the holder is asked");
     assert_eq!((second.to, second.space, second.whole), (OTHER, Space::Replica, true));
     let data = Bytes::from(vec![7; BLOCK_BYTES]);
     let commands = primary.answers(second, Ok(vec![record(NEW, Some(&data))]), data.clone());
@@ -426,7 +426,7 @@ fn a_block_that_must_exist_and_that_no_copy_has_is_an_error() {
     let (mut primary, commands) = primary_that_read(true, never_written());
     let first = asked(&commands).expect("a copy is asked for it");
     let commands = primary.answers(first, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
-    let second = asked(&commands).expect("the replica behind the stand-in is asked");
+    let second = asked(&commands).expect("the replica behind the holder is asked");
     let commands = primary.answers(second, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
     assert_eq!(reply(&commands), Some(ClientReply::Failed { why: ChunkError::Missing }));
 }

@@ -6,9 +6,9 @@ use ebb_replica::{
     ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken,
 };
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, ChunkOp, ClientRequest, Content, Epoch, GroupEntry, GroupId, Incarnation, Kind,
-    ListPage, MapDelta, Moment, PeerMessage, Record, Refusal, RequestId, Run, ScrubMark, ServerId,
-    ServerState, Slot, SlotState, Space, StandIn, StoreId, Version, block_crcs,
+    BLOCK_BYTES, ChunkId, ChunkOp, ClientRequest, Content, Epoch, GroupEntry, GroupId, Holder, Incarnation,
+    Kind, ListPage, MapDelta, Moment, PeerMessage, Record, Refusal, RequestId, Run, ScrubMark, ServerId,
+    ServerState, Slot, SlotState, Space, StoreId, Version, block_crcs,
 };
 use std::time::Duration;
 
@@ -39,11 +39,11 @@ impl Primary {
         let recovered = Recovered { scrubs: vec![mark], ..Recovered::default() };
         let mut primary = Primary { replica: Replica::new(config, recovered), now: Moment(1) };
         primary.on(Event::Lease { until: Moment(u64::MAX) });
-        let stand_in = Some(StandIn { server: KEEPER, covered: true });
+        let holder = Some(Holder { server: KEEPER, covered: true });
         let slots = vec![
-            Slot { server: ME, state: SlotState::InSync, stand_in: None },
-            Slot { server: OTHER, state: SlotState::InSync, stand_in: None },
-            Slot { server: SLEEPER, state: SlotState::Away { since: Epoch(5) }, stand_in },
+            Slot { server: ME, state: SlotState::InSync, holder: None },
+            Slot { server: OTHER, state: SlotState::InSync, holder: None },
+            Slot { server: SLEEPER, state: SlotState::Away { since: Epoch(5) }, holder },
         ];
         let entry = GroupEntry { epoch: EPOCH, primary: Some(ME), slots, ..GroupEntry::unknown() };
         let servers = [1, 2, 3, 4].map(|id| {
@@ -279,7 +279,7 @@ fn what_is_newer_elsewhere_and_cannot_be_had_is_never_overwritten() {
 }
 
 #[test]
-fn a_stand_in_needs_only_what_was_written_since_it_stands_in() {
+fn a_holder_needs_only_what_was_written_since_it_became_one() {
     let mut primary = Primary::new();
     let asked = primary.beat(7 * DAY);
     let asked = primary.listed(asked, &[run(OLD)]);
@@ -296,7 +296,7 @@ fn a_stand_in_needs_only_what_was_written_since_it_stands_in() {
 
 /// The holder also held offload earlier; the chunk was deleted since, and the deletion is forgotten.
 #[test]
-fn what_a_stand_in_has_from_an_earlier_time_is_not_fetched() {
+fn what_a_holder_has_from_an_earlier_time_is_not_fetched() {
     let mut primary = Primary::new();
     let asked = primary.beat(7 * DAY);
     let asked = primary.listed(asked, &[run(V)]);

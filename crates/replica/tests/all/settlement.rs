@@ -95,7 +95,7 @@ impl Primary {
     /// Begins the next epoch and runs until `stored_max` records were stored in it. Returns whether nothing is left to do.
     fn settle(&mut self, stored_max: usize) -> bool {
         self.epoch += 1;
-        let slot = |server| Slot { server, state: SlotState::InSync, stand_in: None };
+        let slot = |server| Slot { server, state: SlotState::InSync, holder: None };
         let slots = [ME, OTHERS[0], OTHERS[1]].map(slot).to_vec();
         let told = slots.iter().map(|s| Told { server: s.server, from: Epoch(1), until: None }).collect();
         let (epoch, primary) = (Epoch(self.epoch), Some(ME));

@@ -21,7 +21,7 @@ impl World<'_> {
         let state = self.newest_state();
         let mut groups = state.groups().filter(|(_, entry)| entry.primary.is_some());
         groups.find_map(|(group, entry)| {
-            let better = better_stand_in(entry, state, |id| !self.servers[&id].missing)?;
+            let better = better_holder(entry, state, |id| !self.servers[&id].missing)?;
             Some(format!(
                 "{group} has two copies in a rack, and {better} could stand in: {}",
                 brief_entry(entry)
@@ -45,13 +45,13 @@ pub fn replicas_shared(state: &State) -> Option<String> {
 }
 
 /// A server, asleep or awake, that could be the holder for a slot whose holder shares a rack with another copy.
-fn better_stand_in(entry: &GroupEntry, state: &State, there: impl Fn(ServerId) -> bool) -> Option<ServerId> {
+fn better_holder(entry: &GroupEntry, state: &State, there: impl Fn(ServerId) -> bool) -> Option<ServerId> {
     let rack = |id: ServerId| state.server(id).map(|e| e.rack);
     let targets: Vec<ServerId> = entry.targets().collect();
     let taken: BTreeSet<Option<RackId>> = targets.iter().map(|id| rack(*id)).collect();
     let shares = |id: ServerId| targets.iter().filter(|other| rack(**other) == rack(id)).count() > 1;
     let away = entry.slots.iter().filter(|s| matches!(s.state, SlotState::Away { .. }));
-    away.filter_map(|s| s.stand_in).find(|stand_in| shares(stand_in.server))?;
+    away.filter_map(|s| s.holder).find(|holder| shares(holder.server))?;
     let able = |e: &&ebb_types::ServerEntry| {
         let gone = matches!(e.state, ServerState::Failed | ServerState::Lost);
         !gone && there(e.id) && entry.slot_of(e.id).is_none() && !taken.contains(&Some(e.rack))
@@ -65,7 +65,7 @@ mod tests {
     use crate::stories::{broken, cluster, entry, in_low_gear};
     use ebb_gear::{Scheme, Server, layout};
     use ebb_meta::{Bootstrap, Command, NewServer};
-    use ebb_types::{ClusterParams, GearGroup, Incarnation, Schedule, StandIn};
+    use ebb_types::{ClusterParams, GearGroup, Holder, Incarnation, Schedule};
 
     #[test]
     fn replicas_in_one_rack_that_could_be_parted_are_seen() {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stand_in_that_shares_a_rack_while_another_server_does_not_is_seen() {
+    fn a_holder_that_shares_a_rack_while_another_server_does_not_is_seen() {
         let mut world = in_low_gear();
         world.r13_racks_apart();
         assert_eq!(broken(&mut world), None);
@@ -116,10 +116,10 @@ mod tests {
         let same =
             state.servers().find(|e| e.rack == rack && e.id != primary).expect("two servers a rack").id;
         let away = bad.slots.iter_mut().find(|s| s.server != primary).expect("the other slot");
-        let good = away.stand_in.replace(StandIn { server: same, covered: true }).expect("it is away").server;
-        assert_eq!(better_stand_in(&bad, state, |_| true), Some(good));
+        let good = away.holder.replace(Holder { server: same, covered: true }).expect("it is away").server;
+        assert_eq!(better_holder(&bad, state, |_| true), Some(good));
         // If the other rack is gone, nothing better is available.
         bad.slots.retain(|s| s.server == primary);
-        assert_eq!(better_stand_in(&bad, state, |_| true), None);
+        assert_eq!(better_holder(&bad, state, |_| true), None);
     }
 }

@@ -41,7 +41,7 @@ mod tests {
         world.r2_one_serves(first);
         assert_eq!(broken(&mut world), None);
         // The other server receives an epoch of its own, in which it is alone.
-        let slots = vec![Slot { server: second, state: SlotState::InSync, stand_in: None }];
+        let slots = vec![Slot { server: second, state: SlotState::InSync, holder: None }];
         let lone = GroupEntry {
             epoch: entry(&world).epoch.next(),
             primary: Some(second),

@@ -92,7 +92,7 @@ fn fault(entry: &GroupEntry) -> Option<&'static str> {
 mod tests {
     use super::*;
     use crate::stories::{GROUP, broken, cluster, entry, in_low_gear, primary, secondary};
-    use ebb_types::{MapDelta, Slot, StandIn};
+    use ebb_types::{Holder, MapDelta, Slot};
 
     #[test]
     fn two_configurations_of_one_epoch_are_seen() {
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(bad(&|e| e.slots[1] = e.slots[0]), Some("has a server twice"));
         let on_one = |e: &mut GroupEntry| {
             let slot = e.slots.iter_mut().find(away).expect("one is away");
-            slot.stand_in = Some(StandIn { server: awake, covered: true });
+            slot.holder = Some(Holder { server: awake, covered: true });
         };
         assert_eq!(bad(&on_one), Some("has two copies on one server"));
         assert_eq!(bad(&|e| e.primary = Some(ServerId(99))), Some("has a primary without a slot"));

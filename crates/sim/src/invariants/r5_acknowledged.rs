@@ -55,7 +55,7 @@ impl World<'_> {
 mod tests {
     use super::*;
     use crate::client::shared_chunk;
-    use crate::stories::{GROUP, ask, broken, cluster, in_low_gear, primary, secondary, stand_in, write};
+    use crate::stories::{GROUP, ask, broken, cluster, holder, in_low_gear, primary, secondary, write};
     use ebb_types::Version;
 
     const DONE: ClientReply = ClientReply::Done { newest: Version::ZERO };
@@ -78,7 +78,7 @@ mod tests {
     fn an_acknowledgement_without_the_offload_is_seen() {
         let mut world = in_low_gear();
         ask(&mut world, write(2, 1));
-        let (from, keeper, sleeper) = (primary(&world), stand_in(&world), secondary(&world));
+        let (from, keeper, sleeper) = (primary(&world), holder(&world), secondary(&world));
         world.invariants.acknowledged.clear();
         world.r5_every_copy_is_durable(from, 1, &DONE);
         assert_eq!(broken(&mut world), None);

@@ -40,8 +40,8 @@ impl World<'_> {
                 let own = self.has(slot.server, group, Space::Replica, chunk, block, version)
                     || self.has_forgotten(slot.server);
                 let offload = Space::Offload { stands_for: slot.server };
-                let stand_in = slot.stand_in.filter(|s| s.server != id || space == Space::Replica);
-                let theirs = stand_in.is_some_and(|s| {
+                let holder = slot.holder.filter(|s| s.server != id || space == Space::Replica);
+                let theirs = holder.is_some_and(|s| {
                     self.has(s.server, group, offload, chunk, block, version) || self.has_forgotten(s.server)
                 });
                 let away = slot.state != SlotState::InSync;
@@ -61,12 +61,12 @@ impl World<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stories::{GROUP, ask, broken, entry, in_low_gear, secondary, stand_in, write};
+    use crate::stories::{GROUP, ask, broken, entry, holder, in_low_gear, secondary, write};
 
     #[test]
     fn offload_that_is_dropped_before_the_sleeper_has_it_is_seen() {
         let mut world = in_low_gear();
-        let (keeper, sleeper) = (stand_in(&world), secondary(&world));
+        let (keeper, sleeper) = (holder(&world), secondary(&world));
         let space = Space::Offload { stands_for: sleeper };
         world.r6_nothing_is_lost_with_it(keeper, GROUP, space);
         assert_eq!(broken(&mut world), None, "nothing was written since it sleeps");

@@ -25,7 +25,7 @@ impl World<'_> {
         let served = self.invariants.served.get(&group);
         let newest = served.and_then(|epoch| self.invariants.entries.get(&(group, *epoch)));
         let complete = |slot: &&Slot| {
-            let kept = slot.stand_in.is_some_and(|s| s.covered && self.is_sound(s.server));
+            let kept = slot.holder.is_some_and(|s| s.covered && self.is_sound(s.server));
             self.is_sound(slot.server) && (slot.state == SlotState::InSync || kept)
         };
         newest.unwrap_or(entry).slots.iter().find(complete).map(|slot| slot.server)

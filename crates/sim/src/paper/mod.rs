@@ -156,17 +156,17 @@ pub fn sierra(inputs: &Inputs, tell: &mut dyn FnMut(&str, f64)) -> Result<Findin
     let trace = inputs.trace.as_ref().or(made_up.as_ref()).expect("one of the two is there");
     experiments.extend(requests::testbed(trace, inputs.seed, tell)?);
     experiments.push(rebuild::rates(inputs.rebuild_bytes, &inputs.rebuild_servers, inputs.seed, tell)?);
-    let mut stand_ins = vec![
+    let mut holders = vec![
         "The Hotmail, Messenger and Cambridge traces are not public; what follows stands in for them."
             .to_owned(),
     ];
-    stand_ins.extend(inputs.series.iter().map(|(name, series)| {
+    holders.extend(inputs.series.iter().map(|(name, series)| {
         let days = series.values.len() as f64 / series.per_day() as f64;
         format!("Load series {name}: {days:.1} days in steps of {} s.", series.interval.as_secs())
     }));
     let hours = trace.span().as_secs_f64() / 3600.0;
-    stand_ins.push(format!("Requests: {} ({} in {hours:.1} hours).", trace.name, trace.requests.len()));
-    Ok(Findings { paper: PAPER, inputs: stand_ins, experiments })
+    holders.push(format!("Requests: {} ({} in {hours:.1} hours).", trace.name, trace.requests.len()));
+    Ok(Findings { paper: PAPER, inputs: holders, experiments })
 }
 
 fn made_up_day(inputs: &Inputs) -> Trace {

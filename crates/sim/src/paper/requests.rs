@@ -260,9 +260,9 @@ fn reclaim(run: &Report) -> Experiment {
     let mut found = Experiment::new(
         "Table 2",
         "Reclaim",
-        "What sleepers missed is kept by stand-ins and given back when they wake. The amounts are the trace's; what matters \
+        "What sleepers missed is kept by holders and given back when they wake. The amounts are the trace's; what matters \
          is that reclaim is much faster than it must be: the required rate is all offload by the time in the highest \
-         gear. The paper's holders are dedicated loggers; Ebb's stand-ins are chunk servers, which have other work, so \
+         gear. The paper's holders are dedicated loggers; Ebb's holders are chunk servers, which have other work, so \
          their queues are those of their offload alone."
             .into(),
     );

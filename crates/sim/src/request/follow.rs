@@ -78,13 +78,13 @@ fn view(state: &State) -> View {
         draining |= server.state == ServerState::Draining;
         waking |= server.state == ServerState::Waking;
     }
-    let (mut catching_up, mut stands_in) = (false, Vec::new());
+    let (mut catching_up, mut holds) = (false, Vec::new());
     for slot in state.groups().flat_map(|(_, g)| &g.slots) {
         catching_up |= matches!(slot.state, SlotState::CatchingUp { .. });
-        let Some(stand_in) = slot.stand_in else { continue };
-        let place = usize::from(stand_in.server.0);
-        stands_in.resize(stands_in.len().max(place + 1), false);
-        stands_in[place] = true;
+        let Some(holder) = slot.holder else { continue };
+        let place = usize::from(holder.server.0);
+        holds.resize(holds.len().max(place + 1), false);
+        holds[place] = true;
     }
     let phase = match (waking, draining, catching_up) {
         (true, ..) => Phase::Up,
@@ -93,7 +93,7 @@ fn view(state: &State) -> View {
         _ => Phase::Steady,
     };
     let gear = live.iter().filter(|all| **all).count() as u8;
-    let holders = (0..).map(ServerId).zip(stands_in).filter(|(_, does)| *does).map(|(id, _)| id).collect();
+    let holders = (0..).map(ServerId).zip(holds).filter(|(_, does)| *does).map(|(id, _)| id).collect();
     View { gear, phase, holders }
 }
 

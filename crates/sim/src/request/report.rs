@@ -366,7 +366,7 @@ impl Report {
         if !self.holders.is_empty() {
             writeln!(
                 text,
-                "\nstand-ins               seconds   holders     queue   of it offload (means)   longest"
+                "\nholders               seconds   holders     queue   of it offload (means)   longest"
             )?;
         }
         for row in &self.holders {

@@ -1,5 +1,5 @@
-//! `ebb simulate fuzz`: random clusters, workloads, gears and faults in the virtual world, until a rule breaks or the seeds or
-//! the minutes are over.
+//! `ebb simulate fuzz`: random clusters, workloads, gears and faults in the virtual world, until a rule breaks or the
+//! seeds or the minutes run out.
 
 use crate::error::NodeError;
 use clap::Args;
@@ -16,26 +16,26 @@ use std::time::{Duration, Instant};
 pub const EXAMPLES: &str = "\
 Examples:
   ebb simulate fuzz                      1,000 seeds
-  ebb simulate fuzz --minutes 60         as many as an hour allows
-  ebb simulate fuzz --seeds 3125..3126   one seed again; the same seed does the same, to the last byte
+  ebb simulate fuzz --minutes 60         as many seeds as an hour allows
+  ebb simulate fuzz --seeds 3125..3126   one seed again; a seed always gives the same run, to the last byte
 
-Exit code 3: a rule broke. Then the least failing seed is shrunk, and what happens in it is printed.";
+Exit code 3: a rule broke. Then the lowest failing seed is shrunk, and its transcript is printed.";
 
-/// Seeds that run when neither a range nor a time says otherwise.
+/// Seeds that run if neither a range nor a time is given.
 const SEEDS: std::ops::Range<u64> = 1..1001;
 
 #[derive(Args)]
 pub struct FuzzArgs {
-    /// Seeds to run: from A to before B [default: 1..1001, or from 1 on with --minutes]
+    /// Seeds to run, from A up to but not including B [default: 1..1001, or from 1 on with --minutes]
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Option<(u64, u64)>,
-    /// Run for so many minutes, or until the seeds are over
+    /// Run for this many minutes, or until the seeds run out
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
-    /// Seeds side by side [default: one per core]
+    /// Seeds run in parallel [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// Last lines of a failing seed's transcript to print
+    /// Number of last lines of a failing seed's transcript to print
     #[arg(long, value_name = "N", default_value_t = 60)]
     lines: usize,
     /// Print JSON with stable keys (docs/json.md)
@@ -44,13 +44,13 @@ pub struct FuzzArgs {
 }
 
 fn parse_seeds(text: &str) -> Result<(u64, u64), String> {
-    let whole = || format!("'{text}' is no range of seeds: write it as 1..1001, the end not included");
+    let whole = || format!("invalid range of seeds '{text}': write it as 1..1001, the end not included");
     let (from, to) = text.split_once("..").ok_or_else(whole)?;
     let (from, to) = (from.parse().map_err(|_| whole())?, to.parse().map_err(|_| whole())?);
     if from < to { Ok((from, to)) } else { Err(format!("the range {text} has no seed")) }
 }
 
-/// What came of all seeds.
+/// Totals over all seeds.
 #[derive(Default, Serialize)]
 struct Totals {
     seeds: u64,
@@ -59,9 +59,9 @@ struct Totals {
     operations: u64,
     acknowledged: u64,
     given_up: u64,
-    /// Chunks whose history was too tangled for a verdict.
+    /// Chunks whose history was too complex to decide.
     undecided: u64,
-    /// How often what happened.
+    /// How often each event happened.
     tally: BTreeMap<&'static str, u64>,
     failures: Vec<Broken>,
 }
@@ -74,7 +74,7 @@ struct Broken {
     reproduce: String,
 }
 
-/// A failing seed, made small.
+/// A failing seed, shrunk.
 #[derive(Serialize)]
 struct Small {
     seed: u64,
@@ -96,7 +96,7 @@ pub fn run(args: &FuzzArgs) -> Result<ExitCode, NodeError> {
     if args.minutes.is_some_and(|m| !m.is_finite() || m <= 0.0) {
         return Err(NodeError::Refused("--minutes must be a positive number".into()));
     }
-    // A failed assertion of a protocol core is a finding like any other; its place is in the transcript.
+    // A failed assertion of a protocol core is a finding like any other; its location is in the transcript.
     std::panic::set_hook(Box::new(|_| {}));
     let totals = search(args);
     let least = totals.failures.first().map(|f| f.seed);
@@ -179,7 +179,7 @@ fn small(shrunk: Shrunk, lines: usize) -> Small {
     Small { seed: case.seed, case: case.to_string(), faults, faults_left, runs, transcript }
 }
 
-/// What went wrong from outside, from the beginning; then everything that happened last.
+/// The external faults from the beginning, then everything in the last lines.
 fn readable(all: &[String], last: usize) -> Vec<String> {
     let split = all.len().saturating_sub(last);
     let inside = [" <- ", " -> ", " op ", " has map "];
@@ -187,7 +187,7 @@ fn readable(all: &[String], last: usize) -> Vec<String> {
         all[..split].iter().filter(|line| inside.iter().all(|i| !line.contains(i))).cloned().collect();
     if split > 0 {
         lines.push(format!(
-            "... from here on everything, before it {split} lines without what went on inside ..."
+            "... complete from here on; internal events were omitted from the {split} lines before ..."
         ));
     }
     lines.extend_from_slice(&all[split..]);
@@ -209,7 +209,7 @@ fn describe(totals: &Totals, shrunk: Option<&Small>) -> String {
     line(String::new());
     if let Some(small) = shrunk {
         line(format!("Seed {}, shrunk in {} runs: {}", small.seed, small.runs, small.case));
-        line(format!("{} of {} faults are left.", small.faults_left, small.faults));
+        line(format!("{} of {} faults remain.", small.faults_left, small.faults));
         small.transcript.iter().for_each(|l| line(l.clone()));
         line(String::new());
     }
@@ -244,7 +244,7 @@ mod tests {
         let case = "4 servers".into();
         let small = Small { seed: 7, case, faults: 9, faults_left: 1, runs: 30, transcript };
         let text = describe(&totals, Some(&small));
-        assert!(text.contains("Seed 7, shrunk in 30 runs: 4 servers\n1 of 9 faults are left.\n"), "{text}");
+        assert!(text.contains("Seed 7, shrunk in 30 runs: 4 servers\n1 of 9 faults remain.\n"), "{text}");
         assert!(text.contains("server-1 crashes\n"), "{text}");
         assert!(text.contains("Seed 7 breaks R6: server-1 drops the only copy\n"), "{text}");
         assert!(text.ends_with("Reproduce: ebb simulate fuzz --seeds 7..8\n"), "{text}");

@@ -14,11 +14,11 @@ use std::time::Duration;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  ebb simulate load week.csv                        every policy on a load series, as a table
+  ebb simulate load week.csv                        compare all policies on a load series
   ebb simulate load requests.txt.xz --interval 1s --power node --servers 300
   ebb simulate load week.csv --frontier --html savings.html --csv steps.csv
 
-The series is a CSV with a header and the columns time and load, or a list of numbers. What was not recorded is left empty.";
+The series is a CSV with a header and the columns time and load, or a list of numbers. Leave intervals empty that were not recorded.";
 
 #[derive(Args)]
 pub struct LoadArgs {
@@ -31,34 +31,34 @@ pub struct LoadArgs {
     /// Copies of everything
     #[arg(long, default_value_t = 3)]
     replicas: u8,
-    /// Gear groups that are always awake: 1 saves most, 2 rides out the failure of an awake server
+    /// Gear groups that are always awake: 1 saves most, 2 tolerates the failure of an awake server
     #[arg(long, default_value_t = 1)]
     g_min: u8,
     /// Only these policies; absent: all
     #[arg(long, value_delimiter = ',')]
     policy: Vec<Policy>,
-    /// Days that are learned from and not counted
+    /// Days used for training and not counted
     #[arg(long, value_name = "DAYS", default_value_t = 6)]
     train: u32,
     /// `peak`: the highest step needs all servers; or the load that one server sustains, in the series' unit
     #[arg(long, value_name = "peak|LOAD", default_value = "peak", value_parser = parse_provision)]
     provision: Provision,
-    /// Time from one load to the next, such as 1h, 1m, 1s; absent: as the series says
+    /// Time between two loads, such as 1h, 1m, 1s [default: as the series says]
     #[arg(long, value_parser = parse_time)]
     interval: Option<Duration>,
-    /// Step of the simulation; the mean of its intervals is its load [default: 1m, or the interval if that is longer]
+    /// Step of the simulation; its load is the mean of its intervals [default: 1m, or the interval if that is longer]
     #[arg(long, value_parser = parse_time)]
     step: Option<Duration>,
-    /// Intervals of exactly zero are gaps in the recording, or real
+    /// Whether intervals of exactly zero are gaps in the recording or real load
     #[arg(long, value_name = "gap|load", default_value = "gap")]
     zeros: Zeros,
     /// `free`: as in Sierra, standby and transitions cost nothing; `node`: a measured storage node (ECS²); or a TOML file
     #[arg(long, value_name = "free|node|FILE", default_value = "free")]
     power: String,
-    /// From waking a server to its carrying load
+    /// Time from waking a server until it carries load
     #[arg(long, default_value = "1m", value_parser = parse_time)]
     wake: Duration,
-    /// Shortest time that Ebb leaves a server awake
+    /// Minimum time that Ebb keeps a server awake
     #[arg(long, default_value = "15m", value_parser = parse_time)]
     dwell: Duration,
     /// Ebb's budget of power cycles per server per day
@@ -67,10 +67,10 @@ pub struct LoadArgs {
     /// Share of time with too few servers awake that Ebb accepts
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     short_goal: f64,
-    /// Days after which Ebb's lowest gear moves on to other servers; 0: never
+    /// Days after which Ebb's lowest gear moves to other servers; 0: never
     #[arg(long, value_name = "DAYS", default_value_t = 7)]
     rotate_days: u32,
-    /// Also try Ebb with other budgets and accepted shares, and say what nobody could beat
+    /// Also try Ebb with other budgets and accepted shares, and print a bound that no policy can beat
     #[arg(long)]
     frontier: bool,
     /// Print JSON with stable keys (docs/json.md)
@@ -90,7 +90,7 @@ enum Zeros {
     Load,
 }
 
-/// A time that is not zero.
+/// A duration that is not zero.
 fn parse_time(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text)?;
     if time.is_zero() { Err("it must be longer than zero".into()) } else { Ok(time) }
@@ -117,7 +117,7 @@ fn power(name: &str) -> Result<PowerModel, NodeError> {
     }
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct Json<'a> {
     series: SeriesJson<'a>,
@@ -267,7 +267,7 @@ fn text(report: &Report, written: [Option<&Path>; 2]) -> String {
         table(&mut out, &["days of training", "hour of day", "seasonal", "seasonal, live"], &rows);
     }
     if !report.frontier.is_empty() {
-        out.push_str("\nFrontier of Ebb's policy; bound: the share asleep that nobody can beat with that shortage and those cycles\n");
+        out.push_str("\nFrontier of Ebb's policy; bound: the share asleep that no policy can beat with that shortage and those cycles\n");
         let rows: Vec<Vec<String>> = report.frontier.iter().map(load::point_cells).collect();
         table(&mut out, &load::POINT_HEADER, &rows);
     }

@@ -1,5 +1,5 @@
-//! `ebb simulate`: the virtual world. Every simulation runs the production decision makers on a virtual clock; what it prints
-//! is modelled, never measured.
+//! `ebb simulate`: the virtual world. Every simulation runs the production decision makers on a virtual clock; its
+//! output is modelled, never measured.
 
 mod fuzz;
 mod load;
@@ -18,13 +18,13 @@ pub struct SimulateArgs {
 
 #[derive(Subcommand)]
 enum Simulation {
-    /// What would my service save? Gear policies on a load series, in seconds
+    /// Compare gear policies on a load series: what would my service save? Takes seconds
     #[command(after_help = load::EXAMPLES)]
     Load(load::LoadArgs),
     /// Repeat a paper's evaluation, each number beside the paper's
     #[command(after_help = paper::EXAMPLES)]
     Paper(paper::PaperArgs),
-    /// What would a trace meet on my cluster? Latency, energy and traffic, request by request
+    /// Run a trace on a modelled cluster: latency, energy and traffic of every request
     #[command(after_help = trace::EXAMPLES)]
     Trace(trace::TraceArgs),
     /// Hunt for protocol bugs: random clusters, workloads, gears and faults, checked against the rules
@@ -32,7 +32,7 @@ enum Simulation {
     Fuzz(fuzz::FuzzArgs),
 }
 
-/// Runs one simulation. They compute and do not wait, so there is nothing to be asynchronous about.
+/// Runs one simulation. Simulations compute and never wait, so they need not be asynchronous.
 pub fn run(args: SimulateArgs) -> Result<ExitCode, NodeError> {
     match args.what {
         Simulation::Load(args) => load::run(&args),

@@ -1,4 +1,4 @@
-//! `ebb simulate paper`: a paper's evaluation again, each number beside the paper's.
+//! `ebb simulate paper`: repeats a paper's evaluation, each number beside the paper's.
 
 use crate::cli::trace::reading;
 use crate::error::{NodeError, io};
@@ -14,9 +14,9 @@ use std::process::ExitCode;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  ebb simulate paper sierra                                    on made-up loads and requests
+  ebb simulate paper sierra                                    on synthetic loads and requests
   ebb simulate paper sierra --series a.csv --series b.csv --trace block.csv --out sierra
-                                                               writes sierra.html, sierra.csv, sierra.json";
+                                                               write sierra.html, sierra.csv, sierra.json";
 
 /// Clusters in which 1, 2, 4 and 7 servers rebuild a lost one.
 const REBUILD_SERVERS: [u16; 4] = [6, 9, 15, 24];
@@ -36,17 +36,17 @@ enum Paper {
 
 #[derive(Args)]
 struct SierraArgs {
-    /// A load series that stands in for Hotmail's, at least a week: CSV, or one number per interval; may be given again
+    /// A load series used in place of Hotmail's, at least a week: CSV, or one number per interval; may be repeated
     #[arg(long, value_name = "FILE")]
     series: Vec<PathBuf>,
-    /// A block trace that stands in for Hotmail's; several files of one trace are merged
+    /// A block trace used in place of Hotmail's; several files of one trace are merged
     #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
-    /// Requests of the made-up day, without --trace
+    /// Requests of the synthetic day, without --trace
     #[arg(long, value_name = "N", default_value_t = 400_000, conflicts_with = "trace",
           value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
     requests: u64,
-    /// Data of the server that is rebuilt, in MiB
+    /// Data of the rebuilt server, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
     rebuild_mib: u64,
     #[arg(long, default_value_t = 1)]
@@ -104,7 +104,7 @@ fn load(file: &Path) -> Result<(String, Series), NodeError> {
         read(input, &name, None).map_err(|e| NodeError::Refused(format!("{}: {e}", file.display())))?;
     let zeros = series.zeros_are_gaps();
     if zeros > 0 {
-        eprintln!("{}: {zeros} intervals of exactly zero are taken for gaps", file.display());
+        eprintln!("{}: {zeros} intervals of exactly zero are treated as gaps", file.display());
     }
     Ok((name, series))
 }

@@ -16,9 +16,9 @@ use std::process::ExitCode;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  ebb simulate trace day:200000 --servers 60 --racks 6 --provision peak          a made-up day of 200,000 requests
-  ebb simulate trace week.srt --gears schedule --provision peak --html week.html the lowest gear for each hour's peak
-  ebb simulate trace web.spc --gears fixed --gear 1 --disk hdd-2009 --network 1g  what would gear 1 cost in latency?
+  ebb simulate trace day:200000 --servers 60 --racks 6 --provision peak          a synthetic day of 200,000 requests
+  ebb simulate trace week.srt --gears schedule --provision peak --html week.html lowest gear for each hour's peak
+  ebb simulate trace web.spc --gears fixed --gear 1 --disk hdd-2009 --network 1g  latency cost of gear 1
 
 Everything is modelled. A model is a TOML file; --show-models prints the built-in ones.";
 
@@ -27,7 +27,7 @@ const NETWORKS: &str = "1g, 10g";
 
 #[derive(Args)]
 pub struct TraceArgs {
-    /// The trace, files of one trace are merged; or `day:N`, a made-up day of N requests
+    /// The trace; files of one trace are merged. Or `day:N`, a synthetic day of N requests
     #[arg(required_unless_present = "show_models", value_name = "TRACE")]
     traces: Vec<PathBuf>,
     /// Chunk servers
@@ -50,10 +50,11 @@ pub struct TraceArgs {
     /// 1g, 10g, or a TOML file
     #[arg(long, value_name = "MODEL|FILE", default_value = "10g")]
     network: String,
-    /// Power by state, a TOML file; absent: a measured storage node (ECS²)
+    /// Power by state, a TOML file [default: a measured storage node (ECS²)]
     #[arg(long, value_name = "FILE")]
     power: Option<PathBuf>,
-    /// Who chooses the gear: `auto`, the scheduler by the live load; `schedule`, an oracle for each hour's peak; `fixed`
+    /// Who chooses the gear: `auto`, the scheduler from the live load; `schedule`, an oracle for each hour's peak;
+    /// `fixed`
     #[arg(long, default_value = "auto")]
     gears: GearsArg,
     /// The gear of `--gears fixed` [default: all servers awake]
@@ -62,22 +63,22 @@ pub struct TraceArgs {
     /// Lowest gear that may be chosen
     #[arg(long, default_value_t = 1)]
     g_min: u8,
-    /// Trace seconds per simulated second; the scheduler's hour is shortened with it
+    /// Trace seconds per simulated second; the scheduler's hour shrinks with it
     #[arg(long, default_value_t = 1.0)]
     speed: f64,
-    /// Share of the trace's requests that is kept, evenly over time, above 0 and up to 1
+    /// Share of the trace's requests to keep, evenly over time, above 0 and up to 1
     #[arg(long, default_value_t = 1.0)]
     load: f64,
-    /// What the scheduler takes a server to sustain: so much that the trace's peak needs all servers (peak) or N of them; absent:
-    /// what the disk does
+    /// Load that the scheduler assumes a server sustains: set so that the trace's peak needs all servers (peak) or N of
+    /// them [default: what the disk sustains]
     #[arg(long, value_name = "peak|N")]
     provision: Option<crate::cli::replay::ProvisionArg>,
-    /// Machines that the clients run on, in all racks in turn
+    /// Client machines, spread over the racks
     #[arg(long, default_value_t = 9)]
     clients: u32,
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Skip up to so many bad lines or records
+    /// Skip up to this many bad lines or records
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip_bad: u64,
     /// Print JSON with stable keys (docs/json.md)
@@ -107,7 +108,7 @@ pub fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
         return show_models();
     }
     if args.gear.is_some() && !matches!(args.gears, GearsArg::Fixed) {
-        return Err(refused("--gear is the gear of --gears fixed: add that, or leave --gear out"));
+        return Err(refused("--gear needs --gears fixed: add that, or remove --gear"));
     }
     let trace = read(args)?;
     let setup = setup(args)?;
@@ -154,7 +155,7 @@ fn read(args: &TraceArgs) -> Result<Trace, NodeError> {
     Ok(trace)
 }
 
-/// Keeps a share of the requests, with their mix.
+/// Keeps a share of the requests, preserving their mix.
 fn thin(trace: &Trace, share: f64) -> Result<Vec<Request>, NodeError> {
     let whole = InMemory::new(&trace.requests, &trace.devices);
     let filter = BalancedFilter::new(whole, share).map_err(refused)?;
@@ -179,7 +180,7 @@ fn setup(args: &TraceArgs) -> Result<Setup, NodeError> {
     };
     let power = match &args.power {
         None => PowerModel::default(),
-        Some(file) => settings::read("power", "leave --power out", file).map_err(refused)?,
+        Some(file) => settings::read("power", "remove --power", file).map_err(refused)?,
     };
     Ok(Setup {
         servers: args.servers,
@@ -251,11 +252,8 @@ fn page(report: &Report) -> String {
             line(|s| s.watts),
         )))
         .chart(
-            &Chart::new("Offload kept for sleepers", time(), Axis::new("bytes").bytes()).with(Series::new(
-                "debt",
-                Mark::Area,
-                line(|s| s.debt_bytes as f64),
-            )),
+            &Chart::new("Offload held for sleeping servers", time(), Axis::new("bytes").bytes())
+                .with(Series::new("debt", Mark::Area, line(|s| s.debt_bytes as f64))),
         );
     latency_section(&mut page, report);
     shift_section(&mut page, report);
@@ -312,11 +310,7 @@ fn latency_section(page: &mut Page, report: &Report) {
     page.chart(&chart).table("Modelled latency", &header, &rows);
     let rows: Vec<Vec<String>> =
         report.retries.rows().map(|(why, count)| vec![why.to_owned(), count.to_string()]).into();
-    page.section("Tries again", "Tries of requests beyond the first.").table(
-        "By reason",
-        &["reason", "tries"],
-        &rows,
-    );
+    page.section("Retries", "Attempts beyond the first.").table("By reason", &["reason", "tries"], &rows);
 }
 
 fn shift_section(page: &mut Page, report: &Report) {
@@ -361,10 +355,10 @@ fn shift_section(page: &mut Page, report: &Report) {
             ]
         })
         .collect();
-    let header = ["gear", "phase", "stand-ins", "mean queue", "of it offload", "longest"];
+    let header = ["gear", "phase", "holders", "mean queue", "offload part", "longest"];
     page.section(
-        "Queues at stand-ins",
-        "Store commands under way: the mean over time and servers, and the longest of one server.",
+        "Queues at holders",
+        "Store commands in flight: the mean over time and servers, and the maximum of one server.",
     )
     .table("Queues", &header, &rows);
 }
@@ -387,6 +381,6 @@ fn reclaim_tables(page: &mut Page, report: &Report) {
     };
     let rows: Vec<Vec<String>> = report.reclaims.iter().map(returned).collect();
     let header =
-        ["at", "offload kept when servers began to wake", "fetched", "until all were in sync", "rate"];
+        ["at", "offload held when servers began to wake", "fetched", "until all were in sync", "rate"];
     page.table("Offload reclaimed after servers wake", &header, &rows);
 }

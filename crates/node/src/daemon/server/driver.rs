@@ -1,15 +1,15 @@
-//! Events into the core, commands out of it.
+//! Feeds events to the core and carries out its commands.
 //!
-//! **What is in flight is bounded (R12).** A client's request is taken out of its socket only when the server has room for its
-//! bytes ([`Flow`]); until then it stays there, and TCP makes the client wait. Its copies to other servers are the same
-//! bytes, so that the queues to them need no bound of their own: a slow server makes a queue wait, and never costs a
-//! connection. What other servers send is taken in as long as the store's inbox has room.
+//! **What is in flight is bounded (R12).** A client's request is read from its socket only when the server has room for
+//! its bytes ([`Flow`]); until then it stays there, and TCP makes the client wait. Its copies to other servers share
+//! the same bytes, so the queues to them need no bound of their own: a slow server makes a queue wait, and never costs
+//! a connection. Messages from other servers are read as long as the store's inbox has room.
 //!
-//! Nobody waits in a circle. A client's request waits for requests before it to be answered; those wait for copies on other
-//! servers; these wait for inboxes there, and an inbox is emptied by its own disk, which waits for nobody. Messages between
-//! servers never wait for room for clients, and a server sends without waiting.
+//! There is no circular wait. A client's request waits for earlier requests to be answered; those wait for copies on
+//! other servers; these wait for inboxes there, and an inbox is emptied by its own disk, which waits for nothing.
+//! Messages between servers never wait for room for clients, and a server sends without waiting.
 //!
-//! **What the core may count on**: a message that it hands over arrives in the end, or [`Event::PeerLost`] comes after it.
+//! **What the core may rely on**: a message that it sends arrives eventually, or [`Event::PeerLost`] follows.
 
 use super::scrubs::Scrubs;
 use super::{Shared, dial};
@@ -34,30 +34,31 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
 
-/// While the store has more than this to write, nothing more is taken in from other servers.
+/// While the store has more than this to write, no more messages from other servers are read.
 const INBOX_BYTES: usize = 64 << 20;
-/// A server that could not be reached is not tried again for this long.
+/// A server that could not be reached is not retried for this long.
 const DIAL_PAUSE: Duration = Duration::from_millis(200);
-/// The share of the capacity beyond which no new client writes are taken: the rest is kept for what must not fail (R10).
+/// Share of the capacity beyond which no new client writes are accepted: the rest is reserved for work that must not
+/// fail (R10).
 const SOFT_LIMIT: f64 = 0.95;
-/// Store tokens from here on are the driver's, below the core's.
+/// Store tokens from here on belong to the driver, those below to the core.
 const OWN_TOKENS: u64 = 1 << 63;
 
-/// What never changes while the server runs.
+/// Facts that never change while the server runs.
 pub struct About {
     pub me: ServerId,
     pub incarnation: Incarnation,
     pub params: ClusterParams,
     pub secret: Secret,
     pub heartbeat: Duration,
-    /// Of the store, at its start.
+    /// As read from the store at its start.
     pub remembered: Membership,
     pub scrubs: Scrubs,
 }
 
 pub struct Server {
     pub about: About,
-    /// For the tasks that it starts.
+    /// For tasks that it starts.
     this: Weak<RefCell<Server>>,
     replica: Replica,
     store: StoreHandle,
@@ -67,7 +68,7 @@ pub struct Server {
     clients: BTreeMap<ClientToken, Asker>,
     flow: Rc<Flow>,
     inspections: BTreeMap<u64, (Sender, u64)>,
-    /// What is being dropped.
+    /// Drops in progress.
     drops: BTreeMap<u64, (GroupId, Space)>,
     metas: Vec<Option<Sender>>,
     next_client: u64,
@@ -75,43 +76,43 @@ pub struct Server {
     ticking: bool,
     full: bool,
     sleep: Sleep,
-    /// Client work that no metadata leader has confirmed yet, and since when it is counted.
+    /// Client load that no metadata leader has confirmed yet, and the start of its period.
     load: (LoadCount, Moment),
     heartbeat_sent: Moment,
     next_heartbeat: Duration,
     map_gap: bool,
-    /// What the store knows of the metadata, and whether it is being told more.
+    /// What the store remembers of the metadata, and the write that updates it, if any.
     remembered: Membership,
     remembering: Option<u64>,
-    /// Why this run ends, if not because it was asked to.
+    /// Why this run ends, unless it was asked to.
     pub ended: Option<Ended>,
     stopping: Rc<Notify>,
     /// The process is about to end.
     ending: bool,
 }
 
-/// Why a run ends by itself.
+/// Why a run ends on its own.
 pub enum Ended {
-    /// The metadata service will have none of it.
+    /// The metadata service rejects this server.
     Rejected { why: String },
     /// The store is not the one that served last: it needs a new identity.
     Superseded { known: Incarnation },
 }
 
-/// Who waits for an answer, and its share of what may be under way.
+/// A requester waiting for an answer, with its share of the in-flight budget.
 struct Asker {
     sender: Sender,
     id: u64,
     _share: Share,
 }
 
-/// What may still be taken in.
+/// What may still be accepted.
 pub struct Flow {
-    /// The answers to clients' reads.
+    /// Replies to clients' reads.
     pub reads: Budget,
     /// Clients' writes.
     pub writes: Budget,
-    /// The store got something done.
+    /// Signalled when the store completes something.
     stored: Notify,
 }
 
@@ -122,7 +123,7 @@ impl Flow {
     }
 }
 
-/// Waits until the store has room for what another server sends.
+/// Waits until the store has room for another server's message.
 pub async fn inbox_has_room(shared: &Shared) {
     let flow = shared.borrow().flow();
     loop {
@@ -134,7 +135,7 @@ pub async fn inbox_has_room(shared: &Shared) {
     }
 }
 
-/// On the way to sleep. Said with every heartbeat until it is heard.
+/// Progress towards sleep. `Ready` is repeated with every heartbeat until the metadata service has heard it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sleep {
     No,
@@ -142,7 +143,7 @@ enum Sleep {
         token: u64,
         map_version: u64,
     },
-    /// By this version of the map nobody needs this server.
+    /// As of this map version no server needs this one.
     Ready {
         map_version: u64,
     },
@@ -199,7 +200,7 @@ impl Server {
         }
     }
 
-    /// Lets the core see an event, and carries out all that follows from it.
+    /// Passes an event to the core and carries out all commands that follow.
     fn handle(&mut self, event: Event) {
         self.events.push_back(event);
         while let Some(event) = self.events.pop_front() {
@@ -226,7 +227,7 @@ impl Server {
             Command::Send { to, message, payload } => self.send_peer(to, message, payload),
             Command::Reply { token, reply, payload } => {
                 if let Some(Asker { sender, id, .. }) = self.clients.remove(&token) {
-                    // The client may be gone; then it wants no answer.
+                    // The client may be gone; then no reply is needed.
                     let _ = sender.send_bounded(kind::CLIENT_REPLY, id, &reply, payload);
                 }
             }
@@ -250,7 +251,7 @@ impl Server {
             Command::OldMetadata { known, offered } => {
                 tracing::warn!(
                     "this server has seen version {known} of the cluster map, was offered {offered}, and does not obey it. A metadata server that \
-                     was away for a moment learns better by itself. If this goes on, the metadata went back to an older copy: start the \
+                     was briefly away catches up by itself. If this persists, the metadata was restored from an older copy: start the \
                      metadata servers on the newest copy of their directories"
                 );
             }
@@ -266,7 +267,7 @@ impl Server {
         }
     }
 
-    /// Hands the store an operation of the driver's own; returns its token.
+    /// Submits an operation of the driver's own to the store; returns its token.
     pub fn submit_own(&mut self, op: Op) -> u64 {
         self.next_own += 1;
         self.store.submit(self.next_own, op);
@@ -342,7 +343,7 @@ impl Server {
         }
     }
 
-    /// A frame of whoever is at the other end. An error ends the connection.
+    /// Handles a frame from the other end. An error ends the connection.
     pub fn on_frame(&mut self, role: Role, sender: &Sender, frame: Frame) -> Result<(), FrameError> {
         heap::used();
         match (frame.kind, role) {
@@ -376,7 +377,7 @@ impl Server {
         }
     }
 
-    /// A client's request, with its share of what may be under way.
+    /// A client's request, with its share of the in-flight budget.
     pub fn on_request(
         &mut self,
         (sender, id): (&Sender, u64),
@@ -394,7 +395,7 @@ impl Server {
     fn send_peer(&mut self, to: ServerId, message: PeerMessage, payload: Bytes) {
         let pause = match self.peers.get_mut(&to) {
             Some(Peer::Up(sender)) => {
-                // Of a connection that has ended its reader tells, and then the core sends again.
+                // If the connection has ended, its reader reports that, and the core sends again.
                 let _ = sender.send_bounded(kind::PEER, 0, &message, payload);
                 return;
             }
@@ -408,19 +409,21 @@ impl Server {
         self.task(|shared| dial(shared, to, address, pause));
     }
 
-    /// A connection to a server stands, whoever made it. With two, messages take either: the core does not mind.
+    /// A connection to a server is up, whichever side opened it. With two, messages may take either: the core does not
+    /// care.
     pub fn peer_is_up(&mut self, peer: ServerId, sender: &Sender) {
         let queued = match self.peers.insert(peer, Peer::Up(sender.clone())) {
             Some(Peer::Dialing { queue }) => queue,
             _ => Vec::new(),
         };
         for (message, payload) in queued {
-            // A connection that broke already is noticed by its reader.
+            // If the connection has already broken, its reader notices.
             let _ = sender.send_bounded(kind::PEER, 0, &message, payload);
         }
     }
 
-    /// A connection to a server ended. Another may stand; but what was on its way on this one, in either direction, is lost.
+    /// A connection to a server ended. There may be another, but everything in flight on this one, in either direction,
+    /// is lost.
     pub fn peer_is_lost(&mut self, peer: ServerId) {
         let ended = |known: &Peer| matches!(known, Peer::Up(sender) if sender.is_closed());
         if self.peers.get(&peer).is_some_and(ended) {
@@ -429,7 +432,7 @@ impl Server {
         self.handle(Event::PeerLost { peer });
     }
 
-    /// No connection came about, and what waited for it is lost.
+    /// The connection attempt failed, and the messages waiting for it are lost.
     pub fn dial_failed(&mut self, peer: ServerId) {
         if let Some(Peer::Dialing { .. }) = self.peers.get(&peer) {
             self.peers.insert(peer, Peer::Down { since: clock::now() });
@@ -446,7 +449,7 @@ impl Server {
         self.metas[index] = None;
     }
 
-    /// Followers ignore what is meant for the leader, so it is said to all: nobody has to know who leads.
+    /// Followers ignore messages for the leader, so they go to all members: a server need not know who leads.
     fn tell_metas(&self, message: &ServerMessage) {
         if self.ending {
             return;
@@ -458,13 +461,13 @@ impl Server {
         }
     }
 
-    /// The last that the process does. A heartbeat from now on would be taken for the return of a server that is to wake.
+    /// The process's last action. A later heartbeat would be taken for the return of a server that is to wake.
     pub fn end(&mut self) -> u64 {
         self.ending = true;
         self.submit_own(Op::Flush)
     }
 
-    /// How long until the next heartbeat is wanted.
+    /// Time until the next heartbeat is due.
     pub fn heartbeat_interval(&self) -> Duration {
         self.next_heartbeat
     }
@@ -520,7 +523,7 @@ impl Server {
             MetaPush::Lease { sent, next_millis } => {
                 self.next_heartbeat = Duration::from_millis(u64::from(next_millis).max(1));
                 if sent == self.heartbeat_sent {
-                    // The work reported with this heartbeat has arrived.
+                    // The load reported with this heartbeat has been received.
                     self.load = (LoadCount::default(), sent);
                 }
                 let until = sent + Duration::from_millis(self.about.params.lease_millis.into());
@@ -532,14 +535,15 @@ impl Server {
                 if !self.replica.is_draining() {
                     self.sleep = Sleep::No;
                 }
-                // After a lease has ended the next one is granted to a server that knows the map: say so at once.
+                // Once a lease has ended, the next one is granted only to a server that knows the map, so report the
+                // version at once.
                 if !self.replica.has_lease(clock::now()) {
                     self.send_heartbeat();
                 }
             }
             MetaPush::Params(params) if !params.is_described_by(&self.about.params) => {
                 let why = format!(
-                    "the cluster was created with other parameters ({params:?}) than this configuration file says ({:?})",
+                    "the cluster was created with other parameters ({params:?}) than in this configuration file ({:?})",
                     self.about.params
                 );
                 self.stop(Ended::Rejected { why });
@@ -547,20 +551,20 @@ impl Server {
             MetaPush::Params(params) => self.join(params.instance),
             MetaPush::Drain => self.handle(Event::Drain),
             MetaPush::HandOver { groups } => self.handle(Event::HandOver { groups }),
-            // What an earlier run was told may come late.
+            // A message meant for an earlier run may arrive late.
             MetaPush::Superseded { known } if known < self.about.incarnation => {}
             MetaPush::Superseded { known } => self.stop(Ended::Superseded { known }),
             MetaPush::Rejected { why } => self.stop(Ended::Rejected { why }),
         }
     }
 
-    /// R11: the store serves the founding of the cluster that it belongs to, and no other.
+    /// R11: the store serves only the founding of the cluster that it belongs to.
     fn join(&mut self, instance: u64) {
         let known = self.remembered.instance;
         if known != 0 && known != instance {
             let why = format!(
                 "its directory belongs to instance {known:016x} of the cluster, and the metadata is of instance {instance:016x}: the cluster \
-                 was created again. Start the metadata servers on their former directories; to give this data up, start the server on an \
+                 was created again. Start the metadata servers on their former directories; to give up this data, start the server on an \
                  empty one"
             );
             return self.stop(Ended::Rejected { why });
@@ -569,7 +573,7 @@ impl Server {
         self.remember();
     }
 
-    /// Lets the store remember what is newer in the metadata than what it knows; one such write is under way at a time.
+    /// Makes the store remember metadata facts that are newer than its own; one such write is in flight at a time.
     fn remember(&mut self) {
         let map_version = self.replica.map().version;
         let known = self.remembered.map_version >= map_version;
@@ -586,7 +590,7 @@ impl Server {
     }
 }
 
-/// What the core hears of it; of what is wrong the log tells more.
+/// The outcome as the core sees it; the log has the details of failures.
 fn core_outcome(outcome: Outcome) -> StoreOutcome {
     match &outcome {
         Outcome::Failed(StoreError::NoSpace { .. }) => {}

@@ -1,6 +1,6 @@
-//! What a server remembers of its scrubs over a restart: one JSON file beside the store, written again at most once per heartbeat
-//! while something is scrubbed. It is not synced, and whatever is wrong with it is no reason to stop: without it
-//! replicas are read again sooner or later than they must be, and nothing is lost.
+//! A server's scrub progress across restarts: one JSON file beside the store, rewritten at most once per heartbeat
+//! while a scrub runs. It is not synced, and an unreadable file does not stop the server: without it replicas are read
+//! again sooner or later than necessary, and nothing is lost.
 
 use ebb_types::ScrubMark;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ impl Scrubs {
     pub fn load(&self) -> Vec<ScrubMark> {
         let Ok(text) = std::fs::read(&self.path) else { return Vec::new() };
         serde_json::from_slice(&text).unwrap_or_else(|error| {
-            tracing::warn!("{}: {error}; scrubs begin again", self.path.display());
+            tracing::warn!("{}: {error}; scrubs start over", self.path.display());
             Vec::new()
         })
     }
@@ -28,7 +28,7 @@ impl Scrubs {
         let kept =
             text.and_then(|text| std::fs::write(&new, text)).and_then(|()| std::fs::rename(&new, &self.path));
         if let Err(error) = kept {
-            tracing::warn!("{}: {error}; after a restart scrubs begin again", self.path.display());
+            tracing::warn!("{}: {error}; scrubs will start over after a restart", self.path.display());
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Disks that do only a few operations in a second: the kernel makes a process wait for its disk.
+//! Disks that do only a few operations per second: the kernel makes a process wait for its disk.
 //!
-//! The blkio controller of control groups (version 1) does it, for file systems on devices of their own. Only root may set it.
+//! Uses the blkio controller of control groups (version 1), for file systems on their own devices. Requires root.
 
 use std::fs;
 use std::io;
@@ -8,17 +8,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const CONTROLLER: &str = "/sys/fs/cgroup/blkio";
-/// A disk under heavy load of others does about as many.
+/// About as many as a disk does under heavy load from others.
 const PER_SECOND: u32 = 10;
 const LIMITS: [&str; 2] = ["blkio.throttle.write_iops_device", "blkio.throttle.read_iops_device"];
 
-/// One process whose disk is slow until this is dropped.
+/// A process whose disk is slow until this is dropped.
 pub struct Brake {
     group: PathBuf,
     pid: u32,
 }
 
-/// Whether [`Brake::on`] can be.
+/// Whether [`Brake::on`] is permitted here.
 pub fn is_allowed() -> bool {
     Path::new(CONTROLLER).join(LIMITS[0]).exists()
 }
@@ -40,7 +40,7 @@ impl Brake {
 
 impl Drop for Brake {
     fn drop(&mut self) {
-        // What waits goes on with the group. The process may have ended.
+        // Waiting operations continue once the process has left the group. The process may have exited.
         let _ = fs::write(Path::new(CONTROLLER).join("cgroup.procs"), self.pid.to_string());
         let _ = fs::remove_dir(&self.group);
     }

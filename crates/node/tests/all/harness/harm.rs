@@ -1,10 +1,11 @@
-//! What happens to the directories of servers that are down: emptied, put back from an older copy, robbed of files, cut, rotten.
+//! Damage to the directories of stopped servers: emptied, replaced by an older copy, files removed, truncated, bytes
+//! flipped.
 
 use ebb_types::Random;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Copies a directory whole, holes included.
+/// Copies a directory recursively, preserving holes.
 pub fn copy_tree(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("a directory");
     for entry in std::fs::read_dir(from).expect("a directory").flatten() {
@@ -16,7 +17,7 @@ pub fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// Puts a copy of one directory, or nothing, in another's place. They may be on different file systems.
+/// Replaces a directory by a copy of another, or by nothing. They may be on different file systems.
 pub fn put_in_place(directory: &Path, by: Option<&Path>) {
     remove(directory);
     if let Some(by) = by {
@@ -37,7 +38,7 @@ pub fn exchange(one: &Path, other: &Path) {
     }
 }
 
-/// What a process keeps below a directory, without empty files.
+/// The files below a directory, without empty ones.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut left = vec![directory.to_owned()];
@@ -59,7 +60,7 @@ pub fn has_files(directory: &Path) -> bool {
     directory.is_dir() && !files(directory).is_empty()
 }
 
-/// Removes some files; says which.
+/// Removes some files; returns their names.
 pub fn remove_files(directory: &Path, random: &mut Random) -> String {
     let mut all = files(directory);
     let count = 1 + random.below(8.min(all.len() as u64)) as usize;
@@ -72,7 +73,7 @@ pub fn remove_files(directory: &Path, random: &mut Random) -> String {
     gone.join(" ")
 }
 
-/// Cuts a file at a place; says which and where.
+/// Truncates a file at a random place; returns its name and the place.
 pub fn cut_file(directory: &Path, random: &mut Random) -> String {
     let all = files(directory);
     let path = random.pick(&all).expect("there are files");
@@ -82,7 +83,7 @@ pub fn cut_file(directory: &Path, random: &mut Random) -> String {
     format!("{} at {at}", name(directory, path))
 }
 
-/// Changes some bytes, most of them where something is written; says where.
+/// Changes some bytes, most of them in written areas; returns where.
 pub fn flip_bytes(directory: &Path, random: &mut Random) -> String {
     let all = files(directory);
     let mut changed = Vec::new();

@@ -1,11 +1,11 @@
-//! Load that checks everything: what was acknowledged is read back, and nobody ever reads something older.
+//! A load that verifies everything: acknowledged data is read back, and no reader ever sees older data.
 //!
-//! Volumes are cut into cells of a few sectors that do not end where blocks end, so that neighbours, which have other
-//! writers, share blocks. One worker writes a cell, all read it. Every sector of a cell's version n has a content that
-//! follows from (cell, sector, n), so a read shows which version it is, and that it is one. Of a cell we know the floor, the
-//! newest version that was acknowledged or read, and the newest that was ever sent: a read must show a version that is
-//! not older than the floor was when the read began, nor newer than what was sent when it ended. A write that failed may
-//! or may not be there; the same rule covers it.
+//! Volumes are divided into cells of a few sectors that do not end at block boundaries, so neighbouring cells, which
+//! have other writers, share blocks. One worker writes a cell, all workers read it. Every sector of a cell's version n
+//! has content derived from (cell, sector, n), so a read shows whether it is one version, and which. For each cell the
+//! load tracks the floor, the newest version that was acknowledged or read, and the newest version ever sent: a read
+//! must show a version that is not older than the floor was when the read began, nor newer than what had been sent when
+//! it ended. A failed write may or may not be visible; the same rule covers it.
 //!
 //! One more worker creates and deletes volumes, and checks that the metadata service forgets none of it.
 
@@ -22,17 +22,17 @@ use std::time::{Duration, Instant};
 use tokio::task::LocalSet;
 
 const SECTOR: usize = 512;
-/// Sectors of a cell: 5 KiB, so that cells and blocks never agree.
+/// Sectors of a small cell: 5 KiB, so that cells and blocks never align.
 const SMALL: u64 = 10;
-/// Of a large cell: beyond the size from which the store writes straight to its chunk file.
+/// Sectors of a large cell: above the size from which the store writes directly to its chunk file.
 const LARGE: u64 = 400;
-/// Operations longer than this are remembered one by one.
+/// Operations longer than this are recorded individually.
 const NOTABLE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
 pub struct Options {
     pub workers: usize,
-    /// Small cells per worker; one large one comes to them.
+    /// Small cells per worker, in addition to one large cell.
     pub cells: usize,
     /// Chunks of 1 MiB that the small cells are spread over. Odd, so that neighbours have different writers.
     pub chunks: u64,
@@ -59,7 +59,7 @@ struct Cell {
     floor: AtomicU64,
     /// The newest version that was sent.
     sent: AtomicU64,
-    /// When the newest write was, in milliseconds from the start.
+    /// Time of the newest write, in milliseconds from the start.
     acknowledged: AtomicU64,
 }
 
@@ -83,7 +83,7 @@ struct Shared {
     stop: AtomicBool,
     paused: AtomicBool,
     base: Instant,
-    /// Nanoseconds since `base` at which each worker's operation began; zero: it has none.
+    /// Nanoseconds since `base` at which each worker's operation began; zero: none in progress.
     running: Vec<AtomicU64>,
     reads: AtomicU64,
     writes: AtomicU64,
@@ -92,7 +92,7 @@ struct Shared {
     found: Mutex<Findings>,
 }
 
-/// What a load found; made when it has ended.
+/// Findings of a load; complete once it has ended.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub reads: u64,
@@ -107,7 +107,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The operations that took longest, as lines to read.
+    /// The longest operations, as readable lines.
     pub fn longest_operations(&self) -> String {
         let mut long: Vec<&Long> = self.long.iter().collect();
         long.sort_by_key(|l| std::cmp::Reverse(l.ended - l.began));
@@ -117,7 +117,7 @@ impl Report {
         long.iter().take(8).map(line).collect()
     }
 
-    /// Nothing that was acknowledged is lost or stale.
+    /// Checks that no acknowledged write is lost or stale.
     pub fn assert_sound(&self) {
         assert!(
             self.mismatches.is_empty(),
@@ -128,7 +128,7 @@ impl Report {
         assert!(self.reads > 0 && self.writes > 0, "the load did nothing");
     }
 
-    /// And nothing failed.
+    /// Also checks that nothing failed.
     pub fn assert_flawless(&self) {
         self.assert_sound();
         assert!(
@@ -141,7 +141,7 @@ impl Report {
 }
 
 impl Report {
-    /// Nothing is lost or stale, and what failed was refused for this reason.
+    /// Checks that nothing is lost or stale, and that every failure was a refusal for this reason.
     pub fn assert_refused_only(&self, why: &str) {
         self.assert_sound();
         let other: Vec<&String> = self.failures.iter().filter(|f| !f.contains(why)).collect();
@@ -164,16 +164,16 @@ impl std::fmt::Display for Report {
     }
 }
 
-/// A load that runs on a thread of its own.
+/// A load that runs on its own thread.
 pub struct Load {
     shared: Arc<Shared>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Load {
-    /// Returns when the volumes are there and the first operations are done.
+    /// Returns once the volumes exist and the first operations are done.
     pub fn start(mut config: ClientConfig, options: Options) -> Load {
-        // Of each cell.
+        // Each cell has one writer.
         config.patience.sole_writer = true;
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
@@ -209,13 +209,14 @@ impl Load {
         self.shared.reads.load(Ordering::Relaxed) + self.shared.writes.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many more operations are done.
+    /// Waits until this many more operations are done.
     pub fn go_on_for(&self, operations: u64) {
         let goal = self.operations() + operations;
         super::wait("the load goes on", super::PATIENCE, || self.has_done(goal).then_some(()));
     }
 
-    /// Waits until so many more operations were refused, or are done. What a full server had promised before waits for room.
+    /// Waits until this many more operations were refused, or are done. Writes that a full server had accepted before
+    /// wait for room.
     pub fn go_on_until_refused(&self, refused: usize, done: u64) {
         let failures = || self.shared.found().failures.len();
         let (refused, done) = (failures() + refused, self.operations() + done);
@@ -224,10 +225,10 @@ impl Load {
         });
     }
 
-    /// Runs something while no operation is under way.
+    /// Runs something while no operation is in flight.
     pub fn pausing<T>(&self, work: impl FnOnce() -> T) -> T {
         self.shared.paused.store(true, Ordering::SeqCst);
-        // A worker that had looked before is seen at the second look: it begins at once.
+        // A worker that checked before the pause is seen at the second check: it begins at once.
         for _ in 0..2 {
             super::wait("the load pauses", super::PATIENCE, || {
                 std::thread::sleep(Duration::from_millis(10));
@@ -239,17 +240,17 @@ impl Load {
         done
     }
 
-    /// The longest operation that was under way at `since` or began later; those that still run count as far as they are.
+    /// The longest operation that was in flight at `since` or began later; running ones count with their time so far.
     pub fn longest_since(&self, since: Instant) -> Duration {
         self.spans(since).map(|(began, ended)| ended - began).max().unwrap_or_default()
     }
 
-    /// The longest time that an operation took after `since`, what it took before not counted.
+    /// The longest time that an operation took after `since`, not counting its time before.
     pub fn longest_after(&self, since: Instant) -> Duration {
         self.spans(since).map(|(began, ended)| ended - began.max(since)).max().unwrap_or_default()
     }
 
-    /// Begin and end of the notable operations that had not ended at `since`; who still runs ends now.
+    /// Begin and end of the notable operations that had not ended at `since`; running ones end now.
     fn spans(&self, since: Instant) -> impl Iterator<Item = (Instant, Instant)> {
         let now = Instant::now();
         let ended: Vec<_> = self.shared.found().long.iter().map(|l| (l.began, l.ended)).collect();
@@ -261,7 +262,7 @@ impl Load {
         ended.into_iter().chain(running).filter(move |(began, ended)| *ended >= since && ended > began)
     }
 
-    /// Since the start.
+    /// Time since the start.
     pub fn elapsed(&self) -> Duration {
         self.shared.base.elapsed()
     }
@@ -270,7 +271,7 @@ impl Load {
         self.shared.found().mismatches.len()
     }
 
-    /// Ends it, reads everything once more, and says what was found.
+    /// Ends the load, reads everything once more, and returns the findings.
     pub fn stop(mut self) -> Report {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.thread.take().expect("a load is stopped once").join().expect("the load ran to its end");
@@ -306,7 +307,7 @@ impl Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Between two operations.
+    /// Pauses between two operations.
     async fn rest(&self, pause: Duration) {
         tokio::time::sleep(pause).await;
         while self.paused.load(Ordering::SeqCst) && !self.stopped() {
@@ -318,7 +319,7 @@ impl Shared {
         self.found().mismatches.push(format!("{:.3?} after the start: {why}: {what}", self.base.elapsed()));
     }
 
-    /// Runs one operation on the books.
+    /// Runs one operation and records it.
     async fn timed<T>(
         &self,
         worker: usize,
@@ -358,7 +359,7 @@ impl Cell {
         out
     }
 
-    /// Which version the bytes are; zero: never written.
+    /// The version of the bytes; zero: never written.
     fn version_of(&self, bytes: &[u8]) -> Result<u64, String> {
         let head = bytes.first_chunk::<8>().ok_or("too short")?;
         let version = u64::from_le_bytes(*head);
@@ -400,7 +401,7 @@ async fn run(config: ClientConfig, options: Options, shared: Arc<Shared>) {
     shared.retries.store(client.counters().retries, Ordering::Relaxed);
 }
 
-/// Two volumes: the small cells, and the large ones with a chunk for each worker.
+/// Creates two volumes: one for the small cells, and one for the large ones with a chunk per worker.
 async fn make_cells(client: &Client, options: &Options, shared: &Shared) -> Option<Vec<Cell>> {
     let chunk_sectors = u64::from(client.params().chunk_bytes) / SECTOR as u64;
     let (workers, chunks) = (options.workers as u64, options.chunks);
@@ -478,7 +479,7 @@ async fn read(client: &Client, shared: &Shared, cell: &Cell, worker: usize) {
     }
 }
 
-/// Where a cell is, and how its chunk group is configured now.
+/// Location of a cell, and the current configuration of its chunk group.
 fn place(client: &Client, cell: &Cell) -> String {
     let (params, map) = (client.params(), client.map());
     let (offset, len) = cell.bytes();
@@ -491,7 +492,7 @@ fn place(client: &Client, cell: &Cell) -> String {
     format!("{chunk}+{at}, {len} bytes, last written after {written} ms, in {group}: {entry:?}")
 }
 
-/// Creates and deletes volumes. What is known to be there is looked up again and again, and at the end.
+/// Creates and deletes volumes. Volumes known to exist are looked up repeatedly, and at the end.
 async fn names(client: Client, options: Options, shared: Arc<Shared>) {
     let worker = options.workers;
     let mut random = Random::new(options.seed.wrapping_add(77));

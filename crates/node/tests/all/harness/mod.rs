@@ -1,9 +1,9 @@
-//! Clusters of real processes for the end-to-end tests: started from `examples/cluster.toml`, disturbed, asked, and always
-//! cleaned up.
+//! Clusters of real processes for the end-to-end tests: started from `examples/cluster.toml`, disturbed, queried, and
+//! always cleaned up.
 //!
-//! Clusters run one after another (a static lock): nine servers each would starve each other. Nothing waits for a
-//! fixed time: [`wait`] polls for a condition until a deadline, and a test that misses one says what it waited for and
-//! shows the ends of the logs. `EBB_KEEP=1` keeps the directory of a test that failed.
+//! Clusters run one after another (a static lock): nine servers each would starve one another. Nothing waits for a
+//! fixed time: [`wait`] polls for a condition until a deadline, and a test that misses one reports what it waited for
+//! and shows the ends of the logs. `EBB_KEEP=1` keeps the directory of a failed test.
 
 pub mod brake;
 pub mod harm;
@@ -27,33 +27,33 @@ use tempfile::TempDir;
 pub const EBB: &str = env!("CARGO_BIN_EXE_ebb");
 pub const ACCESS_KEY: &str = "ebb";
 pub const SECRET_KEY: &str = "a-secret-key-for-tests";
-/// How long a condition may take to come true: far longer than on the busiest machine, since it only ends what hangs.
+/// How long a condition may take: far longer than on the busiest machine, since it only ends tests that hang.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(20);
-/// Each look at the status is a process.
+/// Each status query is a process.
 const STATUS_POLL: Duration = Duration::from_millis(100);
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// What a cluster is made of where it differs from the example.
+/// How a cluster differs from the example.
 #[derive(Clone, Debug, Default)]
 pub struct Shape {
-    /// Metadata servers; zero: as the example has.
+    /// Metadata servers; zero: as in the example.
     pub metas: u16,
     /// Lease and heartbeat in milliseconds.
     pub lease: Option<(u32, u32)>,
     pub chunk_mib: Option<u32>,
     pub depth_off: bool,
-    /// Of every chunk server.
+    /// For every chunk server.
     pub capacity_mib: Option<u64>,
-    /// Each chunk server gets a file system of this size, on a device of its own, where that is allowed.
+    /// Gives each chunk server a file system of this size, on its own device, where permitted.
     pub disk_mib: Option<u64>,
-    /// Every replica is scrubbed once in this time, as fast as it goes.
+    /// Every replica is scrubbed once in this time, at full speed.
     pub scrub_seconds: Option<u32>,
 }
 
 impl Shape {
-    /// Small chunks, so that a little data touches many groups, and a short lease, so that failures are over soon.
+    /// Small chunks, so that little data touches many groups, and a short lease, so that failures are over soon.
     pub fn lively() -> Shape {
         Shape { lease: Some((1500, 300)), chunk_mib: Some(1), ..Shape::default() }
     }
@@ -67,7 +67,7 @@ pub enum Who {
     Gateway,
 }
 
-/// What `ebb verify --json` says.
+/// Output of `ebb verify --json`.
 #[derive(Debug, serde::Deserialize)]
 pub struct Verdict {
     pub groups_compared: u32,
@@ -82,16 +82,16 @@ pub struct Cluster {
     pub metas: Vec<u64>,
     pub gateway: String,
     children: BTreeMap<Who, Child>,
-    /// Metadata servers without a log, and how they come to one with their next start.
+    /// Metadata servers without a log, and how their next start creates one.
     founding: BTreeMap<u64, &'static str>,
     directory: Option<TempDir>,
-    /// File systems that end with the cluster.
+    /// File systems that are unmounted with the cluster.
     mounts: Vec<PathBuf>,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Cluster {
-    /// A cluster's files; nothing runs yet.
+    /// Creates a cluster's files; nothing runs yet.
     pub fn create(shape: &Shape) -> Cluster {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let directory = tempfile::Builder::new().prefix("ebb-test-").tempdir().expect("a directory");
@@ -133,12 +133,12 @@ impl Cluster {
         }
     }
 
-    /// Whether every chunk server has a file system of its own.
+    /// Whether every chunk server has its own file system.
     pub fn has_own_disks(&self) -> bool {
         self.mounts.len() == self.servers.len()
     }
 
-    /// A cluster that serves, without its gateway.
+    /// A serving cluster, without its gateway.
     pub fn start(shape: &Shape) -> Cluster {
         let mut cluster = Cluster::create(shape);
         cluster.start_all();
@@ -213,7 +213,7 @@ impl Cluster {
         ebb_power::running_pid(&self.data(who))
     }
 
-    /// Whether a process was stopped by a signal, and goes on with another.
+    /// Whether a process was suspended by a signal.
     pub fn is_stopped(&self, who: Who) -> bool {
         let stat = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
         let state =
@@ -221,7 +221,7 @@ impl Cluster {
         state.unwrap_or(false)
     }
 
-    /// A pid that a signal may go to; panics if the process does not run.
+    /// Sends a signal, and returns the pid; panics if the process does not run.
     fn signal(&self, who: Who, signal: Signal) -> u32 {
         let pid = self.pid(who).unwrap_or_else(|| panic!("{who:?} does not run"));
         kill_process(Pid::from_raw(pid as i32).expect("a pid"), signal).expect("signal a process");
@@ -234,22 +234,22 @@ impl Cluster {
         wait(&format!("{who:?} is gone"), PATIENCE, || (self.pid(who) != Some(pid)).then_some(()));
     }
 
-    /// Kills every process, also those that ended by themselves.
+    /// Kills every process, including those that exited by themselves.
     pub fn kill_all(&mut self) {
         for child in self.children.values_mut() {
-            // One that has ended needs no signal.
+            // A process that has exited needs no signal.
             let _ = child.kill();
             child.wait().expect("a child that was killed ends");
         }
     }
 
-    /// SIGTERM; returns when the process has ended, which it must do cleanly.
+    /// SIGTERM; returns when the process has exited, which it must do cleanly.
     pub fn terminate(&mut self, who: Who) {
         let pid = self.signal(who, Signal::TERM);
-        // A sleeper hears it when it goes on. Others may have ended meanwhile.
+        // A suspended server handles it when it resumes. Others may have exited meanwhile.
         let _ = kill_process(Pid::from_raw(pid as i32).expect("a pid"), Signal::CONT);
         wait(&format!("{who:?} stops on SIGTERM"), PATIENCE, || (self.pid(who) != Some(pid)).then_some(()));
-        // Another one may have been started by whoever woke it.
+        // Another one may have been started when the server was woken.
         if let Some(mut child) = self.children.remove(&who)
             && child.id() == pid
         {
@@ -266,7 +266,8 @@ impl Cluster {
         self.signal(who, Signal::CONT);
     }
 
-    /// SIGTERM to everything, sleepers too, and waits until all has ended. Returns how long that took.
+    /// Sends SIGTERM to everything, including sleeping servers, and waits until all have exited. Returns how long that
+    /// took.
     pub fn stop_all(&mut self) -> Duration {
         let since = Instant::now();
         let mut all = self.all();
@@ -296,19 +297,19 @@ impl Cluster {
         self.try_status().expect("a status")
     }
 
-    /// Waits until the status is as described, and returns it.
+    /// Waits until the status satisfies the condition, and returns it.
     pub fn wait_status(&self, what: &str, is: impl Fn(&ClusterStatus) -> bool) -> ClusterStatus {
         let found = try_wait(PATIENCE, STATUS_POLL, || self.try_status().ok().filter(&is));
         found.unwrap_or_else(|| panic!("{what}: not within {PATIENCE:?}; {}", self.trouble()))
     }
 
-    /// What is not as it should be, to read.
+    /// A readable summary of what is wrong.
     pub fn trouble(&self) -> String {
         let status = self.try_status();
         format!("status: {}\n{}", summary(&status), self.troubled_groups())
     }
 
-    /// Some chunk groups that nobody serves, or that have a replica which is not in sync.
+    /// Some chunk groups that are not served, or that have a replica which is not in sync.
     fn troubled_groups(&self) -> String {
         self.with_client(async |client| {
             let map = client.map();
@@ -329,7 +330,7 @@ impl Cluster {
         assert!(output.status.success(), "ebb gear {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Shifts, and waits until servers and slots are where the gear wants them. Returns how long that took.
+    /// Shifts, and waits until servers and slots match the gear. Returns how long that took.
     pub fn shift(&self, gear: u8) -> Duration {
         let since = Instant::now();
         self.gear(&["set", &gear.to_string()]);
@@ -339,7 +340,7 @@ impl Cluster {
         since.elapsed()
     }
 
-    /// Waits until every server is awake, every replica in sync and every debt paid.
+    /// Waits until every server is awake, every replica in sync and all offload reclaimed.
     pub fn heal(&self) -> Duration {
         let since = Instant::now();
         self.gear(&["set", "3"]);
@@ -388,7 +389,7 @@ impl Cluster {
         })
     }
 
-    /// Changes the configuration file of a cluster that does not run.
+    /// Changes the configuration file of a stopped cluster.
     pub fn edit(&self, change: impl FnOnce(&mut toml::Table)) {
         let mut table = std::fs::read_to_string(&self.config).expect("a file").parse().expect("TOML");
         change(&mut table);
@@ -411,14 +412,15 @@ impl Drop for Cluster {
                 kill_pid(pid);
             }
         }
-        // And what is between fork and pid file: whatever names this cluster's directory, which nobody else does.
+        // Also processes between fork and writing the pid file: every one whose command line names this cluster's
+        // directory.
         while !sweep(self.directory()).is_empty() {
             self.children.values_mut().for_each(|child| drop(child.try_wait()));
             std::thread::sleep(POLL);
         }
         self.children.values_mut().for_each(|child| drop(child.wait()));
         for mount in &self.mounts {
-            // Else the directory could not be removed.
+            // Otherwise the directory could not be removed.
             let _ = Command::new("umount").arg("--lazy").arg(mount).status();
         }
         if std::thread::panicking()
@@ -430,7 +432,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A file system in a file; `None` where that is not allowed.
+/// Mounts a file system from a file; `None` where that is not permitted.
 fn mount(directory: &Path, mib: u64) -> Option<PathBuf> {
     std::fs::create_dir_all(directory).expect("a directory");
     let image = directory.with_extension("image");
@@ -441,7 +443,7 @@ fn mount(directory: &Path, mib: u64) -> Option<PathBuf> {
     mounted.then(|| directory.to_owned())
 }
 
-/// Kills the processes whose command line names the directory; returns those that have not ended yet.
+/// Kills the processes whose command line names the directory; returns those that have not exited yet.
 fn sweep(directory: &Path) -> Vec<u32> {
     let name = directory.to_string_lossy().into_owned();
     let mut found = Vec::new();
@@ -456,7 +458,7 @@ fn sweep(directory: &Path) -> Vec<u32> {
     found
 }
 
-/// Stops a process, or lets it go on. It may have ended.
+/// Suspends or resumes a process. It may have exited.
 fn pulse(pid: u32, stop: bool) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
         let _ = kill_process(pid, if stop { Signal::STOP } else { Signal::CONT });
@@ -465,12 +467,12 @@ fn pulse(pid: u32, stop: bool) {
 
 fn kill_pid(pid: u32) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
-        // It may have ended meanwhile.
+        // It may have exited meanwhile.
         let _ = kill_process(pid, Signal::KILL);
     }
 }
 
-/// Polls until there is something; panics at the deadline, saying what was waited for.
+/// Polls until there is a result; panics at the deadline, naming what was waited for.
 pub fn wait<T>(what: &str, deadline: Duration, look: impl FnMut() -> Option<T>) -> T {
     try_wait(deadline, POLL, look).unwrap_or_else(|| panic!("{what}: not within {deadline:?}"))
 }
@@ -488,7 +490,7 @@ fn try_wait<T>(deadline: Duration, pause: Duration, mut look: impl FnMut() -> Op
     }
 }
 
-/// Whether as many gear groups are awake as the gear says, and all the others asleep.
+/// Whether as many gear groups are awake as the gear requires, and all others asleep.
 fn states_fit(status: &ClusterStatus, gear: u8) -> bool {
     let mut awake: BTreeMap<u8, Vec<ServerState>> = BTreeMap::new();
     for server in status.servers.iter().filter(|s| s.state != ServerState::Lost) {
@@ -568,10 +570,10 @@ fn apply(table: &mut toml::Table, shape: &Shape) {
     }
 }
 
-/// A port that nobody uses, below those that the kernel gives to outgoing connections: a killed server finds it free again.
+/// A free port, below those that the kernel assigns to outgoing connections: a killed server finds it free again.
 ///
-/// The UDP port of the same number is kept until this process ends: it tells test programs that run beside this one that the
-/// port is taken, also while none of our servers listens on it.
+/// The UDP port of the same number is held until this process ends: it shows concurrent test programs that the port is
+/// taken, also while none of our servers listens on it.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     static TAKEN: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());

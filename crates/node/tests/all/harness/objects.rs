@@ -1,4 +1,5 @@
-//! Objects that are put and read through the gateway, on a thread of their own: a read gives what was acknowledged last, or nothing.
+//! Puts and reads objects through the gateway, on its own thread: a read returns what was acknowledged last, or
+//! nothing.
 
 use super::{ACCESS_KEY, SECRET_KEY};
 use ebb_testing::s3::request;
@@ -16,9 +17,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct Found {
     pub puts: u64,
     pub gets: u64,
-    /// Requests that were refused, and answers that broke off.
+    /// Requests that were refused, and replies that broke off.
     pub refused: u64,
-    /// Answers that are not what was acknowledged.
+    /// Replies that differ from what was acknowledged.
     pub wrong: Vec<String>,
 }
 
@@ -58,13 +59,13 @@ impl Objects {
         self.found.lock().expect("no thread panics with it").wrong.clone()
     }
 
-    /// Runs something while no request is under way.
+    /// Runs something while no request is in flight.
     pub fn pausing<T>(&self, work: impl FnOnce() -> T) -> T {
         let _turn = self.turn.lock().expect("no thread panics with it");
         work()
     }
 
-    /// Ends it, reads everything once more, and says what was found.
+    /// Ends it, reads everything once more, and returns the findings.
     pub fn stop(mut self) -> Found {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().expect("it is stopped once").join().expect("it ran to its end");
@@ -103,7 +104,7 @@ impl Work {
         (0..KEYS).for_each(|key| self.get(key));
     }
 
-    /// Status zero: no answer.
+    /// Status zero: no reply.
     fn send(&self, method: &str, path: &str, body: &[u8]) -> (u16, Vec<u8>) {
         let _turn = self.turn.lock().expect("no thread panics with it");
         let answer = request(&self.gateway, (ACCESS_KEY, SECRET_KEY), method, path, body);

@@ -1,4 +1,4 @@
-//! Processes that run only now and then: as slow as on a machine that has other work for most of its time.
+//! Processes that run only intermittently: as slow as on a machine that is busy with other work most of the time.
 
 use super::pulse;
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ impl Pulses {
         std::thread::spawn(move || {
             while let Some(pids) = pids.upgrade() {
                 {
-                    // With the lock held: whoever takes a process out finds it going on.
+                    // With the lock held: a process that is taken out of the list is running.
                     let pids = pids.lock().expect("no thread panics with it");
                     pids.iter().for_each(|pid| pulse(*pid, true));
                     std::thread::sleep(if pids.is_empty() { Duration::ZERO } else { STOPPED });
