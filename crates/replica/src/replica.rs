@@ -424,10 +424,13 @@ impl Replica {
         }
     }
 
-    /// R7: primary of nothing, target of nothing, nothing in flight.
+    /// R7: primary of nothing, target of nothing, nothing in flight; nor a repair, whose blocks may still be on their way here.
     fn say_if_ready_to_sleep(&mut self, out: &mut Vec<Command>) {
-        let busy = !self.shared.waits.is_empty() && !self.config.has(PlantedBug::SleepBusy);
-        if !self.draining || self.told_ready || busy || !self.is_registered() {
+        if !self.draining || self.told_ready || !self.is_registered() {
+            return;
+        }
+        let in_flight = !self.shared.waits.is_empty() || self.groups.values().any(Group::is_repairing);
+        if in_flight && !self.config.has(PlantedBug::SleepBusy) {
             return;
         }
         let me = self.config.me;

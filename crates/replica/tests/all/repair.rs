@@ -264,6 +264,36 @@ fn a_listing_that_meets_damage_is_given_when_that_is_repaired() {
     );
 }
 
+#[test]
+fn a_server_that_repairs_a_block_does_not_sleep() {
+    let (mut member, _) = Server::new(OTHER);
+    let state = SlotState::Away { since: Epoch(10) };
+    let holder = Some(Holder { server: KEEPER, covered: true });
+    let slots = vec![
+        Slot { server: ME, state: SlotState::InSync, holder: None },
+        Slot { server: OTHER, state, holder },
+    ];
+    let entry = GroupEntry { epoch: Epoch(10), primary: Some(ME), slots, ..GroupEntry::unknown() };
+    let servers = vec![crate::server(OTHER.0, 0, ServerState::Draining)];
+    member.on(Event::Map(MapDelta { from: 1, to: 2, servers, groups: vec![(GROUP, entry)] }));
+    let (group, epoch, space) = (GROUP, Epoch(10), Space::Replica);
+    let message = PeerMessage::List { group, epoch, token: 6, space, since: Epoch(5), after: None };
+    let commands = member.on(Event::Peer { from: ME, message, payload: Bytes::new() });
+    let (listing, _) = store(&commands).expect("it is listed");
+    let is_ready = |commands: &[Command]| commands.iter().any(|c| matches!(c, Command::ReadyToSleep { .. }));
+    assert!(!is_ready(&member.on(Event::Drain)));
+    let mut commands = member.stored(listing, listed_lost());
+    let first = asked(&commands);
+    assert!(first.is_some(), "the block is repaired");
+    while let Some(fetch) = asked(&commands) {
+        assert!(!is_ready(&commands), "the block is on its way");
+        commands = member.answers(fetch, Err(Refusal::Corrupt), Bytes::new());
+    }
+    let (listing, _) = store(&commands).expect("no copy has it, and the listing continues");
+    let none = StoreOutcome::Listed(ListPage { runs: Vec::new(), next: None });
+    assert!(is_ready(&member.stored(listing, none)));
+}
+
 /// The first block is lost.
 fn listed_lost() -> StoreOutcome {
     let runs = vec![Run { chunk: CHUNK, first: 0, count: 1, version: NEW, kind: Kind::Lost }];
