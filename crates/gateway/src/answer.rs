@@ -1,4 +1,4 @@
-//! From a request to its answer: the front door, the protocol library, and what both leave to do.
+//! From a request to its response: the front door, the protocol library, and the work that both leave over.
 
 use super::Backend;
 use super::Gateway;
@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// Forms of browsers that are taken in at once: the library holds each in memory, to its end.
+/// Browser forms that are received at once: the library holds each one in memory until it is complete.
 const FORMS_AT_ONCE: usize = 2;
 
 /// A request's id.
@@ -34,7 +34,7 @@ pub struct Front<B> {
     pub limits: Limits,
     on_request: fn(),
     forms: Semaphore,
-    /// The next request's id.
+    /// Id of the next request.
     next: AtomicU64,
 }
 
@@ -46,7 +46,7 @@ impl<B: Backend> Front<B> {
         limits: Limits,
         on_request: fn(),
     ) -> Self {
-        // Ids of a later run are others.
+        // So that a later run uses different ids.
         let start = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64);
         let forms = Semaphore::new(FORMS_AT_ONCE);
         Front { gateway, service, domains, limits, on_request, forms, next: start.into() }
@@ -73,8 +73,8 @@ impl<B: Backend> Front<B> {
         {
             answer.headers_mut().extend(headers);
         }
-        // Such a client may misread the next answer on the same connection if this one came instead of `100 Continue`, as AWS's
-        // Python clients do: so there must be no next one.
+        // Such a client may misread the next response on the same connection if this one came instead of `100
+        // Continue`, as AWS's Python clients do: so there must be no next one.
         if expects && !progress.body_wanted() {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -112,7 +112,7 @@ impl<B: Backend> Front<B> {
         tokio::select! {
             answer = answered => answer,
             () = progress.silent_for(self.limits.answer) => {
-                Err(s3_error!(SlowDown, "the cluster did not carry this out in time: retry in a few seconds").into())
+                Err(s3_error!(SlowDown, "the cluster did not complete this in time: retry in a few seconds").into())
             }
         }
     }
@@ -144,7 +144,7 @@ impl<B: Backend> Front<B> {
 
 enum Failure {
     Refused(S3Error),
-    /// Not even an error can be sent.
+    /// Not even an error response can be sent.
     Broken(HttpError),
 }
 
@@ -158,7 +158,7 @@ fn refusal(error: S3Error) -> Result<HttpResponse, HttpError> {
     error.to_http_response().map_err(|error| HttpError::new(Box::new(error)))
 }
 
-/// The page of a browser that a request comes from, and the bucket that it goes to.
+/// The browser page that sends a request, and the bucket it is for.
 struct Page {
     origin: String,
     bucket: String,
@@ -178,7 +178,7 @@ impl Page {
     }
 }
 
-/// What the library leaves out of its answers.
+/// Adds what the library leaves out of its responses.
 fn finish(answer: &mut HttpResponse, id: &str, method: &Method, uri: &hyper::Uri) {
     if let Ok(value) = HeaderValue::try_from(id) {
         answer.headers_mut().insert(HeaderName::from_static("x-amz-request-id"), value);
@@ -198,17 +198,17 @@ fn finish(answer: &mut HttpResponse, id: &str, method: &Method, uri: &hyper::Uri
         if denied {
             *answer.status_mut() = StatusCode::FORBIDDEN;
         }
-        // A client that signs for a region that is none learns which to sign for, and asks again.
+        // A client that signs for an invalid region learns the right one from this, and retries.
         let region = match text.contains("<Code>AuthorizationHeaderMalformed</Code>") {
             true => format!("<Region>{REGION}</Region>"),
             false => String::new(),
         };
         text.replace("</Error>", &format!("{region}<RequestId>{id}</RequestId></Error>"))
     } else if uri.query().is_some_and(|query| query.split('&').any(|part| part.starts_with("attributes"))) {
-        // Only there an ETag stands without its quotes.
+        // Only in this response the ETag has no quotes.
         text.replace("<ETag>\"", "<ETag>").replace("\"</ETag>", "</ETag>")
     } else if text.contains('\r') && is_xml(answer.headers()) {
-        // A reader of XML makes a bare one a line feed, and the key another key.
+        // An XML parser turns a bare carriage return into a line feed, which would change the key.
         text.replace('\r', "&#13;")
     } else {
         return;
@@ -224,7 +224,7 @@ fn is_xml(headers: &HeaderMap) -> bool {
         && !headers.contains_key(header::ETAG)
 }
 
-/// Who looks for a request's error has its id. The query is left out: it may hold a signature.
+/// A reader who searches for a request's error has its id. The query is omitted: it may contain a signature.
 fn log(id: &str, method: &Method, path: &str, status: StatusCode, took: Duration) {
     let (status, millis) = (status.as_u16(), took.as_millis());
     match status {

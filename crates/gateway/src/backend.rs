@@ -1,4 +1,4 @@
-//! What the gateway needs of a cluster: chunks, fresh object ids, and the namespace.
+//! What the gateway needs from a cluster: chunks, fresh object ids, and the namespace.
 //!
 //! A trait, so that the whole gateway is tested against an in-memory cluster ([`super::memory`]).
 
@@ -8,14 +8,15 @@ use ebb_types::{
 };
 use std::future::Future;
 
-/// Offsets and lengths are bytes within a chunk. Every call retries inside until it is answered or its deadline passes.
+/// Offsets and lengths are in bytes within a chunk. Every call retries internally until it is answered or its deadline
+/// passes.
 pub trait Backend: Send + Sync + 'static {
     fn chunk_bytes(&self) -> u32;
 
-    /// The first of `count` object ids that nobody else was or will be given.
+    /// The first of `count` object ids that are unique forever.
     fn allocate(&self, count: u32) -> impl Future<Output = Result<ObjectId, BackendError>> + Send;
 
-    /// `len` bytes that were written, an error where no copy has them. They fit their checksums.
+    /// Reads `len` written bytes; an error if no copy has them. They match their checksums.
     fn read(
         &self,
         chunk: ChunkId,
@@ -31,7 +32,7 @@ pub trait Backend: Send + Sync + 'static {
         data: Summed,
     ) -> impl Future<Output = Result<(), BackendError>> + Send;
 
-    /// Sets a range to zero and frees its whole blocks.
+    /// Zeroes a range and frees its whole blocks.
     fn zero(
         &self,
         chunk: ChunkId,
@@ -39,7 +40,7 @@ pub trait Backend: Send + Sync + 'static {
         len: u32,
     ) -> impl Future<Output = Result<(), BackendError>> + Send;
 
-    /// Removes a chunk for good. One that never was counts as removed.
+    /// Removes a chunk permanently. Removing a chunk that never existed succeeds.
     fn delete(&self, chunk: ChunkId) -> impl Future<Output = Result<(), BackendError>> + Send;
 
     /// Carries out namespace ops, exactly once.
@@ -54,15 +55,15 @@ pub trait Backend: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Result<NamespaceAnswer, NamespaceError>, BackendError>> + Send;
 }
 
-/// Why the cluster did not do what the gateway asked.
+/// Why the cluster did not carry out a request of the gateway.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
-    /// Too few copies can be written, or nobody answered in time. Whether a change was made is not known.
+    /// Too few copies can be written, or no server answered in time. Whether a change was made is unknown.
     #[error("the cluster cannot serve this now ({0}): retry in a few seconds")]
     Unavailable(String),
     #[error("the cluster is full: delete data or add servers")]
     NoSpace,
-    /// For good: a retry meets the same.
+    /// Permanent: a retry fails the same way.
     #[error("{0}")]
     Failed(String),
 }

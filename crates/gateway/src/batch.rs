@@ -1,6 +1,6 @@
-//! Group commit: requests that arrive while others are under way are carried out together.
+//! Group commit: requests that arrive while others are in flight are carried out together.
 //!
-//! Nobody waits on a timer. The first request starts at once; those that come meanwhile form the next batch. So a lone
+//! There is no timer. The first request starts at once; those that arrive meanwhile form the next batch. So a lone
 //! request pays nothing, and under load one round trip and one sync carry many requests.
 
 use futures_util::future::BoxFuture;
@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 
-/// Bounds of a batcher.
+/// Limits of a batcher.
 pub struct Limits {
-    /// Batches under way at once.
+    /// Batches in flight at once.
     pub running: usize,
     /// Requests in one batch.
     pub items: usize,
@@ -33,7 +33,7 @@ struct Queue<I, O> {
 }
 
 impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
-    /// `carry` answers every request of a batch, in order.
+    /// `carry` returns the outcome of every request of a batch, in order.
     pub fn new(
         limits: Limits,
         weigh: fn(&I) -> usize,
@@ -43,7 +43,8 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
         Arc::new(Batcher { queue, limits, weigh, carry: Box::new(carry) })
     }
 
-    /// Hands a request in and waits for its answer. Once handed in it is carried out, even if nobody waits any more.
+    /// Submits a request and waits for its outcome. Once submitted it is carried out, even if its caller no longer
+    /// waits.
     pub async fn submit(self: &Arc<Self>, item: I) -> O {
         let (answer, answered) = oneshot::channel();
         let start = {
@@ -73,7 +74,7 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
             let outcomes = (self.carry)(items).await;
             assert_eq!(outcomes.len(), answers.len(), "one answer per request");
             for (answer, outcome) in answers.into_iter().zip(outcomes) {
-                // Fails only where nobody waits any more.
+                // Fails only if the caller no longer waits.
                 let _ = answer.send(outcome);
             }
         }

@@ -1,4 +1,4 @@
-//! The body of a request under a deadline, so that a client that stalls holds nothing for long.
+//! The body of a request under a deadline, so that a client that stalls does not hold resources for long.
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -11,15 +11,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// A client may keep the gateway waiting for as long as its bytes take at this rate, in bytes per second, and a grace.
+/// A client may take as long as its bytes need at this rate, in bytes per second, plus a grace period.
 const RATE_MIN: u64 = 1 << 10;
 
-/// How a request gets on.
+/// Progress of a request.
 #[derive(Clone)]
 pub struct Progress(Arc<Mutex<State>>);
 
 struct State {
-    /// When a byte of its body came, or a piece of its copy was made.
+    /// When the last byte of its body arrived, or the last piece of its copy was made.
     last: Instant,
     /// The client was asked for its body, or sent it unasked.
     body_wanted: bool,
@@ -38,7 +38,7 @@ impl Progress {
         self.state().body_wanted
     }
 
-    /// That of the request with these extensions.
+    /// The progress of the request with these extensions.
     pub fn of(extensions: &Extensions) -> Progress {
         extensions.get().cloned().unwrap_or_else(Progress::new)
     }
@@ -47,7 +47,7 @@ impl Progress {
         self.state().last = Instant::now();
     }
 
-    /// Returns when there was none for so long.
+    /// Returns when there was no progress for this long.
     pub async fn silent_for(&self, limit: Duration) {
         loop {
             let end = self.state().last + limit;
@@ -64,13 +64,13 @@ impl Progress {
 #[error("the client sent too little for too long")]
 pub struct Stalled;
 
-/// The bytes that a client sends, as long as it sends.
+/// The body bytes from a client, as long as it keeps sending.
 pub struct Paced {
     inner: Incoming,
     progress: Progress,
     /// Longest time without a byte.
     grace: Duration,
-    /// Time that the gateway has waited for the client, beside the present wait.
+    /// Time that the gateway has waited for the client, without the present wait.
     waited: Duration,
     received: u64,
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
@@ -81,7 +81,7 @@ impl Paced {
         Paced { inner, progress, grace, waited: Duration::ZERO, received: 0, waiting: None }
     }
 
-    /// How long the present wait may take.
+    /// How long the present wait may last.
     fn patience(&self) -> Duration {
         let allowed = self.grace + Duration::from_secs(self.received / RATE_MIN);
         self.grace.min(allowed.saturating_sub(self.waited))
@@ -105,7 +105,7 @@ impl Body for Paced {
             return Poll::Ready(Some(Err(Stalled.into())));
         };
         self.progress.touch();
-        // The end of an empty body asks the client for nothing.
+        // The end of an empty body does not ask the client for anything.
         self.progress.state().body_wanted |= frame.is_some();
         if let Some((since, _)) = self.waiting.take() {
             self.waited += since.elapsed();

@@ -1,4 +1,4 @@
-//! Buckets: their life, what their owners set for them, and true answers about what nobody can set here.
+//! Buckets: their creation and deletion, their settings, and correct replies about settings that Ebb does not have.
 
 use super::Gateway;
 use super::backend::Backend;
@@ -14,7 +14,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 pub const REGION: &str = "us-east-1";
 
 impl<B: Backend> Gateway<B> {
-    /// The buckets that the key reaches.
+    /// The buckets that the key can access.
     pub(super) async fn buckets(
         &self,
         input: ListBucketsInput,
@@ -25,7 +25,7 @@ impl<B: Backend> Gateway<B> {
         };
         let prefix = input.prefix.as_deref().unwrap_or_default();
         let after = input.continuation_token.as_deref().map(from_token).transpose()?.unwrap_or_default();
-        // Ten thousand, S3's page, where no other is asked for.
+        // Ten thousand, S3's page size, unless another is requested.
         let limit = input.max_buckets.map_or(Ok(10_000), |asked| page_size(Some(asked)))?.max(1) as usize;
         let reached = |name: &String| key.as_ref().is_some_and(|key| key.reaches(name));
         let wanted = |name: &String| name.starts_with(prefix) && *name > after && reached(name);
@@ -58,7 +58,7 @@ impl<B: Backend> Gateway<B> {
             if text.len() > 63 || !text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
                 return Err(s3_error!(
                     InvalidLocationConstraint,
-                    "a location has letters, digits and hyphens"
+                    "invalid location: use letters, digits and hyphens"
                 ));
             }
             settings.insert(BucketSetting::Location, text.as_bytes().to_vec());
@@ -104,7 +104,7 @@ impl<B: Backend> Gateway<B> {
         self.setting(bucket, BucketSetting::Location).await
     }
 
-    /// For a configuration that no bucket can have here: the answer of a bucket that has none.
+    /// For a setting that no bucket can have here: the reply for a bucket without it.
     pub(super) async fn unset<T>(&self, bucket: String, code: &'static str, what: &str) -> S3Result<T> {
         self.check_bucket(bucket).await?;
         let mut error =
@@ -114,7 +114,7 @@ impl<B: Backend> Gateway<B> {
     }
 }
 
-/// Who may do what with a bucket or an object: its owner, everything.
+/// Permissions on a bucket or an object: full control for the owner.
 pub fn grants() -> Vec<Grant> {
     let grantee = Grantee {
         display_name: Some(OWNER.to_owned()),
@@ -129,7 +129,7 @@ pub fn grants() -> Vec<Grant> {
     }]
 }
 
-/// Whether an access list is the one that everything has. The front door lets no other header pass.
+/// Whether an access list is the fixed one that everything has. The front door rejects every other header.
 pub fn check_acl(canned: bool, policy: Option<AccessControlPolicy>) -> S3Result<()> {
     let given = policy.and_then(|policy| policy.grants);
     let own = given.as_ref().is_some_and(|grants| {

@@ -1,7 +1,8 @@
-//! Bodies in chunks (aws-chunked), before the library sees them.
+//! Chunked bodies (aws-chunked), before the library sees them.
 //!
-//! The library holds each chunk in memory until it is whole, whatever its size, and takes the end of the connection for the
-//! last chunk. So chunks without signatures are cut here as they come, signed ones are bounded, and the last must come.
+//! The library buffers each chunk until it is complete, whatever its size, and takes the end of the connection for the
+//! last chunk. So unsigned chunks are split here as they arrive, signed ones are limited in size, and the last chunk
+//! must arrive.
 
 use bytes::{Buf, Bytes};
 use hyper::HeaderMap;
@@ -13,10 +14,10 @@ use std::task::{Context, Poll};
 
 /// Longest line with a chunk's size and signature.
 const LINE_BYTES_MAX: usize = 1 << 10;
-/// Largest chunk with a signature: it cannot be cut.
+/// Largest signed chunk: it cannot be split.
 const SIGNED_BYTES_MAX: u64 = 8 << 20;
 
-/// Whether the chunks of a request are signed; none: its body is not in chunks.
+/// Whether the chunks of a request are signed; `None`: its body is not chunked.
 pub fn signed(headers: &HeaderMap) -> Option<bool> {
     let kind = headers.get("x-amz-content-sha256")?.to_str().ok()?;
     kind.starts_with("STREAMING-").then(|| !kind.starts_with("STREAMING-UNSIGNED-"))
@@ -25,11 +26,11 @@ pub fn signed(headers: &HeaderMap) -> Option<bool> {
 /// Why such a body is malformed.
 #[derive(Debug, thiserror::Error)]
 enum Malformed {
-    #[error("a chunk begins with a line that is none")]
+    #[error("a chunk has a malformed header line")]
     Line,
     #[error("a signed chunk has more than {SIGNED_BYTES_MAX} bytes")]
     TooLarge,
-    #[error("a chunk does not end where it says")]
+    #[error("a chunk does not end at its stated size")]
     End,
     #[error("the last chunk is missing")]
     NoLast,
@@ -38,11 +39,11 @@ enum Malformed {
 enum State {
     /// In the line before a chunk's data.
     Line,
-    /// In a chunk's data: bytes to come.
+    /// In a chunk's data: bytes left.
     Data(u64),
-    /// Before the line's end that follows the data.
+    /// Before the line end that follows the data.
     End,
-    /// After the last chunk: trailers, which pass as they are.
+    /// After the last chunk: trailers, which are passed on unchanged.
     Last,
 }
 
@@ -50,7 +51,7 @@ pub struct Chunked {
     inner: Body,
     signed: bool,
     state: State,
-    /// What came and was not passed on: between two frames less than a line.
+    /// Received but not passed on: between two frames less than a line.
     have: Bytes,
     out: VecDeque<Bytes>,
 }
@@ -60,7 +61,7 @@ impl Chunked {
         Chunked { inner, signed, state: State::Line, have: Bytes::new(), out: VecDeque::new() }
     }
 
-    /// Moves what can be passed on to `out`.
+    /// Moves everything that can be passed on to `out`.
     fn advance(&mut self) -> Result<(), Malformed> {
         loop {
             match self.state {
@@ -140,7 +141,7 @@ impl HttpBody for Chunked {
                     if let Err(error) = self.advance() {
                         return Poll::Ready(Some(Err(error.into())));
                     }
-                    // The rest of a line must not hold the whole frame.
+                    // The rest of a line must not keep the whole frame alive.
                     self.have = Bytes::copy_from_slice(&self.have);
                 }
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
     use futures_util::StreamExt;
 
-    /// What comes out of `text` that comes in pieces of `size`.
+    /// The output for `text` received in pieces of `size`.
     async fn passed(text: &str, signed: bool, size: usize) -> Result<String, String> {
         struct Pieces(VecDeque<Bytes>);
         impl HttpBody for Pieces {

@@ -18,7 +18,7 @@ impl Cluster {
         Cluster { client, chunk_bytes }
     }
 
-    /// Where a chunk's byte stands in its object: the object calls split what one request cannot carry.
+    /// Position of a chunk's byte in its object: the object calls split what one request cannot carry.
     fn at(&self, chunk: ChunkId, offset: u32) -> u64 {
         u64::from(chunk.index) * u64::from(self.chunk_bytes) + u64::from(offset)
     }

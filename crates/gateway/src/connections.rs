@@ -1,8 +1,8 @@
 //! The gateway's connections: how many, for how long, and how they end.
 //!
-//! A connection costs a file and memory, and anybody may open one. So their number is bounded below the file limit, and
-//! where it is reached the one that has been idle longest makes room for the next. One that sends no request, stops in the
-//! middle of its headers or does not take its answer is closed. At the end of the gateway requests under way are finished.
+//! A connection costs a file and memory, and anyone may open one. So their number stays below the file limit, and at
+//! the limit the connection that has been idle longest is closed for the next. One that sends no request, stalls in its
+//! headers or does not read its response is closed. When the gateway stops, requests in flight are finished.
 
 use super::Backend;
 use super::answer::Front;
@@ -27,32 +27,32 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
 
-/// Most connections, whatever the file limit: each costs some ten KiB.
+/// Most connections, whatever the file limit: each costs about ten KiB.
 const CONNECTIONS_MAX: u64 = 4096;
-/// Files that the gateway needs beside its clients' connections, at most a quarter of its limit.
+/// Files that the gateway needs besides its clients' connections; at most a quarter of its limit.
 const OTHER_FILES: u64 = 256;
-/// Most bytes that a connection reads ahead, and so the longest head of a request.
+/// Most bytes that a connection reads ahead, and so the longest request head.
 const READ_AHEAD: usize = 64 << 10;
 
-/// A connection that has been idle for so long has sent all of its last answer.
+/// A connection that has been idle for this long has sent all of its last response.
 const SETTLED: Duration = Duration::from_millis(500);
 
-/// What a client may ask of the gateway's patience.
+/// Time limits for clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub connections: usize,
-    /// Without a whole head of a request: idle, or sending it slowly.
+    /// Without a complete request head: idle, or sending it slowly.
     pub head: Duration,
-    /// Without a byte of a request's body, or without taking a byte of its answer.
+    /// Without a byte of a request's body, or without the client reading a byte of its response.
     pub stall: Duration,
-    /// From the last byte of a request to its answer.
+    /// From the last byte of a request to its response.
     pub answer: Duration,
-    /// From the order to stop to the end, for requests under way.
+    /// From the order to stop until exit, for requests in flight.
     pub drain: Duration,
 }
 
 impl Limits {
-    /// Also raises the process's file limit as far as it may.
+    /// Also raises the process's file limit to its maximum.
     pub fn of_process() -> Limits {
         let limit = getrlimit(Resource::Nofile);
         let files = match limit.maximum {
@@ -76,10 +76,10 @@ impl Limits {
     }
 }
 
-/// One connection, as the others see it.
+/// One connection, as seen by the others.
 #[derive(Default)]
 struct Connection {
-    /// Since when no request is under way; none while one is.
+    /// When the last request ended; `None` while one is in flight.
     idle_since: Mutex<Option<Instant>>,
     give_way: Notify,
 }
@@ -94,7 +94,7 @@ impl Connection {
     }
 }
 
-/// All that are open, by number.
+/// All open connections, by number.
 #[derive(Default)]
 struct Open(Mutex<BTreeMap<u64, Arc<Connection>>>);
 
@@ -103,10 +103,10 @@ impl Open {
         self.0.lock().expect("no panic under this lock")
     }
 
-    /// Closes the one that has been idle longest.
+    /// Closes the connection that has been idle longest.
     fn make_room(&self) {
         let all = self.all();
-        // What became idle just now may still have the end of an answer on its way.
+        // A connection that became idle just now may still be sending the end of a response.
         let idle = all.values().filter_map(|open| Some((open.idle_since()?, open)));
         let idle = idle.filter(|(since, _)| since.elapsed() >= SETTLED);
         if let Some((_, longest)) = idle.min_by_key(|(since, _)| *since) {
@@ -116,7 +116,7 @@ impl Open {
     }
 }
 
-/// Accepts connections until `stop` returns, then finishes the requests under way.
+/// Accepts connections until `stop` returns, then finishes the requests in flight.
 pub async fn serve<B: Backend>(
     listener: TcpListener,
     front: Arc<Front<B>>,
@@ -143,7 +143,7 @@ pub async fn serve<B: Backend>(
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // Most often too many open files in the whole machine: that passes when connections end.
+                    // Usually too many open files on the whole machine, which passes when connections end.
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
@@ -164,7 +164,7 @@ pub async fn serve<B: Backend>(
     let finished =
         tokio::time::timeout(limits.drain, async { while tasks.join_next().await.is_some() {} }).await;
     if finished.is_err() {
-        tracing::warn!(requests = tasks.len(), "cut off requests that took too long to finish");
+        tracing::warn!(requests = tasks.len(), "aborted requests that took too long to finish");
     }
 }
 
@@ -175,7 +175,7 @@ async fn run<B: Backend>(
     connection: &Arc<Connection>,
     mut drained: watch::Receiver<bool>,
 ) {
-    // Without it the end of an answer waits for the client's delayed acknowledgement.
+    // Otherwise the end of a response waits for the client's delayed acknowledgement.
     if let Err(error) = stream.set_nodelay(true) {
         return tracing::debug!(%error, "connection lost");
     }
@@ -204,7 +204,7 @@ async fn run<B: Backend>(
     }
 }
 
-/// The body of an answer. With its end the connection is idle again.
+/// The body of a response. At its end the connection is idle again.
 struct Answer {
     body: Body,
     connection: Arc<Connection>,
@@ -236,7 +236,7 @@ impl HttpBody for Answer {
     }
 }
 
-/// A socket whose peer must take what is written: a write that gets nowhere for too long fails.
+/// A socket whose peer must keep reading: a write without progress for too long fails.
 struct Taken {
     stream: TcpStream,
     limit: Duration,
@@ -258,7 +258,7 @@ impl Taken {
         std::task::ready!(timer.as_mut().poll(context));
         Poll::Ready(Err(std::io::Error::new(
             std::io::ErrorKind::TimedOut,
-            "the client does not take its answer",
+            "the client does not read its response",
         )))
     }
 }

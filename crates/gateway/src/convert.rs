@@ -1,4 +1,4 @@
-//! Between S3's words and the namespace's.
+//! Conversion between S3's types and the namespace's.
 
 use super::backend::BackendError;
 use super::names::NameError;
@@ -63,10 +63,10 @@ pub fn timestamp(millis: u64) -> Timestamp {
     Timestamp::from(SystemTime::UNIX_EPOCH + Duration::from_millis(millis))
 }
 
-/// Seconds since 1970: HTTP dates have no finer grain.
+/// Seconds since 1970: HTTP dates have no finer resolution.
 pub fn seconds(time: &Timestamp) -> i64 {
     let mut text = Vec::new();
-    // A date that cannot be written is none that an object can have.
+    // A date that cannot be formatted is not the date of any object.
     if time.format(TimestampFormat::EpochSeconds, &mut text).is_err() {
         return i64::MIN;
     }
@@ -93,7 +93,7 @@ pub fn parse_etag(text: &str) -> Option<ETag> {
     Some(ETag { md5, parts })
 }
 
-/// What a put, a delete or the end of an upload depends on.
+/// Precondition of a put, a delete or the completion of an upload.
 pub fn condition(
     if_match: Option<&ETagCondition>,
     if_none_match: Option<&ETagCondition>,
@@ -103,14 +103,14 @@ pub fn condition(
         (None, None) => Ok(Condition::Any),
         (Some(ETagCondition::Any), None) => Ok(Condition::Present),
         (None, Some(ETagCondition::Any)) => Ok(Condition::Absent),
-        // An ETag that this store never gave matches nothing.
+        // An ETag that this store never issued matches nothing.
         (Some(ETagCondition::ETag(e)), None) => Ok(Condition::Matches(tag(e).unwrap_or(ETag::NONE))),
         (None, Some(ETagCondition::ETag(e))) => Ok(tag(e).map_or(Condition::Any, Condition::Differs)),
         (Some(_), Some(_)) => Err(s3_error!(NotImplemented, "If-Match and If-None-Match together")),
     }
 }
 
-/// What a read depends on.
+/// Precondition of a read.
 #[derive(Default)]
 pub struct ReadCondition {
     pub if_match: Option<ETagCondition>,
@@ -149,7 +149,7 @@ impl ReadCondition {
         Err(error)
     }
 
-    /// As [`Self::check`], for the source of a copy: there, "not modified" is a failed precondition, too.
+    /// Like [`Self::check`], for the source of a copy: there, "not modified" is a failed precondition, too.
     pub fn check_source(&self, meta: &ObjectMeta) -> S3Result<()> {
         self.check(meta).map_err(|_| s3_error!(PreconditionFailed))
     }
@@ -176,11 +176,11 @@ macro_rules! kept_headers {
 }
 pub(crate) use kept_headers;
 
-/// What S3 allows: all names and values of a client's own metadata together, and all other kept headers, in bytes.
+/// S3's limits, in bytes: all names and values of a client's own metadata together, and all other kept headers.
 const METADATA_BYTES_MAX: usize = 2 << 10;
 const HEADERS_BYTES_MAX: usize = 8 << 10;
 
-/// Bounds what one key may cost the metadata service.
+/// Limits what one key may cost the metadata service.
 pub fn check_sizes(headers: &[(String, String)]) -> S3Result<()> {
     let (mut own, mut others) = (0, 0);
     for (name, value) in headers {
@@ -198,10 +198,10 @@ pub fn check_sizes(headers: &[(String, String)]) -> S3Result<()> {
     Ok(())
 }
 
-/// Gives kept headers back, to any output that has them.
+/// Returns the kept headers, in any output that has them.
 macro_rules! give_headers {
     ($output:expr, $headers:expr) => {
-        // What S3 says of an object whose owner did not say what it is.
+        // S3's content type for an object without one.
         $output.content_type = Some("binary/octet-stream".to_owned());
         for (name, value) in $headers {
             match name.as_str() {
@@ -222,7 +222,7 @@ macro_rules! give_headers {
 }
 pub(crate) use give_headers;
 
-/// Sets the checksum field that fits.
+/// Sets the checksum field of the right algorithm.
 macro_rules! give_checksum {
     ($output:expr, $checksum:expr) => {
         if let Some(checksum) = $checksum {
@@ -239,7 +239,7 @@ macro_rules! give_checksum {
 }
 pub(crate) use give_checksum;
 
-/// The checksum that an input states, if it states one.
+/// The checksum that an input states, if any.
 macro_rules! stated_checksum {
     ($input:expr) => {
         $crate::convert::the_only([
@@ -253,7 +253,7 @@ macro_rules! stated_checksum {
 }
 pub(crate) use stated_checksum;
 
-/// Of several checksums one would go unverified: S3 takes one only.
+/// With several checksums one would go unverified: like S3, accept only one.
 pub fn the_only(
     stated: [(ChecksumAlgorithm, Option<String>); 5],
 ) -> S3Result<Option<(ChecksumAlgorithm, String)>> {
@@ -316,14 +316,14 @@ pub fn hasher(algorithm: ChecksumAlgorithm) -> ChecksumHasher {
     hasher
 }
 
-/// Base64 of what the hasher saw.
+/// Base64 of the hasher's result.
 pub fn finished(hasher: ChecksumHasher) -> String {
     let mut sum = hasher.finalize();
-    // One was asked for, so there is one.
+    // A checksum was requested, so there is one.
     stated_checksum!(sum).ok().flatten().map_or_else(String::new, |(_, value)| value)
 }
 
-/// The checksum of a multipart object, from its parts' checksums and sizes; none unless every part has one.
+/// The checksum of a multipart object, from its parts' checksums and sizes; `None` unless every part has one.
 pub fn multipart_checksum(
     algorithm: ChecksumAlgorithm,
     composite: bool,
@@ -354,7 +354,7 @@ pub fn multipart_checksum(
     Some(Checksum { algorithm, value, composite })
 }
 
-/// As `encoding-type=url` wants it.
+/// Encodes as `encoding-type=url` requires.
 pub fn url_encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

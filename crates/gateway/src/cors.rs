@@ -1,7 +1,7 @@
 //! Cross-origin requests: which web pages may use a bucket from a browser.
 //!
-//! The browser asks first, without a signature (OPTIONS), and reads the headers of the answer. That says nothing about who
-//! may do what: the request itself still needs its signature.
+//! The browser first sends a request without a signature (OPTIONS), and reads the headers of the response. They grant
+//! no rights: the request itself still needs its signature.
 
 use super::Gateway;
 use super::backend::Backend;
@@ -11,11 +11,11 @@ use s3s::dto::{CORSConfiguration, CORSRule};
 use s3s::{S3Error, S3Result, s3_error};
 use serde::{Deserialize, Serialize};
 
-/// Most rules of a bucket, as in S3.
+/// Most rules per bucket, as in S3.
 const RULES_MAX: usize = 100;
 const METHODS: [&str; 5] = ["GET", "PUT", "HEAD", "POST", "DELETE"];
 
-/// A rule as it is kept. `*` in an origin or a header stands for any text.
+/// A rule as stored. `*` in an origin or a header stands for any text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     id: Option<String>,
@@ -67,11 +67,11 @@ fn matches(pattern: &str, text: &str) -> bool {
     }
 }
 
-/// What a browser says of a request that it means to send, or sends.
+/// A browser's description of a request that it is about to send, or sends.
 pub struct Asked<'a> {
     pub origin: &'a str,
     pub method: &'a str,
-    /// Names of headers, separated by commas; of a request that only asks.
+    /// Header names, separated by commas; only in a preflight request.
     pub headers: &'a str,
 }
 
@@ -85,7 +85,7 @@ impl Rule {
     }
 }
 
-/// The headers that let the page have the answer; none: no rule allows it.
+/// The headers that let the page read the response; `None`: no rule allows it.
 pub fn answer(rules: &[Rule], asked: &Asked<'_>) -> Option<HeaderMap> {
     let rule = rules.iter().find(|rule| rule.allows(asked))?;
     let mut headers = HeaderMap::new();
@@ -137,7 +137,7 @@ impl<B: Backend> Gateway<B> {
         self.set(bucket, BucketSetting::Cors, Some(text)).await
     }
 
-    /// As [`answer`]; none also where the bucket cannot be asked about: who has no key learns no more.
+    /// Like [`answer`]; also `None` if the bucket cannot be read: a client without a key learns nothing more.
     pub(super) async fn cors(&self, bucket: &str, asked: &Asked<'_>) -> Option<HeaderMap> {
         answer(&self.kept_cors(bucket.to_owned()).await.ok()?, asked)
     }

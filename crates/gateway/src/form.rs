@@ -1,7 +1,7 @@
-//! Forms with which browsers send objects (POST).
+//! Browser forms that upload objects (POST).
 //!
-//! The library reads a form into memory before it asks who sent it, passes over fields that it does not know, and stores
-//! `${filename}` as it stands. So the fields before the file are read here first, up to a bound.
+//! The library reads a form into memory before it checks who sent it, ignores unknown fields, and stores `${filename}`
+//! literally. So the fields before the file are read here first, up to a limit.
 
 use super::front::check_wish;
 use bytes::{Bytes, BytesMut};
@@ -16,10 +16,10 @@ use std::task::{Context, Poll};
 
 /// Most bytes before the file.
 pub const FIELDS_BYTES_MAX: usize = 64 << 10;
-/// Largest file in a form; larger ones are PUT.
+/// Largest file in a form; larger ones must be PUT.
 pub const FILE_BYTES_MAX: u64 = 32 << 20;
 
-/// Whether the request is a form, or may be taken for one.
+/// Whether the request is a form, or may be mistaken for one.
 pub fn is_form(request: &Parts) -> bool {
     const KIND: &str = "multipart/form-data";
     let kind = request.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -28,7 +28,7 @@ pub fn is_form(request: &Parts) -> bool {
     form && request.method == Method::POST
 }
 
-/// What parts a form's fields; none: the request is no form.
+/// The boundary between a form's fields; `None`: the request is no form.
 pub fn boundary(request: &Parts) -> S3Result<Option<String>> {
     if !is_form(request) {
         return Ok(None);
@@ -37,17 +37,17 @@ pub fn boundary(request: &Parts) -> S3Result<Option<String>> {
         request.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let mut parameters = kind.split(';').skip(1).filter_map(|parameter| parameter.trim().split_once('='));
     let found = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("boundary"));
-    let (_, value) = found.ok_or_else(|| s3_error!(MalformedPOSTRequest, "the form names no boundary"))?;
+    let (_, value) = found.ok_or_else(|| s3_error!(MalformedPOSTRequest, "the form has no boundary"))?;
     Ok(Some(value.trim().trim_matches('"').to_owned()))
 }
 
-/// The body again, when the fields before its file are signed and ask for nothing that Ebb does not do.
+/// Returns the body unread, if the fields before its file are signed and Ebb supports all of them.
 pub async fn checked(boundary: &str, mut body: Body) -> S3Result<Body> {
     let delimiter = format!("\r\n--{boundary}");
     let mut head = BytesMut::from("\r\n");
     let mut seen = 0;
     loop {
-        // A field's head, or the file's, must end in what is new.
+        // The head of a field, or of the file, must end in the new bytes.
         let ends = find(&head, seen, b"\r\n\r\n").is_some();
         seen = head.len().saturating_sub(3);
         if ends && let Some(fields) = fields(&head, delimiter.as_bytes())? {
@@ -71,7 +71,7 @@ fn too_long() -> S3Error {
     )
 }
 
-/// A field: its name in lower case, and where its value stands.
+/// A field: its name in lower case, and the position of its value.
 struct Field {
     name: String,
     value: std::ops::Range<usize>,
@@ -79,7 +79,7 @@ struct Field {
 
 struct Fields {
     fields: Vec<Field>,
-    /// The file's name, without the directories that it came from.
+    /// The file's name, without the directories it came from.
     file: String,
 }
 
@@ -88,7 +88,7 @@ fn find(bytes: &[u8], from: usize, what: &[u8]) -> Option<usize> {
     Some(from + at)
 }
 
-/// The fields up to the head of the file; none yet: more has to be read.
+/// The fields up to the head of the file; `None`: more must be read.
 fn fields(head: &[u8], delimiter: &[u8]) -> S3Result<Option<Fields>> {
     let mut fields = Vec::new();
     let mut at = 0;
@@ -162,7 +162,7 @@ fn checked_fields(head: &[u8], Fields { fields, file }: Fields) -> S3Result<Byte
     Ok(out.freeze())
 }
 
-/// What was read already, and the rest.
+/// The bytes already read, followed by the rest.
 struct Rejoined {
     start: Option<Bytes>,
     rest: Body,

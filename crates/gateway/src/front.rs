@@ -1,7 +1,9 @@
-//! The front door: what a request must fulfil before the protocol library sees it.
+//! The front door: the conditions a request must meet before the protocol library sees it.
 //!
-//! The library verifies a signature over the headers that the client lists, and obeys those that it does not list. So a
-//! presigned URL for one key, and one more header, would copy any object of the store. Here every header that means
+//! The library verifies a signature over the headers that the client lists, but also obeys headers that are not listed.
+//! So a presigned URL for one key, plus one more header, could copy any object of the store. Here every header with a
+//! meaning in S3 must be signed. And a request for something that Ebb cannot do is refused: ignoring it silently would
+//! be a lie.
 //! something to S3 must be signed. And a wish that Ebb cannot fulfil is refused: to drop it in silence would be a lie.
 
 use super::bucket::REGION;
@@ -15,13 +17,13 @@ use s3s::validation::{AwsNameValidation, NameValidation};
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use std::sync::Arc;
 
-/// What S3 allows a presigned URL, in seconds: a week.
+/// S3's maximum lifetime of a presigned URL, in seconds: a week.
 const EXPIRES_MAX: u64 = 7 * 24 * 3600;
 
-/// The one account: all that exists belongs to the cluster.
+/// The only account: everything belongs to the cluster.
 pub const OWNER: &str = "ebb";
 
-/// How a request says who sent it.
+/// How a request authenticates its sender.
 enum Signed {
     /// The names of the headers that the signature covers.
     Headers(String),
@@ -31,7 +33,7 @@ enum Signed {
     Nobody,
 }
 
-/// Refuses what must not reach the library. Headers that a presigned URL carries in its query become headers.
+/// Refuses requests that must not reach the library. Headers that a presigned URL carries in its query become headers.
 pub fn admit(request: &mut Parts) -> S3Result<()> {
     let signed = signed(request)?;
     match &signed {
@@ -41,7 +43,7 @@ pub fn admit(request: &mut Parts) -> S3Result<()> {
             hoist(request)?;
         }
         Signed::Form => check_signed(&request.headers, "host")?,
-        // Refused by the rights that it lacks.
+        // Refused later for lack of rights.
         Signed::Nobody => {}
     }
     for (name, value) in &request.headers {
@@ -80,12 +82,13 @@ fn signed(request: &Parts) -> S3Result<Signed> {
         return Ok(Signed::Presigned(of_query("X-Amz-SignedHeaders").unwrap_or_default()));
     }
     let Some(text) = authorization else { return Ok(Signed::Nobody) };
-    // The library takes the fields in this order only, so there is one list of names.
+    // The library accepts the fields in this order only, so there is one list of names.
     let names = text.split("SignedHeaders=").nth(1).and_then(|rest| rest.split(',').next());
     Ok(Signed::Headers(names.unwrap_or_default().to_owned()))
 }
 
-/// Any region will do that looks like one. Others, such as s3cmd's US, the library refuses in words that no client knows.
+/// Any well-formed region will do. Others, such as s3cmd's US, the library would refuse with an error that no client
+/// understands.
 fn check_region(credential: &str) -> S3Result<()> {
     // Key, date, region, service, aws4_request.
     let region = credential.rsplit('/').nth(2).unwrap_or_default();
@@ -103,12 +106,12 @@ fn check_expiry(seconds: &str) -> S3Result<()> {
         Ok(seconds) if seconds <= EXPIRES_MAX => Ok(()),
         _ => Err(s3_error!(
             AuthorizationQueryParametersError,
-            "X-Amz-Expires must be a number of seconds up to {EXPIRES_MAX}, a week"
+            "X-Amz-Expires must be a number of seconds up to {EXPIRES_MAX} (a week)"
         )),
     }
 }
 
-/// The payload's hash is part of every signature, be its header listed or not.
+/// The payload's hash is part of every signature, whether its header is listed or not.
 fn check_signed(headers: &HeaderMap, names: &str) -> S3Result<()> {
     let is_signed = |name: &str| names.split(';').any(|signed| signed == name);
     if !is_signed("host") {
@@ -138,14 +141,14 @@ fn hoist(request: &mut Parts) -> S3Result<()> {
         let key = HeaderName::try_from(&name).map_err(|_| bad())?;
         let value = HeaderValue::try_from(value.as_bytes()).map_err(|_| bad())?;
         if request.headers.get(&key).is_some_and(|present| present != value) {
-            return Err(s3_error!(InvalidArgument, "{name} stands in the header and in the query"));
+            return Err(s3_error!(InvalidArgument, "{name} is both in the headers and in the query"));
         }
         request.headers.insert(key, value);
     }
     Ok(())
 }
 
-/// Whether Ebb does what a header asks for. Form fields have the same names.
+/// Whether Ebb supports what a header requests. Form fields have the same names.
 pub fn check_wish(name: &str, value: &str) -> S3Result<()> {
     let Some(wish) = name.strip_prefix("x-amz-") else { return Ok(()) };
     let unsupported = || s3_error!(NotImplemented, "{name}: {value} is not supported: remove it");
@@ -184,12 +187,12 @@ pub fn check_wish(name: &str, value: &str) -> S3Result<()> {
         | "tagging-directive"
         | "trailer"
         | "user-agent" => Ok(()),
-        // All objects are their owner's alone.
+        // All objects are private to their owner.
         "acl" if ["private", "bucket-owner-full-control", "bucket-owner-read"].contains(&value) => Ok(()),
         "object-ownership" if value == "BucketOwnerEnforced" => Ok(()),
         "storage-class" if value == "STANDARD" => Ok(()),
         "storage-class" => {
-            Err(s3_error!(InvalidStorageClass, "there is only the storage class STANDARD: remove {name}"))
+            Err(s3_error!(InvalidStorageClass, "STANDARD is the only storage class: remove {name}"))
         }
         "bucket-object-lock-enabled" | "bypass-governance-retention"
             if value.eq_ignore_ascii_case("false") =>
@@ -202,7 +205,7 @@ pub fn check_wish(name: &str, value: &str) -> S3Result<()> {
             Err(s3_error!(AccessDenied, "the bucket's owner is {OWNER}, not {value}"))
         }
         "security-token" => {
-            Err(s3_error!(InvalidToken, "there are no session tokens here: use a key pair alone"))
+            Err(s3_error!(InvalidToken, "session tokens are not supported: use a key pair alone"))
         }
         "server-side-encryption-customer-key" | "copy-source-server-side-encryption-customer-key" => {
             Err(s3_error!(NotImplemented, "{name} is not supported: remove it"))
@@ -211,7 +214,7 @@ pub fn check_wish(name: &str, value: &str) -> S3Result<()> {
     }
 }
 
-/// The library takes an empty one for none.
+/// The library ignores an empty one.
 fn check_md5(headers: &HeaderMap) -> S3Result<()> {
     let Some(text) = headers.get("content-md5") else { return Ok(()) };
     match base64_simd::STANDARD.decode_to_vec(text.as_bytes()) {
@@ -220,7 +223,8 @@ fn check_md5(headers: &HeaderMap) -> S3Result<()> {
     }
 }
 
-/// Writes that depend on a time are none of S3's; to do them anyway could destroy what the client means to keep.
+/// S3 has no writes that depend on a time; carrying them out unconditionally could destroy what the client means to
+/// keep.
 fn check_times(method: &Method, headers: &HeaderMap) -> S3Result<()> {
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
     let time = [header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE]
@@ -256,7 +260,7 @@ impl S3Host for Domains {
     }
 }
 
-/// Names that S3 gives to buckets.
+/// S3's rules for bucket names.
 pub struct BucketNames;
 
 impl NameValidation for BucketNames {

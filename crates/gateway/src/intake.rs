@@ -1,4 +1,4 @@
-//! Takes in the body of a request: one pass over the bytes for storing, MD5 and checksum.
+//! Receives the body of a request: one pass over the bytes for storing, MD5 and checksum.
 
 use super::backend::Backend;
 use super::body::Stalled;
@@ -11,7 +11,7 @@ use hyper::HeaderMap;
 use s3s::checksum::ChecksumHasher;
 use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders, s3_error};
 
-/// What a client says of the bytes that it sends.
+/// What a client states about the bytes that it sends.
 #[derive(Default)]
 pub struct Stated {
     pub length: Option<u64>,
@@ -28,12 +28,13 @@ pub struct StatedChecksum {
 enum Value {
     Header(String),
     Trailer(TrailingHeaders),
-    /// Only an algorithm was named: compute and keep it.
+    /// Only an algorithm was named: compute and keep its checksum.
     Absent,
 }
 
 impl StatedChecksum {
-    /// From the request's checksum header (`given`), announced trailer, or named algorithm; they must not contradict.
+    /// From the request's checksum header (`given`), announced trailer, or named algorithm; they must not contradict
+    /// one another.
     pub fn from_request(
         headers: &HeaderMap,
         given: Option<(ChecksumAlgorithm, String)>,
@@ -57,18 +58,18 @@ impl StatedChecksum {
         if named.is_some_and(|named| named != stated.algorithm) {
             return Err(s3_error!(
                 InvalidRequest,
-                "the named checksum algorithm is not that of the checksum"
+                "the named checksum algorithm does not match the checksum"
             ));
         }
         Ok(Some(stated))
     }
 
-    /// Computes and keeps a checksum that nobody stated.
+    /// Computes and keeps a checksum that the client did not state.
     pub fn wanted(algorithm: ChecksumAlgorithm) -> StatedChecksum {
         StatedChecksum { algorithm, value: Value::Absent }
     }
 
-    /// Checks what was computed against what was stated. After the whole body was read.
+    /// Checks the computed checksum against the stated one. Called after the whole body was read.
     fn check(self, computed: String) -> S3Result<Checksum> {
         let stated = match self.value {
             Value::Header(value) => Some(value),
@@ -87,13 +88,16 @@ impl StatedChecksum {
             Value::Absent => None,
         };
         if stated.is_some_and(|stated| stated != computed) {
-            return Err(s3_error!(BadDigest, "the checksum does not fit the bytes received"));
+            return Err(s3_error!(
+                BadDigest,
+                "checksum mismatch: the bytes received do not match the declared checksum"
+            ));
         }
         Ok(Checksum { algorithm: self.algorithm, value: computed, composite: false })
     }
 }
 
-/// What was taken in: durable, not yet named.
+/// A received body: durable, not yet named.
 pub struct Taken {
     pub data: Unnamed,
     pub size: u64,
@@ -101,7 +105,7 @@ pub struct Taken {
     pub checksum: Option<Checksum>,
 }
 
-/// Stores a body and checks it against what was stated.
+/// Stores a body and checks it against what the client stated.
 pub async fn take_in<B: Backend>(
     store: &Store<B>,
     body: impl Stream<Item = S3Result<Bytes>>,
@@ -123,7 +127,7 @@ pub async fn take_in<B: Backend>(
         let Some(data) = next.transpose()? else { break };
         size += data.len() as u64;
         if stated.length.is_some_and(|length| size > length) {
-            return Err(s3_error!(IncompleteBody, "more bytes than Content-Length says"));
+            return Err(s3_error!(IncompleteBody, "more bytes than Content-Length states"));
         }
         if let Some(sums) = &mut sums {
             sums.update(&data);
@@ -131,7 +135,7 @@ pub async fn take_in<B: Backend>(
         writer.push(&data).await?;
     }
     if stated.length.is_some_and(|length| size != length) {
-        return Err(s3_error!(IncompleteBody, "fewer bytes than Content-Length says"));
+        return Err(s3_error!(IncompleteBody, "fewer bytes than Content-Length states"));
     }
     let checksum = match (stated.checksum, sums) {
         (Some(stated), Some(sums)) => Some(stated.check(finished(sums))?),
@@ -144,7 +148,7 @@ pub async fn take_in<B: Backend>(
             return Err(s3_error!(InvalidDigest));
         }
         if decoded != md5 {
-            return Err(s3_error!(BadDigest, "Content-MD5 does not fit the bytes received"));
+            return Err(s3_error!(BadDigest, "Content-MD5 does not match the bytes received"));
         }
     }
     Ok(Taken { data, size, etag: ETag { md5, parts: 0 }, checksum })
@@ -161,7 +165,7 @@ pub fn body_error(error: StdError) -> S3Error {
     }
     if text.contains("Sha256Mismatch") {
         let code = S3ErrorCode::Custom("XAmzContentSHA256Mismatch".into());
-        let mut error = S3Error::with_message(code, "x-amz-content-sha256 does not fit the bytes received");
+        let mut error = S3Error::with_message(code, "x-amz-content-sha256 does not match the bytes received");
         error.set_status_code(hyper::StatusCode::BAD_REQUEST);
         return error;
     }

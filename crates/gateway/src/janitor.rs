@@ -1,8 +1,8 @@
-//! Frees what no name points at: the namespace's garbage queue, and data that was written in vain. It also keeps the gateway's
-//! leases, and ends those of gateways that fell silent.
+//! Frees everything that no name refers to: the namespace's garbage queue, and data that was written in vain. It also
+//! renews the gateway's leases, and ends those of gateways that fell silent.
 //!
-//! One task. It sleeps until somebody says that there is work, and watches leases only while there are any: an idle cluster
-//! stays idle. Freeing is idempotent, so several gateways' janitors do no harm to each other.
+//! One task. It sleeps until it is notified of work, and watches leases only while there are any: an idle cluster stays
+//! idle. Freeing is idempotent, so the janitors of several gateways do no harm to one another.
 
 use super::backend::{Backend, BackendError};
 use super::names::{NameError, Names};
@@ -18,15 +18,15 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
-/// Extents that wait at most: bounds memory.
+/// Most extents that wait: bounds memory.
 const WAITING_MAX: usize = 100_000;
-/// Chunks freed at once.
+/// Chunks freed concurrently.
 const FREES_AHEAD: usize = 8;
 /// Pause before the next attempt after an error.
 const RETRY: Duration = Duration::from_secs(10);
-/// While somebody holds leases: how often they are looked at, and this gateway's are renewed.
+/// While any gateway holds leases: how often they are checked, and this gateway's leases renewed.
 const ROUND: Duration = Duration::from_secs(15);
-/// A gateway that gave no sign of life for so long has ended, or lost its leases as if it had.
+/// A gateway that was silent for this long has ended, or lost its leases as if it had.
 pub const SILENCE: Duration = Duration::from_secs(60);
 
 pub struct Janitor<B> {
@@ -35,19 +35,19 @@ pub struct Janitor<B> {
     store: Arc<Store<B>>,
     discards: mpsc::UnboundedReceiver<Vec<Extent>>,
     garbage: Arc<Notify>,
-    /// Garbage that was seen at these times, oldest first.
+    /// Garbage by the time it was seen, oldest first.
     waiting: VecDeque<(Instant, Vec<(u64, Extent)>)>,
     /// Garbage up to this number was seen.
     seen: u64,
-    /// To be given up; the namespace could not be told yet.
+    /// Data to give up that the namespace could not be informed of yet.
     vain: Vec<Extent>,
     retry_at: Option<Instant>,
     round_at: Option<Instant>,
-    /// Runs that hold leases: stamp, and since when it is the same.
+    /// Runs that hold leases: their stamp, and since when it is unchanged.
     runs: BTreeMap<u64, (u64, Instant)>,
 }
 
-/// When something is due; never, if there is nothing.
+/// Returns when something is due; never, if there is nothing.
 async fn due(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
@@ -107,7 +107,7 @@ impl<B: Backend> Janitor<B> {
         }
     }
 
-    /// After an error: what was seen may have been freed by another meanwhile, and is looked up again.
+    /// After an error: another janitor may have freed what was seen, so it is looked up again.
     fn retry(&mut self) {
         self.waiting.clear();
         self.seen = 0;
@@ -125,13 +125,13 @@ impl<B: Backend> Janitor<B> {
             return;
         }
         if let Err(error) = self.names.commit(NamespaceOp::Discard { extents: extents.clone() }).await {
-            tracing::warn!(%error, "cannot give up data that was written in vain yet");
+            tracing::warn!(%error, "cannot give up data that was written in vain; will retry");
             self.vain = extents;
             self.retry();
         }
     }
 
-    /// Takes note of new garbage.
+    /// Records new garbage.
     async fn see(&mut self) {
         while self.waiting.iter().map(|(_, some)| some.len()).sum::<usize>() < WAITING_MAX {
             match self.names.query(NamespaceQuery::Garbage { after: self.seen, limit: PAGE_MAX }).await {
@@ -142,14 +142,14 @@ impl<B: Backend> Janitor<B> {
                 }
                 Ok(_) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot ask for garbage");
+                    tracing::warn!(%error, "cannot query garbage");
                     return self.retry();
                 }
             }
         }
     }
 
-    /// Frees what has waited for long enough: no reader uses it any more.
+    /// Frees garbage that has waited long enough: no reader uses it any more.
     async fn free_oldest(&mut self) {
         let mut ripe = Vec::new();
         while self.waiting.front().is_some_and(|(seen, _)| seen.elapsed() >= GRACE) {
@@ -163,7 +163,7 @@ impl<B: Backend> Janitor<B> {
         }
     }
 
-    /// Returns whether all was freed, and the namespace knows it.
+    /// Returns whether everything was freed, and the namespace informed.
     async fn free(&self, ripe: Vec<(u64, Extent)>) -> bool {
         let chunk_bytes = u64::from(self.backend.chunk_bytes());
         let freed = futures_util::stream::iter(joined(ripe))
@@ -180,7 +180,7 @@ impl<B: Backend> Janitor<B> {
                 match outcome {
                     Ok(()) => garbage.extend(numbers),
                     Err(error) => {
-                        tracing::warn!(%error, "cannot free garbage yet");
+                        tracing::warn!(%error, "cannot free garbage; will retry");
                         complete = false;
                     }
                 }
@@ -188,19 +188,19 @@ impl<B: Backend> Janitor<B> {
             if !garbage.is_empty()
                 && let Err(error) = self.names.commit(NamespaceOp::Collected { garbage }).await
             {
-                tracing::warn!(%error, "cannot say that garbage was freed: it will be freed again");
+                tracing::warn!(%error, "cannot report that garbage was freed: it will be freed again");
                 complete = false;
             }
         }
         complete
     }
 
-    /// Gives back leases that are not needed, shows that this gateway lives, and ends the runs of those that do not.
+    /// Returns unneeded leases, signals that this gateway is alive, and ends the runs of gateways that are not.
     async fn round(&mut self) {
         self.round_at = Some(Instant::now() + ROUND);
         let holds = self.store.give_back().await;
         if let Err(error) = self.end_silent_runs(holds).await {
-            tracing::warn!(%error, "cannot look after leases now");
+            tracing::warn!(%error, "cannot maintain leases; will retry");
             return;
         }
         if !holds && self.runs.is_empty() {
@@ -224,14 +224,14 @@ impl<B: Backend> Janitor<B> {
                 self.runs.insert(run, (stamp, since));
                 continue;
             }
-            tracing::info!("a gateway is silent for {SILENCE:?}: what it wrote in vain is freed");
+            tracing::info!("a gateway has been silent for {SILENCE:?}: data it wrote in vain is being freed");
             self.names.commit(NamespaceOp::EndRun { run, stamp }).await?;
         }
         Ok(())
     }
 }
 
-/// Joins neighbouring ranges of packs, and ranges of a pack that goes as a whole, so that they are freed with one request.
+/// Merges adjacent ranges of packs, and ranges of a pack that is freed as a whole, so that one request frees them.
 fn joined(mut seen: Vec<(u64, Extent)>) -> Vec<(Vec<u64>, Extent)> {
     seen.sort_by_key(|(_, e)| (e.object, e.shared, e.offset));
     let mut out: Vec<(Vec<u64>, Extent)> = Vec::new();

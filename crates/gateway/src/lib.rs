@@ -1,10 +1,11 @@
 //! The S3 gateway: objects and buckets for S3 clients, on an Ebb cluster.
 //!
-//! The protocol (routing, signatures, XML) is `s3s`'s; here is what it means. A PUT takes in the body in one pass
-//! ([`intake`]), makes it durable ([`store`]), and only then commits the key ([`names`]). A GET looks the key up and
-//! reads its pieces ([`reader`]). What loses its name is freed by the [`janitor`].
+//! `s3s` implements the protocol (routing, signatures, XML); this crate implements its meaning. A PUT receives the body
+//! in one pass ([`intake`]), makes it durable ([`store`]), and only then commits the key ([`names`]). A GET looks the
+//! key up and reads its pieces ([`reader`]). Data that loses its name is freed by the [`janitor`].
 //!
-//! Many requests share one message wherever they can ([`batch`]), because messages and syncs are what small requests cost.
+//! Many requests share one message wherever possible ([`batch`]), because messages and syncs dominate the cost of small
+//! requests.
 
 mod answer;
 mod backend;
@@ -56,20 +57,20 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
-/// Largest body of a request that is XML: 10,000 parts of an upload with their checksums.
+/// Largest XML request body: 10,000 parts of an upload with their checksums.
 const XML_BYTES_MAX: usize = 8 << 20;
 
 /// Who may use the gateway, and how.
 pub struct GatewayConfig {
     pub keys: Keys,
-    /// Domains below which a host name begins with a bucket's name.
+    /// Domains whose host names begin with a bucket's name.
     pub domains: Vec<String>,
     pub limits: Limits,
     /// Called for every request.
     pub on_request: fn(),
 }
 
-/// State that all requests share.
+/// State shared by all requests.
 pub struct Gateway<B> {
     store: Arc<Store<B>>,
     names: Arc<Names<B>>,
@@ -77,7 +78,7 @@ pub struct Gateway<B> {
 }
 
 impl<B: Backend> Gateway<B> {
-    /// Also starts the janitor and what carries out lifecycle rules, on `tasks`.
+    /// Also starts the janitor and the lifecycle task, on `tasks`.
     fn start(backend: Arc<B>, keys: Keys, tasks: &mut JoinSet<()>) -> Gateway<B> {
         let (discards, discarded): (mpsc::UnboundedSender<Vec<Extent>>, _) = mpsc::unbounded_channel();
         let garbage = Arc::new(Notify::new());
@@ -89,7 +90,7 @@ impl<B: Backend> Gateway<B> {
     }
 }
 
-/// Serves S3 on `listener` until `stop` returns and the requests under way are finished.
+/// Serves S3 on `listener` until `stop` returns and the requests in flight are finished.
 pub async fn serve<B: Backend>(
     listener: TcpListener,
     config: GatewayConfig,

@@ -1,7 +1,8 @@
-//! Lifecycle rules: objects that expire, and uploads that nobody completes.
+//! Lifecycle rules: objects that expire, and uploads that are never completed.
 //!
-//! What a rule cannot do here (transitions, versions) is refused when it is set. The janitor carries the rules out once a
-//! day. A deletion names the ETag, size and time that it saw, so an object that was replaced meanwhile stays.
+//! Actions that Ebb does not have (transitions, versions) are refused when a rule is set. The janitor carries out the
+//! rules once a day. A deletion names the ETag, size and time that it saw, so an object that was replaced meanwhile
+//! stays.
 
 use super::Gateway;
 use super::backend::Backend;
@@ -26,7 +27,7 @@ const RULES_MAX: usize = 1000;
 const RETRY: Duration = Duration::from_secs(600);
 const DAY_MILLIS: u64 = 24 * 3600 * 1000;
 
-/// A rule as it is kept.
+/// A rule as stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     id: Option<String>,
@@ -39,12 +40,12 @@ pub struct Rule {
     /// Seconds since 1970.
     expire_date: Option<u64>,
     abort_days: Option<u64>,
-    /// Whether the prefix stood in the rule itself, as it did of old, and not in its filter.
+    /// Whether the prefix is in the rule itself, as in the old format, and not in its filter.
     bare_prefix: bool,
 }
 
 fn positive(days: Option<i32>) -> S3Result<Option<u64>> {
-    let bad = || s3_error!(InvalidArgument, "a number of days is 1 or more");
+    let bad = || s3_error!(InvalidArgument, "the number of days must be 1 or more");
     days.map(|days| u64::try_from(days).ok().filter(|days| *days > 0).ok_or_else(bad)).transpose()
 }
 
@@ -59,13 +60,13 @@ fn kept(rule: LifecycleRule) -> S3Result<Rule> {
     if rule.transitions.is_some() || versions || marker {
         return Err(s3_error!(
             NotImplemented,
-            "lifecycle rules expire objects and abort uploads: there are no versions and no other storage classes"
+            "lifecycle rules can only expire objects and abort uploads: there are no versions and no other storage classes"
         ));
     }
     let enabled = match rule.status.as_str() {
         ExpirationStatus::ENABLED => true,
         ExpirationStatus::DISABLED => false,
-        other => return Err(s3_error!(MalformedXML, "a rule is Enabled or Disabled, not {other}")),
+        other => return Err(s3_error!(MalformedXML, "invalid rule status {other}: use Enabled or Disabled")),
     };
     let filter = rule.filter.unwrap_or_default();
     let and = filter.and.unwrap_or_default();
@@ -73,7 +74,7 @@ fn kept(rule: LifecycleRule) -> S3Result<Rule> {
     let expiration = rule.expiration.unwrap_or_default();
     let date = expiration.date.as_ref().map(|date| u64::try_from(seconds(date)).unwrap_or(0));
     if date.is_some_and(|seconds| seconds % (24 * 3600) != 0) {
-        return Err(s3_error!(InvalidArgument, "an expiration date is a midnight in UTC"));
+        return Err(s3_error!(InvalidArgument, "an expiration date must be midnight UTC"));
     }
     let kept = Rule {
         id: rule.id,
@@ -89,12 +90,15 @@ fn kept(rule: LifecycleRule) -> S3Result<Rule> {
     };
     let deeds = [kept.expire_days.is_some(), kept.expire_date.is_some(), kept.abort_days.is_some()];
     if !deeds.contains(&true) || (deeds[0] && deeds[1]) {
-        return Err(s3_error!(MalformedXML, "a rule has days or a date of expiration, or days until abort"));
+        return Err(s3_error!(
+            MalformedXML,
+            "a rule needs expiration days or an expiration date, or days until abort"
+        ));
     }
     if kept.abort_days.is_some() && !kept.tags.is_empty() {
         return Err(s3_error!(
             InvalidRequest,
-            "uploads have no tags: a rule that aborts cannot ask for them"
+            "uploads have no tags: a rule that aborts uploads cannot filter by tag"
         ));
     }
     Ok(kept)
@@ -148,7 +152,7 @@ fn due(start: u64, days: u64) -> u64 {
 }
 
 impl Rule {
-    /// Whether the object has to go, its tags aside.
+    /// Whether the object has to be deleted, its tags aside.
     fn expires(&self, object: &KeyListing, now_millis: u64) -> bool {
         let old = self.expire_days.is_some_and(|days| due(object.modified_millis, days) <= now_millis)
             || self.expire_date.is_some_and(|date| date * 1000 <= now_millis);
@@ -202,7 +206,7 @@ pub async fn daily<B: Backend>(names: Arc<Names<B>>) {
                 Duration::from_millis(DAY_MILLIS - now % DAY_MILLIS)
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot carry out lifecycle rules yet");
+                tracing::warn!(%error, "cannot carry out lifecycle rules; will retry");
                 RETRY
             }
         };
@@ -210,7 +214,8 @@ pub async fn daily<B: Backend>(names: Arc<Names<B>>) {
     }
 }
 
-/// Carries out the rules of all buckets, as of `now_millis` since 1970. Returns how many objects and uploads went.
+/// Carries out the rules of all buckets, as of `now_millis` since 1970. Returns how many objects and uploads were
+/// removed.
 pub async fn carry_out<B: Backend>(names: &Names<B>, now_millis: u64) -> Result<(u64, u64), NameError> {
     let NamespaceAnswer::Buckets(buckets) = names.query(NamespaceQuery::Buckets).await? else {
         return Ok((0, 0));
@@ -265,7 +270,7 @@ async fn expire<B: Backend>(names: &Names<B>, bucket: &str, rule: &Rule, now: u6
     Ok(gone)
 }
 
-/// Whether it is gone by this.
+/// Returns whether this call removed it.
 async fn delete<B: Backend>(
     names: &Names<B>,
     bucket: &str,

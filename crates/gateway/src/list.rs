@@ -13,7 +13,7 @@ pub(super) fn owner() -> Owner {
     Owner { display_name: Some(OWNER.to_owned()), id: Some(OWNER.to_owned()) }
 }
 
-/// A page size as asked for.
+/// The requested page size.
 pub(super) fn page_size(asked: Option<i32>) -> S3Result<u32> {
     match u32::try_from(asked.unwrap_or(PAGE_MAX as i32)) {
         Ok(size) => Ok(size.min(PAGE_MAX)),
@@ -21,15 +21,12 @@ pub(super) fn page_size(asked: Option<i32>) -> S3Result<u32> {
     }
 }
 
-/// Wrong kind of answer: the metadata service runs another release.
+/// Wrong kind of reply: the metadata service runs another release.
 pub(super) fn other_answer() -> S3Error {
-    s3_error!(
-        InternalError,
-        "the metadata service answered another question: run the same release everywhere"
-    )
+    s3_error!(InternalError, "unexpected reply of the metadata service: run the same release everywhere")
 }
 
-/// How names stand in an answer.
+/// How names are encoded in a reply.
 #[derive(Clone, Copy)]
 pub(super) struct Encoding {
     url: bool,
@@ -44,7 +41,7 @@ impl Encoding {
         if self.url { url_encoded(name) } else { name.to_owned() }
     }
 
-    /// S3 does not repeat an empty one.
+    /// S3 does not return an empty one.
     pub(super) fn delimiter(self, delimiter: Option<&str>) -> Option<String> {
         delimiter.filter(|d| !d.is_empty()).map(|d| self.name(d))
     }
@@ -137,7 +134,7 @@ impl<B: Backend> Gateway<B> {
         })
     }
 
-    /// Every object as the one version that it has.
+    /// Lists every object as its only version.
     pub(super) async fn list_versions(
         &self,
         input: ListObjectVersionsInput,
@@ -192,7 +189,10 @@ pub(super) fn from_token(token: &str) -> S3Result<String> {
     let key =
         base64_simd::URL_SAFE_NO_PAD.decode_to_vec(token).ok().and_then(|key| String::from_utf8(key).ok());
     key.ok_or_else(|| {
-        S3Error::with_message(S3ErrorCode::InvalidArgument, "the continuation token is not ours")
+        S3Error::with_message(
+            S3ErrorCode::InvalidArgument,
+            "invalid continuation token: it was not issued by this store",
+        )
     })
 }
 

@@ -1,12 +1,13 @@
 //! MD5 of many bodies side by side.
 //!
-//! S3 wants the MD5 of every object, and of one stream it cannot be made fast: each step waits for the one before. It was a
-//! quarter of all CPU that a large PUT costs on the gateway and three servers. But the same step of several streams is one
-//! vector operation. So bodies that arrive together are hashed together, each in a lane of its own: with AVX-512 eight of
-//! them take the time of one (4.5 GB/s against 0.55). Without it they are hashed one after another.
+//! S3 requires the MD5 of every object, and for one stream it cannot be made fast: each step depends on the previous
+//! one. It took a quarter of all CPU time that a large PUT costs on the gateway and three servers. But the same step of
+//! several streams is one vector operation. So bodies that arrive together are hashed together, each in its own lane:
+//! with AVX-512 eight of them take the time of one (4.5 GB/s against 0.55). Without it they are hashed one after
+//! another.
 //!
-//! A stream's bytes wait for those of others until all lanes are taken, or there is no other stream, or somebody needs the
-//! result: an object's write takes longer than its hash, so nobody waits for company.
+//! A stream's bytes wait for other streams until all lanes are taken, or there is no other stream, or a caller needs
+//! the result. An object's write takes longer than its hash, so no request waits for company.
 
 use bytes::Bytes;
 use std::array::from_fn;
@@ -14,11 +15,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-/// Bytes that are hashed at a time.
+/// Bytes hashed at a time.
 const BLOCK: usize = 64;
 /// Most streams side by side.
 const LANES: usize = 8;
-/// Less than this is not worth another thread's while.
+/// Less than this is not worth another thread's time.
 const AT_ONCE: usize = 16 << 10;
 
 type State = [u32; 4];
@@ -37,14 +38,14 @@ pub struct Lanes(Arc<Mutex<Queue>>);
 
 #[derive(Default)]
 struct Queue {
-    /// Streams that there are.
+    /// Number of existing streams.
     streams: usize,
     waiting: VecDeque<(Job, oneshot::Sender<State>)>,
-    /// Jobs that wait no more, ever; so the first that waits has this number.
+    /// Jobs ever taken off the queue, so the first waiting job has this number.
     begun: u64,
-    /// The last job that somebody needs.
+    /// The last job that a caller needs.
     needed: Option<u64>,
-    /// One thread: what comes meanwhile is the next batch.
+    /// There is one thread: jobs that arrive meanwhile form the next batch.
     running: bool,
 }
 
@@ -53,7 +54,7 @@ impl Lanes {
         self.0.lock().expect("no panic under this lock")
     }
 
-    /// Puts a job into the queue. Its number, and what brings its result.
+    /// Queues a job. Returns its number, and the receiver of its result.
     fn submit(&self, job: Job) -> (u64, oneshot::Receiver<State>) {
         let (answer, answered) = oneshot::channel();
         let mut queue = self.queue();
@@ -63,14 +64,14 @@ impl Lanes {
         (number, answered)
     }
 
-    /// Somebody waits for this job now.
+    /// A caller waits for this job now.
     fn need(&self, number: u64) {
         let mut queue = self.queue();
         queue.needed = queue.needed.max(Some(number));
         self.go_on(&mut queue);
     }
 
-    /// Hashes what waits, if there is nothing to wait for.
+    /// Hashes the waiting jobs, unless there is something to wait for.
     fn go_on(&self, queue: &mut Queue) {
         let needed = queue.needed.is_some_and(|number| number >= queue.begun);
         let full = queue.waiting.len() >= LANES.min(queue.streams);
@@ -90,7 +91,7 @@ impl Lanes {
                 lanes.go_on(&mut queue);
             }
             for (answer, state) in answers.into_iter().zip(states) {
-                // Fails only where nobody waits any more.
+                // Fails only if the caller no longer waits.
                 let _ = answer.send(state);
             }
         });
@@ -102,7 +103,7 @@ pub struct Md5 {
     lanes: Lanes,
     len: u64,
     state: State,
-    /// Brings the state, while bytes wait or are being hashed.
+    /// Receives the state, while bytes wait or are being hashed.
     hashing: Option<(u64, oneshot::Receiver<State>)>,
     /// Less than a block, at the end.
     rest: Bytes,
@@ -122,7 +123,7 @@ impl Md5 {
         Md5 { lanes: lanes.clone(), len: 0, state: START, hashing: None, rest: Bytes::new() }
     }
 
-    /// Takes in bytes, as soon as those before are done. All but the last are whole blocks.
+    /// Adds bytes, once the previous ones are hashed. All but the last are whole blocks.
     pub async fn add(&mut self, mut bytes: Bytes) {
         assert!(self.rest.is_empty(), "only the last bytes may be less than a block");
         self.settle().await;
@@ -158,7 +159,7 @@ impl Md5 {
     }
 }
 
-/// A stream's state, and what is still to be taken in.
+/// A stream's state, and the bytes left to hash.
 type Lane<'a> = (State, &'a [u8]);
 
 /// The states of all jobs after their bytes.
@@ -178,15 +179,15 @@ fn at_once(state: State, bytes: &[u8]) -> State {
     state
 }
 
-/// Takes every lane on by so many bytes.
+/// Advances every lane by `run` bytes.
 fn advance(lanes: &mut [&mut Lane], run: usize) {
     #[cfg(target_arch = "x86_64")]
     if lanes.len() > 1 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
         for some in lanes.chunks_mut(LANES) {
-            // Where there are fewer, the last one's work is done several times: it costs nothing.
+            // With fewer streams the last one's work is done several times, which costs nothing.
             let last = some.len() - 1;
             let mut states: [[u32; LANES]; 4] = from_fn(|word| from_fn(|lane| some[lane.min(last)].0[word]));
-            // SAFETY: this processor has what it needs.
+            // SAFETY: this processor has the required instructions.
             unsafe { wide::compress(&mut states, from_fn(|lane| &some[lane.min(last)].1[..run])) };
             for (number, lane) in some.iter_mut().enumerate() {
                 **lane = (states.map(|word| word[number]), &lane.1[run..]);
@@ -355,7 +356,7 @@ mod tests {
         assert_eq!(waiting(&lanes), 0, "nobody else is there");
     }
 
-    /// A client that goes away leaves nothing behind that waits.
+    /// A client that disconnects leaves nothing waiting.
     #[tokio::test]
     async fn what_a_dropped_stream_left_is_not_kept() {
         let (lanes, bytes) = (Lanes::default(), Bytes::from(vec![7; AT_ONCE + BLOCK]));
@@ -367,7 +368,7 @@ mod tests {
         assert_eq!(lanes.queue().streams, 0);
     }
 
-    /// Streams of all lengths, at the same time, in pieces of other lengths each.
+    /// Streams of all lengths, at the same time, each in pieces of different lengths.
     #[tokio::test]
     async fn many_streams_get_the_md5_of_each() {
         let lanes = Lanes::default();

@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-/// One gateway's way to the cluster.
+/// One gateway's connection to the cluster.
 pub struct Memory {
     chunk_bytes: u32,
     state: Arc<Mutex<State>>,
     client: u64,
-    /// Changes that are carried out before the gateway is cut off; it hears nothing of the last.
+    /// Changes that are carried out before the gateway is cut off; it gets no reply to the last one.
     fuse: AtomicU64,
 }
 
@@ -37,7 +37,7 @@ impl Memory {
         Memory { chunk_bytes, state: Arc::default(), client: 1, fuse: AtomicU64::new(u64::MAX) }
     }
 
-    /// Another gateway's way to the same cluster.
+    /// Another gateway's connection to the same cluster.
     pub fn another(&self, client: u64, fuse: u64) -> Memory {
         Memory { state: self.state.clone(), client, fuse: AtomicU64::new(fuse), ..*self }
     }
@@ -47,7 +47,7 @@ impl Memory {
         self.fuse.load(Ordering::Relaxed) == 0
     }
 
-    /// Waits for ever when the fuse has burnt.
+    /// Waits forever once the fuse has burnt.
     async fn is_connected(&self) {
         if self.is_cut_off() {
             std::future::pending::<()>().await;
@@ -65,12 +65,12 @@ impl Memory {
         self.state.lock().unwrap().chunks.keys().map(|chunk| chunk.object).collect()
     }
 
-    /// From now on chunks answer with this error.
+    /// From now on chunk operations fail with this error.
     pub fn break_chunks(&self, error: Option<BackendError>) {
         self.state.lock().unwrap().broken = error;
     }
 
-    /// Other bytes stand in every chunk's first block from now on, with checksums that fit them: no store notices.
+    /// Replaces the first block of every chunk by other bytes with matching checksums: no store notices.
     pub fn garble(&self) {
         let mut state = self.state.lock().unwrap();
         state.chunks.values_mut().flat_map(|chunk| chunk.first_mut()).for_each(|byte| *byte ^= 1);

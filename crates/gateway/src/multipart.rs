@@ -32,10 +32,10 @@ fn part_number(number: i32) -> S3Result<u16> {
     u16::try_from(number)
         .ok()
         .filter(|n| (1..=ebb::PART_NUMBER_MAX).contains(n))
-        .ok_or_else(|| s3_error!(InvalidArgument, "a part number is 1 to {}", ebb::PART_NUMBER_MAX))
+        .ok_or_else(|| s3_error!(InvalidArgument, "a part number must be 1 to {}", ebb::PART_NUMBER_MAX))
 }
 
-/// Whether the checksum of a multipart object is composite: as asked for, else the algorithm's default.
+/// Whether the checksum of a multipart object is composite: as requested, else the algorithm's default.
 fn is_composite(algorithm: ChecksumAlgorithm, asked: Option<&ChecksumType>) -> S3Result<bool> {
     let crc = !matches!(algorithm, ChecksumAlgorithm::Sha1 | ChecksumAlgorithm::Sha256);
     let composite = match asked.map(ChecksumType::as_str) {
@@ -47,7 +47,7 @@ fn is_composite(algorithm: ChecksumAlgorithm, asked: Option<&ChecksumType>) -> S
     if (composite && algorithm == ChecksumAlgorithm::Crc64Nvme) || (!composite && !crc) {
         return Err(s3_error!(
             InvalidRequest,
-            "this checksum type does not go with {}",
+            "this checksum type cannot be combined with {}",
             algorithm_name(algorithm)
         ));
     }
@@ -207,11 +207,14 @@ impl<B: Backend> Gateway<B> {
         if let (Some((_, stated)), Some(own)) = (stated_checksum!(input)?, &checksum)
             && stated != own.value
         {
-            return Err(s3_error!(BadDigest, "the checksum does not fit the parts"));
+            return Err(s3_error!(
+                BadDigest,
+                "checksum mismatch: the parts do not match the declared checksum"
+            ));
         }
         let size: u64 = sums.iter().map(|(size, _)| size).sum();
         if input.mpu_object_size.is_some_and(|stated| u64::try_from(stated) != Ok(size)) {
-            return Err(s3_error!(InvalidRequest, "the parts have {size} bytes together"));
+            return Err(s3_error!(InvalidRequest, "size mismatch: the parts have {size} bytes in total"));
         }
         let etag_of_all = joined_etag(&parts);
         let output = completion(&name, etag_of_all, &checksum);
@@ -222,7 +225,7 @@ impl<B: Backend> Gateway<B> {
         Ok(output)
     }
 
-    /// The answer to a completion that comes again, if the key names what the first made.
+    /// The reply to a repeated completion, if the key names what the first one made.
     async fn completed(
         &self,
         name: (String, String),
@@ -317,7 +320,7 @@ impl<B: Backend> Gateway<B> {
         })
     }
 
-    /// Uploads after `after`, those with a common prefix as that alone. Uploads are few: all are looked at.
+    /// Uploads after `after`; those with a common prefix appear only as the prefix. Uploads are few: all are examined.
     async fn uploads_page(
         &self,
         input: &ListMultipartUploadsInput,
@@ -373,11 +376,11 @@ impl<B: Backend> Gateway<B> {
 struct UploadsPage {
     uploads: Vec<UploadListing>,
     prefixes: Vec<String>,
-    /// Where the next page begins: a key and its upload, or a common prefix. None: that was all.
+    /// Where the next page begins: a key and its upload, or a common prefix. `None`: this is the last page.
     next: Option<(String, Option<u64>)>,
 }
 
-/// The parts that a completion names, checked against those that are there.
+/// The parts that a completion names, checked against the existing ones.
 fn named_parts(named: Vec<CompletedPart>, have: &BTreeMap<u16, ebb::Part>) -> S3Result<Vec<(u16, ETag)>> {
     let mut parts = Vec::with_capacity(named.len());
     for mut part in named {
@@ -388,7 +391,7 @@ fn named_parts(named: Vec<CompletedPart>, have: &BTreeMap<u16, ebb::Part>) -> S3
         if let (Some((algorithm, value)), Some(sum)) = (stated_checksum!(part)?, &own.checksum)
             && (algorithm != sum.algorithm || value != sum.value)
         {
-            return Err(s3_error!(InvalidPart, "the checksum of part {number} is another"));
+            return Err(s3_error!(InvalidPart, "the checksum of part {number} does not match"));
         }
         parts.push((number, tag));
     }
@@ -412,15 +415,15 @@ fn completion(
     output
 }
 
-/// The source's bytes of a part: a range that is not all there would make a part shorter than asked for.
+/// The source range of a part: a range beyond the source would make the part shorter than requested.
 fn source_range(text: Option<&str>, size: u64) -> S3Result<std::ops::Range<u64>> {
     let Some(text) = text else { return Ok(0..size) };
     match Range::parse(text) {
         Ok(Range::Int { first, last: Some(last) }) if last < size => Ok(first..last + 1),
         Ok(Range::Int { last: Some(_), .. }) => {
-            Err(s3_error!(InvalidRange, "the source has {size} bytes: {text} is not all there"))
+            Err(s3_error!(InvalidRange, "the source has {size} bytes: {text} goes beyond its end"))
         }
-        _ => Err(s3_error!(InvalidArgument, "a copy's range is written bytes=first-last")),
+        _ => Err(s3_error!(InvalidArgument, "invalid copy range: write bytes=first-last")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The gateway's way to the namespace: commits and lookups of concurrent requests travel together.
+//! The gateway's access to the namespace: commits and lookups of concurrent requests travel together.
 
 use super::backend::{Backend, BackendError};
 use super::batch::{Batcher, Limits};
@@ -14,7 +14,7 @@ use tokio::sync::{Notify, mpsc};
 /// Most ops in one command.
 const COMMIT_OPS: usize = 256;
 
-/// Of an op within that bound: an upload's end may name 10,000 parts, and a command must fit one frame.
+/// Weight of an op within that limit: completing an upload may name 10,000 parts, and a command must fit one frame.
 fn weight(op: &NamespaceOp) -> usize {
     match op {
         NamespaceOp::CompleteUpload { parts, .. } => 1 + parts.len() / 64,
@@ -31,7 +31,7 @@ pub enum NameError {
 }
 
 impl NameError {
-    /// As seen by whoever writes data.
+    /// As seen by code that writes data.
     pub fn into_backend(self) -> BackendError {
         match self {
             NameError::Backend(error) => error,
@@ -42,14 +42,14 @@ impl NameError {
 
 pub struct Names<B> {
     backend: Arc<B>,
-    /// How often the namespace has let all leases go, because nothing was heard from here for too long.
+    /// How often the namespace has ended all leases because this gateway was silent for too long.
     losses: Arc<AtomicU64>,
     commits: Arc<Batcher<NamespaceOp, Result<NamespaceDone, NameError>>>,
     lookups: Arc<Batcher<(String, String), Result<ObjectMeta, NameError>>>,
 }
 
 impl<B: Backend> Names<B> {
-    /// `discards` receives the data of puts that were refused; `garbage` is told when there is garbage to free.
+    /// `discards` receives the data of refused puts; `garbage` is notified when there is garbage to free.
     pub fn new(backend: Arc<B>, discards: mpsc::UnboundedSender<Vec<Extent>>, garbage: Arc<Notify>) -> Self {
         let limits = Limits { running: 1, items: COMMIT_OPS, weight: COMMIT_OPS };
         let cluster = backend.clone();
@@ -77,7 +77,7 @@ impl<B: Backend> Names<B> {
         self.losses.load(Ordering::Relaxed)
     }
 
-    /// Carries out one op. Data that it names is the namespace's from here on, or is discarded.
+    /// Carries out one op. The data it names belongs to the namespace from here on, or is discarded.
     pub async fn commit(&self, op: NamespaceOp) -> Result<NamespaceDone, NameError> {
         self.commits.submit(op).await
     }
@@ -106,11 +106,17 @@ async fn commit<B: Backend>(
             let _ = discards.send(data);
         }
     };
-    // Whether an op was carried out is not known: what has a name then keeps it, the rest is given up. Of a pack, nobody can tell.
+    // Whether an op was carried out is unknown: data with a name then keeps it, the rest is given up. In a pack nothing
+    // can be given up, as it is unknown which data has a name.
     let give_up = |data: Vec<Extent>| discard(data.into_iter().filter(|e| !e.shared).collect());
     let reply = match backend.commit(ops).await {
         Ok(reply) if reply.results.len() == named.len() => reply,
-        Ok(_) => return failed(named.len(), BackendError::Failed("the namespace answered other ops".into())),
+        Ok(_) => {
+            return failed(
+                named.len(),
+                BackendError::Failed("the namespace's reply does not match the ops".into()),
+            );
+        }
         Err(error) => {
             let count = named.len();
             named.into_iter().for_each(give_up);
@@ -133,7 +139,7 @@ async fn commit<B: Backend>(
     reply.results.into_iter().map(|result| result.map_err(NameError::from)).collect()
 }
 
-/// The data that an op gives a name to.
+/// The data that an op names.
 fn named_data(op: &NamespaceOp) -> Vec<Extent> {
     match op {
         NamespaceOp::Put { meta, .. } => meta.extents.clone(),
@@ -156,7 +162,9 @@ async fn look_up<B: Backend>(
             found.into_iter().map(|f| f.map_err(NameError::from)).collect()
         }
         Ok(Err(refused)) => (0..count).map(|_| Err(refused.clone().into())).collect(),
-        Ok(Ok(_)) => failed(count, BackendError::Failed("the namespace answered another question".into())),
+        Ok(Ok(_)) => {
+            failed(count, BackendError::Failed("the namespace's reply does not match the query".into()))
+        }
         Err(error) => failed(count, error),
     }
 }

@@ -26,7 +26,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Nothing is versioned here: the only version of an object is "null".
+/// There is no versioning: the only version of an object is "null".
 pub(super) fn check_version(version: Option<&str>) -> S3Result<()> {
     match version {
         None | Some("null") => Ok(()),
@@ -34,7 +34,7 @@ pub(super) fn check_version(version: Option<&str>) -> S3Result<()> {
     }
 }
 
-/// Body of an answer that is read while it is sent.
+/// Body of a response that is read while it is sent.
 struct ObjectBody {
     inner: Pin<Box<dyn Stream<Item = Result<Bytes, StdError>> + Send + Sync>>,
     left: usize,
@@ -58,16 +58,16 @@ impl ByteStream for ObjectBody {
     }
 }
 
-/// Which bytes a GET or HEAD asks for.
+/// The bytes that a GET or HEAD requests.
 struct Selection {
     range: Range<u64>,
-    /// Index of the part asked for.
+    /// Index of the requested part.
     part: Option<usize>,
-    /// Whether it is an answer to a range or a part: then the answer says which bytes it has.
+    /// Whether a range or a part was requested: then the response states which bytes it has.
     partial: bool,
 }
 
-/// `if_range`: the request's If-Range; if the object is another by now, the range does not count.
+/// `if_range`: the request's If-Range; if the object has changed since, the range is ignored.
 fn select(
     meta: &ObjectMeta,
     range: Option<s3s::dto::Range>,
@@ -80,7 +80,7 @@ fn select(
         (Some(_), Some(_)) => Err(s3_error!(InvalidRequest, "a range and a part number together")),
         (Some(range), None) => {
             let range = range.check(meta.size)?;
-            // The last bytes of an empty object, or its last no bytes.
+            // The last bytes of an empty object, or its last zero bytes.
             let range = Some(range).filter(|r| !r.is_empty()).ok_or(S3ErrorCode::InvalidRange)?;
             Ok(Selection { range, partial: true, ..whole })
         }
@@ -107,7 +107,7 @@ impl Selection {
         self.partial.then(|| format!("bytes {}-{}/{size}", self.range.start, self.range.end - 1))
     }
 
-    /// The checksum of just these bytes, as far as there is one.
+    /// The checksum of exactly these bytes, if there is one.
     fn checksum(&self, meta: &ObjectMeta) -> Option<ebb_types::Checksum> {
         match self.part {
             Some(index) => meta.parts[index].checksum.clone(),
@@ -122,7 +122,7 @@ impl<B: Backend> Gateway<B> {
         Reader::open(&self.store, &self.names, bucket, key).await
     }
 
-    /// Names what was taken in.
+    /// Commits a received body under its key.
     async fn commit_put(
         &self,
         (bucket, key): (String, String),
@@ -243,7 +243,7 @@ impl<B: Backend> Gateway<B> {
     ) -> S3Result<DeleteObjectsOutput> {
         let DeleteObjectsInput { bucket, delete, .. } = req.input;
         if delete.objects.len() > 1000 {
-            return Err(s3_error!(MalformedXML, "at most 1000 keys"));
+            return Err(s3_error!(MalformedXML, "at most 1000 keys are allowed"));
         }
         let quiet = delete.quiet.unwrap_or(false);
         let deletions = delete.objects.into_iter().map(|object| {
@@ -315,7 +315,7 @@ impl<B: Backend> Gateway<B> {
         let source = content(reader, 0..meta.size).inspect(|_| progress.touch());
         let mut taken = take_in(&self.store, source, stated).await?;
         if meta.etag.parts == 0 && taken.etag != meta.etag {
-            return Err(s3_error!(InternalError, "the source's bytes do not fit its ETag"));
+            return Err(s3_error!(InternalError, "the source's bytes do not match its ETag"));
         }
         if taken.checksum.is_none() {
             taken.checksum = meta.checksum.filter(|c| !c.composite);
@@ -373,7 +373,7 @@ fn parts_count(meta: &ObjectMeta) -> Option<i32> {
     i32::try_from(meta.parts.len()).ok().filter(|n| *n > 0)
 }
 
-/// Parts with numbers above `marker`. S3 lists them only where they have checksums.
+/// Parts with numbers above `marker`. S3 lists them only if they have checksums.
 fn parts_page(meta: &ObjectMeta, marker: i32, limit: u32) -> GetObjectAttributesParts {
     let mut rest = meta.parts.iter().filter(|part| i32::from(part.number) > marker).peekable();
     let page: Vec<_> = rest.by_ref().take(limit as usize).collect();
@@ -394,7 +394,7 @@ fn parts_page(meta: &ObjectMeta, marker: i32, limit: u32) -> GetObjectAttributes
     }
 }
 
-/// The headers to keep, with these tags and no other.
+/// The headers to keep, with exactly these tags.
 pub(super) fn with_tags(
     mut headers: Vec<(String, String)>,
     tags: Option<&str>,
@@ -406,12 +406,12 @@ pub(super) fn with_tags(
 }
 
 fn only_if(size: Option<i64>, modified: Option<&Timestamp>) -> OnlyIf {
-    // What cannot be a size or a time is none that an object has.
+    // A value that cannot be a size or a time does not match any object.
     let number = |n: i64| u64::try_from(n).unwrap_or(u64::MAX);
     OnlyIf { size: size.map(number), modified_seconds: modified.map(|time| number(seconds(time))) }
 }
 
-/// What a copy demands of its destination: the library reads only what it demands of its source.
+/// The precondition of a copy's destination: the library only reads the source's.
 fn destination(headers: &HeaderMap) -> S3Result<Condition> {
     let parsed = |name: HeaderName| {
         let value = headers.get(&name).map(|value| ETagCondition::parse_http_header(value.as_bytes()));
@@ -440,7 +440,8 @@ pub(super) fn content<B: Backend>(
     reader.stream(pieces).map(|data| Ok(data?))
 }
 
-/// The body of an answer. Its first piece is read before the answer begins, so that common errors get their own status.
+/// The body of a response. Its first piece is read before the response begins, so that common errors get their own
+/// status.
 async fn body<B: Backend>(reader: Arc<Reader<B>>, range: Range<u64>, Id(id): Id) -> S3Result<StreamingBlob> {
     let left = (range.end - range.start) as usize;
     let pieces = reader.pieces(range);
@@ -451,7 +452,7 @@ async fn body<B: Backend>(reader: Arc<Reader<B>>, range: Range<u64>, Id(id): Id)
             let mut rest = Box::pin(reader.clone().stream(pieces));
             let first = rest.next().await.transpose()?;
             let first = futures_util::stream::iter(first.map(Ok));
-            // What ends so breaks the connection: the client sees that bytes are missing.
+            // An error here breaks the connection: the client sees that bytes are missing.
             let broken_off = move |error: NameError| {
                 let Reader { bucket, key, .. } = &*reader;
                 tracing::warn!(target: "ebb::s3", id, bucket, key, %error, "an answer was broken off");
@@ -463,7 +464,7 @@ async fn body<B: Backend>(reader: Arc<Reader<B>>, range: Range<u64>, Id(id): Id)
     }
 }
 
-/// The algorithm of a listing's entry.
+/// The algorithm of a list entry.
 pub(super) fn listed_algorithm(algorithm: ChecksumAlgorithm) -> s3s::dto::ChecksumAlgorithm {
     s3s::dto::ChecksumAlgorithm::from_static(algorithm_name(algorithm))
 }

@@ -1,11 +1,11 @@
 //! Reads the bytes of an object, in bounded memory, and never returns bytes that were freed meanwhile.
 //!
-//! A key can be overwritten or deleted while it is read; the janitor then frees its bytes, and they read as zero. It waits
-//! for [`GRACE`] after it sees an extent in the garbage. So what was read within that time of a lookup is right. A reader
-//! that takes longer looks the key up again, and breaks off if it now names other bytes.
+//! A key can be overwritten or deleted while it is read; the janitor then frees its bytes, and they read as zero. The
+//! janitor waits for [`GRACE`] after it sees an extent in the garbage, so bytes read within that time of a lookup are
+//! right. A reader that takes longer looks the key up again, and aborts if it now names other bytes.
 //!
-//! And whatever else went wrong on the bytes' way: an extent that is read whole must have the checksum that was made when its
-//! bytes came in (R14).
+//! In case anything else corrupted the bytes on the way: an extent that is read whole must have the checksum that was
+//! computed when its bytes were received (R14).
 
 use super::backend::{Backend, BackendError};
 use super::names::{NameError, Names};
@@ -19,11 +19,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time between the janitor's seeing garbage and its freeing it.
+/// Time between the janitor seeing garbage and freeing it.
 pub const GRACE: Duration = Duration::from_secs(3);
-/// A look-up vouches for what has been read so long after it. The rest of the grace is for clocks of unequal speed.
+/// A lookup vouches for bytes read within this time after it. The rest of the grace period allows for clocks of unequal
+/// speed.
 const VERIFIED_FOR: Duration = Duration::from_secs(2);
-/// Pieces that are read ahead of a client; of all clients, as far as each may have one.
+/// Pieces that are read ahead of a client; shared by all clients, but at least one each.
 const READS_AHEAD: usize = 4;
 const READS_SHARED: usize = 96;
 
@@ -33,7 +34,7 @@ pub struct Reader<B> {
     pub bucket: String,
     pub key: String,
     pub meta: ObjectMeta,
-    /// The key named `meta.extents` then or later.
+    /// The key named `meta.extents` at this time or later.
     verified: Mutex<Instant>,
 }
 
@@ -56,14 +57,15 @@ impl<B: Backend> Reader<B> {
     }
 
     pub(super) async fn read(&self, piece: Piece) -> Result<Summed, NameError> {
-        // Before too: servers would look everywhere for freed bytes, and wake sleepers for them.
+        // Check before reading too: servers would search everywhere for freed bytes, and wake sleeping servers for
+        // them.
         self.still_named().await?;
         let data = self.store.read(piece).await;
         self.still_named().await?;
         Ok(data?)
     }
 
-    /// Looks the key up again if that was long ago.
+    /// Looks the key up again if the last lookup is too old.
     async fn still_named(&self) -> Result<(), NameError> {
         let verified = *self.verified.lock().expect("no panic under this lock");
         if verified.elapsed() > VERIFIED_FOR {
@@ -81,12 +83,12 @@ impl<B: Backend> Reader<B> {
         Ok(())
     }
 
-    /// The only piece's bytes.
+    /// Reads the only piece.
     pub async fn read_only(&self, piece: Piece) -> Result<Bytes, NameError> {
         Check::default().take(self, piece, self.read(piece).await?)
     }
 
-    /// The pieces' bytes, in order.
+    /// Reads the pieces, in order.
     pub fn stream(
         self: Arc<Self>,
         pieces: Vec<Piece>,
@@ -101,7 +103,7 @@ impl<B: Backend> Reader<B> {
             })
             .buffered(ahead)
             .map(move |read| {
-                // It lasts as long as the stream.
+                // Keeps the turn for as long as the stream.
                 let _ = &turn;
                 let (piece, data) = read.expect("a read neither panics nor is aborted")?;
                 check.take(&reader, piece, data)
@@ -116,7 +118,7 @@ struct Check {
 }
 
 impl Check {
-    /// Takes the next piece's bytes. An extent's last piece does not leave if the whole is wrong.
+    /// Checks the next piece's bytes. An extent's last piece is not passed on if the extent is wrong.
     fn take<B>(&mut self, of: &Reader<B>, piece: Piece, data: Summed) -> Result<Bytes, NameError> {
         if piece.begins {
             self.sum = CrcOfBlocks::default();

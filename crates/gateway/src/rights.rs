@@ -1,7 +1,7 @@
 //! Keys and their rights: who may read, who may write, who may change buckets; and which buckets.
 //!
-//! Keys stand in a file that only its owner may read. It is read again when it has changed, so `ebb key` takes effect at
-//! the next request. Nobody may do anything without a key.
+//! Keys are kept in a file that only its owner may read. It is read again when it changes, so `ebb key` takes effect at
+//! the next request. Without a key a client may do nothing.
 
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
@@ -16,17 +16,17 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
-/// The file is looked at no more often.
+/// The file is checked at most this often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Right {
-    /// Objects and lists of them.
+    /// Objects, and listing them.
     Read,
     /// Objects and uploads.
     Write,
-    /// Buckets and what is set for them, but not what is in them.
+    /// Buckets and their settings, but not their objects.
     Admin,
 }
 
@@ -52,7 +52,7 @@ impl FromStr for Right {
     type Err = String;
     fn from_str(name: &str) -> Result<Right, String> {
         let found = Right::ALL.into_iter().find(|right| right.name() == name);
-        found.ok_or_else(|| "a right is read, write or admin".to_owned())
+        found.ok_or_else(|| "unknown right: use read, write or admin".to_owned())
     }
 }
 
@@ -62,7 +62,7 @@ impl FromStr for Right {
 pub struct Key {
     pub secret: String,
     pub rights: BTreeSet<Right>,
-    /// Names of buckets; with `*` at the end all that begin so. Absent: every bucket.
+    /// Names of buckets; a `*` at the end matches every name with this prefix. Absent: every bucket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buckets: Option<Vec<String>>,
 }
@@ -85,10 +85,10 @@ impl Key {
 /// By access key id.
 pub type KeyTable = BTreeMap<String, Key>;
 
-/// Reads the file anew.
+/// Reads the file again.
 pub type ReadKeys = Box<dyn Fn() -> Result<KeyTable, String> + Send + Sync>;
 
-/// The keys that count now.
+/// The current keys.
 #[derive(Clone)]
 pub struct Keys(Arc<Mutex<Known>>);
 
@@ -137,7 +137,7 @@ impl Known {
         }
         match read() {
             Ok(table) => (self.table, self.modified) = (table, modified),
-            Err(error) => tracing::warn!(error, "cannot read the keys again: those known before still count"),
+            Err(error) => tracing::warn!(error, "cannot read the keys again: the previous keys stay valid"),
         }
     }
 }
@@ -145,14 +145,12 @@ impl Known {
 #[async_trait::async_trait]
 impl S3Auth for Keys {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
-        let key = self
-            .get(access_key)
-            .ok_or_else(|| s3_error!(InvalidAccessKeyId, "the access key is not known"))?;
+        let key = self.get(access_key).ok_or_else(|| s3_error!(InvalidAccessKeyId, "unknown access key"))?;
         Ok(SecretKey::from(key.secret))
     }
 }
 
-/// The right that an operation needs; none: any key will do. Outer none: an operation that nobody may do.
+/// The right that an operation needs; inner `None`: any key will do. Outer `None`: an operation that no key may do.
 fn needed(operation: &str) -> Option<Option<Right>> {
     let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| operation.starts_with(prefix));
     match operation {
@@ -196,7 +194,7 @@ impl S3Access for Keys {
 }
 
 impl Keys {
-    /// Who copies reads.
+    /// A copy reads its source.
     fn check_source<T>(&self, request: &S3Request<T>, source: fn(&T) -> &CopySource) -> S3Result<()> {
         let CopySource::Bucket { bucket, .. } = source(&request.input) else { return Ok(()) };
         let key = request.credentials.as_ref().and_then(|credentials| self.get(&credentials.access_key));

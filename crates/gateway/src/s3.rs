@@ -1,4 +1,4 @@
-//! The S3 operations that Ebb has, by name. Every other one is answered with `NotImplemented`.
+//! The S3 operations that Ebb supports. All others are answered with `NotImplemented`.
 
 use super::Gateway;
 use super::backend::Backend;
@@ -9,7 +9,7 @@ use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 use std::sync::Arc;
 
-/// The gateway as the library wants it.
+/// The gateway in the form the library requires.
 pub struct Operations<B>(pub Arc<Gateway<B>>);
 
 macro_rules! answer {
@@ -50,7 +50,7 @@ impl<B: Backend> S3 for Operations<B> {
         answer!(HeadBucketOutput { bucket_region: Some(region), ..Default::default() })
     }
 
-    /// Empty: the default region. A signature for any region is accepted, wherever the bucket says that it is.
+    /// Empty: the default region. A signature for any region is accepted, whatever location the bucket reports.
     async fn get_bucket_location(
         &self,
         req: S3Request<GetBucketLocationInput>,
@@ -59,7 +59,7 @@ impl<B: Backend> S3 for Operations<B> {
         answer!(GetBucketLocationOutput { location_constraint: location.map(BucketLocationConstraint::from) })
     }
 
-    /// Empty: versioning was never switched on.
+    /// Empty: versioning was never enabled.
     async fn get_bucket_versioning(
         &self,
         req: S3Request<GetBucketVersioningInput>,
@@ -297,7 +297,7 @@ impl<B: Backend> S3 for Operations<B> {
         answer!(PutObjectAclOutput::default())
     }
 
-    /// Access lists mean nothing here, so all is its bucket's owner's.
+    /// Access lists are not supported, so everything belongs to the bucket's owner.
     async fn get_bucket_ownership_controls(
         &self,
         req: S3Request<GetBucketOwnershipControlsInput>,
@@ -476,7 +476,7 @@ impl<B: Backend> S3 for Operations<B> {
         &self,
         _: S3Request<PutBucketEncryptionInput>,
     ) -> S3Result<S3Response<PutBucketEncryptionOutput>> {
-        Err(s3_error!(NotImplemented, "encryption is not supported: encrypt before you store"))
+        Err(s3_error!(NotImplemented, "encryption is not supported: encrypt before storing"))
     }
 
     async fn put_bucket_policy(

@@ -1,13 +1,13 @@
-//! Where objects' bytes go, and how they come back.
+//! Where objects' bytes are stored, and how they are read back.
 //!
-//! A large object has an object id of its own and is written in pieces while it is still being received. Small ones are
-//! packed: those that arrive together are written behind one another into a shared chunk with one write, each at a whole
-//! block, because a write costs much the same for one block as for many. A pack is only ever appended to. Several packs take
-//! turns, so that small objects go to all servers.
+//! A large object has its own object id and is written in pieces while it is still being received. Small ones are
+//! packed: those that arrive together are written one after another into a shared chunk with one write, each starting
+//! at a block boundary, because a write of one block costs much the same as one of many. A pack is only ever appended
+//! to. Several packs take turns, so that small objects spread over all servers.
 //!
-//! Data comes before names: an [`Unnamed`] holds what is written and not yet named, and sends it to the garbage when it
-//! is dropped, be it for an error or because the client went away. Should this process die first, the namespace does it: every
-//! object is leased before it is written to ([`NamespaceOp::Lease`]).
+//! Data comes before names: an [`Unnamed`] owns data that is written and not yet named, and sends it to the garbage
+//! when it is dropped, whether because of an error or because the client disconnected. If this process dies first, the
+//! namespace does it: every object is leased before it is written to ([`NamespaceOp::Lease`]).
 
 use super::backend::{Backend, BackendError};
 use super::batch::{Batcher, Limits};
@@ -34,28 +34,29 @@ pub const PIECE_BYTES: usize = 1 << 20;
 /// Size of the pieces in which they are read: small enough that a piece is still in the processor's cache when it is
 /// copied on, on both sides.
 const READ_BYTES: u64 = 256 << 10;
-/// What every object that is taken in may hold. A client that sends more than this at a time waits for a share of
-/// [`PIECES_BYTES`] first.
+/// Memory that every object being received may use. A client that sends more than this at a time first waits for a
+/// share of [`PIECES_BYTES`].
 const START_BYTES: usize = 32 << 10;
-/// Pieces of one object that are written at once.
+/// Pieces of one object that are written concurrently.
 const WRITES_AHEAD: usize = 4;
-/// All pieces larger than [`START_BYTES`] together, those that are being filled and those that are being written.
+/// All pieces larger than [`START_BYTES`] together, those being filled and those being written.
 const PIECES_BYTES: usize = 32 << 20;
-/// A piece that is not full by then is written as it is, so that nobody has a share for long; sooner if others wait for one.
+/// A piece that is not full by then is written as it is, so that no client holds a share for long; sooner if others
+/// wait for one.
 const FLUSH_AFTER: Duration = Duration::from_secs(1);
 const FLUSH_SOON: Duration = Duration::from_millis(50);
 /// Most bytes in one write to a pack.
 const PACK_WRITE_MAX: usize = 1 << 20;
-/// Writes to packs at once: few, so that many objects share one.
+/// Concurrent writes to packs: few, so that many objects share one.
 const PACK_WRITES: usize = 2;
-/// Packs that take turns, and how full the last one is before another joins them.
+/// Packs that take turns, and how full the last one is before another is added.
 const OPEN_PACKS: usize = 8;
 const PACK_JOINS_AT: usize = 1 << 20;
 /// Object ids leased at once.
 const IDS_AHEAD: u32 = 64;
-/// After this time what was written to a pack has its name, or gets none.
+/// By this time data in a pack has its name, or will never get one.
 const NAMED_WITHIN: Duration = Duration::from_secs(60);
-/// A gateway that takes in nothing for so long gives back what it leased.
+/// A gateway that receives nothing for this long returns its leases.
 const IDLE: Duration = Duration::from_secs(300);
 
 pub struct Store<B> {
@@ -65,12 +66,12 @@ pub struct Store<B> {
     packs: Arc<Packs<B>>,
     small: Arc<Batcher<Item, Result<Unnamed, BackendError>>>,
     discards: mpsc::UnboundedSender<Vec<Extent>>,
-    /// Shared with everyone who writes.
+    /// Shared by all writers.
     writing: Arc<()>,
     last_write: Mutex<Instant>,
     pub(super) pieces: Budget,
     md5: Lanes,
-    /// Objects that are being read in several pieces.
+    /// Objects being read in several pieces.
     readers: AtomicUsize,
 }
 
@@ -81,7 +82,7 @@ struct Ids<B> {
     rest: tokio::sync::Mutex<Leased<Range<u64>>>,
 }
 
-/// Something leased, and how often all leases had been lost by then.
+/// Something leased, and how often all leases had been lost at that time.
 struct Leased<T> {
     what: T,
     losses: u64,
@@ -94,7 +95,7 @@ impl<B: Backend> Ids<B> {
             let losses = self.names.losses();
             let unused: Vec<ObjectId> = rest.what.clone().map(ObjectId).collect();
             if !unused.is_empty() {
-                // Perhaps not all was lost.
+                // Perhaps not all leases were lost.
                 let close = NamespaceOp::Close { packs: Vec::new(), unused };
                 self.names.commit(close).await.map_err(NameError::into_backend)?;
                 rest.what = 0..0;
@@ -105,7 +106,7 @@ impl<B: Backend> Ids<B> {
                 Ok(_) => {
                     *rest = Leased { what: first.0..first.0 + u64::from(IDS_AHEAD), losses };
                 }
-                // Another gateway leased newer ids meanwhile.
+                // Another gateway has leased newer ids meanwhile.
                 Err(NameError::Refused(_)) => {}
                 Err(NameError::Backend(error)) => return Err(error),
             }
@@ -121,7 +122,7 @@ pub struct Unnamed {
 }
 
 impl Unnamed {
-    /// The extents, to be named by a commit: from here on the commit answers for them.
+    /// Takes the extents to be named by a commit: from here on the commit is responsible for them.
     pub fn take(mut self) -> Vec<Extent> {
         std::mem::take(&mut self.extents)
     }
@@ -136,17 +137,17 @@ impl Drop for Unnamed {
     }
 }
 
-/// A small object on its way to a pack.
+/// A small object to be written to a pack.
 struct Item {
     data: Summed,
-    /// Its own bytes: behind them `data` is filled up.
+    /// Length of its own bytes: `data` is padded beyond them.
     len: u64,
-    /// For its extent.
+    /// Checksum of its extent.
     crc: u32,
 }
 
-/// Fills a piece of an object up with zeroes to whole blocks: a write of whole blocks needs no read before it. Here the bytes'
-/// checksums are made, once for all (R14); `sum` takes in those of the object's own bytes.
+/// Pads a piece of an object with zeroes to whole blocks: a write of whole blocks needs no prior read. Here the bytes'
+/// checksums are computed, once for all (R14); `sum` adds those of the object's own bytes.
 fn filled(mut piece: BytesMut, sum: &mut CrcOfBlocks) -> Summed {
     let len = piece.len();
     let mut crcs = piece_crcs(0, &piece);
@@ -165,11 +166,11 @@ struct Pack {
     written: Instant,
 }
 
-/// The packs, but those that are written to this moment.
+/// The packs, except those being written at this moment.
 #[derive(Default)]
 struct Shelf {
     open: VecDeque<Pack>,
-    /// No more is written to them; they are closed when everything in them has its name.
+    /// Packs that are no longer written to; they are closed when everything in them has its name.
     full: Vec<Pack>,
 }
 
@@ -181,7 +182,7 @@ struct Packs<B> {
 }
 
 impl<B: Backend> Packs<B> {
-    /// Writes all items behind one another. One outcome for all: they share the write.
+    /// Writes all items one after another. One outcome for all: they share the write.
     async fn write(&self, items: Vec<Item>) -> Vec<Result<Unnamed, BackendError>> {
         let total: usize = items.iter().map(|item| item.data.bytes.len()).sum();
         let mut pack = match self.open(total).await {
@@ -201,7 +202,7 @@ impl<B: Backend> Packs<B> {
         let outcome = self.backend.write(chunk, offset, joined(items, total)).await;
         pack.written = Instant::now();
         self.shelf().open.push_back(pack);
-        // After an error the range may have been written or not: it is never used again.
+        // After an error the range may or may not have been written: it is never used again.
         unnamed.into_iter().map(|data| outcome.clone().map(|()| data)).collect()
     }
 
@@ -217,7 +218,7 @@ impl<B: Backend> Packs<B> {
         Ok(Pack { object: self.ids.next().await?, next: 0, losses, written: Instant::now() })
     }
 
-    /// The pack whose turn it is. A new one joins when all others have filled a little.
+    /// The next pack in turn. A new one is added when all others have filled a little.
     fn next_open(&self, bytes: usize, losses: u64) -> Option<Pack> {
         let mut shelf = self.shelf();
         let (kept, lost) = std::mem::take(&mut shelf.open).into_iter().partition(|p| p.losses == losses);
@@ -247,7 +248,7 @@ impl<B: Backend> Packs<B> {
     }
 }
 
-/// The items' data behind one another.
+/// The items' data, one after another.
 fn joined(mut items: Vec<Item>, total: usize) -> Summed {
     if items.len() == 1 {
         return items.swap_remove(0).data;
@@ -261,7 +262,7 @@ fn joined(mut items: Vec<Item>, total: usize) -> Summed {
 }
 
 impl<B: Backend> Store<B> {
-    /// `discards` receives what was written in vain.
+    /// `discards` receives data that was written in vain.
     pub fn new(backend: Arc<B>, names: Arc<Names<B>>, discards: mpsc::UnboundedSender<Vec<Extent>>) -> Self {
         let rest = tokio::sync::Mutex::new(Leased { what: 0..0, losses: 0 });
         let ids = Arc::new(Ids { backend: backend.clone(), names: names.clone(), rest });
@@ -288,7 +289,7 @@ impl<B: Backend> Store<B> {
         self.last_write.lock().expect("no panic under this lock")
     }
 
-    /// Gives back leases that are not needed any more. Returns whether it keeps some.
+    /// Returns leases that are no longer needed. Returns whether it keeps some.
     pub async fn give_back(&self) -> bool {
         let writing = Arc::strong_count(&self.writing) > 1;
         let idle = !writing && self.last_write().elapsed() >= IDLE;
@@ -301,7 +302,7 @@ impl<B: Backend> Store<B> {
                 Ok(_) if idle => rest.what = 0..0,
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "cannot give back object ids: the next round tries again");
+                    tracing::warn!(%error, "cannot return object ids; will retry in the next round");
                     self.packs.shelf().full.extend(closable);
                 }
             }
@@ -314,7 +315,7 @@ impl<B: Backend> Store<B> {
         Unnamed { extents, discards: self.discards.clone() }
     }
 
-    /// Starts to take in an object. `expected`: its size, if that is known; a hint only.
+    /// Starts receiving an object. `expected`: its size, if known; only a hint.
     pub fn writer(&self, expected: Option<u64>) -> Writer<'_, B> {
         *self.last_write() = Instant::now();
         Writer {
@@ -332,7 +333,7 @@ impl<B: Backend> Store<B> {
         }
     }
 
-    /// Counts a reader, as long as what it returns lives.
+    /// Counts a reader for as long as the returned value lives.
     pub fn reading(self: &Arc<Self>) -> Reading<B> {
         self.readers.fetch_add(1, Ordering::Relaxed);
         Reading(self.clone())
@@ -352,7 +353,7 @@ impl<B: Backend> Store<B> {
         Ok(data)
     }
 
-    /// The pieces that `range` of an object consists of, in order.
+    /// The pieces that make up `range` of an object, in order.
     pub fn pieces(&self, extents: &[Extent], range: Range<u64>) -> Vec<Piece> {
         let chunk_bytes = u64::from(self.backend.chunk_bytes());
         let mut pieces = Vec::new();
@@ -380,11 +381,11 @@ impl<B: Backend> Store<B> {
     }
 }
 
-/// One that reads.
+/// A counted reader.
 pub struct Reading<B>(Arc<Store<B>>);
 
 impl<B> Reading<B> {
-    /// All that do, with this one.
+    /// Number of readers, including this one.
     pub fn readers(&self) -> usize {
         self.0.readers.load(Ordering::Relaxed)
     }
@@ -396,7 +397,7 @@ impl<B> Drop for Reading<B> {
     }
 }
 
-/// A part of one chunk that is read at once.
+/// A part of one chunk that is read with one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub chunk: ChunkId,
@@ -408,22 +409,22 @@ pub struct Piece {
     pub ends: Option<u32>,
 }
 
-/// Takes in the bytes of one object.
+/// Receives the bytes of one object.
 pub struct Writer<'a, B> {
     _writing: Arc<()>,
     store: &'a Store<B>,
-    /// Bytes that are leased of the object.
+    /// Bytes of the object that are leased.
     reach: u64,
     /// Bytes still expected.
     expected: u64,
     piece: BytesMut,
-    /// Of all pieces' memory, if the piece has more than a start.
+    /// Share of the memory for pieces, if the piece has outgrown its start.
     share: Option<Share>,
-    /// When the first byte of the piece came.
+    /// When the first byte of the piece arrived.
     begun: Option<Instant>,
-    /// The object's own extent, once it has grown past what is packed.
+    /// The object's own extent, once it has outgrown packing.
     own: Option<Unnamed>,
-    /// Over its bytes before the piece.
+    /// Checksum of its bytes before the piece.
     sum: CrcOfBlocks,
     md5: Md5,
     writes: JoinSet<Result<(), BackendError>>,
@@ -449,10 +450,10 @@ impl<B: Backend> Writer<'_, B> {
         Ok(())
     }
 
-    /// Makes room in a piece that has none: first for a start, then for all that is expected of it.
+    /// Makes room in a full piece: first a start, then enough for everything expected of it.
     async fn grow(&mut self) {
         let (len, most) = (self.piece.len(), self.piece_bytes());
-        // More came than was expected: any number may.
+        // More arrived than was expected: the rest can be of any length.
         let expected = if self.expected == 0 { most } else { self.expected.min(most as u64) as usize };
         let all = (len + expected).next_multiple_of(BLOCK_BYTES).min(most);
         if len < START_BYTES {
@@ -465,13 +466,13 @@ impl<B: Backend> Writer<'_, B> {
         self.piece.reserve(all - len);
     }
 
-    /// When to [`Self::flush`] unless more bytes come.
+    /// When to [`Self::flush`] unless more bytes arrive.
     pub fn flush_at(&self) -> Option<Instant> {
         let after = if self.store.pieces.is_exhausted() { FLUSH_SOON } else { FLUSH_AFTER };
         self.begun.map(|begun| begun + after)
     }
 
-    /// Writes out the whole blocks that are there: a client that sends slowly does not hold memory for long.
+    /// Writes the whole blocks received so far: a slow client does not hold memory for long.
     pub async fn flush(&mut self) -> Result<(), BackendError> {
         let whole = self.piece.len() / BLOCK_BYTES * BLOCK_BYTES;
         let rest = BytesMut::from(&self.piece[whole..]);
@@ -484,14 +485,14 @@ impl<B: Backend> Writer<'_, B> {
         Ok(())
     }
 
-    /// Size of the piece being filled: none crosses a chunk's end.
+    /// Size of the piece being filled: no piece crosses a chunk boundary.
     fn piece_bytes(&self) -> usize {
         let chunk_bytes = u64::from(self.store.backend.chunk_bytes());
         let at = self.own.as_ref().map_or(0, |own| own.extents[0].len);
         (chunk_bytes - at % chunk_bytes).min(PIECE_BYTES as u64) as usize
     }
 
-    /// Returns when all is durable; also its MD5.
+    /// Returns when everything is durable; also returns the MD5.
     pub async fn finish(mut self) -> Result<(Unnamed, [u8; 16]), BackendError> {
         if self.own.is_none() && self.piece.len() <= PACKED_MAX {
             let len = self.piece.len() as u64;

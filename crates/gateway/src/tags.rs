@@ -1,4 +1,4 @@
-//! Tags of objects and buckets: kept as one form-encoded text, as they stand in the header x-amz-tagging.
+//! Tags of objects and buckets: stored as one form-encoded text, as in the header x-amz-tagging.
 
 use super::Gateway;
 use super::backend::Backend;
@@ -20,7 +20,7 @@ const BUCKET_TAGS_MAX: usize = 50;
 const KEY_CHARS_MAX: usize = 128;
 const VALUE_CHARS_MAX: usize = 256;
 
-/// The tags of a header, as they are kept.
+/// The tags of a header, in stored form.
 pub fn from_header(text: &str) -> S3Result<Option<String>> {
     let pairs: Vec<_> = form_urlencoded::parse(text.as_bytes()).into_owned().collect();
     checked(pairs, OBJECT_TAGS_MAX)
@@ -49,11 +49,11 @@ fn checked(pairs: Vec<(String, String)>, max: usize) -> S3Result<Option<String>>
         if key_chars == 0 || key_chars > KEY_CHARS_MAX || value_chars > VALUE_CHARS_MAX {
             return Err(s3_error!(
                 InvalidTag,
-                "a tag's key has 1 to {KEY_CHARS_MAX} characters, its value at most {VALUE_CHARS_MAX}"
+                "a tag's key must have 1 to {KEY_CHARS_MAX} characters, its value at most {VALUE_CHARS_MAX}"
             ));
         }
         if !keys.insert(key) {
-            return Err(s3_error!(InvalidTag, "the tag {key} stands there twice"));
+            return Err(s3_error!(InvalidTag, "the tag {key} is given twice"));
         }
     }
     let mut text = form_urlencoded::Serializer::new(String::new());
@@ -61,12 +61,12 @@ fn checked(pairs: Vec<(String, String)>, max: usize) -> S3Result<Option<String>>
     Ok(Some(text.finish()).filter(|text| !text.is_empty()))
 }
 
-/// The tags of an object as they are kept; empty: it has none.
+/// The tags of an object in stored form; empty: it has none.
 pub fn of_object(meta: &ObjectMeta) -> &str {
     meta.headers.iter().find(|(name, _)| name == TAGS).map_or("", |(_, tags)| tags)
 }
 
-/// As x-amz-tagging-count shows it.
+/// The value of x-amz-tagging-count.
 pub fn count(meta: &ObjectMeta) -> Option<i32> {
     let tags = of_object(meta);
     (!tags.is_empty()).then(|| form_urlencoded::parse(tags.as_bytes()).count() as i32)

@@ -1,4 +1,4 @@
-//! The gateway against an in-memory cluster: real S3 clients over HTTP, and the promises that no client can see.
+//! The gateway on an in-memory cluster: real S3 clients over HTTP, and guarantees that no client can see.
 
 use super::backend::{Backend, BackendError};
 use super::intake::{Stated, take_in};
@@ -39,10 +39,10 @@ fn keys() -> Keys {
     Keys::fixed([(ACCESS_KEY.to_owned(), key)].into())
 }
 
-/// A gateway over `backend` on a thread of its own.
+/// A gateway over `backend` on its own thread.
 struct Served {
     address: String,
-    /// Dropped: it is told to stop.
+    /// Dropping it stops the gateway.
     stop: Option<oneshot::Sender<()>>,
     thread: std::thread::JoinHandle<()>,
 }
@@ -89,7 +89,7 @@ impl Served {
     }
 }
 
-/// What comes until the gateway closes the connection.
+/// Everything received until the gateway closes the connection.
 fn rest(mut stream: TcpStream) -> String {
     let mut text = Vec::new();
     stream.read_to_end(&mut text).unwrap();
@@ -97,7 +97,7 @@ fn rest(mut stream: TcpStream) -> String {
 }
 
 const SHORT: Duration = Duration::from_millis(300);
-/// For what comes, however busy the machine is.
+/// For anything that must happen, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -137,7 +137,7 @@ fn the_end_waits_for_requests_under_way_and_not_for_idle_connections() {
     let idle = served.connect();
     let body = vec![7; 100_000];
     let mut under_way = served.begin_put("/bucket/key", &body, "Expect: 100-continue\r\n");
-    // The gateway asks for the body: so it has the request.
+    // The gateway asks for the body, so it has the request.
     let mut asked = [0; 12];
     under_way.read_exact(&mut asked).unwrap();
     assert_eq!(&asked, b"HTTP/1.1 100");
@@ -233,7 +233,7 @@ async fn lifecycle_rules_remove_what_is_old_and_nothing_else() {
     assert_eq!(carry_out(&gateway.names, now + 7 * DAY).await, Ok((0, 0)));
 }
 
-/// Serves `backend` on a thread of its own until the test program ends. Returns the endpoint.
+/// Serves `backend` on its own thread until the test program ends. Returns the endpoint.
 fn serve_in_background(backend: Arc<Memory>) -> String {
     let (ready, address) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -402,7 +402,7 @@ async fn a_put_that_is_broken_off_leaves_nothing() {
     assert_eq!(backend.used_bytes(), 0);
 }
 
-/// More clients than there is memory for send something and no more.
+/// More clients than there is memory for send something and then stall.
 #[tokio::test(start_paused = true)]
 async fn uploads_that_stall_hold_nobody_up() {
     let backend = Arc::new(Memory::new(4 << 20));
@@ -472,7 +472,7 @@ async fn errors_of_the_cluster_get_codes_that_clients_understand() {
     put(&gateway, "key", vec![1; 100].into(), Condition::Any).await.unwrap();
 }
 
-/// Everything that leaves something behind: small and large objects, overwritten, refused, broken off, deleted, parts.
+/// Everything that leaves something behind: small and large objects, overwritten, refused, aborted, deleted, parts.
 async fn busy_day(gateway: &Gateway<Memory>) {
     let create = NamespaceOp::CreateBucket { bucket: "b".into(), settings: BTreeMap::new() };
     let _ = gateway.names.commit(create).await;
@@ -526,7 +526,7 @@ async fn named(gateway: &Gateway<Memory>) -> BTreeSet<ObjectId> {
     named
 }
 
-/// The gateway dies after every one of its steps, and another finds what it left.
+/// The gateway dies after each of its steps, and another cleans up what it left.
 #[tokio::test(start_paused = true)]
 async fn whatever_a_dead_gateway_left_unnamed_is_freed() {
     let mut died = 0;
@@ -535,7 +535,7 @@ async fn whatever_a_dead_gateway_left_unnamed_is_freed() {
         let mut tasks = JoinSet::new();
         let mortal = Arc::new(cluster.another(2, step));
         let gateway = Gateway::start(mortal.clone(), keys(), &mut tasks);
-        // What waits for a cluster that is not there any more waits for ever.
+        // A request to a cluster that is gone waits forever.
         let _ = tokio::time::timeout(Duration::from_secs(10), busy_day(&gateway)).await;
         tasks.abort_all();
         drop(gateway);

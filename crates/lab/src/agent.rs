@@ -1,11 +1,13 @@
 //! Workload generators and power analyzers on other machines, driven by one evaluation host [TRACER §III.C].
 //!
-//! `ebb agent` lends its machine's [`LocalGenerator`](crate::eval::LocalGenerator) and meters ([`Agent`]); the host drives them as
-//! [`RemoteGenerator`] and [`RemoteAnalyzer`], as if they were here. They talk over the framed TCP of the cluster
-//! ([`ebb_client::transport`]): both sides prove that they know a secret, and every length is bounded before anything is allocated.
+//! `ebb agent` offers its machine's [`LocalGenerator`](crate::eval::LocalGenerator) and meters ([`Agent`]); the host
+//! drives them as [`RemoteGenerator`] and [`RemoteAnalyzer`], as if they were local. They communicate over the
+//! cluster's framed TCP ([`ebb_client::transport`]): both sides prove that they know a secret, and every length is
+//! checked before anything is allocated.
 //!
-//! Who knows the secret may still do no more than the agent was started for: drive the targets, read the traces and use the
-//! meters that it names. Runs are carried out one after another, whoever asks for them, so that none disturbs another.
+//! A host with the secret may still do only what the agent was started for: drive the targets, read the traces and use
+//! the meters that it names. Runs are carried out one after another, whichever host requests them, so that none
+//! disturbs another.
 
 mod message;
 mod remote;

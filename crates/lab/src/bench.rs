@@ -1,12 +1,12 @@
 //! Load generator for any S3 endpoint: what it serves, how fast, and what that costs the servers.
 //!
 //! A cell is one operation (PUT, GET, DELETE), one size and one concurrency. Every worker has one connection and one
-//! request under way (closed loop). The generator must not be the bottleneck: bodies are slices of one buffer and
-//! are never hashed (`UNSIGNED-PAYLOAD`, which S3 allows), what comes back is checked as it passes through a small
-//! buffer and is not kept. Its own CPU time is reported beside that of the servers, so that one can see.
+//! request in flight (closed loop). The generator must not be the bottleneck: bodies are slices of one buffer and are
+//! never hashed (`UNSIGNED-PAYLOAD`, which S3 allows); response bodies are checked as they pass through a small buffer
+//! and are not kept. Its own CPU time is reported beside that of the servers, so that a bottleneck shows.
 //!
-//! The CPU time of a cell includes what the servers do after the last answer (deferred writes): it is read again
-//! when they have become quiet. What is deleted, many free some seconds later. That belongs to the DELETE, and not to
+//! The CPU time of a cell includes the servers' work after the last response (deferred writes): it is read again when
+//! they have become quiet. Many servers free deleted data some seconds later. That belongs to the DELETE, and not to
 //! the next cell's PUT.
 
 pub(crate) mod http;
@@ -27,18 +27,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Objects begin at different places of one pattern, so that one is told from another.
+/// Objects begin at different offsets of one pattern, so that they can be told apart.
 const VARIANTS: u64 = 509;
 const VARIANT_STEP: u64 = 8;
 /// Bytes at each end of an object that are always checked.
 const ENDS: u64 = 32;
 /// Longest time of one operation.
 const OPERATION_LIMIT: Duration = Duration::from_secs(60);
-/// Servers are quiet when they use less than this share of one core over this time; waited for at most so long.
+/// Servers are quiet when they use less than this share of one core over this time; the wait is limited.
 const QUIET_SHARE: f64 = 0.08;
 const QUIET_WINDOW: Duration = Duration::from_millis(250);
 const QUIET_LIMIT: Duration = Duration::from_secs(5);
-/// After DELETEs servers are quiet when they were so for this long; waited for at most so long.
+/// After DELETEs servers must have been quiet for this long; the wait is limited.
 const FREED_WINDOW: Duration = Duration::from_secs(5);
 const FREED_LIMIT: Duration = Duration::from_secs(60);
 const ERRORS_TOLD: usize = 5;
@@ -58,15 +58,15 @@ pub struct BenchOptions {
     pub access_key: String,
     pub secret_key: String,
     pub region: String,
-    /// Created if it is not there; all that is put into it is deleted again.
+    /// Created if it does not exist; all objects put into it are deleted again.
     pub bucket: String,
     /// Bytes per object.
     pub sizes: Vec<u64>,
     pub concurrency: Vec<usize>,
     pub extent: Extent,
-    /// A PUT cell ends after so many bytes, so that it does not fill a disk.
+    /// A PUT cell ends after this many bytes, so that it does not fill a disk.
     pub most_bytes: u64,
-    /// Compare every byte that is read, not only length and ends.
+    /// Compare every byte read, not only length and ends.
     pub full_check: bool,
     /// Server processes whose CPU time and context switches are counted; may be empty.
     pub pids: Vec<u32>,
@@ -92,16 +92,16 @@ impl BenchOptions {
 
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    #[error("the endpoint {endpoint:?} is not of the form http://host:port (TLS is not spoken)")]
+    #[error("the endpoint {endpoint:?} is not of the form http://host:port (TLS is not supported)")]
     Endpoint { endpoint: String },
-    #[error("cannot connect to {endpoint}: {error}; check that the S3 endpoint runs there")]
+    #[error("cannot connect to {endpoint}: {error}; check that the S3 endpoint is running there")]
     Connect { endpoint: String, error: std::io::Error },
     #[error("cannot create the bucket {bucket}: {error}")]
     Bucket { bucket: String, error: HttpError },
     #[error("nothing to do: sizes and concurrencies must not be empty or zero")]
     Empty,
     #[error(
-        "no CPU time of process {pid}: {error}; give the ids of running server processes of this machine"
+        "no CPU time of process {pid}: {error}; give the ids of server processes running on this machine"
     )]
     Process { pid: u32, error: std::io::Error },
     #[error(
@@ -110,7 +110,7 @@ pub enum BenchError {
     NothingPut { size: u64, concurrency: usize, error: String },
 }
 
-/// Measures all cells and tells each when it is done. Runs on the caller's tokio runtime; one thread is enough.
+/// Measures all cells and reports each one when it is done. Runs on the caller's tokio runtime; one thread is enough.
 pub async fn bench_s3(
     options: &BenchOptions,
     progress: &mut dyn FnMut(&CellReport),
@@ -130,18 +130,18 @@ pub async fn bench_s3(
         }
     }
     if created {
-        // A bucket that is left behind does no harm.
+        // A leftover bucket does no harm.
         let _ = bench.ask("DELETE", &format!("/{}", options.bucket)).await;
     }
     Ok(report)
 }
 
-/// What all workers share.
+/// State shared by all workers.
 struct Shared {
     address: String,
     signer: Signer,
     bucket: String,
-    /// Names this run's objects.
+    /// Prefix of this run's objects.
     run: String,
     pattern: Vec<u8>,
     full_check: bool,
@@ -152,7 +152,7 @@ struct Bench<'a> {
     shared: Arc<Shared>,
 }
 
-/// One cell's work, as each worker sees it.
+/// One cell's work, as seen by each worker.
 #[derive(Clone)]
 struct Work {
     operation: Operation,
@@ -162,11 +162,11 @@ struct Work {
     /// Numbers from here on are not carried out.
     limit: u64,
     deadline: Option<Instant>,
-    /// Objects that were put; a GET takes them in turn, a DELETE each once. Empty for PUT: the number is the object.
+    /// The objects that exist: GETs use them in turn, DELETEs each once. Empty for PUT: the number is the object.
     objects: Arc<Vec<u64>>,
 }
 
-/// What one worker did.
+/// Result of one worker.
 struct Outcome {
     latencies: Histogram,
     done: Vec<u64>,
@@ -201,7 +201,7 @@ impl Shared {
         &self.pattern[from..from + size as usize]
     }
 
-    /// Carries out one operation. Returns whether what came back was right.
+    /// Carries out one operation. Returns whether the response was correct.
     async fn carry(&self, work: &Work, object: u64, connection: &mut Connection) -> Result<bool, HttpError> {
         let path = format!("/{}/{}/{}/{object}", self.bucket, self.run, work.folder);
         let body = self.body(object, work.size);
@@ -223,7 +223,7 @@ impl Shared {
         Ok(right && (work.operation != Operation::Get || at == work.size))
     }
 
-    /// Works until the cell ends. A connection that failed is opened anew for the next operation.
+    /// Works until the cell ends. A failed connection is reopened for the next operation.
     async fn worker(self: Arc<Shared>, work: Work, connection: Connection) -> Outcome {
         let mut connection = Some(connection);
         let mut outcome = Outcome {
@@ -262,7 +262,7 @@ impl Shared {
     }
 }
 
-/// Whether a part of a body, that begins at `at`, is what it should be; the ends count, or with `full` everything.
+/// Whether a part of a body, starting at `at`, is correct; checks the ends, or with `full` everything.
 fn fits(body: &[u8], at: u64, part: &[u8], full: bool) -> bool {
     let (size, end) = (body.len() as u64, at + part.len() as u64);
     if end > size {
@@ -301,14 +301,14 @@ impl<'a> Bench<'a> {
         self.shared.connect().await.map_err(failed)
     }
 
-    /// A request without a body, on a connection of its own.
+    /// Sends a request without a body, on its own connection.
     async fn ask(&self, method: &str, path: &str) -> Result<Result<Response, HttpError>, BenchError> {
         let mut connection = self.connect().await?;
         let head = self.shared.signer.head(method, path, 0, SystemTime::now());
         Ok(connection.exchange(head.as_bytes(), &[], &mut |_| {}).await)
     }
 
-    /// Returns whether the bucket was not there before.
+    /// Returns whether the bucket is new.
     async fn create_bucket(&self) -> Result<bool, BenchError> {
         let bucket = self.options.bucket.clone();
         let answer = self.ask("PUT", &format!("/{bucket}")).await?;
@@ -321,7 +321,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// PUT, GET, and DELETE of what was put.
+    /// PUT, GET, and DELETE of the objects put.
     async fn cells(
         &self,
         size: u64,
@@ -366,7 +366,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Measures one cell. Returns also the objects that it handled well.
+    /// Measures one cell. Also returns the objects that it handled successfully.
     async fn cell(
         &self,
         operation: Operation,
@@ -374,7 +374,7 @@ impl<'a> Bench<'a> {
         concurrency: usize,
         objects: Arc<Vec<u64>>,
     ) -> Result<(CellReport, Vec<u64>), BenchError> {
-        // Opened before the clock runs; kept for the cell only, as servers close those that are idle for long.
+        // Opened before the clock starts; kept for one cell only, as servers close connections that are idle for long.
         let mut connections = Vec::new();
         while connections.len() < concurrency {
             connections.push(self.connect().await?);
@@ -407,7 +407,7 @@ impl<'a> Bench<'a> {
         Ok((cell, done))
     }
 
-    /// Waits until the servers do little, and returns what they have used.
+    /// Waits until the servers are quiet, and returns what they have used.
     async fn quiet(&self, after: Operation) -> Result<Usage, BenchError> {
         let (window, limit) = match after {
             Operation::Delete => (FREED_WINDOW, FREED_LIMIT),

@@ -1,17 +1,17 @@
 //! The bytes that a write carries: a function of (volume, position, number of the write), eight at a time.
 //!
-//! It is made of two invertible mixing steps, so that from eight wrong bytes follows which write would have put
-//! them there: a lost write is told from a mixed-up one and from noise.
+//! It consists of two invertible mixing steps, so eight wrong bytes reveal which write would have put them there: this
+//! distinguishes a lost write from a mixed-up one and from noise.
 
 use ebb_types::mix;
 
-/// Writes are numbered in the order in which they start, from one. Zero is what was there before the trace.
+/// Writes are numbered in the order in which they start, from one. Zero is the content before the trace.
 pub type Number = u64;
 
 const WORD: u64 = 8;
 const VOLUME: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Undoes [`mix`].
+/// Inverse of [`mix`].
 fn unmix(mut word: u64) -> u64 {
     word = (word ^ (word >> 31) ^ (word >> 62)).wrapping_mul(0x3196_42b2_d24d_8ec3);
     word = (word ^ (word >> 27) ^ (word >> 54)).wrapping_mul(0x96de_1b17_3f11_9089);
@@ -22,12 +22,12 @@ fn place(volume: u64, index: u64) -> u64 {
     mix(volume.wrapping_mul(VOLUME) ^ index)
 }
 
-/// The eight bytes at `index * 8` of a volume, as write `number` leaves them.
+/// The eight bytes at `index * 8` of a volume after write `number`.
 fn word(volume: u64, index: u64, number: Number) -> [u8; 8] {
     mix(place(volume, index) ^ number).to_le_bytes()
 }
 
-/// Which write would have left these eight bytes there. Any bytes give some number: only a small one means anything.
+/// The write that would have left these eight bytes there. Any bytes give some number: only a small one is meaningful.
 pub fn writer(volume: u64, index: u64, bytes: [u8; 8]) -> Number {
     unmix(u64::from_le_bytes(bytes)) ^ place(volume, index)
 }
@@ -50,18 +50,18 @@ pub fn fill(volume: u64, offset: u64, number: Number, bytes: &mut [u8]) {
     tail.copy_from_slice(&last[..tail.len()]);
 }
 
-/// What may stand somewhere.
+/// Permissible content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Never written.
     Zero,
     Write(Number),
-    /// A write failed: nobody knows whether it was carried out.
+    /// A write failed: it is unknown whether it was carried out.
     Unknown,
 }
 
-/// The first word of `bytes` that is none of `allowed`: its position in `bytes`. A word may differ from its
-/// neighbour: a read that overlaps a write in flight may see some of it.
+/// The first word of `bytes` that matches none of `allowed`: its position in `bytes`. Words may differ from one
+/// another: a read that overlaps a write in flight may see part of it.
 pub fn first_difference(volume: u64, offset: u64, bytes: &[u8], allowed: &[Content]) -> Option<usize> {
     if allowed.contains(&Content::Unknown) {
         return None;

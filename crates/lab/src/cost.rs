@@ -1,14 +1,14 @@
-//! Cycles and joules per I/O of any command: what user code, the kernel and waiting cost for each 512 bytes that storage
-//! moves [OS layers].
+//! Cycles and joules per I/O of any command: what user code, the kernel and waiting cost for each 512 bytes that
+//! storage moves [OS layers].
 //!
-//! Cycles are counted by the CPUs where they let us, and are CPU time × frequency otherwise; energy is modelled from them
-//! by the paper's formula ([`model`]). Two views of each run: the **machine** (the cores that the command may use, as in
-//! the paper, with whatever else ran there) and the **command** itself (its cgroup, or its rusage). The report says where
-//! each number comes from.
+//! Cycles are counted by the CPUs where permitted, and otherwise computed as CPU time × frequency; energy is modelled
+//! from them by the paper's formula ([`model`]). Two views of each run: the **machine** (the cores that the command may
+//! use, as in the paper, with everything else that ran there) and the **command** itself (its cgroup, or its rusage).
+//! The report states the source of each number.
 //!
 //! What counts as I/O, in this order unless one is chosen: the sectors that the disks moved, if they moved what the
-//! command asked storage for; else what the command asked storage for (network file systems); else what passed its read
-//! and write calls (memory, sockets, the page cache).
+//! command requested from storage; else what the command requested from storage (network file systems); else what
+//! passed through its read and write calls (memory, sockets, the page cache).
 
 mod compare;
 mod counters;
@@ -34,21 +34,21 @@ use std::time::Duration;
 pub const REPORT_VERSION: u32 = 1;
 /// Peak draw of a server, without its storage [OS layers §5].
 pub const DEFAULT_PEAK: Watts = Watts(400.0);
-/// Share of the peak that an idle server draws: today's, and an ideal one's [OS layers §5].
+/// Share of the peak that an idle server draws: today's servers, and ideal ones [OS layers §5].
 pub const DEFAULT_IDLE_FRACTIONS: [f64; 2] = [0.7, 0.0];
-/// So many seconds of busy time make the steps of the kernel's clock a hundredth of the result.
+/// From this much busy time on, one step of the kernel's clock is at most a hundredth of the result.
 const ENOUGH_BUSY: Duration = Duration::from_secs(1);
 
-/// Why a cost cannot be told.
+/// Why a cost cannot be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum CostError {
     #[error("no command to measure: put it after `--`")]
     NoCommand,
-    #[error("{asked} cores are asked for, and this process may use {allowed}: choose from 1 to {allowed}")]
+    #[error("{asked} cores are requested, but this process may use {allowed}: choose from 1 to {allowed}")]
     Cores { asked: usize, allowed: usize },
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{path} has {what}: is it the kernel's?")]
+    #[error("{path} has {what}: is it the kernel's file?")]
     Strange { path: PathBuf, what: &'static str },
     #[error("cannot choose the cores of the command: {0}")]
     Pin(std::io::Error),
@@ -58,7 +58,7 @@ pub enum CostError {
     Wait(std::io::Error),
     #[error("{command} ended with {status}: its cost would be that of a failure; nothing is reported")]
     Failed { command: String, status: ExitStatus },
-    #[error("the machine does not tell the frequency of its CPUs: give it with --ghz")]
+    #[error("the machine does not report the frequency of its CPUs: give it with --ghz")]
     NoFrequency,
     #[error("no I/O was seen as {0}: the command moved no data, or choose another --io")]
     NoIo(String),
@@ -76,29 +76,29 @@ pub enum CostError {
 pub enum IoSource {
     /// Sectors of the machine's disks (`/proc/diskstats`).
     Devices,
-    /// What the command asked storage for (`read_bytes` and `write_bytes` of `/proc/PID/io`).
+    /// What the command requested from storage (`read_bytes` and `write_bytes` of `/proc/PID/io`).
     Storage,
-    /// What passed the command's read and write calls (`rchar` and `wchar` of `/proc/PID/io`).
+    /// What passed through the command's read and write calls (`rchar` and `wchar` of `/proc/PID/io`).
     Calls,
 }
 
-/// Where the CPUs' frequency comes from.
+/// Source of the CPUs' frequency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FrequencySource {
     Given,
-    /// Counted cycles by busy time.
+    /// Counted cycles divided by busy time.
     Counters,
     Cpufreq,
     /// In virtual machines, the nominal one.
     Cpuinfo,
 }
 
-/// Where the command's own CPU time comes from.
+/// Source of the command's own CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OwnSource {
-    /// The command and all that it started.
+    /// The command and all processes it started.
     Cgroup,
     /// The command and the descendants that were waited for.
     Rusage,
@@ -107,18 +107,18 @@ pub enum OwnSource {
 /// How to measure.
 #[derive(Clone, Debug)]
 pub struct CostOptions {
-    /// Numbers of cores to run on, one after the other; empty: all that may be used, once.
+    /// Numbers of cores to run on, one after another; empty: all that may be used, once.
     pub cores: Vec<usize>,
     /// Runs per number of cores.
     pub runs: usize,
-    /// Draw of the whole machine at its busiest, without storage.
+    /// Draw of the whole machine at full load, without storage.
     pub peak: Watts,
     pub idle_fractions: Vec<f64>,
-    /// Instead of what the machine says.
+    /// Instead of what the machine reports.
     pub frequency: Option<Hertz>,
     /// `None`: the first that saw what the command moved.
     pub io: Option<IoSource>,
-    /// What the report calls itself; the host's name otherwise.
+    /// Name of the report; by default the host's name.
     pub label: Option<String>,
 }
 
@@ -141,13 +141,13 @@ impl Default for CostOptions {
 pub struct View {
     pub user_seconds: f64,
     pub system_seconds: f64,
-    /// Absent for the command: nobody can say whose idleness it was.
+    /// Absent for the command: idle time cannot be attributed to it.
     pub idle_seconds: Option<f64>,
     pub iowait_seconds: Option<f64>,
     pub ios: u64,
     pub io_source: IoSource,
     pub cpio: Cpio,
-    /// One per idle fraction that was asked for.
+    /// One per requested idle fraction.
     pub modelled_energy_per_io: Vec<Eio>,
 }
 
@@ -163,9 +163,9 @@ pub struct Run {
     pub disks: BTreeMap<String, u64>,
     pub frequency_hertz: f64,
     pub frequency_source: FrequencySource,
-    /// User and system cycles of the machine are counted, not CPU time × frequency.
+    /// User and system cycles of the machine were counted, not computed as CPU time × frequency.
     pub cycles_counted: bool,
-    /// Time in which the used cores belonged to other guests of the host: in no layer.
+    /// Time in which the used cores ran other guests of the host: in no layer.
     pub stolen_seconds: f64,
     /// Busy time of the cores that the command could not use.
     pub elsewhere_seconds: f64,
@@ -179,13 +179,13 @@ pub struct Point {
 }
 
 impl Point {
-    /// The mean of something over the runs. `None`: there is no run, or one that lacks it.
+    /// The mean of a value over the runs. `None`: there are no runs, or one lacks the value.
     pub fn mean(&self, of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
         let values: Vec<f64> = self.runs.iter().map(of).collect::<Option<_>>()?;
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     }
 
-    /// Highest less lowest, as a share of the mean. `None`: one run has no spread, or a run lacks the value.
+    /// Maximum minus minimum, as a share of the mean. `None`: there is only one run, or a run lacks the value.
     pub fn spread(&self, of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
         let mean = self.mean(&of).filter(|mean| *mean > 0.0 && self.runs.len() > 1)?;
         let values = || self.runs.iter().filter_map(&of);
@@ -202,19 +202,19 @@ pub struct CostReport {
     pub cpu: Option<String>,
     pub kernel: Option<String>,
     pub machine_cores: usize,
-    /// Of the model; storage is not in it.
+    /// Of the model; storage is not included.
     pub peak_watts: f64,
     pub idle_fractions: Vec<f64>,
     /// One per number of cores, in the order of the runs.
     pub points: Vec<Point>,
     /// Present with two or more numbers of cores.
     pub projection: Option<Projection>,
-    /// How it was measured, and what to beware of.
+    /// How it was measured, and caveats.
     pub notes: Vec<String>,
 }
 
 impl CostReport {
-    /// Refuses what this program cannot read.
+    /// Refuses reports that this program cannot read.
     pub fn check(self) -> Result<CostReport, CostError> {
         if self.version != REPORT_VERSION {
             return Err(CostError::Version { found: self.version });
@@ -226,7 +226,7 @@ impl CostReport {
     }
 }
 
-/// How far a measurement is.
+/// Progress of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     pub cores: usize,
@@ -236,7 +236,8 @@ pub struct Progress {
     pub elapsed: Duration,
 }
 
-/// Runs the command as the options say. Needs a kernel with `/proc`; root sees more (the command's cgroup, counters).
+/// Runs the command according to the options. Needs a kernel with `/proc`; root sees more (the command's cgroup,
+/// counters).
 pub fn measure(
     options: &CostOptions,
     command: &[String],
@@ -271,7 +272,7 @@ pub fn measure(
     }
     if options.cores.iter().any(|n| *n < all) {
         notes.add(format!(
-            "cores were chosen by affinity (sched_setaffinity), none was switched off: the machine's figures are those \
+            "cores were chosen by affinity (sched_setaffinity), none was taken offline: the machine's figures are those \
              of the chosen cores, each with 1/{all} of the peak watts"
         ));
     }
@@ -296,7 +297,7 @@ fn points_of(cores: &[usize]) -> usize {
     cores.len().max(1)
 }
 
-/// From what was read to what it cost.
+/// Computes the cost from the measurements.
 fn judge(measured: &Measured, options: &CostOptions, cores: usize, all: usize) -> Result<Run, CostError> {
     let sectors: u64 = measured.sectors.values().sum();
     let own = measured.own_io.unwrap_or_default();
@@ -354,8 +355,8 @@ fn judge(measured: &Measured, options: &CostOptions, cores: usize, all: usize) -
     })
 }
 
-/// Who saw what the command moved. The disks, if it asked storage for anything and they moved at least half of that: less
-/// is the work of others, while the command's went over a network.
+/// The source that saw what the command moved. The disks, if the command requested anything from storage and they moved
+/// at least half of it: less is the work of others, and the command's I/O went over a network.
 fn seen_by(sectors: u64, own: &ProcessIo) -> IoSource {
     match own.storage {
         0 => IoSource::Calls,
@@ -364,7 +365,7 @@ fn seen_by(sectors: u64, own: &ProcessIo) -> IoSource {
     }
 }
 
-/// Remarks, each once.
+/// Remarks, without duplicates.
 #[derive(Default)]
 struct Notes(Vec<String>);
 
@@ -379,31 +380,31 @@ impl Notes {
         match &measured.cycles {
             Ok(_) => self.add("user and system cycles of the machine were counted by its CPUs".into()),
             Err(why) => self.add(format!(
-                "cycles are CPU time (/proc/stat) × frequency, for want of the CPUs' cycle counters: {why}"
+                "cycles are CPU time (/proc/stat) × frequency, because the CPUs' cycle counters are unavailable: {why}"
             )),
         }
         measured.notes.iter().for_each(|note| self.add(note.clone()));
         if measured.own_io.is_none() {
-            self.add("the kernel does not tell the command's own I/O (/proc/PID/io)".into());
+            self.add("the kernel does not report the command's own I/O (/proc/PID/io)".into());
         }
         let busy = measured.used.busy() + measured.others.busy();
         let own = measured.own.user + measured.own.system;
         if busy < ENOUGH_BUSY {
             self.add(
                 "a run took less than a second of CPU time, in which the kernel's clock has few ticks: \
-                 let it run for longer, or look at several runs"
+                 let it run longer, or compare several runs"
                     .into(),
             );
         } else if own < busy.mul_f64(0.8) {
             self.add(
-                "others, the kernel's own threads among them, took more than a fifth of the busy time in some run: \
+                "other processes, including kernel threads, took more than a fifth of the busy time in some run: \
                  the machine's figures contain their work, the command's do not"
                     .into(),
             );
         }
         if run.stolen_seconds > 0.01 * (busy.as_secs_f64() + run.stolen_seconds) {
             self.add(
-                "the host took more than a hundredth of the CPU time away (steal): times may swing".into(),
+                "the host took away more than a hundredth of the CPU time (steal): times may vary".into(),
             );
         }
     }

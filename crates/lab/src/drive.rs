@@ -2,20 +2,21 @@
 //!
 //! [`drive`] takes an iterator of requests (a trace, one under load control, a synthetic workload) and issues them at
 //! their times, whether or not earlier ones are answered, those of one time together [TRACER §III.B], or as fast as a
-//! queue of given depth empties ([`Pacing`]). Where it is asked to, it checks every byte that comes back ([`check`]).
-//! [`crate::replay`] has a whole cluster replayed on, and watches it.
+//! queue of given depth empties ([`Pacing`]). If asked to, it verifies every byte read ([`check`]). [`crate::replay`]
+//! replays on a whole cluster and observes it.
 //!
-//! How a trace is laid on a target ([`place`]): every request is moved to the target's blocks, into its size, and is cut
-//! into parts where it is longer than what is issued at once; each of that is counted in the report.
+//! How a trace is placed on a target ([`place`]): every request is aligned to the target's blocks, moved within its
+//! size, and split if it is longer than the limit for one request; each of these is counted in the report.
 //!
-//! Three threads of time are kept apart, so that the instrument cannot be taken for what it measures:
-//! - *lateness*: how long after its time a request was issued although there was a place for it: the engine's own error;
-//! - *queue time*: how long it waited because as many requests as allowed were in flight;
+//! Three times are kept apart, so that the instrument cannot be mistaken for what it measures:
+//! - *lateness*: how long after its time a request was issued although there was a place for it: the engine's own
+//!   error;
+//! - *queue time*: how long it waited because the maximum number of requests was in flight;
 //! - *service time*: from issue to answer.
 //!
-//! Files and devices are driven by one io_uring on a thread of its own ([`ring`]); what is reached over sockets by tasks
-//! on the caller's tokio runtime ([`remote`]). The trace is read and placed by a third thread, some thousand requests
-//! ahead, so memory does not grow with its length.
+//! Files and devices are driven by one io_uring on its own thread ([`ring`]); targets behind sockets by tasks on the
+//! caller's tokio runtime ([`remote`]). The trace is read and placed by a third thread, a few thousand requests ahead,
+//! so memory does not grow with its length.
 
 mod check;
 mod disk;
@@ -43,7 +44,7 @@ pub use spec::{SpecError, TargetSpec};
 pub use target::{OpenOptions, S3Keys, Target, TargetError};
 
 use ebb_trace::{Request, TraceError};
-/// What a replay on a whole cluster is made of.
+/// The parts of the engine that a replay on a whole cluster uses.
 pub(crate) mod engine {
     pub(crate) use super::check::Check;
     pub(crate) use super::feed::Feed;
@@ -72,7 +73,7 @@ use tokio::time::Instant;
 pub enum Pacing {
     /// Open loop: at their times, divided by `speed` (trace seconds per second, positive).
     Times { speed: f64 },
-    /// Closed loop: times are passed over, `depth` requests are kept in flight.
+    /// Closed loop: times are ignored, `depth` requests are kept in flight.
     Peak { depth: usize },
 }
 
@@ -80,7 +81,7 @@ pub enum Pacing {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PastEnd {
-    /// Its offset is taken modulo the target's size; if it still crosses the end it is moved back to end there.
+    /// Its offset is taken modulo the target's size; if it still crosses the end, it is moved back to end there.
     #[default]
     Wrap,
     /// The replay ends with [`DriveError::PastEnd`].
@@ -92,14 +93,14 @@ pub enum PastEnd {
 pub struct DriveOptions {
     pub pacing: Pacing,
     pub past_end: PastEnd,
-    /// Most requests in flight in open loop. When it is reached, later ones wait, which is told as queue time. On files and
-    /// devices no more are than the device's own queue takes: more would wait in the kernel, untold.
+    /// Most requests in flight in open loop. At the limit later ones wait, which is reported as queue time. On files
+    /// and devices the limit is at most what the device's own queue takes: more would wait in the kernel, unreported.
     pub in_flight: usize,
-    /// What is issued in this time from the start is carried out, but is in no figure of the report.
+    /// Requests issued in this time from the start are carried out, but excluded from all figures of the report.
     pub warmup: Duration,
     /// Nothing is issued later than this after the warm-up; `None`: until the requests end.
     pub duration: Option<Duration>,
-    /// Every byte that comes back is held against what was written, and at the end all that was written is read once more.
+    /// Every byte read is compared with what was written, and at the end everything written is read once more.
     pub check: bool,
 }
 
@@ -116,15 +117,15 @@ impl Default for DriveOptions {
     }
 }
 
-/// Where a replay is. Comes a few times per second.
+/// Progress of a replay. Reported a few times per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum DriveProgress {
-    /// Filling a target that has just been made, so that reads find data.
+    /// Filling a new target, so that reads find data.
     Preparing { bytes: u64, of: u64 },
     Replaying {
         /// By the clock.
         elapsed: Duration,
-        /// The last issued request's time in the trace.
+        /// Trace time of the last issued request.
         at: Duration,
         issued: u64,
         in_flight: u64,
@@ -152,8 +153,8 @@ pub enum DriveError {
     #[error("cannot set up a timer: {0}")]
     Timer(std::io::Error),
     #[error(
-        "what comes back from {target} cannot be checked: files and devices are read past the program, and what an S3 endpoint \
-         is given is another object than what is read; check on an NBD export, a volume or a cluster"
+        "reads from {target} cannot be checked: the program never looks at data read from files and devices, and on an S3 endpoint \
+         writes and reads use different objects; check on an NBD export, a volume or a cluster"
     )]
     Uncheckable { target: String },
     #[error("the target {target} stopped answering: {reason}")]
@@ -163,7 +164,7 @@ pub enum DriveError {
 /// Most requests in flight.
 pub const MAX_IN_FLIGHT: usize = 16_384;
 
-/// Between two calls for progress.
+/// Time between two progress reports.
 const TICK: Duration = Duration::from_millis(200);
 
 pub(crate) fn validate(options: &DriveOptions) -> Result<(), DriveError> {
@@ -182,7 +183,7 @@ pub(crate) fn validate(options: &DriveOptions) -> Result<(), DriveError> {
     }
 }
 
-/// Tells a replay on another thread to stop when the one who waits for it goes away.
+/// Stops a replay on another thread when the future that waits for it is dropped.
 struct StopOnDrop(Arc<Shared>);
 
 impl Drop for StopOnDrop {
@@ -191,9 +192,9 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Replays `requests`, which come in order of time, on a target and reports. Requests that the target fails are counted
-/// and are no error. Runs on the caller's tokio runtime, which must have time and I/O; one thread is enough. Dropping
-/// the future stops the replay: what is in flight is still carried out.
+/// Replays `requests`, which are ordered by time, on a target and reports. Requests that the target fails are counted
+/// and are not errors. Runs on the caller's tokio runtime, which must have time and I/O; one thread is enough. Dropping
+/// the future stops the replay: requests in flight are still carried out.
 pub async fn drive<I>(
     options: &DriveOptions,
     requests: I,

@@ -1,9 +1,9 @@
 //! Evaluations: a matrix of workloads, load levels and targets, run unattended, with the power drawn [TRACER §III, §V].
 //!
-//! A [`Matrix`] says what is to be run, a [`Store`] holds what was, and [`run()`] does what is missing: first each
-//! workload's peak rate, in closed loop, then its levels, each a proportional selection of the workload at its peak rate,
-//! in open loop. The load comes from a [`Generator`] and the watts from an [`Analyzer`], either of which may be on another
-//! machine ([`crate::agent`]).
+//! A [`Matrix`] says what to run, a [`Store`] holds the results, and [`run()`] does what is missing: first each
+//! workload's peak rate, in closed loop, then its levels, each a proportional selection of the workload at its peak
+//! rate, in open loop. The load comes from a [`Generator`] and the watts from an [`Analyzer`], either of which may be
+//! on another machine ([`crate::agent`]).
 
 mod compare;
 mod export;

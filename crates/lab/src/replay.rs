@@ -1,14 +1,15 @@
 //! Replay of a block trace on a cluster, as volumes.
 //!
-//! Each device of the trace becomes a volume. First everything that the trace reads is written; then the requests
-//! are issued when the trace says (divided by the speed), whether or not earlier ones are answered, while the
-//! cluster shifts gears by itself; at the end all servers are woken, the debt is paid, everything is read back, and
-//! all replicas are compared.
+//! Each device of the trace becomes a volume. First everything that the trace reads is written; then the requests are
+//! issued at the trace's times (divided by the speed), whether or not earlier ones are answered, while the cluster
+//! shifts gears by itself; at the end all servers are woken, all offload is reclaimed, everything is read back, and all
+//! replicas are compared.
 //!
-//! [`crate::drive`] is the engine: it issues and checks. Here the cluster is prepared for it, watched meanwhile, and settled.
+//! [`crate::drive`] is the engine: it issues and checks. This module prepares the cluster for it, observes it
+//! meanwhile, and lets it settle.
 //!
-//! The cluster's schedule is changed for the time of the replay and put back at its end; its recorded hours are lost,
-//! because hours of another length say nothing about each other.
+//! The cluster's schedule is changed for the duration of the replay and restored at its end; its recorded hours are
+//! lost, because hours of different length cannot be compared.
 
 pub mod energy;
 mod engine;
@@ -36,13 +37,13 @@ use std::time::Duration;
 pub struct ReplayOptions {
     /// Trace seconds per second of the clock; positive.
     pub speed: f64,
-    /// `None`: the servers' rates stay as the cluster has them.
+    /// `None`: the servers' rates stay as configured in the cluster.
     pub provision: Option<Provision>,
-    /// Most requests in flight. When it is reached, later ones wait, which is reported as queue time.
+    /// Most requests in flight. At the limit later ones wait, which is reported as queue time.
     pub in_flight: usize,
-    /// What the servers would draw.
+    /// Power model of the servers.
     pub power: PowerModel,
-    /// How long the cluster may take, after the trace, to wake all servers and pay its debt.
+    /// How long the cluster may take, after the trace, to wake all servers and reclaim its offload.
     pub settle: Duration,
 }
 
@@ -58,16 +59,16 @@ impl Default for ReplayOptions {
     }
 }
 
-/// Where a replay is. Comes a few times per second.
+/// Progress of a replay. Reported a few times per second.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Progress {
-    /// Writing what the trace reads.
+    /// Writing the data that the trace reads.
     Preparing {
         bytes: u64,
         of: u64,
     },
     Replaying {
-        /// Since the trace's start, in the trace's time.
+        /// Since the trace's start, in trace time.
         at: Duration,
         span: Duration,
         issued: u64,
@@ -79,7 +80,7 @@ pub enum Progress {
         load: f64,
         debt_bytes: u64,
     },
-    /// All servers are woken: what is still owed to them.
+    /// All servers are being woken: the data still owed to them.
     Settling {
         debt_bytes: u64,
     },

@@ -1,9 +1,10 @@
-//! Traces as an instrument's raw material: what a trace asks of storage ([`profile`](profile())), how truly its load can be controlled
-//! ([`accuracy`](accuracy())), another trace out of it ([`write`](write())), one from a device ([`record`](record())), and a directory
-//! of them with a catalogue ([`Depository`]).
+//! Traces as raw material for measurements: the workload of a trace ([`profile`](profile())), how accurately its load
+//! can be controlled ([`accuracy`](accuracy())), other traces derived from it ([`write`](write())), a trace recorded
+//! from a device ([`record`](record())), and a directory of traces with a catalogue ([`Depository`]).
 //!
-//! The formats, filters and synthetic workloads themselves are the crate `ebb-trace`, which touches no file. Here are the files,
-//! and what people and machines are told. All but [`accuracy`](accuracy()) takes memory that does not grow with the trace.
+//! The formats, filters and synthetic workloads themselves are in the crate `ebb-trace`, which touches no file. This
+//! module has the files and the output for people and machines. Except for [`accuracy`](accuracy()), memory does not
+//! grow with the trace.
 
 mod accuracy;
 mod depository;

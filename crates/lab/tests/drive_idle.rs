@@ -22,13 +22,13 @@ fn an_idle_gap_costs_no_cpu() {
                 kind: Kind::Read,
             })
         };
-        // Measured from the end of the warm-up: starting costs something.
+        // Measured from the end of the warm-up: starting has a cost.
         let options = DriveOptions { warmup: Duration::from_millis(200), ..DriveOptions::default() };
         drive(&options, [0, 210, 2210].map(at).into_iter(), &target, &mut |_| ()).await.unwrap()
     });
     assert_eq!((report.requests, report.warmup_requests), (2, 1), "{report}");
     assert!(report.wall_seconds >= 2.0, "{report}");
-    // Who polls uses all of the two seconds; the bound leaves room for a machine whose caches others use.
+    // Polling would use all of the two seconds; the limit leaves room for a machine with busy caches.
     let cpu = report.cpu.user_seconds + report.cpu.system_seconds;
     assert!(cpu < 0.2, "two seconds of nothing took {cpu} s of CPU");
 }

@@ -1,6 +1,5 @@
-//! How far the scheduler stays behind one who knew the load: the production scheduler is fed the load samples of a
-//! trace, as the metadata service does it in a rehearsal, and its energy is held against the oracle's. No cluster
-//! runs.
+//! How far the scheduler falls short of an oracle: the production scheduler is fed the load samples of a trace, as the
+//! metadata service does in a rehearsal, and its energy is compared with the oracle's. No cluster runs.
 
 use ebb_gear::{
     Calendar, Command, Event, History, LoadSeries, Mode, Policy, Provision, Scheduler, ServerRates,
@@ -93,7 +92,7 @@ fn gap(trace: &Trace, speed: f64) -> EnergyReport {
     report
 }
 
-/// A week with a rhythm of days, a quiet weekend, and bursts where nobody expects them.
+/// A week with a daily rhythm, a quiet weekend, and unexpected bursts.
 fn week() -> Trace {
     let mut random = 0x5eed_u64;
     let mut draw = move |below: u64| {
@@ -123,8 +122,7 @@ fn week() -> Trace {
 
 #[test]
 fn a_week_with_a_rhythm_is_served_within_five_points_of_the_oracle() {
-    // At 2000, a server that goes to sleep would be charged most of an hour for its second and a half of handing
-    // over.
+    // At 2000, a server that goes to sleep would be charged most of an hour for its second and a half of handing over.
     let report = gap(&week(), 100.0);
     assert!(report.oracle_saved_percent > 20.0, "the week gives the oracle something to save");
     assert!(report.behind_oracle_points <= 5.0, "{report:?}");

@@ -1,8 +1,8 @@
-//! What the tests of several crates share. No program depends on it.
+//! Shared code of several crates' tests. No program depends on it.
 //!
-//! [`skip`]: a test that lacks a tool, a right or data says so, and `make test` counts it: a test that passes without its
-//! subject proves nothing, and may not look as if it did. [`fuzz`]: damaged and made-up bytes for a parser, the same ones in
-//! every run; `make fuzz` gives it more time.
+//! [`skip`]: a test that lacks a tool, a right or data says so, and `make test` counts it: a test that passes without
+//! its subject proves nothing, and must not look as if it did. [`fuzz`]: damaged and made-up bytes for a parser, the
+//! same ones in every run; `make fuzz` gives it more time.
 
 pub mod s3;
 
@@ -12,20 +12,20 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// Says that the running test ends without having tested, and why. Where `EBB_SKIPPED` names a file (as `make test` does), a
-/// line of it is added there.
+/// Reports that the running test ends without having tested anything, and why. If `EBB_SKIPPED` names a file (as in
+/// `make test`), a line is appended to it.
 pub fn skip(why: impl Display) {
     let line = format!("{}: {why}\n", running_test());
     eprint!("skipped: {line}");
     if let Some(path) = std::env::var_os("EBB_SKIPPED") {
-        // One short write at the end of a file: tests that run side by side do not mix their lines.
+        // One short write at the end of a file: concurrent tests do not mix their lines.
         let file = OpenOptions::new().create(true).append(true).open(path);
         file.and_then(|mut file| file.write_all(line.as_bytes()))
             .expect("EBB_SKIPPED names a file that can be written");
     }
 }
 
-/// The test's path in its crate: libtest names the thread after it.
+/// The test's path in its crate: libtest gives the thread that name.
 fn running_test() -> String {
     std::thread::current().name().unwrap_or("a test").to_owned()
 }
@@ -33,9 +33,11 @@ fn running_test() -> String {
 /// Inputs per parser in a plain run.
 const ROUNDS: u64 = 3_000;
 
-/// Gives `parse` inputs that were made from valid samples: it must not panic, hang or take memory for lengths that are not there.
+/// Gives `parse` inputs derived from valid samples: it must not panic, hang or allocate for lengths that exceed the
+/// input.
 ///
-/// `EBB_FUZZ_SECONDS` gives it time instead of a number of rounds, and new seeds each time; `EBB_SEED` repeats one input.
+/// `EBB_FUZZ_SECONDS` gives it time instead of a number of rounds, and new seeds each time; `EBB_SEED` repeats one
+/// input.
 pub fn fuzz(samples: &[&[u8]], parse: impl Fn(&[u8])) {
     assert!(!samples.is_empty(), "inputs are made from samples");
     samples.iter().for_each(|sample| parse(sample));
@@ -66,7 +68,7 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, no number")))
 }
 
-/// Says how to repeat the input under which a parser panics.
+/// Prints how to repeat the input on which a parser panics.
 struct Case {
     seed: u64,
     bytes: Vec<u8>,
@@ -99,7 +101,7 @@ pub fn input(samples: &[&[u8]], seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// What parsers have stumbled over before: ends, signs, lengths, numbers beyond every type, and what separates fields.
+/// Values that have broken parsers before: ends, signs, lengths, numbers beyond every type, and field separators.
 const NUMBERS: [u64; 12] =
     [0, 1, 2, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, 0xffff_ffff, i64::MAX as u64, u64::MAX];
 const WORDS: [&[u8]; 20] = [

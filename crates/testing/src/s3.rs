@@ -1,4 +1,4 @@
-//! The least of an S3 client: one signed request on one connection. The protocol's breadth is tested with real clients.
+//! A minimal S3 client: one signed request on one connection. The protocol's breadth is tested with real clients.
 
 use ebb_types::hex;
 use hmac::{Hmac, KeyInit, Mac};
@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 use time::OffsetDateTime;
 
-/// A server that does not answer for this long never does.
+/// A server that does not answer for this long never will.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 pub struct Answer {
@@ -16,7 +16,8 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-/// The head of a signed request. `keys`: access and secret key. `path` begins with a slash. `more`: lines that are not signed.
+/// The head of a signed request. `keys`: access and secret key. `path` begins with a slash. `more`: unsigned header
+/// lines.
 pub fn head(
     address: &str,
     keys: (&str, &str),

@@ -1,4 +1,4 @@
-//! What evaluation host and agent say to each other. Every request is answered once, with its id.
+//! Messages between evaluation host and agent. Every request is answered once, with its id.
 
 use crate::eval::{Draw, Machine, Order, Performance, Place, RunError};
 use ebb_types::Moment;
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// What does the agent's clock say?
+    /// Read the agent's clock.
     Clock,
     Prepare(Place),
     Run(Order),
-    /// Begin to sample these meters, in place of those before.
+    /// Start sampling these meters, in place of the previous ones.
     Meters(Vec<String>),
     /// Read every meter now.
     Mark,
-    /// What did the meters see, on the agent's clock?
+    /// What the meters measured, on the agent's clock.
     Draw {
         from: Moment,
         to: Moment,

@@ -11,11 +11,12 @@ use ebb_types::Moment;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// Round trips of which the shortest tells the offset of a clock.
+/// Round trips; the shortest one determines the clock offset.
 const ROUND_TRIPS: usize = 8;
-/// Longest wait for an answer, beyond what the work itself takes. A meter may be slow, and another host's run goes first.
+/// Longest wait for a reply, beyond the time of the work itself. A meter may be slow, and another host's run goes
+/// first.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// A target that is made is filled at this rate at least.
+/// A new target is filled at this rate at least.
 const FILL_BYTES_PER_SECOND: u64 = 10_000_000;
 
 /// A connection to an agent.
@@ -38,7 +39,7 @@ impl Link {
         Ok(Link { name: agent.name.clone(), runtime, connection, next: 1 })
     }
 
-    /// Asks, and waits for the answer. What the agent refuses is an error.
+    /// Sends a request and waits for the reply. A refusal by the agent is an error.
     fn ask(&mut self, request: &Request, patience: Duration) -> Result<Reply, RunError> {
         let id = self.next;
         self.next += 1;
@@ -65,12 +66,13 @@ impl Link {
         }
     }
 
-    /// An answer to another question.
+    /// A reply that does not belong to the request.
     fn strange(&self) -> RunError {
-        RunError::Lost(format!("agent {}: its answer does not fit the request", self.name))
+        RunError::Lost(format!("agent {}: its reply does not match the request", self.name))
     }
 
-    /// The agent's clock minus ours, in nanoseconds: by the quickest of a few round trips, off by half of it at most.
+    /// The agent's clock minus ours, in nanoseconds: from the quickest of a few round trips, with an error of at most
+    /// half of it.
     fn clock_offset(&mut self) -> Result<i64, RunError> {
         let mut best: Option<(Duration, i64)> = None;
         for _ in 0..ROUND_TRIPS {
@@ -123,7 +125,7 @@ impl Generator for RemoteGenerator {
 pub struct RemoteAnalyzer(Link);
 
 impl RemoteAnalyzer {
-    /// Connects, and has the agent sample these of its meters.
+    /// Connects, and makes the agent sample these of its meters.
     pub fn connect(agent: &AgentSpec, meters: &[String]) -> Result<RemoteAnalyzer, RunError> {
         let mut link = Link::connect(agent)?;
         match link.ask(&Request::Meters(meters.to_vec()), PATIENCE)? {

@@ -14,7 +14,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 
-/// Hosts and strangers at a time; the next ones wait.
+/// Connections at a time, authenticated or not; further ones wait.
 const CALLERS_MAX: usize = 64;
 /// Longest run that is accepted.
 const RUN_MAX: Duration = Duration::from_secs(86_400);
@@ -41,19 +41,19 @@ pub struct Allowed {
     pub meters: Vec<String>,
 }
 
-/// What a running agent tells its operator.
+/// Events that a running agent reports to its operator.
 #[derive(Debug)]
 pub enum AgentEvent {
     Connected(SocketAddr),
-    /// A caller that did not prove who it is, or broke the protocol.
+    /// A caller that did not authenticate, or broke the protocol.
     Refused(SocketAddr, TransportError),
     Ended(SocketAddr),
 }
 
-/// What is told to an operator.
+/// Reports an event to the operator.
 type Tell = Arc<dyn Fn(AgentEvent) + Send + Sync>;
 
-/// An agent that listens.
+/// A listening agent.
 pub struct Agent {
     listener: Listener,
     host: Arc<Host>,
@@ -98,7 +98,7 @@ impl Agent {
         self.listener.address()
     }
 
-    /// Serves evaluation hosts until it is dropped. On a tokio runtime that has time and I/O.
+    /// Serves evaluation hosts until it is dropped. Needs a tokio runtime with time and I/O.
     pub async fn serve(&self, tell: impl Fn(AgentEvent) + Send + Sync + 'static) {
         let tell: Tell = Arc::new(tell);
         let room = Arc::new(Semaphore::new(CALLERS_MAX));
@@ -125,7 +125,7 @@ fn generate(todo: &mpsc::Receiver<Job>, connect: Option<Connect>) {
             (Ok(generator), Work::Prepare(place)) => generator.prepare(&place).map(Reply::Prepared),
             (Ok(generator), Work::Run(order)) => generator.run(&order).map(Reply::Ran),
         };
-        // Who asked may have gone.
+        // The host may have disconnected.
         let _ = answer.send(outcome.unwrap_or_else(Reply::Refused));
     }
 }
@@ -175,7 +175,7 @@ impl Host {
             Request::Run(order) => self.generate(Work::Run(self.allowed.order(order)?)).await,
             Request::Meters(meters) => {
                 self.allowed.meters(&meters)?;
-                // The old ones first: a device may be open once only.
+                // Close the old ones first: a device can be open only once.
                 *analyzer = None;
                 *analyzer = Some(blocking(move || LocalAnalyzer::open(&meters)).await?);
                 Ok(Reply::Done)
@@ -188,20 +188,20 @@ impl Host {
     }
 
     async fn generate(&self, work: Work) -> Result<Reply, RunError> {
-        let gone = || RunError::Lost("the agent's generator has ended; start the agent anew".into());
+        let gone = || RunError::Lost("the agent's generator has ended; restart the agent".into());
         let (answer, answered) = oneshot::channel();
         self.jobs.send(Job { work, answer }).map_err(|_| gone())?;
         answered.await.map_err(|_| gone())
     }
 }
 
-/// Lends the analyzer to a thread that may block: a meter takes its time.
+/// Moves the analyzer to a thread that may block: a meter takes its time.
 async fn with(
     analyzer: &mut Option<LocalAnalyzer>,
     ask: impl FnOnce(&mut LocalAnalyzer) -> Result<Reply, RunError> + Send + 'static,
 ) -> Result<Reply, RunError> {
     let Some(mut lent) = analyzer.take() else {
-        return Err(RunError::Lost("no meters were asked for".into()));
+        return Err(RunError::Lost("no meters were requested".into()));
     };
     let (outcome, lent) = blocking(move || {
         let outcome = ask(&mut lent);
@@ -228,7 +228,7 @@ impl Allowed {
         Err(RunError::Lost(format!("this agent does not drive {at:?}; start it with --target {at:?}")))
     }
 
-    /// The order as it is carried out: traces are looked for in the agent's directory.
+    /// The order as it is carried out: traces are taken from the agent's directory.
     fn order(&self, mut order: Order) -> Result<Order, RunError> {
         self.place(&order.place)?;
         if order.length > RUN_MAX {

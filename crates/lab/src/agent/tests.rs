@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// An agent on a free port of the loopback, on a thread of its own until it is dropped.
+/// An agent on a free loopback port, on its own thread until it is dropped.
 struct Running {
     address: String,
     _stop: oneshot::Sender<()>,
@@ -57,7 +57,7 @@ fn an_agent_generates_load_and_says_on_what() {
     let machine = generator.prepare(&place).unwrap();
     assert!(machine.kernel.is_some() && machine.device.unwrap().contains("1.0 MiB"));
     let performance = generator.run(&order(place, MODE)).unwrap();
-    // What this machine was too busy to issue in time is left out.
+    // Requests that this machine was too busy to issue in time are missing.
     assert!((1..=21).contains(&performance.requests), "{performance:?}");
     assert_eq!((performance.bytes, performance.failed), (performance.requests * 4096, 0));
     assert!(performance.latency.unwrap().p99_millis > 0.0);
@@ -75,7 +75,7 @@ fn an_agent_reads_its_meters() {
     let from = ebb_power::meter::now();
     analyzer.mark().unwrap();
     let draw = analyzer.draw(from, ebb_power::meter::now()).unwrap();
-    // Energy over time gives the watts back to a rounding error, whatever the window's length was.
+    // Energy over time gives the watts to within a rounding error, whatever the length of the window.
     assert!((draw.watts.unwrap() - 42.0).abs() < 1e-9, "{:?}", draw.watts);
     assert_eq!((draw.modelled, draw.volts), (false, None));
 }
@@ -90,7 +90,7 @@ fn who_does_not_know_the_secret_gets_nowhere() {
     assert!(matches!(&error, RunError::Lost(why) if why.contains("another cluster secret")), "{error}");
     let missing = AgentSpec { secret_file: "/nowhere".into(), ..spec(dir.path(), &agent) };
     assert!(RemoteGenerator::connect(&missing).is_err());
-    // It still serves those who do.
+    // It still serves hosts that do.
     assert!(RemoteGenerator::connect(&spec(dir.path(), &agent)).is_ok());
 }
 
@@ -129,7 +129,7 @@ fn an_agent_does_only_what_it_was_started_for() {
     assert!(error.to_string().contains("--meter"), "{error}");
 }
 
-/// Requests out of order and frames of another kind: an answer or the end of the connection, never of the agent.
+/// Requests out of order and frames of another kind: the agent replies or closes the connection, and keeps running.
 #[test]
 fn a_host_that_breaks_the_protocol_harms_nobody() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,31 +1,31 @@
-//! As much of HTTP/1.1 as a load generator needs: one request after another on one connection.
+//! The part of HTTP/1.1 that a load generator needs: one request after another on one connection.
 
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Bodies up to here are sent in one call with their head.
+/// Bodies up to this size are sent in one call with their head.
 const TOGETHER: usize = 64 << 10;
 const READ_BUFFER: usize = 128 << 10;
 const HEAD_MAX: usize = 32 << 10;
-/// Of an error's body, this much is told.
+/// This much of an error's body is reported.
 const TOLD: usize = 400;
 
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
-    #[error("no answer in time")]
+    #[error("no response in time")]
     Late,
-    #[error("the server closed the connection in the middle of an answer")]
+    #[error("the server closed the connection in the middle of a response")]
     Closed,
-    #[error("the answer is not HTTP/1.1 as expected: {0}")]
+    #[error("the response is not valid HTTP/1.1: {0}")]
     Malformed(&'static str),
     #[error("status {status}: {text}")]
     Status { status: u16, text: String },
 }
 
-/// An answer, without its body; `text` has the start of it if the status is no success.
+/// A response, without its body; `text` has the start of it if the status is not a success.
 #[derive(Debug)]
 pub struct Response {
     pub status: u16,
@@ -46,7 +46,7 @@ pub struct Connection {
     stream: TcpStream,
     out: Vec<u8>,
     buffer: Vec<u8>,
-    /// Bytes `start..end` of the buffer were read and not used yet.
+    /// Bytes `start..end` of the buffer were read but not consumed yet.
     start: usize,
     end: usize,
     open: bool,
@@ -78,19 +78,19 @@ impl Connection {
         self.open
     }
 
-    /// Sends a request and reads its answer; the parts of a successful answer's body go to `sink` as they come.
+    /// Sends a request and reads the response; the parts of a successful response's body go to `sink` as they arrive.
     pub async fn exchange(
         &mut self,
         head: &[u8],
         body: &[u8],
         sink: &mut impl FnMut(&[u8]),
     ) -> Result<Response, HttpError> {
-        // After an error nobody knows what is on the connection.
+        // After an error the state of the connection is unknown.
         self.open = false;
         let sent = self.send(head, body).await;
         let found = match (self.head().await, sent) {
             (Ok(found), _) => found,
-            // A server that refuses a body closes the connection: its answer, if there is one, says more.
+            // A server that refuses a body closes the connection: its response, if any, says more.
             (Err(_), Err(error)) => return Err(error.into()),
             (Err(error), Ok(())) => return Err(error),
         };
@@ -121,7 +121,7 @@ impl Connection {
         self.stream.write_all(body).await
     }
 
-    /// Reads more; there is room, because what was used is given up first.
+    /// Reads more; there is room, because consumed bytes are discarded first.
     async fn fill(&mut self) -> Result<(), HttpError> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -150,7 +150,7 @@ impl Connection {
                 continue;
             }
             if ready.len() > HEAD_MAX {
-                return Err(HttpError::Malformed("its head is too long"));
+                return Err(HttpError::Malformed("the head is too long"));
             }
             self.fill().await?;
         }
@@ -175,14 +175,14 @@ impl Connection {
             let line = self.line().await?;
             let digits = line.split(';').next().unwrap_or("").trim();
             let len =
-                u64::from_str_radix(digits, 16).map_err(|_| HttpError::Malformed("a chunk's length"))?;
+                u64::from_str_radix(digits, 16).map_err(|_| HttpError::Malformed("invalid chunk length"))?;
             if len == 0 {
                 while !self.line().await?.is_empty() {}
                 return Ok(());
             }
             self.body(len, sink).await?;
             if !self.line().await?.is_empty() {
-                return Err(HttpError::Malformed("a chunk's end"));
+                return Err(HttpError::Malformed("invalid chunk end"));
             }
         }
     }
@@ -204,16 +204,17 @@ impl Connection {
 }
 
 fn parse(head: &[u8]) -> Result<Head, HttpError> {
-    let text = std::str::from_utf8(head).map_err(|_| HttpError::Malformed("its head is not text"))?;
+    let text = std::str::from_utf8(head).map_err(|_| HttpError::Malformed("the head is not text"))?;
     let mut lines = text.split("\r\n");
     let status = lines.next().and_then(|line| line.strip_prefix("HTTP/1.1 ")).and_then(|rest| rest.get(..3));
-    let status: u16 = status.and_then(|s| s.parse().ok()).ok_or(HttpError::Malformed("its status line"))?;
+    let status: u16 =
+        status.and_then(|s| s.parse().ok()).ok_or(HttpError::Malformed("invalid status line"))?;
     let (mut framing, mut keep) = (None, true);
     for line in lines {
-        let (name, value) = line.split_once(':').ok_or(HttpError::Malformed("a header"))?;
+        let (name, value) = line.split_once(':').ok_or(HttpError::Malformed("invalid header line"))?;
         let value = value.trim();
         if name.eq_ignore_ascii_case("content-length") {
-            let len = value.parse().map_err(|_| HttpError::Malformed("its content-length"))?;
+            let len = value.parse().map_err(|_| HttpError::Malformed("invalid content-length"))?;
             framing.get_or_insert(Framing::Length(len));
         } else if name.eq_ignore_ascii_case("transfer-encoding") && value.eq_ignore_ascii_case("chunked") {
             framing = Some(Framing::Chunked);
@@ -222,7 +223,7 @@ fn parse(head: &[u8]) -> Result<Head, HttpError> {
         }
     }
     if framing.is_none() && status >= 200 && status != 204 && status != 304 {
-        return Err(HttpError::Malformed("it tells no length"));
+        return Err(HttpError::Malformed("the length is missing"));
     }
     Ok(Head { status, framing: framing.unwrap_or(Framing::Length(0)), keep })
 }

@@ -4,7 +4,7 @@ use super::BenchError;
 use std::fs;
 use std::io::{self, ErrorKind};
 
-/// Totals of some processes, all their threads.
+/// Totals over some processes and all their threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
     /// In user and kernel mode; the kernel counts in ticks of usually 10 ms.
@@ -27,7 +27,7 @@ impl Usage {
         Ok(sum)
     }
 
-    /// Switches of threads that ended meanwhile are missing: the kernel tells them per living thread only.
+    /// Switches of threads that ended meanwhile are missing: the kernel reports them per living thread only.
     pub fn since(&self, earlier: &Usage) -> Usage {
         Usage {
             cpu_seconds: (self.cpu_seconds - earlier.cpu_seconds).max(0.0),
@@ -39,12 +39,12 @@ impl Usage {
 
 fn read(pid: u32) -> io::Result<Usage> {
     let ticks = cpu_ticks(&fs::read_to_string(format!("/proc/{pid}/stat"))?)
-        .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "its stat file is not as expected"))?;
+        .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "unexpected format of its stat file"))?;
     let mut usage = Usage {
         cpu_seconds: ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
         ..Usage::default()
     };
-    // The status of a process tells the switches of its first thread only.
+    // The status of a process has the switches of its first thread only.
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         let Ok(status) = fs::read_to_string(thread?.path().join("status")) else { continue };
         usage.voluntary_switches += switches(&status, "voluntary_ctxt_switches:");

@@ -1,4 +1,4 @@
-//! What a load test found: plain data, as a table for people and as JSON for machines (`docs/json.md`, section
+//! Results of a load test: plain data, as a table for people and as JSON for machines (`docs/json.md`, section
 //! "bench").
 
 use super::BenchOptions;
@@ -26,13 +26,13 @@ impl fmt::Display for Operation {
     }
 }
 
-/// All cells. Field names are the keys of its JSON.
+/// All cells. Field names are the keys of the JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BenchReport {
     pub endpoint: String,
     /// Processes whose CPU time was counted.
     pub server_processes: u32,
-    /// Every byte that came back was compared, not only length and ends.
+    /// Every byte of the responses was compared, not only length and ends.
     pub full_check: bool,
     pub cells: Vec<CellReport>,
 }
@@ -43,12 +43,12 @@ pub struct CellReport {
     pub operation: Operation,
     pub size_bytes: u64,
     pub concurrency: u64,
-    /// That succeeded.
+    /// Successful ones.
     pub operations: u64,
     pub failed: u64,
-    /// Succeeded, but what came back was not what was put.
+    /// Successful, but the content was not what had been put.
     pub wrong: u64,
-    /// The first few failures, in words.
+    /// The first few failures, as text.
     pub errors: Vec<String>,
     pub seconds: f64,
     pub objects_per_second: f64,
@@ -73,7 +73,7 @@ impl BenchReport {
         }
     }
 
-    /// No operation failed and every answer was right.
+    /// No operation failed and every response was correct.
     pub fn passed(&self) -> bool {
         self.cells.iter().all(|cell| cell.failed == 0 && cell.wrong == 0)
     }
@@ -173,7 +173,7 @@ impl fmt::Display for BenchReport {
         errors.try_for_each(|error| writeln!(f, "failed: {error}"))?;
         let wrong: u64 = self.cells.iter().map(|cell| cell.wrong).sum();
         if wrong > 0 {
-            writeln!(f, "{wrong} answers were not what had been put")?;
+            writeln!(f, "{wrong} responses differed from what had been put")?;
         }
         Ok(())
     }

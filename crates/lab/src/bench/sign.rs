@@ -1,4 +1,4 @@
-//! Signature Version 4, as much as a load generator needs: header authentication, bodies not hashed.
+//! The part of Signature Version 4 that a load generator needs: header authentication, unhashed bodies.
 
 use ebb_types::hex;
 use hmac::{Hmac, KeyInit, Mac};
@@ -42,7 +42,7 @@ impl Signer {
         }
     }
 
-    /// The head of a request with a body of `len` bytes. `path` has only characters that need no escape.
+    /// The head of a request with a body of `len` bytes. `path` must contain only characters that need no escaping.
     pub fn head(&self, method: &str, path: &str, len: usize, now: SystemTime) -> String {
         let time = timestamp(now);
         let (day, host) = (&time[..8], &self.host);

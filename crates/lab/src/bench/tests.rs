@@ -1,4 +1,4 @@
-//! The load generator against a small S3 server in this process, which can be told to misbehave.
+//! The load generator against a small S3 server in this process, which can be made to misbehave.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -9,16 +9,16 @@ use tokio::net::{TcpListener, TcpStream};
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
-    /// The middle byte of what is read.
+    /// Flips the middle byte of what is read.
     FlipMiddle,
     FlipLast,
-    /// The answer to every GET is one byte short, and says so.
+    /// The response to every GET is one byte short, and says so.
     Short,
     /// Every PUT of an object is refused, in chunks.
     Refuse,
-    /// The connection ends with every answer.
+    /// The connection ends with every response.
     Close,
-    /// Every second PUT gets no answer.
+    /// Every second PUT gets no response.
     Drop,
 }
 
@@ -52,7 +52,7 @@ async fn request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<(String
     Some((method + if head.contains("Signature=") { "" } else { " unsigned" }, path, body))
 }
 
-/// The answer to a request; `None` is no answer at all.
+/// The response to a request; `None`: no response at all.
 fn answer(store: &mut Store, fault: Fault, method: &str, path: &str, body: Vec<u8>) -> Option<Vec<u8>> {
     let bucket = path.matches('/').count() == 1;
     let ok = |body: &[u8]| {

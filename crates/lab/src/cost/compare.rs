@@ -8,14 +8,14 @@ use serde::Serialize;
 pub struct Difference {
     pub what: String,
     pub unit: &'static str,
-    /// Absent where the report has no such value.
+    /// Absent if the report has no such value.
     pub a: Option<f64>,
     pub b: Option<f64>,
     /// b / a.
     pub ratio: Option<f64>,
 }
 
-/// The points of two reports with the same number of cores, or else the last of each.
+/// The points of two reports with the same number of cores, or else the last point of each.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     pub a: String,
@@ -23,7 +23,7 @@ pub struct Comparison {
     pub a_cores: usize,
     pub b_cores: usize,
     pub differences: Vec<Difference>,
-    /// Why the two may not be alike.
+    /// Reasons why the two may not be comparable.
     pub notes: Vec<String>,
 }
 

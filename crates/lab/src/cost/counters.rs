@@ -1,5 +1,5 @@
-//! Cycle counters of the CPUs themselves, for the whole machine: user and kernel apart. Many virtual machines have none,
-//! and the kernel may refuse them to users who are not root (`kernel.perf_event_paranoid`).
+//! The CPUs' own cycle counters, for the whole machine: user and kernel separately. Many virtual machines have none,
+//! and the kernel may refuse them to users other than root (`kernel.perf_event_paranoid`).
 
 use super::Cycles;
 use perf_event::events::{Event, Hardware};
@@ -13,7 +13,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Cycles of these CPUs from now on.
+    /// Counts the cycles of these CPUs from now on.
     pub fn open(cpus: &[usize]) -> io::Result<Counters> {
         Counters::of(Hardware::CPU_CYCLES, cpus)
     }

@@ -1,5 +1,5 @@
-//! What the kernel says about CPUs, disks and processes, read from `/proc` and `/sys` below a root, so that tests can give
-//! it trees of their own.
+//! CPU, disk and process data from the kernel, read from `/proc` and `/sys` below a root, so that tests can supply
+//! their own trees.
 
 use super::{CostError, Hertz};
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A file tree with `proc` and `sys` in it: `/`, but in tests.
+/// A file tree that contains `proc` and `sys`: `/`, except in tests.
 #[derive(Clone, Debug)]
 pub(super) struct Machine {
     root: PathBuf,
@@ -15,15 +15,15 @@ pub(super) struct Machine {
     ticks: u64,
 }
 
-/// What a set of CPUs spent its time on.
+/// How a set of CPUs spent its time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CpuTimes {
     pub user: Duration,
-    /// With interrupts.
+    /// Including interrupts.
     pub system: Duration,
     pub idle: Duration,
     pub iowait: Duration,
-    /// Time in which the CPU was given to another guest: it is nobody's cycles here.
+    /// Time in which the CPU ran another guest: no process here used those cycles.
     pub stolen: Duration,
 }
 
@@ -42,7 +42,7 @@ impl CpuTimes {
         }
     }
 
-    /// Never below zero: the kernel lets iowait of a CPU run backwards now and then.
+    /// Never below zero: the kernel occasionally lets a CPU's iowait run backwards.
     pub fn since(&self, before: &CpuTimes) -> CpuTimes {
         self.zip(before, Duration::saturating_sub)
     }
@@ -57,7 +57,7 @@ impl CpuTimes {
 pub(super) struct ProcessIo {
     /// Through read and write calls, wherever they led.
     pub calls: u64,
-    /// That storage was asked for: read from it, or made dirty and not dropped before it was written.
+    /// Requested from storage: read from it, or dirtied and not dropped before it was written.
     pub storage: u64,
 }
 
@@ -86,7 +86,7 @@ impl Machine {
         fs::read_to_string(self.root.join(path)).ok().map(|text| text.trim().to_owned())
     }
 
-    /// Times since boot of every CPU that is online.
+    /// Times since boot of every online CPU.
     pub fn cpus(&self) -> Result<BTreeMap<usize, CpuTimes>, CostError> {
         let text = self.read("proc/stat")?;
         let mut cpus = BTreeMap::new();
@@ -99,7 +99,7 @@ impl Machine {
                 let ticks = ticks.get(at).copied().unwrap_or(0);
                 Duration::from_nanos((u128::from(ticks) * 1_000_000_000 / u128::from(self.ticks)) as u64)
             };
-            // user nice system idle iowait irq softirq steal; the time of guests is in user already.
+            // user nice system idle iowait irq softirq steal; guest time is included in user.
             cpus.insert(
                 cpu,
                 CpuTimes {
@@ -117,8 +117,8 @@ impl Machine {
         Ok(cpus)
     }
 
-    /// Sectors of 512 bytes that each disk has moved since boot. Only what the data really passes: no partitions, no
-    /// devices made of others (their disks count), none in memory.
+    /// Sectors of 512 bytes that each disk has moved since boot. Only devices that the data really passes through: no
+    /// partitions, no devices made of others (their disks count), none in memory.
     pub fn sectors(&self) -> Result<BTreeMap<String, u64>, CostError> {
         let text = self.read("proc/diskstats")?;
         let mut disks = BTreeMap::new();
@@ -144,7 +144,7 @@ impl Machine {
         block.exists() && !made_of_others && !in_memory
     }
 
-    /// Of a process, also of one that has ended and was not waited for yet.
+    /// I/O of a process, even of one that has ended and was not waited for yet.
     pub fn io_of(&self, pid: u32) -> Option<ProcessIo> {
         let text = self.trimmed(format!("proc/{pid}/io"))?;
         let value = |key: &str| -> u64 {
@@ -158,7 +158,7 @@ impl Machine {
         })
     }
 
-    /// The mean of the CPUs' present frequencies, as the driver of the frequency tells it.
+    /// The mean of the CPUs' current frequencies, as reported by the frequency driver.
     pub fn cpufreq(&self, cpus: &[usize]) -> Option<Hertz> {
         mean(cpus.iter().filter_map(|cpu| {
             let path = format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq");
@@ -166,7 +166,7 @@ impl Machine {
         }))
     }
 
-    /// The mean of the CPUs' frequencies in `/proc/cpuinfo`: in a virtual machine that is the nominal one.
+    /// The mean of the CPUs' frequencies in `/proc/cpuinfo`: in a virtual machine the nominal one.
     pub fn cpuinfo(&self, cpus: &[usize]) -> Option<Hertz> {
         let text = self.trimmed("proc/cpuinfo")?;
         let mut cpu = None;
@@ -183,7 +183,7 @@ impl Machine {
         }))
     }
 
-    /// Where groups of processes can be made: this process's own cgroup in the second hierarchy.
+    /// Where process groups can be created: this process's own cgroup in the v2 hierarchy.
     pub fn cgroup(&self) -> Option<PathBuf> {
         let mounts = self.trimmed("proc/self/mounts")?;
         let mount = mounts.lines().find_map(|line| {
@@ -204,7 +204,7 @@ impl Machine {
         self.trimmed("proc/sys/kernel/hostname")
     }
 
-    /// The CPU's name, and whether this is a guest of another machine.
+    /// The CPU's name, and whether this is a virtual machine.
     pub fn cpu_model(&self) -> Option<String> {
         let text = self.trimmed("proc/cpuinfo")?;
         let value = |wanted: &str| {
@@ -220,7 +220,7 @@ impl Machine {
     }
 }
 
-/// CPU time of a cgroup of the second hierarchy.
+/// CPU time of a v2 cgroup.
 pub(super) fn cgroup_times(directory: &Path) -> Option<OwnTimes> {
     let text = fs::read_to_string(directory.join("cpu.stat")).ok()?;
     let value = |key: &str| {

@@ -1,4 +1,4 @@
-//! Cycles and energy per I/O, by the formulas of [OS layers §3]. Arithmetic only: what was measured comes in.
+//! Cycles and energy per I/O, by the formulas of [OS layers §3]. Arithmetic only: measurements are inputs.
 //!
 //! An I/O is 512 bytes moved, whatever the size of the requests, so that many small requests do not look efficient.
 //!
@@ -7,7 +7,7 @@
 //! eio  = P · (cpio + IP · cpio_idle) / (N · F)      cpio_idle: idle and iowait cycles per I/O
 //! ```
 //!
-//! P / N is what one core draws at its busiest, so a layer's energy is its cycles' share of that.
+//! P / N is the draw of one core at full load, so a layer's energy is its cycles' share of that.
 
 use ebb_types::{Joules, Watts};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Bytes of one I/O [OS layers §3].
 pub const IO_BYTES: u64 = 512;
-/// Cores that the core sweep is projected to [OS layers §7].
+/// Number of cores to which the core sweep is projected [OS layers §7].
 pub const PROJECTED_CORES: u32 = 1024;
 
 /// Cycles per second of a core.
@@ -38,12 +38,12 @@ impl Cycles {
     }
 }
 
-/// What a machine's cores did, or, without idle and iowait, what one command did.
+/// Cycles spent by a machine's cores or, without idle and iowait, by one command.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spent {
     pub user: Cycles,
     pub system: Cycles,
-    /// Absent for a command: nobody can say whose idleness it was.
+    /// Absent for a command: idle time cannot be attributed to it.
     pub idle: Option<Cycles>,
     pub iowait: Option<Cycles>,
 }
@@ -81,10 +81,10 @@ impl Cpio {
     }
 }
 
-/// The power model: no storage device is in it.
+/// The power model: storage devices are not included.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Power {
-    /// Draw of `cores` busy cores and all that they need (P).
+    /// Draw of `cores` fully loaded cores and everything they need (P).
     pub peak: Watts,
     /// Share of the peak that idle cores draw (IP).
     pub idle_fraction: f64,
@@ -100,7 +100,7 @@ pub struct Eio {
     pub user: Joules,
     #[serde(rename = "user_and_system_joules")]
     pub user_and_system: Joules,
-    /// What waiting costs: idle and iowait.
+    /// Cost of waiting: idle and iowait.
     #[serde(rename = "idle_joules")]
     pub idle: Joules,
     /// The paper's eio.
@@ -123,21 +123,21 @@ impl Eio {
     }
 }
 
-/// System cycles per I/O against cores: a line through the measured points, drawn on to many cores [OS layers §7].
+/// System cycles per I/O against cores: a line through the measured points, extrapolated to many cores [OS layers §7].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Projection {
     pub cores: u32,
-    /// Of the line, by how much the system cycles per I/O grow with each core.
+    /// Slope of the line: the increase in system cycles per I/O with each core.
     #[serde(rename = "cycles_per_core")]
     pub slope: Cycles,
     #[serde(rename = "intercept_cycles")]
     pub intercept: Cycles,
-    /// How much of the points' variance the line explains. Absent with two points: any line fits those.
+    /// Share of the points' variance that the line explains. Absent with two points: any line fits those.
     pub r_squared: Option<f64>,
-    /// System cycles per I/O at `cores`. Absent where the line has fallen below zero by then: it says nothing there.
+    /// System cycles per I/O at `cores`. Absent if the line has fallen below zero by then, where it is meaningless.
     #[serde(rename = "projected_cycles")]
     pub projected: Option<Cycles>,
-    /// Against the measured cycles of the fewest cores.
+    /// Relative to the measured cycles at the fewest cores.
     pub growth: Option<f64>,
 }
 
@@ -152,7 +152,7 @@ impl Projection {
         let xy: f64 = points.iter().map(|p| (x(p) - mean_x) * (y(p) - mean_y)).sum();
         let yy: f64 = points.iter().map(|p| (y(p) - mean_y).powi(2)).sum();
         let first = points.iter().min_by_key(|p| p.0)?;
-        // Written so that no points (a mean that is not a number) are refused too.
+        // Written so that an empty list (whose mean is NaN) is refused too.
         if xx.is_nan() || xx <= 0.0 {
             return None;
         }
@@ -180,8 +180,8 @@ mod tests {
         Power { peak: Watts(400.0), idle_fraction, cores: 8, frequency: Hertz(2.4e9) }
     }
 
-    /// The shares of Figure 1, as the text gives them: of the time on disks 2 % is system, 30 % idle, 42 % iowait, and
-    /// of that on flash 26 %, 7 % and 10 %. User is the rest.
+    /// The shares of Figure 1, as given in the text: of the time on disks 2 % is system, 30 % idle, 42 % iowait, and of
+    /// the time on flash 26 %, 7 % and 10 %. The rest is user.
     fn shares(user: f64, system: f64, idle: f64, iowait: f64, ios: u64) -> Cpio {
         let second = 8.0 * 2.4e9;
         let spent = Spent {

@@ -1,9 +1,10 @@
-//! One run of the command, with everything read before it starts and after it has ended and what it wrote is on the
+//! One run of the command: everything is read before it starts, and again after it has ended and its writes are on the
 //! devices.
 //!
-//! The command runs on the chosen cores (its affinity; children inherit it) and in a cgroup of its own where the kernel
-//! lets us make one. Its own share of the time comes from there, or else from what the kernel adds up for a process and
-//! the descendants that it waited for. It is not reaped before its own I/O counters are read: they go with it.
+//! The command runs on the chosen cores (by affinity, which children inherit) and in its own cgroup if the kernel
+//! permits one. Its own share of the time comes from the cgroup, or else from the kernel's totals for a process and the
+//! descendants that it waited for. It is not reaped before its own I/O counters are read, because they disappear with
+//! it.
 
 use super::counters::Counters;
 use super::machine::{CpuTimes, Machine, OwnTimes, ProcessIo, cgroup_times};
@@ -20,10 +21,10 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often a run looks at the CPUs' frequencies, and says that it goes on.
+/// How often a run samples the CPUs' frequencies and reports progress.
 const SAMPLE: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 
-/// What one run took.
+/// Measurements of one run.
 pub(super) struct Measured {
     pub wall: Duration,
     /// Of the cores that the command may use, and of all others.
@@ -38,7 +39,7 @@ pub(super) struct Measured {
     pub own_io: Option<ProcessIo>,
     pub own: OwnTimes,
     pub own_source: OwnSource,
-    /// Of things that went another way than they should.
+    /// Anything that did not go as intended.
     pub notes: Vec<String>,
 }
 
@@ -48,7 +49,7 @@ pub(super) fn allowed_cpus() -> Result<Vec<usize>, CostError> {
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
-/// This thread's affinity, until it is dropped; what it starts inherits it.
+/// Sets this thread's affinity until it is dropped; child processes inherit it.
 struct Pinned(CpuSet);
 
 impl Pinned {
@@ -67,14 +68,14 @@ impl Drop for Pinned {
     }
 }
 
-/// A cgroup for one run; it goes when the run has ended.
+/// A cgroup for one run; it is removed when the run ends.
 struct Group(PathBuf);
 
 const GROUP_PREFIX: &str = "ebb-cost-";
-/// Groups that this process has made; it may measure in several threads.
+/// Number of groups that this process has created; it may measure in several threads.
 static GROUPS: AtomicU32 = AtomicU32::new(0);
 
-/// A group of a process that is gone: it was interrupted.
+/// A group whose process is gone: it was interrupted.
 fn is_left_behind(name: &str) -> bool {
     let owner = name.strip_prefix(GROUP_PREFIX).and_then(|rest| rest.split('-').next());
     owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists())
@@ -94,7 +95,7 @@ impl Group {
         let group = Group(own);
         match cgroup_times(&group.0) {
             Some(_) => Ok(group),
-            None => Err("the kernel gives no CPU times of cgroups".into()),
+            None => Err("the kernel reports no CPU times of cgroups".into()),
         }
     }
 }
@@ -105,7 +106,7 @@ impl Drop for Group {
     }
 }
 
-/// Runs the command on these CPUs. `given`: the frequency that the user knows better. `tell` hears of time passing.
+/// Runs the command on these CPUs. `given`: the frequency from the user. `tell` is called as time passes.
 pub(super) fn run_once(
     machine: &Machine,
     command: &[String],
@@ -115,7 +116,7 @@ pub(super) fn run_once(
 ) -> Result<Measured, CostError> {
     let mut notes = Vec::new();
     let group = Group::make(machine);
-    // What others left to be written must not be charged to this run.
+    // Dirty data of other processes must not be charged to this run.
     rustix::fs::sync();
     let mut counters = Counters::open(cpus).map_err(|e| why_no_counters(&e));
     let sectors = machine.sectors()?;
@@ -136,7 +137,7 @@ pub(super) fn run_once(
         return Err(CostError::Failed { command: command[0].clone(), status });
     }
     let in_group = group.as_ref().ok().and_then(|group| cgroup_times(&group.0));
-    // What the command wrote belongs to it, also what is still in memory.
+    // The command's writes belong to it, including those still in memory.
     rustix::fs::sync();
     let wall = start.elapsed();
     let cycles =
@@ -149,7 +150,7 @@ pub(super) fn run_once(
     let (used, others) = split(&times, &machine.cpus()?, cpus);
 
     let (own, own_source) = match (in_group, &group) {
-        // A group that the command did not get into saw nothing.
+        // A group that the command did not join saw nothing.
         (Some(own), _) if own != OwnTimes::default() || usage == OwnTimes::default() => {
             (own, OwnSource::Cgroup)
         }
@@ -187,7 +188,7 @@ fn why_no_counters(error: &std::io::Error) -> String {
         std::io::ErrorKind::PermissionDenied => {
             format!("the kernel refuses them: run it as root, or lower kernel.perf_event_paranoid ({error})")
         }
-        _ => format!("this machine offers none, as many virtual ones do ({error})"),
+        _ => format!("this machine offers none, like many virtual ones ({error})"),
     }
 }
 
@@ -221,7 +222,7 @@ impl Frequencies {
         }
     }
 
-    /// The best that there is: what the user said, what the counters found, what the driver or `/proc/cpuinfo` said.
+    /// The best source available: the user, the counters, the driver, or `/proc/cpuinfo`.
     fn decide(
         mut self,
         given: Option<Hertz>,
@@ -249,7 +250,7 @@ impl Frequencies {
     }
 }
 
-/// Its output goes to standard error: standard output is the report's.
+/// Its output goes to standard error: standard output is for the report.
 fn start_command(command: &[String], group: Option<&Group>) -> Result<u32, CostError> {
     let start = |source| CostError::Start { command: command[0].clone(), source };
     let stderr = std::io::stderr().as_fd().try_clone_to_owned().map_err(start)?;
@@ -270,7 +271,7 @@ fn start_command(command: &[String], group: Option<&Group>) -> Result<u32, CostE
     builder.spawn().map(|child| child.id()).map_err(start)
 }
 
-/// Until the process has ended, and leaves it unreaped.
+/// Waits until the process has ended, without reaping it.
 fn wait_for_end(child: u32, sample: &mut dyn FnMut()) -> Result<(), CostError> {
     let pid = Pid::from_raw(child as i32).ok_or(CostError::Wait(std::io::ErrorKind::NotFound.into()))?;
     let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|e| CostError::Wait(e.into()))?;

@@ -8,10 +8,10 @@ impl Display for IoSource {
         f.write_str(match self {
             IoSource::Devices => "sectors of the disks (/proc/diskstats)",
             IoSource::Storage => {
-                "what the command asked storage for (/proc/PID/io, read_bytes and write_bytes)"
+                "what the command requested from storage (/proc/PID/io, read_bytes and write_bytes)"
             }
             IoSource::Calls => {
-                "what passed the command's read and write calls (/proc/PID/io, rchar and wchar)"
+                "what passed through the command's read and write calls (/proc/PID/io, rchar and wchar)"
             }
         })
     }
@@ -37,7 +37,7 @@ impl Display for OwnSource {
     }
 }
 
-/// Three digits that matter, with thousands apart.
+/// Three significant digits, with thousands separators.
 fn number(value: f64) -> String {
     let digits = if value == 0.0 { 0 } else { (2 - value.abs().log10().floor() as i32).clamp(0, 9) as usize };
     let text = format!("{value:.digits$}");
@@ -92,7 +92,7 @@ impl CostReport {
         };
         line(f, "cpio (user + system) of the machine", &cpio)?;
         line(f, "cpio of the command itself", &own)?;
-        writeln!(f, "  modelled energy per million I/Os (emio), storage not in it")?;
+        writeln!(f, "  modelled energy per million I/Os (emio), without storage")?;
         writeln!(f, "  {:34}{:>12}{:>15}{:>12}", "", "user only", "user+system", "with idle")?;
         for (at, fraction) in self.idle_fractions.iter().enumerate() {
             let joules = |of: &dyn Fn(&super::Eio) -> f64| {
@@ -158,12 +158,12 @@ impl Display for CostReport {
                     growth.map_or(Ok(()), |growth| write!(f, ", {} times as many", number(growth)))?;
                 }
                 (None, _) => {
-                    write!(f, "; they fall with the cores, and no line says what {} cost", line.cores)?
+                    write!(f, "; they fall with the cores, so a line cannot predict {}", line.cores)?
                 }
             }
             match line.r_squared {
                 Some(r2) => writeln!(f, " (R² {r2:.2})")?,
-                None => writeln!(f, " (two points: no line could miss them)")?,
+                None => writeln!(f, " (two points: any line fits them)")?,
             }
         }
         self.show_sources(f)

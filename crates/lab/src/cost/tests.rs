@@ -55,7 +55,7 @@ fn a_run_is_judged_by_the_formula() {
     let eio = run.machine.modelled_energy_per_io[0];
     assert!((eio.total.0 - 200.0 * 32_800.0 / 4e9).abs() < 1e-15, "{eio:?}");
     assert!((run.machine.modelled_energy_per_io[1].total.0 - 200.0 * 16_000.0 / 4e9).abs() < 1e-15);
-    // The command asked storage for half of what the disks moved, and has half of the time.
+    // The command requested from storage half of what the disks moved, and used half of the time.
     let own = run.command.unwrap();
     assert_eq!((own.ios, own.cpio.total.0, own.cpio.idle), (500_000, 20_000.0, None));
     assert_eq!(run.elsewhere_seconds, 1.0);
@@ -150,7 +150,7 @@ fn a_real_command_has_a_cost() {
             + run.machine.idle_seconds.unwrap()
             + run.machine.iowait_seconds.unwrap()
             + run.stolen_seconds;
-        // One core, to the ticks that the kernel counts at both ends, and what it loses.
+        // One core, to within the clock ticks at both ends, and the time it loses.
         assert!(cores <= run.wall_seconds * 1.1 + 0.1, "{cores} core-seconds in {} s", run.wall_seconds);
     }
 }

@@ -1,5 +1,5 @@
-//! A replay that checks: every byte that is written follows from (volume, position, number of the write), and every byte that
-//! is read is held against the last write that was acknowledged ([`ledger`](super::ledger)).
+//! A verifying replay: every byte written is a function of (volume, position, number of the write), and every byte read
+//! is compared with the last acknowledged write ([`ledger`](super::ledger)).
 //!
 //! A write that overlaps an earlier one in flight waits for it, and that counts as queue time.
 
@@ -17,20 +17,21 @@ use std::fmt;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-/// Bytes of one request outside the replay itself (before it and after it), and such requests side by side.
+/// Bytes of one request outside the replay itself (before it and after it), and the number of such requests in
+/// parallel.
 const PIECE_BYTES: u64 = 1 << 20;
 const PIECES: usize = 16;
-/// Mismatches that are described.
+/// Number of mismatches that are described.
 const EXAMPLES: usize = 10;
 
-/// What a check found.
+/// Results of a check.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CheckReport {
-    /// Reads that returned what must not be there.
+    /// Reads that returned wrong content.
     pub mismatched: u64,
     /// The first few.
     pub mismatches: Vec<Mismatch>,
-    /// Bytes read that could not be checked: a write there had failed, or nothing was known of what stood there before.
+    /// Bytes read that could not be checked: a write there had failed, or the earlier content was unknown.
     pub unchecked_bytes: u64,
     /// Writes that waited for an earlier write to the same bytes.
     pub waited: u64,
@@ -68,14 +69,14 @@ pub(crate) struct Check {
 }
 
 impl Check {
-    /// Of a target that is one device, of which nothing is known.
+    /// For a target that is one device with unknown content.
     pub fn of_one(name: &str) -> Check {
         let mut check = Check::default();
         check.add_device(ObjectId(0), name.to_owned(), Content::Unknown);
         check
     }
 
-    /// Reads back, and puts what was found into the report.
+    /// Reads everything back, and puts the results into the report.
     pub async fn finish(
         mut self,
         storage: &Arc<dyn Storage>,
@@ -93,12 +94,12 @@ impl Check {
         Ok(())
     }
 
-    /// Devices are numbered from zero, in this order. `initial`: what stands where nothing was written.
+    /// Devices are numbered from zero, in this order. `initial`: the content before any write.
     pub fn add_device(&mut self, id: ObjectId, name: String, initial: Content) {
         self.ledger.add_volume(id, name, initial);
     }
 
-    /// What a read is held against from now on.
+    /// Records what a read is compared with from now on.
     pub fn begin_read(&mut self, op: &Op) -> Ticket {
         self.ledger.read(span(op))
     }
@@ -135,12 +136,13 @@ impl Check {
         true
     }
 
-    /// The writes whose turn it is now.
+    /// Returns the writes that may start now.
     pub fn end_write(&mut self, ticket: Ticket, acknowledged: bool) -> Vec<(Ticket, Number)> {
         self.ledger.end_write(ticket, acknowledged)
     }
 
-    /// Writes these ranges of devices as write zero: what the replay will read. Calls `progress` with the bytes so far.
+    /// Writes these device ranges as write zero: the data that the replay will read. Calls `progress` with the bytes so
+    /// far.
     pub async fn prepare(
         &mut self,
         storage: &Arc<dyn Storage>,
@@ -164,7 +166,7 @@ impl Check {
         }
     }
 
-    /// Reads everything that was written once more: a lost write that was never read would go unseen. Returns the failures.
+    /// Reads everything written once more: a lost write that was never read would go undetected. Returns the failures.
     pub async fn read_back(&mut self, storage: &Arc<dyn Storage>) -> Result<Vec<String>, Failure> {
         let written = self.ledger.written();
         let (mut pieces, mut reads, mut failures) = (pieces(&written), JoinSet::new(), Vec::new());

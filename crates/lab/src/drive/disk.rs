@@ -1,4 +1,4 @@
-//! Opening a file or a block device as a target, without destroying anything that somebody may need.
+//! Opening a file or a block device as a target, without destroying data that may be needed.
 
 use super::DriveProgress;
 use super::guard;
@@ -12,12 +12,12 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where a file system or device does not tell the blocks of direct I/O.
+/// Used if a file system or device does not report the block size of direct I/O.
 const BLOCK: u32 = 4096;
 /// Bytes of one write while a file is filled.
 const PIECE: usize = 1 << 20;
 
-/// How far the filling of a file is.
+/// Progress of filling a file.
 #[derive(Default)]
 pub(super) struct Filled {
     bytes: AtomicU64,
@@ -37,12 +37,12 @@ impl Filled {
 pub(super) struct Disk {
     pub file: File,
     pub info: TargetInfo,
-    /// Requests that the device takes before it makes the one who issues wait; `None`: nobody knows.
+    /// Requests that the device accepts before it blocks the issuing thread; `None`: unknown.
     pub takes: Option<usize>,
 }
 
-/// Three quarters of the device's own queue: the schedulers leave a part of it to reads. Whoever issues more sleeps in the
-/// kernel, where his lateness cannot be told from waiting for the device.
+/// Three quarters of the device's own queue: the schedulers reserve a part of it for reads. A thread that issues more
+/// sleeps in the kernel, where its lateness cannot be distinguished from waiting for the device.
 fn takes(file: &File) -> Option<usize> {
     let about = file.metadata().ok()?;
     let device = if about.file_type().is_block_device() { about.rdev() } else { about.dev() };
@@ -57,7 +57,7 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Targ
     move |error| TargetError::Io { action, target: path.display().to_string(), error }
 }
 
-/// Past the page cache if the file system lets us: the flag says.
+/// Bypasses the page cache if the file system permits it, as the flag reports.
 fn open(path: &Path, exclusive: i32, create: bool) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(create);
@@ -70,7 +70,7 @@ fn open(path: &Path, exclusive: i32, create: bool) -> io::Result<(File, bool)> {
     }
 }
 
-/// Blocks of direct I/O; one byte where the page cache is in between.
+/// Block size of direct I/O; one byte through the page cache.
 fn block(file: &File, direct: bool) -> u32 {
     if !direct {
         return 1;
@@ -89,7 +89,7 @@ fn info(name: String, file: &File, direct: bool, size: u64) -> Result<TargetInfo
     let mut notes = Vec::new();
     if !direct {
         notes.push(
-            "the file system refuses direct I/O: the page cache answers, and the figures are those of memory as well"
+            "the file system refuses direct I/O: the page cache serves requests, so the figures include memory"
                 .to_owned(),
         );
     }
@@ -98,7 +98,7 @@ fn info(name: String, file: &File, direct: bool, size: u64) -> Result<TargetInfo
 }
 
 /// Opens a file as a target of `size` bytes, or of its own size. A new file, or the new end of one, is filled with data
-/// (`filled` tells how far): a read of a file that was only reserved would reach no disk.
+/// (`filled` reports progress): a read of a file that is only reserved would never reach a disk.
 pub(super) fn open_file(
     name: String,
     path: &Path,
@@ -152,7 +152,7 @@ fn fill_file(file: &File, start: u64, end: u64, filled: &Filled) -> io::Result<(
     file.sync_all()
 }
 
-/// Opens a block device. One that is in use is never opened; one that holds something only with `overwrite`.
+/// Opens a block device. A device in use is never opened; one with data only with `overwrite`.
 pub(super) fn open_device(
     name: String,
     path: &Path,
@@ -163,7 +163,7 @@ pub(super) fn open_device(
     if !metadata.file_type().is_block_device() {
         return Err(TargetError::Kind { target: name, what: "not a block device" });
     }
-    // The kernel grants a device exclusively only if no file system, swap, partition in use or other device sits on it.
+    // The kernel grants exclusive access only if no file system, swap, partition in use or other device is on it.
     let (mut file, direct) = open(path, libc::O_EXCL, false).map_err(|error| match error.kind() {
         ErrorKind::ResourceBusy => TargetError::InUse { target: name.clone() },
         _ => io_error("open", path)(error),

@@ -1,5 +1,5 @@
 //! Reads and places the trace on another thread, some batches ahead of the clock: parsing and decompressing come in
-//! bursts, and a burst on the thread that keeps the schedule would be lateness.
+//! bursts, and a burst on the thread that keeps the schedule would cause lateness.
 
 use super::DriveError;
 use super::place::{Op, Placer};
@@ -8,17 +8,17 @@ use ebb_trace::{Request, TraceError};
 use std::vec;
 use tokio::sync::mpsc;
 
-/// Requests that travel together, and batches that are kept ready.
+/// Requests per batch, and batches kept ready.
 const BATCH: usize = 1024;
 const AHEAD: usize = 16;
 
 enum Message {
-    /// With what placing has done up to the end of this batch.
+    /// With the placement statistics up to the end of this batch.
     Ops(Vec<Op>, PlacedReport),
     End(Result<(), DriveError>),
 }
 
-/// What is to be issued, in order of time.
+/// The operations to issue, in order of time.
 pub(crate) struct Feed {
     messages: mpsc::Receiver<Message>,
     batch: vec::IntoIter<Op>,
@@ -35,13 +35,13 @@ impl Feed {
         let (sender, messages) = mpsc::channel(AHEAD);
         tokio::task::spawn_blocking(move || {
             let end = send_all(requests, &mut placer, &sender);
-            // The replay may have ended before its trace: then nobody listens.
+            // The replay may have ended before its trace; then there is no receiver.
             let _ = sender.blocking_send(Message::End(end));
         });
         Feed { messages, batch: Vec::new().into_iter(), placed: PlacedReport::default(), end: None }
     }
 
-    /// The next operation of what has been fetched.
+    /// The next operation already fetched.
     pub fn peek(&self) -> Option<&Op> {
         self.batch.as_slice().first()
     }
@@ -50,7 +50,7 @@ impl Feed {
         self.batch.next()
     }
 
-    /// Fetches more if there is nothing left to [`peek`](Feed::peek) at; whether there is something then.
+    /// Fetches more if there is nothing left to [`peek`](Feed::peek) at; returns whether there is something then.
     pub fn fetch_blocking(&mut self) -> bool {
         while self.peek().is_none() && self.end.is_none() {
             let message = self.messages.blocking_recv();
@@ -59,7 +59,7 @@ impl Feed {
         self.peek().is_some()
     }
 
-    /// The same for a task.
+    /// The same, asynchronously.
     pub async fn fetch(&mut self) -> bool {
         while self.peek().is_none() && self.end.is_none() {
             let message = self.messages.recv().await;
@@ -76,7 +76,7 @@ impl Feed {
         }
     }
 
-    /// What placing did, to the end of the batch that was reached. The error that ended the trace, if one did.
+    /// Placement statistics to the end of the batch that was reached, or the error that ended the trace.
     pub fn finish(self) -> Result<PlacedReport, DriveError> {
         self.end.unwrap_or(Ok(())).map(|()| self.placed)
     }

@@ -1,11 +1,11 @@
-//! Whether a block device, or what serves as one, holds something.
+//! Whether a block device, or a device-like export, holds data.
 
 use super::target::TargetError;
 
-/// Bytes at either end that are looked at. All signatures of file systems, partition tables and volume managers lie there.
+/// Bytes examined at either end. All signatures of file systems, partition tables and volume managers are there.
 pub(super) const LOOKED_AT: usize = 1 << 20;
 
-/// Where which bytes mean what.
+/// Offset, bytes and meaning of each signature.
 const SIGNATURES: &[(usize, &[u8], &str)] = &[
     (512, b"EFI PART", "a GPT partition table"),
     (0x438, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
@@ -19,7 +19,7 @@ const SIGNATURES: &[(usize, &[u8], &str)] = &[
     (510, b"\x55\xaa", "a partition table or a boot sector"),
 ];
 
-/// Refuses a target whose first or last bytes are not all zero, and says what it seems to hold.
+/// Refuses a target whose first or last bytes are not all zero, and names what it seems to hold.
 pub(super) fn empty(target: &str, first: &[u8], last: &[u8]) -> Result<(), TargetError> {
     let refuse =
         |found: &str| Err(TargetError::NotEmpty { target: target.to_owned(), found: found.to_owned() });

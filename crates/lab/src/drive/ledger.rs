@@ -1,10 +1,10 @@
-//! What every byte of every volume must be.
+//! The required content of every byte of every volume.
 //!
-//! The ledger knows, per byte range, the last write that was acknowledged, and which requests are under way. A
-//! write that overlaps an earlier write under way waits for it, as it would in a file system: otherwise nobody
-//! could say which of the two comes last. A read never waits: it may see the last acknowledged write or any write
-//! that was under way at some time between its issue and its answer, and nothing else. So a read that is issued
-//! after a write was acknowledged must see it.
+//! The ledger knows, per byte range, the last acknowledged write, and which requests are in flight. A write that
+//! overlaps an earlier write in flight waits for it, as it would in a file system: otherwise it would be undefined
+//! which of the two comes last. A read never waits: it may see the last acknowledged write or any write that was in
+//! flight at some time between its issue and its answer, and nothing else. So a read issued after a write was
+//! acknowledged must see it.
 
 use crate::content::{Content, Number, first_difference, writer};
 use ebb_types::ObjectId;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// Names a request under way. Later requests have larger tickets.
+/// Identifies a request in flight. Later requests have larger tickets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
@@ -31,7 +31,7 @@ impl Span {
     }
 }
 
-/// A read that returned what must not be there.
+/// A read that returned wrong content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Mismatch {
     /// The trace's name of the volume.
@@ -40,12 +40,12 @@ pub struct Mismatch {
     pub offset_bytes: u64,
     pub read_offset_bytes: u64,
     pub read_bytes: u64,
-    /// Numbers of the writes that may have been seen there; zero is the content before the trace, none is "never
-    /// written".
+    /// Numbers of the writes that may have been seen there; zero is the content before the trace, an empty list means
+    /// "never written".
     pub expected_writes: Vec<Number>,
-    /// What stood there: `"zero"`, `"write"` or `"other"`.
+    /// What was found there: `"zero"`, `"write"` or `"other"`.
     pub found: &'static str,
-    /// The write whose bytes stood there, if they were any write's.
+    /// The write whose bytes were found there, if any.
     pub found_write: Option<Number>,
 }
 
@@ -71,7 +71,7 @@ impl fmt::Display for Mismatch {
 struct Volume {
     id: ObjectId,
     name: String,
-    /// What stands where nothing is known.
+    /// Content where nothing is known.
     initial: Content,
     /// Disjoint ranges `start -> (end, content)`.
     known: BTreeMap<u64, (u64, Content)>,
@@ -81,7 +81,7 @@ struct Write {
     span: Span,
     /// `None`: it waits.
     number: Option<Number>,
-    /// Earlier writes under way that it overlaps.
+    /// Number of earlier writes in flight that it overlaps.
     ahead: usize,
     /// Later ones that wait for it.
     behind: Vec<Ticket>,
@@ -103,7 +103,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Volumes are numbered from zero, in this order. `initial`: what stands where nothing was written.
+    /// Volumes are numbered from zero, in this order. `initial`: the content before any write.
     pub fn add_volume(&mut self, id: ObjectId, name: String, initial: Content) {
         self.volumes.push(Volume { id, name, initial, known: BTreeMap::new() });
     }
@@ -112,7 +112,7 @@ impl Ledger {
         self.volumes[index].id
     }
 
-    /// All that was written, neighbours joined.
+    /// All written ranges, adjacent ones merged.
     pub fn written(&self) -> Vec<Span> {
         let mut spans: Vec<Span> = Vec::new();
         for (volume, of) in self.volumes.iter().enumerate() {
@@ -131,7 +131,7 @@ impl Ledger {
         self.set(span, Content::Write(0));
     }
 
-    /// Takes in a write. It gets its number at once, or when the earlier writes that it overlaps have ended.
+    /// Registers a write. It gets its number at once, or when the earlier writes that it overlaps have ended.
     pub fn write(&mut self, span: Span) -> (Ticket, Option<Number>) {
         let ticket = self.ticket();
         let mut ahead = 0;
@@ -143,7 +143,7 @@ impl Ledger {
         (ticket, (ahead == 0).then(|| self.start(ticket)))
     }
 
-    /// Numbers a write whose turn it is.
+    /// Numbers a write that may start now.
     fn start(&mut self, ticket: Ticket) -> Number {
         self.numbers += 1;
         let number = self.numbers;
@@ -155,7 +155,7 @@ impl Ledger {
         number
     }
 
-    /// Ends a write: acknowledged, or failed and perhaps carried out. Returns the writes whose turn it is now.
+    /// Ends a write: acknowledged, or failed and perhaps carried out. Returns the writes that may start now.
     pub fn end_write(&mut self, ticket: Ticket, acknowledged: bool) -> Vec<(Ticket, Number)> {
         let write = self.writes.remove(&ticket).expect("under way");
         let number = write.number.expect("it was started");
@@ -172,7 +172,7 @@ impl Ledger {
         started
     }
 
-    /// Takes in a read; it never waits.
+    /// Registers a read; it never waits.
     pub fn read(&mut self, span: Span) -> Ticket {
         let mut allowed = self.known(&span);
         for write in self.writes.values() {
@@ -228,7 +228,7 @@ impl Ledger {
             Content::Write(number) => Some(*number),
             Content::Zero | Content::Unknown => None,
         });
-        // Whole words tell which write they are of; one follows within eight bytes of any position.
+        // A whole word reveals its write; one begins within eight bytes of any position.
         let ahead = (offset.next_multiple_of(8) - offset) as usize;
         let word = found.get(ahead..).and_then(|rest| rest.first_chunk::<8>());
         let found_write = word
@@ -279,7 +279,8 @@ impl Ledger {
     fn set(&mut self, span: &Span, content: Content) {
         let known = &mut self.volumes[span.volume].known;
         let Range { start, end } = span.bytes;
-        // What begins before and reaches in is cut; what begins within goes, but for what reaches out.
+        // A range that begins before and reaches in is cut; one that begins within is removed, except for the part that
+        // reaches out.
         let before = known.range(..start).next_back().map(|(first, value)| (*first, *value));
         if let Some((first, (last, old))) = before.filter(|(_, (last, _))| *last > start) {
             known.insert(first, (start, old));
@@ -313,7 +314,7 @@ mod tests {
         ledger
     }
 
-    /// A volume that does what it is told.
+    /// A volume that carries out writes as ordered.
     fn carry_out(disk: &mut [u8], bytes: Range<u64>, number: Number) {
         fill(7, bytes.start, number, &mut disk[bytes.start as usize..bytes.end as usize]);
     }
@@ -406,7 +407,7 @@ mod tests {
         for (before, disk) in [(true, &old), (true, &new), (true, &torn), (false, &old), (false, &new)] {
             let mut ledger = ledger();
             ledger.prepared(&span(0..64));
-            // The read is issued before the write starts, or while it is under way.
+            // The read is issued before the write starts, or while it is in flight.
             let early = before.then(|| ledger.read(span(0..64)));
             let (write, number) = ledger.write(span(16..32));
             assert_eq!(number, Some(1));

@@ -4,7 +4,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::io;
 use std::ptr::{self, NonNull};
 
-/// Zeroed memory of whole pages; a page takes up memory when it is first touched.
+/// Zeroed memory of whole pages; a page uses memory only once it is touched.
 pub(super) struct Pages {
     start: NonNull<u8>,
     len: usize,
@@ -28,7 +28,7 @@ impl Pages {
         self.len
     }
 
-    /// Where byte `at` is; it must exist.
+    /// Address of byte `at`, which must exist.
     pub fn at(&self, at: usize) -> *mut u8 {
         assert!(at < self.len);
         // SAFETY: within the mapping.
@@ -53,7 +53,7 @@ impl Drop for Pages {
     }
 }
 
-/// Fills memory with bytes that neither compress nor occur elsewhere. `offset`: where they will stand.
+/// Fills memory with bytes that neither compress nor repeat. `offset`: where they will be written.
 pub(super) fn fill(offset: u64, bytes: &mut [u8]) {
     crate::content::fill(0, offset, 1, bytes);
 }

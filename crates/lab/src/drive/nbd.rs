@@ -2,7 +2,7 @@
 //! of requests in flight on one connection.
 //!
 //! Source: the protocol's description, `doc/proto.md` of the NBD project. Every length from the server is checked: a
-//! reply to nothing that was asked, or of another length, ends the connection.
+//! reply that matches no request, or has another length, ends the connection.
 
 use super::guard;
 use super::remote::{Answering, Failure, Storage};
@@ -36,14 +36,14 @@ const READ_ONLY: u16 = 1 << 1;
 const CMD_READ: u16 = 0;
 const CMD_WRITE: u16 = 1;
 const CMD_DISC: u16 = 2;
-/// Longest text or information of a negotiation.
+/// Longest text or information in the negotiation.
 const OPTION_MAX: u32 = 4096;
-/// Longest answer of a server in the negotiation, and longest way to it.
+/// Time limit for connecting and for each reply in the negotiation.
 const GREET: Duration = Duration::from_secs(10);
 const READ_BUFFER: usize = 256 << 10;
-/// Requests that wait to be sent. More wait in their tasks.
+/// Requests that wait to be sent. Further ones wait in their tasks.
 const QUEUE: usize = 256;
-/// What is waiting to be sent goes together, up to here.
+/// Waiting requests are sent together, up to this many bytes.
 const TOGETHER: usize = 64 << 10;
 
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +52,7 @@ pub enum NbdError {
     Connect(io::Error),
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
-    #[error("no answer within {} seconds", GREET.as_secs())]
+    #[error("no reply within {} seconds", GREET.as_secs())]
     Late,
     #[error("the server does not speak NBD's fixed newstyle: {0}")]
     Protocol(&'static str),
@@ -62,17 +62,17 @@ pub enum NbdError {
     Unreadable(String),
 }
 
-/// What the server says of an export.
+/// What the server reports about an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Export {
     size: u64,
     flags: u16,
-    /// Smallest block and longest payload, where it tells.
+    /// Smallest block and longest payload, if reported.
     block: Option<u32>,
     longest: Option<u32>,
 }
 
-/// An open export. All clones share one connection; it is closed with the last.
+/// An open export. All clones share one connection, which is closed with the last one.
 #[derive(Clone)]
 pub(super) struct Nbd {
     requests: mpsc::Sender<Ask>,
@@ -81,7 +81,7 @@ pub(super) struct Nbd {
     longest: u32,
 }
 
-/// A request on its way.
+/// A request to be sent.
 struct Ask {
     command: u16,
     offset: u64,
@@ -90,7 +90,7 @@ struct Ask {
     reply: oneshot::Sender<Result<Bytes, String>>,
 }
 
-/// A request that was sent: how many bytes its answer carries, and who waits.
+/// A sent request: the length of its reply's payload, and the waiting task.
 struct Waiting {
     len: usize,
     reply: oneshot::Sender<Result<Bytes, String>>,
@@ -109,7 +109,7 @@ impl Storage for Nbd {
 }
 
 impl Nbd {
-    /// Connects, and refuses an export that holds something unless `overwrite`.
+    /// Connects, and refuses an export that holds data unless `overwrite`.
     pub async fn open(
         target: &str,
         address: &str,
@@ -164,13 +164,13 @@ impl Nbd {
         tokio::spawn({
             let (pending, ended) = (pending.clone(), ended.clone());
             async move {
-                // When one direction is dead, the other has no use.
+                // Once one direction is dead, the other is useless.
                 let reason = tokio::select! {
                     Err(error) = send(write, queue, &pending) => error.to_string(),
                     error = receive(read, &pending) => error.to_string(),
                 };
                 *ended.lock().expect("no holder panics") = Some(reason);
-                // Who still waits learns it by the end of the channel.
+                // Tasks still waiting are notified by the closed channel.
                 pending.lock().expect("no holder panics").clear();
             }
         });
@@ -214,7 +214,7 @@ impl Nbd {
     }
 }
 
-/// Sends what is asked. `Ok`: nobody asks any more, and the server knows.
+/// Sends requests. `Ok`: no task sends requests any more, and the server has been notified.
 async fn send(
     mut write: OwnedWriteHalf,
     mut queue: mpsc::Receiver<Ask>,
@@ -253,7 +253,7 @@ fn header(command: u16, cookie: u64, offset: u64, len: u32) -> [u8; 28] {
     header
 }
 
-/// Hands out what is answered, until the connection ends.
+/// Dispatches replies until the connection ends.
 async fn receive(read: OwnedReadHalf, pending: &Pending) -> io::Error {
     let mut read = BufReader::with_capacity(READ_BUFFER, read);
     loop {
@@ -266,7 +266,7 @@ async fn receive(read: OwnedReadHalf, pending: &Pending) -> io::Error {
 async fn receive_one(read: &mut BufReader<OwnedReadHalf>, pending: &Pending) -> io::Result<()> {
     let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidData, what.to_owned()));
     if read.read_u32().await? != SIMPLE_REPLY {
-        return wrong("the server sent something that is no simple reply");
+        return wrong("the server sent something other than a simple reply");
     }
     let (error, cookie) = (read.read_u32().await?, read.read_u64().await?);
     let Some(waiting) = pending.lock().expect("no holder panics").remove(&cookie) else {
@@ -277,10 +277,10 @@ async fn receive_one(read: &mut BufReader<OwnedReadHalf>, pending: &Pending) -> 
         read.read_exact(&mut bytes).await?;
         Ok(bytes.freeze())
     } else {
-        // The protocol's numbers are those of Linux.
+        // The protocol uses Linux's error numbers.
         Err(io::Error::from_raw_os_error(error as i32).to_string())
     };
-    // The one who asked may have gone.
+    // The requesting task may be gone.
     let _ = waiting.reply.send(outcome);
     Ok(())
 }
@@ -311,22 +311,22 @@ async fn connect(address: &str, name: &str) -> Result<(TcpStream, Export), NbdEr
     Ok((stream, export))
 }
 
-/// Reads the answers to `NBD_OPT_GO`.
+/// Reads the replies to `NBD_OPT_GO`.
 async fn negotiate(stream: &mut TcpStream, name: &str) -> Result<Export, NbdError> {
     let (mut export, mut described) = (Export::default(), false);
     loop {
         if stream.read_u64().await? != OPTION_REPLY || stream.read_u32().await? != OPT_GO {
-            return Err(NbdError::Protocol("it answers something that was not asked"));
+            return Err(NbdError::Protocol("its reply matches no request"));
         }
         let (kind, len) = (stream.read_u32().await?, stream.read_u32().await?);
         if len > OPTION_MAX {
-            return Err(NbdError::Protocol("an answer is too long"));
+            return Err(NbdError::Protocol("a reply is too long"));
         }
         let mut data = vec![0; len as usize];
         stream.read_exact(&mut data).await?;
         match kind {
             REP_ACK if described => return Ok(export),
-            REP_ACK => return Err(NbdError::Protocol("it does not tell the export's size")),
+            REP_ACK => return Err(NbdError::Protocol("it does not report the export's size")),
             REP_INFO => described |= export.learn(&data),
             error if error & REP_ERROR != 0 => {
                 let reason = match data.is_empty() {
@@ -335,13 +335,13 @@ async fn negotiate(stream: &mut TcpStream, name: &str) -> Result<Export, NbdErro
                 };
                 return Err(NbdError::Refused { export: name.to_owned(), reason });
             }
-            _ => return Err(NbdError::Protocol("an answer is of an unknown kind")),
+            _ => return Err(NbdError::Protocol("a reply is of an unknown kind")),
         }
     }
 }
 
 impl Export {
-    /// Takes in one piece of information; whether it was the size.
+    /// Parses one piece of information; returns whether it was the size.
     fn learn(&mut self, data: &[u8]) -> bool {
         let Some((kind, mut rest)) = data.split_first_chunk::<2>() else { return false };
         match (u16::from_be_bytes(*kind), rest.len()) {

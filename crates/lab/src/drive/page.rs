@@ -1,10 +1,10 @@
-//! A replay as a page to look at.
+//! A replay as an HTML page.
 
 use super::report::{DriveReport, SecondReport};
 use ebb_report::{Chart, Latency, Page};
 
 impl DriveReport {
-    /// The figures, and what was answered in every second.
+    /// The figures, and the answered requests of every second.
     pub fn page(&self) -> Page {
         let lead = format!(
             "{} requests in {:.3} s, {} failed: {:.1} IOPS, {:.2} MB/s",
@@ -17,7 +17,7 @@ impl DriveReport {
 
     /// Adds the sections of a replay to a page.
     pub(crate) fn sections(&self, page: &mut Page) {
-        page.section("Times", "In milliseconds. Service: from issue to answer. Queue: waiting because as many requests as allowed were in flight. Lateness: issued after its time although there was a place, the replay's own error.");
+        page.section("Times", "In milliseconds. Service: from issue to answer. Queue: waiting because the maximum number of requests was in flight. Lateness: issued after its time although there was a place, the replay's own error.");
         let rows = [
             ("reads, service", &self.reads.service),
             ("reads, queue", &self.reads.queue),
@@ -28,7 +28,7 @@ impl DriveReport {
         let rows: Vec<Vec<String>> =
             rows.iter().filter_map(|(name, times)| times.as_ref().map(|times| row(name, times))).collect();
         page.table("", &["", "requests", "mean", "p50", "p90", "p99", "p99.9", "max"], &rows);
-        page.section("Second by second", "What was answered. The last second may be a part of one.");
+        page.section("Second by second", "Answered requests. The last second may be incomplete.");
         let read = "reads";
         page.chart(&self.chart(
             "Requests",
@@ -40,10 +40,10 @@ impl DriveReport {
             "MB per second",
             [(read, |s| s.read_bytes as f64 / 1e6), ("writes", |s| s.written_bytes as f64 / 1e6)],
         ));
-        // The rest of the text: what the table of times shows is in it above.
+        // The rest of the text; the table of times is already shown above.
         let rest = self.to_string();
         let rest = rest.lines().filter(|line| !line.starts_with("  ")).collect::<Vec<_>>().join("\n\n");
-        page.section("What was replayed, and how", &rest);
+        page.section("Details of the replay", &rest);
     }
 
     fn chart(&self, title: &str, y: &str, series: [Line; 2]) -> Chart {
@@ -54,7 +54,7 @@ impl DriveReport {
     }
 }
 
-/// A line of a chart: its name, and what it shows of a second.
+/// A line of a chart: its name, and its value for a second.
 type Line = (&'static str, fn(&SecondReport) -> f64);
 
 fn row(name: &str, t: &Latency) -> Vec<String> {

@@ -1,14 +1,14 @@
-//! How requests are laid on a target: moved to its blocks and into its size, cut where they are too long.
+//! How requests are placed on a target: aligned to its blocks, moved within its size, split if they are too long.
 //!
-//! - A request of no bytes is not issued.
-//! - It is rounded out to whole blocks of the target.
-//! - One that ends past the target's end has its offset taken modulo the target's size, or ends the replay
-//!   ([`PastEnd`]). Where it still crosses the end, it is moved back to end there. One that is longer than the whole
-//!   target is cut to its size.
-//! - The devices of a trace share the target: device 0 begins at byte 0, the others at places spread over it,
-//!   and each goes on at the beginning where it reaches the end.
-//! - Or each device has a volume of its own, and none of that is needed ([`Placer::apart`]).
-//! - What is longer than [`LONGEST`] is issued in parts of that length, all at its time.
+//! - A request of zero bytes is not issued.
+//! - A request is rounded out to whole blocks of the target.
+//! - If it ends past the target's end, its offset is taken modulo the target's size, or the replay ends ([`PastEnd`]).
+//!   If it still crosses the end, it is moved back to end there. A request longer than the whole target is cut to its
+//!   size.
+//! - The devices of a trace share the target: device 0 begins at byte 0, the others at places spread over it, and each
+//!   continues at the beginning when it reaches the end.
+//! - Or each device has its own volume, and none of this is needed ([`Placer::apart`]).
+//! - A request longer than [`LONGEST`] is issued in parts of that length, all at its time.
 
 use super::report::PlacedReport;
 use super::{DriveError, Pacing, PastEnd};
@@ -19,27 +19,27 @@ pub(crate) const LONGEST: u32 = 4 << 20;
 /// Spreads small numbers over all 64-bit words: 2^64 divided by the golden ratio.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What is issued.
+/// An operation to issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Op {
     /// Nanoseconds by the clock since the start.
     pub due: u64,
-    /// Where each device of the trace has a place of its own: which.
+    /// The trace's device, if each device has its own place.
     pub device: u32,
     pub offset: u64,
     pub len: u32,
     pub kind: Kind,
 }
 
-/// Lays requests on a target.
+/// Places requests on a target.
 pub(crate) struct Placer {
     /// Multiple of the block.
     size: u64,
     block: u64,
     past_end: PastEnd,
-    /// `None`: times are passed over.
+    /// `None`: times are ignored.
     speed: Option<f64>,
-    /// Each device of the trace has a place of its own.
+    /// Each device of the trace has its own place.
     apart: bool,
     number: u64,
     pub report: PlacedReport,
@@ -57,7 +57,7 @@ impl Placer {
         Placer { size, block, past_end, speed, apart: false, number: 0, report: PlacedReport::default() }
     }
 
-    /// Where each device of the trace has a volume of its own, that is large enough.
+    /// For targets on which each device of the trace has its own volume, large enough.
     pub fn apart(pacing: Pacing) -> Placer {
         Placer { apart: true, ..Placer::new(u64::MAX, 1, PastEnd::Refuse, pacing) }
     }

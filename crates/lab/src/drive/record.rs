@@ -1,4 +1,4 @@
-//! What is noted of every request while a replay runs. Times are nanoseconds since its start.
+//! What is recorded about every request while a replay runs. Times are nanoseconds since its start.
 
 use super::report::{CpuTime, DriveReport, KindReport, PlacedReport, SecondReport, TargetInfo};
 use super::{DriveOptions, DriveProgress, Pacing};
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Failures that are described.
+/// Number of failures that are described.
 pub(crate) const ERRORS_TOLD: usize = 10;
 const SECOND: u64 = 1_000_000_000;
 
-/// What others may see of a running replay, and how they stop it.
+/// What other threads may see of a running replay, and how they stop it.
 #[derive(Default)]
 pub(crate) struct Shared {
     pub issued: AtomicU64,
@@ -54,7 +54,7 @@ impl Shared {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Issue {
     pub due: u64,
-    /// When there was a place for it: its due time, or later when too many others were in flight.
+    /// When there was a place for it: its due time, or later if too many others were in flight.
     pub free: u64,
     pub at: u64,
 }
@@ -62,7 +62,7 @@ pub(crate) struct Issue {
 /// Collects the figures of one replay.
 pub(crate) struct Recorder {
     start: Instant,
-    /// What is issued before is not measured.
+    /// Requests issued before this are not measured.
     warm: u64,
     open_loop: bool,
     reads: Kept,
@@ -133,7 +133,7 @@ impl Recorder {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Says that time goes on: the first call after the warm-up begins the measurement.
+    /// Marks the passing of time: the first call after the warm-up begins the measurement.
     pub fn tick(&mut self, now: u64) {
         if self.cpu.is_none() && now >= self.warm {
             self.cpu = Some(cpu_time());
@@ -152,7 +152,7 @@ impl Recorder {
         }
     }
 
-    /// `outcome`: bytes moved, or why not.
+    /// `outcome`: bytes moved, or the failure.
     pub fn answered(
         &mut self,
         kind: Kind,
@@ -207,7 +207,7 @@ impl Recorder {
         }
     }
 
-    /// `end`: when the replay ended, if it lasted on after its last answer.
+    /// `end`: when the replay ended, if that was after its last answer.
     pub fn report(
         self,
         options: &DriveOptions,
@@ -251,7 +251,7 @@ impl Recorder {
     }
 }
 
-/// Of this process since it began.
+/// CPU time of this process since its start.
 fn cpu_time() -> CpuTime {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the call fills a structure of this type; one that it leaves alone is zeros, which is valid.

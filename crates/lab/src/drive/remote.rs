@@ -1,6 +1,6 @@
-//! The engine for what is reached over sockets: one task per request, on the caller's tokio runtime.
+//! The engine for targets behind sockets: one task per request, on the caller's tokio runtime.
 //!
-//! tokio's timers have a resolution of a millisecond, so the schedule is kept by a timer of the kernel (timerfd).
+//! tokio's timers have a resolution of a millisecond, so the schedule uses a kernel timer (timerfd).
 
 use super::check::Check;
 use super::feed::Feed;
@@ -34,7 +34,7 @@ const PAGE: usize = 4096;
 /// Why a request failed.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// This one: the next may succeed.
+    /// Only this request: the next may succeed.
     Request(String),
     /// The target is gone.
     Lost(String),
@@ -43,16 +43,16 @@ pub(crate) enum Failure {
 /// The answer to one request.
 pub(crate) type Answering<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
 
-/// What is reached over sockets. `device` is 0 unless each device of a trace has a place of its own there.
+/// Storage behind sockets. `device` is 0 unless each device of a trace has its own place there.
 pub(crate) trait Storage: Send + Sync + 'static {
-    /// The bytes; none where this storage cannot be checked.
+    /// The bytes; empty if this storage cannot be checked.
     fn read(&self, device: u32, offset: u64, len: u32) -> Answering<'_, Bytes>;
     fn write(&self, device: u32, offset: u64, payload: Bytes) -> Answering<'_, ()>;
 }
 
-/// Sleeps to the microsecond.
+/// Sleeps with microsecond precision.
 pub(crate) struct Timer {
-    /// `None`: on the virtual clock of a test.
+    /// `None`: on a test's virtual clock.
     kernel: Option<AsyncFd<OwnedFd>>,
 }
 
@@ -69,7 +69,7 @@ impl Timer {
         Timer { kernel: None }
     }
 
-    /// Sleeps `nanos`. `None`: for ever.
+    /// Sleeps `nanos`. `None`: forever.
     async fn sleep(&self, nanos: Option<u64>) -> io::Result<()> {
         let Some(nanos) = nanos else { return pending().await };
         let Some(fd) = &self.kernel else {
@@ -82,7 +82,7 @@ impl Timer {
             Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 };
         let spec = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
         timerfd_settime(fd, TimerfdTimerFlags::empty(), &spec)?;
-        // Setting it anew has taken back an expiry that nobody read.
+        // Setting it again has cancelled an expiry that was never read.
         fd.readable().await?.clear_ready();
         Ok(())
     }
@@ -96,37 +96,37 @@ pub(crate) struct Answered {
     pub kind: Kind,
 }
 
-/// What a task says when its request is answered.
+/// Message of a task when its request is answered.
 struct Answer {
     op: Op,
     issue: Issue,
-    /// Of a replay that checks.
+    /// In a verifying replay.
     ticket: Option<Ticket>,
     /// Nanoseconds since the start.
     at: u64,
     outcome: Result<Bytes, Failure>,
 }
 
-/// What is replayed on, and how.
+/// The target of a replay, and its settings.
 pub(crate) struct Course<'a> {
     pub storage: &'a Arc<dyn Storage>,
     pub name: &'a str,
     pub options: &'a DriveOptions,
     pub shared: &'a Shared,
     pub timer: Timer,
-    /// Absent: the bytes that come back are looked at by nobody.
+    /// Absent: the bytes read are not checked.
     pub check: Option<&'a mut Check>,
-    /// Is shown every request that succeeded.
+    /// Called for every successful request.
     pub answered: &'a mut dyn FnMut(Answered),
 }
 
 struct Engine<'a> {
     course: Course<'a>,
-    /// Of writes where nothing is checked.
+    /// Content of writes if nothing is checked.
     pattern: Bytes,
     writes: usize,
     tasks: JoinSet<Answer>,
-    /// Writes that wait for an earlier one to the same bytes, with the time at which they were due.
+    /// Writes that wait for an earlier one to the same bytes, with their due times.
     waiting: BTreeMap<Ticket, (Op, u64)>,
     recorder: Recorder,
     freed: u64,
@@ -232,7 +232,7 @@ impl<'a> Engine<'a> {
         });
     }
 
-    /// The error says why the target is gone.
+    /// The error is the reason why the target is gone.
     fn answered(&mut self, answer: Answer, full: bool) -> Result<(), String> {
         if full {
             self.freed = self.recorder.now();
@@ -255,7 +255,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Holds what came back against what must, and sends the writes that waited for this one.
+    /// Checks the bytes read, and sends the writes that waited for this one.
     fn check(&mut self, op: &Op, ticket: Ticket, bytes: Option<&Bytes>) {
         let Some(check) = &mut self.course.check else { return };
         match op.kind {

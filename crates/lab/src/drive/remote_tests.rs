@@ -1,5 +1,5 @@
-//! Replays over sockets: on small servers that the tests bring, on real NBD servers where they are installed, and on a
-//! loop device where that is permitted.
+//! Replays over sockets: on small servers in these tests, on real NBD servers if they are installed, and on a loop
+//! device if that is permitted.
 
 use super::tests::{request, ticks};
 use super::*;
@@ -17,18 +17,18 @@ fn on_runtime<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-/// What a small NBD server does wrong.
+/// Misbehaviour of a small NBD server.
 #[derive(Clone, Copy, Default)]
 struct Faults {
-    /// Writes to this byte and on fail with "no space".
+    /// Writes from this byte on fail with "no space".
     full_from: Option<u64>,
-    /// Closes the connection after so many requests.
+    /// Closes the connection after this many requests.
     hangs_up_after: Option<u64>,
-    /// Offers nothing of the name that is asked for.
+    /// Knows no export of the requested name.
     unknown: bool,
-    /// Says that an answer has so many bytes.
+    /// Claims that a reply has this many bytes.
     boasts: Option<u32>,
-    /// Says that it wrote this block, and does not.
+    /// Claims to have written this block, but has not.
     forgets_at: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ async fn nbd_server(memory: Memory, faults: Faults) -> String {
     let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
-        // How the connection ends is the client's business.
+        // How the connection ends is the client's concern.
         let _ = nbd_serve(stream, memory, faults).await;
     });
     address
@@ -119,7 +119,7 @@ fn an_nbd_export_gets_the_requests_of_the_trace() {
         assert_eq!((target.info().size_bytes, target.info().block_bytes), (SIZE, 1024));
         let mut requests = ticks(400, 50, 4096);
         requests.push(Ok(request(30_000, 1 << 20, 512, Kind::Write)));
-        // Longer than the server's payloads.
+        // Longer than the server's payload limit.
         requests.push(Ok(request(30_000, 2 << 20, 200 << 10, Kind::Read)));
         requests.push(Ok(request(30_000, 3 << 20, 200 << 10, Kind::Write)));
         drive(&DriveOptions::default(), requests.into_iter(), &target, &mut |_| ()).await.unwrap()
@@ -170,7 +170,7 @@ fn an_nbd_server_that_fails_or_goes_away_is_told_from_one_that_works() {
     assert!(nobody.contains("listens there"), "{nobody}");
 }
 
-/// Ends a server with the test.
+/// Stops a server at the end of the test.
 struct Server(Child);
 
 impl Drop for Server {
@@ -231,7 +231,7 @@ fn real_nbd_servers_take_a_replay() {
 
 type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
-/// As much of an S3 endpoint as a replay needs. Signatures are not looked at.
+/// The part of an S3 endpoint that a replay needs. Signatures are not verified.
 async fn s3_server(objects: Objects) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -311,7 +311,7 @@ fn an_s3_endpoint_gets_ranged_gets_and_puts() {
     assert_eq!(named("writes/12345"), Some(678));
 }
 
-/// Gives a loop device back.
+/// Detaches a loop device.
 struct Loop(String);
 
 impl Drop for Loop {
@@ -363,7 +363,7 @@ fn a_check_finds_a_write_that_was_lost_and_passes_what_was_kept() {
             let memory: Memory = Arc::new(Mutex::new(vec![7; SIZE as usize]));
             let faults = Faults { forgets_at: lost.then_some(5 << 10), ..Faults::default() };
             let target = open_nbd(&nbd_server(memory, faults).await, true).await.unwrap();
-            // Reads of what nobody knows; overlapping writes; reads of what they left.
+            // Reads of unknown data; overlapping writes; reads of what they left.
             let mut requests = vec![Ok(request(0, 2 << 20, 4096, Kind::Read))];
             requests.extend((0..40).map(|n| Ok(request(0, (n % 7) << 10, 3072, Kind::Write))));
             requests.push(Ok(request(40_000, 0, 8192, Kind::Read)));
@@ -374,7 +374,7 @@ fn a_check_finds_a_write_that_was_lost_and_passes_what_was_kept() {
     let (kept, lost) = (outcome(false), outcome(true));
     let check = kept.check.as_ref().unwrap();
     assert!(kept.passed() && check.waited > 0, "{kept}");
-    // More, where the last read came before the last write.
+    // More, if the last read came before the last write.
     assert!(check.unchecked_bytes >= 4096 && check.read_back_bytes == 9 << 10, "{kept}");
     let check = lost.check.as_ref().unwrap();
     assert!(!lost.passed() && check.mismatched >= 1, "at the latest when all is read back: {lost}");

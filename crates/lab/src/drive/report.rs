@@ -1,4 +1,4 @@
-//! What a replay found: plain data, as text for people and as JSON for machines (`docs/json.md`, "replay --target").
+//! Results of a replay: plain data, as text for people and as JSON for machines (`docs/json.md`, "replay --target").
 
 use super::check::CheckReport;
 use super::{Pacing, PastEnd};
@@ -8,34 +8,34 @@ use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
-/// What was replayed on.
+/// The target of the replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TargetInfo {
-    /// As it was named.
+    /// As named by the user.
     pub name: String,
     pub size_bytes: u64,
     /// Requests are rounded out to multiples of this.
     pub block_bytes: u32,
-    /// The page cache is passed by; `None` where there is none to pass by on this machine.
+    /// The page cache is bypassed; `None` if there is none to bypass on this machine.
     pub direct: Option<bool>,
-    /// What is read can be held against what was written.
+    /// Reads can be compared with what was written.
     pub checkable: bool,
-    /// What the user should know about it, in words.
+    /// Remarks for the user, as text.
     pub notes: Vec<String>,
 }
 
-/// What had to be done to requests so that they fit the target.
+/// What had to be done to requests to place them on the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PlacedReport {
-    /// Requests of no bytes: not issued.
+    /// Requests of zero bytes: not issued.
     pub empty: u64,
     /// Ended past the target's end and were wrapped around.
     pub wrapped: u64,
-    /// Were not made of whole blocks and were rounded out to them.
+    /// Did not consist of whole blocks and were rounded out to them.
     pub rounded: u64,
     /// Bytes that rounding added.
     pub rounded_bytes: u64,
-    /// Were issued in several parts, because they were longer than what is issued at once.
+    /// Were issued in several parts, because they were longer than the limit for one request.
     pub split: u64,
 }
 
@@ -46,7 +46,7 @@ pub struct CpuTime {
     pub system_seconds: f64,
 }
 
-/// Reads or writes. Requests that failed are not among them.
+/// Reads or writes. Failed requests are not included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct KindReport {
     pub requests: u64,
@@ -57,7 +57,7 @@ pub struct KindReport {
     pub queue: Option<Latency>,
 }
 
-/// What was answered in one second, counted from the end of the warm-up.
+/// Requests answered in one second, counted from the end of the warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SecondReport {
     pub reads: u64,
@@ -67,7 +67,8 @@ pub struct SecondReport {
     pub failed: u64,
 }
 
-/// A replay. Field names are the keys of its JSON. Everything but `warmup_requests` and `placed` is without the warm-up.
+/// A replay. Field names are the keys of its JSON. Everything except `warmup_requests` and `placed` excludes the
+/// warm-up.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DriveReport {
     pub target: TargetInfo,
@@ -78,12 +79,12 @@ pub struct DriveReport {
     pub warmup_seconds: f64,
     /// Requests that were issued in the warm-up.
     pub warmup_requests: u64,
-    /// Answered, failed ones included. A request that was split counts as its parts.
+    /// Answered, including failed ones. A request that was split counts as its parts.
     pub requests: u64,
     pub failed: u64,
-    /// The first few failures, in words.
+    /// The first few failures, as text.
     pub errors: Vec<String>,
-    /// Of requests that did not fail, as are the next one and the series.
+    /// Of requests that did not fail, like the next one and the series.
     pub iops: f64,
     /// In units of 10^6 bytes.
     pub megabytes_per_second: f64,
@@ -108,7 +109,7 @@ impl DriveReport {
         self.failed == 0 && self.check.as_ref().is_none_or(|check| check.mismatched == 0)
     }
 
-    /// Duration of what was measured.
+    /// Duration of the measured part.
     pub fn wall(&self) -> Duration {
         Duration::from_secs_f64(self.wall_seconds)
     }
@@ -125,7 +126,7 @@ fn row(f: &mut fmt::Formatter<'_>, name: &str, times: &Option<Latency>) -> fmt::
 
 fn placed(f: &mut fmt::Formatter<'_>, placed: &PlacedReport) -> fmt::Result {
     let counts = [
-        (placed.empty, "of no bytes, not issued"),
+        (placed.empty, "of zero bytes, not issued"),
         (placed.wrapped, "past the end, wrapped around"),
         (placed.rounded, "rounded out to whole blocks"),
         (placed.split, "issued in parts"),
@@ -139,7 +140,7 @@ fn placed(f: &mut fmt::Formatter<'_>, placed: &PlacedReport) -> fmt::Result {
 impl fmt::Display for DriveReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cache = match self.target.direct {
-            Some(true) => ", past the page cache",
+            Some(true) => ", bypassing the page cache",
             Some(false) => ", through the page cache",
             None => "",
         };

@@ -1,12 +1,12 @@
-//! The engine for files and block devices: one io_uring, one thread that sleeps until the next request is due or one
-//! is answered, whichever comes first.
+//! The engine for files and block devices: one io_uring, and one thread that sleeps until the next request is due or
+//! one is answered, whichever comes first.
 //!
-//! One system call hands over everything that is due and waits. The thread sleeps until shortly before the next
-//! request's time and spins for the rest, at most a sixteenth of the gap and never long: precise where that is cheap,
-//! and an idle gap costs nothing. Reads go to the buffer of their slot and are looked at by nobody; writes come from one
-//! buffer of bytes that do not compress, at changing places, so that neither a copy nor a generator runs beside the
-//! measured I/O. Small buffers and that of the writes are registered with the kernel, which spares it to pin their pages
-//! each time; where the limit on locked memory is too low, it pins.
+//! One system call submits everything that is due and waits. The thread sleeps until shortly before the next request's
+//! time and spins for the rest, at most a sixteenth of the gap and never long: precise where that is cheap, and an idle
+//! gap costs nothing. Reads go to the buffer of their slot and are never looked at; writes come from one buffer of
+//! incompressible bytes, at changing places, so that neither a copy nor a generator runs beside the measured I/O. Small
+//! buffers and the write buffer are registered with the kernel, which saves pinning their pages each time; if the limit
+//! on locked memory is too low, the kernel pins them.
 //!
 //! Invariant: memory that the kernel may still write to is not freed. The engine ends when nothing is in flight, or
 //! leaks the buffers.
@@ -27,14 +27,14 @@ use std::os::fd::AsRawFd;
 /// Bytes of a slot's own read buffer; longer reads share [`LARGE_MOST`] large ones and wait for one.
 const SMALL: usize = 64 << 10;
 const LARGE_MOST: usize = 64;
-/// Slots whose buffers are registered: those that are used first.
+/// Slots with registered buffers: those that are used first.
 const REGISTERED: usize = 40;
-/// The writes' bytes: a write starts at one of the pages before the last [`LONGEST`].
+/// Size of the write buffer: a write starts at one of the pages before the last [`LONGEST`].
 const PATTERN: usize = LONGEST as usize + (1 << 20);
 const PAGE: usize = 4096;
 const PATTERN_INDEX: u16 = 0;
 const SLOTS_INDEX: u16 = 1;
-/// Requests that are handed over at once: their time of issue is taken for all.
+/// Requests submitted at once: one time of issue is taken for all.
 const BATCH: usize = 16;
 const RING_ENTRIES: u32 = 256;
 /// Spin at most this long, in nanoseconds, and at most this part of the gap between two requests.
@@ -68,17 +68,17 @@ struct Engine<'a> {
     free: Vec<u32>,
     recorder: Recorder,
     shared: &'a Shared,
-    /// When a place was last given back while there was none.
+    /// When a place was last freed while there was none.
     freed: u64,
     /// When the last request was issued.
     issued: u64,
 }
 
-/// What the schedule says next.
+/// The next step of the schedule.
 enum Next {
-    /// Nothing at all.
+    /// Nothing more.
     Done,
-    /// A request that finds no place.
+    /// A request without a free place.
     Blocked,
     /// A request, or the end of the replay, at this time.
     At(u64),
@@ -95,7 +95,7 @@ pub(super) fn run(
     let mut engine = Engine::new(file, options, shared).map_err(DriveError::Ring)?;
     match engine.run(&mut feed, options) {
         Ok(end) => {
-            // The kernel takes a ring apart some time after it is closed, and would hold on to a device meanwhile.
+            // The kernel takes down a ring some time after it is closed, and would hold on to a device meanwhile.
             engine.ring.submitter().unregister_files().map_err(DriveError::Ring)?;
             let recorder = engine.recorder;
             Ok((recorder, feed.finish()?, end))
@@ -114,7 +114,7 @@ fn ring(in_flight: usize) -> io::Result<IoUring> {
         set(builder.setup_cqsize(completions.max(2 * RING_ENTRIES)));
         builder.build(RING_ENTRIES)
     };
-    // Completions are worked off when this thread asks for them, not by interrupting it: since Linux 6.1.
+    // Completions are processed when this thread asks for them, not by interrupting it: since Linux 6.1.
     with(|builder| {
         builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
     })
@@ -189,7 +189,7 @@ impl<'a> Engine<'a> {
                 Next::Done if idle => return Ok(0),
                 Next::At(until) if idle && end == Some(until) && now >= until => return Ok(until),
                 Next::Done | Next::Blocked => self.wait(now, None)?,
-                // The end is not worth a spin, and is past while the last answers are awaited.
+                // The end is not worth spinning for, and has passed while the last answers are awaited.
                 Next::At(until) if end == Some(until) => {
                     self.wait(now, (until > now).then_some(until + SPIN))?
                 }
@@ -198,7 +198,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Issues everything that is due and finds a place.
+    /// Issues everything that is due and has a place.
     fn issue(&mut self, feed: &mut Feed, mut now: u64, end: Option<u64>) -> io::Result<Next> {
         loop {
             if self.shared.stopped() || !feed.fetch_blocking() {
@@ -245,7 +245,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Takes all answers.
+    /// Collects all completions.
     fn reap(&mut self, now: u64) {
         let full = self.free.is_empty();
         for completion in self.ring.completion() {
@@ -263,7 +263,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Hands over what was pushed and sleeps until there is an answer, or until shortly before a time.
+    /// Submits the queued requests and sleeps until there is a completion, or until shortly before a time.
     fn wait(&mut self, now: u64, until: Option<u64>) -> io::Result<()> {
         let mut sleep = NAP;
         if let Some(until) = until {
@@ -282,7 +282,7 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// A sleep that ended by its time or by a signal, or a kernel that is short of memory for now, is no failure.
+/// A sleep that ended by its time or by a signal, or a kernel that is briefly short of memory, is not a failure.
 fn pass(outcome: io::Result<usize>) -> io::Result<()> {
     match outcome {
         Ok(_) => Ok(()),

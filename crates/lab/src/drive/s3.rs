@@ -1,10 +1,11 @@
 //! An S3 endpoint as a target.
 //!
-//! The mapping: the target's bytes are cut into ranges of 1 MiB. Range n is the object `ebb-replay/area/<n>`, made before
-//! the replay where it is not there. A read becomes a ranged GET of the objects that it touches. A write becomes a PUT of the
-//! object `ebb-replay/writes/<offset>` with exactly the bytes that are written, because S3 cannot change a part of an
-//! object: to PUT the whole range would multiply the bytes. So a replay has the requests and the bytes of its trace, and what
-//! is written is not what is read. Everything stays there for the next replay: at most one object per written offset.
+//! The mapping: the target's bytes are divided into ranges of 1 MiB. Range n is the object `ebb-replay/area/<n>`,
+//! created before the replay if it does not exist. A read becomes ranged GETs of the objects that it touches. A write
+//! becomes a PUT of the object `ebb-replay/writes/<offset>` with exactly the bytes written, because S3 cannot change a
+//! part of an object, and a PUT of the whole range would multiply the bytes. So a replay has the requests and bytes of
+//! its trace, but reads do not return what was written. All objects remain for the next replay: at most one per written
+//! offset.
 
 use super::DriveProgress;
 use super::memory::fill;
@@ -17,9 +18,9 @@ use bytes::Bytes;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Bytes of an object of the area.
+/// Bytes per object of the area.
 const OBJECT: u64 = 1 << 20;
-/// Area of a target whose size nobody gave.
+/// Size of the area if none is given.
 const SIZE: u64 = 256 << 20;
 /// Longest time of one request.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -35,12 +36,12 @@ struct Shared {
     address: String,
     signer: Signer,
     bucket: String,
-    /// Connections on which no request is under way.
+    /// Connections with no request in flight.
     idle: Mutex<Vec<Connection>>,
 }
 
 impl Storage for S3 {
-    /// What is written is put elsewhere than what is read: there is nothing to check.
+    /// Writes and reads use different objects: there is nothing to check.
     fn read(&self, _: u32, offset: u64, len: u32) -> Answering<'_, Bytes> {
         Box::pin(async move { self.read(offset, len).await.map(|()| Bytes::new()) })
     }
@@ -51,7 +52,7 @@ impl Storage for S3 {
 }
 
 impl S3 {
-    /// Makes the bucket and the area where they are missing.
+    /// Creates the bucket and the area where they are missing.
     pub async fn open(
         target: &str,
         endpoint: &str,
@@ -89,7 +90,7 @@ impl S3 {
 
     async fn prepare(&self, size: u64, progress: &mut dyn FnMut(DriveProgress)) -> Result<(), HttpError> {
         match self.ask("PUT", "", None, &[], &mut |_| ()).await {
-            // The bucket is there: ours, or somebody's who lets us write to it.
+            // The bucket exists: it is ours, or we may write to it.
             Ok(()) | Err(HttpError::Status { status: 409, .. }) => {}
             Err(error) => return Err(error),
         }
@@ -114,7 +115,7 @@ impl S3 {
         Ok(())
     }
 
-    /// One request with a successful answer. `path` is below the bucket, `range` is offset and length.
+    /// One request with a successful response. `path` is below the bucket, `range` is offset and length.
     async fn ask(
         &self,
         method: &str,
@@ -127,7 +128,7 @@ impl S3 {
         let path = format!("/{}{path}", shared.bucket);
         let mut head = shared.signer.head(method, &path, body.len(), SystemTime::now());
         if let Some((offset, len)) = range {
-            // A header that is not signed, before the empty line that ends the head.
+            // An unsigned header, before the empty line that ends the head.
             head.truncate(head.len() - 2);
             head.push_str(&format!("range: bytes={offset}-{}\r\n\r\n", offset + len - 1));
         }
@@ -158,7 +159,7 @@ impl S3 {
             let answer = self.ask("GET", &area(at / OBJECT), Some((within, part)), &[], count).await;
             answer.map_err(|error| Failure::Request(error.to_string()))?;
             if found != part {
-                return Err(Failure::Request(format!("{found} bytes came for a range of {part}")));
+                return Err(Failure::Request(format!("received {found} bytes for a range of {part}")));
             }
             at += part;
         }

@@ -4,10 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The port of NBD where a URI gives none.
+/// The NBD port if a URI has none.
 const NBD_PORT: u16 = 10_809;
 
-/// Names a target; see the examples of [`TargetSpec::from_str`].
+/// The name of a target; see the examples of [`TargetSpec::from_str`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetSpec {
     File(PathBuf),
@@ -35,7 +35,7 @@ pub enum SpecError {
     Unknown(String),
     #[error("{0:?} names no {1}")]
     Missing(String, &'static str),
-    #[error("{0:?}: TLS is not spoken; use http:// to an endpoint in your own network")]
+    #[error("{0:?}: TLS is not supported; use http:// to an endpoint in your own network")]
     Tls(String),
 }
 

@@ -1,4 +1,4 @@
-//! A target that has been opened.
+//! An open target.
 
 use super::disk::{self, Disk, Filled};
 use super::nbd::{Nbd, NbdError};
@@ -22,16 +22,16 @@ pub struct S3Keys {
     pub region: String,
 }
 
-/// How a target is opened.
+/// Options for opening a target.
 #[derive(Clone, Default)]
 pub struct OpenOptions {
-    /// Bytes of the target that are used. `None`: all that there are; what is made anew needs one.
+    /// Bytes of the target to use. `None`: all of them; a new target needs a size.
     pub size: Option<Bytes>,
-    /// Data that is there may be destroyed.
+    /// Existing data may be destroyed.
     pub overwrite: bool,
     /// For an S3 endpoint.
     pub keys: Option<S3Keys>,
-    /// Of the cluster whose volume is the target; must live on the runtime on which the replay runs.
+    /// A client of the cluster whose volume is the target; must live on the runtime of the replay.
     pub client: Option<Client>,
 }
 
@@ -42,7 +42,7 @@ pub enum TargetError {
     Io { action: &'static str, target: String, error: io::Error },
     #[error("{target} is {what}")]
     Kind { target: String, what: &'static str },
-    #[error("{target} does not exist or is empty: give its size (--size 1GiB) to have it made")]
+    #[error("{target} does not exist or is empty: give its size (--size 1GiB) to create it")]
     NoSize { target: String },
     #[error("{target} has {size} bytes and blocks of {block}: choose a smaller size, or a larger target")]
     TooSmall { target: String, size: u64, block: u32 },
@@ -69,21 +69,21 @@ pub enum TargetError {
     Refused { target: String, reason: String },
 }
 
-/// Storage to replay on; [`drive`](super::drive) may be called on it again and again.
+/// Storage to replay on; [`drive`](super::drive) may be called on it repeatedly.
 pub struct Target {
     pub(super) info: TargetInfo,
     pub(super) means: Means,
 }
 
-/// How requests get there.
+/// How requests reach the target.
 pub(super) enum Means {
     Disk(Arc<Disk>),
     Remote(Arc<dyn Storage>),
 }
 
 impl Target {
-    /// Opens a target, and makes and fills it where that is asked for. On the caller's tokio runtime, which must have
-    /// time and I/O. What is destroyed is only what `options` allow.
+    /// Opens a target, and creates and fills it if requested. Runs on the caller's tokio runtime, which must have time
+    /// and I/O. Destroys only what `options` allow.
     pub async fn open(
         spec: &TargetSpec,
         options: &OpenOptions,

@@ -39,7 +39,7 @@ fn requests_are_issued_at_their_times_and_counted() {
     assert!(report.passed(), "{report}");
     assert_eq!((report.requests, report.reads.requests, report.writes.requests), (1000, 500, 500));
     assert_eq!((report.reads.bytes, report.writes.bytes), (500 * 4096, 500 * 4096));
-    // 999 gaps of 100 µs: never less; how much more is up to the machine.
+    // 999 gaps of 100 µs: never less; how much more depends on the machine.
     assert!(report.wall_seconds >= 0.0999, "{report}");
     assert_eq!(report.lateness.unwrap().count, 1000);
     assert_eq!(report.placed.wrapped, 999, "all but the first");
@@ -61,7 +61,7 @@ fn writes_change_the_file_where_they_should_and_only_there() {
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(&[0; 64 << 10], 0).unwrap();
         file.sync_all().unwrap();
-        // The last one ends past the end and begins anew at (64 KiB + 12 KiB) mod 64 KiB.
+        // The last one ends past the end and wraps to (64 KiB + 12 KiB) mod 64 KiB.
         let at = [(8192, 4096), (20480, 8192), ((64 + 12) << 10, 4096)];
         let writes: Requests = at.iter().map(|(at, len)| Ok(request(0, *at, *len, Kind::Write))).collect();
         let report = drive(&DriveOptions::default(), writes.into_iter(), &target, &mut |_| ()).await.unwrap();
@@ -126,7 +126,7 @@ fn what_the_target_cannot_do_is_counted_and_told() {
     let path = dir.path().join("target");
     let report = runtime().block_on(async {
         let target = open(&path, 1 << 20).await;
-        // The file loses its second half behind the replay's back.
+        // The file loses its second half unnoticed by the replay.
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(512 << 10).unwrap();
         let reads: Requests = (0..256).map(|n| Ok(request(0, n * 4096, 4096, Kind::Read))).collect();
         drive(&DriveOptions::default(), reads.into_iter(), &target, &mut |_| ()).await.unwrap()
@@ -170,7 +170,7 @@ fn dropping_a_replay_stops_it() {
         let replay = drive(&options, hours.into_iter(), &target, &mut nothing);
         assert!(tokio::time::timeout(Duration::from_millis(20), replay).await.is_err());
     });
-    // Waits for the engine's thread, which may not wait for the second request.
+    // Waits for the engine's thread, which must not wait for the second request.
     drop(runtime);
     assert!(begun.elapsed() < Duration::from_secs(1800), "the replay ran to its end");
 }

@@ -10,7 +10,7 @@ use ebb_client::{Client, ClientError};
 use ebb_types::{NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId};
 use std::time::{Duration, Instant};
 
-/// Bytes of one write while a volume is filled, and such writes side by side.
+/// Bytes of one write while a volume is filled, and the number of such writes in parallel.
 const PIECE: u64 = 1 << 20;
 const TOLD_EVERY: Duration = Duration::from_millis(200);
 
@@ -38,7 +38,7 @@ impl Storage for Volume {
 }
 
 impl Volume {
-    /// Opens a volume by its name. One that does not exist is made with `size` and filled, so that reads find data.
+    /// Opens a volume by its name. A missing one is created with `size` and filled, so that reads find data.
     pub async fn open(
         target: &str,
         name: &str,
@@ -56,7 +56,7 @@ impl Volume {
                 return Err(TargetError::NotEmpty { target: target.to_owned(), found });
             }
             Ok(NamespaceAnswer::Volume(meta)) => (Volume { client, object: meta.object }, meta.size),
-            Ok(other) => return Err(refused(format!("the answer did not fit the question: {other:?}"))),
+            Ok(other) => return Err(refused(format!("unexpected reply: {other:?}"))),
             Err(NamespaceError::NoSuchVolume) => {
                 let size = size.ok_or_else(|| TargetError::NoSize { target: target.to_owned() })?;
                 let object = client.allocate_objects(1).await.map_err(failed)?;

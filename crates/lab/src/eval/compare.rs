@@ -1,7 +1,7 @@
-//! Two sets of results side by side: a disk against an SSD, a release against the one before.
+//! Two sets of results side by side: a disk against an SSD, a release against the previous one.
 //!
-//! Runs are compared where both sides have the same workload at the same configured load. Means are taken over repetitions,
-//! and ratios are averaged geometrically: a gain and a loss of the same factor cancel.
+//! Runs are compared where both sides have the same workload at the same configured load. Means are taken over
+//! repetitions, and ratios are averaged geometrically: a gain and a loss of the same factor cancel out.
 
 use super::record::Record;
 use super::store::{Store, StoreError};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 
-/// What is compared, and whether more of it is better.
+/// A compared metric.
 pub(super) type Metric = (&'static str, fn(&Record) -> Option<f64>);
 const METRICS: &[Metric] = &[
     ("iops", |r| r.iops),
@@ -28,7 +28,7 @@ const METRICS: &[Metric] = &[
 pub enum CompareError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("{side} has no results of {name:?}; there are: {there}")]
+    #[error("{side} has no results of {name:?}; available: {there}")]
     Nothing { side: String, name: String, there: String },
     #[error("{side} has results of several targets; choose one: {there}")]
     Several { side: String, there: String },
@@ -47,7 +47,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// `FILE`, `FILE#TARGET`, `FILE#CAMPAIGN` or `FILE#CAMPAIGN/TARGET`; it must leave one target.
+    /// Parses `FILE`, `FILE#TARGET`, `FILE#CAMPAIGN` or `FILE#CAMPAIGN/TARGET`; it must select exactly one target.
     pub fn open(text: &str) -> Result<Side, CompareError> {
         let (file, name) = text.rsplit_once('#').unwrap_or((text, ""));
         let store = Store::read(file.as_ref())?;
@@ -83,7 +83,7 @@ impl Side {
     fn cells(&self) -> BTreeMap<(String, u64), Vec<&Record>> {
         let mut cells: BTreeMap<_, Vec<&Record>> = BTreeMap::new();
         for record in self.records.iter().filter(|record| record.error.is_none()) {
-            // Levels are positive: their bits sort as they do.
+            // Levels are positive: their bits sort like the numbers.
             cells.entry((record.workload.clone(), record.load_percent.to_bits())).or_default().push(record);
         }
         cells
@@ -104,11 +104,11 @@ pub struct Both {
 pub struct Pair {
     pub workload: String,
     pub load_percent: f64,
-    /// What both sides have.
+    /// The metrics that both sides have.
     pub metrics: BTreeMap<&'static str, Both>,
 }
 
-/// A figure over all pairs that have it.
+/// A metric over all pairs that have it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Overall {
     pub metric: &'static str,
@@ -119,19 +119,19 @@ pub struct Overall {
     pub most: f64,
 }
 
-/// Side b against side a.
+/// Side b compared with side a.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ResultComparison {
     pub a: Side,
     pub b: Side,
     pub overall: Vec<Overall>,
     pub pairs: Vec<Pair>,
-    /// Workloads at levels that only one side has.
+    /// Combinations of workload and level that only one side has.
     pub only_a: usize,
     pub only_b: usize,
 }
 
-/// The mean of what is there; `None`: nothing is.
+/// The mean of the values; `None`: there are none.
 pub(super) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0u32), |(sum, count), value| (sum + value, count + 1));
     (count > 0).then(|| sum / f64::from(count))
@@ -160,7 +160,7 @@ pub fn compare(a: Side, b: Side) -> Result<ResultComparison, CompareError> {
 
 fn both((name, get): Metric, a: &[&Record], b: &[&Record]) -> Option<(&'static str, Both)> {
     let (a, b) = (mean(a.iter().filter_map(|r| get(r)))?, mean(b.iter().filter_map(|r| get(r)))?);
-    // A ratio to nothing says nothing.
+    // A ratio to zero is meaningless.
     (a > 0.0 && b > 0.0).then_some((name, Both { a, b, ratio: b / a }))
 }
 
@@ -179,7 +179,7 @@ impl fmt::Display for ResultComparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "A  {}", self.a.name())?;
         writeln!(f, "B  {}", self.b.name())?;
-        writeln!(f, "{} workloads at levels that both have", self.pairs.len())?;
+        writeln!(f, "{} combinations of workload and level on both sides", self.pairs.len())?;
         if self.only_a + self.only_b > 0 {
             writeln!(f, "not compared: {} that only A has, {} that only B has", self.only_a, self.only_b)?;
         }
@@ -187,7 +187,7 @@ impl fmt::Display for ResultComparison {
         for Overall { metric, pairs, ratio, least, most } in &self.overall {
             writeln!(f, "{metric:<28} {ratio:>9.3} {least:>9.3} {most:>9.3} {pairs:>7}")?;
         }
-        // Where the most work per joule was lost and won; without watts, the most work.
+        // The largest losses and gains in work per joule; without watts, in work.
         let metric = self.overall.iter().find(|o| o.metric == "iops_per_watt").map_or("iops", |o| o.metric);
         let mut order: Vec<_> =
             self.pairs.iter().filter_map(|pair| Some((pair.metrics.get(metric)?, pair))).collect();

@@ -1,4 +1,4 @@
-//! Results as CSV: a header with the columns' names, one line per run, nothing where nothing is known.
+//! Results as CSV: a header with the column names, one line per run, empty fields for unknown values.
 
 use super::record::{COLUMNS, Record};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! The report: the figures of TRACER's evaluation [TRACER §VI] from any results, one self-contained page.
+//! The report: the figures of TRACER's evaluation [TRACER §VI] from any results, in one self-contained page.
 
 use super::compare::{Metric, mean};
 use super::matrix::Workload;
@@ -45,7 +45,7 @@ struct Figure<'a> {
 }
 
 impl Figure<'_> {
-    /// `None`: the results have no two points to join.
+    /// `None`: the results have no two points to connect.
     fn chart(&self, records: &[&Record]) -> Option<Chart> {
         let here = |r: &&&Record| self.at.iter().all(|(d, value)| d.of(r) == Some(*value));
         let records: Vec<&Record> = records.iter().filter(here).copied().collect();
@@ -54,7 +54,7 @@ impl Figure<'_> {
             if let (Some(by), Some(x), Some(y)) =
                 (self.by.of(record), self.x.of(record), self.metric.1(record))
             {
-                // No value is negative: bits sort as numbers do.
+                // No value is negative: bits sort like the numbers.
                 series.entry(by.to_bits()).or_default().entry(x.to_bits()).or_default().push(y);
             }
         }
@@ -67,7 +67,7 @@ impl Figure<'_> {
         let modelled = self.metric.0.contains('W')
             && records.iter().any(|r| r.watts_source.as_deref() == Some("modelled"));
         let y = format!("{}{}", self.metric.0, if modelled { ", modelled watts" } else { "" });
-        // Sizes stand side by side, whatever the factors between them.
+        // Sizes are evenly spaced, whatever the factors between them.
         let sizes = values(&records, Dimension::Size);
         let axis = match self.x {
             Dimension::Size => {
@@ -91,7 +91,7 @@ impl Figure<'_> {
     }
 }
 
-/// A section of charts; nothing if the results give none.
+/// Adds a section of charts, if the results give any.
 fn figures(page: &mut Page, heading: &str, records: &[&Record], figures: &[Figure<'_>]) {
     let charts: Vec<Chart> = figures.iter().filter_map(|figure| figure.chart(records)).collect();
     if !charts.is_empty() {
@@ -118,7 +118,7 @@ pub fn report(records: &[Record]) -> String {
         good.len(),
         parts.len(),
         if parts.len() == 1 { "" } else { "s" },
-        if failed > 0 { format!("; {failed} more failed and are left out") } else { String::new() }
+        if failed > 0 { format!("; {failed} more failed and are omitted") } else { String::new() }
     );
     let mut page = Page::new("Evaluation: work per joule", lead);
     for (campaign, target) in parts {
@@ -141,7 +141,7 @@ fn part(page: &mut Page, name: &str, records: &[&Record]) {
     }
 }
 
-/// Whether the workload is one of size, random ratio and read ratio.
+/// Whether the workload is defined by size, random ratio and read ratio.
 fn is_mode(record: &Record) -> bool {
     let vector = (record.request_bytes, record.random_percent, record.read_percent);
     let (Some(size), Some(random), Some(reads)) = vector else { return false };
@@ -168,7 +168,7 @@ fn environment(records: &[&Record]) -> String {
     )
 }
 
-/// Where the watts come from, or that there are none.
+/// Source of the watts, or that there are none.
 fn power(records: &[&Record]) -> String {
     let metered: Vec<_> = records.iter().filter(|r| r.watts.is_some()).collect();
     if metered.is_empty() {
@@ -190,7 +190,7 @@ fn power(records: &[&Record]) -> String {
     format!("{kind} ({meters}).{coverage}{missing}")
 }
 
-/// Means over everything, by load.
+/// Means over all workloads, by load.
 fn summary_table(page: &mut Page, records: &[&Record]) {
     type Column = (&'static str, fn(&Record) -> Option<f64>);
     let columns: &[Column] = &[

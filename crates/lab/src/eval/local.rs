@@ -1,4 +1,4 @@
-//! The generator and the analyzer of this machine. `ebb agent` lends the same two to another one.
+//! The generator and the analyzer of this machine. `ebb agent` offers the same two to another machine.
 
 use super::matrix::{Filter, Workload};
 use super::order::{Analyzer, Draw, Generator, Intensity, Machine, Order, Performance, Place, RunError};
@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 /// Connects to the cluster whose volumes are evaluated.
 pub type Connect = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Client, String>>>> + Send + Sync>;
 
-/// Generates load on this machine, on whatever [`drive`] reaches.
+/// Generates load on this machine, on any target that [`drive`] supports.
 pub struct LocalGenerator {
     runtime: Runtime,
     connect: Option<Connect>,
@@ -30,7 +30,7 @@ pub struct LocalGenerator {
 }
 
 impl LocalGenerator {
-    /// `connect`: `None`: no volumes of Ebb can be evaluated. Keys of S3 endpoints come from the environment.
+    /// `connect`: `None`: volumes of Ebb cannot be evaluated. Keys of S3 endpoints come from the environment.
     pub fn new(connect: Option<Connect>) -> Result<LocalGenerator, RunError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime =
@@ -60,7 +60,7 @@ async fn open_target(
         (TargetSpec::Volume(_), Some(connect)) => Some(connect().await.map_err(RunError::Lost)?),
         _ => None,
     };
-    // What is made for the purpose has the size of the matrix; a device or an export has its own.
+    // A target created for the evaluation has the size in the matrix; a device or an export has its own.
     let made = matches!(spec, TargetSpec::File(_) | TargetSpec::S3 { .. } | TargetSpec::Volume(_));
     let options = OpenOptions {
         size: made.then_some(Bytes(place.size_bytes)),
@@ -115,7 +115,7 @@ impl Generator for LocalGenerator {
     }
 }
 
-/// The requests of an order, those after its length left out.
+/// The requests of an order, up to its length.
 fn requests(order: &Order) -> Result<impl TraceReader + 'static, RunError> {
     let whole = whole(order)?;
     let failed = |error: &dyn std::fmt::Display| RunError::Failed(error.to_string());
@@ -169,7 +169,7 @@ fn trace(path: &Path, skip_bad: u64) -> Result<Box<dyn TraceReader>, RunError> {
     })
 }
 
-/// A trace up to a time.
+/// A trace up to a given time.
 struct Until<R> {
     inner: R,
     end: Duration,
@@ -185,14 +185,14 @@ impl<R: TraceReader> Iterator for Until<R> {
 
 ebb_trace::pass_on!(Until);
 
-/// What a trace asks for in the length of a run: its 100 %.
+/// The load of a trace within the length of a run: its 100 %.
 fn asked_for(order: &Order) -> Result<Performance, RunError> {
     let failed = |why: String| RunError::Failed(format!("the trace {}: {why}", order.workload.name()));
     let total = summary(&mut requests(order)?).map_err(|error| failed(error.to_string()))?;
     let percent = |share: Option<f64>| share.map(|share| 100.0 * share);
     let vector = || Some((total.mean_size()?, percent(total.random_share())?, percent(total.read_share())?));
     let (request_bytes, random_percent, read_percent) =
-        vector().ok_or_else(|| failed("it asks for nothing in the length of a run".into()))?;
+        vector().ok_or_else(|| failed("it has no requests within the length of a run".into()))?;
     Ok(Performance {
         from: Moment::ZERO,
         to: Moment::ZERO + order.length,
@@ -208,7 +208,7 @@ fn asked_for(order: &Order) -> Result<Performance, RunError> {
 fn performance(report: &DriveReport, to: Moment, order: &Order) -> Performance {
     let (request_bytes, random_percent, read_percent) = match order.workload {
         Workload::Synthetic { size, random, reads } => (size.into(), random.into(), reads.into()),
-        // The peak's are stored with every run.
+        // The vector of the peak run is stored with every run.
         Workload::Trace { .. } => (0.0, 0.0, 0.0),
     };
     Performance {
@@ -236,7 +236,7 @@ fn describe(info: &TargetInfo) -> String {
     format!("{}, {}, blocks of {} B{cache}", info.name, Bytes(info.size_bytes), info.block_bytes)
 }
 
-/// What is known of this machine.
+/// Facts about this machine.
 fn this_machine() -> Machine {
     let read = |path| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let cpu = read("/proc/cpuinfo").and_then(|text| {
@@ -259,7 +259,7 @@ pub struct LocalAnalyzer {
 }
 
 impl LocalAnalyzer {
-    /// Opens meters, named as `ebb meter` names them, and starts to sample them.
+    /// Opens meters, named as in `ebb meter`, and starts sampling them.
     pub fn open(meters: &[String]) -> Result<LocalAnalyzer, RunError> {
         let lost = |error: meter::MeterError| RunError::Lost(error.to_string());
         let opened = meters.iter().map(|spec| meter::open(spec));
@@ -275,7 +275,7 @@ impl Analyzer for LocalAnalyzer {
     }
 
     fn mark(&mut self) -> Result<(), RunError> {
-        // What was sampled for the last run is no longer needed; counters need the reading before this one.
+        // The samples of the last run are no longer needed; counters need the reading before this one.
         self.recorder.forget_before(meter::now());
         self.recorder.sample();
         Ok(())
@@ -287,7 +287,8 @@ impl Analyzer for LocalAnalyzer {
     }
 }
 
-/// The meters' figures as one: power is added up, of temperatures the highest counts, of the others the first.
+/// Combines the meters' figures: power is added up, temperature is the maximum, other figures come from the first
+/// meter.
 fn add_up(window: &Window, meters: &[String]) -> Draw {
     let first = |name| meters.iter().find_map(|meter| window.first(meter, name)?.mean);
     let has_power = |meter: &&String| {
@@ -302,7 +303,7 @@ fn add_up(window: &Window, meters: &[String]) -> Draw {
         meters: meters.join(","),
         ..Draw::default()
     };
-    // A sum that lacks a part would be wrong: then there is none.
+    // A sum without one of its parts would be wrong: then there is none.
     let parts: Option<Vec<_>> = meters.iter().filter(has_power).map(|meter| window.energy(meter)).collect();
     for part in parts.unwrap_or_default() {
         draw.watts = Some(draw.watts.unwrap_or(0.0) + part.power.0);

@@ -1,7 +1,7 @@
-//! The file that says what is evaluated: workloads × load levels × targets × repetitions.
+//! The file that defines an evaluation: workloads × load levels × targets × repetitions.
 //!
-//! Everything is checked when the file is read, and a mistake is named with its line and key: an evaluation runs for
-//! hours with nobody there.
+//! Everything is checked when the file is read, and a mistake is reported with its line and key: an evaluation runs
+//! unattended for hours.
 
 use crate::drive::TargetSpec;
 use ebb_trace::Mode;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
 
-/// Most runs of one matrix: twelve days of one-second runs; more is surely a slip of the pen.
+/// Most runs of one matrix: twelve days of one-second runs; more is surely a mistake.
 pub const RUNS_MAX: u64 = 1_000_000;
 
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +24,7 @@ pub enum MatrixError {
     Value { path: PathBuf, line: usize, key: String, problem: String },
 }
 
-/// How a workload is brought to a level.
+/// How a workload is reduced or scaled to a level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Filter {
@@ -46,7 +46,7 @@ impl Filter {
         }
     }
 
-    /// Why it cannot bring a workload to that level.
+    /// Why it cannot produce that level.
     pub(super) fn problem(self, percent: f64) -> Option<&'static str> {
         let fits = match self {
             Filter::Balanced => percent > 0.0 && percent <= 100.0,
@@ -56,7 +56,7 @@ impl Filter {
         (!fits).then_some(match self {
             Filter::Balanced => "is not above 0 and up to 100 percent (filter \"scale\" goes to 1000)",
             Filter::Tracer => {
-                "is not one of 10, 20 … 100 percent, which TRACER's filter knows; take filter \"balanced\""
+                "is not one of 10, 20 … 100 percent, the levels of TRACER's filter; use filter \"balanced\""
             }
             Filter::Scale => "is not between 1 and 1000 percent",
         })
@@ -72,15 +72,15 @@ pub enum Workload {
     Trace {
         name: String,
         file: PathBuf,
-        /// Bad lines or records that are passed over.
+        /// Bad lines or records to skip.
         skip_bad: u64,
-        /// Requests that arrive within this of the first make a bunch, for TRACER's filter.
+        /// Requests that arrive within this time of the first form a bunch, for TRACER's filter.
         bunch: Duration,
     },
 }
 
 impl Workload {
-    /// The name under which its results stand: `4KiB-random50-read0`, or the trace's.
+    /// The name of its results: `4KiB-random50-read0`, or the trace's.
     pub fn name(&self) -> String {
         match self {
             Workload::Synthetic { size, random, reads } => {
@@ -111,9 +111,9 @@ pub struct Target {
     pub name: String,
     /// As [`TargetSpec`] reads it.
     pub at: String,
-    /// Size of a file that is made for the purpose; other targets have theirs.
+    /// Size of a file created for the evaluation; other targets have their own.
     pub size_bytes: u64,
-    /// Data on a device may be lost.
+    /// Data on a device may be destroyed.
     pub overwrite: bool,
     /// The agent that generates its load; `None`: this machine.
     pub generator: Option<String>,
@@ -123,17 +123,17 @@ pub struct Target {
     pub meter_agent: Option<String>,
 }
 
-/// What holds for every run.
+/// Settings of every run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Length of one run.
     pub run_seconds: f64,
     /// Length of the run that finds a synthetic workload's peak rate.
     pub peak_seconds: f64,
-    /// Nothing is done for so long before every run.
+    /// Idle time before every run.
     pub settle_seconds: f64,
     pub filter: Filter,
-    /// Requests that are kept in flight while the peak is looked for.
+    /// Requests kept in flight while the peak is measured.
     pub depth: u32,
     pub seed: u64,
 }
@@ -141,7 +141,7 @@ pub struct Settings {
 /// A checked matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
-    /// Its results stand under this name.
+    /// Name of its results.
     pub name: String,
     pub settings: Settings,
     pub workloads: Vec<Workload>,
@@ -153,21 +153,21 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Reads and checks a file. Paths of secrets, and of traces that this machine replays, count from it.
+    /// Reads and checks a file. Paths of secrets, and of traces that this machine replays, are relative to it.
     pub fn load(path: &Path) -> Result<Matrix, MatrixError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| MatrixError::Read { path: path.to_owned(), error })?;
         Matrix::parse(path, &text)
     }
 
-    /// `path` is the text's, for messages and relative paths.
+    /// `path` is the file of the text, for messages and relative paths.
     pub fn parse(path: &Path, text: &str) -> Result<Matrix, MatrixError> {
         let raw: Raw = toml::from_str(text)
             .map_err(|error| MatrixError::Parse { path: path.to_owned(), error: Box::new(error) })?;
         Check { path, text }.matrix(raw)
     }
 
-    /// Runs in all, without those that find the peaks.
+    /// Number of runs, without those that find the peaks.
     pub fn runs(&self) -> u64 {
         let product = [self.targets.len(), self.workloads.len(), self.levels.len()];
         product.iter().map(|&n| n as u64).product::<u64>() * u64::from(self.repetitions)
@@ -263,7 +263,7 @@ struct RawTarget {
     meter_agent: Option<Spanned<String>>,
 }
 
-/// Tells what is wrong where.
+/// Reports what is wrong and where.
 struct Check<'a> {
     path: &'a Path,
     text: &'a str,
@@ -324,7 +324,7 @@ impl Check<'_> {
         })
     }
 
-    /// Names stand in results, messages and on command lines.
+    /// Names appear in results, messages and on command lines.
     fn name(&self, name: &Spanned<String>, key: &str) -> Result<String, MatrixError> {
         let text = name.get_ref();
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -335,7 +335,7 @@ impl Check<'_> {
         Ok(text.clone())
     }
 
-    /// The values of a list that must not be empty, and hold nothing twice.
+    /// The values of a list that must not be empty or contain duplicates.
     fn distinct<T: Copy + PartialEq + fmt::Display>(
         &self,
         list: &Spanned<Vec<Spanned<T>>>,
@@ -349,7 +349,7 @@ impl Check<'_> {
                 return Err(self.wrong(item, key, problem));
             }
             if found.contains(&value) {
-                return Err(self.wrong(item, key, format!("{value} stands there twice")));
+                return Err(self.wrong(item, key, format!("{value} is listed twice")));
             }
             found.push(value);
         }
@@ -363,7 +363,7 @@ impl Check<'_> {
             let size = |&size: &u32| match u64::from(size) {
                 0 => Some("requests need at least one byte".to_owned()),
                 size if size > smallest => {
-                    Some(format!("requests of {size} bytes do not fit a target of {smallest} bytes"))
+                    Some(format!("requests of {size} bytes do not fit into a target of {smallest} bytes"))
                 }
                 _ => None,
             };
@@ -382,7 +382,7 @@ impl Check<'_> {
             if workloads.iter().any(|workload| workload.name() == name) {
                 return Err(self.wrong(&trace.name, "trace.name", "another workload has this name"));
             }
-            // Agents find traces in their own depository.
+            // Agents look up traces in their own catalogue directory.
             let here = targets.iter().all(|target| target.generator.is_none());
             let file = if here { self.beside(&trace.file) } else { trace.file.clone() };
             let bunch = Duration::from_micros(trace.bunch_micros);
@@ -526,7 +526,7 @@ size_mib = 64
         assert_eq!((matrix.settings.filter, matrix.settings.run_seconds), (Filter::Tracer, 1.0));
     }
 
-    /// One line changed, and the line and the words that the error must have.
+    /// One changed line, and the line number and the words that the error must have.
     #[test]
     fn made_up_matrices_are_refused_or_read() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tracer-matrix.toml");
@@ -550,7 +550,7 @@ size_mib = 64
             ),
             ("levels = [10, 50.5]", "levels = [10, 0]", 3, "levels: 0"),
             ("levels = [10, 50.5]", "levels = [10, nan]", 3, "levels: NaN"),
-            ("levels = [10, 50.5]", "levels = [10, 10]", 3, "levels: 10 stands there twice"),
+            ("levels = [10, 50.5]", "levels = [10, 10]", 3, "levels: 10 is listed twice"),
             ("levels = [10, 50.5]", "levels = []", 3, "levels: is empty"),
             (
                 "levels = [10, 50.5]",
@@ -570,7 +570,12 @@ size_mib = 64
                 7,
                 "synthetic.sizes: requests need at least one byte",
             ),
-            ("sizes = [512, 4096]", "sizes = [512, 134217728]", 7, "do not fit a target of 67108864 bytes"),
+            (
+                "sizes = [512, 4096]",
+                "sizes = [512, 134217728]",
+                7,
+                "do not fit into a target of 67108864 bytes",
+            ),
             ("sizes = [512, 4096]", "sizes = [512, -1]", 7, "sizes"),
             ("random = [0]", "random = [101]", 8, "synthetic.random: 101 % is above 100 %"),
             ("name = \"web\"", "name = \"4KiB-random0-read0\"", 12, "trace.name: another workload"),

@@ -1,7 +1,8 @@
-//! What an evaluation asks of a workload generator and of a power analyzer, here or on another machine [TRACER §III.A].
+//! What an evaluation requests from a workload generator and a power analyzer, here or on another machine [TRACER
+//! §III.A].
 //!
-//! Both have their own clock. Windows of time go from one to the other by way of this machine's clock and the offsets
-//! that were measured ([`Generator::clock_offset`]).
+//! Both have their own clock. Time windows are converted from one to the other through this machine's clock and the
+//! measured offsets ([`Generator::clock_offset`]).
 
 use super::matrix::{Filter, Workload};
 use ebb_report::Latency;
@@ -9,22 +10,22 @@ use ebb_types::Moment;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Where a run is done.
+/// Target of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Place {
     /// As [`crate::drive::TargetSpec`] reads it.
     pub at: String,
-    /// Of a file that is made for the purpose.
+    /// Size of a file created for the evaluation.
     pub size_bytes: u64,
     pub overwrite: bool,
 }
 
-/// How hard.
+/// Intensity of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Intensity {
-    /// What the target can do with so many requests in flight; of a trace, which has a rate, what it asks for.
+    /// What the target can do with this many requests in flight; for a trace, which has its own rate, the trace's load.
     Peak { depth: u32 },
-    /// Open loop: `percent` of the workload, which at 100 % has `peak_iops`.
+    /// Open loop: `percent` of the workload, whose 100 % is `peak_iops`.
     Level { percent: f64, filter: Filter, peak_iops: f64 },
 }
 
@@ -38,19 +39,19 @@ pub struct Order {
     pub seed: u64,
 }
 
-/// What a run did.
+/// Result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Performance {
     /// First issue and last answer, on the generator's clock.
     pub from: Moment,
     pub to: Moment,
-    /// Answered, without those that failed.
+    /// Answered requests, without failed ones.
     pub requests: u64,
     pub bytes: u64,
     pub failed: u64,
-    /// The first failures in words.
+    /// The first failures, as text.
     pub errors: Vec<String>,
-    /// The mode vector as it was.
+    /// The mode vector as measured.
     pub request_bytes: f64,
     pub random_percent: f64,
     pub read_percent: f64,
@@ -77,18 +78,18 @@ pub struct Machine {
     pub program_version: String,
 }
 
-/// What the meters saw in a window, added up. What no meter saw is absent.
+/// What the meters measured in a window, added up. Absent if no meter measured it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Draw {
     pub volts: Option<f64>,
     pub amps: Option<f64>,
     /// Mean power.
     pub watts: Option<f64>,
-    /// As soon as one of the parts is.
+    /// True if any part is modelled.
     pub modelled: bool,
-    /// Of the meter that is covered least.
+    /// Coverage of the meter with the least.
     pub coverage: Option<f64>,
-    /// Of the hottest thing that is seen.
+    /// Of the hottest sensor.
     pub celsius: Option<f64>,
     /// Names of the meters.
     pub meters: String,
@@ -100,27 +101,27 @@ pub enum RunError {
     /// This run cannot be done; the next one may.
     #[error("{0}")]
     Failed(String),
-    /// Nothing more can be done there: the machine cannot be reached, the meter is gone.
+    /// Nothing more can be done there: the machine is unreachable, or the meter is gone.
     #[error("{0}")]
     Lost(String),
 }
 
-/// Brings load to targets.
+/// Generates load on targets.
 pub trait Generator: Send {
     /// Its clock's reading minus this machine's ([`ebb_power::meter::now`]) at one moment, in nanoseconds.
     fn clock_offset(&mut self) -> Result<i64, RunError>;
-    /// Opens the target, makes it if need be, and says on what machine it did.
+    /// Opens the target, creates it if needed, and returns the machine it is on.
     fn prepare(&mut self, place: &Place) -> Result<Machine, RunError>;
-    /// Carries out a run, and returns when the last answer is there.
+    /// Carries out a run, and returns after the last answer.
     fn run(&mut self, order: &Order) -> Result<Performance, RunError>;
 }
 
 /// Reads power.
 pub trait Analyzer: Send {
-    /// As [`Generator::clock_offset`].
+    /// Like [`Generator::clock_offset`].
     fn clock_offset(&mut self) -> Result<i64, RunError>;
-    /// Has every meter read: right before a run, so that samples cover it from its beginning.
+    /// Reads every meter: right before a run, so that samples cover it from its beginning.
     fn mark(&mut self) -> Result<(), RunError>;
-    /// Has every meter read, and says what they saw in the window, on its own clock.
+    /// Reads every meter, and returns what they measured in the window, on its own clock.
     fn draw(&mut self, from: Moment, to: Moment) -> Result<Draw, RunError>;
 }

@@ -1,9 +1,9 @@
-//! Which runs there are, in which order, and which of them may go on at the same time.
+//! The list of runs, their order, and which of them may run at the same time.
 
 use super::matrix::{Matrix, Target};
 use std::collections::BTreeSet;
 
-/// One run of the matrix, by places in its lists.
+/// One run of the matrix, by indices into its lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cell {
     pub target: usize,
@@ -13,8 +13,8 @@ pub struct Cell {
     pub repetition: u32,
 }
 
-/// All runs of some targets: by target, workload, level and repetition, so that a workload's runs follow the search for its
-/// peak as closely as may be.
+/// All runs of some targets: by target, workload, level and repetition, so that a workload's runs follow the search for
+/// its peak as closely as possible.
 pub fn cells(matrix: &Matrix, targets: &[usize]) -> impl Iterator<Item = Cell> {
     let (workloads, levels, repetitions) = (matrix.workloads.len(), matrix.levels.len(), matrix.repetitions);
     targets.iter().flat_map(move |&target| {
@@ -26,14 +26,14 @@ pub fn cells(matrix: &Matrix, targets: &[usize]) -> impl Iterator<Item = Cell> {
     })
 }
 
-/// Groups of targets that have nothing in common: neither the machine that generates the load, nor a meter. Groups run at
-/// the same time, targets within a group one after another: no run disturbs another one's figures.
+/// Groups of targets that share neither the machine that generates the load nor a meter. Groups run at the same time,
+/// targets within a group one after another: no run disturbs another one's figures.
 pub fn lanes(matrix: &Matrix) -> Vec<Vec<usize>> {
     let mut lanes: Vec<(BTreeSet<String>, Vec<usize>)> = Vec::new();
     for (index, target) in matrix.targets.iter().enumerate() {
         let mut uses = uses(target);
         let mut members = vec![index];
-        // What shares anything with the target becomes one lane with it.
+        // All targets that share anything with this one are merged into its lane.
         let (joined, apart): (Vec<_>, Vec<_>) =
             lanes.into_iter().partition(|(other, _)| !other.is_disjoint(&uses));
         for (other, targets) in joined {

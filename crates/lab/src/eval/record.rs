@@ -1,5 +1,5 @@
-//! One run's result: a row. The list of columns below is the only one: the table, what is written and read, the CSV and
-//! the JSON come from it. `docs/results-schema.md` says what each column means.
+//! One run's result: a row. The list of columns below is the only one: the table, reading and writing, the CSV and the
+//! JSON are derived from it. `docs/results-schema.md` explains each column.
 
 use rusqlite::{Row, ToSql};
 use serde::Serialize;
@@ -74,7 +74,7 @@ columns! {
     /// `measured` or `modelled`.
     watts_source: Option<String>, "TEXT";
     meters: Option<String>, "TEXT";
-    /// Part of the run that the meters' samples cover, 0 to 1.
+    /// Share of the run that the meters' samples cover, 0 to 1.
     meter_coverage: Option<f64>, "REAL";
     temperature_celsius: Option<f64>, "REAL";
 
@@ -88,16 +88,16 @@ columns! {
     cpu: Option<String>, "TEXT";
     device: Option<String>, "TEXT";
     program_version: String, "TEXT NOT NULL";
-    /// Why there is no result, in words. Such a run is done again.
+    /// Why there is no result, as text. Such a run is repeated.
     error: Option<String>, "TEXT";
 }
 
-/// A workload's rate at 100 % on a target: what levels are measured against.
+/// A workload's rate at 100 % on a target, the reference for its levels.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Peak {
     pub iops: f64,
     pub mb_per_second: f64,
-    /// The mode vector. For a trace: what its requests are like in the first run's length.
+    /// The mode vector. For a trace: the average of its requests in the first run's length.
     pub request_bytes: f64,
     pub random_percent: f64,
     pub read_percent: f64,

@@ -1,7 +1,7 @@
-//! Runs a matrix: finds each workload's peak, then its levels, and stores every result as soon as it is there.
+//! Runs a matrix: finds each workload's peak, then runs its levels, and stores every result as soon as it is available.
 //!
-//! Resumption needs no code of its own: what has a row is not run, and the rest is. A lane waits until its result is durable
-//! before it goes on, so that the writing of one result does not disturb the next run.
+//! Resumption needs no code of its own: runs with a row are skipped, the others are run. A lane waits until its result
+//! is durable before it continues, so that writing one result does not disturb the next run.
 
 use super::matrix::{Matrix, Target, Workload};
 use super::order::{Analyzer, Draw, Generator, Intensity, Machine, Order, Performance, Place, RunError};
@@ -14,26 +14,26 @@ use serde::Serialize;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// After so many failures one after another a target is given up: it would fail all night.
+/// After this many consecutive failures a target is given up: it would fail all night.
 const FAILURES_MAX: u32 = 5;
 
-/// What a target is evaluated with.
+/// Generator and analyzer for a target.
 pub struct Bench {
     pub generator: Box<dyn Generator>,
     /// `None`: no power is read.
     pub analyzer: Option<Box<dyn Analyzer>>,
 }
 
-/// Where an evaluation is.
+/// Progress of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Runs that have a result, earlier ones included.
+    /// Runs that have a result, including earlier ones.
     pub done: u64,
     pub failed: u64,
     pub total: u64,
     /// The run that has just begun.
     pub present: String,
-    /// Time that the rest will take.
+    /// Estimated time for the remaining runs.
     pub left: Duration,
 }
 
@@ -41,9 +41,9 @@ pub struct Progress {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     pub total: u64,
-    /// Runs that had a result before.
+    /// Runs that already had a result.
     pub found: u64,
-    /// Runs that have one now and had none before.
+    /// Runs that got a result now.
     pub done: u64,
     /// The targets that were given up, with the reason.
     pub lost: Vec<String>,
@@ -57,10 +57,10 @@ impl Outcome {
     }
 }
 
-/// Gives what a target is evaluated with.
+/// Creates the generator and analyzer of a target.
 pub type Benches<'a> = dyn Fn(&Target) -> Result<Bench, RunError> + Sync + 'a;
 
-/// Runs what `store` has no result of. `benches` is called once per target.
+/// Runs everything that `store` has no result of. `benches` is called once per target.
 pub fn run(
     matrix: &Matrix,
     mut store: Store,
@@ -98,25 +98,25 @@ pub fn run(
     Ok(shared.into_inner().expect("no lane panicked").outcome)
 }
 
-/// Names a run in the results.
+/// Identifies a run in the results.
 fn key(matrix: &Matrix, cell: &Cell) -> RunKey {
     let (target, workload) = (&matrix.targets[cell.target].name, matrix.workloads[cell.workload].name());
     (target.clone(), workload, matrix.levels[cell.level].to_bits(), cell.repetition)
 }
 
-/// What the lanes share.
+/// State shared by the lanes.
 struct Shared<'a> {
     store: Store,
     progress: Progress,
     outcome: Outcome,
-    /// Time that each lane will still take.
+    /// Estimated remaining time of each lane.
     left: Vec<Duration>,
     tell: &'a mut (dyn FnMut(&Progress) + Send),
-    /// Results cannot be stored: nobody goes on.
+    /// Results cannot be stored: all lanes stop.
     stop: bool,
 }
 
-/// Runs that are done one after another.
+/// Runs that are carried out one after another.
 struct Lane<'a, 'b> {
     number: usize,
     matrix: &'a Matrix,
@@ -199,7 +199,7 @@ impl<'b> Lane<'_, 'b> {
         Ok(Place { at: target.at.clone(), size_bytes: target.size_bytes, overwrite })
     }
 
-    /// The workload's rate at 100 %: known from before, or measured and stored.
+    /// The workload's rate at 100 %: known already, or measured and stored.
     fn peak(
         &self,
         bench: &mut Bench,
@@ -247,7 +247,7 @@ impl<'b> Lane<'_, 'b> {
         }
     }
 
-    /// One run, with the power drawn in it.
+    /// One run, with the power drawn during it.
     fn measure(
         &self,
         bench: &mut Bench,
@@ -311,7 +311,7 @@ impl<'b> Lane<'_, 'b> {
         shared.outcome.lost.push(format!("{}: {error}", target.name));
     }
 
-    /// `done`: runs of this lane that are behind it.
+    /// `done`: number of runs that this lane has finished.
     fn show(&self, done: usize, present: &str) {
         let mut shared = self.lock();
         let rest = (self.missing - done) as f64;
@@ -360,7 +360,7 @@ fn fill(record: &mut Record, performance: &Performance, draw: &Draw, peak: &Peak
     record.temperature_celsius = draw.celsius;
     record.meters = (!draw.meters.is_empty()).then(|| draw.meters.clone());
     record.meter_coverage = draw.coverage;
-    // A draw of nothing has no efficiency.
+    // A draw of zero has no efficiency.
     if let Some(watts) = draw.watts.filter(|&watts| watts > 0.0) {
         record.watts = Some(watts);
         record.watts_source = Some(if draw.modelled { "modelled" } else { "measured" }.into());

@@ -1,8 +1,8 @@
 //! Results: one SQLite file (`docs/results-schema.md`).
 //!
-//! Every result is written in a transaction of its own and is durable when [`Store::add`] returns: a program that is killed
-//! loses the run that it was in, and nothing else. What was done is known from the rows alone, so there is no journal
-//! beside them that could disagree.
+//! Every result is written in its own transaction and is durable when [`Store::add`] returns: a killed program loses
+//! the run in progress, and nothing else. The rows alone show which runs are done, so there is no separate journal that
+//! could disagree.
 
 use super::matrix::{Matrix, Workload};
 use super::record::{COLUMNS, Peak, Record};
@@ -25,7 +25,7 @@ pub enum StoreError {
     Open { path: PathBuf, error: std::io::Error },
     #[error("there are no results at {path}; `ebb eval run` makes them")]
     Missing { path: PathBuf },
-    #[error("{path} is a database of some other program; give another file with --db")]
+    #[error("{path} is a database of another program; give another file with --db")]
     Foreign { path: PathBuf },
     #[error(
         "{path} has schema version {found}, this program knows up to {SCHEMA_VERSION}: use the release that wrote it, or a newer one"
@@ -44,25 +44,25 @@ pub enum StoreError {
 pub struct Store {
     path: PathBuf,
     connection: Connection,
-    /// Held while runs are written. Declared last: closing any descriptor of a file drops what SQLite has locked in it.
+    /// Held while runs are written. Declared last: closing any descriptor of a file drops SQLite's locks on it.
     _lock: Option<File>,
 }
 
-/// Names a run of a campaign: target, workload, the bits of the level, repetition.
+/// Identifies a run of a campaign: target, workload, the bits of the level, repetition.
 pub type RunKey = (String, String, u64, u32);
 
-/// What is there of one campaign on one target.
+/// Summary of one campaign on one target.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Content {
     pub campaign: String,
     pub target: String,
     pub results: u64,
-    /// Runs that failed and will be done again.
+    /// Runs that failed and will be repeated.
     pub failed: u64,
 }
 
 impl Store {
-    /// Opens a file for runs, and makes it if it is not there. Two programs never run on one file.
+    /// Opens a file for runs, creating it if it does not exist. Two programs never run on one file.
     pub fn open(path: &Path) -> Result<Store, StoreError> {
         let io = |error| StoreError::Open { path: path.to_owned(), error };
         let lock = File::options().create(true).truncate(false).read(true).write(true).open(path);
@@ -79,7 +79,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens a file for reading, also while runs are written to it.
+    /// Opens a file for reading, even while runs are written to it.
     pub fn read(path: &Path) -> Result<Store, StoreError> {
         if !path.exists() {
             return Err(StoreError::Missing { path: path.to_owned() });
@@ -91,7 +91,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Makes the tables in an empty file.
+    /// Creates the tables in an empty file.
     fn prepare(&self) -> rusqlite::Result<()> {
         if self.pragma("user_version")? != 0 || self.tables()? != 0 {
             return Ok(());
@@ -139,7 +139,7 @@ impl Store {
         outcome.map_err(|error| at(&self.path, error))
     }
 
-    /// Declares that results of `matrix` follow. Refused if there are some that were measured in another way.
+    /// Declares that results of `matrix` follow. Refused if the file has results that were measured in another way.
     pub fn begin(&mut self, matrix: &Matrix) -> Result<(), StoreError> {
         self.same(&matrix.name, "settings".into(), &matrix.settings)?;
         for target in &matrix.targets {
@@ -171,7 +171,7 @@ impl Store {
         }
     }
 
-    /// Stores a result, durably, in place of a failed one if there is such a one.
+    /// Stores a result durably; it replaces a failed one.
     pub fn add(&mut self, record: &Record) -> Result<(), StoreError> {
         let names: Vec<&str> = COLUMNS.iter().map(|(name, _)| *name).collect();
         let places: Vec<String> = (1..=names.len()).map(|n| format!("?{n}")).collect();
@@ -230,13 +230,13 @@ impl Store {
         self.sqlite(found.optional())
     }
 
-    /// Whether some workload of the campaign was run on the target.
+    /// Whether any workload of the campaign was run on the target.
     pub fn has_peak(&self, campaign: &str, target: &str) -> Result<bool, StoreError> {
         let sql = "SELECT EXISTS (SELECT 1 FROM peak WHERE campaign = ?1 AND target = ?2)";
         self.sqlite(self.connection.query_row(sql, params![campaign, target], |row| row.get(0)))
     }
 
-    /// What is there, by campaign and target.
+    /// The contents, by campaign and target.
     pub fn contents(&self) -> Result<Vec<Content>, StoreError> {
         let sql = "SELECT campaign, target, count(*) FILTER (WHERE error IS NULL), count(error) FROM result
                    GROUP BY campaign, target ORDER BY min(started_unix_millis)";
@@ -330,7 +330,7 @@ mod tests {
         assert!(Store::open(&path).is_ok());
     }
 
-    /// Every column, its type and the version stand in the documentation.
+    /// The documentation has every column, its type and the version.
     #[test]
     fn the_documentation_has_every_column() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results-schema.md");

@@ -1,10 +1,10 @@
-//! Energy of a replay, in trace time: what was seen, what a cluster that never sleeps would draw, and what the
-//! schedule of one who knew the peaks would.
+//! Energy of a replay, in trace time: as observed, of a cluster that never sleeps, and of an oracle's schedule that
+//! knows the peaks.
 //!
-//! All three come from the same power model and the same load, and count the seconds of the trace, not of the
-//! clock: a state that lasted one second at speed 2000 lasted 2000. A transition costs its joules once, whatever
-//! the speed. So a wake-up that takes half a second of the clock is charged as 1000 seconds of being on: that is
-//! the price of the rehearsal, not of the cluster, and it makes the savings look smaller, never larger.
+//! All three come from the same power model and the same load, and count the seconds of the trace, not of the clock: a
+//! state that lasted one second at speed 2000 lasted 2000. A transition costs its joules once, whatever the speed. So a
+//! wake-up that takes half a second of the clock is charged as 1000 seconds of being on: that is the price of the
+//! rehearsal, not of the cluster, and it makes the savings look smaller, never larger.
 
 use ebb_gear::LoadSeries;
 use ebb_power::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel};
@@ -13,8 +13,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A server is switched on or to standby, at a moment of the trace. In order of time; at time zero every server has
-/// one.
+/// A server is switched on or to standby, at a moment of the trace. Ordered by time; every server has one at time zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     pub at: Duration,
@@ -22,7 +21,7 @@ pub struct Change {
     pub on: bool,
 }
 
-/// What servers drew together, by what it was spent on. Seconds are server-seconds of the trace.
+/// Total consumption of the servers, by cause. Seconds are server-seconds of the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct EnergyFigures {
     pub total_joules: f64,
@@ -32,7 +31,7 @@ pub struct EnergyFigures {
     pub on_seconds: f64,
     pub standby_seconds: f64,
     pub transition_seconds: f64,
-    /// Switchings on and to standby.
+    /// Transitions to on and to standby.
     pub transitions: u64,
 }
 
@@ -57,12 +56,12 @@ pub struct EnergyReport {
     pub cluster: EnergyFigures,
     /// Every server on throughout, under the same load.
     pub always_on: EnergyFigures,
-    /// Whole gears by the peak of each hour, known beforehand; shifts take no time.
+    /// Whole gears from the peak of each hour, known in advance; shifts take no time.
     pub oracle: EnergyFigures,
     /// Share of `always_on` that the cluster saves, in percent.
     pub saved_percent: f64,
     pub oracle_saved_percent: f64,
-    /// Percentage points that the cluster saves less than the oracle.
+    /// Percentage points by which the cluster's savings fall short of the oracle's.
     pub behind_oracle_points: f64,
 }
 
@@ -118,7 +117,7 @@ fn moment(at: Duration) -> Moment {
     Moment::ZERO + at
 }
 
-/// The changes that a gear per hour makes; shifts happen at the start of hours. Gear groups are awake in their order.
+/// The changes for one gear per hour; shifts happen at the start of hours. Gear groups are awake in their order.
 pub fn changes_of(gears: &[u8], hour: Duration, servers: &[(ServerId, GearGroup)]) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut last = None;
@@ -142,7 +141,7 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// Four hours at speed 1000; nothing but two small reads.
+    /// Four hours at speed 1000; only two small reads.
     fn quiet() -> LoadSeries {
         let read = LoadCount { reads: 1, read_bytes: 512, ..LoadCount::default() };
         let schedule = rehearsal(

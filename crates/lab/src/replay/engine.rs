@@ -1,4 +1,4 @@
-//! The run: prepare, replay in open loop, settle, compare, tidy up.
+//! The run: prepare, replay in open loop, settle, compare, clean up.
 
 use super::energy::{EnergyReport, changes_of, modelled};
 use super::observe::Observer;
@@ -27,15 +27,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// The status is looked at ten times per hour, but not more often than this.
+/// The status is read ten times per hour, but not more often than this.
 const STATUS_PAUSE: Duration = Duration::from_millis(50);
 const STATUS_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Hours of the scheduler up to this length are waited for, so that hours of the trace are hours of the scheduler.
+/// If the scheduler's hours are at most this long, the replay waits for the start of one, so that hours of the trace
+/// are hours of the scheduler.
 const ALIGN_MAX: Duration = Duration::from_secs(60);
 /// Recorded hours are fetched this often: the metadata service keeps a few hundred.
 const HOURS_PER_FETCH: u32 = 100;
 const AROUND_SHIFT: Duration = Duration::from_secs(2);
-/// Deletions side by side.
+/// Concurrent deletions.
 const DELETIONS: usize = 16;
 
 fn cluster(what: &'static str) -> impl Fn(TargetError) -> ReplayError {
@@ -45,7 +46,7 @@ fn cluster(what: &'static str) -> impl Fn(TargetError) -> ReplayError {
 async fn status<T: Target>(target: &T) -> Result<ClusterStatus, TargetError> {
     match target.admin(AdminRequest::Status).await? {
         AdminReply::Status(status) => Ok(*status),
-        other => Err(TargetError(format!("the answer did not fit the question: {other:?}"))),
+        other => Err(TargetError(format!("unexpected reply: {other:?}"))),
     }
 }
 
@@ -69,7 +70,7 @@ fn check(options: &ReplayOptions, trace: &Trace) -> Result<(), ReplayError> {
     Ok(options.power.check()?)
 }
 
-/// What is fixed before anything is written.
+/// Facts that are fixed before anything is written.
 struct Setting {
     before: ClusterStatus,
     schedule: Schedule,
@@ -107,12 +108,12 @@ pub(crate) async fn run<T: Target>(
     let restored = restore(&target, &setting.before).await;
     let mut report = result?;
     if let Err(error) = restored {
-        report.notes.push(format!("the cluster's schedule could not be put back: {error}"));
+        report.notes.push(format!("the cluster's schedule could not be restored: {error}"));
     }
     Ok(report)
 }
 
-/// Puts the schedule and the mode back.
+/// Restores the schedule and the mode.
 async fn restore<T: Target>(target: &T, before: &ClusterStatus) -> Result<(), TargetError> {
     command(target, AdminRequest::SetSchedule(before.schedule)).await?;
     let mode = match before.gear.mode {
@@ -191,7 +192,7 @@ fn volumes(trace: &Trace, first: ObjectId, kept: bool) -> Vec<VolumeReport> {
     trace.devices.iter().enumerate().map(volume).collect()
 }
 
-/// Writes what the trace reads. Returns the bytes.
+/// Writes the data that the trace reads. Returns the number of bytes.
 async fn prepare(
     storage: &Arc<dyn Storage>,
     trace: &Trace,
@@ -214,9 +215,9 @@ async fn prepare(
 }
 
 struct Begun {
-    /// Time of day when the cluster was told to choose its gear.
+    /// Time of day when the cluster was set to choose its gear.
     unix_millis: u64,
-    /// The scheduler's number of the trace's first hour.
+    /// The scheduler's number for the trace's first hour.
     first_hour: u64,
 }
 
@@ -224,8 +225,7 @@ struct Begun {
 async fn begin<T: Target>(target: &T, setting: &Setting) -> Result<Begun, TargetError> {
     let schedule = setting.schedule;
     if setting.before.schedule.hour_millis == schedule.hour_millis {
-        // A change of the hour's length makes the cluster forget its hours: those of other loads say nothing about
-        // these.
+        // Changing the length of the hour makes the cluster forget its hours: those of other loads are not comparable.
         let other = Schedule { hour_millis: schedule.hour_millis + 1, ..schedule };
         command(target, AdminRequest::SetSchedule(other)).await?;
     }
@@ -301,7 +301,7 @@ impl<'a, T: Target> Run<'a, T> {
         }
     }
 
-    /// Issues every request at its time and waits for the answers, watching the cluster meanwhile.
+    /// Issues every request at its time and waits for the answers, observing the cluster meanwhile.
     async fn replay(
         &mut self,
         storage: &Arc<dyn Storage>,
@@ -347,7 +347,7 @@ impl<'a, T: Target> Run<'a, T> {
         }
     }
 
-    /// Notes what the cluster does, until it is dropped.
+    /// Records what the cluster does, until it is dropped.
     async fn watch(&mut self, shared: &Shared, progress: &mut dyn FnMut(Progress)) -> Infallible {
         self.seen.servers(Duration::ZERO, &self.target.servers());
         let mut changes = changes(self.target.clone());
@@ -395,7 +395,7 @@ impl<'a, T: Target> Run<'a, T> {
         }
     }
 
-    /// Waits until all servers are awake, all groups in sync and nothing is owed; false if that takes too long.
+    /// Waits until all servers are awake, all groups in sync and no offload is left; false if that takes too long.
     async fn settle(&mut self, progress: &mut dyn FnMut(Progress)) -> Result<bool, ReplayError> {
         let deadline = Instant::now() + self.options.settle;
         loop {
@@ -413,7 +413,7 @@ impl<'a, T: Target> Run<'a, T> {
         }
     }
 
-    /// What the metadata service recorded of hours. A failure costs columns of the report, not the replay.
+    /// The hours recorded by the metadata service. A failure costs columns of the report, not the replay.
     async fn fetch_hours(&mut self) {
         if let Ok(AdminReply::Hours(hours)) = self.target.admin(AdminRequest::ListHours).await {
             self.hours.extend(hours.into_iter().map(|hour| (hour.hour, hour)));
@@ -443,7 +443,7 @@ fn changes<T: Target>(target: T) -> tokio::sync::mpsc::UnboundedReceiver<(Instan
             let servers = target.servers();
             if servers != known {
                 known.clone_from(&servers);
-                // The receiver may just have gone: then nobody wants to know.
+                // The receiver may just have gone: then the change is not needed.
                 let _ = sender.send((Instant::now(), servers));
             }
         }

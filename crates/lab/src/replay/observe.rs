@@ -1,5 +1,5 @@
-//! What is seen of the cluster during a replay: states of servers as the map changes, gear, load and debt as the
-//! metadata service tells. Looking wakes nobody.
+//! Observes the cluster during a replay: server states as the map changes; gear, load and debt as reported by the
+//! metadata service. Observing wakes no server.
 
 use super::energy::Change;
 use ebb_types::{ClusterStatus, ServerId, ServerState};
@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Default)]
 pub(crate) struct Observer {
     states: BTreeMap<ServerId, ServerState>,
-    /// Every change of a server's state, the first state of each included.
+    /// Every change of a server's state, including the first state of each.
     pub changes: Vec<(Duration, ServerId, ServerState)>,
     /// Gear from that time on.
     gears: Vec<(Duration, u8)>,
@@ -20,14 +20,14 @@ pub(crate) struct Observer {
     pub debt: u64,
 }
 
-/// Offload that a server counted. Its counters begin anew with each run of the server.
+/// Offload counted by a server. Its counters restart with each run of the server.
 #[derive(Clone, Copy, Default)]
 struct Moved {
     last: (u64, u64),
     total: (u64, u64),
 }
 
-/// What a counter has grown by; one that is smaller than before began anew.
+/// Growth of a counter; one that is smaller than before has restarted.
 fn grown(last: u64, now: u64) -> u64 {
     if now >= last { now - last } else { now }
 }
@@ -51,7 +51,7 @@ impl Observer {
         for server in &status.servers {
             let Some(vitals) = &server.vitals else { continue };
             let now = (vitals.offloaded_bytes, vitals.reclaimed_bytes);
-            // What a server counted before it was first seen was not part of the replay.
+            // What a server counted before it was first seen does not belong to the replay.
             let moved = self.moved.entry(server.id).or_insert(Moved { last: now, total: (0, 0) });
             moved.total.0 += grown(moved.last.0, now.0);
             moved.total.1 += grown(moved.last.1, now.1);
@@ -72,13 +72,13 @@ impl Observer {
         self.gears.last().map_or(0, |(_, gear)| *gear)
     }
 
-    /// Gear at a time; before the first status, that one's.
+    /// Gear at a time; before the first status, that status's gear.
     pub fn gear_at(&self, at: Duration) -> u8 {
         let after = self.gears.partition_point(|(from, _)| *from <= at);
         self.gears.get(after.saturating_sub(1)).map_or(0, |(_, gear)| *gear)
     }
 
-    /// Whether some server changed its state within `window` of `at`. The first states are no change.
+    /// Whether any server changed its state within `window` of `at`. The first states are no change.
     pub fn near_change(&self, at: Duration, window: Duration) -> bool {
         let from = self.changes.partition_point(|(when, ..)| *when + window < at);
         self.changes[from..]
@@ -87,8 +87,8 @@ impl Observer {
             .any(|(when, ..)| !when.is_zero())
     }
 
-    /// The changes as the power model counts them, in trace time. A server that fails still draws; one that wakes
-    /// or drains is on.
+    /// The changes as the power model counts them, in trace time. A failed server still draws power; one that wakes or
+    /// drains is on.
     pub fn power_changes(&self, speed: f64) -> Vec<Change> {
         let mut on: BTreeMap<ServerId, bool> = BTreeMap::new();
         let mut changes = Vec::new();

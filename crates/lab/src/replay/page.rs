@@ -1,10 +1,10 @@
-//! A replay on a cluster as a page to look at.
+//! A replay on a cluster as an HTML page.
 
 use super::report::{HourReport, ReplayReport};
 use ebb_report::{Chart, Latency, Page};
 
 impl ReplayReport {
-    /// Load against servers awake, hour by hour; energy; latency by gear; and all that the engine says.
+    /// Load against servers awake, hour by hour; energy; latency by gear; and everything that the engine reports.
     pub fn page(&self) -> Page {
         let energy = &self.modelled_energy;
         let lead = format!(
@@ -13,7 +13,7 @@ impl ReplayReport {
             self.trace.span_seconds / 3600.0,
             energy.saved_percent,
             energy.oracle_saved_percent,
-            if self.passed() { "Every byte was right." } else { "The replay failed." }
+            if self.passed() { "Every byte was correct." } else { "The replay failed." }
         );
         let mut page = Page::new(format!("{} on a cluster", self.trace.name), lead);
         page.section("Load and servers", "Load is in servers' worth of work. Hours are the trace's.");
@@ -75,5 +75,5 @@ impl ReplayReport {
     }
 }
 
-/// A line of a chart: its name, and what it shows of an hour.
+/// A line of a chart: its name, and its value for an hour.
 type Line = (&'static str, fn(&HourReport) -> Option<f64>);

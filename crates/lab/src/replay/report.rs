@@ -1,4 +1,4 @@
-//! What a replay found: plain data, as text for people and as JSON for machines (`docs/json.md`, section "replay").
+//! Results of a replay: plain data, as text for people and as JSON for machines (`docs/json.md`, section "replay").
 
 use super::energy::EnergyReport;
 use super::target::Comparison;
@@ -10,36 +10,36 @@ use ebb_types::{Bytes, Schedule, ShiftRecord};
 use serde::Serialize;
 use std::fmt;
 
-/// Everything that a replay found. Field names are the keys of its JSON.
+/// All results of a replay. Field names are the keys of its JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReplayReport {
     pub trace: TraceReport,
     /// Trace seconds per second.
     pub speed: f64,
-    /// Servers that the trace's peak was made to need; absent if the cluster's own rates were used.
+    /// Servers that the trace's peak was set to need; absent if the cluster's own rates were used.
     pub provisioned_servers: Option<u32>,
-    /// What the scheduler worked with.
+    /// The scheduler's settings.
     pub schedule: Schedule,
-    /// Written before the trace began: what it reads.
+    /// Written before the trace began: the data that it reads.
     pub prepared_bytes: u64,
-    /// What was issued and answered, and what the check found. The requests that read everything back at the end are among its
-    /// failures only.
+    /// What was issued and answered, and the results of the check. The requests that read everything back at the end
+    /// appear only among its failures.
     pub performance: DriveReport,
-    /// Tries after the first, of all requests.
+    /// Attempts after the first, of all requests.
     pub retries: u64,
     pub latency: LatencyReport,
     pub offload: OffloadReport,
     /// Primaries that moved, in all shifts.
     pub migrations: u64,
-    /// Gear shifts since the trace began, the last wake-up of all servers included.
+    /// Gear shifts since the trace began, including the final wake-up of all servers.
     pub shifts: Vec<ShiftRecord>,
     pub modelled_energy: EnergyReport,
     pub hours: Vec<HourReport>,
-    /// Absent if the cluster did not pay its debt in time: replicas that are not in sync cannot be compared.
+    /// Absent if the cluster did not reclaim its offload in time: replicas that are not in sync cannot be compared.
     pub comparison: Option<Comparison>,
-    /// The volumes, by object id; they are deleted if all was well.
+    /// The volumes, by object id; they are deleted if the replay passed.
     pub volumes: Vec<VolumeReport>,
-    /// What does not end a replay but should be known, such as volumes that could not be deleted.
+    /// Problems that do not end a replay, such as volumes that could not be deleted.
     pub notes: Vec<String>,
 }
 
@@ -51,17 +51,17 @@ pub struct TraceReport {
     pub reads: u64,
     pub read_bytes: u64,
     pub written_bytes: u64,
-    /// Requests of no bytes, left out.
+    /// Requests of zero bytes, omitted.
     pub empty: u64,
     /// Bad lines or records, skipped.
     pub skipped: u64,
 }
 
-/// From issue to answer. Absent classes had no request.
+/// From issue to answer. Classes without requests are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LatencyReport {
     pub by_gear: Vec<GearLatency>,
-    /// Issued within 2 s (of the clock) of a change of some server's state.
+    /// Issued within 2 s (of the clock) of a change of any server's state.
     pub around_shifts: KindLatency,
 }
 
@@ -82,9 +82,9 @@ pub struct GearLatency {
 pub struct OffloadReport {
     /// Taken by holders during the replay.
     pub offloaded_bytes: u64,
-    /// Given back to servers that came back.
+    /// Returned to servers that woke.
     pub reclaimed_bytes: u64,
-    /// Most that was owed at a time.
+    /// Maximum owed at any time.
     pub most_bytes: u64,
     /// Still owed at the end.
     pub left_bytes: u64,
@@ -95,8 +95,8 @@ pub struct OffloadReport {
 pub struct HourReport {
     /// From the start of the trace.
     pub hour: u64,
-    /// Peak load as the metadata service saw it, in servers' worth of work; absent if it did not watch the hour
-    /// from its start.
+    /// Peak load as seen by the metadata service, in servers' worth of work; absent if it did not observe the hour from
+    /// its start.
     pub load: Option<f64>,
     /// The same, computed from the trace.
     pub trace_load: f64,
@@ -105,7 +105,7 @@ pub struct HourReport {
     pub gear: Option<u8>,
     /// At the end of the hour.
     pub servers_awake: Option<u32>,
-    /// What one would have chosen who knew the hour's peak.
+    /// The choice of an oracle that knows the hour's peak.
     pub oracle_gear: u8,
     pub reads: u64,
     pub writes: u64,
@@ -127,7 +127,7 @@ impl KindLatency {
 }
 
 impl ReplayReport {
-    /// Nothing failed, nothing was wrong, nothing is owed, and all replicas are the same.
+    /// Nothing failed, nothing was wrong, no offload is left, and all replicas are identical.
     pub fn passed(&self) -> bool {
         self.performance.passed()
             && self.offload.left_bytes == 0
@@ -166,7 +166,7 @@ impl fmt::Display for ReplayReport {
     }
 }
 
-/// A value, or a dash where there is none.
+/// A value, or a dash if it is absent.
 fn or_dash(value: Option<impl fmt::Display>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
@@ -247,7 +247,7 @@ impl ReplayReport {
         let o = &self.offload;
         writeln!(
             f,
-            "offload   {} taken, {} given back, at most {} owed, {} left",
+            "offload   {} taken, {} reclaimed, at most {} owed, {} left",
             Bytes(o.offloaded_bytes),
             Bytes(o.reclaimed_bytes),
             Bytes(o.most_bytes),

@@ -1,4 +1,4 @@
-//! What a replay needs of a cluster. A trait, so that tests replay on a map in memory.
+//! What a replay needs from a cluster. A trait, so that tests replay on an in-memory map.
 
 use crate::drive::engine::Timer;
 use bytes::Bytes;
@@ -6,25 +6,25 @@ use ebb_client::{Client, ClientError};
 use ebb_types::{AdminReply, AdminRequest, ChunkId, MetaReply, MetaRequest, ObjectId, ServerId, ServerState};
 use serde::Serialize;
 
-/// What the program must bring beside a client: a look at the servers themselves. Cheap to clone.
+/// What the program must supply besides a client: access to the servers themselves. Cheap to clone.
 pub trait Cluster: Clone + Send + Sync + 'static {
-    /// Compares all replicas of all groups, block by block. Called when every group is in sync and nothing is
+    /// Compares all replicas of all groups, block by block. Called when every group is in sync and nothing is being
     /// written. The error says what to do next.
     fn compare(&self) -> impl Future<Output = Result<Comparison, String>> + Send;
 }
 
-/// What a full comparison of replicas found.
+/// Result of a full comparison of replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Comparison {
     /// Groups that were compared.
     pub groups: u32,
-    /// Groups whose replicas are not all the same.
+    /// Groups whose replicas are not identical.
     pub differing: u32,
     /// Bytes of data in one replica of each group.
     pub bytes: u64,
 }
 
-/// Why the cluster did not do what it was asked, in the client's words.
+/// Why the cluster did not carry out a request, in the client's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TargetError(pub String);
@@ -56,11 +56,11 @@ pub(crate) trait Target: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), TargetError>> + Send;
     fn delete(&self, chunk: ChunkId) -> impl Future<Output = Result<(), TargetError>> + Send;
     fn admin(&self, request: AdminRequest) -> impl Future<Output = Result<AdminReply, TargetError>> + Send;
-    /// What the schedule is kept by.
+    /// The timer that keeps the schedule.
     fn timer(&self) -> std::io::Result<Timer> {
         Timer::new()
     }
-    /// Tries after the first, of all requests so far.
+    /// Attempts after the first, of all requests so far.
     fn retries(&self) -> u64;
     fn compare(&self) -> impl Future<Output = Result<Comparison, TargetError>> + Send;
 }
@@ -101,7 +101,7 @@ impl<C: Cluster> Target for Real<C> {
         match self.client.call(MetaRequest::Admin(request)).await? {
             MetaReply::Admin(reply) => Ok(reply),
             MetaReply::Failed(failure) => Err(TargetError(failure.to_string())),
-            other => Err(TargetError(format!("the answer did not fit the question: {other:?}"))),
+            other => Err(TargetError(format!("unexpected reply: {other:?}"))),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Replays on a cluster in memory, on a virtual clock, that can be told to lose, damage, refuse and dawdle.
+//! Replays on an in-memory cluster, on a virtual clock, that can be made to lose, damage, refuse and delay.
 
 use super::target::Target;
 use super::*;
@@ -18,7 +18,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-/// What the cluster does wrong. Requests are counted from one, preparation included.
+/// What the cluster does wrong. Requests are counted from one, including preparation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Faults {
     /// Acknowledged, and forgotten.
@@ -26,7 +26,7 @@ struct Faults {
     flip_read: Option<u64>,
     fail_write: Option<u64>,
     fail_read: Option<u64>,
-    /// Never pays its debt.
+    /// Never reclaims its offload.
     debt: bool,
     differing: u32,
 }
@@ -42,7 +42,7 @@ struct Inner {
     schedule: Schedule,
     admin: Vec<AdminRequest>,
     deleted: BTreeSet<ChunkId>,
-    /// When the first request came after the cluster was told to choose its gear.
+    /// When the first request came after the cluster was set to choose its gear.
     started: Option<Instant>,
 }
 
@@ -90,7 +90,7 @@ impl Fake {
         }
     }
 
-    /// All servers but those of the first `gear` gear groups go to sleep.
+    /// All servers except those of the first `gear` gear groups go to sleep.
     fn shift(&self, gear: u8) {
         let mut inner = self.inner();
         inner.gear = gear;
@@ -261,7 +261,7 @@ impl Target for Fake {
 
 const SPEED: f64 = 1000.0;
 
-/// Two devices, two hours: reads of what was never written, writes and reads that overlap in odd ways.
+/// Two devices, two hours: reads of data that was never written, writes and reads that overlap in odd ways.
 fn trace() -> Arc<Trace> {
     let mut requests = Vec::new();
     for n in 0..400u64 {
@@ -311,7 +311,7 @@ async fn a_cluster_that_obeys_passes_and_is_left_as_it_was() {
     assert_eq!((report.schedule.hour_millis, report.schedule.dwell_millis), (3600, 7));
     assert_eq!((report.hours.len(), report.hours[0].reads + report.hours[1].reads), (2, 133));
     assert_eq!((report.shifts.len(), report.migrations), (1, 40), "the shift of 1970 is not ours");
-    // Only what was given out during the replay counts, and on each of nine servers.
+    // Only offload during the replay counts, on each of nine servers.
     assert!(report.offload.offloaded_bytes > 0 && report.offload.offloaded_bytes <= 9 * 267);
     let inner = fake.inner();
     assert_eq!((inner.schedule, inner.mode), (before, GearMode::Auto));
@@ -356,7 +356,7 @@ async fn requests_go_out_at_their_time_whether_or_not_others_are_answered() {
     assert!(report.passed() && queue.p50_millis > 1000.0 && latest(&report) < 1.1, "{queue:?}");
 }
 
-/// Whether a write is missed if it is lost: some byte of it is read before it is overwritten, or is there in the end.
+/// Whether losing a write is noticed: some byte of it is read before it is overwritten, or remains at the end.
 fn is_missed(trace: &Trace, index: usize) -> bool {
     let range = |request: &Request| request.offset..request.offset + u64::from(request.len);
     let lost = &trace.requests[index];
@@ -452,11 +452,11 @@ async fn sleep_is_seen_and_its_energy_counted_in_trace_time() {
     assert_eq!(gears, [1, 2, 3]);
     let counts = report.latency.by_gear.iter().map(|g| g.reads.unwrap().count + g.writes.unwrap().count);
     let counts: Vec<u64> = counts.collect();
-    // A quarter, a half, a quarter of the time; the gear is looked at ten times per hour.
+    // A quarter, a half, a quarter of the time; the gear is sampled ten times per hour.
     for (count, right) in counts.iter().zip([200, 99, 100]) {
         assert!(count.abs_diff(right) <= 25, "{counts:?}");
     }
-    // Windows of 2 s around 1.8 s and 5.4 s: all but 0.4 s in the end, less the last look.
+    // Windows of 2 s around 1.8 s and 5.4 s: all but 0.4 s at the end, less the last sample.
     let around = &report.latency.around_shifts;
     let near = around.reads.unwrap().count + around.writes.unwrap().count;
     assert!((380..=400).contains(&near), "{near}");

@@ -1,6 +1,6 @@
-//! How truly a trace's load is controlled: Tables IV and V of TRACER for any trace, and both filters side by side.
+//! How accurately a trace's load is controlled: Tables IV and V of TRACER for any trace, and both filters side by side.
 //!
-//! The requests and their inter-arrival times are held: 44 bytes of memory per request.
+//! The requests and their inter-arrival times are kept in memory: 44 bytes per request.
 
 use ebb_trace::{
     Accuracy, BalancedFilter, InMemory, LoadError, Mode, Original, Pace, Request, Synthetic, TraceError,
@@ -15,7 +15,7 @@ use std::time::Duration;
 pub struct AccuracyReport {
     pub name: String,
     pub requests: u64,
-    /// Requests that arrive so close together were one bunch to TRACER's filter.
+    /// Requests that arrive this close together were one bunch to TRACER's filter.
     pub window_seconds: f64,
     pub levels: Vec<LevelAccuracy>,
 }
@@ -28,7 +28,7 @@ pub struct LevelAccuracy {
     pub balanced: FilterAccuracy,
 }
 
-/// How far a filter is off. Errors are measured over configured load proportion, minus one.
+/// The errors of a filter. Errors are measured over configured load proportion, minus one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct FilterAccuracy {
     pub requests: u64,
@@ -36,7 +36,7 @@ pub struct FilterAccuracy {
     pub bytes_error: Option<f64>,
     /// Share of reads minus the original's.
     pub read_share_difference: Option<f64>,
-    /// Kolmogorov-Smirnov distance of inter-arrival times from the original's slowed down to the level.
+    /// Kolmogorov-Smirnov distance of inter-arrival times from the original's, slowed down to the level.
     pub gap_distance: Option<f64>,
     /// Share of requests that would have to arrive in another hundredth of the time.
     pub shape_distance: Option<f64>,
@@ -64,7 +64,7 @@ impl FilterAccuracy {
         ]
     }
 
-    /// The figure of each kind that is further from zero.
+    /// For each kind, the figure that is further from zero.
     fn worse(self, other: FilterAccuracy) -> FilterAccuracy {
         let worse = |a: Option<f64>, b: Option<f64>| match (a, b) {
             (Some(a), Some(b)) => Some(if b.abs() > a.abs() { b } else { a }),
@@ -81,7 +81,8 @@ impl FilterAccuracy {
     }
 }
 
-/// Measures both filters at 10 % to 100 %. Requests within `window` of a bunch's first belong to it; zero is equal times.
+/// Measures both filters at 10 % to 100 %. Requests within `window` of a bunch's first belong to it; zero: only equal
+/// times.
 pub fn accuracy(
     name: &str,
     reader: &mut dyn TraceReader,
@@ -106,7 +107,7 @@ fn level(
 ) -> Result<LevelAccuracy, LoadError> {
     let share = f64::from(tenths) / 10.0;
     let kept = |filter: &mut dyn Iterator<Item = Result<Request, TraceError>>| {
-        // Requests in memory cannot fail to be read.
+        // Reading requests from memory cannot fail.
         FilterAccuracy::of(original.compare(share, filter.map_while(Result::ok)))
     };
     let trace = InMemory::new(whole, &[]);
@@ -117,11 +118,11 @@ fn level(
     })
 }
 
-/// Requests of each of the 125 synthetic modes that are measured.
+/// Measured requests of each of the 125 synthetic modes.
 pub const MODE_REQUESTS: u64 = 10_000;
 
-/// Measures both filters on the 125 synthetic modes, paced, and reports the figure furthest from zero at each level. The
-/// requests are those of all modes together.
+/// Measures both filters on the 125 synthetic modes, paced, and reports the figure furthest from zero at each level.
+/// The request count is the total of all modes.
 pub fn accuracy_of_modes(seed: u64) -> AccuracyReport {
     let mut worst: Option<AccuracyReport> = None;
     for mode in Mode::all() {
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_filter_that_keeps_nothing_is_off_by_everything() {
-        // One bunch: TRACER's filter keeps the tenth of ten, and there is none.
+        // One bunch: TRACER's filter keeps the tenth of ten, and here there is no tenth.
         let text = "0,0,512,R,1\n".repeat(50);
         let mut reader = ebb_trace::open("t.spc", std::io::Cursor::new(text)).unwrap();
         let found = accuracy("x", reader.as_mut(), Duration::ZERO).unwrap();

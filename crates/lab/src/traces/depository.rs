@@ -1,9 +1,9 @@
-//! A directory of traces with a catalogue of what they ask of storage, so that the right one for an experiment is found by asking,
-//! not by reading them all again [TRACER §III.A, "trace repository"].
+//! A directory of traces with a catalogue of their workloads, so that the right one for an experiment is found by a
+//! query, without reading them all again [TRACER §III.A, "trace repository"].
 //!
-//! The catalogue is one JSON file in the directory. An entry holds size and time of change of its files; a trace is read again when
-//! they differ. Files that are no traces are remembered too, and not tried again until they change. A directory that cannot be
-//! written is listed all the same.
+//! The catalogue is one JSON file in the directory. An entry records size and modification time of its files; a trace
+//! is read again when they differ. Files that are not traces are remembered too, and not tried again until they change.
+//! A read-only directory can be listed all the same.
 
 use super::open::{ReadProgress, name_of, open};
 use super::profile::{Figures, profile};
@@ -18,9 +18,9 @@ use std::time::UNIX_EPOCH;
 
 /// The catalogue's name in its directory.
 pub const CATALOGUE: &str = "ebb-traces.json";
-/// Changes when entries of an older one would mislead.
+/// Changes when entries of an older version would mislead.
 const VERSION: u32 = 1;
-/// Directories below the depository that are looked into.
+/// Depth of directories below the catalogue's that are searched.
 const DEPTH: usize = 4;
 
 #[derive(Debug, thiserror::Error)]
@@ -31,13 +31,13 @@ pub enum DepositoryError {
     Empty { path: PathBuf },
 }
 
-/// What is known of one trace.
+/// Catalogue entry of one trace.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Path below the depository; for a blktrace capture without the number of the CPU.
+    /// Path below the directory; for a blktrace capture without the number of the CPU.
     pub name: String,
     pub files: Vec<FileStamp>,
-    /// `None`: it is no trace, for the reason that `trouble` gives.
+    /// `None`: it is not a trace, for the reason in `trouble`.
     pub figures: Option<Figures>,
     pub trouble: Option<String>,
 }
@@ -45,7 +45,7 @@ pub struct Entry {
 /// A file as it was when it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStamp {
-    /// Below the depository.
+    /// Relative to the directory.
     pub path: PathBuf,
     pub bytes: u64,
     pub changed_unix_nanos: u64,
@@ -64,13 +64,13 @@ pub struct Depository {
     pub entries: Vec<Entry>,
     /// Traces that were read because they were new or had changed.
     pub refreshed: usize,
-    /// Why the catalogue could not be kept, if it could not: the next look reads everything again.
+    /// Why the catalogue could not be saved, if so: the next run reads everything again.
     pub unkept: Option<String>,
 }
 
 impl Depository {
-    /// Looks at a directory and those below it, reads what is new or changed, and keeps the catalogue. `skip_bad` is for
-    /// every trace; `reading` is told each name before it is read.
+    /// Scans a directory and those below it, reads new or changed traces, and saves the catalogue. `skip_bad` applies
+    /// to every trace; `reading` is called with each name before it is read.
     pub fn open(
         directory: &Path,
         skip_bad: u64,
@@ -103,12 +103,12 @@ impl Depository {
         Ok(Depository { entries, refreshed, unkept })
     }
 
-    /// The traces that answer a query, in its order.
+    /// The traces that match a query, in its order.
     pub fn find(&self, query: &Query) -> Vec<(&Entry, &Figures)> {
         let traces = self.entries.iter().filter_map(|entry| Some((entry, entry.figures.as_ref()?)));
         let mut found: Vec<_> = traces.filter(|(_, figures)| query.wants(figures)).collect();
         if let Some(sort) = query.sort {
-            // Largest first; what has no figure comes last.
+            // Largest first; traces without the figure come last.
             found.sort_by(|(_, a), (_, b)| {
                 let key = |figures: &Figures| sort.key(figures).unwrap_or(f64::NEG_INFINITY);
                 key(b).total_cmp(&key(a))
@@ -120,13 +120,13 @@ impl Depository {
         found
     }
 
-    /// Files that are no traces, and why.
+    /// Files that are not traces, and why.
     pub fn others(&self) -> impl Iterator<Item = (&str, &str)> {
         self.entries.iter().filter_map(|entry| Some((entry.name.as_str(), entry.trouble.as_deref()?)))
     }
 }
 
-/// A catalogue that is missing, damaged or of another version holds nothing: everything is read again.
+/// A catalogue that is missing, damaged or of another version counts as empty: everything is read again.
 fn load(path: &Path) -> Vec<Entry> {
     let text = std::fs::read(path).unwrap_or_default();
     match serde_json::from_slice::<Catalogue>(&text) {
@@ -135,7 +135,7 @@ fn load(path: &Path) -> Vec<Entry> {
     }
 }
 
-/// Replaces the catalogue in one step, so that a reader or a crash never meets half of it.
+/// Replaces the catalogue atomically, so that a reader or a crash never meets half of it.
 fn keep(path: &Path, entries: &[Entry]) -> io::Result<()> {
     let catalogue = Catalogue { version: VERSION, entries: entries.to_vec() };
     let text = serde_json::to_vec_pretty(&catalogue).expect("our own types can be written as JSON");
@@ -147,20 +147,20 @@ fn keep(path: &Path, entries: &[Entry]) -> io::Result<()> {
     written
 }
 
-/// Adds the files in `directory/below`, gathered by trace. Hidden ones, links and the catalogue are passed over.
+/// Adds the files in `directory/below`, grouped by trace. Hidden files, links and the catalogue are skipped.
 fn find(
     directory: &Path,
     below: &Path,
     depth: usize,
     into: &mut BTreeMap<String, Vec<FileStamp>>,
 ) -> Result<(), (PathBuf, io::Error)> {
-    // Joining nothing would put a slash at the end of what the user wrote.
+    // Joining an empty path would append a slash to what the user wrote.
     let here = if below.as_os_str().is_empty() { directory.into() } else { directory.join(below) };
     let failed = |error| (here.clone(), error);
     for entry in std::fs::read_dir(&here).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let file_name = entry.file_name().to_string_lossy().into_owned();
-        // A file that goes away meanwhile is none.
+        // A file that disappears meanwhile is ignored.
         let Ok(about) = entry.metadata() else { continue };
         let path = below.join(entry.file_name());
         if file_name.starts_with('.') || file_name.starts_with(CATALOGUE) {
@@ -182,7 +182,7 @@ fn find(
     Ok(())
 }
 
-/// What a trace file's trace is called: the files of a blktrace or btrecord capture, one per CPU, are one.
+/// The trace name of a trace file: the files of a blktrace or btrecord capture, one per CPU, are one trace.
 fn trace_name(path: &str) -> String {
     for part in [".blktrace.", ".replay."] {
         if let Some((stem, cpu)) = path.rsplit_once(part)
@@ -195,7 +195,7 @@ fn trace_name(path: &str) -> String {
     path.to_owned()
 }
 
-/// Files gathered by trace, with the traces' names, in the order in which they are given.
+/// Groups files by trace, with the traces' names, in the given order.
 pub fn group(paths: &[PathBuf]) -> Vec<(String, Vec<PathBuf>)> {
     let mut groups: Vec<(String, Vec<PathBuf>)> = Vec::new();
     for path in paths {
@@ -232,7 +232,7 @@ fn look(
     Entry { name, files, figures, trouble }
 }
 
-/// What figure a list is ordered by, largest first.
+/// The figure that a list is sorted by, largest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
     Requests,
@@ -276,9 +276,7 @@ impl FromStr for Sort {
     fn from_str(name: &str) -> Result<Sort, String> {
         let names = SORTS.map(|(name, _)| name).join(", ");
         let found = SORTS.into_iter().find(|(known, _)| *known == name);
-        found
-            .map(|(_, sort)| sort)
-            .ok_or_else(|| format!("{name:?} is no figure to sort by: use one of {names}"))
+        found.map(|(_, sort)| sort).ok_or_else(|| format!("cannot sort by {name:?}: use one of {names}"))
     }
 }
 
@@ -287,7 +285,7 @@ impl FromStr for Sort {
 pub struct Bound {
     least: f64,
     most: f64,
-    /// Whether the ends themselves are outside.
+    /// Whether the end points are excluded.
     strict: bool,
 }
 
@@ -303,7 +301,7 @@ impl Bound {
 impl FromStr for Bound {
     type Err = String;
     fn from_str(text: &str) -> Result<Bound, String> {
-        let wrong = || format!("{text:?} is no condition: write \">60%\", \"<=10%\" or \"25%..75%\"");
+        let wrong = || format!("invalid condition {text:?}: write \">60%\", \"<=10%\" or \"25%..75%\"");
         let share = |text: &str| -> Result<f64, String> {
             let number = text.trim().strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
             number.filter(|number| number.is_finite()).map(|number| number / 100.0).ok_or_else(wrong)
@@ -329,7 +327,7 @@ impl FromStr for Bound {
     }
 }
 
-/// Which traces of a depository, and in which order. An absent condition holds for all.
+/// Selects traces of a directory, and their order. An absent condition matches all.
 #[derive(Clone, Debug, Default)]
 pub struct Query {
     pub format: Option<Format>,
@@ -381,7 +379,7 @@ pub fn table(found: &[(&Entry, &Figures)]) -> String {
     for row in rows {
         for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
             let space = " ".repeat(width - cell.chars().count());
-            // Words are set left, numbers right.
+            // Words are aligned left, numbers right.
             match column {
                 0 => out.push_str(&format!("{cell}{space}")),
                 1 => out.push_str(&format!("  {cell}{space}")),

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Is told how many bytes of the files are read and how many there are, a few times per megabyte.
+/// Called with the number of bytes read so far and the total, a few times per megabyte.
 pub type ReadProgress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
-/// For those who do not want to know.
+/// Reports nothing.
 pub fn silent() -> ReadProgress {
     Arc::new(|_, _| ())
 }
@@ -71,7 +71,7 @@ pub fn open(
     Ok(ebb_trace::open_with(inputs.collect(), options)?)
 }
 
-/// Reads the files of one trace whole: what several passes need.
+/// Reads the files of one trace into memory, for several passes.
 pub fn load(paths: &[PathBuf], options: &Options, progress: &ReadProgress) -> Result<Trace, TraceFileError> {
     let mut reader = open(paths, options, progress)?;
     let name = paths.first().map_or(String::new(), |path| name_of(path));

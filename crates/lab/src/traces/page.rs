@@ -8,7 +8,7 @@ use ebb_types::Bytes;
 /// A page that shows every trace.
 pub fn page(profiles: &[Profile]) -> String {
     let names: Vec<&str> = profiles.iter().map(|profile| profile.name.as_str()).collect();
-    let lead = "What the traces ask of storage. Random: begins elsewhere than the request before on the same device \
+    let lead = "The workload of the traces. Random: begins elsewhere than the previous request on the same device \
                 ended. Distinct: 4 KiB blocks that are read or written, each counted once.";
     let mut page = Page::new(names.join(", "), lead);
     if profiles.len() > 1 {
@@ -66,7 +66,7 @@ fn show(page: &mut Page, profile: &Profile) {
         ("Seek distances", Axis::new("distance on the device").bytes(), &figures.seeks),
     ];
     for (title, x, spread) in curves {
-        // A logarithmic axis has no zero; the curve begins at the share that is zero.
+        // A logarithmic axis has no zero; the curve begins at the share of zeros.
         let Some(spread) = spread.as_ref().filter(|spread| spread.max > 0.0) else { continue };
         let y = Axis::new("share of requests up to it").percent().from(0.0).to(1.0);
         let points = spread.curve.iter().copied();

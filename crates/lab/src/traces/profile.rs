@@ -1,4 +1,4 @@
-//! What a trace asks of storage, in one pass and bounded memory.
+//! The workload of a trace, in one pass and bounded memory.
 
 use super::sketch::{BLOCK, Sketch};
 use super::spread::{Spread, Spreading};
@@ -6,7 +6,7 @@ use ebb_trace::{Kind, Request, Summing, TraceError, TraceReader};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The figures of a trace. Keys are documented in `docs/json.md`; what cannot be known is `None`.
+/// The figures of a trace. Keys are documented in `docs/json.md`; unknown values are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     pub format: Option<String>,
@@ -14,7 +14,7 @@ pub struct Figures {
     pub reads: u64,
     pub bytes: u64,
     pub read_bytes: u64,
-    /// Requests of no bytes.
+    /// Requests of zero bytes.
     pub empty: u64,
     /// From the first arrival to the last.
     pub span_seconds: f64,
@@ -29,11 +29,12 @@ pub struct Figures {
     pub peak_to_mean: Option<f64>,
     /// Inter-arrival times in seconds.
     pub gaps: Option<Spread>,
-    /// Share of requests that do not begin where the request before on the same device ended; a device's first counts as random.
+    /// Share of requests that do not begin where the previous one on the same device ended; a device's first counts as
+    /// random.
     pub random_share: Option<f64>,
-    /// Distances in bytes between where a request begins and where the one before it on the same device ended.
+    /// Distances in bytes between the start of a request and the end of the previous one on the same device.
     pub seeks: Option<Spread>,
-    /// What targets need to hold every request: the largest end on each device, added up.
+    /// Size that targets need to hold every request: the largest end on each device, added up.
     pub footprint_bytes: u64,
     /// Distinct 4 KiB blocks that are read or written, in bytes.
     pub unique_bytes: u64,
@@ -46,20 +47,20 @@ pub struct Figures {
     pub backwards: u64,
 }
 
-/// Everything that is said of a trace.
+/// The complete profile of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Profile {
     pub name: String,
     #[serde(flatten)]
     pub figures: Figures,
-    /// Classes that hold a request, by size.
+    /// Classes that contain a request, by size.
     pub sizes: Vec<SizeClass>,
     pub load: Load,
     /// By number, as they appear in the trace.
     pub devices: Vec<DeviceProfile>,
 }
 
-/// Requests of at least `from_bytes` and less than twice that; the class from 0 holds those of no bytes.
+/// Requests of at least `from_bytes` and less than twice that; the class from 0 holds those of zero bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SizeClass {
     pub from_bytes: u64,
@@ -91,8 +92,8 @@ pub struct DeviceProfile {
 /// Most intervals of the load over time.
 const INTERVALS: usize = 1024;
 
-/// Load over time when nobody knows how long the trace is: when an arrival lies beyond the last interval, neighbours are joined
-/// and all become twice as long.
+/// Load over time when the length of the trace is unknown: when an arrival lies beyond the last interval, neighbours
+/// are merged and all intervals become twice as long.
 struct Loading {
     width: Duration,
     reads: Vec<u64>,
@@ -136,12 +137,12 @@ impl Loading {
     }
 }
 
-/// Size classes: none, then from each power of two.
+/// Size classes: zero, then from each power of two.
 fn size_class(len: u32) -> usize {
     len.checked_ilog2().map_or(0, |log| log as usize + 1)
 }
 
-/// Reads a trace to its end and says what it asks of storage. `name` is what to call it.
+/// Reads a trace to its end and returns its profile. `name` is its name in the report.
 pub fn profile(name: &str, reader: &mut dyn TraceReader) -> Result<Profile, TraceError> {
     let (mut summing, mut sketch, mut loading) = (Summing::default(), Sketch::default(), Loading::new());
     let (mut gaps, mut seeks) = (Spreading::new(), Spreading::new());
@@ -223,7 +224,7 @@ mod tests {
 
     #[test]
     fn the_figures_are_those_of_the_trace() {
-        // Device 3: 0..4096, then on to 8192, then back to 0. Device 9: one of no bytes.
+        // Device 3: 0..4096, then on to 8192, then back to 0. Device 9: one of zero bytes.
         let found = of("3,0,4096,R,10\n3,8,4096,W,10.5\n9,800,0,R,11\n3,0,512,R,14\n");
         let figures = &found.figures;
         assert_eq!((figures.requests, figures.reads, figures.empty, figures.device_count), (4, 3, 1, 2));

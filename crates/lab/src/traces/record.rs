@@ -1,14 +1,15 @@
-//! A trace collected from a block device by the kernel's own recorder, blktrace.
+//! A trace recorded from a block device with the kernel's own recorder, blktrace.
 //!
-//! blktrace needs the kernel's tracing (`CONFIG_BLK_DEV_IO_TRACE`), a mounted debugfs to carry the events, and root. What is missing is
-//! said before anything is started; what only the attempt shows is told from blktrace's own words.
+//! blktrace needs the kernel's tracing (`CONFIG_BLK_DEV_IO_TRACE`), a mounted debugfs to carry the events, and root.
+//! Missing prerequisites are reported before anything is started; problems that only show in the attempt are derived
+//! from blktrace's output.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Where things are; tests have their own.
+/// Locations; tests have their own.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     pub blktrace: PathBuf,
@@ -16,7 +17,7 @@ pub struct Recorder {
 }
 
 impl Default for Recorder {
-    /// blktrace from the search path or where Debian puts it; debugfs at its usual place.
+    /// blktrace from the search path or where Debian installs it; debugfs at its usual place.
     fn default() -> Recorder {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -35,9 +36,9 @@ pub struct Recorded {
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    #[error("cannot look at {}: {error}; name a block device such as /dev/nvme0n1", device.display())]
+    #[error("cannot examine {}: {error}; name a block device such as /dev/nvme0n1", device.display())]
     Device { device: PathBuf, error: io::Error },
-    #[error("{} is no block device: name one such as /dev/nvme0n1 (`lsblk` lists them)", device.display())]
+    #[error("{} is not a block device: name one such as /dev/nvme0n1 (`lsblk` lists them)", device.display())]
     NotBlock { device: PathBuf },
     #[error("blktrace is not installed: `apt install blktrace` (or your system's package of that name)")]
     NoTool,
@@ -61,12 +62,12 @@ pub enum RecordError {
     Run { path: PathBuf, error: io::Error },
     #[error("blktrace failed on {}: {words}", device.display())]
     Failed { device: PathBuf, words: String },
-    #[error("blktrace wrote no file {}.blktrace.*; its words: {words}", out.display())]
+    #[error("blktrace wrote no file {}.blktrace.*; its output: {words}", out.display())]
     Nothing { out: PathBuf, words: String },
 }
 
-/// Records `device` for `time` into `OUT.blktrace.CPU`. Returns when the time is over. `starting` is called once nothing that is
-/// needed is missing.
+/// Records `device` for `time` into `OUT.blktrace.CPU`. Returns when the time is over. `starting` is called once all
+/// prerequisites are met.
 pub fn record(
     recorder: &Recorder,
     device: &Path,
@@ -88,7 +89,7 @@ pub fn record(
     run(recorder, device, out, time)
 }
 
-/// Whether what blktrace needs is there.
+/// Whether blktrace's prerequisites are met.
 fn possible(recorder: &Recorder) -> Result<(), RecordError> {
     if !recorder.blktrace.is_file() {
         return Err(RecordError::NoTool);
@@ -109,7 +110,7 @@ fn run(recorder: &Recorder, device: &Path, out: &Path, time: Duration) -> Result
     let result = Command::new(&recorder.blktrace)
         .arg("-d")
         .arg(device)
-        // Only queue events: the requests as they come.
+        // Only queue events: the requests as they arrive.
         .args(["-a", "queue", "-w", &time.as_secs().max(1).to_string(), "-r"])
         .arg(&recorder.debugfs)
         .arg("-D")
@@ -121,7 +122,7 @@ fn run(recorder: &Recorder, device: &Path, out: &Path, time: Duration) -> Result
         .map_err(|error| RecordError::Run { path: recorder.blktrace.clone(), error })?;
     let words = [result.stderr, result.stdout].concat();
     let words = String::from_utf8_lossy(&words).split_whitespace().collect::<Vec<_>>().join(" ");
-    // It succeeds in its own eyes when its threads could not be started.
+    // blktrace reports success even if its threads could not be started.
     if !result.status.success() || words.contains("BLKTRACESETUP") || words.contains("FAILED to start") {
         return Err(why(recorder, device, words));
     }
@@ -132,7 +133,7 @@ fn run(recorder: &Recorder, device: &Path, out: &Path, time: Duration) -> Result
     Ok(Recorded { files })
 }
 
-/// What blktrace's words mean.
+/// Interprets blktrace's output.
 fn why(recorder: &Recorder, device: &Path, words: String) -> RecordError {
     let says = |part: &str| words.contains(part);
     if says("Inappropriate ioctl") || says("Function not implemented") {
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A recorder whose blktrace is a script, with a debugfs that is mounted.
+    /// A recorder whose blktrace is a script, with a mounted debugfs.
     fn recorder(dir: &Path, script: &str) -> Recorder {
         let blktrace = dir.join("blktrace");
         std::fs::write(&blktrace, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -197,7 +198,7 @@ mod tests {
                 .unwrap_err()
         };
         let file = attempt(&good.blktrace);
-        assert!(file.to_string().contains("no block device"), "{file}");
+        assert!(file.to_string().contains("not a block device"), "{file}");
         assert!(matches!(attempt(&dir.path().join("none")), RecordError::Device { .. }));
     }
 

@@ -5,21 +5,21 @@ use super::spread::Spread;
 use ebb_types::Bytes;
 use std::fmt;
 
-/// Columns and rows of the plot, and columns of a bar of the sizes.
+/// Columns and rows of the plot, and columns of a size bar.
 const COLUMNS: usize = 72;
 const ROWS: usize = 8;
 const BAR: usize = 30;
-/// Devices that are shown; JSON and HTML have all.
+/// Devices that are shown; JSON and HTML have all of them.
 const DEVICES: usize = 10;
 
-/// What is not known.
+/// Shown for unknown values.
 const ABSENT: &str = "–";
 
 pub(super) fn percent(share: Option<f64>) -> String {
     share.map_or(ABSENT.into(), |share| format!("{:.1} %", share * 100.0))
 }
 
-/// A number with commas between thousands.
+/// A number with thousands separators.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
@@ -32,7 +32,7 @@ pub(super) fn grouped(number: u64) -> String {
     out
 }
 
-/// Three digits that count: 0.0123, 1.23, 12.3, 123, 1,234.
+/// Three significant digits: 0.0123, 1.23, 12.3, 123, 1,234.
 pub(super) fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
@@ -97,7 +97,7 @@ impl Figures {
             ("inter-arrival", self.gaps.as_ref().map_or_else(absent, |gaps| spread(gaps, seconds))),
             ("reads", format!("{} of requests, {} of bytes", percent(self.read_share), percent(read_bytes))),
             ("size", format!("mean {mean}, largest {}", Bytes(self.largest_bytes.into()))),
-            ("random", format!("{} begin elsewhere than the one before ended", percent(self.random_share))),
+            ("random", format!("{} begin elsewhere than the previous one ended", percent(self.random_share))),
             ("seek", self.seeks.as_ref().map_or_else(absent, |seeks| spread(seeks, bytes))),
             (
                 "footprint",
@@ -109,8 +109,8 @@ impl Figures {
             ),
         ];
         let odd = [
-            (self.empty, "of no bytes"),
-            (self.backwards, "earlier than the one before, moved up to it"),
+            (self.empty, "of zero bytes"),
+            (self.backwards, "earlier than the previous one, moved to its time"),
             (self.skipped, "bad and skipped"),
         ];
         let odd: Vec<String> = odd
@@ -126,7 +126,7 @@ impl Figures {
 }
 
 impl Load {
-    /// Requests per second in so many columns, or as many as there are intervals.
+    /// Requests per second in this many columns, or as many as there are intervals.
     fn columns(&self, columns: usize) -> Vec<f64> {
         let intervals = self.reads.len();
         let columns = columns.min(intervals);
@@ -286,7 +286,8 @@ mod tests {
             super::super::profile("t", reader.as_mut()).unwrap().to_string()
         };
         let found = shown(text);
-        for part in ["spc, 3 requests, 8.0 KiB", "66.7 % of requests", "1 of no bytes; 1 earlier", "4.0 KiB"]
+        for part in
+            ["spc, 3 requests, 8.0 KiB", "66.7 % of requests", "1 of zero bytes; 1 earlier", "4.0 KiB"]
         {
             assert!(found.contains(part), "no {part:?} in\n{found}");
         }

@@ -1,8 +1,9 @@
 //! Distinct blocks, counted in bounded memory.
 //!
-//! Every block has a hash; the sketch keeps the [`KEPT`] smallest different ones. As long as all fit, the count is exact. Beyond, the
-//! largest kept hash tells how densely hashes lie, and so how many there are: with k kept, to within 1/√k ("k minimum
-//! values"). The kept ones are also a fair sample of the blocks, so they say how the devices share them.
+//! Every block has a hash; the sketch keeps the [`KEPT`] smallest distinct ones. As long as all fit, the count is
+//! exact. Beyond that, the largest kept hash shows how dense the hashes are, and so how many there are: with k kept, to
+//! within 1/√k ("k minimum values"). The kept hashes are also a fair sample of the blocks, so they show how the blocks
+//! are distributed over the devices.
 
 use ebb_types::Random;
 use std::collections::BTreeMap;
@@ -15,11 +16,11 @@ const KEPT: usize = 1 << 16;
 pub(super) struct Sketch {
     /// Device of the block of each hash.
     kept: BTreeMap<u64, u32>,
-    /// No hash above this is looked at.
+    /// Hashes above this are ignored.
     most: Option<u64>,
 }
 
-/// A bijection of 64 bits that looks random, and keeps zero from zero.
+/// A 64-bit bijection that looks random, and maps zero to zero.
 fn hash(value: u64) -> u64 {
     Random::new(value).next()
 }
@@ -58,7 +59,7 @@ impl Sketch {
         }
     }
 
-    /// Distinct blocks of each device that has any.
+    /// Distinct blocks by device, for devices with any.
     pub(super) fn blocks_by_device(&self) -> BTreeMap<u32, u64> {
         let mut counts = BTreeMap::new();
         for &device in self.kept.values() {

@@ -1,13 +1,13 @@
-//! How values are spread: percentiles out of a histogram of bounded size.
+//! The spread of values: percentiles from a histogram of bounded size.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Percentiles exact to two digits; mean and variation exact. Times are in seconds, distances in bytes.
+/// Percentiles to two significant digits; mean and variation exact. Times are in seconds, distances in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     pub mean: f64,
-    /// Standard deviation over the mean: 0 is a clock, 1 a Poisson process, more is bursty. `None` where the mean is zero.
+    /// Standard deviation over the mean: 0 is a clock, 1 a Poisson process, more is bursty. `None` if the mean is zero.
     pub variation: Option<f64>,
     pub p10: f64,
     pub p50: f64,
@@ -37,7 +37,7 @@ impl Spreading {
 
     pub(super) fn add(&mut self, value: u64) {
         self.histogram.saturating_record(value);
-        // Welford's method: a sum of squares alone would lose the digits that matter.
+        // Welford's method: a plain sum of squares would lose the significant digits.
         let from_old = value as f64 - self.mean;
         self.mean += from_old / self.histogram.len() as f64;
         self.squares += from_old * (value as f64 - self.mean);

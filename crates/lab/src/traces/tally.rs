@@ -1,4 +1,4 @@
-//! Counts what passes by, so that a filter's effect can be told.
+//! Counts a stream of requests, so that a filter's effect can be reported.
 
 use ebb_trace::{Request, TraceError, TraceReader};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Tally {
     }
 }
 
-/// A trace that is counted while it passes.
+/// A trace that is counted as it passes.
 pub struct Tallied<R> {
     inner: R,
     tally: Arc<Tally>,

@@ -1,4 +1,5 @@
-//! A stream of requests into files that other tools replay. A file appears whole or not at all: one that fails half-way is removed.
+//! Writes a stream of requests to files that other tools replay. A file appears whole or not at all: one that fails
+//! half-way is removed.
 
 use super::open::name_of;
 use ebb_trace::{
@@ -27,7 +28,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// The format that a file's name asks for: `x.blktrace.0`, `x.replay.0`, `x.fio`, `x.iolog`.
+    /// The format implied by a file's name: `x.blktrace.0`, `x.replay.0`, `x.fio`, `x.iolog`.
     pub fn of_name(path: &Path) -> Option<Target> {
         match Format::of_name(&name_of(path))? {
             Format::Blktrace => Some(Target::Blktrace),
@@ -37,7 +38,7 @@ impl Target {
         }
     }
 
-    /// What a file of this format is called.
+    /// The name of a file of this format.
     pub fn file_name(self, stem: &str) -> String {
         match self {
             Target::Blktrace => format!("{stem}.blktrace.0"),
@@ -63,7 +64,7 @@ impl FromStr for Target {
 #[derive(Clone, Copy, Debug)]
 pub struct WriteOptions {
     pub target: Target,
-    /// For btrecord: requests that arrive so soon after a bunch's first join it and take its time.
+    /// For btrecord: requests that arrive within this time of a bunch's first join it and take its time.
     pub window: Duration,
     /// Whether to replace files that exist.
     pub overwrite: bool,
@@ -74,7 +75,7 @@ pub struct WriteOptions {
 pub struct WrittenTrace {
     pub files: Vec<PathBuf>,
     pub requests: u64,
-    /// Requests of no bytes, which these formats cannot express and which were left out.
+    /// Requests of zero bytes, which these formats cannot express and which were omitted.
     pub empty: u64,
     /// Bad lines or records of the input that were skipped.
     pub skipped: u64,
@@ -82,7 +83,7 @@ pub struct WrittenTrace {
 
 #[derive(Debug, thiserror::Error)]
 pub enum TraceWriteError {
-    #[error("{} exists: name another file, or allow it to be replaced with --overwrite", path.display())]
+    #[error("{} exists: name another file, or allow replacing it with --overwrite", path.display())]
     Exists { path: PathBuf },
     #[error("cannot create {}: {error}", path.display())]
     Create { path: PathBuf, error: io::Error },
@@ -126,7 +127,7 @@ impl Fresh {
 impl Drop for Fresh {
     fn drop(&mut self) {
         if !self.kept {
-            // Half a trace that cannot be removed is no worse than the error that is being reported.
+            // If the incomplete trace cannot be removed, the error being reported matters more.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -210,7 +211,7 @@ pub fn write(
     Ok(total)
 }
 
-/// The file of a request's device, made at its first request.
+/// The file of a request's device, created at its first request.
 fn device_out<'a>(
     outs: &'a mut BTreeMap<u32, Out>,
     request: &Request,
@@ -223,7 +224,7 @@ fn device_out<'a>(
         Entry::Occupied(out) => Ok(out.into_mut()),
         Entry::Vacant(vacant) => {
             let name = plain(&names[request.device as usize], '.');
-            // Names that are equal once they are plain are told apart by their number.
+            // Names that are equal in plain form are distinguished by their number.
             let twin = names.iter().take(request.device as usize).any(|other| plain(other, '.') == name);
             let stem = if twin { format!("{name}-{}", request.device) } else { name };
             Ok(vacant.insert(btrecord(&out.join(options.target.file_name(&stem)), options)?))

@@ -166,7 +166,7 @@ fn what_cannot_be_done_is_said_with_what_to_do() {
         (&["filter", "s.blktrace.0", "o.fio", "--load", "35%", "--method", "tracer"], "--method balanced"),
         (&["scale", "s.blktrace.0", "o.fio", "--intensity", "2000%"], "1 % to 1000 %"),
         (&["synth", "o.fio", "--random", "150%"], "0% to 100%"),
-        (&["record", "s.blktrace.0", "o"], "no block device"),
+        (&["record", "s.blktrace.0", "o"], "not a block device"),
         (&["list", "none"], "check the path"),
     ] {
         let error = bad(dir, arguments);

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What the pretended machines saw, and what goes wrong on them.
+/// What the simulated machines saw, and what goes wrong on them.
 #[derive(Default)]
 struct Script {
     /// Orders by workload and level (0: the peak).
@@ -94,7 +94,7 @@ fn matrix() -> Matrix {
     Matrix::parse(Path::new("m.toml"), text).unwrap()
 }
 
-/// Runs the matrix on pretended machines.
+/// Runs the matrix on simulated machines.
 fn go(matrix: &Matrix, path: &Path, script: &Shared) -> Result<Outcome, StoreError> {
     let open = |_: &Target| {
         Ok(Bench {
@@ -202,7 +202,7 @@ fn targets_with_machines_of_their_own_run_together_and_those_that_share_do_not()
     let targets = vec![target("a", "g1", "1"), target("b", "g2", "2"), target("c", "g3", "1")];
     matrix.targets = targets;
     assert_eq!(lanes(&matrix), [vec![0, 2], vec![1]]);
-    // `b` never ends before `a` has begun, and the other way around: only side by side is there a way out.
+    // `b` never ends before `a` has begun, and vice versa: only running in parallel avoids a deadlock.
     let gate = std::sync::Barrier::new(2);
     let orders = Shared::default();
     let open = |target: &Target| {

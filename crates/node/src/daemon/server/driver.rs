@@ -251,7 +251,7 @@ impl Server {
             Command::OldMetadata { known, offered } => {
                 tracing::warn!(
                     "this server has seen version {known} of the cluster map, was offered {offered}, and does not obey it. A metadata server that \
-                     was briefly away catches up by itself. If this persists, the metadata was restored from an older copy: start the \
+                     was briefly away catches up by itself. If this persists, the metadata went back to an older copy: start the \
                      metadata servers on the newest copy of their directories"
                 );
             }
