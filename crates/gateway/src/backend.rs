@@ -1,6 +1,6 @@
 //! What the gateway needs from a cluster: chunks, fresh object ids, and the namespace.
 //!
-//! A trait, so that the whole gateway is tested against an in-memory cluster ([`super::memory`]).
+//! A trait, so that the whole gateway is tested against an in-memory cluster (`memory.rs`).
 
 use ebb_client::Summed;
 use ebb_types::{

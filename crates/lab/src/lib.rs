@@ -7,7 +7,7 @@
 //! - [`traces`] analyses the workload of a trace, and derives other traces from it.
 //! - [`agent`] has other machines generate the load or read the power.
 //! - [`cost`] runs any command and reports the cost of each I/O in cycles and joules, layer by layer.
-//! - [`bench`] loads any S3 endpoint and reports what the servers spent per operation.
+//! - [`mod@bench`] loads any S3 endpoint and reports what the servers spent per operation.
 //!
 //! Reports are plain data: `Display` is the text for people, `Serialize` the JSON for machines (`docs/json.md`).
 //! Energy is modelled, and every place that shows it says so.

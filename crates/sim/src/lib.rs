@@ -2,8 +2,8 @@
 //! store (`ebb_store::StoreCore`) under a virtual clock, over disks in memory and a model network, with every fault
 //! that a seed can draw.
 //!
-//! [`run`] plays one seed: rounds of client work under faults; then everything is repaired, every operation must end,
-//! and every replica must be identical to its peers. The rules R1–R10 are checked after every step ([`invariants`]),
+//! [`run()`] plays one seed: rounds of client work under faults; then everything is repaired, every operation must end,
+//! and every replica must be identical to its peers. The rules R1–R14 are checked after every step ([`invariants`]),
 //! and at the end every chunk's history must be linearizable ([`linear`]). The same seed repeats the same run, to the
 //! last byte, so a failure is reproduced by its number.
 //!

@@ -90,7 +90,7 @@ pub struct ReplayArgs {
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
     /// cluster (a volume per device of the trace, everything verified), file:PATH, /dev/DEVICE,
-    /// nbd://HOST[:PORT]/EXPORT, http://HOST:PORT/BUCKET (S3), ebb:VOLUME
+    /// nbd://HOST:PORT/EXPORT, http://HOST:PORT/BUCKET (S3), ebb:VOLUME
     #[arg(long, value_name = "TARGET", default_value = "cluster")]
     target: Place,
     /// Trace seconds per second

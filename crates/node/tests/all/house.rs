@@ -119,18 +119,25 @@ fn crates_import_what_the_table_says() {
     }
 }
 
-/// Source files below `dir`, without those named in `except`.
+/// Source files below `dir`, without tests and without files and folders named in `except`.
 fn sources(dir: &Path, except: &[&str]) -> Vec<PathBuf> {
+    let is_left_out = |name: &std::ffi::OsStr| {
+        let name = name.to_str().expect("names of source files are plain");
+        except.contains(&name) || name == "tests.rs" || name == "tests"
+    };
+    let mut found = all_sources(dir);
+    found.retain(|path| !path.strip_prefix(dir).expect("it is below").iter().any(is_left_out));
+    found
+}
+
+/// Every source file below `dir`, tests included.
+fn all_sources(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap();
-        if except.contains(&name) || name == "tests.rs" || name == "tests" {
-            continue;
-        }
         if path.is_dir() {
-            found.extend(sources(&path, except));
-        } else if name.ends_with(".rs") {
+            found.extend(all_sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
             found.push(path);
         }
     }
@@ -250,6 +257,38 @@ fn dependencies_are_permissive_and_from_the_registry() {
             "{name} comes from {source}: only the registry's crates do not change"
         );
     }
+}
+
+/// Crates whose library has another name than the package with underscores.
+const LIBRARIES: &[(&str, &str)] = &[("md-5", "md5"), ("perf-event2", "perf_event")];
+
+/// Whether `code` names the library at all, as a whole word.
+fn names(code: &str, library: &str) -> bool {
+    let is_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    code.match_indices(library).any(|(at, _)| {
+        !is_word(code[..at].chars().next_back()) && !is_word(code[at + library.len()..].chars().next())
+    })
+}
+
+/// What `cargo machete` would report: a dependency that no source file names costs compile time for nothing.
+#[test]
+fn every_dependency_is_used() {
+    let metadata = metadata(&["--no-deps"]);
+    for package in metadata["packages"].as_array().unwrap() {
+        let manifest = Path::new(package["manifest_path"].as_str().unwrap());
+        let mut code = String::new();
+        for folder in ["src", "tests", "examples"].map(|folder| manifest.with_file_name(folder)) {
+            let files = if folder.is_dir() { all_sources(&folder) } else { Vec::new() };
+            files.iter().for_each(|file| code += &std::fs::read_to_string(file).unwrap());
+        }
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let name = dependency["name"].as_str().unwrap();
+            let other = LIBRARIES.iter().find(|(package, _)| *package == name).map(|(_, library)| *library);
+            let library = other.map_or_else(|| name.replace('-', "_"), str::to_owned);
+            assert!(names(&code, &library), "{} does not use {name}: remove it", package["name"]);
+        }
+    }
+    assert!(names("use md5::Digest", "md5") && !names("use md5sum; my_md5", "md5"));
 }
 
 #[test]
