@@ -7,6 +7,7 @@
 
 use crate::names::Names;
 use crate::{Bootstrap, Namespace};
+use ebb_gear::forecast::DAYS_KEPT;
 use ebb_types::{
     ClusterParams, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, MapDelta, NamespaceCommand,
     NamespaceReply, ObjectId, Schedule, ServerEntry, ServerId, ServerState, ShiftRecord, Slot, SlotState,
@@ -15,8 +16,8 @@ use ebb_types::{
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Hours kept: two weeks, so that a forecast can weigh the same hour of several days.
-pub const HOURS_KEPT: usize = 14 * 24;
+/// Hours kept: all that a forecast looks at.
+pub const HOURS_KEPT: usize = 24 * DAYS_KEPT as usize;
 /// Finished gear shifts kept.
 pub const SHIFTS_KEPT: usize = 1000;
 
