@@ -3,17 +3,23 @@
 //! Nothing here runs by itself or in parallel: the next event happens, its consequences are queued, the invariants are
 //! checked. So a run is a function of its [`Scenario`], to the last byte.
 
-use crate::client::Client;
-use crate::clock::{Clock, MILLI, SECOND};
-use crate::faults::Mishaps;
-use crate::history::History;
-use crate::invariants::Invariants;
-use crate::member::MetaNode;
-use crate::net::{Net, Node};
-use crate::random::{Random, mix};
+pub(crate) mod client;
+pub(crate) mod clock;
+pub(crate) mod member;
+pub(crate) mod net;
+pub(crate) mod server;
+pub(crate) mod store;
+
 use crate::request::{Later, Models};
-use crate::scenario::Scenario;
-use crate::server::Server;
+use crate::search::faults::Mishaps;
+use crate::search::history::History;
+use crate::search::invariants::Invariants;
+use crate::search::scenario::Scenario;
+use crate::world::client::Client;
+use crate::world::clock::{Clock, MILLI, SECOND};
+use crate::world::member::MetaNode;
+use crate::world::net::{Net, Node};
+use crate::world::server::Server;
 use bytes::Bytes;
 use ebb_gear::Mode;
 use ebb_meta::SwitchAction;
@@ -22,6 +28,7 @@ use ebb_store::Membership;
 use ebb_types::{
     ClientReply, ClientRequest, MetaPush, MetaReply, MetaRequest, PeerMessage, ServerId, ServerMessage,
 };
+use ebb_types::{Random, mix};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::fmt::Write;

@@ -122,10 +122,10 @@ fn every_rule_has_five_parts_that_are_true_of_the_code() {
 fn every_check_and_every_planted_bug_belongs_to_a_rule() {
     let page = read("docs/rules.md");
     let named: BTreeSet<&str> = quoted(&page).collect();
-    let invariants = root().join("crates/sim/src/invariants");
+    let invariants = root().join("crates/sim/src/search/invariants");
     let mut expected: BTreeSet<String> = std::fs::read_dir(invariants)
         .unwrap()
-        .map(|entry| format!("crates/sim/src/invariants/{}", entry.unwrap().file_name().display()))
+        .map(|entry| format!("crates/sim/src/search/invariants/{}", entry.unwrap().file_name().display()))
         .filter(|path| !path.ends_with("/mod.rs"))
         .collect();
     let bugs = read("crates/replica/src/replica.rs");

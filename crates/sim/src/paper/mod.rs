@@ -213,7 +213,7 @@ fn hourly(inputs: &[(String, Series)]) -> Result<Vec<Hourly>, PaperError> {
 /// Two synthetic services, two weeks each, for users without a series: one whose load drops slightly at night, and one
 /// used in office hours.
 pub fn made_up_series(seed: u64) -> Vec<(String, Series)> {
-    let mut random = crate::random::Random::new(seed);
+    let mut random = ebb_types::Random::new(seed);
     let mut noise = move || 0.95 + 0.1 * random.below(1000) as f64 / 1000.0;
     let mut make = |name: &str, load: &dyn Fn(usize, usize) -> f64| {
         let values =

@@ -4,12 +4,12 @@
 //! request finds its primary and when it is retried. A request over several chunks is split into one piece per chunk,
 //! and ends with the last one.
 
-use crate::client::{ADMIN, Heard};
-use crate::clock::MILLI;
-use crate::net::Node;
 use crate::request::Later;
 use crate::request::measure::Done;
 use crate::request::store::zeroes;
+use crate::world::client::{ADMIN, Heard};
+use crate::world::clock::MILLI;
+use crate::world::net::Node;
 use crate::world::{Happening, Message, World};
 use bytes::Bytes;
 use ebb_route::{Command, Event, Patience, Trouble, View};

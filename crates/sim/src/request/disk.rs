@@ -10,9 +10,9 @@
 //! `channels / iops`, which for a write is longer than its latency: the device acknowledges from its buffer and
 //! programs later.
 
-use crate::clock::SECOND;
-use crate::random::Random;
 use crate::request::settings::{SettingsError, check_positive};
+use crate::world::clock::SECOND;
+use ebb_types::Random;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 

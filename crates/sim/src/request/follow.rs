@@ -1,9 +1,9 @@
 //! Follows the cluster through its gears: its phase, each phase's effect on queues, the data moved by a shift.
 
-use crate::net::Node;
 use crate::request::measure::{Migration, Phase, Reclaim, Sample};
 use crate::request::network::Traffic;
 use crate::world::World;
+use crate::world::net::Node;
 use ebb_meta::State;
 use ebb_power::Draw;
 use ebb_types::{GearGroup, Moment, ServerId, ServerState, SlotState};

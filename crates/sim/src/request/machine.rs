@@ -12,13 +12,13 @@
 //! Thresholds are those of [`ebb_store::Config`]. Segments take the first part of the disk, chunk files are spread over
 //! the rest. The first write to a chunk costs two more moves of the arm, for the new file.
 
-use crate::clock::MILLI;
-use crate::random::mix;
 use crate::request::disk::{Access, Disk};
 use crate::request::measure::Gauge;
 use crate::request::store::LengthStore;
+use crate::world::clock::MILLI;
 use ebb_replica::{StoreCommand, StoreOutcome, StoreToken};
 use ebb_store::{BATCH_BYTES, OVERDUE};
+use ebb_types::mix;
 use ebb_types::{BLOCK_BYTES, ChunkId, Content, GroupId, Record, ServerId, Space};
 use std::collections::{BTreeMap, VecDeque};
 

@@ -34,7 +34,7 @@ pub use report::{LatencyRow, Report};
 pub use run::{Gears, Setup, SimError, simulate};
 pub use settings::SettingsError;
 
-use crate::net::Node;
+use crate::world::net::Node;
 use crate::world::{Happening, Message, World};
 use client::Clients;
 use ebb_meta::SwitchAction;
@@ -195,7 +195,7 @@ impl<'a> World<'a> {
             Later::Refresh { host } => self.refresh_host(host),
             Later::Timeouts => {
                 self.look_for_timeouts();
-                self.after(crate::clock::SECOND, Happening::Modelled(Later::Timeouts));
+                self.after(crate::world::clock::SECOND, Happening::Modelled(Later::Timeouts));
             }
             Later::Sample => {
                 self.take_sample();

@@ -1,8 +1,8 @@
 //! Overload is not failure (R12): the cluster's behaviour when it gets more requests than its disks can serve.
 
-use crate::clock::SECOND;
 use crate::request::run::plan;
 use crate::request::{Feed, Later, Setup};
+use crate::world::clock::SECOND;
 use crate::world::{Happening, World};
 use ebb_trace::Trace;
 use ebb_trace::{Kind, Request};

@@ -4,7 +4,7 @@
 
 use super::run::{Setup, SimError, plan};
 use super::{Feed, Later};
-use crate::clock::SECOND;
+use crate::world::clock::SECOND;
 use crate::world::{Happening, World};
 use ebb_gear::rebuild_parallelism;
 use ebb_trace::Trace;

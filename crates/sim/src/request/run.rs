@@ -1,7 +1,5 @@
 //! One run: sets up a cluster, warms it up and replays the trace on it.
 
-use crate::clock::{Clock, SECOND};
-use crate::random::Random;
 use crate::request::client::Clients;
 use crate::request::disk::Disk;
 use crate::request::follow::Watch;
@@ -9,8 +7,9 @@ use crate::request::machine::Machine;
 use crate::request::network::Fabric;
 use crate::request::report::{Report, report};
 use crate::request::{DiskModel, Feed, Later, Models, NetworkModel, SettingsError};
-use crate::scenario::Scenario;
-use crate::server::Server;
+use crate::search::scenario::Scenario;
+use crate::world::clock::{Clock, SECOND};
+use crate::world::server::Server;
 use crate::world::{Happening, World};
 use ebb_gear::RehearsalError;
 use ebb_gear::{GearError, Layout, LayoutError, PolicyError, Scheme, layout, oracle};
@@ -18,6 +17,7 @@ use ebb_gear::{LoadSeries, Provision, rehearsal};
 use ebb_meta::{Bootstrap, NewServer, Timing};
 use ebb_power::{Draw, EnergyMeter, ModelError, PowerModel};
 use ebb_trace::{RangeError, Trace};
+use ebb_types::Random;
 use ebb_types::{ClusterParams, Moment, RackId, Schedule, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -285,10 +285,10 @@ fn push(runs: &mut Vec<Run>, run: Run) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
-    use crate::store::write_of;
+    use crate::world::store::write_of;
     use ebb_store::mem::MemDisk;
     use ebb_store::{Config, Op, StoreCore};
+    use ebb_types::Random;
     use ebb_types::{ObjectId, ServerId, StoreId};
     use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! A synthetic day, for users without a trace and for tests: open arrivals that follow a daily curve.
 
-use crate::random::Random;
 use ebb_trace::Trace;
 use ebb_trace::{Kind, Request};
+use ebb_types::Random;
 use std::f64::consts::TAU;
 use std::time::Duration;
 

@@ -1,0 +1,100 @@
+//! R5: a write is acknowledged only when all r copies are durable: on the disk of every target of the configuration
+//! that ordered it, and these are r different servers. [Sierra §3.6]
+
+use crate::search::brief::brief_entry;
+use crate::search::history::Action;
+use crate::world::World;
+use crate::world::client::CELLS_PER_BLOCK;
+use ebb_types::{ClientReply, ServerId, Space, group_of};
+
+impl World<'_> {
+    pub(super) fn r5_every_copy_is_durable(&mut self, from: ServerId, op: usize, reply: &ClientReply) {
+        let asked = &self.history.ops[op];
+        let (ClientReply::Done { .. }, Action::Write { first, cells }) = (reply, asked.action) else {
+            return;
+        };
+        if !self.invariants.acknowledged.insert(op) {
+            return; // a repeated answer: the copies may have moved since
+        }
+        let (chunk, value) = (asked.chunk, op as u64 + 1);
+        if self.history.was_to_be_deleted(chunk) {
+            return; // a late repeat: that the chunk was written may be forgotten
+        }
+        let group = group_of(chunk, self.scenario.params().groups);
+        let Some(&version) = self.invariants.first_version.get(&value) else {
+            return self.fail("R5", format!("{from} acknowledges op {op}, which nobody ever stored"));
+        };
+        let Some(entry) = self.servers[&from].replica.map().group(group).cloned() else { return };
+        if version.epoch != entry.epoch {
+            return; // a retry of what an earlier configuration ordered
+        }
+        for slot in &entry.slots {
+            let Some((target, space)) = slot.target() else {
+                let what =
+                    format!("{from} acknowledges op {op} with fewer than r targets: {}", brief_entry(&entry));
+                return self.fail("R5", what);
+            };
+            for block in first / CELLS_PER_BLOCK..(first + cells).div_ceil(CELLS_PER_BLOCK) {
+                // The answers may have been slow, and the sleeping server awake and in sync meanwhile. And its store
+                // may have been emptied after it answered.
+                let at = |server, space| {
+                    self.has(server, group, space, chunk, block, version) || self.has_forgotten(server)
+                };
+                if !at(target, space) && !at(slot.server, Space::Replica) {
+                    let what = format!(
+                        "{from} acknowledges op {op} ({version}); {target} lacks {chunk} block {block}"
+                    );
+                    return self.fail("R5", what);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::stories::{
+        GROUP, ask, broken, cluster, holder, in_low_gear, primary, secondary, write,
+    };
+    use crate::world::client::shared_chunk;
+    use ebb_types::Version;
+
+    const DONE: ClientReply = ClientReply::Done { newest: Version::ZERO };
+
+    #[test]
+    fn an_acknowledgement_without_a_copy_is_seen() {
+        let mut world = cluster();
+        let from = primary(&world);
+        world.invariants.acknowledged.clear();
+        world.r5_every_copy_is_durable(from, 0, &DONE);
+        assert_eq!(broken(&mut world), None);
+        let other = secondary(&world);
+        world.server(other).store.drop_space(GROUP, Space::Replica);
+        world.invariants.acknowledged.clear();
+        world.r5_every_copy_is_durable(from, 0, &DONE);
+        assert_eq!(broken(&mut world), Some("R5"));
+    }
+
+    #[test]
+    fn an_acknowledgement_without_the_offload_is_seen() {
+        let mut world = in_low_gear();
+        ask(&mut world, write(2, 1));
+        let (from, keeper, sleeper) = (primary(&world), holder(&world), secondary(&world));
+        world.invariants.acknowledged.clear();
+        world.r5_every_copy_is_durable(from, 1, &DONE);
+        assert_eq!(broken(&mut world), None);
+        world.server(keeper).store.drop_space(GROUP, Space::Offload { stands_for: sleeper });
+        world.invariants.acknowledged.clear();
+        world.r5_every_copy_is_durable(from, 1, &DONE);
+        assert_eq!(broken(&mut world), Some("R5"));
+    }
+
+    #[test]
+    fn an_acknowledgement_of_what_nobody_stored_is_seen() {
+        let mut world = cluster();
+        let op = world.history.begin(shared_chunk(0), write(0, 1), world.now);
+        world.r5_every_copy_is_durable(primary(&world), op, &DONE);
+        assert_eq!(broken(&mut world), Some("R5"));
+    }
+}

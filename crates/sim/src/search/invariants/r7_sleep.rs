@@ -1,0 +1,59 @@
+//! R7: a server sleeps only when it is primary of no group, has nothing in flight, and every group that it serves has
+//! its r copies without it. [Sierra §3.5]
+
+use crate::world::World;
+use ebb_types::{ServerId, ServerState, Space};
+
+impl World<'_> {
+    pub(super) fn r7_nobody_needs_it(&mut self, id: ServerId) {
+        let state = self.newest_state();
+        if state.server(id).is_none_or(|s| s.state != ServerState::Asleep) {
+            return; // a late switch; it counts as a stop, and the server is woken again
+        }
+        let server = &self.servers[&id];
+        let busy = server.up && (server.replica.stats().in_flight > 0 || !server.store.is_idle());
+        let mut trouble = busy.then(|| "it has requests in flight".to_string());
+        for (group, space) in server.store.spaces() {
+            if let (Space::Offload { .. }, Some(entry)) = (space, state.group(group)) {
+                trouble = trouble.or_else(|| self.only_copy(id, group, space, entry));
+            }
+        }
+        if let Some(what) = trouble {
+            self.fail("R7", format!("{id} is put to sleep: {what}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::search::stories::{GROUP, broken, in_low_gear, primary, secondary, stray};
+    use crate::world::store::write_of;
+    use bytes::Bytes;
+    use ebb_replica::StoreToken;
+    use ebb_types::Space;
+
+    #[test]
+    fn a_server_that_sleeps_with_a_write_in_flight_is_seen() {
+        let mut world = in_low_gear();
+        let id = secondary(&world);
+        world.r7_nobody_needs_it(id);
+        assert_eq!(broken(&mut world), None);
+        let (space, record, payload) = (Space::Replica, stray(), Bytes::new());
+        world.server(id).store.submit(Some(StoreToken(99)), write_of(space, record, payload));
+        world.r7_nobody_needs_it(id);
+        assert_eq!(broken(&mut world), Some("R7"));
+    }
+
+    #[test]
+    fn a_server_that_sleeps_with_the_only_copy_is_seen() {
+        let mut world = in_low_gear();
+        let (awake, asleep) = (primary(&world), secondary(&world));
+        let kept = world.servers[&awake].store.kept(GROUP, Space::Replica);
+        world.server(asleep).store.give(GROUP, Space::Offload { stands_for: awake }, &kept);
+        world.r7_nobody_needs_it(asleep);
+        assert_eq!(broken(&mut world), None, "the primary has it too");
+        world.server(awake).store.drop_space(GROUP, Space::Replica);
+        world.r7_nobody_needs_it(asleep);
+        assert_eq!(broken(&mut world), Some("R7"));
+    }
+}

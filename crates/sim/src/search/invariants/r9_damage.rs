@@ -1,0 +1,93 @@
+//! R9: a store that failed a sync no longer serves anything, and damage is found and repaired even if it is never read.
+
+use crate::world::World;
+use ebb_types::{ClientReply, ServerId};
+
+impl World<'_> {
+    /// After a scrub of everything: no replica has a damaged block.
+    pub fn r9_all_is_sound(&mut self) {
+        if let Some(what) = self.damaged() {
+            self.fail("R9", what);
+        }
+    }
+
+    fn damaged(&self) -> Option<String> {
+        let groups = self.newest_state().groups();
+        let mut replicas = groups.flat_map(|(id, e)| e.slots.iter().map(move |s| (id, s.server)));
+        replicas.find_map(|(group, server)| {
+            let (chunk, block) = self.servers[&server].store.damaged_block(group)?;
+            Some(format!("{chunk} block {block} of {group} is damaged on {server}, and was not repaired"))
+        })
+    }
+
+    pub(super) fn r9_poisoned_is_silent(&mut self, from: ServerId, reply: &ClientReply) {
+        let poisoned = self.servers[&from].replica.stats().poisoned;
+        if poisoned && matches!(reply, ClientReply::Data { .. }) {
+            self.fail("R9", format!("{from} answers a read from a store that failed a sync"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::search::run::scrub;
+    use crate::search::stories::{begin, broken, cluster, cluster_that_scrubs, primary, secondary, write};
+    use crate::world::clock::SECOND;
+    use ebb_types::ClientReply;
+
+    #[test]
+    fn an_answer_from_a_poisoned_store_is_seen() {
+        let mut world = cluster();
+        let id = primary(&world);
+        world.r9_poisoned_is_silent(id, &ClientReply::Data { crcs: Vec::new() });
+        assert_eq!(broken(&mut world), None);
+        world.server(id).store.disk.fail_syncs(u64::MAX);
+        begin(&mut world, write(0, 1));
+        let end = world.now + SECOND;
+        while !world.servers[&id].replica.stats().poisoned && world.step(end) {}
+        world.r9_poisoned_is_silent(id, &ClientReply::Data { crcs: Vec::new() });
+        assert_eq!(broken(&mut world), Some("R9"));
+    }
+
+    #[test]
+    fn rot_that_nobody_reads_is_found_and_repaired() {
+        for victim in [primary, secondary] {
+            let mut world = cluster_that_scrubs();
+            let id = victim(&world);
+            world.server(id).store.rot();
+            world.r9_all_is_sound();
+            assert_eq!(broken(&mut world), Some("R9"));
+            scrub(&mut world);
+            assert_eq!(broken(&mut world), None);
+            assert_eq!(world.servers[&id].replica.stats().repaired_blocks, 1);
+        }
+    }
+
+    #[test]
+    fn a_cluster_that_scrubs_nothing_does_nothing_between_heartbeats() {
+        let mut world = cluster_that_scrubs();
+        scrub(&mut world);
+        let quiet = |world: &crate::world::World| {
+            world.servers.values().all(|s| s.is_idle() && !s.replica.is_scrubbing())
+        };
+        assert!(quiet(&world), "every replica was found right just now");
+        let end = world.now + 2 * SECOND;
+        let mut always = true;
+        world.run_until(end, |world| {
+            always &= quiet(world);
+            false
+        });
+        assert!(always, "none is due before half of the period is over");
+    }
+
+    #[test]
+    fn damage_that_nobody_did_is_seen() {
+        let mut world = cluster();
+        world.invariants.rot_seen = true;
+        world.check_corrupt(0);
+        assert_eq!(broken(&mut world), None);
+        world.invariants.rot_seen = false;
+        world.check_corrupt(0);
+        assert_eq!(broken(&mut world), Some("R9"));
+    }
+}

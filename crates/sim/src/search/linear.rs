@@ -1,0 +1,371 @@
+//! Linearizability of one chunk's history: Wing and Gong's search with Lowe's memory of failed states.
+//!
+//! A chunk is an array of cells. A write or a zeroing takes effect at one moment between its beginning and its end; one
+//! that was given up takes effect at any moment after its beginning, or never. A read sees the cells as they are at one
+//! moment. A zeroing of several records may take effect record by record: each part counts as an operation. The same
+//! holds for one that was given up, and for such a write, block by block: an interrupted settlement may have kept some
+//! of them.
+//!
+//! Two facts keep the search small. A read that matches the present state can go first: it changes nothing. A write
+//! that was given up and never seen can be ignored: values are unique.
+
+use crate::search::history::{Action, Op, Outcome};
+use crate::world::client::CELLS_PER_BLOCK;
+use ebb_types::RECORD_BLOCKS_MAX;
+use ebb_types::mix;
+use std::collections::{BTreeMap, HashSet};
+
+/// Steps after which the search gives up without a verdict.
+const STEPS_MAX: u64 = 2_000_000;
+
+#[derive(Clone, Debug)]
+struct Part {
+    op: usize,
+    began: u64,
+    /// `u64::MAX`: it may never have happened.
+    ended: u64,
+    first: u32,
+    cells: u32,
+    effect: Effect,
+}
+
+#[derive(Clone, Debug)]
+enum Effect {
+    Read(Vec<u64>),
+    Set(u64),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Linearizable,
+    /// The numbers of the operations around the point where no order works.
+    Broken {
+        after: usize,
+        stuck: Vec<usize>,
+    },
+    /// The search was too long.
+    Unknown,
+}
+
+/// Judges the operations of one chunk, given with their numbers.
+pub fn check(ops: &[(usize, &Op)]) -> Verdict {
+    // A given-up write of which only some blocks are seen is rare, and expensive to search for.
+    match search(&parts_of(ops, |first, cells| vec![(first, cells)])) {
+        Verdict::Broken { .. } => search(&parts_of(ops, blocks)),
+        verdict => verdict,
+    }
+}
+
+fn search(parts: &[Part]) -> Verdict {
+    let mut search = Search::new(parts);
+    match search.run() {
+        Some(true) => Verdict::Linearizable,
+        Some(false) => {
+            let stuck = search.stuck.iter().map(|&n| parts[n].op).collect();
+            Verdict::Broken { after: search.deepest, stuck }
+        }
+        None => Verdict::Unknown,
+    }
+}
+
+/// `given_up`: the ranges of cells in which a given-up write may have taken effect separately.
+fn parts_of(ops: &[(usize, &Op)], given_up: impl Fn(u32, u32) -> Vec<(u32, u32)>) -> Vec<Part> {
+    let seen: HashSet<u64> = ops.iter().flat_map(|(_, op)| op.seen.iter().copied()).collect();
+    let mut parts = Vec::new();
+    for &(n, op) in ops {
+        let value = n as u64 + 1;
+        let ended = match op.outcome {
+            Outcome::Done => op.ended.expect("what was answered has ended"),
+            Outcome::Refused => continue,
+            Outcome::Unknown => u64::MAX,
+        };
+        let part = |first, cells, effect| Part { op: n, began: op.began, ended, first, cells, effect };
+        match op.action {
+            Action::Read { .. } if ended == u64::MAX => {}
+            Action::Read { first, cells } => parts.push(part(first, cells, Effect::Read(op.seen.clone()))),
+            Action::Write { .. } if ended == u64::MAX && !seen.contains(&value) => {}
+            Action::Write { first, cells } => {
+                let pieces = if ended == u64::MAX { given_up(first, cells) } else { vec![(first, cells)] };
+                parts.extend(pieces.into_iter().map(|(first, cells)| part(first, cells, Effect::Set(value))));
+            }
+            Action::Zero { first, cells } => {
+                let pieces = zero_pieces(first, cells).into_iter();
+                let pieces = pieces.flat_map(|(first, cells)| match ended {
+                    u64::MAX => given_up(first, cells),
+                    _ => vec![(first, cells)],
+                });
+                parts.extend(pieces.map(|(first, cells)| part(first, cells, Effect::Set(0))));
+            }
+            Action::Delete => parts.push(part(0, u32::MAX, Effect::Set(0))),
+        }
+    }
+    parts.sort_by_key(|p| (p.began, p.op, p.first));
+    parts
+}
+
+/// The cells of each block: a settlement may have kept some blocks of a given-up write and not others.
+fn blocks(first: u32, cells: u32) -> Vec<(u32, u32)> {
+    let end = first + cells;
+    let starts = first / CELLS_PER_BLOCK * CELLS_PER_BLOCK..end;
+    let block = |at: u32| (at.max(first), (at + CELLS_PER_BLOCK).min(end) - at.max(first));
+    starts.step_by(CELLS_PER_BLOCK as usize).map(block).collect()
+}
+
+/// The ranges of cells that a zeroing sets one record at a time.
+fn zero_pieces(first: u32, cells: u32) -> Vec<(u32, u32)> {
+    let end = first + cells;
+    let (inner, outer) = (first.next_multiple_of(CELLS_PER_BLOCK), end / CELLS_PER_BLOCK * CELLS_PER_BLOCK);
+    if inner > outer {
+        return vec![(first, cells)];
+    }
+    let mut pieces = vec![(first, inner - first), (outer, end - outer)];
+    let step = RECORD_BLOCKS_MAX * CELLS_PER_BLOCK;
+    pieces.extend((inner..outer).step_by(step as usize).map(|at| (at, step.min(outer - at))));
+    pieces.retain(|p| p.1 > 0);
+    pieces
+}
+
+struct Search<'a> {
+    parts: &'a [Part],
+    done: Vec<bool>,
+    /// All parts before this one are done.
+    from: usize,
+    left: usize,
+    cells: BTreeMap<u32, u64>,
+    /// Hash of the set of finished parts, and of the cells.
+    done_hash: u64,
+    cells_hash: u64,
+    failed: HashSet<(u64, u64)>,
+    steps: u64,
+    deepest: usize,
+    stuck: Vec<usize>,
+}
+
+/// A step that can be undone.
+struct Step {
+    part: usize,
+    before: Vec<(u32, Option<u64>)>,
+    /// Alternative writes for this step.
+    others: Vec<usize>,
+}
+
+impl<'a> Search<'a> {
+    fn new(parts: &'a [Part]) -> Search<'a> {
+        let left = parts.iter().filter(|p| p.ended < u64::MAX).count();
+        Search {
+            parts,
+            done: vec![false; parts.len()],
+            from: 0,
+            left,
+            cells: BTreeMap::new(),
+            done_hash: 0,
+            cells_hash: 0,
+            failed: HashSet::new(),
+            steps: 0,
+            deepest: 0,
+            stuck: Vec::new(),
+        }
+    }
+
+    /// The parts that may be next: no unfinished part ended before they began.
+    fn candidates(&self) -> Vec<usize> {
+        let mut earliest_end = u64::MAX;
+        let mut found = Vec::new();
+        for n in self.from..self.parts.len() {
+            let part = &self.parts[n];
+            if part.began > earliest_end {
+                break;
+            }
+            if !self.done[n] {
+                earliest_end = earliest_end.min(part.ended);
+                found.push(n);
+            }
+        }
+        found.retain(|&n| self.parts[n].began <= earliest_end);
+        // Earliest deadline first, operations that may never happen last.
+        found.sort_by_key(|&n| (self.parts[n].ended, n));
+        found
+    }
+
+    fn fits(&self, part: &Part) -> bool {
+        let Effect::Read(seen) = &part.effect else { return false };
+        let cell = |n: u32| self.cells.get(&n).copied().unwrap_or(0);
+        seen.iter().enumerate().all(|(k, value)| cell(part.first + k as u32) == *value)
+    }
+
+    /// `None`: no verdict within the bound.
+    fn run(&mut self) -> Option<bool> {
+        let mut path: Vec<Step> = Vec::new();
+        let mut next = self.choices();
+        loop {
+            if self.left == 0 {
+                return Some(true);
+            }
+            self.steps += 1;
+            if self.steps > STEPS_MAX {
+                return None;
+            }
+            if let Some(part) = next.pop() {
+                let step = self.take(part, next);
+                path.push(step);
+                if path.len() > self.deepest {
+                    self.deepest = path.len();
+                    self.stuck = self.candidates();
+                }
+                next = if self.failed.insert((self.done_hash, self.cells_hash)) {
+                    self.choices()
+                } else {
+                    Vec::new()
+                };
+                continue;
+            }
+            match path.pop() {
+                Some(step) => next = self.undo(step),
+                None => return Some(false),
+            }
+        }
+    }
+
+    /// What to try next, best last: one matching read, or any of the writes.
+    fn choices(&self) -> Vec<usize> {
+        let candidates = self.candidates();
+        if let Some(read) = candidates.iter().find(|&&n| self.fits(&self.parts[n])) {
+            return vec![*read];
+        }
+        let is_write = |n: &usize| matches!(self.parts[*n].effect, Effect::Set(_));
+        candidates.into_iter().rev().filter(is_write).collect()
+    }
+
+    fn take(&mut self, part: usize, others: Vec<usize>) -> Step {
+        let p = &self.parts[part];
+        self.done[part] = true;
+        self.done_hash ^= mix(part as u64 + 1);
+        self.left -= usize::from(p.ended < u64::MAX);
+        let mut before = Vec::new();
+        if let Effect::Set(value) = p.effect {
+            let end = p.first.saturating_add(p.cells);
+            let touched: Vec<u32> = match value {
+                0 => self.cells.range(p.first..end).map(|(n, _)| *n).collect(),
+                _ => (p.first..end).collect(),
+            };
+            for n in touched {
+                before.push((n, self.set(n, (value > 0).then_some(value))));
+            }
+        }
+        while self.from < self.parts.len() && self.done[self.from] {
+            self.from += 1;
+        }
+        Step { part, before, others }
+    }
+
+    fn undo(&mut self, step: Step) -> Vec<usize> {
+        for (n, old) in step.before.into_iter().rev() {
+            self.set(n, old);
+        }
+        self.done[step.part] = false;
+        self.done_hash ^= mix(step.part as u64 + 1);
+        self.left += usize::from(self.parts[step.part].ended < u64::MAX);
+        self.from = self.from.min(step.part);
+        step.others
+    }
+
+    fn set(&mut self, cell: u32, value: Option<u64>) -> Option<u64> {
+        let digest = |value: u64| mix(value ^ mix(u64::from(cell) + 1));
+        let old = match value {
+            Some(value) => {
+                self.cells_hash ^= digest(value);
+                self.cells.insert(cell, value)
+            }
+            None => self.cells.remove(&cell),
+        };
+        self.cells_hash ^= old.map_or(0, digest);
+        old
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_types::ChunkId;
+
+    fn op(action: Action, began: u64, ended: Option<u64>, seen: &[u64]) -> Op {
+        let outcome = if ended.is_some() { Outcome::Done } else { Outcome::Unknown };
+        Op { chunk: ChunkId::default(), action, began, ended, outcome, seen: seen.to_vec() }
+    }
+
+    fn judge(ops: &[Op]) -> Verdict {
+        check(&ops.iter().enumerate().collect::<Vec<_>>())
+    }
+
+    const WRITE: Action = Action::Write { first: 0, cells: 2 };
+    const READ: Action = Action::Read { first: 0, cells: 2 };
+
+    #[test]
+    fn a_stale_read_is_found() {
+        let good = [op(WRITE, 0, Some(1), &[]), op(READ, 2, Some(3), &[1, 1])];
+        assert_eq!(judge(&good), Verdict::Linearizable);
+        let stale = [op(WRITE, 0, Some(1), &[]), op(READ, 2, Some(3), &[0, 0])];
+        assert!(matches!(judge(&stale), Verdict::Broken { .. }));
+        let half = [op(WRITE, 0, Some(1), &[]), op(READ, 2, Some(3), &[1, 0])];
+        assert!(matches!(judge(&half), Verdict::Broken { .. }));
+    }
+
+    #[test]
+    fn what_was_given_up_may_happen_once_or_never() {
+        let never = [op(WRITE, 0, None, &[]), op(READ, 2, Some(3), &[0, 0])];
+        assert_eq!(judge(&never), Verdict::Linearizable);
+        let late = [op(WRITE, 0, None, &[]), op(READ, 2, Some(3), &[0, 0]), op(READ, 4, Some(5), &[1, 1])];
+        assert_eq!(judge(&late), Verdict::Linearizable);
+        let twice = [
+            op(WRITE, 0, None, &[]),
+            op(READ, 2, Some(3), &[1, 1]),
+            op(WRITE, 4, Some(5), &[]),
+            op(READ, 6, Some(7), &[3, 3]),
+            op(READ, 8, Some(9), &[1, 1]),
+        ];
+        assert!(matches!(judge(&twice), Verdict::Broken { .. }));
+    }
+
+    #[test]
+    fn what_was_given_up_may_happen_block_by_block() {
+        let (write, read) = (Action::Write { first: 0, cells: 8 }, Action::Read { first: 0, cells: 8 });
+        let torn = |ended, seen: [u64; 8]| judge(&[op(write, 0, ended, &[]), op(read, 2, Some(3), &seen)]);
+        assert_eq!(torn(None, [1, 1, 1, 1, 0, 0, 0, 0]), Verdict::Linearizable);
+        assert!(matches!(torn(None, [1, 1, 0, 0, 0, 0, 0, 0]), Verdict::Broken { .. }));
+        assert!(matches!(torn(Some(1), [1, 1, 1, 1, 0, 0, 0, 0]), Verdict::Broken { .. }));
+    }
+
+    #[test]
+    fn concurrent_writes_take_any_order_but_one() {
+        let both = |second: u64| {
+            [
+                op(WRITE, 0, Some(10), &[]),
+                op(WRITE, 0, Some(10), &[]),
+                op(READ, 11, Some(12), &[1, 1]),
+                op(READ, 13, Some(14), &[second, second]),
+            ]
+        };
+        assert_eq!(judge(&both(1)), Verdict::Linearizable);
+        assert!(matches!(judge(&both(2)), Verdict::Broken { .. }));
+    }
+
+    #[test]
+    fn a_zeroing_of_several_records_happens_piece_by_piece() {
+        let whole = Action::Write { first: 0, cells: 8 };
+        let zero = Action::Zero { first: 1, cells: 7 };
+        let read = Action::Read { first: 0, cells: 8 };
+        let piece = [
+            op(whole, 0, Some(1), &[]),
+            op(zero, 2, None, &[]),
+            op(read, 3, Some(4), &[1, 1, 1, 1, 0, 0, 0, 0]),
+            op(read, 5, Some(6), &[1, 0, 0, 0, 0, 0, 0, 0]),
+        ];
+        assert_eq!(judge(&piece), Verdict::Linearizable);
+        let torn = [
+            op(whole, 0, Some(1), &[]),
+            op(zero, 2, None, &[]),
+            op(read, 3, Some(4), &[1, 0, 1, 1, 1, 1, 1, 1]),
+        ];
+        assert!(matches!(judge(&torn), Verdict::Broken { .. }));
+    }
+}

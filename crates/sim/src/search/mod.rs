@@ -1,0 +1,22 @@
+//! The fault search.
+//!
+//! [`run()`] plays one seed: rounds of client work under faults; then everything is repaired, every operation must end,
+//! and every replica must be identical to its peers. The rules R1–R14 are checked after every step ([`invariants`]),
+//! and at the end every chunk's history must be linearizable ([`linear`]). The same seed repeats the same run, to the
+//! last byte, so a failure is reproduced by its number.
+
+pub(crate) mod brief;
+pub(crate) mod faults;
+pub(crate) mod harm;
+pub(crate) mod history;
+pub(crate) mod invariants;
+pub(crate) mod linear;
+pub(crate) mod run;
+pub(crate) mod scenario;
+pub(crate) mod shrink;
+#[cfg(test)]
+pub(crate) mod stories;
+
+pub use run::{Failure, Summary, run, run_with_transcript};
+pub use scenario::Scenario;
+pub use shrink::{Case, Shrunk, shrink};

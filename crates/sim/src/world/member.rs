@@ -1,0 +1,454 @@
+//! A metadata member: the production member with its Raft, over a log in memory, driven like the real driver does.
+//!
+//! The log fails an append halfway, has no room, rots or is lost. A member whose log failed stops, as its process
+//! would, and is restarted; one whose log rotted or is gone joins under a new id, as its own error message advises.
+
+use crate::search::brief::{brief_map, brief_push};
+use crate::world::client::ADMIN;
+use crate::world::clock::{Clock, MILLI, SECOND};
+use crate::world::net::Node;
+use crate::world::{Core, Happening, Message, World};
+use ebb_gear::Mode;
+use ebb_meta::raft::{self, Job};
+use ebb_meta::{
+    Birth, Blob, Input, LogFile, Member, MemberConfig, MemoryLog, Outcome, SwitchAction, Token, joining_id,
+};
+use ebb_types::{AdminReply, AdminRequest, MetaFailure, MetaPush, MetaReply, MetaRequest, ServerId};
+use std::cell::{RefCell, RefMut};
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A log that outlives the member: every append is durable.
+#[derive(Clone, Default)]
+pub struct SharedLog {
+    log: Rc<RefCell<MemoryLog>>,
+    trouble: Rc<RefCell<LogTrouble>>,
+}
+
+#[derive(Default)]
+struct LogTrouble {
+    full: bool,
+    /// The next append fails after writing half of it.
+    fails: bool,
+}
+
+impl SharedLog {
+    fn log(&self) -> RefMut<'_, MemoryLog> {
+        self.log.borrow_mut()
+    }
+}
+
+impl LogFile for SharedLog {
+    fn bytes(&mut self) -> io::Result<u64> {
+        self.log().bytes()
+    }
+
+    fn blob(&mut self) -> io::Result<Arc<dyn Blob>> {
+        self.log().blob()
+    }
+
+    fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        if std::mem::take(&mut self.trouble.borrow_mut().fails) {
+            self.log().append(at, &bytes[..bytes.len() / 2])?;
+            return Err(io::Error::other("the device does not answer"));
+        }
+        self.log().append(at, bytes)
+    }
+
+    fn overwrite(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.log().overwrite(at, bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.log().sync()
+    }
+
+    fn reserve(&mut self, at: u64, bytes: u64) -> io::Result<bool> {
+        if self.trouble.borrow().full { Ok(false) } else { self.log().reserve(at, bytes) }
+    }
+
+    fn prepare(&mut self, job: Job) {
+        self.log().prepare(job);
+    }
+
+    fn prepared(&mut self, wait: bool) -> io::Result<Option<u64>> {
+        self.log().prepared(wait)
+    }
+
+    fn stage(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.log().stage(at, bytes)
+    }
+
+    fn take_staged(&mut self) {
+        self.log().take_staged();
+    }
+
+    fn replace(&mut self, head: &[u8], at: u64, more: &[u8]) -> io::Result<()> {
+        self.log().replace(head, at, more)
+    }
+}
+
+pub struct MetaNode {
+    pub member: Member<SharedLog>,
+    log: SharedLog,
+    pub clock: Clock,
+    pub life: u64,
+    pub up: bool,
+    pub paused: bool,
+    stalled: Vec<Input>,
+    /// A fault damaged the log, and the member will join again if it does not start; or it has joined and is catching
+    /// up.
+    pub broken: bool,
+    /// The client and its request number.
+    tokens: BTreeMap<Token, (u32, u64)>,
+    next_token: u64,
+    /// Map version last sent to each watching client.
+    watchers: BTreeMap<u32, u64>,
+    wake: u64,
+}
+
+impl World<'_> {
+    pub fn start_member(&mut self, id: u64, clock: Clock) {
+        let members = (1..=self.scenario.members).map(|m| (m, format!("member-{m}:1"))).collect();
+        let mut config = MemberConfig {
+            id,
+            members,
+            seed: self.scenario.seed ^ id,
+            bootstrap: Some(self.scenario.bootstrap.clone()),
+            timing: self.scenario.timing,
+            switched: true,
+        };
+        (self.configure)(Core::Member(&mut config));
+        let (now, unix_millis) = (clock.at(self.now), self.unix_millis + self.now / 1_000_000);
+        let old = self.members.remove(&id);
+        let life = old.as_ref().map_or(1, |m| m.life + 1);
+        let mut broken = old.as_ref().is_some_and(|m| m.broken);
+        let log = old.map_or_else(|| self.founding_log(id), |m| m.log);
+        let member = match Member::open(config.clone(), log.clone(), now, unix_millis) {
+            Ok(member) => {
+                broken &= !member.votes();
+                member
+            }
+            Err(error) if broken => {
+                self.note(|| format!("member-{id} does not start: {error}; it joins anew"));
+                self.count("metadata member joined again");
+                self.create_log(&log, Birth { id: joining_id(id, life), instance: 0, voters: Vec::new() });
+                Member::open(config, log.clone(), now, unix_millis).expect("a log that was just created")
+            }
+            Err(error) => panic!("member-{id} cannot open its log: {error}"),
+        };
+        let node = MetaNode {
+            member,
+            log,
+            clock,
+            life,
+            up: true,
+            paused: false,
+            stalled: Vec::new(),
+            broken,
+            tokens: BTreeMap::new(),
+            next_token: 0,
+            watchers: BTreeMap::new(),
+            wake: 0,
+        };
+        self.members.insert(id, node);
+        self.member_input(id, Vec::new());
+    }
+
+    /// The log of a member at the cluster's first start.
+    fn founding_log(&self, id: u64) -> SharedLog {
+        let log = SharedLog::default();
+        let voters = (1..=self.scenario.members).collect();
+        self.create_log(&log, Birth { id, instance: self.scenario.seed.max(1), voters });
+        log
+    }
+
+    /// Replaces an existing log.
+    fn create_log(&self, log: &SharedLog, birth: Birth) {
+        *log.log() = MemoryLog::default();
+        raft::create(&mut log.clone(), birth).expect("a log in memory can be created");
+    }
+
+    /// A disk of the metadata service fails once, or is full; or a log rots or is lost, while the others are healthy.
+    pub fn disturb_log(&mut self) {
+        let members: Vec<u64> = self.members.keys().copied().collect();
+        let id = *self.fault_random.pick(&members).expect("there is a member");
+        let well = |m: &MetaNode| m.up && !m.paused && !m.broken && m.member.votes();
+        let spare = members.len() > 2 && self.members.values().all(well);
+        let until = self.fault_random.delay(SECOND).min(10 * SECOND);
+        let kind = self.fault_random.below(if spare { 4 } else { 2 });
+        let bit = self.fault_random.next();
+        let node = self.members.get_mut(&id).expect("picked from them");
+        match kind {
+            0 => {
+                node.log.trouble.borrow_mut().fails = true;
+                self.count("metadata log that fails");
+                return self.note(|| format!("member-{id} will fail to write its log"));
+            }
+            1 => {
+                node.log.trouble.borrow_mut().full = true;
+                self.count("metadata disk full");
+                self.note(|| format!("the disk of member-{id} is full"));
+                return self.after(until, Happening::HealMember { member: id });
+            }
+            2 => {
+                let mut log = node.log.log();
+                let at = bit as usize / 8 % log.bytes.len();
+                log.bytes[at] ^= 1 << (bit % 8);
+            }
+            _ => node.log.log().bytes.clear(),
+        }
+        node.broken = true;
+        self.count(if kind == 2 { "metadata log rotten" } else { "metadata log lost" });
+        self.crash_member(id);
+        self.after(until, Happening::RestartMember { member: id });
+    }
+
+    pub fn heal_member(&mut self, id: u64) {
+        *self.member(id).log.trouble.borrow_mut() = LogTrouble::default();
+    }
+
+    fn member(&mut self, id: u64) -> &mut MetaNode {
+        self.members.get_mut(&id).expect("members are never removed")
+    }
+
+    pub fn member_receives(&mut self, id: u64, from: Node, message: Message) {
+        let input = match (message, from) {
+            (Message::ToMeta(message), _) => Input::Server(message),
+            (Message::AskMeta { number, request }, Node::Client(client)) => {
+                let node = self.member(id);
+                node.next_token += 1;
+                let token = Token(node.next_token);
+                node.tokens.insert(token, (client, number));
+                Input::Client { token, request }
+            }
+            (Message::Raft(message), Node::Member(from)) => Input::Raft { from, message },
+            (message, from) => unreachable!("{from:?} sends a member {message:?}"),
+        };
+        let node = self.member(id);
+        if !node.up {
+            return;
+        }
+        if node.paused {
+            return node.stalled.push(input);
+        }
+        self.member_input(id, vec![input]);
+    }
+
+    pub fn member_wakes(&mut self, id: u64, stamp: u64) {
+        let node = self.member(id);
+        if node.wake == stamp && node.up && !node.paused {
+            self.member_input(id, Vec::new());
+        }
+    }
+
+    pub fn resume_member(&mut self, id: u64) {
+        let node = self.member(id);
+        if !std::mem::take(&mut node.paused) || !node.up {
+            return;
+        }
+        let mut stalled = std::mem::take(&mut node.stalled);
+        self.note(|| format!("member-{id} goes on"));
+        // Its timer is due, and messages waiting in sockets are read a few at a time.
+        self.member_input(id, Vec::new());
+        while !stalled.is_empty() {
+            let few = self.fault_random.between(1, 4).min(stalled.len() as u64) as usize;
+            let rest = stalled.split_off(few);
+            self.member_input(id, std::mem::replace(&mut stalled, rest));
+        }
+    }
+
+    pub fn crash_member(&mut self, id: u64) {
+        let node = self.member(id);
+        node.up = false;
+        node.paused = false;
+        node.life += 1;
+        node.stalled.clear();
+        self.net.reset_all(Node::Member(id));
+        self.note(|| format!("member-{id} crashes"));
+    }
+
+    pub fn restart_member(&mut self, id: u64) {
+        if self.member(id).up {
+            return;
+        }
+        let clock = self.member(id).clock;
+        self.note(|| format!("member-{id} starts"));
+        self.start_member(id, clock);
+    }
+
+    pub fn member_input(&mut self, id: u64, inputs: Vec<Input>) {
+        let now = self.now;
+        let node = self.member(id);
+        let local = node.clock.at(now);
+        let (mut outcomes, failing) = (Vec::new(), node.log.trouble.borrow().fails);
+        match node.member.on(local, inputs, &mut outcomes) {
+            Ok(()) => node.broken &= !node.member.votes(),
+            Err(error) if failing && !node.log.trouble.borrow().fails => {
+                self.note(|| format!("member-{id} stops: {error}"));
+                self.crash_member(id);
+                let down = self.fault_random.delay(300 * MILLI).min(6 * SECOND);
+                return self.after(down, Happening::RestartMember { member: id });
+            }
+            Err(error) => return self.fail("R3", format!("member-{id}: {error}")),
+        }
+        self.note_map(id);
+        let node = self.member(id);
+        let wake = node.member.next_wake();
+        node.wake += 1;
+        let stamp = node.wake;
+        if let Some(moment) = wake {
+            let at = self.member(id).clock.when(moment.max(local)).max(now + 1000);
+            self.at(at, Happening::MemberWake { member: id, stamp });
+        }
+        for outcome in outcomes {
+            self.member_outcome(id, outcome);
+        }
+        self.check_map(id);
+        self.follow_gears();
+    }
+
+    /// Reports a map change once, from the first member that has it.
+    fn note_map(&mut self, id: u64) {
+        let member = &self.members[&id].member;
+        let (known, version) = (self.transcript.map_version, member.state().version());
+        if self.transcript.keep > 0 && version > known {
+            let text = brief_map(&member.delta(known));
+            self.transcript.map_version = version;
+            self.note(|| format!("member-{id} has {text}"));
+        }
+    }
+
+    fn member_outcome(&mut self, id: u64, outcome: Outcome) {
+        match outcome {
+            Outcome::SendRaft { to, message } => {
+                self.send(Node::Member(id), Node::Member(to), Message::Raft(message));
+            }
+            Outcome::Push { to, push } => {
+                if self.transcript.keep > 0
+                    && let Some(text) = brief_push(&push)
+                {
+                    self.note(|| format!("member-{id} -> {to}: {text}"));
+                }
+                self.check_push(id, &push);
+                self.send(Node::Member(id), Node::Server(to), Message::Push(push));
+            }
+            Outcome::Reply { token, reply } => {
+                let node = self.member(id);
+                let Some((client, number)) = node.tokens.remove(&token) else { return };
+                if let MetaReply::Watch { map, .. } = &reply {
+                    node.watchers.insert(client, map.to);
+                }
+                self.send(Node::Member(id), Node::Client(client), Message::MetaReply { number, reply });
+            }
+            Outcome::Switch { server, action } => {
+                self.note(|| {
+                    format!(
+                        "member-{id} throws the switch of {server}: {}",
+                        format!("{action:?}").to_lowercase()
+                    )
+                });
+                let life = self.member(id).life;
+                if self.modelled.is_some() {
+                    return self.throw_switch(id, life, server, action);
+                }
+                // Stopping is immediate, starting takes time.
+                let delay = match action {
+                    SwitchAction::Sleep => self.fault_random.between(0, 2 * MILLI),
+                    SwitchAction::Wake => self.fault_random.delay(self.scenario.switch).min(20 * SECOND),
+                };
+                if delay > self.scenario.timing.wake_limit.as_nanos() as u64 {
+                    self.count("wake that comes late");
+                }
+                // A switch performs one action after another.
+                let at = self.now.max(self.server(server).switch_free) + delay;
+                self.server(server).switch_free = at;
+                self.at(at, Happening::Switch { member: id, life, server, action });
+            }
+            Outcome::MapChanged { version } => {
+                let node = self.member(id);
+                let mut pushes = Vec::new();
+                for (client, known) in &mut node.watchers {
+                    pushes.push((*client, node.member.delta(*known)));
+                    *known = version;
+                }
+                for (client, delta) in pushes {
+                    let message = Message::Push(MetaPush::Map(delta));
+                    self.send(Node::Member(id), Node::Client(client), message);
+                }
+            }
+            Outcome::Note(text) => self.note(|| format!("member-{id}: {text}")),
+            Outcome::Broken(rule) => self.fail("R3", format!("member-{id} decided against a rule: {rule}")),
+        }
+    }
+
+    /// The switch acts, or fails, and reports to the member that asked. It is driven by that member's process: when it
+    /// dies, the action is not carried out.
+    pub fn switch(&mut self, id: u64, life: u64, server: ServerId, action: SwitchAction) {
+        if self.member(id).life != life {
+            return;
+        }
+        let fails = self.stormy && self.fault_random.chance(self.scenario.switch_fails);
+        let result = if fails {
+            self.count("switch that fails");
+            Err("the switch does not answer".to_string())
+        } else {
+            match action {
+                SwitchAction::Wake => self.power_on(server),
+                SwitchAction::Sleep => self.power_off(server),
+            }
+            Ok(())
+        };
+        let node = self.member(id);
+        let input = Input::Switched { server, action, result };
+        if node.paused {
+            return node.stalled.push(input);
+        }
+        self.member_input(id, vec![input]);
+    }
+
+    /// Retries the administrator's request until it is done.
+    pub fn administer(&mut self, number: u64) {
+        if number != self.question {
+            return;
+        }
+        let request = match (self.gear_wanted, self.lost_wanted) {
+            (Some(Mode::Manual(gear)), _) => AdminRequest::GearSet { gear },
+            (Some(Mode::Auto), _) => AdminRequest::GearAuto,
+            (None, Some(server)) => AdminRequest::MarkLost { server },
+            (None, None) => return,
+        };
+        for member in 1..=self.scenario.members {
+            let request = MetaRequest::Admin(request.clone());
+            self.send(Node::Client(ADMIN), Node::Member(member), Message::AskMeta { number, request });
+        }
+        self.after(SECOND, Happening::Admin { question: number });
+    }
+
+    pub fn admin_receives(&mut self, message: Message) {
+        let Message::MetaReply { number, reply } = message else { return };
+        if number != self.question {
+            return;
+        }
+        match reply {
+            MetaReply::Admin(AdminReply::Done) => {
+                self.note(|| "administrator: done".into());
+                if self.gear_wanted.take().is_none() {
+                    self.lost_wanted = None;
+                }
+                self.ask();
+            }
+            // A gear that this cluster does not have; or a loss that is not noticed yet, and is reported again.
+            MetaReply::Failed(MetaFailure::Refused(_)) if self.gear_wanted.take().is_some() => self.ask(),
+            _ => {}
+        }
+    }
+
+    /// The newest state that any member has.
+    pub fn newest_state(&self) -> &ebb_meta::State {
+        let members = self.members.values().map(|m| m.member.state());
+        members.max_by_key(|s| s.version()).expect("there is a member")
+    }
+}

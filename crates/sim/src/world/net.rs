@@ -1,0 +1,138 @@
+//! The network: every pair of nodes has one connection, which delays messages, and when it breaks loses those in
+//! flight. As with TCP nothing else is ever lost, and both ends eventually learn that it broke: the protocol relies on
+//! that. A message that meets a loss or a cut breaks the connection, or waits until the cut ends. If asked, the network
+//! also repeats and reorders messages; TCP does not, but two connections of a pair do: the protocol must tolerate it.
+
+use crate::world::client::ADMIN;
+use crate::world::clock::MILLI;
+use ebb_types::Random;
+use ebb_types::ServerId;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A sender or receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Node {
+    Server(ServerId),
+    Member(u64),
+    Client(u32),
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Node::Server(id) => write!(f, "{id}"),
+            Node::Member(id) => write!(f, "member-{id}"),
+            Node::Client(ADMIN) => write!(f, "the administrator"),
+            Node::Client(id) => write!(f, "client-{id}"),
+        }
+    }
+}
+
+/// A message that takes longer counts as late.
+const LATE: u64 = 100 * MILLI;
+
+/// How unreliable the network is. Times in nanoseconds, chances per mille. `loss`: chance that a message breaks its
+/// connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NetModel {
+    pub delay: u64,
+    pub loss: u64,
+    pub repeat: u64,
+    pub reorder: u64,
+}
+
+impl fmt::Display for NetModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NetModel { delay, loss, repeat, reorder } = self;
+        let micros = delay / 1000;
+        write!(
+            f,
+            "{micros} us delay; of 1000 messages {loss} lost, {repeat} repeated, {reorder} out of order"
+        )
+    }
+}
+
+#[derive(Default)]
+struct Link {
+    /// Which connection of this pair it is; messages in flight on an older one are lost.
+    generation: u64,
+    /// When the last message in each direction arrives.
+    last: [u64; 2],
+}
+
+#[derive(Default)]
+pub struct Net {
+    pub model: NetModel,
+    links: BTreeMap<(Node, Node), Link>,
+    /// Directed pairs that are cut, until when, and whether connections survive it.
+    cuts: BTreeMap<(Node, Node), (u64, bool)>,
+    /// Counts of messages by fate.
+    pub lost: u64,
+    pub late: u64,
+    pub repeated: u64,
+    pub reordered: u64,
+}
+
+impl Net {
+    pub fn new(model: NetModel) -> Net {
+        Net { model, ..Net::default() }
+    }
+
+    pub fn generation(&self, a: Node, b: Node) -> u64 {
+        self.links.get(&(a.min(b), a.max(b))).map_or(0, |l| l.generation)
+    }
+
+    /// Breaks the connection of a pair.
+    pub fn reset(&mut self, a: Node, b: Node) {
+        self.links.entry((a.min(b), a.max(b))).or_default().generation += 1;
+    }
+
+    /// Breaks every connection of a node.
+    pub fn reset_all(&mut self, node: Node) {
+        for ((a, b), link) in &mut self.links {
+            link.generation += u64::from(*a == node || *b == node);
+        }
+    }
+
+    pub fn cut(&mut self, from: Node, to: Node, until: u64, outlasted: bool) {
+        let (end, last) = self.cuts.entry((from, to)).or_default();
+        (*end, *last) = (until.max(*end), outlasted);
+    }
+
+    /// Whether every node can reach every other.
+    pub fn is_whole(&self, now: u64) -> bool {
+        self.cuts.values().all(|(until, _)| *until <= now)
+    }
+
+    pub fn heal(&mut self) {
+        self.cuts.clear();
+        self.model.loss = 0;
+        self.model.repeat = 0;
+        self.model.reorder = 0;
+    }
+
+    /// When the message arrives: once, twice, or never. In the last case its connection broke.
+    pub fn send(&mut self, now: u64, from: Node, to: Node, random: &mut Random) -> Vec<u64> {
+        let cut = self.cuts.get(&(from, to)).copied().filter(|(until, _)| *until > now);
+        if cut.is_some_and(|(_, outlasted)| !outlasted) || random.chance(self.model.loss) {
+            self.lost += 1;
+            self.reset(from, to);
+            return Vec::new();
+        }
+        let at = cut.map_or(now, |(until, _)| until) + random.delay(self.model.delay);
+        self.late += u64::from(at > now + LATE);
+        let link = self.links.entry((from.min(to), from.max(to))).or_default();
+        let last = &mut link.last[usize::from(from < to)];
+        let mut times = vec![if random.chance(self.model.reorder) { at } else { at.max(*last + 1) }];
+        self.reordered += u64::from(times[0] < *last);
+        *last = times[0].max(*last);
+        // A client's request must be refused or carried out once each time it is sent: TCP repeats nothing.
+        let repeats = !matches!(from, Node::Client(_)) && random.chance(self.model.repeat);
+        if repeats {
+            self.repeated += 1;
+            times.push(at + random.delay(self.model.delay * 20));
+        }
+        times
+    }
+}
