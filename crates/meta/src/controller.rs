@@ -15,10 +15,20 @@
 //!   heard again ([`Leading::watching`]).
 //! - A power switch is thrown only after the state records it: asleep and failed are never confused.
 
-use crate::gears::Gears;
-use crate::liveness::{Beat, behind};
-use crate::plan::Seen;
-use crate::power::Power;
+mod admin;
+mod force;
+pub(crate) mod gears;
+mod give_up;
+pub(crate) mod group;
+pub(crate) mod liveness;
+pub(crate) mod plan;
+pub(crate) mod power;
+pub(crate) mod racks;
+
+use crate::controller::gears::Gears;
+use crate::controller::liveness::{Beat, behind};
+use crate::controller::plan::Seen;
+use crate::controller::power::Power;
 use crate::{Command, State, SwitchAction, Timing, Token};
 use ebb_types::{
     AdminRequest, Epoch, GearGroup, GroupId, Incarnation, MetaFailure, MetaPush, MetaReply, Moment, ServerId,

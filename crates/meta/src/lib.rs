@@ -6,33 +6,21 @@
 //! alone knows the Raft library. [`Member`] ties the three together, so that the node program and the simulator run the
 //! same code.
 
-mod admin;
 mod api;
 mod controller;
-mod force;
-mod gears;
-mod give_up;
-mod group;
-mod leases;
-mod liveness;
 mod member;
-mod names;
 mod namespace;
 mod parts;
-mod plan;
-mod power;
-mod racks;
 pub mod raft;
 mod state;
-mod table;
 
 pub use api::*;
 pub use controller::{Controller, Event, Output};
 pub use member::Member;
 pub use namespace::Namespace;
+pub use namespace::table::{Blob, TableError};
 pub use raft::{Birth, DiskLog, LogFile, MemoryLog, RaftError, SEAT_MAX, joining_id};
 pub use state::{Change, Command, Reply, State};
-pub use table::{Blob, TableError};
 
 #[cfg(test)]
 mod tests;

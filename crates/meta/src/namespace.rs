@@ -13,8 +13,12 @@
 //! - A command that is repeated nevertheless is harmless: an entry with the same extents as the present one counts as
 //!   the present one, and no change un-names the extents that it names.
 
-use crate::leases::Leases;
-use crate::names::Names;
+mod leases;
+pub(crate) mod names;
+pub(crate) mod table;
+
+use crate::namespace::leases::Leases;
+use crate::namespace::names::Names;
 use ebb_types::{
     BucketSetting, BucketSettings, Checksum, Condition, ETag, Extent, KEY_BYTES_MAX, KeyListing, KeyPage,
     LOOKUPS_MAX, NAME_BYTES_MAX, NamespaceAnswer, NamespaceCommand, NamespaceDone, NamespaceError,

@@ -13,7 +13,7 @@
 //! ```
 
 use crate::MemberId;
-use crate::table::{Table, TableError};
+use crate::namespace::table::{Table, TableError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -206,7 +206,7 @@ fn part(numbers: [u64; 2], parts: [u32; 2], bytes: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::TableWriter;
+    use crate::namespace::table::TableWriter;
 
     fn long() -> Vec<u8> {
         (0..PART_MAX * 2 + 5).map(|i| (i % 251) as u8).collect()

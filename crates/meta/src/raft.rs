@@ -19,8 +19,8 @@ mod log;
 
 pub use log::{Birth, DiskLog, Job, LogFile, MemoryLog, create};
 
+use crate::namespace::table::{Table, TableError};
 use crate::parts::{Courier, Out};
-use crate::table::{Table, TableError};
 use crate::{Command, MemberId, State};
 use ebb_types::{MetadataMember, crc32c};
 use kept::Kept;

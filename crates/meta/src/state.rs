@@ -5,7 +5,7 @@
 //! because a rule broken here would be broken everywhere. Servers and groups record the map version of their last
 //! change, so that a reader of any age gets just what is new to it. Nothing is stored per chunk.
 
-use crate::names::Names;
+use crate::namespace::names::Names;
 use crate::{Bootstrap, Namespace};
 use ebb_gear::forecast::DAYS_KEPT;
 use ebb_types::{

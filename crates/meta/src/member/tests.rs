@@ -1,6 +1,6 @@
 use super::*;
+use crate::namespace::table::Blob;
 use crate::raft::{Birth, Job, LogFile, MemoryLog, create};
-use crate::table::Blob;
 use crate::{Bootstrap, NewServer, SwitchAction, Timing};
 use ebb_types::*;
 use std::sync::Arc;

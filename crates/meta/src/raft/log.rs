@@ -4,7 +4,7 @@
 //! file  = "EBBRAFT7" mark mark size table frame*
 //! mark  = bytes of the file known to be durable u64 LE | CRC-32C of these u32 LE
 //! size  = bytes of the table u64 LE                    | CRC-32C of these u32 LE
-//! table = the names of the state (crate::table); none if its size is zero
+//! table = the names of the state (crate::namespace::table); none if its size is zero
 //! frame = "RLOG" | body bytes u32 LE | CRC-32C of body u32 LE | body = postcard Vec<Piece>
 //!       | "RSTA" | likewise                                   | body = postcard State, of the Snapshot that follows it: all of
 //!                                                               it but the names that are in the table
@@ -21,8 +21,8 @@
 //! arrives. A table is read in place, from the log.
 
 use super::RaftError;
-use crate::names::Names;
-use crate::table::{Blob, Table, TableError};
+use crate::namespace::names::Names;
+use crate::namespace::table::{Blob, Table, TableError};
 use crate::{MemberId, State};
 use ebb_types::crc32c;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};

@@ -117,7 +117,7 @@ impl Leading {
 
     /// R11: a run other than the one on record must continue its store: the same store, at least as far as it was ever
     /// reported durable, and started later. Any other store gets a higher number and is treated as one that may lack
-    /// anything ([`crate::group`]). Returns the run that the new one must be numbered above.
+    /// anything ([`crate::controller::group`]). Returns the run that the new one must be numbered above.
     fn superseded_by(&self, entry: &ServerEntry, run: Incarnation, mark: StoreMark) -> Option<Incarnation> {
         if entry.incarnation == Incarnation(0) || (run, mark.store) == (entry.incarnation, entry.store) {
             return None;

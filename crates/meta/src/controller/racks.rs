@@ -8,7 +8,7 @@
 //! moves.
 
 use crate::controller::Leading;
-use crate::plan::{Servers, is_gone};
+use crate::controller::plan::{Servers, is_gone};
 use crate::{Change, State};
 use ebb_gear::{Place, parting, spread_awake};
 use ebb_types::{Epoch, GroupEntry, RackId, ServerEntry, ServerId, ServerState, Slot, SlotState};

@@ -4,9 +4,9 @@
 //! groups, all in one batch, so that an entry is never visible beside a server state that does not match it. When
 //! nothing is left to repair, primaries are spread evenly, and a finished shift is recorded.
 
+use crate::controller::group::{Candidate, Facts, Standing, World, next_entry};
+use crate::controller::racks::{Partings, racks_apart};
 use crate::controller::{DAMAGE_WAKES, Leading, Output, Room};
-use crate::group::{Candidate, Facts, Standing, World, next_entry};
-use crate::racks::{Partings, racks_apart};
 use crate::{Change, Command, State};
 use ebb_gear::{Place, floor_servers, rebuild_choice};
 use ebb_types::{

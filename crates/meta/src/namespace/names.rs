@@ -14,7 +14,7 @@
 //! Reading can fail. Then the answer is void: the failure is recorded ([`Names::fault`]), and the member stops before
 //! any consequence of it leaves.
 
-use crate::table::{Cursor, Table, TableError, TableWriter};
+use crate::namespace::table::{Cursor, Table, TableError, TableWriter};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, btree_map};

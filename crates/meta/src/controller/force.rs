@@ -7,8 +7,8 @@
 //! was given up cannot bring older data back: it is lost. Holders take part with their offload.
 
 use crate::controller::Leading;
-use crate::group::next_entry;
-use crate::plan::Servers;
+use crate::controller::group::next_entry;
+use crate::controller::plan::Servers;
 use crate::{Change, Command, State};
 use ebb_types::{Epoch, GroupEntry, GroupId, Holder, Moment, ServerId, ServerState, Slot, SlotState};
 use std::collections::BTreeSet;
