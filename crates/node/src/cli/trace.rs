@@ -3,7 +3,7 @@
 use crate::error::{NodeError, io};
 use clap::{Args, Subcommand, ValueEnum};
 use ebb_lab::traces::{
-    self, Bound, Depository, Query, Recorder, Sort, Tallied, Target, WriteOptions, WrittenTrace,
+    self, Bound, Catalogue, Query, Recorder, Sort, Tallied, Target, WriteOptions, WrittenTrace,
 };
 use ebb_report::{Progress, clear_line, print_json};
 use ebb_trace::{BalancedFilter, Format, Mode, Options, Pace, Scaled, Synthetic, TraceReader, TracerFilter};
@@ -535,9 +535,9 @@ fn record(args: &RecordArgs) -> Result<ExitCode, NodeError> {
 fn list(args: &ListArgs) -> Result<ExitCode, NodeError> {
     let mut line = Progress::new();
     let mut name = |name: &str| line.show(format_args!("reading {name}"));
-    let depository = Depository::open(&args.directory, args.skip_bad, &mut name, &reading());
+    let catalogue = Catalogue::open(&args.directory, args.skip_bad, &mut name, &reading());
     clear_line();
-    let depository = depository.map_err(refused)?;
+    let catalogue = catalogue.map_err(refused)?;
     let query = Query {
         format: args.format,
         reads: args.reads,
@@ -546,25 +546,25 @@ fn list(args: &ListArgs) -> Result<ExitCode, NodeError> {
         sort: args.sort,
         reverse: args.reverse,
     };
-    let found = depository.find(&query);
+    let found = catalogue.find(&query);
     if args.json {
         let entries: Vec<_> = found.iter().map(|(entry, _)| entry).collect();
         let others: Vec<_> =
-            depository.others().map(|(name, why)| json!({ "name": name, "trouble": why })).collect();
+            catalogue.others().map(|(name, why)| json!({ "name": name, "trouble": why })).collect();
         print_json(&json!({
             "traces": entries,
-            "refreshed": depository.refreshed,
+            "refreshed": catalogue.refreshed,
             "not_traces": others,
-            "catalogue_trouble": depository.unkept,
+            "catalogue_trouble": catalogue.unkept,
         }));
     } else {
         print!("{}", traces::table(&found));
-        let others = depository.others().count();
+        let others = catalogue.others().count();
         if others > 0 {
             println!("\n{others} files could not be read as traces; --json says why");
         }
     }
-    if let Some(trouble) = &depository.unkept {
+    if let Some(trouble) = &catalogue.unkept {
         eprintln!("the catalogue could not be saved, so the next run reads every file again: {trouble}");
     }
     Ok(ExitCode::SUCCESS)

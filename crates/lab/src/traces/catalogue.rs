@@ -24,7 +24,7 @@ const VERSION: u32 = 1;
 const DEPTH: usize = 4;
 
 #[derive(Debug, thiserror::Error)]
-pub enum DepositoryError {
+pub enum CatalogueError {
     #[error("cannot read the directory {}: {error}; check the path", path.display())]
     Read { path: PathBuf, error: io::Error },
     #[error("there is no trace in {}", path.display())]
@@ -51,15 +51,16 @@ pub struct FileStamp {
     pub changed_unix_nanos: u64,
 }
 
+/// The file.
 #[derive(Serialize, Deserialize)]
-struct Catalogue {
+struct Saved {
     version: u32,
     entries: Vec<Entry>,
 }
 
 /// A directory of traces, as it is now.
 #[derive(Clone, Debug)]
-pub struct Depository {
+pub struct Catalogue {
     /// By name.
     pub entries: Vec<Entry>,
     /// Traces that were read because they were new or had changed.
@@ -68,7 +69,7 @@ pub struct Depository {
     pub unkept: Option<String>,
 }
 
-impl Depository {
+impl Catalogue {
     /// Scans a directory and those below it, reads new or changed traces, and saves the catalogue. `skip_bad` applies
     /// to every trace; `reading` is called with each name before it is read.
     pub fn open(
@@ -76,13 +77,13 @@ impl Depository {
         skip_bad: u64,
         reading: &mut dyn FnMut(&str),
         progress: &ReadProgress,
-    ) -> Result<Depository, DepositoryError> {
+    ) -> Result<Catalogue, CatalogueError> {
         let path = directory.join(CATALOGUE);
         let mut known: BTreeMap<String, Entry> =
             load(&path).into_iter().map(|entry| (entry.name.clone(), entry)).collect();
         let mut traces = BTreeMap::new();
         find(directory, Path::new(""), DEPTH, &mut traces)
-            .map_err(|(path, error)| DepositoryError::Read { path, error })?;
+            .map_err(|(path, error)| CatalogueError::Read { path, error })?;
         let (mut entries, mut refreshed) = (Vec::new(), 0);
         let gone = known.keys().any(|name| !traces.contains_key(name));
         for (name, files) in traces {
@@ -98,9 +99,9 @@ impl Depository {
         let changed = refreshed > 0 || gone;
         let unkept = changed.then(|| keep(&path, &entries).err()).flatten().map(|error| error.to_string());
         if !entries.iter().any(|entry| entry.figures.is_some()) {
-            return Err(DepositoryError::Empty { path: directory.into() });
+            return Err(CatalogueError::Empty { path: directory.into() });
         }
-        Ok(Depository { entries, refreshed, unkept })
+        Ok(Catalogue { entries, refreshed, unkept })
     }
 
     /// The traces that match a query, in its order.
@@ -129,7 +130,7 @@ impl Depository {
 /// A catalogue that is missing, damaged or of another version counts as empty: everything is read again.
 fn load(path: &Path) -> Vec<Entry> {
     let text = std::fs::read(path).unwrap_or_default();
-    match serde_json::from_slice::<Catalogue>(&text) {
+    match serde_json::from_slice::<Saved>(&text) {
         Ok(catalogue) if catalogue.version == VERSION => catalogue.entries,
         _ => Vec::new(),
     }
@@ -137,7 +138,7 @@ fn load(path: &Path) -> Vec<Entry> {
 
 /// Replaces the catalogue atomically, so that a reader or a crash never meets half of it.
 fn keep(path: &Path, entries: &[Entry]) -> io::Result<()> {
-    let catalogue = Catalogue { version: VERSION, entries: entries.to_vec() };
+    let catalogue = Saved { version: VERSION, entries: entries.to_vec() };
     let text = serde_json::to_vec_pretty(&catalogue).expect("our own types can be written as JSON");
     let fresh = path.with_extension(format!("json.{}", std::process::id()));
     let written = std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, path));
@@ -397,13 +398,13 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    fn depository(dir: &Path) -> (Depository, BTreeSet<String>) {
+    fn catalogue(dir: &Path) -> (Catalogue, BTreeSet<String>) {
         let mut read = BTreeSet::new();
         let progress = crate::traces::silent();
         let mut reading = |name: &str| {
             read.insert(name.to_owned());
         };
-        let found = Depository::open(dir, 0, &mut reading, &progress);
+        let found = Catalogue::open(dir, 0, &mut reading, &progress);
         (found.unwrap(), read)
     }
 
@@ -434,29 +435,29 @@ mod tests {
     fn traces_are_read_once_and_again_when_they_change() {
         let dir = tempfile::tempdir().unwrap();
         fill(dir.path());
-        let (first, read) = depository(dir.path());
+        let (first, read) = catalogue(dir.path());
         let all = ["README.txt", "more/writes.ssdsim", "reads.spc", "sda.blktrace"];
         assert_eq!(read, BTreeSet::from(all.map(String::from)));
         assert_eq!(names(&first.find(&Query::default())), all[1..]);
         assert_eq!(first.others().map(|(name, _)| name).collect::<Vec<_>>(), ["README.txt"]);
         assert_eq!(first.entries[3].figures.as_ref().unwrap().requests, 2);
-        let (second, read) = depository(dir.path());
+        let (second, read) = catalogue(dir.path());
         assert!(read.is_empty() && second.unkept.is_none());
         assert_eq!(names(&second.find(&Query::default())), all[1..]);
         assert_eq!(second.entries[0], first.entries[0]);
         std::fs::write(dir.path().join("reads.spc"), "0,0,512,R,1\n").unwrap();
         std::fs::remove_file(dir.path().join("more/writes.ssdsim")).unwrap();
-        let (third, read) = depository(dir.path());
+        let (third, read) = catalogue(dir.path());
         assert_eq!((third.entries.len(), read), (3, BTreeSet::from(["reads.spc".to_owned()])));
         std::fs::write(dir.path().join(CATALOGUE), "{ damaged").unwrap();
-        assert_eq!(depository(dir.path()).1.len(), 3);
+        assert_eq!(catalogue(dir.path()).1.len(), 3);
     }
 
     #[test]
     fn a_query_finds_by_figures_and_sorts() {
         let dir = tempfile::tempdir().unwrap();
         fill(dir.path());
-        let (found, _) = depository(dir.path());
+        let (found, _) = catalogue(dir.path());
         let ask = |query: Query| names(&found.find(&query));
         let reads = |text: &str| Query { reads: Some(text.parse().unwrap()), ..Query::default() };
         assert_eq!(ask(reads(">60%")), ["reads.spc", "sda.blktrace"]);
@@ -489,9 +490,9 @@ mod tests {
     fn a_directory_without_traces_says_so() {
         let dir = tempfile::tempdir().unwrap();
         let progress = crate::traces::silent();
-        let error = Depository::open(dir.path(), 0, &mut |_| (), &progress).unwrap_err();
-        assert!(matches!(error, DepositoryError::Empty { .. }), "{error}");
-        let error = Depository::open(&dir.path().join("none"), 0, &mut |_| (), &progress).unwrap_err();
+        let error = Catalogue::open(dir.path(), 0, &mut |_| (), &progress).unwrap_err();
+        assert!(matches!(error, CatalogueError::Empty { .. }), "{error}");
+        let error = Catalogue::open(&dir.path().join("none"), 0, &mut |_| (), &progress).unwrap_err();
         assert!(error.to_string().contains("check the path"), "{error}");
     }
 }
