@@ -72,7 +72,7 @@ pub enum SecretError {
     )]
     Length { found: usize },
     #[error(
-        "line {line} of the keys is no `ROLE KEY`, with 64 hexadecimal digits; make the file anew with `ebb secret`"
+        "line {line} of the keys is not `ROLE KEY` with 64 hexadecimal digits; make the file again with `ebb secret`"
     )]
     Keys { line: usize },
     #[error(

@@ -25,7 +25,7 @@ pub enum Trouble {
     Forgotten,
     #[error("the server knows another primary, in {0}")]
     Elsewhere(Epoch),
-    #[error("the answer did not fit the question")]
+    #[error("the reply does not match the request")]
     Nonsense,
     #[error("the bytes were damaged on their way from the server")]
     Garbled,

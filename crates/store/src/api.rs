@@ -282,7 +282,7 @@ pub enum StoreError {
     #[error("block {block} of {chunk} fails its checksum: fetch it from another copy")]
     Corrupt { chunk: ChunkId, block: u32 },
     /// Its metadata is damaged or gone: not even its version is known, only that it was not newer than `newest`.
-    #[error("what block {block} of {chunk} contained is not known any more: fetch it from another copy")]
+    #[error("the content of block {block} of {chunk} is lost here: fetch it from another copy")]
     Lost { chunk: ChunkId, block: u32, newest: Version },
     #[error("malformed: {0}")]
     Malformed(&'static str),

@@ -276,7 +276,7 @@ pub enum Unready {
     TooFewCopies,
     #[error("the server is overloaded")]
     Busy,
-    #[error("the bytes were damaged on their way to the server, or do not fit their checksums")]
+    #[error("the bytes do not match their checksums: they were damaged on the way to the server, or before")]
     Garbled,
     /// Reply to a write that may have been carried out.
     #[error("a change of the group's configuration interrupted it")]

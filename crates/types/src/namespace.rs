@@ -437,9 +437,9 @@ pub enum NamespaceError {
     SettingTooLong,
     #[error("a command has at most {OPS_MAX} ops, a lookup at most {LOOKUPS_MAX} names")]
     TooMany,
-    #[error("the request is too old to tell whether it was carried out: look before you send it anew")]
+    #[error("the request is too old to know whether it was carried out: check before you send it again")]
     Expired,
-    #[error("the data belongs to nobody any more: its writer was silent for too long. Send the object again")]
+    #[error("the data was given up because its writer was silent for too long: send the object again")]
     NotLeased,
 }
 

@@ -102,7 +102,7 @@ impl Record {
     /// Why this record is malformed, if it is: checked on every record from the wire or from disk.
     pub fn fault(&self, payload_len: usize) -> Option<&'static str> {
         if payload_len != self.payload_len() {
-            return Some("payload length does not fit the block count");
+            return Some("payload length does not match the block count");
         }
         match &self.content {
             Content::Delete if self.first != 0 || self.count != 0 => Some("a delete names no blocks"),

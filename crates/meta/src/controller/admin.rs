@@ -182,7 +182,7 @@ impl Leading {
                 };
                 if state.servers().filter(peers).count() == 0 {
                     return Err(format!(
-                        "{server} is the last of {}: nobody can take its place",
+                        "{server} is the last of {}: no server can take its place",
                         entry.gear_group
                     ));
                 }

@@ -195,7 +195,7 @@ impl Leading {
             ServerState::Awake | ServerState::Draining if run > entry.incarnation && returned => {
                 entry.incarnation = run;
                 entry.state = ServerState::Awake;
-                out.push(Output::Note(format!("{} runs anew", entry.id)));
+                out.push(Output::Note(format!("{} was restarted", entry.id)));
             }
             ServerState::Awake | ServerState::Draining if now >= self.fails_at(entry.id, state) => {
                 entry.state = ServerState::Failed;

@@ -151,7 +151,7 @@ fn brief_reply(reply: &ClientReply) -> String {
     match reply {
         ClientReply::Data { .. } => "the bytes".into(),
         ClientReply::Done { .. } => "done, every copy is durable".into(),
-        ClientReply::Forgotten { .. } => "I no longer know whether I did".into(),
+        ClientReply::Forgotten { .. } => "not known any more whether it was done".into(),
         ClientReply::Moved { entry } => format!("not here, but in {}", brief_entry(entry)),
         ClientReply::Retry { why } => format!("not now, {why}"),
         ClientReply::Failed { why } => format!("no, {why}"),

@@ -495,7 +495,7 @@ impl World<'_> {
 
     /// From now on load and forecast determine the gear.
     pub fn let_load_choose(&mut self) {
-        self.note(|| "administrator: the load shall choose the gear".into());
+        self.note(|| "administrator: the gear follows the load".into());
         self.gear_wanted = Some(Mode::Auto);
         self.ask();
     }

@@ -211,8 +211,7 @@ pub(crate) fn scrub(world: &mut World) {
         if !world.run_until(end, |world| unscrubbed(world, since).is_none())
             && let Some(what) = unscrubbed(world, since)
         {
-            return world
-                .fail("liveness", format!("{} s after everything was mended, {what}", PASS / SECOND));
+            return world.fail("liveness", format!("{} s after all faults ended, {what}", PASS / SECOND));
         }
     }
     world.count("every replica scrubbed");
@@ -282,7 +281,7 @@ fn trouble(world: &World) -> Option<String> {
 fn unrest(world: &mut World) {
     if let Some(what) = trouble(world) {
         let seconds = REST / SECOND;
-        world.fail("liveness", format!("{seconds} s after everything was mended, {what}"));
+        world.fail("liveness", format!("{seconds} s after all faults ended, {what}"));
     }
 }
 

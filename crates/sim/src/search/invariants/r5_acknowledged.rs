@@ -22,7 +22,7 @@ impl World<'_> {
         }
         let group = group_of(chunk, self.scenario.params().groups);
         let Some(&version) = self.invariants.first_version.get(&value) else {
-            return self.fail("R5", format!("{from} acknowledges op {op}, which nobody ever stored"));
+            return self.fail("R5", format!("{from} acknowledges op {op}, which no server ever stored"));
         };
         let Some(entry) = self.servers[&from].replica.map().group(group).cloned() else { return };
         if version.epoch != entry.epoch {
