@@ -28,9 +28,8 @@ const DAY: f64 = 86_400.0;
 /// Days whose unspent power cycles a server may save up.
 const CARRY_DAYS: f64 = 7.0;
 /// Bounds of the price of shortage: the share of all servers that could stay awake for the same time instead. Calibration
-/// starts at `SHORT_PRICE_START` divided by the accepted share of time: the rarer shortage may be, the higher its price.
+/// starts at the lower one divided by the accepted share of time: the rarer shortage may be, the higher its price.
 const SHORT_PRICE: RangeInclusive<f64> = 0.05..=10.0;
-const SHORT_PRICE_START: f64 = 0.05;
 /// Time without shortage after which the price of shortage is halved.
 const DARE: f64 = 2.0 * DAY;
 /// Most candidate numbers of servers compared for an hour; more would make no relevant difference.
@@ -230,7 +229,7 @@ impl Fleet {
             return Err(FleetError::Servers { servers: members.len(), replicas: policy.replicas });
         }
         let hour = calendar.hour(now, policy.hour);
-        let short_price = Price::new(SHORT_PRICE_START / policy.short_goal, SHORT_PRICE);
+        let short_price = Price::new(SHORT_PRICE.start() / policy.short_goal, SHORT_PRICE);
         Ok(Fleet {
             policy,
             calendar,

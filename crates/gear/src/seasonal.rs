@@ -31,8 +31,6 @@ const BURST: f64 = 4.0;
 /// Smallest median deviation, for a load that never changes.
 const STEADY: f64 = 1e-6;
 const DAYS_PER_WEEK: u64 = 7;
-/// A trend over fewer days is noise.
-const DAYS_FOR_TREND: usize = 6;
 /// Rounds of median polish; more would change little.
 const POLISH_ROUNDS: usize = 4;
 
@@ -282,7 +280,7 @@ impl Outlook {
             slopes.extend(days[i + 1..].iter().map(|(x2, y2)| (y2 - y) / (x2 - x)));
         }
         // A weekly rhythm looks like a trend until some weeks are known: trust the trend gradually.
-        let belief = if days.len() < DAYS_FOR_TREND { 0.0 } else { (days.len() as f64 / 21.0).min(1.0) };
+        let belief = (days.len() as f64 / 21.0).min(1.0);
         let slope = median(&mut slopes).unwrap_or(0.0) * belief;
         let week = days.iter().rev().take(DAYS_PER_WEEK as usize);
         let mut recent: Vec<f64> = week.map(|(x, y)| y - slope * x).collect();
