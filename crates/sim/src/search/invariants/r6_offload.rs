@@ -3,7 +3,7 @@
 
 use crate::search::brief::{brief_entry, brief_space};
 use crate::world::World;
-use ebb_types::{GroupEntry, GroupId, ServerId, Slot, SlotState, Space};
+use ebb_types::{Epoch, GroupEntry, GroupId, ServerId, Slot, SlotState, Space};
 
 impl World<'_> {
     pub(super) fn r6_nothing_is_lost_with_it(&mut self, id: ServerId, group: GroupId, space: Space) {
@@ -45,7 +45,15 @@ impl World<'_> {
                     self.has(s.server, group, offload, chunk, block, version) || self.has_forgotten(s.server)
                 });
                 let away = slot.state != SlotState::InSync;
-                if !(own || away && theirs) {
+                // A server whose data is known to be gone copies all of it from a complete replica (seed 4043654: its holder hears of
+                // that later than of the time when the server was in sync).
+                let replaced = slot.state == SlotState::CatchingUp { since: Epoch(0) }
+                    && entry
+                        .slots
+                        .iter()
+                        .filter(|s| s.state == SlotState::InSync)
+                        .any(|s| self.has(s.server, group, Space::Replica, chunk, block, version));
+                if !(own || away && theirs || replaced) {
                     return Some(format!(
                         "{} lacks value {value} ({version}) of {chunk} block {block}; {group} {}",
                         slot.server,
