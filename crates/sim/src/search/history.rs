@@ -33,6 +33,12 @@ pub struct Op {
     pub seen: Vec<u64>,
 }
 
+impl Op {
+    fn writes(&self) -> bool {
+        matches!(self.action, Action::Write { .. } | Action::Zero { .. })
+    }
+}
+
 #[derive(Default)]
 pub struct History {
     pub ops: Vec<Op>,
@@ -67,11 +73,19 @@ impl History {
         chunks
     }
 
-    /// Chunks whose deletion was acknowledged.
+    /// Chunks whose deletion was acknowledged, and that no write may have followed. A write that its client gave up may take
+    /// effect after the deletion (seed 4044986).
     pub fn deleted(&self) -> impl Iterator<Item = ChunkId> + '_ {
         let deletions =
             self.ops.iter().filter(|op| op.action == Action::Delete && op.outcome == Outcome::Done);
-        deletions.map(|op| op.chunk)
+        let last = deletions.filter(|deletion| {
+            let may_follow = |op: &&Op| {
+                let ended = op.ended.filter(|_| op.outcome != Outcome::Unknown);
+                op.chunk == deletion.chunk && op.writes() && ended.is_none_or(|at| at > deletion.began)
+            };
+            !self.ops.iter().any(|op| may_follow(&op))
+        });
+        last.map(|op| op.chunk)
     }
 
     /// Whether any client requested the chunk's deletion.
