@@ -85,9 +85,12 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
     distrust_emptied(&mut slots, world);
     distrust_emptied(&mut served, world);
     slots.iter_mut().zip(&served).for_each(|(slot, before)| take_back(slot, before, world));
-    let primary = choose_primary(entry, &slots, facts, world)
-        .or_else(|| fall_back(entry, &mut slots, &served, facts, world));
-    if slots.iter().position(|s| Some(s.server) == primary).is_some_and(|k| is_complete(&slots, k, world)) {
+    let chosen = choose_primary(entry, &slots, facts, world);
+    let primary = match chosen.filter(|_| entry.fallback.is_none() || is_able(&slots, chosen, world)) {
+        Some(primary) => Some(primary),
+        None => fall_back(entry, &mut slots, &served, facts, world).or(chosen),
+    };
+    if is_able(&slots, primary, world) {
         for (k, before) in served.iter().enumerate() {
             send_away(&mut slots, k, before, primary, epoch, world);
             release_source(&mut slots, k, world);
@@ -171,8 +174,9 @@ fn has_lost(before: &Slot, now: &Slot) -> bool {
         && (before.state == SlotState::InSync || kept(before).is_some() && kept(now).is_none())
 }
 
-/// No server is complete by the present slots. By the slots of the newest epoch that may have served, a server together
-/// with its holder may have been complete, and still is. Returns the primary.
+/// No server is complete by the present slots, or a primary waits in vain for what it misses, in an epoch in which nothing was
+/// ordered. By the slots of the newest epoch that may have served, a server together with its holder may have been complete, and
+/// still is. Returns the primary.
 fn fall_back(
     entry: &GroupEntry,
     slots: &mut Vec<Slot>,
@@ -188,13 +192,16 @@ fn fall_back(
             *slot = Slot { state: SlotState::CatchingUp { since }, ..*before };
         }
     }
-    let primary = choose_primary(entry, &restored, facts, world)?;
+    let primary = choose_primary(entry, &restored, facts, world);
+    if !is_able(&restored, primary, world) {
+        return None;
+    }
     slots.iter_mut().zip(&restored).filter(|(slot, to)| slot.holder != to.holder).for_each(|(slot, to)| {
         drop_holder(slot, world);
         kept(to).and_then(|keeper| world.get_mut(&keeper)).into_iter().for_each(|c| c.holders += 1);
     });
     *slots = restored;
-    Some(primary)
+    primary
 }
 
 fn drop_holder(slot: &mut Slot, world: &mut World) {
@@ -219,6 +226,11 @@ fn is_complete(slots: &[Slot], k: usize, world: &World) -> bool {
             kept(&slots[k]) || slots.iter().enumerate().any(other)
         }
     }
+}
+
+/// Whether this server has a slot and can serve everything that was acknowledged.
+fn is_able(slots: &[Slot], server: Option<ServerId>, world: &World) -> bool {
+    slots.iter().position(|s| Some(s.server) == server).is_some_and(|k| is_complete(slots, k, world))
 }
 
 /// A live primary that did not release stays, even while no server can tell it what it misses: it may hold a lease
@@ -355,4 +367,57 @@ fn choose_holder(slots: &[Slot], k: usize, world: &World) -> Option<ServerId> {
         (shortcoming, c.indebted, c.sleeps, Some(c.rack) != own, c.in_flight + c.holders, **id)
     };
     able.min_by_key(rank).map(|(id, _)| *id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(standing: Standing) -> Candidate {
+        Candidate {
+            standing,
+            restarted: false,
+            emptied: false,
+            rack: RackId(0),
+            sleeps: false,
+            full: false,
+            indebted: false,
+            in_flight: 0,
+            primaries: 1,
+            holders: 1,
+        }
+    }
+
+    /// Seed 4081559 of the fault search. Servers 1 and 2 slept while server 3 served alone, and all crashed. In epochs that never
+    /// served, holder 5 of server 2 was lost, and then server 3, which server 2, the primary, was to catch up from.
+    #[test]
+    fn a_primary_that_cannot_learn_what_it_misses_falls_back_to_what_served() {
+        let since = Epoch(7);
+        let slot = |id, state, holder: Option<u16>| {
+            let holder = holder.map(|id| Holder { server: ServerId(id), covered: true });
+            Slot { server: ServerId(id), state, holder }
+        };
+        let away = SlotState::Away { since };
+        let catching_up = SlotState::CatchingUp { since };
+        let served = vec![slot(1, away, Some(4)), slot(2, away, Some(5)), slot(3, SlotState::InSync, None)];
+        let slots = vec![slot(1, catching_up, None), slot(2, catching_up, None), served[2]];
+        let mut entry = GroupEntry {
+            epoch: Epoch(14),
+            primary: Some(ServerId(2)),
+            slots,
+            fallback: Some(served),
+            ..GroupEntry::unknown()
+        };
+        let down = [3, 5].map(ServerId);
+        let state = |id| if down.contains(&id) { Standing::Down } else { Standing::Up };
+        let mut world: World = (1..=5).map(ServerId).map(|id| (id, candidate(state(id)))).collect();
+        let next = next_entry(&entry, &Facts::default(), &mut world).expect("a new configuration");
+        assert_eq!(next.slots[0], slot(1, catching_up, Some(4)), "server 1 fetches what its holder kept");
+        assert!(is_able(&next.slots, next.primary, &world), "{next:?}");
+        assert_eq!(next_entry(&next, &Facts::default(), &mut world), None, "and that is where it rests");
+
+        world.insert(ServerId(4), candidate(Standing::Down));
+        entry.epoch = next.epoch.next();
+        assert_eq!(next_entry(&entry, &Facts::default(), &mut world), None, "without a copy it waits");
+    }
 }
