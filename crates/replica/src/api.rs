@@ -99,6 +99,11 @@ pub enum Command {
         known: u64,
         offered: u64,
     },
+    /// Something happened that cannot happen unless this program has a bug: log it. It is counted in [`Stats::bugs`].
+    Bug {
+        group: GroupId,
+        what: &'static str,
+    },
     /// As of this map version nothing depends on this server and nothing is in flight: flush, then report so to the
     /// metadata service (R7). A later version may need the server again.
     ReadyToSleep {
@@ -119,4 +124,6 @@ pub struct Stats {
     pub damage: DamageVitals,
     pub scrub: ScrubVitals,
     pub poisoned: bool,
+    /// Things that cannot happen, counted since the start: see [`Command::Bug`].
+    pub bugs: u64,
 }

@@ -4,17 +4,25 @@
 //! (`node` in the cluster, `sim` in the virtual world) does `select → on → carry out`. `ARCHITECTURE.md` summarizes the
 //! protocol; comments name each rule (R1, R2, ...; listed in `docs/rules.md`) where the code keeps it.
 
-mod activate;
 mod api;
+mod applying;
+mod blocks;
 mod catch_up;
+mod config;
+mod context;
+mod cover;
+mod due;
 mod group;
+mod member;
 mod primary;
 mod repair;
 mod replica;
 mod run_map;
 mod scrub;
-mod secondary;
 mod settlement;
+mod tail;
+mod wait;
 
 pub use api::*;
-pub use replica::{Config, PlantedBug, REMEMBERED, Replica, TICK};
+pub use config::{Config, PlantedBug, REMEMBERED};
+pub use replica::{Replica, TICK};

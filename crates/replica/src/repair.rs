@@ -10,19 +10,35 @@
 //! then it must answer, because it could be waiting for a listing of this replica, which waits for the repair.
 
 use crate::api::{StoreCommand, StoreOutcome};
-use crate::group::{Context, Group, Wait};
+use crate::context::Context;
+use crate::member::Member;
 use crate::run_map::Source;
-use crate::secondary::split_payload;
+use crate::wait::Wait;
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, ChunkError, ChunkId, Content, Cursor, Epoch, PeerMessage, Record, Refusal, ServerId,
-    ServerReport, Slot, SlotState, Space, Version, block_crcs,
+    BLOCK_BYTES, ChunkId, Cursor, Epoch, PeerMessage, Record, Refusal, ServerId, Slot, SlotState, Space,
+    Version,
 };
+use std::collections::BTreeMap;
 
 /// Lost blocks that are repaired together: the store loses a metadata page as a whole.
 const AROUND: u32 = 256;
 
-pub(crate) struct Repair {
+/// The repairs in progress, in one epoch.
+#[derive(Default)]
+pub(crate) struct Repairs(BTreeMap<u64, Repair>);
+
+struct Repair {
+    wanted: Wanted,
+    /// Copies to ask, and how many were asked.
+    copies: Vec<Copy>,
+    tried: usize,
+    step: Step,
+}
+
+/// The blocks to repair.
+#[derive(Clone, Copy)]
+struct Wanted {
     /// The operation that waits for it. `None`: the member repairs its own copy.
     op: Option<u64>,
     chunk: ChunkId,
@@ -32,22 +48,33 @@ pub(crate) struct Repair {
     lost: Option<Version>,
     /// The blocks are not damaged here but missing, as if never written, and the client of `op` knows that they were written.
     sought: bool,
-    /// Copies to ask, and how many were asked.
-    copies: Vec<Copy>,
-    tried: usize,
-    step: Step,
 }
 
 enum Step {
-    /// Waiting for the reply of the last copy asked; `question` is the correlation id.
-    Asked {
-        question: u64,
-    },
+    /// About to ask a copy, or waiting for the reply of the last copy asked under this token.
+    Asking { token: Option<u64> },
     /// `left` records are still being written.
-    Writing {
-        left: usize,
-    },
+    Writing { left: usize },
+    /// Reading the blocks back.
     Checking,
+}
+
+/// How a repair ended.
+#[must_use]
+pub(crate) enum Ended {
+    /// It did not.
+    Not,
+    /// The blocks can be read again. With the operation that waits for them.
+    Repaired(Option<u64>),
+    /// No live copy has them.
+    GivenUp(GivenUp),
+}
+
+pub(crate) struct GivenUp {
+    pub op: Option<u64>,
+    pub blocks: (u32, u32),
+    /// They are missing here, as if never written.
+    pub sought: bool,
 }
 
 /// A copy that may have the blocks.
@@ -70,72 +97,68 @@ impl Copy {
     }
 }
 
-impl Group {
-    /// The copies to ask: first those that have everything, then all others.
-    fn copies(&self, cx: &Context, lost: Option<Version>) -> Vec<Copy> {
-        let live = |server| server != cx.me && cx.map.is_live(server);
-        let replica = |slot: &Slot, older, second| {
-            let source = (slot.server, Space::Replica);
-            Copy { source, whole: true, older, partial: false, second }
-        };
-        let older = |slot: &Slot| match slot.state {
-            SlotState::InSync => false,
-            SlotState::CatchingUp { since } | SlotState::Away { since } => {
-                lost.is_some_and(|newest| newest.epoch < since)
-            }
-        };
-        let is_whole = |slot: &Slot| slot.state == SlotState::InSync || older(slot);
-        let slots = self.entry.slots.iter().filter(|slot| live(slot.server));
-        let (complete, partial): (Vec<&Slot>, Vec<&Slot>) = slots.partition(|slot| is_whole(slot));
-        let mut copies: Vec<Copy> = complete.iter().map(|slot| replica(slot, older(slot), false)).collect();
-        for slot in partial {
-            if let Some(holder) = slot.holder.filter(|s| s.covered && live(s.server)) {
-                let kept = (holder.server, Space::Offload { stands_for: slot.server });
-                copies.push(Copy::any(kept));
-                copies.push(replica(slot, false, true));
-            }
+/// The copies to ask: first those that have everything, then all others.
+fn copies(cx: &Context, member: &Member, lost: Option<Version>) -> Vec<Copy> {
+    let live = |server| server != cx.me && cx.map.is_live(server);
+    let replica = |slot: &Slot, older, second| {
+        let source = (slot.server, Space::Replica);
+        Copy { source, whole: true, older, partial: false, second }
+    };
+    let older = |slot: &Slot| match slot.state {
+        SlotState::InSync => false,
+        SlotState::CatchingUp { since } | SlotState::Away { since } => {
+            lost.is_some_and(|newest| newest.epoch < since)
         }
-        for source in self.other_copies(cx) {
-            if !copies.iter().any(|c| c.source == source && !c.second) {
-                copies.push(Copy { partial: lost.is_some(), ..Copy::any(source) });
-            }
+    };
+    let is_whole = |slot: &Slot| slot.state == SlotState::InSync || older(slot);
+    let slots = member.entry().slots.iter().filter(|slot| live(slot.server));
+    let (complete, partial): (Vec<&Slot>, Vec<&Slot>) = slots.partition(|slot| is_whole(slot));
+    let mut copies: Vec<Copy> = complete.iter().map(|slot| replica(slot, older(slot), false)).collect();
+    for slot in partial {
+        if let Some(holder) = slot.holder.filter(|s| s.covered && live(s.server)) {
+            let kept = (holder.server, Space::Offload { stands_for: slot.server });
+            copies.push(Copy::any(kept));
+            copies.push(replica(slot, false, true));
         }
-        copies
+    }
+    for source in member.other_copies(cx) {
+        if !copies.iter().any(|c| c.source == source && !c.second) {
+            copies.push(Copy { partial: lost.is_some(), ..Copy::any(source) });
+        }
+    }
+    copies
+}
+
+impl Repairs {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
-    /// Begins to repair blocks, unless the same repair is already in progress.
+    /// Whether this member is repairing blocks for its own copy: listings wait for that.
+    pub fn any_own(&self) -> bool {
+        self.0.values().any(|r| r.wanted.op.is_none())
+    }
+
+    /// The epoch ended: its operations are carried over, and its replies are not waited for.
+    pub fn new_epoch(&mut self) {
+        self.0.clear();
+    }
+
+    /// Repairs damaged blocks for an operation, unless the same repair is already in progress.
     pub fn repair(
         &mut self,
         cx: &mut Context,
+        member: &Member,
         op: Option<u64>,
-        chunk: ChunkId,
-        (first, count): (u32, u32),
+        (chunk, first, count): (ChunkId, u32, u32),
         lost: Option<Version>,
-    ) {
-        let same = |r: &Repair| (r.op, r.chunk, r.first) == (op, chunk, first);
-        if self.repairs.values().any(same) {
-            return;
+    ) -> Ended {
+        let same = |r: &Repair| (r.wanted.op, r.wanted.chunk, r.wanted.first) == (op, chunk, first);
+        if self.0.values().any(same) {
+            return Ended::Not;
         }
-        let (copies, step) = (self.copies(cx, lost), Step::Checking);
-        let repair = Repair { op, chunk, first, count, lost, sought: false, copies, tried: 0, step };
-        self.begin_repair(cx, repair);
-    }
-
-    /// Looks for blocks that are not here, as if never written, and that the client of `op` knows to be written. Any copy,
-    /// including this one, may have lost them without noticing: so only copies that should have everything are asked.
-    pub fn seek(&mut self, cx: &mut Context, op: u64, chunk: ChunkId, (first, count): (u32, u32)) {
-        let lost = Some(Version { epoch: Epoch(u32::MAX), seq: u64::MAX });
-        cx.shared.stats.damage.sought += 1;
-        let (mut copies, step) = (self.copies(cx, lost), Step::Checking);
-        copies.retain(|copy| !copy.partial);
-        let repair = Repair { op: Some(op), chunk, first, count, lost, sought: true, copies, tried: 0, step };
-        self.begin_repair(cx, repair);
-    }
-
-    fn begin_repair(&mut self, cx: &mut Context, repair: Repair) {
-        let id = cx.shared.token();
-        self.repairs.insert(id, repair);
-        self.ask_next(cx, id, false);
+        let wanted = Wanted { op, chunk, first, count, lost, sought: false };
+        self.begin(cx, member, wanted, copies(cx, member, lost))
     }
 
     /// Repairs a block for this member's own copy, and if it is lost its neighbours too, which usually are as well. Returns the
@@ -143,29 +166,58 @@ impl Group {
     pub fn repair_around(
         &mut self,
         cx: &mut Context,
-        chunk: ChunkId,
-        block: u32,
+        member: &Member,
+        (chunk, block): (ChunkId, u32),
         lost: Option<Version>,
-    ) -> Cursor {
+    ) -> (Cursor, Ended) {
         let blocks = cx.config.chunk_bytes / BLOCK_BYTES as u32;
         let first = if lost.is_some() { block / AROUND * AROUND } else { block };
         let count = if lost.is_some() { AROUND.min(blocks.saturating_sub(first)).max(1) } else { 1 };
-        self.repair(cx, None, chunk, (first, count), lost);
-        Cursor { chunk, block: first + count - 1 }
+        let ended = self.repair(cx, member, None, (chunk, first, count), lost);
+        (Cursor { chunk, block: first + count - 1 }, ended)
+    }
+
+    /// Looks for blocks that are not here, as if never written, and that the client of `op` knows to be written. Any copy,
+    /// including this one, may have lost them without noticing: so only copies that should have everything are asked.
+    pub fn seek(
+        &mut self,
+        cx: &mut Context,
+        member: &Member,
+        op: u64,
+        (chunk, first, count): (ChunkId, u32, u32),
+    ) -> Ended {
+        let lost = Some(Version { epoch: Epoch(u32::MAX), seq: u64::MAX });
+        cx.shared.stats.damage.sought += 1;
+        let mut copies = copies(cx, member, lost);
+        copies.retain(|copy| !copy.partial);
+        let wanted = Wanted { op: Some(op), chunk, first, count, lost, sought: true };
+        self.begin(cx, member, wanted, copies)
     }
 
     /// Fetches blocks for an operation from a copy that has a newer version.
-    pub fn fetch_newer(&mut self, cx: &mut Context, op: u64, source: Source, (first, count): (u32, u32)) {
-        let Some((chunk, ..)) = self.blocks_of_check(op) else { return };
-        let copies = vec![Copy::any(source)];
-        let (op, lost, step) = (Some(op), None, Step::Checking);
-        let repair = Repair { op, chunk, first, count, lost, sought: false, copies, tried: 0, step };
-        self.begin_repair(cx, repair);
+    pub fn fetch_newer(
+        &mut self,
+        cx: &mut Context,
+        member: &Member,
+        (op, source): (u64, Source),
+        (chunk, first, count): (ChunkId, u32, u32),
+    ) -> Ended {
+        let wanted = Wanted { op: Some(op), chunk, first, count, lost: None, sought: false };
+        self.begin(cx, member, wanted, vec![Copy::any(source)])
+    }
+
+    fn begin(&mut self, cx: &mut Context, member: &Member, wanted: Wanted, copies: Vec<Copy>) -> Ended {
+        let id = cx.shared.token();
+        self.0.insert(id, Repair { wanted, copies, tried: 0, step: Step::Asking { token: None } });
+        self.ask_next(cx, member, id, false)
     }
 
     /// Asks the next copy. `answered`: whether the preceding copy sent a usable reply.
-    fn ask_next(&mut self, cx: &mut Context, id: u64, answered: bool) {
-        let Some(repair) = self.repairs.get_mut(&id) else { return };
+    fn ask_next(&mut self, cx: &mut Context, member: &Member, id: u64, answered: bool) -> Ended {
+        let Some(repair) = self.0.get_mut(&id) else {
+            cx.bug(member.id(), "a repair that does not exist asked a copy");
+            return Ended::Not;
+        };
         // The second of a pair is asked right after the first, or not at all.
         let tried = repair.tried;
         let may = |(n, copy): &(usize, &Copy)| {
@@ -173,162 +225,124 @@ impl Group {
         };
         let next = repair.copies.iter().enumerate().skip(tried).find(may).map(|(n, copy)| (n, *copy));
         let Some((n, Copy { source: (to, space), whole, older, .. })) = next else {
-            return self.give_up_repair(cx, id);
+            return self.give_up(cx, id);
         };
         let whole = whole && !older;
-        let token = cx.shared.question();
+        let token = cx.shared.peer_token();
         repair.tried = n + 1;
-        repair.step = Step::Asked { question: token };
-        let Repair { chunk, first, count, .. } = *repair;
-        let (group, epoch) = (self.id, self.entry.epoch);
+        repair.step = Step::Asking { token: Some(token) };
+        let Wanted { chunk, first, count, .. } = repair.wanted;
+        let (group, epoch) = (member.id(), member.epoch());
         cx.send(to, PeerMessage::Fetch { group, epoch, token, space, chunk, first, count, whole });
+        Ended::Not
     }
 
-    /// Handles a reply to a request of [`Group::ask_next`]. Returns whether it was one.
-    pub fn on_repair_reply(
+    fn give_up(&mut self, cx: &mut Context, id: u64) -> Ended {
+        let Some(Repair { wanted, .. }) = self.0.remove(&id) else { return Ended::Not };
+        cx.shared.stats.damage.unrepaired += 1;
+        let Wanted { op, first, count, sought, .. } = wanted;
+        Ended::GivenUp(GivenUp { op, blocks: (first, count), sought })
+    }
+
+    /// The repair that this token's reply is for.
+    pub fn awaiting(&self, token: u64) -> Option<u64> {
+        let asked = |r: &Repair| matches!(r.step, Step::Asking { token: Some(asked) } if asked == token);
+        self.0.iter().find(|(_, r)| asked(r)).map(|(id, _)| *id)
+    }
+
+    /// The copy that was asked replied.
+    pub fn on_reply(
         &mut self,
         cx: &mut Context,
-        token: u64,
-        result: &Result<Vec<Record>, Refusal>,
+        member: &Member,
+        id: u64,
+        result: Result<Vec<Record>, Refusal>,
         payload: &Bytes,
-    ) -> bool {
-        let asked = |r: &Repair| matches!(r.step, Step::Asked { question } if question == token);
-        let Some((&id, repair)) = self.repairs.iter().find(|(_, r)| asked(r)) else { return false };
-        let Repair { chunk, first, count, lost, sought, tried, .. } = *repair;
-        let Copy { source, whole, partial, .. } = repair.copies[tried - 1];
-        let group = self.id;
-        let sound = |(record, payload): &(Record, Bytes)| {
-            let inside = record.first >= first && record.first + record.count <= first + count;
-            let fits = match &record.content {
-                Content::Data { crcs } => *crcs == block_crcs(payload),
-                content => *content == Content::Zero,
-            };
-            record.fault(payload.len()).is_none()
-                && (record.group, record.chunk) == (group, chunk)
-                && inside
-                && fits
-        };
-        let parts = result.clone().ok().and_then(|records| split_payload(records, payload));
-        let Some(mut parts) = parts.filter(|p| p.iter().all(sound)) else {
-            self.ask_next(cx, id, false);
-            return true;
-        };
+    ) -> Ended {
+        let Some(repair) = self.0.get_mut(&id) else { return Ended::Not };
+        let Wanted { chunk, first, count, lost, sought, .. } = repair.wanted;
+        let Copy { source, whole, partial, .. } = repair.copies[repair.tried - 1];
+        let parts = result.ok().and_then(|r| member.sound_parts((chunk, first, count), r, payload));
+        let Some(mut parts) = parts else { return self.ask_next(cx, member, id, false) };
         // "Never written" counts only from a copy that would have the block.
         parts.retain(|(record, _)| !record.is_never_written() || (whole && lost.is_some() && !sought));
-        let since = self.asked_since(source, Epoch(0));
+        let since = member.asked_since(source, Epoch(0));
         parts.retain(|(record, _)| record.is_never_written() || record.version.epoch >= since);
         parts.retain(|(record, _)| !partial || lost.is_none_or(|newest| record.version >= newest));
         if parts.is_empty() {
-            self.ask_next(cx, id, true);
-            return true;
+            return self.ask_next(cx, member, id, true);
         }
-        if let Some(repair) = self.repairs.get_mut(&id) {
-            repair.step = Step::Writing { left: parts.len() };
-        }
+        repair.step = Step::Writing { left: parts.len() };
         for (record, payload) in parts {
             if record.version > Version::ZERO {
                 cx.shared.stats.repaired_blocks += u64::from(record.count);
             }
             let command = StoreCommand::Repair { space: Space::Replica, record, payload };
-            cx.store(group, Wait::RepairWritten { repair: id }, command);
+            cx.store(member.id(), Wait::RepairWritten { repair: id }, command);
         }
-        true
+        Ended::Not
     }
 
-    pub fn on_repair_written(&mut self, cx: &mut Context, id: u64) {
-        let Some(repair) = self.repairs.get(&id) else { return };
-        let Step::Writing { left } = repair.step else { return };
-        if left > 1 {
-            if let Some(repair) = self.repairs.get_mut(&id) {
-                repair.step = Step::Writing { left: left - 1 };
-            }
-            return;
+    /// A record is written. One of a repair that ended with its epoch is not waited for any more.
+    pub fn on_written(&mut self, cx: &mut Context, member: &Member, id: u64) -> Ended {
+        let Some(repair) = self.0.get_mut(&id) else { return Ended::Not };
+        let Step::Writing { left } = &mut repair.step else {
+            cx.bug(member.id(), "a repair that writes nothing has written");
+            return Ended::Not;
+        };
+        *left -= 1;
+        if *left > 0 {
+            return Ended::Not;
         }
         // The second copy of a pair has what is older than the first: only both together are complete.
         if repair.copies.get(repair.tried).is_some_and(|next| next.second) {
-            return self.ask_next(cx, id, true);
+            return self.ask_next(cx, member, id, true);
         }
-        let Some(repair) = self.repairs.get_mut(&id) else { return };
         repair.step = Step::Checking;
-        let Repair { chunk, first, count, .. } = *repair;
-        let command = StoreCommand::Read { space: Space::Replica, group: self.id, chunk, first, count };
-        cx.store(self.id, Wait::RepairChecked { repair: id }, command);
+        let (group, Wanted { chunk, first, count, .. }) = (member.id(), repair.wanted);
+        let command = StoreCommand::Read { space: Space::Replica, group, chunk, first, count };
+        cx.store(group, Wait::RepairChecked { repair: id }, command);
+        Ended::Not
     }
 
-    pub fn on_repair_checked(&mut self, cx: &mut Context, id: u64, outcome: StoreOutcome) {
+    /// The blocks were read back.
+    pub fn on_checked(&mut self, cx: &mut Context, member: &Member, id: u64, outcome: StoreOutcome) -> Ended {
+        let Some(repair) = self.0.get_mut(&id) else { return Ended::Not };
         match outcome {
             // The copy was older than the damaged blocks, or had only some of them.
             StoreOutcome::Damaged { lost, .. } => {
-                let copies = self.copies(cx, lost);
-                let Some(repair) = self.repairs.get_mut(&id) else { return };
-                if lost > repair.lost {
-                    (repair.lost, repair.copies, repair.tried) = (lost, copies, 0);
+                if lost > repair.wanted.lost {
+                    (repair.copies, repair.tried) = (copies(cx, member, lost), 0);
+                    repair.wanted.lost = lost;
                 }
-                self.ask_next(cx, id, false);
+                self.ask_next(cx, member, id, false)
             }
             StoreOutcome::Read { records, .. } => {
-                let sought = self.repairs.get(&id).is_some_and(|r| r.sought);
-                if sought && records.iter().any(Record::is_never_written) {
-                    return self.ask_next(cx, id, false);
+                if repair.wanted.sought && records.iter().any(Record::is_never_written) {
+                    return self.ask_next(cx, member, id, false);
                 }
-                let Some(repair) = self.repairs.remove(&id) else { return };
-                if let Some(op) = repair.op {
-                    self.advance_op(cx, op);
-                }
-                self.repairs_ended(cx);
+                let op = repair.wanted.op;
+                self.0.remove(&id);
+                Ended::Repaired(op)
             }
-            _ => self.give_up_repair(cx, id),
+            _ => self.give_up(cx, id),
         }
     }
 
-    /// No live copy has the blocks. If members sleep, they are woken, but not for a scrub.
-    fn give_up_repair(&mut self, cx: &mut Context, id: u64) {
-        let Some(repair) = self.repairs.remove(&id) else { return };
-        cx.shared.stats.damage.unrepaired += 1;
-        let (group, epoch) = (self.id, self.entry.epoch);
-        let scrubbed = repair.op.is_some_and(|op| self.blocks_of_check(op).is_some());
-        if self.others_sleep(cx) && self.primary.is_some() && !scrubbed {
-            cx.report(ServerReport::Damaged { group, epoch });
-        }
-        match repair.op {
-            Some(op) => {
-                let why = if repair.sought { ChunkError::Missing } else { ChunkError::Corrupt };
-                self.fail_damaged(cx, op, why, (repair.first, repair.count));
-            }
-            None => {
-                self.refuse_checks(cx, Refusal::Corrupt);
-                self.give_listings(cx);
-            }
-        }
+    /// The repairs that wait for this server, whose connection broke, or which sleeps: its copy counts as useless. Any other server
+    /// is waited for, however long it takes.
+    pub fn waiting_for(&self, peer: ServerId) -> Vec<u64> {
+        let waits = |r: &Repair| {
+            matches!(r.step, Step::Asking { token: Some(_) }) && r.copies[r.tried - 1].source.0 == peer
+        };
+        self.0.iter().filter(|(_, r)| waits(r)).map(|(id, _)| *id).collect()
     }
 
-    /// Whether members that can be woken may have a copy.
-    pub fn others_sleep(&self, cx: &Context) -> bool {
-        self.entry.slots.iter().any(|slot| cx.map.sleeps(slot.server))
-    }
-
-    /// Listings, checks and covers that waited for the blocks continue.
-    fn repairs_ended(&mut self, cx: &mut Context) {
-        if !self.is_repairing() {
-            self.give_listings(cx);
-            self.give_checks(cx);
-            self.tick_covers(cx);
+    /// The copy asked last will not answer. A repair may have ended meanwhile: one that ended let operations go on.
+    pub fn copy_lost(&mut self, cx: &mut Context, member: &Member, id: u64) -> Ended {
+        if !self.0.contains_key(&id) {
+            return Ended::Not;
         }
-    }
-
-    /// Whether this member is repairing blocks for its own copy: listings wait for that.
-    pub fn is_repairing(&self) -> bool {
-        self.repairs.values().any(|r| r.op.is_none())
-    }
-
-    /// The connection to a server broke, or it sleeps: its copy counts as useless. Any other server is waited for, however long
-    /// it takes.
-    pub fn repairs_lost(&mut self, cx: &mut Context, peer: ServerId) {
-        let asked =
-            |r: &Repair| matches!(r.step, Step::Asked { .. }) && r.copies[r.tried - 1].source.0 == peer;
-        let lost: Vec<u64> = self.repairs.iter().filter(|(_, r)| asked(r)).map(|(id, _)| *id).collect();
-        for id in lost {
-            self.ask_next(cx, id, false);
-        }
+        self.ask_next(cx, member, id, false)
     }
 }

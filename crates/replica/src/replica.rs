@@ -1,13 +1,16 @@
 //! The server as a whole: dispatches events, keeps the cluster map and the lease, and decides when it may sleep.
 
 use crate::api::{ClientToken, Command, Event, Recovered, Stats, StoreOutcome, StoreToken};
-use crate::group::{Context, Group, Shared, Tail, Wait, Waiting};
-use crate::scrub::due::Scrubber;
+use crate::config::{Config, PlantedBug};
+use crate::context::{Context, Shared, Waiting};
+use crate::due::Scrubber;
+use crate::group::Group;
+use crate::tail::Tail;
+use crate::wait::Wait;
 use bytes::Bytes;
 use ebb_types::{
-    ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Holder, Incarnation,
-    LoadCount, MapDelta, Moment, PeerMessage, Refusal, ScrubMark, ServerId, ServerState, SlotState, Space,
-    StoreId, Unready, piece_crcs,
+    ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Holder, LoadCount, MapDelta,
+    Moment, PeerMessage, Refusal, ScrubMark, ServerId, ServerState, SlotState, Space, Unready, piece_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,104 +19,8 @@ use std::time::Duration;
 pub const TICK: Duration = Duration::from_millis(100);
 /// Maximum client requests waiting in one group; more are turned away.
 const WAITING_MAX: usize = 4096;
-/// Records remembered per group, so that a client's late retry is recognised.
-pub const REMEMBERED: usize = 1024;
 /// Under load, scrubs run at this fraction (1/n) of their quiet-time rate.
 const SCRUB_UNDER_LOAD: u64 = 4;
-
-#[derive(Clone, Debug)]
-pub struct Config {
-    pub me: ServerId,
-    pub incarnation: Incarnation,
-    pub store: StoreId,
-    /// Newest map version that the store has served under: an older map is not obeyed.
-    pub known_map: u64,
-    pub chunk_bytes: u32,
-    pub groups: u32,
-    /// Resend interval for an unanswered request or report without payload, and for a record that was refused.
-    pub resend_after: Duration,
-    /// A server that owes a reply and sends nothing at all for this time is reported to the metadata service. Long, because a
-    /// server that answers anything is slow, not failed, and a slow disk may sync for seconds.
-    pub suspect_after: Duration,
-    /// Number of committed records remembered per group, for their request ids.
-    pub remembered: usize,
-    /// Every replica is read and compared with the other copies once per period; zero: never.
-    pub scrub_period: Duration,
-    /// Bytes per second that a primary may have read for its scrubs, over all copies; under load a fraction of it.
-    pub scrub_bytes_per_second: u64,
-    /// Defects that the test harness must find. Set only by tests.
-    #[cfg(feature = "planted-bugs")]
-    pub planted: Option<PlantedBug>,
-}
-
-/// Deliberate defects, to show that the harness finds them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlantedBug {
-    /// Serve without waiting until the members are fenced, and accept older epochs.
-    SkipFence,
-    /// Acknowledge a write while one copy is still missing.
-    AckEarly,
-    /// Let a reclaimed record overwrite a newer one.
-    ReclaimOlder,
-    /// Drop offload when the sleeper wakes, before the sleeper has fetched it.
-    DropEarly,
-    /// Serve before the metadata service has recorded that this epoch serves.
-    ServeUnrecorded,
-    /// Serve without a lease.
-    IgnoreLease,
-    /// Report readiness to sleep while the store still works.
-    SleepBusy,
-    /// Treat a server that was full once as full forever.
-    RememberFull,
-    /// Let a scrub skip blocks that are damaged on another server.
-    OverlookDamage,
-    /// Reply to a read of part of a block with the checksum of the whole block.
-    WholeChecksums,
-    /// Rewrite the tails' blocks without noting which requests are in them.
-    ForgetRequests,
-    /// Carry out a request that may have been carried out before and forgotten since.
-    RepeatForgotten,
-    /// Forget deletions while some slot may have missed them.
-    ForgetEarly,
-}
-
-impl Config {
-    /// `incarnation` and `store`: the incarnation and store identity that the metadata service has on record while it counts on
-    /// this incarnation.
-    pub fn new(
-        me: ServerId,
-        incarnation: Incarnation,
-        store: StoreId,
-        chunk_bytes: u32,
-        groups: u32,
-    ) -> Config {
-        Config {
-            me,
-            incarnation,
-            store,
-            known_map: 0,
-            chunk_bytes,
-            groups,
-            resend_after: Duration::from_millis(500),
-            suspect_after: Duration::from_secs(3),
-            remembered: REMEMBERED,
-            scrub_period: Duration::ZERO,
-            scrub_bytes_per_second: 16 << 20,
-            #[cfg(feature = "planted-bugs")]
-            planted: None,
-        }
-    }
-
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) fn has(&self, bug: PlantedBug) -> bool {
-        self.planted == Some(bug)
-    }
-
-    #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn has(&self, _bug: PlantedBug) -> bool {
-        false
-    }
-}
 
 /// The protocol core of one chunk server.
 pub struct Replica {
@@ -147,11 +54,10 @@ pub struct Replica {
 impl Replica {
     pub fn new(config: Config, recovered: Recovered) -> Replica {
         let remembered = config.remembered;
-        let groups = recovered.tails.into_iter().map(|(id, tail)| {
-            let mut group = Group::new(id, remembered);
-            group.tail = Tail::restored(remembered, tail);
-            (id, group)
-        });
+        let groups = recovered
+            .tails
+            .into_iter()
+            .map(|(id, tail)| (id, Group::new(id, Epoch(0), Tail::restored(remembered, tail))));
         let mut shared = Shared::new(config.incarnation, config.store);
         // Until the first beat shows how busy this server is: a peer may ask for a scrub before.
         shared.scrub_pace.rate = config.scrub_bytes_per_second / SCRUB_UNDER_LOAD;
@@ -199,8 +105,8 @@ impl Replica {
     pub fn stats(&self) -> Stats {
         // Only busy groups have requests waiting or a catch-up.
         let busy = || self.busy.iter().filter_map(|id| self.groups.get(id));
-        let catching_up = busy().filter(|g| g.catch_up.is_some()).count();
-        let waiting: usize = busy().map(|g| g.waiting.len()).sum();
+        let catching_up = busy().filter(|g| g.is_catching_up()).count();
+        let waiting: usize = busy().map(|g| g.waiting()).sum();
         let in_flight = (self.shared.client_ops + waiting) as u32;
         Stats { catching_up: catching_up as u32, in_flight, ..self.shared.stats }
     }
@@ -212,7 +118,7 @@ impl Replica {
 
     /// The epoch below which this server refuses everything; for the harness's checks.
     pub fn fence_of(&self, group: GroupId) -> Epoch {
-        self.groups.get(&group).map_or(Epoch(0), |g| g.fence)
+        self.groups.get(&group).map_or(Epoch(0), |g| g.fence())
     }
 
     /// Whether this server may serve now. Without a lease, the driver should report the known map version at once.
@@ -222,9 +128,7 @@ impl Replica {
 
     /// Whether this server would serve client requests for the group now, for the harness's checks.
     pub fn serves(&self, now: Moment, group: GroupId) -> bool {
-        let unfenced = |g: &&Group| g.fence <= g.entry.epoch;
-        let primary = self.groups.get(&group).filter(unfenced).and_then(|g| g.primary.as_ref());
-        self.has_lease(now) && primary.is_some_and(|p| p.is_serving())
+        self.has_lease(now) && self.groups.get(&group).is_some_and(Group::is_serving)
     }
 
     pub fn on(&mut self, now: Moment, event: Event, out: &mut Vec<Command>) {
@@ -235,7 +139,7 @@ impl Replica {
             Event::HandOver { groups } => {
                 for (id, epoch) in groups {
                     self.with_group(now, id, out, |group, cx| {
-                        if group.entry.epoch == epoch {
+                        if group.entry().epoch == epoch {
                             group.drain(cx);
                         }
                     });
@@ -264,7 +168,7 @@ impl Replica {
             }
         }
         while self.shared.may_fetch()
-            && let Some((_, id)) = self.shared.hungry.pop_first()
+            && let Some((_, id)) = self.shared.wants_fetches.pop_first()
         {
             self.with_group(now, id, out, |group, cx| group.pump_catch_up(cx));
         }
@@ -330,9 +234,10 @@ impl Replica {
             if self.is_behind(id) {
                 let entry = self.map.groups[id.0 as usize].clone();
                 let remembered = self.config.remembered;
-                let group = self.groups.entry(id).or_insert_with(|| Group::new(id, remembered));
+                let group =
+                    self.groups.entry(id).or_insert_with(|| Group::new(id, Epoch(0), Tail::new(remembered)));
                 if begins {
-                    group.tail.begin(entry.epoch);
+                    group.begin(entry.epoch);
                 }
                 self.with_group(now, id, out, |group, cx| group.adopt(cx, entry));
             }
@@ -356,7 +261,7 @@ impl Replica {
     fn is_behind(&self, id: GroupId) -> bool {
         let Some(entry) = self.map.group(id) else { return false };
         match self.groups.get(&id) {
-            Some(group) => group.entry.stage() < entry.stage(),
+            Some(group) => group.entry().stage() < entry.stage(),
             None => entry.members().any(|(server, _)| server == self.config.me),
         }
     }
@@ -364,7 +269,7 @@ impl Replica {
     /// R6: offload for a slot is dropped only when the configuration says that the data is safe elsewhere.
     fn drop_what_nobody_needs(&mut self, id: GroupId, out: &mut Vec<Command>) {
         let me = self.config.me;
-        let fence = self.groups.get(&id).map_or(Epoch(0), |g| g.fence);
+        let fence = self.groups.get(&id).map_or(Epoch(0), |g| g.fence());
         let known = self.map.group(id);
         // A fence newer than the map proves that a newer configuration exists: its needs are not known here yet, and the
         // fence could not be restored from the map.
@@ -388,7 +293,7 @@ impl Replica {
         let Some(group) = self.groups.get(&id) else { return };
         // Data kept here may be requested again, and its tail with it.
         let kept = self.spaces_of(id).next().is_some();
-        if kept || group.entry.members().any(|(server, _)| server == me) {
+        if kept || group.entry().members().any(|(server, _)| server == me) {
             return;
         }
         // A forgotten group would never send the replies that still await the store, and their requesters ask only once.
@@ -455,7 +360,7 @@ impl Replica {
         }
         let me = self.config.me;
         let replica = |(id, group): (&GroupId, &Group)| {
-            group.entry.slot_of(me).map(|slot| (*id, slot.state == SlotState::InSync))
+            group.entry().slot_of(me).map(|slot| (*id, slot.state == SlotState::InSync))
         };
         let LoadCount { reads, writes, .. } = self.shared.stats.load;
         self.scrubber.beat(unix_seconds, reads + writes, self.groups.iter().filter_map(replica));
@@ -471,7 +376,7 @@ impl Replica {
     /// Asks the primary of the most overdue replica to compare its next page.
     fn ask_for_scrub(&mut self, out: &mut Vec<Command>) {
         let Some((id, wanted)) = self.scrubber.ask() else { return };
-        let Some(GroupEntry { epoch, primary: Some(to), .. }) = self.groups.get(&id).map(|g| &g.entry) else {
+        let Some(GroupEntry { epoch, primary: Some(to), .. }) = self.groups.get(&id).map(Group::entry) else {
             return;
         };
         if *to == self.config.me {
@@ -492,7 +397,7 @@ impl Replica {
                 }
                 self.ask_for_scrub(out);
             }
-            let busy = |id: &GroupId| self.groups.get(id).is_some_and(|g| g.scrub.is_some());
+            let busy = |id: &GroupId| self.groups.get(id).is_some_and(|g| g.is_scrubbing());
             self.scrubbing = self.scrubbing.filter(busy);
             let quiet = self.scrubber.quiet;
             let next = self.shared.scrub_wanted.iter().find(|(_, wanted)| quiet || wanted.overdue);
@@ -550,7 +455,7 @@ impl Replica {
             self.shared.stats.damage.garbled += 1;
             return answer(ClientReply::Retry { why: Unready::Garbled });
         }
-        if self.groups.get(&request.group).is_some_and(|g| g.waiting.len() >= WAITING_MAX) {
+        if self.groups.get(&request.group).is_some_and(|g| g.waiting() >= WAITING_MAX) {
             return answer(ClientReply::Retry { why: Unready::Busy });
         }
         let waiting = Waiting { token, op: request.op, payload, since: request.since, ordered: false };
@@ -565,7 +470,7 @@ impl Replica {
         payload: Bytes,
         out: &mut Vec<Command>,
     ) {
-        let id = group_of_message(&message);
+        let id = message.group();
         if id.0 >= self.config.groups {
             return;
         }
@@ -580,7 +485,7 @@ impl Replica {
         let fence = self.map.group(id).map_or(Epoch(0), |entry| entry.epoch);
         self.groups.entry(id).or_insert_with(|| {
             self.unsettled.insert(id);
-            Group { fence, ..Group::new(id, self.config.remembered) }
+            Group::new(id, fence, Tail::new(self.config.remembered))
         });
         self.with_group(now, id, out, |group, cx| group.on_peer(cx, from, message, payload, ready));
     }
@@ -613,23 +518,5 @@ fn needs_offload(entry: &GroupEntry, me: ServerId, stands_for: ServerId, config:
         Some(Holder { server, .. }) if server == me => true,
         Some(Holder { covered, .. }) => !covered,
         None => true,
-    }
-}
-
-fn group_of_message(message: &PeerMessage) -> GroupId {
-    match message {
-        PeerMessage::Replicate { record, .. } => record.group,
-        PeerMessage::Fence { group, .. }
-        | PeerMessage::FenceReply { group, .. }
-        | PeerMessage::ReplicateReply { group, .. }
-        | PeerMessage::Committed { group, .. }
-        | PeerMessage::List { group, .. }
-        | PeerMessage::ListReply { group, .. }
-        | PeerMessage::Fetch { group, .. }
-        | PeerMessage::FetchReply { group, .. }
-        | PeerMessage::Scrub { group, .. }
-        | PeerMessage::Check { group, .. }
-        | PeerMessage::CheckReply { group, .. }
-        | PeerMessage::Scrubbed { group, .. } => *group,
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Runs do not overlap. Adding a newer run replaces what it covers of older ones; adding an older one fills the gaps.
 
+use crate::blocks::{cut, without};
 use ebb_types::{ChunkId, Kind, Run, ServerId, Space, Version};
 use std::collections::BTreeMap;
 
@@ -172,17 +173,6 @@ impl RunMap {
             self.runs.insert((run.chunk, s), Missing { run, ..old });
         }
     }
-}
-
-/// What is left of these pieces without `start..end`.
-pub(crate) fn without(pieces: Vec<(u32, u32)>, start: u32, end: u32) -> Vec<(u32, u32)> {
-    pieces.into_iter().flat_map(|piece| cut(piece, start, end)).collect()
-}
-
-fn cut(piece: (u32, u32), start: u32, end: u32) -> impl Iterator<Item = (u32, u32)> {
-    let left = (piece.0, piece.1.min(start));
-    let right = (piece.0.max(end), piece.1);
-    [left, right].into_iter().filter(|(s, e)| s < e)
 }
 
 #[cfg(test)]

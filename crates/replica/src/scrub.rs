@@ -1,6 +1,6 @@
 //! Scrub: every copy is read from disk, checked and compared with the others, in quiet times and at a bounded rate.
 //!
-//! Each server records when its replica was last found sound as a whole ([`due`]), and asks the group's primary to compare when
+//! Each server records when its replica was last found sound as a whole ([`crate::due`]), and asks the group's primary to compare when
 //! the next scrub is due. The primary does one page of one group at a time: it lists what every copy has, and takes windows of
 //! blocks, one after another. Each copy reads and checks its own blocks and sends their versions and checksums, while the primary
 //! orders no write to them: every earlier write is then on all targets, so a difference is a fault. If another copy has newer
@@ -10,17 +10,18 @@
 //! Sleeping copies are due when they are awake again. They are never woken for a scrub, not even for damage that only they could
 //! repair: the damaged replica counts as unsound, and is retried from time to time.
 
-pub(crate) mod due;
-
-use crate::api::{StoreCommand, StoreOutcome};
-use crate::group::{Context, Group, Wait};
-use crate::replica::PlantedBug;
+use crate::api::StoreCommand;
+use crate::config::PlantedBug;
+use crate::context::Context;
+use crate::due::Scrubbed;
+use crate::member::Member;
+use crate::run_map::Source;
+use crate::wait::Wait;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Kind, ListPage, PeerMessage, Record, Refusal, Run,
+    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, Kind, ListPage, PeerMessage, Record, Refusal, Run,
     ServerId, SlotState, Space, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Duration;
 
 /// Blocks that are compared at a time: writes to them wait meanwhile.
 const WINDOW: u32 = 256;
@@ -39,7 +40,8 @@ pub(crate) struct Scrub {
     listed: bool,
     windows: VecDeque<(ChunkId, u32)>,
     deleted: BTreeMap<ChunkId, Version>,
-    /// Newer blocks were already fetched for the present window.
+    /// The present window, and whether newer blocks were already fetched for it.
+    window: (ChunkId, u32, u32),
     fetched: bool,
 }
 
@@ -54,7 +56,7 @@ enum Step {
     /// Waiting until the next window may start.
     Ready,
     Listing {
-        question: u64,
+        token: u64,
         pages: BTreeMap<ServerId, ListPage>,
     },
     /// An operation waits for writes to the window, or reads the own blocks.
@@ -62,7 +64,7 @@ enum Step {
     /// The operation holds the window while the others read. An answer of `None`: damaged there.
     Comparing {
         op: u64,
-        question: u64,
+        token: u64,
         own: Vec<Cell>,
         answers: BTreeMap<ServerId, Option<Vec<Cell>>>,
     },
@@ -73,46 +75,25 @@ enum Step {
     },
 }
 
-/// Result of the scrub of a page for this server's replica.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Scrubbed {
-    pub group: GroupId,
-    pub after: Option<Cursor>,
-    pub end: Option<Cursor>,
-    pub sound: bool,
-}
-
-/// A member of a group whose primary is this server wants its replica scrubbed from `after` on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
-    pub after: Option<Cursor>,
-    pub overdue: bool,
-}
-
-/// Scrub rate over all groups whose primary is this server.
-#[derive(Default)]
-pub(crate) struct Pace {
-    /// Bytes per second, counted over all copies.
-    pub rate: u64,
-    /// No window starts before this moment.
-    next: ebb_types::Moment,
-}
-
-impl Pace {
-    fn spend(&mut self, now: ebb_types::Moment, bytes: u64) {
-        let nanos = bytes.saturating_mul(1_000_000_000) / self.rate.max(1);
-        self.next = now + Duration::from_nanos(nanos);
-    }
-}
-
-/// Blocks that the primary asked for, to compare.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CheckFor {
-    pub token: u64,
-    pub space: Space,
-    pub chunk: ChunkId,
-    pub first: u32,
-    pub count: u32,
+/// What the scrub needs next from its primary.
+#[must_use]
+pub(crate) enum Next {
+    /// Nothing: it waits.
+    Wait,
+    /// The next window may start ([`Scrub::advance`]).
+    Advance,
+    /// The page is done, or given up: the requester asks again.
+    End,
+    /// An operation that compares these blocks.
+    Check { chunk: ChunkId, blocks: (u32, u32) },
+    /// Blocks for the operation from a copy that has a newer version; then it reads again.
+    FetchNewer { op: u64, source: Source, blocks: (ChunkId, u32, u32) },
+    /// The operation orders these of its blocks again.
+    Heal { op: u64, blocks: (u32, u32) },
+    /// The operation ends, and the chunk's deletion is ordered again.
+    HealDeletion { op: u64, chunk: ChunkId },
+    /// The operation ends, and the next window may start.
+    Release { op: u64 },
 }
 
 /// A block's version, and its checksum unless it is zeroes.
@@ -132,6 +113,11 @@ fn data_bytes(cells: &[Cell]) -> u64 {
     cells.iter().filter(|cell| cell.1.is_some()).count() as u64 * BLOCK_BYTES as u64
 }
 
+/// Bytes of data in these records, for the figures.
+pub(crate) fn checked_bytes(records: &[Record]) -> u64 {
+    data_bytes(&cells(records))
+}
+
 /// Result of comparing a window; blocks count from its first.
 #[derive(Default)]
 struct Verdict {
@@ -146,7 +132,7 @@ struct Verdict {
 }
 
 impl Scrub {
-    fn judge(
+    fn verdict(
         &mut self,
         chunk: ChunkId,
         own: &[Cell],
@@ -192,125 +178,103 @@ impl Scrub {
             copy.sound = false;
         }
     }
-}
-
-/// The primary's side.
-impl Group {
-    /// Begins to compare a page, unless this server is catching up or already compares one.
-    pub fn begin_scrub(&mut self, cx: &mut Context, after: Option<Cursor>) {
-        if self.scrub.is_some() || self.catch_up.is_some() {
-            return;
-        }
+    /// Begins to compare a page of all live copies.
+    pub fn new(cx: &Context, member: &Member, after: Option<Cursor>) -> Scrub {
         let copy = |(server, space, since)| (server, Copy { space, since, sound: true });
-        let others = self.entry.slots.iter().filter_map(|slot| match (slot.state, slot.holder) {
+        let others = member.entry().slots.iter().filter_map(|slot| match (slot.state, slot.holder) {
             (SlotState::InSync, _) => Some((slot.server, Space::Replica, Epoch(0))),
             (SlotState::Away { since }, Some(holder)) if holder.covered => {
                 Some((holder.server, Space::Offload { stands_for: slot.server }, since))
             }
             _ => None,
         });
-        let others =
-            others.filter(|(server, ..)| *server != cx.me && cx.map.is_live(*server)).map(copy).collect();
-        self.scrub = Some(Scrub {
+        let others = others.filter(|(server, ..)| *server != cx.me && cx.map.is_live(*server));
+        Scrub {
             after,
             end: None,
-            others,
+            others: others.map(copy).collect(),
             sound: true,
             step: Step::Ready,
             listed: false,
             windows: VecDeque::new(),
             deleted: BTreeMap::new(),
+            window: (ChunkId::default(), 0, 0),
             fetched: false,
-        });
-        self.go_on_scrubbing(cx);
+        }
     }
 
-    /// Lists, takes the next window, or ends the page, if no step is in progress and the pace allows it.
-    pub fn go_on_scrubbing(&mut self, cx: &mut Context) {
-        let serving =
-            self.primary.as_ref().is_some_and(|p| p.takes_requests()) && self.fence == self.entry.epoch;
-        let Some(scrub) = self.scrub.as_mut().filter(|s| matches!(s.step, Step::Ready)) else { return };
-        if !serving || cx.draining || !cx.has_lease() {
-            self.scrub = None; // the requester asks again
-            return;
+    /// Lists, takes the next window, or ends the page, if no step is in progress and the pace allows it. `may`: the primary serves,
+    /// and may begin new work.
+    pub fn advance(&mut self, cx: &mut Context, member: &Member, may: bool) -> Next {
+        if !matches!(self.step, Step::Ready) {
+            return Next::Wait;
+        }
+        if !may {
+            return Next::End;
         }
         if cx.now < cx.shared.scrub_pace.next {
-            return; // a later tick continues
+            return Next::Wait; // a later tick continues
         }
-        match scrub.windows.pop_front() {
+        match self.windows.pop_front() {
             Some((chunk, window)) => {
-                (scrub.step, scrub.fetched) = (Step::Checking, false);
                 let first = window * WINDOW;
-                let blocks = cx.config.chunk_bytes / BLOCK_BYTES as u32;
-                self.admit_check(cx, chunk, (first, WINDOW.min(blocks.saturating_sub(first)).max(1)));
+                let all = cx.config.chunk_bytes / BLOCK_BYTES as u32;
+                let count = WINDOW.min(all.saturating_sub(first)).max(1);
+                (self.step, self.fetched) = (Step::Checking, false);
+                self.window = (chunk, first, count);
+                Next::Check { chunk, blocks: (first, count) }
             }
-            None if scrub.listed => self.end_page(cx),
-            None => self.list_copies(cx),
+            None if self.listed => {
+                self.end_page(cx, member);
+                Next::End
+            }
+            None => {
+                self.list_copies(cx, member);
+                Next::Wait
+            }
         }
     }
 
-    fn list_copies(&mut self, cx: &mut Context) {
-        let (group, epoch) = (self.id, self.entry.epoch);
-        let Some(scrub) = &mut self.scrub else { return };
-        let (token, after) = (cx.shared.question(), scrub.after);
-        scrub.step = Step::Listing { question: token, pages: BTreeMap::new() };
-        for (&to, &Copy { space, since, .. }) in &scrub.others {
+    fn list_copies(&mut self, cx: &mut Context, member: &Member) {
+        let (group, epoch, after) = (member.id(), member.epoch(), self.after);
+        let token = cx.shared.peer_token();
+        self.step = Step::Listing { token, pages: BTreeMap::new() };
+        for (&to, &Copy { space, since, .. }) in &self.others {
             cx.send(to, PeerMessage::List { group, epoch, token, space, since, after });
         }
         let command = StoreCommand::List { space: Space::Replica, group, since: Epoch(0), after };
-        cx.store(group, Wait::ScrubList { question: token }, command);
+        cx.store(group, Wait::ScrubList { token }, command);
     }
 
-    pub fn on_own_scrub_list(&mut self, cx: &mut Context, asked: u64, outcome: StoreOutcome) {
-        let Some(scrub) = &mut self.scrub else { return };
-        let Step::Listing { question, pages } = &mut scrub.step else { return };
-        if *question != asked {
-            return;
-        }
-        match outcome {
-            StoreOutcome::Listed(page) => {
-                pages.insert(cx.me, page);
-                self.on_all_listed(cx);
-            }
-            _ => self.scrub = None,
-        }
+    /// Whether the listing under this token is for this scrub.
+    pub fn is_listing(&self, asked: u64) -> bool {
+        matches!(self.step, Step::Listing { token, .. } if token == asked)
     }
 
-    /// Returns whether the listing was for the scrub.
-    pub fn on_scrub_list(
-        &mut self,
-        cx: &mut Context,
-        from: ServerId,
-        token: u64,
-        result: &Result<ListPage, Refusal>,
-    ) -> bool {
-        let Some(scrub) = &mut self.scrub else { return false };
-        let Step::Listing { question, pages } = &mut scrub.step else { return false };
-        if *question != token {
+    /// A copy listed its page, or cannot. The scrub is given up if the own store cannot.
+    pub fn on_listed(&mut self, cx: &Context, from: ServerId, page: Option<ListPage>) -> Next {
+        let Step::Listing { pages, .. } = &mut self.step else { return Next::Wait };
+        match page {
+            Some(page) => drop(pages.insert(from, page)),
+            None if from == cx.me => return Next::End,
+            None => drop(self.others.remove(&from)),
+        }
+        if self.take_windows(cx) { Next::Advance } else { Next::Wait }
+    }
+
+    /// Once all copies have listed: finds the windows in which any has data, up to where all have listed. Returns whether all have.
+    fn take_windows(&mut self, cx: &Context) -> bool {
+        let Step::Listing { pages, .. } = &mut self.step else { return false };
+        if !pages.contains_key(&cx.me) || self.others.keys().any(|server| !pages.contains_key(server)) {
             return false;
         }
-        match result {
-            Ok(page) => drop(pages.insert(from, page.clone())),
-            Err(_) => drop(scrub.others.remove(&from)),
-        }
-        self.on_all_listed(cx);
-        true
-    }
-
-    /// Finds the windows in which any copy has data, up to where all copies have listed.
-    fn on_all_listed(&mut self, cx: &mut Context) {
-        let Some(scrub) = &mut self.scrub else { return };
-        let Step::Listing { pages, .. } = &mut scrub.step else { return };
-        if !pages.contains_key(&cx.me) || scrub.others.keys().any(|server| !pages.contains_key(server)) {
-            return;
-        }
-        pages.retain(|server, _| *server == cx.me || scrub.others.contains_key(server));
+        pages.retain(|server, _| *server == cx.me || self.others.contains_key(server));
         let mut end = pages.values().filter_map(|page| page.next).min();
         let mut windows = BTreeSet::new();
         let within = |run: &&Run| end.is_none_or(|end| run.chunk <= end.chunk);
         for run in pages.values().flat_map(|page| &page.runs).filter(within) {
             if run.kind == Kind::Delete {
-                let version = scrub.deleted.entry(run.chunk).or_insert(run.version);
+                let version = self.deleted.entry(run.chunk).or_insert(run.version);
                 *version = (*version).max(run.version);
                 continue;
             }
@@ -328,16 +292,17 @@ impl Group {
                 end = Some(Cursor { chunk, block: window * WINDOW + (WINDOW - 1) });
             }
         }
-        scrub.end = end;
-        scrub.windows = windows.into_iter().collect();
-        (scrub.listed, scrub.step) = (true, Step::Ready);
-        self.go_on_scrubbing(cx);
+        self.end = end;
+        self.windows = windows.into_iter().collect();
+        (self.listed, self.step) = (true, Step::Ready);
+        true
     }
 
     /// Reports to every replica how far it was scrubbed.
-    fn end_page(&mut self, cx: &mut Context) {
-        let (group, epoch) = (self.id, self.entry.epoch);
-        let Some(Scrub { after, end, others, sound, .. }) = self.scrub.take() else { return };
+    fn end_page(&mut self, cx: &mut Context, member: &Member) {
+        let (group, epoch) = (member.id(), member.epoch());
+        let Scrub { after, end, others, sound, .. } = self;
+        let (after, end, sound) = (*after, *end, *sound);
         for (to, copy) in others.iter().filter(|(_, copy)| copy.space == Space::Replica) {
             cx.send(*to, PeerMessage::Scrubbed { group, epoch, after, end, sound: copy.sound });
         }
@@ -349,32 +314,31 @@ impl Group {
     }
 
     /// The window's operation holds its blocks and has read the own copy: asks what the others have.
-    pub fn compare(&mut self, cx: &mut Context, op: u64, own: &[Record]) {
-        let (group, epoch) = (self.id, self.entry.epoch);
-        let blocks = self.blocks_of_check(op);
-        let (Some(scrub), Some((chunk, first, count))) = (&mut self.scrub, blocks) else {
-            return self.end_op(cx, op);
-        };
-        let (token, own) = (cx.shared.question(), cells(own));
-        for (&to, &Copy { space, .. }) in &scrub.others {
+    pub fn compare(&mut self, cx: &mut Context, member: &Member, op: u64, own: &[Record]) -> Next {
+        if !matches!(self.step, Step::Checking) {
+            cx.bug(member.id(), "a scrub that checks nothing was given blocks");
+        }
+        let (group, epoch, (chunk, first, count)) = (member.id(), member.epoch(), self.window);
+        let (token, own) = (cx.shared.peer_token(), cells(own));
+        for (&to, &Copy { space, .. }) in &self.others {
             cx.send(to, PeerMessage::Check { group, epoch, token, space, chunk, first, count });
         }
         cx.shared.stats.scrub.checked_bytes += data_bytes(&own);
-        scrub.step = Step::Comparing { op, question: token, own, answers: BTreeMap::new() };
-        self.judge(cx);
+        self.step = Step::Comparing { op, token, own, answers: BTreeMap::new() };
+        self.judge(cx, member)
     }
 
+    /// A copy sent what it has of the window. A reply that is not waited for any more is ignored.
     pub fn on_check_reply(
         &mut self,
         cx: &mut Context,
-        from: ServerId,
-        token: u64,
+        member: &Member,
+        (from, asked): (ServerId, u64),
         result: Result<Vec<Record>, Refusal>,
-    ) {
-        let Some(scrub) = &mut self.scrub else { return };
-        let Step::Comparing { question, own, answers, .. } = &mut scrub.step else { return };
-        if *question != token {
-            return;
+    ) -> Next {
+        let Step::Comparing { token, own, answers, .. } = &mut self.step else { return Next::Wait };
+        if *token != asked {
+            return Next::Wait;
         }
         match result.map(|records| cells(&records)) {
             Ok(theirs) if theirs.len() == own.len() => drop(answers.insert(from, Some(theirs))),
@@ -382,127 +346,65 @@ impl Group {
                 drop(answers.insert(from, Some(own.clone())));
             }
             Err(Refusal::Corrupt) => drop(answers.insert(from, None)),
-            _ => drop(scrub.others.remove(&from)),
+            _ => drop(self.others.remove(&from)),
         }
-        self.judge(cx);
+        self.judge(cx, member)
     }
 
     /// Once all answers are there: compares the copies.
-    fn judge(&mut self, cx: &mut Context) {
-        let Some(scrub) = &mut self.scrub else { return };
-        let Step::Comparing { op, own, answers, .. } = &mut scrub.step else { return };
-        if scrub.others.keys().any(|server| !answers.contains_key(server)) {
-            return;
+    fn judge(&mut self, cx: &mut Context, member: &Member) -> Next {
+        let Step::Comparing { op, own, answers, .. } = &mut self.step else { return Next::Wait };
+        if self.others.keys().any(|server| !answers.contains_key(server)) {
+            return Next::Wait;
         }
         let (op, own, answers) = (*op, std::mem::take(own), std::mem::take(answers));
-        let Some((chunk, first, _)) = self.blocks_of_check(op) else { return };
-        let Some(scrub) = &mut self.scrub else { return };
+        let (chunk, first, _) = self.window;
         cx.shared.scrub_pace.spend(cx.now, data_bytes(&own) * (1 + answers.len() as u64));
-        let verdict = scrub.judge(chunk, &own, &answers);
-        if let (Some((from, n, last)), false, false) = (verdict.newer, verdict.undead, scrub.fetched) {
-            (scrub.step, scrub.fetched) = (Step::Checking, true);
-            let Some(&Copy { space, .. }) = scrub.others.get(&from) else { return };
-            return self.fetch_newer(cx, op, (from, space), (first + n, last - n + 1));
+        let verdict = self.verdict(chunk, &own, &answers);
+        if let (Some((from, n, last)), false, false) = (verdict.newer, verdict.undead, self.fetched) {
+            (self.step, self.fetched) = (Step::Checking, true);
+            let Some(&Copy { space, .. }) = self.others.get(&from) else {
+                cx.bug(member.id(), "a copy that is not compared has newer blocks");
+                return Next::Release { op };
+            };
+            let blocks = (chunk, first + n, last - n + 1);
+            return Next::FetchNewer { op, source: (from, space), blocks };
         }
         cx.shared.stats.scrub.differing_blocks += verdict.differing.len() as u64;
         let span = verdict.again.first().zip(verdict.again.last());
         if let (true, Some(_)) = (verdict.newer.is_some() && !verdict.undead, span) {
             // A newer version on another copy could not be fetched: nothing may replace it.
-            scrub.sound = false;
-            scrub.mark_unsound(&verdict.differ);
+            self.sound = false;
+            self.mark_unsound(&verdict.differ);
         } else if let Some((n, last)) = span {
-            scrub.step = Step::Equalling { blocks: verdict.differing.len() as u64, differ: verdict.differ };
-            if verdict.undead {
-                self.end_op(cx, op);
-                return self.admit_heal(cx, chunk);
-            }
-            return self.heal(cx, op, (first + n, last - n + 1));
+            let blocks = (first + n, last - n + 1);
+            self.step = Step::Equalling { blocks: verdict.differing.len() as u64, differ: verdict.differ };
+            return match verdict.undead {
+                true => Next::HealDeletion { op, chunk },
+                false => Next::Heal { op, blocks },
+            };
         }
-        scrub.step = Step::Ready;
-        self.end_op(cx, op);
-        self.go_on_scrubbing(cx);
+        self.step = Step::Ready;
+        Next::Release { op }
     }
 
     /// The window's operation ended: after its blocks were ordered again (`done`), or because it failed.
-    pub fn scrub_op_ended(&mut self, cx: &mut Context, done: bool) {
-        let Some(scrub) = &mut self.scrub else { return };
-        match std::mem::replace(&mut scrub.step, Step::Ready) {
+    pub fn op_ended(&mut self, cx: &mut Context, done: bool) {
+        match std::mem::replace(&mut self.step, Step::Ready) {
             Step::Equalling { blocks, .. } if done => cx.shared.stats.scrub.equalled_blocks += blocks,
-            Step::Equalling { differ, .. } => scrub.mark_unsound(&differ),
-            _ => scrub.sound = false,
+            Step::Equalling { differ, .. } => self.mark_unsound(&differ),
+            _ => self.sound = false,
         }
-        self.go_on_scrubbing(cx);
     }
 
     /// The connection to a copy's server broke: stops waiting for it.
-    pub fn scrub_lost(&mut self, cx: &mut Context, peer: ServerId) {
-        let Some(scrub) = &mut self.scrub else { return };
-        if scrub.others.remove(&peer).is_some() {
-            self.on_all_listed(cx);
-            self.judge(cx);
+    pub fn peer_lost(&mut self, cx: &mut Context, member: &Member, peer: ServerId) -> Next {
+        if self.others.remove(&peer).is_none() {
+            return Next::Wait;
         }
-    }
-}
-
-/// The side of the other copies.
-impl Group {
-    /// Checks blocks for the primary. Only under the present configuration is it known what must be here.
-    pub fn on_check(&mut self, cx: &mut Context, to: ServerId, epoch: Epoch, check: CheckFor) {
-        let complete = epoch == self.entry.epoch
-            && match check.space {
-                Space::Replica => self.catch_up.is_none(),
-                Space::Offload { stands_for } => self.entry.is_covered_by(cx.me, stands_for),
-            };
-        if complete {
-            self.read_check(cx, to, check);
-        } else {
-            self.answer_check(cx, to, check.token, Err(Refusal::NotReady));
+        if self.take_windows(cx) {
+            return Next::Advance;
         }
-    }
-
-    fn read_check(&mut self, cx: &mut Context, to: ServerId, check: CheckFor) {
-        let CheckFor { space, chunk, first, count, .. } = check;
-        let command = StoreCommand::Check { space, group: self.id, chunk, first, count };
-        cx.store(self.id, Wait::CheckFor { to, check }, command);
-    }
-
-    fn answer_check(&self, cx: &mut Context, to: ServerId, token: u64, result: Result<Vec<Record>, Refusal>) {
-        cx.send(to, PeerMessage::CheckReply { group: self.id, token, result });
-    }
-
-    /// Sends the result. A damaged replica is repaired first, then the blocks are read again.
-    pub fn on_check_read(&mut self, cx: &mut Context, to: ServerId, check: CheckFor, outcome: StoreOutcome) {
-        let result = match outcome {
-            StoreOutcome::Read { records, .. } => {
-                cx.shared.stats.scrub.checked_bytes += data_bytes(&cells(&records));
-                Ok(records)
-            }
-            StoreOutcome::Damaged { chunk, block, lost } => {
-                if check.space == Space::Replica && !cx.config.has(PlantedBug::OverlookDamage) {
-                    self.repair_around(cx, chunk, block, lost);
-                    if self.is_repairing() {
-                        self.checks.insert(to, check);
-                        return;
-                    }
-                }
-                Err(Refusal::Corrupt)
-            }
-            StoreOutcome::Failed(refusal) => Err(refusal),
-            _ => unreachable!("the store answers a check with blocks"),
-        };
-        self.answer_check(cx, to, check.token, result);
-    }
-
-    /// Damaged blocks were repaired: reads them again.
-    pub fn give_checks(&mut self, cx: &mut Context) {
-        for (to, check) in std::mem::take(&mut self.checks) {
-            self.read_check(cx, to, check);
-        }
-    }
-
-    pub fn refuse_checks(&mut self, cx: &mut Context, refusal: Refusal) {
-        for (to, check) in std::mem::take(&mut self.checks) {
-            self.answer_check(cx, to, check.token, Err(refusal));
-        }
+        self.judge(cx, member)
     }
 }

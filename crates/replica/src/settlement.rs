@@ -8,8 +8,9 @@
 //! its epoch, and serve the next primary as such. However often a settlement is interrupted, nothing is lost: blocks that were
 //! not rewritten yet still have their earlier versions and records.
 
-use crate::run_map::{Missing, RunMap, without};
-use ebb_types::{ChunkId, Kind, RECORD_BLOCKS_MAX, RequestId, Run, TailRun, Version};
+use crate::blocks::{in_records, joined, without};
+use crate::run_map::{Missing, RunMap};
+use ebb_types::{ChunkId, Kind, RequestId, Run, TailRun, Version};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -219,28 +220,6 @@ fn held(run: Run, newer: &Newer, missing: Option<&RunMap>) -> Vec<(u32, u32)> {
     held
 }
 
-/// The same blocks in as few pieces as possible.
-fn joined(mut pieces: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
-    pieces.sort_unstable();
-    let mut whole: Vec<(u32, u32)> = Vec::new();
-    for (start, end) in pieces {
-        match whole.last_mut().filter(|last| start <= last.1) {
-            Some(last) => last.1 = last.1.max(end),
-            None => whole.push((start, end)),
-        }
-    }
-    whole
-}
-
-/// The same blocks in pieces that each fit one record.
-fn in_records(pieces: Vec<(u32, u32)>) -> impl Iterator<Item = (u32, u32)> {
-    let step = RECORD_BLOCKS_MAX;
-    let parts = move |(start, end): (u32, u32)| {
-        (start..end).step_by(step as usize).map(move |at| (at, end.min(at + step)))
-    };
-    pieces.into_iter().flat_map(parts)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -307,8 +286,6 @@ mod tests {
         let tails = [record(1, 1, 0, 4, 10), record(2, 1, 0, 4, 10)];
         assert_eq!(notes(&tails, &[(2, 3), (2, 3), (1, 1), (1, 1)], None), [(10, 0, 4)]);
         assert_eq!(notes(&tails, &[(2, 3), (3, 1), (0, 0), (1, 1)], None), [(10, 0, 1), (10, 3, 1)]);
-        let parts: Vec<(u32, u32)> = in_records(joined(vec![(2000, 2500), (0, 2000)])).collect();
-        assert_eq!(parts, [(0, 1024), (1024, 2048), (2048, 2500)]);
     }
 
     /// However many there are, and however often settlements are interrupted.

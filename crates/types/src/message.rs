@@ -117,6 +117,27 @@ pub enum PeerMessage {
     },
 }
 
+impl PeerMessage {
+    /// The group that it is about.
+    pub fn group(&self) -> GroupId {
+        match self {
+            PeerMessage::Replicate { record, .. } => record.group,
+            PeerMessage::Fence { group, .. }
+            | PeerMessage::FenceReply { group, .. }
+            | PeerMessage::ReplicateReply { group, .. }
+            | PeerMessage::Committed { group, .. }
+            | PeerMessage::List { group, .. }
+            | PeerMessage::ListReply { group, .. }
+            | PeerMessage::Fetch { group, .. }
+            | PeerMessage::FetchReply { group, .. }
+            | PeerMessage::Scrub { group, .. }
+            | PeerMessage::Check { group, .. }
+            | PeerMessage::CheckReply { group, .. }
+            | PeerMessage::Scrubbed { group, .. } => *group,
+        }
+    }
+}
+
 /// A record of a member's tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TailRun {
@@ -343,6 +364,8 @@ pub struct Vitals {
     pub scrub: ScrubVitals,
     /// The store failed and refuses to serve (R9).
     pub poisoned: bool,
+    /// Things that cannot happen unless the server's program has a bug, counted since it started. Its log says which.
+    pub bugs: u64,
 }
 
 /// Damage that a server found, since start. Repaired blocks are counted in [`Vitals::repaired_blocks`].

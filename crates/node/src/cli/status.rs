@@ -119,6 +119,22 @@ fn damage(status: &ClusterStatus) -> String {
     out
 }
 
+/// One line per server whose program did what it never should.
+fn bugs(status: &ClusterStatus) -> String {
+    let mut out = String::new();
+    for server in &status.servers {
+        let bugs = server.vitals.as_ref().map_or(0, |vitals| vitals.bugs);
+        if bugs > 0 {
+            let id = server.id.0;
+            let _ = writeln!(
+                out,
+                "BUG      server {id}: {bugs} events that cannot happen; please report its log"
+            );
+        }
+    }
+    out
+}
+
 pub fn page(status: &ClusterStatus) -> String {
     let gear = &status.gear;
     let mut out = String::new();
@@ -167,6 +183,7 @@ pub fn page(status: &ClusterStatus) -> String {
     }
     let _ = writeln!(out, "scrub    {}", scrubs(status));
     out += &damage(status);
+    out += &bugs(status);
     for note in &status.notes {
         let _ = writeln!(out, "note     {note}");
     }

@@ -128,7 +128,7 @@ fn every_check_and_every_planted_bug_belongs_to_a_rule() {
         .map(|entry| format!("crates/sim/src/search/invariants/{}", entry.unwrap().file_name().display()))
         .filter(|path| !path.ends_with("/mod.rs"))
         .collect();
-    let bugs = read("crates/replica/src/replica.rs");
+    let bugs = read("crates/replica/src/config.rs");
     let (_, bugs) = bugs.split_once("pub enum PlantedBug {").expect("the core has planted bugs");
     let (bugs, _) = bugs.split_once("\n}").expect("the list ends");
     let variants = bugs.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"));

@@ -1,12 +1,9 @@
-//! What operations set their blocks to, and what reads return, as whole blocks.
+//! What operations set their blocks to, as whole blocks.
 
-use super::{BLOCK, Op, Work};
+use super::op::{Got, Op, Work};
+use crate::blocks::{BLOCK, split_payload, whole};
 use bytes::{Bytes, BytesMut};
-use ebb_types::{
-    BLOCK_BYTES, ChunkOp, Content, Kind, RECORD_BLOCKS_MAX, Record, Version, block_crcs, crc32c,
-    zero_block_crc,
-};
-use std::collections::BTreeMap;
+use ebb_types::{BLOCK_BYTES, ChunkOp, Content, Kind, RECORD_BLOCKS_MAX, Version, block_crcs, crc32c};
 
 /// A part of an operation that becomes one record.
 pub struct Part {
@@ -33,22 +30,23 @@ impl Part {
 }
 
 /// What the operation sets its blocks to, as whole blocks.
-pub fn contents(op: &Op, got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Vec<Part> {
+pub fn contents(op: &Op, got: Got) -> Vec<Part> {
     let delete = Part { first: 0, count: 0, content: Content::Delete, payload: Bytes::new() };
-    match &op.work {
+    match op.work() {
         Work::Rewrite { kind: Kind::Delete }
         | Work::Heal { kind: Kind::Delete }
         | Work::Client { op: ChunkOp::Delete { .. }, .. } => {
             vec![delete]
         }
         Work::Note => {
-            vec![Part { first: op.first, count: op.count, content: Content::Note, payload: Bytes::new() }]
+            let (first, count) = op.blocks();
+            vec![Part { first, count, content: Content::Note, payload: Bytes::new() }]
         }
         Work::Rewrite { .. } | Work::Heal { .. } => got
             .into_values()
-            .filter_map(|(records, payload)| crate::secondary::split_payload(records, &payload))
+            .filter_map(|(records, payload)| split_payload(records, &payload))
             .flatten()
-            .filter(|(r, _)| matches!(op.work, Work::Rewrite { .. }) || r.version > Version::ZERO)
+            .filter(|(r, _)| matches!(op.work(), Work::Rewrite { .. }) || r.version > Version::ZERO)
             .map(|(r, payload)| match r.content {
                 Content::Data { .. } => Part { first: r.first, count: r.count, content: r.content, payload },
                 _ => Part { first: r.first, count: r.count, content: Content::Zero, payload },
@@ -63,7 +61,8 @@ pub fn contents(op: &Op, got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Vec<Part> 
             for (index, _) in edges.into_iter().filter(|(_, border)| !border.is_multiple_of(BLOCK)) {
                 crcs[index] = crc32c(&payload[index * BLOCK_BYTES..][..BLOCK_BYTES]);
             }
-            vec![Part { first: op.first, count: op.count, content: Content::Data { crcs }, payload }]
+            let (first, count) = op.blocks();
+            vec![Part { first, count, content: Content::Data { crcs }, payload }]
         }
         Work::Check | Work::Client { op: ChunkOp::Read { .. }, .. } => {
             unreachable!("a read orders nothing")
@@ -71,39 +70,8 @@ pub fn contents(op: &Op, got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Vec<Part> 
     }
 }
 
-/// The checksum of each block of a read.
-pub fn crcs_of(records: &[Record]) -> Vec<u32> {
-    let mut all = Vec::new();
-    for record in records {
-        match &record.content {
-            Content::Data { crcs } => all.extend_from_slice(crcs),
-            _ => all.resize(all.len() + record.count as usize, zero_block_crc()),
-        }
-    }
-    all
-}
-
-/// The bytes of a read, with zero and never-written runs filled in.
-pub fn whole(records: &[Record], payload: Bytes) -> Bytes {
-    if records.iter().all(|r| matches!(r.content, Content::Data { .. })) {
-        return payload;
-    }
-    let mut out = BytesMut::with_capacity(records.iter().map(|r| r.count as usize * BLOCK_BYTES).sum());
-    let mut at = 0;
-    for record in records {
-        let len = record.count as usize * BLOCK_BYTES;
-        if let Content::Data { .. } = record.content {
-            out.extend_from_slice(&payload[at..at + len]);
-            at += len;
-        } else {
-            out.resize(out.len() + len, 0);
-        }
-    }
-    out.freeze()
-}
-
 /// A client's bytes, padded to whole blocks with the present content.
-fn with_edges(offset: u32, bytes: &Bytes, mut got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Bytes {
+fn with_edges(offset: u32, bytes: &Bytes, mut got: Got) -> Bytes {
     if got.is_empty() {
         return bytes.clone();
     }
@@ -120,7 +88,7 @@ fn with_edges(offset: u32, bytes: &Bytes, mut got: BTreeMap<u32, (Vec<Record>, B
 }
 
 /// Whole blocks become zero records without data; partly zeroed edge blocks are written as data.
-fn zero_parts(offset: u32, len: u32, got: BTreeMap<u32, (Vec<Record>, Bytes)>) -> Vec<Part> {
+fn zero_parts(offset: u32, len: u32, got: Got) -> Vec<Part> {
     let end = offset + len;
     let mut parts = Vec::new();
     for (block, (records, payload)) in got {

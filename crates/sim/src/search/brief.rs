@@ -54,6 +54,7 @@ pub fn brief_command(command: &Command) -> Option<String> {
         }
         Command::MapGap => "asks for the whole map".into(),
         Command::OldMetadata { known, offered } => format!("has seen map {known}, is offered {offered}"),
+        Command::Bug { group, what } => format!("{group}: cannot happen: {what}"),
         Command::ReadyToSleep { map_version } => format!("is ready to sleep by map {map_version}"),
     })
 }

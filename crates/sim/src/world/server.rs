@@ -445,6 +445,7 @@ impl World<'_> {
             damage: stats.damage,
             scrub: stats.scrub,
             poisoned: stats.poisoned,
+            bugs: stats.bugs,
         };
         let (incarnation, mark, sent) = (server.incarnation, server.store.mark(), server.clock.at(now));
         let map_version = if std::mem::take(&mut server.map_gap) { 0 } else { server.replica.map_version() };
@@ -536,6 +537,7 @@ impl World<'_> {
             }
             // From a member that led, was away, and does not know yet that another one leads.
             Command::OldMetadata { .. } => self.count("older map refused"),
+            Command::Bug { group, what } => self.fail("an assertion", format!("{id}, {group}: {what}")),
             Command::KeepScrubs { marks } => self.server(id).scrubs = marks,
             Command::MapGap => {
                 self.server(id).map_gap = true;

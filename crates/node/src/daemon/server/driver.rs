@@ -255,6 +255,11 @@ impl Server {
                      metadata servers on the newest copy of their directories"
                 );
             }
+            Command::Bug { group, what } => {
+                tracing::error!(
+                    "a bug in this program: {group}: {what}. No data was touched; please report it with this log"
+                );
+            }
             Command::KeepScrubs { marks } => self.about.scrubs.keep(&marks),
             Command::MapGap => {
                 self.map_gap = true;
@@ -492,6 +497,7 @@ impl Server {
             damage: stats.damage,
             scrub: stats.scrub,
             poisoned: stats.poisoned || figures.poisoned,
+            bugs: stats.bugs,
         };
         self.heartbeat_sent = now;
         let map_version = if std::mem::take(&mut self.map_gap) { 0 } else { self.replica.map_version() };

@@ -4,9 +4,9 @@
 //! Evaluated with every heartbeat, which is sent anyway. One replica is requested at a time, the one that was found sound longest
 //! ago, page by page. Wall time, because it continues across restarts and sleep; a clock jump only makes a scrub early or late.
 
-use super::{Scrubbed, Wanted};
-use ebb_types::{GroupId, ScrubMark, ScrubVitals};
+use ebb_types::{Cursor, GroupId, Moment, ScrubMark, ScrubVitals};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// A beat is quiet if its load is below this fraction of the recent peak.
 const QUIET: f64 = 0.25;
@@ -16,6 +16,38 @@ const FADING: f64 = 1.0 - 1.0 / 40_000.0;
 const RETRY_MAX: u64 = 60;
 /// The same while an administrator waits for a scrub.
 const RETRY_ASKED_MAX: u64 = 5;
+
+/// Result of the scrub of a page for this server's replica.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scrubbed {
+    pub group: GroupId,
+    pub after: Option<Cursor>,
+    pub end: Option<Cursor>,
+    pub sound: bool,
+}
+
+/// A member of a group whose primary is this server wants its replica scrubbed from `after` on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub after: Option<Cursor>,
+    pub overdue: bool,
+}
+
+/// Scrub rate over all groups whose primary is this server.
+#[derive(Default)]
+pub(crate) struct Pace {
+    /// Bytes per second, counted over all copies.
+    pub rate: u64,
+    /// No window starts before this moment.
+    pub next: Moment,
+}
+
+impl Pace {
+    pub fn spend(&mut self, now: Moment, bytes: u64) {
+        let nanos = bytes.saturating_mul(1_000_000_000) / self.rate.max(1);
+        self.next = now + Duration::from_nanos(nanos);
+    }
+}
 
 pub(crate) struct Scrubber {
     /// Seconds; zero: never.

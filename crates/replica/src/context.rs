@@ -1,0 +1,146 @@
+//! What a group's handlers may use of the rest of their server: the moment, the map, the lease, the figures; and the commands that
+//! they give.
+
+use crate::api::{ClientToken, Command, StoreCommand, StoreToken};
+use crate::config::{Config, PlantedBug};
+use crate::due::{Pace, Scrubbed, Wanted};
+use crate::wait::Wait;
+use bytes::Bytes;
+use ebb_types::{
+    ChunkOp, ClientReply, ClusterMap, Epoch, GroupId, Incarnation, Moment, PeerMessage, ServerId,
+    ServerReport, StoreId, Unready, Version,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The rest of the server, as far as handlers of one group may use it.
+pub(crate) struct Context<'a> {
+    pub now: Moment,
+    pub me: ServerId,
+    pub config: &'a Config,
+    pub map: &'a ClusterMap,
+    pub lease_until: Moment,
+    pub draining: bool,
+    pub full: bool,
+    pub shared: &'a mut Shared,
+    pub out: &'a mut Vec<Command>,
+}
+
+/// State of the server that all groups share.
+#[derive(Default)]
+pub(crate) struct Shared {
+    /// Base of the tokens of this incarnation's requests to other servers.
+    first_peer_token: u64,
+    next_token: u64,
+    pub waits: BTreeMap<StoreToken, (GroupId, Wait)>,
+    pub stats: crate::api::Stats,
+    /// Fetches in flight over all groups: bounds memory and the share that catch-up takes from clients.
+    pub fetches: usize,
+    /// Groups that would fetch more if allowed to, with their number of complete copies.
+    pub wants_fetches: BTreeSet<(usize, GroupId)>,
+    /// Client operations in flight: while there are any, catch-up takes less.
+    pub client_ops: usize,
+    /// Servers that refused a write for lack of space, and when.
+    pub full_peers: BTreeMap<ServerId, Moment>,
+    /// Scrubs that members want of groups whose primary is this server; their pace; and results for replicas here.
+    pub scrub_wanted: BTreeMap<GroupId, Wanted>,
+    pub scrub_pace: Pace,
+    pub scrubbed: Vec<Scrubbed>,
+    /// When each other server was last heard, and when it was last reported as silent.
+    pub heard: BTreeMap<ServerId, Moment>,
+    suspected: BTreeMap<ServerId, Moment>,
+}
+
+impl Shared {
+    pub fn new(run: Incarnation, store: StoreId) -> Shared {
+        Shared { first_peer_token: run.fingerprint(store), ..Shared::default() }
+    }
+
+    pub fn token(&mut self) -> u64 {
+        self.next_token += 1;
+        self.next_token
+    }
+
+    /// A token for a request to another server. No earlier incarnation used it: a late reply to that incarnation, taken
+    /// for a reply to this one, would leave a hole. Every incarnation counts from its own base among 2^64.
+    pub fn peer_token(&mut self) -> u64 {
+        self.first_peer_token.wrapping_add(self.token())
+    }
+}
+
+impl Context<'_> {
+    pub fn store(&mut self, group: GroupId, wait: Wait, command: StoreCommand) -> StoreToken {
+        let token = StoreToken(self.shared.token());
+        self.shared.waits.insert(token, (group, wait));
+        self.out.push(Command::Store { token, command });
+        token
+    }
+
+    pub fn send(&mut self, to: ServerId, message: PeerMessage) {
+        self.send_with(to, message, Bytes::new());
+    }
+
+    pub fn send_with(&mut self, to: ServerId, message: PeerMessage, payload: Bytes) {
+        self.out.push(Command::Send { to, message, payload });
+    }
+
+    pub fn reply(&mut self, token: ClientToken, reply: ClientReply) {
+        self.reply_with(token, reply, Bytes::new());
+    }
+
+    pub fn reply_with(&mut self, token: ClientToken, reply: ClientReply, payload: Bytes) {
+        self.out.push(Command::Reply { token, reply, payload });
+    }
+
+    pub fn reply_retry(&mut self, token: ClientToken, why: Unready) {
+        self.reply(token, ClientReply::Retry { why });
+    }
+
+    pub fn report(&mut self, report: ServerReport) {
+        self.out.push(Command::Report(report));
+    }
+
+    /// Reports a server that has owed a reply since that moment, if it has sent nothing at all for `suspect_after`. The metadata
+    /// service wants repeated reports of a silent server, but not one per group.
+    pub fn suspect_if_silent(&mut self, (group, epoch): (GroupId, Epoch), server: ServerId, since: Moment) {
+        let heard = self.shared.heard.get(&server).copied().unwrap_or(Moment::ZERO);
+        let told = self.shared.suspected.get(&server).copied().unwrap_or(Moment::ZERO);
+        let silent = self.now.since(heard.max(since)) >= self.config.suspect_after;
+        if silent && self.now.since(told) >= self.config.resend_after {
+            self.shared.suspected.insert(server, self.now);
+            self.report(ServerReport::Suspect { group, epoch, server });
+        }
+    }
+
+    /// Reports something that cannot happen unless this program has a bug. Nothing was done; the caller goes on as well as it can.
+    /// A debug build stops here, the fault search fails, and the cluster logs it and counts it in `ebb status`.
+    pub fn bug(&mut self, group: GroupId, what: &'static str) {
+        debug_assert!(false, "{group:?}: {what}");
+        self.shared.stats.bugs += 1;
+        self.out.push(Command::Bug { group, what });
+    }
+
+    pub fn has_lease(&self) -> bool {
+        self.now < self.lease_until || self.config.has(PlantedBug::IgnoreLease)
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Waiting {
+    pub token: ClientToken,
+    pub op: ChunkOp,
+    pub payload: Bytes,
+    pub since: Version,
+    /// It was ordered before: copies may exist, whether or not this server's store took it.
+    pub ordered: bool,
+}
+
+impl Waiting {
+    /// Replies to a request that is not carried out now. One that was ordered before may still take effect: its client must not
+    /// treat it as new.
+    pub fn turn_away(self, cx: &mut Context, reply: ClientReply) {
+        match self.ordered {
+            true => cx.reply_retry(self.token, Unready::Interrupted),
+            false => cx.reply(self.token, reply),
+        }
+    }
+}

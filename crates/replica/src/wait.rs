@@ -1,0 +1,107 @@
+//! What is to happen when the store completes a command.
+
+use ebb_types::{ChunkId, Cursor, Epoch, Record, Run, ServerId, Space, Version};
+
+/// Why a store command was given: what to do when it ends.
+#[derive(Clone, Debug)]
+pub(crate) enum Wait {
+    /// The primary's own copy of an ordered record.
+    Own {
+        seq: u64,
+        epoch: Epoch,
+    },
+    /// A record from other servers: reply to each sender, under the epoch that its copy came with.
+    Foreign {
+        askers: Vec<(ServerId, Epoch)>,
+        place: Place,
+    },
+    /// Blocks that an operation needs.
+    OpRead {
+        op: u64,
+        epoch: Epoch,
+        first: u32,
+    },
+    /// A repair writes records from another copy; `RepairChecked` then reads the blocks back.
+    RepairWritten {
+        repair: u64,
+    },
+    RepairChecked {
+        repair: u64,
+    },
+    /// A listing of this replica, to be compared with the other copies.
+    ScrubList {
+        token: u64,
+    },
+    /// Blocks that the primary compares: reply with their versions and checksums.
+    CheckFor {
+        to: ServerId,
+        check: CheckFor,
+    },
+    /// Another server's listing or fetch: reply to it.
+    ListFor {
+        to: ServerId,
+        list: ListFor,
+    },
+    FetchFor {
+        to: ServerId,
+        token: u64,
+        space: Space,
+    },
+    /// Which blocks of the tails does the store have?
+    Settlement {
+        epoch: Epoch,
+    },
+    /// Which of the listed runs do we lack?
+    CatchUpNewer {
+        token: u64,
+    },
+    /// Which runs do we have that no source listed?
+    CatchUpOwn {
+        token: u64,
+    },
+    /// A fetched record.
+    CatchUpApplied {
+        token: u64,
+    },
+    /// Cover: the runs that the holder must get, then their content.
+    CoverList {
+        epoch: Epoch,
+        stands_for: ServerId,
+    },
+    CoverRead {
+        epoch: Epoch,
+        stands_for: ServerId,
+        run: Run,
+    },
+}
+
+/// A listing that another server requested, with the epoch of the request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ListFor {
+    /// Arrival number: later requests have larger ones.
+    pub came: u64,
+    pub epoch: Epoch,
+    pub token: u64,
+    pub space: Space,
+    pub since: Epoch,
+    pub after: Option<Cursor>,
+    /// Repair of lost blocks was tried up to here.
+    pub tried: Option<Cursor>,
+}
+
+/// Blocks that the primary asked for, to compare.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CheckFor {
+    pub token: u64,
+    pub space: Space,
+    pub chunk: ChunkId,
+    pub first: u32,
+    pub count: u32,
+}
+
+/// Identifies a record: pieces of one large write share a version.
+pub(crate) type Place = (Space, ChunkId, Version, u32, u32);
+
+pub(crate) fn place(space: Space, record: &Record) -> Place {
+    (space, record.chunk, record.version, record.first, record.count)
+}
