@@ -404,6 +404,7 @@ impl Leading {
     fn server_message(&mut self, now: Moment, message: ServerMessage, state: &State, out: &mut Vec<Output>) {
         match message {
             ServerMessage::Heartbeat { server, incarnation, mark, sent, map_version, vitals } => {
+                let vitals = *vitals;
                 let beat = Beat { server, run: incarnation, mark, sent, map_version, vitals };
                 self.heartbeat(now, beat, state, out);
             }

@@ -384,7 +384,7 @@ impl World {
         let poisoned = fake.poisoned;
         let (used_bytes, debt_bytes) = self.used_percent.get(&id).copied().unwrap_or_default();
         let room = Vitals { used_bytes, debt_bytes, capacity_bytes: 100, ..Vitals::default() };
-        let vitals = Vitals { poisoned, load, load_millis: 500, ..room };
+        let vitals = Box::new(Vitals { poisoned, load, load_millis: 500, ..room });
         fake.position += 1;
         let mark = StoreMark { store: fake.store, position: fake.position };
         let heartbeat =
@@ -1020,7 +1020,7 @@ fn metadata_that_servers_are_ahead_of_leads_nothing() {
         mark: StoreMark { store: StoreId(1), position: 99 },
         sent: Moment(u64::MAX),
         map_version: newer,
-        vitals: Vitals::default(),
+        vitals: Box::default(),
     };
     world.event(Event::Server(heartbeat));
     world.transcript.clear();

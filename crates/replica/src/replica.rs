@@ -1,5 +1,7 @@
 //! The server as a whole: dispatches events, keeps the cluster map and the lease, and decides when it may sleep.
 
+mod scrubbing;
+
 use crate::api::{ClientToken, Command, Event, Recovered, Stats, StoreOutcome, StoreToken};
 use crate::config::{Config, PlantedBug};
 use crate::context::{Context, Shared, Waiting};
@@ -350,61 +352,6 @@ impl Replica {
         if !needed && !holds_offload {
             self.told_ready = true;
             out.push(Command::ReadyToSleep { map_version: self.map.version });
-        }
-    }
-
-    /// Finds the replicas that are due for a scrub, and whether this is a quiet time.
-    fn on_beat(&mut self, unix_seconds: u64, out: &mut Vec<Command>) {
-        if self.scrubber.is_off() || self.draining || !self.is_registered() {
-            return;
-        }
-        let me = self.config.me;
-        let replica = |(id, group): (&GroupId, &Group)| {
-            group.entry().slot_of(me).map(|slot| (*id, slot.state == SlotState::InSync))
-        };
-        let LoadCount { reads, writes, .. } = self.shared.stats.load;
-        self.scrubber.beat(unix_seconds, reads + writes, self.groups.iter().filter_map(replica));
-        let rate = self.config.scrub_bytes_per_second;
-        self.shared.scrub_pace.rate = if self.scrubber.quiet { rate } else { rate / SCRUB_UNDER_LOAD };
-        self.shared.stats.scrub = self.scrubber.vitals(self.shared.stats.scrub);
-        if let Some(marks) = self.scrubber.take_changed() {
-            out.push(Command::KeepScrubs { marks });
-        }
-        self.ask_for_scrub(out);
-    }
-
-    /// Asks the primary of the most overdue replica to compare its next page.
-    fn ask_for_scrub(&mut self, out: &mut Vec<Command>) {
-        let Some((id, wanted)) = self.scrubber.ask() else { return };
-        let Some(GroupEntry { epoch, primary: Some(to), .. }) = self.groups.get(&id).map(Group::entry) else {
-            return;
-        };
-        if *to == self.config.me {
-            self.shared.scrub_wanted.insert(id, wanted);
-            return;
-        }
-        let message =
-            PeerMessage::Scrub { group: id, epoch: *epoch, after: wanted.after, overdue: wanted.overdue };
-        out.push(Command::Send { to: *to, message, payload: Bytes::new() });
-    }
-
-    /// Records scrub results for replicas here and, as primary, begins the next page if none is in progress.
-    fn go_on_scrubbing(&mut self, now: Moment, out: &mut Vec<Command>) {
-        loop {
-            if !self.shared.scrubbed.is_empty() {
-                for page in std::mem::take(&mut self.shared.scrubbed) {
-                    self.scrubber.advance(page);
-                }
-                self.ask_for_scrub(out);
-            }
-            let busy = |id: &GroupId| self.groups.get(id).is_some_and(|g| g.is_scrubbing());
-            self.scrubbing = self.scrubbing.filter(busy);
-            let quiet = self.scrubber.quiet;
-            let next = self.shared.scrub_wanted.iter().find(|(_, wanted)| quiet || wanted.overdue);
-            let (None, Some((&id, &wanted))) = (self.scrubbing, next) else { return };
-            self.shared.scrub_wanted.remove(&id);
-            self.scrubbing = Some(id);
-            self.with_group(now, id, out, |group, cx| group.begin_scrub(cx, wanted.after));
         }
     }
 

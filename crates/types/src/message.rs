@@ -415,7 +415,7 @@ pub enum ServerMessage {
         mark: StoreMark,
         sent: crate::Moment,
         map_version: u64,
-        vitals: Vitals,
+        vitals: Box<Vitals>,
     },
     Reports {
         server: ServerId,

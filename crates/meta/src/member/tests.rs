@@ -55,7 +55,7 @@ fn heartbeat_of(run: Incarnation, position: u64, (server, sent, map_version): (u
         mark: StoreMark { store: StoreId(1), position },
         sent: Moment(sent),
         map_version,
-        vitals: Vitals::default(),
+        vitals: Box::default(),
     })
 }
 

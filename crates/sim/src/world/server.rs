@@ -449,6 +449,7 @@ impl World<'_> {
         };
         let (incarnation, mark, sent) = (server.incarnation, server.store.mark(), server.clock.at(now));
         let map_version = if std::mem::take(&mut server.map_gap) { 0 } else { server.replica.map_version() };
+        let vitals = Box::new(vitals);
         self.tell_members(
             id,
             ServerMessage::Heartbeat { server: id, incarnation, mark, sent, map_version, vitals },

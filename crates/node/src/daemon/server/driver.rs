@@ -509,7 +509,7 @@ impl Server {
             mark,
             sent: now,
             map_version,
-            vitals,
+            vitals: Box::new(vitals),
         });
         if let Sleep::Ready { map_version } = self.sleep {
             self.say_ready(map_version);
