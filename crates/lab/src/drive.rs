@@ -20,11 +20,13 @@
 
 mod check;
 mod disk;
+mod error;
 mod feed;
 mod guard;
 mod ledger;
 mod memory;
 mod nbd;
+mod options;
 mod page;
 mod place;
 mod record;
@@ -33,15 +35,17 @@ mod report;
 mod ring;
 mod s3;
 mod spec;
+mod storage;
 mod target;
 mod volume;
 
-pub use check::CheckReport;
+pub use error::{NbdError, TargetError};
 pub use ledger::Mismatch;
-pub use nbd::NbdError;
-pub use report::{CpuTime, DriveReport, KindReport, PlacedReport, SecondReport, TargetInfo};
+pub use options::{DriveError, DriveOptions, DriveProgress, MAX_IN_FLIGHT, Pacing, PastEnd};
+pub use report::{CheckReport, CpuTime, DriveReport, KindReport, PlacedReport, SecondReport, TargetInfo};
+pub use s3::S3Keys;
 pub use spec::{SpecError, TargetSpec};
-pub use target::{OpenOptions, S3Keys, Target, TargetError};
+pub use target::{OpenOptions, Target};
 
 use ebb_trace::{Request, TraceError};
 /// The parts of the engine that a replay on a whole cluster uses.
@@ -51,137 +55,22 @@ pub(crate) mod engine {
     pub(crate) use super::ledger::Span;
     pub(crate) use super::place::Placer;
     pub(crate) use super::record::Shared;
-    pub(crate) use super::remote::{Answered, Answering, Course, Failure, Storage, Timer, run};
+    pub(crate) use super::remote::{Answered, Course, Timer, run};
+    pub(crate) use super::storage::{Answering, Failure, Storage};
 }
 
 use check::Check;
 use feed::Feed;
+use options::TICK;
+pub(crate) use options::validate;
 use place::Placer;
 use record::{Recorder, Shared};
 use remote::{Course, Timer};
-use serde::Serialize;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use target::Means;
 use tokio::time::Instant;
-
-/// When requests are issued.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case", tag = "kind")]
-pub enum Pacing {
-    /// Open loop: at their times, divided by `speed` (trace seconds per second, positive).
-    Times { speed: f64 },
-    /// Closed loop: times are ignored, `depth` requests are kept in flight.
-    Peak { depth: usize },
-}
-
-/// What happens to a request that ends past the target's end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PastEnd {
-    /// Its offset is taken modulo the target's size; if it still crosses the end, it is moved back to end there.
-    #[default]
-    Wrap,
-    /// The replay ends with [`DriveError::PastEnd`].
-    Refuse,
-}
-
-/// How to replay.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DriveOptions {
-    pub pacing: Pacing,
-    pub past_end: PastEnd,
-    /// Most requests in flight in open loop. At the limit later ones wait, which is reported as queue time. On files
-    /// and devices the limit is at most what the device's own queue takes: more would wait in the kernel, unreported.
-    pub in_flight: usize,
-    /// Requests issued in this time from the start are carried out, but excluded from all figures of the report.
-    pub warmup: Duration,
-    /// Nothing is issued later than this after the warm-up; `None`: until the requests end.
-    pub duration: Option<Duration>,
-    /// Every byte read is compared with what was written, and at the end everything written is read once more.
-    pub check: bool,
-}
-
-impl Default for DriveOptions {
-    fn default() -> DriveOptions {
-        DriveOptions {
-            pacing: Pacing::Times { speed: 1.0 },
-            past_end: PastEnd::Wrap,
-            in_flight: 4096,
-            warmup: Duration::ZERO,
-            duration: None,
-            check: false,
-        }
-    }
-}
-
-/// Progress of a replay. Reported a few times per second.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum DriveProgress {
-    /// Filling a new target, so that reads find data.
-    Preparing { bytes: u64, of: u64 },
-    Replaying {
-        /// By the clock.
-        elapsed: Duration,
-        /// Trace time of the last issued request.
-        at: Duration,
-        issued: u64,
-        in_flight: u64,
-        failed: u64,
-    },
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum DriveError {
-    #[error("the speed is {0}: it must be a positive number of trace seconds per second")]
-    Speed(f64),
-    #[error("the queue depth and the number of requests in flight must be 1 to {most}, not {0}", most = MAX_IN_FLIGHT)]
-    InFlight(usize),
-    #[error(transparent)]
-    Trace(#[from] TraceError),
-    #[error("nothing to replay: no request moves any bytes")]
-    Empty,
-    #[error(
-        "request {number} of the trace ends at byte {end}, past the end of the target ({size} bytes): enlarge the target, \
-         or let such requests wrap around"
-    )]
-    PastEnd { number: u64, end: u64, size: u64 },
-    #[error("cannot set up io_uring: {0}; the kernel may forbid it (sysctl kernel.io_uring_disabled)")]
-    Ring(std::io::Error),
-    #[error("cannot set up a timer: {0}")]
-    Timer(std::io::Error),
-    #[error(
-        "reads from {target} cannot be checked: the program never looks at data read from files and devices, and on an S3 endpoint \
-         writes and reads use different objects; check on an NBD export, a volume or a cluster"
-    )]
-    Uncheckable { target: String },
-    #[error("the target {target} stopped answering: {reason}")]
-    Lost { target: String, reason: String },
-}
-
-/// Most requests in flight.
-pub const MAX_IN_FLIGHT: usize = 16_384;
-
-/// Time between two progress reports.
-const TICK: Duration = Duration::from_millis(200);
-
-pub(crate) fn validate(options: &DriveOptions) -> Result<(), DriveError> {
-    if let Pacing::Times { speed } = options.pacing
-        && (!speed.is_normal() || speed < 0.0)
-    {
-        return Err(DriveError::Speed(speed));
-    }
-    let in_flight = match options.pacing {
-        Pacing::Times { .. } => options.in_flight,
-        Pacing::Peak { depth } => depth,
-    };
-    match in_flight {
-        1..=MAX_IN_FLIGHT => Ok(()),
-        other => Err(DriveError::InFlight(other)),
-    }
-}
 
 /// Stops a replay on another thread when the future that waits for it is dropped.
 struct StopOnDrop(Arc<Shared>);

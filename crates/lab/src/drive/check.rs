@@ -3,17 +3,15 @@
 //!
 //! A write that overlaps an earlier one in flight waits for it, and that counts as queue time.
 
-use super::DriveError;
-use super::ledger::{Ledger, Mismatch, Span, Ticket};
+use super::ledger::{Ledger, Span, Ticket};
+use super::options::DriveError;
 use super::place::Op;
 use super::record::ERRORS_TOLD;
-use super::remote::{Failure, Storage};
-use super::report::DriveReport;
+use super::report::{CheckReport, DriveReport};
+use super::storage::{Failure, Storage};
 use crate::content::{Content, Number, fill};
 use bytes::Bytes;
-use ebb_types::{Bytes as Size, ObjectId};
-use serde::Serialize;
-use std::fmt;
+use ebb_types::ObjectId;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
@@ -23,43 +21,6 @@ const PIECE_BYTES: u64 = 1 << 20;
 const PIECES: usize = 16;
 /// Number of mismatches that are described.
 const EXAMPLES: usize = 10;
-
-/// Results of a check.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct CheckReport {
-    /// Reads that returned wrong content.
-    pub mismatched: u64,
-    /// The first few.
-    pub mismatches: Vec<Mismatch>,
-    /// Bytes read that could not be checked: a write there had failed, or the earlier content was unknown.
-    pub unchecked_bytes: u64,
-    /// Writes that waited for an earlier write to the same bytes.
-    pub waited: u64,
-    /// Read and checked after the replay: everything that was written.
-    pub read_back_bytes: u64,
-}
-
-impl fmt::Display for CheckReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "checked: {} reads were wrong; {} read back",
-            self.mismatched,
-            Size(self.read_back_bytes)
-        )?;
-        if self.unchecked_bytes > 0 {
-            let unchecked = Size(self.unchecked_bytes);
-            writeln!(
-                f,
-                "{unchecked} read could not be checked: a write there failed, or nothing was written there"
-            )?;
-        }
-        if self.waited > 0 {
-            writeln!(f, "{} writes waited for an earlier write to the same bytes", self.waited)?;
-        }
-        self.mismatches.iter().try_for_each(|mismatch| writeln!(f, "wrong: {mismatch}"))
-    }
-}
 
 /// See the module.
 #[derive(Default)]

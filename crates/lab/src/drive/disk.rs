@@ -1,10 +1,10 @@
 //! Opening a file or a block device as a target, without destroying data that may be needed.
 
-use super::DriveProgress;
+use super::error::TargetError;
 use super::guard;
 use super::memory::{Pages, fill};
+use super::options::DriveProgress;
 use super::report::TargetInfo;
-use super::target::TargetError;
 use rustix::fs::{AtFlags, FallocateFlags, StatxFlags, fallocate, statx};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Seek, SeekFrom};

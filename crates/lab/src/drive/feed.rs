@@ -1,7 +1,7 @@
 //! Reads and places the trace on another thread, some batches ahead of the clock: parsing and decompressing come in
 //! bursts, and a burst on the thread that keeps the schedule would cause lateness.
 
-use super::DriveError;
+use super::options::DriveError;
 use super::place::{Op, Placer};
 use super::report::PlacedReport;
 use ebb_trace::{Request, TraceError};

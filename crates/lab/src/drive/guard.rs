@@ -1,6 +1,6 @@
 //! Whether a block device, or a device-like export, holds data.
 
-use super::target::TargetError;
+use super::error::TargetError;
 
 /// Bytes examined at either end. All signatures of file systems, partition tables and volume managers are there.
 pub(super) const LOOKED_AT: usize = 1 << 20;

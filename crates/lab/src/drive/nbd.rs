@@ -4,22 +4,20 @@
 //! Source: the protocol's description, `doc/proto.md` of the NBD project. Every length from the server is checked: a
 //! reply that matches no request, or has another length, ends the connection.
 
+use super::error::{GREET, NbdError, TargetError};
 use super::guard;
-use super::remote::{Answering, Failure, Storage};
 use super::report::TargetInfo;
-use super::target::TargetError;
+use super::storage::{Answering, Failure, Storage};
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-const GREETING: u64 = u64::from_be_bytes(*b"NBDMAGIC");
 const OPTION: u64 = u64::from_be_bytes(*b"IHAVEOPT");
 const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
 const REQUEST: u32 = 0x2560_9513;
@@ -38,29 +36,12 @@ const CMD_WRITE: u16 = 1;
 const CMD_DISC: u16 = 2;
 /// Longest text or information in the negotiation.
 const OPTION_MAX: u32 = 4096;
-/// Time limit for connecting and for each reply in the negotiation.
-const GREET: Duration = Duration::from_secs(10);
+const GREETING: u64 = u64::from_be_bytes(*b"NBDMAGIC");
 const READ_BUFFER: usize = 256 << 10;
 /// Requests that wait to be sent. Further ones wait in their tasks.
 const QUEUE: usize = 256;
 /// Waiting requests are sent together, up to this many bytes.
 const TOGETHER: usize = 64 << 10;
-
-#[derive(Debug, thiserror::Error)]
-pub enum NbdError {
-    #[error("cannot connect: {0}; check that an NBD server listens there")]
-    Connect(io::Error),
-    #[error("the connection failed: {0}")]
-    Io(#[from] io::Error),
-    #[error("no reply within {} seconds", GREET.as_secs())]
-    Late,
-    #[error("the server does not speak NBD's fixed newstyle: {0}")]
-    Protocol(&'static str),
-    #[error("the server refuses the export {export:?}: {reason}; list what it offers with `nbdinfo --list`")]
-    Refused { export: String, reason: String },
-    #[error("the first or last bytes cannot be read: {0}")]
-    Unreadable(String),
-}
 
 /// What the server reports about an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

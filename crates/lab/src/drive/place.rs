@@ -10,8 +10,8 @@
 //! - Or each device has its own volume, and none of this is needed ([`Placer::apart`]).
 //! - A request longer than [`LONGEST`] is issued in parts of that length, all at its time.
 
+use super::options::{DriveError, Pacing, PastEnd};
 use super::report::PlacedReport;
-use super::{DriveError, Pacing, PastEnd};
 use ebb_trace::{Kind, Request};
 
 /// Most bytes that are issued at once. A multiple of every block size.

@@ -1,7 +1,7 @@
 //! What is recorded about every request while a replay runs. Times are nanoseconds since its start.
 
+use super::options::{DriveOptions, DriveProgress, Pacing};
 use super::report::{CpuTime, DriveReport, KindReport, PlacedReport, SecondReport, TargetInfo};
-use super::{DriveOptions, DriveProgress, Pacing};
 use ebb_report::Histogram;
 use ebb_trace::Kind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -5,10 +5,11 @@
 use super::check::Check;
 use super::feed::Feed;
 use super::ledger::Ticket;
+use super::options::{DriveError, DriveOptions, Pacing};
 use super::place::{LONGEST, Op};
 use super::record::{Issue, Recorder, Shared};
 use super::report::PlacedReport;
-use super::{DriveError, DriveOptions, Pacing};
+use super::storage::{Failure, Storage};
 use crate::content::Number;
 use bytes::Bytes;
 use ebb_trace::Kind;
@@ -19,7 +20,6 @@ use std::collections::BTreeMap;
 use std::future::pending;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -30,25 +30,6 @@ use tokio::time::Instant;
 /// A write's bytes start at one of the pages before the last [`LONGEST`] of the pattern.
 const STARTS: usize = 256;
 const PAGE: usize = 4096;
-
-/// Why a request failed.
-#[derive(Clone, Debug)]
-pub(crate) enum Failure {
-    /// Only this request: the next may succeed.
-    Request(String),
-    /// The target is gone.
-    Lost(String),
-}
-
-/// The answer to one request.
-pub(crate) type Answering<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
-
-/// Storage behind sockets. `device` is 0 unless each device of a trace has its own place there.
-pub(crate) trait Storage: Send + Sync + 'static {
-    /// The bytes; empty if this storage cannot be checked.
-    fn read(&self, device: u32, offset: u64, len: u32) -> Answering<'_, Bytes>;
-    fn write(&self, device: u32, offset: u64, payload: Bytes) -> Answering<'_, ()>;
-}
 
 /// Sleeps with microsecond precision.
 pub(crate) struct Timer {

@@ -8,6 +8,7 @@ use ebb_types::Bytes;
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -1,7 +1,7 @@
 //! Results of a replay: plain data, as text for people and as JSON for machines (`docs/json.md`, "replay --target").
 
-use super::check::CheckReport;
-use super::{Pacing, PastEnd};
+use super::ledger::Mismatch;
+use super::options::{Pacing, PastEnd};
 use ebb_report::Latency;
 use ebb_types::Bytes;
 use serde::Serialize;
@@ -173,5 +173,42 @@ impl fmt::Display for DriveReport {
         self.check.as_ref().map_or(Ok(()), |check| write!(f, "{check}"))?;
         self.target.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
         self.errors.iter().try_for_each(|error| writeln!(f, "failed: {error}"))
+    }
+}
+
+/// Results of a check.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CheckReport {
+    /// Reads that returned wrong content.
+    pub mismatched: u64,
+    /// The first few.
+    pub mismatches: Vec<Mismatch>,
+    /// Bytes read that could not be checked: a write there had failed, or the earlier content was unknown.
+    pub unchecked_bytes: u64,
+    /// Writes that waited for an earlier write to the same bytes.
+    pub waited: u64,
+    /// Read and checked after the replay: everything that was written.
+    pub read_back_bytes: u64,
+}
+
+impl fmt::Display for CheckReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "checked: {} reads were wrong; {} read back",
+            self.mismatched,
+            Bytes(self.read_back_bytes)
+        )?;
+        if self.unchecked_bytes > 0 {
+            let unchecked = Bytes(self.unchecked_bytes);
+            writeln!(
+                f,
+                "{unchecked} read could not be checked: a write there failed, or nothing was written there"
+            )?;
+        }
+        if self.waited > 0 {
+            writeln!(f, "{} writes waited for an earlier write to the same bytes", self.waited)?;
+        }
+        self.mismatches.iter().try_for_each(|mismatch| writeln!(f, "wrong: {mismatch}"))
     }
 }

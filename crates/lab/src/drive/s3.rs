@@ -7,16 +7,24 @@
 //! its trace, but reads do not return what was written. All objects remain for the next replay: at most one per written
 //! offset.
 
-use super::DriveProgress;
+use super::error::TargetError;
 use super::memory::fill;
-use super::remote::{Answering, Failure, Storage};
+use super::options::DriveProgress;
 use super::report::TargetInfo;
-use super::target::{S3Keys, TargetError};
+use super::storage::{Answering, Failure, Storage};
 use crate::bench::http::{Connection, HttpError, Response};
 use crate::bench::sign::Signer;
 use bytes::Bytes;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
+
+/// Keys of an S3 endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct S3Keys {
+    pub access_key: String,
+    pub secret_key: String,
+    pub region: String,
+}
 
 /// Bytes per object of the area.
 const OBJECT: u64 = 1 << 20;

@@ -1,26 +1,17 @@
 //! An open target.
 
 use super::disk::{self, Disk, Filled};
-use super::nbd::{Nbd, NbdError};
-use super::remote::Storage;
+use super::error::TargetError;
+use super::nbd::Nbd;
+use super::options::{DriveProgress, TICK};
 use super::report::TargetInfo;
-use super::s3::S3;
+use super::s3::{S3, S3Keys};
 use super::spec::TargetSpec;
+use super::storage::Storage;
 use super::volume::Volume;
-use super::{DriveProgress, TICK};
-use crate::bench::HttpError;
-use ebb_client::{Client, ClientError};
+use ebb_client::Client;
 use ebb_types::Bytes;
-use std::io;
 use std::sync::Arc;
-
-/// Keys of an S3 endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct S3Keys {
-    pub access_key: String,
-    pub secret_key: String,
-    pub region: String,
-}
 
 /// Options for opening a target.
 #[derive(Clone, Default)]
@@ -33,40 +24,6 @@ pub struct OpenOptions {
     pub keys: Option<S3Keys>,
     /// A client of the cluster whose volume is the target; must live on the runtime of the replay.
     pub client: Option<Client>,
-}
-
-/// Why a target cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum TargetError {
-    #[error("cannot {action} {target}: {error}")]
-    Io { action: &'static str, target: String, error: io::Error },
-    #[error("{target} is {what}")]
-    Kind { target: String, what: &'static str },
-    #[error("{target} does not exist or is empty: give its size (--size 1GiB) to create it")]
-    NoSize { target: String },
-    #[error("{target} has {size} bytes and blocks of {block}: choose a smaller size, or a larger target")]
-    TooSmall { target: String, size: u64, block: u32 },
-    #[error(
-        "{target} holds {found}: a replay would destroy it; allow that with --overwrite, or name another target"
-    )]
-    NotEmpty { target: String, found: String },
-    #[error(
-        "{target} is in use: it is mounted, is swap, or carries another device or a partition that is in use; release \
-         it first"
-    )]
-    InUse { target: String },
-    #[error("cannot use {target}: {error}")]
-    Nbd { target: String, error: NbdError },
-    #[error("{target} needs keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")]
-    NoKeys { target: String },
-    #[error("cannot prepare {target}: {error}; check address, bucket name, keys and region")]
-    S3 { target: String, error: HttpError },
-    #[error("{target} is a volume of a cluster: name the cluster with --config")]
-    NoCluster { target: String },
-    #[error("cannot use {target}: {error}")]
-    Cluster { target: String, error: ClientError },
-    #[error("cannot use {target}: {reason}")]
-    Refused { target: String, reason: String },
 }
 
 /// Storage to replay on; [`drive`](super::drive) may be called on it repeatedly.

@@ -3,6 +3,7 @@ use ebb_trace::{Kind, Mode, Synthetic};
 use ebb_types::Bytes;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 pub(super) fn request(micros: u64, offset: u64, len: u32, kind: Kind) -> Request {
     Request { at: Duration::from_micros(micros), device: 0, offset, len, kind }

@@ -1,10 +1,10 @@
 //! A volume of an Ebb cluster as a target.
 
-use super::DriveProgress;
+use super::error::TargetError;
 use super::memory::fill;
-use super::remote::{Answering, Failure, Storage};
+use super::options::DriveProgress;
 use super::report::TargetInfo;
-use super::target::TargetError;
+use super::storage::{Answering, Failure, Storage};
 use bytes::Bytes;
 use ebb_client::{Client, ClientError};
 use ebb_types::{NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId};

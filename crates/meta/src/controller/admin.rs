@@ -1,8 +1,9 @@
 //! Administrators' requests: figures from the state and the leader's memory, and commands that they want proposed.
 
+use crate::controller::event::Output;
 use crate::controller::gears::{group_sizes, policy};
+use crate::controller::leading::Leading;
 use crate::controller::racks::racks_apart;
-use crate::controller::{Leading, Output};
 use crate::{Command, State, Token};
 use ebb_gear::lowest_gear;
 use ebb_types::{

@@ -6,9 +6,8 @@
 //! ([`GroupEntry::salvage`]), so that they end up identical, and the first to have everything is in sync. A server that
 //! was given up cannot bring older data back: it is lost. Holders take part with their offload.
 
-use crate::controller::Leading;
 use crate::controller::group::next_entry;
-use crate::controller::plan::Servers;
+use crate::controller::leading::{Leading, Servers};
 use crate::{Change, Command, State};
 use ebb_types::{Epoch, GroupEntry, GroupId, Holder, Moment, ServerId, ServerState, Slot, SlotState};
 use std::collections::BTreeSet;

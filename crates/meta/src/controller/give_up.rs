@@ -7,8 +7,8 @@
 //! server that sleeps, or wakes late, is never failed.
 
 use crate::State;
-use crate::controller::plan::{Servers, is_gone};
-use crate::controller::{Leading, Output};
+use crate::controller::event::Output;
+use crate::controller::leading::{Leading, Servers, is_gone};
 use ebb_types::{Epoch, GearGroup, GroupEntry, Moment, ServerEntry, ServerId, ServerState, Slot, SlotState};
 
 impl Leading {

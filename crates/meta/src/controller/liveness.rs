@@ -4,7 +4,8 @@
 //! that nothing speaks against it. Grants are kept in memory; a heartbeat writes nothing.
 
 use crate::State;
-use crate::controller::{Leading, Output};
+use crate::controller::event::Output;
+use crate::controller::leading::Leading;
 use ebb_gear::sample_interval;
 use ebb_types::{
     Epoch, GroupEntry, GroupId, Incarnation, MapDelta, MetaPush, Moment, ServerEntry, ServerId, ServerState,

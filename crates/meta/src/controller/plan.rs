@@ -4,9 +4,10 @@
 //! groups, all in one batch, so that an entry is never visible beside a server state that does not match it. When
 //! nothing is left to repair, primaries are spread evenly, and a finished shift is recorded.
 
+use crate::controller::event::Output;
 use crate::controller::group::{Candidate, Facts, Standing, World, next_entry};
+use crate::controller::leading::{DAMAGE_WAKES, Leading, Room, Seen, Servers, is_gone};
 use crate::controller::racks::{Partings, racks_apart};
-use crate::controller::{DAMAGE_WAKES, Leading, Output, Room};
 use crate::{Change, Command, State};
 use ebb_gear::{Place, floor_servers, rebuild_choice};
 use ebb_types::{
@@ -14,9 +15,6 @@ use ebb_types::{
     Slot, SlotState, StoreId, StoreMark,
 };
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The servers as they will be once the batch is applied.
-pub(crate) type Servers = BTreeMap<ServerId, ServerEntry>;
 
 /// A value per server, with constant-time lookup by id: a plan looks at every slot of every group.
 struct ByServer<T>(Vec<T>);
@@ -37,16 +35,6 @@ impl<T: Copy + Default> ByServer<T> {
             change(value);
         }
     }
-}
-
-/// What the last plan saw of the groups. Whether an entry is right depends on the entry, on reports about it and on the
-/// servers' standings: a group for which none of these changed is not examined again, so a report costs as much in a
-/// large cluster as in a small one.
-#[derive(Default)]
-pub(crate) struct Seen {
-    version: u64,
-    /// Also whether the server restarted, and whether it is full.
-    standings: Vec<(ServerId, Standing, bool, bool)>,
 }
 
 /// How the groups depend on one server, in the present state.
@@ -505,11 +493,6 @@ fn count_work(world: &mut World, state: &State, servers: &Servers) {
     for (id, candidate) in world {
         (candidate.primaries, candidate.holders) = work.get(*id);
     }
-}
-
-/// Whether the server can do nothing for now.
-pub(crate) fn is_gone(entry: &ServerEntry) -> bool {
-    matches!(entry.state, ServerState::Failed | ServerState::Lost)
 }
 
 fn away(slot: &Slot) -> bool {

@@ -1,128 +1,12 @@
 //! Operates power switches: one action at a time per server, retried until the server is in the state on record.
 //!
-//! The state decides (`Waking`, `Asleep`); this module remembers what was asked of the switch. A wake-up that fails or
+//! The state decides (`Waking`, `Asleep`); [`super::switch`] remembers what was asked of the switch. A wake-up that fails or
 //! is late is reported and retried; it never turns a sleeping server into a failed one.
 
-use crate::controller::{Leading, Output};
-use crate::{State, SwitchAction};
-use ebb_types::{Moment, ServerState};
-use std::time::Duration;
-
-/// The leader's memory of one server's switch.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Power {
-    /// Action in progress, and when it counts as lost.
-    pending: Option<(SwitchAction, Moment)>,
-    /// The action that the state asks for is done or in progress.
-    thrown: Option<SwitchAction>,
-    /// When it was requested.
-    asked: Moment,
-    /// When a switch put the server to sleep, if that was the last action to finish.
-    down: Option<Moment>,
-    /// Until this time a switch thrown by an earlier leader may still act; set while nothing has been heard of the
-    /// server since.
-    unsure: Option<Moment>,
-    /// When to throw it again.
-    retry: Option<Moment>,
-    tries: u32,
-    pub trouble: Option<String>,
-}
-
-impl Power {
-    /// An earlier leader may have thrown the switch: an action in progress gets time to finish.
-    pub fn inherit(&mut self, state: ServerState, ran: bool, until: Moment) {
-        // A server that never ran was never switched.
-        self.unsure = ran.then_some(until);
-        match state {
-            ServerState::Waking => (self.thrown, self.retry) = (Some(SwitchAction::Wake), Some(until)),
-            ServerState::Asleep => self.thrown = Some(SwitchAction::Sleep),
-            _ => {}
-        }
-    }
-
-    pub fn ended(&mut self, now: Moment, action: SwitchAction, result: Result<(), String>, limit: Duration) {
-        if self.pending.is_some_and(|(pending, _)| pending == action) {
-            self.pending = None;
-        }
-        match result {
-            Ok(()) => {
-                self.down = (action == SwitchAction::Sleep).then_some(now);
-                // Until then the earlier leader may throw it again, if it does not know that it was deposed.
-                self.unsure = self.unsure.filter(|until| self.down.is_some() || now <= *until);
-            }
-            Err(why) => {
-                self.trouble = Some(why);
-                self.retry = Some(now + limit / 10);
-            }
-        }
-    }
-
-    /// The server sent a heartbeat.
-    pub fn heard(&mut self, now: Moment) {
-        self.unsure = self.unsure.filter(|until| now <= *until);
-    }
-
-    /// Whether a heartbeat at `heard` shows that the server stays awake: it may have been sent before a pending sleep
-    /// action took effect.
-    pub fn shows_awake(&self, heard: Moment) -> bool {
-        let down =
-            matches!(self.pending, Some((SwitchAction::Sleep, _))) || self.down.is_some_and(|at| heard <= at);
-        !down && heard >= self.asked
-    }
-
-    /// A server that should be asleep still sends heartbeats: the switch had no effect.
-    pub fn still_awake(&mut self, now: Moment, limit: Duration) {
-        if self.thrown == Some(SwitchAction::Sleep) && self.pending.is_none() && self.retry.is_none() {
-            self.retry = Some(now + limit);
-        }
-    }
-
-    /// The action was tried more than once.
-    pub fn is_late(&self) -> bool {
-        self.tries > 1
-    }
-
-    pub fn retry_at(&self) -> Option<Moment> {
-        match self.pending {
-            Some((action, lost)) if Some(action) != self.thrown => Some(lost),
-            _ => self.retry,
-        }
-    }
-
-    /// The action to start now for a server in `state`.
-    fn next(&mut self, now: Moment, state: ServerState, limit: Duration) -> Option<SwitchAction> {
-        let wanted = match state {
-            ServerState::Waking => SwitchAction::Wake,
-            ServerState::Asleep => SwitchAction::Sleep,
-            // A late switch action put a server to sleep that the state wants awake.
-            ServerState::Awake | ServerState::Draining if self.down.is_some() => SwitchAction::Wake,
-            ServerState::Failed if self.down.is_some() || self.unsure.is_some() => SwitchAction::Wake,
-            _ => {
-                *self = Power { pending: self.pending, unsure: self.unsure, ..Power::default() };
-                return None;
-            }
-        };
-        if self.thrown == Some(wanted) {
-            if self.retry.is_none_or(|at| at > now) {
-                return None;
-            }
-        } else {
-            self.tries = 0;
-            self.trouble = None;
-        }
-        // One action at a time: an opposite action in progress finishes first.
-        if self.pending.is_some_and(|(pending, lost)| pending != wanted && lost > now) {
-            self.thrown = None;
-            return None;
-        }
-        self.tries += 1;
-        self.thrown = Some(wanted);
-        self.asked = now;
-        self.pending = Some((wanted, now + limit));
-        self.retry = (wanted == SwitchAction::Wake).then(|| now + limit);
-        Some(wanted)
-    }
-}
+use crate::State;
+use crate::controller::event::Output;
+use crate::controller::leading::Leading;
+use ebb_types::Moment;
 
 impl Leading {
     pub(crate) fn throw_switches(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
@@ -138,52 +22,5 @@ impl Leading {
             }
             out.push(Output::Switch { server: entry.id, action });
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_server_said_before_a_switch_put_it_to_sleep_does_not_show_it_awake() {
-        let (limit, at) = (Duration::from_secs(10), |seconds: u64| Moment(seconds * 1_000_000_000));
-        let mut power = Power::default();
-        assert_eq!(power.next(at(1), ServerState::Asleep, limit), Some(SwitchAction::Sleep));
-        // It is wanted again before the switch has acted; meanwhile an older wake-up lets it send heartbeats.
-        assert_eq!(power.next(at(2), ServerState::Waking, limit), None);
-        assert!(!power.shows_awake(at(4)));
-        power.ended(at(5), SwitchAction::Sleep, Ok(()), limit);
-        assert!(!power.shows_awake(at(4)) && !power.shows_awake(at(5)));
-        assert_eq!(power.next(at(5), ServerState::Waking, limit), Some(SwitchAction::Wake));
-        power.ended(at(6), SwitchAction::Wake, Ok(()), limit);
-        assert!(power.shows_awake(at(7)));
-    }
-
-    #[test]
-    fn a_new_leader_switches_a_failed_server_on_that_a_late_switch_may_have_put_to_sleep() {
-        let (limit, at) = (Duration::from_secs(10), |seconds: u64| Moment(seconds * 1_000_000_000));
-        let mut power = Power::default();
-        power.inherit(ServerState::Failed, true, at(10));
-        assert_eq!(power.next(at(1), ServerState::Failed, limit), Some(SwitchAction::Wake));
-        power.ended(at(2), SwitchAction::Wake, Ok(()), limit);
-        assert_eq!(power.next(at(9), ServerState::Failed, limit), None, "once is enough for now");
-        assert_eq!(
-            power.next(at(12), ServerState::Failed, limit),
-            Some(SwitchAction::Wake),
-            "it may be off again"
-        );
-        power.ended(at(13), SwitchAction::Wake, Ok(()), limit);
-        assert_eq!(power.next(at(60), ServerState::Failed, limit), None, "no switch is under way any more");
-        for (heard, action) in [(9, Some(SwitchAction::Wake)), (11, None)] {
-            let mut power = Power::default();
-            power.inherit(ServerState::Awake, true, at(10));
-            power.heard(at(heard));
-            assert_eq!(power.next(at(20), ServerState::Awake, limit), None);
-            assert_eq!(power.next(at(30), ServerState::Failed, limit), action, "last heard of at {heard} s");
-        }
-        let mut power = Power::default();
-        power.inherit(ServerState::Failed, false, at(10));
-        assert_eq!(power.next(at(1), ServerState::Failed, limit), None, "it never ran");
     }
 }

@@ -7,8 +7,7 @@
 //! until the group is in sync again, but takes no part: so with two replicas, where only one would remain, nothing
 //! moves.
 
-use crate::controller::Leading;
-use crate::controller::plan::{Servers, is_gone};
+use crate::controller::leading::{Leading, Servers, is_gone};
 use crate::{Change, State};
 use ebb_gear::{Place, parting, spread_awake};
 use ebb_types::{Epoch, GroupEntry, RackId, ServerEntry, ServerId, ServerState, Slot, SlotState};

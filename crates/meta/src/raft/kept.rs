@@ -1,7 +1,7 @@
 //! Storage for the Raft library: the entries of the log, in memory, and where they start. The state before them is not
 //! kept a second time: a snapshot is made of the present state when a member needs one.
 
-use super::RaftError;
+use super::error::RaftError;
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use std::cell::Cell;

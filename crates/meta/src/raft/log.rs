@@ -20,7 +20,7 @@
 //! takes over. A log that starts with the leader's state takes over in the same way; its table is written as it
 //! arrives. A table is read in place, from the log.
 
-use super::RaftError;
+use super::error::RaftError;
 use crate::namespace::names::Names;
 use crate::namespace::table::{Blob, Table, TableError};
 use crate::{MemberId, State};

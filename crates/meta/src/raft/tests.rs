@@ -4,6 +4,7 @@ use crate::{Blob, Command, Reply};
 use ebb_types::{Condition, ETag, NamespaceCommand, NamespaceOp, ObjectMeta, OnlyIf, RequestId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,0 +1,58 @@
+//! What the controller hears and says.
+
+use crate::{Command, SwitchAction, Token};
+use ebb_types::{AdminRequest, MetaPush, MetaReply, ServerId, ServerMessage};
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// This member leads, and its state includes everything that earlier leaders committed. `unix_millis`: time of day
+    /// now.
+    BecameLeader {
+        unix_millis: u64,
+    },
+    LostLeadership,
+    Server(ServerMessage),
+    /// Commands were applied. `own`: the controller's batch was among them.
+    Applied {
+        own: bool,
+    },
+    /// The controller's batch was not applied, and some time has passed since.
+    Refused,
+    Switched {
+        server: ServerId,
+        action: SwitchAction,
+        result: Result<(), String>,
+    },
+    Admin {
+        token: Token,
+        request: AdminRequest,
+    },
+    /// Everything that arrived together has been delivered, or [`Controller::next_wake`] is reached: decide.
+    Tick,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Answer with `Applied { own: true }`, or with `Refused`.
+    Propose(Vec<Command>),
+    /// An administrator's command: propose it and answer `token` when it is applied.
+    ProposeFor {
+        token: Token,
+        command: Command,
+    },
+    /// A [`MetaPush::Lease`] may leave only after this member has proved that it still led when the heartbeat arrived
+    /// (R2).
+    Push {
+        to: ServerId,
+        push: MetaPush,
+    },
+    Switch {
+        server: ServerId,
+        action: SwitchAction,
+    },
+    Reply {
+        token: Token,
+        reply: MetaReply,
+    },
+    Note(String),
+}
