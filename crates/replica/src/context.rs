@@ -111,7 +111,7 @@ impl Context<'_> {
         }
     }
 
-    /// Reports something that cannot happen unless this program has a bug. Nothing was done; the caller goes on as well as it can.
+    /// Reports something that cannot happen unless this program has a bug. The caller continues as well as it can.
     /// A debug build stops here, the fault search fails, and the cluster logs it and counts it in `ebb status`.
     pub fn bug(&mut self, group: GroupId, what: &'static str) {
         debug_assert!(false, "{group:?}: {what}");

@@ -60,8 +60,9 @@ impl Covers {
         self.0.is_empty()
     }
 
-    /// Begins with every holder that the configuration says lacks older writes.
-    pub fn start(&mut self, cx: &mut Context, member: &Member, primary: &Primary, whole: bool) {
+    /// Begins with every holder that the configuration says lacks older writes. Only for a replica that lacks nothing: another one
+    /// cannot pass on what it lacks itself. It catches up first, and is in sync under the next configuration.
+    pub fn start(&mut self, cx: &mut Context, member: &Member, primary: &Primary) {
         for slot in &member.entry().slots {
             if let (SlotState::Away { since }, Some(holder)) = (slot.state, slot.holder)
                 && !holder.covered
@@ -69,28 +70,21 @@ impl Covers {
                 self.0.insert(slot.server, Cover::new(holder.server, since));
             }
         }
-        self.pump(cx, member, primary, whole);
+        self.pump(cx, member, primary);
     }
 
-    /// `whole`: this replica lacks nothing. It cannot pass on what it lacks itself: it catches up first.
-    fn pump(&mut self, cx: &mut Context, member: &Member, primary: &Primary, whole: bool) {
-        for (&stands_for, cover) in self.0.iter_mut().filter(|_| whole) {
+    fn pump(&mut self, cx: &mut Context, member: &Member, primary: &Primary) {
+        for (&stands_for, cover) in &mut self.0 {
             cover.pump(cx, member, primary, stands_for);
         }
     }
 
     /// `repairing`: blocks of this replica are being repaired.
-    pub fn tick(
-        &mut self,
-        cx: &mut Context,
-        member: &Member,
-        primary: &Primary,
-        (whole, repairing): (bool, bool),
-    ) {
+    pub fn tick(&mut self, cx: &mut Context, member: &Member, primary: &Primary, repairing: bool) {
         for cover in self.0.values_mut() {
             cover.tick(cx, repairing);
         }
-        self.pump(cx, member, primary, whole);
+        self.pump(cx, member, primary);
     }
 
     pub fn peer_lost(&mut self, peer: ServerId) {
@@ -106,7 +100,7 @@ impl Covers {
         cx: &mut Context,
         member: &Member,
         primary: &Primary,
-        (stands_for, whole): (ServerId, bool),
+        stands_for: ServerId,
         outcome: StoreOutcome,
     ) {
         let Some(cover) = self.0.get_mut(&stands_for) else {
@@ -119,9 +113,7 @@ impl Covers {
             cover.after = page.next;
             cover.listed = page.next.is_none();
         }
-        if whole {
-            cover.pump(cx, member, primary, stands_for);
-        }
+        cover.pump(cx, member, primary, stands_for);
     }
 
     /// Returns the damage that it met, which must be repaired first.
@@ -130,7 +122,7 @@ impl Covers {
         cx: &mut Context,
         member: &Member,
         primary: &Primary,
-        (stands_for, whole, run): (ServerId, bool, Run),
+        (stands_for, run): (ServerId, Run),
         outcome: StoreOutcome,
     ) -> Option<Damage> {
         let Some(cover) = self.0.get_mut(&stands_for) else {
@@ -156,9 +148,7 @@ impl Covers {
                 return None;
             }
         }
-        if whole {
-            cover.pump(cx, member, primary, stands_for);
-        }
+        cover.pump(cx, member, primary, stands_for);
         None
     }
 
@@ -168,7 +158,7 @@ impl Covers {
         cx: &mut Context,
         member: &Member,
         primary: &Primary,
-        (from, whole): (ServerId, bool),
+        from: ServerId,
         answered: (Version, u32),
         result: Result<(), Refusal>,
     ) {
@@ -185,9 +175,7 @@ impl Covers {
         }
         cover.records.pop_front();
         cover.step = Step::Ready;
-        if whole {
-            cover.pump(cx, member, primary, stands_for);
-        }
+        cover.pump(cx, member, primary, stands_for);
     }
 }
 

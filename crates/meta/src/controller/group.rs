@@ -86,10 +86,9 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
     distrust_emptied(&mut served, world);
     slots.iter_mut().zip(&served).for_each(|(slot, before)| take_back(slot, before, world));
     let chosen = choose_primary(entry, &slots, facts, world);
-    let primary = match chosen.filter(|_| entry.fallback.is_none() || is_able(&slots, chosen, world)) {
-        Some(primary) => Some(primary),
-        None => fall_back(entry, &mut slots, &served, facts, world).or(chosen),
-    };
+    let stands = chosen.is_some() && (entry.fallback.is_none() || is_able(&slots, chosen, world));
+    let primary =
+        if stands { chosen } else { fall_back(entry, &mut slots, &served, facts, world).or(chosen) };
     if is_able(&slots, primary, world) {
         for (k, before) in served.iter().enumerate() {
             send_away(&mut slots, k, before, primary, epoch, world);
@@ -241,8 +240,7 @@ fn choose_primary(entry: &GroupEntry, slots: &[Slot], facts: &Facts, world: &Wor
     let complete = |k: usize| is_complete(slots, k, world);
     if let Some(primary) = live {
         let anew = world.get(&primary).is_some_and(|c| c.restarted);
-        let knows = slots.iter().position(|s| s.server == primary).is_some_and(complete);
-        if !facts.released && (knows || !anew) {
+        if !facts.released && (is_able(slots, live, world) || !anew) {
             return live;
         }
     } else if facts.wait {

@@ -62,21 +62,16 @@ impl Group {
 
 /// Covers.
 impl Group {
-    /// Whether this replica lacks nothing: only then can it pass on what it has.
-    fn is_whole(&self) -> bool {
-        self.catch_up.is_none()
-    }
-
     pub(super) fn start_covers(&mut self, cx: &mut Context) {
-        let whole = self.is_whole();
-        let Some(primary) = &self.primary else { return };
-        self.covers.start(cx, &self.member, primary, whole);
+        if let Some(primary) = self.primary.as_ref().filter(|_| self.catch_up.is_none()) {
+            self.covers.start(cx, &self.member, primary);
+        }
     }
 
     pub(super) fn tick_covers(&mut self, cx: &mut Context) {
-        let state = (self.is_whole(), self.is_repairing());
+        let repairing = self.is_repairing();
         let Some(primary) = &self.primary else { return };
-        self.covers.tick(cx, &self.member, primary, state);
+        self.covers.tick(cx, &self.member, primary, repairing);
     }
 
     pub(super) fn on_cover_list(
@@ -85,9 +80,8 @@ impl Group {
         (epoch, stands_for): (Epoch, ServerId),
         outcome: StoreOutcome,
     ) {
-        let of = (stands_for, self.is_whole());
         let Some(primary) = self.primary.as_ref().filter(|_| epoch == self.member.epoch()) else { return };
-        self.covers.on_list(cx, &self.member, primary, of, outcome);
+        self.covers.on_list(cx, &self.member, primary, stands_for, outcome);
     }
 
     pub(super) fn on_cover_read(
@@ -96,9 +90,8 @@ impl Group {
         (epoch, stands_for, run): (Epoch, ServerId, Run),
         outcome: StoreOutcome,
     ) {
-        let of = (stands_for, self.is_whole(), run);
         let Some(primary) = self.primary.as_ref().filter(|_| epoch == self.member.epoch()) else { return };
-        let damage = self.covers.on_read(cx, &self.member, primary, of, outcome);
+        let damage = self.covers.on_read(cx, &self.member, primary, (stands_for, run), outcome);
         if let Some((chunk, block, lost)) = damage {
             self.repair_around(cx, (chunk, block), lost);
         }
@@ -111,9 +104,8 @@ impl Group {
         answered: (Version, u32),
         result: Result<(), Refusal>,
     ) {
-        let of = (from, self.is_whole());
         let Some(primary) = &self.primary else { return };
-        self.covers.on_reply(cx, &self.member, primary, of, answered, result);
+        self.covers.on_reply(cx, &self.member, primary, from, answered, result);
     }
 }
 
@@ -311,7 +303,7 @@ impl Group {
     pub(super) fn on_check(&mut self, cx: &mut Context, to: ServerId, epoch: Epoch, check: CheckFor) {
         let complete = epoch == self.member.epoch()
             && match check.space {
-                Space::Replica => self.is_whole(),
+                Space::Replica => self.catch_up.is_none(),
                 Space::Offload { stands_for } => self.entry().is_covered_by(cx.me, stands_for),
             };
         if complete {

@@ -79,11 +79,11 @@ impl History {
         let deletions =
             self.ops.iter().filter(|op| op.action == Action::Delete && op.outcome == Outcome::Done);
         let last = deletions.filter(|deletion| {
-            let may_follow = |op: &&Op| {
+            let may_follow = |op: &Op| {
                 let ended = op.ended.filter(|_| op.outcome != Outcome::Unknown);
                 op.chunk == deletion.chunk && op.writes() && ended.is_none_or(|at| at > deletion.began)
             };
-            !self.ops.iter().any(|op| may_follow(&op))
+            !self.ops.iter().any(may_follow)
         });
         last.map(|op| op.chunk)
     }

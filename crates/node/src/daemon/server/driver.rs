@@ -257,7 +257,7 @@ impl Server {
             }
             Command::Bug { group, what } => {
                 tracing::error!(
-                    "a bug in this program: {group}: {what}. No data was touched; please report it with this log"
+                    "a bug in this program: {group}: {what}. The server continues; please report it with this log"
                 );
             }
             Command::KeepScrubs { marks } => self.about.scrubs.keep(&marks),
