@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use ebb_client::Secret;
-use ebb_client::transport::{Connection, Identity, Listener, Role, connect, kind};
+use ebb_client::transport::{Connection, Identity, Listener, Party, connect, kind};
 use ebb_types::{
     ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, GroupId, RequestId, Version, piece_crcs,
 };
@@ -62,7 +62,7 @@ async fn ask(mut connection: Connection, op: ChunkOp, payload: Bytes, count: u64
 fn measure(name: &str, op: ChunkOp, count: u64, depth: u64) {
     let len = op.range().1 as usize;
     let (to_caller, address) = std::sync::mpsc::channel();
-    let own = Identity { cluster: 1, role: Role::Meta };
+    let own = Identity { cluster: 1, party: Party::Meta };
     let server = std::thread::spawn(move || {
         runtime().block_on(async {
             let listener = Listener::bind("127.0.0.1:0", &secret(), own).await.expect("a port");
@@ -73,7 +73,7 @@ fn measure(name: &str, op: ChunkOp, count: u64, depth: u64) {
     let address = address.recv().expect("it starts");
     let payload = if matches!(op, ChunkOp::Write { .. }) { Bytes::from(vec![5; len]) } else { Bytes::new() };
     let (caller, wall) = runtime().block_on(async {
-        let connection = connect(&address, &secret(), Identity { cluster: 1, role: Role::Client }).await;
+        let connection = connect(&address, &secret(), Identity { cluster: 1, party: Party::Client }).await;
         let connection = connection.expect("the same secret");
         let started = Instant::now();
         (ask(connection, op, payload, count, depth).await, started.elapsed())

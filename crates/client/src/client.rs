@@ -6,7 +6,7 @@ use crate::error::ClientError;
 use crate::link::{Link, Lost};
 use crate::meta::{Leader, follow};
 use crate::secret::{Key, Secret, random};
-use crate::transport::{Identity, Role, Sender, connect, kind};
+use crate::transport::{Identity, Party, Sender, connect, kind};
 use bytes::Bytes;
 use ebb_route::{Command, Event, Failure, Patience, Request, Summed, Trouble, View};
 use ebb_types::{
@@ -41,9 +41,9 @@ impl ClientConfig {
         ClientConfig { meta, secret, cluster: 0, patience: Patience::default() }
     }
 
-    /// The role towards the metadata service: administrator if the secret allows it.
-    pub(crate) fn role(&self) -> Role {
-        if self.secret.has(Key::Admin) { Role::Admin } else { Role::Client }
+    /// What this is towards the metadata service: administrator if the secret allows it.
+    pub(crate) fn party(&self) -> Party {
+        if self.secret.has(Key::Admin) { Party::Admin } else { Party::Client }
     }
 }
 
@@ -162,9 +162,9 @@ impl Shared {
         self.hint.lock().expect("nothing panics under this lock")
     }
 
-    pub fn identity(&self, role: Role) -> Identity {
+    pub fn identity(&self, party: Party) -> Identity {
         let known = self.view().params().map_or(self.config.cluster, |params| params.cluster);
-        Identity { cluster: known, role }
+        Identity { cluster: known, party }
     }
 
     /// The request for what is new in the map.
@@ -202,10 +202,10 @@ impl Shared {
     async fn open(self: &Arc<Self>, server: ServerId) -> Result<Arc<ChunkLink>, Trouble> {
         let address = self.view().map().servers.get(&server).map(|entry| entry.address.clone());
         let address = address.ok_or(Trouble::NoPrimary)?;
-        let mut connection = connect(&address, &self.config.secret, self.identity(Role::Client))
+        let mut connection = connect(&address, &self.config.secret, self.identity(Party::Client))
             .await
             .map_err(|error| Trouble::NoConnection(Arc::new(error)))?;
-        if connection.peer.role != Role::Server(server) {
+        if connection.peer.party != Party::Server(server) {
             return Err(Trouble::WrongServer);
         }
         let link = Arc::new(ChunkLink::new(connection.sender.clone()));

@@ -1,5 +1,5 @@
-//! The handshake: both sides prove that they know the key of the caller's role, and state their cluster, role and wire
-//! version. A caller without the key of a role cannot take that role.
+//! The handshake: both sides prove that they know the key of the caller's party, and state their cluster, party and wire
+//! version. A caller without the key of a party cannot claim to be one.
 //!
 //! Four messages of fixed size, so that nothing is allocated for a stranger: hello, hello, proof, verdict
 //! with proof. A proof is an HMAC-SHA256 over both hellos; each has a fresh nonce, so that a recorded
@@ -23,9 +23,9 @@ pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 const HELLO_BYTES: usize = 48;
 const PROOF_BYTES: usize = 32;
 
-/// The role that one side of a connection claims.
+/// What one side of a connection claims to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
+pub enum Party {
     Client,
     Server(ServerId),
     Meta,
@@ -33,13 +33,13 @@ pub enum Role {
     Admin,
 }
 
-impl Role {
+impl Party {
     fn key(self) -> Key {
         match self {
-            Role::Client => Key::Client,
-            Role::Server(_) => Key::Server,
-            Role::Meta => Key::Meta,
-            Role::Admin => Key::Admin,
+            Party::Client => Key::Client,
+            Party::Server(_) => Key::Server,
+            Party::Meta => Key::Meta,
+            Party::Admin => Key::Admin,
         }
     }
 }
@@ -48,7 +48,7 @@ impl Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub cluster: u64,
-    pub role: Role,
+    pub party: Party,
 }
 
 /// The called side's final answer.
@@ -57,7 +57,7 @@ enum Verdict {
     Welcome = 0,
     WrongSecret = 1,
     WrongCluster = 2,
-    /// The called side has no key for callers of this role.
+    /// The called side has no key for callers of this kind.
     NoKey = 3,
 }
 
@@ -67,7 +67,7 @@ pub(crate) async fn call(
     own: Identity,
     secret: &Secret,
 ) -> Result<Identity, TransportError> {
-    let key = own.role.key();
+    let key = own.party.key();
     let mine = hello(own);
     let mac =
         |label, theirs: &[u8]| secret.mac(key, &[label, &mine, theirs]).ok_or(TransportError::NoKey { key });
@@ -114,7 +114,7 @@ pub(crate) async fn answer(
     stream.write_all(&mine).await.map_err(broken)?;
     let mut proof = [0; PROOF_BYTES];
     stream.read_exact(&mut proof).await.map_err(broken)?;
-    let key = other.role.key();
+    let key = other.party.key();
     let known = match secret.mac(key, &[b"ebb caller", &theirs, &mine]) {
         None => Err(TransportError::NoKey { key }),
         Some(mac) => mac.verify_slice(&proof).map_err(|_| TransportError::WrongSecret),
@@ -151,16 +151,16 @@ fn same_cluster(own: Identity, other: Identity) -> Result<(), TransportError> {
 }
 
 fn hello(own: Identity) -> [u8; HELLO_BYTES] {
-    let (role, server) = match own.role {
-        Role::Client => (0, 0),
-        Role::Server(id) => (1, id.0),
-        Role::Meta => (2, 0),
-        Role::Admin => (3, 0),
+    let (party, server) = match own.party {
+        Party::Client => (0, 0),
+        Party::Server(id) => (1, id.0),
+        Party::Meta => (2, 0),
+        Party::Admin => (3, 0),
     };
     let mut out = [0; HELLO_BYTES];
     out[..4].copy_from_slice(&MAGIC);
     out[4] = WIRE_VERSION;
-    out[5] = role;
+    out[5] = party;
     out[6..8].copy_from_slice(&server.to_le_bytes());
     out[8..16].copy_from_slice(&own.cluster.to_le_bytes());
     out[16..].copy_from_slice(&random::<32>());
@@ -175,14 +175,14 @@ fn parse_hello(bytes: &[u8; HELLO_BYTES]) -> Result<Identity, TransportError> {
         return Err(TransportError::WireVersion { found: bytes[4] });
     }
     let server = ServerId(u16::from_le_bytes([bytes[6], bytes[7]]));
-    let role = match bytes[5] {
-        0 => Role::Client,
-        1 => Role::Server(server),
-        2 => Role::Meta,
-        3 => Role::Admin,
+    let party = match bytes[5] {
+        0 => Party::Client,
+        1 => Party::Server(server),
+        2 => Party::Meta,
+        3 => Party::Admin,
         _ => return Err(TransportError::NotEbb),
     };
-    Ok(Identity { cluster: u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes")), role })
+    Ok(Identity { cluster: u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes")), party })
 }
 
 #[cfg(test)]
@@ -191,13 +191,13 @@ mod tests {
 
     #[test]
     fn made_up_hellos_are_refused_or_read() {
-        let samples = [Role::Client, Role::Server(ServerId(7)), Role::Meta, Role::Admin]
-            .map(|role| hello(Identity { cluster: 9, role }));
+        let samples = [Party::Client, Party::Server(ServerId(7)), Party::Meta, Party::Admin]
+            .map(|party| hello(Identity { cluster: 9, party }));
         let samples: Vec<&[u8]> = samples.iter().map(|hello| &hello[..]).collect();
         ebb_testing::fuzz(&samples, |bytes| {
             let Some(bytes) = bytes.first_chunk() else { return };
-            if let Ok(Identity { cluster, role }) = parse_hello(bytes) {
-                let again = hello(Identity { cluster, role });
+            if let Ok(Identity { cluster, party }) = parse_hello(bytes) {
+                let again = hello(Identity { cluster, party });
                 assert!(again[..6] == bytes[..6] && again[8..16] == bytes[8..16], "another than said");
             }
         });

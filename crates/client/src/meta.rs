@@ -106,7 +106,7 @@ fn is_refusal(error: &TransportError) -> bool {
 async fn serve(shared: &Arc<Shared>, address: &str) -> Ended {
     let mut connection = match timeout(
         META_TRY,
-        connect(address, &shared.config.secret, shared.identity(shared.config.role())),
+        connect(address, &shared.config.secret, shared.identity(shared.config.party())),
     )
     .await
     {

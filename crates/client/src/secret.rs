@@ -1,6 +1,6 @@
-//! The cluster secret and the keys derived from it: a program that knows a key may talk to the cluster's servers in its role.
+//! The cluster secret and the keys derived from it: a program that knows a key may talk to the cluster's servers as that party.
 //!
-//! A secret file holds the cluster secret, from which every role's key is derived, or some of the keys (`ebb secret` makes such
+//! A secret file holds the cluster secret, from which every party's key is derived, or some of the keys (`ebb secret` makes such
 //! files): a gateway without the administrator's key cannot do what administrators may. Only its owner may read the file.
 //! Keys are never printed and never sent: the handshake proves that both sides know them ([`crate::transport`]).
 
@@ -72,7 +72,7 @@ pub enum SecretError {
     )]
     Length { found: usize },
     #[error(
-        "line {line} of the keys is not `ROLE KEY` with 64 hexadecimal digits; make the file again with `ebb secret`"
+        "line {line} of the keys is not `PARTY KEY` with 64 hexadecimal digits; make the file again with `ebb secret`"
     )]
     Keys { line: usize },
     #[error(

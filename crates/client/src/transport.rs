@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
-pub use crate::handshake::{HANDSHAKE_DEADLINE, Identity, Role};
+pub use crate::handshake::{HANDSHAKE_DEADLINE, Identity, Party};
 
 /// Frame kinds: the type of a frame's body.
 pub mod kind {

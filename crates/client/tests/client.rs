@@ -2,7 +2,7 @@
 //! all tasks are idle.
 
 use bytes::Bytes;
-use ebb_client::transport::{Identity, Listener, Role, Sender, kind};
+use ebb_client::transport::{Identity, Listener, Party, Sender, kind};
 use ebb_client::{Client, ClientConfig, ClientError, Secret, Trouble};
 use ebb_types::*;
 use std::collections::BTreeMap;
@@ -71,7 +71,7 @@ impl<Q: Clone> Fake<Q> {
 /// Starts a fake that answers frames of kind `asked` with frames of kind `answered`. `think` gets the request, its
 /// payload and the number of earlier requests.
 async fn fake<Q, R>(
-    role: Role,
+    party: Party,
     (asked, answered): (u8, u8),
     think: impl Fn(&Q, Bytes, usize) -> Then<R> + Send + Sync + 'static,
 ) -> Fake<Q>
@@ -79,7 +79,7 @@ where
     Q: Clone + Send + serde::de::DeserializeOwned + 'static,
     R: serde::Serialize + Send + Sync + 'static,
 {
-    let own = Identity { cluster: CLUSTER, role };
+    let own = Identity { cluster: CLUSTER, party };
     let listener = Listener::bind("127.0.0.1:0", &secret(), own).await.unwrap();
     let address = listener.address().unwrap().to_string();
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -119,14 +119,16 @@ async fn chunk_server(
     id: u16,
     think: impl Fn(&ClientRequest, Bytes, usize) -> Then<ClientReply> + Send + Sync + 'static,
 ) -> Fake<ClientRequest> {
-    fake(Role::Server(ServerId(id)), (kind::CLIENT_REQUEST, kind::CLIENT_REPLY), think).await
+    fake(Party::Server(ServerId(id)), (kind::CLIENT_REQUEST, kind::CLIENT_REPLY), think).await
 }
 
 async fn meta_server(
     think: impl Fn(&MetaRequest, usize) -> Then<MetaReply> + Send + Sync + 'static,
 ) -> Fake<MetaRequest> {
-    fake(Role::Meta, (kind::META_REQUEST, kind::META_REPLY), move |request, _, before| think(request, before))
-        .await
+    fake(Party::Meta, (kind::META_REQUEST, kind::META_REPLY), move |request, _, before| {
+        think(request, before)
+    })
+    .await
 }
 
 fn done() -> Then<ClientReply> {

@@ -23,14 +23,14 @@ struct FakeServer {
 }
 
 /// The position of a store, and what it held in each role.
-type Backup = (u64, BTreeMap<(GroupId, Space), BTreeSet<Epoch>>);
+type Backup = (u64, BTreeMap<(GroupId, Role), BTreeSet<Epoch>>);
 
 /// Data reduced to "which servers hold the writes of which epoch": checks that the configurations never lose any.
 #[derive(Default)]
 struct Ghost {
     /// Per group the epochs in which a write was acknowledged.
     acked: BTreeMap<GroupId, BTreeSet<Epoch>>,
-    held: BTreeMap<(GroupId, ServerId, Space), BTreeSet<Epoch>>,
+    held: BTreeMap<(GroupId, ServerId, Role), BTreeSet<Epoch>>,
     /// Copies of what servers held, with the position of the store then.
     backups: BTreeMap<ServerId, Backup>,
     /// Servers that lost data, with the store on record at that time: until another one is, the entries cannot be right.
@@ -41,19 +41,19 @@ impl Ghost {
     /// If all targets are alive, a write is acknowledged.
     fn write(&mut self, state: &State, alive: impl Fn(ServerId) -> bool) {
         for (id, group) in state.groups() {
-            let targets: Option<Vec<(ServerId, Space)>> = group.slots.iter().map(|s| s.target()).collect();
+            let targets: Option<Vec<(ServerId, Role)>> = group.slots.iter().map(|s| s.target()).collect();
             let Some(targets) = targets.filter(|t| t.iter().all(|(s, _)| alive(*s))) else { continue };
             let serves = group.primary.is_some() && group.may_serve();
             if serves && self.acked.entry(id).or_default().insert(group.epoch) {
-                for (server, space) in targets {
-                    self.held.entry((id, server, space)).or_default().insert(group.epoch);
+                for (server, role) in targets {
+                    self.held.entry((id, server, role)).or_default().insert(group.epoch);
                 }
             }
         }
     }
 
-    fn holds(&self, group: GroupId, server: ServerId, space: Space, epoch: Epoch) -> bool {
-        self.held.get(&(group, server, space)).is_some_and(|held| held.contains(&epoch))
+    fn holds(&self, group: GroupId, server: ServerId, role: Role, epoch: Epoch) -> bool {
+        self.held.get(&(group, server, role)).is_some_and(|held| held.contains(&epoch))
     }
 
     /// A server or holder fetches what it lacks from epoch `since` on, from live members that have it. Returns whether
@@ -62,7 +62,7 @@ impl Ghost {
         &mut self,
         state: &State,
         id: GroupId,
-        to: (ServerId, Space),
+        to: (ServerId, Role),
         since: Epoch,
         alive: impl Fn(ServerId) -> bool,
     ) -> bool {
@@ -70,7 +70,7 @@ impl Ghost {
         let epochs: Vec<Epoch> =
             self.acked.get(&id).into_iter().flatten().copied().filter(|e| *e >= since).collect();
         let has =
-            |epoch: &Epoch| group.members().any(|(s, space)| alive(s) && self.holds(id, s, space, *epoch));
+            |epoch: &Epoch| group.members().any(|(s, role)| alive(s) && self.holds(id, s, role, *epoch));
         let found: Vec<Epoch> = epochs.iter().copied().filter(has).collect();
         let all = found.len() == epochs.len();
         self.held.entry((id, to.0, to.1)).or_default().extend(found);
@@ -80,10 +80,10 @@ impl Ghost {
     /// Forgets offload and replicas that no entry names, and checks what the entries claim.
     fn follow(&mut self, state: &State) {
         self.forgot.retain(|server, store| state.server(*server).unwrap().store == *store);
-        self.held.retain(|(id, server, space), _| {
+        self.held.retain(|(id, server, role), _| {
             let group = state.group(*id).unwrap();
             let before = GroupEntry { slots: group.fallback.clone().unwrap_or_default(), ..group.clone() };
-            group.members().chain(before.members()).any(|member| member == (*server, *space))
+            group.members().chain(before.members()).any(|member| member == (*server, *role))
         });
         for (id, group) in state.groups() {
             for epoch in self.acked.get(&id).into_iter().flatten() {
@@ -93,13 +93,13 @@ impl Ghost {
                         SlotState::CatchingUp { since } | SlotState::Away { since } => since,
                     };
                     let forgot = |server: ServerId| self.forgot.contains_key(&server);
-                    let own = forgot(slot.server) || self.holds(id, slot.server, Space::Replica, *epoch);
+                    let own = forgot(slot.server) || self.holds(id, slot.server, Role::Replica, *epoch);
                     assert!(*epoch >= since || own, "{id}: {} lacks {epoch}: {group:?}", slot.server);
                     let away = matches!(slot.state, SlotState::Away { .. });
                     if let Some(holder) = slot.holder.filter(|s| away && s.covered && *epoch >= since) {
-                        let space = Space::Offload { stands_for: slot.server };
+                        let role = Role::Offload { stands_for: slot.server };
                         assert!(
-                            forgot(holder.server) || self.holds(id, holder.server, space, *epoch),
+                            forgot(holder.server) || self.holds(id, holder.server, role, *epoch),
                             "{id}: {holder:?}: {group:?}"
                         );
                     }
@@ -361,7 +361,7 @@ impl World {
                     reports.push(ServerReport::Covered { group, epoch, stands_for: slot.server });
                 }
             }
-            let alive = |(target, _): (ServerId, Space)| self.servers[&target].alive;
+            let alive = |(target, _): (ServerId, Role)| self.servers[&target].alive;
             if is_primary && !entry.may_serve() && entry.slots.iter().filter_map(Slot::target).all(alive) {
                 reports.push(ServerReport::Serving { group, epoch });
             }
@@ -416,9 +416,9 @@ impl World {
             };
             let Some(slot) = self.state.group(group).and_then(|g| g.slot_of(server)) else { return false };
             let (to, since) = match (slot.state, slot.holder) {
-                (SlotState::CatchingUp { since }, _) => ((server, Space::Replica), since),
+                (SlotState::CatchingUp { since }, _) => ((server, Role::Replica), since),
                 (SlotState::Away { since }, Some(s)) => {
-                    ((s.server, Space::Offload { stands_for: server }), since)
+                    ((s.server, Role::Offload { stands_for: server }), since)
                 }
                 _ => return false,
             };
@@ -493,7 +493,7 @@ impl World {
 
     fn back_up(&mut self, id: u16) {
         let held = self.ghost.held.iter().filter(|((_, server, _), _)| *server == ServerId(id));
-        let held = held.map(|((group, _, space), epochs)| ((*group, *space), epochs.clone())).collect();
+        let held = held.map(|((group, _, role), epochs)| ((*group, *role), epochs.clone())).collect();
         let position = self.servers[&ServerId(id)].position;
         self.ghost.backups.insert(ServerId(id), (position, held));
     }
@@ -511,7 +511,7 @@ impl World {
         self.note(format!("-- {server} goes back"));
         self.ghost.forgot.insert(server, fake_store);
         self.ghost.held.retain(|(_, other, _), _| *other != server);
-        let held = held.into_iter().map(|((group, space), epochs)| ((group, server, space), epochs));
+        let held = held.into_iter().map(|((group, role), epochs)| ((group, server, role), epochs));
         self.ghost.held.extend(held);
         self.restart(id);
     }

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use ebb_types::{
-    ClientReply, ClientRequest, DamageVitals, Epoch, GroupId, LoadCount, MapDelta, Moment, PeerMessage,
-    ScrubMark, ScrubVitals, ServerId, ServerReport, Space, Version,
+    ClientReply, ClientRequest, DamageVitals, Epoch, GroupId, LoadCount, MapDelta, Moment, PeerMessage, Role,
+    ScrubMark, ScrubVitals, ServerId, ServerReport, Version,
 };
 pub use ebb_types::{Recovered, StoreCommand, StoreOutcome};
 
@@ -42,7 +42,7 @@ pub enum Event {
     /// A [`StoreCommand`] completed.
     Stored { token: StoreToken, outcome: StoreOutcome },
     /// The store had no room to record that this was dropped, so it still keeps it.
-    NotDropped { group: GroupId, space: Space },
+    NotDropped { group: GroupId, role: Role },
     /// A heartbeat is due: check whether replicas should be scrubbed. `unix_seconds`: wall clock. Must precede
     /// [`crate::Replica::take_load`].
     Beat { unix_seconds: u64 },

@@ -5,7 +5,7 @@ use crate::config::PlantedBug;
 use crate::context::Context;
 use crate::wait::{Place, Wait};
 use bytes::Bytes;
-use ebb_types::{Content, Epoch, Record, Run, ServerId, Space, Version};
+use ebb_types::{Content, Epoch, Record, Role, Run, ServerId, Version};
 use std::collections::BTreeMap;
 
 /// Records that the store has not made durable yet. A read may overtake them, or may see one that is lost after all.
@@ -41,13 +41,13 @@ impl Applying {
         &mut self,
         cx: &mut Context,
         wait: Wait,
-        (space, record): (Space, Record),
+        (role, record): (Role, Record),
         payload: Bytes,
         must_fit: bool,
         committed: Version,
     ) {
         let group = record.group;
-        let sets = space == Space::Replica && record.content != Content::Note;
+        let sets = role == Role::Replica && record.content != Content::Note;
         let run = sets.then(|| record.run());
         let (direct, foreign) = match &wait {
             Wait::Own { epoch, .. } => (Some(*epoch), None),
@@ -58,9 +58,9 @@ impl Applying {
             Wait::CatchUpApplied { .. } if cx.config.has(PlantedBug::ReclaimOlder) => {
                 let version = Version { epoch: record.version.epoch.next(), seq: 1 << 40 };
                 let record = Record { version, ..record };
-                StoreCommand::Apply { space, record, payload, must_fit, committed }
+                StoreCommand::Apply { role, record, payload, must_fit, committed }
             }
-            _ => StoreCommand::Apply { space, record, payload, must_fit, committed },
+            _ => StoreCommand::Apply { role, record, payload, must_fit, committed },
         };
         let token = cx.store(group, wait, command);
         self.records.insert(token, run);

@@ -14,8 +14,8 @@ use crate::run_map::{RunMap, Source};
 use crate::wait::Wait;
 use bytes::Bytes;
 use ebb_types::{
-    ChunkId, Cursor, Epoch, Kind, ListPage, Moment, PeerMessage, Record, Refusal, Run, ServerId,
-    ServerReport, Space, Version,
+    ChunkId, Cursor, Epoch, Kind, ListPage, Moment, PeerMessage, Record, Refusal, Role, Run, ServerId,
+    ServerReport, Version,
 };
 use fetches::Fetches;
 use std::collections::BTreeSet;
@@ -220,9 +220,9 @@ impl CatchUp {
         };
         let (new, after) = (cx.shared.peer_token(), *after);
         *token = Some(new);
-        let ((to, space), since) = (source, member.asked_since(source, self.since));
+        let ((to, role), since) = (source, member.asked_since(source, self.since));
         let (group, epoch) = (member.id(), member.epoch());
-        cx.send(to, PeerMessage::List { group, epoch, token: new, space, since, after });
+        cx.send(to, PeerMessage::List { group, epoch, token: new, role, since, after });
     }
 
     /// A source listed a page. A reply that is not waited for any more is ignored.
@@ -265,7 +265,7 @@ impl CatchUp {
     fn compare_page(&mut self, cx: &mut Context, member: &Member, index: usize, page: ListPage) {
         let (token, ListPage { runs, next }) = (cx.shared.token(), page);
         self.listing = Listing::Comparing { index, next, token };
-        let command = StoreCommand::Newer { space: Space::Replica, group: member.id(), runs };
+        let command = StoreCommand::Newer { role: Role::Replica, group: member.id(), runs };
         cx.store(member.id(), Wait::CatchUpNewer { token }, command);
     }
 
@@ -296,7 +296,7 @@ impl CatchUp {
     fn become_listed(&mut self, cx: &Context) {
         for Run { chunk, version, .. } in std::mem::take(&mut self.unlisted).runs() {
             let deletion = Run { chunk, first: 0, count: 0, version, kind: Kind::Delete };
-            self.fetches.missing.add(deletion, (cx.me, Space::Replica));
+            self.fetches.missing.add(deletion, (cx.me, Role::Replica));
         }
         self.listing = Listing::Done;
     }
@@ -305,8 +305,8 @@ impl CatchUp {
     fn list_own(&mut self, cx: &mut Context, member: &Member, after: Option<Cursor>, page: ListPage) {
         let (token, group) = (cx.shared.token(), member.id());
         self.listing = Listing::Own { token, page };
-        let (space, since) = (Space::Replica, Epoch(0));
-        cx.store(group, Wait::CatchUpOwn { token }, StoreCommand::List { space, group, since, after });
+        let (role, since) = (Role::Replica, Epoch(0));
+        cx.store(group, Wait::CatchUpOwn { token }, StoreCommand::List { role, group, since, after });
     }
 
     pub fn on_own_list(&mut self, cx: &mut Context, member: &Member, asked: u64, outcome: StoreOutcome) {
@@ -322,7 +322,7 @@ impl CatchUp {
         for run in known.filter_map(|run| up_to(run, page.next)) {
             // A run that may be on only some copies is rewritten by the primary.
             if run.version.epoch < self.began && !member.tail.has(run.chunk, run.version) {
-                self.unlisted.add(run, (cx.me, Space::Replica));
+                self.unlisted.add(run, (cx.me, Role::Replica));
             }
         }
         if next.is_some_and(|next| page.next.is_none_or(|end| next < end)) {

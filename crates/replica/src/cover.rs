@@ -10,8 +10,8 @@ use crate::primary::Primary;
 use crate::wait::Wait;
 use bytes::Bytes;
 use ebb_types::{
-    ChunkId, Content, Cursor, Epoch, Kind, Moment, PeerMessage, Record, Refusal, Run, ServerId, ServerReport,
-    SlotState, Space, Version,
+    ChunkId, Content, Cursor, Epoch, Kind, Moment, PeerMessage, Record, Refusal, Role, Run, ServerId,
+    ServerReport, SlotState, Version,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -209,8 +209,8 @@ impl Cover {
         }
         if let Some((record, payload)) = self.records.front().cloned() {
             self.step = Step::Sent { version: record.version, first: record.first };
-            let (space, committed) = (Space::Offload { stands_for }, member.tail.committed());
-            let message = PeerMessage::Replicate { epoch, space, record, committed, must_fit: true };
+            let (role, committed) = (Role::Offload { stands_for }, member.tail.committed());
+            let message = PeerMessage::Replicate { epoch, role, record, committed, must_fit: true };
             cx.send_with(self.to, message, payload);
         } else if let Some(run) = self.runs.pop_front() {
             if run.count > FETCH_BLOCKS {
@@ -220,12 +220,12 @@ impl Cover {
             self.step = Step::Storing;
             let run = Run { count: run.count.min(FETCH_BLOCKS), ..run };
             let Run { chunk, first, count, .. } = run;
-            let command = StoreCommand::Read { space: Space::Replica, group, chunk, first, count };
+            let command = StoreCommand::Read { role: Role::Replica, group, chunk, first, count };
             cx.store(group, Wait::CoverRead { epoch, stands_for, run }, command);
         } else if !self.listed {
             self.step = Step::Storing;
             let (since, after) = (self.since, self.after);
-            let command = StoreCommand::List { space: Space::Replica, group, since, after };
+            let command = StoreCommand::List { role: Role::Replica, group, since, after };
             cx.store(group, Wait::CoverList { epoch, stands_for }, command);
         } else if primary.replicated() >= *self.until.get_or_insert(primary.newest()) {
             // The records of this epoch that replaced listed ones have arrived too. If not, the next tick checks again.

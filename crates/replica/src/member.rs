@@ -13,8 +13,8 @@ use crate::tail::Tail;
 use crate::wait::{CheckFor, ListFor, Wait, place};
 use bytes::Bytes;
 use ebb_types::{
-    ChunkId, Content, Cursor, Epoch, GroupEntry, GroupId, Kind, ListPage, PeerMessage, Record, Refusal,
-    ServerId, Slot, SlotState, Space, TailRun, Version, block_crcs,
+    ChunkId, Content, Cursor, Epoch, GroupEntry, GroupId, Kind, ListPage, PeerMessage, Record, Refusal, Role,
+    ServerId, Slot, SlotState, TailRun, Version, block_crcs,
 };
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ impl Member {
     }
 
     /// The servers that hold a copy of every write of this epoch, with the role they hold it in.
-    pub fn targets(&self) -> impl Iterator<Item = Option<(ServerId, Space)>> + '_ {
+    pub fn targets(&self) -> impl Iterator<Item = Option<(ServerId, Role)>> + '_ {
         self.entry.slots.iter().map(Slot::target)
     }
 
@@ -92,7 +92,7 @@ impl Member {
     pub fn other_copies(&self, cx: &Context) -> Vec<Source> {
         let mut all: Vec<Source> =
             self.entry.members().filter(|(s, _)| *s != cx.me && cx.map.is_live(*s)).collect();
-        all.sort_by_key(|(server, space)| (*space != Space::Replica, *server));
+        all.sort_by_key(|(server, role)| (*role != Role::Replica, *server));
         all
     }
 
@@ -103,8 +103,8 @@ impl Member {
 
     /// The epoch from which on a source is asked. Offload from before its slot went away should have been dropped, and may have
     /// been deleted elsewhere since.
-    pub fn asked_since(&self, (_, space): Source, since: Epoch) -> Epoch {
-        let Space::Offload { stands_for } = space else { return since };
+    pub fn asked_since(&self, (_, role): Source, since: Epoch) -> Epoch {
+        let Role::Offload { stands_for } = role else { return since };
         match self.entry.slot_of(stands_for).map(|slot| slot.state) {
             Some(SlotState::CatchingUp { since: other } | SlotState::Away { since: other })
                 if !self.entry.salvage =>
@@ -172,7 +172,7 @@ impl Member {
         &mut self,
         cx: &mut Context,
         (from, epoch): (ServerId, Epoch),
-        (space, record): (Space, &Record),
+        (role, record): (Role, &Record),
         payload: &Bytes,
         must_fit: bool,
     ) -> Result<bool, Refusal> {
@@ -187,7 +187,7 @@ impl Member {
             self.answer_record(cx, (from, epoch), (version, first), Ok(()));
             return Ok(false);
         }
-        if self.applying.join(cx, (from, epoch), place(space, record)) {
+        if self.applying.join(cx, (from, epoch), place(role, record)) {
             return Ok(false);
         }
         if record.fault(payload.len()).is_some() || record.version.epoch > epoch {
@@ -203,7 +203,7 @@ impl Member {
         if cx.full && !must_fit {
             return Err(Refusal::NoSpace);
         }
-        if matches!(space, Space::Offload { .. }) {
+        if matches!(role, Role::Offload { .. }) {
             cx.shared.stats.offloaded_bytes += payload.len() as u64;
         }
         Ok(true)
@@ -214,14 +214,14 @@ impl Member {
         &mut self,
         cx: &mut Context,
         asker: (ServerId, Epoch),
-        (space, record): (Space, Record),
+        (role, record): (Role, Record),
         payload: Bytes,
         must_fit: bool,
     ) {
         self.tail.push(TailRun { run: record.run(), request: record.request });
-        let wait = Wait::Foreign { askers: vec![asker], place: place(space, &record) };
+        let wait = Wait::Foreign { askers: vec![asker], place: place(role, &record) };
         let committed = self.tail.committed();
-        self.applying.apply(cx, wait, (space, record), payload, must_fit, committed);
+        self.applying.apply(cx, wait, (role, record), payload, must_fit, committed);
     }
 
     pub fn answer_record(
@@ -248,16 +248,16 @@ impl Member {
     pub fn give_listings(&mut self, cx: &mut Context) {
         let (group, applying, entry) = (self.id, &self.applying, &self.entry);
         self.lists.retain(|&to, list| {
-            let ListFor { epoch, token, space, since, after, .. } = *list;
+            let ListFor { epoch, token, role, since, after, .. } = *list;
             if applying.has_direct_before(epoch) {
                 return true;
             }
-            match space {
-                Space::Offload { stands_for } if !entry.is_covered_by(cx.me, stands_for) => {
+            match role {
+                Role::Offload { stands_for } if !entry.is_covered_by(cx.me, stands_for) => {
                     cx.send(to, PeerMessage::ListReply { group, token, result: Err(Refusal::NotReady) });
                 }
                 _ => {
-                    let command = StoreCommand::List { space, group, since, after };
+                    let command = StoreCommand::List { role, group, since, after };
                     cx.store(group, Wait::ListFor { to, list: *list }, command);
                 }
             }
@@ -287,8 +287,8 @@ impl Member {
 
     /// Reads blocks that a primary wants to compare.
     pub fn read_check(&mut self, cx: &mut Context, to: ServerId, check: CheckFor) {
-        let CheckFor { space, chunk, first, count, .. } = check;
-        let command = StoreCommand::Check { space, group: self.id, chunk, first, count };
+        let CheckFor { role, chunk, first, count, .. } = check;
+        let command = StoreCommand::Check { role, group: self.id, chunk, first, count };
         cx.store(self.id, Wait::CheckFor { to, check }, command);
     }
 

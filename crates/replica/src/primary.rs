@@ -26,7 +26,7 @@ use crate::settlement::Settlement;
 use crate::wait::Wait;
 use ebb_types::{
     ChunkError, ChunkId, ChunkOp, ClientRequest, Epoch, GroupId, Moment, PeerMessage, RECORD_BLOCKS_MAX,
-    Record, Refusal, RequestId, ServerId, ServerReport, Space, TailRun, Version, group_of,
+    Record, Refusal, RequestId, Role, ServerId, ServerReport, TailRun, Version, group_of,
 };
 use in_flight::InFlight;
 use memory::Memory;
@@ -172,7 +172,7 @@ impl Primary {
         if runs.is_empty() {
             return true;
         }
-        let command = StoreCommand::Newer { space: Space::Replica, group, runs };
+        let command = StoreCommand::Newer { role: Role::Replica, group, runs };
         cx.store(group, Wait::Settlement { epoch }, command);
         false
     }

@@ -16,7 +16,7 @@ use crate::run_map::Source;
 use crate::wait::Wait;
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Cursor, Epoch, PeerMessage, Record, Refusal, ServerId, Slot, SlotState, Space,
+    BLOCK_BYTES, ChunkId, Cursor, Epoch, PeerMessage, Record, Refusal, Role, ServerId, Slot, SlotState,
     Version,
 };
 use std::collections::BTreeMap;
@@ -101,7 +101,7 @@ impl Copy {
 fn copies(cx: &Context, member: &Member, lost: Option<Version>) -> Vec<Copy> {
     let live = |server| server != cx.me && cx.map.is_live(server);
     let replica = |slot: &Slot, older, second| {
-        let source = (slot.server, Space::Replica);
+        let source = (slot.server, Role::Replica);
         Copy { source, whole: true, older, partial: false, second }
     };
     let older = |slot: &Slot| match slot.state {
@@ -116,7 +116,7 @@ fn copies(cx: &Context, member: &Member, lost: Option<Version>) -> Vec<Copy> {
     let mut copies: Vec<Copy> = complete.iter().map(|slot| replica(slot, older(slot), false)).collect();
     for slot in partial {
         if let Some(holder) = slot.holder.filter(|s| s.covered && live(s.server)) {
-            let kept = (holder.server, Space::Offload { stands_for: slot.server });
+            let kept = (holder.server, Role::Offload { stands_for: slot.server });
             copies.push(Copy::any(kept));
             copies.push(replica(slot, false, true));
         }
@@ -224,7 +224,7 @@ impl Repairs {
             cx.map.is_live(copy.source.0) && (!copy.second || (answered && *n == tried))
         };
         let next = repair.copies.iter().enumerate().skip(tried).find(may).map(|(n, copy)| (n, *copy));
-        let Some((n, Copy { source: (to, space), whole, older, .. })) = next else {
+        let Some((n, Copy { source: (to, role), whole, older, .. })) = next else {
             return self.give_up(cx, id);
         };
         let whole = whole && !older;
@@ -233,7 +233,7 @@ impl Repairs {
         repair.step = Step::Asking { token: Some(token) };
         let Wanted { chunk, first, count, .. } = repair.wanted;
         let (group, epoch) = (member.id(), member.epoch());
-        cx.send(to, PeerMessage::Fetch { group, epoch, token, space, chunk, first, count, whole });
+        cx.send(to, PeerMessage::Fetch { group, epoch, token, role, chunk, first, count, whole });
         Ended::Not
     }
 
@@ -277,7 +277,7 @@ impl Repairs {
             if record.version > Version::ZERO {
                 cx.shared.stats.repaired_blocks += u64::from(record.count);
             }
-            let command = StoreCommand::Repair { space: Space::Replica, record, payload };
+            let command = StoreCommand::Repair { role: Role::Replica, record, payload };
             cx.store(member.id(), Wait::RepairWritten { repair: id }, command);
         }
         Ended::Not
@@ -300,7 +300,7 @@ impl Repairs {
         }
         repair.step = Step::Checking;
         let (group, Wanted { chunk, first, count, .. }) = (member.id(), repair.wanted);
-        let command = StoreCommand::Read { space: Space::Replica, group, chunk, first, count };
+        let command = StoreCommand::Read { role: Role::Replica, group, chunk, first, count };
         cx.store(group, Wait::RepairChecked { repair: id }, command);
         Ended::Not
     }

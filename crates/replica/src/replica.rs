@@ -12,7 +12,7 @@ use crate::wait::Wait;
 use bytes::Bytes;
 use ebb_types::{
     ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Holder, LoadCount, MapDelta,
-    Moment, PeerMessage, Refusal, ScrubMark, ServerId, ServerState, SlotState, Space, Unready, piece_crcs,
+    Moment, PeerMessage, Refusal, Role, ScrubMark, ServerId, ServerState, SlotState, Unready, piece_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub struct Replica {
     /// change of one group costs the same in a cluster of any size.
     unsettled: BTreeSet<GroupId>,
     /// Everything the store keeps: candidates for dropping once no configuration needs them.
-    spaces: BTreeSet<(GroupId, Space)>,
+    roles: BTreeSet<(GroupId, Role)>,
     /// Groups for which the store had no room to record a drop: retried at the next beat.
     not_dropped: BTreeSet<GroupId>,
     shared: Shared,
@@ -78,7 +78,7 @@ impl Replica {
             groups: groups.collect(),
             busy: BTreeSet::new(),
             unsettled: BTreeSet::new(),
-            spaces: recovered.spaces.into_iter().collect(),
+            roles: recovered.roles.into_iter().collect(),
             not_dropped: BTreeSet::new(),
         }
     }
@@ -152,8 +152,8 @@ impl Replica {
             Event::Peer { from, message, payload } => self.on_peer(now, from, message, payload, out),
             Event::PeerLost { peer } => self.peer_lost(now, peer, out),
             Event::Stored { token, outcome } => self.on_stored(now, token, outcome, out),
-            Event::NotDropped { group, space } => {
-                self.keeps(group, space);
+            Event::NotDropped { group, role } => {
+                self.keeps(group, role);
                 self.not_dropped.insert(group);
             }
             Event::Beat { unix_seconds } => {
@@ -279,22 +279,22 @@ impl Replica {
             self.unsettled.insert(id);
             return;
         };
-        for space in self.spaces_of(id).collect::<Vec<_>>() {
-            let keep = match space {
-                Space::Replica => entry.slot_of(me).is_some() || !entry.is_in_sync(),
-                Space::Offload { stands_for } => needs_offload(entry, me, stands_for, &self.config),
+        for role in self.roles_of(id).collect::<Vec<_>>() {
+            let keep = match role {
+                Role::Replica => entry.slot_of(me).is_some() || !entry.is_in_sync(),
+                Role::Offload { stands_for } => needs_offload(entry, me, stands_for, &self.config),
             };
             if !keep {
-                self.spaces.remove(&(id, space));
-                out.push(match space {
-                    Space::Replica => Command::DropReplica { group: id },
-                    Space::Offload { stands_for } => Command::DropOffload { group: id, stands_for },
+                self.roles.remove(&(id, role));
+                out.push(match role {
+                    Role::Replica => Command::DropReplica { group: id },
+                    Role::Offload { stands_for } => Command::DropOffload { group: id, stands_for },
                 });
             }
         }
         let Some(group) = self.groups.get(&id) else { return };
         // Data kept here may be requested again, and its tail with it.
-        let kept = self.spaces_of(id).next().is_some();
+        let kept = self.roles_of(id).next().is_some();
         if kept || group.entry().members().any(|(server, _)| server == me) {
             return;
         }
@@ -307,15 +307,15 @@ impl Replica {
     }
 
     /// Notes that the store has, or is about to have, data of the group.
-    fn keeps(&mut self, id: GroupId, space: Space) {
-        if self.spaces.insert((id, space)) {
+    fn keeps(&mut self, id: GroupId, role: Role) {
+        if self.roles.insert((id, role)) {
             self.unsettled.insert(id);
         }
     }
 
-    fn spaces_of(&self, id: GroupId) -> impl Iterator<Item = Space> + '_ {
-        let last = Space::Offload { stands_for: ServerId(u16::MAX) };
-        self.spaces.range((id, Space::Replica)..=(id, last)).map(|(_, space)| *space)
+    fn roles_of(&self, id: GroupId) -> impl Iterator<Item = Role> + '_ {
+        let last = Role::Offload { stands_for: ServerId(u16::MAX) };
+        self.roles.range((id, Role::Replica)..=(id, last)).map(|(_, role)| *role)
     }
 
     /// A request that comes late, or from a deposed leader, must not take out of service a server that the map has awake:
@@ -348,7 +348,7 @@ impl Replica {
             let lends = entry.slots.iter().any(|slot| slot.holder.is_some_and(|s| s.server == me));
             entry.primary == Some(me) || is_target || lends
         });
-        let holds_offload = self.spaces.iter().any(|(_, space)| matches!(space, Space::Offload { .. }));
+        let holds_offload = self.roles.iter().any(|(_, role)| matches!(role, Role::Offload { .. }));
         if !needed && !holds_offload {
             self.told_ready = true;
             out.push(Command::ReadyToSleep { map_version: self.map.version });
@@ -423,10 +423,10 @@ impl Replica {
         }
         self.shared.heard.insert(from, now);
         let ready = self.is_registered() && !self.shared.stats.poisoned;
-        if let PeerMessage::Replicate { space, .. } = &message
+        if let PeerMessage::Replicate { role, .. } = &message
             && ready
         {
-            self.keeps(id, *space);
+            self.keeps(id, *role);
         }
         // A group that was forgotten because it no longer concerns this server is restored with its fence (R1).
         let fence = self.map.group(id).map_or(Epoch(0), |entry| entry.epoch);
@@ -448,7 +448,7 @@ impl Replica {
             _ => {}
         }
         if let Wait::Own { .. } = wait {
-            self.keeps(id, Space::Replica);
+            self.keeps(id, Role::Replica);
         }
         self.with_group(now, id, out, |group, cx| group.on_stored(cx, token, wait, outcome));
     }

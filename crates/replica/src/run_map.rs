@@ -3,11 +3,11 @@
 //! Runs do not overlap. Adding a newer run replaces what it covers of older ones; adding an older one fills the gaps.
 
 use crate::blocks::{cut, without};
-use ebb_types::{ChunkId, Kind, Run, ServerId, Space, Version};
+use ebb_types::{ChunkId, Kind, Role, Run, ServerId, Version};
 use std::collections::BTreeMap;
 
 /// Where a missing run can be fetched.
-pub(crate) type Source = (ServerId, Space);
+pub(crate) type Source = (ServerId, Role);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
@@ -188,7 +188,7 @@ mod tests {
         Run { chunk: chunk(), first, count, version: Version { epoch: Epoch(1), seq }, kind: Kind::Data }
     }
 
-    const SOURCE: Source = (ServerId(1), Space::Replica);
+    const SOURCE: Source = (ServerId(1), Role::Replica);
 
     /// Checked against an array of versions, over many random sequences.
     #[test]

@@ -18,8 +18,8 @@ use crate::member::Member;
 use crate::run_map::Source;
 use crate::wait::Wait;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, Kind, ListPage, PeerMessage, Record, Refusal, Run,
-    ServerId, SlotState, Space, Version,
+    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, Kind, ListPage, PeerMessage, Record, Refusal, Role, Run,
+    ServerId, SlotState, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -46,7 +46,7 @@ pub(crate) struct Scrub {
 }
 
 struct Copy {
-    space: Space,
+    role: Role,
     /// Nothing older than this epoch need be there (nonzero for a holder).
     since: Epoch,
     sound: bool,
@@ -146,7 +146,7 @@ impl Scrub {
             let owed = |cell: &Cell| cell.0 > Version::ZERO && cell.0.epoch >= copy.since;
             let Some(theirs) = theirs else {
                 // A replica has already tried to repair itself. A holder is sent again what it must have.
-                copy.sound = copy.space != Space::Replica;
+                copy.sound = copy.role != Role::Replica;
                 if copy.sound {
                     verdict.again.extend((0..).zip(own).filter(|(_, cell)| owed(cell)).map(|(n, _)| n));
                 }
@@ -180,11 +180,11 @@ impl Scrub {
     }
     /// Begins to compare a page of all live copies.
     pub fn new(cx: &Context, member: &Member, after: Option<Cursor>) -> Scrub {
-        let copy = |(server, space, since)| (server, Copy { space, since, sound: true });
+        let copy = |(server, role, since)| (server, Copy { role, since, sound: true });
         let others = member.entry().slots.iter().filter_map(|slot| match (slot.state, slot.holder) {
-            (SlotState::InSync, _) => Some((slot.server, Space::Replica, Epoch(0))),
+            (SlotState::InSync, _) => Some((slot.server, Role::Replica, Epoch(0))),
             (SlotState::Away { since }, Some(holder)) if holder.covered => {
-                Some((holder.server, Space::Offload { stands_for: slot.server }, since))
+                Some((holder.server, Role::Offload { stands_for: slot.server }, since))
             }
             _ => None,
         });
@@ -239,10 +239,10 @@ impl Scrub {
         let (group, epoch, after) = (member.id(), member.epoch(), self.after);
         let token = cx.shared.peer_token();
         self.step = Step::Listing { token, pages: BTreeMap::new() };
-        for (&to, &Copy { space, since, .. }) in &self.others {
-            cx.send(to, PeerMessage::List { group, epoch, token, space, since, after });
+        for (&to, &Copy { role, since, .. }) in &self.others {
+            cx.send(to, PeerMessage::List { group, epoch, token, role, since, after });
         }
-        let command = StoreCommand::List { space: Space::Replica, group, since: Epoch(0), after };
+        let command = StoreCommand::List { role: Role::Replica, group, since: Epoch(0), after };
         cx.store(group, Wait::ScrubList { token }, command);
     }
 
@@ -303,7 +303,7 @@ impl Scrub {
         let (group, epoch) = (member.id(), member.epoch());
         let Scrub { after, end, others, sound, .. } = self;
         let (after, end, sound) = (*after, *end, *sound);
-        for (to, copy) in others.iter().filter(|(_, copy)| copy.space == Space::Replica) {
+        for (to, copy) in others.iter().filter(|(_, copy)| copy.role == Role::Replica) {
             cx.send(*to, PeerMessage::Scrubbed { group, epoch, after, end, sound: copy.sound });
         }
         cx.shared.scrubbed.push(Scrubbed { group, after, end, sound });
@@ -320,8 +320,8 @@ impl Scrub {
         }
         let (group, epoch, (chunk, first, count)) = (member.id(), member.epoch(), self.window);
         let (token, own) = (cx.shared.peer_token(), cells(own));
-        for (&to, &Copy { space, .. }) in &self.others {
-            cx.send(to, PeerMessage::Check { group, epoch, token, space, chunk, first, count });
+        for (&to, &Copy { role, .. }) in &self.others {
+            cx.send(to, PeerMessage::Check { group, epoch, token, role, chunk, first, count });
         }
         cx.shared.stats.scrub.checked_bytes += data_bytes(&own);
         self.step = Step::Comparing { op, token, own, answers: BTreeMap::new() };
@@ -363,12 +363,12 @@ impl Scrub {
         let verdict = self.verdict(chunk, &own, &answers);
         if let (Some((from, n, last)), false, false) = (verdict.newer, verdict.undead, self.fetched) {
             (self.step, self.fetched) = (Step::Checking, true);
-            let Some(&Copy { space, .. }) = self.others.get(&from) else {
+            let Some(&Copy { role, .. }) = self.others.get(&from) else {
                 cx.bug(member.id(), "a copy that is not compared has newer blocks");
                 return Next::Release { op };
             };
             let blocks = (chunk, first + n, last - n + 1);
-            return Next::FetchNewer { op, source: (from, space), blocks };
+            return Next::FetchNewer { op, source: (from, role), blocks };
         }
         cx.shared.stats.scrub.differing_blocks += verdict.differing.len() as u64;
         let span = verdict.again.first().zip(verdict.again.last());

@@ -223,7 +223,7 @@ fn held(run: Run, newer: &Newer, missing: Option<&RunMap>) -> Vec<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_types::{Epoch, ServerId, Space};
+    use ebb_types::{Epoch, Role, ServerId};
 
     fn record(epoch: u32, seq: u64, first: u32, count: u32, request: u64) -> TailRun {
         let version = Version { epoch: Epoch(epoch), seq };
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn what_is_about_to_be_fetched_counts_as_held() {
-        let source = (ServerId(2), Space::Replica);
+        let source = (ServerId(2), Role::Replica);
         let mut missing = RunMap::default();
         missing.add(Run { first: 1, count: 1, ..record(1, 2, 0, 1, 0).run }, source);
         missing.add(Run { first: 2, count: 1, ..record(2, 1, 0, 1, 0).run }, source);

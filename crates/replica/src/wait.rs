@@ -1,6 +1,6 @@
 //! What is to happen when the store completes a command.
 
-use ebb_types::{ChunkId, Cursor, Epoch, Record, Run, ServerId, Space, Version};
+use ebb_types::{ChunkId, Cursor, Epoch, Record, Role, Run, ServerId, Version};
 
 /// Why a store command was given: what to do when it ends.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub(crate) enum Wait {
     FetchFor {
         to: ServerId,
         token: u64,
-        space: Space,
+        role: Role,
     },
     /// Which blocks of the tails does the store have?
     Settlement {
@@ -82,7 +82,7 @@ pub(crate) struct ListFor {
     pub came: u64,
     pub epoch: Epoch,
     pub token: u64,
-    pub space: Space,
+    pub role: Role,
     pub since: Epoch,
     pub after: Option<Cursor>,
     /// Repair of lost blocks was tried up to here.
@@ -93,15 +93,15 @@ pub(crate) struct ListFor {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CheckFor {
     pub token: u64,
-    pub space: Space,
+    pub role: Role,
     pub chunk: ChunkId,
     pub first: u32,
     pub count: u32,
 }
 
 /// Identifies a record: pieces of one large write share a version.
-pub(crate) type Place = (Space, ChunkId, Version, u32, u32);
+pub(crate) type Place = (Role, ChunkId, Version, u32, u32);
 
-pub(crate) fn place(space: Space, record: &Record) -> Place {
-    (space, record.chunk, record.version, record.first, record.count)
+pub(crate) fn place(role: Role, record: &Record) -> Place {
+    (role, record.chunk, record.version, record.first, record.count)
 }

@@ -96,7 +96,7 @@ fn main() {
             let record = Record { group, chunk, first, count, version, request: None, content };
             let payload = payload.clone();
             Op::Apply {
-                space: Space::Replica,
+                role: Role::Replica,
                 record,
                 payload,
                 must_fit: false,
@@ -113,8 +113,7 @@ fn main() {
         while start.elapsed() < time / 4 {
             let (group, chunk, first) = at(tried);
             tried += 1;
-            hits +=
-                bench.handle.try_read(Space::Replica, group, chunk, first, blocks as u32).is_some() as u64;
+            hits += bench.handle.try_read(Role::Replica, group, chunk, first, blocks as u32).is_some() as u64;
         }
         report(
             &format!("  try_read {kib} KiB"),
@@ -125,7 +124,7 @@ fn main() {
         );
         bench.run(&format!("  read {kib} KiB"), time / 4, |n| {
             let (group, chunk, first) = at(n);
-            Op::Read { space: Space::Replica, group, chunk, first, count: blocks as u32 }
+            Op::Read { role: Role::Replica, group, chunk, first, count: blocks as u32 }
         });
     }
     bench.run("flush", Duration::from_millis(1), |_| Op::Flush);

@@ -3,7 +3,7 @@
 
 use ebb_types::{
     Bytes, CHUNK_BYTES_MAX, ChunkId, Cursor, Epoch, GroupId, Incarnation, ListPage, Record, RecoveredTail,
-    Refusal, Run, ServerId, Space, StoreCommand, StoreId, StoreMark, StoreOutcome, Version,
+    Refusal, Role, Run, ServerId, StoreCommand, StoreId, StoreMark, StoreOutcome, Version,
 };
 use std::collections::BTreeMap;
 
@@ -103,7 +103,7 @@ pub enum Op {
     /// the blocks were never written.
     /// `committed`: everything of the group up to this version is on all targets; recovery reports later records as open.
     Apply {
-        space: Space,
+        role: Role,
         record: Record,
         payload: bytes::Bytes,
         must_fit: bool,
@@ -111,14 +111,14 @@ pub enum Op {
         committed: Version,
     },
     /// Read `count` blocks (at most `RECORD_BLOCKS_MAX`).
-    Read { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
+    Read { role: Role, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
     /// As `Read`, but from the device instead of the page cache, and without payload in the result: for scrubs.
-    Check { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
+    Check { role: Role, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
     /// About `limit` runs with versions of epoch `since` or later in (chunk, block) order, from `after` on. A chunk's
     /// deletion is a run with no blocks and precedes the chunk's blocks.
-    List { space: Space, group: GroupId, since: Epoch, after: Option<Cursor>, limit: usize },
+    List { role: Role, group: GroupId, since: Epoch, after: Option<Cursor>, limit: usize },
     /// The parts of `runs` that are newer than what is here.
-    Newer { space: Space, group: GroupId, runs: Vec<Run> },
+    Newer { role: Role, group: GroupId, runs: Vec<Run> },
     /// Drop all offload kept for `stands_for` in this group.
     DropOffload { group: GroupId, stands_for: ServerId },
     /// Drop all that is kept as a replica of the group.
@@ -130,30 +130,30 @@ pub enum Op {
     /// Move everything that can be moved from segments to chunk files. Then an idle store has nothing left to write.
     Flush,
     /// A digest of the group's visible content, whatever writes led to it. `verify` reads and checks every block.
-    Digest { space: Space, group: GroupId, verify: bool },
+    Digest { role: Role, group: GroupId, verify: bool },
 }
 
 impl Op {
     /// The operation for a command of the protocol core. `page`: maximum runs in one page of a listing.
     pub fn asked(command: StoreCommand, page: usize) -> Op {
         match command {
-            StoreCommand::Apply { space, record, payload, must_fit, committed } => {
-                Op::Apply { space, record, payload, must_fit, repair: false, committed }
+            StoreCommand::Apply { role, record, payload, must_fit, committed } => {
+                Op::Apply { role, record, payload, must_fit, repair: false, committed }
             }
-            StoreCommand::Repair { space, record, payload } => {
+            StoreCommand::Repair { role, record, payload } => {
                 let committed = Version::ZERO;
-                Op::Apply { space, record, payload, must_fit: true, repair: true, committed }
+                Op::Apply { role, record, payload, must_fit: true, repair: true, committed }
             }
-            StoreCommand::Read { space, group, chunk, first, count } => {
-                Op::Read { space, group, chunk, first, count }
+            StoreCommand::Read { role, group, chunk, first, count } => {
+                Op::Read { role, group, chunk, first, count }
             }
-            StoreCommand::Check { space, group, chunk, first, count } => {
-                Op::Check { space, group, chunk, first, count }
+            StoreCommand::Check { role, group, chunk, first, count } => {
+                Op::Check { role, group, chunk, first, count }
             }
-            StoreCommand::List { space, group, since, after } => {
-                Op::List { space, group, since, after, limit: page }
+            StoreCommand::List { role, group, since, after } => {
+                Op::List { role, group, since, after, limit: page }
             }
-            StoreCommand::Newer { space, group, runs } => Op::Newer { space, group, runs },
+            StoreCommand::Newer { role, group, runs } => Op::Newer { role, group, runs },
         }
     }
 
@@ -252,7 +252,7 @@ pub struct Recovered {
     /// What is known of each group's last records.
     pub tails: BTreeMap<GroupId, RecoveredTail>,
     /// The groups that data is kept for, and in which role.
-    pub spaces: Vec<(GroupId, Space)>,
+    pub roles: Vec<(GroupId, Role)>,
     /// Segment bytes that a crash left half written and that were cut off. They were never acknowledged.
     pub torn_bytes: u64,
 }
@@ -260,7 +260,7 @@ pub struct Recovered {
 impl Recovered {
     /// The part that the protocol core needs.
     pub fn for_the_core(self) -> ebb_types::Recovered {
-        ebb_types::Recovered { tails: self.tails, spaces: self.spaces, scrubs: Vec::new() }
+        ebb_types::Recovered { tails: self.tails, roles: self.roles, scrubs: Vec::new() }
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{Completion, Config, Figures, Op, Outcome, PlantedBug, StoreError, To
 use bytes::Bytes;
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, Kind, ObjectId, RECORD_BLOCKS_MAX, Record, RequestId,
-    Space, StoreId, StoreMark, TailRun, Version,
+    Role, StoreId, StoreMark, TailRun, Version,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -194,16 +194,16 @@ impl StoreCore {
 
     fn answer(&mut self, op: Op) -> Result<Outcome, StoreError> {
         Ok(match op {
-            Op::Read { space, group, chunk, first, count } => {
-                Outcome::Read(self.read(space, group, chunk, first, count)?)
+            Op::Read { role, group, chunk, first, count } => {
+                Outcome::Read(self.read(role, group, chunk, first, count)?)
             }
-            Op::Check { space, group, chunk, first, count } => {
-                Outcome::Read(self.check(space, group, chunk, first, count)?)
+            Op::Check { role, group, chunk, first, count } => {
+                Outcome::Read(self.check(role, group, chunk, first, count)?)
             }
-            Op::List { space, group, since, after, limit } => {
-                Outcome::Listed(self.list(space, group, since, after, limit)?)
+            Op::List { role, group, since, after, limit } => {
+                Outcome::Listed(self.list(role, group, since, after, limit)?)
             }
-            Op::Newer { space, group, runs } => Outcome::Newer(self.newer(space, group, &runs)?),
+            Op::Newer { role, group, runs } => Outcome::Newer(self.newer(role, group, &runs)?),
             Op::ForgetTombstones { group, up_to } => {
                 self.shared.index().forget_tombstones(group, up_to);
                 Outcome::Done
@@ -218,7 +218,7 @@ impl StoreCore {
                 self.flush()?;
                 Outcome::Done
             }
-            Op::Digest { space, group, verify } => Outcome::Digest(self.digest(space, group, verify)?),
+            Op::Digest { role, group, verify } => Outcome::Digest(self.digest(role, group, verify)?),
             Op::Apply { .. } | Op::DropOffload { .. } | Op::DropReplica { .. } => {
                 unreachable!("handled as writes")
             }
@@ -229,11 +229,11 @@ impl StoreCore {
         self.shared.figures()
     }
 
-    /// The chunks that data is kept of, with space and group.
-    pub fn chunks(&self) -> Vec<(Space, GroupId, ChunkId)> {
+    /// The chunks that data is kept of, with role and group.
+    pub fn chunks(&self) -> Vec<(Role, GroupId, ChunkId)> {
         let index = self.shared.index();
-        let all = index.spaces.iter();
-        all.flat_map(|((space, group), chunks)| chunks.keys().map(|chunk| (*space, *group, *chunk))).collect()
+        let all = index.roles.iter();
+        all.flat_map(|((role, group), chunks)| chunks.keys().map(|chunk| (*role, *group, *chunk))).collect()
     }
 
     /// Runs `what` unless the store is poisoned.
@@ -325,7 +325,7 @@ impl StoreCore {
 
     /// Loads the valid generation of a page; a lost page if it is not there.
     fn load_page(&self, key: FileKey, number: u32) -> Result<Page, StoreError> {
-        let settled = self.shared.index().chunk(Space::Replica, key.0, key.1).and_then(|c| c.settled);
+        let settled = self.shared.index().chunk(Role::Replica, key.0, key.1).and_then(|c| c.settled);
         let Some(settled) = settled else { return Ok(Page::empty()) };
         let generation = if number == CHUNK_PAGE {
             settled.generation
@@ -352,7 +352,7 @@ impl StoreCore {
 
     /// The chunk's file for writing; creates it, with a durable name, if there is none.
     pub(crate) fn chunk_file(&mut self, key: FileKey) -> Result<Arc<dyn DiskFile>, StoreError> {
-        let exists = || self.shared.index().chunk(Space::Replica, key.0, key.1).is_some_and(|c| c.has_file);
+        let exists = || self.shared.index().chunk(Role::Replica, key.0, key.1).is_some_and(|c| c.has_file);
         if exists() {
             self.look_up_chunk(key)?;
             let file = self.file(FileId::Chunk(key))?;
@@ -383,7 +383,7 @@ impl StoreCore {
     fn begin(&mut self) -> Result<(), StoreError> {
         self.begun = true;
         while let Some(&group) = self.half_dropped.first() {
-            self.append(&mut [Staged::marker(HeadKind::Drop, Space::Replica, group)])?;
+            self.append(&mut [Staged::marker(HeadKind::Drop, Role::Replica, group)])?;
             self.half_dropped.remove(&group);
         }
         Ok(())
@@ -408,7 +408,7 @@ impl StoreCore {
             let result = match op {
                 _ if self.is_poisoned() => Err(StoreError::Poisoned),
                 _ if begun.is_err() => begun.clone().map(|()| None),
-                Op::Apply { space, record, repair: false, .. } if self.is_known(space, &record, &staged) => {
+                Op::Apply { role, record, repair: false, .. } if self.is_known(role, &record, &staged) => {
                     Ok(None)
                 }
                 Op::Apply { payload, must_fit, .. }
@@ -416,15 +416,15 @@ impl StoreCore {
                 {
                     Err(self.no_space())
                 }
-                Op::Apply { space, record, payload, repair, committed, .. } => {
-                    let mut staged = self.stage(space, record, payload, repair, &staged, &mut direct);
+                Op::Apply { role, record, payload, repair, committed, .. } => {
+                    let mut staged = self.stage(role, record, payload, repair, &staged, &mut direct);
                     if let Ok(Some(Staged { head, .. })) = &mut staged {
                         head.committed = Head::committed_by(head.version, committed);
                     }
                     staged
                 }
                 Op::DropOffload { group, stands_for } => {
-                    Ok(Some(Staged::marker(HeadKind::Drop, Space::Offload { stands_for }, group)))
+                    Ok(Some(Staged::marker(HeadKind::Drop, Role::Offload { stands_for }, group)))
                 }
                 _ => unreachable!("only writes are committed"),
             };
@@ -501,9 +501,9 @@ impl StoreCore {
 
     /// Whether, judging by what is in memory, all blocks of a record are already here at its version or a newer one: then there is
     /// nothing to write. A record is resent when a connection broke, soon after the first time.
-    fn is_known(&self, space: Space, record: &Record, staged: &[(usize, Staged)]) -> bool {
+    fn is_known(&self, role: Role, record: &Record, staged: &[(usize, Staged)]) -> bool {
         let Record { group, chunk, first, count, version, .. } = *record;
-        if staged.iter().any(|(_, s)| s.drops(space, group)) {
+        if staged.iter().any(|(_, s)| s.drops(role, group)) {
             return false;
         }
         let sound = |cell: &Cell| cell.version >= version && cell.place != Place::Lost;
@@ -511,7 +511,7 @@ impl StoreCore {
         if sets_no_blocks || count == 0 || count > RECORD_BLOCKS_MAX {
             return false;
         }
-        let cells = self.shared.index().cells(space, group, chunk, first, count);
+        let cells = self.shared.index().cells(role, group, chunk, first, count);
         cells.is_ok_and(|cells| cells.iter().all(sound))
     }
 
@@ -519,7 +519,7 @@ impl StoreCore {
     /// nothing.
     fn stage(
         &mut self,
-        space: Space,
+        role: Role,
         record: Record,
         payload: Bytes,
         repair: bool,
@@ -534,7 +534,7 @@ impl StoreCore {
         }
         let was_never_written = record.version == Version::ZERO;
         let says_nothing = was_never_written && !(repair && record.content == Content::Zero);
-        if says_nothing || (!was_never_written && self.is_deleted(space, &record, staged)) {
+        if says_nothing || (!was_never_written && self.is_deleted(role, &record, staged)) {
             return Ok(None);
         }
         let (kind, crcs) = match record.content {
@@ -546,7 +546,7 @@ impl StoreCore {
         let mut out = Staged {
             head: Head {
                 kind,
-                space,
+                role,
                 group: record.group,
                 chunk: record.chunk,
                 first: record.first,
@@ -562,7 +562,7 @@ impl StoreCore {
             },
             payload,
         };
-        let large = space == Space::Replica && out.payload.len() >= self.config.direct_bytes;
+        let large = role == Role::Replica && out.payload.len() >= self.config.direct_bytes;
         if large && kind == HeadKind::Data && self.is_fresh(&out.head, staged)? {
             let key = (out.head.group, out.head.chunk);
             let file = self.chunk_file(key)?;
@@ -577,16 +577,16 @@ impl StoreCore {
 
     /// Whether a newer deletion of the chunk is known and not about to be dropped. Such a record must not reach a segment: it
     /// would reappear when the tombstone is forgotten.
-    fn is_deleted(&self, space: Space, record: &Record, staged: &[(usize, Staged)]) -> bool {
-        let tombstone = self.shared.index().tombstone(space, record.group, record.chunk);
+    fn is_deleted(&self, role: Role, record: &Record, staged: &[(usize, Staged)]) -> bool {
+        let tombstone = self.shared.index().tombstone(role, record.group, record.chunk);
         tombstone.is_some_and(|t| t >= record.version)
-            && !staged.iter().any(|(_, s)| s.drops(space, record.group))
+            && !staged.iter().any(|(_, s)| s.drops(role, record.group))
     }
 
     /// Whether the chunk file has nothing in these blocks that is or may become visible.
     fn is_fresh(&self, head: &Head, staged: &[(usize, Staged)]) -> Result<bool, StoreError> {
         let overlaps = |other: &Head| {
-            other.space == head.space
+            other.role == head.role
                 && other.chunk == head.chunk
                 && other.first < head.first + head.count
                 && head.first < other.first + other.count
@@ -595,7 +595,7 @@ impl StoreCore {
             return Ok(false);
         }
         let (group, chunk) = (head.group, head.chunk);
-        let cells = self.look(|index| index.cells(Space::Replica, group, chunk, head.first, head.count))?;
+        let cells = self.look(|index| index.cells(Role::Replica, group, chunk, head.first, head.count))?;
         Ok(cells.iter().all(|c| c.place == Place::Nothing))
     }
 
@@ -603,16 +603,16 @@ impl StoreCore {
     /// open finishes it.
     fn drop_replica(&mut self, group: GroupId) -> Result<(), StoreError> {
         self.begin()?;
-        self.append(&mut [Staged::marker(HeadKind::DropFiles, Space::Replica, group)])?;
+        self.append(&mut [Staged::marker(HeadKind::DropFiles, Role::Replica, group)])?;
         self.remove_files(group)?;
-        self.append(&mut [Staged::marker(HeadKind::Drop, Space::Replica, group)])
+        self.append(&mut [Staged::marker(HeadKind::Drop, Role::Replica, group)])
     }
 
     /// Removes the chunk files of a group, durably.
     pub(crate) fn remove_files(&mut self, group: GroupId) -> Result<(), StoreError> {
         let keys: Vec<FileKey> = {
             let index = self.shared.index();
-            let chunks = index.spaces.get(&(Space::Replica, group));
+            let chunks = index.roles.get(&(Role::Replica, group));
             chunks.into_iter().flatten().filter(|(_, c)| c.has_file).map(|(id, _)| (group, *id)).collect()
         };
         for key in &keys {
@@ -622,14 +622,14 @@ impl StoreCore {
         if !keys.is_empty() {
             self.disk.sync_dir(&group_path(group)).map_err(|_| self.poison())?;
         }
-        self.shared.index().tidy(Space::Replica, group);
+        self.shared.index().tidy(Role::Replica, group);
         Ok(())
     }
 
     /// Removes a chunk's file if nothing in it is valid: the chunk was deleted, or no record ever referred to the file.
     pub(crate) fn remove_unneeded(&mut self, key: FileKey) -> Result<(), StoreError> {
         let mut index = self.shared.index();
-        let chunk = index.chunk(Space::Replica, key.0, key.1);
+        let chunk = index.chunk(Role::Replica, key.0, key.1);
         if !chunk.is_some_and(|c| c.has_file && c.settled.is_none() && c.overlay.is_empty()) {
             return Ok(());
         }
@@ -692,7 +692,7 @@ impl StoreCore {
             self.rest()?;
         }
         for record in
-            records.iter().filter(|r| r.head.kind == HeadKind::Delete && r.head.space == Space::Replica)
+            records.iter().filter(|r| r.head.kind == HeadKind::Delete && r.head.role == Role::Replica)
         {
             self.remove_unneeded((record.head.group, record.head.chunk))?;
         }
@@ -751,38 +751,38 @@ impl StoreCore {
 impl Staged {
     /// States that a chunk file durably holds what its pages of this generation say.
     pub(crate) fn settled((group, chunk): FileKey, file: u64, generation: u32, newest: Version) -> Staged {
-        let mut record = Staged::marker(HeadKind::Settled, Space::Replica, group);
+        let mut record = Staged::marker(HeadKind::Settled, Role::Replica, group);
         (record.head.chunk, record.head.first, record.head.version) = (chunk, generation, newest);
         record.head.request = Some(RequestId { client: file, seq: 0 });
         record
     }
 
-    pub(crate) fn deletion(space: Space, group: GroupId, chunk: ChunkId, version: Version) -> Staged {
-        let mut record = Staged::marker(HeadKind::Delete, space, group);
+    pub(crate) fn deletion(role: Role, group: GroupId, chunk: ChunkId, version: Version) -> Staged {
+        let mut record = Staged::marker(HeadKind::Delete, role, group);
         (record.head.chunk, record.head.version) = (chunk, version);
         record
     }
 
     /// States that a record may not be on all targets, when its segment is retired. A note is copied as a note.
-    pub(crate) fn open(space: Space, group: GroupId, TailRun { run, request }: TailRun) -> Staged {
+    pub(crate) fn open(role: Role, group: GroupId, TailRun { run, request }: TailRun) -> Staged {
         let kind = if run.kind == Kind::Note { HeadKind::Note } else { HeadKind::Open };
-        let mut record = Staged::marker(kind, space, group);
+        let mut record = Staged::marker(kind, role, group);
         (record.head.chunk, record.head.first, record.head.count) = (run.chunk, run.first, run.count);
         (record.head.version, record.head.request) = (run.version, request);
         record
     }
 
-    /// Whether it drops everything of the space and group.
-    fn drops(&self, space: Space, group: GroupId) -> bool {
-        self.head.kind == HeadKind::Drop && (self.head.space, self.head.group) == (space, group)
+    /// Whether it drops everything of the role and group.
+    fn drops(&self, role: Role, group: GroupId) -> bool {
+        self.head.kind == HeadKind::Drop && (self.head.role, self.head.group) == (role, group)
     }
 
     /// A record that names no chunk.
-    pub(crate) fn marker(kind: HeadKind, space: Space, group: GroupId) -> Staged {
+    pub(crate) fn marker(kind: HeadKind, role: Role, group: GroupId) -> Staged {
         let chunk = ChunkId { object: ObjectId(0), index: 0 };
         let head = Head {
             kind,
-            space,
+            role,
             group,
             chunk,
             first: 0,

@@ -5,7 +5,7 @@
 use crate::core::{BATCH_BYTES, Shared, StoreCore};
 use crate::query::{Piece, ReadFault, ReadPlan, check_range};
 use crate::{Completion, Figures, Op, ReadBlocks, StoreError, Token};
-use ebb_types::{ChunkId, GroupId, RECORD_BLOCKS_MAX, Space};
+use ebb_types::{ChunkId, GroupId, RECORD_BLOCKS_MAX, Role};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -93,7 +93,7 @@ impl StoreHandle {
     /// [`Op::Read`].
     pub fn try_read(
         &self,
-        space: Space,
+        role: Role,
         group: GroupId,
         chunk: ChunkId,
         first: u32,
@@ -105,7 +105,7 @@ impl StoreHandle {
         check_range(first, count, RECORD_BLOCKS_MAX).ok()?;
         let (plan, files) = {
             let mut index = self.shared.index();
-            let plan = ReadPlan::new(&mut index, space, group, chunk, first, count).ok()?;
+            let plan = ReadPlan::new(&mut index, role, group, chunk, first, count).ok()?;
             let files: Result<Vec<_>, _> = plan.pieces.iter().map(|piece| index.file(piece.file)).collect();
             (plan, files.ok()?)
         };

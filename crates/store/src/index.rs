@@ -1,4 +1,4 @@
-//! Where data is: per space, group and chunk the [`Overlay`] of records that are only in segments, on top of the chunk file's
+//! Where data is: per role, group and chunk the [`Overlay`] of records that are only in segments, on top of the chunk file's
 //! metadata pages. It never does I/O: if something it needs is not in memory it returns a [`Miss`], which the I/O thread
 //! loads. So a reader on another thread holds the lock for microseconds and never waits for a disk.
 //!
@@ -10,7 +10,7 @@ use crate::layout::{CHUNK_PAGE, EntryKind, Head, HeadKind, MARKER_BYTES, PAGE_BL
 use crate::overlay::{Extent, ExtentPlace, Overlay, Position};
 use crate::recent::Recent;
 use crate::tails::Tails;
-use ebb_types::{BLOCK_BYTES, ChunkId, Epoch, GroupId, Kind, RECORD_BLOCKS_MAX, Space, Version};
+use ebb_types::{BLOCK_BYTES, ChunkId, Epoch, GroupId, Kind, RECORD_BLOCKS_MAX, Role, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ pub struct Segment {
 /// A `Drop` record that must be kept: an older segment may hold records that it voids.
 #[derive(Clone, Copy, Debug)]
 pub struct DropMark {
-    pub space: Space,
+    pub role: Role,
     pub group: GroupId,
     pub before: Position,
     pub at: Position,
@@ -119,7 +119,7 @@ impl Cell {
 type Chunks = BTreeMap<ChunkId, Chunk>;
 
 pub struct Index {
-    pub spaces: BTreeMap<(Space, GroupId), Chunks>,
+    pub roles: BTreeMap<(Role, GroupId), Chunks>,
     pub segments: BTreeMap<u32, Segment>,
     pub drops: Vec<DropMark>,
     /// The tombstones of the replicas, oldest first.
@@ -139,11 +139,11 @@ pub struct Index {
 fn account<'a>(
     segments: &'a mut BTreeMap<u32, Segment>,
     offload_bytes: &'a mut u64,
-    space: Space,
+    role: Role,
 ) -> impl FnMut(&Extent, bool) + 'a {
     move |extent, came| {
         let live = &mut segments.get_mut(&extent.at.segment).expect("an extent's segment exists").live;
-        let debt = if space == Space::Replica { 0 } else { extent.data_bytes() };
+        let debt = if role == Role::Replica { 0 } else { extent.data_bytes() };
         if came {
             *live += extent.segment_bytes();
             *offload_bytes += debt;
@@ -165,7 +165,7 @@ fn account_open(segments: &mut BTreeMap<u32, Segment>) -> impl FnMut(Position, b
 impl Index {
     pub fn new(cached_pages: usize, open_files: usize) -> Index {
         Index {
-            spaces: BTreeMap::new(),
+            roles: BTreeMap::new(),
             segments: BTreeMap::new(),
             drops: Vec::new(),
             tombstones: BTreeSet::new(),
@@ -178,16 +178,16 @@ impl Index {
         }
     }
 
-    pub fn chunk(&self, space: Space, group: GroupId, chunk: ChunkId) -> Option<&Chunk> {
-        self.spaces.get(&(space, group))?.get(&chunk)
+    pub fn chunk(&self, role: Role, group: GroupId, chunk: ChunkId) -> Option<&Chunk> {
+        self.roles.get(&(role, group))?.get(&chunk)
     }
 
     pub fn chunk_mut(&mut self, group: GroupId, chunk: ChunkId) -> &mut Chunk {
-        self.spaces.entry((Space::Replica, group)).or_default().entry(chunk).or_default()
+        self.roles.entry((Role::Replica, group)).or_default().entry(chunk).or_default()
     }
 
-    pub fn tombstone(&self, space: Space, group: GroupId, chunk: ChunkId) -> Option<Version> {
-        self.chunk(space, group, chunk)?.tombstone.map(|t| t.version)
+    pub fn tombstone(&self, role: Role, group: GroupId, chunk: ChunkId) -> Option<Version> {
+        self.chunk(role, group, chunk)?.tombstone.map(|t| t.version)
     }
 
     /// Bytes on disk.
@@ -202,26 +202,26 @@ impl Index {
     }
 
     /// The first chunk at or after `from`.
-    pub fn next_chunk(&self, space: Space, group: GroupId, from: ChunkId) -> Option<(ChunkId, &Chunk)> {
-        self.spaces.get(&(space, group))?.range(from..).next().map(|(id, chunk)| (*id, chunk))
+    pub fn next_chunk(&self, role: Role, group: GroupId, from: ChunkId) -> Option<(ChunkId, &Chunk)> {
+        self.roles.get(&(role, group))?.range(from..).next().map(|(id, chunk)| (*id, chunk))
     }
 
     /// Adds a record that is durable at `at`. The caller must remove the chunk files of a dropped or deleted chunk.
     pub fn admit(&mut self, head: &Head, at: Position) {
-        let (space, group) = (head.space, head.group);
+        let (role, group) = (head.role, head.group);
         self.tails.admit(head, at, &mut account_open(&mut self.segments));
         match head.kind {
             HeadKind::Drop => {
-                self.void(space, group, Position::from_u64(head.version.seq));
-                self.drops.push(DropMark { space, group, before: Position::from_u64(head.version.seq), at });
+                self.void(role, group, Position::from_u64(head.version.seq));
+                self.drops.push(DropMark { role, group, before: Position::from_u64(head.version.seq), at });
                 self.segment_mut(at).live += MARKER_BYTES;
             }
-            HeadKind::DropFiles => self.void(space, group, at),
+            HeadKind::DropFiles => self.void(role, group, at),
             HeadKind::Delete => self.admit_delete(head, at),
             HeadKind::Settled => self.admit_settled(head, at),
             HeadKind::Note | HeadKind::Open => {}
             HeadKind::Data | HeadKind::InFile | HeadKind::Zero => {
-                let chunks = self.spaces.entry((space, group)).or_default();
+                let chunks = self.roles.entry((role, group)).or_default();
                 let chunk = chunks.entry(head.chunk).or_default();
                 // "Never written" is true of a deleted chunk too.
                 let says_so = head.version == Version::ZERO;
@@ -239,14 +239,14 @@ impl Index {
                 chunk.overlay.insert(
                     head.first,
                     extent,
-                    &mut account(&mut self.segments, &mut self.offload_bytes, space),
+                    &mut account(&mut self.segments, &mut self.offload_bytes, role),
                 );
             }
         }
     }
 
     fn admit_delete(&mut self, head: &Head, at: Position) {
-        let chunks = self.spaces.entry((head.space, head.group)).or_default();
+        let chunks = self.roles.entry((head.role, head.group)).or_default();
         let chunk = chunks.entry(head.chunk).or_default();
         if let Some(old) = chunk.tombstone {
             if old.version > head.version {
@@ -256,7 +256,7 @@ impl Index {
                 MARKER_BYTES;
             self.tombstones.remove(&(head.group, old.version, head.chunk));
         }
-        if head.space == Space::Replica {
+        if head.role == Role::Replica {
             self.tombstones.insert((head.group, head.version, head.chunk));
         }
         chunk.tombstone = Some(Tombstone { version: head.version, at });
@@ -265,7 +265,7 @@ impl Index {
         }
         chunk.overlay.remove(
             |extent| extent.version <= head.version,
-            &mut account(&mut self.segments, &mut self.offload_bytes, head.space),
+            &mut account(&mut self.segments, &mut self.offload_bytes, head.role),
         );
         self.segment_mut(at).live += MARKER_BYTES;
     }
@@ -288,13 +288,13 @@ impl Index {
         self.segments.get_mut(&at.segment).expect("records are admitted to existing segments")
     }
 
-    /// Forgets the records of a space and group before `before`.
-    fn void(&mut self, space: Space, group: GroupId, before: Position) {
-        self.tails.void(space, group, before, &mut account_open(&mut self.segments));
-        let Some(chunks) = self.spaces.get_mut(&(space, group)) else { return };
+    /// Forgets the records of a role and group before `before`.
+    fn void(&mut self, role: Role, group: GroupId, before: Position) {
+        self.tails.void(role, group, before, &mut account_open(&mut self.segments));
+        let Some(chunks) = self.roles.get_mut(&(role, group)) else { return };
         for (id, chunk) in chunks.iter_mut() {
             if let Some(tombstone) = chunk.tombstone.take_if(|t| t.at < before) {
-                if space == Space::Replica {
+                if role == Role::Replica {
                     self.tombstones.remove(&(group, tombstone.version, *id));
                 }
                 let segment = self.segments.get_mut(&tombstone.at.segment);
@@ -306,36 +306,34 @@ impl Index {
             }
             chunk.overlay.remove(
                 |extent| extent.at < before,
-                &mut account(&mut self.segments, &mut self.offload_bytes, space),
+                &mut account(&mut self.segments, &mut self.offload_bytes, role),
             );
         }
-        if space == Space::Replica {
+        if role == Role::Replica {
             let void = |at: &Position, of: &mut (GroupId, ChunkId, Version)| of.0 == group && *at < before;
             for (at, _) in self.forgotten.extract_if(.., void) {
                 self.segments.get_mut(&at.segment).expect("a deletion's segment exists").live -= MARKER_BYTES;
             }
         }
-        self.tidy(space, group);
+        self.tidy(role, group);
     }
 
     /// Forgets chunks that have nothing left.
-    pub fn tidy(&mut self, space: Space, group: GroupId) {
-        if let Some(chunks) = self.spaces.get_mut(&(space, group)) {
+    pub fn tidy(&mut self, role: Role, group: GroupId) {
+        if let Some(chunks) = self.roles.get_mut(&(role, group)) {
             let kept = |c: &Chunk| c.has_file || c.settled.is_some() || c.tombstone.is_some();
             chunks.retain(|_, chunk| kept(chunk) || !chunk.overlay.is_empty());
             if chunks.is_empty() {
-                self.spaces.remove(&(space, group));
+                self.roles.remove(&(role, group));
             }
         }
     }
 
     /// Forgets these blocks of a chunk's overlay: the chunk file has them.
     pub fn settle_chunk(&mut self, (group, id): FileKey, blocks: Range<u32>, allocated: u64) {
-        let chunks = self.spaces.get_mut(&(Space::Replica, group)).expect("the chunk was moved");
+        let chunks = self.roles.get_mut(&(Role::Replica, group)).expect("the chunk was moved");
         let chunk = chunks.get_mut(&id).expect("the chunk was moved");
-        chunk
-            .overlay
-            .clear(blocks, &mut account(&mut self.segments, &mut self.offload_bytes, Space::Replica));
+        chunk.overlay.clear(blocks, &mut account(&mut self.segments, &mut self.offload_bytes, Role::Replica));
         chunk.has_file = true;
         self.set_allocated((group, id), allocated);
     }
@@ -363,7 +361,7 @@ impl Index {
     pub fn forget_tombstones(&mut self, group: GroupId, up_to: Version) {
         let end = Version { seq: up_to.seq.saturating_add(1), ..up_to };
         let old = (group, Version::ZERO, ChunkId::default())..(group, end, ChunkId::default());
-        let Some(chunks) = self.spaces.get_mut(&(Space::Replica, group)) else { return };
+        let Some(chunks) = self.roles.get_mut(&(Role::Replica, group)) else { return };
         let forgotten = &mut self.forgotten;
         let forget = |(_, version, id): &(GroupId, Version, ChunkId)| {
             let chunk = chunks.get_mut(id).expect("a tombstone's chunk is known");
@@ -379,7 +377,7 @@ impl Index {
         };
         self.tombstones.extract_if(old, forget).for_each(drop);
         if chunks.is_empty() {
-            self.spaces.remove(&(Space::Replica, group));
+            self.roles.remove(&(Role::Replica, group));
         }
         self.bury();
     }
@@ -414,7 +412,7 @@ impl Index {
 
     /// Page of a chunk file; `None`: the chunk has none. If the file should exist and does not, the page is lost.
     pub fn page(&mut self, group: GroupId, chunk: ChunkId, page: u32) -> Result<Option<Arc<Page>>, Miss> {
-        if self.chunk(Space::Replica, group, chunk).is_none_or(|c| c.settled.is_none()) {
+        if self.chunk(Role::Replica, group, chunk).is_none_or(|c| c.settled.is_none()) {
             return Ok(None);
         }
         let key = ((group, chunk), page);
@@ -424,17 +422,17 @@ impl Index {
     /// Blocks `first..first + count` as visible to readers.
     pub fn cells(
         &mut self,
-        space: Space,
+        role: Role,
         group: GroupId,
         id: ChunkId,
         first: u32,
         count: u32,
     ) -> Result<Vec<Cell>, Miss> {
         let mut cells = vec![Cell::NEVER; count as usize];
-        if space == Space::Replica {
+        if role == Role::Replica {
             self.file_cells(group, id, first, &mut cells)?;
         }
-        let Some(chunk) = self.chunk(space, group, id) else { return Ok(cells) };
+        let Some(chunk) = self.chunk(role, group, id) else { return Ok(cells) };
         if let Some(tombstone) = chunk.tombstone {
             for cell in cells.iter_mut().filter(|c| c.version <= tombstone.version && c.place != Place::Lost)
             {
@@ -481,15 +479,15 @@ impl Index {
     }
 
     /// The pages whose blocks may hold a version of epoch `since` or later, as a bit set: bit p for page p.
-    pub fn windows(&mut self, space: Space, group: GroupId, id: ChunkId, since: Epoch) -> Result<u64, Miss> {
+    pub fn windows(&mut self, role: Role, group: GroupId, id: ChunkId, since: Epoch) -> Result<u64, Miss> {
         let mut windows = 0;
-        if space == Space::Replica
+        if role == Role::Replica
             && let Some(summary) = self.page(group, id, CHUNK_PAGE)?
             && summary.newest().epoch >= since
         {
             windows = summary.written();
         }
-        if let Some(chunk) = self.chunk(space, group, id) {
+        if let Some(chunk) = self.chunk(role, group, id) {
             for (start, extent) in chunk.overlay.iter().filter(|(_, e)| e.version.epoch >= since) {
                 for page in start / PAGE_BLOCKS..=(start + extent.count - 1) / PAGE_BLOCKS {
                     windows |= 1 << page;
@@ -506,7 +504,7 @@ impl Index {
 
     /// Replica chunks that have records only in segments.
     pub fn unsettled(&self) -> BTreeSet<FileKey> {
-        let replicas = self.spaces.iter().filter(|((space, _), _)| *space == Space::Replica);
+        let replicas = self.roles.iter().filter(|((role, _), _)| *role == Role::Replica);
         replicas
             .flat_map(|((_, group), chunks)| {
                 chunks.iter().filter(|(_, c)| !c.overlay.is_empty()).map(|(id, _)| (*group, *id))

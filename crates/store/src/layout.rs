@@ -4,7 +4,7 @@
 use crate::Membership;
 use ebb_types::{
     BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Epoch, GroupId, Incarnation, ObjectId, RECORD_BLOCKS_MAX,
-    RequestId, ServerId, Space, StoreId, Version, crc32c,
+    RequestId, Role, ServerId, StoreId, Version, crc32c,
 };
 use std::collections::BTreeMap;
 
@@ -156,7 +156,7 @@ pub enum HeadKind {
     Delete,
     /// The files of the group are about to be removed. Implies `Drop`.
     DropFiles,
-    /// All records of the space and group before segment position `version.seq` are void.
+    /// All records of the role and group before segment position `version.seq` are void.
     Drop,
     /// The chunk file durably holds what generation `first` of its chunk page says; nothing in it is newer than `version`. The
     /// field of the request's client holds the file's number.
@@ -185,7 +185,7 @@ impl HeadKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     pub kind: HeadKind,
-    pub space: Space,
+    pub role: Role,
     pub group: GroupId,
     pub chunk: ChunkId,
     pub first: u32,
@@ -235,9 +235,9 @@ impl Head {
     pub fn encode(&self, salt: u32, out: &mut Vec<u8>) {
         let start = out.len();
         let mut head = [0u8; RECORD_HEAD_BYTES];
-        let (space, stands_for) = match self.space {
-            Space::Replica => (0u8, 0u16),
-            Space::Offload { stands_for } => (1, stands_for.0),
+        let (role, stands_for) = match self.role {
+            Role::Replica => (0u8, 0u16),
+            Role::Offload { stands_for } => (1, stands_for.0),
         };
         let request = self.request.unwrap_or(RequestId { client: 0, seq: 0 });
         let has_request = if self.request.is_some() { HAS_REQUEST } else { 0 };
@@ -245,7 +245,7 @@ impl Head {
         put(&mut head, 0, &RECORD_MAGIC);
         put(&mut head, 8, &salt.to_le_bytes());
         put(&mut head, 12, &self.synced.to_le_bytes());
-        put(&mut head, 16, &[self.kind as u8, space]);
+        put(&mut head, 16, &[self.kind as u8, role]);
         put(&mut head, 18, &stands_for.to_le_bytes());
         put(&mut head, 20, &flags.to_le_bytes());
         put(&mut head, 24, &self.group.0.to_le_bytes());
@@ -289,9 +289,9 @@ impl Head {
         let request = RequestId { client: u64_at(bytes, 64), seq: u64_at(bytes, 72) };
         Some(Head {
             kind,
-            space: match bytes[17] {
-                0 => Space::Replica,
-                1 => Space::Offload { stands_for: ServerId(u16_at(bytes, 18)) },
+            role: match bytes[17] {
+                0 => Role::Replica,
+                1 => Role::Offload { stands_for: ServerId(u16_at(bytes, 18)) },
                 _ => return None,
             },
             group: GroupId(u32_at(bytes, 24)),
@@ -483,7 +483,7 @@ mod tests {
     fn head() -> Head {
         Head {
             kind: HeadKind::Data,
-            space: Space::Offload { stands_for: ServerId(7) },
+            role: Role::Offload { stands_for: ServerId(7) },
             group: GroupId(3),
             chunk: ChunkId { object: ObjectId(1 << 40), index: 9 },
             first: 5,

@@ -7,7 +7,7 @@
 //! StoreCore::rest(&mut self)                // writes have paused: records the segment lengths in the inventory
 //! StoreHandle::start(core, deliver: impl FnMut(Vec<Completion>) + Send + 'static) -> io::Result<StoreHandle>  // one I/O thread
 //! StoreHandle::submit(&self, token, op)
-//! StoreHandle::try_read(&self, space, group, chunk, first, count) -> Option<ReadBlocks>  // None: submit a Read
+//! StoreHandle::try_read(&self, role, group, chunk, first, count) -> Option<ReadBlocks>  // None: submit a Read
 //! StoreHandle::figures(&self) -> Figures;  StoreHandle::queued(&self) -> usize
 //! ```
 //! `docs/disk-format.md` draws the bytes.

@@ -8,7 +8,7 @@ use crate::layout::{CHUNK_BLOCKS_MAX, CHUNK_PAGE, PAGE_BLOCKS, block_offset};
 use crate::{GroupDigest, ReadBlocks, StoreError};
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Kind, ListPage, ObjectId, RECORD_BLOCKS_MAX,
-    Record, Run, Space, Version, crc32c, zero_block_crc,
+    Record, Role, Run, Version, crc32c, zero_block_crc,
 };
 use std::io;
 use xxhash_rust::xxh3::Xxh3;
@@ -54,13 +54,13 @@ pub enum ReadFault {
 impl ReadPlan {
     pub fn new(
         index: &mut Index,
-        space: Space,
+        role: Role,
         group: GroupId,
         chunk: ChunkId,
         first: u32,
         count: u32,
     ) -> Result<ReadPlan, Miss> {
-        let cells = index.cells(space, group, chunk, first, count)?;
+        let cells = index.cells(role, group, chunk, first, count)?;
         let mut pieces: Vec<Piece> = Vec::new();
         for (block, cell) in (first..).zip(&cells) {
             let (id, offset) = match cell.place {
@@ -177,13 +177,13 @@ fn successor(chunk: ChunkId) -> Option<ChunkId> {
 impl StoreCore {
     pub(crate) fn read(
         &self,
-        space: Space,
+        role: Role,
         group: GroupId,
         chunk: ChunkId,
         first: u32,
         count: u32,
     ) -> Result<ReadBlocks, StoreError> {
-        self.read_with(space, group, chunk, (first, count), |file, piece, out| {
+        self.read_with(role, group, chunk, (first, count), |file, piece, out| {
             let through = piece.len() >= PIECE_LARGE && !self.was_read(piece);
             match through {
                 true => file.read_through(out, piece.len(), piece.offset()),
@@ -206,17 +206,17 @@ impl StoreCore {
     /// Reads from the device and leaves nothing of it in the page cache, so that it evicts nothing that clients use.
     pub(crate) fn check(
         &self,
-        space: Space,
+        role: Role,
         group: GroupId,
         chunk: ChunkId,
         first: u32,
         count: u32,
     ) -> Result<ReadBlocks, StoreError> {
-        if space == Space::Replica {
+        if role == Role::Replica {
             self.look_up_chunk((group, chunk))?;
             self.shared.index().forget_pages((group, chunk));
         }
-        let blocks = self.read_with(space, group, chunk, (first, count), |file, piece, out| {
+        let blocks = self.read_with(role, group, chunk, (first, count), |file, piece, out| {
             file.read_through(out, piece.len(), piece.offset())
         })?;
         Ok(ReadBlocks { payload: bytes::Bytes::new(), ..blocks })
@@ -224,14 +224,14 @@ impl StoreCore {
 
     fn read_with(
         &self,
-        space: Space,
+        role: Role,
         group: GroupId,
         chunk: ChunkId,
         (first, count): (u32, u32),
         read: impl Fn(&dyn DiskFile, &Piece, &mut Vec<u8>) -> io::Result<()>,
     ) -> Result<ReadBlocks, StoreError> {
         check_range(first, count, RECORD_BLOCKS_MAX)?;
-        let plan = self.look(|index| ReadPlan::new(index, space, group, chunk, first, count))?;
+        let plan = self.look(|index| ReadPlan::new(index, role, group, chunk, first, count))?;
         let read = |piece: &Piece, out: &mut Vec<u8>| {
             let file = self.file(piece.file).map_err(ReadFault::Failed)?;
             let start = out.len();
@@ -248,20 +248,14 @@ impl StoreCore {
     }
 
     /// Cells of one page's worth of blocks.
-    fn window(
-        &self,
-        space: Space,
-        group: GroupId,
-        chunk: ChunkId,
-        page: u32,
-    ) -> Result<Vec<Cell>, StoreError> {
+    fn window(&self, role: Role, group: GroupId, chunk: ChunkId, page: u32) -> Result<Vec<Cell>, StoreError> {
         let first = page * PAGE_BLOCKS;
-        self.look(|index| index.cells(space, group, chunk, first, PAGE_BLOCKS))
+        self.look(|index| index.cells(role, group, chunk, first, PAGE_BLOCKS))
     }
 
     pub(crate) fn list(
         &self,
-        space: Space,
+        role: Role,
         group: GroupId,
         since: Epoch,
         after: Option<Cursor>,
@@ -275,7 +269,7 @@ impl StoreCore {
         loop {
             let lookup = from.unwrap_or_default();
             let found = self.look(|index| {
-                Ok(index.next_chunk(space, group, lookup).map(|(id, chunk)| (id, chunk.tombstone)))
+                Ok(index.next_chunk(role, group, lookup).map(|(id, chunk)| (id, chunk.tombstone)))
             })?;
             let Some((chunk, tombstone)) = found else { return Ok(ListPage { runs, next: None }) };
             if after.is_none_or(|cursor| cursor.chunk != chunk) {
@@ -284,9 +278,9 @@ impl StoreCore {
                     runs.push(Run { chunk, first: 0, count: 0, version, kind: Kind::Delete });
                 }
             }
-            let windows = self.look(|index| index.windows(space, group, chunk, since))?;
+            let windows = self.look(|index| index.windows(role, group, chunk, since))?;
             for page in (skip / PAGE_BLOCKS..CHUNK_PAGE).filter(|page| windows & (1 << page) != 0) {
-                let cells = self.window(space, group, chunk, page)?;
+                let cells = self.window(role, group, chunk, page)?;
                 for (block, cell) in (page * PAGE_BLOCKS..).zip(&cells) {
                     if block < skip || cell.version == Version::ZERO || cell.version.epoch < since {
                         continue;
@@ -314,10 +308,10 @@ impl StoreCore {
         }
     }
 
-    pub(crate) fn newer(&self, space: Space, group: GroupId, runs: &[Run]) -> Result<Vec<Run>, StoreError> {
+    pub(crate) fn newer(&self, role: Role, group: GroupId, runs: &[Run]) -> Result<Vec<Run>, StoreError> {
         let mut newer = Vec::new();
         for run in runs {
-            let tombstone = self.look(|index| Ok(index.tombstone(space, group, run.chunk)))?;
+            let tombstone = self.look(|index| Ok(index.tombstone(role, group, run.chunk)))?;
             if tombstone.is_some_and(|t| t >= run.version) {
                 continue;
             }
@@ -330,7 +324,7 @@ impl StoreCore {
             let mut first = run.first;
             while first < end {
                 let count = ((first / PAGE_BLOCKS + 1) * PAGE_BLOCKS).min(end) - first;
-                let cells = self.look(|index| index.cells(space, group, run.chunk, first, count))?;
+                let cells = self.look(|index| index.cells(role, group, run.chunk, first, count))?;
                 for (block, _) in
                     (first..).zip(&cells).filter(|(_, c)| c.place == Place::Lost || c.version < run.version)
                 {
@@ -342,16 +336,11 @@ impl StoreCore {
         Ok(newer)
     }
 
-    pub(crate) fn digest(
-        &self,
-        space: Space,
-        group: GroupId,
-        verify: bool,
-    ) -> Result<GroupDigest, StoreError> {
+    pub(crate) fn digest(&self, role: Role, group: GroupId, verify: bool) -> Result<GroupDigest, StoreError> {
         let mut digest = GroupDigest::default();
         let mut from = ChunkId::default();
-        while let Some(chunk) = self.look(|i| Ok(i.next_chunk(space, group, from).map(|(id, _)| id)))? {
-            let (hash, blocks) = self.chunk_digest(space, group, chunk, verify)?;
+        while let Some(chunk) = self.look(|i| Ok(i.next_chunk(role, group, from).map(|(id, _)| id)))? {
+            let (hash, blocks) = self.chunk_digest(role, group, chunk, verify)?;
             if blocks > 0 {
                 digest.chunks.insert(chunk, hash);
                 digest.blocks += blocks;
@@ -374,7 +363,7 @@ impl StoreCore {
     /// Hash over number and checksum of every block that is not all zero, and the number of such blocks.
     fn chunk_digest(
         &self,
-        space: Space,
+        role: Role,
         group: GroupId,
         chunk: ChunkId,
         verify: bool,
@@ -382,13 +371,13 @@ impl StoreCore {
         let zero_crc = zero_block_crc();
         let mut hash = Xxh3::new();
         let mut blocks = 0;
-        let windows = self.look(|index| index.windows(space, group, chunk, Epoch(0)))?;
+        let windows = self.look(|index| index.windows(role, group, chunk, Epoch(0)))?;
         for page in (0..CHUNK_PAGE).filter(|page| windows & (1 << page) != 0) {
             let first = page * PAGE_BLOCKS;
             if verify {
-                self.read(space, group, chunk, first, PAGE_BLOCKS)?;
+                self.read(role, group, chunk, first, PAGE_BLOCKS)?;
             }
-            for (block, cell) in (first..).zip(self.window(space, group, chunk, page)?) {
+            for (block, cell) in (first..).zip(self.window(role, group, chunk, page)?) {
                 if cell.place == Place::Lost {
                     return Err(StoreError::Lost { chunk, block, newest: cell.version });
                 }

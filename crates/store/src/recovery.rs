@@ -18,7 +18,7 @@ use crate::overlay::Position;
 use crate::query::PIECES_REMEMBERED;
 use crate::recent::Recent;
 use crate::{Config, DONE_RUNS, Membership, OpenError, Recovered};
-use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, Incarnation, ObjectId, Space, crc32c};
+use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, Incarnation, ObjectId, Role, crc32c};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
@@ -68,10 +68,10 @@ impl StoreCore {
             half_dropped: unlink,
         };
         core.finish_removals()?;
-        let spaces = core.shared.index().spaces.keys().map(|&(space, group)| (group, space)).collect();
+        let roles = core.shared.index().roles.keys().map(|&(role, group)| (group, role)).collect();
         Ok((
             core,
-            Recovered { incarnation: owner.run, membership: owner.membership, tails, spaces, torn_bytes },
+            Recovered { incarnation: owner.run, membership: owner.membership, tails, roles, torn_bytes },
         ))
     }
 
@@ -89,7 +89,7 @@ impl StoreCore {
         }
         let with_file: Vec<FileKey> = {
             let index = self.shared.index();
-            let replicas = index.spaces.iter().filter(|((space, _), _)| *space == Space::Replica);
+            let replicas = index.roles.iter().filter(|((role, _), _)| *role == Role::Replica);
             let chunks = replicas
                 .flat_map(|((_, group), chunks)| chunks.iter().map(move |(id, c)| ((*group, *id), c)));
             chunks.filter(|(_, c)| c.has_file).map(|(key, _)| key).collect()
@@ -211,8 +211,8 @@ struct Scan<'a> {
     disk: &'a dyn Disk,
     owner: Superblock,
     torn_bytes: u64,
-    /// Everything of a space and group before this position is void.
-    dropped: BTreeMap<(Space, GroupId), u64>,
+    /// Everything of a role and group before this position is void.
+    dropped: BTreeMap<(Role, GroupId), u64>,
     /// Groups whose files were about to be removed.
     unlink: BTreeSet<GroupId>,
 }
@@ -251,7 +251,7 @@ impl Scan<'_> {
             for (_, head) in
                 records.iter().filter(|(at, head)| head.kind == HeadKind::Drop && (*at as u64) < end)
             {
-                let before = self.dropped.entry((head.space, head.group)).or_default();
+                let before = self.dropped.entry((head.role, head.group)).or_default();
                 *before = head.version.seq.max(*before);
             }
         }
@@ -378,7 +378,7 @@ impl Scan<'_> {
     fn admit(&mut self, index: &mut Index, number: u32, records: Vec<Found>) {
         for (offset, head) in records {
             let at = Position { segment: number, offset };
-            let of = (head.space, head.group);
+            let of = (head.role, head.group);
             let is_drop = head.kind == HeadKind::Drop;
             if !is_drop && self.dropped.get(&of).is_some_and(|before| at.to_u64() < *before) {
                 continue;
@@ -402,7 +402,7 @@ fn is_sound(head: &Head) -> bool {
             head.count > 0 && head.first as u64 + head.count as u64 <= CHUNK_BLOCKS_MAX as u64
         }
         HeadKind::Delete | HeadKind::DropFiles | HeadKind::Drop => head.first == 0 && head.count == 0,
-        HeadKind::Settled => head.space == Space::Replica && head.first > 0 && head.count == 0,
+        HeadKind::Settled => head.role == Role::Replica && head.first > 0 && head.count == 0,
         HeadKind::Open => head.first as u64 + head.count as u64 <= CHUNK_BLOCKS_MAX as u64,
     }
 }

@@ -20,7 +20,7 @@ use crate::layout::{
 };
 use crate::overlay::{Extent, ExtentPlace};
 use bytes::Bytes;
-use ebb_types::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, GroupId, Space, Version};
+use ebb_types::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, GroupId, Role, Version};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io::{self, IoSlice};
@@ -39,7 +39,7 @@ pub const OVERDUE: u64 = 4;
 const PAGES_MAX: u32 = CHUNK_BYTES_MAX / BLOCK_BYTES as u32 / PAGE_BLOCKS;
 
 /// An extent with the first of its blocks.
-type Placed = (Space, GroupId, ChunkId, u32, Extent);
+type Placed = (Role, GroupId, ChunkId, u32, Extent);
 
 /// Metadata pages by number.
 type Pages = Vec<(u32, Arc<Page>)>;
@@ -174,7 +174,7 @@ impl StoreCore {
     fn next_part(&self, (group, chunk): FileKey, from: u32, most: u64) -> Part {
         let index = self.shared.index();
         let mut part = Part { extents: Vec::new(), bytes: 0, end: None };
-        let Some(chunk) = index.chunk(Space::Replica, group, chunk) else { return part };
+        let Some(chunk) = index.chunk(Role::Replica, group, chunk) else { return part };
         // For the current page: index of its first extent, and bytes to copy.
         let (mut page, mut begin, mut bytes) = (from, 0, 0);
         for (start, extent) in chunk.overlay.touching(from * PAGE_BLOCKS, (PAGES_MAX - from) * PAGE_BLOCKS) {
@@ -217,7 +217,7 @@ impl StoreCore {
         let mut summary = self.page_copy(key, CHUNK_PAGE)?;
         let newest = extents.iter().map(|(_, e)| e.version).max().unwrap_or(Version::ZERO);
         summary.set_newest(newest.max(summary.newest()));
-        let settled = self.shared.index().chunk(Space::Replica, group, chunk).and_then(|c| c.settled);
+        let settled = self.shared.index().chunk(Role::Replica, group, chunk).and_then(|c| c.settled);
         // The end of the segments is a unique number: it advances with every record that names a file.
         let end = self.open.as_ref().map_or(u64::from(self.next_segment) << 32, |open| open.end());
         let (file_number, generation) = settled.map_or((end, 1), |s| (s.file, s.generation + 1));
@@ -325,8 +325,8 @@ impl StoreCore {
     fn retire(&mut self, number: u32) -> Result<bool, StoreError> {
         let (extents, last) = self.extents_of(number, STEP_BYTES);
         let mut batch = Vec::with_capacity(extents.len());
-        for (space, group, chunk, first, extent) in extents {
-            batch.push(self.copy_of(space, group, chunk, first, &extent)?);
+        for (role, group, chunk, first, extent) in extents {
+            batch.push(self.copy_of(role, group, chunk, first, &extent)?);
         }
         if last {
             batch.extend(self.markers_of(number));
@@ -357,26 +357,26 @@ impl StoreCore {
     fn markers_of(&self, number: u32) -> Vec<Staged> {
         let index = self.shared.index();
         let drops = index.drops.iter().filter(|mark| mark.at.segment == number).map(|mark| {
-            let mut copy = Staged::marker(HeadKind::Drop, mark.space, mark.group);
+            let mut copy = Staged::marker(HeadKind::Drop, mark.role, mark.group);
             copy.head.version.seq = mark.before.to_u64();
             copy
         });
         let chunks =
-            index.spaces.iter().flat_map(|(place, chunks)| chunks.iter().map(move |(id, c)| (place, id, c)));
-        let of_chunks = chunks.flat_map(|((space, group), id, chunk)| {
+            index.roles.iter().flat_map(|(place, chunks)| chunks.iter().map(move |(id, c)| (place, id, c)));
+        let of_chunks = chunks.flat_map(|((role, group), id, chunk)| {
             let tombstone = chunk.tombstone.filter(|t| t.at.segment == number);
             let settled = chunk.settled.filter(|s| s.at.segment == number);
-            let tombstone = tombstone.map(|t| Staged::deletion(*space, *group, *id, t.version));
+            let tombstone = tombstone.map(|t| Staged::deletion(*role, *group, *id, t.version));
             let settled = settled.map(|s| Staged::settled((*group, *id), s.file, s.generation, s.newest));
             tombstone.into_iter().chain(settled)
         });
         let forgotten = index.forgotten_in(number).into_iter();
         let forgotten = forgotten
-            .map(|(_, group, chunk, version)| Staged::deletion(Space::Replica, group, chunk, version));
+            .map(|(_, group, chunk, version)| Staged::deletion(Role::Replica, group, chunk, version));
         let mut markers: Vec<Staged> = drops.chain(of_chunks).chain(forgotten).collect();
         markers.iter_mut().for_each(|copy| copy.head.moved = true);
         let open = index.tails.of_segment(number);
-        markers.extend(open.map(|(space, group, record)| Staged::open(space, group, record)));
+        markers.extend(open.map(|(role, group, record)| Staged::open(role, group, record)));
         markers
     }
 
@@ -384,14 +384,14 @@ impl StoreCore {
     fn extents_of(&self, number: u32, most: u64) -> (Vec<Placed>, bool) {
         let index = self.shared.index();
         let (mut extents, mut bytes) = (Vec::new(), 0);
-        for ((space, group), chunks) in &index.spaces {
+        for ((role, group), chunks) in &index.roles {
             for (id, chunk) in chunks {
                 for (first, extent) in chunk.overlay.iter().filter(|(_, e)| e.at.segment == number) {
                     if bytes >= most {
                         return (extents, false);
                     }
                     bytes += extent.segment_bytes();
-                    extents.push((*space, *group, *id, first, extent.clone()));
+                    extents.push((*role, *group, *id, first, extent.clone()));
                 }
             }
         }
@@ -401,7 +401,7 @@ impl StoreCore {
     /// A record equivalent to the extent. Damaged data keeps its original checksum, so that it stays known as damaged.
     fn copy_of(
         &self,
-        space: Space,
+        role: Role,
         group: GroupId,
         chunk: ChunkId,
         first: u32,
@@ -417,7 +417,7 @@ impl StoreCore {
                 HeadKind::Data
             }
         };
-        let mut copy = Staged::marker(kind, space, group);
+        let mut copy = Staged::marker(kind, role, group);
         copy.head = Head {
             chunk,
             first,

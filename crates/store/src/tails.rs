@@ -3,17 +3,17 @@
 //! Every record of the protocol carries its group's commit point: the version up to which everything was known to be on all
 //! targets. Its head on disk has it too, so recovery knows as much as the store did.
 //!
-//! Invariant: from the time a record is durable here until it is known to be on all targets, or until its space of the group is
+//! Invariant: from the time a record is durable here until it is known to be on all targets, or until its role of the group is
 //! dropped, it is in a segment: in its own, or, once that one is retired, as a bare head in a newer one. What was written since,
 //! and how much, does not matter; and no segment is kept for it, so a full store can always retire segments.
 
 use crate::layout::{Head, HeadKind};
 use crate::overlay::Position;
-use ebb_types::{ChunkId, GroupId, Kind, RecoveredTail, RequestId, Run, Space, TailRun, Version};
+use ebb_types::{ChunkId, GroupId, Kind, RecoveredTail, RequestId, Role, Run, TailRun, Version};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Identifies a record within a group: pieces of one large write share a version.
-type Place = (Version, Space, ChunkId, u32, u32);
+type Place = (Version, Role, ChunkId, u32, u32);
 
 /// A record that may be on only some copies.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +67,7 @@ impl Tails {
         if head.version <= tail.committed {
             return;
         }
-        let place = (head.version, head.space, head.chunk, head.first, head.count);
+        let place = (head.version, head.role, head.chunk, head.first, head.count);
         changed(at, true);
         // A record that came twice, or whose segment is retired, counts at its last position.
         let old = tail.open.insert(place, Open { at, kind, request: head.request });
@@ -76,22 +76,22 @@ impl Tails {
         }
     }
 
-    /// Removes everything of the space and group before `before`, which was dropped.
+    /// Removes everything of the role and group before `before`, which was dropped.
     pub fn void(
         &mut self,
-        space: Space,
+        role: Role,
         group: GroupId,
         before: Position,
         changed: &mut impl FnMut(Position, bool),
     ) {
         let Some(tail) = self.groups.get_mut(&group) else { return };
         tail.open
-            .extract_if(.., |place, open| place.1 == space && open.at < before)
+            .extract_if(.., |place, open| place.1 == role && open.at < before)
             .for_each(|(_, open)| changed(open.at, false));
     }
 
     /// The open records of a segment.
-    pub fn of_segment(&self, number: u32) -> impl Iterator<Item = (Space, GroupId, TailRun)> + '_ {
+    pub fn of_segment(&self, number: u32) -> impl Iterator<Item = (Role, GroupId, TailRun)> + '_ {
         let of_group = move |(group, tail): (&GroupId, &'_ Tail)| {
             let here = tail.open.iter().filter(|(_, open)| open.at.segment == number);
             here.map(|(place, open)| (place.1, *group, tail_run(place, open))).collect::<Vec<_>>()

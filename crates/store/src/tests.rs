@@ -9,7 +9,7 @@ use ebb_types::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-const OFFLOAD: Space = Space::Offload { stands_for: ServerId(9) };
+const OFFLOAD: Role = Role::Offload { stands_for: ServerId(9) };
 
 fn config() -> Config {
     Config {
@@ -49,12 +49,12 @@ fn data(group: u32, chunk_index: u32, first: u32, count: u32, version: Version) 
     (Record { group: GroupId(group), chunk, first, count, version, request, content }, payload.into())
 }
 
-fn apply(space: Space, (record, payload): (Record, Bytes)) -> Op {
-    Op::Apply { space, record, payload, must_fit: false, repair: false, committed: Version::ZERO }
+fn apply(role: Role, (record, payload): (Record, Bytes)) -> Op {
+    Op::Apply { role, record, payload, must_fit: false, repair: false, committed: Version::ZERO }
 }
 
-fn repair(space: Space, (record, payload): (Record, Bytes)) -> Op {
-    Op::Apply { space, record, payload, must_fit: true, repair: true, committed: Version::ZERO }
+fn repair(role: Role, (record, payload): (Record, Bytes)) -> Op {
+    Op::Apply { role, record, payload, must_fit: true, repair: true, committed: Version::ZERO }
 }
 
 fn blank(
@@ -80,23 +80,16 @@ fn one(store: &mut StoreCore, op: Op) -> Outcome {
     done.pop().expect("one completion").outcome
 }
 
-fn read(
-    store: &mut StoreCore,
-    space: Space,
-    group: u32,
-    chunk_index: u32,
-    first: u32,
-    count: u32,
-) -> Outcome {
-    one(store, Op::Read { space, group: GroupId(group), chunk: chunk(chunk_index), first, count })
+fn read(store: &mut StoreCore, role: Role, group: u32, chunk_index: u32, first: u32, count: u32) -> Outcome {
+    one(store, Op::Read { role, group: GroupId(group), chunk: chunk(chunk_index), first, count })
 }
 
 /// As [`apply`], and everything of the group up to `committed` is on all targets.
-fn apply_after(committed: Version, space: Space, (record, payload): (Record, Bytes)) -> Op {
-    Op::Apply { space, record, payload, must_fit: false, repair: false, committed }
+fn apply_after(committed: Version, role: Role, (record, payload): (Record, Bytes)) -> Op {
+    Op::Apply { role, record, payload, must_fit: false, repair: false, committed }
 }
 
-type Key = (Space, GroupId, ChunkId);
+type Key = (Role, GroupId, ChunkId);
 /// Version and checksum (`None`: zeroes) of the blocks of a chunk, and its tombstone.
 type Blocks = BTreeMap<u32, (Version, Option<u32>)>;
 type Snapshot = BTreeMap<Key, (Option<Version>, Blocks)>;
@@ -107,8 +100,8 @@ struct Model(Snapshot);
 impl Model {
     fn carry_out(&mut self, op: &Op) {
         match op {
-            Op::Apply { space, record, .. } => {
-                let (tombstone, blocks) = self.0.entry((*space, record.group, record.chunk)).or_default();
+            Op::Apply { role, record, .. } => {
+                let (tombstone, blocks) = self.0.entry((*role, record.group, record.chunk)).or_default();
                 if *tombstone >= Some(record.version) || record.content == Content::Note {
                     return;
                 }
@@ -129,10 +122,10 @@ impl Model {
                 }
             }
             Op::DropOffload { group, stands_for } => {
-                let space = Space::Offload { stands_for: *stands_for };
-                self.0.retain(|(s, g, _), _| (s, g) != (&space, group));
+                let role = Role::Offload { stands_for: *stands_for };
+                self.0.retain(|(s, g, _), _| (s, g) != (&role, group));
             }
-            Op::DropReplica { group } => self.0.retain(|(s, g, _), _| (s, g) != (&Space::Replica, group)),
+            Op::DropReplica { group } => self.0.retain(|(s, g, _), _| (s, g) != (&Role::Replica, group)),
             _ => {}
         }
     }
@@ -149,16 +142,16 @@ impl Model {
 /// Everything in the store, through small pages of `list` and through `read`.
 fn snapshot(store: &mut StoreCore) -> Snapshot {
     let mut all = Snapshot::new();
-    for space in [Space::Replica, OFFLOAD] {
+    for role in [Role::Replica, OFFLOAD] {
         for group in (1..=2).map(GroupId) {
             let mut after = None;
             loop {
-                let page = match one(store, Op::List { space, group, since: Epoch(0), after, limit: 3 }) {
+                let page = match one(store, Op::List { role, group, since: Epoch(0), after, limit: 3 }) {
                     Outcome::Listed(page) => page,
                     other => panic!("list: {other:?}"),
                 };
                 for run in page.runs {
-                    let entry = all.entry((space, group, run.chunk)).or_default();
+                    let entry = all.entry((role, group, run.chunk)).or_default();
                     if run.kind == Kind::Delete {
                         assert!(
                             entry.0.is_none() && entry.1.is_empty(),
@@ -169,7 +162,7 @@ fn snapshot(store: &mut StoreCore) -> Snapshot {
                     }
                     let Outcome::Read(blocks) = one(
                         store,
-                        Op::Read { space, group, chunk: run.chunk, first: run.first, count: run.count },
+                        Op::Read { role, group, chunk: run.chunk, first: run.first, count: run.count },
                     ) else {
                         panic!("unreadable: {run:?}")
                     };
@@ -201,32 +194,30 @@ fn snapshot(store: &mut StoreCore) -> Snapshot {
 #[derive(Clone, Default)]
 struct OpenRecords {
     committed: BTreeMap<GroupId, Version>,
-    open: BTreeSet<(GroupId, Space, Version)>,
+    open: BTreeSet<(GroupId, Role, Version)>,
 }
 
 impl OpenRecords {
     /// To be called before the model carries out the op.
     fn carry_out(&mut self, model: &Model, op: &Op) {
         match op {
-            Op::Apply { space, record, committed, .. } => {
+            Op::Apply { role, record, committed, .. } => {
                 let mut after = model.clone();
                 after.carry_out(op);
-                let place = (*space, record.group, record.chunk);
+                let place = (*role, record.group, record.chunk);
                 let deleted = model.0.get(&place).and_then(|(tombstone, _)| *tombstone);
                 let notes = record.content == Content::Note && deleted < Some(record.version);
                 if notes || after.snapshot() != model.snapshot() {
-                    self.open.insert((record.group, *space, record.version));
+                    self.open.insert((record.group, *role, record.version));
                 }
                 // If the record sets nothing, the store need not record this.
                 let known = self.committed.entry(record.group).or_default();
                 *known = (*committed).max(*known);
                 self.open.retain(|(group, _, version)| *group != record.group || version > known);
             }
-            Op::DropOffload { group, .. } => {
-                self.open.retain(|(g, space, _)| (g, *space) != (group, OFFLOAD))
-            }
+            Op::DropOffload { group, .. } => self.open.retain(|(g, role, _)| (g, *role) != (group, OFFLOAD)),
             Op::DropReplica { group } => {
-                self.open.retain(|(g, space, _)| (g, *space) != (group, Space::Replica));
+                self.open.retain(|(g, role, _)| (g, *role) != (group, Role::Replica));
             }
             _ => {}
         }
@@ -270,7 +261,7 @@ impl Workload {
     }
 
     fn op(&mut self) -> Op {
-        let space = if self.random.below(3) == 0 { OFFLOAD } else { Space::Replica };
+        let role = if self.random.below(3) == 0 { OFFLOAD } else { Role::Replica };
         let group = 1 + self.random.below(2) as u32;
         let chunk_index = self.random.below(3) as u32;
         // Around the start and around the border of two metadata pages.
@@ -279,11 +270,11 @@ impl Workload {
         let version = self.fresh_version();
         let known = Version { seq: version.seq - 1 - self.random.below(30).min(version.seq - 1), ..version };
         let op = match self.random.below(40) {
-            0..4 => apply_after(known, space, data(group, chunk_index, first, count, version)),
-            4..24 => apply(space, data(group, chunk_index, first, count, version)),
-            24..29 => apply(space, blank(group, chunk_index, first, count, version, Content::Zero)),
-            29..30 => apply(space, blank(group, chunk_index, 0, 0, version, Content::Delete)),
-            30..31 => apply(space, note(group, chunk_index, first, count, version)),
+            0..4 => apply_after(known, role, data(group, chunk_index, first, count, version)),
+            4..24 => apply(role, data(group, chunk_index, first, count, version)),
+            24..29 => apply(role, blank(group, chunk_index, first, count, version, Content::Zero)),
+            29..30 => apply(role, blank(group, chunk_index, 0, 0, version, Content::Delete)),
+            30..31 => apply(role, note(group, chunk_index, first, count, version)),
             31..32 => Op::DropOffload { group: GroupId(group), stands_for: ServerId(9) },
             32..33 => Op::DropReplica { group: GroupId(group) },
             33..34 => Op::Flush,
@@ -353,7 +344,7 @@ fn the_store_equals_a_map_of_the_newest_writes() {
             }
         }
         let figures = store.figures();
-        let offload: usize = (model.0.iter().filter(|((space, ..), _)| *space == OFFLOAD))
+        let offload: usize = (model.0.iter().filter(|((role, ..), _)| *role == OFFLOAD))
             .map(|(_, (_, blocks))| blocks.values().filter(|(_, crc)| crc.is_some()).count())
             .sum();
         assert_eq!(figures.offload.0, (offload * BLOCK_BYTES) as u64);
@@ -363,7 +354,7 @@ fn the_store_equals_a_map_of_the_newest_writes() {
 /// A second store that is given only what it lacks ends with equal content and an equal digest.
 fn check_newer_and_digest(store: &mut StoreCore, model: &Model) {
     let (mut other, _) = open(&MemDisk::new()).unwrap();
-    for ((space, group, chunk), (tombstone, blocks)) in model.snapshot() {
+    for ((role, group, chunk), (tombstone, blocks)) in model.snapshot() {
         let mut runs: Vec<Run> = blocks
             .iter()
             .map(|(first, (version, crc))| {
@@ -372,7 +363,7 @@ fn check_newer_and_digest(store: &mut StoreCore, model: &Model) {
             })
             .collect();
         runs.extend(tombstone.map(|version| Run { chunk, first: 0, count: 0, version, kind: Kind::Delete }));
-        let ask = Op::Newer { space, group, runs: runs.clone() };
+        let ask = Op::Newer { role, group, runs: runs.clone() };
         assert_eq!(one(store, ask.clone()), Outcome::Newer(Vec::new()), "nothing is newer than itself");
         let Outcome::Newer(missing) = one(&mut other, ask) else { panic!() };
         let blocks_of = |runs: &[Run]| -> BTreeSet<u32> {
@@ -381,20 +372,20 @@ fn check_newer_and_digest(store: &mut StoreCore, model: &Model) {
         assert_eq!(blocks_of(&missing), blocks_of(&runs), "an empty store misses everything");
         // Only the blocks: a deletion leaves no trace in a digest.
         for run in missing.iter().filter(|run| run.kind != Kind::Delete) {
-            let ask = Op::Read { space, group, chunk, first: run.first, count: run.count };
+            let ask = Op::Read { role, group, chunk, first: run.first, count: run.count };
             let Outcome::Read(ReadBlocks { records, payload }) = one(store, ask) else { panic!() };
             let mut rest = payload;
             for record in records {
                 let payload = rest.split_to(record.payload_len());
-                assert_eq!(one(&mut other, apply(space, (record, payload))), Outcome::Applied);
+                assert_eq!(one(&mut other, apply(role, (record, payload))), Outcome::Applied);
             }
         }
     }
-    for space in [Space::Replica, OFFLOAD] {
+    for role in [Role::Replica, OFFLOAD] {
         for group in (1..=2).map(GroupId) {
-            let here = one(store, Op::Digest { space, group, verify: true });
+            let here = one(store, Op::Digest { role, group, verify: true });
             assert!(matches!(here, Outcome::Digest(_)), "{here:?}");
-            assert_eq!(here, one(&mut other, Op::Digest { space, group, verify: false }));
+            assert_eq!(here, one(&mut other, Op::Digest { role, group, verify: false }));
         }
     }
 }
@@ -483,10 +474,10 @@ fn a_failed_sync_poisons_the_store() {
     let disk = MemDisk::new();
     let (mut store, _) = open(&disk).unwrap();
     disk.fail_syncs(1);
-    let op = apply(Space::Replica, data(1, 1, 0, 1, version(1, 1)));
+    let op = apply(Role::Replica, data(1, 1, 0, 1, version(1, 1)));
     assert_eq!(one(&mut store, op.clone()), Outcome::Failed(StoreError::Poisoned));
     assert_eq!(one(&mut store, op), Outcome::Failed(StoreError::Poisoned), "for good");
-    assert_eq!(read(&mut store, Space::Replica, 1, 1, 0, 1), Outcome::Failed(StoreError::Poisoned));
+    assert_eq!(read(&mut store, Role::Replica, 1, 1, 0, 1), Outcome::Failed(StoreError::Poisoned));
     assert!(store.figures().poisoned);
 }
 
@@ -496,14 +487,14 @@ fn what_a_failed_sync_left_in_memory_is_durable_before_anyone_relies_on_it() {
     let (mut store, _) = open(&disk).unwrap();
     disk.fail_syncs(1);
     let record = data(1, 1, 0, 1, version(1, 1));
-    assert_eq!(one(&mut store, apply(Space::Replica, record)), Outcome::Failed(StoreError::Poisoned));
+    assert_eq!(one(&mut store, apply(Role::Replica, record)), Outcome::Failed(StoreError::Poisoned));
     drop(store);
     let (mut store, _) = open(&disk).unwrap();
-    let seen = read(&mut store, Space::Replica, 1, 1, 0, 1);
+    let seen = read(&mut store, Role::Replica, 1, 1, 0, 1);
     assert!(matches!(&seen, Outcome::Read(blocks) if blocks.records[0].version == version(1, 1)), "{seen:?}");
     for seed in seeds(20) {
         let (mut store, _) = open(&disk.crash(seed)).unwrap();
-        assert!(read(&mut store, Space::Replica, 1, 1, 0, 1) == seen, "seed {seed}");
+        assert!(read(&mut store, Role::Replica, 1, 1, 0, 1) == seen, "seed {seed}");
     }
 }
 
@@ -518,7 +509,7 @@ fn a_full_disk_refuses_data_and_takes_deletions() {
     let mut full = false;
     while !full {
         seq += 1;
-        let op = apply(Space::Replica, data(1, seq as u32 % 4, seq as u32 / 4, 2, version(1, seq)));
+        let op = apply(Role::Replica, data(1, seq as u32 % 4, seq as u32 / 4, 2, version(1, seq)));
         match one(&mut store, op) {
             Outcome::Applied => assert!(seq < 1000),
             Outcome::Failed(StoreError::NoSpace { .. }) => full = true,
@@ -531,8 +522,8 @@ fn a_full_disk_refuses_data_and_takes_deletions() {
         "nothing half done"
     );
     disk.set_capacity(Some((1 << 20) + 8192));
-    let delete = apply(Space::Replica, blank(1, 0, 0, 0, version(1, seq + 1), Content::Delete));
-    let write = apply(Space::Replica, data(1, 9, 0, 16, version(1, seq + 2)));
+    let delete = apply(Role::Replica, blank(1, 0, 0, 0, version(1, seq + 1), Content::Delete));
+    let write = apply(Role::Replica, data(1, 9, 0, 16, version(1, seq + 2)));
     let done = run(&mut store, vec![(0, write), (1, delete)]);
     assert!(matches!(done[0].outcome, Outcome::Failed(StoreError::NoSpace { .. })), "{done:?}");
     assert_eq!(done[1].outcome, Outcome::Applied);
@@ -540,7 +531,7 @@ fn a_full_disk_refuses_data_and_takes_deletions() {
     let (mut store, _) = open(&disk).unwrap();
     let after = snapshot(&mut store);
     assert_eq!(after.len(), before.len());
-    assert!(after[&(Space::Replica, GroupId(1), chunk(0))].1.is_empty());
+    assert!(after[&(Role::Replica, GroupId(1), chunk(0))].1.is_empty());
 }
 
 #[test]
@@ -548,7 +539,7 @@ fn what_was_asked_before_a_drop_is_answered_before_it() {
     let (mut store, _) = open(&MemDisk::new()).unwrap();
     assert_eq!(one(&mut store, apply(OFFLOAD, data(1, 0, 0, 2, version(1, 1)))), Outcome::Applied);
     let (group, since) = (GroupId(1), Epoch(0));
-    let list = || Op::List { space: OFFLOAD, group, since, after: None, limit: 10 };
+    let list = || Op::List { role: OFFLOAD, group, since, after: None, limit: 10 };
     let drop = Op::DropOffload { group, stands_for: ServerId(9) };
     let mut done = Vec::new();
     store.execute(vec![(1, list()), (2, drop), (3, list())], &mut done);
@@ -586,7 +577,7 @@ fn what_must_fit_may_use_the_reserve_and_no_more() {
     let (mut store, _) = StoreCore::open(Arc::new(MemDisk::new()), limited).unwrap();
     let write = |seq: u64, must_fit| {
         let (record, payload) = data(1, 0, seq as u32, 2, version(1, seq));
-        Op::Apply { space: OFFLOAD, record, payload, must_fit, repair: false, committed: Version::ZERO }
+        Op::Apply { role: OFFLOAD, record, payload, must_fit, repair: false, committed: Version::ZERO }
     };
     let takes = |store: &mut StoreCore, seq, must_fit| one(store, write(seq, must_fit)) == Outcome::Applied;
     let mut seq = 1;
@@ -611,7 +602,7 @@ fn a_damaged_block_is_reported_and_replaced_by_an_equal_version() {
         let disk = MemDisk::new();
         let (mut store, _) = open(&disk).unwrap();
         let good = data(1, 1, 0, 2, version(1, 1));
-        assert_eq!(one(&mut store, apply(Space::Replica, good.clone())), Outcome::Applied);
+        assert_eq!(one(&mut store, apply(Role::Replica, good.clone())), Outcome::Applied);
         if flush {
             assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
             let path = disk.files().into_iter().find(|f| f.starts_with("chunks")).unwrap();
@@ -620,18 +611,15 @@ fn a_damaged_block_is_reported_and_replaced_by_an_equal_version() {
             disk.flip_bit("segments/00000001.seg", 64 + 80 + 8 + 4096 + 5);
         }
         let corrupt = Outcome::Failed(StoreError::Corrupt { chunk: chunk(1), block: 1 });
-        assert_eq!(read(&mut store, Space::Replica, 1, 1, 0, 2), corrupt);
-        assert!(
-            matches!(read(&mut store, Space::Replica, 1, 1, 0, 1), Outcome::Read(_)),
-            "the other is fine"
-        );
+        assert_eq!(read(&mut store, Role::Replica, 1, 1, 0, 2), corrupt);
+        assert!(matches!(read(&mut store, Role::Replica, 1, 1, 0, 1), Outcome::Read(_)), "the other is fine");
         assert_eq!(
-            one(&mut store, Op::Digest { space: Space::Replica, group: GroupId(1), verify: true }),
+            one(&mut store, Op::Digest { role: Role::Replica, group: GroupId(1), verify: true }),
             corrupt
         );
-        assert_eq!(one(&mut store, repair(Space::Replica, good.clone())), Outcome::Applied);
+        assert_eq!(one(&mut store, repair(Role::Replica, good.clone())), Outcome::Applied);
         for _ in 0..2 {
-            let Outcome::Read(blocks) = read(&mut store, Space::Replica, 1, 1, 0, 2) else { panic!() };
+            let Outcome::Read(blocks) = read(&mut store, Role::Replica, 1, 1, 0, 2) else { panic!() };
             assert_eq!(blocks.payload, good.1);
             assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
         }
@@ -645,19 +633,19 @@ fn damaged_metadata_is_an_error_and_never_older_data() {
         let (mut store, _) = open(&disk).unwrap();
         for seq in 1..=2 {
             assert_eq!(
-                one(&mut store, apply(Space::Replica, data(1, 1, 0, 2, version(1, seq)))),
+                one(&mut store, apply(Role::Replica, data(1, 1, 0, 2, version(1, seq)))),
                 Outcome::Applied
             );
             assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
         }
         // Retire the segments that still have the record.
         for seq in 10..60 {
-            one(&mut store, apply(Space::Replica, data(2, 1, seq, 2, version(1, seq as u64))));
+            one(&mut store, apply(Role::Replica, data(2, 1, seq, 2, version(1, seq as u64))));
             one(&mut store, Op::Flush);
         }
         if pending {
             // In the same page, and only in a segment: as while a move to the file is in progress.
-            one(&mut store, apply(Space::Replica, data(1, 1, 9, 1, version(1, 99))));
+            one(&mut store, apply(Role::Replica, data(1, 1, 9, 1, version(1, 99))));
         }
         drop(store);
         let path = disk.files().into_iter().find(|f| f.starts_with("chunks")).unwrap();
@@ -665,22 +653,22 @@ fn damaged_metadata_is_an_error_and_never_older_data() {
         disk.flip_bit(&path, 300);
         let (mut store, _) = open(&disk).unwrap();
         let lost = Outcome::Failed(StoreError::Lost { chunk: chunk(1), block: 0, newest: version(1, 2) });
-        assert_eq!(read(&mut store, Space::Replica, 1, 1, 0, 1), lost);
+        assert_eq!(read(&mut store, Role::Replica, 1, 1, 0, 1), lost);
         let list =
-            Op::List { space: Space::Replica, group: GroupId(1), since: Epoch(0), after: None, limit: 9 };
+            Op::List { role: Role::Replica, group: GroupId(1), since: Epoch(0), after: None, limit: 9 };
         let Outcome::Listed(page) = one(&mut store, list) else { panic!() };
         let of_page = |run: &Run| (run.kind, run.first, run.version);
         assert_eq!(page.runs.first().map(of_page), Some((Kind::Lost, 0, version(1, 2))));
         for old in [data(1, 1, 0, 2, version(1, 1)), blank(1, 1, 0, 2, Version::ZERO, Content::Zero)] {
-            assert_eq!(one(&mut store, apply(Space::Replica, old)), Outcome::Applied);
-            assert_eq!(read(&mut store, Space::Replica, 1, 1, 0, 1), lost, "it may be older");
+            assert_eq!(one(&mut store, apply(Role::Replica, old)), Outcome::Applied);
+            assert_eq!(read(&mut store, Role::Replica, 1, 1, 0, 1), lost, "it may be older");
         }
         let right = data(1, 1, 0, 2, version(1, 2));
-        assert_eq!(one(&mut store, repair(Space::Replica, right.clone())), Outcome::Applied);
+        assert_eq!(one(&mut store, repair(Role::Replica, right.clone())), Outcome::Applied);
         let never = blank(1, 1, 0, 256, Version::ZERO, Content::Zero);
         for _ in 0..2 {
-            assert_eq!(one(&mut store, repair(Space::Replica, never.clone())), Outcome::Applied);
-            let Outcome::Read(blocks) = read(&mut store, Space::Replica, 1, 1, 0, 256) else { panic!() };
+            assert_eq!(one(&mut store, repair(Role::Replica, never.clone())), Outcome::Applied);
+            let Outcome::Read(blocks) = read(&mut store, Role::Replica, 1, 1, 0, 256) else { panic!() };
             assert_eq!(blocks.payload[..2 * BLOCK_BYTES], right.1);
             assert_eq!(blocks.payload.len(), (2 + usize::from(pending)) * BLOCK_BYTES);
             assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
@@ -715,28 +703,28 @@ fn damage(disk: &MemDisk, earlier: &MemDisk, random: &mut Random) -> String {
 /// Checks that every block of the model reads correctly or fails; returns those that fail.
 fn check_honest(store: &mut StoreCore, model: &Model, when: &str) -> Vec<(Key, u32)> {
     let mut failed = Vec::new();
-    for ((space, group, chunk), (tombstone, blocks)) in model.snapshot() {
+    for ((role, group, chunk), (tombstone, blocks)) in model.snapshot() {
         for block in (0..20).chain(245..265) {
             let wanted = blocks.get(&block).copied().unwrap_or((Version::ZERO, None));
-            match one(store, Op::Read { space, group, chunk, first: block, count: 1 }) {
+            match one(store, Op::Read { role, group, chunk, first: block, count: 1 }) {
                 Outcome::Read(found) => {
                     let crc = (!found.payload.is_empty()).then(|| crc32c(&found.payload));
                     assert_eq!((found.records[0].version, crc), wanted, "{when}: {chunk} {block}");
                     let kind = if crc.is_some() { Kind::Data } else { Kind::Zero };
                     let run = Run { chunk, first: block, count: 1, version: wanted.0, kind };
                     assert_eq!(
-                        one(store, Op::Newer { space, group, runs: vec![run] }),
+                        one(store, Op::Newer { role, group, runs: vec![run] }),
                         Outcome::Newer(Vec::new()),
                         "what can be read is not asked for"
                     );
                 }
                 Outcome::Failed(StoreError::Corrupt { .. } | StoreError::Lost { .. }) => {
-                    failed.push(((space, group, chunk), block));
+                    failed.push(((role, group, chunk), block));
                 }
                 other => panic!("{other:?}"),
             }
         }
-        let list = Op::List { space, group, since: Epoch(0), after: None, limit: 1000 };
+        let list = Op::List { role, group, since: Epoch(0), after: None, limit: 1000 };
         match one(store, list) {
             Outcome::Listed(page) => {
                 let of_chunk = page.runs.iter().filter(|r| r.chunk == chunk && r.kind != Kind::Delete);
@@ -771,7 +759,7 @@ fn an_inventory_that_was_removed_gets_its_name_back() {
         let disk = MemDisk::new();
         let (mut store, _) = open(&disk).unwrap();
         let write = |store: &mut StoreCore, seq| {
-            one(store, apply(Space::Replica, data(1, 1, 0, 2, version(1, seq))));
+            one(store, apply(Role::Replica, data(1, 1, 0, 2, version(1, seq))));
             assert_eq!(one(store, Op::Flush), Outcome::Done);
         };
         write(&mut store, 1);
@@ -828,14 +816,14 @@ fn a_damaged_store_never_tells_anything_wrong_and_can_be_repaired() {
         } else {
             failing += 1
         }
-        for (key @ (space, group, chunk), block) in &failed {
+        for (key @ (role, group, chunk), block) in &failed {
             let of_model = model.0.get(key).and_then(|(_, blocks)| blocks.get(block));
             let right = match of_model {
                 Some((version, Some(_))) => data(group.0, chunk.index, *block, 1, *version),
                 Some((version, None)) => blank(group.0, chunk.index, *block, 1, *version, Content::Zero),
                 None => blank(group.0, chunk.index, *block, 1, Version::ZERO, Content::Zero),
             };
-            assert_eq!(one(&mut store, repair(*space, right)), Outcome::Applied);
+            assert_eq!(one(&mut store, repair(*role, right)), Outcome::Applied);
         }
         for round in 0..3 {
             assert!(check_honest(&mut store, &model, &what).is_empty(), "repaired, {what}, round {round}");
@@ -858,10 +846,10 @@ fn a_read_that_needs_more_pages_than_are_to_be_kept_ends() {
     let (mut store, _) = StoreCore::open(Arc::new(MemDisk::new()), small).unwrap();
     for (n, first) in [(1, 0), (2, RECORD_BLOCKS_MAX)] {
         let record = data(1, 1, first, RECORD_BLOCKS_MAX, version(1, n));
-        assert_eq!(one(&mut store, apply(Space::Replica, record)), Outcome::Applied);
+        assert_eq!(one(&mut store, apply(Role::Replica, record)), Outcome::Applied);
     }
     assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
-    let found = read(&mut store, Space::Replica, 1, 1, 100, RECORD_BLOCKS_MAX);
+    let found = read(&mut store, Role::Replica, 1, 1, 100, RECORD_BLOCKS_MAX);
     assert!(matches!(found, Outcome::Read(blocks) if blocks.records.len() == 2));
 }
 
@@ -872,7 +860,7 @@ fn without_its_name(act: impl Fn(&MemDisk, &str, &MemDisk)) {
         let (mut store, _) = open(&disk).unwrap();
         let write = |store: &mut StoreCore, first, seq| {
             let record = data(1, 1, first, blocks, version(1, seq));
-            assert_eq!(one(store, apply(Space::Replica, record)), Outcome::Applied);
+            assert_eq!(one(store, apply(Role::Replica, record)), Outcome::Applied);
         };
         write(&mut store, 0, 1);
         assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
@@ -885,7 +873,7 @@ fn without_its_name(act: impl Fn(&MemDisk, &str, &MemDisk)) {
         assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
         // Retire the segments that still have the records.
         for seq in 10..60 {
-            one(&mut store, apply(Space::Replica, data(2, 1, seq, 2, version(1, seq as u64))));
+            one(&mut store, apply(Role::Replica, data(2, 1, seq, 2, version(1, seq as u64))));
             one(&mut store, Op::Flush);
         }
         for again in [false, true] {
@@ -893,12 +881,12 @@ fn without_its_name(act: impl Fn(&MemDisk, &str, &MemDisk)) {
                 drop(store);
                 store = open(&disk).unwrap().0;
             }
-            let Outcome::Read(new) = read(&mut store, Space::Replica, 1, 1, 6, blocks) else {
+            let Outcome::Read(new) = read(&mut store, Role::Replica, 1, 1, 6, blocks) else {
                 panic!("what was written since is durable")
             };
             assert_eq!(new.payload, data(1, 1, 6, blocks, version(1, 3)).1);
             for first in [0, 3] {
-                let old = read(&mut store, Space::Replica, 1, 1, first, blocks);
+                let old = read(&mut store, Role::Replica, 1, 1, first, blocks);
                 assert!(matches!(old, Outcome::Failed(StoreError::Lost { .. })), "{old:?}");
             }
         }
@@ -920,13 +908,12 @@ fn a_chunk_file_that_is_replaced_under_the_store_is_not_taken_for_its_own() {
 fn a_check_reads_the_pages_from_the_device() {
     let disk = MemDisk::new();
     let (mut store, _) = open(&disk).unwrap();
-    one(&mut store, apply(Space::Replica, data(1, 1, 0, 1, version(1, 1))));
+    one(&mut store, apply(Role::Replica, data(1, 1, 0, 1, version(1, 1))));
     assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
-    assert!(matches!(read(&mut store, Space::Replica, 1, 1, 5, 1), Outcome::Read(_)));
+    assert!(matches!(read(&mut store, Role::Replica, 1, 1, 5, 1), Outcome::Read(_)));
     let path = disk.files().into_iter().find(|file| file.starts_with("chunks")).unwrap();
     disk.cut(&path, 0);
-    let unwritten =
-        Op::Check { space: Space::Replica, group: GroupId(1), chunk: chunk(1), first: 5, count: 1 };
+    let unwritten = Op::Check { role: Role::Replica, group: GroupId(1), chunk: chunk(1), first: 5, count: 1 };
     let missed = one(&mut store, unwritten);
     assert!(matches!(missed, Outcome::Failed(StoreError::Lost { .. })), "{missed:?}");
 }
@@ -937,16 +924,16 @@ fn a_check_looks_for_a_file_that_was_closed() {
     let few = Config { open_files: 1, ..config() };
     let (mut store, _) = StoreCore::open(Arc::new(disk.clone()), few).unwrap();
     for n in 1..4 {
-        one(&mut store, apply(Space::Replica, data(1, n, 0, 1, version(1, n.into()))));
+        one(&mut store, apply(Role::Replica, data(1, n, 0, 1, version(1, n.into()))));
         assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
-        assert!(matches!(read(&mut store, Space::Replica, 1, n, 5, 1), Outcome::Read(_)));
+        assert!(matches!(read(&mut store, Role::Replica, 1, n, 5, 1), Outcome::Read(_)));
     }
     for path in disk.files().into_iter().filter(|file| file.starts_with("chunks")) {
         disk.remove(&path).unwrap();
     }
     for n in 1..4 {
         let unwritten =
-            Op::Check { space: Space::Replica, group: GroupId(1), chunk: chunk(n), first: 5, count: 1 };
+            Op::Check { role: Role::Replica, group: GroupId(1), chunk: chunk(n), first: 5, count: 1 };
         let missed = one(&mut store, unwritten);
         assert!(matches!(missed, Outcome::Failed(StoreError::Lost { .. })), "{missed:?}");
     }
@@ -956,10 +943,9 @@ fn a_check_looks_for_a_file_that_was_closed() {
 fn a_check_looks_for_the_file_by_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let (mut store, _) = StoreCore::open(Arc::new(LinuxDisk::new(dir.path()).unwrap()), config()).unwrap();
-    one(&mut store, apply(Space::Replica, data(1, 1, 0, 1, version(1, 1))));
+    one(&mut store, apply(Role::Replica, data(1, 1, 0, 1, version(1, 1))));
     assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
-    let check =
-        || Op::Check { space: Space::Replica, group: GroupId(1), chunk: chunk(1), first: 0, count: 1 };
+    let check = || Op::Check { role: Role::Replica, group: GroupId(1), chunk: chunk(1), first: 0, count: 1 };
     assert!(matches!(one(&mut store, check()), Outcome::Read(_)));
     let chunks = dir.path().join("chunks/00000001");
     let file = std::fs::read_dir(chunks).unwrap().next().unwrap().unwrap().path();
@@ -977,7 +963,7 @@ fn files_that_vanish_while_the_store_runs_are_missed_and_replaced() {
     let records: Vec<(Record, Bytes)> =
         (0..4).map(|n| data(1, n, 0, 1 + n, version(1, 1 + n as u64))).collect();
     for record in &records {
-        assert_eq!(one(&mut store, apply(Space::Replica, record.clone())), Outcome::Applied);
+        assert_eq!(one(&mut store, apply(Role::Replica, record.clone())), Outcome::Applied);
     }
     assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
     for again in [false, true] {
@@ -990,7 +976,7 @@ fn files_that_vanish_while_the_store_runs_are_missed_and_replaced() {
         }
         let mut lost = 0;
         for (n, record) in (0..).zip(&records) {
-            match read(&mut store, Space::Replica, 1, n, 0, 1 + n) {
+            match read(&mut store, Role::Replica, 1, n, 0, 1 + n) {
                 Outcome::Failed(StoreError::Lost { .. } | StoreError::Corrupt { .. }) => lost += 1,
                 // The file was open, or a segment still has it.
                 Outcome::Read(blocks) => assert_eq!(blocks.payload, record.1, "chunk {n}"),
@@ -999,9 +985,9 @@ fn files_that_vanish_while_the_store_runs_are_missed_and_replaced() {
         }
         assert!(lost >= 2 || again, "{lost}");
         for (n, record) in (0..).zip(&records) {
-            assert_eq!(one(&mut store, repair(Space::Replica, record.clone())), Outcome::Applied);
+            assert_eq!(one(&mut store, repair(Role::Replica, record.clone())), Outcome::Applied);
             assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
-            let Outcome::Read(blocks) = read(&mut store, Space::Replica, 1, n, 0, 1 + n) else { panic!() };
+            let Outcome::Read(blocks) = read(&mut store, Role::Replica, 1, n, 0, 1 + n) else { panic!() };
             assert_eq!(blocks.payload, record.1);
         }
     }
@@ -1022,7 +1008,7 @@ fn damage_in_the_middle_of_a_segment_is_named() {
     let (mut store, _) = open(&disk).unwrap();
     for seq in 1..=3 {
         assert_eq!(
-            one(&mut store, apply(Space::Replica, data(1, 1, seq, 1, version(1, seq as u64)))),
+            one(&mut store, apply(Role::Replica, data(1, 1, seq, 1, version(1, seq as u64)))),
             Outcome::Applied
         );
     }
@@ -1095,7 +1081,7 @@ fn a_restart_tells_the_last_records() {
     let disk = MemDisk::new();
     let (mut store, _) = open(&disk).unwrap();
     for seq in 1..=3 {
-        one(&mut store, apply(Space::Replica, data(1, 1, seq, 1, version(1, seq as u64))));
+        one(&mut store, apply(Role::Replica, data(1, 1, seq, 1, version(1, seq as u64))));
     }
     one(&mut store, apply(OFFLOAD, data(2, 1, 0, 1, version(1, 9))));
     // In chunk files, but still reported.
@@ -1114,11 +1100,11 @@ fn a_restart_tells_the_last_records() {
 fn a_listing_since_an_epoch_has_only_what_is_newer() {
     let (mut store, _) = open(&MemDisk::new()).unwrap();
     for (epoch, first) in [(1, 0), (2, 10), (3, 300)] {
-        one(&mut store, apply(Space::Replica, data(1, 1, first, 4, version(epoch, 1))));
+        one(&mut store, apply(Role::Replica, data(1, 1, first, 4, version(epoch, 1))));
         one(&mut store, Op::Flush);
     }
-    one(&mut store, apply(Space::Replica, data(1, 2, 0, 1, version(1, 2))));
-    let op = Op::List { space: Space::Replica, group: GroupId(1), since: Epoch(2), after: None, limit: 100 };
+    one(&mut store, apply(Role::Replica, data(1, 2, 0, 1, version(1, 2))));
+    let op = Op::List { role: Role::Replica, group: GroupId(1), since: Epoch(2), after: None, limit: 100 };
     let Outcome::Listed(page) = one(&mut store, op) else { panic!() };
     let seen: Vec<_> =
         page.runs.iter().map(|r| (r.chunk.index, r.first, r.count, r.version.epoch.0)).collect();
@@ -1130,28 +1116,28 @@ fn a_listing_since_an_epoch_has_only_what_is_newer() {
 fn a_forgotten_tombstone_brings_nothing_back() {
     let disk = MemDisk::new();
     let (mut store, _) = open(&disk).unwrap();
-    one(&mut store, apply(Space::Replica, data(1, 1, 0, 4, version(1, 1))));
+    one(&mut store, apply(Role::Replica, data(1, 1, 0, 4, version(1, 1))));
     one(&mut store, Op::Flush);
-    one(&mut store, apply(Space::Replica, data(1, 1, 0, 1, version(1, 2))));
-    one(&mut store, apply(Space::Replica, blank(1, 1, 0, 0, version(1, 3), Content::Delete)));
+    one(&mut store, apply(Role::Replica, data(1, 1, 0, 1, version(1, 2))));
+    one(&mut store, apply(Role::Replica, blank(1, 1, 0, 0, version(1, 3), Content::Delete)));
     assert!(!disk.files().iter().any(|f| f.starts_with("chunks")), "the file went with the chunk");
     let forget = Op::ForgetTombstones { group: GroupId(1), up_to: version(1, 3) };
     assert_eq!(one(&mut store, forget.clone()), Outcome::Done);
     assert_eq!(store.chunks(), []);
     // Old segments are retired while others are written.
     for seq in 10..60 {
-        one(&mut store, apply(Space::Replica, data(2, 1, seq, 2, version(1, seq as u64))));
+        one(&mut store, apply(Role::Replica, data(2, 1, seq, 2, version(1, seq as u64))));
         one(&mut store, Op::Flush);
         one(&mut store, forget.clone());
         if seq % 10 == 0 {
             drop(store);
             store = open(&disk).unwrap().0;
-            let Outcome::Read(blocks) = read(&mut store, Space::Replica, 1, 1, 0, 4) else { panic!() };
+            let Outcome::Read(blocks) = read(&mut store, Role::Replica, 1, 1, 0, 4) else { panic!() };
             assert_eq!(blocks.records[0].version, Version::ZERO);
         }
     }
     assert!(!disk.files().contains(&"segments/00000001.seg".to_string()));
-    let list = Op::List { space: Space::Replica, group: GroupId(1), since: Epoch(0), after: None, limit: 9 };
+    let list = Op::List { role: Role::Replica, group: GroupId(1), since: Epoch(0), after: None, limit: 9 };
     assert_eq!(one(&mut store, list), Outcome::Listed(ListPage::default()), "forgotten");
 }
 
@@ -1163,12 +1149,12 @@ fn after_deletions(forget: bool) -> (usize, u64) {
     // Offload for a sleeper is needed for long, and is older than the deletions.
     one(&mut store, apply(OFFLOAD, data(3, 1, 0, 1, version(1, 1))));
     for n in 1..=CHUNKS {
-        one(&mut store, apply(Space::Replica, data(1, n as u32, 0, 1, version(1, n))));
+        one(&mut store, apply(Role::Replica, data(1, n as u32, 0, 1, version(1, n))));
     }
     one(&mut store, Op::Flush);
     for n in 1..=CHUNKS {
         let at = version(2, n);
-        one(&mut store, apply_after(at, Space::Replica, blank(1, n as u32, 0, 0, at, Content::Delete)));
+        one(&mut store, apply_after(at, Role::Replica, blank(1, n as u32, 0, 0, at, Content::Delete)));
     }
     let told = |up_to| Op::ForgetTombstones { group: GroupId(1), up_to: version(2, up_to) };
     if forget {
@@ -1179,12 +1165,12 @@ fn after_deletions(forget: bool) -> (usize, u64) {
         assert_eq!(store.chunks(), [(OFFLOAD, GroupId(3), chunk(1))]);
     }
     for seq in 1..=100 {
-        one(&mut store, apply(Space::Replica, data(2, 1, seq % 20, 2, version(1, u64::from(seq)))));
+        one(&mut store, apply(Role::Replica, data(2, 1, seq % 20, 2, version(1, u64::from(seq)))));
         while store.settle() {}
         if seq % 20 == 0 {
             drop(store);
             store = open(&disk).unwrap().0;
-            let digest = Op::Digest { space: Space::Replica, group: GroupId(1), verify: true };
+            let digest = Op::Digest { role: Role::Replica, group: GroupId(1), verify: true };
             let Outcome::Digest(found) = one(&mut store, digest) else { panic!() };
             assert_eq!(found.blocks, 0, "nothing came back");
         }
@@ -1210,7 +1196,7 @@ fn long_lived_offload_is_copied_out_of_dead_segments() {
     let kept = data(1, 1, 0, 1, version(1, 1));
     one(&mut store, apply(OFFLOAD, kept.clone()));
     for seq in 10..200 {
-        one(&mut store, apply(Space::Replica, data(2, 1, seq % 20, 2, version(1, seq as u64))));
+        one(&mut store, apply(Role::Replica, data(2, 1, seq % 20, 2, version(1, seq as u64))));
         while store.settle() {}
     }
     let segments = disk.files().iter().filter(|f| f.starts_with("segments")).count();
@@ -1227,7 +1213,7 @@ fn long_lived_offload_is_copied_out_of_dead_segments() {
 fn pack(store: &mut StoreCore, blocks: u32) {
     for first in (0..blocks).step_by(2) {
         let record = data(1, 1, first, 2, version(1, u64::from(first) + 1));
-        assert_eq!(one(store, apply(Space::Replica, record)), Outcome::Applied);
+        assert_eq!(one(store, apply(Role::Replica, record)), Outcome::Applied);
     }
 }
 
@@ -1265,14 +1251,14 @@ fn a_checkpoint_goes_in_small_steps_and_can_be_cut_short_after_any() {
         }
         // Writes that come meanwhile, to blocks already moved and to others, are not lost either.
         for first in [3, blocks - 3] {
-            one(&mut store, apply(Space::Replica, data(1, 1, first, 1, version(2, 1))));
+            one(&mut store, apply(Role::Replica, data(1, 1, first, 1, version(2, 1))));
         }
         let after = disk.crash(stop);
         drop(store);
         let mut store = large(&after);
         for first in (0..blocks).step_by(512) {
             let count = (blocks - first).min(512);
-            let Outcome::Read(read) = read(&mut store, Space::Replica, 1, 1, first, count) else { panic!() };
+            let Outcome::Read(read) = read(&mut store, Role::Replica, 1, 1, first, count) else { panic!() };
             for (n, bytes) in (first..first + count).zip(read.payload.chunks(BLOCK_BYTES)) {
                 let rewritten = n == 3 || n == blocks - 3;
                 let right = if rewritten { version(2, 1) } else { version(1, u64::from(n / 2 * 2) + 1) };
@@ -1288,11 +1274,11 @@ fn a_record_that_comes_twice_is_written_once_unless_it_repairs() {
     let (mut store, _) = open(&disk).unwrap();
     for count in [1, 4] {
         let record = data(1, count, 0, count, version(1, 1));
-        one(&mut store, apply(Space::Replica, record.clone()));
+        one(&mut store, apply(Role::Replica, record.clone()));
         let written = disk.written();
-        assert_eq!(one(&mut store, apply(Space::Replica, record.clone())), Outcome::Applied);
+        assert_eq!(one(&mut store, apply(Role::Replica, record.clone())), Outcome::Applied);
         assert_eq!(disk.written(), written);
-        assert_eq!(one(&mut store, repair(Space::Replica, record)), Outcome::Applied);
+        assert_eq!(one(&mut store, repair(Role::Replica, record)), Outcome::Applied);
         assert!(disk.written() > written);
     }
 }
@@ -1301,7 +1287,7 @@ fn a_record_that_comes_twice_is_written_once_unless_it_repairs() {
 fn an_idle_store_writes_nothing() {
     let disk = MemDisk::new();
     let (mut store, _) = open(&disk).unwrap();
-    one(&mut store, apply(Space::Replica, data(1, 1, 0, 1, version(1, 1))));
+    one(&mut store, apply(Role::Replica, data(1, 1, 0, 1, version(1, 1))));
     one(&mut store, Op::Flush);
     let operations = disk.operations();
     one(&mut store, Op::Flush);
@@ -1322,7 +1308,7 @@ fn the_io_thread_answers_everything_and_reads_need_no_thread() {
         // Small ones through segments, large ones straight to the file.
         let count = if seq % 10 == 0 { 64 } else { 1 };
         let record = data(1, seq as u32, 3, count, version(1, seq));
-        handle.submit(seq, apply(Space::Replica, record.clone()));
+        handle.submit(seq, apply(Role::Replica, record.clone()));
         written.push(record);
     }
     let mut done: Vec<Completion> = Vec::new();
@@ -1330,23 +1316,23 @@ fn the_io_thread_answers_everything_and_reads_need_no_thread() {
         done.extend(receiver.recv().unwrap());
     }
     assert!(done.iter().all(|c| c.outcome == Outcome::Applied));
-    let file_system_can = handle.try_read(Space::Replica, GroupId(1), chunk(1), 3, 1).is_some();
+    let file_system_can = handle.try_read(Role::Replica, GroupId(1), chunk(1), 3, 1).is_some();
     for (record, payload) in &written {
         let (group, id, count) = (record.group, record.chunk, record.count);
         if file_system_can {
             // The chunk file's page was never read: the first try may return `None`.
-            let tried = handle.try_read(Space::Replica, group, id, 3, count);
+            let tried = handle.try_read(Role::Replica, group, id, 3, count);
             assert!(tried.is_none_or(|blocks| blocks.payload == payload));
         }
         // A large piece enters the page cache when it is read for the second time.
         for _ in 0..2 {
-            handle.submit(1000, Op::Read { space: Space::Replica, group, chunk: id, first: 3, count });
+            handle.submit(1000, Op::Read { role: Role::Replica, group, chunk: id, first: 3, count });
             let answer = receiver.recv().unwrap().pop().unwrap();
             let Outcome::Read(blocks) = answer.outcome else { panic!("{answer:?}") };
             assert_eq!(blocks.payload, payload);
         }
         if file_system_can {
-            let again = handle.try_read(Space::Replica, group, id, 3, count).expect("in memory now");
+            let again = handle.try_read(Role::Replica, group, id, 3, count).expect("in memory now");
             assert_eq!(again.payload, payload);
         }
     }
@@ -1362,14 +1348,11 @@ fn nothing_is_lost_behind_the_end_of_a_short_chunk() {
     let list = |store: &mut StoreCore| {
         one(
             store,
-            Op::List { space: Space::Replica, group: GroupId(1), since: Epoch(0), after: None, limit: 9 },
+            Op::List { role: Role::Replica, group: GroupId(1), since: Epoch(0), after: None, limit: 9 },
         )
     };
     let mut store = open();
-    assert_eq!(
-        one(&mut store, apply(Space::Replica, data(1, 1, 0, blocks, version(1, 1)))),
-        Outcome::Applied
-    );
+    assert_eq!(one(&mut store, apply(Role::Replica, data(1, 1, 0, blocks, version(1, 1)))), Outcome::Applied);
     assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
     drop(store);
     let file = disk.files().into_iter().find(|path| path.starts_with("chunks/")).expect("it was flushed");
@@ -1384,7 +1367,7 @@ fn a_start_reaches_no_further_than_it_was_until_something_is_written() {
     let disk = MemDisk::new();
     let (mut store, _) = open(&disk).unwrap();
     for n in 1..=20 {
-        one(&mut store, apply(Space::Replica, data(1, n, 0, 2, version(1, u64::from(n)))));
+        one(&mut store, apply(Role::Replica, data(1, n, 0, 2, version(1, u64::from(n)))));
     }
     let reach = store.figures().mark.position;
     drop(store);
@@ -1392,7 +1375,7 @@ fn a_start_reaches_no_further_than_it_was_until_something_is_written() {
     assert!(!store.settle(), "a checkpoint is due, but not yet");
     assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
     assert_eq!(store.figures().mark.position, reach);
-    one(&mut store, apply(Space::Replica, data(1, 1, 0, 1, version(2, 1))));
+    one(&mut store, apply(Role::Replica, data(1, 1, 0, 1, version(2, 1))));
     assert!(store.settle(), "now it begins");
 }
 
@@ -1405,7 +1388,7 @@ fn a_start_that_finishes_a_removal_reaches_no_further_than_it_was() {
         let disk = MemDisk::new();
         let (mut store, _) = open(&disk).unwrap();
         for n in 1..=3 {
-            one(&mut store, apply(Space::Replica, data(1, n, 0, 4, version(1, u64::from(n)))));
+            one(&mut store, apply(Role::Replica, data(1, n, 0, 4, version(1, u64::from(n)))));
         }
         assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
         disk.stop_after(stop);
@@ -1420,7 +1403,7 @@ fn a_start_that_finishes_a_removal_reaches_no_further_than_it_was() {
         let (store, recovered) = open(&disk).unwrap();
         if !store.half_dropped.is_empty() {
             interrupted += 1;
-            assert!(recovered.spaces.is_empty() && files(&disk) == 0);
+            assert!(recovered.roles.is_empty() && files(&disk) == 0);
         }
         assert!(segments() <= before, "stopped after {stop}: the start wrote to a segment");
         drop(store);
@@ -1428,7 +1411,7 @@ fn a_start_that_finishes_a_removal_reaches_no_further_than_it_was() {
         if files(&disk) > 0 {
             continue; // the removal was not decided
         }
-        one(&mut store, apply(Space::Replica, data(1, 9, 0, 4, version(2, 1))));
+        one(&mut store, apply(Role::Replica, data(1, 9, 0, 4, version(2, 1))));
         assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
         drop(store);
         let (mut store, _) = open(&disk).unwrap();
@@ -1449,7 +1432,7 @@ fn what_is_not_known_to_be_on_all_targets_is_in_the_tail_whatever_was_written_si
             let all = version(epoch, seq - 1);
             write(
                 store,
-                apply_after(all, Space::Replica, data(2, 1, seq as u32 % 32, 2, version(epoch, seq))),
+                apply_after(all, Role::Replica, data(2, 1, seq as u32 % 32, 2, version(epoch, seq))),
             );
             while store.settle() {}
         }
@@ -1457,9 +1440,9 @@ fn what_is_not_known_to_be_on_all_targets_is_in_the_tail_whatever_was_written_si
     let tail = |recovered: &Recovered, group: u32| -> Vec<Version> {
         recovered.tails[&GroupId(group)].open.iter().map(|t| t.run.version).collect()
     };
-    write(&mut store, apply(Space::Replica, data(1, 1, 0, 1, version(1, 7))));
-    write(&mut store, apply(Space::Replica, blank(1, 2, 0, 0, version(1, 8), Content::Delete)));
-    write(&mut store, apply(Space::Replica, note(1, 3, 0, 1, version(1, 9))));
+    write(&mut store, apply(Role::Replica, data(1, 1, 0, 1, version(1, 7))));
+    write(&mut store, apply(Role::Replica, blank(1, 2, 0, 0, version(1, 8), Content::Delete)));
+    write(&mut store, apply(Role::Replica, note(1, 3, 0, 1, version(1, 9))));
     let kinds = [Kind::Data, Kind::Delete, Kind::Note];
     for epoch in 1..=3 {
         write_much(&mut store, epoch);
@@ -1478,7 +1461,7 @@ fn what_is_not_known_to_be_on_all_targets_is_in_the_tail_whatever_was_written_si
         assert!(recovered.tails[&GroupId(2)].done.iter().any(|t| t.run.version == version(epoch, 199)));
         store = again;
     }
-    write(&mut store, apply_after(version(1, 9), Space::Replica, data(1, 1, 0, 1, version(1, 10))));
+    write(&mut store, apply_after(version(1, 9), Role::Replica, data(1, 1, 0, 1, version(1, 10))));
     drop(store);
     assert_eq!(tail(&open(&disk).unwrap().1, 1), [version(1, 10)]);
 }
@@ -1490,7 +1473,7 @@ fn a_tail_has_every_record_that_is_under_way() {
     let records = 1..=4000;
     let ops = records.clone().map(|seq| {
         let zero = blank(1, 1, seq as u32, 1, version(1, seq), Content::Zero);
-        (seq, apply(Space::Replica, zero))
+        (seq, apply(Role::Replica, zero))
     });
     for batch in ops.collect::<Vec<_>>().chunks(1000) {
         store.execute(batch.to_vec(), &mut Vec::new());
@@ -1502,7 +1485,7 @@ fn a_tail_has_every_record_that_is_under_way() {
     let (mut store, _) = open(&disk).unwrap();
     for seq in 1..=100 {
         let all = version(1, seq - 1);
-        one(&mut store, apply_after(all, Space::Replica, data(2, 1, 0, 6, version(1, seq))));
+        one(&mut store, apply_after(all, Role::Replica, data(2, 1, 0, 6, version(1, seq))));
     }
     one(&mut store, Op::Flush);
     let settle = |store: &mut StoreCore| {
@@ -1520,7 +1503,7 @@ fn what_was_on_all_targets_before_it_came_is_not_in_the_tail() {
     let disk = MemDisk::new();
     let (mut store, _) = open(&disk).unwrap();
     for (seq, committed) in [(1, version(2, 0)), (2, version(1, 2)), (3, version(1, 2))] {
-        one(&mut store, apply_after(committed, Space::Replica, data(1, 1, seq as u32, 1, version(1, seq))));
+        one(&mut store, apply_after(committed, Role::Replica, data(1, 1, seq as u32, 1, version(1, seq))));
     }
     drop(store);
     let tail = &open(&disk).unwrap().1.tails[&GroupId(1)];

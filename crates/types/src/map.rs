@@ -4,7 +4,7 @@
 //! between map versions. A [`GroupEntry`] is the configuration of one chunk group under one epoch; it says where every
 //! copy of every write goes, and it changes only through the replicated metadata service (R3).
 
-use crate::{ChunkId, Epoch, GearGroup, GroupId, Incarnation, RackId, ServerId, Space, StoreId};
+use crate::{ChunkId, Epoch, GearGroup, GroupId, Incarnation, RackId, Role, ServerId, StoreId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -100,11 +100,11 @@ pub struct Slot {
 impl Slot {
     /// Where this slot's copy of a write goes now; `None`: there is no server for it, so no write is acknowledged.
     #[inline]
-    pub fn target(&self) -> Option<(ServerId, Space)> {
+    pub fn target(&self) -> Option<(ServerId, Role)> {
         match self.state {
-            SlotState::InSync | SlotState::CatchingUp { .. } => Some((self.server, Space::Replica)),
+            SlotState::InSync | SlotState::CatchingUp { .. } => Some((self.server, Role::Replica)),
             SlotState::Away { .. } => {
-                self.holder.map(|s| (s.server, Space::Offload { stands_for: self.server }))
+                self.holder.map(|s| (s.server, Role::Offload { stands_for: self.server }))
             }
         }
     }
@@ -203,10 +203,10 @@ impl GroupEntry {
     }
 
     /// Every server that may have records of this group, with the role in which it has them.
-    pub fn members(&self) -> impl Iterator<Item = (ServerId, Space)> + '_ {
+    pub fn members(&self) -> impl Iterator<Item = (ServerId, Role)> + '_ {
         self.slots.iter().flat_map(|slot| {
-            let offload = slot.holder.map(|s| (s.server, Space::Offload { stands_for: slot.server }));
-            std::iter::once((slot.server, Space::Replica)).chain(offload)
+            let offload = slot.holder.map(|s| (s.server, Role::Offload { stands_for: slot.server }));
+            std::iter::once((slot.server, Role::Replica)).chain(offload)
         })
     }
 

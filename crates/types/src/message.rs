@@ -5,7 +5,7 @@
 
 use crate::{
     ChunkId, ClusterParams, Epoch, GroupEntry, GroupId, Incarnation, Kind, LoadCount, MapDelta, Record,
-    RequestId, Run, ServerId, Space, StoreMark, Version,
+    RequestId, Role, Run, ServerId, StoreMark, Version,
 };
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ pub enum PeerMessage {
     /// protects data that is acknowledged elsewhere, and may use a full server's reserve (R10).
     Replicate {
         epoch: Epoch,
-        space: Space,
+        role: Role,
         record: Record,
         committed: Version,
         must_fit: bool,
@@ -52,12 +52,12 @@ pub enum PeerMessage {
         epoch: Epoch,
         committed: Version,
     },
-    /// Asks for the runs of `space` with versions of epoch `since` or later, from `after` on.
+    /// Asks for the runs of `role` with versions of epoch `since` or later, from `after` on.
     List {
         group: GroupId,
         epoch: Epoch,
         token: u64,
-        space: Space,
+        role: Role,
         since: Epoch,
         after: Option<Cursor>,
     },
@@ -71,7 +71,7 @@ pub enum PeerMessage {
         group: GroupId,
         epoch: Epoch,
         token: u64,
-        space: Space,
+        role: Role,
         chunk: ChunkId,
         first: u32,
         count: u32,
@@ -95,7 +95,7 @@ pub enum PeerMessage {
         group: GroupId,
         epoch: Epoch,
         token: u64,
-        space: Space,
+        role: Role,
         chunk: ChunkId,
         first: u32,
         count: u32,

@@ -18,7 +18,7 @@ pub const RECORD_BLOCKS_MAX: u32 = 1024;
 
 /// The role in which a server keeps a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Space {
+pub enum Role {
     /// As one of the chunk group's replicas.
     Replica,
     /// As offload: the durable copy that `stands_for` would have if it were awake.

@@ -2,7 +2,7 @@
 //! `ebb_replica` sends commands, `ebb_store` carries them out.
 
 use crate::{
-    ChunkId, Cursor, Epoch, GroupId, ListPage, Record, Refusal, Run, ScrubMark, Space, TailRun, Version,
+    ChunkId, Cursor, Epoch, GroupId, ListPage, Record, Refusal, Role, Run, ScrubMark, TailRun, Version,
 };
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -13,18 +13,18 @@ use std::collections::BTreeMap;
 pub enum StoreCommand {
     /// Make the record durable. Blocks present at a newer version stay. `must_fit`: it may use the reserve (R10).
     /// `committed`: everything of the group up to this version is on all targets.
-    Apply { space: Space, record: Record, payload: Bytes, must_fit: bool, committed: Version },
+    Apply { role: Role, record: Record, payload: Bytes, must_fit: bool, committed: Version },
     /// As `Apply`, but equal versions are written too, because the present block fails its checksum (R9). A record of version
     /// zero says that its blocks were never written, and takes effect on lost blocks.
-    Repair { space: Space, record: Record, payload: Bytes },
+    Repair { role: Role, record: Record, payload: Bytes },
     /// Read blocks and verify their checksums.
-    Read { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
+    Read { role: Role, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
     /// As `Read`, but from disk, not from memory, and without returning the bytes.
-    Check { space: Space, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
+    Check { role: Role, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
     /// One page of the runs with versions of epoch `since` or later, in chunk and block order, deletions first.
-    List { space: Space, group: GroupId, since: Epoch, after: Option<Cursor> },
+    List { role: Role, group: GroupId, since: Epoch, after: Option<Cursor> },
     /// Which of these runs, or parts of them, are newer than what is here?
-    Newer { space: Space, group: GroupId, runs: Vec<Run> },
+    Newer { role: Role, group: GroupId, runs: Vec<Run> },
 }
 
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ pub struct RecoveredTail {
 pub struct Recovered {
     pub tails: BTreeMap<GroupId, RecoveredTail>,
     /// The groups that data is kept for, and in which role.
-    pub spaces: Vec<(GroupId, Space)>,
+    pub roles: Vec<(GroupId, Role)>,
     /// Scrub progress that the core had saved. Without it replicas are scrubbed sooner or later than necessary.
     pub scrubs: Vec<ScrubMark>,
 }

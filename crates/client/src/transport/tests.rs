@@ -9,11 +9,11 @@ fn secret(byte: u8) -> Secret {
 }
 
 fn meta() -> Identity {
-    Identity { cluster: CLUSTER, role: Role::Meta }
+    Identity { cluster: CLUSTER, party: Party::Meta }
 }
 
 fn server() -> Identity {
-    Identity { cluster: CLUSTER, role: Role::Server(ServerId(7)) }
+    Identity { cluster: CLUSTER, party: Party::Server(ServerId(7)) }
 }
 
 async fn listener() -> (Listener, String) {
@@ -151,11 +151,11 @@ async fn another_secret_is_refused_on_both_sides() {
 
 #[tokio::test]
 async fn another_cluster_is_refused_on_both_sides() {
-    let other = Identity { cluster: 5, role: Role::Client };
+    let other = Identity { cluster: 5, party: Party::Client };
     let (called, caller) = meet((1, meta()), (1, other)).await;
     assert!(matches!(called.unwrap_err(), TransportError::WrongCluster { own: CLUSTER, other: 5 }));
     assert!(matches!(caller.unwrap_err(), TransportError::WrongCluster { own: 5, other: CLUSTER }));
-    let unknown = Identity { cluster: 0, role: Role::Client };
+    let unknown = Identity { cluster: 0, party: Party::Client };
     let (called, caller) = meet((1, meta()), (1, unknown)).await;
     assert_eq!(caller.unwrap().peer.cluster, CLUSTER);
     assert!(called.is_ok());

@@ -6,7 +6,7 @@ use crate::eval::{
 };
 use bytes::Bytes;
 use ebb_client::Secret;
-use ebb_client::transport::{Connection, Identity, Incoming, Listener, Role, TransportError, kind};
+use ebb_client::transport::{Connection, Identity, Incoming, Listener, Party, TransportError, kind};
 use ebb_power::meter;
 use std::net::SocketAddr;
 use std::path::{Component, PathBuf};
@@ -20,7 +20,7 @@ const CALLERS_MAX: usize = 64;
 const RUN_MAX: Duration = Duration::from_secs(86_400);
 
 /// Neither side belongs to a cluster.
-pub(super) const IDENTITY: Identity = Identity { cluster: 0, role: Role::Client };
+pub(super) const IDENTITY: Identity = Identity { cluster: 0, party: Party::Client };
 
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {

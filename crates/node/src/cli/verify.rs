@@ -4,7 +4,7 @@
 use crate::cluster::config::Config;
 use crate::error::NodeError;
 use bytes::Bytes;
-use ebb_client::transport::{Connection, Identity, Role, connect, kind};
+use ebb_client::transport::{Connection, Identity, Party, connect, kind};
 use ebb_client::{Client, Secret};
 use ebb_types::{ChunkId, GroupId, InspectReply, InspectRequest, ServerId, SlotState};
 use serde::Serialize;
@@ -84,7 +84,7 @@ pub async fn compare(config: &Config, client: &Client, verify: bool) -> Result<C
 
 async fn reach(config: &Config, client: &Client, server: ServerId) -> Result<Connection, NodeError> {
     let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
-    let own = Identity { cluster: config.cluster_id()?, role: Role::Client };
+    let own = Identity { cluster: config.cluster_id()?, party: Party::Client };
     let connected = connect(&client.map().servers[&server].address, &secret, own).await;
     connected.map_err(|e| NodeError::Refused(format!("{server} cannot be reached: {e}")))
 }

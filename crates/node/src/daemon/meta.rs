@@ -11,7 +11,7 @@ use crate::daemon::clock;
 use crate::daemon::heap;
 use crate::error::NodeError;
 use bytes::Bytes;
-use ebb_client::transport::{Connection, Identity, Listener, Role, Sender, connect, kind};
+use ebb_client::transport::{Connection, Identity, Listener, Party, Sender, connect, kind};
 use ebb_client::{Key, Secret};
 use ebb_gear::load;
 use ebb_meta::{Birth, DiskLog, Input, Member, MemberConfig, Outcome, SwitchAction, Token, joining_id, raft};
@@ -135,7 +135,7 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
     let log = DiskLog::open(&data).map_err(in_place)?;
     let member = Member::open(member_config, log, clock::now(), clock::unix_millis()).map_err(in_place)?;
     ebb_power::write_pid_file(&data, std::process::id())?;
-    let own = Identity { cluster, role: Role::Meta };
+    let own = Identity { cluster, party: Party::Meta };
     let listener = Listener::bind(&section.address, &secret, own)
         .await
         .map_err(|source| NodeError::Listen { address: section.address.clone(), source })?;
@@ -318,8 +318,8 @@ async fn serve(shared: Shared, connection: Connection) {
             heap::used();
         }
         let mut meta = shared.borrow_mut();
-        let understood = match (frame.kind, peer.role) {
-            (kind::SERVER_MESSAGE, Role::Server(server)) => match frame.decode::<ServerMessage>() {
+        let understood = match (frame.kind, peer.party) {
+            (kind::SERVER_MESSAGE, Party::Server(server)) => match frame.decode::<ServerMessage>() {
                 Ok((_, message)) if message.server() != server => {
                     tracing::warn!("{server} sent a message in the name of {}: ignored", message.server());
                     break;
@@ -329,10 +329,10 @@ async fn serve(shared: Shared, connection: Connection) {
                     meta.give(Input::Server(message));
                 }),
             },
-            (kind::META_REQUEST, role) => frame.decode::<MetaRequest>().map(|(id, request)| {
+            (kind::META_REQUEST, party) => frame.decode::<MetaRequest>().map(|(id, request)| {
                 if let MetaRequest::Admin(asked) = &request
                     && !asked.only_asks()
-                    && role != Role::Admin
+                    && party != Party::Admin
                 {
                     let why = "only an administrator may change the cluster: this needs the cluster secret, or an administrator's keys (`ebb secret --admin FILE`)";
                     let reply = MetaReply::Failed(MetaFailure::Refused(why.into()));
@@ -349,13 +349,13 @@ async fn serve(shared: Shared, connection: Connection) {
                 meta.calls.insert(token, Caller { connection, sender: sender.clone(), id, call });
                 meta.give(Input::Client { token, request });
             }),
-            (kind::RAFT, Role::Meta) => {
+            (kind::RAFT, Party::Meta) => {
                 frame.decode::<Vec<u8>>().map(|(from, message)| meta.give(Input::Raft { from, message }))
             }
             _ => break,
         };
         if let Err(error) = understood {
-            tracing::warn!("{:?}: {error}", peer.role);
+            tracing::warn!("{:?}: {error}", peer.party);
             break;
         }
     }

@@ -15,7 +15,7 @@ use crate::daemon::heap;
 use crate::error::{NodeError, io};
 use driver::{About, Ended, Server, inbox_has_room};
 use ebb_client::transport::{
-    Connection, Identity, Listener, Receiver, Role, Sender, TransportError, connect, kind,
+    Connection, Identity, Listener, Party, Receiver, Sender, TransportError, connect, kind,
 };
 use ebb_client::{Key, Secret};
 use ebb_replica::Replica;
@@ -82,7 +82,7 @@ async fn run_once(
     private_directory(&directory)?;
     let (core, recovered) = StoreCore::open(Arc::new(LinuxDisk::new(&directory)?), store_config)?;
     ebb_power::write_pid_file(&data, std::process::id())?;
-    let own = Identity { cluster: params.cluster, role: Role::Server(me) };
+    let own = Identity { cluster: params.cluster, party: Party::Server(me) };
     let listener = Listener::bind(&section.address, &secret, own)
         .await
         .map_err(|source| NodeError::Listen { address: section.address.clone(), source })?;
@@ -174,16 +174,16 @@ async fn accept(shared: Shared, listener: Listener) {
 /// Serves one connection, whichever side opened it.
 async fn serve(shared: Shared, connection: Connection) {
     let Connection { sender, mut receiver, peer, .. } = connection;
-    if let Role::Server(from) = peer.role {
+    if let Party::Server(from) = peer.party {
         shared.borrow_mut().peer_is_up(from, &sender);
     }
-    match receive(&shared, peer.role, &sender, &mut receiver).await {
+    match receive(&shared, peer.party, &sender, &mut receiver).await {
         Ok(()) => {}
-        Err(TransportError::Frame(error)) => tracing::warn!("{:?}: {error}", peer.role),
-        Err(error) => tracing::debug!("{:?}: {error}", peer.role),
+        Err(TransportError::Frame(error)) => tracing::warn!("{:?}: {error}", peer.party),
+        Err(error) => tracing::debug!("{:?}: {error}", peer.party),
     }
     sender.close();
-    if let Role::Server(from) = peer.role {
+    if let Party::Server(from) = peer.party {
         shared.borrow_mut().peer_is_lost(from);
     }
 }
@@ -191,7 +191,7 @@ async fn serve(shared: Shared, connection: Connection) {
 /// Receives frames while there is room for them.
 async fn receive(
     shared: &Shared,
-    role: Role,
+    party: Party,
     sender: &Sender,
     receiver: &mut Receiver,
 ) -> Result<(), TransportError> {
@@ -210,7 +210,7 @@ async fn receive(
         }
         inbox_has_room(shared).await;
         let Some(frame) = receiver.next().await? else { break };
-        shared.borrow_mut().on_frame(role, sender, frame)?;
+        shared.borrow_mut().on_frame(party, sender, frame)?;
     }
     Ok(())
 }
@@ -222,10 +222,10 @@ async fn dial(shared: Shared, to: ServerId, address: String, pause: Duration) {
     }
     let (secret, own) = {
         let about = &shared.borrow().about;
-        (about.secret.clone(), Identity { cluster: about.params.cluster, role: Role::Server(about.me) })
+        (about.secret.clone(), Identity { cluster: about.params.cluster, party: Party::Server(about.me) })
     };
     match connect(&address, &secret, own).await {
-        Ok(connection) if connection.peer.role == Role::Server(to) => serve(shared, connection).await,
+        Ok(connection) if connection.peer.party == Party::Server(to) => serve(shared, connection).await,
         Ok(_) => shared.borrow_mut().dial_failed(to),
         Err(error) => {
             tracing::debug!("{to}: {error}");

@@ -2,7 +2,7 @@
 
 use crate::harness::load::{Load, Options};
 use crate::harness::{Cluster, PATIENCE, Shape, Who, tail, wait};
-use ebb_client::transport::{Identity, Role, connect, kind};
+use ebb_client::transport::{Identity, Party, connect, kind};
 use ebb_types::{AdminRequest, MetaReply, MetaRequest};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ fn leader(cluster: &Cluster) -> u64 {
 /// Asks this member only.
 fn leads(cluster: &Cluster, id: u64) -> bool {
     let config = cluster.client_config();
-    let own = Identity { cluster: 0, role: Role::Client };
+    let own = Identity { cluster: 0, party: Party::Client };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let asked = runtime.block_on(async {
         let mut connection = connect(&config.meta[id as usize - 1], &config.secret, own).await.ok()?;

@@ -10,7 +10,7 @@ use crate::run_map::{Missing, RunMap, Source};
 use crate::wait::Wait;
 use bytes::Bytes;
 use ebb_types::{
-    ChunkId, Content, Kind, PeerMessage, Record, Refusal, Run, ServerId, Space, TailRun, block_crcs,
+    ChunkId, Content, Kind, PeerMessage, Record, Refusal, Role, Run, ServerId, TailRun, block_crcs,
 };
 use std::collections::BTreeMap;
 
@@ -170,9 +170,9 @@ impl Fetches {
             return cx.bug(group, "a fetch that does not exist was sent");
         };
         fetch.asked.push(source);
-        let ((to, space), Run { chunk, first, count, .. }) = (source, fetch.missing.run);
+        let ((to, role), Run { chunk, first, count, .. }) = (source, fetch.missing.run);
         let whole = false; // the listed version suffices
-        cx.send(to, PeerMessage::Fetch { group, epoch, token, space, chunk, first, count, whole });
+        cx.send(to, PeerMessage::Fetch { group, epoch, token, role, chunk, first, count, whole });
     }
 
     /// A source replied. A reply to a fetch that was given up, or sent elsewhere since, is ignored.
@@ -210,7 +210,7 @@ impl Fetches {
             return self.fetch_elsewhere(cx, member, token);
         };
         fetch.applying = parts.len();
-        if matches!(fetch.asked.last(), Some((_, Space::Offload { .. }))) {
+        if matches!(fetch.asked.last(), Some((_, Role::Offload { .. }))) {
             cx.shared.stats.reclaimed_bytes += payload.len() as u64;
         }
         for (record, payload) in parts {
@@ -246,7 +246,7 @@ impl Fetches {
         let mut copies = member.other_copies(cx);
         for stands_for in member.entry().slots.iter().map(|s| s.server) {
             let live = cx.map.servers.values().filter(|s| s.id != cx.me && s.state.is_live());
-            copies.extend(live.map(|s| (s.id, Space::Offload { stands_for })));
+            copies.extend(live.map(|s| (s.id, Role::Offload { stands_for })));
         }
         let Some(fetch) = self.fetches.get(&token) else {
             cx.bug(member.id(), "a fetch that does not exist was sent elsewhere");
@@ -296,5 +296,5 @@ fn apply(cx: &mut Context, member: &mut Member, token: u64, record: Record, payl
     // It may not be on all targets: the next primary must learn of it (R4).
     member.tail.push(TailRun { run: record.run(), request: None });
     let (wait, committed) = (Wait::CatchUpApplied { token }, member.tail.committed());
-    member.applying.apply(cx, wait, (Space::Replica, record), payload, true, committed);
+    member.applying.apply(cx, wait, (Role::Replica, record), payload, true, committed);
 }

@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::member::Member;
 use crate::run_map::Source;
-use ebb_types::{ClusterMap, Epoch, GroupEntry, ServerId, Slot, SlotState, Space};
+use ebb_types::{ClusterMap, Epoch, GroupEntry, Role, ServerId, Slot, SlotState};
 
 /// Where this server finds everything it lacks: its own covered holder; a replica that is in sync; or a replica that was complete
 /// until it went away, together with its covered holder. Nothing less will do: a listing that misses an acknowledged write would
@@ -22,7 +22,7 @@ pub(crate) fn sources(cx: &Context, member: &Member, without: Option<ServerId>) 
     let live = |server: ServerId| server != cx.me && Some(server) != without && cx.map.is_live(server);
     let kept = |slot: &Slot| {
         let holder = slot.holder.filter(|s| s.covered && live(s.server))?;
-        Some((holder.server, Space::Offload { stands_for: slot.server }))
+        Some((holder.server, Role::Offload { stands_for: slot.server }))
     };
     let own = entry.slot_of(cx.me).and_then(|slot| Some((slot.state, kept(slot)?)));
     let everything = SlotState::CatchingUp { since: Epoch(0) };
@@ -32,10 +32,10 @@ pub(crate) fn sources(cx: &Context, member: &Member, without: Option<ServerId>) 
     let in_sync = entry.slots.iter().filter(|s| s.state == SlotState::InSync && live(s.server));
     // The primary first: it is the one that is sure to be complete soonest.
     if let Some(slot) = in_sync.max_by_key(|s| Some(s.server) == entry.primary) {
-        return vec![(slot.server, Space::Replica)];
+        return vec![(slot.server, Role::Replica)];
     }
     let others = entry.slots.iter().filter(|s| live(s.server));
-    let pair = |slot: &Slot| Some(vec![(slot.server, Space::Replica), kept(slot)?]);
+    let pair = |slot: &Slot| Some(vec![(slot.server, Role::Replica), kept(slot)?]);
     let pair = others.map(pair).find_map(|p| p);
     pair.or(own.map(|(_, own)| vec![own])).unwrap_or_default()
 }
@@ -44,13 +44,13 @@ pub(crate) fn sources(cx: &Context, member: &Member, without: Option<ServerId>) 
 /// here directly. So a replica used alone must have stayed in sync, or it may have come back with less than it had; a holder
 /// must keep what it has, and the configuration stops naming it before it drops anything. Once `listed`, any copy will do.
 pub(super) fn are_good(map: &ClusterMap, entry: &GroupEntry, sources: &[Source], listed: bool) -> bool {
-    let kept = |server| sources.iter().any(|(_, space)| *space == Space::Offload { stands_for: server });
+    let kept = |server| sources.iter().any(|(_, role)| *role == Role::Offload { stands_for: server });
     let in_sync = |server| entry.slot_of(server).is_some_and(|slot| slot.state == SlotState::InSync);
-    let good = |&(server, space): &Source| match space {
+    let good = |&(server, role): &Source| match role {
         _ if !map.is_live(server) => false,
         _ if entry.salvage || listed => true,
-        Space::Offload { stands_for } => entry.is_covered_by(server, stands_for),
-        Space::Replica => in_sync(server) || kept(server),
+        Role::Offload { stands_for } => entry.is_covered_by(server, stands_for),
+        Role::Replica => in_sync(server) || kept(server),
     };
     !sources.is_empty() && sources.iter().all(good)
 }

@@ -12,7 +12,7 @@ use crate::repair::{Ended, GivenUp};
 use crate::scrub::{Next, Scrub};
 use crate::wait::{CheckFor, ListFor};
 use ebb_types::{
-    ChunkError, ChunkId, Cursor, Epoch, Kind, Record, Refusal, Run, ServerId, ServerReport, Space, Version,
+    ChunkError, ChunkId, Cursor, Epoch, Kind, Record, Refusal, Role, Run, ServerId, ServerReport, Version,
 };
 
 /// Catch-up.
@@ -226,10 +226,10 @@ impl Group {
     pub(super) fn on_fetched_for(
         &mut self,
         cx: &mut Context,
-        (to, token, space): (ServerId, u64, Space),
+        (to, token, role): (ServerId, u64, Role),
         outcome: StoreOutcome,
     ) {
-        if let (StoreOutcome::Damaged { chunk, block, lost }, Space::Replica) = (&outcome, space) {
+        if let (StoreOutcome::Damaged { chunk, block, lost }, Role::Replica) = (&outcome, role) {
             self.repair_around(cx, (*chunk, *block), *lost);
         }
         self.member.answer_fetch(cx, to, token, outcome);
@@ -302,9 +302,9 @@ impl Group {
     /// Checks blocks for the primary. Only under the present configuration is it known what must be here.
     pub(super) fn on_check(&mut self, cx: &mut Context, to: ServerId, epoch: Epoch, check: CheckFor) {
         let complete = epoch == self.member.epoch()
-            && match check.space {
-                Space::Replica => self.catch_up.is_none(),
-                Space::Offload { stands_for } => self.entry().is_covered_by(cx.me, stands_for),
+            && match check.role {
+                Role::Replica => self.catch_up.is_none(),
+                Role::Offload { stands_for } => self.entry().is_covered_by(cx.me, stands_for),
             };
         if complete {
             self.member.read_check(cx, to, check);
@@ -327,7 +327,7 @@ impl Group {
                 Ok(records)
             }
             StoreOutcome::Damaged { chunk, block, lost } => {
-                if check.space == Space::Replica && !cx.config.has(PlantedBug::OverlookDamage) {
+                if check.role == Role::Replica && !cx.config.has(PlantedBug::OverlookDamage) {
                     self.repair_around(cx, (chunk, block), lost);
                     if self.is_repairing() {
                         return self.member.check_later(to, check);

@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::due::{Scrubbed, Wanted};
 use crate::wait::{CheckFor, ListFor, Wait};
 use bytes::Bytes;
-use ebb_types::{ChunkId, Epoch, ListPage, PeerMessage, Record, Refusal, ServerId, Space, Version};
+use ebb_types::{ChunkId, Epoch, ListPage, PeerMessage, Record, Refusal, Role, ServerId, Version};
 
 impl Group {
     /// `ready`: the metadata service counts on this incarnation, and the store works.
@@ -28,11 +28,11 @@ impl Group {
             PeerMessage::FenceReply { epoch, tail, done, forgotten, .. } => {
                 self.on_fence_reply(cx, (from, epoch), tail, (done, forgotten));
             }
-            PeerMessage::Replicate { epoch, space, record, committed, must_fit } => {
+            PeerMessage::Replicate { epoch, role, record, committed, must_fit } => {
                 let of = (record.version, record.first);
                 let admitted = match ready {
                     true => {
-                        self.on_replicate(cx, (from, epoch), (space, record), payload, (committed, must_fit))
+                        self.on_replicate(cx, (from, epoch), (role, record), payload, (committed, must_fit))
                     }
                     false => Err(Refusal::NotReady),
                 };
@@ -48,11 +48,11 @@ impl Group {
                     self.member.commit_of(cx, epoch, committed, self.is_complete());
                 }
             }
-            PeerMessage::List { epoch, token, space, since, after, .. } => {
+            PeerMessage::List { epoch, token, role, since, after, .. } => {
                 match self.member.admit(ready, epoch) {
                     Ok(()) => {
                         let came = cx.shared.token();
-                        let list = ListFor { came, epoch, token, space, since, after, tried: None };
+                        let list = ListFor { came, epoch, token, role, since, after, tried: None };
                         self.member.list_for(from, list);
                         self.give_listings(cx);
                     }
@@ -67,10 +67,10 @@ impl Group {
                     cx.shared.scrub_wanted.insert(group, Wanted { after, overdue });
                 }
             }
-            PeerMessage::Check { epoch, token, space, chunk, first, count, .. } => {
+            PeerMessage::Check { epoch, token, role, chunk, first, count, .. } => {
                 match self.member.admit(ready, epoch) {
                     Ok(()) => {
-                        self.on_check(cx, from, epoch, CheckFor { token, space, chunk, first, count });
+                        self.on_check(cx, from, epoch, CheckFor { token, role, chunk, first, count });
                     }
                     Err(refusal) => self.member.answer_check(cx, from, token, Err(refusal)),
                 }
@@ -86,12 +86,12 @@ impl Group {
                     cx.shared.scrubbed.push(Scrubbed { group, after, end, sound });
                 }
             }
-            PeerMessage::Fetch { epoch, token, space, chunk, first, count, whole, .. } => {
-                let whole = whole && space == Space::Replica;
+            PeerMessage::Fetch { epoch, token, role, chunk, first, count, whole, .. } => {
+                let whole = whole && role == Role::Replica;
                 match self.admit_fetch(ready, epoch, whole.then_some((chunk, first, count))) {
                     Ok(()) => {
-                        let command = StoreCommand::Read { space, group, chunk, first, count };
-                        cx.store(group, Wait::FetchFor { to: from, token, space }, command);
+                        let command = StoreCommand::Read { role, group, chunk, first, count };
+                        cx.store(group, Wait::FetchFor { to: from, token, role }, command);
                     }
                     Err(refusal) => {
                         cx.send(from, PeerMessage::FetchReply { group, token, result: Err(refusal) });
@@ -123,13 +123,13 @@ impl Group {
         &mut self,
         cx: &mut Context,
         asker: (ServerId, Epoch),
-        (space, record): (Space, Record),
+        (role, record): (Role, Record),
         payload: Bytes,
         (committed, must_fit): (Version, bool),
     ) -> Result<(), Refusal> {
-        if self.member.admit_record(cx, asker, (space, &record), &payload, must_fit)? {
+        if self.member.admit_record(cx, asker, (role, &record), &payload, must_fit)? {
             self.member.commit_of(cx, asker.1, committed, self.is_complete());
-            self.member.take_record(cx, asker, (space, record), payload, must_fit);
+            self.member.take_record(cx, asker, (role, record), payload, must_fit);
         }
         Ok(())
     }
@@ -218,7 +218,7 @@ impl Group {
             }
             Wait::CheckFor { to, check } => self.on_check_read(cx, to, check, outcome),
             Wait::ListFor { to, list } => self.on_listed_for(cx, to, list, outcome),
-            Wait::FetchFor { to, token, space } => self.on_fetched_for(cx, (to, token, space), outcome),
+            Wait::FetchFor { to, token, role } => self.on_fetched_for(cx, (to, token, role), outcome),
             Wait::Settlement { epoch } => self.on_compared(cx, epoch, outcome),
             Wait::CatchUpNewer { token } => self.on_catch_up_newer(cx, token, outcome),
             Wait::CatchUpOwn { token } => {

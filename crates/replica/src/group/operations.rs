@@ -11,7 +11,7 @@ use crate::wait::Wait;
 use bytes::Bytes;
 use ebb_types::{
     BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, Epoch, Kind, LoadCount, Record, Refusal,
-    RequestId, ServerId, Space, Unready, Version, crc32c,
+    RequestId, Role, ServerId, Unready, Version, crc32c,
 };
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ impl Group {
         }
         let (now, remembers) = (cx.now, cx.config.has(PlantedBug::RememberFull));
         cx.shared.full_peers.retain(|_, since| remembers || now.since(*since) < FULL_PAUSE);
-        let full = |(server, _): (ServerId, Space)| {
+        let full = |(server, _): (ServerId, Role)| {
             (server == cx.me && cx.full) || cx.shared.full_peers.contains_key(&server)
         };
         if takes_space && self.member.targets().flatten().any(full) {
@@ -147,11 +147,11 @@ impl Group {
             return self.order_op(cx, id, Got::new());
         }
         let checks = op.is_check();
-        let (group, epoch, space) = (self.member.id(), self.member.epoch(), Space::Replica);
+        let (group, epoch, role) = (self.member.id(), self.member.epoch(), Role::Replica);
         for (first, count) in op.become_reading(cx) {
             let command = match checks {
-                true => StoreCommand::Check { space, group, chunk, first, count },
-                false => StoreCommand::Read { space, group, chunk, first, count },
+                true => StoreCommand::Check { role, group, chunk, first, count },
+                false => StoreCommand::Read { role, group, chunk, first, count },
             };
             cx.store(group, Wait::OpRead { op: id, epoch, first }, command);
         }

@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::member::Member;
 use crate::wait::Wait;
 use bytes::Bytes;
-use ebb_types::{Moment, PeerMessage, Record, Refusal, ServerId, ServerReport, Space, TailRun};
+use ebb_types::{Moment, PeerMessage, Record, Refusal, Role, ServerId, ServerReport, TailRun};
 use std::collections::BTreeMap;
 
 #[derive(Default)]
@@ -31,7 +31,7 @@ struct Ordered {
 
 /// A copy that is not known to be durable.
 struct Awaited {
-    space: Space,
+    role: Role,
     /// When it was last sent, or given to the own store.
     asked: Moment,
     /// The connection broke or the copy was refused: the tick resends it.
@@ -88,12 +88,12 @@ impl InFlight {
         must_fit: bool,
     ) {
         let seq = record.version.seq;
-        let awaited = |(to, space)| (to, Awaited { space, asked: cx.now, again: false });
+        let awaited = |(to, role)| (to, Awaited { role, asked: cx.now, again: false });
         let awaiting = member.targets().flatten().map(awaited).collect();
         member.tail.push(TailRun { run: record.run(), request: record.request });
         let mut ordered = Ordered { op, record, payload, awaiting, at: cx.now, must_fit };
-        for (&to, &Awaited { space, .. }) in &ordered.awaiting {
-            ordered.give(cx, member, to, space);
+        for (&to, &Awaited { role, .. }) in &ordered.awaiting {
+            ordered.give(cx, member, to, role);
         }
         if cx.config.has(crate::config::PlantedBug::AckEarly)
             && let Some(last) = ordered.awaiting.keys().copied().rfind(|&s| s != cx.me)
@@ -120,15 +120,15 @@ impl InFlight {
                 if due {
                     (awaited.again, awaited.asked) = (false, cx.now);
                 }
-                due.then_some((*to, awaited.space))
+                due.then_some((*to, awaited.role))
             };
-            let due: Vec<(ServerId, Space)> = ordered.awaiting.iter_mut().filter_map(due).collect();
-            for (to, space) in due {
+            let due: Vec<(ServerId, Role)> = ordered.awaiting.iter_mut().filter_map(due).collect();
+            for (to, role) in due {
                 if to == cx.me {
                     let run = ordered.record.run();
                     member.tail.push(TailRun { run, request: ordered.record.request });
                 }
-                ordered.give(cx, member, to, space);
+                ordered.give(cx, member, to, role);
             }
         }
     }
@@ -190,15 +190,15 @@ impl InFlight {
 
 impl Ordered {
     /// Gives the record to the own store, or sends it.
-    fn give(&self, cx: &mut Context, member: &mut Member, to: ServerId, space: Space) {
+    fn give(&self, cx: &mut Context, member: &mut Member, to: ServerId, role: Role) {
         let Ordered { record, payload, must_fit, .. } = self;
         let (epoch, committed, must_fit) = (member.epoch(), member.tail.committed(), *must_fit);
         if to == cx.me {
-            let (wait, own) = (Wait::Own { seq: record.version.seq, epoch }, (space, record.clone()));
+            let (wait, own) = (Wait::Own { seq: record.version.seq, epoch }, (role, record.clone()));
             member.applying.apply(cx, wait, own, payload.clone(), must_fit, committed);
         } else {
             let record = record.clone();
-            let message = PeerMessage::Replicate { epoch, space, record, committed, must_fit };
+            let message = PeerMessage::Replicate { epoch, role, record, committed, must_fit };
             cx.send_with(to, message, payload.clone());
         }
     }

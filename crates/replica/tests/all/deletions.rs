@@ -4,7 +4,7 @@ use bytes::Bytes;
 use ebb_replica::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken};
 use ebb_types::{
     ChunkId, Content, Epoch, GroupEntry, GroupId, Holder, Incarnation, ListPage, MapDelta, Moment,
-    PeerMessage, Record, ServerId, ServerState, Slot, SlotState, Space, StoreId, Version,
+    PeerMessage, Record, Role, ServerId, ServerState, Slot, SlotState, StoreId, Version,
 };
 
 const ME: ServerId = ServerId(1);
@@ -56,8 +56,8 @@ impl Member {
         let chunk = ChunkId::default();
         let record = Record { group: GROUP, chunk, first, count, version, request: None, content };
         let (epoch, committed) = (version.epoch, Version { seq: 0, ..version });
-        let space = Space::Replica;
-        let message = PeerMessage::Replicate { epoch, space, record, committed, must_fit: true };
+        let role = Role::Replica;
+        let message = PeerMessage::Replicate { epoch, role, record, committed, must_fit: true };
         let out = self.on(Event::Peer { from: PRIMARY, message, payload: Bytes::new() });
         let applied = out.iter().find_map(|c| match c {
             Command::Store { token, command: StoreCommand::Apply { .. } } => Some(*token),
@@ -85,11 +85,11 @@ fn forgotten(commands: &[Command]) -> Option<Version> {
     })
 }
 
-/// The listings requested: from which server, of which space, since which epoch.
-fn asked(commands: &[Command]) -> Vec<(ServerId, Space, Epoch)> {
+/// The listings requested: from which server, in which role, since which epoch.
+fn asked(commands: &[Command]) -> Vec<(ServerId, Role, Epoch)> {
     let asked = |c: &Command| match c {
-        Command::Send { to, message: PeerMessage::List { space, since, .. }, .. } => {
-            Some((*to, *space, *since))
+        Command::Send { to, message: PeerMessage::List { role, since, .. }, .. } => {
+            Some((*to, *role, *since))
         }
         _ => None,
     };
@@ -153,12 +153,12 @@ fn whoever_compares_everything_does_not_ask_a_holder_for_it() {
     let everything = SlotState::CatchingUp { since: Epoch(0) };
     let mut me = Member::new();
     let out = me.configure(5, [(everything, Some(KEEPER)), (IN_SYNC, None), (IN_SYNC, None)]);
-    assert!(matches!(asked(&out)[..], [(PRIMARY | THIRD, Space::Replica, Epoch(0))]), "{out:?}");
+    assert!(matches!(asked(&out)[..], [(PRIMARY | THIRD, Role::Replica, Epoch(0))]), "{out:?}");
     let mut me = Member::new();
     let (since, away) = (Epoch(4), SlotState::Away { since: Epoch(4) });
     let states = [(everything, None), (SlotState::CatchingUp { since }, Some(KEEPER)), (away, None)];
     let out = me.configure(5, states);
-    assert_eq!(asked(&out), [(PRIMARY, Space::Replica, Epoch(0))]);
+    assert_eq!(asked(&out), [(PRIMARY, Role::Replica, Epoch(0))]);
     let token = out.iter().find_map(|c| match c {
         Command::Send { message: PeerMessage::List { token, .. }, .. } => Some(*token),
         _ => None,
@@ -170,9 +170,9 @@ fn whoever_compares_everything_does_not_ask_a_holder_for_it() {
     let out = me.on(Event::Stored { token, outcome: StoreOutcome::Listed(ListPage::default()) });
     let [Command::Store { token, .. }] = out[..] else { panic!("{out:?}") };
     let out = me.on(Event::Stored { token, outcome: StoreOutcome::Newer(Vec::new()) });
-    assert_eq!(asked(&out), [(KEEPER, Space::Offload { stands_for: PRIMARY }, since)]);
+    assert_eq!(asked(&out), [(KEEPER, Role::Offload { stands_for: PRIMARY }, since)]);
     let mut me = Member::new();
     let some = SlotState::CatchingUp { since: Epoch(3) };
     let out = me.configure(5, [(some, Some(KEEPER)), (IN_SYNC, None), (IN_SYNC, None)]);
-    assert_eq!(asked(&out), [(KEEPER, Space::Offload { stands_for: ME }, Epoch(3))]);
+    assert_eq!(asked(&out), [(KEEPER, Role::Offload { stands_for: ME }, Epoch(3))]);
 }

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use ebb_replica::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome};
 use ebb_types::{
     ChunkId, Epoch, GroupEntry, GroupId, Holder, Incarnation, Kind, ListPage, MapDelta, Moment, PeerMessage,
-    RecoveredTail, Refusal, Run, ServerEntry, ServerId, ServerState, Slot, SlotState, Space, StoreId,
-    TailRun, Version,
+    RecoveredTail, Refusal, Role, Run, ServerEntry, ServerId, ServerState, Slot, SlotState, StoreId, TailRun,
+    Version,
 };
 
 const ME: ServerId = ServerId(1);
@@ -15,7 +15,7 @@ const ME: ServerId = ServerId(1);
 const OTHER: ServerId = ServerId(2);
 const KEEPER: ServerId = ServerId(4);
 const GROUP: GroupId = GroupId(0);
-const KEPT: Space = Space::Offload { stands_for: OTHER };
+const KEPT: Role = Role::Offload { stands_for: OTHER };
 
 struct Server {
     replica: Replica,
@@ -71,11 +71,11 @@ impl Server {
     }
 }
 
-/// The listing requested: from which server, of which space, and its token.
-fn asked(commands: &[Command]) -> Option<(ServerId, Space, u64)> {
+/// The listing requested: from which server, in which role, and its token.
+fn asked(commands: &[Command]) -> Option<(ServerId, Role, u64)> {
     commands.iter().find_map(|c| match c {
-        Command::Send { to, message: PeerMessage::List { space, token, .. }, .. } => {
-            Some((*to, *space, *token))
+        Command::Send { to, message: PeerMessage::List { role, token, .. }, .. } => {
+            Some((*to, *role, *token))
         }
         _ => None,
     })
@@ -87,7 +87,7 @@ fn a_holder_lists_only_what_it_still_keeps() {
         group: GROUP,
         epoch: Epoch(epoch),
         token: 7,
-        space: KEPT,
+        role: KEPT,
         since: Epoch(1),
         after: None,
     };
@@ -95,7 +95,7 @@ fn a_holder_lists_only_what_it_still_keeps() {
     keeper.configure(5, false);
     let commands = keeper.hear(ME, list(5));
     let stored =
-        |c: &Command| matches!(c, Command::Store { command: StoreCommand::List { space: KEPT, .. }, .. });
+        |c: &Command| matches!(c, Command::Store { command: StoreCommand::List { role: KEPT, .. }, .. });
     assert!(commands.iter().any(stored), "{commands:?}");
     keeper.configure(6, true);
     let commands = keeper.hear(ME, list(6));
@@ -117,7 +117,7 @@ fn a_listing_of_an_ended_epoch_is_not_given() {
     let (group, epoch, since) = (GROUP, Epoch(5), Epoch(1));
     let mut keeper = Server::new(KEEPER);
     keeper.configure(5, false);
-    let list = PeerMessage::List { group, epoch, token: 7, space: KEPT, since, after: None };
+    let list = PeerMessage::List { group, epoch, token: 7, role: KEPT, since, after: None };
     let commands = keeper.hear(ME, list);
     let listed = commands.iter().find_map(|c| match c {
         Command::Store { token, command: StoreCommand::List { .. } } => Some(*token),
@@ -142,7 +142,7 @@ fn a_tail_is_kept_with_what_it_is_of() {
     let tail = RecoveredTail { open: vec![TailRun { run, request: None }], ..RecoveredTail::default() };
     let config = Config::new(KEEPER, Incarnation(1), StoreId(1), 1 << 20, 1);
     let tails = [(GROUP, tail)].into();
-    let recovered = Recovered { tails, spaces: vec![(GROUP, KEPT)], ..Recovered::default() };
+    let recovered = Recovered { tails, roles: vec![(GROUP, KEPT)], ..Recovered::default() };
     let mut keeper = Server { replica: Replica::new(config, recovered), run: 1, version: 0 };
     let away = SlotState::Away { since: Epoch(1) };
     keeper.configure_other(5, away, None);
@@ -160,13 +160,13 @@ fn a_tail_is_kept_with_what_it_is_of() {
 #[test]
 fn a_drop_for_which_there_was_no_room_is_tried_again() {
     let config = Config::new(KEEPER, Incarnation(1), StoreId(1), 1 << 20, 1);
-    let recovered = Recovered { spaces: vec![(GROUP, KEPT)], ..Recovered::default() };
+    let recovered = Recovered { roles: vec![(GROUP, KEPT)], ..Recovered::default() };
     let mut keeper = Server { replica: Replica::new(config, recovered), run: 1, version: 0 };
     let drops = |commands: Vec<Command>| {
         let drop = |c: &&Command| matches!(c, Command::DropOffload { group: GROUP, stands_for: OTHER });
         commands.iter().filter(drop).count()
     };
-    let (beat, full) = (Event::Beat { unix_seconds: 1 }, Event::NotDropped { group: GROUP, space: KEPT });
+    let (beat, full) = (Event::Beat { unix_seconds: 1 }, Event::NotDropped { group: GROUP, role: KEPT });
     assert_eq!(drops(keeper.configure(5, false)), 0);
     assert_eq!(drops(keeper.configure(6, true)), 1);
     assert_eq!(drops(keeper.on(beat.clone())), 0, "once is enough");
@@ -181,8 +181,8 @@ fn a_drop_for_which_there_was_no_room_is_tried_again() {
 fn a_listing_that_lost_a_source_starts_over() {
     let mut me = Server::new(ME);
     let commands = me.configure(5, false);
-    let (to, space, token) = asked(&commands).expect("the replica is asked first");
-    assert_eq!((to, space), (OTHER, Space::Replica));
+    let (to, role, token) = asked(&commands).expect("the replica is asked first");
+    assert_eq!((to, role), (OTHER, Role::Replica));
     // It has fetched nothing from its holder yet.
     let page = ListPage { runs: Vec::new(), next: None };
     let commands = me.hear(OTHER, PeerMessage::ListReply { group: GROUP, token, result: Ok(page) });
@@ -192,10 +192,10 @@ fn a_listing_that_lost_a_source_starts_over() {
     });
     let outcome = StoreOutcome::Newer(Vec::new());
     let commands = me.on(Event::Stored { token: newer.expect("the page is compared"), outcome });
-    assert_eq!(asked(&commands).map(|(to, space, _)| (to, space)), Some((KEEPER, KEPT)));
+    assert_eq!(asked(&commands).map(|(to, role, _)| (to, role)), Some((KEEPER, KEPT)));
     // Before the reply comes the other replica is in sync: now it has everything, and the holder nothing.
     let commands = me.configure(6, true);
-    assert_eq!(asked(&commands).map(|(to, space, _)| (to, space)), Some((OTHER, Space::Replica)));
+    assert_eq!(asked(&commands).map(|(to, role, _)| (to, role)), Some((OTHER, Role::Replica)));
 }
 
 /// The source listed everything in the beginning; its directory was emptied since.
@@ -203,7 +203,7 @@ fn a_listing_that_lost_a_source_starts_over() {
 fn a_source_that_comes_back_with_less_is_asked_no_more() {
     let mut me = Server::new(ME);
     let from = asked(&me.configure(5, true));
-    assert_eq!(from.map(|(to, space, _)| (to, space)), Some((OTHER, Space::Replica)));
+    assert_eq!(from.map(|(to, role, _)| (to, role)), Some((OTHER, Role::Replica)));
     let commands = me.configure_other(6, SlotState::CatchingUp { since: Epoch(0) }, None);
     assert_eq!(asked(&commands), None, "no source is complete");
     let page = Ok(ListPage::default());

@@ -7,8 +7,8 @@ use ebb_replica::{
 };
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, GroupEntry, GroupId, Incarnation,
-    MapDelta, Moment, PeerMessage, Record, Refusal, RequestId, ServerId, ServerReport, ServerState, Slot,
-    SlotState, Space, StoreId, Unready, Version,
+    MapDelta, Moment, PeerMessage, Record, Refusal, RequestId, Role, ServerId, ServerReport, ServerState,
+    Slot, SlotState, StoreId, Unready, Version,
 };
 
 const ME: ServerId = ServerId(1);
@@ -203,14 +203,9 @@ fn a_record_that_comes_twice_is_written_once_and_answered() {
     let record = sent(&primary.write(0)).remove(0).1;
     let mut member = Server::new(NEAR);
     let mut replicate = || {
-        let (space, committed) = (Space::Replica, Version::ZERO);
-        let message = PeerMessage::Replicate {
-            epoch: EPOCH,
-            space,
-            record: record.clone(),
-            committed,
-            must_fit: false,
-        };
+        let (role, committed) = (Role::Replica, Version::ZERO);
+        let message =
+            PeerMessage::Replicate { epoch: EPOCH, role, record: record.clone(), committed, must_fit: false };
         let payload = Bytes::from(vec![7; BLOCK_BYTES]);
         member.on(Event::Peer { from: NEAR, message, payload })
     };

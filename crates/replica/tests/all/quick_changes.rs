@@ -6,9 +6,8 @@ use ebb_replica::{
 };
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry, GroupId,
-    Incarnation, Kind, MapDelta, Moment, PeerMessage, Record, Refusal, RequestId, Run, ServerId,
-    ServerReport, ServerState, Slot, SlotState, Space, StoreId, Told, Unready, Version, block_crcs,
-    piece_crcs,
+    Incarnation, Kind, MapDelta, Moment, PeerMessage, Record, Refusal, RequestId, Role, Run, ServerId,
+    ServerReport, ServerState, Slot, SlotState, StoreId, Told, Unready, Version, block_crcs, piece_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -220,8 +219,8 @@ fn a_listing_does_not_overtake_what_is_under_way_from_an_older_epoch() {
         let list = |c: &Command| matches!(c, Command::Store { command: StoreCommand::List { .. }, .. });
         commands.iter().any(list)
     };
-    let (space, since, after) = (Space::Replica, Epoch(0), None);
-    let message = PeerMessage::List { group: GROUP, epoch: Epoch(2), token: 1, space, since, after };
+    let (role, since, after) = (Role::Replica, Epoch(0), None);
+    let message = PeerMessage::List { group: GROUP, epoch: Epoch(2), token: 1, role, since, after };
     let asked = primary.on(Event::Peer { from: OTHERS[0], message, payload: Bytes::new() });
     assert!(
         !lists(&asked),

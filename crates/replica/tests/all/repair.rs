@@ -7,15 +7,15 @@ use ebb_replica::{
 };
 use ebb_types::{
     BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry,
-    GroupId, Holder, Incarnation, Kind, ListPage, MapDelta, Moment, PeerMessage, Record, Refusal, Run,
-    ServerId, ServerReport, ServerState, Slot, SlotState, Space, StoreId, TailRun, Version, block_crcs,
+    GroupId, Holder, Incarnation, Kind, ListPage, MapDelta, Moment, PeerMessage, Record, Refusal, Role, Run,
+    ServerId, ServerReport, ServerState, Slot, SlotState, StoreId, TailRun, Version, block_crcs,
 };
 
 const ME: ServerId = ServerId(1);
 /// Catching up, with a covered holder.
 const OTHER: ServerId = ServerId(2);
 const KEEPER: ServerId = ServerId(4);
-const KEPT: Space = Space::Offload { stands_for: OTHER };
+const KEPT: Role = Role::Offload { stands_for: OTHER };
 const GROUP: GroupId = GroupId(0);
 const CHUNK: ChunkId = ChunkId { object: ebb_types::ObjectId(0), index: 0 };
 
@@ -66,8 +66,8 @@ impl Server {
 
     /// `OTHER` requests a listing. Returns the token of the store command.
     fn is_asked_for_a_listing(&mut self, token: u64) -> StoreToken {
-        let (group, epoch, space, since) = (GROUP, Epoch(9), Space::Replica, Epoch(5));
-        let message = PeerMessage::List { group, epoch, token, space, since, after: None };
+        let (group, epoch, role, since) = (GROUP, Epoch(9), Role::Replica, Epoch(5));
+        let message = PeerMessage::List { group, epoch, token, role, since, after: None };
         let commands = self.on(Event::Peer { from: OTHER, message, payload: Bytes::new() });
         store(&commands).expect("it is listed").0
     }
@@ -86,15 +86,15 @@ impl Server {
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     to: ServerId,
-    space: Space,
+    role: Role,
     token: u64,
     whole: bool,
 }
 
 fn asked(commands: &[Command]) -> Option<Asked> {
     commands.iter().find_map(|c| match c {
-        Command::Send { to, message: PeerMessage::Fetch { space, token, whole, .. }, .. } => {
-            Some(Asked { to: *to, space: *space, token: *token, whole: *whole })
+        Command::Send { to, message: PeerMessage::Fetch { role, token, whole, .. }, .. } => {
+            Some(Asked { to: *to, role: *role, token: *token, whole: *whole })
         }
         _ => None,
     })
@@ -146,11 +146,11 @@ const NEW: Version = Version { epoch: Epoch(7), seq: 3 };
 fn a_lost_block_comes_from_the_holder_and_then_from_the_replica_behind_it() {
     let (mut primary, commands) = primary_with_a_lost_block(NEW);
     let first = asked(&commands).expect("a copy is asked for it");
-    assert_eq!((first.to, first.space), (KEEPER, KEPT));
+    assert_eq!((first.to, first.role), (KEEPER, KEPT));
     // The block was not written since epoch 5: so the replica behind the holder has the latest version.
     let commands = primary.answers(first, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
     let second = asked(&commands).expect("the replica is asked");
-    assert_eq!((second.to, second.space, second.whole), (OTHER, Space::Replica, true));
+    assert_eq!((second.to, second.role, second.whole), (OTHER, Role::Replica, true));
     let data = Bytes::from(vec![7; BLOCK_BYTES]);
     let old = Version { epoch: Epoch(2), seq: 8 };
     let commands = primary.answers(second, Ok(vec![record(old, Some(&data))]), data.clone());
@@ -172,7 +172,7 @@ fn where_the_holder_does_not_answer_the_replica_behind_it_is_not_believed() {
     let first = asked(&commands).expect("a copy is asked for it");
     let commands = primary.answers(first, Err(Refusal::Corrupt), Bytes::new());
     let second = asked(&commands).expect("it may have the newest");
-    assert_eq!((second.to, second.space, second.whole), (OTHER, Space::Replica, false));
+    assert_eq!((second.to, second.role, second.whole), (OTHER, Role::Replica, false));
     let older = Version { seq: NEW.seq - 1, ..NEW };
     let data = Bytes::from(vec![7; BLOCK_BYTES]);
     let commands = primary.answers(second, Ok(vec![record(older, Some(&data))]), data);
@@ -197,7 +197,7 @@ fn what_is_as_new_as_a_lost_block_can_have_been_is_believed_of_everybody() {
 fn a_block_from_before_a_replica_was_away_comes_from_it_alone() {
     let (_, commands) = primary_with_a_lost_block(Version { epoch: Epoch(4), seq: 1 });
     let first = asked(&commands).expect("a copy is asked for it");
-    assert_eq!((first.to, first.space), (OTHER, Space::Replica));
+    assert_eq!((first.to, first.role), (OTHER, Role::Replica));
     assert!(!first.whole, "what it misses is newer; and its listing may wait for this very repair");
 }
 
@@ -205,9 +205,9 @@ fn a_block_from_before_a_replica_was_away_comes_from_it_alone() {
 fn a_replica_does_not_answer_for_blocks_that_it_may_miss() {
     let (mut other, _) = Server::new(OTHER);
     let mut fetch = |whole| {
-        let (group, epoch, space) = (GROUP, Epoch(9), Space::Replica);
+        let (group, epoch, role) = (GROUP, Epoch(9), Role::Replica);
         let message =
-            PeerMessage::Fetch { group, epoch, token: 5, space, chunk: CHUNK, first: 0, count: 1, whole };
+            PeerMessage::Fetch { group, epoch, token: 5, role, chunk: CHUNK, first: 0, count: 1, whole };
         other.on(Event::Peer { from: ME, message, payload: Bytes::new() })
     };
     let refused = |c: &Command| {
@@ -276,8 +276,8 @@ fn a_server_that_repairs_a_block_does_not_sleep() {
     let entry = GroupEntry { epoch: Epoch(10), primary: Some(ME), slots, ..GroupEntry::unknown() };
     let servers = vec![crate::server(OTHER.0, 0, ServerState::Draining)];
     member.on(Event::Map(MapDelta { from: 1, to: 2, servers, groups: vec![(GROUP, entry)] }));
-    let (group, epoch, space) = (GROUP, Epoch(10), Space::Replica);
-    let message = PeerMessage::List { group, epoch, token: 6, space, since: Epoch(5), after: None };
+    let (group, epoch, role) = (GROUP, Epoch(10), Role::Replica);
+    let message = PeerMessage::List { group, epoch, token: 6, role, since: Epoch(5), after: None };
     let commands = member.on(Event::Peer { from: ME, message, payload: Bytes::new() });
     let (listing, _) = store(&commands).expect("it is listed");
     let is_ready = |commands: &[Command]| commands.iter().any(|c| matches!(c, Command::ReadyToSleep { .. }));
@@ -348,8 +348,8 @@ fn replicates(replica: &mut Server, first: u32) -> Vec<Command> {
     let data = Bytes::from(vec![7; BLOCK_BYTES]);
     let version = Version { epoch: Epoch(9), seq: 1 };
     let record = Record { first, ..record(version, Some(&data)) };
-    let (epoch, space, committed, must_fit) = (Epoch(9), Space::Replica, Version::ZERO, false);
-    let message = PeerMessage::Replicate { epoch, space, record, committed, must_fit };
+    let (epoch, role, committed, must_fit) = (Epoch(9), Role::Replica, Version::ZERO, false);
+    let message = PeerMessage::Replicate { epoch, role, record, committed, must_fit };
     let commands = replica.on(Event::Peer { from: ME, message, payload: data });
     let (token, _) = store(&commands).expect("it is written");
     replica.stored(token, StoreOutcome::Applied)
@@ -437,7 +437,7 @@ fn a_block_that_must_exist_and_does_not_comes_from_another_copy() {
     let first = asked(&commands).expect("a copy is asked for it");
     let commands = primary.answers(first, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
     let second = asked(&commands).expect("the replica behind the holder is asked");
-    assert_eq!((second.to, second.space, second.whole), (OTHER, Space::Replica, true));
+    assert_eq!((second.to, second.role, second.whole), (OTHER, Role::Replica, true));
     let data = Bytes::from(vec![7; BLOCK_BYTES]);
     let commands = primary.answers(second, Ok(vec![record(NEW, Some(&data))]), data.clone());
     let (token, command) = store(&commands).expect("it is written");

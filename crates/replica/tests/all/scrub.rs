@@ -7,8 +7,8 @@ use ebb_replica::{
 };
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientRequest, Content, Epoch, GroupEntry, GroupId, Holder, Incarnation,
-    Kind, ListPage, MapDelta, Moment, PeerMessage, Record, Refusal, RequestId, Run, ScrubMark, ServerId,
-    ServerState, Slot, SlotState, Space, StoreId, Version, block_crcs,
+    Kind, ListPage, MapDelta, Moment, PeerMessage, Record, Refusal, RequestId, Role, Run, ScrubMark,
+    ServerId, ServerState, Slot, SlotState, StoreId, Version, block_crcs,
 };
 use std::time::Duration;
 
@@ -89,8 +89,8 @@ impl Primary {
         let (own, command) = store(&asked).expect("the own copy is listed");
         assert!(matches!(command, StoreCommand::List { since: Epoch(0), .. }));
         for (to, message) in sent(&asked) {
-            let PeerMessage::List { token, space, since, .. } = message else { continue };
-            let kept = matches!(space, Space::Offload { stands_for: SLEEPER });
+            let PeerMessage::List { token, role, since, .. } = message else { continue };
+            let kept = matches!(role, Role::Offload { stands_for: SLEEPER });
             assert_eq!((kept, since), (to == KEEPER, Epoch(if kept { 5 } else { 0 })));
             let reply = PeerMessage::ListReply { group: GROUP, token, result: Ok(page()) };
             assert!(self.peer(to, reply).is_empty());
@@ -236,11 +236,11 @@ fn what_another_copy_has_newer_is_fetched_first() {
     primary.checked(&asked, OTHER, Ok(window(V, 7)));
     let asked = primary.checked(&asked, KEEPER, Ok(window(V, 7)));
     let fetch = sent(&asked).find_map(|(to, m)| match m {
-        PeerMessage::Fetch { token, space, first: 0, count: 1, .. } => Some((to, space, token)),
+        PeerMessage::Fetch { token, role, first: 0, count: 1, .. } => Some((to, role, token)),
         _ => None,
     });
-    let (from, space, token) = fetch.expect("it is fetched");
-    assert_eq!((from, space), (OTHER, Space::Replica));
+    let (from, role, token) = fetch.expect("it is fetched");
+    assert_eq!((from, role), (OTHER, Role::Replica));
     let message = PeerMessage::FetchReply { group: GROUP, token, result: Ok(vec![window(V, 7).remove(0)]) };
     let asked = primary.on(Event::Peer { from, message, payload: bytes(7) });
     let (token, command) = store(&asked).expect("it is written");

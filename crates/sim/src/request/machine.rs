@@ -19,7 +19,7 @@ use crate::world::clock::MILLI;
 use ebb_replica::{StoreCommand, StoreOutcome, StoreToken};
 use ebb_store::{BATCH_BYTES, OVERDUE};
 use ebb_types::mix;
-use ebb_types::{BLOCK_BYTES, ChunkId, Content, GroupId, Record, ServerId, Space};
+use ebb_types::{BLOCK_BYTES, ChunkId, Content, GroupId, Record, Role, ServerId};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Fraction of the disk used for segments.
@@ -37,9 +37,9 @@ const NEW_FILE_HOPS: u32 = 2;
 #[derive(Debug)]
 pub struct Writing {
     token: StoreToken,
-    space: Space,
+    role: Role,
     record: Record,
-    /// Drops of its space before it: a later one voids it.
+    /// Drops of its role and group before it: a later one voids it.
     drops: u32,
     bytes: u64,
 }
@@ -128,12 +128,12 @@ impl Machine {
         }
     }
 
-    fn place(&self, space: Space, chunk: ChunkId, first: u32) -> u64 {
+    fn place(&self, role: Role, chunk: ChunkId, first: u32) -> u64 {
         let key = mix(chunk.object.0 ^ mix(u64::from(chunk.index)));
         let offset = u64::from(first) * BLOCK_BYTES as u64;
-        match space {
-            Space::Replica => self.segments_bytes + key % self.chunk_places * self.chunk_bytes + offset,
-            Space::Offload { .. } => mix(key ^ u64::from(first / 256)) % self.segments_bytes,
+        match role {
+            Role::Replica => self.segments_bytes + key % self.chunk_places * self.chunk_bytes + offset,
+            Role::Offload { .. } => mix(key ^ u64::from(first / 256)) % self.segments_bytes,
         }
     }
 
@@ -157,12 +157,12 @@ impl Machine {
         if is_offload(&command) {
             self.offload_queue.add(now, 1);
         }
-        let (space, record, payload) = match command {
-            StoreCommand::Apply { space, record, payload, .. }
-            | StoreCommand::Repair { space, record, payload } => (space, record, payload),
-            StoreCommand::Read { space, chunk, first, count, .. }
-            | StoreCommand::Check { space, chunk, first, count, .. } => {
-                let (at, bytes) = (self.place(space, chunk, first), u64::from(count) * BLOCK_BYTES as u64);
+        let (role, record, payload) = match command {
+            StoreCommand::Apply { role, record, payload, .. }
+            | StoreCommand::Repair { role, record, payload } => (role, record, payload),
+            StoreCommand::Read { role, chunk, first, count, .. }
+            | StoreCommand::Check { role, chunk, first, count, .. } => {
+                let (at, bytes) = (self.place(role, chunk, first), u64::from(count) * BLOCK_BYTES as u64);
                 let access = Access { write: false, at, bytes, hops: 0 };
                 let job = self.put(Job::Read { token, command, access });
                 self.disk.add(job, at);
@@ -173,25 +173,25 @@ impl Machine {
                 return Some((self.put(Job::Question { token, command }), now + QUESTION));
             }
         };
-        self.submit_write(token, space, record, payload.len() as u64);
+        self.submit_write(token, role, record, payload.len() as u64);
         None
     }
 
-    fn submit_write(&mut self, token: StoreToken, space: Space, record: Record, data: u64) {
-        let drops = self.store.drops_of(record.group, space);
+    fn submit_write(&mut self, token: StoreToken, role: Role, record: Record, data: u64) {
+        let drops = self.store.drops_of(record.group, role);
         let bytes = HEAD_BYTES + 4 * u64::from(record.count);
-        let writing = Writing { token, space, record, drops, bytes };
+        let writing = Writing { token, role, record, drops, bytes };
         let record = &writing.record;
         let (group, chunk) = (record.group, record.chunk);
-        let new_file = space == Space::Replica && !self.store.has_chunk(group, space, chunk);
+        let new_file = role == Role::Replica && !self.store.has_chunk(group, role, chunk);
         if new_file {
             self.unsettled.entry((group, chunk)).or_default().hops += NEW_FILE_HOPS;
         }
-        let direct = space == Space::Replica
+        let direct = role == Role::Replica
             && data >= self.direct_bytes
-            && !self.store.has_data(group, space, chunk, record.first, record.count);
+            && !self.store.has_data(group, role, chunk, record.first, record.count);
         if direct {
-            let at = self.place(space, chunk, record.first);
+            let at = self.place(role, chunk, record.first);
             let unsettled = self.unsettled.entry((group, chunk)).or_default();
             // Its metadata page is written later, together with the chunk's others.
             if unsettled.bytes == 0 {
@@ -201,7 +201,7 @@ impl Machine {
             let job = self.put(Job::Direct { writing, access });
             return self.disk.add(job, at);
         }
-        if space == Space::Replica && record.content != Content::Delete {
+        if role == Role::Replica && record.content != Content::Delete {
             let unsettled = self.unsettled.entry((group, chunk)).or_default();
             unsettled.bytes += data.max(1);
             unsettled.hops += 1;
@@ -264,8 +264,8 @@ impl Machine {
             Job::Direct { writing, .. } => self.append(writing),
             Job::Commit(batch) => {
                 for writing in batch {
-                    self.store.apply(writing.space, &writing.record, writing.drops);
-                    self.ended(now, writing.space != Space::Replica);
+                    self.store.apply(writing.role, &writing.record, writing.drops);
+                    self.ended(now, writing.role != Role::Replica);
                     out.push((writing.token, StoreOutcome::Applied));
                 }
                 if self.unsettled_bytes >= self.checkpoint_bytes && self.disk.background() == 0 {
@@ -285,15 +285,15 @@ impl Machine {
 
     fn answer(&self, command: StoreCommand) -> StoreOutcome {
         match command {
-            StoreCommand::Read { space, group, chunk, first, count }
-            | StoreCommand::Check { space, group, chunk, first, count } => {
-                self.store.read(group, space, chunk, first, count)
+            StoreCommand::Read { role, group, chunk, first, count }
+            | StoreCommand::Check { role, group, chunk, first, count } => {
+                self.store.read(group, role, chunk, first, count)
             }
-            StoreCommand::List { space, group, since, after } => {
-                StoreOutcome::Listed(self.store.list(group, space, since, after))
+            StoreCommand::List { role, group, since, after } => {
+                StoreOutcome::Listed(self.store.list(group, role, since, after))
             }
-            StoreCommand::Newer { space, group, runs } => {
-                StoreOutcome::Newer(self.store.newer(group, space, &runs))
+            StoreCommand::Newer { role, group, runs } => {
+                StoreOutcome::Newer(self.store.newer(group, role, &runs))
             }
             StoreCommand::Apply { .. } | StoreCommand::Repair { .. } => unreachable!("no question"),
         }
@@ -303,7 +303,7 @@ impl Machine {
     pub fn settle(&mut self) {
         self.unsettled_bytes = 0;
         for ((_, chunk), Unsettled { bytes, hops }) in std::mem::take(&mut self.unsettled) {
-            let at = self.place(Space::Replica, chunk, 0);
+            let at = self.place(Role::Replica, chunk, 0);
             let job = self.put(Job::Settle(Access { write: true, at, bytes: bytes + PAGE_BYTES, hops }));
             self.disk.add_background(job, at);
         }
@@ -325,11 +325,11 @@ impl Machine {
 }
 
 fn is_offload(command: &StoreCommand) -> bool {
-    let (StoreCommand::Apply { space, .. }
-    | StoreCommand::Repair { space, .. }
-    | StoreCommand::Read { space, .. }
-    | StoreCommand::Check { space, .. }
-    | StoreCommand::List { space, .. }
-    | StoreCommand::Newer { space, .. }) = command;
-    *space != Space::Replica
+    let (StoreCommand::Apply { role, .. }
+    | StoreCommand::Repair { role, .. }
+    | StoreCommand::Read { role, .. }
+    | StoreCommand::Check { role, .. }
+    | StoreCommand::List { role, .. }
+    | StoreCommand::Newer { role, .. }) = command;
+    *role != Role::Replica
 }

@@ -41,7 +41,7 @@ use ebb_meta::SwitchAction;
 use ebb_power::{Draw, EnergyMeter};
 use ebb_replica::{Event, Recovered, StoreCommand, StoreToken};
 use ebb_trace::Request;
-use ebb_types::{GroupId, MetaPush, MetaReply, Moment, PeerMessage, ServerId, Space};
+use ebb_types::{GroupId, MetaPush, MetaReply, Moment, PeerMessage, Role, ServerId};
 use follow::Watch;
 use machine::Machine;
 use network::Fabric;
@@ -125,8 +125,8 @@ impl Models<'_> {
         (machine.store.used_bytes(), machine.store.offload_bytes(), machine.queued())
     }
 
-    pub fn drop_space(&mut self, server: ServerId, group: GroupId, space: Space) {
-        self.machine(server).store.drop_space(group, space);
+    pub fn drop_role(&mut self, server: ServerId, group: GroupId, role: Role) {
+        self.machine(server).store.drop_role(group, role);
     }
 
     fn machine(&mut self, server: ServerId) -> &mut Machine {
@@ -143,8 +143,8 @@ fn weigh(message: &Message) -> (Traffic, u64) {
     let items = |count: usize| count as u64 * ITEM_BYTES;
     match message {
         Message::Peer { message, payload } => match message {
-            PeerMessage::Replicate { space, record, .. } => {
-                let traffic = if *space == Space::Replica { Traffic::Replication } else { Traffic::Offload };
+            PeerMessage::Replicate { role, record, .. } => {
+                let traffic = if *role == Role::Replica { Traffic::Replication } else { Traffic::Offload };
                 (traffic, payload.len() as u64 + 4 * u64::from(record.count))
             }
             PeerMessage::List { .. }

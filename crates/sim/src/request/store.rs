@@ -7,8 +7,8 @@ use bytes::Bytes;
 use ebb_replica::{Recovered, StoreOutcome};
 use ebb_store::LIST_RUNS;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Kind, ListPage, RECORD_BLOCKS_MAX, Record, Run,
-    Space, Version, block_crcs,
+    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Kind, ListPage, RECORD_BLOCKS_MAX, Record, Role,
+    Run, Version, block_crcs,
 };
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -49,12 +49,12 @@ struct Kept {
 
 #[derive(Clone, Debug, Default)]
 pub struct LengthStore {
-    spaces: BTreeMap<(GroupId, Space), Kept>,
+    roles: BTreeMap<(GroupId, Role), Kept>,
     /// Blocks of data kept as offload.
     offload_blocks: u64,
     blocks: u64,
-    /// Counts drops: a write submitted before a drop of its space has no effect.
-    drops: BTreeMap<(GroupId, Space), u32>,
+    /// Counts drops: a write submitted before a drop of its role has no effect.
+    drops: BTreeMap<(GroupId, Role), u32>,
 }
 
 impl Chunk {
@@ -128,33 +128,33 @@ impl LengthStore {
     }
 
     pub fn recovered(&self) -> Recovered {
-        Recovered { spaces: self.spaces.keys().copied().collect(), ..Recovered::default() }
+        Recovered { roles: self.roles.keys().copied().collect(), ..Recovered::default() }
     }
 
-    pub fn has_chunk(&self, group: GroupId, space: Space, chunk: ChunkId) -> bool {
-        self.spaces.get(&(group, space)).is_some_and(|kept| kept.chunks.contains_key(&chunk))
+    pub fn has_chunk(&self, group: GroupId, role: Role, chunk: ChunkId) -> bool {
+        self.roles.get(&(group, role)).is_some_and(|kept| kept.chunks.contains_key(&chunk))
     }
 
     /// Whether any of these blocks was ever written.
-    pub fn has_data(&self, group: GroupId, space: Space, chunk: ChunkId, first: u32, count: u32) -> bool {
-        let kept = self.spaces.get(&(group, space)).and_then(|kept| kept.chunks.get(&chunk));
+    pub fn has_data(&self, group: GroupId, role: Role, chunk: ChunkId, first: u32, count: u32) -> bool {
+        let kept = self.roles.get(&(group, role)).and_then(|kept| kept.chunks.get(&chunk));
         kept.is_some_and(|chunk| chunk.overlapping(first, first + count).next().is_some())
     }
 
     /// Pass this to [`LengthStore::apply`] when the write is done.
-    pub fn drops_of(&self, group: GroupId, space: Space) -> u32 {
-        self.drops.get(&(group, space)).copied().unwrap_or(0)
+    pub fn drops_of(&self, group: GroupId, role: Role) -> u32 {
+        self.drops.get(&(group, role)).copied().unwrap_or(0)
     }
 
-    pub fn apply(&mut self, space: Space, record: &Record, drops: u32) {
-        let key = (record.group, space);
+    pub fn apply(&mut self, role: Role, record: &Record, drops: u32) {
+        let key = (record.group, role);
         if record.content == Content::Note {
             return;
         }
-        if !self.drops.is_empty() && self.drops_of(record.group, space) != drops {
+        if !self.drops.is_empty() && self.drops_of(record.group, role) != drops {
             return;
         }
-        let kept = self.spaces.entry(key).or_default();
+        let kept = self.roles.entry(key).or_default();
         let chunk = kept.chunks.entry(record.chunk).or_default();
         let grown = match record.content.kind() {
             Kind::Delete => {
@@ -172,25 +172,25 @@ impl LengthStore {
         };
         kept.blocks = kept.blocks.saturating_add_signed(grown);
         self.blocks = self.blocks.saturating_add_signed(grown);
-        if space != Space::Replica {
+        if role != Role::Replica {
             self.offload_blocks = self.offload_blocks.saturating_add_signed(grown);
         }
     }
 
-    pub fn drop_space(&mut self, group: GroupId, space: Space) {
-        *self.drops.entry((group, space)).or_default() += 1;
-        if let Some(kept) = self.spaces.remove(&(group, space)) {
+    pub fn drop_role(&mut self, group: GroupId, role: Role) {
+        *self.drops.entry((group, role)).or_default() += 1;
+        if let Some(kept) = self.roles.remove(&(group, role)) {
             self.blocks -= kept.blocks;
-            if space != Space::Replica {
+            if role != Role::Replica {
                 self.offload_blocks -= kept.blocks;
             }
         }
     }
 
-    pub fn read(&self, group: GroupId, space: Space, chunk: ChunkId, first: u32, count: u32) -> StoreOutcome {
+    pub fn read(&self, group: GroupId, role: Role, chunk: ChunkId, first: u32, count: u32) -> StoreOutcome {
         assert!((1..=RECORD_BLOCKS_MAX).contains(&count), "a read of {count} blocks");
         let nothing = Chunk::default();
-        let kept = self.spaces.get(&(group, space)).and_then(|kept| kept.chunks.get(&chunk));
+        let kept = self.roles.get(&(group, role)).and_then(|kept| kept.chunks.get(&chunk));
         let mut records: Vec<Record> = Vec::new();
         let mut data = 0;
         kept.unwrap_or(&nothing).runs(first, count, |first, count, version, kind| {
@@ -216,9 +216,9 @@ impl LengthStore {
         StoreOutcome::Read { records, payload: zeroes(data * BLOCK_BYTES) }
     }
 
-    pub fn list(&self, group: GroupId, space: Space, since: Epoch, after: Option<Cursor>) -> ListPage {
+    pub fn list(&self, group: GroupId, role: Role, since: Epoch, after: Option<Cursor>) -> ListPage {
         let mut runs: Vec<Run> = Vec::new();
-        let Some(kept) = self.spaces.get(&(group, space)) else { return ListPage::default() };
+        let Some(kept) = self.roles.get(&(group, role)) else { return ListPage::default() };
         let from = after.map_or(ChunkId::default(), |c| c.chunk);
         for (&chunk, content) in kept.chunks.range(from..) {
             let skip = after.filter(|c| c.chunk == chunk).map(|c| c.block);
@@ -243,9 +243,9 @@ impl LengthStore {
         ListPage { runs, next: None }
     }
 
-    pub fn newer(&self, group: GroupId, space: Space, runs: &[Run]) -> Vec<Run> {
+    pub fn newer(&self, group: GroupId, role: Role, runs: &[Run]) -> Vec<Run> {
         let nothing = Chunk::default();
-        let kept = self.spaces.get(&(group, space));
+        let kept = self.roles.get(&(group, role));
         let mut newer = Vec::new();
         for run in runs {
             let chunk = kept.and_then(|k| k.chunks.get(&run.chunk)).unwrap_or(&nothing);
@@ -320,32 +320,32 @@ mod tests {
     #[test]
     fn it_answers_as_the_store_that_keeps_bytes() {
         let mut random = Random::new(11);
-        let (space, group) = (Space::Offload { stands_for: ServerId(3) }, GroupId(0));
+        let (role, group) = (Role::Offload { stands_for: ServerId(3) }, GroupId(0));
         for round in 0..300 {
             let mut short = LengthStore::default();
             let config = Config::new(1, ServerId(1), StoreId(1));
             let (mut long, _) = StoreCore::open(Arc::new(MemDisk::new()), config).expect("an empty disk");
             for _ in 0..random.between(1, 30) {
                 let record = record(&mut random);
-                short.apply(space, &record, 0);
+                short.apply(role, &record, 0);
                 let payload = zeroes(record.payload_len());
-                ask(&mut long, write_of(space, record, payload));
+                ask(&mut long, write_of(role, record, payload));
             }
             assert_eq!(short.offload_bytes(), long.figures().offload.0, "round {round}");
             for n in 0..3 {
-                let read = Op::Read { space, group, chunk: chunk(n), first: 2, count: 25 };
-                let (a, b) = (short.read(group, space, chunk(n), 2, 25), ask(&mut long, read));
+                let read = Op::Read { role, group, chunk: chunk(n), first: 2, count: 25 };
+                let (a, b) = (short.read(group, role, chunk(n), 2, 25), ask(&mut long, read));
                 assert_eq!(format!("{a:?}"), format!("{b:?}"), "round {round}");
             }
             let since = Epoch(random.below(3) as u32);
-            let list = Op::List { space, group, since, after: None, limit: 9999 };
+            let list = Op::List { role, group, since, after: None, limit: 9999 };
             let StoreOutcome::Listed(right) = ask(&mut long, list) else { panic!("a listing") };
-            let page = short.list(group, space, since, None);
+            let page = short.list(group, role, since, None);
             assert_eq!(page, right, "round {round}");
             let asked: Vec<Run> = (0..5).map(|_| self::record(&mut random).run()).collect();
-            let newer = Op::Newer { space, group, runs: asked.clone() };
+            let newer = Op::Newer { role, group, runs: asked.clone() };
             let StoreOutcome::Newer(right) = ask(&mut long, newer) else { panic!("runs") };
-            assert_eq!(short.newer(group, space, &asked), right, "round {round}");
+            assert_eq!(short.newer(group, role, &asked), right, "round {round}");
         }
     }
 
@@ -365,11 +365,11 @@ mod tests {
                 request: None,
                 content,
             };
-            store.apply(Space::Replica, &record, 0);
+            store.apply(Role::Replica, &record, 0);
         }
         let (mut after, mut all) = (None, Vec::new());
         loop {
-            let page = store.list(GroupId(0), Space::Replica, Epoch(0), after);
+            let page = store.list(GroupId(0), Role::Replica, Epoch(0), after);
             assert!(page.runs.len() <= LIST_RUNS);
             all.extend(page.runs);
             after = page.next;
@@ -391,11 +391,11 @@ mod tests {
                 break record;
             }
         };
-        let before = store.drops_of(GroupId(0), Space::Replica);
-        store.drop_space(GroupId(0), Space::Replica);
-        store.apply(Space::Replica, &record, before);
+        let before = store.drops_of(GroupId(0), Role::Replica);
+        store.drop_role(GroupId(0), Role::Replica);
+        store.apply(Role::Replica, &record, before);
         assert_eq!(store.used_bytes(), 0);
-        store.apply(Space::Replica, &record, store.drops_of(GroupId(0), Space::Replica));
+        store.apply(Role::Replica, &record, store.drops_of(GroupId(0), Role::Replica));
         assert_eq!(store.used_bytes(), u64::from(record.count) * BLOCK_BYTES as u64);
     }
 }

@@ -7,7 +7,7 @@ use crate::world::clock::SECOND;
 use ebb_replica::{Command, Event, StoreCommand, StoreOutcome};
 use ebb_types::{
     ChunkId, ChunkOp, ClientReply, Epoch, GroupEntry, GroupId, Kind, MapDelta, MetaPush, PeerMessage, Record,
-    Refusal, Run, ServerReport, SlotState, Space, TailRun,
+    Refusal, Role, Run, ServerReport, SlotState, TailRun,
 };
 use std::fmt::Write;
 
@@ -17,8 +17,8 @@ pub fn brief_event(event: &Event) -> String {
         Event::Lease { .. } => "a lease".into(),
         Event::Drain => "give up all primaries, then sleep".into(),
         Event::HandOver { groups } => format!("hand over {}", brief_groups(groups)),
-        Event::NotDropped { group, space } => {
-            format!("no room to forget the {} of {group}", brief_space(space))
+        Event::NotDropped { group, role } => {
+            format!("no room to forget the {} of {group}", brief_role(role))
         }
         Event::Space { full } => format!("the disk {}", if *full { "is nearly full" } else { "has room" }),
         Event::Client { token, request, .. } => {
@@ -217,10 +217,10 @@ fn brief_tail(tail: &[TailRun]) -> String {
     brief_runs(tail.iter().map(|t| &t.run))
 }
 
-pub fn brief_space(space: &Space) -> String {
-    match space {
-        Space::Replica => "replica".into(),
-        Space::Offload { stands_for } => format!("offload for {stands_for}"),
+pub fn brief_role(role: &Role) -> String {
+    match role {
+        Role::Replica => "replica".into(),
+        Role::Offload { stands_for } => format!("offload for {stands_for}"),
     }
 }
 
@@ -235,10 +235,10 @@ fn brief_peer(message: &PeerMessage) -> String {
         PeerMessage::FenceReply { group, epoch, tail, .. } => {
             format!("{group}: I refuse all before epoch {}; in doubt: {}", epoch.0, brief_tail(tail))
         }
-        PeerMessage::Replicate { space, record, committed, must_fit, .. } => format!(
+        PeerMessage::Replicate { role, record, committed, must_fit, .. } => format!(
             "{}: keep as {} {}; committed up to {committed}{}",
             record.group,
-            brief_space(space),
+            brief_role(role),
             brief_record(record),
             if *must_fit { "; use the reserve if you must" } else { "" }
         ),
@@ -247,9 +247,9 @@ fn brief_peer(message: &PeerMessage) -> String {
             Err(refusal) => format!("{group}: {version} is not kept, {refusal}"),
         },
         PeerMessage::Committed { group, committed, .. } => format!("{group}: committed up to {committed}"),
-        PeerMessage::List { group, space, since, after, .. } => {
+        PeerMessage::List { group, role, since, after, .. } => {
             let after = after.map_or(String::new(), |c| format!(", after block {} of {}", c.block, c.chunk));
-            format!("{group}: what does your {} have since epoch {}{after}?", brief_space(space), since.0)
+            format!("{group}: what does your {} have since epoch {}{after}?", brief_role(role), since.0)
         }
         PeerMessage::ListReply { group, result, .. } => match result {
             Ok(page) => {
@@ -258,9 +258,9 @@ fn brief_peer(message: &PeerMessage) -> String {
             }
             Err(refusal) => no_answer(*group, *refusal),
         },
-        PeerMessage::Fetch { group, space, chunk, first, count, .. } => {
+        PeerMessage::Fetch { group, role, chunk, first, count, .. } => {
             let blocks = brief_blocks(*first, *count);
-            format!("{group}: send me {chunk} {blocks} of your {}", brief_space(space))
+            format!("{group}: send me {chunk} {blocks} of your {}", brief_role(role))
         }
         PeerMessage::FetchReply { group, result, .. } => match result {
             Ok(records) => format!("{group}: here is {}", brief_records(records)),
@@ -270,9 +270,9 @@ fn brief_peer(message: &PeerMessage) -> String {
             let after = after.map_or(String::new(), |c| format!(" after block {} of {}", c.block, c.chunk));
             format!("{group}: compare its copies{after}")
         }
-        PeerMessage::Check { group, space, chunk, first, count, .. } => {
+        PeerMessage::Check { group, role, chunk, first, count, .. } => {
             let blocks = brief_blocks(*first, *count);
-            format!("{group}: what are {chunk} {blocks} of your {}?", brief_space(space))
+            format!("{group}: what are {chunk} {blocks} of your {}?", brief_role(role))
         }
         PeerMessage::CheckReply { group, result, .. } => match result {
             Ok(records) => format!("{group}: they are {}", brief_records(records)),
@@ -293,20 +293,20 @@ fn brief_store(command: &StoreCommand) -> String {
     let blocks =
         |chunk: &ChunkId, first: &u32, count: &u32| format!("{chunk} {}", brief_blocks(*first, *count));
     match command {
-        StoreCommand::Apply { space, record, .. } => {
-            format!("writes as {} of {} {}", brief_space(space), record.group, brief_record(record))
+        StoreCommand::Apply { role, record, .. } => {
+            format!("writes as {} of {} {}", brief_role(role), record.group, brief_record(record))
         }
-        StoreCommand::Repair { space, record, .. } => {
-            format!("repairs in the {} of {} {}", brief_space(space), record.group, brief_record(record))
+        StoreCommand::Repair { role, record, .. } => {
+            format!("repairs in the {} of {} {}", brief_role(role), record.group, brief_record(record))
         }
-        StoreCommand::Read { space, group, chunk, first, count } => {
-            format!("reads {} of the {} of {group}", blocks(chunk, first, count), brief_space(space))
+        StoreCommand::Read { role, group, chunk, first, count } => {
+            format!("reads {} of the {} of {group}", blocks(chunk, first, count), brief_role(role))
         }
-        StoreCommand::Check { space, group, chunk, first, count } => {
-            format!("checks {} of the {} of {group}", blocks(chunk, first, count), brief_space(space))
+        StoreCommand::Check { role, group, chunk, first, count } => {
+            format!("checks {} of the {} of {group}", blocks(chunk, first, count), brief_role(role))
         }
-        StoreCommand::List { space, group, since, .. } => {
-            format!("lists the {} of {group} since epoch {}", brief_space(space), since.0)
+        StoreCommand::List { role, group, since, .. } => {
+            format!("lists the {} of {group} since epoch {}", brief_role(role), since.0)
         }
         StoreCommand::Newer { group, runs, .. } => {
             format!("which is news in {group} of {}?", brief_runs(runs.iter()))

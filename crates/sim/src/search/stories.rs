@@ -206,16 +206,16 @@ fn a_pause_of_the_metadata_member_speaks_against_no_server() {
 mod deletions {
     use super::*;
     use ebb_store::{Op, Outcome};
-    use ebb_types::{Kind, Space};
+    use ebb_types::{Kind, Role};
 
     /// How many deletions the server's replica remembers, and whether it has any blocks of the chunk.
     fn remembers(world: &mut World, id: ServerId) -> (usize, bool) {
-        let (space, since, limit) = (Space::Replica, Epoch(0), usize::MAX);
+        let (role, since, limit) = (Role::Replica, Epoch(0), usize::MAX);
         let store = &mut world.server(id).store;
-        let list = Op::List { space, group: GROUP, since, after: None, limit };
+        let list = Op::List { role, group: GROUP, since, after: None, limit };
         let Outcome::Listed(page) = store.answer(list) else { panic!("it can be listed") };
         let deletions = page.runs.iter().filter(|run| run.kind == Kind::Delete).count();
-        (deletions, store.kept(GROUP, space).contains_key(&shared_chunk(0)))
+        (deletions, store.kept(GROUP, role).contains_key(&shared_chunk(0)))
     }
 
     fn all_remember(world: &mut World) -> Vec<(usize, bool)> {

@@ -11,8 +11,8 @@ use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, Store
 use ebb_store::mem::MemDisk;
 use ebb_store::{Membership, Op, OpenError};
 use ebb_types::{
-    ClientRequest, ClusterParams, Epoch, GroupId, Incarnation, MetaPush, Record, ScrubMark, ServerId,
-    ServerMessage, ServerReport, Space, StoreId, Vitals,
+    ClientRequest, ClusterParams, Epoch, GroupId, Incarnation, MetaPush, Record, Role, ScrubMark, ServerId,
+    ServerMessage, ServerReport, StoreId, Vitals,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -299,9 +299,9 @@ impl World<'_> {
             Happening::Effect { id: write, .. } => {
                 self.server(id).store.carry_out(write);
                 self.store_was_used(id);
-                for (group, space) in self.server(id).store.take_not_dropped() {
+                for (group, role) in self.server(id).store.take_not_dropped() {
                     self.count("drop without room for it");
-                    self.server_event(id, Event::NotDropped { group, space });
+                    self.server_event(id, Event::NotDropped { group, role });
                 }
             }
             Happening::Lull { writes, rest, .. } => self.store_idles(id, writes, rest),
@@ -519,10 +519,10 @@ impl World<'_> {
             Command::Report(report) => self.report(id, report),
             Command::Store { token, command } => self.submit(id, token, command),
             Command::DropOffload { group, stands_for } => {
-                self.drop_space(id, group, Space::Offload { stands_for });
+                self.drop_role(id, group, Role::Offload { stands_for });
             }
             Command::DropReplica { group } => {
-                self.drop_space(id, group, Space::Replica);
+                self.drop_role(id, group, Role::Replica);
             }
             Command::ForgetTombstones { group, up_to } => {
                 if self.modelled.is_none() {
@@ -573,13 +573,13 @@ impl World<'_> {
         (self.disk_random.delay(self.scenario.disk) * slowness).min(4 * SECOND)
     }
 
-    fn drop_space(&mut self, id: ServerId, group: GroupId, space: Space) {
-        self.check_drop(id, group, space);
+    fn drop_role(&mut self, id: ServerId, group: GroupId, role: Role) {
+        self.check_drop(id, group, role);
         match &mut self.modelled {
-            Some(models) => models.drop_space(id, group, space),
+            Some(models) => models.drop_role(id, group, role),
             None => {
                 let (delay, life) = (self.disk_delay(id), self.server(id).life);
-                let drop = self.server(id).store.submit(None, drop_of(group, space));
+                let drop = self.server(id).store.submit(None, drop_of(group, role));
                 self.after(delay, Happening::Effect { server: id, life, id: drop });
             }
         }

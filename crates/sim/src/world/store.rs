@@ -15,7 +15,7 @@ use ebb_store::{
     Completion, Config, GroupDigest, Membership, Op, OpenError, Outcome, ReadBlocks, StoreCore, StoreError,
 };
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, GroupId, Incarnation, Kind, Run, ServerId, Space, StoreId, StoreMark,
+    BLOCK_BYTES, ChunkId, Content, GroupId, Incarnation, Kind, Role, Run, ServerId, StoreId, StoreMark,
     Version,
 };
 use std::cell::RefCell;
@@ -40,7 +40,7 @@ pub struct Block {
 pub type Kept = BTreeMap<ChunkId, BTreeMap<u32, Block>>;
 
 /// Names a block on a server.
-pub type Place = (GroupId, Space, ChunkId, u32);
+pub type Place = (GroupId, Role, ChunkId, u32);
 
 /// The kind of a block's damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub struct Store {
     /// Carried out, completion not yet delivered.
     done: BTreeMap<u64, (StoreToken, Outcome)>,
     /// Drops that failed for lack of room.
-    not_dropped: Vec<(GroupId, Space)>,
+    not_dropped: Vec<(GroupId, Role)>,
     next: u64,
     /// Of the run that last opened it.
     pub run: Incarnation,
@@ -188,16 +188,16 @@ impl Store {
         for Completion { token: id, outcome } in done {
             if let Some(token) = tokens.get(&id) {
                 self.done.insert(id, (*token, outcome));
-            } else if let (Some(space), Outcome::Failed(StoreError::NoSpace { .. })) =
+            } else if let (Some(role), Outcome::Failed(StoreError::NoSpace { .. })) =
                 (drops.get(&id), outcome)
             {
-                self.not_dropped.push(*space);
+                self.not_dropped.push(*role);
             }
         }
     }
 
     /// Drops that failed for lack of room since the last call.
-    pub fn take_not_dropped(&mut self) -> Vec<(GroupId, Space)> {
+    pub fn take_not_dropped(&mut self) -> Vec<(GroupId, Role)> {
         std::mem::take(&mut self.not_dropped)
     }
 
@@ -289,38 +289,38 @@ impl Store {
     }
 
     /// Groups and roles for which the server has data.
-    pub fn spaces(&self) -> Vec<(GroupId, Space)> {
+    pub fn roles(&self) -> Vec<(GroupId, Role)> {
         let chunks = self.look(|core| core.chunks()).unwrap_or_default();
-        let spaces: BTreeSet<(GroupId, Space)> = chunks.into_iter().map(|(s, g, _)| (g, s)).collect();
-        spaces.into_iter().collect()
+        let roles: BTreeSet<(GroupId, Role)> = chunks.into_iter().map(|(s, g, _)| (g, s)).collect();
+        roles.into_iter().collect()
     }
 
     /// Whether a block is here in this version or a newer one, as far as is known: data lost to a fault counts as
     /// present.
-    pub fn has(&self, group: GroupId, space: Space, chunk: ChunkId, block: u32, version: Version) -> bool {
+    pub fn has(&self, group: GroupId, role: Role, chunk: ChunkId, block: u32, version: Version) -> bool {
         let run = Run { chunk, first: block, count: 1, version, kind: Kind::Data };
-        let ask = Op::Newer { space, group, runs: vec![run] };
+        let ask = Op::Newer { role, group, runs: vec![run] };
         let lacks = |core: &mut StoreCore| one(core, ask) != Outcome::Newer(Vec::new());
         self.damaged.contains(&chunk) || !self.look(lacks).unwrap_or(true)
     }
 
     /// All readable data of a group in one role.
-    pub fn kept(&self, group: GroupId, space: Space) -> Kept {
+    pub fn kept(&self, group: GroupId, role: Role) -> Kept {
         let mut kept = Kept::new();
         let mut see = |place: Place, found: Result<Block, Damage>| {
             if let ((of, role, chunk, block), Ok(found)) = (place, found)
-                && (of, role) == (group, space)
+                && (of, role) == (group, role)
             {
                 kept.entry(chunk).or_default().insert(block, found);
             }
         };
-        self.look(|core| walk(core, self.chunk_blocks, |s, g, _| (g, s) == (group, space), &mut see));
+        self.look(|core| walk(core, self.chunk_blocks, |s, g, _| (g, s) == (group, role), &mut see));
         kept
     }
 
     /// Digest of a group's blocks. `None`: some of them are lost.
     pub fn digest(&self, group: GroupId) -> Option<GroupDigest> {
-        let ask = Op::Digest { space: Space::Replica, group, verify: false };
+        let ask = Op::Digest { role: Role::Replica, group, verify: false };
         match self.look(|core| one(core, ask))? {
             Outcome::Digest(digest) => Some(digest),
             _ => None,
@@ -348,7 +348,7 @@ impl Store {
                 first = first.or(Some((place.2, place.3)));
             }
         };
-        let wanted = |s, g, _| (s, g) == (Space::Replica, group);
+        let wanted = |s, g, _| (s, g) == (Role::Replica, group);
         self.look(|core| walk(core, self.chunk_blocks, wanted, &mut see));
         first
     }
@@ -364,10 +364,10 @@ impl Store {
 
     /// Whether a block is here in this version or a newer one, in any role.
     pub fn keeps(&self, chunk: ChunkId, block: u32, version: Version) -> bool {
-        self.spaces().into_iter().any(|(group, space)| {
+        self.roles().into_iter().any(|(group, role)| {
             self.look(|core| {
                 let run = Run { chunk, first: block, count: 1, version, kind: Kind::Data };
-                one(core, Op::Newer { space, group, runs: vec![run] }) == Outcome::Newer(Vec::new())
+                one(core, Op::Newer { role, group, runs: vec![run] }) == Outcome::Newer(Vec::new())
             })
             .unwrap_or(false)
         })
@@ -392,21 +392,21 @@ fn open_copy(disk: &MemDisk, config: &Config) -> Option<StoreCore> {
 fn walk(
     core: &mut StoreCore,
     chunk_blocks: u32,
-    wanted: impl Fn(Space, GroupId, ChunkId) -> bool,
+    wanted: impl Fn(Role, GroupId, ChunkId) -> bool,
     see: &mut impl FnMut(Place, Result<Block, Damage>),
 ) {
     let chunks: Vec<_> = core.chunks().into_iter().filter(|(s, g, c)| wanted(*s, *g, *c)).collect();
-    for (space, group, chunk) in chunks {
+    for (role, group, chunk) in chunks {
         for first in (0..chunk_blocks).step_by(LOOK_BLOCKS as usize) {
             let count = LOOK_BLOCKS.min(chunk_blocks - first);
-            let whole = one(core, Op::Read { space, group, chunk, first, count });
+            let whole = one(core, Op::Read { role, group, chunk, first, count });
             if let Outcome::Read(blocks) = whole {
-                take_apart(blocks, |block, found| see((group, space, chunk, block), Ok(found)));
+                take_apart(blocks, |block, found| see((group, role, chunk, block), Ok(found)));
                 continue;
             }
             for block in first..first + count {
-                let place = (group, space, chunk, block);
-                match one(core, Op::Read { space, group, chunk, first: block, count: 1 }) {
+                let place = (group, role, chunk, block);
+                match one(core, Op::Read { role, group, chunk, first: block, count: 1 }) {
                     Outcome::Read(blocks) => take_apart(blocks, |_, found| see(place, Ok(found))),
                     Outcome::Failed(StoreError::Corrupt { .. }) => {
                         see(place, Err(Damage::Rot(version_of(core, place))));
@@ -419,10 +419,10 @@ fn walk(
 }
 
 /// The version of an unreadable block.
-fn version_of(core: &mut StoreCore, (group, space, chunk, block): Place) -> Version {
+fn version_of(core: &mut StoreCore, (group, role, chunk, block): Place) -> Version {
     let after = block.checked_sub(1).map(|block| ebb_types::Cursor { chunk, block });
     let since = ebb_types::Epoch(0);
-    let listed = one(core, Op::List { space, group, since, after, limit: usize::MAX });
+    let listed = one(core, Op::List { role, group, since, after, limit: usize::MAX });
     let Outcome::Listed(page) = listed else { return Version::ZERO };
     let here = |run: &&Run| run.chunk == chunk && (run.first..run.first + run.count).contains(&block);
     page.runs.iter().find(here).map_or(Version::ZERO, |run| run.version)
@@ -445,9 +445,9 @@ fn take_apart(blocks: ReadBlocks, mut each: impl FnMut(u32, Block)) {
 /// Manipulations for tests.
 #[cfg(test)]
 impl Store {
-    pub fn put(&mut self, space: Space, record: ebb_types::Record, payload: Bytes) {
+    pub fn put(&mut self, role: Role, record: ebb_types::Record, payload: Bytes) {
         let outcome = self.answer(Op::Apply {
-            space,
+            role,
             record,
             payload,
             must_fit: true,
@@ -457,7 +457,7 @@ impl Store {
         assert_eq!(outcome, Outcome::Applied);
     }
 
-    pub fn give(&mut self, group: GroupId, space: Space, kept: &Kept) {
+    pub fn give(&mut self, group: GroupId, role: Role, kept: &Kept) {
         for (chunk, blocks) in kept {
             for (first, Block { version, data }) in blocks {
                 let payload = data.clone().unwrap_or_default();
@@ -468,7 +468,7 @@ impl Store {
                 let (chunk, first, version) = (*chunk, *first, *version);
                 let record =
                     ebb_types::Record { group, chunk, first, count: 1, version, request: None, content };
-                self.put(space, record, payload);
+                self.put(role, record, payload);
             }
         }
     }
@@ -481,29 +481,29 @@ impl Store {
         self.disk.flip_bit(&file, self.disk.len(&file) - 1);
     }
 
-    pub fn drop_space(&mut self, group: GroupId, space: Space) {
-        assert_eq!(self.answer(drop_of(group, space)), Outcome::Done);
+    pub fn drop_role(&mut self, group: GroupId, role: Role) {
+        assert_eq!(self.answer(drop_of(group, role)), Outcome::Done);
     }
 }
 
-fn dropped_by(op: &Op) -> Option<(GroupId, Space)> {
+fn dropped_by(op: &Op) -> Option<(GroupId, Role)> {
     match op {
-        Op::DropReplica { group } => Some((*group, Space::Replica)),
-        Op::DropOffload { group, stands_for } => Some((*group, Space::Offload { stands_for: *stands_for })),
+        Op::DropReplica { group } => Some((*group, Role::Replica)),
+        Op::DropOffload { group, stands_for } => Some((*group, Role::Offload { stands_for: *stands_for })),
         _ => None,
     }
 }
 
 /// A protocol write, as tests submit it to a store.
 #[cfg(test)]
-pub fn write_of(space: Space, record: ebb_types::Record, payload: Bytes) -> Op {
-    Op::Apply { space, record, payload, must_fit: false, repair: false, committed: Version::ZERO }
+pub fn write_of(role: Role, record: ebb_types::Record, payload: Bytes) -> Op {
+    Op::Apply { role, record, payload, must_fit: false, repair: false, committed: Version::ZERO }
 }
 
-/// The operation that forgets a space.
-pub fn drop_of(group: GroupId, space: Space) -> Op {
-    match space {
-        Space::Replica => Op::DropReplica { group },
-        Space::Offload { stands_for } => Op::DropOffload { group, stands_for },
+/// The operation that forgets a role.
+pub fn drop_of(group: GroupId, role: Role) -> Op {
+    match role {
+        Role::Replica => Op::DropReplica { group },
+        Role::Offload { stands_for } => Op::DropOffload { group, stands_for },
     }
 }

@@ -17,7 +17,7 @@ use crate::daemon::{clock, heap};
 use bytes::Bytes;
 use ebb_client::Secret;
 use ebb_client::budget::{Budget, Share};
-use ebb_client::transport::{Frame, Role, Sender, kind};
+use ebb_client::transport::{Frame, Party, Sender, kind};
 use ebb_replica::{
     CLIENT_BYTES, ClientToken, Command, Event, Replica, StoreCommand, StoreOutcome, StoreToken, TICK,
 };
@@ -25,7 +25,7 @@ use ebb_store::{Completion, LIST_RUNS, Membership, Op, Outcome, StoreError, Stor
 use ebb_types::frame::FrameError;
 use ebb_types::{
     ClientRequest, ClusterParams, GroupId, Incarnation, InspectReply, InspectRequest, LoadCount, MetaPush,
-    Moment, PeerMessage, ServerId, ServerMessage, Space, Vitals,
+    Moment, PeerMessage, Role, ServerId, ServerMessage, Vitals,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -69,7 +69,7 @@ pub struct Server {
     flow: Rc<Flow>,
     inspections: BTreeMap<u64, (Sender, u64)>,
     /// Drops in progress.
-    drops: BTreeMap<u64, (GroupId, Space)>,
+    drops: BTreeMap<u64, (GroupId, Role)>,
     metas: Vec<Option<Sender>>,
     next_client: u64,
     next_own: u64,
@@ -239,11 +239,11 @@ impl Server {
             Command::Store { token, command } => self.give_to_store(token, command),
             Command::DropOffload { group, stands_for } => {
                 let token = self.submit_own(Op::DropOffload { group, stands_for });
-                self.drops.insert(token, (group, Space::Offload { stands_for }));
+                self.drops.insert(token, (group, Role::Offload { stands_for }));
             }
             Command::DropReplica { group } => {
                 let token = self.submit_own(Op::DropReplica { group });
-                self.drops.insert(token, (group, Space::Replica));
+                self.drops.insert(token, (group, Role::Replica));
             }
             Command::ForgetTombstones { group, up_to } => {
                 self.submit_own(Op::ForgetTombstones { group, up_to });
@@ -280,8 +280,8 @@ impl Server {
     }
 
     fn give_to_store(&mut self, token: StoreToken, command: StoreCommand) {
-        if let StoreCommand::Read { space, group, chunk, first, count } = command
-            && let Some(blocks) = self.store.try_read(space, group, chunk, first, count)
+        if let StoreCommand::Read { role, group, chunk, first, count } = command
+            && let Some(blocks) = self.store.try_read(role, group, chunk, first, count)
         {
             let outcome = Outcome::Read(blocks).into();
             self.events.push_back(Event::Stored { token, outcome });
@@ -305,9 +305,9 @@ impl Server {
                     tracing::warn!("cannot keep the cluster map's version: {error}");
                 }
                 self.remember();
-            } else if let Some((group, space)) = self.drops.remove(&token) {
+            } else if let Some((group, role)) = self.drops.remove(&token) {
                 if let Outcome::Failed(StoreError::NoSpace { .. }) = outcome {
-                    self.handle(Event::NotDropped { group, space });
+                    self.handle(Event::NotDropped { group, role });
                 }
             } else if let Some((sender, id)) = self.inspections.remove(&token) {
                 let reply = match outcome {
@@ -349,10 +349,10 @@ impl Server {
     }
 
     /// Handles a frame from the other end. An error ends the connection.
-    pub fn on_frame(&mut self, role: Role, sender: &Sender, frame: Frame) -> Result<(), FrameError> {
+    pub fn on_frame(&mut self, party: Party, sender: &Sender, frame: Frame) -> Result<(), FrameError> {
         heap::used();
-        match (frame.kind, role) {
-            (kind::PEER, Role::Server(from)) => {
+        match (frame.kind, party) {
+            (kind::PEER, Party::Server(from)) => {
                 let (_, message) = frame.decode()?;
                 self.handle(Event::Peer { from, message, payload: frame.payload });
             }
@@ -370,7 +370,7 @@ impl Server {
     fn on_inspection(&mut self, (sender, id): (&Sender, u64), request: InspectRequest) {
         match request {
             InspectRequest::Digest { group, verify } => {
-                let token = self.submit_own(Op::Digest { space: Space::Replica, group, verify });
+                let token = self.submit_own(Op::Digest { role: Role::Replica, group, verify });
                 self.inspections.insert(token, (sender.clone(), id));
             }
             InspectRequest::Scrub => {

@@ -26,7 +26,7 @@ use crate::world::client::{CELL_BYTES, value_of};
 use crate::world::store::{Block, Kept};
 use ebb_replica::StoreCommand;
 use ebb_types::{
-    ChunkId, ClientReply, Epoch, GroupEntry, GroupId, MetaPush, PeerMessage, ServerId, Space, Version,
+    ChunkId, ClientReply, Epoch, GroupEntry, GroupId, MetaPush, PeerMessage, Role, ServerId, Version,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -111,12 +111,12 @@ impl World<'_> {
         self.r1_one_content_per_version(command);
     }
 
-    /// Before a space is dropped.
-    pub fn check_drop(&mut self, id: ServerId, group: GroupId, space: Space) {
+    /// Before a role is dropped.
+    pub fn check_drop(&mut self, id: ServerId, group: GroupId, role: Role) {
         if self.modelled.is_some() {
             return;
         }
-        self.r6_nothing_is_lost_with_it(id, group, space);
+        self.r6_nothing_is_lost_with_it(id, group, role);
     }
 
     /// When a power switch turns a server off.
@@ -146,13 +146,13 @@ impl World<'_> {
         &self,
         server: ServerId,
         group: GroupId,
-        space: Space,
+        role: Role,
         chunk: ChunkId,
         block: u32,
         version: Version,
     ) -> bool {
         let server = self.servers.get(&server);
-        server.is_some_and(|s| s.store.has(group, space, chunk, block, version))
+        server.is_some_and(|s| s.store.has(group, role, chunk, block, version))
     }
 
     /// The acknowledged client values in `kept`: chunk, block, value, and the version by which it must be present.

@@ -79,7 +79,7 @@ mod tests {
     use crate::world::client::shared_chunk;
     use bytes::Bytes;
     use ebb_replica::StoreCommand;
-    use ebb_types::{BLOCK_BYTES, Content, Epoch, PeerMessage, Record, Space, Version};
+    use ebb_types::{BLOCK_BYTES, Content, Epoch, PeerMessage, Record, Role, Version};
 
     fn record(version: Version, content: Content) -> Record {
         Record { group: GROUP, chunk: shared_chunk(0), first: 0, count: 1, version, request: None, content }
@@ -104,7 +104,7 @@ mod tests {
         let record = record(Version { epoch, seq: 9 }, Content::Zero);
         let committed = Version::ZERO;
         let message =
-            PeerMessage::Replicate { epoch, space: Space::Replica, record, committed, must_fit: false };
+            PeerMessage::Replicate { epoch, role: Role::Replica, record, committed, must_fit: false };
         world.r1_only_the_primary_orders(primary(&world), &message);
         assert_eq!(broken(&mut world), None);
         world.r1_only_the_primary_orders(secondary(&world), &message);
@@ -116,7 +116,7 @@ mod tests {
         let mut world = cluster();
         let version = Version { epoch: Epoch(50), seq: 1 };
         let apply = |byte: u8| StoreCommand::Apply {
-            space: Space::Replica,
+            role: Role::Replica,
             record: record(version, Content::Data { crcs: Vec::new() }),
             payload: Bytes::from(vec![byte; BLOCK_BYTES]),
             must_fit: false,

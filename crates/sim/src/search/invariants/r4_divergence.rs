@@ -3,7 +3,7 @@
 
 use crate::world::World;
 use crate::world::store::Block;
-use ebb_types::{ChunkId, GroupId, ServerId, Space};
+use ebb_types::{ChunkId, GroupId, Role, ServerId};
 
 impl World<'_> {
     pub fn r4_replicas_are_equal(&mut self) {
@@ -42,7 +42,7 @@ impl World<'_> {
         let spared = |chunk: &&ChunkId| [a, b].iter().any(|id| store(*id).damaged.contains(chunk));
         let mut all = left.keys().chain(right.keys()).filter(|chunk| !spared(chunk));
         let chunk = *all.find(|chunk| left.get(chunk) != right.get(chunk))?;
-        let blocks = |id| store(id).kept(group, Space::Replica).remove(&chunk).unwrap_or_default();
+        let blocks = |id| store(id).kept(group, Role::Replica).remove(&chunk).unwrap_or_default();
         let (one, other) = (blocks(a), blocks(b));
         let data = |block: Option<&Block>| block.and_then(|b| b.data.clone());
         let differs = |n: &&u32| data(one.get(n)) != data(other.get(n));
@@ -60,7 +60,7 @@ impl World<'_> {
             let group = ebb_types::group_of(chunk, self.scenario.params().groups);
             let entry = self.newest_state().group(group).expect("every group is configured");
             let keeps = |id: &ebb_types::ServerId| {
-                let kept = self.servers[id].store.kept(group, Space::Replica).remove(&chunk);
+                let kept = self.servers[id].store.kept(group, Role::Replica).remove(&chunk);
                 kept.is_some_and(|blocks| blocks.values().any(|block| block.data.is_some()))
             };
             if let Some(id) = entry.slots.iter().map(|s| s.server).find(|id| keeps(id)) {
@@ -81,7 +81,7 @@ mod tests {
     use crate::search::history::{Action, Outcome};
     use crate::search::stories::{broken, cluster, secondary, stray};
     use crate::world::client::shared_chunk;
-    use ebb_types::Space;
+    use ebb_types::Role;
 
     #[test]
     fn replicas_that_differ_are_seen() {
@@ -89,7 +89,7 @@ mod tests {
         world.r4_replicas_are_equal();
         assert_eq!(broken(&mut world), None);
         let id = secondary(&world);
-        world.server(id).store.put(Space::Replica, stray(), bytes::Bytes::new());
+        world.server(id).store.put(Role::Replica, stray(), bytes::Bytes::new());
         world.r4_replicas_are_equal();
         assert_eq!(broken(&mut world), Some("R4"));
     }

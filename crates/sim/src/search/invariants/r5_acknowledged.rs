@@ -5,7 +5,7 @@ use crate::search::brief::brief_entry;
 use crate::search::history::Action;
 use crate::world::World;
 use crate::world::client::CELLS_PER_BLOCK;
-use ebb_types::{ClientReply, ServerId, Space, group_of};
+use ebb_types::{ClientReply, Role, ServerId, group_of};
 
 impl World<'_> {
     pub(super) fn r5_every_copy_is_durable(&mut self, from: ServerId, op: usize, reply: &ClientReply) {
@@ -29,7 +29,7 @@ impl World<'_> {
             return; // a retry of what an earlier configuration ordered
         }
         for slot in &entry.slots {
-            let Some((target, space)) = slot.target() else {
+            let Some((target, role)) = slot.target() else {
                 let what =
                     format!("{from} acknowledges op {op} with fewer than r targets: {}", brief_entry(&entry));
                 return self.fail("R5", what);
@@ -37,10 +37,10 @@ impl World<'_> {
             for block in first / CELLS_PER_BLOCK..(first + cells).div_ceil(CELLS_PER_BLOCK) {
                 // The answers may have been slow, and the sleeping server awake and in sync meanwhile. And its store
                 // may have been emptied after it answered.
-                let at = |server, space| {
-                    self.has(server, group, space, chunk, block, version) || self.has_forgotten(server)
+                let at = |server, role| {
+                    self.has(server, group, role, chunk, block, version) || self.has_forgotten(server)
                 };
-                if !at(target, space) && !at(slot.server, Space::Replica) {
+                if !at(target, role) && !at(slot.server, Role::Replica) {
                     let what = format!(
                         "{from} acknowledges op {op} ({version}); {target} lacks {chunk} block {block}"
                     );
@@ -70,7 +70,7 @@ mod tests {
         world.r5_every_copy_is_durable(from, 0, &DONE);
         assert_eq!(broken(&mut world), None);
         let other = secondary(&world);
-        world.server(other).store.drop_space(GROUP, Space::Replica);
+        world.server(other).store.drop_role(GROUP, Role::Replica);
         world.invariants.acknowledged.clear();
         world.r5_every_copy_is_durable(from, 0, &DONE);
         assert_eq!(broken(&mut world), Some("R5"));
@@ -84,7 +84,7 @@ mod tests {
         world.invariants.acknowledged.clear();
         world.r5_every_copy_is_durable(from, 1, &DONE);
         assert_eq!(broken(&mut world), None);
-        world.server(keeper).store.drop_space(GROUP, Space::Offload { stands_for: sleeper });
+        world.server(keeper).store.drop_role(GROUP, Role::Offload { stands_for: sleeper });
         world.invariants.acknowledged.clear();
         world.r5_every_copy_is_durable(from, 1, &DONE);
         assert_eq!(broken(&mut world), Some("R5"));

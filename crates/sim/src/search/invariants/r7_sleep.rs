@@ -2,7 +2,7 @@
 //! its r copies without it. [Sierra §3.5]
 
 use crate::world::World;
-use ebb_types::{ServerId, ServerState, Space};
+use ebb_types::{Role, ServerId, ServerState};
 
 impl World<'_> {
     pub(super) fn r7_nobody_needs_it(&mut self, id: ServerId) {
@@ -13,9 +13,9 @@ impl World<'_> {
         let server = &self.servers[&id];
         let busy = server.up && (server.replica.stats().in_flight > 0 || !server.store.is_idle());
         let mut trouble = busy.then(|| "it has requests in flight".to_string());
-        for (group, space) in server.store.spaces() {
-            if let (Space::Offload { .. }, Some(entry)) = (space, state.group(group)) {
-                trouble = trouble.or_else(|| self.only_copy(id, group, space, entry));
+        for (group, role) in server.store.roles() {
+            if let (Role::Offload { .. }, Some(entry)) = (role, state.group(group)) {
+                trouble = trouble.or_else(|| self.only_copy(id, group, role, entry));
             }
         }
         if let Some(what) = trouble {
@@ -30,7 +30,7 @@ mod tests {
     use crate::world::store::write_of;
     use bytes::Bytes;
     use ebb_replica::StoreToken;
-    use ebb_types::Space;
+    use ebb_types::Role;
 
     #[test]
     fn a_server_that_sleeps_with_a_write_in_flight_is_seen() {
@@ -38,8 +38,8 @@ mod tests {
         let id = secondary(&world);
         world.r7_nobody_needs_it(id);
         assert_eq!(broken(&mut world), None);
-        let (space, record, payload) = (Space::Replica, stray(), Bytes::new());
-        world.server(id).store.submit(Some(StoreToken(99)), write_of(space, record, payload));
+        let (role, record, payload) = (Role::Replica, stray(), Bytes::new());
+        world.server(id).store.submit(Some(StoreToken(99)), write_of(role, record, payload));
         world.r7_nobody_needs_it(id);
         assert_eq!(broken(&mut world), Some("R7"));
     }
@@ -48,11 +48,11 @@ mod tests {
     fn a_server_that_sleeps_with_the_only_copy_is_seen() {
         let mut world = in_low_gear();
         let (awake, asleep) = (primary(&world), secondary(&world));
-        let kept = world.servers[&awake].store.kept(GROUP, Space::Replica);
-        world.server(asleep).store.give(GROUP, Space::Offload { stands_for: awake }, &kept);
+        let kept = world.servers[&awake].store.kept(GROUP, Role::Replica);
+        world.server(asleep).store.give(GROUP, Role::Offload { stands_for: awake }, &kept);
         world.r7_nobody_needs_it(asleep);
         assert_eq!(broken(&mut world), None, "the primary has it too");
-        world.server(awake).store.drop_space(GROUP, Space::Replica);
+        world.server(awake).store.drop_role(GROUP, Role::Replica);
         world.r7_nobody_needs_it(asleep);
         assert_eq!(broken(&mut world), Some("R7"));
     }
