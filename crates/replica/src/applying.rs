@@ -46,7 +46,6 @@ impl Applying {
         must_fit: bool,
         committed: Version,
     ) {
-        let group = record.group;
         let sets = role == Role::Replica && record.content != Content::Note;
         let run = sets.then(|| record.run());
         let (direct, foreign) = match &wait {
@@ -62,7 +61,7 @@ impl Applying {
             }
             _ => StoreCommand::Apply { role, record, payload, must_fit, committed },
         };
-        let token = cx.store(group, wait, command);
+        let token = cx.store(wait, command);
         self.records.insert(token, run);
         if let Some(epoch) = direct {
             self.direct.insert(token, epoch);

@@ -266,7 +266,7 @@ impl CatchUp {
         let (token, ListPage { runs, next }) = (cx.shared.token(), page);
         self.listing = Listing::Comparing { index, next, token };
         let command = StoreCommand::Newer { role: Role::Replica, group: member.id(), runs };
-        cx.store(member.id(), Wait::CatchUpNewer { token }, command);
+        cx.store(Wait::CatchUpNewer { token }, command);
     }
 
     /// The own store said which runs of a page it lacks. Returns whether the page was waited for.
@@ -306,7 +306,7 @@ impl CatchUp {
         let (token, group) = (cx.shared.token(), member.id());
         self.listing = Listing::Own { token, page };
         let (role, since) = (Role::Replica, Epoch(0));
-        cx.store(group, Wait::CatchUpOwn { token }, StoreCommand::List { role, group, since, after });
+        cx.store(Wait::CatchUpOwn { token }, StoreCommand::List { role, group, since, after });
     }
 
     pub fn on_own_list(&mut self, cx: &mut Context, member: &Member, asked: u64, outcome: StoreOutcome) {

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The rest of the server, as far as handlers of one group may use it.
 pub(crate) struct Context<'a> {
+    pub group: GroupId,
     pub now: Moment,
     pub me: ServerId,
     pub config: &'a Config,
@@ -68,9 +69,9 @@ impl Shared {
 }
 
 impl Context<'_> {
-    pub fn store(&mut self, group: GroupId, wait: Wait, command: StoreCommand) -> StoreToken {
+    pub fn store(&mut self, wait: Wait, command: StoreCommand) -> StoreToken {
         let token = StoreToken(self.shared.token());
-        self.shared.waits.insert(token, (group, wait));
+        self.shared.waits.insert(token, (self.group, wait));
         self.out.push(Command::Store { token, command });
         token
     }
@@ -101,22 +102,22 @@ impl Context<'_> {
 
     /// Reports a server that has owed a reply since that moment, if it has sent nothing at all for `suspect_after`. The metadata
     /// service wants repeated reports of a silent server, but not one per group.
-    pub fn suspect_if_silent(&mut self, (group, epoch): (GroupId, Epoch), server: ServerId, since: Moment) {
+    pub fn suspect_if_silent(&mut self, epoch: Epoch, server: ServerId, since: Moment) {
         let heard = self.shared.heard.get(&server).copied().unwrap_or(Moment::ZERO);
         let told = self.shared.suspected.get(&server).copied().unwrap_or(Moment::ZERO);
         let silent = self.now.since(heard.max(since)) >= self.config.suspect_after;
         if silent && self.now.since(told) >= self.config.resend_after {
             self.shared.suspected.insert(server, self.now);
-            self.report(ServerReport::Suspect { group, epoch, server });
+            self.report(ServerReport::Suspect { group: self.group, epoch, server });
         }
     }
 
     /// Reports something that cannot happen unless this program has a bug. The caller continues as well as it can.
     /// A debug build stops here, the fault search fails, and the cluster logs it and counts it in `ebb status`.
-    pub fn bug(&mut self, group: GroupId, what: &'static str) {
-        debug_assert!(false, "{group:?}: {what}");
+    pub fn bug(&mut self, what: &'static str) {
+        debug_assert!(false, "{:?}: {what}", self.group);
         self.shared.stats.bugs += 1;
-        self.out.push(Command::Bug { group, what });
+        self.out.push(Command::Bug { group: self.group, what });
     }
 
     pub fn has_lease(&self) -> bool {

@@ -104,7 +104,7 @@ impl Covers {
         outcome: StoreOutcome,
     ) {
         let Some(cover) = self.0.get_mut(&stands_for) else {
-            return cx.bug(member.id(), "a cover that does not exist listed its store");
+            return cx.bug("a cover that does not exist listed its store");
         };
         cover.step = Step::Ready;
         if let StoreOutcome::Listed(page) = outcome {
@@ -126,7 +126,7 @@ impl Covers {
         outcome: StoreOutcome,
     ) -> Option<Damage> {
         let Some(cover) = self.0.get_mut(&stands_for) else {
-            cx.bug(member.id(), "a cover that does not exist read its store");
+            cx.bug("a cover that does not exist read its store");
             return None;
         };
         cover.step = Step::Ready;
@@ -221,12 +221,12 @@ impl Cover {
             let run = Run { count: run.count.min(FETCH_BLOCKS), ..run };
             let Run { chunk, first, count, .. } = run;
             let command = StoreCommand::Read { role: Role::Replica, group, chunk, first, count };
-            cx.store(group, Wait::CoverRead { epoch, stands_for, run }, command);
+            cx.store(Wait::CoverRead { epoch, stands_for, run }, command);
         } else if !self.listed {
             self.step = Step::Storing;
             let (since, after) = (self.since, self.after);
             let command = StoreCommand::List { role: Role::Replica, group, since, after };
-            cx.store(group, Wait::CoverList { epoch, stands_for }, command);
+            cx.store(Wait::CoverList { epoch, stands_for }, command);
         } else if primary.replicated() >= *self.until.get_or_insert(primary.newest()) {
             // The records of this epoch that replaced listed ones have arrived too. If not, the next tick checks again.
             self.step = Step::Reported { at: cx.now };

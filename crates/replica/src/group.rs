@@ -111,12 +111,12 @@ impl Group {
     /// The connection to a server broke, or the server is not live: outstanding requests to it may never be answered.
     pub fn on_peer_lost(&mut self, cx: &mut Context, peer: ServerId) {
         if let Some(primary) = &mut self.primary {
-            primary.peer_lost(peer);
+            primary.in_flight.peer_lost(peer);
         }
         self.covers.peer_lost(peer);
         self.repairs_lost(cx, peer);
         if let Some(scrub) = &mut self.scrub {
-            let next = scrub.peer_lost(cx, &self.member, peer);
+            let next = scrub.peer_lost(cx, peer);
             self.go_on_scrubbing(cx, next);
         }
         if let Some(catch_up) = &mut self.catch_up {

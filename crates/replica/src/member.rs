@@ -5,7 +5,6 @@
 
 use crate::api::{Command, StoreCommand, StoreOutcome};
 use crate::applying::Applying;
-use crate::blocks::split_payload;
 use crate::config::PlantedBug;
 use crate::context::Context;
 use crate::run_map::Source;
@@ -13,7 +12,7 @@ use crate::tail::Tail;
 use crate::wait::{CheckFor, ListFor, Wait, place};
 use bytes::Bytes;
 use ebb_types::{
-    ChunkId, Content, Cursor, Epoch, GroupEntry, GroupId, Kind, ListPage, PeerMessage, Record, Refusal, Role,
+    Content, Cursor, Epoch, GroupEntry, GroupId, Kind, ListPage, PeerMessage, Record, Refusal, Role,
     ServerId, Slot, SlotState, TailRun, Version, block_crcs,
 };
 use std::collections::BTreeMap;
@@ -68,7 +67,7 @@ impl Member {
     /// Takes on a configuration and returns the one before.
     pub fn become_member_of(&mut self, cx: &mut Context, entry: GroupEntry) -> GroupEntry {
         if entry.epoch <= self.entry.epoch {
-            cx.bug(self.id, "an older configuration was adopted");
+            cx.bug("an older configuration was adopted");
         }
         self.fence = self.fence.max(entry.epoch);
         std::mem::replace(&mut self.entry, entry)
@@ -140,7 +139,7 @@ impl Member {
 
     /// R1. Epoch numbers come from the replicated metadata service, so a higher one in any message proves that the
     /// older configuration has ended.
-    pub fn fence_to(&mut self, epoch: Epoch) -> Result<(), Refusal> {
+    fn fence_to(&mut self, epoch: Epoch) -> Result<(), Refusal> {
         if epoch < self.fence {
             return Err(Refusal::Stale { newest: self.fence });
         }
@@ -258,7 +257,7 @@ impl Member {
                 }
                 _ => {
                     let command = StoreCommand::List { role, group, since, after };
-                    cx.store(group, Wait::ListFor { to, list: *list }, command);
+                    cx.store(Wait::ListFor { to, list: *list }, command);
                 }
             }
             false
@@ -289,7 +288,7 @@ impl Member {
     pub fn read_check(&mut self, cx: &mut Context, to: ServerId, check: CheckFor) {
         let CheckFor { role, chunk, first, count, .. } = check;
         let command = StoreCommand::Check { role, group: self.id, chunk, first, count };
-        cx.store(self.id, Wait::CheckFor { to, check }, command);
+        cx.store(Wait::CheckFor { to, check }, command);
     }
 
     pub fn answer_check(
@@ -318,27 +317,6 @@ impl Member {
         for (to, check) in std::mem::take(&mut self.checks) {
             self.answer_check(cx, to, check.token, Err(refusal));
         }
-    }
-
-    /// The records that another server sent of blocks `first..first + count`, if they are of these blocks and sound.
-    pub fn sound_parts(
-        &self,
-        (chunk, first, count): (ChunkId, u32, u32),
-        records: Vec<Record>,
-        payload: &Bytes,
-    ) -> Option<Vec<(Record, Bytes)>> {
-        let sound = |(record, payload): &(Record, Bytes)| {
-            let inside = record.first >= first && record.first + record.count <= first + count;
-            let fits = match &record.content {
-                Content::Data { crcs } => *crcs == block_crcs(payload),
-                content => *content == Content::Zero,
-            };
-            record.fault(payload.len()).is_none()
-                && (record.group, record.chunk) == (self.id, chunk)
-                && inside
-                && fits
-        };
-        split_payload(records, payload).filter(|parts| parts.iter().all(sound))
     }
 }
 

@@ -25,8 +25,8 @@ use crate::member::Member;
 use crate::settlement::Settlement;
 use crate::wait::Wait;
 use ebb_types::{
-    ChunkError, ChunkId, ChunkOp, ClientRequest, Epoch, GroupId, Moment, PeerMessage, RECORD_BLOCKS_MAX,
-    Record, Refusal, RequestId, Role, ServerId, ServerReport, TailRun, Version, group_of,
+    ChunkError, ChunkId, ChunkOp, ClientRequest, Epoch, Moment, PeerMessage, RECORD_BLOCKS_MAX, Record,
+    RequestId, Role, ServerId, ServerReport, TailRun, Version, group_of,
 };
 use in_flight::InFlight;
 use memory::Memory;
@@ -38,11 +38,10 @@ pub(crate) use ops::Ops;
 pub(crate) use parts::{Part, contents};
 
 pub(crate) struct Primary {
-    group: GroupId,
     epoch: Epoch,
     phase: Phase,
     pub ops: Ops,
-    in_flight: InFlight,
+    pub in_flight: InFlight,
     committed_sent: Version,
     memory: Memory,
     /// When this primary last sent a report or fence that is resent until it takes effect.
@@ -70,7 +69,6 @@ impl Primary {
         let mut memory = Memory::new(epoch);
         memory.add(member.entry(), cx.me, member.tail.forgotten());
         Primary {
-            group: member.id(),
             epoch,
             phase: Phase::Fencing { awaiting, foreign: Vec::new(), since: cx.now, asked: None },
             ops: Ops::default(),
@@ -96,11 +94,6 @@ impl Primary {
             || member.tail.committed() > self.committed_sent
     }
 
-    /// Whether some target may not have the record.
-    pub fn is_in_flight(&self, seq: u64) -> bool {
-        self.in_flight.contains(seq)
-    }
-
     /// The newest version assigned in this epoch: a request that begins now gets a newer one, whenever it is carried out.
     pub fn newest(&self) -> Version {
         Version { epoch: self.epoch, seq: self.in_flight.last() }
@@ -120,7 +113,7 @@ impl Primary {
     pub fn fence_others(&self, cx: &mut Context, member: &Member) {
         let Phase::Fencing { awaiting, .. } = &self.phase else { return };
         for &to in awaiting {
-            let (group, epoch, done) = (self.group, self.epoch, member.tail.done());
+            let (group, epoch, done) = (cx.group, self.epoch, member.tail.done());
             cx.send(to, PeerMessage::Fence { group, epoch, done });
         }
     }
@@ -157,7 +150,7 @@ impl Primary {
         if !fenced || !listed || member.applying.has_direct() {
             return false;
         }
-        let (group, epoch) = (self.group, self.epoch);
+        let (group, epoch) = (cx.group, self.epoch);
         if !member.entry().may_serve() && !cx.config.has(PlantedBug::ServeUnrecorded) {
             if asked.is_none_or(|at| cx.now.since(at) >= cx.config.resend_after) {
                 *asked = Some(cx.now);
@@ -173,7 +166,7 @@ impl Primary {
             return true;
         }
         let command = StoreCommand::Newer { role: Role::Replica, group, runs };
-        cx.store(group, Wait::Settlement { epoch }, command);
+        cx.store(Wait::Settlement { epoch }, command);
         false
     }
 
@@ -184,7 +177,7 @@ impl Primary {
     /// The source of this replica's catch-up is gone: it lists again what it misses, then compares again.
     pub fn become_fencing(&mut self, cx: &mut Context) {
         let Phase::Comparing(settlement) = &mut self.phase else {
-            return cx.bug(self.group, "a primary that does not compare began to fence");
+            return cx.bug("a primary that does not compare began to fence");
         };
         let (awaiting, foreign) = (BTreeSet::new(), settlement.take_foreign());
         self.phase = Phase::Fencing { awaiting, foreign, since: cx.now, asked: None };
@@ -196,7 +189,7 @@ impl Primary {
             Phase::Comparing(settlement) => Some(settlement),
             other => {
                 self.phase = other;
-                cx.bug(self.group, "a primary that has not compared began to serve");
+                cx.bug("a primary that has not compared began to serve");
                 None
             }
         }
@@ -224,7 +217,7 @@ impl Primary {
     }
 
     pub fn send_committed(&mut self, cx: &mut Context, member: &Member) {
-        let (group, epoch, committed) = (self.group, self.epoch, member.tail.committed());
+        let (group, epoch, committed) = (cx.group, self.epoch, member.tail.committed());
         self.committed_sent = committed;
         let me = cx.me;
         for (to, _) in member.targets().flatten().filter(|(to, _)| *to != me) {
@@ -255,39 +248,23 @@ impl Primary {
         Part { first, count, content, payload }: Part,
     ) {
         if !self.is_serving() {
-            cx.bug(self.group, "a primary that does not serve ordered a record");
+            cx.bug("a primary that does not serve ordered a record");
         }
         let version = Version { epoch: self.epoch, seq: self.in_flight.next() };
-        let record = Record { group: self.group, chunk, first, count, version, request, content };
+        let record = Record { group: cx.group, chunk, first, count, version, request, content };
         let must_fit = self.ops.get(op).is_some_and(|op| !op.takes_space());
         self.committed_sent = self.committed_sent.max(member.tail.committed());
         self.in_flight.send(cx, member, op, (record, payload), must_fit);
     }
 
-    /// A target has the record, or refused it; likewise the own store.
-    pub fn on_replicate_reply(
-        &mut self,
-        cx: &mut Context,
-        member: &mut Member,
-        from: ServerId,
-        seq: u64,
-        result: Result<(), Refusal>,
-    ) -> Replied {
-        self.in_flight.on_reply(cx, member, from, seq, result)
-    }
-
-    pub fn peer_lost(&mut self, peer: ServerId) {
-        self.in_flight.peer_lost(peer);
-    }
-
     /// Sends again what may be lost, and reports servers that owe an answer and send nothing.
     pub fn tick(&mut self, cx: &mut Context, member: &mut Member) {
-        let (group, epoch) = (self.group, self.epoch);
+        let (group, epoch) = (cx.group, self.epoch);
         let again = self.reported.is_none_or(|at| cx.now.since(at) >= cx.config.resend_after);
         match &self.phase {
             Phase::Fencing { awaiting, since, .. } if again => {
                 for &to in awaiting {
-                    cx.suspect_if_silent((group, epoch), to, *since);
+                    cx.suspect_if_silent(epoch, to, *since);
                 }
                 self.reported = Some(cx.now);
                 self.fence_others(cx, member);

@@ -10,14 +10,15 @@
 //! then it must answer, because it could be waiting for a listing of this replica, which waits for the repair.
 
 use crate::api::{StoreCommand, StoreOutcome};
+use crate::blocks::split_payload;
 use crate::context::Context;
 use crate::member::Member;
 use crate::run_map::Source;
 use crate::wait::Wait;
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Cursor, Epoch, PeerMessage, Record, Refusal, Role, ServerId, Slot, SlotState,
-    Version,
+    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, PeerMessage, Record, Refusal, Role, ServerId,
+    Slot, SlotState, Version, block_crcs,
 };
 use std::collections::BTreeMap;
 
@@ -215,7 +216,7 @@ impl Repairs {
     /// Asks the next copy. `answered`: whether the preceding copy sent a usable reply.
     fn ask_next(&mut self, cx: &mut Context, member: &Member, id: u64, answered: bool) -> Ended {
         let Some(repair) = self.0.get_mut(&id) else {
-            cx.bug(member.id(), "a repair that does not exist asked a copy");
+            cx.bug("a repair that does not exist asked a copy");
             return Ended::Not;
         };
         // The second of a pair is asked right after the first, or not at all.
@@ -262,7 +263,7 @@ impl Repairs {
         let Some(repair) = self.0.get_mut(&id) else { return Ended::Not };
         let Wanted { chunk, first, count, lost, sought, .. } = repair.wanted;
         let Copy { source, whole, partial, .. } = repair.copies[repair.tried - 1];
-        let parts = result.ok().and_then(|r| member.sound_parts((chunk, first, count), r, payload));
+        let parts = result.ok().and_then(|r| sound_parts(cx.group, (chunk, first, count), r, payload));
         let Some(mut parts) = parts else { return self.ask_next(cx, member, id, false) };
         // "Never written" counts only from a copy that would have the block.
         parts.retain(|(record, _)| !record.is_never_written() || (whole && lost.is_some() && !sought));
@@ -278,7 +279,7 @@ impl Repairs {
                 cx.shared.stats.repaired_blocks += u64::from(record.count);
             }
             let command = StoreCommand::Repair { role: Role::Replica, record, payload };
-            cx.store(member.id(), Wait::RepairWritten { repair: id }, command);
+            cx.store(Wait::RepairWritten { repair: id }, command);
         }
         Ended::Not
     }
@@ -287,7 +288,7 @@ impl Repairs {
     pub fn on_written(&mut self, cx: &mut Context, member: &Member, id: u64) -> Ended {
         let Some(repair) = self.0.get_mut(&id) else { return Ended::Not };
         let Step::Writing { left } = &mut repair.step else {
-            cx.bug(member.id(), "a repair that writes nothing has written");
+            cx.bug("a repair that writes nothing has written");
             return Ended::Not;
         };
         *left -= 1;
@@ -301,7 +302,7 @@ impl Repairs {
         repair.step = Step::Checking;
         let (group, Wanted { chunk, first, count, .. }) = (member.id(), repair.wanted);
         let command = StoreCommand::Read { role: Role::Replica, group, chunk, first, count };
-        cx.store(group, Wait::RepairChecked { repair: id }, command);
+        cx.store(Wait::RepairChecked { repair: id }, command);
         Ended::Not
     }
 
@@ -345,4 +346,25 @@ impl Repairs {
         }
         self.ask_next(cx, member, id, false)
     }
+}
+
+/// The records that another server sent of blocks `first..first + count`, if they are of these blocks and sound.
+fn sound_parts(
+    group: GroupId,
+    (chunk, first, count): (ChunkId, u32, u32),
+    records: Vec<Record>,
+    payload: &Bytes,
+) -> Option<Vec<(Record, Bytes)>> {
+    let sound = |(record, payload): &(Record, Bytes)| {
+        let inside = record.first >= first && record.first + record.count <= first + count;
+        let fits = match &record.content {
+            Content::Data { crcs } => *crcs == block_crcs(payload),
+            content => *content == Content::Zero,
+        };
+        record.fault(payload.len()).is_none()
+            && (record.group, record.chunk) == (group, chunk)
+            && inside
+            && fits
+    };
+    split_payload(records, payload).filter(|parts| parts.iter().all(sound))
 }

@@ -193,6 +193,7 @@ impl Replica {
     ) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let mut cx = Context {
+            group: id,
             now,
             me: self.config.me,
             config: &self.config,

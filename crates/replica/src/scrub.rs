@@ -243,7 +243,7 @@ impl Scrub {
             cx.send(to, PeerMessage::List { group, epoch, token, role, since, after });
         }
         let command = StoreCommand::List { role: Role::Replica, group, since: Epoch(0), after };
-        cx.store(group, Wait::ScrubList { token }, command);
+        cx.store(Wait::ScrubList { token }, command);
     }
 
     /// Whether the listing under this token is for this scrub.
@@ -316,7 +316,7 @@ impl Scrub {
     /// The window's operation holds its blocks and has read the own copy: asks what the others have.
     pub fn compare(&mut self, cx: &mut Context, member: &Member, op: u64, own: &[Record]) -> Next {
         if !matches!(self.step, Step::Checking) {
-            cx.bug(member.id(), "a scrub that checks nothing was given blocks");
+            cx.bug("a scrub that checks nothing was given blocks");
         }
         let (group, epoch, (chunk, first, count)) = (member.id(), member.epoch(), self.window);
         let (token, own) = (cx.shared.peer_token(), cells(own));
@@ -325,14 +325,13 @@ impl Scrub {
         }
         cx.shared.stats.scrub.checked_bytes += data_bytes(&own);
         self.step = Step::Comparing { op, token, own, answers: BTreeMap::new() };
-        self.judge(cx, member)
+        self.judge(cx)
     }
 
     /// A copy sent what it has of the window. A reply that is not waited for any more is ignored.
     pub fn on_check_reply(
         &mut self,
         cx: &mut Context,
-        member: &Member,
         (from, asked): (ServerId, u64),
         result: Result<Vec<Record>, Refusal>,
     ) -> Next {
@@ -348,11 +347,11 @@ impl Scrub {
             Err(Refusal::Corrupt) => drop(answers.insert(from, None)),
             _ => drop(self.others.remove(&from)),
         }
-        self.judge(cx, member)
+        self.judge(cx)
     }
 
     /// Once all answers are there: compares the copies.
-    fn judge(&mut self, cx: &mut Context, member: &Member) -> Next {
+    fn judge(&mut self, cx: &mut Context) -> Next {
         let Step::Comparing { op, own, answers, .. } = &mut self.step else { return Next::Wait };
         if self.others.keys().any(|server| !answers.contains_key(server)) {
             return Next::Wait;
@@ -364,7 +363,7 @@ impl Scrub {
         if let (Some((from, n, last)), false, false) = (verdict.newer, verdict.undead, self.fetched) {
             (self.step, self.fetched) = (Step::Checking, true);
             let Some(&Copy { role, .. }) = self.others.get(&from) else {
-                cx.bug(member.id(), "a copy that is not compared has newer blocks");
+                cx.bug("a copy that is not compared has newer blocks");
                 return Next::Release { op };
             };
             let blocks = (chunk, first + n, last - n + 1);
@@ -398,13 +397,13 @@ impl Scrub {
     }
 
     /// The connection to a copy's server broke: stops waiting for it.
-    pub fn peer_lost(&mut self, cx: &mut Context, member: &Member, peer: ServerId) -> Next {
+    pub fn peer_lost(&mut self, cx: &mut Context, peer: ServerId) -> Next {
         if self.others.remove(&peer).is_none() {
             return Next::Wait;
         }
         if self.take_windows(cx) {
             return Next::Advance;
         }
-        self.judge(cx, member)
+        self.judge(cx)
     }
 }

@@ -350,14 +350,14 @@ impl Query {
     }
 }
 
+const HEADER: [&str; 10] =
+    ["trace", "format", "requests", "span", "rate/s", "peak", "reads", "random", "size", "distinct"];
+
 /// Traces as a table for a terminal.
 pub fn table(found: &[(&Entry, &Figures)]) -> String {
-    let header =
-        ["trace", "format", "requests", "span", "rate/s", "peak", "reads", "random", "size", "distinct"];
-    let mut rows = vec![header.map(String::from)];
-    for (entry, figures) in found {
+    let row = |(entry, figures): &(&Entry, &Figures)| {
         let absent = || "–".to_string();
-        rows.push([
+        vec![
             entry.name.clone(),
             figures.format.clone().unwrap_or_default(),
             grouped(figures.requests),
@@ -368,28 +368,11 @@ pub fn table(found: &[(&Entry, &Figures)]) -> String {
             percent(figures.random_share),
             figures.mean_size_bytes.map_or_else(absent, bytes),
             bytes(figures.unique_bytes as f64),
-        ]);
-    }
-    let mut widths = [0; 10];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
+        ]
+    };
+    let rows: Vec<Vec<String>> = found.iter().map(row).collect();
     let mut out = String::new();
-    for row in rows {
-        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
-            let space = " ".repeat(width - cell.chars().count());
-            // Words are aligned left, numbers right.
-            match column {
-                0 => out.push_str(&format!("{cell}{space}")),
-                1 => out.push_str(&format!("  {cell}{space}")),
-                _ => out.push_str(&format!("  {space}{cell}")),
-            }
-        }
-        out.truncate(out.trim_end_matches(' ').len());
-        out.push('\n');
-    }
+    ebb_report::table(&mut out, &HEADER, &rows);
     out
 }
 

@@ -13,7 +13,7 @@ impl Leading {
         for entry in state.servers() {
             let power = &mut self.servers.entry(entry.id).or_default().power;
             let Some(action) = power.next(now, entry.state, self.timing.wake_limit) else { continue };
-            if power.tries > 1 {
+            if power.is_late() {
                 let late = format!("{} is not {:?} yet; attempt {}", entry.id, action, power.tries);
                 power.trouble.get_or_insert_with(|| late.clone());
                 out.push(Output::Note(late));

@@ -128,7 +128,7 @@ fn bugs(status: &ClusterStatus) -> String {
             let id = server.id.0;
             let _ = writeln!(
                 out,
-                "BUG      server {id}: {bugs} events that cannot happen; please report its log"
+                "BUG      server {id}: what cannot happen happened, {bugs} times; please report its log"
             );
         }
     }

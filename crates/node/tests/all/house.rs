@@ -86,7 +86,7 @@ const BANNED: &[&str] = &[
     "RandomState",
 ];
 
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
@@ -120,7 +120,7 @@ fn crates_import_what_the_table_says() {
 }
 
 /// Source files below `dir`, without tests and without files and folders named in `except`.
-fn sources(dir: &Path, except: &[&str]) -> Vec<PathBuf> {
+pub fn sources(dir: &Path, except: &[&str]) -> Vec<PathBuf> {
     let is_left_out = |name: &std::ffi::OsStr| {
         let name = name.to_str().expect("names of source files are plain");
         except.contains(&name) || name == "tests.rs" || name == "tests"
@@ -145,7 +145,7 @@ fn all_sources(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// The code of a file, without its unit tests and comments.
-fn code(text: &str) -> String {
+pub fn code(text: &str) -> String {
     let before_tests = text.split("#[cfg(test)]\nmod ").next().unwrap();
     before_tests.lines().filter(|l| !l.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }

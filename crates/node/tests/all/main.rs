@@ -4,6 +4,7 @@
 mod amnesia;
 mod bad_input;
 mod chaos;
+mod circles;
 mod docs;
 mod eval;
 mod example;

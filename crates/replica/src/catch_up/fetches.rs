@@ -167,7 +167,7 @@ impl Fetches {
     fn fetch_from(&mut self, cx: &mut Context, member: &Member, token: u64, source: Source) {
         let (group, epoch) = (member.id(), member.epoch());
         let Some(fetch) = self.fetches.get_mut(&token) else {
-            return cx.bug(group, "a fetch that does not exist was sent");
+            return cx.bug("a fetch that does not exist was sent");
         };
         fetch.asked.push(source);
         let ((to, role), Run { chunk, first, count, .. }) = (source, fetch.missing.run);
@@ -249,7 +249,7 @@ impl Fetches {
             copies.extend(live.map(|s| (s.id, Role::Offload { stands_for })));
         }
         let Some(fetch) = self.fetches.get(&token) else {
-            cx.bug(member.id(), "a fetch that does not exist was sent elsewhere");
+            cx.bug("a fetch that does not exist was sent elsewhere");
             return Fetched::Nothing;
         };
         match copies.into_iter().find(|source| !fetch.asked.contains(source)) {

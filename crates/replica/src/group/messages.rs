@@ -77,7 +77,7 @@ impl Group {
             }
             PeerMessage::CheckReply { token, result, .. } => {
                 if let Some(scrub) = &mut self.scrub {
-                    let next = scrub.on_check_reply(cx, &self.member, (from, token), result);
+                    let next = scrub.on_check_reply(cx, (from, token), result);
                     self.go_on_scrubbing(cx, next);
                 }
             }
@@ -91,7 +91,7 @@ impl Group {
                 match self.admit_fetch(ready, epoch, whole.then_some((chunk, first, count))) {
                     Ok(()) => {
                         let command = StoreCommand::Read { role, group, chunk, first, count };
-                        cx.store(group, Wait::FetchFor { to: from, token, role }, command);
+                        cx.store(Wait::FetchFor { to: from, token, role }, command);
                     }
                     Err(refusal) => {
                         cx.send(from, PeerMessage::FetchReply { group, token, result: Err(refusal) });

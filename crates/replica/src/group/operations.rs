@@ -62,7 +62,8 @@ impl Group {
     fn is_done(&self, request: RequestId, chunk: ChunkId, blocks: (u32, u32)) -> bool {
         let primary = self.primary.as_ref().filter(|p| !p.ops.is_settling(chunk, blocks));
         let epoch = self.member.epoch();
-        let ordered_here = |v: Version| v.epoch == epoch && primary.is_some_and(|p| !p.is_in_flight(v.seq));
+        let ordered_here =
+            |v: Version| v.epoch == epoch && primary.is_some_and(|p| !p.in_flight.contains(v.seq));
         self.member.tail.covers(request, blocks, ordered_here)
     }
 
@@ -112,12 +113,11 @@ impl Group {
     }
 
     pub(super) fn admit_op(&mut self, cx: &mut Context, plan: Plan) {
-        let group = self.member.id();
         let Some(primary) = &mut self.primary else {
-            return cx.bug(group, "a server that is not primary admitted an operation");
+            return cx.bug("a server that is not primary admitted an operation");
         };
         cx.shared.client_ops += usize::from(matches!(plan.work, Work::Client { .. }));
-        if let Some(id) = primary.ops.admit(group, plan) {
+        if let Some(id) = primary.ops.admit(plan) {
             self.advance_op(cx, id);
         }
     }
@@ -153,7 +153,7 @@ impl Group {
                 true => StoreCommand::Check { role, group, chunk, first, count },
                 false => StoreCommand::Read { role, group, chunk, first, count },
             };
-            cx.store(group, Wait::OpRead { op: id, epoch, first }, command);
+            cx.store(Wait::OpRead { op: id, epoch, first }, command);
         }
     }
 
@@ -209,7 +209,7 @@ impl Group {
     fn answer_read(&mut self, cx: &mut Context, id: u64, records: Vec<Record>, data: Bytes) {
         let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(id)) else { return };
         let Work::Client { op: ChunkOp::Read { offset, len, must_exist, .. }, .. } = *op.work() else {
-            return cx.bug(self.member.id(), "an operation that is no read was answered with data");
+            return cx.bug("an operation that is no read was answered with data");
         };
         if must_exist && records.iter().any(Record::is_never_written) {
             let (chunk, (first, count)) = (op.chunk(), op.blocks());
@@ -302,7 +302,7 @@ impl Group {
             return self.on_cover_reply(cx, from, (version, first), result);
         }
         let Some(primary) = &mut self.primary else { return };
-        match primary.on_replicate_reply(cx, &mut self.member, from, version.seq, result) {
+        match primary.in_flight.on_reply(cx, &mut self.member, from, version.seq, result) {
             Replied::Nothing => {}
             Replied::Committed(id) => {
                 self.advance_commit();
@@ -365,7 +365,7 @@ impl Group {
         let (ended, admitted) = primary.ops.end(id);
         match ended {
             Some(op) => cx.shared.client_ops -= usize::from(op.is_client()),
-            None => cx.bug(self.member.id(), "an operation ended twice"),
+            None => cx.bug("an operation ended twice"),
         }
         let settling = primary.ops.has_rewrites();
         for id in admitted {

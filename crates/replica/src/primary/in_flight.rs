@@ -183,7 +183,7 @@ impl InFlight {
             }
         }
         for (to, since) in owing {
-            cx.suspect_if_silent((member.id(), member.epoch()), to, since);
+            cx.suspect_if_silent(member.epoch(), to, since);
         }
     }
 }

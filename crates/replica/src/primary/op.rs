@@ -13,7 +13,7 @@
 use crate::blocks::{BLOCK, without};
 use crate::context::{Context, Waiting};
 use bytes::Bytes;
-use ebb_types::{ChunkId, ChunkOp, GroupId, Kind, Record, RequestId};
+use ebb_types::{ChunkId, ChunkOp, Kind, Record, RequestId};
 use std::collections::BTreeMap;
 
 /// What a store read returned, by first block.
@@ -21,7 +21,6 @@ pub(crate) type Got = BTreeMap<u32, (Vec<Record>, Bytes)>;
 
 pub(crate) struct Op {
     id: u64,
-    group: GroupId,
     chunk: ChunkId,
     /// First block and number of blocks it touches. The whole chunk: `0..u32::MAX`.
     blocks: (u32, u32),
@@ -93,10 +92,10 @@ impl Plan {
 }
 
 impl Op {
-    pub fn new(id: u64, group: GroupId, plan: Plan) -> Op {
+    pub fn new(id: u64, plan: Plan) -> Op {
         let Plan { chunk, blocks, work, askers, request } = plan;
         let (step, unreadable) = (Step::Fetching, Vec::new());
-        Op { id, group, chunk, blocks, work, step, askers, request, unreadable }
+        Op { id, chunk, blocks, work, step, askers, request, unreadable }
     }
 
     pub fn id(&self) -> u64 {
@@ -232,14 +231,14 @@ impl Op {
     /// A check turns into the rewrite of those of its blocks in which copies differ.
     pub fn become_heal(&mut self, cx: &mut Context, blocks: (u32, u32)) {
         if !self.is_check() {
-            cx.bug(self.group, "an operation that checks nothing became a heal");
+            cx.bug("an operation that checks nothing became a heal");
         }
         (self.blocks, self.work) = (blocks, Work::Heal { kind: Kind::Data });
     }
 
     fn leave(&self, cx: &mut Context) {
         if let Step::Replicating { .. } = self.step {
-            cx.bug(self.group, "an ordered operation stepped back");
+            cx.bug("an ordered operation stepped back");
         }
     }
 
@@ -264,7 +263,7 @@ impl Op {
                 *left == 0
             }
             _ => {
-                cx.bug(self.group, "a record of an operation that ordered none");
+                cx.bug("a record of an operation that ordered none");
                 false
             }
         }

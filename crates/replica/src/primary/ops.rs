@@ -7,7 +7,7 @@
 use super::op::{Op, Plan};
 use crate::context::Waiting;
 use crate::settlement::{Rewrite, Unsettled};
-use ebb_types::{ChunkId, GroupId, RequestId};
+use ebb_types::{ChunkId, RequestId};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Maximum blocks of tails being rewritten at a time: a tail may exceed memory.
@@ -66,9 +66,9 @@ impl Ops {
     }
 
     /// Returns the operation's number if it runs now.
-    pub fn admit(&mut self, group: GroupId, plan: Plan) -> Option<u64> {
+    pub fn admit(&mut self, plan: Plan) -> Option<u64> {
         self.next += 1;
-        let op = Op::new(self.next, group, plan);
+        let op = Op::new(self.next, plan);
         match self.conflicts(&op) {
             true if op.settles() => self.blocked.push_front(op),
             true => self.blocked.push_back(op),
