@@ -1,10 +1,47 @@
-//! Errors for users of the library.
+//! Errors of connections and of the library.
 
-use crate::transport::TransportError;
+use crate::secret::Key;
 use ebb_route::Trouble;
+use ebb_types::frame::{FrameError, WIRE_VERSION};
 use ebb_types::{ChunkError, ChunkId, GroupId, MetaFailure, RECORD_BLOCKS_MAX, ServerId};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Why a connection failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("cannot connect to {address}: {error}; check the address and that the process runs")]
+    Connect { address: String, error: io::Error },
+    #[error("{address} did not finish the handshake within {after:?}; the process may be stopped")]
+    HandshakeTimeout { address: String, after: Duration },
+    #[error("the connection was closed during the handshake")]
+    HandshakeCut,
+    #[error("the other side is not an Ebb process; check the address and port")]
+    NotEbb,
+    #[error(
+        "the other side speaks wire version {found}, this one {WIRE_VERSION}; run the same release on both"
+    )]
+    WireVersion { found: u8 },
+    #[error("the other side has another cluster secret; give both the same secret file")]
+    WrongSecret,
+    #[error(
+        "the secret file has no {key} key: use one that has, or the cluster secret (`ebb secret` makes such files)"
+    )]
+    NoKey { key: Key },
+    #[error("the other side takes no callers with a {key} key")]
+    RoleRefused { key: Key },
+    #[error(
+        "the other side belongs to cluster {other:016x}, this one to {own:016x}; check address and data directory"
+    )]
+    WrongCluster { own: u64, other: u64 },
+    #[error("the connection ended inside a frame")]
+    Truncated,
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClientError {

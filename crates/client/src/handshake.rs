@@ -7,8 +7,8 @@
 //! reflected to its maker. The called side proves last, so that a stranger who calls gets nothing to guess the
 //! secret from. `docs/wire.md` draws the bytes.
 
+use crate::error::TransportError;
 use crate::secret::{Key, Secret, random};
-use crate::transport::TransportError;
 use ebb_types::ServerId;
 use ebb_types::frame::{MAGIC, WIRE_VERSION};
 use hmac::Mac;

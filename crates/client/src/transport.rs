@@ -11,9 +11,9 @@
 //! read directly into place.
 
 use crate::handshake;
-use crate::secret::{Key, Secret};
+use crate::secret::Secret;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use ebb_types::frame::{self, BODY_MAX, FrameError, HEADER_BYTES, Header, PAYLOAD_MAX, WIRE_VERSION};
+use ebb_types::frame::{self, BODY_MAX, FrameError, HEADER_BYTES, Header, PAYLOAD_MAX};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -27,6 +27,7 @@ use tokio::sync::Notify;
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
+pub use crate::error::TransportError;
 pub use crate::handshake::{HANDSHAKE_DEADLINE, Identity, Party};
 
 /// Frame kinds: the type of a frame's body.
@@ -70,42 +71,6 @@ const PAGED_PAYLOAD: usize = 64 << 10;
 const PAGE: usize = 4096;
 /// Maximum pieces gathered into one write.
 const PIECES_MAX: usize = 64;
-
-#[derive(Debug, thiserror::Error)]
-pub enum TransportError {
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("cannot connect to {address}: {error}; check the address and that the process runs")]
-    Connect { address: String, error: io::Error },
-    #[error(
-        "{address} did not finish the handshake within {HANDSHAKE_DEADLINE:?}; the process may be stopped"
-    )]
-    HandshakeTimeout { address: String },
-    #[error("the connection was closed during the handshake")]
-    HandshakeCut,
-    #[error("the other side is not an Ebb process; check the address and port")]
-    NotEbb,
-    #[error(
-        "the other side speaks wire version {found}, this one {WIRE_VERSION}; run the same release on both"
-    )]
-    WireVersion { found: u8 },
-    #[error("the other side has another cluster secret; give both the same secret file")]
-    WrongSecret,
-    #[error(
-        "the secret file has no {key} key: use one that has, or the cluster secret (`ebb secret` makes such files)"
-    )]
-    NoKey { key: Key },
-    #[error("the other side takes no callers with a {key} key")]
-    RoleRefused { key: Key },
-    #[error(
-        "the other side belongs to cluster {other:016x}, this one to {own:016x}; check address and data directory"
-    )]
-    WrongCluster { own: u64, other: u64 },
-    #[error("the connection ended inside a frame")]
-    Truncated,
-    #[error(transparent)]
-    Frame(#[from] FrameError),
-}
 
 /// Why a frame was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -203,7 +168,9 @@ async fn within_deadline(
 ) -> Result<Connection, TransportError> {
     match timeout(HANDSHAKE_DEADLINE, shake).await {
         Ok(done) => done,
-        Err(_) => Err(TransportError::HandshakeTimeout { address: address.to_owned() }),
+        Err(_) => {
+            Err(TransportError::HandshakeTimeout { address: address.to_owned(), after: HANDSHAKE_DEADLINE })
+        }
     }
 }
 

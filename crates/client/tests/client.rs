@@ -326,7 +326,7 @@ async fn a_failure_for_good_is_not_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broken_connection_is_made_anew() {
+async fn a_broken_connection_is_made_again() {
     let server = chunk_server(1, |_, _, before| if before == 1 { Then::Close } else { done() }).await;
     let meta = leader(&[&server]).await;
     let client = client(&[&meta]).await;

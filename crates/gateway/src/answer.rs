@@ -3,10 +3,10 @@
 use super::Backend;
 use super::Gateway;
 use super::body::{Paced, Progress};
-use super::bucket::REGION;
 use super::chunked::{self, Chunked};
-use super::connections::Limits;
+use super::convert::REGION;
 use super::cors::Asked;
+use super::limits::Limits;
 use super::{form, front};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};

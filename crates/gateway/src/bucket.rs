@@ -2,16 +2,12 @@
 
 use super::Gateway;
 use super::backend::Backend;
-use super::convert::timestamp;
-use super::front::OWNER;
+use super::convert::{OWNER, timestamp};
 use super::list::{from_token, other_answer, owner, page_size, token};
 use super::rights::Key;
 use ebb_types::{BucketSetting, BucketSettings, NamespaceAnswer, NamespaceOp, NamespaceQuery};
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
-
-/// The region of buckets that were created without a location.
-pub const REGION: &str = "us-east-1";
 
 impl<B: Backend> Gateway<B> {
     /// The buckets that the key can access.

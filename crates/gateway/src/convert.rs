@@ -9,6 +9,12 @@ use s3s::dto::{self, ETagCondition, Timestamp, TimestampFormat};
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use std::time::{Duration, SystemTime};
 
+/// The region of buckets that were created without a location.
+pub const REGION: &str = "us-east-1";
+
+/// The only account: everything belongs to the cluster.
+pub const OWNER: &str = "ebb";
+
 impl From<NameError> for S3Error {
     fn from(error: NameError) -> S3Error {
         match error {
@@ -33,6 +39,19 @@ impl From<BackendError> for S3Error {
             BackendError::Failed(_) => s3_error!(InternalError, "{error}"),
         }
     }
+}
+
+/// There is no versioning: the only version of an object is "null".
+pub(super) fn check_version(version: Option<&str>) -> S3Result<()> {
+    match version {
+        None | Some("null") => Ok(()),
+        Some(_) => Err(s3_error!(NoSuchVersion, "objects have no versions here")),
+    }
+}
+
+/// The algorithm of a list entry.
+pub(super) fn listed_algorithm(algorithm: ChecksumAlgorithm) -> s3s::dto::ChecksumAlgorithm {
+    s3s::dto::ChecksumAlgorithm::from_static(algorithm_name(algorithm))
 }
 
 fn refusal(error: &NamespaceError) -> S3Error {

@@ -3,10 +3,9 @@
 //! The library reads a form into memory before it checks who sent it, ignores unknown fields, and stores `${filename}`
 //! literally. So the fields before the file are read here first, up to a limit.
 
-use super::front::check_wish;
+use super::front::{check_wish, is_form};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
-use hyper::Method;
 use hyper::body::{Body as HttpBody, Frame};
 use hyper::header;
 use hyper::http::request::Parts;
@@ -18,15 +17,6 @@ use std::task::{Context, Poll};
 pub const FIELDS_BYTES_MAX: usize = 64 << 10;
 /// Largest file in a form; larger ones must be PUT.
 pub const FILE_BYTES_MAX: u64 = 32 << 20;
-
-/// Whether the request is a form, or may be mistaken for one.
-pub fn is_form(request: &Parts) -> bool {
-    const KIND: &str = "multipart/form-data";
-    let kind = request.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let form =
-        kind.and_then(|kind| kind.get(..KIND.len())).is_some_and(|kind| kind.eq_ignore_ascii_case(KIND));
-    form && request.method == Method::POST
-}
 
 /// The boundary between a form's fields; `None`: the request is no form.
 pub fn boundary(request: &Parts) -> S3Result<Option<String>> {

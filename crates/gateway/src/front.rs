@@ -6,8 +6,7 @@
 //! be a lie.
 //! something to S3 must be signed. And a wish that Ebb cannot fulfil is refused: to drop it in silence would be a lie.
 
-use super::bucket::REGION;
-use super::form::is_form;
+use super::convert::{OWNER, REGION};
 use form_urlencoded::parse;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
@@ -20,8 +19,14 @@ use std::sync::Arc;
 /// S3's maximum lifetime of a presigned URL, in seconds: a week.
 const EXPIRES_MAX: u64 = 7 * 24 * 3600;
 
-/// The only account: everything belongs to the cluster.
-pub const OWNER: &str = "ebb";
+/// Whether the request is a form, or may be mistaken for one.
+pub fn is_form(request: &Parts) -> bool {
+    const KIND: &str = "multipart/form-data";
+    let kind = request.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let form =
+        kind.and_then(|kind| kind.get(..KIND.len())).is_some_and(|kind| kind.eq_ignore_ascii_case(KIND));
+    form && request.method == Method::POST
+}
 
 /// How a request authenticates its sender.
 enum Signed {

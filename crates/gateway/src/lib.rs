@@ -22,6 +22,7 @@ mod front;
 mod intake;
 mod janitor;
 mod lifecycle;
+mod limits;
 mod list;
 mod md5;
 mod multipart;
@@ -40,7 +41,7 @@ mod tests;
 
 pub use backend::Backend;
 pub use cluster::Cluster;
-pub use connections::Limits;
+pub use limits::Limits;
 pub use rights::{Key, KeyTable, Keys, Right};
 
 use answer::Front;

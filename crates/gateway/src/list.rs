@@ -2,9 +2,7 @@
 
 use super::Gateway;
 use super::backend::Backend;
-use super::convert::{checksum_type, etag, timestamp, url_encoded};
-use super::front::OWNER;
-use super::objects::listed_algorithm;
+use super::convert::{OWNER, checksum_type, etag, listed_algorithm, timestamp, url_encoded};
 use ebb_types::{KeyListing, KeyPage, NamespaceAnswer, NamespaceQuery, PAGE_MAX};
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};

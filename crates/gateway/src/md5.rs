@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(first, known.finalize());
         let mut alone = Md5::new(&lanes);
         alone.add(bytes).await;
-        assert_eq!(waiting(&lanes), 0, "nobody else is there");
+        assert_eq!(waiting(&lanes), 0, "no other stream is there");
     }
 
     /// A client that disconnects leaves nothing waiting.

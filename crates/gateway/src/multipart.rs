@@ -5,11 +5,11 @@ use super::backend::Backend;
 use super::body::Progress;
 use super::convert::{
     ReadCondition, algorithm, algorithm_name, checksum_type, condition, etag, give_checksum, kept_headers,
-    multipart_checksum, parse_etag, stated_checksum, timestamp,
+    listed_algorithm, multipart_checksum, parse_etag, stated_checksum, timestamp,
 };
 use super::intake::{Stated, StatedChecksum, Taken, body_error, take_in};
 use super::list::{Encoding, other_answer, owner, page_size};
-use super::objects::{content, listed_algorithm, source, with_tags};
+use super::objects::{content, source, with_tags};
 use ebb_types::{
     self as ebb, ChecksumAlgorithm, ETag, NamespaceAnswer, NamespaceDone, NamespaceOp, NamespaceQuery,
     PAGE_MAX, UploadListing, UploadMeta,

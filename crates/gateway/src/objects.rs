@@ -5,7 +5,7 @@ use super::answer::Id;
 use super::backend::Backend;
 use super::body::Progress;
 use super::convert::{
-    ReadCondition, algorithm_name, checksum_type, condition, etag, give_checksum, give_headers, http_date,
+    ReadCondition, check_version, checksum_type, condition, etag, give_checksum, give_headers, http_date,
     kept_headers, parse_etag, seconds, stated_checksum, timestamp,
 };
 use super::intake::{Stated, StatedChecksum, Taken, body_error, take_in};
@@ -25,14 +25,6 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-
-/// There is no versioning: the only version of an object is "null".
-pub(super) fn check_version(version: Option<&str>) -> S3Result<()> {
-    match version {
-        None | Some("null") => Ok(()),
-        Some(_) => Err(s3_error!(NoSuchVersion, "objects have no versions here")),
-    }
-}
 
 /// Body of a response that is read while it is sent.
 struct ObjectBody {
@@ -462,9 +454,4 @@ async fn body<B: Backend>(reader: Arc<Reader<B>>, range: Range<u64>, Id(id): Id)
             Ok(StreamingBlob::new(ObjectBody { inner, left }))
         }
     }
-}
-
-/// The algorithm of a list entry.
-pub(super) fn listed_algorithm(algorithm: ChecksumAlgorithm) -> s3s::dto::ChecksumAlgorithm {
-    s3s::dto::ChecksumAlgorithm::from_static(algorithm_name(algorithm))
 }

@@ -2,7 +2,8 @@
 
 use super::Gateway;
 use super::backend::Backend;
-use super::bucket::{REGION, check_acl, grants};
+use super::bucket::{check_acl, grants};
+use super::convert::REGION;
 use super::list::owner;
 use ebb_types::BucketSetting;
 use s3s::dto::*;

@@ -2,7 +2,7 @@
 
 use super::Gateway;
 use super::backend::Backend;
-use super::objects::check_version;
+use super::convert::check_version;
 use ebb_types::{BucketSetting, NamespaceOp, ObjectMeta};
 use s3s::dto::{
     DeleteObjectTaggingInput, GetBucketTaggingOutput, GetObjectTaggingInput, GetObjectTaggingOutput,

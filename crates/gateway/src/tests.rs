@@ -112,7 +112,7 @@ fn who_sends_nothing_or_half_a_head_is_disconnected() {
 }
 
 #[test]
-fn who_stops_sending_a_body_is_told_so_and_disconnected() {
+fn a_client_that_stops_sending_a_body_gets_an_error_and_is_disconnected() {
     let served = serve_with(Limits { stall: SHORT, ..Limits::of_process() });
     assert_eq!(served.ask("PUT", "/bucket", b""), 200);
     let text = rest(served.begin_put("/bucket/key", b"two bytes", "Connection: close\r\n"));
@@ -404,7 +404,7 @@ async fn a_put_that_is_broken_off_leaves_nothing() {
 
 /// More clients than there is memory for send something and then stall.
 #[tokio::test(start_paused = true)]
-async fn uploads_that_stall_hold_nobody_up() {
+async fn stalled_uploads_delay_no_other() {
     let backend = Arc::new(Memory::new(4 << 20));
     let mut tasks = JoinSet::new();
     let gateway = Arc::new(gateway(&backend, &mut tasks).await);
@@ -566,12 +566,12 @@ async fn an_idle_gateway_gives_back_its_leases_and_asks_nothing_any_more() {
     assert_eq!(backend.counts(), before);
     delete(&gateway, "key").await;
     janitor_was_here().await;
-    assert!(backend.objects().is_empty(), "the pack that nobody needs is deleted, not only zeroed");
+    assert!(backend.objects().is_empty(), "the unneeded pack is deleted, not only zeroed");
     put(&gateway, "key", Bytes::from(vec![1; 5000]), Condition::Any).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gateway_that_was_taken_for_dead_begins_anew() {
+async fn a_gateway_that_was_taken_for_dead_starts_over() {
     let backend = Arc::new(Memory::new(1 << 20));
     let mut tasks = JoinSet::new();
     let gateway = gateway(&backend, &mut tasks).await;

@@ -9,11 +9,13 @@
 //! they have become quiet. Many servers free deleted data some seconds later. That belongs to the DELETE, and not to
 //! the next cell's PUT.
 
+mod error;
 pub(crate) mod http;
 mod process;
 mod report;
 pub(crate) mod sign;
 
+pub use error::BenchError;
 pub use http::HttpError;
 pub use report::{BenchReport, CellReport, Operation};
 
@@ -88,26 +90,6 @@ impl BenchOptions {
             pids: Vec::new(),
         }
     }
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum BenchError {
-    #[error("the endpoint {endpoint:?} is not of the form http://host:port (TLS is not supported)")]
-    Endpoint { endpoint: String },
-    #[error("cannot connect to {endpoint}: {error}; check that the S3 endpoint is running there")]
-    Connect { endpoint: String, error: std::io::Error },
-    #[error("cannot create the bucket {bucket}: {error}")]
-    Bucket { bucket: String, error: HttpError },
-    #[error("nothing to do: sizes and concurrencies must not be empty or zero")]
-    Empty,
-    #[error(
-        "no CPU time of process {pid}: {error}; give the ids of server processes running on this machine"
-    )]
-    Process { pid: u32, error: std::io::Error },
-    #[error(
-        "no PUT of {size} bytes at concurrency {concurrency} succeeded: {error}; check keys, region and free space of the servers"
-    )]
-    NothingPut { size: u64, concurrency: usize, error: String },
 }
 
 /// Measures all cells and reports each one when it is done. Runs on the caller's tokio runtime; one thread is enough.

@@ -12,22 +12,24 @@
 
 mod compare;
 mod counters;
+mod error;
 mod machine;
 pub mod model;
 mod run;
 mod show;
 
 pub use compare::{Comparison, Difference};
+pub use error::CostError;
 pub use model::{Cpio, Cycles, Eio, Hertz, IO_BYTES, Projection};
+pub use run::{FrequencySource, OwnSource};
 
 use ebb_types::Watts;
 use machine::{Machine, ProcessIo};
 use model::{Power, Spent};
 use run::{Measured, allowed_cpus, run_once};
+
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::process::ExitStatus;
 use std::time::Duration;
 
 /// Version of the saved report.
@@ -39,37 +41,6 @@ pub const DEFAULT_IDLE_FRACTIONS: [f64; 2] = [0.7, 0.0];
 /// From this much busy time on, one step of the kernel's clock is at most a hundredth of the result.
 const ENOUGH_BUSY: Duration = Duration::from_secs(1);
 
-/// Why a cost cannot be determined.
-#[derive(Debug, thiserror::Error)]
-pub enum CostError {
-    #[error("no command to measure: put it after `--`")]
-    NoCommand,
-    #[error("{asked} cores are requested, but this process may use {allowed}: choose from 1 to {allowed}")]
-    Cores { asked: usize, allowed: usize },
-    #[error("cannot read {path}: {source}")]
-    Read { path: PathBuf, source: std::io::Error },
-    #[error("{path} has {what}: is it the kernel's file?")]
-    Strange { path: PathBuf, what: &'static str },
-    #[error("cannot choose the cores of the command: {0}")]
-    Pin(std::io::Error),
-    #[error("cannot start {command}: {source}")]
-    Start { command: String, source: std::io::Error },
-    #[error("cannot wait for the command: {0}")]
-    Wait(std::io::Error),
-    #[error("{command} ended with {status}: its cost would be that of a failure; nothing is reported")]
-    Failed { command: String, status: ExitStatus },
-    #[error("the machine does not report the frequency of its CPUs: give it with --ghz")]
-    NoFrequency,
-    #[error("no I/O was seen as {0}: the command moved no data, or choose another --io")]
-    NoIo(String),
-    #[error(
-        "the report is of version {found}, and this program reads version {REPORT_VERSION}: measure again"
-    )]
-    Version { found: u32 },
-    #[error("a report without a measured point")]
-    Empty,
-}
-
 /// What counts as I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -80,28 +51,6 @@ pub enum IoSource {
     Storage,
     /// What passed through the command's read and write calls (`rchar` and `wchar` of `/proc/PID/io`).
     Calls,
-}
-
-/// Source of the CPUs' frequency.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FrequencySource {
-    Given,
-    /// Counted cycles divided by busy time.
-    Counters,
-    Cpufreq,
-    /// In virtual machines, the nominal one.
-    Cpuinfo,
-}
-
-/// Source of the command's own CPU time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OwnSource {
-    /// The command and all processes it started.
-    Cgroup,
-    /// The command and the descendants that were waited for.
-    Rusage,
 }
 
 /// How to measure.
@@ -217,7 +166,7 @@ impl CostReport {
     /// Refuses reports that this program cannot read.
     pub fn check(self) -> Result<CostReport, CostError> {
         if self.version != REPORT_VERSION {
-            return Err(CostError::Version { found: self.version });
+            return Err(CostError::Version { found: self.version, known: REPORT_VERSION });
         }
         if self.points.is_empty() || self.points.iter().any(|point| point.runs.is_empty()) {
             return Err(CostError::Empty);

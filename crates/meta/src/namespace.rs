@@ -836,7 +836,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repetition_that_nobody_remembers_frees_nothing_that_is_named() {
+    fn a_forgotten_repetition_frees_nothing_that_is_named() {
         let mut world = World::new();
         world.ok(put("k", 1, A, Condition::Absent));
         world.ok(put("k", 1, A, Condition::Absent));

@@ -653,7 +653,7 @@ fn a_restart_within_the_lease_needs_no_waiting() {
         assert_eq!(
             group.slot_of(ServerId(4)).is_some(),
             group.epoch > old,
-            "{id} of the restarted server is fenced anew"
+            "{id} of the restarted server is fenced again"
         );
     }
 }
@@ -691,7 +691,7 @@ fn copies_stand_in_different_racks_at_every_gear_and_after_a_failure() {
                 world.states()
             );
         }
-        let victim = world.states().find('A').expect("somebody is awake") as u16;
+        let victim = world.states().find('A').expect("a server is awake") as u16;
         world.crash(victim);
         world.run(12_000);
         world.assert_served();
@@ -1081,7 +1081,7 @@ fn a_wake_up_that_fails_is_tried_again_and_the_sleeper_never_counts_as_failed() 
 }
 
 #[test]
-fn a_new_leader_calls_nobody_failed_before_a_whole_lease_has_passed() {
+fn a_new_leader_calls_no_server_failed_before_a_whole_lease_has_passed() {
     let mut world = started();
     world.crash(4);
     world.failing_wakes = 9;
@@ -1094,7 +1094,7 @@ fn a_new_leader_calls_nobody_failed_before_a_whole_lease_has_passed() {
 }
 
 #[test]
-fn a_pause_of_the_metadata_server_speaks_against_nobody() {
+fn a_pause_of_the_metadata_server_fails_no_server() {
     let mut world = in_gear_1();
     let before = world.states();
     // Heartbeats wait in sockets, one of them is read first; a server that died meanwhile is detected after all.
@@ -1162,7 +1162,7 @@ fn servers_that_a_gear_woke_stay_for_the_dwell_time_under_a_new_leader_too() {
 }
 
 #[test]
-fn a_new_leader_forecasts_what_the_last_one_would_have_and_wakes_nobody() {
+fn a_new_leader_forecasts_what_the_last_one_would_have_and_wakes_no_server() {
     let mut world = after_a_quiet_hour(2000);
     let before = world.states();
     assert_eq!(before.matches('z').count(), 6, "after a quiet hour: {:#?}", world.transcript);

@@ -318,7 +318,7 @@ impl DevArgs {
 }
 
 /// Exits quietly when the reader closes the pipe, as in `ebb status | head`. `println!` would panic.
-fn end_quietly_when_nobody_reads() {
+fn end_quietly_when_unread() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         let said = info.payload().downcast_ref::<String>();
@@ -331,7 +331,7 @@ fn end_quietly_when_nobody_reads() {
 
 fn main() -> ExitCode {
     heap::keep_freed_memory();
-    end_quietly_when_nobody_reads();
+    end_quietly_when_unread();
     let cli = Cli::parse();
     if cli.command.keeps_data() {
         // Files written by it and its children are readable by their owner only.

@@ -416,7 +416,7 @@ fn ipmi_by_ipmi_sim() {
 }
 
 #[test]
-fn a_machine_without_ipmitool_or_controller_is_told_what_to_do() {
+fn without_ipmitool_or_a_controller_the_error_says_what_to_do() {
     let machine =
         Machine { sys: "/nonexistent".into(), proc: "/nonexistent".into(), dev: "/nonexistent".into() };
     let error = open_on(&machine, "ipmi,timeout=5s").map(|open| open.name);

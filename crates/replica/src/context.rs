@@ -104,9 +104,9 @@ impl Context<'_> {
     /// service wants repeated reports of a silent server, but not one per group.
     pub fn suspect_if_silent(&mut self, epoch: Epoch, server: ServerId, since: Moment) {
         let heard = self.shared.heard.get(&server).copied().unwrap_or(Moment::ZERO);
-        let told = self.shared.suspected.get(&server).copied().unwrap_or(Moment::ZERO);
+        let received = self.shared.suspected.get(&server).copied().unwrap_or(Moment::ZERO);
         let silent = self.now.since(heard.max(since)) >= self.config.suspect_after;
-        if silent && self.now.since(told) >= self.config.resend_after {
+        if silent && self.now.since(received) >= self.config.resend_after {
             self.shared.suspected.insert(server, self.now);
             self.report(ServerReport::Suspect { group: self.group, epoch, server });
         }

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_goes_on_where_it_was_also_after_a_restart() {
+    fn a_pass_resumes_where_it_was_after_a_restart() {
         let mut s = scrubber(100 * DAY, 100 * DAY);
         assert_eq!(beat(&mut s, 106 * DAY, 0), Some((ONE, false)));
         s.advance(page(ONE, None, Some(255), true));

@@ -158,7 +158,7 @@ impl Replica {
             }
             Event::Beat { unix_seconds } => {
                 for id in std::mem::take(&mut self.not_dropped) {
-                    self.drop_what_nobody_needs(id, out);
+                    self.drop_what_is_not_needed(id, out);
                 }
                 self.on_beat(unix_seconds, out);
             }
@@ -246,7 +246,7 @@ impl Replica {
             }
         }
         for id in unsettled {
-            self.drop_what_nobody_needs(id, out);
+            self.drop_what_is_not_needed(id, out);
         }
         // A suspended or hung server keeps its connections but answers nothing on them.
         for server in delta.servers.iter().filter(|server| !server.state.is_live()) {
@@ -270,7 +270,7 @@ impl Replica {
     }
 
     /// R6: offload for a slot is dropped only when the configuration says that the data is safe elsewhere.
-    fn drop_what_nobody_needs(&mut self, id: GroupId, out: &mut Vec<Command>) {
+    fn drop_what_is_not_needed(&mut self, id: GroupId, out: &mut Vec<Command>) {
         let me = self.config.me;
         let fence = self.groups.get(&id).map_or(Epoch(0), |g| g.fence());
         let known = self.map.group(id);

@@ -195,7 +195,7 @@ mod tests {
         tail.push(run(3, 17, 10));
         tail.push(run(4, 1, 12));
         tail.commit(Version { epoch: Epoch(4), seq: 9 });
-        assert!(!is_done(&tail, 10), "its blocks were overridden or ordered anew");
+        assert!(!is_done(&tail, 10), "its blocks were overridden or ordered again");
         assert!(is_done(&tail, 12));
         assert!(tail.uncommitted().is_empty());
     }

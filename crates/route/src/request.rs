@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_was_surely_not_carried_out_begins_anew() {
+    fn a_write_that_was_surely_not_carried_out_starts_over() {
         let mut view = view(entry(2, Some(4)));
         let answered = |reply| Event::Answered { reply, bytes: Bytes::new() };
         let mut request = delete();
@@ -461,7 +461,7 @@ mod tests {
 
     /// Unless no other client writes there.
     #[test]
-    fn a_write_that_may_have_been_carried_out_never_begins_anew() {
+    fn a_write_that_may_have_been_carried_out_never_starts_over() {
         let lost = || Event::Lost(Trouble::Lost);
         let interrupted = || Event::Answered {
             reply: ClientReply::Retry { why: Unready::Interrupted },

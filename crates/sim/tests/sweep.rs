@@ -34,7 +34,7 @@ const MET: [&str; 55] = [
     "its directory is emptied",
     "lost file",
     "metadata disk full",
-    "metadata leader elected anew",
+    "metadata leader elected again",
     "metadata log lost",
     "metadata log rotten",
     "metadata log that fails",
@@ -63,7 +63,7 @@ const MET: [&str; 55] = [
     "switch that fails",
     "unsynced write torn or lost",
     "wake that comes late",
-    "write begun anew",
+    "write started over",
     "write that may be forgotten",
 ];
 

@@ -16,8 +16,7 @@ use crate::layout::{
 };
 use crate::overlay::Position;
 use crate::recent::Recent;
-use crate::recovery::write_superblock;
-use crate::settle::Checkpoint;
+use crate::superblock::write_superblock;
 use crate::{Completion, Config, Figures, Op, Outcome, PlantedBug, StoreError, Token};
 use bytes::Bytes;
 use ebb_types::{
@@ -96,6 +95,14 @@ pub(crate) struct Staged {
     pub head: Head,
     /// Payload of a [`HeadKind::Data`] record; otherwise empty.
     pub payload: Bytes,
+}
+
+/// A checkpoint in progress.
+pub struct Checkpoint {
+    /// Chunks still to be moved, each from this page on.
+    pub chunks: Vec<(FileKey, u32)>,
+    /// Segments still to be retired; known when all chunks are moved.
+    pub segments: Option<Vec<u32>>,
 }
 
 /// The store of one server. See the crate documentation for its use.

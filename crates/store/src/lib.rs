@@ -25,6 +25,7 @@ mod query;
 mod recent;
 mod recovery;
 mod settle;
+mod superblock;
 mod tails;
 #[cfg(test)]
 mod tests;

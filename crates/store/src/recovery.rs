@@ -17,11 +17,12 @@ use crate::layout::{
 use crate::overlay::Position;
 use crate::query::PIECES_REMEMBERED;
 use crate::recent::Recent;
+use crate::superblock::{SUPERBLOCK, SUPERBLOCK_NEW, write_superblock};
 use crate::{Config, DONE_RUNS, Membership, OpenError, Recovered};
 use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, Incarnation, ObjectId, Role, crc32c};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
@@ -101,9 +102,6 @@ impl StoreCore {
     }
 }
 
-const SUPERBLOCK: &str = "superblock";
-const SUPERBLOCK_NEW: &str = "superblock.new";
-
 /// Records this run's incarnation in the superblock, or writes the first superblock into an empty directory. Durable before
 /// anyone learns of this run, so that no two runs of a server have the same incarnation.
 fn claim(disk: &dyn Disk, config: &Config) -> Result<Superblock, OpenError> {
@@ -131,15 +129,6 @@ fn claim(disk: &dyn Disk, config: &Config) -> Result<Superblock, OpenError> {
     }
     write_superblock(disk, &owner).map_err(failed("write", SUPERBLOCK))?;
     Ok(owner)
-}
-
-/// Replaces the superblock atomically: after a crash there is the old one or the new one.
-pub(crate) fn write_superblock(disk: &dyn Disk, owner: &Superblock) -> io::Result<()> {
-    let file = disk.open(SUPERBLOCK_NEW, true)?;
-    file.write(&mut [IoSlice::new(&owner.encode())], 0)?;
-    file.sync()?;
-    disk.rename(SUPERBLOCK_NEW, SUPERBLOCK)?;
-    disk.sync_dir("")
 }
 
 /// Reads and checks the superblock; `None` in an empty directory.

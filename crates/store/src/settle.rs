@@ -11,7 +11,7 @@
 //! what it voids does not come back at the next start.
 
 use crate::StoreError;
-use crate::core::{Staged, StoreCore, group_path, segment_path};
+use crate::core::{Checkpoint, Staged, StoreCore, group_path, segment_path};
 use crate::disk::DiskFile;
 use crate::index::{FileId, FileKey};
 use crate::layout::{
@@ -51,14 +51,6 @@ struct Part {
     bytes: u64,
     /// The page at which the remainder begins.
     end: Option<u32>,
-}
-
-/// A checkpoint in progress.
-pub struct Checkpoint {
-    /// Chunks still to be moved, each from this page on.
-    chunks: Vec<(FileKey, u32)>,
-    /// Segments still to be retired; known when all chunks are moved.
-    segments: Option<Vec<u32>>,
 }
 
 impl StoreCore {

@@ -894,7 +894,7 @@ fn without_its_name(act: impl Fn(&MemDisk, &str, &MemDisk)) {
 }
 
 #[test]
-fn a_chunk_file_that_is_removed_under_the_store_is_written_anew() {
+fn a_chunk_file_that_is_removed_under_the_store_is_written_again() {
     without_its_name(|disk, path, _| disk.remove(path).unwrap());
 }
 

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_cut_short_is_told_from_the_end() {
+    fn a_record_cut_short_is_distinguished_from_the_end() {
         let mut source = Source::new(Box::new(&[1u8, 2, 3, 4, 5, 6, 7][..])).unwrap();
         assert_eq!(source.record(4).unwrap().unwrap(), [1, 2, 3, 4]);
         assert!(matches!(source.record(4), Err(Short::Truncated { have: 3 })));

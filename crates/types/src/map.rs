@@ -124,13 +124,13 @@ pub struct GroupEntry {
     /// since. Nothing was ordered after that epoch. `None`: the present epoch may serve.
     pub fallback: Option<Vec<Slot>>,
     /// How far each member's memory of requests reaches. Maintained by [`GroupEntry::follow`].
-    pub told: Vec<Told>,
+    pub received: Vec<Received>,
 }
 
 /// The epochs (`from..until`) of which a member received every record of the group. `until`: the first epoch before the present one
 /// that may have ordered without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct Received {
     pub server: ServerId,
     pub from: Epoch,
     pub until: Option<Epoch>,
@@ -152,30 +152,30 @@ impl GroupEntry {
             slots: Vec::new(),
             salvage: false,
             fallback: None,
-            told: Vec::new(),
+            received: Vec::new(),
         }
     }
 
-    /// Updates `told`, inherited from the previous configuration. A member that was not a target of that configuration
+    /// Updates `received`, inherited from the previous configuration. A member that was not a target of that configuration
     /// missed what it ordered, if it may have served.
     pub fn follow(&mut self, before: &GroupEntry) {
-        let mut told = std::mem::take(&mut self.told);
+        let mut received = std::mem::take(&mut self.received);
         if before.fallback.is_none() {
-            let was_target = |t: &Told| before.targets().any(|server| server == t.server);
-            let missed = told.iter_mut().filter(|t| t.until.is_none() && !was_target(t));
+            let was_target = |t: &Received| before.targets().any(|server| server == t.server);
+            let missed = received.iter_mut().filter(|t| t.until.is_none() && !was_target(t));
             missed.for_each(|t| t.until = Some(before.epoch));
         }
         let served = self.fallback.as_deref().unwrap_or_default();
         let takes_part =
             |server| self.members().any(|(id, _)| id == server) || targets_of(served).any(|id| id == server);
-        told.retain(|t| takes_part(t.server));
+        received.retain(|t| takes_part(t.server));
         for server in self.targets() {
-            if !told.iter().any(|t| t.server == server && t.until.is_none()) {
-                told.retain(|t| t.server != server);
-                told.push(Told { server, from: self.epoch, until: None });
+            if !received.iter().any(|t| t.server == server && t.until.is_none()) {
+                received.retain(|t| t.server != server);
+                received.push(Received { server, from: self.epoch, until: None });
             }
         }
-        self.told = told;
+        self.received = received;
     }
 
     /// The servers that a write goes to.

@@ -21,7 +21,7 @@ pub enum PeerMessage {
     },
     /// `tail`: the records that the member has and does not know to be committed. `done`: the last that it knows to be, for
     /// their request ids. `forgotten`: these are complete for every request that took effect after this version and that the
-    /// member received ([`crate::Told`]).
+    /// member received ([`crate::Received`]).
     FenceReply {
         group: GroupId,
         epoch: Epoch,

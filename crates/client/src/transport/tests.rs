@@ -1,4 +1,5 @@
 use super::*;
+use ebb_types::frame::WIRE_VERSION;
 use ebb_types::{ServerId, frame::MAGIC};
 use tokio::io::AsyncWriteExt;
 
@@ -248,7 +249,7 @@ async fn the_handshake_has_a_deadline_on_both_sides() {
     assert!(matches!(refused, TransportError::HandshakeTimeout { .. }));
     // The listener's kernel accepts but the process does not, as if it were stopped.
     let refused = connect(&address, &secret(1), server()).await.unwrap_err();
-    assert!(matches!(refused, TransportError::HandshakeTimeout { address: at } if at == address));
+    assert!(matches!(refused, TransportError::HandshakeTimeout { address: at, .. } if at == address));
 }
 
 #[tokio::test]

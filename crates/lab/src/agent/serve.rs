@@ -104,7 +104,7 @@ impl Agent {
         let room = Arc::new(Semaphore::new(CALLERS_MAX));
         let mut callers = tokio::task::JoinSet::new();
         loop {
-            let permit = room.clone().acquire_owned().await.expect("nobody closes it");
+            let permit = room.clone().acquire_owned().await.expect("it is never closed");
             while callers.try_join_next().is_some() {}
             let incoming = self.listener.accept().await;
             let (host, tell) = (self.host.clone(), tell.clone());

@@ -131,7 +131,7 @@ fn an_agent_does_only_what_it_was_started_for() {
 
 /// Requests out of order and frames of another kind: the agent replies or closes the connection, and keeps running.
 #[test]
-fn a_host_that_breaks_the_protocol_harms_nobody() {
+fn a_host_that_breaks_the_protocol_does_no_harm() {
     let dir = tempfile::tempdir().unwrap();
     let agent = start(dir.path(), Allowed::default());
     let secret = Secret::load(&dir.path().join("secret")).unwrap();

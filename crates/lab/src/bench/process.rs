@@ -1,6 +1,6 @@
 //! CPU time and context switches of processes, from `/proc`.
 
-use super::BenchError;
+use super::error::BenchError;
 use std::fs;
 use std::io::{self, ErrorKind};
 

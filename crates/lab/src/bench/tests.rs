@@ -180,7 +180,7 @@ async fn a_cell_lasts_its_time_and_stays_below_the_byte_limit() {
 }
 
 #[tokio::test]
-async fn what_the_servers_spend_is_told_per_operation() {
+async fn what_the_servers_spend_is_reported_per_operation() {
     let (endpoint, _store) = server(Fault::None).await;
     let options = BenchOptions {
         sizes: vec![8 << 20],
@@ -222,7 +222,7 @@ async fn wrong_answers_are_counted() {
 }
 
 #[tokio::test]
-async fn failures_are_counted_told_and_survived() {
+async fn failures_are_counted_reported_and_survived() {
     let (report, _) = run(Fault::Drop, true).await;
     let report = report.unwrap();
     let puts = report.cells.iter().filter(|cell| cell.operation == Operation::Put);

@@ -1,7 +1,8 @@
 //! CPU, disk and process data from the kernel, read from `/proc` and `/sys` below a root, so that tests can supply
 //! their own trees.
 
-use super::{CostError, Hertz};
+use super::error::CostError;
+use super::model::Hertz;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commands_io_is_told_from_its_calls() {
+    fn a_commands_io_is_distinguished_from_its_calls() {
         let (_dir, machine) = tree(&[(
             "proc/7/io",
             "rchar: 1000\nwchar: 200\nsyscr: 1\nsyscw: 1\nread_bytes: 512\nwrite_bytes: 4096\ncancelled_write_bytes: 1024\n",

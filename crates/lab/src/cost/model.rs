@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_goes_on_to_1024_cores() {
+    fn the_line_extends_to_1024_cores() {
         // The paper's average: twelvefold and ninetyfold are on one line of slope 0.0879 per core.
         let line = |cores: usize| (cores, Cycles(1000.0 * (1.0 + 0.0879 * (cores as f64 - 1.0))));
         let found = Projection::new(&[line(1), line(4), line(8), line(16)]).unwrap();

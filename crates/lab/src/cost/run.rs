@@ -7,11 +7,13 @@
 //! it.
 
 use super::counters::Counters;
+use super::error::CostError;
 use super::machine::{CpuTimes, Machine, OwnTimes, ProcessIo, cgroup_times};
-use super::{CostError, Cycles, FrequencySource, Hertz, OwnSource};
+use super::model::{Cycles, Hertz};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::os::fd::AsFd;
@@ -23,6 +25,28 @@ use std::time::{Duration, Instant};
 
 /// How often a run samples the CPUs' frequencies and reports progress.
 const SAMPLE: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+
+/// Source of the CPUs' frequency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FrequencySource {
+    Given,
+    /// Counted cycles divided by busy time.
+    Counters,
+    Cpufreq,
+    /// In virtual machines, the nominal one.
+    Cpuinfo,
+}
+
+/// Source of the command's own CPU time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OwnSource {
+    /// The command and all processes it started.
+    Cgroup,
+    /// The command and the descendants that were waited for.
+    Rusage,
+}
 
 /// Measurements of one run.
 pub(super) struct Measured {

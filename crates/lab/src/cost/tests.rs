@@ -104,7 +104,10 @@ fn a_report_survives_its_file_and_a_strange_one_is_refused() {
     let text = serde_json::to_string(&a).unwrap();
     let back: CostReport = serde_json::from_str(&text).unwrap();
     assert_eq!(back.check().unwrap(), a);
-    assert!(matches!(CostReport { version: 9, ..a.clone() }.check(), Err(CostError::Version { found: 9 })));
+    assert!(matches!(
+        CostReport { version: 9, ..a.clone() }.check(),
+        Err(CostError::Version { found: 9, .. })
+    ));
     assert!(matches!(CostReport { points: vec![], ..a.clone() }.check(), Err(CostError::Empty)));
     let page = a.to_string();
     for part in

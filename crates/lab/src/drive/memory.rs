@@ -16,7 +16,7 @@ unsafe impl Send for Pages {}
 impl Pages {
     /// `len` is not zero.
     pub fn new(len: usize) -> io::Result<Pages> {
-        // SAFETY: a new private mapping at an address of the kernel's choice touches nobody's memory.
+        // SAFETY: a new private mapping at an address of the kernel's choice touches no memory in use.
         let start = unsafe {
             mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)?
         };
@@ -41,7 +41,7 @@ impl Pages {
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and nobody else refers to it through safe code.
+        // SAFETY: as above, and no other code refers to it through safe code.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }

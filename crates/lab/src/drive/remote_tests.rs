@@ -148,7 +148,7 @@ fn an_nbd_export_that_holds_something_is_not_overwritten_unasked() {
 }
 
 #[test]
-fn an_nbd_server_that_fails_or_goes_away_is_told_from_one_that_works() {
+fn an_nbd_server_that_fails_or_goes_away_is_distinguished_from_one_that_works() {
     let memory: Memory = Arc::new(Mutex::new(vec![0; SIZE as usize]));
     let with = |faults: Faults| {
         on_runtime(async {

@@ -122,7 +122,7 @@ fn long_requests_and_many_at_a_time_are_all_answered() {
 }
 
 #[test]
-fn what_the_target_cannot_do_is_counted_and_told() {
+fn what_the_target_cannot_do_is_counted_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("target");
     let report = runtime().block_on(async {

@@ -246,7 +246,7 @@ mod tests {
         let found = compare(side("disk"), side("ssd")).unwrap();
         assert_eq!((found.pairs.len(), found.only_a, found.only_b), (2, 1, 1));
         assert_eq!(found.pairs[0].metrics["iops"], Both { a: 100.0, b: 400.0, ratio: 4.0 });
-        assert_eq!(found.overall.len(), 1, "what nobody measured is not compared");
+        assert_eq!(found.overall.len(), 1, "what was not measured is not compared");
         let iops = &found.overall[0];
         assert!((iops.ratio - 1.0).abs() < 1e-12, "four times and a quarter cancel: {iops:?}");
         assert_eq!((iops.least, iops.most, iops.pairs), (0.25, 4.0, 2));

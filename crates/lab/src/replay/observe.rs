@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_began_anew_loses_nothing() {
+    fn a_counter_that_restarted_loses_nothing() {
         assert_eq!([grown(10, 15), grown(10, 10), grown(10, 3)], [5, 0, 3]);
     }
 }

@@ -98,7 +98,7 @@ fn salvage(entry: &GroupEntry, awake: impl Fn(ServerId) -> bool) -> Option<Group
     };
     let slots = entry.slots.iter().map(slot).collect();
     let epoch = entry.epoch.next();
-    // `told` is cleared: not all of the data is there.
+    // `received` is cleared: not all of the data is there.
     Some(GroupEntry { epoch, primary: Some(primary), slots, salvage: !alone, ..GroupEntry::unknown() })
 }
 

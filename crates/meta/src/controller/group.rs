@@ -99,8 +99,8 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
     let fallback = lost.then_some(served);
     let restarted = entry.members().any(|(server, _)| world.get(&server).is_some_and(|c| c.restarted));
     let given_back = facts.released && primary == entry.primary;
-    let anew = primary.is_some() && (restarted || given_back);
-    if primary == entry.primary && slots == entry.slots && fallback == entry.fallback && !anew {
+    let again = primary.is_some() && (restarted || given_back);
+    if primary == entry.primary && slots == entry.slots && fallback == entry.fallback && !again {
         return None;
     }
     if primary != entry.primary {
@@ -109,7 +109,7 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
     }
     // Salvage ends once a replica has everything: the others then catch up from it as usual.
     let salvage = entry.salvage && !slots.iter().any(|s| s.state == SlotState::InSync);
-    Some(GroupEntry { epoch, primary, slots, salvage, fallback, told: entry.told.clone() })
+    Some(GroupEntry { epoch, primary, slots, salvage, fallback, received: entry.received.clone() })
 }
 
 /// R11: a store other than the one that took part before may lack anything. Its slots fetch all that they lack,
@@ -239,8 +239,8 @@ fn choose_primary(entry: &GroupEntry, slots: &[Slot], facts: &Facts, world: &Wor
     let live = entry.primary.filter(|p| world.get(p).is_some_and(serves));
     let complete = |k: usize| is_complete(slots, k, world);
     if let Some(primary) = live {
-        let anew = world.get(&primary).is_some_and(|c| c.restarted);
-        if !facts.released && (is_able(slots, live, world) || !anew) {
+        let again = world.get(&primary).is_some_and(|c| c.restarted);
+        if !facts.released && (is_able(slots, live, world) || !again) {
             return live;
         }
     } else if facts.wait {

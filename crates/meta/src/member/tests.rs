@@ -129,7 +129,7 @@ fn heartbeats_of_all_servers_give_every_group_a_primary_and_then_write_nothing()
 }
 
 #[test]
-fn a_restarted_member_goes_on_from_its_log() {
+fn a_restarted_member_continues_from_its_log() {
     let mut member = single();
     member.on(Moment(2), vec![ask(1, MetaRequest::AllocateObjects { count: 9 })], &mut Vec::new()).unwrap();
     let (state, log) = (member.state().clone(), member.into_log());
@@ -145,7 +145,7 @@ fn a_restarted_member_goes_on_from_its_log() {
 
 /// What cannot be read must never look absent.
 #[test]
-fn a_damaged_name_stops_the_member_and_answers_nobody() {
+fn a_damaged_name_stops_the_member_without_an_answer() {
     let mut member = single();
     let ops = vec![NamespaceOp::CreateBucket { bucket: "b".into(), settings: Default::default() }, put_of(0)];
     let ops = [vec![NamespaceOp::Lease { first: ObjectId(1), count: 1, bytes: 4096 }], ops].concat();
@@ -419,7 +419,7 @@ fn what_a_full_disk_refused_is_decided_again_for_every_group() {
     member
         .on(Moment(2), vec![again, heartbeat(1, 2, version), heartbeat(2, 2, version)], &mut Vec::new())
         .unwrap();
-    assert_eq!(member.state().version(), version, "there is no room to write down that a server runs anew");
+    assert_eq!(member.state().version(), version, "there is no room to write down that a server runs again");
     room.set(u64::MAX);
     let later = member.next_wake().unwrap().max(Moment(2) + AGAIN);
     member.on(later, Vec::new(), &mut Vec::new()).unwrap();

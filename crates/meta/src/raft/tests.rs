@@ -609,7 +609,7 @@ fn one_member_becomes_three_and_the_new_ones_found_nothing() {
     for _ in 0..100 {
         cluster.round(0);
     }
-    assert_eq!(cluster.leader(), None, "nobody who joins leads");
+    assert_eq!(cluster.leader(), None, "no member that joins leads");
     cluster.start(1);
     assert_eq!(cluster.elect(), 1);
     cluster.nodes.get_mut(&1).unwrap().node.as_mut().unwrap().propose(count(5)).unwrap();

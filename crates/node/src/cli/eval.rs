@@ -226,7 +226,7 @@ impl std::fmt::Display for RunReport {
         )?;
         match self.seconds_left {
             Some(seconds) => {
-                let left = told(Duration::from_secs_f64(seconds));
+                let left = rough(Duration::from_secs_f64(seconds));
                 writeln!(f, "; the other {} would take about {left}", total - found)?;
             }
             None => writeln!(f, ", {done} of them new; {failed} failed")?,
@@ -298,11 +298,11 @@ fn bench(matrix: &Matrix, target: &Target, connect: Option<Connect>) -> Result<B
 fn describe(progress: &Progress) -> String {
     let Progress { done, failed, total, present, left } = progress;
     let failed = if *failed > 0 { format!(", {failed} failed") } else { String::new() };
-    format!("{done} of {total} runs{failed}, {} left  {present}", told(*left))
+    format!("{done} of {total} runs{failed}, {} left  {present}", rough(*left))
 }
 
 /// A duration for people: `2 h 05 min`, `3 min`, `12 s`.
-fn told(time: Duration) -> String {
+fn rough(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..60 => format!("{seconds} s"),
         seconds @ 60..3600 => format!("{} min", seconds.div_ceil(60)),

@@ -71,7 +71,7 @@ fn a_configuration_with_a_mistake_starts_nothing() {
 }
 
 #[test]
-fn wrong_usage_is_told_from_failure() {
+fn wrong_usage_is_distinguished_from_failure() {
     for args in [&["serve"][..], &["gear"], &["gear", "set"], &["gear", "set", "many"], &["status", "--jsn"]]
     {
         let output = Command::new(EBB).args(args).output().expect("run");

@@ -12,25 +12,10 @@ use std::path::Path;
 /// The sets of modules that import each other.
 const CIRCLES: &[&str] = &[
     "client::client client::meta",
-    "client::handshake client::transport",
-    "gateway::answer gateway::bucket gateway::connections gateway::form gateway::front gateway::list \
-     gateway::objects gateway::tags",
-    "lab::bench lab::bench::process",
-    "lab::cost lab::cost::machine lab::cost::run",
     "node::daemon::server node::daemon::server::driver",
-    "power::meter::ata power::meter::battery power::meter::command power::meter::http \
-     power::meter::hwmon power::meter::ipmi power::meter::model power::meter::nvme \
-     power::meter::prometheus power::meter::rapl power::meter::redfish power::meter::spec",
-    "sim::paper sim::paper::forecasts sim::paper::layouts sim::paper::power sim::paper::rebuild \
-     sim::paper::requests",
     "sim::request::report sim::request::run",
-    "sim::search::faults sim::search::invariants sim::search::invariants::dwell \
-     sim::search::scenario sim::world sim::world::client sim::world::member sim::world::net \
-     sim::world::server",
-    "sim::search::run sim::search::shrink",
-    "store::core store::query store::recovery store::settle",
-    "trace::ascii trace::blktrace trace::btrecord trace::csv trace::detect trace::fio trace::number \
-     trace::reader trace::srt trace::vscsi",
+    "sim::search::faults sim::search::invariants sim::search::invariants::dwell sim::search::scenario sim::world \
+     sim::world::client sim::world::member sim::world::net sim::world::server",
 ];
 
 type Modules = BTreeMap<String, String>;

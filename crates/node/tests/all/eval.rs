@@ -61,7 +61,7 @@ fn killed_after_three(dir: &Path) -> Option<Vec<Record>> {
 }
 
 #[test]
-fn an_evaluation_that_is_killed_goes_on_where_it_was() {
+fn a_killed_evaluation_resumes_where_it_was() {
     // A machine that polls too late gets longer runs.
     let (dir, before) = [0.2, 1.0, 10.0]
         .into_iter()

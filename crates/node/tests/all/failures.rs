@@ -269,7 +269,7 @@ fn a_rotten_block_is_repaired_and_never_returned() {
 }
 
 #[test]
-fn a_rotten_block_that_nobody_reads_is_found_and_repaired() {
+fn an_unread_rotten_block_is_found_and_repaired() {
     let mut cluster = Cluster::start(&Shape { scrub_seconds: Some(20), ..Shape::lively() });
     let load = Load::start(cluster.client_config(), Options { namespace: false, ..Options::default() });
     load.go_on_for(2_000);
@@ -406,7 +406,7 @@ fn a_rotten_block_on_the_only_awake_replica_wakes_the_others() {
     let report = load.stop(); // reads everything once
     println!("{damaged} places damaged; {report}");
     report.assert_flawless();
-    assert!(asleep(&cluster.status()).len() < sleepers.len(), "nobody was woken: the damage was not met");
+    assert!(asleep(&cluster.status()).len() < sleepers.len(), "no server was woken: the damage was not met");
 }
 
 /// R14. Another way for bytes to go wrong in transit: here one of the cluster's own clients overwrites the objects'

@@ -23,7 +23,7 @@ fn error(output: &Output) -> String {
 }
 
 #[test]
-fn a_trace_is_replayed_on_a_file_and_told_as_json_and_page() {
+fn a_trace_is_replayed_on_a_file_and_reported_as_json_and_page() {
     let dir = tempfile::tempdir().unwrap();
     let made = replay(dir.path(), &["--size", "1MiB", "--json", "-", "--html", "page.html"]);
     assert!(made.status.success(), "{}", error(&made));

@@ -1,6 +1,6 @@
 //! Lists the meters of this machine, and why others are unavailable.
 
-use super::spec::{KINDS, Kind};
+use super::kinds::{KINDS, Kind};
 use super::sysfs::Machine;
 use super::{Channel, MeterError, ata, hwmon, nvme, open_on};
 use serde::Serialize;

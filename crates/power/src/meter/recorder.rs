@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_that_fails_is_absent_and_told() {
+    fn a_failed_reading_is_absent_and_reported() {
         let mut count = 0;
         let recorder = Recorder::start(vec![open("flaky", NEVER, move || {
             count += 1;

@@ -1,6 +1,6 @@
 //! Which requests of earlier epochs a new primary is sure to know: what the members that answered its fence remember together.
 
-use ebb_types::{Epoch, GroupEntry, ServerId, Told, Version};
+use ebb_types::{Epoch, GroupEntry, Received, ServerId, Version};
 use std::collections::BTreeMap;
 
 pub(crate) struct Memory {
@@ -32,10 +32,12 @@ impl Memory {
 fn forgotten_by_all(entry: &GroupEntry, answered: &BTreeMap<ServerId, Version>) -> Version {
     let mut forgotten = Version::first_of(entry.epoch);
     loop {
-        let reaches = |told: &&Told| told.until.is_none_or(|until| Version::first_of(until) >= forgotten);
-        let from =
-            |told: &Told| answered.get(&told.server).map(|answer| Version::first_of(told.from).max(*answer));
-        let earliest = entry.told.iter().filter(reaches).filter_map(from).min();
+        let reaches =
+            |received: &&Received| received.until.is_none_or(|until| Version::first_of(until) >= forgotten);
+        let from = |received: &Received| {
+            answered.get(&received.server).map(|answer| Version::first_of(received.from).max(*answer))
+        };
+        let earliest = entry.received.iter().filter(reaches).filter_map(from).min();
         match earliest.filter(|version| *version < forgotten) {
             Some(version) => forgotten = version,
             None => return forgotten,
@@ -62,8 +64,8 @@ mod tests {
         let steps = [(2, false, false), (3, true, false), (5, true, true)];
         let entry = steps.iter().fold(GroupEntry::unknown(), |before, &(epoch, second, third)| {
             let slots = vec![replica, sleeper(2, 4, second), sleeper(3, 5, third)];
-            let told = before.told.clone();
-            let mut entry = GroupEntry { epoch: Epoch(epoch), slots, told, ..GroupEntry::unknown() };
+            let received = before.received.clone();
+            let mut entry = GroupEntry { epoch: Epoch(epoch), slots, received, ..GroupEntry::unknown() };
             entry.follow(&before);
             entry
         });
@@ -73,15 +75,23 @@ mod tests {
         };
         let restarted = (1, version(5, 0));
         assert_eq!(since(&[restarted]), version(5, 0));
-        assert_eq!(since(&[(1, Version::ZERO)]), version(2, 0), "the replica was told of all since epoch 2");
-        assert_eq!(since(&[restarted, (2, Version::ZERO)]), version(3, 0), "told of all since it came back");
+        assert_eq!(
+            since(&[(1, Version::ZERO)]),
+            version(2, 0),
+            "the replica was received of all since epoch 2"
+        );
+        assert_eq!(
+            since(&[restarted, (2, Version::ZERO)]),
+            version(3, 0),
+            "received of all since it came back"
+        );
         let both = [restarted, (2, Version::ZERO), (4, Version::ZERO)];
         assert_eq!(since(&both), version(2, 0), "and what was before, its holder knows");
         assert_eq!(since(&[restarted, (2, Version::ZERO), (4, version(2, 7))]), version(2, 7));
         assert_eq!(
             since(&[restarted, (4, Version::ZERO)]),
             version(5, 0),
-            "of epochs 3 and 4 it was not told"
+            "of epochs 3 and 4 it was not received"
         );
         assert_eq!(since(&[restarted, (5, Version::ZERO)]), version(2, 0), "it stood in until epoch 5");
     }

@@ -131,7 +131,7 @@ fn the_group_with_the_fewest_copies_is_fetched_first() {
 }
 
 #[test]
-fn where_nothing_complete_is_left_everybody_is_asked_and_nothing_goes_on_without_one_of_them() {
+fn without_a_complete_copy_every_server_is_asked_and_all_must_answer() {
     let mut replica =
         Replica::new(Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 2), Recovered::default());
     on(&mut replica, Event::Lease { until: Moment(u64::MAX) });

@@ -149,7 +149,7 @@ fn a_record_that_comes_late_is_not_stored_again() {
 /// Offload that a holder failed to drop may have been deleted since. A full comparison asks a holder for no more than it
 /// must have, and prefers a replica that is in sync.
 #[test]
-fn whoever_compares_everything_does_not_ask_a_holder_for_it() {
+fn a_replica_that_compares_everything_asks_no_holder_for_it() {
     let everything = SlotState::CatchingUp { since: Epoch(0) };
     let mut me = Member::new();
     let out = me.configure(5, [(everything, Some(KEEPER)), (IN_SYNC, None), (IN_SYNC, None)]);

@@ -149,12 +149,12 @@ fn a_tail_is_kept_with_what_it_is_of() {
     keeper.configure_other(6, away, Some(Holder { server: KEEPER, covered: false }));
     let fence = PeerMessage::Fence { group: GROUP, epoch: Epoch(6), done: Vec::new() };
     let commands = keeper.hear(ServerId(3), fence);
-    let told = commands.iter().find_map(|c| match c {
+    let received = commands.iter().find_map(|c| match c {
         Command::Send { message: PeerMessage::FenceReply { tail, .. }, .. } => Some(tail.clone()),
         _ => None,
     });
-    let told = told.expect("it is fenced");
-    assert_eq!(told.iter().map(|t| t.run).collect::<Vec<_>>(), [run]);
+    let received = received.expect("it is fenced");
+    assert_eq!(received.iter().map(|t| t.run).collect::<Vec<_>>(), [run]);
 }
 
 #[test]

@@ -63,8 +63,9 @@ impl Server {
     fn configure_slots(&mut self, primary: ServerId, slots: Vec<Slot>) {
         self.epoch += 1;
         let epoch = Epoch(self.epoch);
-        let told = self.entry.told.clone();
-        let mut entry = GroupEntry { epoch, primary: Some(primary), slots, told, ..GroupEntry::unknown() };
+        let received = self.entry.received.clone();
+        let mut entry =
+            GroupEntry { epoch, primary: Some(primary), slots, received, ..GroupEntry::unknown() };
         entry.follow(&self.entry);
         self.entry = entry.clone();
         let servers = [1, 2].map(|id| crate::server(id, id as u8 - 1, ServerState::Awake)).to_vec();
@@ -138,9 +139,9 @@ impl Server {
         for seq in 1..=many {
             let (reply, carried_out) =
                 self.write(RequestId { client: 2, seq: u64::from(self.epoch) << 32 | seq }, newest);
-            let ClientReply::Done { newest: told } = reply else { panic!("{reply:?}") };
+            let ClientReply::Done { newest: received } = reply else { panic!("{reply:?}") };
             assert!(carried_out);
-            newest = told;
+            newest = received;
         }
         newest
     }
@@ -195,13 +196,13 @@ fn a_restarted_primary_repeats_only_what_no_target_can_have_forgotten() {
         };
         assert!(expected && !repeated, "{reply:?}");
         let never_carried_out = server.write(RequestId { client: 1, seq: 2 }, after);
-        assert_eq!(never_carried_out.1, answered, "nobody has forgotten anything that is so new");
+        assert_eq!(never_carried_out.1, answered, "no server has forgotten anything that is so new");
     }
 }
 
 /// Several configurations often arrive as one, and a restart forgets.
 #[test]
-fn a_run_answers_for_all_that_it_was_told() {
+fn a_run_answers_for_all_that_it_received() {
     let mut server = Server::new();
     assert_eq!(server.forgotten(), version(1, 0), "this run was counted on in epoch 1 first");
     server.epoch += 3;
@@ -234,7 +235,7 @@ fn what_was_ordered_is_never_sent_away_as_new() {
 
 /// One of two blocks is known to be written; the outcome of the other is forgotten.
 #[test]
-fn what_is_known_in_part_and_forgotten_in_part_is_not_begun_anew() {
+fn what_is_known_in_part_and_forgotten_in_part_is_not_started_over() {
     let mut server = Server::new();
     assert!(server.write(CUT_OFF, version(1, 0)).1);
     let half = server.ordered[0].run();

@@ -6,8 +6,8 @@ use ebb_replica::{
 };
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry, GroupId,
-    Incarnation, Kind, MapDelta, Moment, PeerMessage, Record, Refusal, RequestId, Role, Run, ServerId,
-    ServerReport, ServerState, Slot, SlotState, StoreId, Told, Unready, Version, block_crcs, piece_crcs,
+    Incarnation, Kind, MapDelta, Moment, PeerMessage, Received, Record, Refusal, RequestId, Role, Run,
+    ServerId, ServerReport, ServerState, Slot, SlotState, StoreId, Unready, Version, block_crcs, piece_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -125,8 +125,8 @@ impl Primary {
 fn entry() -> GroupEntry {
     let slot = |server| Slot { server, state: SlotState::InSync, holder: None };
     let slots = [ME, OTHERS[0], OTHERS[1]].map(slot).to_vec();
-    let told = slots.iter().map(|s| Told { server: s.server, from: Epoch(1), until: None }).collect();
-    GroupEntry { primary: Some(ME), slots, told, ..GroupEntry::unknown() }
+    let received = slots.iter().map(|s| Received { server: s.server, from: Epoch(1), until: None }).collect();
+    GroupEntry { primary: Some(ME), slots, received, ..GroupEntry::unknown() }
 }
 
 fn apply(commands: &[Command]) -> Option<(StoreToken, Record)> {
@@ -181,17 +181,17 @@ fn bytes_that_were_damaged_on_the_way_are_not_taken() {
 }
 
 #[test]
-fn nothing_is_ordered_anew_before_it_is_in_the_store() {
+fn nothing_is_ordered_again_before_it_is_in_the_store() {
     let mut primary = Primary::new();
     primary.configure(1);
     let written = apply(&primary.write()).expect("the write is given to the store");
     let changed = primary.configure(2);
     assert!(newer(&changed).is_none(), "what is there now is what was there before the write");
     let stored = primary.on(Event::Stored { token: written.0, outcome: StoreOutcome::Applied });
-    let token = read(&primary.compare(&stored)).expect("its content is ordered anew");
-    let anew = apply(&primary.answer(token, &written.1)).expect("under the new epoch");
-    assert_eq!(anew.1.version.epoch, Epoch(2));
-    assert!(matches!(replies(&primary.complete(&anew))[..], [ClientReply::Done { .. }]));
+    let token = read(&primary.compare(&stored)).expect("its content is ordered again");
+    let again = apply(&primary.answer(token, &written.1)).expect("under the new epoch");
+    assert_eq!(again.1.version.epoch, Epoch(2));
+    assert!(matches!(replies(&primary.complete(&again))[..], [ClientReply::Done { .. }]));
 }
 
 #[test]
@@ -205,9 +205,9 @@ fn a_write_is_answered_however_often_the_configuration_changes_under_it() {
         commands = primary.configure(epoch);
         assert_eq!(replies(&commands), [], "it is on one server of three");
     }
-    let token = read(&primary.compare(&commands)).expect("its content is ordered anew");
-    let anew = apply(&primary.answer(token, &written.1)).expect("under the newest epoch");
-    assert!(matches!(replies(&primary.complete(&anew))[..], [ClientReply::Done { .. }]));
+    let token = read(&primary.compare(&commands)).expect("its content is ordered again");
+    let again = apply(&primary.answer(token, &written.1)).expect("under the newest epoch");
+    assert!(matches!(replies(&primary.complete(&again))[..], [ClientReply::Done { .. }]));
 }
 
 #[test]

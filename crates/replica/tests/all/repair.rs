@@ -260,7 +260,7 @@ fn a_listing_that_meets_damage_is_given_when_that_is_repaired() {
     assert_eq!(
         commands.iter().find_map(answered),
         Some(5),
-        "nobody waits for the answer to the first question"
+        "no one waits for the answer to the first question"
     );
 }
 
@@ -301,7 +301,7 @@ fn listed_lost() -> StoreOutcome {
 }
 
 #[test]
-fn what_nobody_can_repair_is_listed_as_lost() {
+fn what_no_copy_can_repair_is_listed_as_lost() {
     let (mut primary, _) = Server::new(ME);
     let token = primary.is_asked_for_a_listing(6);
     let mut commands = primary.stored(token, listed_lost());
@@ -383,7 +383,7 @@ fn a_block_that_no_copy_can_read_does_not_keep_the_rest() {
 
 /// A tail has a block that is lost here: it cannot be rewritten, and nothing waits for it forever.
 #[test]
-fn what_cannot_be_read_is_not_ordered_anew() {
+fn what_cannot_be_read_is_not_ordered_again() {
     let (mut primary, _) = Server::new(ME);
     let epoch = Epoch(9);
     let open = Run { chunk: CHUNK, first: 0, count: 2, version: Version { seq: 4, ..NEW }, kind: Kind::Data };
@@ -403,7 +403,7 @@ fn what_cannot_be_read_is_not_ordered_anew() {
     while let Some(question) = asked(&commands) {
         commands = primary.answers(question, Err(Refusal::Corrupt), Bytes::new());
     }
-    let (token, command) = store(&commands).expect("the other block is ordered anew");
+    let (token, command) = store(&commands).expect("the other block is ordered again");
     assert!(matches!(command, StoreCommand::Read { first: 1, count: 1, .. }), "{command:?}");
     let data = Bytes::from(vec![7; BLOCK_BYTES]);
     let older = Record { first: 1, ..record(Version { epoch: Epoch(2), seq: 1 }, Some(&data)) };
@@ -494,5 +494,5 @@ fn a_fetch_does_not_wait_for_a_copy_that_falls_asleep() {
         }
         commands = replica.ticks();
     }
-    panic!("nobody is asked any more");
+    panic!("no server is asked any more");
 }

@@ -152,11 +152,11 @@ fn window(version: Version, fill: u8) -> Vec<Record> {
 }
 
 fn scrubbed(commands: &[Command]) -> Vec<(ServerId, bool)> {
-    let told = sent(commands).filter_map(|(to, m)| match m {
+    let received = sent(commands).filter_map(|(to, m)| match m {
         PeerMessage::Scrubbed { after: None, end: None, sound, .. } => Some((to, sound)),
         _ => None,
     });
-    told.collect()
+    received.collect()
 }
 
 /// A primary that has read its window and asked the others for theirs.
@@ -310,7 +310,7 @@ fn what_a_holder_has_from_an_earlier_time_is_not_fetched() {
 }
 
 #[test]
-fn damage_that_only_a_sleeper_could_repair_wakes_nobody() {
+fn damage_that_only_a_sleeper_could_repair_wakes_no_server() {
     let mut primary = Primary::new();
     let asked = primary.beat(7 * DAY);
     let asked = primary.listed(asked, &[run(V)]);

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome};
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry, GroupId,
-    Incarnation, Kind, MapDelta, Moment, PeerMessage, Record, RecoveredTail, RequestId, Run, ServerId,
-    ServerState, Slot, SlotState, StoreId, TailRun, Told, Version, block_crcs,
+    Incarnation, Kind, MapDelta, Moment, PeerMessage, Received, Record, RecoveredTail, RequestId, Run,
+    ServerId, ServerState, Slot, SlotState, StoreId, TailRun, Version, block_crcs,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -97,9 +97,10 @@ impl Primary {
         self.epoch += 1;
         let slot = |server| Slot { server, state: SlotState::InSync, holder: None };
         let slots = [ME, OTHERS[0], OTHERS[1]].map(slot).to_vec();
-        let told = slots.iter().map(|s| Told { server: s.server, from: Epoch(1), until: None }).collect();
+        let received =
+            slots.iter().map(|s| Received { server: s.server, from: Epoch(1), until: None }).collect();
         let (epoch, primary) = (Epoch(self.epoch), Some(ME));
-        let entry = GroupEntry { epoch, primary, slots, told, ..GroupEntry::unknown() };
+        let entry = GroupEntry { epoch, primary, slots, received, ..GroupEntry::unknown() };
         let servers = [1, 2, 3].map(|id| crate::server(id, id as u8 - 1, ServerState::Awake)).to_vec();
         let delta = MapDelta { from: self.map, to: self.map + 1, servers, groups: vec![(GROUP, entry)] };
         self.map += 1;
@@ -251,7 +252,7 @@ fn a_settlement_interrupted_anywhere_forgets_no_request() {
 
 /// Notes are ordered before the blocks: that a request is noted does not prove that its blocks are on all targets.
 #[test]
-fn a_retry_is_not_answered_before_the_blocks_are_ordered_anew() {
+fn a_retry_is_not_answered_before_the_blocks_are_ordered_again() {
     let written = record(version(1, 1), 0, 1, 1);
     for stored in 0..2 {
         let mut primary = Primary::new(&[written], &[], Interrupted::Restart);

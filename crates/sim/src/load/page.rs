@@ -152,7 +152,7 @@ fn frontier(page: &mut Page, points: &[Point]) {
     page.section(
         "Frontier",
         "Ebb's policy over its two knobs: the share of time with too few servers awake that is accepted, and the power cycles that a \
-         server may make per day. The bound is what nobody can beat with as much shortage and as many power cycles, not even \
+         server may make per day. The bound is what no policy can beat with as much shortage and as many power cycles, not even \
          one who knows the future.",
     );
     let rows: Vec<Vec<String>> = points.iter().map(point_cells).collect();

@@ -55,7 +55,7 @@ fn every_policy_saves_what_a_hand_computes() {
 }
 
 #[test]
-fn a_day_that_nobody_foresaw_leaves_sierra_short() {
+fn an_unforeseen_day_leaves_sierra_short() {
     let case = Case::new(setup(9), &days(&[[1.0, 4.0, 9.0], [5.0, 4.0, 9.0]])).unwrap();
     let sierra = play(&case, Policy::Sierra);
     assert!((sierra.short_time - 1.0 / 3.0).abs() < 1e-9);

@@ -1,6 +1,7 @@
 //! Figure 8: how the error of a load forecast falls with days of training, and its effect on the gears.
 
-use super::{DAY_HOURS, Experiment, Hourly, PaperError, REPLICAS, SERVERS, Table, WEEK};
+use super::findings::{Experiment, PaperError, Table};
+use super::testbed::{DAY_HOURS, Hourly, REPLICAS, SERVERS, WEEK};
 use ebb_gear::{History, Load, Seasonal, forecast, gear_for, lowest_gear};
 use ebb_report::{Axis, Chart, Mark, Series};
 

@@ -1,6 +1,7 @@
 //! Results that depend on the layout alone: Table 1, and the size of the metadata.
 
-use super::{Experiment, PaperError, REPLICAS, Table};
+use super::findings::{Experiment, PaperError, Table};
+use super::testbed::REPLICAS;
 use ebb_gear::{Layout, Scheme, Server, layout, power_down_count, rebuild_parallelism};
 use ebb_meta::{Bootstrap, Command, NewServer, Reply, State};
 use ebb_report::{Axis, Chart, Mark, Series};

@@ -1,6 +1,7 @@
 //! Figure 9: the share of servers that stays on when an oracle selects the gears.
 
-use super::{Experiment, Hourly, PaperError, REPLICAS, SERVERS};
+use super::findings::{Experiment, PaperError};
+use super::testbed::{Hourly, REPLICAS, SERVERS};
 use crate::load::{Case, Policy, Provision, Setup, free_transitions};
 use ebb_report::{Axis, Chart, Mark, Series};
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! Figure 12: how fast a lost server is rebuilt, by the number of servers that write and the size of chunks.
 
-use super::{Experiment, PaperError, REPLICAS, Table};
+use super::findings::{Experiment, PaperError, Table};
+use super::testbed::REPLICAS;
 use crate::request::{DiskModel, NetworkModel, Setup, rebuild};
 use ebb_report::{Axis, Chart, Mark, Series};
 use ebb_types::Bytes;

@@ -6,7 +6,8 @@
 //! until its peak needs all of them, each as busy as a server may be: otherwise the disks would idle and every gear
 //! would look good.
 
-use super::{Experiment, HOUR, PaperError, REPLICAS, Table};
+use super::findings::{Experiment, PaperError, Table};
+use super::testbed::{HOUR, REPLICAS};
 use crate::request::{
     DiskModel, Done, Gears, Migration, NetworkModel, Phase, Report, Sample, Setup, SimError, simulate,
 };

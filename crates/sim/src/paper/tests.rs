@@ -1,3 +1,4 @@
+use super::findings::*;
 use super::*;
 
 fn inputs() -> Inputs {

@@ -55,7 +55,7 @@ fn goodput(per_second: f64) -> f64 {
 }
 
 #[test]
-fn at_one_two_and_ten_times_capacity_goodput_stays_and_nobody_is_suspected() {
+fn at_one_two_and_ten_times_capacity_goodput_stays_and_no_server_is_suspected() {
     let capacity = goodput(1000.0);
     let figures: Vec<f64> = [1.0, 2.0, 10.0].iter().map(|times| goodput(capacity * times)).collect();
     println!("{capacity:.0} writes/s of {LEN} bytes at most; at 1, 2 and 10 times that {figures:.0?}");

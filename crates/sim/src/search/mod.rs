@@ -6,6 +6,7 @@
 //! last byte, so a failure is reproduced by its number.
 
 pub(crate) mod brief;
+mod case;
 pub(crate) mod faults;
 pub(crate) mod harm;
 pub(crate) mod history;
@@ -17,6 +18,7 @@ pub(crate) mod shrink;
 #[cfg(test)]
 pub(crate) mod stories;
 
+pub use case::Case;
 pub use run::{Failure, Summary, run, run_with_transcript};
 pub use scenario::Scenario;
-pub use shrink::{Case, Shrunk, shrink};
+pub use shrink::{Shrunk, shrink};

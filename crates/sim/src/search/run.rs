@@ -1,11 +1,11 @@
 //! One seed from start to verdict.
 
 use crate::search::brief::{brief_entry, brief_history};
+use crate::search::case::Case;
 use crate::search::history::{Action, Outcome};
 use crate::search::invariants::replicas_shared;
 use crate::search::linear::{Verdict, check};
 use crate::search::scenario::Scenario;
-use crate::search::shrink::Case;
 use crate::world::client::{CELLS_PER_BLOCK, shared_chunk};
 use crate::world::clock::SECOND;
 use crate::world::{Configure, Happening, Violation, World};

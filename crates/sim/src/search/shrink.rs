@@ -3,38 +3,14 @@
 //! Every fault has its own random source ([`crate::search::faults`]), so one can be left out without changing the others. The
 //! number of runs is bounded, not the time: the same seed shrinks to the same case.
 
+use crate::search::case::Case;
 use crate::search::run::{Played, play_case};
-use crate::search::scenario::Scenario;
 use crate::world::{Configure, Violation};
 use std::collections::BTreeSet;
 use std::fmt;
 
 /// Runs that shrinking may take.
 const RUNS_MAX: u32 = 300;
-
-/// The part of a seed that is played: all of it, or less.
-#[derive(Clone, Debug)]
-pub struct Case {
-    pub seed: u64,
-    /// Faults that do not happen, by number.
-    pub left_out: BTreeSet<u64>,
-    pub rounds: u32,
-    pub clients: u32,
-    /// Client operations per round, over all clients.
-    pub ops: u32,
-}
-
-impl Case {
-    pub fn whole(seed: u64) -> Case {
-        let Scenario { rounds, clients, ops, .. } = Scenario::draw(seed);
-        Case { seed, left_out: BTreeSet::new(), rounds, clients, ops }
-    }
-
-    pub(crate) fn scenario(&self) -> Scenario {
-        let Case { rounds, clients, ops, .. } = *self;
-        Scenario { rounds, clients, ops, ..Scenario::draw(self.seed) }
-    }
-}
 
 /// A small case that breaks the same rule, and its events.
 #[derive(Clone, Debug)]

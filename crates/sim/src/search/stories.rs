@@ -118,7 +118,7 @@ pub fn stray() -> Record {
 }
 
 pub fn primary(world: &World) -> ServerId {
-    entry(world).primary.expect("somebody serves")
+    entry(world).primary.expect("a server serves")
 }
 
 /// The server of the other slot.

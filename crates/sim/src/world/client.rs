@@ -194,7 +194,7 @@ impl World<'_> {
             Command::Send { server, message } => self.try_op(id, server, message),
             Command::TryFailed(why) => {
                 if matches!(why, Trouble::Forgotten) {
-                    self.count("write begun anew");
+                    self.count("write started over");
                 }
                 self.client(id).attempt += 1;
             }
@@ -296,7 +296,7 @@ impl World<'_> {
             _ => Outcome::Unknown,
         };
         match why {
-            ChunkError::NoSpace => self.r10_somebody_is_full(op),
+            ChunkError::NoSpace => self.r10_a_server_is_full(op),
             ChunkError::Corrupt => self.check_corrupt(op),
             _ => self.fail("liveness", format!("client-{id} op {op}: {why}")),
         }

@@ -132,7 +132,7 @@ impl World<'_> {
                 member
             }
             Err(error) if broken => {
-                self.note(|| format!("member-{id} does not start: {error}; it joins anew"));
+                self.note(|| format!("member-{id} does not start: {error}; it joins again"));
                 self.count("metadata member joined again");
                 self.create_log(&log, Birth { id: joining_id(id, life), instance: 0, voters: Vec::new() });
                 Member::open(config, log.clone(), now, unix_millis).expect("a log that was just created")

@@ -87,7 +87,7 @@ fn a_counter_is_subtracted_and_its_wrap_undone() {
 }
 
 #[test]
-fn a_counter_goes_on_where_nobody_reads_it_but_not_round_twice() {
+fn a_counter_advances_unread_but_wraps_at_most_once() {
     let range = Quantity::Energy { range: Some(65_536.0) };
     let samples = [(0.0, Some(100.0)), (1.0, None), (2.0, None), (20.0, Some(700.0))];
     let figures = track(range, &samples).figures("m", at(0.0), at(20.0));

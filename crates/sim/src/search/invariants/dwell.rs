@@ -43,7 +43,7 @@ impl World<'_> {
             let first = seen.term == 0;
             (seen.term, seen.gear, seen.raised) = (term, gear, None);
             if !first {
-                self.count("metadata leader elected anew");
+                self.count("metadata leader elected again");
             }
             return;
         }

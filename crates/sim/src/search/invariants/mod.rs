@@ -124,7 +124,7 @@ impl World<'_> {
         if self.modelled.is_some() {
             return;
         }
-        self.r7_nobody_needs_it(id);
+        self.r7_no_server_needs_it(id);
     }
 
     /// A client got the answer that a block fails its checksum everywhere.

@@ -8,11 +8,11 @@ use crate::world::clock::SECOND;
 const REMEMBERED: u64 = 20 * SECOND;
 
 impl World<'_> {
-    pub fn r10_somebody_is_full(&mut self, op: usize) {
+    pub fn r10_a_server_is_full(&mut self, op: usize) {
         let full = self.servers.values().any(|s| s.soft_full);
         let was_full = self.invariants.full_at.is_some_and(|at| self.now - at < REMEMBERED);
         if !full && !was_full {
-            self.fail("R10", format!("op {op} was refused for lack of space, and nobody is full"));
+            self.fail("R10", format!("op {op} was refused for lack of space, and no server is full"));
         }
     }
 }
@@ -23,17 +23,17 @@ mod tests {
     use crate::search::stories::{broken, cluster, secondary};
 
     #[test]
-    fn a_refusal_while_nobody_is_full_is_seen() {
+    fn a_refusal_while_no_server_is_full_is_seen() {
         let mut world = cluster();
         let id = secondary(&world);
         world.server(id).soft_full = true;
-        world.r10_somebody_is_full(0);
+        world.r10_a_server_is_full(0);
         assert_eq!(broken(&mut world), None);
         world.heal_disk(id);
-        world.r10_somebody_is_full(0);
+        world.r10_a_server_is_full(0);
         assert_eq!(broken(&mut world), None, "it was full a moment ago");
         world.now += REMEMBERED;
-        world.r10_somebody_is_full(0);
+        world.r10_a_server_is_full(0);
         assert_eq!(broken(&mut world), Some("R10"));
     }
 }

@@ -35,7 +35,7 @@ impl World<'_> {
                 "{from} orders {} {} and is not its primary: {}",
                 record.group,
                 record.version,
-                entry.map_or("nobody knows that epoch".into(), brief_entry)
+                entry.map_or("no server knows that epoch".into(), brief_entry)
             );
             self.fail("R1", what);
         }

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_chunk_that_somebody_keeps_is_seen() {
+    fn a_deleted_chunk_that_a_server_keeps_is_seen() {
         let mut world = cluster();
         let op = world.history.begin(shared_chunk(0), Action::Delete, world.now);
         world.r4_replicas_are_equal();

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_of_what_nobody_stored_is_seen() {
+    fn an_acknowledgement_of_what_no_server_stored_is_seen() {
         let mut world = cluster();
         let op = world.history.begin(shared_chunk(0), write(0, 1), world.now);
         world.r5_every_copy_is_durable(primary(&world), op, &DONE);

@@ -5,7 +5,7 @@ use crate::world::World;
 use ebb_types::{Role, ServerId, ServerState};
 
 impl World<'_> {
-    pub(super) fn r7_nobody_needs_it(&mut self, id: ServerId) {
+    pub(super) fn r7_no_server_needs_it(&mut self, id: ServerId) {
         let state = self.newest_state();
         if state.server(id).is_none_or(|s| s.state != ServerState::Asleep) {
             return; // a late switch; it counts as a stop, and the server is woken again
@@ -36,11 +36,11 @@ mod tests {
     fn a_server_that_sleeps_with_a_write_in_flight_is_seen() {
         let mut world = in_low_gear();
         let id = secondary(&world);
-        world.r7_nobody_needs_it(id);
+        world.r7_no_server_needs_it(id);
         assert_eq!(broken(&mut world), None);
         let (role, record, payload) = (Role::Replica, stray(), Bytes::new());
         world.server(id).store.submit(Some(StoreToken(99)), write_of(role, record, payload));
-        world.r7_nobody_needs_it(id);
+        world.r7_no_server_needs_it(id);
         assert_eq!(broken(&mut world), Some("R7"));
     }
 
@@ -50,10 +50,10 @@ mod tests {
         let (awake, asleep) = (primary(&world), secondary(&world));
         let kept = world.servers[&awake].store.kept(GROUP, Role::Replica);
         world.server(asleep).store.give(GROUP, Role::Offload { stands_for: awake }, &kept);
-        world.r7_nobody_needs_it(asleep);
+        world.r7_no_server_needs_it(asleep);
         assert_eq!(broken(&mut world), None, "the primary has it too");
         world.server(awake).store.drop_role(GROUP, Role::Replica);
-        world.r7_nobody_needs_it(asleep);
+        world.r7_no_server_needs_it(asleep);
         assert_eq!(broken(&mut world), Some("R7"));
     }
 }

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn rot_that_nobody_reads_is_found_and_repaired() {
+    fn unread_rot_is_found_and_repaired() {
         for victim in [primary, secondary] {
             let mut world = cluster_that_scrubs();
             let id = victim(&world);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_that_nobody_did_is_seen() {
+    fn damage_that_was_not_injected_is_seen() {
         let mut world = cluster();
         world.invariants.rot_seen = true;
         world.check_corrupt(0);

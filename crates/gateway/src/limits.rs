@@ -1,0 +1,48 @@
+//! What the gateway grants its clients: connections, and time for each step of a request.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::time::Duration;
+
+/// Most connections, whatever the file limit: each costs about ten KiB.
+const CONNECTIONS_MAX: u64 = 4096;
+/// Files that the gateway needs besides its clients' connections; at most a quarter of its limit.
+const OTHER_FILES: u64 = 256;
+
+/// Time limits for clients.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub connections: usize,
+    /// Without a complete request head: idle, or sending it slowly.
+    pub head: Duration,
+    /// Without a byte of a request's body, or without the client reading a byte of its response.
+    pub stall: Duration,
+    /// From the last byte of a request to its response.
+    pub answer: Duration,
+    /// From the order to stop until exit, for requests in flight.
+    pub drain: Duration,
+}
+
+impl Limits {
+    /// Also raises the process's file limit to its maximum.
+    pub fn of_process() -> Limits {
+        let limit = getrlimit(Resource::Nofile);
+        let files = match limit.maximum {
+            Some(maximum) => {
+                let wanted =
+                    Rlimit { current: Some(maximum.min(2 * CONNECTIONS_MAX)), maximum: Some(maximum) };
+                let raised = limit.current.is_none_or(|now| now >= wanted.current.unwrap_or(0))
+                    || setrlimit(Resource::Nofile, wanted).is_err();
+                if raised { limit.current } else { wanted.current }
+            }
+            None => limit.current,
+        };
+        let connections = files.map_or(CONNECTIONS_MAX, |files| files - OTHER_FILES.min(files / 4));
+        Limits {
+            connections: connections.min(CONNECTIONS_MAX) as usize,
+            head: Duration::from_secs(30),
+            stall: Duration::from_secs(30),
+            answer: Duration::from_secs(45),
+            drain: Duration::from_secs(30),
+        }
+    }
+}

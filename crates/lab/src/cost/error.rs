@@ -1,0 +1,33 @@
+//! Why a cost cannot be determined.
+
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+/// Why a cost cannot be determined.
+#[derive(Debug, thiserror::Error)]
+pub enum CostError {
+    #[error("no command to measure: put it after `--`")]
+    NoCommand,
+    #[error("{asked} cores are requested, but this process may use {allowed}: choose from 1 to {allowed}")]
+    Cores { asked: usize, allowed: usize },
+    #[error("cannot read {path}: {source}")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{path} has {what}: is it the kernel's file?")]
+    Strange { path: PathBuf, what: &'static str },
+    #[error("cannot choose the cores of the command: {0}")]
+    Pin(std::io::Error),
+    #[error("cannot start {command}: {source}")]
+    Start { command: String, source: std::io::Error },
+    #[error("cannot wait for the command: {0}")]
+    Wait(std::io::Error),
+    #[error("{command} ended with {status}: its cost would be that of a failure; nothing is reported")]
+    Failed { command: String, status: ExitStatus },
+    #[error("the machine does not report the frequency of its CPUs: give it with --ghz")]
+    NoFrequency,
+    #[error("no I/O was seen as {0}: the command moved no data, or choose another --io")]
+    NoIo(String),
+    #[error("the report is of version {found}, and this program reads version {known}: measure again")]
+    Version { found: u32, known: u32 },
+    #[error("a report without a measured point")]
+    Empty,
+}
