@@ -1,7 +1,7 @@
-//! Memory of the readers: the same for a trace of any length, and bounded for one designed to exhaust it. The allocator
+//! Memory of readers and generators: the same for a trace of any length, and bounded for one designed to exhaust it. The allocator
 //! counts, so this file has only one test: others would be counted too.
 
-use ebb_trace::{BlktraceWriter, Format, Input, Kind, Options, Request, TraceWriter, open_with};
+use ebb_trace::{BlktraceWriter, Daily, Format, Input, Kind, Options, Request, TraceWriter, open_with};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -95,6 +95,13 @@ fn no_trace_fills_the_memory() {
         assert_eq!((found.0, found.1), (600_000, false));
         assert!(found.2 <= most, "{} bytes", found.2);
     }
+    // A generated day needs less still.
+    let before = NOW.load(Relaxed);
+    MOST.store(before, Relaxed);
+    let day = Daily { count: 600_000, ..Daily::financial() }.requests(1).expect("good parameters");
+    assert_eq!(day.count(), 600_000);
+    let bytes = MOST.load(Relaxed) - before;
+    assert!(bytes <= 4 << 10, "{bytes} bytes");
     // Traces in which every line names another device: refused before they exhaust memory.
     let many = read(Format::Spc, 2_000_000, b"", text(|n| format!("{n},0,512,R,0\n")));
     assert_eq!((many.0, many.1), (1 << 20, true));
