@@ -17,6 +17,9 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("ebb-store", &["ebb-types"]),
     ("ebb-power", &["ebb-types"]),
     ("ebb-route", &["ebb-types"]),
+    ("ebb-mirror", &["ebb-types"]),
+    ("ebb-nbd", &[]),
+    ("ebb-blockdev", &["ebb-mirror", "ebb-nbd"]),
     ("ebb-client", &["ebb-types", "ebb-route"]),
     ("ebb-gateway", &["ebb-types", "ebb-client"]),
     ("ebb-report", &[]),
@@ -61,6 +64,8 @@ const PURE: &[(&str, &[&str])] = &[
     ("meta", &["raft.rs", "raft"]),
     ("replica", &[]),
     ("route", &[]),
+    ("mirror", &[]),
+    ("nbd", &[]),
     ("trace", &[]),
 ];
 

@@ -1,0 +1,197 @@
+//! A change of speed of one disk, without a failed request and without the loss of one byte [LogStore §3.2].
+//!
+//! | step | the disk | clients' writes |
+//! |---|---|---|
+//! | draining | ends what it has; then a sync | wait, for as long as the disk's queue |
+//! | noting | both disks note that this one falls behind, and where | wait |
+//! | moving | serves nothing | go to the other disk, under a mark, and to memory for this one |
+//! | returning | gets what it missed, then a sync; both note that it has everything | go to both |
+//!
+//! Reads are served by the other disk until this one serves again; blocks that it missed, until it has them. The notes are
+//! what the
+//! paper only sketches [LogStore §3.2]: without them, a disk that was away when the power failed could be taken for a current
+//! one.
+
+use crate::BLOCK_BYTES;
+use crate::api::{Command, DiskOp, Reply, Side, Speed};
+use crate::disk::Serving;
+use crate::members::Change as Membership;
+use crate::mirror::Mirror;
+use crate::op::{Op, Step as OpStep, Wait, Work};
+use crate::settings::PlantedBug;
+use crate::state::{Change, Step};
+use bytes::{Bytes, BytesMut};
+use std::ops::Range;
+
+/// Runs of missed blocks that a returned disk gets at once, and their longest.
+const RETURNING: usize = 4;
+const RETURN_BLOCKS: u64 = 64;
+
+impl Mirror {
+    /// Whether a disk may leave now: both have everything, and nothing is being noted.
+    pub(crate) fn may_change(&self) -> bool {
+        self.change.is_none()
+            && self.copies.is_none()
+            && !self.members.is_busy()
+            && self.disks.iter().all(|disk| disk.serves() && disk.postponed.is_empty())
+    }
+
+    pub(crate) fn begin_change(&mut self, side: Side, to: Speed) {
+        assert!(self.may_change(), "one disk at a time changes its speed");
+        self.disk(side).serving = Serving::Leaving;
+        self.change = Some(Change { side, to, step: Step::Draining, returning: Vec::new(), next: 0 });
+    }
+
+    pub(crate) fn pump_change(&mut self, out: &mut Vec<Command>) {
+        let Some(change) = &self.change else { return };
+        let (side, to) = (change.side, change.to);
+        if change.step == Step::Draining {
+            self.cancel_replay(side);
+        }
+        let Some(change) = &mut self.change else { return };
+        let disk = &mut self.disks[side.index()];
+        match change.step {
+            Step::Draining if disk.waits.is_empty() && disk.log.is_quiet() && disk.replay.is_idle() => {
+                change.step = Step::Syncing;
+                self.issue(side, Wait::LeaveSync, DiskOp::Sync, out);
+            }
+            Step::Noting if !self.members.is_busy() && disk.waits.is_empty() => {
+                change.step = Step::Moving;
+                disk.serving = Serving::Away;
+                out.push(Command::SetSpeed { side, speed: to });
+                self.release_held();
+            }
+            Step::Returning => self.pump_return(side, out),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn leave_synced(&mut self, side: Side, ok: bool, out: &mut Vec<Command>) {
+        if !ok {
+            return self.lose(side, out);
+        }
+        if self.is_at(side, Step::Syncing) && self.has(PlantedBug::LeaveUnnoted) {
+            self.leave_noted(side);
+        } else if self.is_at(side, Step::Syncing) {
+            self.marks.lead(!side);
+            self.members.request(Membership::Leave(side));
+        }
+    }
+
+    pub(crate) fn leave_noted(&mut self, side: Side) {
+        if self.is_at(side, Step::Syncing) {
+            self.change.as_mut().expect("it is at a step").step = Step::Noting;
+        }
+    }
+
+    fn is_at(&self, side: Side, step: Step) -> bool {
+        self.change.as_ref().is_some_and(|change| (change.side, change.step) == (side, step))
+    }
+
+    /// The disk serves again, at the new speed or, if it could not change, at the old one.
+    pub(crate) fn changed(&mut self, side: Side, changed: bool) {
+        if !self.is_at(side, Step::Moving) {
+            return;
+        }
+        let change = self.change.as_mut().expect("it is at a step");
+        change.step = Step::Returning;
+        let disk = &mut self.disks[side.index()];
+        if changed {
+            disk.speed = change.to;
+            disk.speed_changes += 1;
+        }
+        disk.serving = Serving::Yes;
+        self.release_held();
+    }
+
+    /// Writes what the disk missed. It is settled when all is written.
+    fn pump_return(&mut self, side: Side, out: &mut Vec<Command>) {
+        loop {
+            let change = self.change.as_mut().expect("a disk returns");
+            if change.returning.len() == RETURNING {
+                return;
+            }
+            let disk = &self.disks[side.index()];
+            let Some(blocks) = disk.next_postponed(change.next, RETURN_BLOCKS) else { break };
+            change.next = blocks.end;
+            let id = self.start(Op::new(None, Work::Return { side }, blocks));
+            self.change.as_mut().expect("a disk returns").returning.push(id);
+        }
+        let change = self.change.as_mut().expect("a disk returns");
+        if change.returning.is_empty() {
+            change.next = 0;
+            if self.disks[side.index()].postponed.is_empty() {
+                change.step = Step::Settling;
+                self.issue(side, Wait::ReturnSync, DiskOp::Sync, out);
+            }
+        }
+    }
+
+    /// Writes one run of missed blocks, as far as no client has written them since.
+    pub(crate) fn run_return(&mut self, id: u64, side: Side, out: &mut Vec<Command>) {
+        let mut blocks = self.ops[&id].blocks.clone();
+        self.ops.get_mut(&id).expect("it is in progress").step = OpStep::Writing;
+        if self.disks[side.index()].serving != Serving::Yes {
+            return self.advance(id, out);
+        }
+        if self.must_replay(&[side], &blocks, false) {
+            return self.give_way(id);
+        }
+        while !blocks.is_empty() {
+            let (first, data) = self.missed(side, &blocks);
+            if data.is_empty() {
+                break;
+            }
+            blocks.start = first + data.len() as u64 / BLOCK_BYTES;
+            self.write_to(id, side, first, &data, out);
+        }
+        self.advance(id, out);
+    }
+
+    /// The first run of these blocks that is postponed.
+    fn missed(&self, side: Side, blocks: &Range<u64>) -> (u64, Bytes) {
+        let mut data = BytesMut::new();
+        let mut first = blocks.start;
+        for (&block, payload) in self.disks[side.index()].postponed.range(blocks.clone()) {
+            if data.is_empty() {
+                first = block;
+            } else if block != first + data.len() as u64 / BLOCK_BYTES {
+                break;
+            }
+            data.extend_from_slice(payload);
+        }
+        (first, data.freeze())
+    }
+
+    pub(crate) fn return_ended(&mut self, id: u64) {
+        if let Some(change) = &mut self.change {
+            change.returning.retain(|other| *other != id);
+        }
+        self.release_held();
+    }
+
+    pub(crate) fn return_synced(&mut self, side: Side, ok: bool, out: &mut Vec<Command>) {
+        if !ok {
+            return self.lose(side, out);
+        }
+        let copied = self.copies.as_ref().is_some_and(|copies| copies.is_settling(side));
+        if self.is_at(side, Step::Settling) || copied {
+            if !self.has(PlantedBug::ReturnUnmarked) {
+                self.marks.level(!side);
+            }
+            self.members.request(Membership::Return(side));
+        }
+    }
+
+    pub(crate) fn return_noted(&mut self, side: Side, out: &mut Vec<Command>) {
+        self.marks.follow(!side);
+        if self.is_at(side, Step::Settling) {
+            self.change = None;
+            out.extend(self.late.drain(..).map(|id| Command::Reply { id, reply: Reply::Done }));
+        }
+        if self.copies.as_ref().is_some_and(|copies| copies.is_settling(side)) {
+            self.copies = None;
+        }
+        self.release_held();
+    }
+}

@@ -1,0 +1,223 @@
+//! The policy of the mirror: when a disk changes its mode and speed, and which disk serves a read. Pure; it decides, and the
+//! caller carries out.
+//!
+//! [`Pair`] puts the parts together: [`utilisation`] measures, [`forecast`] predicts, [`manager`] is the paper's mode/speed
+//! manager, [`reads`] distributes reads, and [`adaptive`] derives thresholds from the disk where the user wants that. The
+//! systems that the paper compares LogStore with are the same code with parts of it left out ([`PolicyKind`](crate::PolicyKind)).
+//!
+//! Once per epoch the caller passes what has happened to [`Pair::end_epoch`] and carries out the decisions at once: first
+//! the mode, then the speed. While the speed changes, nothing is decided for the disk. An epoch in which one disk could not
+//! serve all the time is no observation of either, where the paper is silent: the other disk served the reads of both, and
+//! would follow to high speed for a load that is not its own.
+//!
+//! Invariants: one disk at a time changes its speed; at most one change of mode per disk and epoch, but for the one that a
+//! failed change of speed takes back.
+
+pub mod adaptive;
+pub mod forecast;
+pub mod manager;
+pub mod reads;
+pub mod utilisation;
+
+pub use adaptive::{Change, DiskFacts, Draw};
+pub use forecast::Access;
+pub use manager::{Decision, LogFill};
+
+use crate::{Mode, Settings, Side, Speed, Spent, Thresholds};
+use adaptive::Adaptation;
+use manager::{Manager, Seen};
+use reads::{ReadLoad, Reads};
+use std::time::Duration;
+use utilisation::{Outlook, Utilisation};
+
+#[derive(Clone, Debug)]
+struct Disk {
+    utilisation: Utilisation,
+    manager: Manager,
+    adaptation: Option<Adaptation>,
+    /// In force since the last epoch.
+    thresholds: Thresholds,
+}
+
+impl Disk {
+    fn outlook(&self) -> Option<Outlook> {
+        self.utilisation.outlook(self.manager.mode(), self.manager.speed())
+    }
+
+    fn measure(&mut self, length: Duration, log: LogFill) {
+        let writes_were_logged = self.manager.mode() == Mode::Log && log != LogFill::Full;
+        self.utilisation.end_epoch(length, writes_were_logged);
+    }
+
+    /// Thresholds and budget for the next epoch.
+    fn adapt(&mut self, base: &Thresholds, length: Duration, log: LogFill) {
+        let outlook = self.outlook();
+        let (Some(adaptation), Some(outlook)) = (&mut self.adaptation, outlook) else { return };
+        let down = self.manager.after_going_down(&outlook, log);
+        self.thresholds = adaptation.thresholds(base, &outlook, &down);
+        let speed = self.manager.speed();
+        let is_calm = speed == Speed::High && down.util <= self.thresholds.go_down;
+        adaptation.end_epoch(length, speed, is_calm && !self.manager.is_changing());
+    }
+
+    fn decide(&mut self, log: LogFill, may_change_speed: bool) -> Decision {
+        let Some(outlook) = self.outlook().filter(|_| !self.manager.is_changing()) else {
+            return Decision::default();
+        };
+        let predicted = self.manager.after_going_down(&outlook, log).util;
+        let may_go_down = self.adaptation.as_ref().is_none_or(|a| a.may_go_down(outlook.now.util, predicted));
+        let old = self.manager.mode();
+        let seen = Seen { outlook, log, may_change_speed, may_go_down };
+        let decision = self.manager.at_epoch(&self.thresholds, &seen);
+        if let Some(mode) = decision.mode {
+            self.utilisation.change_mode(old, mode);
+        }
+        if let (Some(adaptation), Some(speed)) = (&mut self.adaptation, decision.speed) {
+            adaptation.change(speed);
+        }
+        decision
+    }
+}
+
+/// The policy of a mirror of two disks.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    base: Thresholds,
+    disks: [Disk; 2],
+    reads: Reads,
+    /// A change of speed ended in the present epoch.
+    was_changing: bool,
+}
+
+impl Pair {
+    /// `settings` that [`Settings::check`] accepts; for each disk what is known of it, its speed, and how much its log holds.
+    pub fn new(settings: &Settings, facts: [DiskFacts; 2], speeds: [Speed; 2], logs: [LogFill; 2]) -> Pair {
+        let disk = |side: Side| {
+            let (facts, speed, log) = (facts[side.index()], speeds[side.index()], logs[side.index()]);
+            Disk {
+                utilisation: Utilisation::new(settings.smoothing, facts.slowdown),
+                manager: Manager::new(settings.kind, settings.settle_epochs, speed, log),
+                adaptation: settings.adaptive.map(|rules| Adaptation::new(rules, facts)),
+                thresholds: settings.thresholds,
+            }
+        };
+        Pair {
+            base: settings.thresholds,
+            disks: Side::BOTH.map(disk),
+            reads: Reads::new(settings.kind),
+            was_changing: false,
+        }
+    }
+
+    /// Where writes of the disk go.
+    pub fn mode(&self, side: Side) -> Mode {
+        self.disks[side.index()].manager.mode()
+    }
+
+    /// While it changes, the old speed.
+    pub fn speed(&self, side: Side) -> Speed {
+        self.disks[side.index()].manager.speed()
+    }
+
+    pub fn is_changing(&self, side: Side) -> bool {
+        self.disks[side.index()].manager.is_changing()
+    }
+
+    /// Smoothed utilisation, 0 to 1; `None` before the first epoch.
+    pub fn utilisation(&self, side: Side) -> Option<f64> {
+        self.disks[side.index()].utilisation.average()
+    }
+
+    /// What the utilisation would be at low speed in the present mode, 0 to 1; `None` before the first epoch.
+    pub fn at_low(&self, side: Side) -> Option<f64> {
+        let disk = &self.disks[side.index()];
+        let outlook = disk.outlook()?;
+        Some(if disk.manager.mode() == Mode::Log { outlook.low_log.util } else { outlook.low.util })
+    }
+
+    /// Whether there is so little traffic that the log is replayed: "when disk traffic is low" is up to MinRegular.
+    pub fn may_replay(&self, side: Side) -> bool {
+        let disk = &self.disks[side.index()];
+        let is_calm = self.utilisation(side).is_some_and(|util| util <= disk.thresholds.min_regular);
+        is_calm && self.mode(side) == Mode::Replay && !self.is_changing(side)
+    }
+
+    /// An operation ended that served `requests` of clients: several for an append or a run that carries several, 0 for one
+    /// that only accompanies others, as a sync or the invalidation of a log entry. The replay's operations are not recorded.
+    pub fn record(&mut self, side: Side, access: Access, requests: u32, spent: Spent) {
+        self.disks[side.index()].utilisation.record(access, requests, spent);
+    }
+
+    /// Ends an epoch of `length` and decides for the next one, by side. `may_change_speed`: each disk can serve alone while
+    /// the other changes.
+    pub fn end_epoch(
+        &mut self,
+        length: Duration,
+        logs: [LogFill; 2],
+        may_change_speed: bool,
+    ) -> [Decision; 2] {
+        let both_served =
+            !std::mem::take(&mut self.was_changing) && !Side::BOTH.iter().any(|s| self.is_changing(*s));
+        for (disk, log) in self.disks.iter_mut().zip(logs) {
+            if both_served {
+                disk.measure(length, log);
+            } else {
+                disk.utilisation.skip_epoch();
+            }
+            disk.adapt(&self.base, length, log);
+        }
+        self.distribute_reads();
+        let mut decisions = [Decision::default(); 2];
+        for side in self.order() {
+            let is_free = may_change_speed && !self.is_changing(!side);
+            decisions[side.index()] = self.disks[side.index()].decide(logs[side.index()], is_free);
+        }
+        decisions
+    }
+
+    fn distribute_reads(&mut self) {
+        let [Some(a), Some(b)] = [self.disks[0].outlook(), self.disks[1].outlook()] else { return };
+        let load = |side, outlook: Outlook| ReadLoad {
+            speed: self.speed(side),
+            util: outlook.now.util,
+            at_low: outlook.low.util,
+            reads: outlook.reads,
+        };
+        let loads = [load(Side::A, a), load(Side::B, b)];
+        let [a, b] = [self.disks[0].thresholds, self.disks[1].thresholds];
+        self.reads.at_epoch(&Thresholds { balance: a.balance.min(b.balance), ..a }, loads);
+    }
+
+    /// Who decides first, and so may change its speed: a disk that may have to go up before one that may go down, and of two
+    /// alike the one with the reads goes up and the other down.
+    fn order(&self) -> [Side; 2] {
+        let first = self.reads.first();
+        match (self.speed(first), self.speed(!first)) {
+            (Speed::Low, _) => [first, !first],
+            (Speed::High, _) => [!first, first],
+        }
+    }
+
+    /// A change of speed ended; `false`: the disk stays at the old one. Returns the disk's mode, if it changes for that.
+    pub fn changed(&mut self, side: Side, changed: bool) -> Option<Mode> {
+        self.was_changing = true;
+        let disk = &mut self.disks[side.index()];
+        let mode = disk.manager.changed(changed);
+        if changed {
+            disk.utilisation.change_speed(disk.manager.speed());
+        }
+        if let Some(mode) = mode {
+            disk.utilisation.change_mode(Mode::Log, mode);
+        }
+        mode
+    }
+
+    /// The disk for a read. `able`, by side: it holds the newest data and serves. `None`: no disk can serve now.
+    pub fn choose(&mut self, able: [bool; 2]) -> Option<Side> {
+        let able = Side::BOTH.map(|side| able[side.index()] && !self.is_changing(side));
+        self.reads.choose(able)
+    }
+}
+
+#[cfg(test)]
+mod tests;
