@@ -95,6 +95,11 @@ impl Disk {
         self.serving == Serving::Yes
     }
 
+    /// Whether what the mirror itself notes can be written: until the disk has left.
+    pub fn is_writable(&self) -> bool {
+        matches!(self.serving, Serving::Yes | Serving::Leaving)
+    }
+
     /// Whether the log takes a write of these blocks; `None`: it must, and has no room.
     pub fn logs(&self, blocks: &Range<u64>) -> Option<bool> {
         let room = self.restarting == Restarting::No && self.log.has_room(blocks.end - blocks.start);

@@ -114,16 +114,16 @@ impl Mirror {
         }
     }
 
-    /// Whether a disk that serves has any of the blocks in its log.
+    /// Whether a disk that takes operations has any of the blocks in its log. One that is away gets what it misses through its log.
     fn is_logged(&self, blocks: &Range<u64>) -> bool {
-        self.disks.iter().any(|disk| disk.serving != Serving::Lost && disk.log.has_any(blocks))
+        self.disks.iter().any(|disk| disk.is_writable() && disk.log.has_any(blocks))
     }
 
     fn void(&mut self, id: u64) {
         let op = self.ops.get_mut(&id).expect("it is in progress");
         op.step = Step::Voiding;
         for disk in &mut self.disks {
-            if disk.serving != Serving::Lost && disk.log.has_any(&op.blocks) {
+            if disk.is_writable() && disk.log.has_any(&op.blocks) {
                 op.left[disk.side.index()] += 1;
                 disk.log.void(id, op.blocks.clone());
             }
@@ -270,7 +270,7 @@ impl Mirror {
 
     /// Appends what waits to a log, if no batch is being written.
     pub(crate) fn pump_log(&mut self, side: Side, out: &mut Vec<Command>) {
-        if matches!(self.disks[side.index()].serving, Serving::Away | Serving::Lost) {
+        if !self.disks[side.index()].is_writable() {
             return;
         }
         if let Some(write) = self.disk(side).log.next_batch() {
@@ -285,8 +285,7 @@ impl Mirror {
     }
 
     fn writable(&self) -> Vec<Side> {
-        let takes = |side: &Side| matches!(self.disks[side.index()].serving, Serving::Yes | Serving::Leaving);
-        Side::BOTH.into_iter().filter(takes).collect()
+        Side::BOTH.into_iter().filter(|side| self.disks[side.index()].is_writable()).collect()
     }
 
     /// Writes the intent map, if it changed.

@@ -19,7 +19,7 @@ impl Mirror {
     pub(crate) fn pump_replay(&mut self, side: Side, out: &mut Vec<Command>) {
         let calm = self.change.is_none() && self.pair.may_replay(side);
         let disk = &mut self.disks[side.index()];
-        if matches!(disk.serving, Serving::Away | Serving::Lost) {
+        if !disk.is_writable() {
             return;
         }
         let wanted = disk.serves() && (calm || disk.must_replay);

@@ -195,7 +195,7 @@ impl Mirror {
     pub(crate) fn sync(&mut self, id: u64, out: &mut Vec<Command>) {
         self.ops.get_mut(&id).expect("it is in progress").step = Step::Syncing;
         for side in Side::BOTH {
-            if matches!(self.disks[side.index()].serving, Serving::Yes | Serving::Leaving) {
+            if self.disks[side.index()].is_writable() {
                 self.part(id, side, DiskOp::Sync, out);
             }
         }
