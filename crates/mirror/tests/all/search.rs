@@ -7,7 +7,8 @@ use crate::world::{Stop, World};
 use bytes::Bytes;
 use ebb_mirror::open::{Accept, OpenError};
 use ebb_mirror::{
-    Ack, BLOCK_BYTES, DiskState, DiskStatus, Event, PlantedBug, PolicyKind, Request, Settings, Thresholds,
+    Ack, BLOCK_BYTES, DiskState, DiskStatus, Event, PlantedBug, PolicyKind, Request, Settings, Side,
+    Thresholds,
 };
 use ebb_types::Random;
 use std::collections::BTreeMap;
@@ -299,6 +300,31 @@ fn one_seed() {
         lines[from..].iter().for_each(|line| println!("{line}"));
         panic!("seed {seed}: {text}");
     }
+}
+
+/// What rots in one disk's log is read from the other disk, and repaired.
+#[test]
+fn rotten_log_entries_are_noticed_and_repaired() {
+    let mut met = 0;
+    for seed in 1..=40 {
+        let mut random = Random::new(seed);
+        let settings = Settings { kind: PolicyKind::LogStore, ..settings(&mut random) };
+        let mut world = World::new(seed, settings, 1 << 20);
+        world.open(Accept::default()).expect("a new mirror opens");
+        load(&mut world);
+        drain(&mut world);
+        let logged = |world: &World, side: Side| {
+            world.mirror.as_ref().expect("it runs").status().disks[side.index()].logged_bytes
+        };
+        let Some(side) = Side::BOTH.into_iter().find(|side| logged(&world, *side) > 0) else { continue };
+        if !world.is_whole() || world.rot_log(side) == 0 {
+            continue;
+        }
+        verify(&mut world);
+        drain(&mut world);
+        met += u64::from(world.mirror.as_ref().expect("it runs").status().unreadable > 0);
+    }
+    assert!(met > 5, "rot was met {met} times");
 }
 
 /// A search that cannot find defects proves nothing.

@@ -178,6 +178,7 @@ pub struct World {
     expected: BTreeMap<u64, Expected>,
     /// Blocks of which a power failure left parts of several writes: a number of its own for each such content.
     mixtures: BTreeMap<(u64, Vec<u64>), u64>,
+    geometry: Geometry,
     pub closed: bool,
     pub seen: BTreeMap<&'static str, u64>,
     pub keep_lines: bool,
@@ -232,6 +233,7 @@ impl World {
             asked: BTreeMap::new(),
             expected: BTreeMap::new(),
             mixtures: BTreeMap::new(),
+            geometry,
             closed: false,
             seen: BTreeMap::new(),
             keep_lines: false,
@@ -239,6 +241,23 @@ impl World {
             failed_allowed: false,
             speeds: [Speed::High; 2],
         }
+    }
+
+    /// Bits of every logged block rot on this disk; headers stay as they are. Returns how many blocks.
+    pub fn rot_log(&mut self, side: Side) -> usize {
+        let log = self.geometry.log_at(0) / BLOCK_BYTES
+            ..self.geometry.log_at(self.geometry.log_blocks()) / BLOCK_BYTES;
+        let disk = &mut self.disks[side.index()];
+        let cached = disk.cache.iter_mut().map(|(_, at, data)| (*at, data));
+        let blocks = disk.durable.iter_mut().map(|(at, data)| (*at, data)).chain(cached);
+        let mut rotten = 0;
+        for (_, data) in blocks.filter(|(at, data)| log.contains(at) && !data.starts_with(b"EBB")) {
+            let mut bytes = BytesMut::from(&data[..]);
+            bytes[100] ^= 4;
+            *data = bytes.freeze();
+            rotten += 1;
+        }
+        rotten
     }
 
     /// Whether both disks are alive.
