@@ -1,4 +1,5 @@
 //! The mirror on disks that lose, tear and reorder writes, die, and crash with it.
 
+mod opening;
 mod search;
 mod world;

@@ -1,0 +1,163 @@
+//! Every reason not to start a mirror, and what is accepted: nothing is written by any of them.
+
+use bytes::Bytes;
+use ebb_mirror::open::{Accept, Medium, OpenError, Opened, create, open, replace, superblock};
+use ebb_mirror::superblock::{Other, Own, Superblock};
+use ebb_mirror::{BLOCK_BYTES, DiskId, Geometry, MirrorId, Side, SuperblockError};
+use std::collections::BTreeMap;
+
+const BYTES: u64 = 32 << 20;
+
+#[derive(Clone)]
+struct Disk {
+    blocks: BTreeMap<u64, Bytes>,
+    bytes: u64,
+    unreadable: bool,
+}
+
+impl Medium for Disk {
+    fn size(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read(&mut self, offset: u64, bytes: u64) -> Result<Bytes, String> {
+        if self.unreadable {
+            return Err("the disk does not answer".to_owned());
+        }
+        let zero = Bytes::from(vec![0; BLOCK_BYTES as usize]);
+        let blocks = (offset..offset + bytes).step_by(BLOCK_BYTES as usize);
+        let data: Vec<Bytes> =
+            blocks.map(|at| self.blocks.get(&at).cloned().unwrap_or(zero.clone())).collect();
+        Ok(data.concat().into())
+    }
+}
+
+impl Disk {
+    fn new() -> Disk {
+        Disk { blocks: BTreeMap::new(), bytes: BYTES, unreadable: false }
+    }
+
+    fn write(&mut self, writes: Vec<(u64, Bytes)>) {
+        for (offset, data) in writes {
+            for (n, block) in data.chunks(BLOCK_BYTES as usize).enumerate() {
+                self.blocks.insert(offset + n as u64 * BLOCK_BYTES, Bytes::copy_from_slice(block));
+            }
+        }
+    }
+
+    /// Changes what the disk says of itself.
+    fn set(&mut self, side: Side, change: impl FnOnce(&mut Superblock)) {
+        let mut block = superblock(side, self).expect("it has one");
+        (block.written, block.events) = (block.written + 1, block.events + 1);
+        change(&mut block);
+        self.write(vec![(block.slot() as u64 * BLOCK_BYTES, Bytes::copy_from_slice(&block.encode()))]);
+    }
+}
+
+fn mirror(id: u8, log: u64) -> [Disk; 2] {
+    let geometry = Geometry::common(BYTES, BYTES, log).expect("a good geometry");
+    let ids = [DiskId([id; 16]), DiskId([id + 1; 16])];
+    create(MirrorId([id; 16]), "m", ids, geometry).map(|writes| {
+        let mut disk = Disk::new();
+        disk.write(writes);
+        disk
+    })
+}
+
+fn both(disks: &mut [Disk; 2]) -> Result<Opened, OpenError> {
+    let [a, b] = disks;
+    open([Some(a), Some(b)], Accept::default())
+}
+
+fn refusal(disks: &mut [Disk; 2]) -> OpenError {
+    both(disks).err().expect("it is refused")
+}
+
+#[test]
+fn a_new_mirror_opens_and_copies_nothing() {
+    let opened = both(&mut mirror(1, 1 << 20)).expect("it opens");
+    assert!(opened.copy.is_none() && opened.lost.is_none());
+}
+
+#[test]
+fn disks_that_do_not_belong_together_are_refused() {
+    let [a, b] = mirror(1, 1 << 20);
+    let [c, d] = mirror(5, 1 << 20);
+    assert!(matches!(refusal(&mut [a.clone(), d]), OpenError::TwoMirrors { .. }));
+    assert_eq!(
+        refusal(&mut [b.clone(), a.clone()]),
+        OpenError::Exchanged { expected: Side::A, found: Side::B }
+    );
+    let blank = OpenError::Superblock { side: Side::B, error: SuperblockError::NotAMirror };
+    assert_eq!(refusal(&mut [a.clone(), Disk::new()]), blank);
+    let mut short = b.clone();
+    short.bytes -= 4 << 20;
+    assert!(matches!(refusal(&mut [a.clone(), short]), OpenError::Truncated { side: Side::B, .. }));
+    let mut dead = b;
+    dead.unreadable = true;
+    assert!(matches!(refusal(&mut [a, dead]), OpenError::Unreadable { side: Side::B, offset: 0, .. }));
+    drop(c);
+}
+
+#[test]
+fn a_disk_that_was_replaced_does_not_come_back() {
+    let mut disks = mirror(1, 1 << 20);
+    let old = disks[1].clone();
+    let block = superblock(Side::A, &mut disks[0]).expect("it has one");
+    let [new, own] = replace(&block, DiskId([9; 16]));
+    disks[1] = Disk::new();
+    disks[1].write(new);
+    disks[0].write(own);
+    let copy = both(&mut disks).expect("it opens").copy.expect("everything is copied");
+    assert_eq!((copy.from, copy.ahead, copy.regions.len() as u32), (Side::A, true, block.geometry.regions()));
+    disks[1] = old;
+    assert_eq!(refusal(&mut disks), OpenError::Replaced { side: Side::B });
+}
+
+#[test]
+fn a_disk_that_fell_behind_is_copied_to_and_never_from() {
+    let mut disks = mirror(1, 1 << 20);
+    disks[1].set(Side::B, |block| block.own = Own::Behind { since_events: 2 });
+    let copy = both(&mut disks).expect("it opens").copy.expect("the other one is ahead");
+    assert_eq!((copy.from, copy.ahead), (Side::A, true));
+    let [a, b] = &mut disks;
+    let alone = open([None, Some(b)], Accept { degraded: true, loss: false });
+    assert_eq!(alone.err(), Some(OpenError::Stale { side: Side::B }));
+    assert!(open([None, Some(b)], Accept { degraded: true, loss: true }).is_ok());
+    a.set(Side::A, |block| block.own = Own::Behind { since_events: 2 });
+    assert_eq!(refusal(&mut disks), OpenError::Split);
+}
+
+#[test]
+fn a_missing_disk_is_accepted_if_the_user_or_the_survivor_says_so() {
+    let mut disks = mirror(1, 1 << 20);
+    let [a, _] = &mut disks;
+    assert_eq!(open([Some(a), None], Accept::default()).err(), Some(OpenError::Missing { side: Side::B }));
+    let opened = open([Some(a), None], Accept { degraded: true, loss: false }).expect("it is accepted");
+    assert_eq!(opened.lost, Some(Side::B));
+    a.set(Side::A, |block| block.other = Other::Lost { since_events: 2 });
+    assert!(open([Some(a), None], Accept::default()).is_ok());
+    assert_eq!(open([None, None], Accept::default()).err(), Some(OpenError::NoDisk));
+    // It returns: what it missed is copied.
+    let copy = both(&mut disks).expect("it opens").copy.expect("it missed something");
+    assert_eq!((copy.from, copy.ahead), (Side::A, true));
+}
+
+#[test]
+fn layouts_that_differ_are_refused() {
+    let [a, _] = mirror(1, 1 << 20);
+    let [_, mut b] = mirror(1, 2 << 20);
+    b.bytes = BYTES;
+    assert_eq!(refusal(&mut [a, b]), OpenError::Layouts);
+}
+
+#[test]
+fn every_refusal_says_what_to_do() {
+    let mut disks = mirror(1, 1 << 20);
+    let [a, b] = &mut disks;
+    let missing = open([Some(a), None], Accept::default()).err().expect("refused").to_string();
+    assert!(missing.contains("--degraded"), "{missing}");
+    b.set(Side::B, |block| block.own = Own::Behind { since_events: 2 });
+    let stale = open([None, Some(b)], Accept::default()).err().expect("refused").to_string();
+    assert!(stale.contains("--force"), "{stale}");
+}
