@@ -35,6 +35,8 @@ pub(crate) struct Replay {
     pub runs: VecDeque<(u64, Range<u64>)>,
     /// The operation that reads or writes.
     pub busy: Option<u64>,
+    /// Blocks that a client waits to write: they come before all others.
+    pub urgent: Vec<Range<u64>>,
     /// Operations whose blocks are in their own places; they are voided together.
     pub placed: Vec<u64>,
     /// The placed ones are being synced or voided.
@@ -100,13 +102,13 @@ impl Disk {
         matches!(self.serving, Serving::Yes | Serving::Leaving)
     }
 
-    /// Whether the log takes a write of these blocks; `None`: it must, and has no room.
+    /// Whether a write of these blocks goes to the log; `None`: it can go nowhere, because the log has them and no room to void them.
     pub fn logs(&self, blocks: &Range<u64>) -> Option<bool> {
         let room = self.restarting == Restarting::No && self.log.has_room(blocks.end - blocks.start);
-        match (self.log.has_any(blocks), room) {
-            (true, true) => Some(true),
-            (true, false) => None,
-            (false, room) => Some(room && self.mode == Mode::Log),
+        match room && self.mode == Mode::Log {
+            true => Some(true),
+            false if self.log.has_any(blocks) && !self.log.can_overwrite() => None,
+            false => Some(false),
         }
     }
 

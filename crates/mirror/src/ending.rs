@@ -104,12 +104,9 @@ impl Mirror {
             (Work::Replay { side, .. }, Step::Reading) => self.replay_read(id, *side, out),
             (Work::Replay { side, .. }, Step::Writing) => self.replay_placed(id, *side, out),
             (Work::Replay { side, .. }, _) => self.replay_voided(id, *side, out),
-            (Work::Write { fua, .. }, Step::Writing) if *fua => self.sync(id, out),
-            (Work::Zero { fua, .. }, Step::Writing) if *fua || self.is_logged(&op.blocks) => {
-                self.sync(id, out)
-            }
-            (Work::Zero { .. }, Step::Syncing) if self.is_logged(&op.blocks) => self.void(id),
-            (Work::Zero { fua: true, .. }, Step::Voiding) => self.sync(id, out),
+            (_, Step::Writing) if op.is_durable() || op.overwrites != [false; 2] => self.sync(id, out),
+            (_, Step::Syncing) if op.overwrites != [false; 2] => self.void(id, out),
+            (_, Step::Voiding) if op.is_durable() => self.sync(id, out),
             _ => self.finish(id, Reply::Done, out),
         }
     }
@@ -119,15 +116,18 @@ impl Mirror {
         self.disks.iter().any(|disk| disk.is_writable() && disk.log.has_any(blocks))
     }
 
-    fn void(&mut self, id: u64) {
+    /// What the operation wrote is durable in its own place: older entries of the log are void.
+    fn void(&mut self, id: u64, out: &mut Vec<Command>) {
         let op = self.ops.get_mut(&id).expect("it is in progress");
         op.step = Step::Voiding;
         for disk in &mut self.disks {
-            if disk.is_writable() && disk.log.has_any(&op.blocks) {
+            let overwrites = std::mem::take(&mut op.overwrites[disk.side.index()]);
+            if overwrites && disk.is_writable() {
                 op.left[disk.side.index()] += 1;
                 disk.log.void(id, op.blocks.clone());
             }
         }
+        self.advance(id, out);
     }
 
     fn read_done(

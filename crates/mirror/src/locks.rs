@@ -1,11 +1,10 @@
 //! Which operation may touch which blocks now.
 //!
-//! An operation takes its blocks before it does anything, and gives them back at its end. Writers of a block exclude each
-//! other, so that both disks apply them in the same order, and they exclude readers, so that a block never appears to go back
-//! in time when two reads are served by different disks. Waiters are served in the order of arrival where they overlap: none
-//! starves.
+//! An operation takes its blocks before it does anything, and gives them back at its end. Writers of a block exclude each other, so
+//! that both disks apply them in the same order, and they exclude readers, so that a block never appears to go back in time when two
+//! reads are served by different disks. Waiters are served in the order of arrival where they overlap: none starves.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// How an operation uses its blocks.
@@ -18,75 +17,85 @@ pub(crate) enum Use {
 
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
-    /// By first block and operation.
+    /// By first block and operation: end, and how it uses them.
     granted: BTreeMap<(u64, u64), (u64, Use)>,
-    /// Longest range granted since the last time that there was none: bounds the search to the left.
+    /// By first block and place in the queue: end, operation, and how it is to use them.
+    waiting: BTreeMap<(u64, u64), (u64, u64, Use)>,
+    /// Place of the next that waits.
+    next: u64,
+    /// Longest range since the last time that there was none: bounds searches to the left.
     longest: u64,
-    waiting: VecDeque<(u64, Range<u64>, Use)>,
 }
 
-fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
+fn clash(a: Use, b: Use) -> bool {
+    a == Use::Alone || b == Use::Alone
 }
 
 impl Locks {
     /// Takes blocks for an operation. `false`: it waits; [`Locks::release`] of another one returns it.
     pub fn take(&mut self, op: u64, blocks: Range<u64>, usage: Use) -> bool {
-        let behind = self.waiting.iter().any(|(_, other, theirs)| {
-            overlap(&blocks, other) && (usage == Use::Alone || *theirs == Use::Alone)
-        });
-        if behind || !self.is_free(&blocks, usage) {
-            self.waiting.push_back((op, blocks, usage));
+        self.longest = self.longest.max(blocks.end - blocks.start);
+        if self.is_behind(&blocks, usage, self.next) || !self.is_free(&blocks, usage) {
+            self.waiting.insert((blocks.start, self.next), (blocks.end, op, usage));
+            self.next += 1;
             return false;
         }
-        self.grant(op, &blocks, usage);
+        self.granted.insert((blocks.start, op), (blocks.end, usage));
         true
     }
 
     /// An operation that waits is given up. Appends the operations that have theirs now.
     pub fn cancel(&mut self, op: u64, ready: &mut Vec<u64>) {
-        self.waiting.retain(|(other, _, _)| *other != op);
-        self.serve(ready);
+        let found = self.waiting.iter().find(|(_, (_, other, _))| *other == op);
+        let (&key, &(end, ..)) = found.expect("it waits");
+        self.waiting.remove(&key);
+        self.serve(&(key.0..end), ready);
     }
 
-    /// Gives back the blocks of an operation. Appends the operations that have theirs now.
+    /// Gives back the blocks of an operation. Appends the operations that have theirs now: only such as overlap them.
     pub fn release(&mut self, op: u64, blocks: &Range<u64>, ready: &mut Vec<u64>) {
         let had = self.granted.remove(&(blocks.start, op));
         assert!(had.is_some(), "operation {op} gave back what it did not have");
-        if self.granted.is_empty() {
-            self.longest = 0;
-        }
-        self.serve(ready);
+        self.serve(blocks, ready);
     }
 
-    fn serve(&mut self, ready: &mut Vec<u64>) {
+    /// Grants what waited for these blocks, if it can be.
+    fn serve(&mut self, blocks: &Range<u64>, ready: &mut Vec<u64>) {
         if self.waiting.is_empty() {
+            if self.granted.is_empty() {
+                self.longest = 0;
+            }
             return;
         }
-        let mut still: VecDeque<(u64, Range<u64>, Use)> = VecDeque::new();
-        for (op, blocks, usage) in std::mem::take(&mut self.waiting) {
-            let behind = still.iter().any(|(_, other, theirs)| {
-                overlap(&blocks, other) && (usage == Use::Alone || *theirs == Use::Alone)
-            });
-            if !behind && self.is_free(&blocks, usage) {
-                self.grant(op, &blocks, usage);
+        let near = self.waiting.range(self.near(blocks)).filter(|(_, (end, _, _))| *end > blocks.start);
+        let mut places: Vec<(u64, u64)> = near.map(|((start, place), _)| (*place, *start)).collect();
+        places.sort_unstable();
+        for (place, start) in places {
+            let (end, op, usage) = self.waiting[&(start, place)];
+            if !self.is_behind(&(start..end), usage, place) && self.is_free(&(start..end), usage) {
+                self.waiting.remove(&(start, place));
+                self.granted.insert((start, op), (end, usage));
                 ready.push(op);
-            } else {
-                still.push_back((op, blocks, usage));
             }
         }
-        self.waiting = still;
     }
 
-    fn grant(&mut self, op: u64, blocks: &Range<u64>, usage: Use) {
-        self.longest = self.longest.max(blocks.end - blocks.start);
-        self.granted.insert((blocks.start, op), (blocks.end, usage));
+    /// Keys of ranges that may overlap the blocks.
+    fn near(&self, blocks: &Range<u64>) -> Range<(u64, u64)> {
+        (blocks.start.saturating_sub(self.longest), 0)..(blocks.end, 0)
+    }
+
+    /// Whether one that waits at an earlier place excludes this use.
+    fn is_behind(&self, blocks: &Range<u64>, usage: Use, place: u64) -> bool {
+        let mut near = self.waiting.range(self.near(blocks));
+        near.any(|((_, other), (end, _, theirs))| {
+            *other < place && *end > blocks.start && clash(usage, *theirs)
+        })
     }
 
     fn is_free(&self, blocks: &Range<u64>, usage: Use) -> bool {
-        let from = (blocks.start.saturating_sub(self.longest), 0);
-        let mut near = self.granted.range(from..(blocks.end, 0));
-        !near.any(|(_, (end, theirs))| *end > blocks.start && (usage == Use::Alone || *theirs == Use::Alone))
+        let mut near = self.granted.range(self.near(blocks));
+        !near.any(|(_, (end, theirs))| *end > blocks.start && clash(usage, *theirs))
     }
 }
 
@@ -94,6 +103,10 @@ impl Locks {
 mod tests {
     use super::*;
     use ebb_types::Random;
+
+    fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+        a.start < b.end && b.start < a.end
+    }
 
     #[test]
     fn writers_exclude_all_and_readers_share() {
@@ -136,10 +149,8 @@ mod tests {
                 held.extend(ready.into_iter().map(|op| (op, all[&op].clone())));
                 let list: Vec<_> = held.values().collect();
                 for (n, (a, x)) in list.iter().enumerate() {
-                    let clash = |(b, y): &&&(Range<u64>, Use)| {
-                        overlap(a, b) && (*x == Use::Alone || *y == Use::Alone)
-                    };
-                    assert!(!list[n + 1..].iter().any(|other| clash(&other)), "two hold the same block");
+                    let clashes = |(b, y): &&&(Range<u64>, Use)| overlap(a, b) && clash(*x, *y);
+                    assert!(!list[n + 1..].iter().any(|other| clashes(&other)), "two hold the same block");
                 }
                 if held.is_empty() {
                     assert!(locks.waiting.is_empty(), "some wait for none");

@@ -1,11 +1,10 @@
 //! The log of one disk: what is appended, where each logged block is, and what may still be appended [LogStore §3.1].
 //!
-//! - A block that is in the table has its newest content on this disk in the log; every write to it is appended, in every
-//!   mode. So an entry is never older than what it would be replayed over, and no write needs a second one that invalidates
-//!   its entry. (The paper writes such a block to its place and invalidates the entry: with a volatile write cache, that
-//!   needs a sync between the two.)
-//! - A block leaves the table when an entry that voids it is in the log, and that is appended only after its content is
-//!   durable in its own place.
+//! - A block that is in the table has its newest content on this disk in the log, so an entry is never older than what it
+//!   would be replayed over.
+//! - A block leaves the table when an entry that voids it is in the log. That entry is appended only after the block's
+//!   content is durable in its own place, be it replayed or a client's: with a volatile write cache, the paper's
+//!   invalidation could otherwise outlive the write that it speaks of.
 //! - One batch is written at a time: entries of a batch count only if all earlier batches are complete, so recovery may stop
 //!   at the first that is not.
 //! - The last part of the log is kept for voiding entries. Without it a full log could not be emptied; when even that is used
@@ -23,8 +22,10 @@ use std::ops::Range;
 
 /// Data blocks of one batch, at most: bounds the time that the next one waits.
 const BATCH_BLOCKS: u64 = 128;
-/// One block in so many is kept for voiding entries.
-const RESERVE_PART: u64 = 64;
+/// One block in so many is kept for entries that void, and one in so many of them for those of the replay: it voids many
+/// blocks with one entry, so that a log that is used up can still be emptied.
+const VOID_PART: u64 = 16;
+const REPLAY_PART: u64 = 32;
 /// Blocks that are replayed together, at most: clients' writes to them wait.
 const REPLAY_BLOCKS: u64 = 16;
 
@@ -176,12 +177,18 @@ impl Log {
     pub fn has_room(&self, blocks: u64) -> bool {
         let queued = self.queued_blocks + blocks;
         let headers = queued.div_ceil(BATCH_BLOCKS) + 1;
-        self.head + queued + headers + self.slots / RESERVE_PART < self.slots
+        self.head + queued + headers + self.slots / VOID_PART < self.slots
     }
 
-    /// Whether blocks may be voided.
+    /// Whether a client's write may void blocks: what it leaves is for the replay.
+    pub fn can_overwrite(&self) -> bool {
+        let queued = self.queued_blocks + self.queue.len() as u64;
+        self.slots > self.head + queued + 2 + self.slots / REPLAY_PART
+    }
+
+    /// Whether the replay may void blocks.
     pub fn can_void(&self) -> bool {
-        self.slots > self.head + self.queued_blocks + 2
+        self.slots > self.head + self.queued_blocks + self.queue.len() as u64 + 2
     }
 
     /// Appends whole blocks from `block` on, for an operation.

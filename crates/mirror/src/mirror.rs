@@ -12,7 +12,7 @@
 //! - A change of speed fails no request. What needs the disk that is away waits.
 
 use crate::BLOCK_BYTES;
-use crate::api::{Command, DiskOp, Event, Request, Side, Speed, Token};
+use crate::api::{Command, DiskOp, Event, Mode, Request, Side, Speed, Token};
 use crate::disk::{Disk, Serving};
 use crate::geometry::Geometry;
 use crate::locks::Locks;
@@ -135,6 +135,16 @@ impl Mirror {
 
     pub(crate) fn has(&self, bug: PlantedBug) -> bool {
         self.settings.has(bug)
+    }
+
+    /// Where the disk's writes go.
+    pub fn mode(&self, side: Side) -> Mode {
+        self.disks[side.index()].mode
+    }
+
+    /// Blocks that the disk has in its log and not in their own places.
+    pub fn logged_blocks(&self, side: Side) -> u64 {
+        self.disks[side.index()].log.logged_blocks()
     }
 
     /// Where a run of blocks is on a disk, in bytes; if it is in the log, also its slot.

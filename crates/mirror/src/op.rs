@@ -68,6 +68,8 @@ pub(crate) struct Op {
     /// A part failed in a way that the other disk may mend.
     pub failed: bool,
     pub replied: bool,
+    /// The disks on which it wrote blocks to their own places that the log has: they are voided at its end.
+    pub overwrites: [bool; 2],
 }
 
 impl Op {
@@ -81,6 +83,7 @@ impl Op {
             found: Vec::new(),
             failed: false,
             replied: false,
+            overwrites: [false; 2],
         }
     }
 
@@ -89,6 +92,11 @@ impl Op {
             Work::Read { .. } | Work::Status | Work::Replay { .. } => Use::Shared,
             _ => Use::Alone,
         }
+    }
+
+    /// Whether it is durable when it ends.
+    pub fn is_durable(&self) -> bool {
+        matches!(self.work, Work::Write { fua: true, .. } | Work::Zero { fua: true, .. })
     }
 
     /// Whether it is under a mark of the intent map.

@@ -23,9 +23,16 @@ impl Mirror {
             return;
         }
         let wanted = disk.serves() && (calm || disk.must_replay);
-        if disk.replay.busy.is_none() && wanted && disk.waits.is_empty() {
+        if disk.replay.busy.is_none() && wanted && (disk.waits.is_empty() || disk.must_replay) {
             if disk.replay.runs.is_empty() && disk.replay.is_idle() {
                 disk.replay.runs = disk.log.to_replay().into();
+            }
+            for blocks in std::mem::take(&mut disk.replay.urgent) {
+                for (run, place) in disk.log.runs(blocks) {
+                    if let Place::Slot(slot) = place {
+                        disk.replay.runs.push_front((slot, run));
+                    }
+                }
             }
             if (disk.replay.placed.len() < GROUP || !disk.log.can_void()) && disk.replay.voiding == 0 {
                 while let Some((slot, blocks)) = disk.replay.runs.pop_front() {

@@ -37,9 +37,8 @@ impl Mirror {
         Side::BOTH.map(|side| {
             let disk = &self.disks[side.index()];
             let copied = |copies: &Copies| copies.to() != side || !copies.concerns(blocks);
-            disk.serves()
-                && (!disk.lacks(blocks) || self.has(PlantedBug::ReadBehind))
-                && self.copies.as_ref().is_none_or(copied)
+            let has = !disk.lacks(blocks) && self.copies.as_ref().is_none_or(copied);
+            disk.serves() && (has || self.has(PlantedBug::ReadBehind))
         })
     }
 
@@ -114,11 +113,14 @@ impl Mirror {
         for &side in sides {
             let disk = self.disk(side);
             let stuck = if zero {
-                disk.log.has_any(blocks) && !disk.log.can_void()
+                disk.log.has_any(blocks) && !disk.log.can_overwrite()
             } else {
                 disk.logs(blocks).is_none()
             };
-            disk.must_replay |= stuck;
+            if stuck {
+                disk.must_replay = true;
+                disk.replay.urgent.push(blocks.clone());
+            }
             must |= stuck;
         }
         must
@@ -145,7 +147,11 @@ impl Mirror {
             (Work::Zero { may_trim, .. }, _) => {
                 let (may_trim, (offset, _)) = (*may_trim, self.at(blocks.start, Place::Regular));
                 let bytes = (blocks.end - blocks.start) * BLOCK_BYTES;
-                self.disk(side).drop_postponed(&blocks);
+                let disk = self.disk(side);
+                disk.drop_postponed(&blocks);
+                let overwrites = disk.log.has_any(&blocks);
+                let op = self.ops.get_mut(&id).expect("it is in progress");
+                op.overwrites[side.index()] |= overwrites;
                 self.part(id, side, DiskOp::Zero { offset, bytes, may_trim }, out);
             }
             _ => unreachable!("only writes are written"),
@@ -169,6 +175,9 @@ impl Mirror {
             self.ops.get_mut(&id).expect("it is in progress").left[side.index()] += 1;
             return;
         }
+        let overwrites = disk.log.has_any(&blocks);
+        let op = self.ops.get_mut(&id).expect("it is in progress");
+        op.overwrites[side.index()] |= overwrites;
         let (offset, _) = self.at(block, Place::Regular);
         self.part(id, side, DiskOp::Write { offset, pieces: vec![payload.clone()], durable: false }, out);
     }

@@ -20,7 +20,7 @@ pub enum LogFill {
     Full,
 }
 
-/// What changes at an epoch's begin. `None`: what it is now stays.
+/// What changes as an epoch begins. `None`: what it is now stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     pub mode: Option<Mode>,
@@ -72,7 +72,7 @@ impl Manager {
         self.changing_to.is_some()
     }
 
-    /// At the begin of each epoch in which the disk's speed is not changing.
+    /// At the start of each epoch in which the disk's speed is not changing.
     pub fn at_epoch(&mut self, thresholds: &Thresholds, seen: &Seen) -> Decision {
         assert!(!self.is_changing(), "a disk that changes its speed decides nothing");
         self.epochs = self.epochs.saturating_add(1);

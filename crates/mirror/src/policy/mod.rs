@@ -3,7 +3,7 @@
 //!
 //! [`Pair`] puts the parts together: [`utilisation`] measures, [`forecast`] predicts, [`manager`] is the paper's mode/speed
 //! manager, [`reads`] distributes reads, and [`adaptive`] derives thresholds from the disk where the user wants that. The
-//! systems that the paper compares LogStore with are the same code with parts of it left out ([`PolicyKind`](crate::PolicyKind)).
+//! systems that the paper compares LogStore with are the same code with parts left out: [`PolicyKind`](crate::PolicyKind).
 //!
 //! Once per epoch the caller passes what has happened to [`Pair::end_epoch`] and carries out the decisions at once: first
 //! the mode, then the speed. While the speed changes, nothing is decided for the disk. An epoch in which one disk could not
@@ -56,8 +56,8 @@ impl Disk {
         let down = self.manager.after_going_down(&outlook, log);
         self.thresholds = adaptation.thresholds(base, &outlook, &down);
         let speed = self.manager.speed();
-        let is_calm = speed == Speed::High && down.util <= self.thresholds.go_down;
-        adaptation.end_epoch(length, speed, is_calm && !self.manager.is_changing());
+        let is_calm = down.util <= self.thresholds.go_down;
+        adaptation.end_epoch(length, speed, is_calm);
     }
 
     fn decide(&mut self, log: LogFill, may_change_speed: bool) -> Decision {

@@ -41,7 +41,7 @@ impl Reads {
         self.first
     }
 
-    /// At the begin of each epoch, with the loads of the last one, by side.
+    /// At the start of each epoch, with the loads of the last one, by side.
     pub fn at_epoch(&mut self, thresholds: &Thresholds, loads: [ReadLoad; 2]) {
         let [a, b] = loads;
         self.first = match (a.speed, b.speed) {

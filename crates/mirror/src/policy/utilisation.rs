@@ -6,7 +6,8 @@
 //! The paper does not say what becomes of the average when the disk changes. We convert it by the forecast that led to the
 //! decision. Kept as it is, it would describe another disk for many epochs: a disk that enters log mode at 60 % would still
 //! show 60 % in the next epoch (the filter drops the valley), reach GoUp and leave low speed at once; that is what the log is
-//! there to prevent. Starting afresh would let one epoch, full of postponed writes, decide.
+//! there to prevent. Starting afresh would let one epoch, full of postponed writes, decide. The first epoch with accesses
+//! shows by how much the forecast of the mean access time was wrong, and corrects the average by as much.
 //!
 //! The replay's own operations are no load and are not recorded: it works when the disk has nothing else to do, and would
 //! reach MaxReplay and GoUp by itself.
@@ -50,6 +51,8 @@ pub struct Utilisation {
     present: Accesses,
     /// Of the last epoch with accesses; after a change of mode or speed, what they would be now.
     last: Accesses,
+    /// `last` was not measured.
+    is_forecast: bool,
     /// As `last` when log mode was entered.
     before_log: Accesses,
     /// Last reads and last writes of log mode.
@@ -65,12 +68,13 @@ pub struct Utilisation {
 impl Utilisation {
     /// `smoothing`: weight of the old average. `slowdown`: `S_high/S_low`.
     pub fn new(smoothing: f64, slowdown: f64) -> Utilisation {
-        assert!(slowdown >= 1.0 && slowdown.is_finite(), "low speed is not the higher one: {slowdown}");
+        assert!(slowdown >= 1.0 && slowdown.is_finite(), "a disk is no faster at low speed: {slowdown}");
         Utilisation {
             smoothing,
             slowdown,
             present: Accesses::default(),
             last: Accesses::default(),
+            is_forecast: false,
             before_log: Accesses::default(),
             in_log: Accesses::default(),
             average: None,
@@ -88,14 +92,17 @@ impl Utilisation {
     pub fn end_epoch(&mut self, length: Duration, writes_were_logged: bool) {
         assert!(!length.is_zero(), "an epoch takes time");
         let accesses = std::mem::take(&mut self.present);
+        if !accesses.total().is_zero() {
+            let (service, forecast) = (accesses.service(), self.last.service());
+            if std::mem::take(&mut self.is_forecast) && !service.is_zero() && !forecast.is_zero() {
+                self.scale(service.div_duration_f64(forecast));
+            }
+            self.last = accesses;
+            if writes_were_logged {
+                self.in_log.update(&accesses);
+            }
+        }
         self.observe(accesses.total().div_duration_f64(length).min(1.0));
-        if accesses.total().is_zero() {
-            return;
-        }
-        self.last = accesses;
-        if writes_were_logged {
-            self.in_log.update(&accesses);
-        }
     }
 
     /// Ends an epoch that says nothing about the load, because the disk could not serve all the time.
@@ -145,11 +152,14 @@ impl Utilisation {
     }
 
     fn convert(&mut self, forecast: Accesses) {
-        let factor = self.last.factor(&forecast);
+        self.scale(self.last.factor(&forecast));
+        self.last = forecast;
+        self.is_forecast = true;
+    }
+
+    fn scale(&mut self, factor: f64) {
         self.average = self.average.map(|average| average * factor);
         self.previous *= factor;
-        self.has_dropped = false;
-        self.last = forecast;
     }
 
     /// Of a disk in `mode` at `speed`; `None` before the first epoch.
@@ -277,12 +287,18 @@ mod tests {
         let outlook = disk.outlook(Mode::Log, Speed::Low).unwrap();
         is(outlook.regular.util, before);
         // What log mode brings in fact replaces the presumption: 2 ms of rotation per write.
+        disk.end_epoch(EPOCH, true);
         disk.record(Access::Write, 50, spent(0, 100, 50));
         disk.end_epoch(EPOCH, true);
         let now = disk.average().unwrap();
-        is(disk.outlook(Mode::Log, Speed::Low).unwrap().regular.util, now * 16.0 / 3.0);
+        is(now, 0.05);
+        is(disk.outlook(Mode::Log, Speed::Low).unwrap().regular.util, before);
+        disk.record(Access::Write, 50, spent(0, 125, 50));
+        disk.end_epoch(EPOCH, true);
+        is(disk.average().unwrap(), 0.875 * 0.05 + 0.125 * 0.175 / 3.0);
+        let now = disk.average().unwrap();
         disk.change_mode(Mode::Log, Mode::Regular);
-        is(disk.average().unwrap(), now * 16.0 / 3.0);
+        is(disk.average().unwrap(), now * 16.0 / 3.5);
         is(disk.outlook(Mode::Regular, Speed::Low).unwrap().low_log.util, now);
     }
 
@@ -316,16 +332,16 @@ mod tests {
     #[test]
     fn a_converted_average_is_at_most_full_and_the_next_observation_is_compared_with_it() {
         let mut disk = Utilisation::new(0.5, RATIO);
-        disk.record(Access::Read, 1, spent(0, 1200, 0));
+        disk.record(Access::Read, 12, spent(0, 1080, 0));
         disk.end_epoch(EPOCH, false);
         disk.change_speed(Speed::Low);
         is(disk.average().unwrap(), 1.0);
         let mut other = disk.clone();
         other.change_speed(Speed::High);
-        is(other.average().unwrap(), 0.4);
-        disk.record(Access::Read, 1, spent(0, 1800, 0));
+        is(other.average().unwrap(), 0.36);
+        disk.record(Access::Read, 9, spent(0, 2700, 0));
         disk.end_epoch(EPOCH, false);
-        is(disk.average().unwrap(), 0.8);
+        is(disk.average().unwrap(), 0.95);
     }
 
     /// Otherwise 60 % would reach GoUp in the first epoch of log mode.

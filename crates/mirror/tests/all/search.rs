@@ -138,8 +138,15 @@ fn close(world: &mut World) {
 fn reach_change(world: &mut World) {
     for _ in 0..500 {
         let status = world.mirror.as_ref().expect("it runs").status();
+        let returned = |disk: &DiskStatus| disk.state == DiskState::Serving && disk.postponed_bytes > 0;
+        if status.disks.iter().any(returned) {
+            // What it missed must be read from the other disk.
+            for block in (0..BLOCKS).step_by(4) {
+                world.ask(Request::Read { block, count: 4 });
+            }
+        }
         let changes = |disk: &DiskStatus| disk.state == DiskState::Changing || disk.postponed_bytes > 0;
-        if status.disks.iter().any(changes) {
+        if status.disks.iter().any(changes) && world.random.chance(300) {
             for _ in 0..world.random.below(12) {
                 world.step();
             }
