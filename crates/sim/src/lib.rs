@@ -5,9 +5,11 @@
 //! - [`request`] adds models of time to the same world, to predict how a trace would fare on a cluster: latency, energy,
 //!   traffic.
 //! - [`load`] computes from a load series alone what a service would save.
-//! - [`paper`] repeats Sierra's evaluation.
+//! - [`mirror`] runs a trace on a mirror of two modelled two-speed disks.
+//! - [`paper`] repeats Sierra's and LogStore's evaluations.
 
 pub mod load;
+pub mod mirror;
 pub mod paper;
 pub mod request;
 pub mod search;

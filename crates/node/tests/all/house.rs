@@ -29,6 +29,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "ebb-types",
             "ebb-gear",
             "ebb-meta",
+            "ebb-mirror",
             "ebb-replica",
             "ebb-route",
             "ebb-trace",

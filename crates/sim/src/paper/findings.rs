@@ -18,6 +18,10 @@ pub enum PaperError {
     Layout(#[from] ebb_gear::LayoutError),
     #[error(transparent)]
     Simulation(#[from] SimError),
+    #[error("{name}: {error}")]
+    Mirror { name: String, error: crate::mirror::MirrorError },
+    #[error(transparent)]
+    Daily(#[from] ebb_trace::DailyError),
     #[error("the metadata state could not be set up: {0}; this is a bug of Ebb")]
     Meta(String),
 }

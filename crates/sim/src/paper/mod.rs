@@ -1,5 +1,5 @@
 //! Repeats a paper's evaluation with the production decision makers on models: every figure next to the paper's.
-//! [Sierra §3.3, §4]
+//! [Sierra §3.3, §4], [LogStore §4]
 //!
 //! The Hotmail, Messenger and Cambridge traces are not public; load series and traces of other services replace them.
 //! The question, the procedure and the convention are the same, but not the input: a figure that differs from the
@@ -10,12 +10,14 @@
 mod findings;
 mod forecasts;
 mod layouts;
+mod logstore;
 mod power;
 mod rebuild;
 mod requests;
 mod testbed;
 
 pub use findings::{Experiment, Findings, PaperError, Row, Table};
+pub use logstore::{LogStoreInputs, logstore};
 
 use crate::load::Series;
 use crate::request::workload::Day;

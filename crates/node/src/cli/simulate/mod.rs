@@ -3,6 +3,7 @@
 
 mod fuzz;
 mod load;
+mod mirror;
 mod paper;
 mod trace;
 
@@ -21,6 +22,9 @@ enum Simulation {
     /// Compare gear policies on a load series: what would my service save? Takes seconds
     #[command(after_help = load::EXAMPLES)]
     Load(load::LoadArgs),
+    /// Run a trace on a mirror of two modelled two-speed disks: energy, response times, states over time
+    #[command(after_help = mirror::EXAMPLES)]
+    Mirror(mirror::MirrorArgs),
     /// Repeat a paper's evaluation, each number beside the paper's
     #[command(after_help = paper::EXAMPLES)]
     Paper(paper::PaperArgs),
@@ -36,6 +40,7 @@ enum Simulation {
 pub fn run(args: SimulateArgs) -> Result<ExitCode, NodeError> {
     match args.what {
         Simulation::Load(args) => load::run(&args),
+        Simulation::Mirror(args) => mirror::run(&args),
         Simulation::Paper(args) => paper::run(&args),
         Simulation::Trace(args) => trace::run(&args),
         Simulation::Fuzz(args) => fuzz::run(&args),

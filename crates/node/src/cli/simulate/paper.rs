@@ -6,8 +6,8 @@ use clap::{Args, Subcommand};
 use ebb_lab::traces;
 use ebb_report::{Progress, json};
 use ebb_sim::load::{Series, read};
-use ebb_sim::paper::{Findings, Inputs, made_up_series, sierra};
-use ebb_trace::Options;
+use ebb_sim::paper::{Findings, Inputs, LogStoreInputs, PaperError, logstore, made_up_series, sierra};
+use ebb_trace::{Options, Trace};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,7 +16,8 @@ pub const EXAMPLES: &str = "\
 Examples:
   ebb simulate paper sierra                                    on synthetic loads and requests
   ebb simulate paper sierra --series a.csv --series b.csv --trace block.csv --out sierra
-                                                               write sierra.html, sierra.csv, sierra.json";
+                                                               write sierra.html, sierra.csv, sierra.json
+  ebb simulate paper logstore --out logstore                   on generated traces, about a minute";
 
 /// Clusters in which 1, 2, 4 and 7 servers rebuild a lost one.
 const REBUILD_SERVERS: [u16; 4] = [6, 9, 15, 24];
@@ -32,6 +33,37 @@ enum Paper {
     /// Tables 1, 2 and 3, Figures 8 to 12, and the size of the metadata
     #[command(after_help = EXAMPLES)]
     Sierra(SierraArgs),
+    /// Tables 2, 3 and 4, Figures 1, 5 and 6, the read-only trace, and the sensitivity analysis
+    #[command(after_help = LOGSTORE_EXAMPLES)]
+    Logstore(LogStoreArgs),
+}
+
+const LOGSTORE_EXAMPLES: &str = "\
+Examples:
+  ebb simulate paper logstore                                  on generated traces, about a minute
+  ebb simulate paper logstore --trace Financial1.spc --out logstore
+                                                               also on a trace; write logstore.html, logstore.csv, logstore.json";
+
+#[derive(Args)]
+struct LogStoreArgs {
+    /// A block trace on which the systems are compared, too: the published parts of the paper's; may be repeated
+    #[arg(long, value_name = "FILE")]
+    trace: Vec<PathBuf>,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+/// How the findings are shown.
+#[derive(Args)]
+struct Shown {
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write NAME.html, NAME.csv and NAME.json
+    #[arg(long, value_name = "NAME")]
+    out: Option<PathBuf>,
+    /// Print JSON with stable keys (docs/json.md)
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -49,28 +81,25 @@ struct SierraArgs {
     /// Data of the rebuilt server, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
     rebuild_mib: u64,
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Write NAME.html, NAME.csv and NAME.json
-    #[arg(long, value_name = "NAME")]
-    out: Option<PathBuf>,
-    /// Print JSON with stable keys (docs/json.md)
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    shown: Shown,
 }
 
 pub fn run(args: &PaperArgs) -> Result<ExitCode, NodeError> {
-    let Paper::Sierra(args) = &args.paper;
+    match &args.paper {
+        Paper::Sierra(args) => run_sierra(args),
+        Paper::Logstore(args) => run_logstore(args),
+    }
+}
+
+fn run_sierra(args: &SierraArgs) -> Result<ExitCode, NodeError> {
     let series = match args.series.is_empty() {
-        true => made_up_series(args.seed),
+        true => made_up_series(args.shown.seed),
         false => args.series.iter().map(|file| load(file)).collect::<Result<_, _>>()?,
     };
     let trace = match args.trace.is_empty() {
         true => None,
-        false => {
-            let read = traces::load(&args.trace, &Options::default(), &reading());
-            Some(read.map_err(|e| NodeError::Refused(e.to_string()))?)
-        }
+        false => Some(read_trace(&args.trace)?),
     };
     let inputs = Inputs {
         series,
@@ -78,18 +107,36 @@ pub fn run(args: &PaperArgs) -> Result<ExitCode, NodeError> {
         requests: args.requests,
         rebuild_bytes: args.rebuild_mib << 20,
         rebuild_servers: REBUILD_SERVERS.to_vec(),
-        seed: args.seed,
+        seed: args.shown.seed,
     };
+    show(&args.shown, |tell| sierra(&inputs, tell))
+}
+
+fn run_logstore(args: &LogStoreArgs) -> Result<ExitCode, NodeError> {
+    let traces =
+        args.trace.iter().map(|file| read_trace(std::slice::from_ref(file))).collect::<Result<_, _>>()?;
+    let inputs = LogStoreInputs { traces, part: 1, seed: args.shown.seed };
+    show(&args.shown, |tell| logstore(&inputs, tell))
+}
+
+fn read_trace(files: &[PathBuf]) -> Result<Trace, NodeError> {
+    traces::load(files, &Options::default(), &reading()).map_err(|e| NodeError::Refused(e.to_string()))
+}
+
+/// Repeats the evaluation with a line of progress, and shows what it found.
+fn show(
+    shown: &Shown,
+    repeat: impl FnOnce(&mut dyn FnMut(&str, f64)) -> Result<Findings, PaperError>,
+) -> Result<ExitCode, NodeError> {
     let mut progress = Progress::new();
-    let found =
-        sierra(&inputs, &mut |what, done| progress.show(format_args!("{what}: {:.0} %", done * 100.0)));
+    let found = repeat(&mut |what, done| progress.show(format_args!("{what}: {:.0} %", done * 100.0)));
     progress.clear();
     let found = found.map_err(|e| NodeError::Refused(e.to_string()))?;
     let json = json(&found);
-    if let Some(name) = &args.out {
+    if let Some(name) = &shown.out {
         write_files(name, &found, &json)?;
     }
-    if args.json {
+    if shown.json {
         println!("{json}")
     } else {
         print!("{}", found.text())
