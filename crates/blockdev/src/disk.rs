@@ -7,7 +7,7 @@
 use rustix::fs::{AtFlags, FlockOperation, StatxFlags, flock, ioctl_blksszget, statx};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -102,6 +102,36 @@ impl DiskFile {
     /// The smallest unit of a read or write, in bytes: the device's logical sector, or what direct I/O needs.
     pub fn sector_bytes(&self) -> u32 {
         self.sector
+    }
+
+    /// Reads exactly so many bytes, before a [`crate::Ring`] has the disk. Blocks; for disks opened [`Caching::Cached`].
+    pub fn read_at(&self, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
+        let mut found = vec![0; bytes];
+        self.file.read_exact_at(&mut found, offset)?;
+        Ok(found)
+    }
+
+    /// Writes, as [`DiskFile::read_at`] reads. Not durable before [`DiskFile::sync`].
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
+    }
+
+    /// Everything that was written becomes durable.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+
+    /// Whether it is one hole, so that all of it reads as zeroes. A device never is: it cannot be asked.
+    pub fn is_hole(&self) -> io::Result<bool> {
+        if self.is_device {
+            return Ok(false);
+        }
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(0)) {
+            Ok(_) => Ok(false),
+            Err(rustix::io::Errno::NXIO) => Ok(true),
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// What addresses of memory must be multiples of.

@@ -4,10 +4,10 @@ use crate::BLOCK_BYTES;
 use crate::api::{Mode, Side, Speed};
 use crate::disk::Serving;
 use crate::mirror::Mirror;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Whether a disk takes operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskState {
     Serving,
@@ -16,7 +16,7 @@ pub enum DiskState {
     Lost,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DiskStatus {
     pub side: Side,
     pub state: DiskState,
@@ -38,7 +38,7 @@ pub struct DiskStatus {
     pub speed_changes: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     pub size_bytes: u64,
     pub disks: [DiskStatus; 2],
@@ -53,7 +53,7 @@ pub struct Status {
     pub scrub: ScrubStatus,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScrubStatus {
     pub running: bool,
     pub passes: u64,

@@ -21,6 +21,8 @@ pub enum NodeError {
     Switch(#[from] ebb_power::SwitchError),
     #[error(transparent)]
     Meter(#[from] ebb_power::MeterError),
+    #[error(transparent)]
+    Mirror(#[from] crate::mirror::MirrorError),
     #[error("cannot {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: std::io::Error },
     #[error("{0}")]

@@ -4,6 +4,7 @@ mod cli;
 mod cluster;
 mod daemon;
 mod error;
+mod mirror;
 
 use clap::{Args, Parser, Subcommand};
 use cli::admin::{GearCommand, Output};
@@ -174,6 +175,9 @@ enum Sub {
         #[command(flatten)]
         tool: ToolArgs,
     },
+    /// Mirror two disks that save power at low speed, and serve them over NBD
+    #[command(after_help = cli::mirror::EXAMPLES)]
+    Mirror(cli::mirror::MirrorArgs),
     /// Generate load or read power for an evaluation host on another machine
     #[command(after_help = eval::AGENT_EXAMPLES)]
     Agent(eval::AgentArgs),
@@ -244,6 +248,7 @@ impl Sub {
                 | Sub::Replay(_)
                 | Sub::Eval { .. }
                 | Sub::Agent(_)
+                | Sub::Mirror(_)
         )
     }
 }
@@ -337,7 +342,10 @@ fn main() -> ExitCode {
         // Files written by it and its children are readable by their owner only.
         rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     }
-    let default = if matches!(cli.command, Sub::Server { .. } | Sub::Meta { .. } | Sub::Gateway { .. }) {
+    let default = if matches!(
+        cli.command,
+        Sub::Server { .. } | Sub::Meta { .. } | Sub::Gateway { .. } | Sub::Mirror(_)
+    ) {
         // The S3 library logs every refused request as an error.
         "info,s3s=off"
     } else {
@@ -402,6 +410,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Meter { command } => meter::run(command).await,
         Sub::Eval { command } => eval::eval(command).await,
         Sub::Agent(args) => eval::agent(args).await,
+        Sub::Mirror(args) => cli::mirror::run(args).await,
         Sub::Scrub { server, tool } => admin::scrub(&tool.config, Output::from(tool.json), server).await,
         Sub::Verify { read, tool } => admin::verify(&tool.config, Output::from(tool.json), read).await,
     }

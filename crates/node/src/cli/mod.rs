@@ -7,6 +7,7 @@ pub mod dev;
 pub mod eval;
 pub mod key;
 pub mod meter;
+pub mod mirror;
 pub mod replay;
 pub mod simulate;
 pub mod status;

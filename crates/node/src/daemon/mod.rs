@@ -1,7 +1,9 @@
-//! The processes of a cluster: chunk server, metadata server and S3 gateway, each on real sockets, disks and clocks.
+//! The processes of a cluster, chunk server, metadata server and S3 gateway, and the server of a mirror, each on real sockets,
+//! disks and clocks.
 
 pub mod clock;
 pub mod gateway;
 pub mod heap;
 pub mod meta;
+pub mod mirror;
 pub mod server;

@@ -11,6 +11,7 @@ mod example;
 mod failures;
 mod harness;
 mod house;
+mod mirror;
 mod planned_shifts;
 mod replay;
 mod s3_clients;

@@ -1,7 +1,7 @@
 //! What is measured during a run: response times by kind, load over time, and the states of the disks over time.
 
 use super::report::{Responses, Sample, States};
-use ebb_mirror::{Mode, Speed};
+use super::state::State;
 use ebb_report::Histogram;
 use ebb_types::Moment;
 use std::time::Duration;
@@ -16,13 +16,6 @@ pub(super) struct Asked {
     pub write: bool,
     /// A disk was changing its speed.
     pub in_change: bool,
-}
-
-/// What a disk is in.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    At(Speed, Mode),
-    Changing,
 }
 
 #[derive(Default)]

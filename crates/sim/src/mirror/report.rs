@@ -1,6 +1,6 @@
 //! The result of a run as plain data.
 
-use super::measure::State;
+use super::state::State;
 use ebb_mirror::{Ack, Energy, Mode, PolicyKind, Speed};
 use ebb_report::Latency;
 use ebb_types::Joules;

@@ -1,9 +1,10 @@
 //! The loop: the next arrival, the end of a disk's work or the mirror's alarm, whichever comes first.
 
 use super::disk::{Disk, Zeroes};
-use super::measure::{Asked, Measures, State};
+use super::measure::{Asked, Measures};
 use super::report::{DiskReport, Energies, Report, Requests, SetupReport, TraceReport};
-use super::{MirrorError, Setup, UNANSWERED_MAX};
+use super::setup::{MirrorError, Setup, UNANSWERED_MAX};
+use super::state::State;
 use bytes::Bytes;
 use ebb_mirror::open::{Accept, Medium, create, open};
 use ebb_mirror::policy::{Change, DiskFacts, Draw};

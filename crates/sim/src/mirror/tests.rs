@@ -3,6 +3,7 @@
 use super::*;
 use ebb_trace::{Format, InMemory, Kind, Request, Trace};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// The rhythm of the whole day, with one in so many of its requests. Shorter days of Proxy end before the log pays.
 fn part(workload: Workload) -> u32 {

@@ -1,7 +1,7 @@
 //! Figures 1, 5 and 6. The paper's come without data; only what its text says of them can be compared.
 
 use super::super::findings::Experiment;
-use super::LogStoreInputs;
+use super::inputs::LogStoreInputs;
 use super::runs::{Runs, kind_name};
 use crate::mirror::{PolicyKind, state_charts};
 use ebb_report::{Axis, Chart, Mark, Series};

@@ -6,31 +6,19 @@
 //! ([`Workload::after_cache`]). Number, sizes and mixture of the requests are the paper's; the rhythm of the day is not known.
 
 mod figures;
+mod inputs;
 mod runs;
 mod sensitivity;
 mod tables;
 
-use super::findings::{Findings, PaperError};
-use crate::mirror::Workload;
-use ebb_trace::Trace;
-use runs::Runs;
+pub use inputs::LogStoreInputs;
 
-/// What LogStore's evaluation is repeated with.
-pub struct LogStoreInputs {
-    /// Further traces on which the four systems are compared: the published parts of the paper's.
-    pub traces: Vec<Trace>,
-    /// The generated traces have one in so many of the requests, in as much less time: 1 for the whole day.
-    pub part: u32,
-    pub seed: u64,
-}
+use super::findings::{Findings, PaperError};
+use runs::Runs;
 
 const PAPER: &str = "LogStore: toward energy-proportional storage servers (ISLPED 2012)";
 const ABOUT: &str = "Its evaluation again, with Ebb's own mirror (policy, log, replay, notes for safety) on modelled two-speed disks. \
     Nothing here is measured.";
-
-/// Accelerations of each workload in the paper. It does not give Search's: that of Financial's peak is taken.
-const RATES: [(Workload, &[u32]); 3] =
-    [(Workload::Financial, &[2, 4, 6]), (Workload::Proxy, &[7, 14, 21]), (Workload::Search, &[6])];
 
 /// Runs all experiments. `tell` gets the present step and its progress, 0 to 1.
 pub fn logstore(inputs: &LogStoreInputs, tell: &mut dyn FnMut(&str, f64)) -> Result<Findings, PaperError> {
@@ -80,6 +68,7 @@ fn holders(inputs: &LogStoreInputs) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_trace::Trace;
     use ebb_trace::{Kind, Request};
     use std::time::Duration;
 

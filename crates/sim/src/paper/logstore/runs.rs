@@ -1,7 +1,7 @@
 //! Runs of traces on mirrors, side by side on all processors, and their results by name.
 
 use super::super::findings::PaperError;
-use super::{LogStoreInputs, RATES};
+use super::inputs::{LogStoreInputs, RATES};
 use crate::mirror::{Ack, MirrorError, PolicyKind, Report, Settings, Setup, Workload, simulate};
 use ebb_trace::{InMemory, Trace};
 use std::collections::BTreeMap;

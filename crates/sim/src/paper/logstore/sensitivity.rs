@@ -1,7 +1,7 @@
 //! The paper's parameters, one at a time [LogStore §4.3], the weight of its average, and thresholds that follow from a limit.
 
 use super::super::findings::Experiment;
-use super::RATES;
+use super::inputs::RATES;
 use super::runs::{Runs, kilojoules, kind_name, millis, saved};
 use crate::mirror::{Adaptive, PolicyKind, Setup};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Tables 2, 3 and 4, the result of Search, and the same comparison on the traces that the user gives.
 
 use super::super::findings::{Experiment, Table};
-use super::RATES;
+use super::inputs::RATES;
 use super::runs::{KINDS, Runs, kilojoules, kind_name, millis, saved};
 use crate::mirror::{PolicyKind, Report};
 use ebb_trace::Kind;

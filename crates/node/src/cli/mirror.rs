@@ -1,0 +1,339 @@
+//! `ebb mirror`: mirrors of two disks on this machine.
+
+use crate::cli::admin::Output;
+use crate::daemon::mirror::control::{Answer, Question, ServedStatus, ask, is_served};
+use crate::daemon::mirror::{self, Driver, Options, standing};
+use crate::error::NodeError;
+use crate::mirror::registry::{Name, Registry};
+use crate::mirror::{MirrorError, create};
+use clap::{Args, Subcommand, ValueEnum};
+use ebb_mirror::open::Accept;
+use ebb_mirror::{Ack, DiskState, PolicyKind, Side};
+use ebb_report::{print_json, table};
+use ebb_types::{Bytes, parse_bytes};
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  truncate -s 10G a b && ebb mirror create vm --disk a --disk b
+  ebb mirror serve vm --nbd 127.0.0.1:10809       then, on this machine: nbd-client -N vm 127.0.0.1 /dev/nbd0
+  ebb mirror serve vm --driver emulated           with the times and watts of a two-speed disk
+  ebb mirror status vm
+
+Anyone who can connect to the NBD address can read and write the mirror: keep it on loopback.";
+
+#[derive(Args)]
+pub struct MirrorArgs {
+    #[command(subcommand)]
+    command: MirrorCommand,
+    /// Directory that notes this machine's mirrors [default: $EBB_MIRRORS, else $XDG_STATE_HOME/ebb/mirrors, else
+    /// ~/.local/state/ebb/mirrors]
+    #[arg(long, value_name = "DIR", global = true)]
+    registry: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum MirrorCommand {
+    /// Create a mirror on two block devices or existing files
+    #[command(
+        after_help = "Example: ebb mirror create vm --disk /dev/disk/by-id/ata-A --disk /dev/disk/by-id/ata-B --log 3GiB"
+    )]
+    Create {
+        name: Name,
+        /// A block device or file; give two. Their sizes may differ: the smaller counts
+        #[arg(long = "disk", value_name = "PATH", required = true)]
+        disks: Vec<PathBuf>,
+        /// Part of each disk that takes writes at low speed; 0: none
+        #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "3GiB")]
+        log: Bytes,
+        /// Lose what the disks contain
+        #[arg(long)]
+        overwrite: bool,
+    },
+    /// Serve a mirror over NBD until Ctrl-C
+    #[command(after_help = "Example: ebb mirror serve vm --nbd 127.0.0.1:10809 --driver emulated")]
+    Serve(ServeArgs),
+    /// Show the state of a mirror that is served; touches no disk
+    #[command(after_help = "Example: ebb mirror status vm --json | jq .condition")]
+    Status {
+        name: Name,
+        /// Print JSON with stable keys (docs/json.md)
+        #[arg(long)]
+        json: bool,
+    },
+    /// Put a new disk in the place of one that was lost; the next start copies everything to it
+    #[command(after_help = "Example: ebb mirror replace vm --disk /dev/disk/by-id/ata-C")]
+    Replace {
+        name: Name,
+        /// The new block device or file
+        #[arg(long, value_name = "PATH")]
+        disk: PathBuf,
+        /// Lose what it contains
+        #[arg(long)]
+        overwrite: bool,
+    },
+    /// Compare both copies while no client is served; `ebb mirror status` shows the result
+    #[command(after_help = "Example: ebb mirror scrub vm && ebb mirror status vm")]
+    Scrub { name: Name },
+    /// List the drivers of disks and what each can do
+    #[command(after_help = "Example: ebb mirror drivers --json")]
+    Drivers {
+        /// Print JSON with stable keys (docs/json.md)
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args)]
+struct ServeArgs {
+    name: Name,
+    /// Address for NBD clients
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10809")]
+    nbd: String,
+    /// Serve although a disk is missing
+    #[arg(long)]
+    degraded: bool,
+    /// Serve although the disk that is there lacks what was written later on the other one: that is lost
+    #[arg(long)]
+    force: bool,
+    /// After each disk was used without the other: the one that counts
+    #[arg(long, value_name = "A|B", ignore_case = true)]
+    keep: Option<Keep>,
+    /// logstore, two-speed, div or one-speed [default: logstore; one-speed with driver none]
+    #[arg(long, value_parser = word::<PolicyKind>)]
+    policy: Option<PolicyKind>,
+    /// When a write is acknowledged: safe (nothing is lost with one disk), both (safe, and both disks have it: writes wait
+    /// for a change of speed) or one (as soon as one disk has it, as in the paper)
+    #[arg(long, value_parser = word::<Ack>, default_value = "safe")]
+    ack: Ack,
+    /// What drives the disks' speed (see `ebb mirror drivers`)
+    #[arg(long, default_value = "none")]
+    driver: DriverKind,
+    /// Figures of the emulated disk, TOML [default: the disk of the LogStore paper]
+    #[arg(long, value_name = "FILE")]
+    disk_model: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Keep {
+    A,
+    B,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum DriverKind {
+    None,
+    Emulated,
+}
+
+/// A word that stands for a value in JSON, too.
+fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+}
+
+/// A way to drive disks.
+#[derive(Serialize)]
+struct DriverFacts {
+    driver: &'static str,
+    /// Speeds that it knows.
+    speeds: u8,
+    disks: &'static str,
+    what: &'static str,
+}
+
+const DRIVERS: &[DriverFacts] = &[
+    DriverFacts {
+        driver: "none",
+        speeds: 1,
+        disks: "any file or block device",
+        what: "serves the disk as it is",
+    },
+    DriverFacts {
+        driver: "emulated",
+        speeds: 2,
+        disks: "any file or block device",
+        what: "delays it as a two-speed disk model says, in real time; energy is modelled",
+    },
+];
+
+pub async fn run(args: MirrorArgs) -> Result<ExitCode, NodeError> {
+    let registry = || Registry::find(args.registry.clone());
+    match args.command {
+        MirrorCommand::Create { name, disks, log, overwrite } => {
+            let disks: [PathBuf; 2] = disks.try_into().map_err(|disks: Vec<_>| {
+                NodeError::Refused(format!(
+                    "a mirror has two disks and {} are given: give --disk twice",
+                    disks.len()
+                ))
+            })?;
+            let created = create::create(&registry()?, &name, disks, log, overwrite)?;
+            println!("mirror {name}: {}, with a log of {} on each disk", created.size, created.log);
+            if created.unused != Bytes::ZERO {
+                println!("the larger disk is not used up: {} are left", created.unused);
+            }
+            if created.to_copy != Bytes::ZERO {
+                println!(
+                    "the first start copies {} from disk A to disk B, so that both are the same",
+                    created.to_copy
+                );
+            }
+        }
+        MirrorCommand::Serve(args) => serve(&registry()?, args).await?,
+        MirrorCommand::Status { name, json } => {
+            let status = status(&registry()?, &name)?;
+            match Output::from(json) {
+                Output::Json => print_json(&status),
+                Output::Text => print!("{}", page(&status)),
+            }
+        }
+        MirrorCommand::Replace { name, disk, overwrite } => {
+            let registry = registry()?;
+            if is_served(&registry.socket(&name)) {
+                return Err(MirrorError::Served(name.to_string()).into());
+            }
+            let side = create::replace(&registry, &name, &disk, overwrite)?;
+            println!(
+                "{} is disk {side:?} of mirror {name} now: the next start copies everything to it",
+                disk.display()
+            );
+        }
+        MirrorCommand::Scrub { name } => {
+            if let Answer::Scrub { size_bytes } = asked(&registry()?, &name, Question::Scrub)? {
+                println!("comparing {}: `ebb mirror status {name}` shows the result", Bytes(size_bytes));
+            }
+        }
+        MirrorCommand::Drivers { json } => drivers(Output::from(json)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn serve(registry: &Registry, args: ServeArgs) -> Result<(), NodeError> {
+    let driver = match (args.driver, args.disk_model) {
+        (DriverKind::None, Some(_)) => return Err(MirrorError::ModelUnused.into()),
+        (DriverKind::None, None) => Driver::None,
+        (DriverKind::Emulated, file) => Driver::emulated(file)?,
+    };
+    let options = Options {
+        nbd: args.nbd,
+        accept: Accept { degraded: args.degraded, loss: args.force },
+        keep: args.keep.map(|keep| match keep {
+            Keep::A => Side::A,
+            Keep::B => Side::B,
+        }),
+        policy: args.policy,
+        ack: args.ack,
+        driver,
+    };
+    mirror::run(registry, &args.name, options).await
+}
+
+/// The answer of the process that serves the mirror. A mirror that is not noted is another mistake than one not served.
+fn asked(registry: &Registry, name: &Name, question: Question) -> Result<Answer, NodeError> {
+    registry.load(name)?;
+    ask(name, &registry.socket(name), question)
+}
+
+fn status(registry: &Registry, name: &Name) -> Result<ServedStatus, NodeError> {
+    match asked(registry, name, Question::Status)? {
+        Answer::Status(status) => Ok(*status),
+        _ => {
+            Err(MirrorError::Answer { name: name.to_string(), why: "it answers another question".into() }
+                .into())
+        }
+    }
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or("-".into(), |share| format!("{:.0} %", share * 100.0))
+}
+
+fn of_json(value: impl Serialize) -> String {
+    let value = serde_json::to_value(value).expect("a plain value");
+    value.as_str().expect("a word").to_owned()
+}
+
+fn page(status: &ServedStatus) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "mirror   {}: {} on {}", status.name, Bytes(status.size_bytes), status.nbd);
+    let _ = writeln!(out, "state    {}", standing(status));
+    let (policy, ack) = (of_json(status.policy), of_json(status.ack));
+    let _ = writeln!(out, "policy   {policy}, driver {}, acknowledges {ack}", status.driver);
+    let _ = writeln!(out, "clients  {} connections", status.connections);
+    let (once, dirty) = (Bytes(status.once_bytes), Bytes(status.dirty_bytes));
+    let _ = writeln!(out, "copies   {once} on one disk only; a crash now would compare {dirty}");
+    if status.unreadable > 0 {
+        let _ = writeln!(out, "reads    {} FAILED on one disk", status.unreadable);
+    }
+    let _ = writeln!(out, "scrub    {}", scrub(status));
+    let header = [
+        "disk",
+        "state",
+        "speed",
+        "mode",
+        "busy",
+        "at low speed",
+        "log",
+        "to replay",
+        "postponed",
+        "changes",
+        "modelled",
+    ];
+    let rows: Vec<Vec<String>> = status.disks.iter().map(row).collect();
+    out.push('\n');
+    table(&mut out, &header, &rows);
+    for disk in &status.disks {
+        let _ = writeln!(out, "{:?}        {}", disk.status.side, disk.path.display());
+    }
+    out
+}
+
+fn row(disk: &crate::daemon::mirror::control::ServedDisk) -> Vec<String> {
+    let s = &disk.status;
+    let modelled = disk.modelled_joules.zip(disk.modelled_watts);
+    vec![
+        format!("{:?}", s.side),
+        if s.state == DiskState::Lost { "LOST".into() } else { of_json(s.state) },
+        of_json(s.speed),
+        of_json(s.mode),
+        percent(s.utilisation),
+        percent(s.utilisation_at_low),
+        format!("{} of {}", Bytes(s.log_used_bytes), Bytes(s.log_bytes)),
+        Bytes(s.logged_bytes).to_string(),
+        Bytes(s.postponed_bytes).to_string(),
+        s.speed_changes.to_string(),
+        modelled.map_or("-".into(), |(joules, watts)| format!("{joules}, mean {watts}")),
+    ]
+}
+
+fn scrub(status: &ServedStatus) -> String {
+    let s = &status.scrub;
+    let found = match s.differing_bytes {
+        0 => "no difference".to_owned(),
+        bytes => format!("{} DIFFER, first at block {:?}", Bytes(bytes), s.differing_blocks),
+    };
+    match (s.running, s.passes) {
+        (true, _) => {
+            format!("running: {} of {} compared, {found}", Bytes(s.compared_bytes), Bytes(status.size_bytes))
+        }
+        (false, 0) => "none since the start".to_owned(),
+        (false, passes) => {
+            format!("{passes} since the start; the last compared {}: {found}", Bytes(s.compared_bytes))
+        }
+    }
+}
+
+fn drivers(output: Output) {
+    if let Output::Json = output {
+        return print_json(&DRIVERS);
+    }
+    let mut out = String::new();
+    let rows: Vec<Vec<String>> = DRIVERS
+        .iter()
+        .map(|d| vec![d.driver.into(), d.speeds.to_string(), d.disks.into(), d.what.into()])
+        .collect();
+    table(&mut out, &["driver", "speeds", "disks", "what"], &rows);
+    print!("{out}");
+}

@@ -1,0 +1,315 @@
+//! The server of one mirror: two disks below, NBD clients above, and a socket for `ebb mirror status`.
+
+pub mod control;
+mod drive;
+mod server;
+
+use crate::cluster::launch::Stop;
+use crate::cluster::random;
+use crate::daemon::clock;
+use crate::error::{NodeError, io};
+use crate::mirror::MirrorError;
+use crate::mirror::disks::{self, Reader};
+use crate::mirror::registry::{Entry, Name, Registry};
+use control::{Answer, Condition, Control, Question, ServedDisk, ServedStatus};
+use drive::{Busy, Drive, Emulated};
+use ebb_blockdev::{DiskFile, Replies, Ring, serve};
+use ebb_mirror::open::{Accept, Medium, OpenError, Opened, open};
+use ebb_mirror::policy::{Change, DiskFacts, Draw};
+use ebb_mirror::{
+    Ack, BLOCK_BYTES, ChangeModel, DiskModel, DiskState, Mirror, ModelDisk, PolicyKind, Side, Speed,
+    SpeedModel,
+};
+use ebb_nbd::{BlockSizes, Export};
+use ebb_types::Bytes;
+use server::Server;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+
+/// Longest payload, in bytes: what clients send that do not ask.
+const PAYLOAD_MAX: u32 = 32 << 20;
+
+/// The longest that a modelled access or change of speed may take.
+const MODEL_SECONDS_MAX: f64 = 3600.0;
+
+/// How a disk's speed is driven.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Driver {
+    None,
+    Emulated(Box<DiskModel>),
+}
+
+impl Driver {
+    /// The model of a file, or the paper's.
+    pub fn emulated(file: Option<PathBuf>) -> Result<Driver, NodeError> {
+        let Some(path) = file else { return Ok(Driver::Emulated(Box::new(DiskModel::paper()))) };
+        let text = std::fs::read_to_string(&path).map_err(io("read", &path))?;
+        let model: DiskModel = toml::from_str(&text)
+            .map_err(|error| MirrorError::ModelFile { path: path.clone(), why: error.to_string() })?;
+        model.check().map_err(|error| MirrorError::Model { path: path.clone(), error })?;
+        let slowest = slowest_seconds(&model);
+        if slowest > MODEL_SECONDS_MAX {
+            let why = format!("an access or a change takes {slowest} s: give times up to an hour");
+            return Err(MirrorError::ModelFile { path, why }.into());
+        }
+        Ok(Driver::Emulated(Box::new(model)))
+    }
+
+    pub fn name(&self) -> &'static str {
+        match self {
+            Driver::None => "none",
+            Driver::Emulated(_) => "emulated",
+        }
+    }
+}
+
+/// The longest time in a model, in seconds.
+fn slowest_seconds(model: &DiskModel) -> f64 {
+    let turn = 60.0 / model.low.rpm;
+    let payload = f64::from(PAYLOAD_MAX) / model.bytes_per_second * model.high.rpm / model.low.rpm;
+    let seek = model.full_stroke_seconds + model.overhead_seconds + model.write_settle_seconds;
+    [turn, payload, seek, model.up.seconds, model.down.seconds].into_iter().fold(0.0, f64::max)
+}
+
+/// What the user decides at each start.
+pub struct Options {
+    pub nbd: String,
+    pub accept: Accept,
+    /// The only disk that counts.
+    pub keep: Option<Side>,
+    pub policy: Option<PolicyKind>,
+    pub ack: Ack,
+    pub driver: Driver,
+}
+
+/// Serves until the process is asked to stop.
+pub async fn run(registry: &Registry, name: &Name, options: Options) -> Result<(), NodeError> {
+    let entry = registry.load(name)?;
+    let mut settings = registry.settings(name, &entry)?;
+    settings.ack = options.ack;
+    settings.kind = match (&options.driver, options.policy) {
+        (Driver::None, None | Some(PolicyKind::OneSpeed)) => PolicyKind::OneSpeed,
+        (Driver::None, Some(_)) => return Err(MirrorError::OneSpeed.into()),
+        (Driver::Emulated(_), policy) => policy.unwrap_or_default(),
+    };
+    if control::is_served(&registry.socket(name)) {
+        return Err(MirrorError::Served(name.to_string()).into());
+    }
+    let (disks, opened) = open_disks(registry, name, &entry, &options)?;
+    let listener = TcpListener::bind(&options.nbd).await.map_err(io("listen on", &options.nbd))?;
+    let address = listener.local_addr().map_err(io("listen on", &options.nbd))?;
+    let control = Control::new(registry.socket(name))?;
+    let mut stop = Stop::new()?;
+    let (drives, facts) = drives(&options.driver, &opened)?;
+    let export = export(name, opened.geometry.data_blocks() * BLOCK_BYTES);
+    let replies = Replies::new();
+    let mut ring = Ring::new().map_err(io("start", "io_uring"))?;
+    let places = disks.map(|disk| disk.map(|disk| ring.add(disk)));
+    let mut out = Vec::new();
+    let mirror = Mirror::new(settings, facts, [Speed::High; 2], opened, &mut out);
+    let server = Rc::new(Server::new(mirror, ring, places, drives, replies.clone(), out));
+
+    let nbd = format!("nbd://{address}/{name}");
+    let status = {
+        let (server, replies) = (server.clone(), replies.clone());
+        let (name, nbd, driver) = (name.to_string(), nbd.clone(), options.driver.name().to_owned());
+        move || {
+            let connections = replies.connections();
+            describe(&server, &entry, (name.clone(), nbd.clone(), driver.clone()), settings, connections)
+        }
+    };
+    println!("mirror {name}: {} on {nbd}, {}", Bytes(export.size), standing(&status()));
+    let answer = |question| match question {
+        Question::Status => Answer::Status(Box::new(status())),
+        Question::Scrub => scrub(&server),
+    };
+    let ended = tokio::select! {
+        ended = server.run() => Some(ended),
+        error = serve(listener, [export].into(), server.clone(), replies) => {
+            return Err(io("serve", nbd)(error));
+        }
+        () = control.serve(answer) => None,
+        () = stop.asked() => None,
+    };
+    // Clients are gone now: what they began continues.
+    match ended {
+        Some(ended) => ended,
+        None => {
+            server.close();
+            server.run().await
+        }
+    }
+    .map_err(io("serve", nbd))
+}
+
+fn export(name: &Name, size: u64) -> Export {
+    Export {
+        name: name.to_string(),
+        description: format!("mirror {name}"),
+        size,
+        block: BlockSizes {
+            minimum: BLOCK_BYTES as u32,
+            preferred: BLOCK_BYTES as u32,
+            maximum: PAYLOAD_MAX,
+        },
+        read_only: false,
+        rotational: false,
+        multi_conn: true,
+    }
+}
+
+type Disks = [Option<DiskFile>; 2];
+
+/// Opens the disks that are there and count, and finds out what they have. Writes nothing.
+fn open_disks(
+    registry: &Registry,
+    name: &Name,
+    entry: &Entry,
+    options: &Options,
+) -> Result<(Disks, Opened), NodeError> {
+    let mut disks: Disks = [None, None];
+    for side in Side::BOTH.into_iter().filter(|side| options.keep.is_none_or(|keep| keep == *side)) {
+        disks[side.index()] = disks::open_if_there(entry.disk(side))?;
+    }
+    let mut accept = options.accept;
+    accept.degraded |= options.keep.is_some();
+    accept.loss |= options.keep.is_some();
+    let mut opened = find(&disks, accept);
+    // A disk that is there and of no use is as good as missing, if the user accepts that one is.
+    if let Err(error) = &opened
+        && accept.degraded
+        && let Some(side) = useless(error)
+        && disks[(!side).index()].is_some()
+    {
+        tracing::warn!("disk {side:?} is left out: {error}");
+        disks[side.index()] = None;
+        opened = find(&disks, accept);
+    }
+    let (a, b) = (entry.disk_a.clone(), entry.disk_b.clone());
+    let opened = opened.map_err(|error| MirrorError::Open {
+        name: name.to_string(),
+        a: a.clone(),
+        b: b.clone(),
+        error,
+    })?;
+    if opened.superblocks.iter().any(|block| block.mirror != entry.mirror) {
+        let file = registry.file(name);
+        return Err(MirrorError::NotTheMirrors { name: name.to_string(), a, b, file }.into());
+    }
+    Ok((disks, opened))
+}
+
+fn find(disks: &Disks, accept: Accept) -> Result<Opened, OpenError> {
+    let [mut a, mut b] = disks.each_ref().map(|disk| disk.as_ref().map(Reader));
+    open([a.as_mut().map(|a| a as &mut dyn Medium), b.as_mut().map(|b| b as &mut dyn Medium)], accept)
+}
+
+/// The disk that the error is about.
+fn useless(error: &OpenError) -> Option<Side> {
+    match error {
+        OpenError::Superblock { side, .. }
+        | OpenError::Unreadable { side, .. }
+        | OpenError::Replaced { side }
+        | OpenError::Truncated { side, .. }
+        | OpenError::Log { side, .. } => Some(*side),
+        _ => None,
+    }
+}
+
+fn drives(driver: &Driver, opened: &Opened) -> Result<([Drive; 2], [DiskFacts; 2]), NodeError> {
+    let Driver::Emulated(model) = driver else {
+        return Ok((Side::BOTH.map(|_| Drive::None(Busy::default())), [DiskFacts::default(); 2]));
+    };
+    let needed = opened.geometry.device_bytes();
+    if model.capacity_bytes < needed {
+        let (model, capacity) = (model.name.clone(), Bytes(model.capacity_bytes));
+        return Err(MirrorError::ModelSmall { model, capacity, needed: Bytes(needed) }.into());
+    }
+    let (now, seeds) = (clock::now(), [random::identity()?, random::identity()?]);
+    let drive = |seed| {
+        let disk = ModelDisk::new((**model).clone(), Speed::High, now, seed);
+        Drive::Emulated(Box::new(Emulated::new(disk, now)))
+    };
+    Ok((seeds.map(drive), [facts(model); 2]))
+}
+
+fn facts(model: &DiskModel) -> DiskFacts {
+    let draw = |speed: &SpeedModel| Draw { idle: speed.idle, access: speed.access };
+    let change = |change: &ChangeModel| Change {
+        time: Duration::from_secs_f64(change.seconds),
+        energy: change.energy,
+    };
+    DiskFacts {
+        slowdown: model.high.rpm / model.low.rpm,
+        low: draw(&model.low),
+        high: draw(&model.high),
+        up: change(&model.up),
+        down: change(&model.down),
+    }
+}
+
+fn describe(
+    server: &Server,
+    entry: &Entry,
+    (name, nbd, driver): (String, String, String),
+    settings: ebb_mirror::Settings,
+    connections: usize,
+) -> ServedStatus {
+    let status = server.status();
+    let lost = status.disks.iter().filter(|disk| disk.state == DiskState::Lost).count();
+    let condition = match (lost, status.copying_bytes) {
+        (0, 0) => Condition::InSync,
+        (0, _) => Condition::Resyncing,
+        (1, _) => Condition::Degraded,
+        _ => Condition::Failed,
+    };
+    let disks = status.disks.into_iter().zip(server.modelled()).map(|(status, modelled)| ServedDisk {
+        path: entry.disk(status.side).to_owned(),
+        status,
+        modelled_joules: modelled.map(|(joules, _)| joules),
+        modelled_watts: modelled.map(|(_, watts)| watts),
+    });
+    ServedStatus {
+        name,
+        nbd,
+        condition,
+        driver,
+        policy: settings.kind,
+        ack: settings.ack,
+        size_bytes: status.size_bytes,
+        once_bytes: status.once_bytes,
+        dirty_bytes: status.dirty_bytes,
+        copying_bytes: status.copying_bytes,
+        unreadable: status.unreadable,
+        connections,
+        disks: disks.collect(),
+        scrub: status.scrub,
+    }
+}
+
+/// `disks A and B in sync`.
+pub fn standing(status: &ServedStatus) -> String {
+    let lost = status.disks.iter().find(|disk| disk.status.state == DiskState::Lost);
+    match (status.condition, lost) {
+        (Condition::InSync, _) => "disks A and B in sync".to_owned(),
+        (Condition::Resyncing, _) => format!("resyncing {}", Bytes(status.copying_bytes)),
+        (Condition::Degraded, Some(disk)) => {
+            let (side, name) = (disk.status.side, &status.name);
+            format!(
+                "degraded: disk {side:?} is lost (ebb mirror replace {name} --disk NEW, while it is stopped)"
+            )
+        }
+        _ => "FAILED: both disks are lost".to_owned(),
+    }
+}
+
+fn scrub(server: &Server) -> Answer {
+    let status = server.status();
+    if status.disks.iter().any(|disk| disk.state == DiskState::Lost) {
+        return Answer::Refused("a disk is lost, so there is nothing to compare: replace it".to_owned());
+    }
+    server.scrub();
+    Answer::Scrub { size_bytes: status.size_bytes }
+}

@@ -1,0 +1,9 @@
+//! Mirrors of this machine: where they are noted, their disks before they are served, and how new ones begin.
+//! [`crate::daemon::mirror`] serves one.
+
+pub mod create;
+pub mod disks;
+pub mod error;
+pub mod registry;
+
+pub use error::MirrorError;
