@@ -51,7 +51,7 @@ pub enum OpenError {
     )]
     Layouts,
     #[error(
-        "each disk was used without the other, and their contents differ: decide which one counts, give that one alone (--force), and replace the other"
+        "each disk was used without the other, and their contents differ: decide which one counts (--keep A or B)"
     )]
     Split,
     #[error(
