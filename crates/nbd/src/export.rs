@@ -68,7 +68,7 @@ impl Export {
         Ok(())
     }
 
-    /// What the client is told it may send.
+    /// What the client may send.
     pub(crate) fn flags(&self, structured: bool) -> u16 {
         let mut flags = wire::HAS_FLAGS | wire::SEND_FLUSH | wire::SEND_FUA | wire::SEND_CACHE;
         flags |= match self.read_only {

@@ -13,7 +13,7 @@
 //! - What comes out depends on the bytes alone, not on how they were divided.
 //!
 //! Spoken: fixed newstyle, structured replies, and the context `base:allocation`. Not spoken: TLS, the old styles, extended
-//! headers, resizing. Where the protocol leaves a choice: a client that does not ask for block sizes is told them and served
+//! headers, resizing. Where the protocol leaves a choice: a client that does not ask for block sizes gets them and is served
 //! all the same, but must keep to them; `NBD_CMD_WRITE_ZEROES` and `NBD_CMD_CACHE` may exceed the longest payload, since
 //! they carry none; a request for no bytes is refused.
 //!

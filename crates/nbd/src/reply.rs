@@ -4,7 +4,7 @@ use crate::errno::{Errno, Refusal};
 use crate::wire::{self, Header};
 use bytes::{BufMut, Bytes};
 
-/// What the zeroes of holes are sent from, where the client cannot be told of a hole.
+/// What the zeroes of holes are sent from, where the client understands no holes.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// How a request ended.

@@ -1,4 +1,4 @@
-//! What the mirror is told about a disk's time, and what its speed is: by driver.
+//! What a disk reports of its time to the mirror, and what its speed is: by driver.
 //!
 //! - *None*: a disk of one speed, as it is. How long an operation kept the disk busy cannot be seen from outside while several
 //!   are in flight, so the time with any operation in flight is busy time, and each completion reports what has passed of it
