@@ -8,9 +8,8 @@
 //! | returning | gets what it missed, then a sync; both note that it has everything | go to both |
 //!
 //! Reads are served by the other disk until this one serves again; blocks that it missed, until it has them. The notes are
-//! what the
-//! paper only sketches [LogStore §3.2]: without them, a disk that was away when the power failed could be taken for a current
-//! one.
+//! what the paper only sketches [LogStore §3.2]: without them, a disk that was away when the power failed could be taken for a
+//! current one.
 
 use crate::BLOCK_BYTES;
 use crate::api::{Command, DiskOp, Reply, Side, Speed};

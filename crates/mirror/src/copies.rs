@@ -17,12 +17,9 @@ impl Mirror {
     pub(crate) fn pump_copies(&mut self, out: &mut Vec<Command>) {
         let data_blocks = self.geometry.data_blocks();
         while let Some(copies) = &mut self.copies {
+            let from = copies.from;
             let Some(blocks) = copies.next(data_blocks) else { break };
-            let id = self.start(Op::new(
-                None,
-                Work::Copy { from: self.copies.as_ref().expect("some").from },
-                blocks,
-            ));
+            let id = self.start(Op::new(None, Work::Copy { from }, blocks));
             self.copies.as_mut().expect("it copies").busy.insert(id);
         }
         self.note_progress(out);

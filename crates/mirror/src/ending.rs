@@ -104,8 +104,8 @@ impl Mirror {
             (Work::Replay { side, .. }, Step::Reading) => self.replay_read(id, *side, out),
             (Work::Replay { side, .. }, Step::Writing) => self.replay_placed(id, *side, out),
             (Work::Replay { side, .. }, _) => self.replay_voided(id, *side, out),
-            (_, Step::Writing) if op.is_durable() || op.overwrites != [false; 2] => self.sync(id, out),
-            (_, Step::Syncing) if op.overwrites != [false; 2] => self.void(id, out),
+            (_, Step::Writing) if op.is_durable() || op.voids() => self.sync(id, out),
+            (_, Step::Syncing) if op.voids() => self.void(id, out),
             (_, Step::Voiding) if op.is_durable() => self.sync(id, out),
             _ => self.finish(id, Reply::Done, out),
         }
@@ -122,9 +122,10 @@ impl Mirror {
         op.step = Step::Voiding;
         for disk in &mut self.disks {
             let overwrites = std::mem::take(&mut op.overwrites[disk.side.index()]);
-            if overwrites && disk.is_writable() {
+            let writable = disk.is_writable();
+            for blocks in overwrites.into_iter().filter(|_| writable) {
                 op.left[disk.side.index()] += 1;
-                disk.log.void(id, op.blocks.clone());
+                disk.log.void(id, blocks);
             }
         }
         self.advance(id, out);

@@ -298,8 +298,7 @@ impl Log {
     }
 
     /// Everything is in its own place, durably, and the disk knows the next epoch: the log begins at its start. Nothing may
-    /// be appended
-    /// while reads of the old entries are in flight.
+    /// be appended while reads of the old entries are in flight.
     pub fn restart(&mut self) {
         assert!(self.is_quiet(), "a log that is being written began again");
         self.table = Table::new(self.slots);

@@ -68,8 +68,9 @@ pub(crate) struct Op {
     /// A part failed in a way that the other disk may mend.
     pub failed: bool,
     pub replied: bool,
-    /// The disks on which it wrote blocks to their own places that the log has: they are voided at its end.
-    pub overwrites: [bool; 2],
+    /// Blocks that it wrote to their own places on a disk whose log has some of them: they are voided at its end. Not all of
+    /// its blocks: what a disk missed may have been written to its log since.
+    pub overwrites: [Vec<Range<u64>>; 2],
 }
 
 impl Op {
@@ -83,7 +84,7 @@ impl Op {
             found: Vec::new(),
             failed: false,
             replied: false,
-            overwrites: [false; 2],
+            overwrites: Default::default(),
         }
     }
 
@@ -97,6 +98,11 @@ impl Op {
     /// Whether it is durable when it ends.
     pub fn is_durable(&self) -> bool {
         matches!(self.work, Work::Write { fua: true, .. } | Work::Zero { fua: true, .. })
+    }
+
+    /// Whether its end voids entries of a log.
+    pub fn voids(&self) -> bool {
+        self.overwrites.iter().any(|blocks| !blocks.is_empty())
     }
 
     /// Whether it is under a mark of the intent map.

@@ -147,11 +147,8 @@ impl Mirror {
             (Work::Zero { may_trim, .. }, _) => {
                 let (may_trim, (offset, _)) = (*may_trim, self.at(blocks.start, Place::Regular));
                 let bytes = (blocks.end - blocks.start) * BLOCK_BYTES;
-                let disk = self.disk(side);
-                disk.drop_postponed(&blocks);
-                let overwrites = disk.log.has_any(&blocks);
-                let op = self.ops.get_mut(&id).expect("it is in progress");
-                op.overwrites[side.index()] |= overwrites;
+                self.disk(side).drop_postponed(&blocks);
+                self.overwrite(id, side, blocks);
                 self.part(id, side, DiskOp::Zero { offset, bytes, may_trim }, out);
             }
             _ => unreachable!("only writes are written"),
@@ -175,11 +172,16 @@ impl Mirror {
             self.ops.get_mut(&id).expect("it is in progress").left[side.index()] += 1;
             return;
         }
-        let overwrites = disk.log.has_any(&blocks);
-        let op = self.ops.get_mut(&id).expect("it is in progress");
-        op.overwrites[side.index()] |= overwrites;
+        self.overwrite(id, side, blocks);
         let (offset, _) = self.at(block, Place::Regular);
         self.part(id, side, DiskOp::Write { offset, pieces: vec![payload.clone()], durable: false }, out);
+    }
+
+    /// Notes that blocks are written to their own places: what the log has of them is void once they are durable there.
+    fn overwrite(&mut self, id: u64, side: Side, blocks: Range<u64>) {
+        if self.disks[side.index()].log.has_any(&blocks) {
+            self.ops.get_mut(&id).expect("it is in progress").overwrites[side.index()].push(blocks);
+        }
     }
 
     /// Issues a part of an operation.
