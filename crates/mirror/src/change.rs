@@ -18,7 +18,7 @@ use crate::members::Change as Membership;
 use crate::mirror::Mirror;
 use crate::op::{Op, Step as OpStep, Wait, Work};
 use crate::settings::PlantedBug;
-use crate::state::{Change, Step};
+use crate::state::{Change, Closing, Step};
 use bytes::{Bytes, BytesMut};
 use std::ops::Range;
 
@@ -27,9 +27,10 @@ const RETURNING: usize = 4;
 const RETURN_BLOCKS: u64 = 64;
 
 impl Mirror {
-    /// Whether a disk may leave now: both have everything, and nothing is being noted.
+    /// Whether a disk may leave now: both have everything, nothing is being noted, and the mirror is not about to end.
     pub(crate) fn may_change(&self) -> bool {
-        self.change.is_none()
+        self.closing == Closing::No
+            && self.change.is_none()
             && self.copies.is_none()
             && !self.members.is_busy()
             && self.disks.iter().all(|disk| disk.serves() && disk.postponed.is_empty())

@@ -47,7 +47,9 @@ impl Mirror {
         if !ok {
             return self.lose(side, out);
         }
-        let noting = self.copies.as_mut().and_then(|copies| copies.noting.take());
+        // Once everything is copied, the note that the disk is in sync must be the last.
+        let copies = self.copies.as_mut().filter(|copies| !copies.settling);
+        let noting = copies.and_then(|copies| copies.noting.take());
         if let Some(done_blocks) = noting {
             self.members.request(Membership::Rebuilt(side, done_blocks));
         }

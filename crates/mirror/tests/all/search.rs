@@ -131,6 +131,9 @@ fn close(world: &mut World) {
         assert!(goes, "the mirror never closes: {:?}", world.mirror.as_ref().map(|mirror| mirror.status()));
     }
     world.count("close");
+    let status = world.mirror.as_ref().map(|mirror| mirror.status());
+    let both = status.is_some_and(|status| status.disks.iter().all(|disk| disk.state != DiskState::Lost));
+    world.equal = both && has_two_copies(world);
     world.crash(Stop::Power);
 }
 

@@ -179,6 +179,8 @@ pub struct World {
     /// Blocks of which a power failure left parts of several writes: a number of its own for each such content.
     mixtures: BTreeMap<(u64, Vec<u64>), u64>,
     geometry: Geometry,
+    /// The last end was orderly, with everything on both disks.
+    pub equal: bool,
     pub closed: bool,
     pub seen: BTreeMap<&'static str, u64>,
     pub keep_lines: bool,
@@ -234,6 +236,7 @@ impl World {
             expected: BTreeMap::new(),
             mixtures: BTreeMap::new(),
             geometry,
+            equal: false,
             closed: false,
             seen: BTreeMap::new(),
             keep_lines: false,
@@ -303,6 +306,8 @@ impl World {
         ];
         let opened = open(media, accept)?;
         let mut out = Vec::new();
+        let equal = std::mem::take(&mut self.equal) && self.disks.iter().all(|disk| !disk.dead);
+        assert!(!equal || opened.copy.is_none(), "equal disks are copied: {:?}", opened.copy);
         if let Some(copy) = &opened.copy {
             let (from, regions) = (copy.from, copy.regions.len());
             self.count("resync");
