@@ -6,6 +6,7 @@
 pub mod meter;
 pub mod model;
 pub mod process;
+pub mod scales;
 pub mod switch;
 
 pub use meter::{Channel, Meter, MeterError, OpenMeter, Quantity, Recorder, Recording, Source};
@@ -13,4 +14,5 @@ pub use model::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel, Trans
 pub use process::{
     Depth, Launch, Managed, ProcessSwitch, launch, remove_pid_file, running_pid, write_pid_file,
 };
+pub use scales::Scales;
 pub use switch::{PowerState, Switch, SwitchError};

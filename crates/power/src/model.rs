@@ -59,6 +59,11 @@ pub enum ModelError {
     Value { name: &'static str, value: f64 },
     #[error("power model: light_at is {value} and must lie between 0 and 1, without both")]
     LightAt { value: f64 },
+    #[error(
+        "power model: at utilisation {utilisation} a server takes {server:.1} W and its disks alone {disks:.1} W: a server's \
+         watts contain its disks, so raise them, or use a disk model with less"
+    )]
+    Disks { utilisation: f64, server: f64, disks: f64 },
     #[error("the speed is {value} and must be a positive number of modelled seconds per second")]
     Speed { value: f64 },
 }
@@ -94,6 +99,19 @@ impl PowerModel {
         } else {
             self.light + (self.busy - self.light) * ((u - self.light_at) / (1.0 - self.light_at))
         }
+    }
+
+    /// Refuses disks that would take more than the server, whose watts contain them. `idle` and `busy`: all its disks, at
+    /// utilisation 0 and 1.
+    pub fn check_disks(&self, idle: Watts, busy: Watts) -> Result<(), ModelError> {
+        // Between these points both are linear.
+        for utilisation in [0.0, self.light_at, 1.0] {
+            let (server, disks) = (self.on(utilisation).0, (idle + (busy - idle) * utilisation).0);
+            if disks > server {
+                return Err(ModelError::Disks { utilisation, server, disks });
+            }
+        }
+        Ok(())
     }
 
     fn draws(&self, draw: Draw) -> Watts {
@@ -378,5 +396,19 @@ mod tests {
         let bad = PowerModel { light_at: f64::NAN, ..PowerModel::default() };
         assert!(matches!(bad.check(), Err(ModelError::LightAt { .. })));
         assert!(EnergyMeter::new(PowerModel::default(), 0.0).is_err());
+    }
+
+    #[test]
+    fn a_servers_watts_contain_its_disks_at_every_load() {
+        let model = PowerModel::default();
+        assert_eq!(model.check_disks(Watts(12.0), Watts(18.0)), Ok(()));
+        assert_eq!(model.check_disks(Watts(61.8), Watts(61.8)), Ok(()));
+        let refused = |idle, busy| match model.check_disks(Watts(idle), Watts(busy)) {
+            Err(ModelError::Disks { utilisation, .. }) => utilisation,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([refused(62.0, 62.0), refused(60.0, 76.0)], [0.0, 1.0]);
+        // 60 W and an eighth of 90 W are more than 70.8 W.
+        assert_eq!(refused(60.0, 150.0), 0.125);
     }
 }
