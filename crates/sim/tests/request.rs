@@ -2,10 +2,14 @@
 //! up.
 
 use ebb_gear::Provision;
+use ebb_sim::mirror::{PolicyKind, Settings, Thresholds};
 use ebb_sim::request::workload::Day;
-use ebb_sim::request::{DiskModel, Gears, NetworkModel, Phase, Report, Setup, SimError, Traffic, simulate};
+use ebb_sim::request::{
+    DiskModel, Gears, Mirroring, NetworkModel, Phase, Report, Setup, SimError, Traffic, simulate,
+};
 use ebb_trace::Trace;
 use ebb_trace::{Kind, Request};
+use ebb_types::Watts;
 use std::time::Duration;
 
 const HOURS: u64 = 6;
@@ -144,4 +148,101 @@ fn a_cluster_that_cannot_be_is_refused_with_a_remedy() {
     assert!(simulate(&Trace::default(), &Setup::default(), &mut |_| {}).is_err());
     let slow = error(Setup { speed: 0.0, ..Setup::default() });
     assert!(slow.to_string().contains("speed"), "{slow}");
+}
+
+fn on_pairs(kind: PolicyKind, setup: Setup) -> Setup {
+    let settings = Settings { kind, ..Settings::default() };
+    Setup { disk: DiskModel::pair(), mirroring: Mirroring { settings, ..Mirroring::default() }, ..setup }
+}
+
+fn close(found: f64, right: f64, share: f64) {
+    assert!((found / right - 1.0).abs() < share, "{found} is not {right}");
+}
+
+#[test]
+fn on_pairs_what_sleeping_servers_and_slow_disks_save_adds_up_to_what_is_not_taken() {
+    let trace = busy_and_quiet(5);
+    // Such that the busy hours need high speed.
+    let mut disk = ebb_sim::mirror::DiskModel::paper();
+    disk.low.rpm = 300.0;
+    let mut setup = Setup { disk: DiskModel::Pair(disk), ..on_pairs(PolicyKind::LogStore, shifting()) };
+    setup.mirroring.settings.thresholds = Thresholds {
+        go_up: 0.1,
+        go_down: 0.05,
+        max_regular: 0.1,
+        min_regular: 0.05,
+        max_replay: 0.1,
+        min_log: 0.05,
+        ..Thresholds::default()
+    };
+    let report = run(&trace, &setup);
+    println!("{report}");
+    assert_eq!(report.requests.answered, trace.requests.len() as u64);
+    let (pairs, energy) = (report.pairs.as_ref().expect("pairs"), report.energy_modelled);
+    let scales = pairs.scales;
+    assert!(scales.servers_saved.0 > 0.0 && scales.disks_saved.0 > 0.0 && scales.disks.0 > 0.0, "{scales:?}");
+    close(scales.servers_saved.0 + scales.disks_saved.0 + scales.total().0, energy.always_on_joules.0, 1e-9);
+    assert_eq!((energy.total_joules, pairs.saved_joules), (scales.total(), scales.saved()));
+    close(pairs.servers_saved + pairs.disks_saved, energy.saved, 1e-9);
+    let low = pairs.low_share.expect("servers were awake");
+    assert!(low > 0.1 && low < 0.9, "{low}");
+    let changes: u64 = pairs.hours.iter().map(|hour| hour.changes).sum();
+    let days = report.trace.span_seconds / report.trace.speed / 86_400.0;
+    assert!(changes > 0 && pairs.most_changes_per_disk_day > pairs.changes_per_disk_day);
+    close(pairs.changes_per_disk_day * 18.0 * days, changes as f64, 0.001);
+    // The hours give the whole.
+    assert_eq!(pairs.hours.len(), 5);
+    let awake: f64 = pairs.hours.iter().map(|hour| hour.mean_servers_awake).sum();
+    let mean: f64 =
+        pairs.hours.iter().map(|hour| hour.mean_servers_awake * hour.low_share).sum::<f64>() / awake;
+    close(mean, low, 0.01);
+    assert!(pairs.hours.iter().all(|h| h.least_low_share <= h.low_share && h.low_share <= h.most_low_share));
+    assert!(report.samples.iter().filter_map(|s| s.disks_low).any(|low| low > 0.5));
+    let again = run(&trace, &setup);
+    assert_eq!(format!("{report:?}"), format!("{again:?}"));
+}
+
+#[test]
+fn pairs_of_one_speed_take_what_the_power_model_says() {
+    let trace = busy_and_quiet(2);
+    let setup = Setup { gears: Gears::Fixed(3), speed: 20.0, ..Setup::default() };
+    let report = run(&trace, &on_pairs(PolicyKind::OneSpeed, setup.clone()));
+    let pairs = report.pairs.as_ref().expect("pairs");
+    let scales = pairs.scales;
+    assert!(scales.disks_saved.0.abs() < 1e-6 * scales.disks.0, "{scales:?}");
+    // Never asleep: 61.8 W idle, and more by load.
+    let span = report.trace.span_seconds / report.trace.speed;
+    close(scales.total().0, scales.always_on.0, 0.01);
+    let watts = scales.total().0 / span / 9.0;
+    assert!(watts > 61.8 && watts < 75.6, "{watts}");
+    // Of these, two disks of 6 W.
+    let disks = scales.disks.0 / span / 9.0;
+    assert!(disks > 12.0 && disks < 14.0, "{disks}");
+    assert_eq!((pairs.low_share, pairs.changes_per_disk_day), (Some(0.0), 0.0));
+    assert!(run(&trace, &setup).pairs.is_none());
+    let slow = run(&trace, &on_pairs(PolicyKind::LogStore, setup));
+    let saved = slow.pairs.expect("pairs").scales;
+    assert!(
+        saved.disks_saved.0 > 0.3 * saved.disks.0 && saved.servers_saved.0.abs() < 0.01 * saved.servers.0
+    );
+}
+
+#[test]
+fn pairs_that_cannot_be_are_refused_with_a_remedy() {
+    let trace = apart(3, Kind::Read);
+    let refused = |change: &dyn Fn(&mut Setup)| {
+        let mut setup = on_pairs(PolicyKind::LogStore, Setup::default());
+        change(&mut setup);
+        simulate(&trace, &setup, &mut |_| {}).unwrap_err().to_string()
+    };
+    let model = |change: fn(&mut ebb_sim::mirror::DiskModel)| {
+        let mut disk = ebb_sim::mirror::DiskModel::paper();
+        change(&mut disk);
+        refused(&move |setup| setup.disk = DiskModel::Pair(disk.clone()))
+    };
+    assert!(model(|disk| disk.low.rpm = 0.0).contains("low.rpm"));
+    assert!(model(|disk| disk.capacity_bytes = 3 << 30).contains("log"));
+    assert!(model(|disk| disk.capacity_bytes = 4 << 30).contains("capacity_bytes"));
+    assert!(model(|disk| disk.high.idle = Watts(40.0)).contains("disks alone"));
+    assert!(refused(&|setup| setup.mirroring.settings.epoch = Duration::ZERO).contains("epoch"));
 }

@@ -13,7 +13,6 @@ use std::path::Path;
 const CIRCLES: &[&str] = &[
     "client::client client::meta",
     "node::daemon::server node::daemon::server::driver",
-    "sim::request::report sim::request::run",
     "sim::search::faults sim::search::invariants sim::search::invariants::dwell sim::search::scenario sim::world \
      sim::world::client sim::world::member sim::world::net sim::world::server",
 ];

@@ -30,7 +30,7 @@ enum Answer {
     Extents(u64),
 }
 
-pub(super) struct Disk {
+pub(crate) struct Disk {
     side: Side,
     pub model: ModelDisk,
     queue: VecDeque<(Token, DiskOp)>,
@@ -148,7 +148,7 @@ impl Disk {
 
 /// Slices of one buffer of zeroes: all data there is.
 #[derive(Default)]
-pub(super) struct Zeroes(bytes::Bytes);
+pub(crate) struct Zeroes(bytes::Bytes);
 
 impl Zeroes {
     pub fn of(&mut self, bytes: u64) -> bytes::Bytes {

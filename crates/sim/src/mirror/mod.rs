@@ -13,13 +13,13 @@
 //!
 //! A run ends when the last request is answered. Energy and times of the disks count from the first request until then.
 
-mod disk;
+pub(crate) mod disk;
 mod measure;
 mod page;
 mod report;
-mod run;
+pub(crate) mod run;
 mod setup;
-mod show;
+pub(crate) mod show;
 mod state;
 mod workload;
 

@@ -21,9 +21,9 @@ use std::time::Duration;
 const TELL: u64 = 1 << 14;
 
 /// A new disk, as far as the mirror reads it when it opens.
-struct NewDisk {
-    bytes: u64,
-    written: Vec<(u64, Bytes)>,
+pub(crate) struct NewDisk {
+    pub bytes: u64,
+    pub written: Vec<(u64, Bytes)>,
 }
 
 impl Medium for NewDisk {
@@ -44,7 +44,7 @@ impl Medium for NewDisk {
     }
 }
 
-fn facts(model: &DiskModel) -> DiskFacts {
+pub(crate) fn facts(model: &DiskModel) -> DiskFacts {
     let draw = |speed: Speed| Draw { idle: model.speed(speed).idle, access: model.speed(speed).access };
     let change = |to: Speed| {
         let change = model.change(to);

@@ -7,7 +7,7 @@ use ebb_types::Bytes;
 use std::fmt;
 
 /// As it is called on the command line.
-pub(super) fn policy(kind: PolicyKind) -> &'static str {
+pub(crate) fn policy(kind: PolicyKind) -> &'static str {
     match kind {
         PolicyKind::LogStore => "logstore",
         PolicyKind::TwoSpeed => "two-speed",

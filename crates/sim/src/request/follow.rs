@@ -2,6 +2,7 @@
 
 use crate::request::measure::{Migration, Phase, Reclaim, Sample};
 use crate::request::network::Traffic;
+use crate::request::pairs::Pairs;
 use crate::world::World;
 use crate::world::net::Node;
 use ebb_meta::State;
@@ -59,6 +60,7 @@ pub struct Watch {
     /// Joules of the same disk work on a cluster that never sleeps.
     pub always_on_joules: f64,
     pub awake_seconds: f64,
+    pub pairs: Pairs,
 }
 
 /// The map's state of gears.
@@ -158,8 +160,9 @@ impl World<'_> {
         let (mut busy_on, mut watts) = (0.0, 0.0);
         let mut busy_all = 0.0;
         for (&id, machine) in &models.machines {
-            let before = watch.sampled.2.insert(id, machine.disk.busy).unwrap_or(0);
-            let share = (machine.disk.busy - before) as f64 / nanos as f64 / machine.disk.channels() as f64;
+            let before = watch.sampled.2.insert(id, machine.disk.busy(now)).unwrap_or(0);
+            let share =
+                (machine.disk.busy(now) - before) as f64 / nanos as f64 / machine.disk.channels() as f64;
             busy_all += share;
             if models.on.contains(&id) {
                 busy_on += share;
@@ -169,6 +172,9 @@ impl World<'_> {
         }
         let servers = models.machines.len() as f64;
         let seconds = nanos as f64 / 1e9;
+        let pairs = watch.pairs.sample(&models.machines, now);
+        // The power model's watts contain disks of one speed.
+        watts -= pairs.map_or(0.0, |pairs| (pairs.one_speed - pairs.taken).0 / seconds);
         watch.always_on_joules += models.energy.model().on(busy_all / servers).0 * servers * seconds;
         watch.awake_seconds += models.on.len() as f64 * seconds;
         let arrived = models.clients.arrived - watch.sampled.1;
@@ -183,6 +189,7 @@ impl World<'_> {
             watts,
             debt_bytes: models.machines.values().map(|m| m.store.offload_bytes()).sum(),
             disk_busy: busy_on / models.on.len().max(1) as f64,
+            disks_low: pairs.and_then(|pairs| pairs.low_share()),
             phase: watch.phase,
         };
         // The run may end just after a sample: no rate can be computed over so short a time.
@@ -192,16 +199,17 @@ impl World<'_> {
         (watch.sampled.0, watch.sampled.1) = (now, models.clients.arrived);
     }
 
-    /// Measuring starts: everything before does not count.
-    pub fn begin_measuring(&mut self) {
+    /// Measuring starts: everything before does not count. `hour`: nanoseconds of an hour of the trace.
+    pub fn begin_measuring(&mut self, hour: u64) {
         self.end_span();
         let now = self.now;
         let models = self.models();
         models.watch.spans.clear();
         models.watch.migrations.clear();
         models.watch.reclaims.clear();
-        let busy = models.machines.iter().map(|(id, m)| (*id, m.disk.busy)).collect();
+        let busy = models.machines.iter().map(|(id, m)| (*id, m.disk.busy(now))).collect();
         models.watch.sampled = (now, models.clients.arrived, busy);
+        models.watch.pairs.begin(&models.machines, now, hour);
         models.fabric.forget_bytes();
     }
 }

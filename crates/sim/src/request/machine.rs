@@ -11,8 +11,11 @@
 //!
 //! Thresholds are those of [`ebb_store::Config`]. Segments take the first part of the disk, chunk files are spread over
 //! the rest. The first write to a chunk costs two more moves of the arm, for the new file.
+//!
+//! The data may be on a mirror of two disks ([`pair`](super::pair)). Then group commits are its durable writes, one at a time.
 
-use crate::request::disk::{Access, Disk};
+use crate::request::device::Device;
+use crate::request::disk::Access;
 use crate::request::measure::Gauge;
 use crate::request::store::LengthStore;
 use crate::world::clock::MILLI;
@@ -73,7 +76,7 @@ struct Unsettled {
 }
 
 pub struct Machine {
-    pub disk: Disk,
+    pub disk: Device,
     pub store: LengthStore,
     chunk_bytes: u64,
     segments_bytes: u64,
@@ -82,6 +85,7 @@ pub struct Machine {
     free: Vec<u32>,
     /// Records that wait for the next group commit.
     log: VecDeque<Writing>,
+    /// On a mirror also while it is in progress.
     commit_waits: bool,
     log_at: u64,
     unsettled: BTreeMap<(GroupId, ChunkId), Unsettled>,
@@ -101,7 +105,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn new(server: ServerId, disk: Disk, capacity_bytes: u64, chunk_bytes: u32) -> Machine {
+    pub fn new(server: ServerId, disk: Device, chunk_bytes: u32) -> Machine {
+        let capacity_bytes = disk.capacity_bytes();
         let config = ebb_store::Config::new(0, server, ebb_types::StoreId(1));
         let segments_bytes = capacity_bytes / SEGMENTS_SHARE;
         Machine {
@@ -211,19 +216,23 @@ impl Machine {
 
     fn append(&mut self, writing: Writing) {
         self.log.push_back(writing);
-        if !self.commit_waits {
+        self.queue_commit();
+    }
+
+    fn queue_commit(&mut self) {
+        if !self.log.is_empty() && !self.commit_waits {
             self.commit_waits = true;
             let job = self.put(Job::Commit(Vec::new()));
             self.disk.add(job, self.log_at);
         }
     }
 
-    /// Starts the next access, if the disk is free for it: its job, and when it is done.
-    pub fn start(&mut self, now: u64) -> Option<(u32, u64)> {
+    /// Starts the next access, if the disk is free for it: its job, and when it is done. A mirror does not know the latter.
+    pub fn start(&mut self, now: u64) -> Option<(u32, Option<u64>)> {
         let hurry = self.flushing.is_some() || self.unsettled_bytes > OVERDUE * self.checkpoint_bytes;
         let job = self.disk.next(now, hurry)?;
-        let access = match self.jobs[job as usize].as_mut().expect("a job that waits") {
-            Job::Read { access, .. } | Job::Direct { access, .. } | Job::Settle(access) => *access,
+        let (access, durable) = match self.jobs[job as usize].as_mut().expect("a job that waits") {
+            Job::Read { access, .. } | Job::Direct { access, .. } | Job::Settle(access) => (*access, false),
             Job::Question { .. } => unreachable!("it never waits for the disk"),
             Job::Commit(batch) => {
                 let mut bytes = 0;
@@ -233,21 +242,17 @@ impl Machine {
                     bytes += writing.bytes;
                     batch.push(writing);
                 }
-                self.commit_waits = false;
+                self.commit_waits = self.disk.pair().is_some();
                 self.unsettled_bytes += bytes;
                 let at = if self.log_at + bytes > self.segments_bytes { 0 } else { self.log_at };
                 self.log_at = at + bytes;
-                Access { write: true, at, bytes, hops: 0 }
+                (Access { write: true, at, bytes, hops: 0 }, true)
             }
         };
-        if !self.log.is_empty() && !self.commit_waits {
-            self.commit_waits = true;
-            let next = self.put(Job::Commit(Vec::new()));
-            self.disk.add(next, self.log_at);
-        }
+        self.queue_commit();
         self.in_service += 1;
         self.accesses += 1;
-        Some((job, self.disk.serve(now, access)))
+        Some((job, self.disk.serve(now, job, access, durable)))
     }
 
     /// The access is done: produces the outcomes of its commands.
@@ -263,6 +268,10 @@ impl Machine {
             }
             Job::Direct { writing, .. } => self.append(writing),
             Job::Commit(batch) => {
+                if self.disk.pair().is_some() {
+                    self.commit_waits = false;
+                    self.queue_commit();
+                }
                 for writing in batch {
                     self.store.apply(writing.role, &writing.record, writing.drops);
                     self.ended(now, writing.role != Role::Replica);
@@ -313,9 +322,17 @@ impl Machine {
         self.in_service == 0 && self.disk.waiting() == 0
     }
 
-    /// Whether an access in progress will trigger the next check of the disk.
-    pub fn is_watched(&self) -> bool {
-        self.accesses > 0 && self.disk.channels() == 1
+    /// When the disk is to be checked, if that is not arranged yet.
+    pub fn next_look(&mut self, now: u64) -> Option<u64> {
+        let at = match &self.disk {
+            // An access in progress triggers the next check of its only channel.
+            Device::Disk(disk) if disk.channels() == 1 && self.accesses > 0 => return None,
+            Device::Disk(disk) if disk.waiting() > 0 && self.wake_at == 0 => disk.free_at(),
+            Device::Disk(_) => return None,
+            Device::Pair(pair) => pair.due().map(|at| at.max(now)).filter(|at| *at != self.wake_at)?,
+        };
+        self.wake_at = at;
+        Some(at)
     }
 
     /// Commands in flight: the load by which holders are chosen.

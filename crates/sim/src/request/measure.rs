@@ -94,8 +94,12 @@ pub struct Sample {
     pub watts: f64,
     /// Offload kept for others.
     pub debt_bytes: u64,
-    /// Mean share of their time that the disks of awake servers were busy since the last sample.
+    /// Mean share of their time that the disks of awake servers were busy since the last sample; of a pair, as if at high
+    /// speed.
     pub disk_busy: f64,
+    /// Share of their time that the disks of pairs were at low speed since the last sample. `None`: no pair was awake.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disks_low: Option<f64>,
     pub phase: Phase,
 }
 

@@ -11,6 +11,7 @@
 //! [`ebb_power::PowerModel`]; processor time is assumed to be free.
 
 mod client;
+mod device;
 pub mod disk;
 mod follow;
 mod machine;
@@ -18,21 +19,27 @@ pub mod measure;
 pub mod network;
 #[cfg(test)]
 mod overload;
+mod pair;
+mod pairs;
 mod rebuild;
 pub mod report;
 mod run;
 pub mod settings;
+mod setup;
 mod store;
 pub mod workload;
 
 pub use client::Retries;
+pub use device::Mirroring;
 pub use disk::{DiskModel, Hdd, Ssd};
 pub use measure::{Done, Energy, Migration, PHASES, Phase, Reclaim, Sample};
 pub use network::{NetworkModel, TRAFFICS, Traffic};
+pub use pairs::{HourRow, PairsReport, Spread};
 pub use rebuild::{Rebuilt, rebuild};
 pub use report::{LatencyRow, Report};
-pub use run::{Gears, Setup, SimError, simulate};
+pub use run::simulate;
 pub use settings::SettingsError;
+pub use setup::{Gears, Setup, SimError};
 
 use crate::world::net::Node;
 use crate::world::{Happening, Message, World};
@@ -61,6 +68,10 @@ pub enum Later {
     DiskDone { server: ServerId, life: u64, job: u32 },
     /// A channel of the disk is free for a waiting access.
     DiskFree { server: ServerId, life: u64 },
+    /// Something is due in a server's mirror.
+    Mirror { server: ServerId },
+    /// A server has power again: its mirror continues.
+    Resume { server: ServerId },
     /// The pause before a piece's next try is over.
     Retry { piece: u32 },
     /// A client host asks for the map again.
@@ -184,13 +195,15 @@ impl<'a> World<'a> {
         match later {
             Later::Arrivals => self.requests_arrive(),
             Later::DiskDone { server, life, job } if self.servers[&server].life == life => {
-                self.disk_done(server, job);
+                self.jobs_done(server, &[job]);
             }
             Later::DiskFree { server, life } if self.servers[&server].life == life => {
                 self.models().machine(server).wake_at = 0;
                 self.pump_disk(server);
             }
             Later::DiskDone { .. } | Later::DiskFree { .. } => {}
+            Later::Mirror { server } => self.step_mirror(server),
+            Later::Resume { server } => self.resume_mirror(server),
             Later::Retry { piece } => self.look_at_piece(piece),
             Later::Refresh { host } => self.refresh_host(host),
             Later::Timeouts => {
@@ -237,20 +250,48 @@ impl<'a> World<'a> {
     fn pump_disk(&mut self, server: ServerId) {
         let (now, life) = (self.now, self.servers[&server].life);
         while let Some((job, done)) = self.models().machine(server).start(now) {
-            self.at(done, Happening::Modelled(Later::DiskDone { server, life, job }));
+            if let Some(done) = done {
+                self.at(done, Happening::Modelled(Later::DiskDone { server, life, job }));
+            }
         }
         let machine = self.models().machine(server);
-        if machine.disk.waiting() > 0 && !machine.is_watched() && machine.wake_at == 0 {
-            let at = machine.disk.free_at();
-            machine.wake_at = at;
-            self.at(at, Happening::Modelled(Later::DiskFree { server, life }));
+        if let Some(at) = machine.next_look(now) {
+            let later = match machine.disk.pair() {
+                None => Later::DiskFree { server, life },
+                Some(_) => Later::Mirror { server },
+            };
+            self.at(at, Happening::Modelled(later));
         }
     }
 
-    fn disk_done(&mut self, server: ServerId, job: u32) {
+    /// A server has power: its mirror, if it has one, begins or continues.
+    pub fn resume_mirror(&mut self, server: ServerId) {
+        let now = self.now;
+        if let Some(pair) = self.models().machine(server).disk.pair() {
+            pair.resume(now);
+            self.pump_disk(server);
+        }
+    }
+
+    /// Lets a server's mirror do what is due, unless that has become due at another time.
+    fn step_mirror(&mut self, server: ServerId) {
+        let now = self.now;
+        let machine = self.models().machine(server);
+        if machine.wake_at != now {
+            return;
+        }
+        machine.wake_at = 0;
+        let pair = machine.disk.pair().expect("only a mirror asked for it");
+        let jobs = pair.step(now);
+        self.jobs_done(server, &jobs);
+    }
+
+    fn jobs_done(&mut self, server: ServerId, jobs: &[u32]) {
         let now = self.now;
         let mut ended = Vec::new();
-        self.models().machine(server).end(now, job, &mut ended);
+        for job in jobs {
+            self.models().machine(server).end(now, *job, &mut ended);
+        }
         self.pump_disk(server);
         for (token, outcome) in ended {
             self.server_event(server, Event::Stored { token, outcome });
@@ -280,7 +321,7 @@ impl<'a> World<'a> {
     /// begin.
     pub fn throw_switch(&mut self, member: u64, life: u64, server: ServerId, action: SwitchAction) {
         let now = self.now;
-        let Models { energy, on, up, down, .. } = self.models();
+        let Models { energy, on, up, down, machines, .. } = self.models();
         let (up, down) = (*up, *down);
         let draw = match action {
             SwitchAction::Wake => {
@@ -289,6 +330,9 @@ impl<'a> World<'a> {
             }
             SwitchAction::Sleep => {
                 on.remove(&server);
+                if let Some(pair) = machines.get_mut(&server).and_then(|machine| machine.disk.pair()) {
+                    pair.suspend(now);
+                }
                 Draw::Standby
             }
         };
@@ -299,6 +343,9 @@ impl<'a> World<'a> {
             SwitchAction::Sleep => (free, free + down),
         };
         self.server(server).switch_free = until;
+        if action == SwitchAction::Wake && self.models().machine(server).disk.pair().is_some() {
+            self.at(at, Happening::Modelled(Later::Resume { server }));
+        }
         self.at(at, Happening::Switch { member, life, server, action });
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The cluster is filled through its own protocol, rests until the disks have no more work, and loses a server.
 
-use super::run::{Setup, SimError, plan};
+use super::run::plan;
+use super::setup::{Setup, SimError};
 use super::{Feed, Later};
 use crate::world::clock::SECOND;
 use crate::world::{Happening, World};

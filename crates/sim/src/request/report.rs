@@ -3,13 +3,14 @@
 use crate::request::client::Retries;
 use crate::request::measure::{Done, Energy, Migration, PHASES, Phase, Reclaim, Sample};
 use crate::request::network::{TRAFFICS, Traffic};
-use crate::request::run::{Gears, Setup};
+use crate::request::pairs::PairsReport;
+use crate::request::setup::{Gears, Setup};
 use crate::world::World;
 use ebb_gear::LoadSeries;
 use ebb_power::ModelledEnergy;
 use ebb_report::Latency;
 use ebb_trace::Trace;
-use ebb_types::{Bytes, Schedule};
+use ebb_types::{Bytes, Joules, Schedule};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -30,6 +31,9 @@ pub struct Report {
     pub reclaims: Vec<Reclaim>,
     pub offload: Offload,
     pub energy_modelled: Energy,
+    /// `None`: the servers' data is not on pairs of two-speed disks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pairs: Option<PairsReport>,
     pub samples: Vec<Sample>,
     /// Every request, in order of its answer. Not part of the JSON.
     #[serde(skip)]
@@ -138,6 +142,7 @@ pub(super) fn report(
     schedule: &Schedule,
     series: &LoadSeries,
     energy: ModelledEnergy,
+    pairs: Option<PairsReport>,
 ) -> Report {
     let start = world.models().feed.start;
     let shifts = shifts(world, start);
@@ -147,7 +152,9 @@ pub(super) fn report(
     let done = std::mem::take(&mut models.clients.answered);
     let failed = done.iter().filter(|d| d.failed).count() as u64;
     let span = trace.span().as_secs_f64() / setup.speed;
-    let always_on = models.watch.always_on_joules;
+    let scales = pairs.as_ref().map(|pairs| pairs.scales);
+    let always_on = scales.map_or(Joules(models.watch.always_on_joules), |scales| scales.always_on);
+    let total = scales.map_or(energy.total(), |scales| scales.total());
     let debt = |s: &Sample| s.debt_bytes;
     Report {
         trace: TraceFacts {
@@ -186,12 +193,13 @@ pub(super) fn report(
             debt_at_end_bytes: models.debt_bytes(),
         },
         energy_modelled: Energy {
-            total_joules: energy.total(),
-            always_on_joules: ebb_types::Joules(always_on),
-            saved: 1.0 - energy.total().0 / always_on.max(f64::MIN_POSITIVE),
+            total_joules: total,
+            always_on_joules: always_on,
+            saved: 1.0 - total.0 / always_on.0.max(f64::MIN_POSITIVE),
             transitions: energy.transitions,
             mean_servers_awake: models.watch.awake_seconds / span.max(1e-9),
         },
+        pairs,
         samples: models.watch.samples.clone(),
         done,
     }
@@ -411,6 +419,7 @@ impl Report {
             energy.saved * 100.0,
             energy.mean_servers_awake,
             energy.transitions
-        )
+        )?;
+        self.pairs.as_ref().map_or(Ok(()), |pairs| write!(text, "{pairs}"))
     }
 }

@@ -1,26 +1,17 @@
 //! One run: sets up a cluster, warms it up and replays the trace on it.
 
-use crate::request::client::Clients;
-use crate::request::disk::Disk;
-use crate::request::follow::Watch;
-use crate::request::machine::Machine;
-use crate::request::network::Fabric;
 use crate::request::report::{Report, report};
-use crate::request::{DiskModel, Feed, Later, Models, NetworkModel, SettingsError};
+use crate::request::setup::{Gears, Setup, SimError};
+use crate::request::{Feed, Later, Models};
 use crate::search::scenario::Scenario;
 use crate::world::clock::{Clock, SECOND};
 use crate::world::server::Server;
 use crate::world::{Happening, World};
-use ebb_gear::RehearsalError;
-use ebb_gear::{GearError, Layout, LayoutError, PolicyError, Scheme, layout, oracle};
-use ebb_gear::{LoadSeries, Provision, rehearsal};
-use ebb_meta::{Bootstrap, NewServer, Timing};
-use ebb_power::{Draw, EnergyMeter, ModelError, PowerModel};
-use ebb_trace::{RangeError, Trace};
+use ebb_gear::{GearError, LoadSeries, oracle};
+use ebb_power::{Draw, EnergyMeter, PowerModel};
+use ebb_trace::Trace;
 use ebb_types::Random;
-use ebb_types::{ClusterParams, Moment, RackId, Schedule, ServerId};
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use ebb_types::{Joules, Moment, Schedule, ServerId};
 
 /// Simulated time from the cluster's creation to the first request: leases are granted and a fixed gear is reached.
 const WARM_UP: u64 = 120 * SECOND;
@@ -32,182 +23,6 @@ const REST: u64 = 90 * SECOND;
 const SAMPLES: u64 = 1440;
 /// Any whole number of days since 1970 would do.
 const UNIX_MILLIS: u64 = 1_700_006_400_000;
-
-/// How the gear is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gears {
-    /// The gear scheduler, by load and its recorded hours: at first none, so every server is awake.
-    Auto,
-    /// The oracle's schedule: the lowest gear for each hour's peak. [Sierra §4.4]
-    Schedule,
-    /// This gear all the time; r is always-on.
-    Fixed(u8),
-}
-
-/// A cluster and its workload settings.
-#[derive(Clone, Debug)]
-pub struct Setup {
-    pub servers: u16,
-    pub racks: u16,
-    pub replicas: u8,
-    pub layout: Scheme,
-    pub chunk_bytes: u32,
-    /// Chunk groups per server; 64 by default. [Sierra §3.5]
-    pub groups_per_server: u32,
-    /// Machines that clients run on, spread over all racks in turn.
-    pub client_hosts: u32,
-    pub disk: DiskModel,
-    pub network: NetworkModel,
-    pub power: PowerModel,
-    pub gears: Gears,
-    pub g_min: u8,
-    /// Trace seconds per simulated second; the scheduler's hour is shortened with it.
-    pub speed: f64,
-    /// Scales the scheduler's server rates so that the trace's peak needs this many servers. `None`: the disk's own
-    /// rates.
-    pub provision: Option<Provision>,
-    pub heartbeat: Duration,
-    pub lease: Duration,
-    pub seed: u64,
-}
-
-impl Default for Setup {
-    fn default() -> Setup {
-        Setup {
-            servers: 9,
-            racks: 3,
-            replicas: 3,
-            layout: Scheme::Rotated,
-            chunk_bytes: 64 << 20,
-            groups_per_server: 64,
-            client_hosts: 9,
-            disk: DiskModel::hdd(),
-            network: NetworkModel::ten_gigabit(),
-            power: PowerModel::default(),
-            gears: Gears::Auto,
-            g_min: 1,
-            speed: 1.0,
-            provision: None,
-            // One heartbeat per second suffices for the load samples, with half of the default's events.
-            heartbeat: Duration::from_secs(1),
-            lease: Duration::from_secs(5),
-            seed: 1,
-        }
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum SimError {
-    #[error(
-        "{replicas} copies in different racks need at least {replicas} racks and there are {racks}: add racks or lower --replicas"
-    )]
-    Racks { racks: u16, replicas: u8 },
-    #[error("{servers} servers cannot stand in {racks} racks: use at most as many racks as servers")]
-    EmptyRacks { servers: u16, racks: u16 },
-    #[error("a request needs at least one machine to come from")]
-    NoHosts,
-    #[error(transparent)]
-    Settings(#[from] SettingsError),
-    #[error(transparent)]
-    Layout(#[from] LayoutError),
-    #[error(transparent)]
-    Gear(#[from] GearError),
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-    #[error(transparent)]
-    Power(#[from] ModelError),
-    #[error(transparent)]
-    Rehearsal(#[from] RehearsalError),
-    #[error(transparent)]
-    Range(#[from] RangeError),
-    #[error("the trace has no request that moves bytes: there is nothing to simulate")]
-    Empty,
-    #[error("the simulated cluster broke down: {0}; this is a bug of Ebb")]
-    Broken(String),
-}
-
-impl Setup {
-    fn check(&self) -> Result<(), SimError> {
-        if self.racks < u16::from(self.replicas) {
-            return Err(SimError::Racks { racks: self.racks, replicas: self.replicas });
-        }
-        if self.racks > self.servers {
-            return Err(SimError::EmptyRacks { servers: self.servers, racks: self.racks });
-        }
-        if self.client_hosts == 0 {
-            return Err(SimError::NoHosts);
-        }
-        self.disk.check()?;
-        self.network.check()?;
-        Ok(self.power.check()?)
-    }
-
-    /// The schedule with the disk's rates.
-    fn schedule(&self) -> Result<Schedule, SimError> {
-        let schedule = Schedule { g_min: self.g_min, ..self.disk.rates().in_schedule(Schedule::default()) };
-        Ok(rehearsal(&schedule, self.speed)?)
-    }
-
-    pub(super) fn layout(&self) -> Result<Layout, SimError> {
-        let server = |n: u16| ebb_gear::Server { id: ServerId(n), rack: RackId(1 + (n - 1) % self.racks) };
-        let servers: Vec<ebb_gear::Server> = (1..=self.servers).map(server).collect();
-        let groups = self.groups_per_server * u32::from(self.servers);
-        Ok(layout(&servers, self.replicas, groups, self.seed, self.layout)?)
-    }
-
-    pub(super) fn scenario(&self, layout: &Layout, schedule: Schedule) -> Scenario {
-        let place = |(id, place): (&ServerId, &ebb_gear::Place)| NewServer {
-            id: *id,
-            rack: place.rack,
-            gear_group: place.gear_group,
-            address: format!("server-{}:1", id.0),
-        };
-        let bootstrap = Bootstrap {
-            params: ClusterParams {
-                cluster: 1,
-                instance: 1,
-                chunk_bytes: self.chunk_bytes,
-                replicas: self.replicas,
-                groups: layout.groups.len() as u32,
-                lease_millis: self.lease.as_millis() as u32,
-            },
-            servers: layout.servers.iter().map(place).collect(),
-            groups: layout.groups.clone(),
-            schedule,
-        };
-        let wake = Duration::from_secs_f64(self.power.up.seconds + self.power.down.seconds);
-        let timing = Timing {
-            heartbeat: self.heartbeat,
-            wake_limit: wake * 2 + Duration::from_secs(10),
-            ..Timing::default()
-        };
-        Scenario::calm(self.seed, bootstrap, timing)
-    }
-
-    pub(super) fn models<'a>(&self, layout: &Layout, feed: Feed<'a>) -> Result<Models<'a>, SimError> {
-        let mut random = Random::new(self.seed ^ 0xd15c);
-        let mut machine = |id: ServerId| {
-            let disk = Disk::new(self.disk.clone(), random.fork());
-            (id, Machine::new(id, disk, self.disk.capacity_bytes(), self.chunk_bytes))
-        };
-        // The fabric counts racks from zero.
-        let racks: BTreeMap<ServerId, u16> =
-            layout.servers.iter().map(|(id, place)| (*id, place.rack.0 - 1)).collect();
-        let nanos = |seconds: f64| (seconds * SECOND as f64) as u64;
-        Ok(Models {
-            fabric: Fabric::new(&self.network, &racks),
-            machines: layout.servers.keys().map(|id| machine(*id)).collect(),
-            clients: Clients::new(self.client_hosts),
-            feed,
-            energy: EnergyMeter::new(self.power, 1.0)?,
-            on: layout.servers.keys().copied().collect::<BTreeSet<_>>(),
-            watch: Watch::default(),
-            up: nanos(self.power.up.seconds),
-            down: nanos(self.power.down.seconds),
-            sample_every: SECOND,
-        })
-    }
-}
 
 impl<'a> World<'a> {
     /// A newly created cluster with models of time. Its clocks are exact.
@@ -227,6 +42,7 @@ impl<'a> World<'a> {
             let server = Server::new(id, Clock::default(), &world.scenario);
             world.servers.insert(id, server);
             world.start_server(id);
+            world.resume_mirror(id);
         }
         world.start_hosts();
         world.after(SECOND, Happening::Modelled(Later::Timeouts));
@@ -243,8 +59,8 @@ impl<'a> World<'a> {
     }
 
     /// From now on energy and traffic count.
-    pub(super) fn start_measuring(&mut self, power: PowerModel) -> Result<(), SimError> {
-        self.begin_measuring();
+    fn start_measuring(&mut self, power: PowerModel, schedule: &Schedule) -> Result<(), SimError> {
+        self.begin_measuring(schedule.hour_millis * 1_000_000);
         let now = Moment(self.now);
         let models = self.models();
         models.energy = EnergyMeter::new(power, 1.0)?;
@@ -326,7 +142,7 @@ pub fn simulate(trace: &Trace, setup: &Setup, progress: &mut dyn FnMut(f64)) -> 
     }
     progress(0.0);
     world.run_to(start)?;
-    world.start_measuring(setup.power)?;
+    world.start_measuring(setup.power, &schedule)?;
     world.after(0, Happening::Modelled(Later::Arrivals));
     let end = start + span + 1;
     for percent in 1..=100 {
@@ -336,11 +152,13 @@ pub fn simulate(trace: &Trace, setup: &Setup, progress: &mut dyn FnMut(f64)) -> 
     world.run_to(end)?;
     world.take_sample();
     let energy = world.models().energy.energy(Moment(end));
+    let watch = &world.models().watch;
+    let pairs = watch.pairs.report(&setup.mirroring, Joules(watch.always_on_joules), energy.total());
     let rest = end + REST;
     while world.models().clients.under_way() > 0 && world.now < rest {
         let next = world.now + SECOND;
         world.run_to(next)?;
     }
     world.end_span();
-    Ok(report(&mut world, trace, setup, &schedule, &series, energy))
+    Ok(report(&mut world, trace, setup, &schedule, &series, energy, pairs))
 }

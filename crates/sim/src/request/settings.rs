@@ -12,6 +12,8 @@ pub enum SettingsError {
     Malformed { what: &'static str, path: PathBuf, error: Box<toml::de::Error> },
     #[error("{what} model: {name} is {value} and must be a positive number")]
     Value { what: &'static str, name: &'static str, value: f64 },
+    #[error(transparent)]
+    Pair(#[from] ebb_mirror::ModelError),
 }
 
 /// Reads a model from a file.
