@@ -66,7 +66,7 @@ pub struct MirrorArgs {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum PolicyArg {
+pub(super) enum PolicyArg {
     #[value(name = "logstore")]
     LogStore,
     TwoSpeed,

@@ -1,5 +1,6 @@
 //! `ebb simulate trace`: a trace on a modelled cluster, request by request.
 
+use super::mirror::PolicyArg;
 use crate::cli::trace::reading;
 use crate::error::{NodeError, io};
 use clap::Args;
@@ -7,8 +8,11 @@ use ebb_gear::Scheme;
 use ebb_lab::traces;
 use ebb_power::PowerModel;
 use ebb_report::{Axis, Chart, Mark, Page, Progress, Series, json};
+use ebb_sim::mirror::Settings;
 use ebb_sim::request::workload::Day;
-use ebb_sim::request::{DiskModel, Gears, NetworkModel, PHASES, Report, Setup, settings, simulate};
+use ebb_sim::request::{
+    DiskModel, Gears, Mirroring, NetworkModel, PHASES, PairsReport, Report, Setup, settings, simulate,
+};
 use ebb_trace::{BalancedFilter, InMemory, Options, Request, Trace};
 use ebb_types::Bytes;
 use std::path::{Path, PathBuf};
@@ -19,10 +23,11 @@ Examples:
   ebb simulate trace day:200000 --servers 60 --racks 6 --provision peak          a synthetic day of 200,000 requests
   ebb simulate trace week.srt --gears schedule --provision peak --html week.html lowest gear for each hour's peak
   ebb simulate trace web.spc --gears fixed --gear 1 --disk hdd-2009 --network 1g  latency cost of gear 1
+  ebb simulate trace week.srt --disk pair                                        disks slow down inside awake servers
 
 Everything is modelled. A model is a TOML file; --show-models prints the built-in ones.";
 
-const DISKS: &str = "hdd, hdd-2009, ssd, ssd-2008";
+const DISKS: &str = "hdd, hdd-2009, ssd, ssd-2008, pair";
 const NETWORKS: &str = "1g, 10g";
 
 #[derive(Args)]
@@ -44,9 +49,13 @@ pub struct TraceArgs {
     /// Chunk size in MiB, a power of two up to 64
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=64))]
     chunk_mib: u32,
-    /// hdd, hdd-2009, ssd, ssd-2008, or a TOML file
+    /// hdd, hdd-2009, ssd, ssd-2008; pair, a mirror of two two-speed disks (LogStore); or a TOML file of one of these, or of a
+    /// two-speed disk, for pairs of it
     #[arg(long, value_name = "MODEL|FILE", default_value = "hdd")]
     disk: String,
+    /// Who decides about a pair's speeds: LogStore, or what its paper compares it with [default: logstore]
+    #[arg(long, value_name = "POLICY")]
+    mirror_policy: Option<PolicyArg>,
     /// 1g, 10g, or a TOML file
     #[arg(long, value_name = "MODEL|FILE", default_value = "10g")]
     network: String,
@@ -171,8 +180,16 @@ fn setup(args: &TraceArgs) -> Result<Setup, NodeError> {
         "hdd-2009" => DiskModel::hdd_2009(),
         "ssd" => DiskModel::ssd(),
         "ssd-2008" => DiskModel::ssd_2008(),
-        file => settings::read("disk", DISKS, Path::new(file)).map_err(refused)?,
+        "pair" => DiskModel::pair(),
+        file => DiskModel::read(DISKS, Path::new(file)).map_err(refused)?,
     };
+    if args.mirror_policy.is_some() && !matches!(disk, DiskModel::Pair(_)) {
+        return Err(refused(
+            "--mirror-policy needs a pair of disks: add --disk pair, or remove --mirror-policy",
+        ));
+    }
+    let kind = args.mirror_policy.unwrap_or(PolicyArg::LogStore).into();
+    let mirroring = Mirroring { settings: Settings { kind, ..Settings::default() }, ..Mirroring::default() };
     let network = match args.network.as_str() {
         "1g" => NetworkModel::gigabit(),
         "10g" => NetworkModel::ten_gigabit(),
@@ -190,6 +207,7 @@ fn setup(args: &TraceArgs) -> Result<Setup, NodeError> {
         chunk_bytes: args.chunk_mib << 20,
         client_hosts: args.clients,
         disk,
+        mirroring,
         network,
         power,
         gears: match args.gears {
@@ -206,8 +224,10 @@ fn setup(args: &TraceArgs) -> Result<Setup, NodeError> {
 }
 
 fn show_models() -> Result<ExitCode, NodeError> {
-    for disk in [DiskModel::hdd(), DiskModel::hdd_2009(), DiskModel::ssd(), DiskModel::ssd_2008()] {
-        println!("# --disk {}\n{}", disk.name(), toml::to_string(&disk).map_err(refused)?);
+    let disks =
+        [DiskModel::hdd(), DiskModel::hdd_2009(), DiskModel::ssd(), DiskModel::ssd_2008(), DiskModel::pair()];
+    for (name, disk) in DISKS.split(", ").zip(disks) {
+        println!("# --disk {name}\n{}", toml::to_string(&disk).map_err(refused)?);
     }
     for network in [NetworkModel::gigabit(), NetworkModel::ten_gigabit()] {
         println!("# --network {}\n{}", network.name, toml::to_string(&network).map_err(refused)?);
@@ -255,6 +275,9 @@ fn page(report: &Report) -> String {
             &Chart::new("Offload held for sleeping servers", time(), Axis::new("bytes").bytes())
                 .with(Series::new("debt", Mark::Area, line(|s| s.debt_bytes as f64))),
         );
+    if let Some(pairs) = &report.pairs {
+        pairs_section(&mut page, report, pairs);
+    }
     latency_section(&mut page, report);
     shift_section(&mut page, report);
     page.render()
@@ -266,6 +289,28 @@ fn racks_chart(report: &Report) -> Chart {
         let points = report.samples.iter().map(|s| (s.at_seconds, f64::from(s.awake_by_rack[rack])));
         chart.with(Series::new(format!("rack {}", rack + 1), Mark::Step, points))
     })
+}
+
+fn pairs_section(page: &mut Page, report: &Report, pairs: &PairsReport) {
+    let (header, rows) = pairs.scale_rows();
+    let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
+    let of = |value: fn(&ebb_sim::request::HourRow) -> f64| {
+        pairs.hours.iter().map(move |hour| (hour.at_seconds, value(hour)))
+    };
+    let share = || Axis::new("share of the time").from(0.0);
+    let samples = report.samples.iter().filter_map(|s| Some((s.at_seconds, s.disks_low?)));
+    page.section("What each scale saved", &pairs.behaviour())
+        .table("Against all servers awake with disks of one speed", &header, &rows)
+        .chart(
+            &Chart::new("Disks at low speed, of servers awake", Axis::new("time").time(), share())
+                .with(Series::new("all", Mark::Area, samples)),
+        )
+        .chart(
+            &Chart::new("By hour of the trace", Axis::new("time").time(), share())
+                .with(Series::new("all", Mark::Step, of(|hour| hour.low_share)))
+                .with(Series::new("server with the least", Mark::Step, of(|hour| hour.least_low_share)))
+                .with(Series::new("server with the most", Mark::Step, of(|hour| hour.most_low_share))),
+        );
 }
 
 fn latency_section(page: &mut Page, report: &Report) {
