@@ -3,6 +3,7 @@
 
 use crate::api::{Command, DiskOp, Mode, Side, Speed, Spent};
 use crate::disk::{Disk, Serving};
+use crate::marks::QUIET_EPOCHS;
 use crate::mirror::Mirror;
 use crate::op::{Wait, Work};
 use crate::policy::Access;
@@ -84,7 +85,8 @@ impl Mirror {
 
     /// Clears the marks of regions that have been quiet, after a sync of both disks.
     fn clear_quiet(&mut self, out: &mut Vec<Command>) {
-        if self.clearing.is_some() || self.serving().count() < 2 || self.copies.is_some() {
+        let may = self.clearing.is_none() && self.serving().count() == 2 && self.copies.is_none();
+        if !may || !self.epoch.is_multiple_of(QUIET_EPOCHS) {
             return;
         }
         let quiet = self.marks.quiet(self.epoch);

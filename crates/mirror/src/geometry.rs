@@ -1,7 +1,7 @@
 //! What is where on a disk of a mirror, in bytes of the device. The same on both disks.
 //!
 //! ```text
-//! 0            4096         16 KiB   32 KiB   1 MiB         multiple of 1 MiB
+//! 0            4096         8 KiB    12 KiB   1 MiB         multiple of 1 MiB
 //! | superblock | superblock | map    | map    | log         | data
 //! | slot 0     | slot 1     | slot 0 | slot 1 | log_blocks  | data_blocks
 //! ```
@@ -32,12 +32,12 @@ const LOG_OFFSET: u64 = MIB;
 /// Where the two slots of the superblock are, in bytes. Each is one block long.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, BLOCK_BYTES];
 /// Where the two slots of the intent map are, in bytes. Each is [`MAP_BYTES`](crate::intent::MAP_BYTES) long.
-pub const MAP_OFFSETS: [u64; 2] = [16 << 10, 32 << 10];
+pub const MAP_OFFSETS: [u64; 2] = [2 * BLOCK_BYTES, 3 * BLOCK_BYTES];
 
 /// Smallest part of the mirror that the intent map knows, in bytes.
 const REGION_BYTES_MIN: u64 = 64 << 10;
-/// Most regions of a mirror.
-pub const REGIONS_MAX: u64 = 65_000;
+/// Most regions of a mirror: both bitmaps fit into one block.
+pub const REGIONS_MAX: u64 = 15_872;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(geometry.log_blocks(), 786_432);
         assert_eq!(geometry.data_offset(), 3 * GIB + MIB);
         assert_eq!(geometry.data_blocks(), (397 * GIB - MIB) / BLOCK_BYTES);
-        assert_eq!(geometry.region_bytes(), 8 * MIB);
+        assert_eq!(geometry.region_bytes(), 32 * MIB);
     }
 
     #[test]
