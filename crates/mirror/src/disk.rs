@@ -1,10 +1,10 @@
 //! One disk of the pair, as the mirror sees it.
 
 use crate::api::{Mode, Side, Speed, Token};
-use crate::log::Log;
+use crate::log::{Log, Place};
 use crate::op::Wait;
 use bytes::Bytes;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 /// Whether a disk takes operations.
@@ -35,8 +35,8 @@ pub(crate) struct Replay {
     pub runs: VecDeque<(u64, Range<u64>)>,
     /// The operation that reads or writes.
     pub busy: Option<u64>,
-    /// Blocks that a client waits to write: they come before all others.
-    pub urgent: Vec<Range<u64>>,
+    /// Blocks that wait to be written and have no room in the log: they came before all others, once.
+    pub urged: BTreeSet<(u64, u64)>,
     /// Operations whose blocks are in their own places; they are voided together.
     pub placed: Vec<u64>,
     /// The placed ones are being synced or voided.
@@ -110,6 +110,24 @@ impl Disk {
             false if self.log.has_any(blocks) && !self.log.can_overwrite() => None,
             false => Some(false),
         }
+    }
+
+    /// The log has no room for these blocks, which it has: it is replayed, whatever the mode, and these blocks first.
+    pub fn urge(&mut self, blocks: &Range<u64>) {
+        self.must_replay = true;
+        if self.replay.urged.insert((blocks.start, blocks.end)) {
+            for (run, place) in self.log.runs(blocks.clone()) {
+                if let Place::Slot(slot) = place {
+                    self.replay.runs.push_front((slot, run));
+                }
+            }
+        }
+    }
+
+    /// There is room again, or the log begins again.
+    pub fn calm(&mut self) {
+        self.must_replay = false;
+        self.replay.urged.clear();
     }
 
     /// Whether it lacks some of the blocks.

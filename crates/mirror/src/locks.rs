@@ -80,6 +80,12 @@ impl Locks {
         }
     }
 
+    /// Whether an operation waits for any of these blocks.
+    pub fn is_waited_for(&self, blocks: &Range<u64>) -> bool {
+        let mut near = self.waiting.range(self.near(blocks));
+        near.any(|(_, (end, _, _))| *end > blocks.start)
+    }
+
     /// Keys of ranges that may overlap the blocks.
     fn near(&self, blocks: &Range<u64>) -> Range<(u64, u64)> {
         (blocks.start.saturating_sub(self.longest), 0)..(blocks.end, 0)

@@ -2,7 +2,7 @@
 //!
 //! In the order of the log, one run at a time, and only while no client has the disk busy. A run's blocks stay locked against
 //! writers from the read until the entries are void; some runs are synced and voided together, so that a sync is paid once
-//! for them. A log that has become empty begins again at its start.
+//! for them, but at once if a client waits for them. A log that has become empty begins again at its start.
 
 use crate::api::{Command, DiskOp, Reply, Side};
 use crate::disk::{Restarting, Serving};
@@ -27,13 +27,6 @@ impl Mirror {
             if disk.replay.runs.is_empty() && disk.replay.is_idle() {
                 disk.replay.runs = disk.log.to_replay().into();
             }
-            for blocks in std::mem::take(&mut disk.replay.urgent) {
-                for (run, place) in disk.log.runs(blocks) {
-                    if let Place::Slot(slot) = place {
-                        disk.replay.runs.push_front((slot, run));
-                    }
-                }
-            }
             if (disk.replay.placed.len() < GROUP || !disk.log.can_void()) && disk.replay.voiding == 0 {
                 while let Some((slot, blocks)) = disk.replay.runs.pop_front() {
                     if disk.log.is_current(slot, &blocks) {
@@ -56,7 +49,8 @@ impl Mirror {
         if replay.busy.is_some() && !blocked || replay.voiding > 0 {
             return;
         }
-        let last = replay.runs.is_empty() || !wanted || blocked;
+        let waited_for = |id: &u64| self.locks.is_waited_for(&self.ops[id].blocks);
+        let last = replay.runs.is_empty() || !wanted || blocked || replay.placed.iter().any(waited_for);
         let full = replay.placed.len() >= GROUP && disk.log.can_void();
         if !replay.placed.is_empty() && (last || full) {
             replay.voiding = replay.placed.len() as u32;
@@ -180,7 +174,8 @@ impl Mirror {
         let disk = self.disk(side);
         disk.log.restart();
         disk.syncs.clear();
-        (disk.restarting, disk.must_replay, disk.replay.voiding) = (Restarting::Draining, false, 0);
+        disk.calm();
+        (disk.restarting, disk.replay.voiding) = (Restarting::Draining, 0);
         for id in std::mem::take(&mut disk.replay.placed) {
             self.finish(id, Reply::Done, out);
         }
@@ -190,7 +185,7 @@ impl Mirror {
         let disk = self.disk(side);
         disk.replay.voiding = disk.replay.voiding.saturating_sub(1);
         if disk.replay.voiding == 0 && disk.must_replay {
-            disk.must_replay = false;
+            disk.calm();
             self.release_held();
         }
         self.finish(id, Reply::Done, out);

@@ -118,8 +118,7 @@ impl Mirror {
                 disk.logs(blocks).is_none()
             };
             if stuck {
-                disk.must_replay = true;
-                disk.replay.urgent.push(blocks.clone());
+                disk.urge(blocks);
             }
             must |= stuck;
         }
