@@ -26,6 +26,8 @@ const BATCH_BLOCKS: u64 = 128;
 /// blocks with one entry, so that a log that is used up can still be emptied.
 const VOID_PART: u64 = 16;
 const REPLAY_PART: u64 = 32;
+/// One block in so many is room for the writes that come before both disks, one after the other, have gone up.
+const RISE_PART: u64 = 32;
 /// Blocks that are replayed together, at most: clients' writes to them wait.
 const REPLAY_BLOCKS: u64 = 16;
 
@@ -115,7 +117,7 @@ impl Log {
     pub fn fill(&self) -> LogFill {
         match self.is_empty() {
             true => LogFill::Empty,
-            false if self.has_room(BATCH_BLOCKS) => LogFill::Partial,
+            false if self.has_room(BATCH_BLOCKS.max(self.slots / RISE_PART)) => LogFill::Partial,
             false => LogFill::Full,
         }
     }

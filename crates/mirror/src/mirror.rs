@@ -62,6 +62,8 @@ pub struct Mirror {
     /// Parts of reads that failed, or whose data was wrong, on one disk.
     pub(crate) unreadable: u64,
     pub(crate) closing: Closing,
+    /// Requests of clients that are not answered, and since when there are so many.
+    unanswered: (u64, Moment),
 }
 
 impl Mirror {
@@ -103,6 +105,7 @@ impl Mirror {
             map_written,
             unreadable: 0,
             closing: Closing::No,
+            unanswered: (0, Moment::ZERO),
         };
         for side in Side::BOTH {
             mirror.disk(side).mode = mirror.pair.mode(side);
@@ -116,6 +119,7 @@ impl Mirror {
     }
 
     pub fn on(&mut self, now: Moment, event: Event, out: &mut Vec<Command>) {
+        let (first, asked) = (out.len(), matches!(event, Event::Request { .. }));
         match event {
             Event::Request { id, request } => self.request(id, request),
             Event::Done { side, token, found, spent } => self.done(side, token, found, spent, out),
@@ -131,10 +135,18 @@ impl Mirror {
         }
         self.pump(out);
         self.set_alarm(now, out);
+        let replies = out[first..].iter().filter(|command| matches!(command, Command::Reply { .. }));
+        let (answered, (unanswered, since)) = (replies.count() as u64, self.unanswered);
+        self.pair.waited(unanswered, now.since(since), answered);
+        self.unanswered = (unanswered + u64::from(asked) - answered, now);
     }
 
     pub(crate) fn has(&self, bug: PlantedBug) -> bool {
-        self.settings.has(bug)
+        #[cfg(feature = "planted-bugs")]
+        let planted = self.settings.planted;
+        #[cfg(not(feature = "planted-bugs"))]
+        let planted = None;
+        planted == Some(bug)
     }
 
     /// Where the disk's writes go.

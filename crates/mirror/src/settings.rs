@@ -53,10 +53,8 @@ pub enum PolicyKind {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Adaptive {
-    /// Mean response time to stay under. It has no default.
+    /// Mean response time of all requests to stay under. It has no default.
     pub response_limit: Duration,
-    /// Mean wait, in multiples of that of random arrivals with exponential access times: 1 for these, more for bursts.
-    pub burstiness: f64,
     /// Changes of speed that a disk may make in a year, on average: what the vendor rates start/stop cycles at.
     pub cycles_per_year: u32,
     /// Changes that may follow each other without regard to the average; at least one trip down and up.
@@ -66,12 +64,7 @@ pub struct Adaptive {
 impl Default for Adaptive {
     fn default() -> Adaptive {
         // [LogStore §2]: 600,000 cycles in three years.
-        Adaptive {
-            response_limit: Duration::ZERO,
-            burstiness: 1.0,
-            cycles_per_year: 200_000,
-            cycles_at_once: 100,
-        }
+        Adaptive { response_limit: Duration::ZERO, cycles_per_year: 200_000, cycles_at_once: 100 }
     }
 }
 
@@ -116,7 +109,7 @@ pub struct Settings {
     pub settle_epochs: u32,
     /// Weight of the old value in the moving average of utilisation.
     pub smoothing: f64,
-    /// `None`: `thresholds` as they stand. With it, they only give the proportions between thresholds.
+    /// `None`: `thresholds` as they stand. With it, they are where it begins, and give the proportions between thresholds.
     pub adaptive: Option<Adaptive>,
     pub ack: Ack,
     /// Memory for what is written while a disk is away; more waits.
@@ -159,8 +152,6 @@ pub enum SettingsError {
     Smoothing(f64),
     #[error("no response limit: set adaptive.response_limit to the mean response time that you accept")]
     ResponseLimit,
-    #[error("adaptive.burstiness is {0}: set it above 0; 1 stands for random arrivals")]
-    Burstiness(f64),
     #[error(
         "adaptive.cycles_per_year is 0, so a disk could never change its speed: set it, or use kind one-speed"
     )]
@@ -170,16 +161,6 @@ pub enum SettingsError {
 }
 
 impl Settings {
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) fn has(&self, bug: PlantedBug) -> bool {
-        self.planted == Some(bug)
-    }
-
-    #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn has(&self, _bug: PlantedBug) -> bool {
-        false
-    }
-
     pub fn check(&self) -> Result<(), SettingsError> {
         self.thresholds.check()?;
         if self.epoch.is_zero() {
@@ -223,9 +204,6 @@ impl Adaptive {
     fn check(&self) -> Result<(), SettingsError> {
         if self.response_limit.is_zero() {
             return Err(SettingsError::ResponseLimit);
-        }
-        if !self.burstiness.is_finite() || self.burstiness <= 0.0 {
-            return Err(SettingsError::Burstiness(self.burstiness));
         }
         if self.cycles_per_year == 0 {
             return Err(SettingsError::NoCycles);
@@ -311,7 +289,6 @@ mod tests {
             assert_eq!(settings.check(), Err(error));
         }
         let cases = [
-            (Adaptive { burstiness: 0.0, ..adaptive }, SettingsError::Burstiness(0.0)),
             (Adaptive { cycles_per_year: 0, ..adaptive }, SettingsError::NoCycles),
             (Adaptive { cycles_at_once: 1, ..adaptive }, SettingsError::CyclesAtOnce(1)),
         ];

@@ -3,12 +3,13 @@
 //! At most one change of mode per epoch, and speeds only when the mode stays. Where the paper is silent:
 //! - GoUp applies in every mode (Figure 4 tests none). The mode log-replay is set even if the log is empty; lines 13 and 14
 //!   end it an epoch later.
-//! - A full log ends log mode, and none begins: the disk is in regular mode, where GoUp decides. The paper only limits the log.
+//! - A full log ends log mode, and none begins. If regular mode would reach GoUp, the disk goes up instead: at low speed it could
+//!   not serve this load, and requests would queue until an epoch has shown that. The paper only limits the log.
 //! - A disk that fails to slow down leaves the log mode that was set for it: Figure 3 has no line that ends log mode at high
 //!   speed.
 //! - A mirror that starts with entries in its log starts in log-replay. At high speed no line leads there from regular mode.
 
-use super::utilisation::{Expected, Outlook};
+use super::utilisation::Outlook;
 use crate::{Mode, PolicyKind, Speed, Thresholds};
 
 /// How much a disk's log holds.
@@ -16,7 +17,8 @@ use crate::{Mode, PolicyKind, Speed, Thresholds};
 pub enum LogFill {
     Empty,
     Partial,
-    /// The next write might not fit. Until the mode has changed, writes go to the regular place.
+    /// There is only the room left that both disks need until they have gone up. When that is used up, writes go to the
+    /// regular place.
     Full,
 }
 
@@ -92,9 +94,15 @@ impl Manager {
         self.kind == PolicyKind::LogStore && log != LogFill::Full
     }
 
+    /// What GoUp is compared with. A full log ends log mode: then it is the load of regular mode.
+    fn load(&self, seen: &Seen) -> f64 {
+        let ends = self.mode == Mode::Log && !self.may_log(seen.log);
+        if ends { seen.outlook.regular } else { seen.outlook.now }
+    }
+
     /// Figure 3.
     fn next_mode(&self, thresholds: &Thresholds, seen: &Seen) -> Option<Mode> {
-        let (util, is_empty) = (seen.outlook.now.util, seen.log == LogFill::Empty);
+        let (util, is_empty) = (seen.outlook.now, seen.log == LogFill::Empty);
         let may_log = self.may_log(seen.log);
         match (self.speed, self.mode) {
             // Lines 3 to 5.
@@ -102,7 +110,10 @@ impl Manager {
             // Lines 6 and 7.
             (Speed::Low, Mode::Regular) if util <= thresholds.min_regular && !is_empty => Some(Mode::Replay),
             // Lines 8 and 9.
-            (Speed::Low, Mode::Log) if !may_log || seen.outlook.regular.util <= thresholds.min_log => {
+            (Speed::Low, Mode::Log)
+                if seen.outlook.regular <= thresholds.min_log
+                    || !may_log && self.load(seen) < thresholds.go_up =>
+            {
                 Some(Mode::Regular)
             }
             // Lines 10 to 12.
@@ -114,7 +125,7 @@ impl Manager {
     }
 
     /// What a change to low speed would lead to: log mode where there is a log with room.
-    pub fn after_going_down(&self, outlook: &Outlook, log: LogFill) -> Expected {
+    pub fn after_going_down(&self, outlook: &Outlook, log: LogFill) -> f64 {
         if self.may_log(log) { outlook.low_log } else { outlook.low }
     }
 
@@ -124,14 +135,14 @@ impl Manager {
         let (mode, speed) = match self.speed {
             Speed::Low if self.kind == PolicyKind::OneSpeed => (self.mode, Speed::High),
             // Lines 3 to 5.
-            Speed::Low if seen.outlook.now.util >= thresholds.go_up => {
+            Speed::Low if self.load(seen) >= thresholds.go_up => {
                 (if self.kind == PolicyKind::LogStore { Mode::Replay } else { self.mode }, Speed::High)
             }
             // Lines 6 to 8.
             Speed::High
                 if self.kind != PolicyKind::OneSpeed
                     && seen.may_go_down
-                    && predicted.util <= thresholds.go_down =>
+                    && predicted <= thresholds.go_down =>
             {
                 (if self.may_log(seen.log) { Mode::Log } else { self.mode }, Speed::Low)
             }
@@ -157,7 +168,6 @@ mod tests {
     use super::*;
     use Mode::{Log, Regular, Replay};
     use Speed::{High, Low};
-    use std::time::Duration;
 
     /// Each has another value, so that no line can take one for another.
     const THRESHOLDS: Thresholds = Thresholds {
@@ -177,9 +187,7 @@ mod tests {
 
     /// Far from every threshold of forecasts, unless a test changes that.
     fn seen(util: f64, log: LogFill) -> Seen {
-        let expect = |util| Expected { util, service: Duration::ZERO };
-        let (now, far) = (expect(util), expect(0.99));
-        let outlook = Outlook { now, regular: far, low: far, low_log: far, reads: 0.0 };
+        let outlook = Outlook { now: util, regular: 0.99, low: 0.99, low_log: 0.99, reads: 0.0 };
         Seen { outlook, log, may_change_speed: true, may_go_down: true }
     }
 
@@ -231,7 +239,7 @@ mod tests {
         for (predicted, wanted) in [(0.25, mode(Regular)), (0.26, nothing())] {
             for log in FILLS {
                 let mut seen = seen(0.1, log);
-                seen.outlook.regular.util = predicted;
+                seen.outlook.regular = predicted;
                 check(PolicyKind::LogStore, (Log, Low), seen, wanted);
             }
         }
@@ -270,7 +278,7 @@ mod tests {
         for (state, log) in [((Regular, High), LogFill::Empty), ((Replay, High), LogFill::Partial)] {
             for (predicted, wanted) in [(0.15, both(Log, Low)), (0.16, nothing())] {
                 let mut seen = seen(0.05, log);
-                seen.outlook.low_log.util = predicted;
+                seen.outlook.low_log = predicted;
                 check(PolicyKind::LogStore, state, seen, wanted);
                 check(PolicyKind::LogStore, state, Seen { may_go_down: false, ..seen }, nothing());
             }
@@ -288,7 +296,7 @@ mod tests {
     fn a_change_of_mode_excludes_a_change_of_speed_in_its_epoch() {
         logstore((Regular, Low), 0.9, LogFill::Empty, mode(Log));
         let mut down = seen(0.0, LogFill::Empty);
-        down.outlook.low_log.util = 0.0;
+        down.outlook.low_log = 0.0;
         check(PolicyKind::LogStore, (Replay, High), down, mode(Regular));
     }
 
@@ -298,7 +306,7 @@ mod tests {
         for (changed, at, next) in [(true, High, Low), (false, Low, High)] {
             let mut manager = manager(PolicyKind::LogStore, Log, Low);
             let mut busy = seen(0.8, LogFill::Partial);
-            busy.outlook.low_log.util = 0.0;
+            busy.outlook.low_log = 0.0;
             assert_eq!(manager.at_epoch(&THRESHOLDS, &busy), both(Replay, High));
             assert_eq!(manager.changed(changed), None);
             assert_eq!(manager.speed(), at);
@@ -314,20 +322,25 @@ mod tests {
     fn a_disk_that_fails_to_slow_down_leaves_log_mode() {
         let mut manager = manager(PolicyKind::LogStore, Regular, High);
         let mut calm = seen(0.0, LogFill::Empty);
-        calm.outlook.low_log.util = 0.0;
+        calm.outlook.low_log = 0.0;
         assert_eq!(manager.at_epoch(&THRESHOLDS, &calm), both(Log, Low));
         assert_eq!(manager.changed(false), Some(Regular));
         assert_eq!((manager.mode(), manager.speed()), (Regular, High));
     }
 
     #[test]
-    fn a_full_log_ends_log_mode_and_go_up_decides() {
-        logstore((Log, Low), 0.5, LogFill::Full, mode(Regular));
+    fn a_full_log_ends_log_mode_and_go_up_decides_by_the_load_without_a_log() {
+        for (regular, wanted) in [(0.74, mode(Regular)), (0.75, both(Replay, High))] {
+            let mut seen = seen(0.5, LogFill::Full);
+            seen.outlook.regular = regular;
+            check(PolicyKind::LogStore, (Log, Low), seen, wanted);
+            check(PolicyKind::LogStore, (Log, Low), Seen { log: LogFill::Partial, ..seen }, nothing());
+        }
         logstore((Regular, Low), 0.74, LogFill::Full, nothing());
         logstore((Regular, Low), 0.75, LogFill::Full, both(Replay, High));
         for (predicted, wanted) in [(0.15, Decision { mode: None, speed: Some(Low) }), (0.16, nothing())] {
             let mut seen = seen(0.1, LogFill::Full);
-            (seen.outlook.low.util, seen.outlook.low_log.util) = (predicted, 0.0);
+            (seen.outlook.low, seen.outlook.low_log) = (predicted, 0.0);
             check(PolicyKind::LogStore, (Replay, High), seen, wanted);
         }
     }
@@ -350,7 +363,7 @@ mod tests {
             check(kind, (Regular, Low), seen(0.75, LogFill::Empty), only(High));
             for (predicted, wanted) in [(0.15, only(Low)), (0.16, nothing())] {
                 let mut seen = seen(0.1, LogFill::Empty);
-                (seen.outlook.low.util, seen.outlook.low_log.util) = (predicted, 0.0);
+                (seen.outlook.low, seen.outlook.low_log) = (predicted, 0.0);
                 check(kind, (Regular, High), seen, wanted);
             }
         }
@@ -359,7 +372,7 @@ mod tests {
     #[test]
     fn one_speed_goes_up_and_stays() {
         let mut seen = seen(0.0, LogFill::Empty);
-        (seen.outlook.low.util, seen.outlook.low_log.util) = (0.0, 0.0);
+        (seen.outlook.low, seen.outlook.low_log) = (0.0, 0.0);
         check(PolicyKind::OneSpeed, (Regular, High), seen, nothing());
         let up = Decision { mode: None, speed: Some(High) };
         check(PolicyKind::OneSpeed, (Regular, Low), seen, up);

@@ -2,7 +2,7 @@
 //! caller carries out.
 //!
 //! [`Pair`] puts the parts together: [`utilisation`] measures, [`forecast`] predicts, [`manager`] is the paper's mode/speed
-//! manager, [`reads`] distributes reads, and [`adaptive`] derives thresholds from the disk where the user wants that. The
+//! manager, [`reads`] distributes reads, and [`adaptive`] moves thresholds such that a response limit holds, where the user names one. The
 //! systems that the paper compares LogStore with are the same code with parts left out: [`PolicyKind`](crate::PolicyKind).
 //!
 //! Once per epoch the caller passes what has happened to [`Pair::end_epoch`] and carries out the decisions at once: first
@@ -24,7 +24,7 @@ pub use forecast::Access;
 pub use manager::{Decision, LogFill};
 
 use crate::{Mode, Settings, Side, Speed, Spent, Thresholds};
-use adaptive::Adaptation;
+use adaptive::{Account, Adaptation};
 use manager::{Manager, Seen};
 use reads::{ReadLoad, Reads};
 use std::time::Duration;
@@ -35,8 +35,6 @@ struct Disk {
     utilisation: Utilisation,
     manager: Manager,
     adaptation: Option<Adaptation>,
-    /// In force since the last epoch.
-    thresholds: Thresholds,
 }
 
 impl Disk {
@@ -49,26 +47,23 @@ impl Disk {
         self.utilisation.end_epoch(length, writes_were_logged);
     }
 
-    /// Thresholds and budget for the next epoch.
-    fn adapt(&mut self, base: &Thresholds, length: Duration, log: LogFill) {
+    /// What the epoch adds to what the disk's past allows.
+    fn adapt(&mut self, thresholds: &Thresholds, length: Duration, log: LogFill) {
         let outlook = self.outlook();
         let (Some(adaptation), Some(outlook)) = (&mut self.adaptation, outlook) else { return };
-        let down = self.manager.after_going_down(&outlook, log);
-        self.thresholds = adaptation.thresholds(base, &outlook, &down);
-        let speed = self.manager.speed();
-        let is_calm = down.util <= self.thresholds.go_down;
-        adaptation.end_epoch(length, speed, is_calm);
+        let is_calm = self.manager.after_going_down(&outlook, log) <= thresholds.go_down;
+        adaptation.end_epoch(length, self.manager.speed(), is_calm);
     }
 
-    fn decide(&mut self, log: LogFill, may_change_speed: bool) -> Decision {
+    fn decide(&mut self, thresholds: &Thresholds, log: LogFill, may_change_speed: bool) -> Decision {
         let Some(outlook) = self.outlook().filter(|_| !self.manager.is_changing()) else {
             return Decision::default();
         };
-        let predicted = self.manager.after_going_down(&outlook, log).util;
-        let may_go_down = self.adaptation.as_ref().is_none_or(|a| a.may_go_down(outlook.now.util, predicted));
+        let predicted = self.manager.after_going_down(&outlook, log);
+        let may_go_down = self.adaptation.as_ref().is_none_or(|a| a.may_go_down(outlook.now, predicted));
         let old = self.manager.mode();
         let seen = Seen { outlook, log, may_change_speed, may_go_down };
-        let decision = self.manager.at_epoch(&self.thresholds, &seen);
+        let decision = self.manager.at_epoch(thresholds, &seen);
         if let Some(mode) = decision.mode {
             self.utilisation.change_mode(old, mode);
         }
@@ -83,6 +78,9 @@ impl Disk {
 #[derive(Clone, Debug)]
 pub struct Pair {
     base: Thresholds,
+    /// In force since the last epoch.
+    thresholds: Thresholds,
+    account: Option<Account>,
     disks: [Disk; 2],
     reads: Reads,
     /// A change of speed ended in the present epoch.
@@ -98,11 +96,12 @@ impl Pair {
                 utilisation: Utilisation::new(settings.smoothing, facts.slowdown),
                 manager: Manager::new(settings.kind, settings.settle_epochs, speed, log),
                 adaptation: settings.adaptive.map(|rules| Adaptation::new(rules, facts)),
-                thresholds: settings.thresholds,
             }
         };
         Pair {
             base: settings.thresholds,
+            thresholds: settings.thresholds,
+            account: settings.adaptive.map(|rules| Account::new(rules.response_limit)),
             disks: Side::BOTH.map(disk),
             reads: Reads::new(settings.kind),
             was_changing: false,
@@ -132,13 +131,12 @@ impl Pair {
     pub fn at_low(&self, side: Side) -> Option<f64> {
         let disk = &self.disks[side.index()];
         let outlook = disk.outlook()?;
-        Some(if disk.manager.mode() == Mode::Log { outlook.low_log.util } else { outlook.low.util })
+        Some(if disk.manager.mode() == Mode::Log { outlook.low_log } else { outlook.low })
     }
 
     /// Whether there is so little traffic that the log is replayed: "when disk traffic is low" is up to MinRegular.
     pub fn may_replay(&self, side: Side) -> bool {
-        let disk = &self.disks[side.index()];
-        let is_calm = self.utilisation(side).is_some_and(|util| util <= disk.thresholds.min_regular);
+        let is_calm = self.utilisation(side).is_some_and(|util| util <= self.thresholds.min_regular);
         is_calm && self.mode(side) == Mode::Replay && !self.is_changing(side)
     }
 
@@ -146,6 +144,14 @@ impl Pair {
     /// that only accompanies others, as a sync or the invalidation of a log entry. The replay's operations are not recorded.
     pub fn record(&mut self, side: Side, access: Access, requests: u32, spent: Spent) {
         self.disks[side.index()].utilisation.record(access, requests, spent);
+    }
+
+    /// Clients had so many unanswered requests for so long; summed up, that is their response times. `answered` of them were
+    /// answered at the end of that time.
+    pub fn waited(&mut self, unanswered: u64, time: Duration, answered: u64) {
+        if let Some(account) = &mut self.account {
+            account.add(unanswered, time, answered);
+        }
     }
 
     /// Ends an epoch of `length` and decides for the next one, by side. `may_change_speed`: each disk can serve alone while
@@ -156,6 +162,9 @@ impl Pair {
         logs: [LogFill; 2],
         may_change_speed: bool,
     ) -> [Decision; 2] {
+        if let Some(account) = &self.account {
+            self.thresholds = account.thresholds(&self.base);
+        }
         let both_served =
             !std::mem::take(&mut self.was_changing) && !Side::BOTH.iter().any(|s| self.is_changing(*s));
         for (disk, log) in self.disks.iter_mut().zip(logs) {
@@ -164,13 +173,14 @@ impl Pair {
             } else {
                 disk.utilisation.skip_epoch();
             }
-            disk.adapt(&self.base, length, log);
+            disk.adapt(&self.thresholds, length, log);
         }
         self.distribute_reads();
         let mut decisions = [Decision::default(); 2];
         for side in self.order() {
             let is_free = may_change_speed && !self.is_changing(!side);
-            decisions[side.index()] = self.disks[side.index()].decide(logs[side.index()], is_free);
+            decisions[side.index()] =
+                self.disks[side.index()].decide(&self.thresholds, logs[side.index()], is_free);
         }
         decisions
     }
@@ -179,13 +189,12 @@ impl Pair {
         let [Some(a), Some(b)] = [self.disks[0].outlook(), self.disks[1].outlook()] else { return };
         let load = |side, outlook: Outlook| ReadLoad {
             speed: self.speed(side),
-            util: outlook.now.util,
-            at_low: outlook.low.util,
+            util: outlook.now,
+            at_low: outlook.low,
             reads: outlook.reads,
         };
         let loads = [load(Side::A, a), load(Side::B, b)];
-        let [a, b] = [self.disks[0].thresholds, self.disks[1].thresholds];
-        self.reads.at_epoch(&Thresholds { balance: a.balance.min(b.balance), ..a }, loads);
+        self.reads.at_epoch(&self.thresholds, loads);
     }
 
     /// Who decides first, and so may change its speed: a disk that may have to go up before one that may go down, and of two

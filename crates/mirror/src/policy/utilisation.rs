@@ -18,25 +18,16 @@ use super::forecast::{Access, Accesses};
 use crate::{Mode, Speed, Spent};
 use std::time::Duration;
 
-/// What requests do to a disk in some state.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Expected {
-    /// Utilisation. A predicted one may be above 1: more than the disk can serve.
-    pub util: f64,
-    /// Mean time per request, without waiting.
-    pub service: Duration,
-}
-
-/// Utilisation as it is and as it would be.
+/// Utilisation as it is and as it would be. A predicted one may be above 1: more than the disk can serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outlook {
-    pub now: Expected,
+    pub now: f64,
     /// In regular mode, at the present speed.
-    pub regular: Expected,
+    pub regular: f64,
     /// At low speed, in the present mode.
-    pub low: Expected,
+    pub low: f64,
     /// At low speed in log mode.
-    pub low_log: Expected,
+    pub low_log: f64,
     /// Part of the present utilisation that reads cause.
     pub reads: f64,
 }
@@ -165,10 +156,7 @@ impl Utilisation {
     /// Of a disk in `mode` at `speed`; `None` before the first epoch.
     pub fn outlook(&self, mode: Mode, speed: Speed) -> Option<Outlook> {
         let average = self.average?;
-        let expect = |accesses: Accesses| Expected {
-            util: average * self.last.factor(&accesses),
-            service: accesses.service(),
-        };
+        let expect = |accesses: Accesses| average * self.last.factor(&accesses);
         let is_log = mode == Mode::Log;
         let log = if is_log { self.last } else { self.last.in_log(&self.in_log) };
         let regular = if is_log { self.last.in_regular_place(&self.before_log) } else { self.last };
@@ -270,10 +258,10 @@ mod tests {
     #[test]
     fn parts_are_those_of_the_last_epoch_with_accesses() {
         let mut disk = busy_with_writes();
-        let service = disk.outlook(Mode::Regular, Speed::Low).unwrap().now.service;
-        assert_eq!(service, Duration::from_millis(16));
         disk.end_epoch(EPOCH, false);
-        assert_eq!(disk.outlook(Mode::Regular, Speed::Low).unwrap().now.service, service);
+        disk.end_epoch(EPOCH, false);
+        let outlook = disk.outlook(Mode::Regular, Speed::Low).unwrap();
+        is(outlook.low_log / outlook.now, 1.0 / 16.0);
     }
 
     #[test]
@@ -281,25 +269,25 @@ mod tests {
         let mut disk = busy_with_writes();
         let before = disk.average().unwrap();
         let outlook = disk.outlook(Mode::Regular, Speed::Low).unwrap();
-        is(outlook.low_log.util, before / 16.0);
+        is(outlook.low_log, before / 16.0);
         disk.change_mode(Mode::Regular, Mode::Log);
         is(disk.average().unwrap(), before / 16.0);
         let outlook = disk.outlook(Mode::Log, Speed::Low).unwrap();
-        is(outlook.regular.util, before);
+        is(outlook.regular, before);
         // What log mode brings in fact replaces the presumption: 2 ms of rotation per write.
         disk.end_epoch(EPOCH, true);
         disk.record(Access::Write, 50, spent(0, 100, 50));
         disk.end_epoch(EPOCH, true);
         let now = disk.average().unwrap();
         is(now, 0.05);
-        is(disk.outlook(Mode::Log, Speed::Low).unwrap().regular.util, before);
+        is(disk.outlook(Mode::Log, Speed::Low).unwrap().regular, before);
         disk.record(Access::Write, 50, spent(0, 125, 50));
         disk.end_epoch(EPOCH, true);
         is(disk.average().unwrap(), 0.875 * 0.05 + 0.125 * 0.175 / 3.0);
         let now = disk.average().unwrap();
         disk.change_mode(Mode::Log, Mode::Regular);
         is(disk.average().unwrap(), now * 16.0 / 3.5);
-        is(disk.outlook(Mode::Regular, Speed::Low).unwrap().low_log.util, now);
+        is(disk.outlook(Mode::Regular, Speed::Low).unwrap().low_log, now);
     }
 
     #[test]
@@ -308,14 +296,14 @@ mod tests {
         disk.record(Access::Write, 10, spent(50, 30, 3));
         disk.end_epoch(EPOCH, false);
         let outlook = disk.outlook(Mode::Regular, Speed::High).unwrap();
-        is(outlook.low_log.util, 0.010 / 3.0);
-        is(outlook.low.util, 0.160 / 3.0);
+        is(outlook.low_log, 0.010 / 3.0);
+        is(outlook.low, 0.160 / 3.0);
         disk.change_mode(Mode::Regular, Mode::Log);
         disk.change_speed(Speed::Low);
         is(disk.average().unwrap(), 0.010 / 3.0);
         disk.record(Access::Write, 10, spent(0, 0, 10));
         disk.end_epoch(EPOCH, true);
-        is(disk.outlook(Mode::Log, Speed::Low).unwrap().regular.util, 0.160 / 3.0);
+        is(disk.outlook(Mode::Log, Speed::Low).unwrap().regular, 0.160 / 3.0);
     }
 
     #[test]
@@ -324,7 +312,7 @@ mod tests {
         let before = disk.average().unwrap();
         disk.change_speed(Speed::High);
         is(disk.average().unwrap(), before * (5.0 + 0.3 * 11.0) / 16.0);
-        is(disk.outlook(Mode::Regular, Speed::High).unwrap().low.util, before);
+        is(disk.outlook(Mode::Regular, Speed::High).unwrap().low, before);
         disk.change_speed(Speed::Low);
         is(disk.average().unwrap(), before);
     }
@@ -364,6 +352,6 @@ mod tests {
         disk.record(Access::Read, 25, spent(100, 50, 50));
         disk.end_epoch(EPOCH, false);
         let outlook = disk.outlook(Mode::Regular, Speed::Low).unwrap();
-        is(outlook.reads, outlook.now.util / 4.0);
+        is(outlook.reads, outlook.now / 4.0);
     }
 }
