@@ -87,6 +87,39 @@ fn without_writes_logstore_is_as_good_as_two_speed_disks() {
     assert_eq!(logstore.disks.map(|disk| disk.work.logged_blocks), [0; 2]);
 }
 
+fn mean_millis(report: &Report) -> f64 {
+    report.response.all.unwrap().mean_millis
+}
+
+/// With a limit of so many times the mean response time of the paper's thresholds.
+fn adaptive(trace: &Trace, fixed: &Report, times: f64) -> Report {
+    let response_limit = Duration::from_secs_f64(times * mean_millis(fixed) / 1e3);
+    let mut setup = setup(PolicyKind::LogStore, fixed.trace.rate);
+    setup.settings.adaptive = Some(Adaptive { response_limit, ..Adaptive::default() });
+    run(trace, &setup)
+}
+
+#[test]
+fn at_the_response_time_of_the_papers_thresholds_adaptive_ones_are_no_worse() {
+    for (workload, rate) in [(Workload::Financial, 2.0), (Workload::Proxy, 21.0), (Workload::Search, 6.0)] {
+        let trace = day(workload);
+        let fixed = run(&trace, &setup(PolicyKind::LogStore, rate));
+        let found = adaptive(&trace, &fixed, 1.0);
+        assert!(joules(&found) < 1.02 * joules(&fixed), "{} at {rate}x", workload.name());
+        assert!(mean_millis(&found) < 1.02 * mean_millis(&fixed), "{} at {rate}x", workload.name());
+    }
+}
+
+#[test]
+fn on_financial_at_6x_adaptive_thresholds_save_five_points_more_and_answer_no_later() {
+    let trace = day(Workload::Financial);
+    let [fixed, one] =
+        [PolicyKind::LogStore, PolicyKind::OneSpeed].map(|kind| run(&trace, &setup(kind, 6.0)));
+    let found = adaptive(&trace, &fixed, 4.0);
+    let points = 100.0 * (joules(&fixed) - joules(&found)) / joules(&one);
+    assert!(points > 5.0 && mean_millis(&found) <= mean_millis(&fixed), "{points} points");
+}
+
 #[test]
 fn every_second_of_a_disk_has_one_state_and_every_joule_one_cause() {
     let report = run(&day(Workload::Proxy), &setup(PolicyKind::LogStore, 14.0));

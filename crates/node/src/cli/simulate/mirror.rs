@@ -17,9 +17,9 @@ use std::time::Duration;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  ebb simulate mirror financial --rate 4x --log 16GiB              a generated day of transactions, four times as fast
+  ebb simulate mirror financial --rate 4x                          a generated day of transactions, four times as fast
   ebb simulate mirror web.spc --policy two-speed --html web.html   a trace, without a log
-  ebb simulate mirror proxy --rate 21x --adaptive 20ms             thresholds that follow from a response limit
+  ebb simulate mirror proxy --rate 21x --adaptive 20ms             thresholds that follow a response limit
 
 Everything is modelled; the mirror's decisions are those of `ebb mirror`. Both disks start at high speed, with empty logs.";
 
@@ -43,7 +43,7 @@ pub struct MirrorArgs {
     /// `both` disks, always; `one` of them, as in the paper
     #[arg(long, default_value = "safe")]
     ack: AckArg,
-    /// Thresholds that follow from the disk and this mean response time, instead of the paper's
+    /// Thresholds that begin as the paper's and rise or fall such that this mean response time is kept
     #[arg(long, value_name = "LIMIT", value_parser = parse_limit)]
     adaptive: Option<Duration>,
     /// A generated trace as it is before the file system's cache, which absorbs reads

@@ -8,9 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 
-/// The paper's is 3 GB. See the findings' inputs for the reason.
-pub const LOG_BYTES: u64 = 16 << 30;
-
 pub const KINDS: [PolicyKind; 4] =
     [PolicyKind::LogStore, PolicyKind::TwoSpeed, PolicyKind::Div, PolicyKind::OneSpeed];
 
@@ -63,7 +60,6 @@ impl Runs {
     pub fn setup(&self, rate: u32, kind: PolicyKind) -> Setup {
         Setup {
             settings: Settings { kind, ack: Ack::One, ..Settings::default() },
-            log_bytes: LOG_BYTES,
             rate: f64::from(rate),
             seed: self.seed,
             ..Setup::default()

@@ -40,25 +40,21 @@ pub fn plan(runs: &mut Runs) {
     }
 }
 
-/// All have one limit: the longest mean response time of LogStore with the paper's thresholds on any of these runs.
+/// Limits, as multiples of the mean response time that the paper's thresholds have on the same run.
+const LIMITS: [(&str, f64); 3] = [("equal", 1.0), ("1.2 times", 1.2), ("4 times", 4.0)];
+
 pub fn plan_adaptive(runs: &mut Runs) {
-    let Some(limit) = limit(runs) else { return };
-    let response_limit = Duration::from_secs_f64(limit / 1e3);
     for (trace, (_, rates)) in RATES.iter().enumerate() {
         for &rate in *rates {
-            let mut setup = runs.setup(rate, PolicyKind::LogStore);
-            setup.settings.adaptive = Some(Adaptive { response_limit, ..Adaptive::default() });
-            runs.plan(trace, rate, "adaptive", setup);
+            let Some(fixed) = runs.system(trace, rate, PolicyKind::LogStore).map(millis) else { continue };
+            for (what, times) in LIMITS {
+                let response_limit = Duration::from_secs_f64(times * fixed / 1e3);
+                let mut setup = runs.setup(rate, PolicyKind::LogStore);
+                setup.settings.adaptive = Some(Adaptive { response_limit, ..Adaptive::default() });
+                runs.plan(trace, rate, what, setup);
+            }
         }
     }
-}
-
-/// In milliseconds.
-fn limit(runs: &Runs) -> Option<f64> {
-    let all =
-        RATES.iter().enumerate().flat_map(|(trace, (_, rates))| rates.iter().map(move |rate| (trace, *rate)));
-    let times = all.filter_map(|(trace, rate)| runs.system(trace, rate, PolicyKind::LogStore).map(millis));
-    times.max_by(f64::total_cmp)
 }
 
 /// The study of §4.3.
@@ -67,7 +63,10 @@ pub fn parameters(runs: &Runs) -> Experiment {
         "§4.3",
         "Sensitivity: Financial at 4x",
         "One parameter at a time. A shorter change of speed takes the same joules. The paper gives figures for the first three; of the others \
-         it says that lower MinRegular and MaxReplay have a smaller effect, and that lower GoUp or GoDown take more energy and less time."
+         it says that lower MinRegular and MaxReplay have a smaller effect, and that lower GoUp or GoDown take more energy and less time.\n\n\
+         Disks change their speed six times in this run. So shorter changes save next to nothing: all changes together take 21 s of \
+         each disk's 10,975 s. With MaxRegular at 30 % and MinLog at 15 %, disks are in log mode for 5,500 s instead of 3,400 s, as the paper \
+         says, but at high speed as long as before: the peak goes up from log mode as well, with logs that are fuller."
             .to_owned(),
     );
     let of = |what: &str| runs.get(STUDY.0, STUDY.1, what);
@@ -122,30 +121,21 @@ pub fn adaptive(runs: &Runs) -> Experiment {
     let mut found = Experiment::new(
         "Ours",
         "Adaptive thresholds",
-        "Thresholds that follow from the disk's own times and a limit of the mean response time, instead of the paper's fixed ones. The limit is \
-         the same for all: the longest mean response time that LogStore with the paper's thresholds has on any of these runs. Where the load is \
-         far from it, a disk stays at low speed for longer, and answers later."
+        "Thresholds that begin as the paper's and follow a limit of the mean response time. The limit of each run is the mean response \
+         time of the paper's fixed thresholds on the same run, or 1.2 or 4 times that."
             .to_owned(),
     );
-    found.row("limit of the mean response time", "ms", None, limit(runs));
     for (trace, (workload, rates)) in RATES.iter().enumerate() {
         for &rate in *rates {
-            let fixed = runs.system(trace, rate, PolicyKind::LogStore);
-            let one = runs.system(trace, rate, PolicyKind::OneSpeed);
-            let (Some(fixed), Some(one), Some(adaptive)) = (fixed, one, runs.get(trace, rate, "adaptive"))
-            else {
-                continue;
-            };
-            let name = format!("{} at {rate}x", workload.name());
-            found.row(format!("{name}, fixed: saved against one-speed"), "%", None, Some(saved(fixed, one)));
-            found.row(
-                format!("{name}, adaptive: saved against one-speed"),
-                "%",
-                None,
-                Some(saved(adaptive, one)),
-            );
-            found.row(format!("{name}, fixed: response time"), "ms", None, Some(millis(fixed)));
-            found.row(format!("{name}, adaptive: response time"), "ms", None, Some(millis(adaptive)));
+            let Some(one) = runs.system(trace, rate, PolicyKind::OneSpeed) else { continue };
+            let fixed =
+                runs.system(trace, rate, PolicyKind::LogStore).map(|report| ("fixed".to_owned(), report));
+            let limited = |(what, _)| Some((format!("limit {what}"), runs.get(trace, rate, what)?));
+            for (what, report) in fixed.into_iter().chain(LIMITS.into_iter().filter_map(limited)) {
+                let name = format!("{} at {rate}x, {what}", workload.name());
+                found.row(format!("{name}: saved against one-speed"), "%", None, Some(saved(report, one)));
+                found.row(format!("{name}: response time"), "ms", None, Some(millis(report)));
+            }
         }
     }
     found
