@@ -110,6 +110,17 @@ mod tests {
     use super::*;
     use ebb_types::Random;
 
+    #[test]
+    fn who_waits_for_blocks_is_known_until_they_are_granted() {
+        let mut locks = Locks::default();
+        assert!(locks.take(1, 0..8, Use::Shared) && !locks.is_waited_for(&(0..8)));
+        assert!(!locks.take(2, 5..7, Use::Alone));
+        let waited_for = [0..8, 0..5, 4..6, 6..7, 7..8].map(|blocks| locks.is_waited_for(&blocks));
+        assert_eq!(waited_for, [true, false, true, true, false]);
+        locks.release(1, &(0..8), &mut Vec::new());
+        assert!(!locks.is_waited_for(&(0..8)));
+    }
+
     fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
         a.start < b.end && b.start < a.end
     }

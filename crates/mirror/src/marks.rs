@@ -6,8 +6,8 @@
 //! meanwhile waits for the next.
 //!
 //! A mark costs an access far from the data on each disk, so regions are large and marks stay for minutes; a resync after a
-//! crash then takes seconds longer. With 65,000 regions and marks of a minute, Proxy at 7x spent 28 % of its disks' work on the
-//! map, and half of its time in which low speed would do.
+//! crash then copies more. With 65,000 regions and marks of a minute, notes were 23 % of the disks' work in LogStore's Proxy at
+//! 7x, and the disks at high speed for 23 % of the time; now they are 4 %, and the disks stay at low speed.
 
 use crate::api::Side;
 use crate::intent::IntentMap;

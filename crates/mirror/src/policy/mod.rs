@@ -2,8 +2,9 @@
 //! caller carries out.
 //!
 //! [`Pair`] puts the parts together: [`utilisation`] measures, [`forecast`] predicts, [`manager`] is the paper's mode/speed
-//! manager, [`reads`] distributes reads, and [`adaptive`] moves thresholds such that a response limit holds, where the user names one. The
-//! systems that the paper compares LogStore with are the same code with parts left out: [`PolicyKind`](crate::PolicyKind).
+//! manager, [`reads`] distributes reads, and [`adaptive`] moves thresholds such that a response limit holds, where the user
+//! names one. The systems that the paper compares LogStore with are the same code with parts left out:
+//! [`PolicyKind`](crate::PolicyKind).
 //!
 //! Once per epoch the caller passes what has happened to [`Pair::end_epoch`] and carries out the decisions at once: first
 //! the mode, then the speed. While the speed changes, nothing is decided for the disk. An epoch in which one disk could not
