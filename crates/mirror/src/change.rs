@@ -5,7 +5,13 @@
 //! | draining | ends what it has; then a sync | wait, for as long as the disk's queue |
 //! | noting | both disks note that this one falls behind, and where | wait |
 //! | moving | serves nothing | go to the other disk, under a mark, and to memory for this one |
+//! | asleep, waking | as moving: only a disk that serves nothing at low speed | as moving |
 //! | returning | gets what it missed, then a sync; both note that it has everything | go to both |
+//!
+//! A disk that serves nothing at low speed sleeps there ([`Sleep`](crate::Sleep); ours, not the paper's). It is woken when
+//! memory is half full, when the other disk is busy or lost, when a request, a pass of comparison or the end needs it, and
+//! when it has lacked something for long. It serves after that whatever the answer: if it cannot, its operations fail, and it
+//! is lost.
 //!
 //! Reads are served by the other disk until this one serves again; blocks that it missed, until it has them. The notes are
 //! what the paper only sketches [LogStore §3.2]: without them, a disk that was away when the power failed could be taken for a
@@ -20,6 +26,7 @@ use crate::op::{Op, Step as OpStep, Wait, Work};
 use crate::settings::PlantedBug;
 use crate::state::{Change, Closing, Step};
 use bytes::{Bytes, BytesMut};
+use ebb_types::Moment;
 use std::ops::Range;
 
 /// Runs of missed blocks that a returned disk gets at once, and their longest.
@@ -39,7 +46,7 @@ impl Mirror {
     pub(crate) fn begin_change(&mut self, side: Side, to: Speed) {
         assert!(self.may_change(), "one disk at a time changes its speed");
         self.disk(side).serving = Serving::Leaving;
-        self.change = Some(Change { side, to, step: Step::Draining, returning: Vec::new(), next: 0 });
+        self.change = Some(Change::new(side, to));
     }
 
     pub(crate) fn pump_change(&mut self, out: &mut Vec<Command>) {
@@ -47,6 +54,9 @@ impl Mirror {
         let (side, to) = (change.side, change.to);
         if change.step == Step::Draining {
             self.cancel_replay(side);
+        }
+        if self.must_wake() {
+            self.wake(side, out);
         }
         let Some(change) = &mut self.change else { return };
         let disk = &mut self.disks[side.index()];
@@ -64,6 +74,43 @@ impl Mirror {
             Step::Returning => self.pump_return(side, out),
             _ => {}
         }
+    }
+
+    /// The disk that sleeps.
+    pub(crate) fn asleep(&self) -> Option<Side> {
+        self.change.as_ref().filter(|change| change.step == Step::Asleep).map(|change| change.side)
+    }
+
+    fn wake(&mut self, side: Side, out: &mut Vec<Command>) {
+        let change = self.change.as_mut().expect("a disk sleeps");
+        (change.step, change.to) = (Step::Waking, Speed::High);
+        self.pair.wake(side);
+        out.push(Command::SetSpeed { side, speed: Speed::High });
+    }
+
+    /// Whether a disk sleeps and something needs it.
+    fn must_wake(&self) -> bool {
+        let Some(side) = self.asleep() else { return false };
+        let waits = !self.held.is_empty() || !self.stuck.is_empty();
+        let behind = self.disks[side.index()].postponed.len() as u64 * BLOCK_BYTES;
+        self.change.as_ref().is_some_and(|change| change.wanted)
+            || waits
+            || self.closing != Closing::No
+            || self.scrub.is_running()
+            || self.disks[(!side).index()].serving == Serving::Lost
+            || behind > 0 && behind >= self.settings.postponed_bytes / 2
+    }
+
+    /// At the end of an epoch: `wanted` by the policy, or because the sleeping disk has lacked something for long.
+    pub(crate) fn note_sleep(&mut self, now: Moment, wanted: bool) {
+        let (Some(side), Some(sleep)) = (self.asleep(), self.settings.sleep) else { return };
+        let is_behind = !self.disks[side.index()].postponed.is_empty();
+        let change = self.change.as_mut().expect("a disk sleeps");
+        if is_behind {
+            let since = *change.behind_since.get_or_insert(now);
+            change.wanted |= now.since(since) >= sleep.behind_longest;
+        }
+        change.wanted |= wanted;
     }
 
     pub(crate) fn leave_synced(&mut self, side: Side, ok: bool, out: &mut Vec<Command>) {
@@ -88,18 +135,31 @@ impl Mirror {
         self.change.as_ref().is_some_and(|change| (change.side, change.step) == (side, step))
     }
 
-    /// The disk serves again, at the new speed or, if it could not change, at the old one.
+    /// The disk serves again, at the new speed or, if it could not change, at the old one; or it sleeps.
     pub(crate) fn changed(&mut self, side: Side, changed: bool) {
-        if !self.is_at(side, Step::Moving) {
+        let woken = self.is_at(side, Step::Waking);
+        if !woken && !self.is_at(side, Step::Moving) {
             return;
         }
+        let changed = changed || woken;
+        if let Some(mode) = self.pair.changed(side, changed) {
+            self.disk(side).mode = mode;
+        }
+        if woken && self.has(PlantedBug::WakeForgets) && self.disks[(!side).index()].serving == Serving::Lost
+        {
+            self.disk(side).postponed.clear();
+        }
         let change = self.change.as_mut().expect("it is at a step");
-        change.step = Step::Returning;
         let disk = &mut self.disks[side.index()];
         if changed {
             disk.speed = change.to;
             disk.speed_changes += 1;
         }
+        if changed && change.to == Speed::Low && self.settings.sleep.is_some() {
+            change.step = Step::Asleep;
+            return;
+        }
+        change.step = Step::Returning;
         disk.serving = Serving::Yes;
         self.release_held();
     }

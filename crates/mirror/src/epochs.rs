@@ -45,10 +45,13 @@ impl Mirror {
             if let Some(mode) = decision.mode {
                 self.disk(side).mode = mode;
             }
-            if let Some(speed) = decision.speed {
-                self.begin_change(side, speed);
+            match decision.speed {
+                Some(_) if self.asleep() == Some(side) => self.note_sleep(now, true),
+                Some(speed) => self.begin_change(side, speed),
+                None => {}
             }
         }
+        self.note_sleep(now, false);
         self.clear_quiet(out);
     }
 

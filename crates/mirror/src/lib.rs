@@ -49,7 +49,7 @@ pub use intent::{IntentMap, RegionSet};
 pub use log_format::{Entry, Header, LogBatch, LogDamaged, LogEnd, LogId, Logged, Scan, Stamp};
 pub use mirror::Mirror;
 pub use model_disk::ModelDisk;
-pub use settings::{Ack, Adaptive, PlantedBug, PolicyKind, Settings, SettingsError, Thresholds};
+pub use settings::{Ack, Adaptive, PlantedBug, PolicyKind, Settings, SettingsError, Sleep, Thresholds};
 pub use status::{DiskState, DiskStatus, ScrubStatus, Status};
 pub use superblock::{DiskId, MirrorId, Other, Own, Superblock, SuperblockError};
 pub use table::Table;

@@ -9,7 +9,7 @@
 //!   for the disk that is away. So a crash, or the loss of either disk, loses nothing. What was flushed also survives a power
 //!   failure.
 //! - A read never sees what a disk lacks: blocks that are postponed or still to be copied are read from the other disk.
-//! - A change of speed fails no request. What needs the disk that is away waits.
+//! - A change of speed fails no request. What needs the disk that is away waits, and wakes it if it sleeps.
 
 use crate::BLOCK_BYTES;
 use crate::api::{Command, DiskOp, Event, Mode, Request, Side, Speed, Token};
@@ -123,12 +123,7 @@ impl Mirror {
         match event {
             Event::Request { id, request } => self.request(id, request),
             Event::Done { side, token, found, spent } => self.done(side, token, found, spent, out),
-            Event::Changed { side, changed } => {
-                if let Some(mode) = self.pair.changed(side, changed) {
-                    self.disk(side).mode = mode;
-                }
-                self.changed(side, changed);
-            }
+            Event::Changed { side, changed } => self.changed(side, changed),
             Event::Tick => self.tick(now, out),
             Event::Scrub => self.begin_scrub(),
             Event::Close => self.closing = Closing::Asked,

@@ -81,6 +81,8 @@ pub enum PlantedBug {
     VoidUnsynced,
     /// Reads do not care what a disk lacks.
     ReadBehind,
+    /// A disk that is woken because the other one is lost does not get what it missed.
+    WakeForgets,
 }
 
 /// When a write is acknowledged.
@@ -98,6 +100,22 @@ pub enum Ack {
     One,
 }
 
+/// Disks that serve nothing at low speed: one of them may sleep while the other serves alone.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sleep {
+    /// The longest time for which acknowledged writes wait in memory for a sleeping disk.
+    pub behind_longest: Duration,
+    /// The shortest time from a start or an awakening to the next sleep: starting up wears a disk out.
+    pub awake_shortest: Duration,
+}
+
+impl Default for Sleep {
+    fn default() -> Sleep {
+        Sleep { behind_longest: Duration::from_secs(3600), awake_shortest: Duration::from_secs(1800) }
+    }
+}
+
 /// How a mirror behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -112,8 +130,10 @@ pub struct Settings {
     /// `None`: `thresholds` as they stand. With it, they are where it begins, and give the proportions between thresholds.
     pub adaptive: Option<Adaptive>,
     pub ack: Ack,
-    /// Memory for what is written while a disk is away; more waits.
+    /// Memory for what is written while a disk is away; more waits. A sleeping disk is woken at half of it.
     pub postponed_bytes: u64,
+    /// `None`: disks serve at low speed.
+    pub sleep: Option<Sleep>,
     #[cfg(feature = "planted-bugs")]
     #[serde(skip)]
     pub planted: Option<PlantedBug>,
@@ -130,6 +150,7 @@ impl Default for Settings {
             adaptive: None,
             ack: Ack::Safe,
             postponed_bytes: 256 << 20,
+            sleep: None,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -158,6 +179,14 @@ pub enum SettingsError {
     NoCycles,
     #[error("adaptive.cycles_at_once is {0}: set it to 2 or more, a trip down and up")]
     CyclesAtOnce(u32),
+    #[error(
+        "disks that sleep at low speed log nothing: choose the policy two-speed, div or one-speed instead of logstore"
+    )]
+    SleepLogs,
+    #[error(
+        "with both disks in every acknowledgement, writes would wait for a sleeping disk: acknowledge safe, or choose the policy one-speed"
+    )]
+    SleepStalls,
 }
 
 impl Settings {
@@ -168,6 +197,12 @@ impl Settings {
         }
         if !(0.0..1.0).contains(&self.smoothing) {
             return Err(SettingsError::Smoothing(self.smoothing));
+        }
+        if self.sleep.is_some() && self.kind == PolicyKind::LogStore {
+            return Err(SettingsError::SleepLogs);
+        }
+        if self.sleep.is_some() && self.kind != PolicyKind::OneSpeed && self.ack == Ack::Both {
+            return Err(SettingsError::SleepStalls);
         }
         self.adaptive.map_or(Ok(()), |adaptive| adaptive.check())
     }
@@ -287,6 +322,17 @@ mod tests {
         ];
         for (settings, error) in cases {
             assert_eq!(settings.check(), Err(error));
+        }
+        let sleeping =
+            Settings { sleep: Some(Sleep::default()), kind: PolicyKind::TwoSpeed, ..Settings::default() };
+        assert_eq!(sleeping.check(), Ok(()));
+        let cases = [
+            (Settings { kind: PolicyKind::LogStore, ..sleeping }, Err(SettingsError::SleepLogs)),
+            (Settings { ack: Ack::Both, ..sleeping }, Err(SettingsError::SleepStalls)),
+            (Settings { ack: Ack::Both, kind: PolicyKind::OneSpeed, ..sleeping }, Ok(())),
+        ];
+        for (settings, wanted) in cases {
+            assert_eq!(settings.check(), wanted);
         }
         let cases = [
             (Adaptive { cycles_per_year: 0, ..adaptive }, SettingsError::NoCycles),

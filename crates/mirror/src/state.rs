@@ -3,6 +3,7 @@
 
 use crate::BLOCK_BYTES;
 use crate::api::{Side, Speed};
+use ebb_types::Moment;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
@@ -16,6 +17,9 @@ pub(crate) enum Step {
     Syncing,
     Noting,
     Moving,
+    /// It has come to a low speed at which it serves nothing, and stays until it is wanted.
+    Asleep,
+    Waking,
     Returning,
     /// All is written; it is being synced and noted.
     Settling,
@@ -26,10 +30,28 @@ pub(crate) struct Change {
     pub side: Side,
     pub to: Speed,
     pub step: Step,
+    /// The policy wants the sleeping disk.
+    pub wanted: bool,
+    /// Since when the sleeping disk lacks something, to the epoch.
+    pub behind_since: Option<Moment>,
     /// Operations that write what was missed.
     pub returning: Vec<u64>,
     /// Where the search for missed blocks continues.
     pub next: u64,
+}
+
+impl Change {
+    pub fn new(side: Side, to: Speed) -> Change {
+        Change {
+            side,
+            to,
+            step: Step::Draining,
+            wanted: false,
+            behind_since: None,
+            returning: Vec::new(),
+            next: 0,
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -13,6 +13,8 @@ pub enum DiskState {
     Serving,
     /// It changes its speed, or is about to.
     Changing,
+    /// It is at a low speed at which it serves nothing.
+    Asleep,
     Lost,
 }
 
@@ -25,9 +27,12 @@ pub struct DiskStatus {
     /// Smoothed, 0 to 1; absent before the first epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub utilisation: Option<f64>,
-    /// What the utilisation would be at low speed.
+    /// What the utilisation would be at low speed; of a disk that sleeps there, that of the other one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub utilisation_at_low: Option<f64>,
+    /// Up to this forecast the disk goes to low speed; absent with the policy one-speed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub low_speed_limit: Option<f64>,
     pub log_bytes: u64,
     pub log_used_bytes: u64,
     /// Content that is in the log and not in its own place.
@@ -93,6 +98,7 @@ impl Mirror {
             side,
             state: match disk.serving {
                 Serving::Yes => DiskState::Serving,
+                Serving::Away if self.asleep() == Some(side) => DiskState::Asleep,
                 Serving::Leaving | Serving::Away => DiskState::Changing,
                 Serving::Lost => DiskState::Lost,
             },
@@ -100,6 +106,7 @@ impl Mirror {
             mode: disk.mode,
             utilisation: self.pair.utilisation(side),
             utilisation_at_low: self.pair.at_low(side),
+            low_speed_limit: self.pair.low_speed_limit(),
             log_bytes: self.geometry.log_blocks() * BLOCK_BYTES,
             log_used_bytes: disk.log.used_bytes(),
             logged_bytes: disk.log.logged_blocks() * BLOCK_BYTES,

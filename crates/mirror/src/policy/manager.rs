@@ -151,6 +151,12 @@ impl Manager {
         Decision { mode: (mode != self.mode).then_some(mode), speed: Some(speed) }
     }
 
+    /// A disk that sleeps at low speed begins to go up, whatever the load: something needs it.
+    pub fn wake(&mut self) {
+        assert!(self.speed == Speed::Low && !self.is_changing(), "it sleeps");
+        self.changing_to = Some(Speed::High);
+    }
+
     /// The change of speed ended; `false`: the disk stays at the old one. Returns the mode, if it changes for that.
     pub fn changed(&mut self, changed: bool) -> Option<Mode> {
         let wanted = self.changing_to.take().expect("a change that ends has begun");

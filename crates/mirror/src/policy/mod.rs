@@ -11,6 +11,10 @@
 //! serve all the time is no observation of either, where the paper is silent: the other disk served the reads of both, and
 //! would follow to high speed for a load that is not its own.
 //!
+//! Disks that sleep at low speed ([`Sleep`](crate::Sleep); ours, not the paper's) go by the same thresholds. What low speed
+//! would lead to is then the load of the other disk, which serves all reads alone; and the sleeper goes up when that disk is
+//! as busy as GoUp.
+//!
 //! Invariants: one disk at a time changes its speed; at most one change of mode per disk and epoch, but for the one that a
 //! failed change of speed takes back.
 
@@ -24,7 +28,7 @@ pub use adaptive::{Change, DiskFacts, Draw};
 pub use forecast::Access;
 pub use manager::{Decision, LogFill};
 
-use crate::{Mode, Settings, Side, Speed, Spent, Thresholds};
+use crate::{Mode, PolicyKind, Settings, Side, Sleep, Speed, Spent, Thresholds};
 use adaptive::{Account, Adaptation};
 use manager::{Manager, Seen};
 use reads::{ReadLoad, Reads};
@@ -36,6 +40,8 @@ struct Disk {
     utilisation: Utilisation,
     manager: Manager,
     adaptation: Option<Adaptation>,
+    /// Time at high speed since the start or the last change.
+    awake_for: Duration,
 }
 
 impl Disk {
@@ -49,19 +55,29 @@ impl Disk {
     }
 
     /// What the epoch adds to what the disk's past allows.
-    fn adapt(&mut self, thresholds: &Thresholds, length: Duration, log: LogFill) {
-        let outlook = self.outlook();
+    fn adapt(&mut self, thresholds: &Thresholds, outlook: Option<Outlook>, length: Duration, log: LogFill) {
+        if self.manager.speed() == Speed::High && !self.manager.is_changing() {
+            self.awake_for += length;
+        }
         let (Some(adaptation), Some(outlook)) = (&mut self.adaptation, outlook) else { return };
         let is_calm = self.manager.after_going_down(&outlook, log) <= thresholds.go_down;
         adaptation.end_epoch(length, self.manager.speed(), is_calm);
     }
 
-    fn decide(&mut self, thresholds: &Thresholds, log: LogFill, may_change_speed: bool) -> Decision {
-        let Some(outlook) = self.outlook().filter(|_| !self.manager.is_changing()) else {
+    fn decide(
+        &mut self,
+        thresholds: &Thresholds,
+        outlook: Option<Outlook>,
+        log: LogFill,
+        may_change_speed: bool,
+        sleep: Option<Sleep>,
+    ) -> Decision {
+        let Some(outlook) = outlook.filter(|_| !self.manager.is_changing()) else {
             return Decision::default();
         };
         let predicted = self.manager.after_going_down(&outlook, log);
-        let may_go_down = self.adaptation.as_ref().is_none_or(|a| a.may_go_down(outlook.now, predicted));
+        let adapted = self.adaptation.as_ref().is_none_or(|a| a.may_go_down(outlook.now, predicted));
+        let may_go_down = adapted && sleep.is_none_or(|sleep| self.awake_for >= sleep.awake_shortest);
         let old = self.manager.mode();
         let seen = Seen { outlook, log, may_change_speed, may_go_down };
         let decision = self.manager.at_epoch(thresholds, &seen);
@@ -84,6 +100,8 @@ pub struct Pair {
     account: Option<Account>,
     disks: [Disk; 2],
     reads: Reads,
+    kind: PolicyKind,
+    sleep: Option<Sleep>,
     /// A change of speed ended in the present epoch.
     was_changing: bool,
 }
@@ -97,6 +115,7 @@ impl Pair {
                 utilisation: Utilisation::new(settings.smoothing, facts.slowdown),
                 manager: Manager::new(settings.kind, settings.settle_epochs, speed, log),
                 adaptation: settings.adaptive.map(|rules| Adaptation::new(rules, facts)),
+                awake_for: Duration::ZERO,
             }
         };
         Pair {
@@ -105,6 +124,8 @@ impl Pair {
             account: settings.adaptive.map(|rules| Account::new(rules.response_limit)),
             disks: Side::BOTH.map(disk),
             reads: Reads::new(settings.kind),
+            kind: settings.kind,
+            sleep: settings.sleep,
             was_changing: false,
         }
     }
@@ -128,11 +149,34 @@ impl Pair {
         self.disks[side.index()].utilisation.average()
     }
 
-    /// What the utilisation would be at low speed in the present mode, 0 to 1; `None` before the first epoch.
+    /// What the utilisation would be at low speed in the present mode; above 1, it could not serve. Of a disk that sleeps at
+    /// low speed, what that of the other one would be. `None` before the first epoch.
     pub fn at_low(&self, side: Side) -> Option<f64> {
         let disk = &self.disks[side.index()];
-        let outlook = disk.outlook()?;
+        let outlook = self.outlook(side)?;
         Some(if disk.manager.mode() == Mode::Log { outlook.low_log } else { outlook.low })
+    }
+
+    /// Up to this forecast a disk goes to low speed; `None`: none does.
+    pub fn low_speed_limit(&self) -> Option<f64> {
+        (self.kind != PolicyKind::OneSpeed).then_some(self.thresholds.go_down)
+    }
+
+    /// The disk that is at a low speed at which it serves nothing.
+    fn asleep(&self) -> Option<Side> {
+        let sleeps = |side: &Side| self.speed(*side) == Speed::Low && !self.is_changing(*side);
+        self.sleep.and(Side::BOTH.into_iter().find(sleeps))
+    }
+
+    /// As [`Disk::outlook`]. What low speed would lead to if the disk slept there: the other one serves all reads.
+    fn outlook(&self, side: Side) -> Option<Outlook> {
+        let outlook = self.disks[side.index()].outlook()?;
+        if self.sleep.is_none() {
+            return Some(outlook);
+        }
+        let other = self.disks[(!side).index()].outlook()?.now;
+        let alone = other + if self.asleep() == Some(side) { 0.0 } else { outlook.reads };
+        Some(Outlook { low: alone, low_log: alone, ..outlook })
     }
 
     /// Whether there is so little traffic that the log is replayed: "when disk traffic is low" is up to MinRegular.
@@ -166,24 +210,49 @@ impl Pair {
         if let Some(account) = &self.account {
             self.thresholds = account.thresholds(&self.base);
         }
-        let both_served =
-            !std::mem::take(&mut self.was_changing) && !Side::BOTH.iter().any(|s| self.is_changing(*s));
-        for (disk, log) in self.disks.iter_mut().zip(logs) {
-            if both_served {
-                disk.measure(length, log);
-            } else {
+        let asleep = self.asleep();
+        let changing =
+            std::mem::take(&mut self.was_changing) || Side::BOTH.iter().any(|s| self.is_changing(*s));
+        for (side, log) in Side::BOTH.into_iter().zip(logs) {
+            let disk = &mut self.disks[side.index()];
+            if changing || asleep == Some(side) {
                 disk.utilisation.skip_epoch();
+            } else {
+                disk.measure(length, log);
             }
-            disk.adapt(&self.thresholds, length, log);
+        }
+        for (side, log) in Side::BOTH.into_iter().zip(logs) {
+            let outlook = self.outlook(side);
+            self.disks[side.index()].adapt(&self.thresholds, outlook, length, log);
         }
         self.distribute_reads();
         let mut decisions = [Decision::default(); 2];
         for side in self.order() {
-            let is_free = may_change_speed && !self.is_changing(!side);
-            decisions[side.index()] =
-                self.disks[side.index()].decide(&self.thresholds, logs[side.index()], is_free);
+            decisions[side.index()] = if asleep == Some(side) {
+                self.decide_to_wake(side)
+            } else {
+                let is_free = may_change_speed && !self.is_changing(!side);
+                let (outlook, sleep, log) = (self.outlook(side), self.sleep, logs[side.index()]);
+                self.disks[side.index()].decide(&self.thresholds, outlook, log, is_free, sleep)
+            };
         }
         decisions
+    }
+
+    /// The sleeping disk goes up when the other one is as busy as that. The caller wakes it: [`Pair::wake`].
+    fn decide_to_wake(&self, side: Side) -> Decision {
+        let other = &self.disks[(!side).index()];
+        let busy = other.utilisation.average().is_some_and(|util| util >= self.thresholds.go_up);
+        Decision { mode: None, speed: busy.then_some(Speed::High) }
+    }
+
+    /// The sleeping disk begins to go up.
+    pub fn wake(&mut self, side: Side) {
+        let disk = &mut self.disks[side.index()];
+        disk.manager.wake();
+        if let Some(adaptation) = &mut disk.adaptation {
+            adaptation.change(Speed::High);
+        }
     }
 
     fn distribute_reads(&mut self) {
@@ -211,9 +280,11 @@ impl Pair {
     /// A change of speed ended; `false`: the disk stays at the old one. Returns the disk's mode, if it changes for that.
     pub fn changed(&mut self, side: Side, changed: bool) -> Option<Mode> {
         self.was_changing = true;
+        let sleeps = self.sleep.is_some();
         let disk = &mut self.disks[side.index()];
         let mode = disk.manager.changed(changed);
-        if changed {
+        disk.awake_for = Duration::ZERO;
+        if changed && !sleeps {
             disk.utilisation.change_speed(disk.manager.speed());
         }
         if let Some(mode) = mode {

@@ -119,6 +119,25 @@ fn idle_disks_go_down_one_after_the_other() {
     }
 }
 
+/// 100 reads and 50 writes of 7.1 ms: 23.7 % and 11.8 % of an epoch.
+#[test]
+fn a_disk_sleeps_while_the_other_one_can_serve_all_reads() {
+    let awake_shortest = 20 * EPOCH;
+    let sleep = Sleep { awake_shortest, ..Sleep::default() };
+    let settings = Settings { sleep: Some(sleep), ..kind(PolicyKind::TwoSpeed) };
+    let mut calm = World::new(&settings, Speed::High);
+    calm.epochs(19, Load { reads: 30, writes: 50 });
+    assert_eq!(calm.changes(Side::A) + calm.changes(Side::B), 0, "it is not awake for long enough");
+    calm.epoch(Load { reads: 30, writes: 50 });
+    assert_eq!(calm.changes(Side::A) + calm.changes(Side::B), 1);
+    let mut busy = World::new(&settings, Speed::High);
+    busy.epochs(100, Load { reads: 100, writes: 50 });
+    assert_eq!(busy.changes(Side::A) + busy.changes(Side::B), 0, "one disk would be busy 36 %");
+    let at_low = Side::BOTH.map(|side| busy.pair.at_low(side).unwrap());
+    assert!(at_low.iter().any(|util| (util - 0.355).abs() < 0.02), "{at_low:?}");
+    assert_eq!(busy.pair.low_speed_limit(), Some(0.3));
+}
+
 /// 150 writes of 14.3 ms are 72 % of an epoch in their places at low speed, and 12 % in the log.
 #[test]
 fn the_log_keeps_disks_at_low_speed_where_two_speeds_alone_do_not() {

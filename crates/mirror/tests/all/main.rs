@@ -2,4 +2,5 @@
 
 mod opening;
 mod search;
+mod sleep;
 mod world;

@@ -7,7 +7,7 @@ use crate::world::{Stop, World};
 use bytes::Bytes;
 use ebb_mirror::open::{Accept, OpenError};
 use ebb_mirror::{
-    Ack, BLOCK_BYTES, DiskState, DiskStatus, Event, PlantedBug, PolicyKind, Request, Settings, Side,
+    Ack, BLOCK_BYTES, DiskState, DiskStatus, Event, PlantedBug, PolicyKind, Request, Settings, Side, Sleep,
     Thresholds,
 };
 use ebb_types::Random;
@@ -40,6 +40,18 @@ fn settings(random: &mut Random) -> Settings {
         postponed_bytes: random.between(1, 64) * BLOCK_BYTES * 4,
         ..Settings::default()
     }
+}
+
+/// Some of the disks sleep at low speed.
+fn sleeping(random: &mut Random, settings: Settings) -> Settings {
+    if !random.chance(300) {
+        return settings;
+    }
+    let sleep = Sleep {
+        behind_longest: Duration::from_millis(random.between(1, 2_000)),
+        awake_shortest: Duration::from_millis(random.below(100)),
+    };
+    Settings { kind: PolicyKind::TwoSpeed, ack: Ack::Safe, sleep: Some(sleep), ..settings }
 }
 
 fn request(random: &mut Random) -> Request {
@@ -97,6 +109,11 @@ fn kill(world: &mut World) {
     drain(world);
 }
 
+fn is_asleep(world: &World) -> bool {
+    let status = world.mirror.as_ref().expect("it runs").status();
+    status.disks.iter().any(|disk| disk.state == DiskState::Asleep)
+}
+
 /// Whether either disk may die: what is being copied to one exists once.
 fn has_two_copies(world: &World) -> bool {
     world.is_whole() && world.mirror.as_ref().is_some_and(|mirror| mirror.status().copying_bytes == 0)
@@ -115,8 +132,12 @@ fn load(world: &mut World) {
         if world.random.chance(2) {
             world.event(Event::Scrub);
         }
-        if has_two_copies(world) && world.random.chance(1) {
+        let asleep = is_asleep(world);
+        if has_two_copies(world) && world.random.chance(if asleep { 5 } else { 1 }) {
             kill(world);
+            if asleep {
+                world.count("death of a disk while one sleeps");
+            }
         }
     }
 }
@@ -245,7 +266,8 @@ fn run(
     planted: Option<PlantedBug>,
 ) -> Result<BTreeMap<&'static str, u64>, (String, Vec<String>)> {
     let mut random = Random::new(seed);
-    let settings = Settings { planted, ..settings(&mut random) };
+    let settings = settings(&mut random);
+    let settings = Settings { planted, ..sleeping(&mut random, settings) };
     let log = *random.pick(&[1 << 20, 2 << 20]).expect("two");
     let mut world = World::new(seed, settings, log);
     world.keep_lines = keep_lines;
@@ -261,13 +283,14 @@ fn run(
 }
 
 /// What a search must have met.
-const MET: [&str; 9] = [
+const MET: [&str; 10] = [
     "change of speed",
     "close",
     "comparison",
     "crash of the program",
     "death of a disk",
     "death of a disk in a power failure",
+    "death of a disk while one sleeps",
     "power failure",
     "replacement of a disk",
     "resync",
@@ -347,6 +370,7 @@ fn planted_bugs_are_found() {
         PlantedBug::ReturnUnmarked,
         PlantedBug::VoidUnsynced,
         PlantedBug::ReadBehind,
+        PlantedBug::WakeForgets,
     ] {
         let found = (1..=600).find(|seed| run(*seed, false, Some(bug)).is_err());
         println!("{bug:?}: seed {found:?}");

@@ -296,7 +296,16 @@ impl World {
         }
     }
 
+    /// Whether this disk sleeps. It must not be touched.
+    fn sleeps(&self, side: Side) -> bool {
+        self.settings.sleep.is_some() && self.speeds[side.index()] == Speed::Low
+    }
+
     pub fn open(&mut self, accept: Accept) -> Result<(), OpenError> {
+        if self.settings.sleep.is_some() {
+            // Whoever reads a sleeping disk wakes it.
+            self.speeds = [Speed::High; 2];
+        }
         let [a, b] = &mut self.disks;
         let (dead_a, dead_b) = (a.dead, b.dead);
         let (mut a, mut b) = (a, b);
@@ -330,6 +339,7 @@ impl World {
         for command in out {
             match command {
                 Command::Disk { side, token, op } => {
+                    assert!(!self.sleeps(side), "a sleeping disk is touched: {}", brief(&op));
                     let at = self.now.0 + 20_000 + self.random.below(3_000_000);
                     self.next += 1;
                     let ended = self.disks[side.index()].ended;
@@ -342,6 +352,7 @@ impl World {
                         !self.due.values().any(|doing| doing.side == side),
                         "a disk that changes is not idle"
                     );
+                    assert!(!self.sleeps(!side), "a disk changes its speed while the other one sleeps");
                     self.note(|| format!("{side:?} changes to {speed:?}"));
                     self.count("change of speed");
                     let at = self.now.0 + 1_000_000 + self.random.below(40_000_000);
@@ -367,7 +378,8 @@ impl World {
         } else if change == Some(at) {
             let (_, side, speed) = self.changing.take().expect("one changes");
             let changed = self.random.chance(950);
-            if changed {
+            // What cannot be woken on demand is woken by the first access.
+            if changed || self.sleeps(side) {
                 self.speeds[side.index()] = speed;
             }
             self.note(|| format!("{side:?} has changed: {changed}"));
