@@ -1,11 +1,15 @@
-//! Power: switches that put servers to sleep and wake them, meters that read watts, and a model of server power.
+//! Power: switches that put servers to sleep and wake them, switches of disks' speeds, meters that read watts, and a model of
+//! server power.
 //!
 //! An edge crate: it reports and obeys, and never decides which servers sleep. A missing reading is absent, never zero,
 //! and a computed watt is called modelled wherever it is shown.
 
+pub mod disk;
 pub mod meter;
 pub mod model;
+mod passthrough;
 pub mod process;
+mod program;
 pub mod scales;
 pub mod switch;
 

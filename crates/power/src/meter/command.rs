@@ -1,4 +1,4 @@
-//! Any command that prints a number, and how commands are run for other drivers.
+//! Any command that prints a number.
 //!
 //! The command runs under `sh -c` once per reading. Its first line must be a number, optionally followed by a unit; no
 //! output is an absent reading.
@@ -6,14 +6,9 @@
 use super::spec::Spec;
 use super::sysfs::Machine;
 use super::{Channel, Meter, MeterError, Quantity, Source};
-use std::io::Read;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
-
-/// Most output that is read from a command.
-const MOST_OUTPUT: u64 = 1 << 20;
+use crate::program::{self, ProgramError};
+use std::process::Command;
+use std::time::Duration;
 
 struct Shell {
     channels: [Channel; 1],
@@ -80,63 +75,15 @@ pub(super) fn leading_number(text: &str) -> Option<f64> {
     number.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// Runs a command without input, and returns its output. `shown` is its name in errors. At the timeout the command and
-/// all its children are killed.
-pub(super) fn run(mut command: Command, shown: &str, timeout: Duration) -> Result<String, MeterError> {
-    let failed = |why: String| MeterError::Command { command: shown.to_string(), why };
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    let mut child = command.spawn().map_err(|source| failed(format!("it could not be started: {source}")))?;
-    let output = drain(child.stdout.take().expect("it is piped"));
-    let errors = drain(child.stderr.take().expect("it is piped"));
-    let deadline = Instant::now() + timeout;
-    let left = || deadline.saturating_duration_since(Instant::now());
-    let texts = output.recv_timeout(left()).ok().zip(errors.recv_timeout(left()).ok());
-    let late = |child: &mut Child| {
-        kill_group(child);
-        let _ = child.wait();
-        failed(format!("it did not end within {timeout:?}; the option timeout gives it longer"))
-    };
-    let Some((output, errors)) = texts else { return Err(late(&mut child)) };
-    let status = ended(&mut child, deadline).map_err(|source| failed(source.to_string()))?;
-    let Some(status) = status else { return Err(late(&mut child)) };
-    if !status.success() {
-        let last = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
-        return Err(failed(format!("it ended with {status}: {}", last.trim())));
-    }
-    Ok(output)
-}
-
-/// Both pipes are closed, so it has ended, or will soon, or never.
-fn ended(child: &mut Child, deadline: Instant) -> std::io::Result<Option<ExitStatus>> {
-    loop {
-        let status = child.try_wait()?;
-        if status.is_some() || Instant::now() >= deadline {
-            return Ok(status);
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn kill_group(child: &Child) {
-    if let Some(group) = rustix::process::Pid::from_raw(child.id() as i32) {
-        // It may have ended by itself.
-        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-    }
-}
-
-/// Reads a pipe to its end on a thread, so that a command that fills both of its pipes does not block.
-fn drain(pipe: impl Read + Send + 'static) -> Receiver<String> {
-    let (send, receive) = channel();
-    std::thread::spawn(move || {
-        let mut text = Vec::new();
-        let mut pipe = pipe;
-        let read = (&mut pipe).take(MOST_OUTPUT).read_to_end(&mut text);
-        if read.is_ok() && std::io::copy(&mut pipe, &mut std::io::sink()).is_ok() {
-            // The receiver may have given up.
-            let _ = send.send(String::from_utf8_lossy(&text).into_owned());
-        }
-    });
-    receive
+/// Runs a command without input, and returns its output. `shown` is its name in errors.
+pub(super) fn run(command: Command, shown: &str, timeout: Duration) -> Result<String, MeterError> {
+    program::run(command, timeout).map_err(|error| {
+        let why = match error {
+            ProgramError::Late { .. } => format!("{error}; the option timeout gives it longer"),
+            _ => error.to_string(),
+        };
+        MeterError::Command { command: shown.to_string(), why }
+    })
 }
 
 #[cfg(test)]
@@ -144,6 +91,7 @@ mod tests {
     use super::super::open_on;
     use super::super::tests::machine;
     use super::*;
+    use std::time::Instant;
 
     fn read(spec: &str) -> Result<Vec<Option<f64>>, MeterError> {
         open_on(&machine().1, spec)?.meter.read()

@@ -5,78 +5,26 @@ use super::hwmon::Sensors;
 use super::spec::Spec;
 use super::sysfs::{self, Machine};
 use super::{Channel, Meter, MeterError, Quantity, Source};
+use crate::passthrough::{Admin, AdminCommand, nvme_power_state};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// `struct nvme_passthru_cmd` of linux/nvme_ioctl.h.
-#[repr(C)]
-#[derive(Default)]
-struct AdminCommand {
-    opcode: u8,
-    flags: u8,
-    rsvd1: u16,
-    nsid: u32,
-    cdw2: u32,
-    cdw3: u32,
-    metadata: u64,
-    addr: u64,
-    metadata_len: u32,
-    data_len: u32,
-    cdw10: u32,
-    cdw11: u32,
-    cdw12: u32,
-    cdw13: u32,
-    cdw14: u32,
-    cdw15: u32,
-    timeout_ms: u32,
-    result: u32,
-}
-
-/// `NVME_IOCTL_ADMIN_CMD`: read and write, type `N`, number 0x41, the size of the command.
-const ADMIN: libc::Ioctl =
-    ((3 << 30) | (size_of::<AdminCommand>() << 16) | ((b'N' as usize) << 8) | 0x41) as _;
 const GET_LOG_PAGE: u8 = 0x02;
-const GET_FEATURES: u8 = 0x0a;
 const SMART_LOG: u32 = 0x02;
-const POWER_MANAGEMENT: u32 = 0x02;
 const SMART_BYTES: u32 = 512;
-const TIMEOUT_MILLIS: u32 = 5_000;
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-fn send(drive: &File, command: &mut AdminCommand) -> io::Result<()> {
-    command.timeout_ms = TIMEOUT_MILLIS;
-    // SAFETY: the command has the kernel's layout; its data pointer, where set, is to `data_len` bytes of the caller's.
-    match unsafe { libc::ioctl(drive.as_raw_fd(), ADMIN, command as *mut AdminCommand) } {
-        0 => Ok(()),
-        -1 => Err(io::Error::last_os_error()),
-        status => Err(io::Error::other(format!("the drive refused with NVMe status {status:#x}"))),
-    }
-}
-
-/// The number of the power state that the drive is in; 0 draws most.
 fn power_state(drive: &File) -> io::Result<f64> {
-    let mut command =
-        AdminCommand { opcode: GET_FEATURES, cdw10: POWER_MANAGEMENT, ..AdminCommand::default() };
-    send(drive, &mut command)?;
-    Ok(state_of(command.result))
-}
-
-fn state_of(result: u32) -> f64 {
-    f64::from(result & 0x1f)
+    nvme_power_state(drive, TIMEOUT).map(f64::from)
 }
 
 fn smart_temperature(drive: &File) -> io::Result<Option<f64>> {
     let mut log = [0u8; SMART_BYTES as usize];
-    let mut command = AdminCommand {
-        opcode: GET_LOG_PAGE,
-        nsid: u32::MAX,
-        addr: log.as_mut_ptr() as u64,
-        data_len: SMART_BYTES,
-        cdw10: SMART_LOG | ((SMART_BYTES / 4 - 1) << 16),
-        ..AdminCommand::default()
-    };
-    send(drive, &mut command)?;
+    let cdw10 = SMART_LOG | ((SMART_BYTES / 4 - 1) << 16);
+    let command = AdminCommand { opcode: GET_LOG_PAGE, nsid: u32::MAX, cdw10, cdw11: 0 };
+    drive.admin(command, &mut log, TIMEOUT)?;
     Ok(composite(&log))
 }
 
@@ -183,22 +131,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_has_the_kernels_layout() {
-        assert_eq!(size_of::<AdminCommand>(), 72);
-        assert_eq!(std::mem::offset_of!(AdminCommand, addr), 24);
-        assert_eq!(std::mem::offset_of!(AdminCommand, cdw10), 40);
-        assert_eq!(std::mem::offset_of!(AdminCommand, result), 68);
-        assert_eq!(ADMIN, 0xC048_4E41);
-    }
-
-    #[test]
     fn answers_are_decoded() {
         let mut log = [0u8; 512];
         assert_eq!(composite(&log), None);
         log[1..3].copy_from_slice(&314u16.to_le_bytes());
         assert_eq!(composite(&log), Some(41.0));
-        // Bits 5 to 7 are the workload hint.
-        assert_eq!(state_of(0b0110_0011), 3.0);
         assert_eq!(controller("/dev/nvme12n1p3"), Some("nvme12"));
         assert_eq!(controller("/dev/sda"), None);
         assert_eq!(controller("/dev/nvme"), None);
