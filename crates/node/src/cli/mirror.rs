@@ -1,14 +1,15 @@
 //! `ebb mirror`: mirrors of two disks on this machine.
 
 use crate::cli::admin::Output;
-use crate::daemon::mirror::control::{Answer, Question, ServedStatus, ask, is_served};
+use crate::daemon::mirror::control::{Answer, Question, ServedDisk, ServedStatus, ask, is_served};
 use crate::daemon::mirror::{self, Driver, Options, standing};
 use crate::error::NodeError;
+use crate::mirror::drivers::{DRIVERS, DriverKind, availability};
 use crate::mirror::registry::{Name, Registry};
 use crate::mirror::{MirrorError, create};
 use clap::{Args, Subcommand, ValueEnum};
 use ebb_mirror::open::Accept;
-use ebb_mirror::{Ack, DiskState, PolicyKind, Side};
+use ebb_mirror::{Ack, DiskState, PolicyKind, Side, Speed};
 use ebb_report::{print_json, table};
 use ebb_types::{Bytes, parse_bytes};
 use serde::Serialize;
@@ -78,9 +79,11 @@ enum MirrorCommand {
     /// Compare both copies while no client is served; `ebb mirror status` shows the result
     #[command(after_help = "Example: ebb mirror scrub vm && ebb mirror status vm")]
     Scrub { name: Name },
-    /// List the drivers of disks and what each can do
-    #[command(after_help = "Example: ebb mirror drivers --json")]
+    /// List the drivers of disks and what each can do; with a mirror's name, also what each can do with its disks
+    #[command(after_help = "Examples: ebb mirror drivers, ebb mirror drivers vm --json")]
     Drivers {
+        /// Asks the drives, which needs root; sets nothing and wakes none
+        name: Option<Name>,
         /// Print JSON with stable keys (docs/json.md)
         #[arg(long)]
         json: bool,
@@ -102,16 +105,17 @@ struct ServeArgs {
     /// After each disk was used without the other: the one that counts
     #[arg(long, value_name = "A|B", ignore_case = true)]
     keep: Option<Keep>,
-    /// logstore, two-speed, div or one-speed [default: logstore; one-speed with driver none]
+    /// logstore, two-speed, div or one-speed [default: logstore; one-speed with driver none; two-speed with disks that sleep at
+    /// low speed]
     #[arg(long, value_parser = word::<PolicyKind>)]
     policy: Option<PolicyKind>,
     /// When a write is acknowledged: safe (nothing is lost with one disk), both (safe, and both disks have it: writes wait
     /// for a change of speed) or one (as soon as one disk has it, as in the paper)
     #[arg(long, value_parser = word::<Ack>, default_value = "safe")]
     ack: Ack,
-    /// What drives the disks' speed (see `ebb mirror drivers`)
-    #[arg(long, default_value = "none")]
-    driver: DriverKind,
+    /// What drives the disks' speed (see `ebb mirror drivers`) [default: as in NAME.toml, else none]
+    #[arg(long)]
+    driver: Option<DriverKind>,
     /// Figures of the emulated disk, TOML [default: the disk of the LogStore paper]
     #[arg(long, value_name = "FILE")]
     disk_model: Option<PathBuf>,
@@ -123,41 +127,10 @@ enum Keep {
     B,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum DriverKind {
-    None,
-    Emulated,
-}
-
 /// A word that stands for a value in JSON, too.
 fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_value(text.into()).map_err(|error| error.to_string())
 }
-
-/// A way to drive disks.
-#[derive(Serialize)]
-struct DriverFacts {
-    driver: &'static str,
-    /// Speeds that it knows.
-    speeds: u8,
-    disks: &'static str,
-    what: &'static str,
-}
-
-const DRIVERS: &[DriverFacts] = &[
-    DriverFacts {
-        driver: "none",
-        speeds: 1,
-        disks: "any file or block device",
-        what: "serves the disk as it is",
-    },
-    DriverFacts {
-        driver: "emulated",
-        speeds: 2,
-        disks: "any file or block device",
-        what: "delays it as a two-speed disk model says, in real time; energy is modelled",
-    },
-];
 
 pub async fn run(args: MirrorArgs) -> Result<ExitCode, NodeError> {
     let registry = || Registry::find(args.registry.clone());
@@ -205,16 +178,24 @@ pub async fn run(args: MirrorArgs) -> Result<ExitCode, NodeError> {
                 println!("comparing {}: `ebb mirror status {name}` shows the result", Bytes(size_bytes));
             }
         }
-        MirrorCommand::Drivers { json } => drivers(Output::from(json)),
+        MirrorCommand::Drivers { name: None, json } => drivers(Output::from(json)),
+        MirrorCommand::Drivers { name: Some(name), json } => {
+            drivers_of(&registry()?, &name, Output::from(json))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 async fn serve(registry: &Registry, args: ServeArgs) -> Result<(), NodeError> {
-    let driver = match (args.driver, args.disk_model) {
-        (DriverKind::None, Some(_)) => return Err(MirrorError::ModelUnused.into()),
-        (DriverKind::None, None) => Driver::None,
+    let kind = match args.driver {
+        Some(kind) => kind,
+        None => registry.load(&args.name)?.driver.name,
+    };
+    let driver = match (kind, args.disk_model) {
         (DriverKind::Emulated, file) => Driver::emulated(file)?,
+        (_, Some(_)) => return Err(MirrorError::ModelUnused.into()),
+        (DriverKind::None, None) => Driver::None,
+        (kind, None) => Driver::Switched(kind),
     };
     let options = Options {
         nbd: args.nbd,
@@ -260,7 +241,8 @@ fn page(status: &ServedStatus) -> String {
     let _ = writeln!(out, "mirror   {}: {} on {}", status.name, Bytes(status.size_bytes), status.nbd);
     let _ = writeln!(out, "state    {}", standing(status));
     let (policy, ack) = (of_json(status.policy), of_json(status.ack));
-    let _ = writeln!(out, "policy   {policy}, driver {}, acknowledges {ack}", status.driver);
+    let driver = of_json(status.driver);
+    let _ = writeln!(out, "policy   {policy}, driver {driver}, acknowledges {ack}");
     let _ = writeln!(out, "clients  {} connections", status.connections);
     let (once, dirty) = (Bytes(status.once_bytes), Bytes(status.dirty_bytes));
     let _ = writeln!(out, "copies   {once} on one disk only; a crash now would compare {dirty}");
@@ -268,43 +250,50 @@ fn page(status: &ServedStatus) -> String {
         let _ = writeln!(out, "reads    {} FAILED on one disk", status.unreadable);
     }
     let _ = writeln!(out, "scrub    {}", scrub(status));
-    let header = [
-        "disk",
-        "state",
-        "speed",
-        "mode",
-        "busy",
-        "at low speed",
-        "log",
-        "to replay",
-        "postponed",
-        "changes",
-        "modelled",
-    ];
+    let header = ["disk", "state", "speed", "mode", "busy", "log", "to replay", "postponed", "changes"];
     let rows: Vec<Vec<String>> = status.disks.iter().map(row).collect();
     out.push('\n');
     table(&mut out, &header, &rows);
     for disk in &status.disks {
         let _ = writeln!(out, "{:?}        {}", disk.status.side, disk.path.display());
+        about(disk).iter().for_each(|line| out.push_str(&format!("         {line}\n")));
     }
     out
 }
 
-fn row(disk: &crate::daemon::mirror::control::ServedDisk) -> Vec<String> {
+/// What is known of a disk's power, and of what keeps it from low speed.
+fn about(disk: &ServedDisk) -> Vec<String> {
     let s = &disk.status;
-    let modelled = disk.modelled_joules.zip(disk.modelled_watts);
+    let mut lines = Vec::new();
+    if let Some((joules, watts)) = disk.modelled_joules.zip(disk.modelled_watts) {
+        lines.push(format!("{joules} since the start, mean {watts}, modelled"));
+    }
+    if let Some(watts) = disk.rated_watts {
+        lines.push(format!("up to {watts} at this speed as rated, not measured"));
+    }
+    let forecast = s.utilisation_at_low.filter(|_| s.state != DiskState::Lost);
+    if let Some((at_low, limit)) = forecast.zip(s.low_speed_limit) {
+        let (at_low, limit) = (percent(Some(at_low)), percent(Some(limit)));
+        lines.push(match s.speed {
+            Speed::High => format!("busy {at_low} as forecast for low speed; it goes there up to {limit}"),
+            Speed::Low => format!("busy {at_low} as forecast at this speed; it came here up to {limit}"),
+        });
+    }
+    lines
+}
+
+fn row(disk: &ServedDisk) -> Vec<String> {
+    let s = &disk.status;
     vec![
         format!("{:?}", s.side),
         if s.state == DiskState::Lost { "LOST".into() } else { of_json(s.state) },
         of_json(s.speed),
         of_json(s.mode),
         percent(s.utilisation),
-        percent(s.utilisation_at_low),
         format!("{} of {}", Bytes(s.log_used_bytes), Bytes(s.log_bytes)),
         Bytes(s.logged_bytes).to_string(),
         Bytes(s.postponed_bytes).to_string(),
         s.speed_changes.to_string(),
-        modelled.map_or("-".into(), |(joules, watts)| format!("{joules}, mean {watts}")),
     ]
 }
 
@@ -332,8 +321,29 @@ fn drivers(output: Output) {
     let mut out = String::new();
     let rows: Vec<Vec<String>> = DRIVERS
         .iter()
-        .map(|d| vec![d.driver.into(), d.speeds.to_string(), d.disks.into(), d.what.into()])
+        .map(|d| {
+            let words = [d.low_speed, d.watts, d.disks, d.what].map(str::to_owned);
+            [vec![of_json(d.driver)], words.to_vec()].concat()
+        })
         .collect();
-    table(&mut out, &["driver", "speeds", "disks", "what"], &rows);
+    table(&mut out, &["driver", "low speed", "watts", "disks", "what"], &rows);
     print!("{out}");
+}
+
+fn drivers_of(registry: &Registry, name: &Name, output: Output) -> Result<(), NodeError> {
+    let entry = registry.load(name)?;
+    // Checks the section [driver].
+    registry.settings(name, &entry)?;
+    let found = availability(name, &entry);
+    if let Output::Json = output {
+        print_json(&found);
+        return Ok(());
+    }
+    let mut out = String::new();
+    for a in found {
+        let can = if a.available { "yes" } else { "no" };
+        let _ = writeln!(out, "{:<8}  {:?}  {can}: {}", of_json(a.driver), a.disk, a.what);
+    }
+    print!("{out}");
+    Ok(())
 }

@@ -8,6 +8,7 @@ use crate::cluster::random;
 use crate::error::{NodeError, io};
 use crate::mirror::MirrorError;
 use crate::mirror::disks::{self, Reader};
+use crate::mirror::drivers::DriverConfig;
 use crate::mirror::registry::{Entry, Name, Registry, Tuning};
 use ebb_blockdev::DiskFile;
 use ebb_mirror::open::{self, OpenError};
@@ -58,7 +59,8 @@ pub fn create(
         let block = open::superblock(Side::A, &mut Reader(&disks[0])).map_err(entry)?;
         rebuild(&block, ids[1], &disks[1], &disks[0])?;
     }
-    registry.add(name, &Entry { mirror, disk_a: a, disk_b: b, settings: Tuning::default() })?;
+    let (driver, settings) = (DriverConfig::default(), Tuning::default());
+    registry.add(name, &Entry { mirror, disk_a: a, disk_b: b, driver, settings })?;
     Ok(Created {
         size,
         log: Bytes(geometry.log_blocks() * BLOCK_BYTES),

@@ -2,6 +2,7 @@
 
 use ebb_mirror::open::OpenError;
 use ebb_mirror::{GeometryError, ModelError, SettingsError};
+use ebb_power::disk::DiskError;
 use ebb_types::Bytes;
 use std::path::PathBuf;
 
@@ -47,8 +48,24 @@ pub enum MirrorError {
     NothingLost { name: String, a: PathBuf, b: PathBuf },
     #[error("{path} has {found} and the mirror needs {needed}: give a larger disk")]
     Small { path: PathBuf, found: Bytes, needed: Bytes },
-    #[error("driver none serves at one speed: give --driver emulated, or leave out --policy")]
+    #[error(
+        "driver none serves at one speed: give another, such as --driver emulated (`ebb mirror drivers`), or leave out --policy"
+    )]
     OneSpeed,
+    #[error(transparent)]
+    Combination(SettingsError),
+    #[error(transparent)]
+    Switch(#[from] DiskError),
+    #[error("driver command has no programs: give them in [driver.command] of {0}.toml, as low and high")]
+    NoCommand(String),
+    #[error(
+        "{a} and {b} are one NVMe drive, whose speed they share: mirror two drives, or use --driver none"
+    )]
+    OneDrive { a: PathBuf, b: PathBuf },
+    #[error(
+        "ended at once, without waiting for the disks: the next start compares what was being written, and a disk may be at low speed"
+    )]
+    Interrupted,
     #[error("--disk-model is for --driver emulated: give both or neither")]
     ModelUnused,
     #[error("{path}: {error}")]

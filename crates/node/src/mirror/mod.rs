@@ -3,6 +3,7 @@
 
 pub mod create;
 pub mod disks;
+pub mod drivers;
 pub mod error;
 pub mod registry;
 

@@ -8,7 +8,8 @@ use crate::cluster::launch::private_directory;
 use crate::cluster::secrets::write_new;
 use crate::error::{NodeError, io};
 use crate::mirror::MirrorError;
-use ebb_mirror::{MirrorId, Settings, Side, Thresholds};
+use crate::mirror::drivers::DriverConfig;
+use ebb_mirror::{MirrorId, Settings, Side, Sleep, Thresholds};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,8 @@ use std::time::Duration;
 const NAME_MAX: usize = ebb_mirror::superblock::NAME_BYTES_MAX;
 /// Longest epoch, in seconds.
 const EPOCH_SECONDS_MAX: f64 = 86_400.0;
+/// Longest time that a disk may be behind or must be awake, in seconds.
+const SLEEP_SECONDS_MAX: f64 = 365.0 * 86_400.0;
 
 /// A checked name: also the NBD export's, and a file's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +61,8 @@ pub struct Entry {
     pub disk_a: PathBuf,
     pub disk_b: PathBuf,
     #[serde(default)]
+    pub driver: DriverConfig,
+    #[serde(default)]
     pub settings: Tuning,
 }
 
@@ -69,14 +74,35 @@ pub struct Tuning {
     pub settle_epochs: u32,
     pub smoothing: f64,
     pub postponed_bytes: u64,
+    /// Of disks that sleep at low speed: see [`Sleep`].
+    pub behind_seconds: f64,
+    pub awake_seconds: f64,
     pub thresholds: Thresholds,
+}
+
+impl Tuning {
+    pub fn sleep(&self) -> Sleep {
+        Sleep {
+            behind_longest: Duration::from_secs_f64(self.behind_seconds),
+            awake_shortest: Duration::from_secs_f64(self.awake_seconds),
+        }
+    }
 }
 
 impl Default for Tuning {
     fn default() -> Tuning {
         let Settings { thresholds, epoch, settle_epochs, smoothing, postponed_bytes, .. } =
             Settings::default();
-        Tuning { epoch_seconds: epoch.as_secs_f64(), settle_epochs, smoothing, postponed_bytes, thresholds }
+        let Sleep { behind_longest, awake_shortest } = Sleep::default();
+        Tuning {
+            epoch_seconds: epoch.as_secs_f64(),
+            settle_epochs,
+            smoothing,
+            postponed_bytes,
+            behind_seconds: behind_longest.as_secs_f64(),
+            awake_seconds: awake_shortest.as_secs_f64(),
+            thresholds,
+        }
     }
 }
 
@@ -137,6 +163,17 @@ impl Registry {
         let tuning = entry.settings;
         if !(0.0..=EPOCH_SECONDS_MAX).contains(&tuning.epoch_seconds) {
             let why = format!("epoch_seconds is {}: set it to 3, or up to a day", tuning.epoch_seconds);
+            return Err(MirrorError::Entry { file, why });
+        }
+        for (key, value) in
+            [("behind_seconds", tuning.behind_seconds), ("awake_seconds", tuning.awake_seconds)]
+        {
+            if !(0.0..=SLEEP_SECONDS_MAX).contains(&value) {
+                let why = format!("{key} is {value}: set it to 1800, or up to a year");
+                return Err(MirrorError::Entry { file, why });
+            }
+        }
+        if let Err(why) = entry.driver.check() {
             return Err(MirrorError::Entry { file, why });
         }
         let settings = Settings {
@@ -236,6 +273,7 @@ mod tests {
             mirror: MirrorId([3; 16]),
             disk_a: "/dev/disk/by-id/a".into(),
             disk_b: "/b".into(),
+            driver: DriverConfig::default(),
             settings: Tuning::default(),
         };
         let good = text(&entry);
@@ -255,10 +293,17 @@ mod tests {
             (Tuning { epoch_seconds: f64::NAN, ..Tuning::default() }, "epoch_seconds is NaN"),
             (Tuning { epoch_seconds: 0.0, ..Tuning::default() }, "the epoch has no length"),
             (Tuning { smoothing: 1.0, ..Tuning::default() }, "smoothing is 1"),
+            (Tuning { awake_seconds: -1.0, ..Tuning::default() }, "awake_seconds is -1"),
+            (Tuning { behind_seconds: f64::INFINITY, ..Tuning::default() }, "behind_seconds is inf"),
         ] {
             let error = registry.settings(&name, &Entry { settings: tuning, ..entry.clone() }).unwrap_err();
             assert!(error.to_string().contains(why), "{error}");
         }
+        let mut wrong = entry.clone();
+        wrong.driver.deadline_seconds = 0.0;
+        let error = registry.settings(&name, &wrong).unwrap_err().to_string();
+        assert!(error.contains("m.toml: driver.deadline_seconds is 0"), "{error}");
         assert_eq!(registry.settings(&name, &entry).unwrap(), Settings::default());
+        assert_eq!(entry.settings.sleep(), Sleep::default());
     }
 }

@@ -12,6 +12,7 @@ mod failures;
 mod harness;
 mod house;
 mod mirror;
+mod mirror_speeds;
 mod planned_shifts;
 mod replay;
 mod s3_clients;

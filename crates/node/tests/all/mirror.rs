@@ -11,19 +11,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
-const MIB: u64 = 1 << 20;
-const BLOCK: usize = 4096;
-const READ: u16 = 0;
-const WRITE: u16 = 1;
-const FLUSH: u16 = 3;
+pub const MIB: u64 = 1 << 20;
+pub const BLOCK: usize = 4096;
+pub const READ: u16 = 0;
+pub const WRITE: u16 = 1;
+pub const FLUSH: u16 = 3;
 
 /// A directory with disks and a registry.
-struct Bench {
+pub struct Bench {
     dir: TempDir,
 }
 
 impl Bench {
-    fn new(disks: &[(&str, u64)]) -> Bench {
+    pub fn new(disks: &[(&str, u64)]) -> Bench {
         let dir = tempfile::tempdir().expect("a directory");
         for (name, mib) in disks {
             let file = std::fs::File::create(dir.path().join(name)).expect("a disk");
@@ -33,28 +33,28 @@ impl Bench {
     }
 
     /// A mirror `m` of the disks `a` and `b`.
-    fn with_mirror(mib: u64) -> Bench {
+    pub fn with_mirror(mib: u64) -> Bench {
         let bench = Bench::new(&[("a", mib), ("b", mib)]);
         said(&bench.ebb(&["create", "m", "--disk", "a", "--disk", "b", "--log", "4MiB"]));
         bench
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(EBB);
         command.arg("mirror").args(args).current_dir(&self.dir).env("EBB_MIRRORS", self.path("registry"));
         command.env("EBB_LOG", "warn");
         command
     }
 
-    fn ebb(&self, args: &[&str]) -> Output {
+    pub fn ebb(&self, args: &[&str]) -> Output {
         self.command(args).output().expect("run ebb")
     }
 
-    fn serve(&self, args: &[&str]) -> Served<'_> {
+    pub fn serve(&self, args: &[&str]) -> Served<'_> {
         let all = [&["serve", "m", "--nbd", "127.0.0.1:0"], args].concat();
         let mut process = self.command(&all).stdout(Stdio::piped()).spawn().expect("run ebb");
         let mut line = String::new();
@@ -64,27 +64,27 @@ impl Bench {
         Served { bench: self, process, url, line }
     }
 
-    fn status(&self) -> serde_json::Value {
+    pub fn status(&self) -> serde_json::Value {
         let output = self.ebb(&["status", "m", "--json"]);
         serde_json::from_str(&said(&output)).expect("JSON")
     }
 
-    fn wait_status(&self, what: &str, is: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+    pub fn wait_status(&self, what: &str, is: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
         wait(what, PATIENCE, || Some(self.status()).filter(&is))
     }
 }
 
-fn said(output: &Output) -> String {
+pub fn said(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// A process that serves the mirror. It is killed however the test ends.
-struct Served<'a> {
+pub struct Served<'a> {
     bench: &'a Bench,
-    process: Child,
-    url: String,
-    line: String,
+    pub process: Child,
+    pub url: String,
+    pub line: String,
 }
 
 impl Drop for Served<'_> {
@@ -95,13 +95,13 @@ impl Drop for Served<'_> {
 }
 
 impl Served<'_> {
-    fn client(&self) -> Nbd {
+    pub fn client(&self) -> Nbd {
         let (address, _) = self.url["nbd://".len()..].split_once('/').expect("a URL has an export");
         Nbd::open(TcpStream::connect(address).expect("connect"), "m").expect("open the export")
     }
 
     /// Ends in order.
-    fn stop(mut self) {
+    pub fn stop(mut self) {
         let pid = rustix::process::Pid::from_child(&self.process);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
         assert_eq!(self.process.wait().expect("it ends").code(), Some(0));
@@ -110,7 +110,7 @@ impl Served<'_> {
 }
 
 /// A client of the tests' own: the old way to open an export, simple replies, one request at a time.
-struct Nbd {
+pub struct Nbd {
     stream: TcpStream,
 }
 
@@ -128,7 +128,7 @@ impl Nbd {
     }
 
     /// A request that the server answers with success; an error is that of the connection.
-    fn call(&mut self, command: u16, offset: u64, length: u32, data: &[u8]) -> std::io::Result<Vec<u8>> {
+    pub fn call(&mut self, command: u16, offset: u64, length: u32, data: &[u8]) -> std::io::Result<Vec<u8>> {
         let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
         bytes.extend([0, 0]);
         bytes.extend(command.to_be_bytes());
@@ -147,7 +147,7 @@ impl Nbd {
 }
 
 /// A write of this block: nothing else looks like it.
-fn content(block: u64, write: u64) -> Vec<u8> {
+pub fn content(block: u64, write: u64) -> Vec<u8> {
     let word = [block.to_le_bytes(), write.to_le_bytes()].concat();
     if write == 0 { vec![0; BLOCK] } else { word.repeat(BLOCK / 16) }
 }
@@ -172,7 +172,7 @@ fn differing(status: &serde_json::Value) -> (u64, u64) {
 }
 
 /// Compares both copies, in the running server.
-fn scrub(bench: &Bench) -> (u64, u64) {
+pub fn scrub(bench: &Bench) -> (u64, u64) {
     let passes = bench.status()["scrub"]["passes"].as_u64().unwrap();
     said(&bench.ebb(&["scrub", "m"]));
     differing(
@@ -242,16 +242,16 @@ fn lively(bench: &Bench) -> &'static str {
 }
 
 /// Blocks of the load, and the writes that each may have.
-struct Load {
-    random: Random,
+pub struct Load {
+    pub random: Random,
     /// The last acknowledged write of each block, and those since that were not answered.
-    expected: Vec<(u64, Vec<u64>)>,
-    writes: u64,
+    pub expected: Vec<(u64, Vec<u64>)>,
+    pub writes: u64,
 }
 
 impl Load {
     /// Reads everything: what was acknowledged must be there.
-    fn verify(&mut self, client: &mut Nbd) {
+    pub fn verify(&mut self, client: &mut Nbd) {
         for (block, (acked, open)) in self.expected.iter_mut().enumerate() {
             let block = block as u64;
             let found = client.call(READ, block * BLOCK as u64, BLOCK as u32, &[]).expect("a read");
@@ -263,7 +263,7 @@ impl Load {
     }
 
     /// Writes one or several blocks. An error: the server has gone.
-    fn write(&mut self, client: &mut Nbd) -> std::io::Result<()> {
+    pub fn write(&mut self, client: &mut Nbd) -> std::io::Result<()> {
         let count = 1 + self.random.below(4);
         let first = self.random.below(self.expected.len() as u64 - count);
         self.writes += 1;
@@ -490,7 +490,13 @@ fn mistakes_are_refused_with_the_remedy_and_write_nothing() {
         ("serve m --policy logstore", 1, &["one speed", "--driver emulated"]),
         ("serve m --policy fast", 2, &["unknown variant `fast`", "logstore"]),
         ("serve m --ack none", 2, &["unknown variant `none`", "safe"]),
-        ("serve m --driver nvme", 2, &["emulated"]),
+        ("serve m --driver turbo", 2, &["emulated", "nvme"]),
+        ("serve m --driver nvme", 1, &["cannot identify", "it is no such disk"]),
+        ("serve m --driver ata", 1, &["cannot identify", "it is no such disk"]),
+        ("serve m --driver ata --policy logstore", 1, &["log nothing", "two-speed"]),
+        ("serve m --driver ata --ack both", 1, &["wait for a sleeping disk", "acknowledge safe"]),
+        ("serve m --driver command", 1, &["has no programs", "[driver.command] of m.toml"]),
+        ("drivers n", 1, &["there is no mirror n"]),
         ("serve m --disk-model bad.toml", 1, &["--driver emulated"]),
         ("serve m --driver emulated --disk-model nowhere.toml", 1, &["nowhere.toml"]),
         ("serve m --driver emulated --disk-model bad.toml", 1, &["bad.toml"]),
@@ -514,6 +520,7 @@ fn wrong_disks(bench: &Bench) {
         (good.replace("disk_b", "disk_x"), "unknown field `disk_x`"),
         (good.replace("epoch_seconds = 3.0", "epoch_seconds = -1.0"), "epoch_seconds is -1"),
         (good.replace("go_down = 0.3", "go_down = 0.9"), "change back and forth"),
+        (good.replace("deadline_seconds = 30.0", "deadline_seconds = 0"), "deadline_seconds is 0"),
         (good.replace("/b\"", "/c\""), "no disk of an Ebb mirror"),
         (good.replace("/a\"", "/x\"").replace("/b\"", "/a\"").replace("/x\"", "/b\""), "exchange the two"),
         (good.replace(&id, &"0".repeat(32)), "another mirror was created on them"),
@@ -548,6 +555,19 @@ fn the_drivers_are_listed() {
         serde_json::from_str(&said(&bench.ebb(&["drivers", "--json"]))).expect("JSON");
     let names: Vec<&str> =
         drivers.as_array().unwrap().iter().map(|d| d["driver"].as_str().unwrap()).collect();
-    assert_eq!(names, ["none", "emulated"]);
-    assert!(said(&bench.ebb(&["drivers"])).contains("two-speed"));
+    assert_eq!(names, ["none", "emulated", "nvme", "ata", "command"]);
+    let text = said(&bench.ebb(&["drivers"]));
+    assert!(text.contains("two-speed") && text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    let bench = Bench::with_mirror(20);
+    let of_files: serde_json::Value =
+        serde_json::from_str(&said(&bench.ebb(&["drivers", "m", "--json"]))).expect("JSON");
+    let can = |driver: &str| {
+        let rows = of_files.as_array().unwrap().iter().filter(|row| row["driver"] == driver);
+        rows.map(|row| row["available"].as_bool().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        ["none", "emulated", "nvme", "ata", "command"].map(can),
+        [vec![true; 2], vec![true; 2], vec![false; 2], vec![false; 2], vec![false; 2]]
+    );
+    assert!(said(&bench.ebb(&["drivers", "m"])).contains("cannot identify"));
 }

@@ -3,6 +3,7 @@
 
 use crate::error::{NodeError, io};
 use crate::mirror::MirrorError;
+use crate::mirror::drivers::DriverKind;
 use crate::mirror::registry::Name;
 use ebb_mirror::{Ack, DiskStatus, PolicyKind, ScrubStatus};
 use ebb_types::{Joules, Watts};
@@ -58,7 +59,7 @@ pub struct ServedStatus {
     pub name: String,
     pub nbd: String,
     pub condition: Condition,
-    pub driver: String,
+    pub driver: DriverKind,
     pub policy: PolicyKind,
     pub ack: Ack,
     pub size_bytes: u64,
@@ -82,6 +83,9 @@ pub struct ServedDisk {
     /// Mean since the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modelled_watts: Option<Watts>,
+    /// The most that the drive takes at its present speed, by its own tables. Not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rated_watts: Option<Watts>,
 }
 
 /// The socket. Its file goes with it.

@@ -10,17 +10,19 @@ use crate::daemon::clock;
 use crate::error::{NodeError, io};
 use crate::mirror::MirrorError;
 use crate::mirror::disks::{self, Reader};
+use crate::mirror::drivers::{self, DriverKind};
 use crate::mirror::registry::{Entry, Name, Registry};
 use control::{Answer, Condition, Control, Question, ServedDisk, ServedStatus};
-use drive::{Busy, Drive, Emulated};
+use drive::{Busy, Drive, Emulated, Switched};
 use ebb_blockdev::{DiskFile, Replies, Ring, serve};
 use ebb_mirror::open::{Accept, Medium, OpenError, Opened, open};
 use ebb_mirror::policy::{Change, DiskFacts, Draw};
 use ebb_mirror::{
-    Ack, BLOCK_BYTES, ChangeModel, DiskModel, DiskState, Mirror, ModelDisk, PolicyKind, Side, Speed,
-    SpeedModel,
+    Ack, BLOCK_BYTES, ChangeModel, DiskModel, DiskState, Mirror, ModelDisk, PolicyKind, Settings, Side,
+    Speed, SpeedModel,
 };
 use ebb_nbd::{BlockSizes, Export};
+use ebb_power::disk::About;
 use ebb_types::Bytes;
 use server::Server;
 use std::path::PathBuf;
@@ -34,11 +36,17 @@ const PAYLOAD_MAX: u32 = 32 << 20;
 /// The longest that a modelled access or change of speed may take.
 const MODEL_SECONDS_MAX: f64 = 3600.0;
 
+/// Time for the kernel beyond the time limits of a change: a switch sends up to three commands.
+const SWITCH_COMMANDS: u32 = 3;
+const SWITCH_PATIENCE: Duration = Duration::from_secs(10);
+
 /// How a disk's speed is driven.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Driver {
     None,
     Emulated(Box<DiskModel>),
+    /// By a switch of this kind.
+    Switched(DriverKind),
 }
 
 impl Driver {
@@ -57,10 +65,11 @@ impl Driver {
         Ok(Driver::Emulated(Box::new(model)))
     }
 
-    pub fn name(&self) -> &'static str {
+    pub fn kind(&self) -> DriverKind {
         match self {
-            Driver::None => "none",
-            Driver::Emulated(_) => "emulated",
+            Driver::None => DriverKind::None,
+            Driver::Emulated(_) => DriverKind::Emulated,
+            Driver::Switched(kind) => *kind,
         }
     }
 }
@@ -87,13 +96,7 @@ pub struct Options {
 /// Serves until the process is asked to stop.
 pub async fn run(registry: &Registry, name: &Name, options: Options) -> Result<(), NodeError> {
     let entry = registry.load(name)?;
-    let mut settings = registry.settings(name, &entry)?;
-    settings.ack = options.ack;
-    settings.kind = match (&options.driver, options.policy) {
-        (Driver::None, None | Some(PolicyKind::OneSpeed)) => PolicyKind::OneSpeed,
-        (Driver::None, Some(_)) => return Err(MirrorError::OneSpeed.into()),
-        (Driver::Emulated(_), policy) => policy.unwrap_or_default(),
-    };
+    let settings = settings(registry, name, &entry, &options)?;
     if control::is_served(&registry.socket(name)) {
         return Err(MirrorError::Served(name.to_string()).into());
     }
@@ -102,7 +105,8 @@ pub async fn run(registry: &Registry, name: &Name, options: Options) -> Result<(
     let address = listener.local_addr().map_err(io("listen on", &options.nbd))?;
     let control = Control::new(registry.socket(name))?;
     let mut stop = Stop::new()?;
-    let (drives, facts) = drives(&options.driver, &opened)?;
+    let there = disks.each_ref().map(Option::is_some);
+    let (drives, facts) = drives(&options.driver, name, &entry, there, &opened)?;
     let export = export(name, opened.geometry.data_blocks() * BLOCK_BYTES);
     let replies = Replies::new();
     let mut ring = Ring::new().map_err(io("start", "io_uring"))?;
@@ -114,10 +118,10 @@ pub async fn run(registry: &Registry, name: &Name, options: Options) -> Result<(
     let nbd = format!("nbd://{address}/{name}");
     let status = {
         let (server, replies) = (server.clone(), replies.clone());
-        let (name, nbd, driver) = (name.to_string(), nbd.clone(), options.driver.name().to_owned());
+        let (name, nbd, driver) = (name.to_string(), nbd.clone(), options.driver.kind());
         move || {
             let connections = replies.connections();
-            describe(&server, &entry, (name.clone(), nbd.clone(), driver.clone()), settings, connections)
+            describe(&server, &entry, (name.clone(), nbd.clone(), driver), settings, connections)
         }
     };
     println!("mirror {name}: {} on {nbd}, {}", Bytes(export.size), standing(&status()));
@@ -135,13 +139,37 @@ pub async fn run(registry: &Registry, name: &Name, options: Options) -> Result<(
     };
     // Clients are gone now: what they began continues.
     match ended {
-        Some(ended) => ended,
+        Some(ended) => ended.map_err(io("serve", nbd)),
         None => {
             server.close();
-            server.run().await
+            tokio::select! {
+                ended = server.end() => ended.map_err(io("serve", nbd)),
+                () = stop.asked() => Err(MirrorError::Interrupted.into()),
+            }
         }
     }
-    .map_err(io("serve", nbd))
+}
+
+/// What is noted, and what was chosen at this start, which must fit together.
+fn settings(
+    registry: &Registry,
+    name: &Name,
+    entry: &Entry,
+    options: &Options,
+) -> Result<Settings, NodeError> {
+    let mut settings = registry.settings(name, entry)?;
+    settings.ack = options.ack;
+    let sleeps = entry.driver.sleeps(options.driver.kind());
+    settings.sleep = sleeps.then(|| entry.settings.sleep());
+    settings.kind = match (&options.driver, options.policy) {
+        (Driver::None, None | Some(PolicyKind::OneSpeed)) => PolicyKind::OneSpeed,
+        (Driver::None, Some(_)) => return Err(MirrorError::OneSpeed.into()),
+        (_, Some(policy)) => policy,
+        (_, None) if sleeps => PolicyKind::TwoSpeed,
+        (_, None) => PolicyKind::default(),
+    };
+    settings.check().map_err(MirrorError::Combination)?;
+    Ok(settings)
 }
 
 fn export(name: &Name, size: u64) -> Export {
@@ -218,10 +246,49 @@ fn useless(error: &OpenError) -> Option<Side> {
     }
 }
 
-fn drives(driver: &Driver, opened: &Opened) -> Result<([Drive; 2], [DiskFacts; 2]), NodeError> {
-    let Driver::Emulated(model) = driver else {
-        return Ok((Side::BOTH.map(|_| Drive::None(Busy::default())), [DiskFacts::default(); 2]));
-    };
+type Drives = ([Drive; 2], [DiskFacts; 2]);
+
+/// `there`, by side: disks that are not missing.
+fn drives(
+    driver: &Driver,
+    name: &Name,
+    entry: &Entry,
+    there: [bool; 2],
+    opened: &Opened,
+) -> Result<Drives, NodeError> {
+    match driver {
+        Driver::None => Ok((Side::BOTH.map(|_| Drive::None(Busy::default())), [DiskFacts::default(); 2])),
+        Driver::Emulated(model) => emulated(model, opened),
+        Driver::Switched(kind) => switched(*kind, name, entry, there),
+    }
+}
+
+fn switched(kind: DriverKind, name: &Name, entry: &Entry, there: [bool; 2]) -> Result<Drives, NodeError> {
+    let limit = entry.driver.deadline() * SWITCH_COMMANDS + SWITCH_PATIENCE;
+    let mut facts = [DiskFacts::default(); 2];
+    let mut drives = Side::BOTH.map(|_| Drive::None(Busy::default()));
+    let switches = drivers::switches(kind, name, entry, there)?;
+    for (side, switch) in Side::BOTH.into_iter().zip(switches) {
+        let Some(switch) = switch else { continue };
+        facts[side.index()] = known(switch.about());
+        drives[side.index()] = Drive::Switched(Box::new(Switched::new(side, switch, limit)));
+    }
+    Ok((drives, facts))
+}
+
+/// What a switch knows of its disk. What it does not know is as of the paper's disk; only adaptive thresholds use that.
+fn known(about: &About) -> DiskFacts {
+    let mut facts = DiskFacts { slowdown: about.slowdown, ..DiskFacts::default() };
+    if let Some(rated) = about.rated {
+        (facts.low, facts.high) =
+            (Draw { idle: rated.low, access: rated.low }, Draw { idle: rated.high, access: rated.high });
+        let change = |time| Change { time, energy: rated.high * time };
+        (facts.down, facts.up) = (change(about.change.down), change(about.change.up));
+    }
+    facts
+}
+
+fn emulated(model: &DiskModel, opened: &Opened) -> Result<Drives, NodeError> {
     let needed = opened.geometry.device_bytes();
     if model.capacity_bytes < needed {
         let (model, capacity) = (model.name.clone(), Bytes(model.capacity_bytes));
@@ -229,7 +296,7 @@ fn drives(driver: &Driver, opened: &Opened) -> Result<([Drive; 2], [DiskFacts; 2
     }
     let (now, seeds) = (clock::now(), [random::identity()?, random::identity()?]);
     let drive = |seed| {
-        let disk = ModelDisk::new((**model).clone(), Speed::High, now, seed);
+        let disk = ModelDisk::new(model.clone(), Speed::High, now, seed);
         Drive::Emulated(Box::new(Emulated::new(disk, now)))
     };
     Ok((seeds.map(drive), [facts(model); 2]))
@@ -253,8 +320,8 @@ fn facts(model: &DiskModel) -> DiskFacts {
 fn describe(
     server: &Server,
     entry: &Entry,
-    (name, nbd, driver): (String, String, String),
-    settings: ebb_mirror::Settings,
+    (name, nbd, driver): (String, String, DriverKind),
+    settings: Settings,
     connections: usize,
 ) -> ServedStatus {
     let status = server.status();
@@ -265,11 +332,12 @@ fn describe(
         (1, _) => Condition::Degraded,
         _ => Condition::Failed,
     };
-    let disks = status.disks.into_iter().zip(server.modelled()).map(|(status, modelled)| ServedDisk {
+    let disks = status.disks.into_iter().zip(server.power()).map(|(status, power)| ServedDisk {
         path: entry.disk(status.side).to_owned(),
+        rated_watts: power.rated.map(|rated| if status.speed == Speed::Low { rated.low } else { rated.high }),
         status,
-        modelled_joules: modelled.map(|(joules, _)| joules),
-        modelled_watts: modelled.map(|(_, watts)| watts),
+        modelled_joules: power.modelled.map(|(joules, _)| joules),
+        modelled_watts: power.modelled.map(|(_, watts)| watts),
     });
     ServedStatus {
         name,

@@ -6,8 +6,9 @@
 use crate::daemon::clock;
 use crate::daemon::mirror::drive::{Drive, Ended};
 use ebb_blockdev::{Backend, Completion, Replies, RequestId, Ring};
-use ebb_mirror::{BLOCK_BYTES, Command, Event, Found, Mirror, Request, Side, Speed, Status};
+use ebb_mirror::{BLOCK_BYTES, Command, DiskState, Event, Found, Mirror, Request, Side, Speed, Status};
 use ebb_nbd::{Errno, Extent, Piece, Reply};
+use ebb_power::disk::Rated;
 use ebb_types::{Joules, Moment, Watts};
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -110,11 +111,37 @@ impl Server {
         self.inner.borrow().mirror.status()
     }
 
-    /// Modelled energy since the start and mean power, by disk.
-    pub fn modelled(&self) -> [Option<(Joules, Watts)>; 2] {
-        let now = clock::now();
-        self.inner.borrow().drives.each_ref().map(|drive| drive.modelled(now))
+    /// Ends in order, after [`Server::close`], and leaves disks of two speeds at high speed: others may use them next.
+    pub async fn end(&self) -> io::Result<()> {
+        self.run().await?;
+        for side in Side::BOTH {
+            let disk = &self.status().disks[side.index()];
+            let lost = disk.state == DiskState::Lost;
+            if disk.speed == Speed::Low && !lost && self.inner.borrow().drives[side.index()].about().is_some()
+            {
+                self.inner.borrow_mut().drives[side.index()].change(clock::now(), Speed::High);
+                // It has said why, if it failed.
+                poll_fn(|context| self.inner.borrow_mut().drives[side.index()].poll_change(context)).await;
+            }
+        }
+        Ok(())
     }
+
+    /// What is known of the disks' power, by side.
+    pub fn power(&self) -> [Power; 2] {
+        let now = clock::now();
+        self.inner.borrow().drives.each_ref().map(|drive| Power {
+            modelled: drive.modelled(now),
+            rated: drive.about().and_then(|about| about.rated),
+        })
+    }
+}
+
+/// A disk's power, as far as it is known.
+pub struct Power {
+    /// Energy since the start and mean power.
+    pub modelled: Option<(Joules, Watts)>,
+    pub rated: Option<Rated>,
 }
 
 impl Inner {
@@ -133,7 +160,7 @@ impl Inner {
                 continue;
             }
             let now = clock::now();
-            if self.end_due(now) {
+            if self.end_due(now) || self.end_change(now, context) {
                 continue;
             }
             self.waker = Some(context.waker().clone());
@@ -181,6 +208,17 @@ impl Inner {
         false
     }
 
+    /// Whether a change of speed has ended that no clock ends.
+    fn end_change(&mut self, now: Moment, context: &mut Context) -> bool {
+        for side in Side::BOTH {
+            if let Poll::Ready(ended) = self.drives[side.index()].poll_change(context) {
+                self.ended(now, side, ended);
+                return true;
+            }
+        }
+        false
+    }
+
     fn ended(&mut self, now: Moment, side: Side, ended: Ended) {
         match ended {
             Ended::Op { token, found, spent } => {
@@ -191,7 +229,7 @@ impl Inner {
                     tracing::warn!("disk {side:?} failed an operation; it is {state:?} now");
                 }
             }
-            Ended::Change => self.event(now, Event::Changed { side, changed: true }),
+            Ended::Change { changed } => self.event(now, Event::Changed { side, changed }),
         }
     }
 
