@@ -34,9 +34,11 @@ const RETURNING: usize = 4;
 const RETURN_BLOCKS: u64 = 64;
 
 impl Mirror {
-    /// Whether a disk may leave now: both have everything, nothing is being noted, and the mirror is not about to end.
+    /// Whether a disk may leave now: both have everything, nothing is being noted, and the mirror is not about to end. A pass of
+    /// comparison would wake a disk that sleeps.
     pub(crate) fn may_change(&self) -> bool {
         self.closing == Closing::No
+            && !(self.settings.sleep.is_some() && self.scrub.is_running())
             && self.change.is_none()
             && self.copies.is_none()
             && !self.members.is_busy()

@@ -4,8 +4,9 @@ use crate::cli::admin::Output;
 use crate::daemon::mirror::control::{Answer, Question, ServedDisk, ServedStatus, ask, is_served};
 use crate::daemon::mirror::{self, Driver, Options, standing};
 use crate::error::NodeError;
-use crate::mirror::drivers::{DRIVERS, DriverKind, availability};
+use crate::mirror::drivers::{DRIVERS, DriverKind};
 use crate::mirror::registry::{Name, Registry};
+use crate::mirror::switches::availability;
 use crate::mirror::{MirrorError, create};
 use clap::{Args, Subcommand, ValueEnum};
 use ebb_mirror::open::Accept;
@@ -275,6 +276,7 @@ fn about(disk: &ServedDisk) -> Vec<String> {
     if let Some((at_low, limit)) = forecast.zip(s.low_speed_limit) {
         let (at_low, limit) = (percent(Some(at_low)), percent(Some(limit)));
         lines.push(match s.speed {
+            _ if s.state == DiskState::Asleep => format!("the other disk serves alone and is busy {at_low}"),
             Speed::High => format!("busy {at_low} as forecast for low speed; it goes there up to {limit}"),
             Speed::Low => format!("busy {at_low} as forecast at this speed; it came here up to {limit}"),
         });

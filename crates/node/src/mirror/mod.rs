@@ -6,5 +6,6 @@ pub mod disks;
 pub mod drivers;
 pub mod error;
 pub mod registry;
+pub mod switches;
 
 pub use error::MirrorError;

@@ -555,7 +555,7 @@ fn the_drivers_are_listed() {
         serde_json::from_str(&said(&bench.ebb(&["drivers", "--json"]))).expect("JSON");
     let names: Vec<&str> =
         drivers.as_array().unwrap().iter().map(|d| d["driver"].as_str().unwrap()).collect();
-    assert_eq!(names, ["none", "emulated", "nvme", "ata", "command"]);
+    assert_eq!(names, ["none", "emulated", "modelled", "nvme", "ata", "command"]);
     let text = said(&bench.ebb(&["drivers"]));
     assert!(text.contains("two-speed") && text.lines().all(|line| line.chars().count() <= 100), "{text}");
     let bench = Bench::with_mirror(20);

@@ -10,8 +10,9 @@ use crate::daemon::clock;
 use crate::error::{NodeError, io};
 use crate::mirror::MirrorError;
 use crate::mirror::disks::{self, Reader};
-use crate::mirror::drivers::{self, DriverKind};
+use crate::mirror::drivers::DriverKind;
 use crate::mirror::registry::{Entry, Name, Registry};
+use crate::mirror::switches::switches;
 use control::{Answer, Condition, Control, Question, ServedDisk, ServedStatus};
 use drive::{Busy, Drive, Emulated, Switched};
 use ebb_blockdev::{DiskFile, Replies, Ring, serve};
@@ -267,7 +268,7 @@ fn switched(kind: DriverKind, name: &Name, entry: &Entry, there: [bool; 2]) -> R
     let limit = entry.driver.deadline() * SWITCH_COMMANDS + SWITCH_PATIENCE;
     let mut facts = [DiskFacts::default(); 2];
     let mut drives = Side::BOTH.map(|_| Drive::None(Busy::default()));
-    let switches = drivers::switches(kind, name, entry, there)?;
+    let switches = switches(kind, name, entry, there)?;
     for (side, switch) in Side::BOTH.into_iter().zip(switches) {
         let Some(switch) = switch else { continue };
         facts[side.index()] = known(switch.about());
