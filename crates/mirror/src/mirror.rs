@@ -75,6 +75,7 @@ impl Mirror {
         opened: Opened,
         out: &mut Vec<Command>,
     ) -> Mirror {
+        assert!(settings.sleep.is_none() || speeds == [Speed::High; 2], "disks that were read are awake");
         let Opened { geometry, superblocks, maps, map_written, logs, copy, lost } = opened;
         let fills = logs.each_ref().map(Log::fill);
         let region_blocks = geometry.region_bytes() / BLOCK_BYTES;

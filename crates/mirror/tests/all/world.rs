@@ -303,7 +303,7 @@ impl World {
 
     pub fn open(&mut self, accept: Accept) -> Result<(), OpenError> {
         if self.settings.sleep.is_some() {
-            // Whoever reads a sleeping disk wakes it.
+            // A read wakes a sleeping disk.
             self.speeds = [Speed::High; 2];
         }
         let [a, b] = &mut self.disks;

@@ -12,7 +12,7 @@ use std::process::{Child, Stdio};
 const PROGRAM: &str = "cd $(dirname $0)
 echo $EBB_DISK $1 >> calls
 if rm fail 2> /dev/null; then echo no >&2; exit 1; fi
-if rm hang 2> /dev/null; then sleep 3600; fi
+if rm hang 2> /dev/null; then echo $$ > hung; exec sleep 3600; fi
 ";
 
 /// Epochs of 50 ms, and thresholds far apart; `driver`: what is noted of it.
@@ -149,12 +149,17 @@ fn a_second_signal_ends_at_once_although_a_disk_does_not_wake() {
     sleeping(&bench);
     std::fs::write(bench.path("hang"), "").unwrap();
     terminate(&process);
-    wait("the disk is being woken", PATIENCE, || (!bench.path("hang").exists()).then_some(()));
+    let hung = wait("the disk is being woken", PATIENCE, || {
+        let text = std::fs::read_to_string(bench.path("hung")).ok()?;
+        rustix::process::Pid::from_raw(text.trim().parse().ok()?)
+    });
     terminate(&process);
     let output = process.wait_with_output().expect("it ends");
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("ended at once, without waiting for the disks"), "{text}");
+    // The process has left its program behind.
+    rustix::process::kill_process(hung, rustix::process::Signal::KILL).expect("it hangs");
     let served = bench.serve(&["--driver", "none"]);
     bench.wait_status("both are the same", |status| status["condition"] == "in-sync");
     served.stop();
