@@ -6,7 +6,7 @@
 //! | noting | both disks note that this one falls behind, and where | wait |
 //! | moving | serves nothing | go to the other disk, under a mark, and to memory for this one |
 //! | asleep, waking | as moving: only a disk that serves nothing at low speed | as moving |
-//! | returning | gets what it missed, then a sync; both note that it has everything | go to both |
+//! | returning, landing | gets what it missed, from memory or with newer writes; then a sync; both note that it has everything | go to both |
 //!
 //! A disk that serves nothing at low speed sleeps there ([`Sleep`](crate::Sleep); ours, not the paper's). It is woken when
 //! memory is half full, when the other disk is busy or lost, when a request, a pass of comparison or the end needs it, and
@@ -74,6 +74,7 @@ impl Mirror {
                 self.release_held();
             }
             Step::Returning => self.pump_return(side, out),
+            Step::Landing => self.pump_landing(side, out),
             _ => {}
         }
     }
@@ -183,9 +184,22 @@ impl Mirror {
         if change.returning.is_empty() {
             change.next = 0;
             if self.disks[side.index()].postponed.is_empty() {
-                change.step = Step::Settling;
-                self.issue(side, Wait::ReturnSync, DiskOp::Sync, out);
+                change.step = Step::Landing;
+                change.returning =
+                    self.ops.iter().filter(|(_, op)| op.writes(side)).map(|(id, _)| *id).collect();
+                self.pump_landing(side, out);
             }
+        }
+    }
+
+    /// Syncs the disk once all writes have ended that may have taken the place of what was postponed: a sync covers only what
+    /// ended before it, and the other disk may have older content of their blocks durably.
+    fn pump_landing(&mut self, side: Side, out: &mut Vec<Command>) {
+        let change = self.change.as_mut().expect("a disk returns");
+        change.returning.retain(|id| self.ops.get(id).is_some_and(|op| op.writes(side)));
+        if change.returning.is_empty() {
+            change.step = Step::Settling;
+            self.issue(side, Wait::ReturnSync, DiskOp::Sync, out);
         }
     }
 

@@ -110,6 +110,11 @@ impl Op {
         self.step != Step::Waiting && matches!(self.work, Work::Write { .. } | Work::Zero { .. })
     }
 
+    /// Whether it has writes in flight on this disk.
+    pub fn writes(&self, side: Side) -> bool {
+        self.step == Step::Writing && self.left[side.index()] > 0
+    }
+
     /// What was read, in the order of the blocks.
     pub fn take_found(&mut self) -> Vec<Bytes> {
         let mut found = std::mem::take(&mut self.found);

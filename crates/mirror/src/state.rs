@@ -21,6 +21,8 @@ pub(crate) enum Step {
     Asleep,
     Waking,
     Returning,
+    /// Nothing is postponed any more. Writes that took the place of what was are still in flight.
+    Landing,
     /// All is written; it is being synced and noted.
     Settling,
 }
@@ -34,7 +36,7 @@ pub(crate) struct Change {
     pub wanted: bool,
     /// Since when the sleeping disk lacks something, to the epoch.
     pub behind_since: Option<Moment>,
-    /// Operations that write what was missed.
+    /// Operations that write what was missed, or take its place.
     pub returning: Vec<u64>,
     /// Where the search for missed blocks continues.
     pub next: u64,
