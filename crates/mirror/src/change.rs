@@ -6,7 +6,7 @@
 //! | noting | both disks note that this one falls behind, and where | wait |
 //! | moving | serves nothing | go to the other disk, under a mark, and to memory for this one |
 //! | asleep, waking | as moving: only a disk that serves nothing at low speed | as moving |
-//! | returning, landing | gets what it missed, from memory or with newer writes; then a sync; both note that it has everything | go to both |
+//! | returning, landing | gets what it missed, then a sync; both note that it has everything | go to both |
 //!
 //! A disk that serves nothing at low speed sleeps there ([`Sleep`](crate::Sleep); ours, not the paper's). It is woken when
 //! memory is half full, when the other disk is busy or lost, when a request, a pass of comparison or the end needs it, and
