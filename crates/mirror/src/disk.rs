@@ -154,8 +154,6 @@ impl Disk {
 
     /// A write to this disk takes the place of what was postponed.
     pub fn drop_postponed(&mut self, blocks: &Range<u64>) {
-        if !self.postponed.is_empty() {
-            blocks.clone().for_each(|block| drop(self.postponed.remove(&block)));
-        }
+        self.postponed.extract_if(blocks.clone(), |_, _| true).for_each(drop);
     }
 }

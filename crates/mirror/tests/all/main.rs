@@ -1,5 +1,6 @@
 //! The mirror on disks that lose, tear and reorder writes, die, and crash with it.
 
+mod long;
 mod opening;
 mod search;
 mod sleep;
