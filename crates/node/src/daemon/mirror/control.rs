@@ -5,7 +5,7 @@ use crate::error::{NodeError, io};
 use crate::mirror::MirrorError;
 use crate::mirror::drivers::DriverKind;
 use crate::mirror::registry::Name;
-use ebb_mirror::{Ack, DiskStatus, PolicyKind, ScrubStatus};
+use ebb_mirror::{Ack, DiskStatus, Energy, PolicyKind, ScrubStatus};
 use ebb_types::{Joules, Watts};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -86,6 +86,9 @@ pub struct ServedDisk {
     /// The most that the drive takes at its present speed, by its own tables. Not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rated_watts: Option<Watts>,
+    /// The parts of both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub modelled_energy: Option<Energy>,
 }
 
 /// The socket. Its file goes with it.

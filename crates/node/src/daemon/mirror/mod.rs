@@ -3,6 +3,7 @@
 pub mod control;
 mod drive;
 mod server;
+mod timer;
 
 use crate::cluster::launch::Stop;
 use crate::cluster::random;
@@ -24,7 +25,7 @@ use ebb_mirror::{
 };
 use ebb_nbd::{BlockSizes, Export};
 use ebb_power::disk::About;
-use ebb_types::Bytes;
+use ebb_types::{Bytes, Watts};
 use server::Server;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -337,8 +338,9 @@ fn describe(
         path: entry.disk(status.side).to_owned(),
         rated_watts: power.rated.map(|rated| if status.speed == Speed::Low { rated.low } else { rated.high }),
         status,
-        modelled_joules: power.modelled.map(|(joules, _)| joules),
-        modelled_watts: power.modelled.map(|(_, watts)| watts),
+        modelled_joules: power.modelled.map(|energy| energy.total()),
+        modelled_watts: power.modelled.map(|energy| Watts(energy.total().0 / energy.seconds().max(1e-9))),
+        modelled_energy: power.modelled,
     });
     ServedStatus {
         name,

@@ -5,20 +5,25 @@
 
 use crate::daemon::clock;
 use crate::daemon::mirror::drive::{Drive, Ended};
+use crate::daemon::mirror::timer::Timer;
 use ebb_blockdev::{Backend, Completion, Replies, RequestId, Ring};
-use ebb_mirror::{BLOCK_BYTES, Command, DiskState, Event, Found, Mirror, Request, Side, Speed, Status};
+use ebb_mirror::{
+    BLOCK_BYTES, Command, DiskState, Energy, Event, Found, Mirror, Request, Side, Speed, Status,
+};
 use ebb_nbd::{Errno, Extent, Piece, Reply};
 use ebb_power::disk::Rated;
-use ebb_types::{Joules, Moment, Watts};
+use ebb_types::Moment;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
-use tokio::time::{Instant, Sleep, sleep};
+use std::time::Duration;
 
 /// Completions handled before clients have their turn: copying makes new ones without end.
 const TURN: u32 = 256;
+
+/// An emulated end that is later than that stays late: the process did not run.
+const LATE_MAX: Duration = Duration::from_millis(10);
 
 /// Clients' requests in progress. The mirror knows them by their index.
 #[derive(Default)]
@@ -53,6 +58,8 @@ struct Inner {
     requests: Requests,
     replies: Replies,
     alarm: Option<Moment>,
+    /// Of the last event.
+    last: Moment,
     closed: bool,
     /// Of the task that waits for disks and timers, while it sleeps.
     waker: Option<Waker>,
@@ -80,6 +87,7 @@ impl Server {
             requests: Requests::default(),
             replies,
             alarm: None,
+            last: Moment::ZERO,
             closed: false,
             waker: None,
         };
@@ -89,9 +97,8 @@ impl Server {
 
     /// Carries disks' answers and timers to the mirror, until it has closed. An error is the runtime's.
     pub async fn run(&self) -> io::Result<()> {
-        let mut timer = pin!(sleep(std::time::Duration::ZERO));
-        let mut armed = None;
-        poll_fn(|context| self.inner.borrow_mut().poll(context, timer.as_mut(), &mut armed)).await
+        let mut timer = Timer::new()?;
+        poll_fn(|context| self.inner.borrow_mut().poll(context, &mut timer)).await
     }
 
     pub fn scrub(&self) {
@@ -139,18 +146,13 @@ impl Server {
 
 /// A disk's power, as far as it is known.
 pub struct Power {
-    /// Energy since the start and mean power.
-    pub modelled: Option<(Joules, Watts)>,
+    /// Energy and times since the start.
+    pub modelled: Option<Energy>,
     pub rated: Option<Rated>,
 }
 
 impl Inner {
-    fn poll(
-        &mut self,
-        context: &mut Context,
-        mut timer: Pin<&mut Sleep>,
-        armed: &mut Option<Moment>,
-    ) -> Poll<io::Result<()>> {
+    fn poll(&mut self, context: &mut Context, timer: &mut Timer) -> Poll<io::Result<()>> {
         for _ in 0..TURN {
             if self.closed {
                 return Poll::Ready(Ok(()));
@@ -159,20 +161,16 @@ impl Inner {
                 self.complete(completion?);
                 continue;
             }
-            let now = clock::now();
-            if self.end_due(now) || self.end_change(now, context) {
+            timer.look(context)?;
+            if self.end_due(clock::now() + timer.lead()) || self.end_change(clock::now(), context) {
                 continue;
             }
             self.waker = Some(context.waker().clone());
             let Some(due) = self.due() else { return Poll::Pending };
-            if armed.replace(due) != Some(due) {
-                timer.as_mut().reset(Instant::now() + due.since(now));
+            match timer.poll(context, due) {
+                Poll::Ready(fired) => fired?,
+                Poll::Pending => return Poll::Pending,
             }
-            if timer.as_mut().poll(context).is_pending() {
-                return Poll::Pending;
-            }
-            // It was early, by the grain of timers, or stands at an earlier moment.
-            *armed = None;
         }
         context.waker().wake_by_ref();
         Poll::Pending
@@ -199,13 +197,21 @@ impl Inner {
             self.event(now, Event::Tick);
             return true;
         }
-        for side in Side::BOTH {
-            if let Some(ended) = self.drives[side.index()].pop(now) {
-                self.ended(now, side, ended);
-                return true;
-            }
+        let due = |side: &Side| self.drives[side.index()].due().unwrap_or(Moment(u64::MAX));
+        let side = if due(&Side::A) <= due(&Side::B) { Side::A } else { Side::B };
+        let at = self.on_time(due(&side), now);
+        match self.drives[side.index()].pop(at) {
+            Some(ended) => self.ended(at, side, ended),
+            None => return false,
         }
-        false
+        true
+    }
+
+    /// When an end that was due counts as come: in time, although timers are late. What follows from it begins then, too, so
+    /// that lateness does not add up over the steps of a request.
+    fn on_time(&self, due: Moment, now: Moment) -> Moment {
+        let latest = Moment(now.0.saturating_sub(LATE_MAX.as_nanos() as u64));
+        due.max(self.last).max(latest).min(now)
     }
 
     /// Whether a change of speed has ended that no clock ends.
@@ -234,6 +240,9 @@ impl Inner {
     }
 
     fn event(&mut self, now: Moment, event: Event) {
+        // What was due may have come a little early.
+        let now = now.max(self.last);
+        self.last = now;
         let mut out = Vec::new();
         self.mirror.on(now, event, &mut out);
         self.carry_out(now, out);

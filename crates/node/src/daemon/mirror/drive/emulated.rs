@@ -1,10 +1,9 @@
 //! Operations are carried out at once, and their ends are held back until the two-speed model says so: one access at a time,
-//! first come first served. Timers of the runtime have a grain of a millisecond, which the model's own time does not
-//! accumulate. Syncs and holes take no time of their own, since the model has no write cache.
+//! first come first served. Ends are late by some microseconds, which the model's own time does not accumulate. Syncs and holes take no time of their own, since the model has no write cache.
 
 use super::ended::Ended;
-use ebb_mirror::{DiskOp, Found, ModelDisk, Speed, Spent, Token};
-use ebb_types::{Joules, Moment, Watts};
+use ebb_mirror::{DiskOp, Energy, Found, ModelDisk, Speed, Spent, Token};
+use ebb_types::Moment;
 use std::collections::{BTreeMap, BTreeSet};
 
 struct Access {
@@ -84,10 +83,9 @@ impl Emulated {
         Some(self.end(token))
     }
 
-    pub fn modelled(&self, now: Moment) -> (Joules, Watts) {
-        let energy = self.disk.energy(now.max(self.began));
-        let (joules, seconds) = (energy.total(), energy.seconds());
-        (joules, Watts(if seconds > 0.0 { joules.0 / seconds } else { 0.0 }))
+    /// Energy and times since the start.
+    pub fn modelled(&self, now: Moment) -> Energy {
+        self.disk.energy(now.max(self.began))
     }
 }
 
@@ -128,7 +126,8 @@ mod tests {
         assert_eq!(drive.due(), Some(idle + Duration::from_secs(7)));
         let end = idle + Duration::from_secs(7);
         assert_eq!(drive.pop(end), Some(Ended::Change { changed: true }));
-        let (joules, watts) = drive.modelled(end);
-        assert!(joules.0 > 17.0 && joules.0 < 17.0 + 9.0 * 0.1 && watts.0 > 0.0, "{joules:?}");
+        let energy = drive.modelled(end);
+        assert!(energy.total().0 > 17.0 && energy.total().0 < 17.0 + 9.0 * 0.1, "{energy:?}");
+        assert!((energy.access_high.seconds - busy.as_secs_f64()).abs() < 1e-9, "{energy:?}");
     }
 }

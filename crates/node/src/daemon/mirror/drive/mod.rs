@@ -14,9 +14,9 @@ pub use emulated::Emulated;
 pub use ended::Ended;
 pub use switched::Switched;
 
-use ebb_mirror::{DiskOp, Found, Speed, Token};
+use ebb_mirror::{DiskOp, Energy, Found, Speed, Token};
 use ebb_power::disk::About;
-use ebb_types::{Joules, Moment, Watts};
+use ebb_types::Moment;
 use std::task::{Context, Poll};
 
 pub enum Drive {
@@ -74,8 +74,8 @@ impl Drive {
         }
     }
 
-    /// Energy since the start and mean power, if they are modelled.
-    pub fn modelled(&self, now: Moment) -> Option<(Joules, Watts)> {
+    /// Energy and times since the start, if they are modelled.
+    pub fn modelled(&self, now: Moment) -> Option<Energy> {
         match self {
             Drive::Emulated(disk) => Some(disk.modelled(now)),
             Drive::None(_) | Drive::Switched(_) => None,
