@@ -3,8 +3,7 @@
 use crate::harness::{EBB, PATIENCE, wait};
 use ebb_testing::skip;
 use ebb_types::Random;
-use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -152,7 +151,7 @@ pub fn content(block: u64, write: u64) -> Vec<u8> {
     if write == 0 { vec![0; BLOCK] } else { word.repeat(BLOCK / 16) }
 }
 
-fn has(program: &str) -> bool {
+pub fn has(program: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok();
     if !found {
         skip(format_args!("{program} is not installed"));
@@ -160,7 +159,7 @@ fn has(program: &str) -> bool {
     found
 }
 
-fn run(program: &str, args: &[&str]) {
+pub fn run(program: &str, args: &[&str]) {
     let output = Command::new(program).args(args).output().expect("it is installed");
     let text = [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat();
     assert!(output.status.success(), "{program} {args:?}: {text}");
@@ -211,7 +210,7 @@ fn an_image_is_the_same_after_a_restart_and_on_both_disks() {
 }
 
 /// The figures of a disk that changes its speed in 0.2 s and seeks in no time, with epochs of 50 ms.
-fn lively(bench: &Bench) -> &'static str {
+pub fn lively(bench: &Bench) -> &'static str {
     let mut model = toml::Table::try_from(ebb_mirror::DiskModel::paper()).unwrap();
     let mut set = |table: &str, key: &str, value: f64| {
         let model = match table {
@@ -241,38 +240,58 @@ fn lively(bench: &Bench) -> &'static str {
     "model.toml"
 }
 
-/// Blocks of the load, and the writes that each may have.
+/// Blocks of a load, and the writes that each may have.
 pub struct Load {
     pub random: Random,
+    first: u64,
     /// The last acknowledged write of each block, and those since that were not answered.
     pub expected: Vec<(u64, Vec<u64>)>,
     pub writes: u64,
 }
 
 impl Load {
+    /// So many blocks of zeroes from block `first` on.
+    pub fn new(seed: u64, first: u64, blocks: usize) -> Load {
+        Load { random: Random::new(seed), first, expected: vec![(0, Vec::new()); blocks], writes: 0 }
+    }
+
     /// Reads everything: what was acknowledged must be there.
     pub fn verify(&mut self, client: &mut Nbd) {
-        for (block, (acked, open)) in self.expected.iter_mut().enumerate() {
-            let block = block as u64;
-            let found = client.call(READ, block * BLOCK as u64, BLOCK as u32, &[]).expect("a read");
-            let possible = [&[*acked][..], open].concat();
-            let which = possible.iter().find(|write| found == content(block, **write));
-            *acked = *which.unwrap_or_else(|| panic!("block {block} has none of {possible:?}"));
-            open.clear();
-        }
+        self.read_all(client).expect("it is served");
+    }
+
+    pub fn read_all(&mut self, client: &mut Nbd) -> std::io::Result<()> {
+        (0..self.expected.len()).try_for_each(|index| self.read(client, index))
+    }
+
+    /// Reads a random block.
+    pub fn read_one(&mut self, client: &mut Nbd) -> std::io::Result<()> {
+        let index = self.random.index(self.expected.len());
+        self.read(client, index)
+    }
+
+    fn read(&mut self, client: &mut Nbd, index: usize) -> std::io::Result<()> {
+        let block = self.first + index as u64;
+        let found = client.call(READ, block * BLOCK as u64, BLOCK as u32, &[])?;
+        let (acked, open) = &mut self.expected[index];
+        let possible = [&[*acked][..], open].concat();
+        let which = possible.iter().find(|write| found == content(block, **write));
+        *acked = *which.unwrap_or_else(|| panic!("block {block} has none of {possible:?}"));
+        open.clear();
+        Ok(())
     }
 
     /// Writes one or several blocks. An error: the server has gone.
     pub fn write(&mut self, client: &mut Nbd) -> std::io::Result<()> {
-        let count = 1 + self.random.below(4);
-        let first = self.random.below(self.expected.len() as u64 - count);
+        let count = 1 + self.random.index(4);
+        let index = self.random.index(self.expected.len() - count);
         self.writes += 1;
-        let write = self.writes;
-        let blocks = first..first + count;
-        let data: Vec<u8> = blocks.clone().flat_map(|block| content(block, write)).collect();
-        blocks.clone().for_each(|block| self.expected[block as usize].1.push(write));
+        let (write, first) = (self.writes, self.first + index as u64);
+        let data: Vec<u8> = (first..first + count as u64).flat_map(|block| content(block, write)).collect();
+        let expected = &mut self.expected[index..index + count];
+        expected.iter_mut().for_each(|(_, open)| open.push(write));
         client.call(WRITE, first * BLOCK as u64, data.len() as u32, &data)?;
-        blocks.for_each(|block| self.expected[block as usize] = (write, Vec::new()));
+        expected.fill((write, Vec::new()));
         if self.random.chance(10) {
             client.call(FLUSH, 0, 0, &[])?;
         }
@@ -281,60 +300,10 @@ impl Load {
 }
 
 #[test]
-fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
-    let bench = Bench::with_mirror(24);
-    let model = lively(&bench);
-    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
-    println!("seed {seed}");
-    let mut load = Load { random: Random::new(seed), expected: vec![(0, Vec::new()); 256], writes: 0 };
-    let (mut changes, mut seen_words) = (0, BTreeSet::new());
-    for _ in 0..20 {
-        let mut served = bench.serve(&["--driver", "emulated", "--disk-model", model]);
-        let mut client = served.client();
-        load.verify(&mut client);
-        let pid = rustix::process::Pid::from_child(&served.process);
-        let pause = std::time::Duration::from_millis(50 + load.random.below(700));
-        let killer = std::thread::spawn(move || {
-            std::thread::sleep(pause);
-            rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it runs");
-        });
-        let error = loop {
-            if let Err(error) = load.write(&mut client) {
-                break error;
-            }
-            if load.writes.is_multiple_of(16) {
-                let seen = bench.ebb(&["status", "m", "--json"]);
-                if let Ok(status) = serde_json::from_slice::<serde_json::Value>(&seen.stdout) {
-                    let disks = status["disks"].as_array().unwrap().iter();
-                    for disk in disks {
-                        changes += disk["speed_changes"].as_u64().unwrap();
-                        seen_words.insert(disk["mode"].as_str().unwrap().to_owned());
-                        seen_words.insert(disk["state"].as_str().unwrap().to_owned());
-                        seen_words.insert(disk["speed"].as_str().unwrap().to_owned());
-                    }
-                }
-            }
-        };
-        let gone = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
-        assert!(gone.contains(&error.kind()), "{error}");
-        killer.join().unwrap();
-        served.process.wait().unwrap();
-    }
-    let served = bench.serve(&[]);
-    load.verify(&mut served.client());
-    bench.wait_status("both are the same", |status| status["condition"] == "in-sync");
-    let (compared, differing) = scrub(&bench);
-    assert!(compared > 0 && differing == 0, "{differing} of {compared} bytes differ, seed {seed}");
-    served.stop();
-    println!("{} writes, {changes} changes of speed seen, {seen_words:?}", load.writes);
-    assert!(load.writes > 100 && changes > 0, "{} writes, {changes} changes of speed", load.writes);
-}
-
-#[test]
 fn a_lost_disk_is_replaced_and_rebuilt() {
     let bench = Bench::with_mirror(32);
     let served = bench.serve(&[]);
-    let mut load = Load { random: Random::new(3), expected: vec![(0, Vec::new()); 256], writes: 0 };
+    let mut load = Load::new(3, 0, 256);
     let mut client = served.client();
     (0..200).for_each(|_| load.write(&mut client).expect("a write"));
     served.stop();
