@@ -43,7 +43,7 @@ fn calls(bench: &Bench) -> Vec<String> {
 }
 
 fn load() -> Load {
-    Load { random: Random::new(11), expected: vec![(0, Vec::new()); 128], writes: 0 }
+    Load::new(11, 0, 128)
 }
 
 fn speeds(status: &serde_json::Value) -> [&str; 2] {
