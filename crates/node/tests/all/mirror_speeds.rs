@@ -3,7 +3,6 @@
 use crate::harness::{PATIENCE, wait};
 use crate::mirror::{Bench, FLUSH, Load, MIB, said, scrub};
 use ebb_testing::skip;
-use ebb_types::Random;
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::os::fd::AsRawFd;
 use std::process::{Child, Stdio};
