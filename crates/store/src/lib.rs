@@ -15,6 +15,7 @@
 pub mod api;
 mod core;
 pub mod disk;
+pub mod flat;
 mod handle;
 mod index;
 mod inventory;

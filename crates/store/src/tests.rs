@@ -2,6 +2,8 @@
 //! prints its seed when it fails; `EBB_STORE_SEED=n cargo test -p ebb-store NAME` runs only that seed.
 
 use crate::Recovered;
+use crate::flat::FlatDisk;
+use crate::flat::mem::MemBlocks;
 use crate::mem::MemDisk;
 use crate::*;
 use bytes::Bytes;
@@ -23,8 +25,58 @@ fn config() -> Config {
     }
 }
 
-fn open(disk: &MemDisk) -> Result<(StoreCore, Recovered), OpenError> {
-    StoreCore::open(Arc::new(disk.clone()), config())
+/// What the store lies on, and what can be done to it.
+trait Ground: Sized {
+    fn new() -> Self;
+    fn disk(&self) -> Result<Arc<dyn Disk>, OpenError>;
+    fn stop_after(&self, operations: u64);
+    fn fail_syncs(&self, times: u64);
+    fn crash(&self, seed: u64) -> Self;
+}
+
+impl Ground for MemDisk {
+    fn new() -> MemDisk {
+        MemDisk::new()
+    }
+    fn disk(&self) -> Result<Arc<dyn Disk>, OpenError> {
+        Ok(Arc::new(self.clone()))
+    }
+    fn stop_after(&self, operations: u64) {
+        MemDisk::stop_after(self, operations);
+    }
+    fn fail_syncs(&self, times: u64) {
+        MemDisk::fail_syncs(self, times);
+    }
+    fn crash(&self, seed: u64) -> MemDisk {
+        MemDisk::crash(self, seed)
+    }
+}
+
+impl Ground for MemBlocks {
+    fn new() -> MemBlocks {
+        MemBlocks::new(16 << 20)
+    }
+    fn disk(&self) -> Result<Arc<dyn Disk>, OpenError> {
+        let disk = FlatDisk::open(Arc::new(self.clone()), 7).map_err(|error| OpenError::Io {
+            action: "open",
+            path: "a device".into(),
+            source: std::io::Error::other(error),
+        })?;
+        Ok(Arc::new(disk))
+    }
+    fn stop_after(&self, operations: u64) {
+        MemBlocks::stop_after(self, operations);
+    }
+    fn fail_syncs(&self, times: u64) {
+        self.fail_flushes(times);
+    }
+    fn crash(&self, seed: u64) -> MemBlocks {
+        MemBlocks::crash(self, seed)
+    }
+}
+
+fn open<G: Ground>(ground: &G) -> Result<(StoreCore, Recovered), OpenError> {
+    StoreCore::open(ground.disk()?, config())
 }
 
 fn chunk(index: u32) -> ChunkId {
@@ -321,9 +373,18 @@ fn run(store: &mut StoreCore, ops: Vec<(Token, Op)>) -> Vec<Completion> {
 
 #[test]
 fn the_store_equals_a_map_of_the_newest_writes() {
-    for seed in seeds(60) {
+    equals_a_map::<MemDisk>(60);
+}
+
+#[test]
+fn the_store_equals_a_map_of_the_newest_writes_on_a_device() {
+    equals_a_map::<MemBlocks>(20);
+}
+
+fn equals_a_map<G: Ground>(count: u64) {
+    for seed in seeds(count) {
         let _seed = OnFailure("the_store_equals_a_map", seed);
-        let disk = MemDisk::new();
+        let disk = G::new();
         let (mut store, _) = open(&disk).unwrap();
         let (mut workload, mut model) = (Workload::new(seed), Model::default());
         for round in 0..120 {
@@ -405,8 +466,8 @@ fn possible(acknowledged: &Model, under_way: &[Op]) -> Vec<Snapshot> {
 
 /// Runs a workload on a disk that stops after `stop` operations, then cuts the power, several times over.
 /// Returns whether the workload ended before the disk stopped.
-fn crash_once(seed: u64, stop: u64) -> bool {
-    let disk = MemDisk::new();
+fn crash_once<G: Ground>(seed: u64, stop: u64) -> bool {
+    let disk = G::new();
     disk.stop_after(stop);
     let (mut model, mut records) = (Model::default(), OpenRecords::default());
     let mut under_way = Vec::new();
@@ -459,10 +520,19 @@ fn crash_once(seed: u64, stop: u64) -> bool {
 
 #[test]
 fn nothing_acknowledged_is_lost_wherever_the_disk_stops() {
-    for seed in seeds(25) {
+    nothing_is_lost::<MemDisk>(25);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_wherever_a_device_stops() {
+    nothing_is_lost::<MemBlocks>(8);
+}
+
+fn nothing_is_lost<G: Ground>(count: u64) {
+    for seed in seeds(count) {
         let _seed = OnFailure("nothing_acknowledged_is_lost", seed);
         let mut stop = 0;
-        while !crash_once(seed, stop) {
+        while !crash_once::<G>(seed, stop) {
             stop += 1;
         }
         assert!(stop > 50, "the workload writes: {stop}");
@@ -471,7 +541,12 @@ fn nothing_acknowledged_is_lost_wherever_the_disk_stops() {
 
 #[test]
 fn a_failed_sync_poisons_the_store() {
-    let disk = MemDisk::new();
+    poisons::<MemDisk>();
+    poisons::<MemBlocks>();
+}
+
+fn poisons<G: Ground>() {
+    let disk = G::new();
     let (mut store, _) = open(&disk).unwrap();
     disk.fail_syncs(1);
     let op = apply(Role::Replica, data(1, 1, 0, 1, version(1, 1)));
@@ -532,6 +607,35 @@ fn a_full_disk_refuses_data_and_takes_deletions() {
     let after = snapshot(&mut store);
     assert_eq!(after.len(), before.len());
     assert!(after[&(Role::Replica, GroupId(1), chunk(0))].1.is_empty());
+}
+
+#[test]
+fn a_full_device_refuses_data_and_takes_deletions() {
+    let device = MemBlocks::new(2 << 20);
+    let (mut store, _) = open(&device).unwrap();
+    let mut seq = 0;
+    loop {
+        seq += 1;
+        let op = apply(Role::Replica, data(1, seq as u32 % 4, seq as u32 / 4, 2, version(1, seq)));
+        match one(&mut store, op) {
+            Outcome::Applied => assert!(seq < 1000),
+            Outcome::Failed(StoreError::NoSpace { .. }) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(seq > 50, "{seq}");
+    for chunk in 0..3 {
+        seq += 1;
+        let delete = apply(Role::Replica, blank(1, chunk, 0, 0, version(1, seq), Content::Delete));
+        assert_eq!(one(&mut store, delete), Outcome::Applied);
+    }
+    assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    let before = snapshot(&mut store);
+    drop(store);
+    let (mut store, _) = open(&device.crash(1)).unwrap();
+    assert_same(&snapshot(&mut store), &before, "after opening again");
+    let op = apply(Role::Replica, data(1, 0, 0, 8, version(1, seq + 1)));
+    assert_eq!(one(&mut store, op), Outcome::Applied, "there is room again");
 }
 
 #[test]
