@@ -11,6 +11,8 @@ pub enum NodeError {
     Secret(#[from] ebb_client::SecretError),
     #[error(transparent)]
     Store(#[from] ebb_store::OpenError),
+    #[error(transparent)]
+    Files(#[from] ebb_store::FlatError),
     #[error("cannot listen on {address}: {source}")]
     Listen { address: String, source: TransportError },
     #[error(transparent)]

@@ -284,6 +284,9 @@ struct DevArgs {
     /// How deeply servers sleep: standby or off [default: standby]
     #[arg(long, value_parser = parse_depth)]
     depth: Option<ebb_power::Depth>,
+    /// Put each server on a mirror of two files, as emulated disks of two speeds
+    #[arg(long)]
+    mirrored: bool,
     /// Directory of the cluster
     #[arg(long, value_name = "DIR", default_value = DEV_DATA, conflicts_with = "ephemeral")]
     data: PathBuf,
@@ -314,6 +317,7 @@ impl DevArgs {
             depth: self.depth,
             port: self.port,
             meta: self.meta,
+            mirrored: self.mirrored,
         }
     }
 

@@ -15,7 +15,7 @@
 pub mod api;
 mod core;
 pub mod disk;
-pub mod flat;
+mod flat;
 mod handle;
 mod index;
 mod inventory;
@@ -34,5 +34,6 @@ mod tests;
 pub use crate::core::{BATCH_BYTES, StoreCore};
 pub use api::*;
 pub use disk::{DirEntry, Disk, DiskFile, LinuxDisk};
+pub use flat::{BlockDevice, FlatDisk, FlatError};
 pub use handle::StoreHandle;
 pub use settle::OVERDUE;

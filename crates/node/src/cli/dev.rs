@@ -1,8 +1,8 @@
 //! A whole cluster on this machine: every server is its own process, as it would run on its own machine.
 
 use crate::cluster::config::{
-    ClusterSection, Config, GatewaySection, MetaSection, PowerSection, SchedulerSection, ScrubSection,
-    ServerSection,
+    ClusterSection, Config, GatewaySection, MetaSection, MirrorSection, PowerSection, SchedulerSection,
+    ScrubSection, ServerSection,
 };
 use crate::cluster::connect::{Connector, status};
 use crate::cluster::keys::{as_text, load_keys, new_key};
@@ -10,6 +10,7 @@ use crate::cluster::launch::{Process, private_directory, stop_all};
 use crate::cluster::{random, secrets};
 use crate::daemon;
 use crate::error::{NodeError, io};
+use crate::mirror::drivers::DriverKind;
 use ebb_gateway::Right;
 use ebb_gear::layout::Scheme;
 use ebb_power::Depth;
@@ -39,7 +40,14 @@ pub struct DevOptions {
     /// The S3 port; the others follow at fixed distances. Without it an ephemeral cluster takes free ports.
     pub port: Option<u16>,
     pub meta: Option<u16>,
+    /// Each server on a mirror of two files, as emulated disks of two speeds.
+    pub mirrored: bool,
 }
+
+/// A server's files of `--mirrored` in its directory, their sizes and that of their logs. The files are sparse.
+const DISKS: [&str; 2] = ["disk-a", "disk-b"];
+const DISK_BYTES: u64 = 8 << 30;
+const LOG_MIB: u64 = 256;
 
 /// A running cluster that owns its processes.
 pub struct DevCluster {
@@ -210,6 +218,12 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
         scheduler: SchedulerSection::default(),
         scrub: ScrubSection::default(),
         power: PowerSection { depth: options.depth.unwrap_or_default(), ..PowerSection::default() },
+        mirror: match options.mirrored {
+            true => {
+                MirrorSection { log_mib: LOG_MIB, driver: DriverKind::Emulated, ..MirrorSection::default() }
+            }
+            false => MirrorSection::default(),
+        },
         meta: (1..=metas)
             .map(|n| MetaSection {
                 id: u64::from(n),
@@ -223,6 +237,7 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
                 rack: (n - 1) % racks + 1,
                 address: address(usize::from(metas) + usize::from(n)),
                 data: format!("server-{n}").into(),
+                disks: options.mirrored.then(|| DISKS.map(|disk| format!("server-{n}/{disk}").into())),
                 capacity_mib: None,
             })
             .collect(),
@@ -236,10 +251,22 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
     secrets::make(&config)?;
     let (id, key) = new_key(Right::ALL.into(), None)?;
     secrets::write_new(&data.join("keys.toml"), &as_text(&[(id, key)].into())?)?;
+    for disk in config.server.iter().flat_map(|server| server.disks.iter().flatten()) {
+        make_disk(&config.path(disk))?;
+    }
     daemon::meta::found(&config)?;
     let text = toml::to_string(&config).map_err(|e| NodeError::Refused(e.to_string()))?;
     // Last: a cluster with a configuration file is complete.
     std::fs::write(&file, text).map_err(io("write", &file))
+}
+
+/// A sparse file.
+fn make_disk(path: &Path) -> Result<(), NodeError> {
+    if let Some(directory) = path.parent() {
+        private_directory(directory)?;
+    }
+    let file = std::fs::File::create(path).map_err(io("create", path))?;
+    file.set_len(DISK_BYTES).map_err(io("size", path))
 }
 
 /// The S3 port, then the metadata servers', then the chunk servers'.
@@ -280,6 +307,11 @@ fn agree(config: &Config, options: &DevOptions, data: &Path) -> Result<(), NodeE
         differs("chunk-mib", c.chunk_mib.to_string(), options.chunk_mib.map(|n| n.to_string())),
         differs("meta", config.meta.len().to_string(), options.meta.map(|n| n.to_string())),
     ];
+    if options.mirrored && config.server.iter().any(|server| server.disks.is_none()) {
+        let data = data.display();
+        let why = format!("{data} holds a cluster without --mirrored: use another --data, or remove it");
+        return Err(NodeError::Refused(why));
+    }
     match differences.into_iter().flatten().next() {
         Some(why) => Err(NodeError::Refused(why)),
         None if config.gateway.is_empty() => {

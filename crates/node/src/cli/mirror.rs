@@ -192,14 +192,8 @@ async fn serve(registry: &Registry, args: ServeArgs) -> Result<(), NodeError> {
         Some(kind) => kind,
         None => registry.load(&args.name)?.driver.name,
     };
-    let driver = match (kind, args.disk_model) {
-        (DriverKind::Emulated, file) => Driver::emulated(file)?,
-        (_, Some(_)) => return Err(MirrorError::ModelUnused.into()),
-        (DriverKind::None, None) => Driver::None,
-        (kind, None) => Driver::Switched(kind),
-    };
+    let driver = Driver::new(kind, args.disk_model)?;
     let options = Options {
-        nbd: args.nbd,
         accept: Accept { degraded: args.degraded, loss: args.force },
         keep: args.keep.map(|keep| match keep {
             Keep::A => Side::A,
@@ -209,7 +203,7 @@ async fn serve(registry: &Registry, args: ServeArgs) -> Result<(), NodeError> {
         ack: args.ack,
         driver,
     };
-    mirror::run(registry, &args.name, options).await
+    mirror::run(registry, &args.name, &args.nbd, options).await
 }
 
 /// The answer of the process that serves the mirror. A mirror that is not noted is another mistake than one not served.
@@ -239,7 +233,8 @@ fn of_json(value: impl Serialize) -> String {
 
 fn page(status: &ServedStatus) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "mirror   {}: {} on {}", status.name, Bytes(status.size_bytes), status.nbd);
+    let at = status.nbd.as_deref().unwrap_or("a chunk server's disks");
+    let _ = writeln!(out, "mirror   {}: {}, {at}", status.name, Bytes(status.size_bytes));
     let _ = writeln!(out, "state    {}", standing(status));
     let (policy, ack) = (of_json(status.policy), of_json(status.ack));
     let driver = of_json(status.driver);

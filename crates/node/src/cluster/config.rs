@@ -5,8 +5,10 @@
 //! are errors: a misspelt option that is silently ignored costs an operator a night. Relative paths are relative to the
 //! file's directory.
 
+use crate::mirror::drivers::DriverKind;
 use ebb_gear::layout::{Scheme, Server, layout};
 use ebb_meta::{Bootstrap, NewServer, SEAT_MAX, Timing};
+use ebb_mirror::{Ack, PolicyKind};
 use ebb_power::{Depth, PowerModel};
 use ebb_types::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ClusterParams, RackId, Schedule, ServerId};
 use serde::{Deserialize, Serialize};
@@ -29,6 +31,8 @@ pub struct Config {
     pub scrub: ScrubSection,
     #[serde(default)]
     pub power: PowerSection,
+    #[serde(default)]
+    pub mirror: MirrorSection,
     pub meta: Vec<MetaSection>,
     pub server: Vec<ServerSection>,
     #[serde(default)]
@@ -168,6 +172,37 @@ pub struct PowerSection {
     pub model: PowerModel,
 }
 
+/// The mirrors of servers with two disks. The defaults are those of `ebb mirror`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MirrorSection {
+    /// Part of each disk that takes writes at low speed; 0: none. Fixed with a server's first start.
+    pub log_mib: u64,
+    pub driver: DriverKind,
+    /// Figures of the emulated disk, TOML; absent: the disk of the LogStore paper.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_model: Option<PathBuf>,
+    /// Absent: LogStore, or one speed with driver none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyKind>,
+    pub ack: Ack,
+    /// A server starts although one of its disks is missing.
+    pub degraded: bool,
+}
+
+impl Default for MirrorSection {
+    fn default() -> Self {
+        MirrorSection {
+            log_mib: 3 << 10,
+            driver: DriverKind::None,
+            disk_model: None,
+            policy: None,
+            ack: Ack::Safe,
+            degraded: false,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MetaSection {
@@ -183,7 +218,10 @@ pub struct ServerSection {
     pub rack: u16,
     pub address: String,
     pub data: PathBuf,
-    /// Most space to use; absent: the size of the file system.
+    /// Block devices or files: the data lies on a mirror of both, and `data` has only what finds it. Absent: in `data`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disks: Option<[PathBuf; 2]>,
+    /// Most space to use; absent: the size of the file system, or of the mirror.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_mib: Option<u64>,
 }
@@ -230,6 +268,12 @@ pub enum ConfigError {
     OverlappingAddress { address: String, first: String, second: String },
     #[error("{first} and {second} share the data directory {data}: give each its own")]
     OverlappingData { data: PathBuf, first: String, second: String },
+    #[error("{first} and {second} share the disk {disk}: a mirror has two disks of its own")]
+    OverlappingDisk { disk: PathBuf, first: String, second: String },
+    #[error("mirror.disk_model is for driver = \"emulated\": give both or neither")]
+    ModelUnused,
+    #[error("mirror.policy is for disks of two speeds: give mirror.driver, or leave it out")]
+    PolicyUnused,
     #[error("{who}: {address:?} is not an address (host:port): {problem}")]
     Address { who: String, address: String, problem: String },
     #[error("there is no [[{section}]] with id {id}; the file has {known}")]
@@ -299,6 +343,7 @@ impl Config {
         unique("server", self.server.iter().map(|s| u64::from(s.id)))?;
         self.check_places()?;
         self.check_scheduler()?;
+        self.check_mirror()?;
         if self.scrub.bytes_per_second == 0 {
             return Err(ConfigError::ScrubRate);
         }
@@ -306,7 +351,7 @@ impl Config {
         self.layout().map(|_| ())
     }
 
-    /// No two processes share a port or a directory.
+    /// No two processes share a port, a directory or a disk.
     fn check_places(&self) -> Result<(), ConfigError> {
         let meta = self.meta.iter().map(|m| (format!("meta {}", m.id), &m.address, Some(&m.data)));
         let server = self.server.iter().map(|s| (format!("server {}", s.id), &s.address, Some(&s.data)));
@@ -323,7 +368,29 @@ impl Config {
                 return Err(ConfigError::OverlappingData { data: directory.clone(), first, second: who });
             }
         }
+        let mut disks = BTreeMap::new();
+        for server in &self.server {
+            for disk in server.disks.iter().flatten() {
+                let second = format!("server {}", server.id);
+                if let Some(first) = disks.insert(disk.clone(), second.clone()) {
+                    return Err(ConfigError::OverlappingDisk { disk: disk.clone(), first, second });
+                }
+            }
+        }
         Ok(())
+    }
+
+    fn check_mirror(&self) -> Result<(), ConfigError> {
+        let mirror = &self.mirror;
+        match (mirror.driver, mirror.policy) {
+            (driver, _) if driver != DriverKind::Emulated && mirror.disk_model.is_some() => {
+                Err(ConfigError::ModelUnused)
+            }
+            (DriverKind::None, Some(policy)) if policy != PolicyKind::OneSpeed => {
+                Err(ConfigError::PolicyUnused)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_scheduler(&self) -> Result<(), ConfigError> {

@@ -5,28 +5,29 @@
 //! and no context switch between a request and its answer if the blocks are in memory. An idle server does one thing:
 //! it sends heartbeats.
 
+mod disks;
 mod driver;
 mod scrubs;
 
 use crate::cluster::config::Config;
-use crate::cluster::launch::{Stop, private_directory};
+use crate::cluster::launch::Stop;
 use crate::cluster::random;
 use crate::daemon::heap;
 use crate::error::{NodeError, io};
+use disks::Ground;
 use driver::{About, Ended, Server, inbox_has_room};
 use ebb_client::transport::{
     Connection, Identity, Listener, Party, Receiver, Sender, TransportError, connect, kind,
 };
 use ebb_client::{Key, Secret};
 use ebb_replica::Replica;
-use ebb_store::{Completion, LinuxDisk, StoreCore, StoreHandle};
+use ebb_store::{Completion, StoreCore, StoreHandle};
 use ebb_types::frame::PAYLOAD_MAX;
 use ebb_types::{ChunkOp, ClientRequest, Incarnation, MetaPush, ServerId, StoreId};
 use rustix::process::{Resource, Rlimit};
 use scrubs::Scrubs;
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{LocalSet, spawn_local};
@@ -38,11 +39,21 @@ type Shared = Rc<RefCell<Server>>;
 
 /// Runs the chunk server with this id until it is stopped.
 pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
+    let section = config.server_section(id)?;
+    let ground = Ground::open(config, section)?;
+    let outcome = run_on(config, id, &ground).await;
+    // The disks are free before the next process may start.
+    drop(ground);
+    ebb_power::remove_pid_file(&config.path(&section.data), std::process::id())?;
+    outcome
+}
+
+async fn run_on(config: &Config, id: u16, ground: &Ground) -> Result<(), NodeError> {
     let mut supersedes = None;
     loop {
-        // All tasks of a run end with it.
+        // All tasks of a run end with it, and so does its store.
         let tasks = LocalSet::new();
-        match tasks.run_until(run_once(config, id, supersedes)).await? {
+        match tasks.run_until(run_once(config, id, ground, supersedes)).await? {
             None => return Ok(()),
             Some(Ended::Rejected { why }) => {
                 return Err(NodeError::Refused(format!("the metadata service rejects this server: {why}")));
@@ -62,6 +73,7 @@ pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
 async fn run_once(
     config: &Config,
     id: u16,
+    ground: &Ground,
     supersedes: Option<Incarnation>,
 ) -> Result<Option<Ended>, NodeError> {
     let section = config.server_section(id)?;
@@ -70,17 +82,13 @@ async fn run_once(
     let params = config.params()?;
     let me = ServerId(id);
     let data = config.path(&section.data);
-    private_directory(&data)?;
     let fresh_id = StoreId(random::identity()?);
     let mut store_config = ebb_store::Config::new(params.cluster, me, fresh_id);
     store_config.supersedes = supersedes;
     store_config.chunk_bytes = params.chunk_bytes;
     store_config.capacity = section.capacity_mib.map(ebb_types::Bytes::mib);
     store_config.open_files = open_files();
-    // Beside the pid file, not in the same directory: the store owns its whole directory.
-    let directory = data.join("store");
-    private_directory(&directory)?;
-    let (core, recovered) = StoreCore::open(Arc::new(LinuxDisk::new(&directory)?), store_config)?;
+    let (core, recovered) = StoreCore::open(ground.disk()?, store_config)?;
     ebb_power::write_pid_file(&data, std::process::id())?;
     let own = Identity { cluster: params.cluster, party: Party::Server(me) };
     let listener = Listener::bind(&section.address, &secret, own)
@@ -131,7 +139,6 @@ async fn run_once(
         }
     }
     flush(&shared, &mut completions).await;
-    ebb_power::remove_pid_file(&data, std::process::id())?;
     Ok(shared.borrow_mut().ended.take())
 }
 

@@ -17,6 +17,9 @@ use ebb_mirror::{BLOCK_BYTES, DiskId, Geometry, MirrorId, Other, Side, Superbloc
 use ebb_types::Bytes;
 use std::path::{Path, PathBuf};
 
+/// Bytes of a new mirror that are zeroed where its disks may have content.
+const BEGINNING: u64 = 64 << 10;
+
 /// What a new mirror is like.
 pub struct Created {
     pub size: Bytes,
@@ -50,7 +53,12 @@ pub fn create(
     let mirror = MirrorId(random::bytes()?);
     let ids = [DiskId(random::bytes()?), DiskId(random::bytes()?)];
     let first = open::create(mirror, name.as_str(), ids, geometry);
+    // What the data begins with is no longer what it was taken for: a chunk server expects zeroes there.
+    let zeroes = [(geometry.data_offset(), vec![0; BEGINNING as usize].into())];
     for (disk, writes) in disks.iter().zip(&first) {
+        if !are_holes {
+            disks::write(disk, &zeroes)?;
+        }
         disks::write(disk, writes)?;
     }
     let size = Bytes(geometry.data_blocks() * BLOCK_BYTES);

@@ -76,6 +76,12 @@ pub enum MirrorError {
         "the disk model {model:?} has {capacity} and the mirror needs {needed}: raise capacity_bytes in a model of your own (--disk-model)"
     )]
     ModelSmall { model: String, capacity: Bytes, needed: Bytes },
+    #[error(
+        "the server's disks were {a} and {b}, as {file} notes: give these, or put a new disk in the place of one with `ebb mirror replace`"
+    )]
+    OtherDisks { a: PathBuf, b: PathBuf, file: PathBuf },
+    #[error("{0}. A chunk server starts degraded with `degraded = true` under [mirror]")]
+    OfServer(Box<MirrorError>),
     #[error("mirror {name}: {why}")]
     Answer { name: String, why: String },
 }

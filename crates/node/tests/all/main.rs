@@ -15,6 +15,7 @@ mod mirror;
 mod mirror_kills;
 mod mirror_speeds;
 mod mirror_tools;
+mod mirrored;
 mod planned_shifts;
 mod replay;
 mod s3_clients;

@@ -1,5 +1,6 @@
 //! `ebb mirror` as processes: served over NBD, killed, degraded, rebuilt, and used wrongly.
 
+use crate::harness::disks::{quick_disk, quick_epochs};
 use crate::harness::{EBB, PATIENCE, wait};
 use ebb_testing::skip;
 use ebb_types::Random;
@@ -209,34 +210,10 @@ fn an_image_is_the_same_after_a_restart_and_on_both_disks() {
     served.stop();
 }
 
-/// The figures of a disk that changes its speed in 0.2 s and seeks in no time, with epochs of 50 ms.
+/// A model of a quick disk, and epochs of 50 ms.
 pub fn lively(bench: &Bench) -> &'static str {
-    let mut model = toml::Table::try_from(ebb_mirror::DiskModel::paper()).unwrap();
-    let mut set = |table: &str, key: &str, value: f64| {
-        let model = match table {
-            "" => &mut model,
-            table => model[table].as_table_mut().unwrap(),
-        };
-        model.insert(key.to_owned(), value.into());
-    };
-    for (key, value) in [
-        ("overhead_seconds", 1e-5),
-        ("track_to_track_seconds", 1e-5),
-        ("average_seek_seconds", 1e-4),
-        ("full_stroke_seconds", 2e-4),
-        ("write_settle_seconds", 0.0),
-    ] {
-        set("", key, value);
-    }
-    set("low", "rpm", 9_000.0);
-    set("high", "rpm", 30_000.0);
-    set("up", "seconds", 0.2);
-    set("down", "seconds", 0.2);
-    std::fs::write(bench.path("model.toml"), toml::to_string(&model).unwrap()).unwrap();
-    let entry = bench.path("registry/m.toml");
-    let text = std::fs::read_to_string(&entry).unwrap();
-    let text = text.replace("epoch_seconds = 3.0", "epoch_seconds = 0.05");
-    std::fs::write(&entry, text.replace("settle_epochs = 3", "settle_epochs = 1")).unwrap();
+    std::fs::write(bench.path("model.toml"), quick_disk()).unwrap();
+    quick_epochs(&bench.path("registry/m.toml"));
     "model.toml"
 }
 

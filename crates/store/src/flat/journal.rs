@@ -5,8 +5,8 @@
 //! A full area is followed by a checkpoint in the other one, whose generation is higher by one. The full one says so in its
 //! last block, so that a checkpoint that cannot be read later is damage, too, and not taken for one that a crash tore.
 
-use crate::flat::FlatError;
 use crate::flat::device::{BLOCK, BlockDevice};
+use crate::flat::error::FlatError;
 use crate::flat::format::{
     COMMIT_BLOCKS_MAX, CommitHeader, Record, Superblock, commit_records, encode_commit,
 };

@@ -87,6 +87,11 @@ impl State {
         self.files.get_mut(&number).expect("open files stay")
     }
 
+    /// Blocks that can still be allocated, those included that are free once everything pending is durable.
+    pub fn free_blocks(&self) -> u64 {
+        self.free.blocks() + self.freed_blocks
+    }
+
     /// Bytes of a checkpoint, at most.
     pub fn checkpoint_bytes(&self) -> u64 {
         let names = (self.names.len() + self.dirs.len()) as u64;

@@ -1,10 +1,17 @@
 //! Files on a block device against the same files in memory, with and without crashes.
 
+use super::device::BLOCK;
+use super::format::{DEVICE_MIN, Record, Superblock};
 use super::mem::MemBlocks;
+use super::state::State;
 use super::*;
+use crate::disk::{Disk, DiskFile};
 use crate::mem::MemDisk;
 use ebb_types::Random;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind, IoSlice};
+use std::ops::Range;
+use std::sync::Arc;
 
 const SIZE: u64 = 4 << 20;
 

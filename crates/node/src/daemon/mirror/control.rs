@@ -57,7 +57,9 @@ pub enum Condition {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServedStatus {
     pub name: String,
-    pub nbd: String,
+    /// Absent: a chunk server's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nbd: Option<String>,
     pub condition: Condition,
     pub driver: DriverKind,
     pub policy: PolicyKind,

@@ -1,7 +1,9 @@
-//! The server of one mirror: two disks below, NBD clients above, and a socket for `ebb mirror status`.
+//! The server of one mirror: two disks below, NBD clients or a chunk server ([`local`]) above, and a socket for
+//! `ebb mirror status`.
 
 pub mod control;
 mod drive;
+pub mod local;
 mod server;
 mod timer;
 
@@ -52,8 +54,18 @@ pub enum Driver {
 }
 
 impl Driver {
+    /// `model`: a file with the figures of emulated disks.
+    pub fn new(kind: DriverKind, model: Option<PathBuf>) -> Result<Driver, NodeError> {
+        match (kind, model) {
+            (DriverKind::Emulated, model) => Driver::emulated(model),
+            (_, Some(_)) => Err(MirrorError::ModelUnused.into()),
+            (DriverKind::None, None) => Ok(Driver::None),
+            (kind, None) => Ok(Driver::Switched(kind)),
+        }
+    }
+
     /// The model of a file, or the paper's.
-    pub fn emulated(file: Option<PathBuf>) -> Result<Driver, NodeError> {
+    fn emulated(file: Option<PathBuf>) -> Result<Driver, NodeError> {
         let Some(path) = file else { return Ok(Driver::Emulated(Box::new(DiskModel::paper()))) };
         let text = std::fs::read_to_string(&path).map_err(io("read", &path))?;
         let model: DiskModel = toml::from_str(&text)
@@ -86,7 +98,6 @@ fn slowest_seconds(model: &DiskModel) -> f64 {
 
 /// What the user decides at each start.
 pub struct Options {
-    pub nbd: String,
     pub accept: Accept,
     /// The only disk that counts.
     pub keep: Option<Side>,
@@ -95,48 +106,71 @@ pub struct Options {
     pub driver: Driver,
 }
 
-/// Serves until the process is asked to stop.
-pub async fn run(registry: &Registry, name: &Name, options: Options) -> Result<(), NodeError> {
+/// A mirror that is open and has begun.
+struct Begun {
+    server: Rc<Server>,
+    replies: Replies,
+    control: Control,
+    size_bytes: u64,
+    name: Name,
+    entry: Entry,
+    driver: DriverKind,
+    settings: Settings,
+}
+
+/// Opens a mirror's disks. Nothing happens before the server runs.
+fn begin(registry: &Registry, name: &Name, options: &Options) -> Result<Begun, NodeError> {
     let entry = registry.load(name)?;
-    let settings = settings(registry, name, &entry, &options)?;
+    let settings = settings(registry, name, &entry, options)?;
     if control::is_served(&registry.socket(name)) {
         return Err(MirrorError::Served(name.to_string()).into());
     }
-    let (disks, opened) = open_disks(registry, name, &entry, &options)?;
-    let listener = TcpListener::bind(&options.nbd).await.map_err(io("listen on", &options.nbd))?;
-    let address = listener.local_addr().map_err(io("listen on", &options.nbd))?;
+    let (disks, opened) = open_disks(registry, name, &entry, options)?;
     let control = Control::new(registry.socket(name))?;
-    let mut stop = Stop::new()?;
     let there = disks.each_ref().map(Option::is_some);
     let (drives, facts) = drives(&options.driver, name, &entry, there, &opened)?;
-    let export = export(name, opened.geometry.data_blocks() * BLOCK_BYTES);
+    let size_bytes = opened.geometry.data_blocks() * BLOCK_BYTES;
     let replies = Replies::new();
     let mut ring = Ring::new().map_err(io("start", "io_uring"))?;
     let places = disks.map(|disk| disk.map(|disk| ring.add(disk)));
     let mut out = Vec::new();
     let mirror = Mirror::new(settings, facts, [Speed::High; 2], opened, &mut out);
     let server = Rc::new(Server::new(mirror, ring, places, drives, replies.clone(), out));
+    let (name, driver) = (name.clone(), options.driver.kind());
+    Ok(Begun { server, replies, control, size_bytes, name, entry, driver, settings })
+}
 
-    let nbd = format!("nbd://{address}/{name}");
-    let status = {
-        let (server, replies) = (server.clone(), replies.clone());
-        let (name, nbd, driver) = (name.to_string(), nbd.clone(), options.driver.kind());
-        move || {
-            let connections = replies.connections();
-            describe(&server, &entry, (name.clone(), nbd.clone(), driver), settings, connections)
+impl Begun {
+    /// `nbd`: where NBD clients find it.
+    fn status(&self, nbd: Option<&str>) -> ServedStatus {
+        let about = (self.name.to_string(), nbd.map(str::to_owned), self.driver);
+        describe(&self.server, &self.entry, about, self.settings, self.replies.connections())
+    }
+
+    fn answer(&self, question: Question, nbd: Option<&str>) -> Answer {
+        match question {
+            Question::Status => Answer::Status(Box::new(self.status(nbd))),
+            Question::Scrub => scrub(&self.server),
         }
-    };
-    println!("mirror {name}: {} on {nbd}, {}", Bytes(export.size), standing(&status()));
-    let answer = |question| match question {
-        Question::Status => Answer::Status(Box::new(status())),
-        Question::Scrub => scrub(&server),
-    };
+    }
+}
+
+/// Serves NBD clients at this address until the process is asked to stop.
+pub async fn run(registry: &Registry, name: &Name, nbd: &str, options: Options) -> Result<(), NodeError> {
+    let begun = begin(registry, name, &options)?;
+    let listener = TcpListener::bind(nbd).await.map_err(io("listen on", nbd))?;
+    let address = listener.local_addr().map_err(io("listen on", nbd))?;
+    let mut stop = Stop::new()?;
+    let export = export(name, begun.size_bytes);
+    let nbd = format!("nbd://{address}/{name}");
+    println!("mirror {name}: {} on {nbd}, {}", Bytes(export.size), standing(&begun.status(None)));
+    let server = begun.server.clone();
     let ended = tokio::select! {
         ended = server.run() => Some(ended),
-        error = serve(listener, [export].into(), server.clone(), replies) => {
+        error = serve(listener, [export].into(), server.clone(), begun.replies.clone()) => {
             return Err(io("serve", nbd)(error));
         }
-        () = control.serve(answer) => None,
+        () = begun.control.serve(|question| begun.answer(question, Some(&nbd))) => None,
         () = stop.asked() => None,
     };
     // Clients are gone now: what they began continues.
@@ -322,7 +356,7 @@ fn facts(model: &DiskModel) -> DiskFacts {
 fn describe(
     server: &Server,
     entry: &Entry,
-    (name, nbd, driver): (String, String, DriverKind),
+    (name, nbd, driver): (String, Option<String>, DriverKind),
     settings: Settings,
     connections: usize,
 ) -> ServedStatus {

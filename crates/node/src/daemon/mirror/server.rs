@@ -1,4 +1,4 @@
-//! One mirror between NBD clients and disks: the driver of [`ebb_mirror::Mirror`].
+//! One mirror between clients and disks: the driver of [`ebb_mirror::Mirror`]. Clients are NBD's, or this process.
 //!
 //! Everything is on one thread. A request, a completion or a timer becomes an event, and the commands that come out are carried
 //! out before the next one.
@@ -25,24 +25,30 @@ const TURN: u32 = 256;
 /// An emulated end that is later than that stays late: the process did not run.
 const LATE_MAX: Duration = Duration::from_millis(10);
 
+/// Who gets the reply to a request.
+enum Asker {
+    Nbd(RequestId),
+    Here(Box<dyn FnOnce(ebb_mirror::Reply)>),
+}
+
 /// Clients' requests in progress. The mirror knows them by their index.
 #[derive(Default)]
 struct Requests {
-    begun: Vec<Option<RequestId>>,
+    begun: Vec<Option<Asker>>,
     free: Vec<usize>,
 }
 
 impl Requests {
-    fn add(&mut self, id: RequestId) -> u64 {
+    fn add(&mut self, asker: Asker) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.begun.push(None);
             self.begun.len() - 1
         });
-        self.begun[index] = Some(id);
+        self.begun[index] = Some(asker);
         index as u64
     }
 
-    fn take(&mut self, index: u64) -> RequestId {
+    fn take(&mut self, index: u64) -> Asker {
         let index = index as usize;
         self.free.push(index);
         self.begun[index].take().expect("a request is answered once")
@@ -99,6 +105,13 @@ impl Server {
     pub async fn run(&self) -> io::Result<()> {
         let mut timer = Timer::new()?;
         poll_fn(|context| self.inner.borrow_mut().poll(context, &mut timer)).await
+    }
+
+    /// Begins a request of this process. `answer` is called from within this call or later, and must not come back here.
+    pub fn request(&self, request: Request, answer: impl FnOnce(ebb_mirror::Reply) + 'static) {
+        let inner = &mut *self.inner.borrow_mut();
+        let id = inner.requests.add(Asker::Here(Box::new(answer)));
+        inner.event(clock::now(), Event::Request { id, request });
     }
 
     pub fn scrub(&self) {
@@ -262,8 +275,10 @@ impl Inner {
                     self.drives[side.index()].change(now, speed);
                 }
                 Command::Reply { id, reply } => {
-                    let id = self.requests.take(id);
-                    self.replies.reply(id, answer(reply));
+                    match self.requests.take(id) {
+                        Asker::Nbd(id) => self.replies.reply(id, answer(reply)),
+                        Asker::Here(answer) => answer(reply),
+                    }
                     continue;
                 }
                 Command::WakeAt(at) => self.alarm = at,
@@ -321,7 +336,7 @@ impl Backend for Server {
                 Request::Status { block: block(offset), count: blocks(length) }
             }
         };
-        let id = inner.requests.add(id);
+        let id = inner.requests.add(Asker::Nbd(id));
         inner.event(clock::now(), Event::Request { id, request });
     }
 }

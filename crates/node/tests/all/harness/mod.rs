@@ -6,6 +6,7 @@
 //! and shows the ends of the logs. `EBB_KEEP=1` keeps the directory of a failed test.
 
 pub mod brake;
+pub mod disks;
 pub mod harm;
 pub mod load;
 pub mod objects;
@@ -50,6 +51,8 @@ pub struct Shape {
     pub disk_mib: Option<u64>,
     /// Every replica is scrubbed once in this time, at full speed.
     pub scrub_seconds: Option<u32>,
+    /// Each chunk server on a mirror of two quick emulated disks: files of this size.
+    pub mirror_mib: Option<u64>,
 }
 
 impl Shape {
@@ -99,6 +102,14 @@ impl Cluster {
         apply(&mut table, shape);
         let config = directory.path().join("cluster.toml");
         std::fs::write(&config, toml::to_string(&table).expect("TOML")).expect("write the configuration");
+        if let Some(mib) = shape.mirror_mib {
+            std::fs::write(directory.path().join("model.toml"), disks::quick_disk())
+                .expect("write the model");
+            for path in array(&table, "server").iter().flat_map(|s| s["disks"].as_array().expect("two")) {
+                let path = directory.path().join(path.as_str().expect("a path"));
+                std::fs::File::create(path).and_then(|file| file.set_len(mib << 20)).expect("a disk");
+            }
+        }
         let secrets = Command::new(EBB).args(["secret", "--config"]).arg(&config).output().expect("run ebb");
         assert!(secrets.status.success(), "{}", String::from_utf8_lossy(&secrets.stderr));
         write_private(
@@ -559,12 +570,21 @@ fn apply(table: &mut toml::Table, shape: &Shape) {
         scrub.insert("period_seconds".into(), i64::from(seconds).into());
         scrub.insert("bytes_per_second".into(), (1_i64 << 40).into());
     }
+    if shape.mirror_mib.is_some() {
+        let mirror = "log_mib = 16\ndriver = \"emulated\"\ndisk_model = \"model.toml\"";
+        let mirror: toml::Table = mirror.parse().expect("TOML");
+        table.insert("mirror".into(), toml::Value::Table(mirror));
+    }
     for section in ["meta", "server", "gateway"] {
         for entry in table[section].as_array_mut().expect("an array") {
             let entry = entry.as_table_mut().expect("a table");
             entry.insert("address".into(), format!("127.0.0.1:{}", free_port()).into());
             if let (Some(mib), "server") = (shape.capacity_mib, section) {
                 entry.insert("capacity_mib".into(), (mib as i64).into());
+            }
+            if shape.mirror_mib.is_some() && section == "server" {
+                let disks = ["a", "b"].map(|side| format!("disk-{}{side}", entry["id"]).into());
+                entry.insert("disks".into(), toml::Value::Array(disks.into()));
             }
         }
     }
