@@ -580,6 +580,10 @@ mod tests {
             ("127.0.0.1:9202", "127.0.0.1", "server 2: \"127.0.0.1\" is not an address"),
             ("data = \"server-2\"", "data = \"server-1\"", "share the data directory server-1"),
             ("id = 2\n", "id = 1\n", "[[server]] has id 1 twice"),
+            ("data = \"server-1\"", "data = \"server-1\"\ndisks = [\"d\", \"d\"]", "share the disk d"),
+            ("data = \"server-1\"", "data = \"server-1\"\ndisks = [\"d\"]", "array of length 2"),
+            ("[power]", "[mirror]\npolicy = \"logstore\"\n[power]", "give mirror.driver"),
+            ("[power]", "[mirror]\ndisk_model = \"d\"\n[power]", "mirror.disk_model is for"),
             ("id = \"", "id = \"x", "16 hexadecimal digits"),
         ];
         for (from, to, expected) in cases {

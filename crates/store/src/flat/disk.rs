@@ -82,7 +82,8 @@ impl Drop for FlatDisk {
     fn drop(&mut self) {
         let mut locked = self.0.lock();
         locked.state.tail = None;
-        if !locked.failed && !(locked.state.pending.is_empty() && locked.state.lengths.is_empty()) {
+        let noted = locked.state.pending.is_empty() && locked.state.lengths.is_empty();
+        if !(noted || locked.failed) {
             // What is not synced may be lost.
             let _ = self.0.commit(&mut locked);
         }

@@ -174,6 +174,9 @@ impl Area {
     }
 }
 
+/// A commit, and its records if they can be read.
+type Commit = (CommitHeader, Option<Vec<Record>>);
+
 /// Reads an area in large steps.
 struct Reader<'a> {
     device: &'a dyn BlockDevice,
@@ -200,8 +203,8 @@ impl Reader<'_> {
         Ok(&self.bytes[start..start + (count * BLOCK) as usize])
     }
 
-    /// The commit at a block of the area, and its records if they can be read; `None`: no intact one of this device is there.
-    fn commit(&mut self, at: u64) -> Result<Option<(CommitHeader, Option<Vec<Record>>)>, FlatError> {
+    /// The commit at a block of the area; `None`: no intact one of this device is there.
+    fn commit(&mut self, at: u64) -> Result<Option<Commit>, FlatError> {
         let (id, area) = (self.superblock.id, self.superblock.area);
         let Some(header) = CommitHeader::decode(self.blocks(at, 1)?) else { return Ok(None) };
         if header.id != id || header.blocks() > area - at {

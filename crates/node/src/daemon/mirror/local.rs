@@ -192,7 +192,8 @@ mod tests {
 
     fn store(mirror: &LocalMirror) -> StoreCore {
         let disk = FlatDisk::open(Arc::new(mirror.device()), 9).unwrap();
-        StoreCore::open(Arc::new(disk), Config::new(7, ServerId(1), StoreId(1))).unwrap().0
+        let config = Config { checkpoint_bytes: 1 << 20, ..Config::new(7, ServerId(1), StoreId(1)) };
+        StoreCore::open(Arc::new(disk), config).unwrap().0
     }
 
     fn one(store: &mut StoreCore, op: Op) -> Outcome {
