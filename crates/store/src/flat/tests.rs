@@ -336,6 +336,26 @@ fn freed_blocks_are_not_overwritten_before_that_is_durable() {
 }
 
 #[test]
+fn a_file_that_was_cut_short_never_shows_its_old_end() {
+    for seed in 0..30 {
+        for stop in 0..4 {
+            let device = MemBlocks::new(SIZE);
+            let disk = open(&device);
+            let file = disk.open("file", true).unwrap();
+            put(&*file, &[1; 3000], 0);
+            file.truncate(100).unwrap();
+            file.sync().unwrap();
+            put(&*file, &[2; 60], 50);
+            device.stop_after(stop);
+            let _ = file.sync();
+            let found = all(&*open(&device.crash(seed)).open("file", false).unwrap());
+            let grown = found.get(100..).unwrap_or_default();
+            assert!(grown.iter().all(|byte| *byte == 2), "seed {seed}, {stop}: {grown:?}");
+        }
+    }
+}
+
+#[test]
 fn a_full_device_refuses_and_loses_nothing() {
     let device = MemBlocks::new(1 << 20);
     let disk = open(&device);
