@@ -18,6 +18,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("ebb-power", &["ebb-types"]),
     ("ebb-route", &["ebb-types"]),
     ("ebb-mirror", &["ebb-types"]),
+    ("ebb-ec", &["ebb-types"]),
     ("ebb-nbd", &[]),
     ("ebb-blockdev", &["ebb-mirror", "ebb-nbd"]),
     ("ebb-client", &["ebb-types", "ebb-route"]),
@@ -44,6 +45,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
         &[
             "ebb-types",
             "ebb-gear",
+            "ebb-ec",
             "ebb-meta",
             "ebb-replica",
             "ebb-mirror",
@@ -69,6 +71,7 @@ const PURE: &[(&str, &[&str])] = &[
     ("replica", &[]),
     ("route", &[]),
     ("mirror", &[]),
+    ("ec", &[]),
     ("nbd", &[]),
     ("trace", &[]),
 ];

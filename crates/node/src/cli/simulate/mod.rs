@@ -5,6 +5,7 @@ mod fuzz;
 mod load;
 mod mirror;
 mod paper;
+mod reliability;
 mod trace;
 
 use crate::error::NodeError;
@@ -28,6 +29,9 @@ enum Simulation {
     /// Repeat a paper's evaluation, each number beside the paper's
     #[command(after_help = paper::EXAMPLES)]
     Paper(paper::PaperArgs),
+    /// Mean time to data loss of erasure-coded sets, while their parity servers sleep and after
+    #[command(after_help = reliability::EXAMPLES)]
+    Reliability(reliability::ReliabilityArgs),
     /// Run a trace on a modelled cluster: latency, energy and traffic of every request
     #[command(after_help = trace::EXAMPLES)]
     Trace(trace::TraceArgs),
@@ -42,6 +46,7 @@ pub fn run(args: SimulateArgs) -> Result<ExitCode, NodeError> {
         Simulation::Load(args) => load::run(&args),
         Simulation::Mirror(args) => mirror::run(&args),
         Simulation::Paper(args) => paper::run(&args),
+        Simulation::Reliability(args) => reliability::run(&args),
         Simulation::Trace(args) => trace::run(&args),
         Simulation::Fuzz(args) => fuzz::run(&args),
     }

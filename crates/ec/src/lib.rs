@@ -1,0 +1,17 @@
+//! Erasure-coded sets of servers whose parity servers sleep [ECS²].
+//!
+//! A set has k data servers and r parity servers. [`Code`] makes r parity strips from k data strips, of which any k of all k + r
+//! suffice. While the parity servers sleep, the data servers keep the parity for them: [`Awake`] says which of them keeps
+//! what, so that they alone survive the failures that ECS² promises. [`model`] has the paper's formulas.
+//!
+//! Everything is pure: strips in, strips out.
+
+mod awake;
+mod code;
+pub mod model;
+mod rows;
+mod shape;
+
+pub use awake::Awake;
+pub use code::{Code, Coding, Unrecoverable};
+pub use shape::{Shape, ShapeError};
