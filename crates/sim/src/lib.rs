@@ -6,8 +6,10 @@
 //!   traffic.
 //! - [`load`] computes from a load series alone what a service would save.
 //! - [`mirror`] runs a trace on a mirror of two modelled two-speed disks.
-//! - [`paper`] repeats Sierra's and LogStore's evaluations.
+//! - [`coded`] runs a trace on an erasure-coded set whose parity servers sleep.
+//! - [`paper`] repeats Sierra's, LogStore's and ECS²'s evaluations.
 
+pub mod coded;
 pub mod load;
 pub mod mirror;
 pub mod paper;

@@ -29,6 +29,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
         &[
             "ebb-types",
             "ebb-gear",
+            "ebb-ec",
             "ebb-meta",
             "ebb-mirror",
             "ebb-replica",

@@ -20,6 +20,8 @@ pub enum PaperError {
     Simulation(#[from] SimError),
     #[error("{name}: {error}")]
     Mirror { name: String, error: crate::mirror::MirrorError },
+    #[error("{name}: {error}")]
+    Coded { name: String, error: crate::coded::CodedError },
     #[error(transparent)]
     Daily(#[from] ebb_trace::DailyError),
     #[error("the metadata state could not be set up: {0}; this is a bug of Ebb")]

@@ -1,5 +1,5 @@
 //! Repeats a paper's evaluation with the production decision makers on models: every figure next to the paper's.
-//! [Sierra §3.3, §4], [LogStore §4]
+//! [Sierra §3.3, §4], [LogStore §4], [ECS² §4, §5]
 //!
 //! The Hotmail, Messenger and Cambridge traces are not public; load series and traces of other services replace them.
 //! The question, the procedure and the convention are the same, but not the input: a figure that differs from the
@@ -7,6 +7,7 @@
 //!
 //! An [`Experiment`] is plain data: rows to compare, tables and charts. [`Findings`] turn them into a page, CSV and text.
 
+mod ecs2;
 mod findings;
 mod forecasts;
 mod layouts;
@@ -16,6 +17,7 @@ mod rebuild;
 mod requests;
 mod testbed;
 
+pub use ecs2::{Ecs2Inputs, ecs2};
 pub use findings::{Experiment, Findings, PaperError, Row, Table};
 pub use logstore::{LogStoreInputs, logstore};
 

@@ -1,0 +1,116 @@
+//! Runs of workloads on sets, side by side on all processors, and their results by name.
+
+use super::super::findings::PaperError;
+use super::Ecs2Inputs;
+use super::workloads::WORKLOADS;
+use crate::coded::{CodedError, Report, Setup, simulate};
+use ebb_ec::standby;
+use ebb_power::PowerModel;
+use ebb_trace::Trace;
+use ebb_types::Watts;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc;
+
+/// Of the four workloads [ECS² §5.2.2, Figure 9].
+pub const THRESHOLDS: [f64; 4] = [0.9, 0.75, 0.9, 0.9];
+
+/// The trace, and what the set is like.
+pub type Name = (usize, String);
+
+pub struct Runs {
+    /// The workloads in their order, then what the user gives.
+    pub traces: Vec<Trace>,
+    pub given: Vec<usize>,
+    pub seconds: u64,
+    seed: u64,
+    waiting: Vec<(Name, Setup)>,
+    done: BTreeMap<Name, Report>,
+}
+
+/// A server that is on draws P_power [ECS² §4.3.1].
+fn power() -> PowerModel {
+    let on = Watts(73.2);
+    PowerModel { idle: on, light: on, busy: on, ..PowerModel::default() }
+}
+
+impl Runs {
+    pub fn new(inputs: &Ecs2Inputs) -> Runs {
+        let mut traces: Vec<Trace> =
+            WORKLOADS.iter().map(|workload| workload.trace(inputs.seconds, inputs.seed)).collect();
+        let given = (traces.len()..traces.len() + inputs.traces.len()).collect();
+        traces.extend(inputs.traces.iter().cloned());
+        Runs {
+            traces,
+            given,
+            seconds: inputs.seconds,
+            seed: inputs.seed,
+            waiting: Vec::new(),
+            done: BTreeMap::new(),
+        }
+    }
+
+    /// The paper's set.
+    pub fn setup(&self, threshold: f64) -> Setup {
+        let settings = standby::Settings { threshold, ..standby::Settings::default() };
+        Setup { standby: Some(settings), power: power(), seed: self.seed, ..Setup::default() }
+    }
+
+    /// Plans a run and the same with all servers always on.
+    pub fn plan(&mut self, trace: usize, what: &str, setup: Setup) {
+        let on = Setup { standby: None, ..setup.clone() };
+        self.waiting.push(((trace, what.to_owned()), setup));
+        self.waiting.push(((trace, format!("{what}, always on")), on));
+    }
+
+    /// With sleeping parity servers, and always on.
+    pub fn get(&self, trace: usize, what: &str) -> Option<(&Report, &Report)> {
+        let of = |what: String| self.done.get(&(trace, what));
+        of(what.to_owned()).zip(of(format!("{what}, always on")))
+    }
+
+    /// Runs what is planned. The order in which runs end changes no result.
+    pub fn run(&mut self, tell: &mut dyn FnMut(f64)) -> Result<(), PaperError> {
+        let jobs = std::mem::take(&mut self.waiting);
+        let (next, traces) = (AtomicUsize::new(0), &self.traces);
+        let (send, receive) = mpsc::channel();
+        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(jobs.len());
+        std::thread::scope(|scope| {
+            for _ in 0..workers {
+                let (send, next, jobs) = (send.clone(), &next, &jobs);
+                scope.spawn(move || {
+                    while let Some((name, setup)) = jobs.get(next.fetch_add(1, Relaxed)) {
+                        let mut requests = traces[name.0].requests.iter().map(|request| Ok(*request));
+                        if send.send((name.clone(), simulate(&mut requests, setup))).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+            drop(send);
+            for (ended, (name, found)) in receive.into_iter().enumerate() {
+                match found {
+                    Ok(report) => drop(self.done.insert(name, report)),
+                    // Its figures are absent.
+                    Err(CodedError::Overloaded { .. }) => {}
+                    Err(error) => {
+                        next.store(jobs.len(), Relaxed);
+                        let name = format!("{}, {}", traces[name.0].name, name.1);
+                        return Err(PaperError::Coded { name, error });
+                    }
+                }
+                tell((ended + 1) as f64 / jobs.len() as f64);
+            }
+            Ok(())
+        })
+    }
+}
+
+pub fn saved((asleep, on): (&Report, &Report)) -> f64 {
+    1.0 - asleep.energy_modelled.mean_watts / on.energy_modelled.mean_watts
+}
+
+/// Mean response time in milliseconds; absent without requests.
+pub fn millis(report: &Report) -> Option<f64> {
+    report.all.map(|latency| latency.mean_millis)
+}
