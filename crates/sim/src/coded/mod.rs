@@ -11,7 +11,7 @@
 //!   memory, and its disk follows.
 //! - Changes of the same bytes are folded: they take memory once until they are sent.
 //! - A network interface sends and receives one message after another, what is synchronised included.
-//! - While a data server is lost, its replacement is filled at a limited rate. Reads of it are decoded from the others and P1.
+//! - While a data server is lost, its replacement is filled at a limited rate, with what the disks have left. Reads of it are decoded from the others and P1.
 
 mod kept;
 mod report;

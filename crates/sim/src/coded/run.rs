@@ -97,6 +97,8 @@ pub struct Run<'a> {
     /// Bytes still to be sent, and since when.
     sending: BTreeMap<usize, (u64, u64)>,
     rebuilt: u64,
+    /// Reads for it in progress.
+    rebuilding: u32,
     energy: EnergyMeter,
     times: Times,
     upcoming: Option<Request>,
@@ -135,6 +137,7 @@ impl<'a> Run<'a> {
             kept: Kept::new(shape.parity(), shape.extra(), setup.row_bytes),
             sending: BTreeMap::new(),
             rebuilt: 0,
+            rebuilding: 0,
             energy: EnergyMeter::new(setup.power, 1.0)?,
             times: Times::default(),
             upcoming: None,
@@ -305,6 +308,7 @@ impl<'a> Run<'a> {
             }
             Purpose::New => self.part_done(job.request),
             Purpose::Aside { write: false } => {
+                self.rebuilding -= 1;
                 self.servers[server].transmit(self.now, job.bytes, self.setup);
             }
             Purpose::Aside { write: true } => {}
@@ -428,12 +432,14 @@ impl<'a> Run<'a> {
         let p1 = self.kept.is_awake(0).then_some(data);
         let others: Vec<usize> = (0..data).filter(|server| *server != failure.server).chain(p1).collect();
         let (at, bytes) = (self.rebuilt, UNIT_BYTES);
-        if p1.is_some() {
+        // Clients come first: a unit is not asked for before the last one has come.
+        if p1.is_some() && self.rebuilding == 0 {
             self.rebuilt = (self.rebuilt + bytes) % (self.setup.disk.capacity_bytes() - bytes);
             for server in others.iter().copied() {
                 let purpose = Purpose::Aside { write: false };
                 let job = self.job(Job { server, request: u64::MAX, at, bytes, purpose });
-                self.access(job, false);
+                self.access(job, true);
+                self.rebuilding += 1;
             }
             self.follow(failure.server, at, bytes);
         }
