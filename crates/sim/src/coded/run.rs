@@ -3,13 +3,13 @@
 use super::kept::{Kept, Row};
 use super::report::{Energies, Report, Sample};
 use super::server::{JobId, Server};
-use super::{CodedError, Requests, Setup};
+use super::setup::{CodedError, Setup};
 use crate::request::disk::Access;
 use crate::world::clock::{MILLI, SECOND};
 use ebb_ec::standby::{self, Command, Standby, State};
 use ebb_power::{Draw, EnergyMeter};
 use ebb_report::Histogram;
-use ebb_trace::{Kind, Request};
+use ebb_trace::{Kind, Request, TraceError};
 use ebb_types::{Moment, Random, ServerId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -166,7 +166,10 @@ impl<'a> Run<'a> {
         self.happens.push(Reverse((at, self.events, what)));
     }
 
-    pub fn play(mut self, trace: &mut Requests<'_>) -> Result<Report, CodedError> {
+    pub fn play(
+        mut self,
+        trace: &mut dyn Iterator<Item = Result<Request, TraceError>>,
+    ) -> Result<Report, CodedError> {
         self.fetch(trace)?;
         while self.upcoming.is_some() || !self.open.is_empty() {
             let Reverse((at, _, what)) = self.happens.pop().expect("samples never end");
@@ -186,7 +189,10 @@ impl<'a> Run<'a> {
         Ok(self.report())
     }
 
-    fn fetch(&mut self, trace: &mut Requests<'_>) -> Result<(), CodedError> {
+    fn fetch(
+        &mut self,
+        trace: &mut dyn Iterator<Item = Result<Request, TraceError>>,
+    ) -> Result<(), CodedError> {
         self.upcoming = trace.next().transpose().map_err(CodedError::Trace)?;
         if let Some(request) = &self.upcoming {
             let at = (request.at.as_secs_f64() / self.setup.rate * SECOND as f64) as u64;

@@ -1,6 +1,6 @@
 //! A modelled server: one disk and one network interface, each with a queue.
 
-use super::Setup;
+use super::setup::Setup;
 use crate::request::disk::{Access, Disk};
 use crate::world::clock::SECOND;
 use ebb_types::Random;

@@ -4,23 +4,16 @@
 //! The paper plays an hour of each of four traces. Requests with the figures of Table V stand in for them: [`workloads`].
 
 mod failures;
+mod inputs;
 mod models;
 mod runs;
 mod scenarios;
 mod workloads;
 
-use super::findings::{Findings, PaperError};
-use ebb_trace::Trace;
-use runs::Runs;
+pub use inputs::Ecs2Inputs;
 
-/// What the user gives.
-pub struct Ecs2Inputs {
-    /// Block traces that are run, too: the part of DTRS that is public.
-    pub traces: Vec<Trace>,
-    /// Seconds of each generated trace; 3,600 in the paper.
-    pub seconds: u64,
-    pub seed: u64,
-}
+use super::findings::{Findings, PaperError};
+use runs::Runs;
 
 const PAPER: &str = "Exploiting redundancies and deferred writes to conserve energy in erasure-coded storage clusters (ACM TOS 2013)";
 const ABOUT: &str = "Its evaluation again, with Ebb's own decisions on when parity servers wake and sleep, on modelled servers, disks and networks. \
@@ -56,7 +49,7 @@ fn holders(inputs: &Ecs2Inputs) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_trace::{Kind, Request};
+    use ebb_trace::{Kind, Request, Trace};
     use std::time::Duration;
 
     #[test]

@@ -1,7 +1,7 @@
 //! Runs of workloads on sets, side by side on all processors, and their results by name.
 
 use super::super::findings::PaperError;
-use super::Ecs2Inputs;
+use super::inputs::Ecs2Inputs;
 use super::workloads::WORKLOADS;
 use crate::coded::{CodedError, Report, Setup, simulate};
 use ebb_ec::standby;
