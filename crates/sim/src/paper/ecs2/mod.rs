@@ -25,7 +25,8 @@ pub fn ecs2(inputs: &Ecs2Inputs, tell: &mut dyn FnMut(&str, f64)) -> Result<Find
     scenarios::plan(&mut runs);
     failures::plan(&mut runs);
     runs.run(&mut |done| tell("workloads, intensities, codes and failures", done))?;
-    let mut experiments = vec![models::reliability(), models::energy(), workloads::table_v(&runs)];
+    let mut experiments =
+        vec![models::reliability(), models::energy(), workloads::table_v(&runs.traces, inputs.seconds)];
     experiments.extend(scenarios::found(&runs));
     experiments.extend(failures::found(&runs));
     Ok(Findings { paper: PAPER, about: ABOUT, inputs: holders(inputs), experiments })

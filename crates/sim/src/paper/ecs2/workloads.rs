@@ -4,7 +4,6 @@
 //! of writes, and places are uniform over the data set. The paper gives no more than rates, means and the size of the data set.
 
 use super::super::findings::Experiment;
-use super::runs::Runs;
 use ebb_trace::{Kind, Request, Trace};
 use ebb_types::Random;
 use std::time::Duration;
@@ -94,11 +93,12 @@ fn exponential(random: &mut Random) -> f64 {
     -(1.0 - random.unit()).ln()
 }
 
-pub fn table_v(runs: &Runs) -> Experiment {
+/// The first traces are the workloads, each of so many seconds.
+pub fn table_v(traces: &[Trace], seconds: u64) -> Experiment {
     let about = "Arrivals are random and steady, sizes exponential around the means, places uniform over the data set. The paper plays real \
         traces, whose bursts, runs and hot places are not in its table.";
     let mut found = Experiment::new("Table V", "Traces", about.to_owned());
-    for (workload, trace) in WORKLOADS.iter().zip(&runs.traces) {
+    for (workload, trace) in WORKLOADS.iter().zip(traces) {
         let count = trace.requests.len() as f64;
         let writes: Vec<f64> = of(trace, |request| request.kind == Kind::Write);
         let all: Vec<f64> = of(trace, |_| true);
@@ -106,12 +106,7 @@ pub fn table_v(runs: &Runs) -> Experiment {
         let name = workload.name;
         let share = writes.len() as f64 / count;
         found.row(format!("{name}: writes"), "%", Some(workload.write_share), Some(share));
-        found.row(
-            format!("{name}: requests"),
-            "/s",
-            Some(workload.per_second),
-            Some(count / runs.seconds as f64),
-        );
+        found.row(format!("{name}: requests"), "/s", Some(workload.per_second), Some(count / seconds as f64));
         found.row(format!("{name}: mean size"), "KiB", Some(workload.kib), Some(mean(&all)));
         found.row(
             format!("{name}: mean size of writes"),
