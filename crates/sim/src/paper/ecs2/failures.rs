@@ -21,7 +21,8 @@ pub fn plan(runs: &mut Runs) {
 
 pub fn found(runs: &Runs) -> Vec<Experiment> {
     let about = "One data server has failed; its replacement is filled all the time. Only P1 is awake. The rate is what the replacement receives \
-        from all others together. The paper: response times rise with the rate, with and without ECS² (Figure 12).";
+        from all others together. The paper: response times rise with the rate, with and without ECS² (Figure 12). Here a rebuild gets what clients leave of \
+        the disks, so the rate hardly counts; what slows answers down is that each read of the lost server's strips is one of all others.";
     let mut found =
         Experiment::new("Figure 11", "A failed data server: Web-2 (with Figure 12)", about.to_owned());
     let without = runs.get(WEB, "plain").and_then(|(asleep, _)| millis(asleep));

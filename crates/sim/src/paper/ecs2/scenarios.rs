@@ -152,7 +152,7 @@ fn table_viii(runs: &Runs) -> Experiment {
 
 fn figure_15(runs: &Runs) -> Experiment {
     let about = "The paper: with nine data servers, ECS² answers faster, since its buffers are larger and synchronisations rarer; without it, slightly \
-        slower. A fifth of the requests' bytes are on each of nine servers' disks less than of six here, which speeds both up.";
+        slower. Here each of nine disks has a third less to do than each of six, which speeds both up.";
     let mut found = Experiment::new("Figure 15", "Data servers: DTRS", about.to_owned());
     times(&mut found, "9 servers, 6 of data", runs.get(DTRS, "plain"));
     times(&mut found, WIDE, runs.get(DTRS, WIDE));
