@@ -86,7 +86,11 @@ mod tests {
             assert_eq!(kept.send(parity), 4 * 512);
             kept.sent(parity);
         }
-        assert_eq!((kept.bytes(), kept.messages()), (0, 3), "without sleepers, nobody keeps an extra strip");
+        assert_eq!(
+            (kept.bytes(), kept.messages()),
+            (0, 3),
+            "without sleepers, no server keeps an extra strip"
+        );
         kept.sleep(1);
         kept.change([5].into_iter());
         assert_eq!(kept.bytes(), 2 * 512);

@@ -322,7 +322,7 @@ impl<'a> Run<'a> {
         self.begin(server);
     }
 
-    /// Sends the change of a strip to whoever keeps the parity of it.
+    /// Sends the change of a strip to the servers that keep its parity.
     fn change(&mut self, job: &Job, rows: (Row, Row)) {
         let data = self.setup.shape.data();
         self.kept.change(rows.0..rows.1);

@@ -280,7 +280,7 @@ impl State {
         out
     }
 
-    /// Completes a state that was read from the journal: which blocks are free, and what nobody can see is gone.
+    /// Completes a state that was read from the journal: which blocks are free, and what no name leads to is gone.
     pub fn finish(&mut self) -> Result<(), Unsound> {
         let mut cut = 0;
         for inode in self.files.values_mut() {
