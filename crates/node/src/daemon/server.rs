@@ -40,20 +40,22 @@ type Shared = Rc<RefCell<Server>>;
 /// Runs the chunk server with this id until it is stopped.
 pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
     let section = config.server_section(id)?;
+    // From here on, so that a mirror that has been opened is closed in order.
+    let mut stop = Stop::new()?;
     let ground = Ground::open(config, section)?;
-    let outcome = run_on(config, id, &ground).await;
+    let outcome = run_on(config, id, &ground, &mut stop).await;
     // The disks are free before the next process may start.
     drop(ground);
     ebb_power::remove_pid_file(&config.path(&section.data), std::process::id())?;
     outcome
 }
 
-async fn run_on(config: &Config, id: u16, ground: &Ground) -> Result<(), NodeError> {
+async fn run_on(config: &Config, id: u16, ground: &Ground, stop: &mut Stop) -> Result<(), NodeError> {
     let mut supersedes = None;
     loop {
         // All tasks of a run end with it, and so does its store.
         let tasks = LocalSet::new();
-        match tasks.run_until(run_once(config, id, ground, supersedes)).await? {
+        match tasks.run_until(run_once(config, id, ground, stop, supersedes)).await? {
             None => return Ok(()),
             Some(Ended::Rejected { why }) => {
                 return Err(NodeError::Refused(format!("the metadata service rejects this server: {why}")));
@@ -74,6 +76,7 @@ async fn run_once(
     config: &Config,
     id: u16,
     ground: &Ground,
+    stop: &mut Stop,
     supersedes: Option<Incarnation>,
 ) -> Result<Option<Ended>, NodeError> {
     let section = config.server_section(id)?;
@@ -130,7 +133,6 @@ async fn run_once(
     spawn_local(accept(shared.clone(), listener));
     spawn_local(heartbeats(shared.clone()));
     spawn_local(heap::give_back_when_quiet());
-    let mut stop = Stop::new()?;
     loop {
         tokio::select! {
             Some(batch) = completions.recv() => shared.borrow_mut().on_completions(batch),
