@@ -3,6 +3,7 @@
 use crate::load::{LoadError, SeriesError};
 use crate::request::SimError;
 use ebb_report::{Chart, Page};
+use ebb_trace::Trace;
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -102,6 +103,12 @@ impl Experiment {
     ) {
         self.rows.push(Row { what: what.into(), unit, paper, here });
     }
+}
+
+/// What is said of a trace that the user gave.
+pub fn given(trace: &Trace) -> String {
+    let (count, seconds) = (trace.requests.len(), trace.span().as_secs_f64());
+    format!("Given: {}, {count} requests in {seconds:.0} s.", trace.name)
 }
 
 /// All results.

@@ -15,6 +15,7 @@ mod logstore;
 mod power;
 mod rebuild;
 mod requests;
+mod side_by_side;
 mod testbed;
 
 pub use ecs2::{Ecs2Inputs, ecs2};

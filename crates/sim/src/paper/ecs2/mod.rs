@@ -12,7 +12,7 @@ mod workloads;
 
 pub use inputs::Ecs2Inputs;
 
-use super::findings::{Findings, PaperError};
+use super::findings::{Findings, PaperError, given};
 use runs::Runs;
 
 const PAPER: &str = "Exploiting redundancies and deferred writes to conserve energy in erasure-coded storage clusters (ACM TOS 2013)";
@@ -40,10 +40,7 @@ fn holders(inputs: &Ecs2Inputs) -> Vec<String> {
         "A server that is on draws 73.2 W at any load, as in the paper's model; response times are those of a modelled disk of its time."
             .to_owned(),
     ];
-    for trace in &inputs.traces {
-        let (count, seconds) = (trace.requests.len(), trace.span().as_secs_f64());
-        lines.push(format!("Given: {}, {count} requests in {seconds:.0} s.", trace.name));
-    }
+    lines.extend(inputs.traces.iter().map(given));
     lines
 }
 

@@ -1,6 +1,7 @@
 //! Runs of workloads on sets, side by side on all processors, and their results by name.
 
 use super::super::findings::PaperError;
+use super::super::side_by_side::side_by_side;
 use super::inputs::Ecs2Inputs;
 use super::workloads::WORKLOADS;
 use crate::coded::{CodedError, Report, Setup, simulate};
@@ -9,8 +10,6 @@ use ebb_power::PowerModel;
 use ebb_trace::Trace;
 use ebb_types::Watts;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc;
 
 /// Of the four workloads [ECS² §5.2.2, Figure 9].
 pub const THRESHOLDS: [f64; 4] = [0.9, 0.75, 0.9, 0.9];
@@ -72,35 +71,22 @@ impl Runs {
     /// Runs what is planned. The order in which runs end changes no result.
     pub fn run(&mut self, tell: &mut dyn FnMut(f64)) -> Result<(), PaperError> {
         let jobs = std::mem::take(&mut self.waiting);
-        let (next, traces) = (AtomicUsize::new(0), &self.traces);
-        let (send, receive) = mpsc::channel();
-        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(jobs.len());
-        std::thread::scope(|scope| {
-            for _ in 0..workers {
-                let (send, next, jobs) = (send.clone(), &next, &jobs);
-                scope.spawn(move || {
-                    while let Some((name, setup)) = jobs.get(next.fetch_add(1, Relaxed)) {
-                        let mut requests = traces[name.0].requests.iter().map(|request| Ok(*request));
-                        if send.send((name.clone(), simulate(&mut requests, setup))).is_err() {
-                            return;
-                        }
-                    }
-                });
-            }
-            drop(send);
-            for (ended, (name, found)) in receive.into_iter().enumerate() {
-                match found {
-                    Ok(report) => drop(self.done.insert(name, report)),
-                    // Its figures are absent.
-                    Err(CodedError::Overloaded { .. }) => {}
-                    Err(error) => {
-                        next.store(jobs.len(), Relaxed);
-                        let name = format!("{}, {}", traces[name.0].name, name.1);
-                        return Err(PaperError::Coded { name, error });
-                    }
+        let (traces, mut ended) = (&self.traces, 0);
+        let run = |(name, setup): &(Name, Setup)| {
+            simulate(&mut traces[name.0].requests.iter().map(|request| Ok(*request)), setup)
+        };
+        side_by_side(&jobs, run, |(name, _), found| {
+            match found {
+                Ok(report) => drop(self.done.insert(name.clone(), report)),
+                // Its figures are absent.
+                Err(CodedError::Overloaded { .. }) => {}
+                Err(error) => {
+                    let name = format!("{}, {}", traces[name.0].name, name.1);
+                    return Err(PaperError::Coded { name, error });
                 }
-                tell((ended + 1) as f64 / jobs.len() as f64);
             }
+            ended += 1;
+            tell(f64::from(ended) / jobs.len() as f64);
             Ok(())
         })
     }

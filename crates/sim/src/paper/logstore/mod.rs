@@ -13,7 +13,7 @@ mod tables;
 
 pub use inputs::LogStoreInputs;
 
-use super::findings::{Findings, PaperError};
+use super::findings::{Findings, PaperError, given};
 use runs::Runs;
 
 const PAPER: &str = "LogStore: toward energy-proportional storage servers (ISLPED 2012)";
@@ -51,14 +51,7 @@ fn holders(inputs: &LogStoreInputs) -> Vec<String> {
          writes end in the buffer cache: compare differences, not values."
             .to_owned(),
     ];
-    for trace in &inputs.traces {
-        lines.push(format!(
-            "Given: {}, {} requests in {:.0} s.",
-            trace.name,
-            trace.requests.len(),
-            trace.span().as_secs_f64()
-        ));
-    }
+    lines.extend(inputs.traces.iter().map(given));
     lines
 }
 

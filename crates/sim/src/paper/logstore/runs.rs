@@ -1,12 +1,11 @@
 //! Runs of traces on mirrors, side by side on all processors, and their results by name.
 
 use super::super::findings::PaperError;
+use super::super::side_by_side::side_by_side;
 use super::inputs::{LogStoreInputs, RATES};
 use crate::mirror::{Ack, MirrorError, PolicyKind, Report, Settings, Setup, Workload, simulate};
 use ebb_trace::{InMemory, Trace};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc;
 
 pub const KINDS: [PolicyKind; 4] =
     [PolicyKind::LogStore, PolicyKind::TwoSpeed, PolicyKind::Div, PolicyKind::OneSpeed];
@@ -81,39 +80,24 @@ impl Runs {
     /// Runs what is planned. The order in which runs end changes no result.
     pub fn run(&mut self, tell: &mut dyn FnMut(f64)) -> Result<(), PaperError> {
         let jobs = std::mem::take(&mut self.waiting);
-        let (next, traces) = (AtomicUsize::new(0), &self.traces);
-        let (send, receive) = mpsc::channel();
-        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(jobs.len());
-        std::thread::scope(|scope| {
-            for _ in 0..workers {
-                let (send, next, jobs) = (send.clone(), &next, &jobs);
-                scope.spawn(move || {
-                    while let Some(job) = jobs.get(next.fetch_add(1, Relaxed)) {
-                        let trace = &traces[job.name.0];
-                        let mut reader = InMemory::new(&trace.requests, &trace.devices);
-                        let found = simulate(&trace.name, &mut reader, &job.setup, &mut |_| ());
-                        if send.send((job.name.clone(), found)).is_err() {
-                            return;
-                        }
-                    }
-                });
-            }
-            drop(send);
-            let mut ended = 0;
-            for (name, found) in receive {
-                match found {
-                    Ok(report) => drop(self.done.insert(name, report)),
-                    // Its figures are absent.
-                    Err(MirrorError::Overloaded { .. }) => {}
-                    Err(error) => {
-                        next.store(jobs.len(), Relaxed);
-                        let name = format!("{} at {}x, {}", traces[name.0].name, name.1, name.2);
-                        return Err(PaperError::Mirror { name, error });
-                    }
+        let (traces, mut ended) = (&self.traces, 0);
+        let run = |job: &Job| {
+            let trace = &traces[job.name.0];
+            let mut reader = InMemory::new(&trace.requests, &trace.devices);
+            simulate(&trace.name, &mut reader, &job.setup, &mut |_| ())
+        };
+        side_by_side(&jobs, run, |Job { name, .. }, found| {
+            match found {
+                Ok(report) => drop(self.done.insert(name.clone(), report)),
+                // Its figures are absent.
+                Err(MirrorError::Overloaded { .. }) => {}
+                Err(error) => {
+                    let name = format!("{} at {}x, {}", traces[name.0].name, name.1, name.2);
+                    return Err(PaperError::Mirror { name, error });
                 }
-                ended += 1;
-                tell(f64::from(ended) / jobs.len() as f64);
             }
+            ended += 1;
+            tell(f64::from(ended) / jobs.len() as f64);
             Ok(())
         })
     }
