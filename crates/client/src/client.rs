@@ -450,6 +450,7 @@ impl Client {
                     next = Some(Next::Change);
                 }
                 Command::Adopt { group, entry } => shared.update(|view| view.adopt(group, entry)),
+                Command::AdoptSet { set, entry } => shared.update(|view| view.adopt_set(set, entry)),
                 // No request waits for this: no notification.
                 Command::Heard { group, newest } => {
                     shared.view.write().expect("nothing panics under this lock").hear(group, newest);

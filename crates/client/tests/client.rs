@@ -33,7 +33,7 @@ fn entry(epoch: u32, primary: Option<u16>) -> GroupEntry {
 }
 
 fn delta(from: u64, to: u64, entry: GroupEntry) -> MapDelta {
-    MapDelta { from, to, servers: Vec::new(), groups: vec![(GroupId(0), entry)] }
+    MapDelta { from, to, groups: vec![(GroupId(0), entry)], ..MapDelta::default() }
 }
 
 /// What a fake does with a request.
@@ -150,6 +150,7 @@ fn watch_reply(addresses: &[(u16, String)]) -> MetaReply {
         .map(|(id, address)| ServerEntry {
             id: ServerId(*id),
             rack: RackId(0),
+            pool: PoolId::REPLICATED,
             gear_group: GearGroup(0),
             address: address.clone(),
             state: ServerState::Awake,
@@ -157,7 +158,13 @@ fn watch_reply(addresses: &[(u16, String)]) -> MetaReply {
             store: ebb_types::StoreId(1),
         })
         .collect();
-    let map = MapDelta { from: 0, to: 10, servers, groups: vec![(GroupId(0), entry(3, Some(1)))] };
+    let map = MapDelta {
+        from: 0,
+        to: 10,
+        servers,
+        groups: vec![(GroupId(0), entry(3, Some(1)))],
+        ..MapDelta::default()
+    };
     MetaReply::Watch { params: params(), map }
 }
 

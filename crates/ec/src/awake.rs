@@ -45,6 +45,10 @@ impl Awake {
         Ok(Awake { shape, keepers, code })
     }
 
+    pub fn into_code(self) -> Code {
+        self.code
+    }
+
     /// Strips 0 to k-1 are data, then the r parities, then the extra ones.
     pub fn code(&self) -> &Code {
         &self.code

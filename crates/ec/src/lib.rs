@@ -9,11 +9,12 @@
 
 mod awake;
 mod code;
+mod codes;
 pub mod model;
 mod rows;
-mod shape;
 pub mod standby;
 
 pub use awake::Awake;
 pub use code::{Code, Coding, Unrecoverable};
-pub use shape::{Shape, ShapeError};
+pub use codes::Codes;
+pub use ebb_types::{Shape, ShapeError};

@@ -11,8 +11,10 @@
 //! trait LogFile: where the log is kept                                                     DiskLog, MemoryLog
 //! ```
 
+use ebb_gear::{Layout, Place};
 use ebb_types::{
-    ClusterParams, GearGroup, MetaPush, MetaReply, MetaRequest, RackId, Schedule, ServerId, ServerMessage,
+    ClusterParams, GearGroup, MetaPush, MetaReply, MetaRequest, PoolEntry, PoolId, RackId, Schedule,
+    ServerId, ServerMessage, SetEntry,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -156,13 +158,38 @@ pub struct Bootstrap {
     pub servers: Vec<NewServer>,
     /// Per chunk group its r servers; the k-th belongs to gear group k.
     pub groups: Vec<Vec<ServerId>>,
+    pub pools: Vec<PoolEntry>,
+    /// The first configuration of each set, in order of their ids: all columns in sync, epoch 1.
+    pub sets: Vec<SetEntry>,
     pub schedule: Schedule,
+}
+
+impl Bootstrap {
+    /// A cluster of one replicated pool.
+    pub fn of_layout(
+        params: ClusterParams,
+        layout: &Layout,
+        schedule: Schedule,
+        address: impl Fn(ServerId, RackId) -> String,
+    ) -> Bootstrap {
+        let server = |(id, place): (&ServerId, &Place)| NewServer {
+            id: *id,
+            rack: place.rack,
+            pool: PoolId::REPLICATED,
+            gear_group: place.gear_group,
+            address: address(*id, place.rack),
+        };
+        let servers = layout.servers.iter().map(server).collect();
+        let (groups, pools, sets) = (layout.groups.clone(), Vec::new(), Vec::new());
+        Bootstrap { params, servers, groups, pools, sets, schedule }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewServer {
     pub id: ServerId,
     pub rack: RackId,
+    pub pool: PoolId,
     pub gear_group: GearGroup,
     pub address: String,
 }

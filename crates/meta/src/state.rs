@@ -10,8 +10,8 @@ use crate::{Bootstrap, Namespace};
 use ebb_gear::forecast::DAYS_KEPT;
 use ebb_types::{
     ClusterParams, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, MapDelta, NamespaceCommand,
-    NamespaceReply, ObjectId, Schedule, ServerEntry, ServerId, ServerState, ShiftRecord, Slot, SlotState,
-    Stage, StoreId, StoreMark,
+    NamespaceReply, ObjectId, PoolEntry, PoolId, Schedule, ServerEntry, ServerId, ServerState, SetEntry,
+    SetId, ShiftRecord, Slot, SlotState, Stage, StoreId, StoreMark,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -103,6 +103,8 @@ pub struct State {
     /// metadata needs it.
     positions: BTreeMap<ServerId, u64>,
     groups: Vec<Versioned<GroupEntry>>,
+    pools: BTreeMap<PoolId, Versioned<PoolEntry>>,
+    sets: Vec<Versioned<SetEntry>>,
     next_object: u64,
     schedule: Schedule,
     manual_gear: Option<u8>,
@@ -199,7 +201,10 @@ impl State {
         let from = if from > self.version { 0 } else { from };
         let servers = self.servers.values().filter(|v| v.changed > from).map(|v| v.item.clone()).collect();
         let groups = self.groups_since(from).map(|(id, entry)| (id, entry.clone())).collect();
-        MapDelta { from, to: self.version, servers, groups }
+        let pools = self.pools.values().filter(|v| v.changed > from).map(|v| v.item.clone()).collect();
+        let sets = (0u16..).map(SetId).zip(&self.sets).filter(|(_, v)| v.changed > from);
+        let sets = sets.map(|(id, v)| (id, v.item.clone())).collect();
+        MapDelta { from, to: self.version, servers, groups, pools, sets }
     }
 
     pub fn apply(&mut self, command: &Command) -> Reply {
@@ -266,6 +271,7 @@ impl State {
             let item = ServerEntry {
                 id: server.id,
                 rack: server.rack,
+                pool: server.pool,
                 gear_group: server.gear_group,
                 address: server.address.clone(),
                 state: ServerState::Waking,
@@ -283,6 +289,9 @@ impl State {
             Versioned { item, changed: 1 }
         });
         self.groups = groups.collect();
+        let fresh = |pool: &PoolEntry| (pool.id, Versioned { item: pool.clone(), changed: 1 });
+        self.pools = bootstrap.pools.iter().map(fresh).collect();
+        self.sets = bootstrap.sets.iter().map(|set| Versioned { item: set.clone(), changed: 1 }).collect();
         self.next_object = 1;
         self.schedule = bootstrap.schedule;
         self.params = Some(bootstrap.params.clone());

@@ -141,14 +141,8 @@ fn bootstrap(servers: u16, r: u8, groups: u32, scheme: ebb_gear::Scheme) -> Boot
     let places: Vec<ebb_gear::Server> =
         (0..servers).map(|id| ebb_gear::Server { id: ServerId(id), rack: RackId(id % 3) }).collect();
     let layout = ebb_gear::layout(&places, r, groups, 1, scheme).expect("a layout");
-    let servers = layout.servers.iter().map(|(id, place)| NewServer {
-        id: *id,
-        rack: place.rack,
-        gear_group: place.gear_group,
-        address: format!("127.0.0.1:{}", 7000 + id.0),
-    });
     let schedule = Schedule { dwell_millis: 1000, lead_millis: 0, ..Schedule::default() };
-    Bootstrap { params, servers: servers.collect(), groups: layout.groups.clone(), schedule }
+    Bootstrap::of_layout(params, &layout, schedule, |id, _| format!("127.0.0.1:{}", 7000 + id.0))
 }
 
 impl World {

@@ -9,8 +9,8 @@ use crate::trouble::Trouble;
 use crate::view::{Route, View};
 use bytes::Bytes;
 use ebb_types::{
-    ChunkError, ChunkOp, ClientReply, ClientRequest, Epoch, GroupEntry, GroupId, Moment, ServerId, Version,
-    piece_crcs,
+    ChunkError, ChunkOp, ClientReply, ClientRequest, Epoch, GroupEntry, GroupId, Moment, ServerId, SetEntry,
+    SetId, Version, piece_crcs,
 };
 use std::time::Duration;
 
@@ -78,6 +78,11 @@ pub enum Command {
     Adopt {
         group: GroupId,
         entry: GroupEntry,
+    },
+    /// The same for a set.
+    AdoptSet {
+        set: SetId,
+        entry: SetEntry,
     },
     /// Have the view note that the group's primary has assigned this version.
     Heard {
@@ -177,7 +182,7 @@ impl Request {
     }
 
     fn look(&mut self, now: Moment, view: &View, heard: Option<u64>, out: &mut Vec<Command>) {
-        let (current, deadline) = (view.route(self.message.group), self.deadline());
+        let (current, deadline) = (self.route(view), self.deadline());
         match &mut self.step {
             Step::Ended => {}
             Step::Pausing { route, until } => {
@@ -262,8 +267,21 @@ impl Request {
                 }
                 why
             }
+            ClientReply::SetMoved { set, entry } => {
+                let why = Trouble::Elsewhere(entry.epoch);
+                if view.is_set_news(set, &entry) {
+                    self.step = Step::Pausing { route: Some(route), until: now + self.pause };
+                    self.try_failed(why, out);
+                    return out.push(Command::AdoptSet { set, entry });
+                }
+                why
+            }
         };
         self.failed(now, view, trouble, out);
+    }
+
+    fn route(&self, view: &View) -> Option<Route> {
+        view.route(self.message.group, self.message.op.chunk())
     }
 
     /// Whether it may be carried out twice. No client uses a chunk after asking for its deletion.
@@ -275,7 +293,7 @@ impl Request {
         let Step::Asked { route, .. } = self.step else { return };
         self.try_failed(why.clone(), out);
         self.rest(now, Some(route), why, out);
-        if matches!(self.step, Step::Pausing { .. }) && view.route(self.message.group) != Some(route) {
+        if matches!(self.step, Step::Pausing { .. }) && self.route(view) != Some(route) {
             self.try_now(now, view, out);
         }
     }
@@ -289,7 +307,7 @@ impl Request {
         if now >= self.deadline() {
             return self.unserved(now, Trouble::NoAnswer, out);
         }
-        let Some(route) = view.route(self.message.group) else {
+        let Some(route) = self.route(view) else {
             return self.rest(now, None, Trouble::NoPrimary, out);
         };
         self.tries += 1;
@@ -339,7 +357,13 @@ mod tests {
 
     fn view(entry: GroupEntry) -> View {
         let mut view = View::default();
-        assert!(view.apply(&MapDelta { from: 0, to: 1, servers: Vec::new(), groups: vec![(GROUP, entry)] }));
+        assert!(view.apply(&MapDelta {
+            from: 0,
+            to: 1,
+            servers: Vec::new(),
+            groups: vec![(GROUP, entry)],
+            ..MapDelta::default()
+        }));
         view
     }
 
@@ -511,7 +535,7 @@ mod tests {
                             assert!(!std::mem::replace(&mut asked, true), "seed {seed}: two tries");
                             assert_eq!(
                                 (message.op, Some(server)),
-                                (op.clone(), view.route(GROUP).map(|r| r.primary))
+                                (op.clone(), view.route(GROUP, ChunkId::default()).map(|r| r.primary))
                             );
                         }
                         Command::TryFailed(_) => assert!(std::mem::take(&mut asked), "seed {seed}"),

@@ -1,7 +1,8 @@
 //! A client's view of its cluster.
 
 use ebb_types::{
-    ClusterMap, ClusterParams, Epoch, GroupEntry, GroupId, MapDelta, MetaRequest, Moment, ServerId, Version,
+    ChunkId, ClusterMap, ClusterParams, Epoch, GroupEntry, GroupId, MapDelta, MetaRequest, Moment, ServerId,
+    SetEntry, SetId, Version,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::Duration;
 /// Minimum time between two requests for the map, whatever the number of requests in trouble.
 const REFRESH_PAUSE: Duration = Duration::from_millis(50);
 
-/// A group's configuration and its primary.
+/// A group's configuration and its primary; for a column of an erasure-coded set, the server that has a chunk's strips of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     pub epoch: Epoch,
@@ -60,6 +61,17 @@ impl View {
         }
     }
 
+    /// The same for a set.
+    pub fn adopt_set(&mut self, set: SetId, entry: SetEntry) {
+        if self.is_set_news(set, &entry) {
+            Arc::make_mut(&mut self.map).sets[usize::from(set.0)] = entry;
+        }
+    }
+
+    pub(crate) fn is_set_news(&self, set: SetId, entry: &SetEntry) -> bool {
+        self.map.set(set).is_some_and(|known| known.epoch < entry.epoch)
+    }
+
     pub(crate) fn is_news(&self, group: GroupId, entry: &GroupEntry) -> bool {
         self.map.group(group).is_some_and(|known| known.epoch < entry.epoch)
     }
@@ -76,7 +88,13 @@ impl View {
         known.max(Version::first_of(route.epoch))
     }
 
-    pub fn route(&self, group: GroupId) -> Option<Route> {
+    /// Where a request about the chunk goes.
+    pub fn route(&self, group: GroupId, chunk: ChunkId) -> Option<Route> {
+        if let Some((set, column)) = group.column() {
+            let entry = self.map.set(set)?;
+            let primary = entry.targets(chunk).get(column).copied().flatten()?;
+            return Some(Route { epoch: entry.epoch, primary });
+        }
         let entry = self.map.group(group)?;
         Some(Route { epoch: entry.epoch, primary: entry.primary? })
     }

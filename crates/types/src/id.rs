@@ -35,7 +35,18 @@ id!(
     GroupId(u32), "group-"
 );
 id!(
+    /// A pool of servers. Zero is the replicated pool, all others are erasure-coded.
+    PoolId(u8), "pool-"
+);
+id!(
+    /// An erasure-coded set of servers.
+    SetId(u16), "set-"
+);
+id!(
     /// The owner of chunks: a large object, a pack of small objects, or a volume. Never used twice.
+    ///
+    /// The upper 8 bits are the pool that its chunks are in, so that a chunk's servers follow from its id. The lower 56 are its
+    /// serial number, unique over all pools.
     ObjectId(u64), "object-"
 );
 id!(
@@ -85,6 +96,27 @@ impl fmt::Display for Incarnation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let random = self.0 & ((1 << Self::RANDOM_BITS) - 1);
         write!(f, "run-{}.{random:06x}", self.0 >> Self::RANDOM_BITS)
+    }
+}
+
+impl PoolId {
+    pub const REPLICATED: PoolId = PoolId(0);
+}
+
+impl ObjectId {
+    const SERIAL_BITS: u32 = 56;
+
+    pub fn pool(self) -> PoolId {
+        PoolId((self.0 >> Self::SERIAL_BITS) as u8)
+    }
+
+    /// The same without its pool: what the namespace leases.
+    pub fn serial(self) -> ObjectId {
+        ObjectId(self.0 & ((1 << Self::SERIAL_BITS) - 1))
+    }
+
+    pub fn in_pool(self, pool: PoolId) -> ObjectId {
+        ObjectId(self.serial().0 | u64::from(pool.0) << Self::SERIAL_BITS)
     }
 }
 

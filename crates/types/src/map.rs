@@ -4,7 +4,10 @@
 //! between map versions. A [`GroupEntry`] is the configuration of one chunk group under one epoch; it says where every
 //! copy of every write goes, and it changes only through the replicated metadata service (R3).
 
-use crate::{ChunkId, Epoch, GearGroup, GroupId, Incarnation, RackId, Role, ServerId, StoreId};
+use crate::{
+    ChunkId, Epoch, GearGroup, GroupId, Incarnation, PoolEntry, PoolId, RackId, Role, ServerId, SetEntry,
+    SetId, StoreId,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -60,6 +63,8 @@ impl ServerState {
 pub struct ServerEntry {
     pub id: ServerId,
     pub rack: RackId,
+    /// Gears concern the servers of the replicated pool only.
+    pub pool: PoolId,
     pub gear_group: GearGroup,
     /// `host:port` of the server's one listening socket.
     pub address: String,
@@ -226,6 +231,10 @@ pub struct ClusterMap {
     pub servers: BTreeMap<ServerId, ServerEntry>,
     /// Indexed by group id.
     pub groups: Vec<GroupEntry>,
+    /// The erasure-coded pools.
+    pub pools: BTreeMap<PoolId, PoolEntry>,
+    /// Indexed by set id.
+    pub sets: Vec<SetEntry>,
 }
 
 /// What changed between two map versions. `from` zero is the whole map.
@@ -235,6 +244,8 @@ pub struct MapDelta {
     pub to: u64,
     pub servers: Vec<ServerEntry>,
     pub groups: Vec<(GroupId, GroupEntry)>,
+    pub pools: Vec<PoolEntry>,
+    pub sets: Vec<(SetId, SetEntry)>,
 }
 
 impl ClusterMap {
@@ -259,8 +270,29 @@ impl ClusterMap {
                 self.groups[index] = entry.clone();
             }
         }
+        self.pools.extend(delta.pools.iter().map(|pool| (pool.id, pool.clone())));
+        for (id, entry) in &delta.sets {
+            let index = usize::from(id.0);
+            if index >= self.sets.len() {
+                self.sets.resize(index + 1, SetEntry::unknown());
+            }
+            if self.sets[index].epoch < entry.epoch {
+                self.sets[index] = entry.clone();
+            }
+        }
         self.version = delta.to;
         true
+    }
+
+    pub fn set(&self, id: SetId) -> Option<&SetEntry> {
+        self.sets.get(usize::from(id.0)).filter(|set| set.epoch > Epoch(0))
+    }
+
+    /// The set that a chunk of an erasure-coded pool is in.
+    pub fn set_of(&self, chunk: ChunkId) -> Option<SetId> {
+        let pool = self.pools.get(&chunk.object.pool())?;
+        let nth = chunk_hash(chunk) % pool.sets.len().max(1) as u64;
+        pool.sets.get(nth as usize).copied()
     }
 
     pub fn group(&self, id: GroupId) -> Option<&GroupEntry> {
@@ -280,10 +312,14 @@ impl ClusterMap {
 
 /// The chunk group of a chunk. A hash, so that the metadata service stores nothing per chunk.
 pub fn group_of(chunk: ChunkId, groups: u32) -> GroupId {
+    GroupId((chunk_hash(chunk) % u64::from(groups.max(1))) as u32)
+}
+
+pub(crate) fn chunk_hash(chunk: ChunkId) -> u64 {
     let mut key = [0u8; 12];
     key[..8].copy_from_slice(&chunk.object.0.to_le_bytes());
     key[8..].copy_from_slice(&chunk.index.to_le_bytes());
-    GroupId((xxhash_rust::xxh3::xxh3_64(&key) % u64::from(groups.max(1))) as u32)
+    xxhash_rust::xxh3::xxh3_64(&key)
 }
 
 #[cfg(test)]
@@ -314,12 +350,12 @@ mod tests {
     fn a_delta_never_brings_back_an_older_epoch() {
         let mut map = ClusterMap::default();
         let entry = |epoch| GroupEntry { epoch: Epoch(epoch), ..GroupEntry::unknown() };
-        map.apply(&MapDelta { from: 0, to: 1, servers: vec![], groups: vec![(GroupId(0), entry(7))] });
-        map.apply(&MapDelta { from: 0, to: 2, servers: vec![], groups: vec![(GroupId(0), entry(4))] });
+        map.apply(&MapDelta { from: 0, to: 1, groups: vec![(GroupId(0), entry(7))], ..MapDelta::default() });
+        map.apply(&MapDelta { from: 0, to: 2, groups: vec![(GroupId(0), entry(4))], ..MapDelta::default() });
         assert_eq!(map.groups[0].epoch, Epoch(7));
         let unserved = GroupEntry { fallback: Some(Vec::new()), ..entry(8) };
         for (to, next, serves) in [(3, unserved.clone(), false), (4, entry(8), true), (5, unserved, true)] {
-            map.apply(&MapDelta { from: 0, to, servers: vec![], groups: vec![(GroupId(0), next)] });
+            map.apply(&MapDelta { from: 0, to, groups: vec![(GroupId(0), next)], ..MapDelta::default() });
             assert_eq!(map.groups[0].stage(), Stage { epoch: Epoch(8), serves });
         }
     }

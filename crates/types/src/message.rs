@@ -5,7 +5,7 @@
 
 use crate::{
     ChunkId, ClusterParams, Epoch, GroupEntry, GroupId, Incarnation, Kind, LoadCount, MapDelta, Record,
-    RequestId, Role, Run, ServerId, StoreMark, Version,
+    RequestId, Role, Run, ServerId, SetEntry, SetId, StoreMark, Version,
 };
 use serde::{Deserialize, Serialize};
 
@@ -276,6 +276,11 @@ pub enum ClientReply {
     /// Not served here. `entry`: the group's configuration as this server knows it. Retry there at once.
     Moved {
         entry: GroupEntry,
+    },
+    /// The same for a column of an erasure-coded set.
+    SetMoved {
+        set: SetId,
+        entry: SetEntry,
     },
     /// Not served now; retry after a pause.
     Retry {

@@ -18,11 +18,14 @@ fn bootstrap() -> Bootstrap {
     let server = |id: u16| NewServer {
         id: ServerId(id),
         rack: RackId(id),
+        pool: PoolId::REPLICATED,
         gear_group: GearGroup(id as u8),
         address: format!("127.0.0.1:{}", 7000 + id),
     };
     let groups = vec![(0..3).map(ServerId).collect(); 3];
-    Bootstrap { params, servers: (0..3).map(server).collect(), groups, schedule: Schedule::default() }
+    let servers = (0..3).map(server).collect();
+    let (pools, sets) = (Vec::new(), Vec::new());
+    Bootstrap { params, servers, groups, pools, sets, schedule: Schedule::default() }
 }
 
 fn config(id: MemberId, members: u64) -> MemberConfig {

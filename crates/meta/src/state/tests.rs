@@ -6,6 +6,7 @@ fn bootstrap() -> Bootstrap {
     let server = |id: u16| NewServer {
         id: ServerId(id),
         rack: RackId(id % 3),
+        pool: PoolId::REPLICATED,
         gear_group: GearGroup((id % 3) as u8),
         address: format!("h{id}:1"),
     };
@@ -20,6 +21,8 @@ fn bootstrap() -> Bootstrap {
         },
         servers: (0..6).map(server).collect(),
         groups: vec![(0..3).map(ServerId).collect(); 4],
+        pools: Vec::new(),
+        sets: Vec::new(),
         schedule: Schedule::default(),
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::mirror::drivers::DriverKind;
 use ebb_gear::layout::{Scheme, Server, layout};
-use ebb_meta::{Bootstrap, NewServer, SEAT_MAX, Timing};
+use ebb_meta::{Bootstrap, SEAT_MAX, Timing};
 use ebb_mirror::{Ack, PolicyKind};
 use ebb_power::{Depth, PowerModel};
 use ebb_types::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ClusterParams, RackId, Schedule, ServerId};
@@ -474,18 +474,11 @@ impl Config {
     }
 
     pub fn bootstrap(&self) -> Result<Bootstrap, ConfigError> {
-        let layout = self.layout()?;
-        let servers = self.server.iter().map(|s| {
-            let id = ServerId(s.id);
-            let gear_group = layout.servers[&id].gear_group;
-            NewServer { id, rack: RackId(s.rack), gear_group, address: s.address.clone() }
-        });
-        Ok(Bootstrap {
-            params: self.params()?,
-            servers: servers.collect(),
-            groups: layout.groups.clone(),
-            schedule: self.schedule(),
-        })
+        let address = |id: ServerId, _| {
+            let section = self.server.iter().find(|s| s.id == id.0);
+            section.expect("the layout has the file's servers").address.clone()
+        };
+        Ok(Bootstrap::of_layout(self.params()?, &self.layout()?, self.schedule(), address))
     }
 
     pub fn meta_addresses(&self) -> Vec<String> {

@@ -11,8 +11,8 @@ const IMPORTS: &[(&str, &[&str])] = &[
     // For tests only: not in the page's table.
     ("ebb-testing", &["ebb-types"]),
     ("ebb-gear", &["ebb-types"]),
-    ("ebb-meta", &["ebb-types", "ebb-gear"]),
-    ("ebb-replica", &["ebb-types"]),
+    ("ebb-meta", &["ebb-types", "ebb-gear", "ebb-ec"]),
+    ("ebb-replica", &["ebb-types", "ebb-ec"]),
     ("ebb-trace", &["ebb-types"]),
     ("ebb-store", &["ebb-types"]),
     ("ebb-power", &["ebb-types"]),
@@ -21,7 +21,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("ebb-ec", &["ebb-types"]),
     ("ebb-nbd", &[]),
     ("ebb-blockdev", &["ebb-mirror", "ebb-nbd"]),
-    ("ebb-client", &["ebb-types", "ebb-route"]),
+    ("ebb-client", &["ebb-types", "ebb-ec", "ebb-route"]),
     ("ebb-gateway", &["ebb-types", "ebb-client"]),
     ("ebb-report", &[]),
     (

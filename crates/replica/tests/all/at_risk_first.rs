@@ -45,7 +45,7 @@ fn map() -> MapDelta {
     };
     let groups =
         vec![(SAFE, entry(3, SlotState::InSync)), (AT_RISK, entry(4, SlotState::Away { since: Epoch(2) }))];
-    MapDelta { from: 0, to: 1, servers, groups }
+    MapDelta { from: 0, to: 1, servers, groups, ..MapDelta::default() }
 }
 
 /// The runs that the group's source has: one block in each of `count` chunks.

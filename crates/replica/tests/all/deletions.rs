@@ -47,7 +47,13 @@ impl Member {
         let servers = [1, 2, 3, 4].map(|id| crate::server(id, id as u8 % 3, ServerState::Awake)).to_vec();
         let (from, to) = (self.map, self.map + 1);
         self.map = to;
-        self.on(Event::Map(MapDelta { from, to, servers, groups: vec![(GROUP, entry)] }))
+        self.on(Event::Map(MapDelta {
+            from,
+            to,
+            servers,
+            groups: vec![(GROUP, entry)],
+            ..MapDelta::default()
+        }))
     }
 
     /// The primary sends a record; returns the immediate commands, and the token of the store command.

@@ -63,7 +63,13 @@ impl Server {
             GroupEntry { epoch: Epoch(epoch), primary: Some(ServerId(3)), slots, ..GroupEntry::unknown() };
         let (from, to) = (self.version, self.version + 1);
         self.version = to;
-        self.on(Event::Map(MapDelta { from, to, servers: servers.into(), groups: vec![(GROUP, entry)] }))
+        self.on(Event::Map(MapDelta {
+            from,
+            to,
+            servers: servers.into(),
+            groups: vec![(GROUP, entry)],
+            ..MapDelta::default()
+        }))
     }
 
     fn hear(&mut self, from: ServerId, message: PeerMessage) -> Vec<Command> {

@@ -70,7 +70,13 @@ impl Server {
         self.entry = entry.clone();
         let servers = [1, 2].map(|id| crate::server(id, id as u8 - 1, ServerState::Awake)).to_vec();
         let from = self.replica.map().version;
-        let delta = MapDelta { from, to: u64::from(self.epoch), servers, groups: vec![(GROUP, entry)] };
+        let delta = MapDelta {
+            from,
+            to: u64::from(self.epoch),
+            servers,
+            groups: vec![(GROUP, entry)],
+            ..MapDelta::default()
+        };
         assert_eq!(self.run(Event::Map(delta)), []);
     }
 
@@ -229,7 +235,8 @@ fn what_was_ordered_is_never_sent_away_as_new() {
     let slots = [ME, OTHER].map(|server| Slot { server, state: SlotState::InSync, holder: None });
     let entry =
         GroupEntry { epoch: Epoch(2), primary: Some(OTHER), slots: slots.into(), ..GroupEntry::unknown() };
-    let delta = MapDelta { from: 1, to: 2, servers: Vec::new(), groups: vec![(GROUP, entry)] };
+    let delta =
+        MapDelta { from: 1, to: 2, servers: Vec::new(), groups: vec![(GROUP, entry)], ..MapDelta::default() };
     assert_eq!(server.run(Event::Map(delta)), [ClientReply::Retry { why: Unready::Interrupted }]);
 }
 

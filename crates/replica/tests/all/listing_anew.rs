@@ -54,7 +54,13 @@ impl Primary {
         slots.extend(OTHERS.map(|server| slot(server, SlotState::InSync)));
         let entry = GroupEntry { epoch: EPOCH, primary: Some(ME), slots, ..GroupEntry::unknown() };
         let servers = [1, 2, 3].map(|id| crate::server(id, id as u8 - 1, ServerState::Awake)).to_vec();
-        primary.on(Event::Map(MapDelta { from: 0, to: 1, servers, groups: vec![(GROUP, entry)] }));
+        primary.on(Event::Map(MapDelta {
+            from: 0,
+            to: 1,
+            servers,
+            groups: vec![(GROUP, entry)],
+            ..MapDelta::default()
+        }));
         primary.list();
         for from in OTHERS {
             let tail = if open { vec![TailRun { run: MISSED, request: None }] } else { Vec::new() };
@@ -107,7 +113,13 @@ impl Primary {
     fn loses(&mut self, server: ServerId) {
         let failed = crate::server(server.0, server.0 as u8 - 1, ServerState::Failed);
         let from = self.replica.map().version;
-        self.on(Event::Map(MapDelta { from, to: from + 1, servers: vec![failed], groups: Vec::new() }));
+        self.on(Event::Map(MapDelta {
+            from,
+            to: from + 1,
+            servers: vec![failed],
+            groups: Vec::new(),
+            ..MapDelta::default()
+        }));
         self.now = self.now + Duration::from_secs(1);
         self.on(Event::Tick);
     }

@@ -11,13 +11,14 @@ mod repair;
 mod scrub;
 mod settlement;
 
-use ebb_types::{GearGroup, Incarnation, RackId, ServerEntry, ServerId, ServerState, StoreId};
+use ebb_types::{GearGroup, Incarnation, PoolId, RackId, ServerEntry, ServerId, ServerState, StoreId};
 
 /// A server alone in its rack, in its first incarnation.
 fn server(id: u16, gear_group: u8, state: ServerState) -> ServerEntry {
     ServerEntry {
         id: ServerId(id),
         rack: RackId(id),
+        pool: PoolId::REPLICATED,
         gear_group: GearGroup(gear_group),
         address: String::new(),
         state,

@@ -36,7 +36,13 @@ impl Server {
             GROUP,
             GroupEntry { epoch: EPOCH, primary: Some(primary), slots: slots.into(), ..GroupEntry::unknown() },
         )];
-        server.on(Event::Map(MapDelta { from: 0, to: 1, servers: members.map(entry).into(), groups }));
+        server.on(Event::Map(MapDelta {
+            from: 0,
+            to: 1,
+            servers: members.map(entry).into(),
+            groups,
+            ..MapDelta::default()
+        }));
         for from in [NEAR, FAR] {
             let (tail, done) = (Vec::new(), Vec::new());
             server.hear(

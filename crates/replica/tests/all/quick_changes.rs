@@ -48,8 +48,13 @@ impl Primary {
         let server = |id: ServerId| crate::server(id.0, id.0 as u8 - 1, ServerState::Awake);
         let epoch = entry.epoch;
         let servers = entry.slots.iter().map(|slot| server(slot.server)).collect();
-        let delta =
-            MapDelta { from: self.version, to: self.version + 1, servers, groups: vec![(GROUP, entry)] };
+        let delta = MapDelta {
+            from: self.version,
+            to: self.version + 1,
+            servers,
+            groups: vec![(GROUP, entry)],
+            ..MapDelta::default()
+        };
         self.version += 1;
         let mut out = self.on(Event::Map(delta));
         for from in OTHERS {
@@ -251,7 +256,7 @@ fn a_map_older_than_the_store_has_served_under_is_not_obeyed() {
     let mut replica = Replica::new(config, Recovered::default());
     let mut offer = |from, to| {
         let mut out = Vec::new();
-        let delta = MapDelta { from, to, servers: Vec::new(), groups: Vec::new() };
+        let delta = MapDelta { from, to, servers: Vec::new(), groups: Vec::new(), ..MapDelta::default() };
         replica.on(Moment(1), Event::Map(delta), &mut out);
         (out, replica.map_version())
     };

@@ -38,7 +38,13 @@ impl Server {
         ];
         let entry = GroupEntry { epoch: Epoch(9), primary: Some(ME), slots, ..GroupEntry::unknown() };
         let servers = [1, 2, 3, 4].map(|id| crate::server(id, id as u8 % 2, ServerState::Awake));
-        let delta = MapDelta { from: 0, to: 1, servers: servers.into(), groups: vec![(GROUP, entry)] };
+        let delta = MapDelta {
+            from: 0,
+            to: 1,
+            servers: servers.into(),
+            groups: vec![(GROUP, entry)],
+            ..MapDelta::default()
+        };
         let out = server.on(Event::Map(delta));
         (server, out)
     }
@@ -52,7 +58,7 @@ impl Server {
     /// A suspended process keeps its connections: only the map shows that it no longer answers.
     fn sleeps(&mut self, id: ServerId) -> Vec<Command> {
         let servers = vec![crate::server(id.0, id.0 as u8 % 2, ServerState::Asleep)];
-        self.on(Event::Map(MapDelta { from: 1, to: 2, servers, groups: Vec::new() }))
+        self.on(Event::Map(MapDelta { from: 1, to: 2, servers, groups: Vec::new(), ..MapDelta::default() }))
     }
 
     fn ticks(&mut self) -> Vec<Command> {
@@ -275,7 +281,13 @@ fn a_server_that_repairs_a_block_does_not_sleep() {
     ];
     let entry = GroupEntry { epoch: Epoch(10), primary: Some(ME), slots, ..GroupEntry::unknown() };
     let servers = vec![crate::server(OTHER.0, 0, ServerState::Draining)];
-    member.on(Event::Map(MapDelta { from: 1, to: 2, servers, groups: vec![(GROUP, entry)] }));
+    member.on(Event::Map(MapDelta {
+        from: 1,
+        to: 2,
+        servers,
+        groups: vec![(GROUP, entry)],
+        ..MapDelta::default()
+    }));
     let (group, epoch, role) = (GROUP, Epoch(10), Role::Replica);
     let message = PeerMessage::List { group, epoch, token: 6, role, since: Epoch(5), after: None };
     let commands = member.on(Event::Peer { from: ME, message, payload: Bytes::new() });

@@ -55,6 +55,7 @@ impl Primary {
             to: 1,
             servers: servers.into(),
             groups: vec![(GROUP, entry)],
+            ..MapDelta::default()
         }));
         for from in [OTHER, KEEPER] {
             let fenced = PeerMessage::FenceReply {

@@ -102,7 +102,13 @@ impl Primary {
         let (epoch, primary) = (Epoch(self.epoch), Some(ME));
         let entry = GroupEntry { epoch, primary, slots, received, ..GroupEntry::unknown() };
         let servers = [1, 2, 3].map(|id| crate::server(id, id as u8 - 1, ServerState::Awake)).to_vec();
-        let delta = MapDelta { from: self.map, to: self.map + 1, servers, groups: vec![(GROUP, entry)] };
+        let delta = MapDelta {
+            from: self.map,
+            to: self.map + 1,
+            servers,
+            groups: vec![(GROUP, entry)],
+            ..MapDelta::default()
+        };
         self.map += 1;
         self.run(Event::Map(delta), stored_max)
     }

@@ -3,7 +3,7 @@
 use super::findings::{Experiment, PaperError, Table};
 use super::testbed::REPLICAS;
 use ebb_gear::{Layout, Scheme, Server, layout, power_down_count, rebuild_parallelism};
-use ebb_meta::{Bootstrap, Command, NewServer, Reply, State};
+use ebb_meta::{Bootstrap, Command, Reply, State};
 use ebb_report::{Axis, Chart, Mark, Series};
 use ebb_types::{ClusterParams, RackId, ServerId};
 
@@ -107,25 +107,16 @@ const TESTBED: u16 = 15;
 /// Bytes of a snapshot of the real metadata state with `groups` chunk groups.
 fn snapshot_bytes(groups: u32, seed: u64) -> Result<f64, PaperError> {
     let layout = lay_out(TESTBED, RACKS, groups, seed, Scheme::Rotated)?;
-    let server = |(id, place): (&ServerId, &ebb_gear::Place)| NewServer {
-        id: *id,
-        rack: place.rack,
-        gear_group: place.gear_group,
-        address: format!("10.0.{}.{}:7200", place.rack.0, id.0),
+    let params = ClusterParams {
+        cluster: 1,
+        instance: 1,
+        chunk_bytes: 1 << 20,
+        replicas: REPLICAS,
+        groups: layout.groups.len() as u32,
+        lease_millis: 2000,
     };
-    let bootstrap = Bootstrap {
-        params: ClusterParams {
-            cluster: 1,
-            instance: 1,
-            chunk_bytes: 1 << 20,
-            replicas: REPLICAS,
-            groups: layout.groups.len() as u32,
-            lease_millis: 2000,
-        },
-        servers: layout.servers.iter().map(server).collect(),
-        groups: layout.groups,
-        schedule: ebb_types::Schedule::default(),
-    };
+    let address = |id: ServerId, rack: RackId| format!("10.0.{}.{}:7200", rack.0, id.0);
+    let bootstrap = Bootstrap::of_layout(params, &layout, ebb_types::Schedule::default(), address);
     let mut state = State::default();
     match state.apply(&Command::Init(bootstrap)) {
         Reply::Done => {}

@@ -198,6 +198,10 @@ impl World<'_> {
                 self.host(host).view.adopt(group, entry);
                 self.look_at_pieces(host);
             }
+            Command::AdoptSet { set, entry } => {
+                self.host(host).view.adopt_set(set, entry);
+                self.look_at_pieces(host);
+            }
             Command::Heard { group, newest } => clients.hosts[host as usize].view.hear(group, newest),
             Command::Refresh => self.refresh_host(host),
             // The modelled network loses nothing: a silent server is down or late.

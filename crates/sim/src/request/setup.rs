@@ -10,7 +10,7 @@ use crate::search::scenario::Scenario;
 use crate::world::clock::SECOND;
 use ebb_gear::{GearError, Layout, LayoutError, PolicyError, Provision, RehearsalError, Scheme};
 use ebb_gear::{layout, rehearsal};
-use ebb_meta::{Bootstrap, NewServer, Timing};
+use ebb_meta::{Bootstrap, Timing};
 use ebb_mirror::{BLOCK_BYTES, Geometry, GeometryError};
 use ebb_power::{EnergyMeter, ModelError, PowerModel};
 use ebb_trace::RangeError;
@@ -168,25 +168,15 @@ impl Setup {
     }
 
     pub(super) fn scenario(&self, layout: &Layout, schedule: Schedule) -> Scenario {
-        let place = |(id, place): (&ServerId, &ebb_gear::Place)| NewServer {
-            id: *id,
-            rack: place.rack,
-            gear_group: place.gear_group,
-            address: format!("server-{}:1", id.0),
+        let params = ClusterParams {
+            cluster: 1,
+            instance: 1,
+            chunk_bytes: self.chunk_bytes,
+            replicas: self.replicas,
+            groups: layout.groups.len() as u32,
+            lease_millis: self.lease.as_millis() as u32,
         };
-        let bootstrap = Bootstrap {
-            params: ClusterParams {
-                cluster: 1,
-                instance: 1,
-                chunk_bytes: self.chunk_bytes,
-                replicas: self.replicas,
-                groups: layout.groups.len() as u32,
-                lease_millis: self.lease.as_millis() as u32,
-            },
-            servers: layout.servers.iter().map(place).collect(),
-            groups: layout.groups.clone(),
-            schedule,
-        };
+        let bootstrap = Bootstrap::of_layout(params, layout, schedule, |id, _| format!("server-{}:1", id.0));
         let wake = Duration::from_secs_f64(self.power.up.seconds + self.power.down.seconds);
         let timing = Timing {
             heartbeat: self.heartbeat,

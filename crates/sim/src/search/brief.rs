@@ -153,6 +153,7 @@ fn brief_reply(reply: &ClientReply) -> String {
         ClientReply::Data { .. } => "the bytes".into(),
         ClientReply::Done { .. } => "done, every copy is durable".into(),
         ClientReply::Forgotten { .. } => "not known any more whether it was done".into(),
+        ClientReply::SetMoved { set, entry } => format!("not here, but in epoch {} of {set}", entry.epoch.0),
         ClientReply::Moved { entry } => format!("not here, but in {}", brief_entry(entry)),
         ClientReply::Retry { why } => format!("not now, {why}"),
         ClientReply::Failed { why } => format!("no, {why}"),

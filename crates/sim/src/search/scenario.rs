@@ -3,7 +3,7 @@
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::net::NetModel;
 use ebb_gear::{Scheme, Server};
-use ebb_meta::{Bootstrap, NewServer, Timing};
+use ebb_meta::{Bootstrap, Timing};
 use ebb_replica::{CLIENT_BYTES, REMEMBERED};
 use ebb_types::Random;
 use ebb_types::{BLOCK_BYTES, ClusterParams, RackId, Schedule, ServerId, StoreId};
@@ -221,27 +221,18 @@ fn bootstrap(random: &mut Random, replicas: u8, servers: u16, racks: u16, groups
     let scheme = if aligned { Scheme::RackAligned } else { Scheme::Rotated };
     let layout = ebb_gear::layout(&list, replicas, groups, random.next(), scheme)
         .expect("at least as many servers as replicas, and racks where they are aligned");
-    let place = |(id, place): (&ServerId, &ebb_gear::Place)| NewServer {
-        id: *id,
-        rack: place.rack,
-        gear_group: place.gear_group,
-        address: format!("server-{}:1", id.0),
-    };
     // Mostly small chunks, so that operations collide; sometimes one that takes several records to zero.
     let chunk_blocks = if random.chance(50) { 2048 } else { random.between(4, 16) as u32 };
-    Bootstrap {
-        params: ClusterParams {
-            cluster: 1,
-            instance: 1,
-            chunk_bytes: chunk_blocks * BLOCK_BYTES as u32,
-            replicas,
-            groups,
-            lease_millis: random.between(1500, 3000) as u32,
-        },
-        servers: layout.servers.iter().map(place).collect(),
-        groups: layout.groups,
-        schedule: Schedule { dwell_millis: 1000, ..Schedule::default() },
-    }
+    let params = ClusterParams {
+        cluster: 1,
+        instance: 1,
+        chunk_bytes: chunk_blocks * BLOCK_BYTES as u32,
+        replicas,
+        groups,
+        lease_millis: random.between(1500, 3000) as u32,
+    };
+    let schedule = Schedule { dwell_millis: 1000, ..Schedule::default() };
+    Bootstrap::of_layout(params, &layout, schedule, |id, _| format!("server-{}:1", id.0))
 }
 
 /// Uses a separate random source.

@@ -9,7 +9,7 @@ use crate::world::client::{CELLS_PER_BLOCK, shared_chunk};
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::net::NetModel;
 use ebb_gear::{Scheme, Server};
-use ebb_meta::{Bootstrap, NewServer, Timing};
+use ebb_meta::{Bootstrap, Timing};
 use ebb_types::{
     BLOCK_BYTES, ClusterParams, Content, Epoch, GroupEntry, GroupId, RackId, Record, Schedule, ServerEntry,
     ServerId, ServerState, SlotState, Version, group_of,
@@ -32,25 +32,15 @@ fn scenario(groups: u32) -> Scenario {
     let list: Vec<Server> = (1..=4).map(|n| Server { id: ServerId(n), rack: RackId(1 + n % 2) }).collect();
     let layout =
         ebb_gear::layout(&list, 2, groups, 1, Scheme::Rotated).expect("four servers hold two copies");
-    let server = |(id, place): (&ServerId, &ebb_gear::Place)| NewServer {
-        id: *id,
-        rack: place.rack,
-        gear_group: place.gear_group,
-        address: format!("{id}:1"),
+    let params = ClusterParams {
+        cluster: 1,
+        instance: 1,
+        chunk_bytes: 8 * BLOCK_BYTES as u32,
+        replicas: 2,
+        groups,
+        lease_millis: 2000,
     };
-    let bootstrap = Bootstrap {
-        params: ClusterParams {
-            cluster: 1,
-            instance: 1,
-            chunk_bytes: 8 * BLOCK_BYTES as u32,
-            replicas: 2,
-            groups,
-            lease_millis: 2000,
-        },
-        servers: layout.servers.iter().map(server).collect(),
-        groups: layout.groups,
-        schedule: Schedule::default(),
-    };
+    let bootstrap = Bootstrap::of_layout(params, &layout, Schedule::default(), |id, _| format!("{id}:1"));
     let net = NetModel { delay: MILLI, ..NetModel::default() };
     let calm = Scenario::calm(1, bootstrap, Timing::default());
     Scenario {

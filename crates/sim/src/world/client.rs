@@ -202,6 +202,10 @@ impl World<'_> {
                 self.client(id).view.adopt(group, entry);
                 self.client_looks(id);
             }
+            Command::AdoptSet { set, entry } => {
+                self.client(id).view.adopt_set(set, entry);
+                self.client_looks(id);
+            }
             Command::Heard { group, newest } => self.client(id).view.hear(group, newest),
             Command::Refresh => self.refresh(id),
             Command::Close { server } => self.net.reset(Node::Client(id), Node::Server(server)),

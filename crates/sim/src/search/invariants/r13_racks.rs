@@ -63,8 +63,8 @@ fn better_holder(entry: &GroupEntry, state: &State, there: impl Fn(ServerId) -> 
 mod tests {
     use super::*;
     use crate::search::stories::{broken, cluster, entry, in_low_gear};
-    use ebb_gear::{Scheme, Server, layout};
-    use ebb_meta::{Bootstrap, Command, NewServer};
+    use ebb_gear::{Layout, Scheme, Server, layout};
+    use ebb_meta::{Bootstrap, Command};
     use ebb_types::{ClusterParams, GearGroup, Holder, Incarnation, Schedule};
 
     #[test]
@@ -72,18 +72,11 @@ mod tests {
         let list: Vec<Server> = (0..9).map(|n| Server { id: ServerId(n), rack: RackId(n % 3) }).collect();
         let layout = layout(&list, 3, 1, 1, Scheme::Rotated).expect("nine servers hold three copies");
         let state = |group: &[ServerId]| {
-            let server = |(id, place): (&ServerId, &Place)| NewServer {
-                id: *id,
-                rack: place.rack,
-                gear_group: place.gear_group,
-                address: String::new(),
-            };
             let params = ClusterParams { replicas: 3, groups: 1, ..cluster().scenario.params().clone() };
-            let servers: Vec<NewServer> = layout.servers.iter().map(server).collect();
-            let groups = vec![group.to_vec()];
+            let layout = Layout { groups: vec![group.to_vec()], ..layout.clone() };
+            let bootstrap = Bootstrap::of_layout(params, &layout, Schedule::default(), |_, _| String::new());
             let mut state = State::default();
-            let schedule = Schedule::default();
-            state.apply(&Command::Init(Bootstrap { params, servers, groups, schedule }));
+            state.apply(&Command::Init(bootstrap));
             for server in list.iter().map(|s| s.id) {
                 let (to, incarnation) = (ServerState::Awake, Incarnation(1));
                 state.apply(&Command::SetServer {
