@@ -6,8 +6,8 @@
 
 use crate::{
     ClusterParams, Epoch, GearGroup, Incarnation, MapDelta, NamespaceAnswer, NamespaceCommand,
-    NamespaceError, NamespaceQuery, NamespaceReply, ObjectId, RackId, ServerId, ServerState, StoreId, Vitals,
-    Watts,
+    NamespaceError, NamespaceQuery, NamespaceReply, ObjectId, PoolEntry, RackId, ServerId, ServerState,
+    SetEntry, SetId, StoreId, Vitals, Watts,
 };
 use serde::{Deserialize, Serialize};
 
@@ -183,6 +183,8 @@ pub struct ClusterStatus {
     /// In order of their ids.
     pub servers: Vec<ServerStatus>,
     pub groups: GroupCounts,
+    /// The erasure-coded pools, in order of their ids.
+    pub pools: Vec<PoolStatus>,
     /// Offload that awake servers keep for others, in bytes.
     pub debt_bytes: u64,
     pub schedule: Schedule,
@@ -190,6 +192,27 @@ pub struct ClusterStatus {
     pub notes: Vec<String>,
     /// The metadata servers of the configuration file, in order of their ids.
     pub metadata: Vec<MetadataMember>,
+}
+
+/// An erasure-coded pool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PoolStatus {
+    pub pool: PoolEntry,
+    pub sets: Vec<SetStatus>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SetStatus {
+    pub id: SetId,
+    pub entry: SetEntry,
+    /// What the set's data servers keep for others, all together.
+    pub parity_debt_bytes: u64,
+    /// How full the fullest data server's share for that is, 0 to 1; absent until it has been heard.
+    pub fullest: Option<f64>,
+    /// The fill at which parity servers are woken, 0 to 1.
+    pub threshold: f64,
+    /// When that is reached at the present rate; absent while nothing is written, or parity is awake.
+    pub next_activation_millis: Option<u64>,
 }
 
 /// State of a metadata server.

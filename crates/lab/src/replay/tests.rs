@@ -126,6 +126,7 @@ impl Fake {
                 groups: 576,
                 lease_millis: 1000,
             },
+            pools: Vec::new(),
             map_version: 1,
             gear: GearStatus {
                 mode: inner.mode,

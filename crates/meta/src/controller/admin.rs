@@ -114,6 +114,7 @@ impl Leading {
             gear,
             debt_bytes: debts.map(|v| v.debt_bytes).sum(),
             servers,
+            pools: Vec::new(),
             groups: count_groups(state),
             schedule,
             notes: self.hardware_notes(state).into_iter().chain(outlooks).collect(),
