@@ -125,6 +125,8 @@ pub struct Request {
     server: Option<ServerId>,
     /// A try that ended may have been carried out, or may still be: later tries are not a new request.
     open: bool,
+    /// From the reply to a write that was carried out.
+    done: Option<Version>,
     step: Step,
 }
 
@@ -139,6 +141,7 @@ impl Request {
             tries: 0,
             server: None,
             open: false,
+            done: None,
             step: Step::Pausing { route: None, until: now },
         }
     }
@@ -149,6 +152,11 @@ impl Request {
 
     pub fn tries(&self) -> u32 {
         self.tries
+    }
+
+    /// The version that its server answered with when the write was done. Its epoch is the one under which the write was taken.
+    pub fn done(&self) -> Option<Version> {
+        self.done
     }
 
     /// The server whose reply is awaited.
@@ -236,6 +244,7 @@ impl Request {
             }
             ClientReply::Done { newest } if !is_read => {
                 out.push(Command::Heard { group, newest });
+                self.done = Some(newest);
                 return self.end(Ok(Summed::default()), out);
             }
             ClientReply::Forgotten { in_part, .. }
@@ -284,9 +293,11 @@ impl Request {
         view.route(self.message.group, self.message.op.chunk())
     }
 
-    /// Whether it may be carried out twice. No client uses a chunk after asking for its deletion.
+    /// Whether it may be carried out twice. No client uses a chunk after asking for its deletion, and rows of coded chunks are
+    /// immutable.
     fn may_repeat(&self) -> bool {
-        self.patience.sole_writer || matches!(self.message.op, ChunkOp::Delete { .. })
+        let is_coded = self.message.group.column().is_some();
+        self.patience.sole_writer || is_coded || matches!(self.message.op, ChunkOp::Delete { .. })
     }
 
     fn failed(&mut self, now: Moment, view: &View, why: Trouble, out: &mut Vec<Command>) {
@@ -475,6 +486,7 @@ mod tests {
         assert_eq!(since(&on(&mut request, 3, &view, Event::Look { heard: None })), version(3, 0));
         let done = on(&mut request, 4, &view, answered(ClientReply::Done { newest: version(3, 9) }));
         assert!(matches!(done[..], [Command::Heard { .. }, Command::End(Ok(_))]), "{done:?}");
+        assert_eq!(request.done(), Some(version(3, 9)));
     }
 
     fn zero(sole_writer: bool) -> Request {
@@ -540,6 +552,7 @@ mod tests {
                         }
                         Command::TryFailed(_) => assert!(std::mem::take(&mut asked), "seed {seed}"),
                         Command::Adopt { group, entry } => view.adopt(group, entry),
+                        Command::AdoptSet { set, entry } => view.adopt_set(set, entry),
                         Command::Heard { group, newest } => view.hear(group, newest),
                         Command::Refresh | Command::Close { .. } => {}
                         Command::End(_) => ended = true,

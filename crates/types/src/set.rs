@@ -93,6 +93,11 @@ impl SetEntry {
         self.columns.iter().skip(self.shape.data()).any(Column::is_away)
     }
 
+    /// Whether rows have extra strips now.
+    pub fn has_extra(&self) -> bool {
+        self.parity_is_away() && self.shape.may_sleep().is_ok()
+    }
+
     /// The server that each strip of a chunk's rows goes to: k data, r parity, Δr extra. `None`: there is no such strip now (the
     /// extra ones while no parity server is away), or no server for it.
     ///
@@ -100,7 +105,7 @@ impl SetEntry {
     /// from the one that `ec::Awake` names for this turn on.
     pub fn targets(&self, chunk: ChunkId) -> Vec<Option<ServerId>> {
         let (k, turn) = (self.shape.data(), self.turn(chunk));
-        let extra = self.parity_is_away() && self.shape.may_sleep().is_ok();
+        let extra = self.has_extra();
         let mut targets: Vec<Option<ServerId>> =
             self.columns.iter().map(|column| (!column.is_away()).then_some(column.server)).collect();
         targets.resize(self.strips(), None);
