@@ -8,12 +8,13 @@ use crate::meta::{Leader, follow};
 use crate::secret::{Key, Secret, random};
 use crate::transport::{Identity, Party, Sender, connect, kind};
 use bytes::Bytes;
+use ebb_ec::Codes;
 use ebb_route::{Command, Event, Failure, Patience, Request, Summed, Trouble, View};
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, ClusterMap, ClusterParams, GroupId, MapDelta,
     MetaReply, MetaRequest, Moment, NamespaceAnswer, NamespaceCommand, NamespaceError, NamespaceOp,
-    NamespaceQuery, NamespaceReply, ObjectId, RECORD_BLOCKS_MAX, RequestId, ServerId, Unready, group_of,
-    piece_crcs,
+    NamespaceQuery, NamespaceReply, ObjectId, PoolEntry, RECORD_BLOCKS_MAX, RequestId, ServerId, Shape,
+    Unready, Version,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -131,6 +132,7 @@ pub(crate) struct Shared {
     changes: watch::Sender<()>,
     links: Mutex<BTreeMap<ServerId, Arc<OnceCell<Arc<ChunkLink>>>>>,
     refreshing: AtomicBool,
+    codes: Mutex<BTreeMap<Shape, Arc<Codes>>>,
     /// Origin of this client's [`Moment`]s.
     started: Instant,
     /// Identifies this run of the client in request ids.
@@ -143,12 +145,23 @@ impl Shared {
         self.links.lock().expect("nothing panics under this lock")
     }
 
-    fn view(&self) -> RwLockReadGuard<'_, View> {
+    pub fn view(&self) -> RwLockReadGuard<'_, View> {
         self.view.read().expect("nothing panics under this lock")
     }
 
-    fn now(&self) -> Moment {
+    pub fn now(&self) -> Moment {
         Moment::ZERO + self.started.elapsed()
+    }
+
+    /// Notified whenever the view changes from now on.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// The code tables of a shape, made once.
+    pub fn codes(&self, shape: Shape) -> Arc<Codes> {
+        let mut codes = self.codes.lock().expect("nothing panics under this lock");
+        codes.entry(shape).or_insert_with(|| Arc::new(Codes::new(shape))).clone()
     }
 
     /// Changes the view and notifies all waiters.
@@ -246,6 +259,13 @@ impl Shared {
     }
 }
 
+/// The outcome of a request.
+pub(crate) struct Carried {
+    pub data: Summed,
+    /// See [`Request::done`].
+    pub version: Option<Version>,
+}
+
 /// What a request waits for.
 enum Next {
     /// The reply of a server.
@@ -272,6 +292,7 @@ impl Client {
             changes: watch::Sender::new(()),
             links: Mutex::default(),
             refreshing: AtomicBool::new(false),
+            codes: Mutex::default(),
             started: Instant::now(),
             id: u64::from_le_bytes(random()),
             last_request: AtomicU64::new(0),
@@ -282,7 +303,7 @@ impl Client {
         Ok(client)
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.guard.shared
     }
 
@@ -295,10 +316,20 @@ impl Client {
         self.shared().view().map().clone()
     }
 
+    /// The erasure-coded pools.
+    pub fn pools(&self) -> Vec<PoolEntry> {
+        self.map().pools.values().cloned().collect()
+    }
+
+    /// The erasure-coded pool with this name.
+    pub fn pool(&self, name: &str) -> Option<PoolEntry> {
+        self.map().pools.values().find(|pool| pool.name == name).cloned()
+    }
+
     /// Waits for the next change of map or parameters.
     pub async fn map_changed(&self) {
         // Cannot fail: we hold the sender.
-        let _ = self.shared().changes.subscribe().changed().await;
+        let _ = self.shared().changes().changed().await;
     }
 
     pub fn counters(&self) -> Counters {
@@ -317,42 +348,6 @@ impl Client {
     pub fn next_request(&self) -> RequestId {
         let seq = self.shared().last_request.fetch_add(1, Ordering::Relaxed) + 1;
         RequestId { client: self.shared().id, seq }
-    }
-
-    /// Reads `len` bytes at `offset` of a chunk. Never-written bytes are zero.
-    pub async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Bytes, ClientError> {
-        Ok(self.carry(ChunkOp::Read { chunk, offset, len, must_exist: false }, Bytes::new()).await?.bytes)
-    }
-
-    /// Reads bytes that are known to be written, with their checksums. It is an error if no copy has them.
-    pub async fn read_written(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Summed, ClientError> {
-        self.carry(ChunkOp::Read { chunk, offset, len, must_exist: true }, Bytes::new()).await
-    }
-
-    /// Writes at `offset` of a chunk. Returns when all r copies are durable.
-    pub async fn write(&self, chunk: ChunkId, offset: u32, bytes: Bytes) -> Result<(), ClientError> {
-        let crcs = piece_crcs(offset, &bytes);
-        self.write_summed(chunk, offset, Summed { bytes, crcs }).await
-    }
-
-    /// The same with checksums that the caller computed.
-    pub async fn write_summed(&self, chunk: ChunkId, offset: u32, data: Summed) -> Result<(), ClientError> {
-        let Summed { bytes, crcs } = data;
-        let Ok(len) = u32::try_from(bytes.len()) else { return Err(ClientError::TooLong { chunk }) };
-        let request = self.next_request();
-        self.carry(ChunkOp::Write { chunk, offset, len, request, crcs }, bytes).await.map(drop)
-    }
-
-    /// Sets a range of a chunk to zero and frees its whole blocks.
-    pub async fn zero(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<(), ClientError> {
-        let request = self.next_request();
-        self.carry(ChunkOp::Zero { chunk, offset, len, request }, Bytes::new()).await.map(drop)
-    }
-
-    /// Removes a chunk for good.
-    pub async fn delete(&self, chunk: ChunkId) -> Result<(), ClientError> {
-        let request = self.next_request();
-        self.carry(ChunkOp::Delete { chunk, request }, Bytes::new()).await.map(drop)
     }
 
     /// Allocates `count` fresh consecutive object ids; returns the first.
@@ -396,31 +391,43 @@ impl Client {
         ClientError::NoMeta { addresses, waited: Duration::ZERO, last: Trouble::Nonsense }
     }
 
-    /// Carries an op to its primary, with retries until it is answered or the deadline passes.
-    async fn carry(&self, op: ChunkOp, payload: Bytes) -> Result<Summed, ClientError> {
-        let shared = self.shared();
-        shared.tally.requests.fetch_add(1, Ordering::Relaxed);
-        let outcome = self.carry_counted(op, payload).await;
+    /// Carries an op to the server that its group is served by, with retries until it is answered or the deadline passes, which counts
+    /// from `began`.
+    pub(crate) async fn carry(
+        &self,
+        began: Moment,
+        group: GroupId,
+        op: ChunkOp,
+        payload: Bytes,
+    ) -> Result<Carried, ClientError> {
+        let tally = &self.shared().tally;
+        tally.requests.fetch_add(1, Ordering::Relaxed);
+        let outcome = self.carry_counted(began, group, op, payload).await;
         if outcome.is_err() {
-            shared.tally.failures.fetch_add(1, Ordering::Relaxed);
+            tally.failures.fetch_add(1, Ordering::Relaxed);
         }
         outcome
     }
 
-    async fn carry_counted(&self, op: ChunkOp, payload: Bytes) -> Result<Summed, ClientError> {
+    async fn carry_counted(
+        &self,
+        began: Moment,
+        group: GroupId,
+        op: ChunkOp,
+        payload: Bytes,
+    ) -> Result<Carried, ClientError> {
         let shared = self.shared();
         let chunk = op.chunk();
         if !fits_one_record(op.range()) {
             return Err(ClientError::TooLong { chunk });
         }
-        let groups = shared.view().params().expect("known since connect").groups;
-        let group = group_of(chunk, groups);
-        let mut changes = shared.changes.subscribe();
-        let mut request = Request::new(shared.now(), group, op, shared.config.patience);
+        let mut changes = shared.changes();
+        let mut request = Request::new(began, group, op, shared.config.patience);
         let mut next = self.step(&mut request, Event::Look { heard: None });
         loop {
             next = match next {
-                Some(Next::End(result)) => return result.map_err(|failure| failed(chunk, group, failure)),
+                Some(Next::End(Ok(data))) => return Ok(Carried { data, version: request.done() }),
+                Some(Next::End(Err(failure))) => return Err(failed(chunk, group, failure)),
                 Some(Next::Answer(server, message)) => {
                     Some(self.attempt(&mut request, server, message, &payload, &mut changes).await)
                 }

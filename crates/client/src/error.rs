@@ -56,10 +56,18 @@ pub enum ClientError {
     TooLong { chunk: ChunkId },
     #[error("the range ends past the last byte that an object can have")]
     ObjectRange,
+    #[error("{chunk} is in {pool}, and the cluster has no such pool; see `ebb status` for its pools", pool = .chunk.object.pool())]
+    NoPool { chunk: ChunkId },
     #[error(
-        "{group} was not served for {waited:?} ({tries} tries, the last at {}): {last}; see `ebb status` for servers \
+        "{chunk} is erasure-coded: a write begins at a multiple of {row_bytes} bytes, where a row begins, and not at {offset}"
+    )]
+    InsideRow { chunk: ChunkId, offset: u32, row_bytes: u32 },
+    #[error("{chunk} is erasure-coded: no part of it can be set to zero; delete the whole chunk")]
+    Immutable { chunk: ChunkId },
+    #[error(
+        "{} was not served for {waited:?} ({tries} tries, the last at {}): {last}; see `ebb status` for servers \
          that are failed or still waking",
-        at(*.server)
+        place(*.group), at(*.server)
     )]
     Unserved { group: GroupId, tries: u32, waited: Duration, server: Option<ServerId>, last: Trouble },
     #[error(
@@ -81,6 +89,11 @@ pub enum ClientError {
     Meta(MetaFailure),
     #[error("no metadata server is configured; give at least one address")]
     NoAddresses,
+}
+
+/// A chunk group, or a column of an erasure-coded set.
+fn place(group: GroupId) -> String {
+    group.column().map_or_else(|| group.to_string(), |(set, column)| format!("column {column} of {set}"))
 }
 
 fn at(server: Option<ServerId>) -> String {

@@ -2,10 +2,13 @@
 //!
 //! [`transport`] is the framed, authenticated TCP that all programs of a cluster share. [`Client`] finds the
 //! metadata leader, follows the cluster map and carries requests to the primaries of their chunk groups, with
-//! retries until they are answered or their deadline passes. `docs/wire.md` describes the bytes.
+//! retries until they are answered or their deadline passes. A chunk of an erasure-coded pool is coded here, and its strips
+//! go to the servers of its set (`docs/coded.md`). `docs/wire.md` describes the bytes.
 
 pub mod budget;
+mod chunk;
 mod client;
+mod coded;
 mod error;
 mod handshake;
 mod link;
