@@ -140,10 +140,17 @@ pub struct Standby {
     share: f64,
 }
 
+/// An activation later than this is not foreseen: so slow a fill is none.
+const FORESEEN: Duration = Duration::from_secs(30 * 24 * 3600);
+
 impl Standby {
     /// All are asleep.
     pub fn new(shape: Shape, settings: Settings) -> Standby {
-        let parity = vec![State::Asleep; shape.parity()];
+        Standby::resume(vec![State::Asleep; shape.parity()], settings)
+    }
+
+    /// Takes over parity servers in these states. Nothing is known of the buffers yet.
+    pub fn resume(parity: Vec<State>, settings: Settings) -> Standby {
         Standby { settings, parity, failed: 0, fill: FillRate::default(), share: 0.0 }
     }
 
@@ -178,8 +185,16 @@ impl Standby {
         wanted.min(1.0 - self.fill.recent * up.as_secs_f64()).max(0.0)
     }
 
+    /// How long until the buffers reach the threshold at the present rate; `None` while they do not fill, or no parity server
+    /// sleeps.
+    pub fn activation(&self) -> Option<Duration> {
+        let left = (self.threshold() - self.share).max(0.0) / self.fill.recent;
+        let time = Duration::try_from_secs_f64(left).ok()?;
+        (self.parity.contains(&State::Asleep) && time <= FORESEEN).then_some(time)
+    }
+
     /// How many parity servers the failed data servers need.
-    fn needed(&self) -> usize {
+    pub fn needed(&self) -> usize {
         if self.failed > 2 { self.parity.len() } else { self.failed.min(self.parity.len()) }
     }
 
@@ -270,6 +285,32 @@ mod tests {
             assert_eq!(set.on(Event::Down { parity }), []);
             assert_eq!(set.standby.state(parity), State::Asleep);
         }
+    }
+
+    #[test]
+    fn servers_that_are_taken_over_stay_as_they_are_until_something_happens() {
+        let states = vec![State::InSync, State::Asleep, State::GoingDown];
+        let mut standby = Standby::resume(states.clone(), Settings::default());
+        assert_eq!([0, 1, 2].map(|parity| standby.state(parity)).to_vec(), states);
+        let mut out = Vec::new();
+        standby.on(Moment::ZERO, Event::Down { parity: 2 }, &mut out);
+        assert_eq!(out, [Sleep { parity: 0 }], "it has everything");
+    }
+
+    #[test]
+    fn the_next_activation_follows_from_the_fill_rate() {
+        let mut set = Set::new();
+        assert_eq!(set.standby.activation(), None);
+        for second in 0..=100 {
+            set.now = set.now + Duration::from_secs(1);
+            assert_eq!(set.on(Event::Filled { share: f64::from(second) * 0.001 }), []);
+        }
+        let left = set.standby.activation().unwrap().as_secs_f64();
+        assert!((left - 800.0).abs() < 5.0, "{left}");
+        for parity in 0..3 {
+            set.on(Event::Up { parity });
+        }
+        assert_eq!(set.standby.activation(), None, "none sleeps");
     }
 
     #[test]
