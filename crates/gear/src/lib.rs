@@ -1,5 +1,5 @@
 //! Which servers hold which data, how loaded the cluster is, and how many servers it needs: Sierra's layout and
-//! gear scheduler.
+//! gear scheduler; and which servers form the sets of erasure-coded pools ([`sets`]).
 //!
 //! Pure functions and one decision maker, [`Scheduler`]: no clock, no randomness, no I/O. Time and seeds are
 //! arguments, so the simulator, the dry run and the cluster run the same code. [Sierra §3.3, §3.4]
@@ -11,6 +11,7 @@ pub mod load;
 pub mod rehearsal;
 pub mod schedule;
 pub mod seasonal;
+pub mod sets;
 
 pub use fleet::{Fleet, FleetError, FleetPolicy};
 pub use forecast::{Basis, Forecast, History, forecast};
@@ -25,3 +26,4 @@ pub use schedule::{
     awake_groups, floor_servers, gear_for, lowest_gear, oracle,
 };
 pub use seasonal::Seasonal;
+pub use sets::{NO_GEAR, SetsError, sets};
