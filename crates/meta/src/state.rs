@@ -5,6 +5,8 @@
 //! because a rule broken here would be broken everywhere. Servers and groups record the map version of their last
 //! change, so that a reader of any age gets just what is new to it. Nothing is stored per chunk.
 
+mod sets;
+
 use crate::namespace::names::Names;
 use crate::{Bootstrap, Namespace};
 use ebb_gear::forecast::DAYS_KEPT;
@@ -15,6 +17,8 @@ use ebb_types::{
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+pub use sets::SetChange;
 
 /// Hours kept: all that a forecast looks at.
 pub const HOURS_KEPT: usize = 24 * DAYS_KEPT as usize;
@@ -40,6 +44,8 @@ pub enum Command {
     Witness(Vec<(ServerId, u64)>),
     /// New configurations of chunk groups. A change whose `expected` stage is outdated does nothing.
     Reconfigure(Vec<Change>),
+    /// The same for sets of erasure-coded pools. A change whose `expected` epoch is over does nothing.
+    ReconfigureSets(Vec<SetChange>),
     /// These epochs serve from now on. One that is over, or needs no permission, is left alone.
     Serve(Vec<(GroupId, Epoch)>),
     AllocateObjects {
@@ -143,6 +149,11 @@ impl State {
         self.servers.values().map(|v| &v.item)
     }
 
+    /// Servers of the replicated pool, in order of their ids: gears, holders and racks of copies concern only them.
+    pub fn replicated(&self) -> impl Iterator<Item = &ServerEntry> + '_ {
+        self.servers().filter(|e| e.pool == PoolId::REPLICATED)
+    }
+
     pub fn group(&self, id: GroupId) -> Option<&GroupEntry> {
         self.groups.get(id.0 as usize).map(|v| &v.item)
     }
@@ -230,6 +241,7 @@ impl State {
                 Reply::Done
             }
             Command::Reconfigure(changes) => self.reconfigure(changes),
+            Command::ReconfigureSets(changes) => self.reconfigure_sets(changes),
             Command::Serve(epochs) => self.serve(epochs),
             Command::AllocateObjects { count } => {
                 let first = ObjectId(self.next_object);
@@ -417,6 +429,9 @@ impl Bootstrap {
             for (k, id) in slots.iter().enumerate() {
                 match servers.get(id) {
                     None => return Some(format!("group-{group} names {id}, which is not configured")),
+                    Some(s) if s.pool != PoolId::REPLICATED => {
+                        return Some(format!("group-{group} names {id}, which is in {}", s.pool));
+                    }
                     Some(s) if usize::from(s.gear_group.0) != k => {
                         return Some(format!("group-{group} has {id} of {} in slot {k}", s.gear_group));
                     }
@@ -424,7 +439,7 @@ impl Bootstrap {
                 }
             }
         }
-        None
+        self.fault_of_pools(&servers)
     }
 }
 
