@@ -26,11 +26,15 @@ pub(crate) mod liveness;
 pub(crate) mod plan;
 pub(crate) mod power;
 pub(crate) mod racks;
+mod set_notes;
+pub(crate) mod sets;
 mod switch;
+pub(crate) mod watch;
 
 use crate::controller::gears::Gears;
 use crate::controller::leading::{DAMAGE_WAKES, Leading, Reports, Seen};
 use crate::controller::liveness::{Beat, behind};
+use crate::controller::watch::Watch;
 use crate::{State, SwitchAction, Timing};
 
 pub use event::{Event, Output};
@@ -136,6 +140,7 @@ impl Leading {
             inherited: false,
             servers: BTreeMap::new(),
             reports: Reports::default(),
+            sets: BTreeMap::new(),
             moves: BTreeMap::new(),
             gears: Gears::new(timing.forgets_dwell()),
             in_flight: false,
@@ -162,6 +167,7 @@ impl Leading {
             live.power.inherit(entry.state, ran, self.since + self.timing.wake_limit);
             live.failed = (entry.state == ServerState::Failed).then_some(self.since);
         }
+        self.sets = state.sets().map(|(id, entry)| (id, Watch::new(entry, state))).collect();
         self.dirty = true;
     }
 
@@ -273,6 +279,9 @@ impl Leading {
         | ServerReport::Damaged { group, epoch }
         | ServerReport::Serving { group, epoch }
         | ServerReport::Released { group, epoch }) = report;
+        if let Some(column) = group.column() {
+            return self.report_of_column(now, from, column, &report, state);
+        }
         let Some(entry) = state.group(group).filter(|entry| entry.epoch == epoch) else { return };
         let is_primary = entry.primary == Some(from);
         match report {
@@ -312,6 +321,7 @@ impl Leading {
         self.reports.serving.retain(|group, epoch| current(group, epoch) && waits(group));
         self.reports.caught_up.retain(|(group, epoch, _)| current(group, epoch));
         self.reports.covered.retain(|(group, epoch, _)| current(group, epoch));
+        self.reports.columns.retain(|(set, epoch, _)| state.set(*set).is_some_and(|e| e.epoch == *epoch));
         self.moves.retain(|group, (epoch, _)| current(group, epoch));
         self.pay_owed_leases(now, state, out);
         self.push_maps(now, state, out);

@@ -4,11 +4,13 @@ use crate::controller::event::Output;
 use crate::controller::gears::{group_sizes, policy};
 use crate::controller::leading::Leading;
 use crate::controller::racks::racks_apart;
+use crate::controller::set_notes::set_notes;
 use crate::{Command, State, Token};
 use ebb_gear::lowest_gear;
 use ebb_types::{
     AdminReply, AdminRequest, ClusterStatus, GearMode, GearStatus, GroupCounts, MetaFailure, MetaReply,
-    Moment, PlannedHour, RackId, ServerEntry, ServerId, ServerState, ServerStatus, SlotState, StoreMark,
+    Moment, PlannedHour, PoolEntry, PoolId, PoolStatus, RackId, ServerEntry, ServerId, ServerState,
+    ServerStatus, SetId, SetStatus, SlotState, StoreMark,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,7 +57,7 @@ impl Leading {
         let hours = scheduler.plan(now, &self.gears.history, schedule.hours_per_day);
         let planned = hours.into_iter().map(|hour| {
             let mut awake = servers_of(state, |e| hour.awake.contains(&e.gear_group));
-            let more = racks_apart(state.servers(), &awake, state);
+            let more = racks_apart(state.replicated(), &awake, state);
             let apart = (!more.is_empty()).then(|| {
                 let names: Vec<String> = more.iter().map(ServerId::to_string).collect();
                 format!("{} awake too, so that copies stand in different racks", names.join(", "))
@@ -92,7 +94,7 @@ impl Leading {
     fn status(&self, now: Moment, state: &State) -> ClusterStatus {
         let schedule = *state.schedule();
         let hour = self.gears.scheduler().map(|s| s.hour(now));
-        let awake = state.servers().filter(|e| e.state.is_live()).count() as u32;
+        let awake = state.replicated().filter(|e| e.state.is_live()).count() as u32;
         let gear = GearStatus {
             mode: if state.manual_gear().is_some() { GearMode::Manual } else { GearMode::Auto },
             gear: self.gears.gear(),
@@ -114,13 +116,33 @@ impl Leading {
             gear,
             debt_bytes: debts.map(|v| v.debt_bytes).sum(),
             servers,
-            pools: Vec::new(),
+            pools: state.pools().map(|pool| self.pool_status(pool, state)).collect(),
             groups: count_groups(state),
             schedule,
-            notes: self.hardware_notes(state).into_iter().chain(outlooks).collect(),
+            notes: self.hardware_notes(state).into_iter().chain(set_notes(state)).chain(outlooks).collect(),
             // The member fills it in.
             metadata: Vec::new(),
         }
+    }
+
+    fn pool_status(&self, pool: &PoolEntry, state: &State) -> PoolStatus {
+        let one = |id: &SetId| {
+            let (id, entry) = (*id, state.set(*id)?.clone());
+            let (standby, fullest) = self.watch(id)?;
+            let data = entry.columns[..entry.shape.data()].iter();
+            let live = data.filter(|c| state.server(c.server).is_some_and(|e| e.state.is_live()));
+            let debts = live.filter_map(|c| self.servers.get(&c.server)).map(|l| l.vitals.debt_bytes);
+            let activation = fullest.and_then(|_| standby.activation());
+            Some(SetStatus {
+                id,
+                parity_debt_bytes: debts.sum(),
+                fullest,
+                threshold: standby.threshold(),
+                next_activation_millis: activation.map(|time| time.as_millis() as u64),
+                entry,
+            })
+        };
+        PoolStatus { pool: pool.clone(), sets: pool.sets.iter().filter_map(one).collect() }
     }
 
     fn server_statuses(&self, now: Moment, state: &State) -> Vec<ServerStatus> {
@@ -182,7 +204,7 @@ impl Leading {
                 let peers = |e: &&ServerEntry| {
                     e.gear_group == entry.gear_group && e.id != *server && e.state != ServerState::Lost
                 };
-                if state.servers().filter(peers).count() == 0 {
+                if entry.pool == PoolId::REPLICATED && state.servers().filter(peers).count() == 0 {
                     return Err(format!(
                         "{server} is the last of {}: no server can take its place",
                         entry.gear_group
@@ -206,12 +228,12 @@ impl Leading {
 }
 
 fn servers_of(state: &State, which: impl Fn(&ServerEntry) -> bool) -> BTreeSet<ServerId> {
-    state.servers().filter(|e| e.state != ServerState::Lost && which(e)).map(|e| e.id).collect()
+    state.replicated().filter(|e| e.state != ServerState::Lost && which(e)).map(|e| e.id).collect()
 }
 
-/// Racks with a server that is not lost.
+/// Racks with a server of the replicated pool that is not lost.
 fn racks_of(state: &State) -> usize {
-    let racks = state.servers().filter(|e| e.state != ServerState::Lost).map(|e| e.rack);
+    let racks = state.replicated().filter(|e| e.state != ServerState::Lost).map(|e| e.rack);
     racks.collect::<BTreeSet<RackId>>().len()
 }
 

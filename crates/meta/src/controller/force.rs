@@ -63,7 +63,7 @@ impl Leading {
 
     /// Groups that no server can serve, whatever the planner does, and those whose salvage waits for a member.
     fn stuck<'a>(&self, now: Moment, state: &'a State) -> Vec<(GroupId, &'a GroupEntry)> {
-        let servers: Servers = state.servers().map(|e| (e.id, e.clone())).collect();
+        let servers: Servers = state.replicated().map(|e| (e.id, e.clone())).collect();
         let world = self.world(now, state, &servers);
         let hopeless = |(group, entry): &(GroupId, &GroupEntry)| {
             let facts = self.facts(now, *group, entry, state);

@@ -56,10 +56,10 @@ pub(crate) fn policy(schedule: &Schedule, group_sizes: Vec<u32>) -> Policy {
     }
 }
 
-/// Number of servers in each gear group that are not lost.
+/// Number of servers in each gear group that are not lost. Gears concern the replicated pool only.
 pub(crate) fn group_sizes(state: &State) -> Vec<u32> {
     let mut sizes = vec![0; state.params().map_or(0, |p| usize::from(p.replicas))];
-    for entry in state.servers().filter(|e| e.state != ServerState::Lost) {
+    for entry in state.replicated().filter(|e| e.state != ServerState::Lost) {
         sizes[usize::from(entry.gear_group.0)] += 1;
     }
     sizes
@@ -69,7 +69,7 @@ pub(crate) fn group_sizes(state: &State) -> Vec<u32> {
 /// servers that were just woken keep their dwell time even before the shift is recorded.
 fn gear_of(state: &State, policy: &Policy, hour: u64) -> u8 {
     let sleeps = |e: &ServerEntry| matches!(e.state, ServerState::Asleep | ServerState::Draining);
-    let is_up = |group: &GearGroup| !state.servers().any(|e| e.gear_group == *group && sleeps(e));
+    let is_up = |group: &GearGroup| !state.replicated().any(|e| e.gear_group == *group && sleeps(e));
     policy.awake_groups(policy.replicas(), hour).iter().take_while(|group| is_up(group)).count() as u8
 }
 

@@ -9,7 +9,10 @@
 use crate::State;
 use crate::controller::event::Output;
 use crate::controller::leading::{Leading, Servers, is_gone};
-use ebb_types::{Epoch, GearGroup, GroupEntry, Moment, ServerEntry, ServerId, ServerState, Slot, SlotState};
+use ebb_types::{
+    Column, Epoch, GearGroup, GroupEntry, Moment, PoolEntry, ServerEntry, ServerId, ServerState, Slot,
+    SlotState,
+};
 
 impl Leading {
     /// When the policy's waiting time for a failed server ends.
@@ -62,11 +65,15 @@ fn is_failed(entry: &ServerEntry) -> bool {
 /// Why the server is not given up automatically.
 fn reason_to_wait(entry: &ServerEntry, servers: &Servers, state: &State) -> Option<String> {
     let rack = || servers.values().filter(|e| e.rack == entry.rack);
-    let replicas = state.params().map_or(1, |p| usize::from(p.replicas));
     if rack().count() > 1 && rack().all(is_gone) {
         return Some(format!("all of {} is gone, which looks like its power or network", entry.rack));
     }
-    if servers.values().filter(|e| is_failed(e)).count() * replicas > servers.len() {
+    if let Some(pool) = state.pool(entry.pool) {
+        return reason_to_wait_in_pool(entry, pool, servers, state);
+    }
+    let replicas = state.params().map_or(1, |p| usize::from(p.replicas));
+    let of_pool = || servers.values().filter(|e| e.pool == entry.pool);
+    if of_pool().filter(|e| is_failed(e)).count() * replicas > of_pool().count() {
         return Some(format!("more than 1/{replicas} of all servers have failed"));
     }
     if !has_heir(entry.gear_group, entry.id, servers) {
@@ -82,6 +89,35 @@ fn reason_to_wait(entry: &ServerEntry, servers: &Servers, state: &State) -> Opti
     let falls_back = |g: &GroupEntry| g.primary.is_none() && g.fallback.iter().flatten().any(needs);
     let last = state.groups().any(|(_, g)| g.slots.iter().any(needs) || falls_back(g));
     last.then(|| "it may hold the last complete copy of some chunk group".into())
+}
+
+/// The same for a server of an erasure-coded pool.
+fn reason_to_wait_in_pool(
+    entry: &ServerEntry,
+    pool: &PoolEntry,
+    servers: &Servers,
+    state: &State,
+) -> Option<String> {
+    let of_pool = || servers.values().filter(|e| e.pool == pool.id);
+    let (all, parity) = (pool.shape.servers(), pool.shape.parity());
+    if of_pool().filter(|e| is_failed(e)).count() * all > of_pool().count() * parity {
+        return Some(format!("more than {parity}/{all} of the servers of {} have failed", pool.name));
+    }
+    let set = state.sets().map(|(_, set)| set).find(|set| set.column_of(entry.id).is_some())?;
+    let taken = |id: ServerId| state.sets().any(|(_, set)| set.column_of(id).is_some());
+    if !of_pool().any(|e| e.state == ServerState::Awake && !taken(e.id)) {
+        return Some(format!("{} has no spare server that could take its place", pool.name));
+    }
+    let is_lost = |id: ServerId| servers.get(&id).is_some_and(|e| e.state == ServerState::Lost);
+    let fresh = |c: &Column| c.state == SlotState::CatchingUp { since: Epoch(0) };
+    let of_sets = state.sets().filter(|(_, set)| set.pool == pool.id).flat_map(|(_, set)| &set.columns);
+    if of_sets.into_iter().any(|c| fresh(c) || is_lost(c.server)) {
+        return Some("another server is being rebuilt".into());
+    }
+    let there = |c: &&Column| c.server != entry.id && servers.get(&c.server).is_some_and(|e| !is_gone(e));
+    let left = set.columns.iter().filter(there).count();
+    (left < set.shape.data())
+        .then(|| format!("only {left} other servers of its set are there, too few to rebuild it"))
 }
 
 /// Whether another server of the gear group can take a lost one's place.

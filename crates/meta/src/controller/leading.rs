@@ -4,7 +4,10 @@ use crate::Timing;
 use crate::controller::gears::Gears;
 use crate::controller::group::Standing;
 use crate::controller::switch::Power;
-use ebb_types::{Epoch, GroupId, Incarnation, Moment, ServerEntry, ServerId, ServerState, StoreId, Vitals};
+use crate::controller::watch::Watch;
+use ebb_types::{
+    Epoch, GroupId, Incarnation, Moment, ServerEntry, ServerId, ServerState, SetId, StoreId, Vitals,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -74,9 +77,11 @@ pub(crate) struct Reports {
     pub serving: BTreeMap<GroupId, Epoch>,
     pub caught_up: BTreeSet<(GroupId, Epoch, ServerId)>,
     pub covered: BTreeSet<(GroupId, Epoch, ServerId)>,
+    /// Columns of sets whose servers have caught up.
+    pub columns: BTreeSet<(SetId, Epoch, usize)>,
     /// Reporter and suspect: times of the first and the latest report.
     pub suspicions: BTreeMap<(ServerId, ServerId), (Moment, Moment)>,
-    /// When a primary last reported a block that no awake member has; dropped after [`DAMAGE_WAKES`].
+    /// When a primary, or a server of a set, last reported a block that no awake member has; dropped after [`DAMAGE_WAKES`].
     pub damaged: BTreeMap<GroupId, Moment>,
 }
 
@@ -97,6 +102,7 @@ pub(crate) struct Leading {
     pub inherited: bool,
     pub servers: BTreeMap<ServerId, Live>,
     pub reports: Reports,
+    pub sets: BTreeMap<SetId, Watch>,
     /// Primaries being moved to even out the awake servers: the epoch in which the move starts, and the successor.
     pub moves: BTreeMap<GroupId, (Epoch, ServerId)>,
     pub gears: Gears,
@@ -130,7 +136,7 @@ pub(crate) struct Seen {
     pub standings: Vec<(ServerId, Standing, bool, bool)>,
 }
 
-/// The servers as they will be once the batch is applied.
+/// Servers as they will be once the batch is applied: those of the replicated pool, or those of erasure-coded ones.
 pub(crate) type Servers = BTreeMap<ServerId, ServerEntry>;
 
 /// Whether the server can do nothing for now.

@@ -8,8 +8,8 @@ use crate::controller::event::Output;
 use crate::controller::leading::Leading;
 use ebb_gear::sample_interval;
 use ebb_types::{
-    Epoch, GroupEntry, GroupId, Incarnation, MapDelta, MetaPush, Moment, ServerEntry, ServerId, ServerState,
-    Slot, StoreMark, Vitals,
+    Epoch, GroupEntry, GroupId, Incarnation, MapDelta, MetaPush, Moment, PoolId, ServerEntry, ServerId,
+    ServerState, Slot, StoreMark, Vitals,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -113,7 +113,11 @@ impl Leading {
             self.push_map(now, server, state, &mut BTreeMap::new(), out);
         }
         self.push_duties(server, entry.state, state, out);
-        self.gears.sample(now, &vitals, &mut self.dirty);
+        if entry.pool == PoolId::REPLICATED {
+            self.gears.sample(now, &vitals, &mut self.dirty);
+        } else {
+            self.fill(now, server, state);
+        }
     }
 
     /// R11: a run other than the one on record must continue its store: the same store, at least as far as it was ever

@@ -1,18 +1,19 @@
 //! The planning step: turns the facts into one batch of commands.
 //!
 //! First servers (which failed, returned, may sleep, must wake), then, with the servers as they will be, the chunk
-//! groups, all in one batch, so that an entry is never visible beside a server state that does not match it. When
+//! groups and the sets of erasure-coded pools, all in one batch, so that an entry is never visible beside a server state that does not match it. When
 //! nothing is left to repair, primaries are spread evenly, and a finished shift is recorded.
 
 use crate::controller::event::Output;
 use crate::controller::group::{Candidate, Facts, Standing, World, next_entry};
 use crate::controller::leading::{DAMAGE_WAKES, Leading, Room, Seen, Servers, is_gone};
 use crate::controller::racks::{Partings, racks_apart};
+use crate::controller::sets::is_away;
 use crate::{Change, Command, State};
 use ebb_gear::{Place, floor_servers, rebuild_choice};
 use ebb_types::{
-    Epoch, GroupEntry, GroupId, HourRecord, Incarnation, Moment, RackId, ServerEntry, ServerId, ServerState,
-    Slot, SlotState, StoreId, StoreMark,
+    Epoch, GroupEntry, GroupId, HourRecord, Incarnation, Moment, PoolId, RackId, ServerEntry, ServerId,
+    ServerState, Slot, SlotState, StoreId, StoreMark,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,6 +38,13 @@ impl<T: Copy + Default> ByServer<T> {
     }
 }
 
+/// A step of a server on its way to sleep.
+#[derive(Clone, Copy)]
+enum Leave {
+    Drain,
+    Sleep,
+}
+
 /// How the groups depend on one server, in the present state.
 #[derive(Clone, Copy, Debug, Default)]
 struct Duties {
@@ -54,7 +62,7 @@ struct Duties {
 impl Leading {
     pub(crate) fn plan(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) -> Vec<Command> {
         let mut commands = Vec::new();
-        let servers = self.plan_servers(now, state, &mut commands, out);
+        let (servers, coded) = self.plan_servers(now, state, &mut commands, out);
         let changes = self.plan_groups(now, state, &servers);
         let changed: BTreeSet<GroupId> = changes.iter().map(|c| c.group).collect();
         let serving = self.reports.serving.iter().filter(|(group, _)| !changed.contains(group));
@@ -64,6 +72,10 @@ impl Leading {
         }
         if !changes.is_empty() {
             commands.push(Command::Reconfigure(changes));
+        }
+        let changes = self.plan_sets(now, state, &coded, out);
+        if !changes.is_empty() {
+            commands.push(Command::ReconfigureSets(changes));
         }
         let settled = commands.is_empty() && self.is_settled(state);
         let parted = if settled { self.part_racks(state, &servers) } else { Vec::new() };
@@ -84,7 +96,7 @@ impl Leading {
                 peak_load: peak.0,
                 forecast: self.gears.forecast(*hour, state.schedule().hours_per_day),
                 gear: self.gears.gear(),
-                servers_awake: state.servers().filter(|e| e.state.is_live()).count() as u32,
+                servers_awake: state.replicated().filter(|e| e.state.is_live()).count() as u32,
             }));
         }
         commands
@@ -111,41 +123,82 @@ impl Leading {
         self.gears.end_shift(now, |at| unix_millis + at.since(since).as_millis() as u64)
     }
 
-    /// Decides every server's next state.
+    /// Decides every server's next state: of the replicated pool's, and of those of erasure-coded pools.
     fn plan_servers(
         &mut self,
         now: Moment,
         state: &State,
         commands: &mut Vec<Command>,
         out: &mut Vec<Output>,
-    ) -> Servers {
+    ) -> (Servers, Servers) {
         let mut servers: Servers = state.servers().map(|e| (e.id, e.clone())).collect();
         for entry in servers.values_mut() {
             self.judge(now, entry, state, out);
         }
         self.give_up(now, &mut servers, state, out);
-        let wanted = self.wanted(now, state, &servers);
+        let (mut servers, mut coded): (Servers, Servers) =
+            servers.into_iter().partition(|(_, e)| e.pool == PoolId::REPLICATED);
+        let mut wanted = self.wanted(now, state, &servers);
         let duties = duties(state, &servers, &wanted);
+        wanted.extend(self.wanted_of_sets(now, state, &coded));
         let floor = floor_servers(servers.len() as u32, state.params().map_or(1, |p| p.replicas)) as usize;
-        let mut awake = servers.values().filter(|e| e.state == ServerState::Awake).count();
-        let settled = now >= self.trusted_from(state) && !self.emergency;
+        let awake = servers.values().filter(|e| e.state == ServerState::Awake).count();
+        let trusted = now >= self.trusted_from(state);
+        let most = if trusted && !self.emergency { awake.saturating_sub(floor) } else { 0 };
+        let may = |id, leave| match leave {
+            Leave::Drain => duties.get(id).may_drain(),
+            Leave::Sleep => duties.get(id).may_sleep(),
+        };
+        let (woken, put_to_sleep) = self.shift(&mut servers, &wanted, most, may);
+        if let Some(shift) = &mut self.gears.shift {
+            shift.woken += woken;
+            shift.put_to_sleep += put_to_sleep;
+        }
+        let spared = self.spared(state, &coded);
+        let may = |id, leave| match leave {
+            Leave::Drain => trusted && spared.contains(&id),
+            Leave::Sleep => is_away(id, state),
+        };
+        self.shift(&mut coded, &wanted, usize::MAX, may);
+        self.wanted = wanted;
+        for entry in servers.values().chain(coded.values()) {
+            let before = state.server(entry.id).expect("a copy of the state's servers");
+            if (before.state, before.incarnation) != (entry.state, entry.incarnation) {
+                let (server, state, incarnation) = (entry.id, entry.state, entry.incarnation);
+                let position = self.servers.get(&server).map_or(0, |live| live.position);
+                let mark = StoreMark { store: entry.store, position };
+                commands.push(Command::SetServer { server, state, incarnation, mark });
+            }
+        }
+        (servers, coded)
+    }
+
+    /// Wakes the servers that are wanted, and lets the others drain and sleep if they `may`; at most `most` begin to drain. Returns
+    /// how many wake and how many sleep.
+    fn shift(
+        &mut self,
+        servers: &mut Servers,
+        wanted: &BTreeSet<ServerId>,
+        mut most: usize,
+        may: impl Fn(ServerId, Leave) -> bool,
+    ) -> (u32, u32) {
+        let (mut woken, mut put_to_sleep) = (0, 0);
         for entry in servers.values_mut() {
             let id = entry.id;
-            let duty = duties.get(id);
             let ready = self.servers.get(&id).is_some_and(|l| l.ready_to_sleep);
             match (entry.state, wanted.contains(&id)) {
                 (ServerState::Asleep, true) => {
                     entry.state = ServerState::Waking;
-                    self.gears.shift.iter_mut().for_each(|s| s.woken += 1);
+                    woken += 1;
                 }
                 (ServerState::Draining, true) => entry.state = ServerState::Awake,
-                (ServerState::Awake, false) if settled && awake > floor && duty.may_drain() => {
+                (ServerState::Awake, false) if most > 0 && may(id, Leave::Drain) => {
                     entry.state = ServerState::Draining;
-                    awake -= 1;
+                    most -= 1;
                 }
-                (ServerState::Draining, false) if ready && duty.may_sleep() => {
+                (ServerState::Draining, false) if ready && may(id, Leave::Sleep) => {
                     entry.state = ServerState::Asleep;
-                    self.gears.shift.iter_mut().for_each(|s| s.put_to_sleep += 1);
+                    put_to_sleep += 1;
                 }
                 _ => {}
             }
@@ -155,17 +208,7 @@ impl Leading {
                 live.ready_to_sleep = false;
             }
         }
-        self.wanted = wanted;
-        for entry in servers.values() {
-            let before = state.server(entry.id).expect("a copy of the state's servers");
-            if (before.state, before.incarnation) != (entry.state, entry.incarnation) {
-                let (server, state, incarnation) = (entry.id, entry.state, entry.incarnation);
-                let position = self.servers.get(&server).map_or(0, |live| live.position);
-                let mark = StoreMark { store: entry.store, position };
-                commands.push(Command::SetServer { server, state, incarnation, mark });
-            }
-        }
-        servers
+        (woken, put_to_sleep)
     }
 
     /// Decides whether the server failed or returned.
@@ -376,11 +419,7 @@ impl Leading {
                     _ => Standing::Down,
                 };
                 let before = state.server(e.id);
-                let came_back = |before: &ServerEntry| e.state.is_live() && !before.state.is_live();
-                let restarted =
-                    before.is_some_and(|before| before.incarnation != e.incarnation || came_back(before));
-                let other_store = |b: &ServerEntry| b.incarnation != Incarnation(0) && b.store != e.store;
-                let emptied = before.is_some_and(other_store) && !self.timing.trusts_any_store();
+                let (restarted, emptied) = self.break_of(before, e);
                 let live = self.servers.get(&e.id);
                 let Room { full, indebted } = live.map_or(Room::default(), |l| l.room);
                 let candidate = Candidate {
@@ -400,13 +439,21 @@ impl Leading {
             .collect()
     }
 
+    /// Whether the server lost its memory since `before`, and whether it runs on another store (R11).
+    pub(crate) fn break_of(&self, before: Option<&ServerEntry>, now: &ServerEntry) -> (bool, bool) {
+        let Some(before) = before else { return (false, false) };
+        let came_back = now.state.is_live() && !before.state.is_live();
+        let other_store = before.incarnation != Incarnation(0) && before.store != now.store;
+        (before.incarnation != now.incarnation || came_back, other_store && !self.timing.trusts_any_store())
+    }
+
     /// No change is pending: every server is where it should be, and every replica on an awake server is in sync.
     fn is_settled(&self, state: &State) -> bool {
         let on_the_way = |e: &ServerEntry| matches!(e.state, ServerState::Draining | ServerState::Waking);
         let catching_up = |s: &Slot| matches!(s.state, SlotState::CatchingUp { .. });
-        let quiet = !state.servers().any(on_the_way);
+        let quiet = !state.replicated().any(on_the_way);
         let gear_done = state
-            .servers()
+            .replicated()
             .all(|e| (e.state == ServerState::Awake) == self.wanted.contains(&e.id) || is_gone(e));
         quiet
             && (gear_done || self.emergency)
@@ -419,7 +466,7 @@ impl Leading {
             return;
         }
         let mut count: BTreeMap<ServerId, u32> =
-            state.servers().filter(|e| e.state == ServerState::Awake).map(|e| (e.id, 0)).collect();
+            state.replicated().filter(|e| e.state == ServerState::Awake).map(|e| (e.id, 0)).collect();
         state.groups().filter_map(|(_, g)| g.primary).for_each(|p| *count.entry(p).or_default() += 1);
         let slack = 1 + count.values().sum::<u32>() / count.len().max(1) as u32 / 16;
         for (group, entry) in state.groups() {

@@ -1,0 +1,289 @@
+//! The sets of erasure-coded pools: their next configurations, and which of their servers are awake.
+//!
+//! [`next_set`] is for a set what [`super::group::next_entry`] is for a chunk group: events only change the facts, it compares them
+//! with the entry and keeps no memory. It is simpler, because rows are immutable and a set has no primary: a column whose server
+//! does not take part is away, one that takes part again catches up, and its server says when it has everything.
+//!
+//! Which parity servers are awake is decided by one [`Standby`] per set, in the leader's memory [ECS² §3.3 to §3.5]; beside it
+//! - parity servers that are gone do not count as the help that failed data servers need (Algorithm 2 has no such case);
+//! - the sets of a pool are woken to synchronise one after another, so that not all draw power at once: the fullest first, and
+//!   each at [`NEARLY_FULL`](super::watch::NEARLY_FULL) at the latest;
+//! - a report of damage keeps a whole set awake for a while (R9).
+//!
+//! Invariants
+//! - A parity server is put to sleep only when every other column is in sync, or away because its parity server sleeps too: what
+//!   sleeps is never what the rest needs. It takes the same path as every server: drain, column away, ready, asleep (R7).
+//! - Data servers and spares never sleep.
+
+use crate::controller::event::Output;
+use crate::controller::leading::{Leading, Servers, is_gone};
+use crate::{SetChange, State};
+use ebb_ec::standby::{Event, Standby};
+use ebb_types::{
+    Column, Epoch, GroupId, Incarnation, Moment, PoolId, ServerEntry, ServerId, ServerReport, ServerState,
+    SetEntry, SetId, SlotState,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a column's server can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Takes part.
+    Up,
+    /// Has never run, and has a lease's time to report before anyone does without it.
+    Expected,
+    /// Draining, asleep, waking or failed.
+    Down,
+    /// Gone for good. `spare` takes its place.
+    Lost { spare: Option<ServerId> },
+}
+
+/// Facts about one column, with its server as it will be once the batch is applied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ColumnFacts {
+    pub standing: Standing,
+    /// It returned or restarted: what it kept in memory may be gone.
+    pub restarted: bool,
+    /// It runs on another store than before (R11).
+    pub emptied: bool,
+    /// It reported in the present epoch that it has everything.
+    pub caught_up: bool,
+}
+
+/// What `entry` should become; `None`: it is right as it is. One fact per column.
+pub(crate) fn next_set(entry: &SetEntry, facts: &[ColumnFacts]) -> Option<SetEntry> {
+    let epoch = entry.epoch.next();
+    let next = |(column, fact): (&Column, &ColumnFacts)| next_column(*column, fact, epoch);
+    let columns: Vec<Column> = entry.columns.iter().zip(facts).map(next).collect();
+    let again = facts.iter().any(|fact| fact.restarted);
+    (again || columns != entry.columns).then(|| SetEntry { epoch, columns, ..entry.clone() })
+}
+
+fn next_column(column: Column, fact: &ColumnFacts, epoch: Epoch) -> Column {
+    let Column { server, state } = column;
+    let nothing = Epoch(0);
+    let missing = match state {
+        _ if fact.emptied => Some(nothing),
+        SlotState::InSync => None,
+        SlotState::CatchingUp { .. } if fact.caught_up => None,
+        SlotState::CatchingUp { since } | SlotState::Away { since } => Some(since),
+    };
+    let (server, state) = match (fact.standing, missing) {
+        (Standing::Lost { spare: Some(spare) }, _) => (spare, SlotState::CatchingUp { since: nothing }),
+        (Standing::Lost { spare: None }, _) => (server, SlotState::Away { since: nothing }),
+        (Standing::Up | Standing::Expected, None) => (server, SlotState::InSync),
+        (Standing::Up, Some(since)) => (server, SlotState::CatchingUp { since }),
+        (Standing::Down | Standing::Expected, missing) => {
+            (server, SlotState::Away { since: missing.unwrap_or(epoch) })
+        }
+    };
+    Column { server, state }
+}
+
+impl Leading {
+    /// Servers of erasure-coded pools that should be awake: all but the parity servers that no set needs now.
+    pub(crate) fn wanted_of_sets(
+        &mut self,
+        now: Moment,
+        state: &State,
+        coded: &Servers,
+    ) -> BTreeSet<ServerId> {
+        for (id, entry) in state.sets() {
+            if let Some(watch) = self.sets.get_mut(&id) {
+                watch.follow(now, entry, state);
+            }
+        }
+        let mut wanted: BTreeSet<ServerId> = coded.keys().copied().collect();
+        if !self.switched {
+            return wanted;
+        }
+        let turns = self.turns(state, coded);
+        for (id, entry) in state.sets() {
+            let Some(watch) = self.sets.get(&id) else { continue };
+            let damaged = |column| self.reports.damaged.contains_key(&GroupId::of_column(id, column));
+            if entry.shape.may_sleep().is_err() || (0..entry.columns.len()).any(damaged) {
+                continue;
+            }
+            let mut needed = watch.standby.needed();
+            for (parity, column) in entry.columns[entry.shape.data()..].iter().enumerate() {
+                let server = &coded[&column.server];
+                let helps = needed > 0 && !is_gone(server);
+                needed -= usize::from(helps);
+                let its_turn = server.state != ServerState::Asleep || turns.contains(&id);
+                if !helps && !(watch.asks_for(parity) && its_turn) {
+                    wanted.remove(&server.id);
+                }
+            }
+        }
+        wanted
+    }
+
+    /// Sets that may be woken because they fill up: in each pool one at a time, the fullest first, and those that are nearly full.
+    fn turns(&self, state: &State, coded: &Servers) -> BTreeSet<SetId> {
+        let mut turns = BTreeSet::new();
+        let mut waiting: BTreeMap<PoolId, (bool, f64, SetId)> = BTreeMap::new();
+        for (id, entry) in state.sets() {
+            let Some(watch) = self.sets.get(&id) else { continue };
+            let parity = || entry.columns[entry.shape.data()..].iter().map(|c| (c, coded[&c.server].state));
+            let late = |server: ServerId| self.servers.get(&server).is_some_and(|l| l.power.is_late());
+            let busy = parity().any(|(column, state)| match state {
+                ServerState::Waking => !late(column.server),
+                ServerState::Awake => column.state != SlotState::InSync,
+                _ => false,
+            });
+            let waits = parity()
+                .enumerate()
+                .any(|(nth, (_, state))| state == ServerState::Asleep && watch.asks_for(nth));
+            if waits && watch.is_nearly_full() {
+                turns.insert(id);
+            }
+            // A set that is at it keeps its turn.
+            let claim = (busy, watch.fullest.unwrap_or(0.0), id);
+            if busy || waits {
+                let best = waiting.entry(entry.pool).or_insert(claim);
+                if (claim.0, claim.1) > (best.0, best.1) {
+                    *best = claim;
+                }
+            }
+        }
+        turns.extend(waiting.into_values().map(|(_, _, id)| id));
+        turns
+    }
+
+    /// Parity servers that may drain: their sets lack nothing but parity that sleeps.
+    pub(crate) fn spared(&self, state: &State, coded: &Servers) -> BTreeSet<ServerId> {
+        let mut spared = BTreeSet::new();
+        for (_, entry) in state.sets() {
+            let (data, parity) = entry.columns.split_at(entry.shape.data());
+            let is = |column: &Column, which: &[ServerState]| which.contains(&coded[&column.server].state);
+            let whole = |c: &Column| c.state == SlotState::InSync && is(c, &[ServerState::Awake]);
+            let sleeps = |c: &Column| c.is_away() && is(c, &[ServerState::Asleep, ServerState::Draining]);
+            if data.iter().all(whole) && parity.iter().all(|c| whole(c) || sleeps(c)) {
+                spared.extend(parity.iter().filter(|c| whole(c)).map(|c| c.server));
+            }
+        }
+        spared
+    }
+
+    /// The sets' next configurations, with the servers as they will be.
+    pub(crate) fn plan_sets(
+        &self,
+        now: Moment,
+        state: &State,
+        coded: &Servers,
+        out: &mut Vec<Output>,
+    ) -> Vec<SetChange> {
+        let mut spares = spares(state, coded);
+        let mut changes = Vec::new();
+        for (set, entry) in state.sets() {
+            let mut racks: Vec<_> = entry.columns.iter().map(|column| coded[&column.server].rack).collect();
+            let mut facts = Vec::new();
+            for (nth, column) in entry.columns.iter().enumerate() {
+                let server = &coded[&column.server];
+                let before = state.server(server.id);
+                let standing = match server.state {
+                    ServerState::Awake => Standing::Up,
+                    ServerState::Lost => {
+                        Standing::Lost { spare: take_spare(&mut spares, entry.pool, &racks) }
+                    }
+                    ServerState::Waking
+                        if server.incarnation == Incarnation(0) && now < self.trusted_from(state) =>
+                    {
+                        Standing::Expected
+                    }
+                    _ => Standing::Down,
+                };
+                if let Standing::Lost { spare: Some(spare) } = standing {
+                    racks[nth] = coded[&spare].rack;
+                    out.push(Output::Note(format!("{set}: {spare} takes the place of {}", server.id)));
+                }
+                let (restarted, emptied) = self.break_of(before, server);
+                let caught_up = self.reports.columns.contains(&(set, entry.epoch, nth));
+                facts.push(ColumnFacts { standing, restarted, emptied, caught_up });
+            }
+            let next = next_set(entry, &facts);
+            changes.extend(next.map(|next| SetChange { set, expected: entry.epoch, entry: next }));
+        }
+        changes
+    }
+
+    /// A report about a column counts if it refers to the present epoch and comes from a server of the set.
+    pub(crate) fn report_of_column(
+        &mut self,
+        now: Moment,
+        from: ServerId,
+        (set, nth): (SetId, usize),
+        report: &ServerReport,
+        state: &State,
+    ) {
+        let Some(entry) = state.set(set) else { return };
+        let (Some(own), Some(column)) = (entry.column_of(from), entry.columns.get(nth)) else { return };
+        match *report {
+            ServerReport::CaughtUp { epoch, .. } if epoch == entry.epoch && own == nth => {
+                if !matches!(column.state, SlotState::CatchingUp { .. }) {
+                    return;
+                }
+                self.reports.columns.insert((set, epoch, nth));
+            }
+            ServerReport::Damaged { group, epoch } if epoch == entry.epoch => {
+                self.reports.damaged.insert(group, now);
+            }
+            ServerReport::Suspect { epoch, server, .. }
+                if epoch == entry.epoch && entry.column_of(server).is_some() =>
+            {
+                self.suspect(now, from, server, state);
+            }
+            _ => return,
+        }
+        self.dirty = true;
+    }
+
+    /// Takes in how full the set of this data server is, once per heartbeat interval, and only when all its live data servers have
+    /// been heard: else the next one to be heard would look like a sudden fill.
+    pub(crate) fn fill(&mut self, now: Moment, server: ServerId, state: &State) {
+        let of_it = |(_, e): &(SetId, &SetEntry)| e.column_of(server).is_some_and(|nth| nth < e.shape.data());
+        let Some((id, entry)) = state.sets().find(of_it) else { return };
+        let (Some(pool), Some(watch)) = (state.pool(entry.pool), self.sets.get_mut(&id)) else { return };
+        if watch.fullest.is_some() && now < watch.fed + self.timing.heartbeat {
+            return;
+        }
+        let live = |c: &&Column| state.server(c.server).is_some_and(|e| e.state.is_live());
+        let debt = |c: &Column| {
+            self.servers.get(&c.server).filter(|l| l.heard.is_some()).map(|l| l.vitals.debt_bytes)
+        };
+        let data = entry.columns[..entry.shape.data()].iter();
+        let debts: Option<Vec<u64>> = data.filter(live).map(debt).collect();
+        let Some(most) = debts.and_then(|debts| debts.into_iter().max()) else { return };
+        let share = most as f64 / pool.parity_buffer_bytes.max(1) as f64;
+        let was_nearly_full = watch.is_nearly_full();
+        (watch.fullest, watch.fed) = (Some(share), now);
+        let mut commands = Vec::new();
+        watch.standby.on(now, Event::Filled { share }, &mut commands);
+        self.dirty |= !commands.is_empty() || watch.is_nearly_full() != was_nearly_full;
+    }
+
+    pub(crate) fn watch(&self, set: SetId) -> Option<(&Standby, Option<f64>)> {
+        self.sets.get(&set).map(|watch| (&watch.standby, watch.fullest))
+    }
+}
+
+/// Whether the server's column does without it, so that it may sleep (R7).
+pub(crate) fn is_away(server: ServerId, state: &State) -> bool {
+    let column = |entry: &SetEntry| entry.column_of(server).map(|nth| entry.columns[nth]);
+    state.sets().find_map(|(_, entry)| column(entry)).is_some_and(|column| column.is_away())
+}
+
+/// Servers that take part and have no column.
+fn spares(state: &State, coded: &Servers) -> Vec<ServerEntry> {
+    let taken: BTreeSet<ServerId> =
+        state.sets().flat_map(|(_, entry)| &entry.columns).map(|column| column.server).collect();
+    let free = |e: &&ServerEntry| e.state == ServerState::Awake && !taken.contains(&e.id);
+    coded.values().filter(free).cloned().collect()
+}
+
+/// Takes a spare server of the pool, preferably of a rack that the set does not use.
+fn take_spare(spares: &mut Vec<ServerEntry>, pool: PoolId, racks: &[ebb_types::RackId]) -> Option<ServerId> {
+    let able = spares.iter().enumerate().filter(|(_, e)| e.pool == pool);
+    let (nth, _) = able.min_by_key(|(_, e)| (racks.iter().filter(|rack| **rack == e.rack).count(), e.id))?;
+    Some(spares.remove(nth).id)
+}
