@@ -1,5 +1,7 @@
 //! The controller against a small world: servers that answer at once, a state that applies at once, a manual clock.
 
+mod sets;
+
 use crate::*;
 use ebb_types::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,6 +124,7 @@ struct World {
     reclaim: bool,
     shown: String,
     ghost: Ghost,
+    rows: sets::Rows,
     load: LoadCount,
     /// The last answer to an administrator.
     answer: Option<MetaReply>,
@@ -177,6 +180,7 @@ impl World {
             reclaim: true,
             shown: String::new(),
             ghost: Ghost::default(),
+            rows: sets::Rows::default(),
             load: LoadCount::default(),
             answer: None,
             used_percent: BTreeMap::new(),
@@ -261,12 +265,13 @@ impl World {
                 _ => {}
             }
         }
-        let line = format!("{} {}", self.states(), self.counts());
+        let line = format!("{} {}{}", self.states(), self.counts(), sets::columns(&self.state));
         if line != self.shown {
             self.shown = line.clone();
             self.note(line);
         }
         self.ghost.follow(&self.state);
+        self.rows.follow(&self.state, |server| self.ghost.forgot.contains_key(&server));
     }
 
     fn counts(&self) -> String {
@@ -363,6 +368,14 @@ impl World {
                 reports.push(ServerReport::Released { group, epoch });
             }
         }
+        for (index, set) in fake.map.sets.iter().enumerate() {
+            let Some(column) = set.column_of(id) else { continue };
+            let group = GroupId::of_column(SetId(index as u16), column);
+            needed |= !set.columns[column].is_away();
+            if self.reclaim && matches!(set.columns[column].state, SlotState::CatchingUp { .. }) {
+                reports.push(ServerReport::CaughtUp { group, epoch: set.epoch });
+            }
+        }
         let stays = fake.map.servers.get(&id).is_none_or(|e| e.state != ServerState::Draining);
         (reports, fake.draining && !needed && !stays)
     }
@@ -388,6 +401,7 @@ impl World {
         let alive =
             |s: ServerId| self.servers[&s].alive && !self.servers[&s].poisoned && !forgot.contains_key(&s);
         self.ghost.write(&self.state, alive);
+        self.rows.write(&self.state, alive);
         let (reports, ready) = self.reports(id);
         let reports = self.transfer(id, reports);
         if !reports.is_empty() {
@@ -402,7 +416,13 @@ impl World {
     fn transfer(&mut self, from: ServerId, mut reports: Vec<ServerReport>) -> Vec<ServerReport> {
         let alive: BTreeSet<ServerId> =
             self.servers.iter().filter(|(_, f)| f.alive && !f.poisoned).map(|(id, _)| *id).collect();
+        self.rows.keep(&self.state, from, |s| alive.contains(&s));
         reports.retain(|report| {
+            if let ServerReport::CaughtUp { group, epoch } = report
+                && let Some((set, column)) = group.column()
+            {
+                return self.rows.catch_up(&self.state, set, column, *epoch, |s| alive.contains(&s));
+            }
             let (server, group) = match report {
                 ServerReport::CaughtUp { group, .. } => (from, *group),
                 ServerReport::Covered { group, stands_for, .. } => (*stands_for, *group),
@@ -479,6 +499,7 @@ impl World {
     fn restart_empty(&mut self, id: u16) {
         self.note(format!("-- {} is emptied", ServerId(id)));
         self.ghost.held.retain(|(_, server, _), _| *server != ServerId(id));
+        self.rows.forget(ServerId(id));
         self.ghost.forgot.insert(ServerId(id), self.state.server(ServerId(id)).unwrap().store);
         let fake = self.servers.get_mut(&ServerId(id)).unwrap();
         (fake.store, fake.run, fake.position) = (StoreId(fake.store.0 + 1), Incarnation(0), 0);
