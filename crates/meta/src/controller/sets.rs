@@ -255,11 +255,11 @@ impl Leading {
         let debts: Option<Vec<u64>> = data.filter(live).map(debt).collect();
         let Some(most) = debts.and_then(|debts| debts.into_iter().max()) else { return };
         let share = most as f64 / pool.parity_buffer_bytes.max(1) as f64;
-        let was_nearly_full = watch.is_nearly_full();
+        let before = (watch.is_full(), watch.is_nearly_full());
         (watch.fullest, watch.fed) = (Some(share), now);
         let mut commands = Vec::new();
         watch.standby.on(now, Event::Filled { share }, &mut commands);
-        self.dirty |= !commands.is_empty() || watch.is_nearly_full() != was_nearly_full;
+        self.dirty |= !commands.is_empty() || (watch.is_full(), watch.is_nearly_full()) != before;
     }
 
     pub(crate) fn watch(&self, set: SetId) -> Option<(&Standby, Option<f64>)> {
@@ -286,4 +286,108 @@ fn take_spare(spares: &mut Vec<ServerEntry>, pool: PoolId, racks: &[ebb_types::R
     let able = spares.iter().enumerate().filter(|(_, e)| e.pool == pool);
     let (nth, _) = able.min_by_key(|(_, e)| (racks.iter().filter(|rack| **rack == e.rack).count(), e.id))?;
     Some(spares.remove(nth).id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_types::Shape;
+
+    const NOW: Epoch = Epoch(7);
+
+    fn entry(states: [SlotState; 3]) -> SetEntry {
+        let column = |(nth, state)| Column { server: ServerId(nth as u16), state };
+        let columns = states.into_iter().enumerate().map(column).collect();
+        SetEntry { pool: PoolId(1), shape: Shape::new(2, 1).unwrap(), epoch: NOW, columns }
+    }
+
+    const UP: ColumnFacts =
+        ColumnFacts { standing: Standing::Up, restarted: false, emptied: false, caught_up: false };
+    const DOWN: ColumnFacts = ColumnFacts { standing: Standing::Down, ..UP };
+
+    fn catching(since: u32) -> SlotState {
+        SlotState::CatchingUp { since: Epoch(since) }
+    }
+
+    fn away(since: u32) -> SlotState {
+        SlotState::Away { since: Epoch(since) }
+    }
+
+    /// What becomes of a column beside two that are in sync; `None`: the entry is right as it is.
+    fn becomes(state: SlotState, fact: ColumnFacts) -> Option<(ServerId, SlotState)> {
+        let next = next_set(&entry([SlotState::InSync, state, SlotState::InSync]), &[UP, fact, UP])?;
+        assert_eq!(next.epoch, Epoch(8));
+        assert!([0, 2].map(|n| next.columns[n].state) == [SlotState::InSync; 2]);
+        Some((next.columns[1].server, next.columns[1].state))
+    }
+
+    #[test]
+    fn a_column_whose_server_leaves_is_away_from_the_new_epoch_on() {
+        let own = |state| Some((ServerId(1), state));
+        assert_eq!(becomes(SlotState::InSync, DOWN), own(away(8)));
+        assert_eq!(becomes(catching(3), DOWN), own(away(3)));
+        assert_eq!(becomes(away(3), DOWN), None);
+        let caught_up = ColumnFacts { caught_up: true, ..DOWN };
+        assert_eq!(becomes(catching(3), caught_up), own(away(8)), "it had everything");
+        let expected = ColumnFacts { standing: Standing::Expected, ..UP };
+        assert_eq!(becomes(SlotState::InSync, expected), None);
+        assert_eq!(becomes(catching(3), expected), own(away(3)));
+    }
+
+    #[test]
+    fn a_server_that_is_back_catches_up_and_is_in_sync_when_it_says_so() {
+        let own = |state| Some((ServerId(1), state));
+        let caught_up = ColumnFacts { caught_up: true, ..UP };
+        assert_eq!(becomes(SlotState::InSync, UP), None);
+        assert_eq!(becomes(away(3), UP), own(catching(3)));
+        assert_eq!(becomes(catching(3), UP), None);
+        assert_eq!(becomes(catching(3), caught_up), own(SlotState::InSync));
+        assert_eq!(becomes(away(3), caught_up), own(catching(3)), "it must catch up first");
+    }
+
+    #[test]
+    fn a_restart_begins_an_epoch() {
+        let restarted = ColumnFacts { restarted: true, ..UP };
+        for state in [SlotState::InSync, catching(3)] {
+            assert_eq!(becomes(state, restarted), Some((ServerId(1), state)));
+        }
+    }
+
+    #[test]
+    fn an_emptied_server_lacks_everything() {
+        let emptied = ColumnFacts { restarted: true, emptied: true, caught_up: true, ..UP };
+        for state in [SlotState::InSync, catching(3), away(3)] {
+            assert_eq!(becomes(state, emptied), Some((ServerId(1), catching(0))));
+            let down = ColumnFacts { standing: Standing::Down, ..emptied };
+            assert_eq!(becomes(state, down), Some((ServerId(1), away(0))));
+        }
+    }
+
+    #[test]
+    fn a_lost_servers_column_moves_to_a_spare() {
+        let lost = |spare| ColumnFacts { standing: Standing::Lost { spare }, ..UP };
+        for state in [SlotState::InSync, catching(3), away(3)] {
+            assert_eq!(becomes(state, lost(Some(ServerId(9)))), Some((ServerId(9), catching(0))));
+            assert_eq!(becomes(state, lost(None)), Some((ServerId(1), away(0))));
+        }
+        assert_eq!(becomes(away(0), lost(None)), None);
+    }
+
+    #[test]
+    fn a_spare_comes_from_another_rack_if_there_is_one() {
+        let spare = |id: u16, rack: u16, pool: u8| ServerEntry {
+            id: ServerId(id),
+            rack: ebb_types::RackId(rack),
+            pool: PoolId(pool),
+            gear_group: ebb_gear::NO_GEAR,
+            address: String::new(),
+            state: ServerState::Awake,
+            incarnation: Incarnation(1),
+            store: ebb_types::StoreId(1),
+        };
+        let racks = [1, 2, 2].map(ebb_types::RackId);
+        let mut spares = vec![spare(3, 2, 1), spare(4, 3, 2), spare(5, 1, 1), spare(6, 3, 1)];
+        let mut take = || take_spare(&mut spares, PoolId(1), &racks).map(|id| id.0);
+        assert_eq!([take(), take(), take(), take()], [Some(6), Some(5), Some(3), None]);
+    }
 }

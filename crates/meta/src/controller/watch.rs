@@ -49,9 +49,18 @@ impl Watch {
         (self.failing, self.seen) = (failing, phases);
     }
 
-    /// Whether this parity server should be awake.
+    /// Whether this parity server should be awake. It does not leave while the buffers are full: as long as the data servers have
+    /// not dropped what it has now, it would be woken again at once.
     pub fn asks_for(&self, parity: usize) -> bool {
-        !matches!(self.standby.state(parity), standby::State::Asleep | standby::State::GoingDown)
+        match self.standby.state(parity) {
+            standby::State::Asleep => false,
+            standby::State::GoingDown => self.is_full(),
+            standby::State::Waking | standby::State::Synchronising | standby::State::InSync => true,
+        }
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.fullest.is_some_and(|share| share > 0.0 && share >= self.standby.threshold())
     }
 
     pub fn is_nearly_full(&self) -> bool {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::NewServer;
-use ebb_types::{ClusterMap, GearGroup, Holder, RackId, StoreMark};
+use ebb_gear::NO_GEAR;
+use ebb_types::{ClusterMap, Column, GearGroup, Holder, ParityDebt, RackId, Shape, StoreMark};
 
 fn bootstrap() -> Bootstrap {
     let server = |id: u16| NewServer {
@@ -186,4 +187,154 @@ fn a_primary_is_awake() {
         e.primary = Some(ServerId(1));
         e.slots[1].state = SlotState::Away { since: Epoch(2) };
     });
+}
+
+const POOL: PoolId = PoolId(1);
+
+/// Two sets of 2+1 on servers 10 to 15, and server 16 to spare.
+fn with_sets() -> Bootstrap {
+    let shape = Shape::new(2, 1).unwrap();
+    let mut boot = bootstrap();
+    boot.servers.extend((10..17).map(|id| NewServer {
+        id: ServerId(id),
+        rack: RackId(id),
+        pool: POOL,
+        gear_group: NO_GEAR,
+        address: format!("h{id}:1"),
+    }));
+    let column = |id| Column { server: ServerId(id), state: SlotState::InSync };
+    let set = |first: u16| SetEntry {
+        pool: POOL,
+        shape,
+        epoch: Epoch(1),
+        columns: (first..first + 3).map(column).collect(),
+    };
+    boot.sets = vec![set(10), set(13)];
+    boot.pools = vec![PoolEntry {
+        id: POOL,
+        name: "archive".into(),
+        shape,
+        parity_debt: ParityDebt::Segment,
+        parity_buffer_bytes: 1 << 30,
+        sets: vec![SetId(0), SetId(1)],
+    }];
+    boot
+}
+
+fn created_with_sets() -> State {
+    let mut state = State::default();
+    assert_eq!(state.apply(&Command::Init(with_sets())), Reply::Done);
+    state
+}
+
+/// The set's next entry, modified by `change`.
+fn next_set(state: &State, set: u16, change: impl FnOnce(&mut SetEntry)) -> SetChange {
+    let old = state.set(SetId(set)).unwrap();
+    let mut entry = SetEntry { epoch: old.epoch.next(), ..old.clone() };
+    change(&mut entry);
+    SetChange { set: SetId(set), expected: old.epoch, entry }
+}
+
+#[test]
+fn a_sets_configuration_follows_the_one_that_it_was_decided_from() {
+    let mut state = created_with_sets();
+    let leave = |e: &mut SetEntry| e.columns[2].state = SlotState::Away { since: e.epoch };
+    let (first, other) = (next_set(&state, 0, leave), next_set(&state, 1, leave));
+    let version = state.version();
+    let reply = state.apply(&Command::ReconfigureSets(vec![first.clone(), other]));
+    assert_eq!(reply, Reply::Reconfigured { made: 2, stale: 0 });
+    assert_eq!(state.version(), version + 1);
+    assert_eq!(state.set(SetId(0)), Some(&first.entry));
+    let unknown = SetChange { set: SetId(9), ..first.clone() };
+    let late = Command::ReconfigureSets(vec![first.clone(), unknown]);
+    assert_eq!(state.apply(&late), Reply::Reconfigured { made: 0, stale: 2 });
+    assert_eq!(state.version(), version + 1);
+    let delta = state.delta(version);
+    assert_eq!((delta.sets.len(), delta.pools.len(), delta.groups.len()), (2, 0, 0));
+    let mut map = ClusterMap::default();
+    assert!(map.apply(&state.delta(0)) && map.set(SetId(0)) == Some(&first.entry));
+    let bytes = postcard::to_stdvec(&state).unwrap();
+    assert_eq!(postcard::from_bytes::<State>(&bytes).unwrap(), state);
+}
+
+#[test]
+fn a_set_breaks_no_rule() {
+    let away = |since| SlotState::Away { since: Epoch(since) };
+    let rules: [(&str, fn(&mut SetEntry)); 10] = [
+        ("the epoch grows by one", |e| e.epoch = Epoch(9)),
+        ("keeps its pool", |e| e.pool = PoolId(2)),
+        ("k + r columns", |e| {
+            e.columns.pop();
+        }),
+        ("one column per server", |e| e.columns[1].server = ServerId(10)),
+        ("two sets", |e| {
+            let state = SlotState::Away { since: Epoch(0) };
+            e.columns[1] = Column { server: ServerId(13), state };
+        }),
+        ("part of the cluster", |e| e.columns[0].server = ServerId(77)),
+        ("of the set's pool", |e| e.columns[0].server = ServerId(1)),
+        ("from the future", |e| e.columns[0].state = SlotState::Away { since: Epoch(9) }),
+        ("a column that moves lacks everything", |e| e.columns[0].server = ServerId(16)),
+        ("a column that moves lacks everything", |e| {
+            e.columns[0] = Column { server: ServerId(16), state: SlotState::CatchingUp { since: Epoch(1) } };
+        }),
+    ];
+    let refused = |state: &mut State, change: SetChange, rule: &str| {
+        let good = next_set(state, 1, |_| {});
+        let before = state.clone();
+        let reply = state.apply(&Command::ReconfigureSets(vec![good, change]));
+        assert!(matches!(&reply, Reply::Broken(why) if why.contains(rule)), "{rule}: {reply:?}");
+        assert_eq!(*state, before, "nothing is changed");
+    };
+    for (rule, spoil) in rules {
+        let mut state = created_with_sets();
+        let change = next_set(&state, 0, spoil);
+        refused(&mut state, change, rule);
+    }
+    let mut state = created_with_sets();
+    let leave = next_set(&state, 0, |e| e.columns[0].state = away(2));
+    state.apply(&Command::ReconfigureSets(vec![leave]));
+    let back = next_set(&state, 0, |e| e.columns[0].state = SlotState::InSync);
+    refused(&mut state, back, "a column that was away catches up");
+    let less = next_set(&state, 0, |e| e.columns[0].state = away(3));
+    refused(&mut state, less, "what a column lacks stays on record");
+    let moved = next_set(&state, 0, |e| {
+        e.columns[0] = Column { server: ServerId(16), state: SlotState::CatchingUp { since: Epoch(0) } };
+    });
+    assert_eq!(
+        state.apply(&Command::ReconfigureSets(vec![moved])),
+        Reply::Reconfigured { made: 1, stale: 0 }
+    );
+}
+
+#[test]
+fn a_cluster_is_created_only_with_pools_that_fit() {
+    assert_eq!(with_sets().fault(), None);
+    let spoil: [(&str, fn(&mut Bootstrap)); 15] = [
+        ("two columns", |b| b.sets[0].columns[1].server = ServerId(10)),
+        ("two columns", |b| b.sets[0].columns[1].server = ServerId(13)),
+        ("not configured", |b| b.sets[0].columns[1].server = ServerId(77)),
+        ("which is in pool-0", |b| b.sets[0].columns[1].server = ServerId(1)),
+        ("gears do not concern it", |b| b.servers[7].gear_group = GearGroup(1)),
+        ("which is not configured", |b| b.servers[12].pool = PoolId(5)),
+        ("name each once", |b| b.pools[0].sets.push(SetId(2))),
+        ("name each once", |b| b.pools[0].sets.push(SetId(1))),
+        ("name each once", |b| {
+            b.pools[0].sets.pop();
+        }),
+        ("not of 3+1", |b| b.pools[0].shape = Shape::new(3, 1).unwrap()),
+        ("has 2 servers, not 3", |b| {
+            b.sets[1].columns.pop();
+        }),
+        ("which is in pool-1", |b| b.groups[0][1] = ServerId(10)),
+        ("epoch 1", |b| b.sets[1].epoch = Epoch(2)),
+        ("no room for the parity", |b| b.pools[0].parity_buffer_bytes = 0),
+        ("the id of another pool", |b| b.pools[0].id = PoolId::REPLICATED),
+    ];
+    for (why, spoil) in spoil {
+        let mut bad = with_sets();
+        spoil(&mut bad);
+        let fault = bad.fault().unwrap_or_default();
+        assert!(fault.contains(why), "{why}: {fault:?}");
+    }
 }
