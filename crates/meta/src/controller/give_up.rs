@@ -103,7 +103,9 @@ fn reason_to_wait_in_pool(
     if of_pool().filter(|e| is_failed(e)).count() * all > of_pool().count() * parity {
         return Some(format!("more than {parity}/{all} of the servers of {} have failed", pool.name));
     }
-    let set = state.sets().map(|(_, set)| set).find(|set| set.column_of(entry.id).is_some())?;
+    let Some((_, set)) = state.sets().find(|(_, set)| set.column_of(entry.id).is_some()) else {
+        return Some("it is a spare, so there is nothing to rebuild".into());
+    };
     let taken = |id: ServerId| state.sets().any(|(_, set)| set.column_of(id).is_some());
     if !of_pool().any(|e| e.state == ServerState::Awake && !taken(e.id)) {
         return Some(format!("{} has no spare server that could take its place", pool.name));

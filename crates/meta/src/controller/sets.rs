@@ -110,7 +110,8 @@ impl Leading {
                 let helps = needed > 0 && !is_gone(server);
                 needed -= usize::from(helps);
                 let its_turn = server.state != ServerState::Asleep || turns.contains(&id);
-                if !helps && !(watch.asks_for(parity) && its_turn) {
+                let stays = helps || watch.asks_for(parity) && its_turn;
+                if !stays {
                     wanted.remove(&server.id);
                 }
             }
@@ -274,15 +275,15 @@ pub(crate) fn is_away(server: ServerId, state: &State) -> bool {
 }
 
 /// Servers that take part and have no column.
-fn spares(state: &State, coded: &Servers) -> Vec<ServerEntry> {
+fn spares<'a>(state: &State, coded: &'a Servers) -> Vec<&'a ServerEntry> {
     let taken: BTreeSet<ServerId> =
         state.sets().flat_map(|(_, entry)| &entry.columns).map(|column| column.server).collect();
     let free = |e: &&ServerEntry| e.state == ServerState::Awake && !taken.contains(&e.id);
-    coded.values().filter(free).cloned().collect()
+    coded.values().filter(free).collect()
 }
 
 /// Takes a spare server of the pool, preferably of a rack that the set does not use.
-fn take_spare(spares: &mut Vec<ServerEntry>, pool: PoolId, racks: &[ebb_types::RackId]) -> Option<ServerId> {
+fn take_spare(spares: &mut Vec<&ServerEntry>, pool: PoolId, racks: &[ebb_types::RackId]) -> Option<ServerId> {
     let able = spares.iter().enumerate().filter(|(_, e)| e.pool == pool);
     let (nth, _) = able.min_by_key(|(_, e)| (racks.iter().filter(|rack| **rack == e.rack).count(), e.id))?;
     Some(spares.remove(nth).id)
@@ -386,7 +387,8 @@ mod tests {
             store: ebb_types::StoreId(1),
         };
         let racks = [1, 2, 2].map(ebb_types::RackId);
-        let mut spares = vec![spare(3, 2, 1), spare(4, 3, 2), spare(5, 1, 1), spare(6, 3, 1)];
+        let servers = [spare(3, 2, 1), spare(4, 3, 2), spare(5, 1, 1), spare(6, 3, 1)];
+        let mut spares = servers.iter().collect();
         let mut take = || take_spare(&mut spares, PoolId(1), &racks).map(|id| id.0);
         assert_eq!([take(), take(), take(), take()], [Some(6), Some(5), Some(3), None]);
     }

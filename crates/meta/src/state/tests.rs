@@ -191,6 +191,8 @@ fn a_primary_is_awake() {
 
 const POOL: PoolId = PoolId(1);
 
+type Spoil<T> = fn(&mut T);
+
 /// Two sets of 2+1 on servers 10 to 15, and server 16 to spare.
 fn with_sets() -> Bootstrap {
     let shape = Shape::new(2, 1).unwrap();
@@ -260,7 +262,7 @@ fn a_sets_configuration_follows_the_one_that_it_was_decided_from() {
 #[test]
 fn a_set_breaks_no_rule() {
     let away = |since| SlotState::Away { since: Epoch(since) };
-    let rules: [(&str, fn(&mut SetEntry)); 10] = [
+    let rules: [(&str, Spoil<SetEntry>); 10] = [
         ("the epoch grows by one", |e| e.epoch = Epoch(9)),
         ("keeps its pool", |e| e.pool = PoolId(2)),
         ("k + r columns", |e| {
@@ -310,7 +312,7 @@ fn a_set_breaks_no_rule() {
 #[test]
 fn a_cluster_is_created_only_with_pools_that_fit() {
     assert_eq!(with_sets().fault(), None);
-    let spoil: [(&str, fn(&mut Bootstrap)); 15] = [
+    let spoil: [(&str, Spoil<Bootstrap>); 15] = [
         ("two columns", |b| b.sets[0].columns[1].server = ServerId(10)),
         ("two columns", |b| b.sets[0].columns[1].server = ServerId(13)),
         ("not configured", |b| b.sets[0].columns[1].server = ServerId(77)),

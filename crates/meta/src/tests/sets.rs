@@ -82,7 +82,8 @@ impl Rows {
         let Some(since) = set.missing_since(column).filter(|_| set.epoch == epoch) else { return false };
         let to = set.columns[column].server;
         let rows = self.rows(id).into_iter().filter(|row| *row >= since);
-        rows.map(|row| self.fill((id, set), (row, column), to, &alive)).fold(true, |all, one| all && one)
+        let missing = rows.filter(|row| !self.fill((id, set), (*row, column), to, &alive));
+        missing.count() == 0
     }
 
     pub fn forget(&mut self, server: ServerId) {
@@ -325,6 +326,26 @@ fn a_server_that_failed_for_long_is_given_up_only_if_there_is_a_spare() {
 }
 
 #[test]
+fn the_status_names_racks_that_are_shared_without_need() {
+    let mut boot = bootstrap_of(1, 1);
+    boot.servers.iter_mut().filter(|s| s.pool == POOL).for_each(|s| s.rack = RackId(s.id.0));
+    let mut world = World::of(boot.clone(), Controller::new(Timing::default(), true));
+    assert_eq!(world.pool_status().1, [""; 0]);
+    boot.servers[12].rack = RackId(10);
+    let mut world = World::of(boot, Controller::new(Timing::default(), true));
+    let (_, notes) = world.pool_status();
+    assert!(notes.len() == 1 && notes[0].contains("server-10 and server-12 share rack-10"), "{notes:?}");
+}
+
+#[test]
+fn a_failed_spare_is_not_given_up() {
+    let mut world = at_rest(1, 1);
+    world.crash(18);
+    world.run(3_700_000);
+    assert_eq!(world.state.server(ServerId(18)).unwrap().state, ServerState::Failed);
+}
+
+#[test]
 fn a_change_of_leader_moves_nothing() {
     let mut world = at_rest(2, 1);
     let map = world.state.delta(0);
@@ -519,13 +540,17 @@ fn no_random_run_forgets_a_strip() {
         let mut down: Vec<u16> = Vec::new();
         for _ in 0..25 {
             let coded = 9 + dice.below(10) as u16;
-            match dice.below(6) {
+            match dice.below(7) {
                 0 | 1 if down.len() < 2 && world.servers[&ServerId(coded)].alive => {
                     world.crash(coded);
                     down.push(coded);
                 }
                 2 | 3 => down.pop().into_iter().for_each(|id| world.restart(id)),
                 4 => world.lead(),
+                5 if down.is_empty() && world.set(0).starts_with("ssssss") => {
+                    world.restart_empty(coded);
+                    world.run(5000);
+                }
                 _ if world.servers[&ServerId(coded)].alive => world.restart(coded),
                 _ => {}
             }
