@@ -16,6 +16,7 @@
 //! - A power switch is thrown only after the state records it: asleep and failed are never confused.
 
 mod admin;
+mod duties;
 mod event;
 mod force;
 pub(crate) mod gears;

@@ -184,6 +184,14 @@ fn at_rest(sets: u16, spares: u16) -> World {
     world
 }
 
+/// Servers are given up after half a minute.
+fn that_gives_up(spares: u16) -> World {
+    let timing = Timing { lost_after: Some(Duration::from_secs(30)), ..Timing::default() };
+    let mut world = World::of(bootstrap_of(1, spares), Controller::new(timing, true));
+    world.run(6000);
+    world
+}
+
 impl World {
     fn set(&self, id: u16) -> String {
         let all = columns(&self.state);
@@ -315,9 +323,9 @@ fn without_a_spare_a_lost_servers_column_stays_away_until_it_is_back() {
 #[test]
 fn a_server_that_failed_for_long_is_given_up_only_if_there_is_a_spare() {
     for spares in [0, 1] {
-        let mut world = at_rest(1, spares);
+        let mut world = that_gives_up(spares);
         world.crash(12);
-        world.run(3_700_000);
+        world.run(40_000);
         let state = world.state.server(ServerId(12)).unwrap().state;
         assert_eq!(state, if spares == 0 { ServerState::Failed } else { ServerState::Lost });
         let (_, notes) = world.pool_status();
@@ -339,9 +347,9 @@ fn the_status_names_racks_that_are_shared_without_need() {
 
 #[test]
 fn a_failed_spare_is_not_given_up() {
-    let mut world = at_rest(1, 1);
+    let mut world = that_gives_up(1);
     world.crash(18);
-    world.run(3_700_000);
+    world.run(40_000);
     assert_eq!(world.state.server(ServerId(18)).unwrap().state, ServerState::Failed);
 }
 
