@@ -20,11 +20,11 @@ pub(crate) mod table;
 use crate::namespace::leases::Leases;
 use crate::namespace::names::Names;
 use ebb_types::{
-    BucketSetting, BucketSettings, Checksum, Condition, ETag, Extent, KEY_BYTES_MAX, KeyListing, KeyPage,
-    LOOKUPS_MAX, NAME_BYTES_MAX, NamespaceAnswer, NamespaceCommand, NamespaceDone, NamespaceError,
-    NamespaceOp, NamespaceQuery, NamespaceReply, OPS_MAX, ObjectId, ObjectMeta, ObjectPart, OnlyIf, PAGE_MAX,
-    PART_BYTES_MIN, PART_NUMBER_MAX, Part, RequestId, SETTING_BYTES_MAX, UploadListing, UploadMeta,
-    VolumeMeta,
+    BucketSetting, BucketSettings, CLASS_HEADER, Checksum, Condition, ETag, Extent, KEY_BYTES_MAX,
+    KeyListing, KeyPage, LOOKUPS_MAX, NAME_BYTES_MAX, NamespaceAnswer, NamespaceCommand, NamespaceDone,
+    NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, OPS_MAX, ObjectId, ObjectMeta, ObjectPart,
+    OnlyIf, PAGE_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part, RequestId, SETTING_BYTES_MAX, UploadListing,
+    UploadMeta, VolumeMeta,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -508,6 +508,7 @@ impl Namespace {
                 key: key.clone(),
                 upload: *id,
                 initiated_millis: upload.meta.initiated_millis,
+                class: class(&upload.meta.headers),
             })
             .collect();
         Ok(NamespaceAnswer::Uploads { uploads, more: rest.next().is_some() })
@@ -640,7 +641,13 @@ fn listing(key: &str, meta: &ObjectMeta) -> KeyListing {
         etag: meta.etag,
         modified_millis: meta.modified_millis,
         checksum: meta.checksum.as_ref().map(|c| (c.algorithm, c.composite)),
+        class: class(&meta.headers),
     }
+}
+
+/// The value of the header [`CLASS_HEADER`].
+fn class(headers: &[(String, String)]) -> Option<String> {
+    headers.iter().find(|(name, _)| name == CLASS_HEADER).map(|(_, class)| class.clone())
 }
 
 /// The part of `key` up to and including the first delimiter after `prefix`.
@@ -666,6 +673,7 @@ fn past_prefix(prefix: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_types::PoolId;
 
     const A: ETag = ETag { md5: [1; 16], parts: 0 };
     const B: ETag = ETag { md5: [2; 16], parts: 0 };
@@ -1011,6 +1019,38 @@ mod tests {
         world.ok(NamespaceOp::CreateVolume { name: "v".into(), size: 100, object: ObjectId(13) });
         world.ok(NamespaceOp::DeleteVolume { name: "v".into() });
         assert_eq!(world.garbage(), [10, 12, 11, 13]);
+    }
+
+    #[test]
+    fn what_is_in_a_pool_is_named_listed_and_freed_there() {
+        let mut world = World::new();
+        let cold = |serial: u64| ObjectId(serial).in_pool(PoolId(2));
+        world.ok(NamespaceOp::Lease { first: cold(200), count: 4, bytes: 64 << 20 });
+        let shared =
+            |block: u64| Extent { object: cold(201), offset: block << 12, shared: true, ..extent(0, 10) };
+        let mut put_at = |key: &str, at: Extent| {
+            let NamespaceOp::Put { bucket, key, mut meta, when } = put(key, 0, A, Condition::Any) else {
+                unreachable!("it is a put")
+            };
+            meta.extents = vec![at];
+            meta.headers.push((CLASS_HEADER.to_owned(), "cold".to_owned()));
+            world.send(NamespaceOp::Put { bucket, key, meta, when })
+        };
+        let own = Extent { object: cold(200), ..extent(0, 10) };
+        assert_eq!(put_at("a", Extent { object: ObjectId(200), ..own }), Err(NamespaceError::NotLeased));
+        assert_eq!(put_at("a", own), Ok(NamespaceDone::Done));
+        assert_eq!(put_at("b", shared(0)), Ok(NamespaceDone::Done));
+        assert_eq!(put_at("c", shared(1)), Ok(NamespaceDone::Done));
+        world.ok(put("d", 1, B, Condition::Any));
+        let classes: Vec<_> = world.list("", "", "", 10).keys.into_iter().map(|key| key.class).collect();
+        assert_eq!(classes, [Some("cold".to_owned()), Some("cold".into()), Some("cold".into()), None]);
+        for key in ["a", "b", "c", "d"] {
+            let (bucket, when, only_if) = ("b".into(), Condition::Any, OnlyIf::default());
+            world.ok(NamespaceOp::Delete { bucket, key: key.into(), when, only_if });
+        }
+        assert_eq!(world.garbage(), [cold(200).0, cold(201).0, cold(201).0, 1], "the pack is still open");
+        world.ok(NamespaceOp::Close { packs: vec![cold(201)], unused: vec![cold(202), cold(203)] });
+        assert_eq!(world.garbage().last(), Some(&cold(201).0));
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl ObjectId {
         PoolId((self.0 >> Self::SERIAL_BITS) as u8)
     }
 
-    /// The same without its pool: what the namespace leases.
+    /// The same without its pool: what the metadata service allocates, and leases once.
     pub fn serial(self) -> ObjectId {
         ObjectId(self.0 & ((1 << Self::SERIAL_BITS) - 1))
     }

@@ -121,6 +121,9 @@ pub struct Part {
     pub checksum: Option<Checksum>,
 }
 
+/// The kept header that says which pool an object was put in, if it is not its bucket's.
+pub const CLASS_HEADER: &str = "x-amz-storage-class";
+
 /// What a multipart upload's object will have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UploadMeta {
@@ -257,7 +260,7 @@ pub enum NamespaceOp {
     DeleteVolume {
         name: String,
     },
-    /// The sender is about to write to these fresh objects, up to `bytes` in each; or a leased object grows. The lease lasts until
+    /// The sender is about to write to these fresh objects of one pool, up to `bytes` in each; or a leased object grows. The lease lasts until
     /// they are named, discarded or closed, or until the sender falls silent. Without ids: a sign of life.
     Lease {
         first: ObjectId,
@@ -395,6 +398,8 @@ pub struct KeyListing {
     pub modified_millis: u64,
     /// The algorithm of the object's checksum, and whether it is composite.
     pub checksum: Option<(ChecksumAlgorithm, bool)>,
+    /// The value of [`CLASS_HEADER`].
+    pub class: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -402,6 +407,8 @@ pub struct UploadListing {
     pub key: String,
     pub upload: u64,
     pub initiated_millis: u64,
+    /// The value of [`CLASS_HEADER`].
+    pub class: Option<String>,
 }
 
 /// Why the namespace refused an op or query.

@@ -5,6 +5,8 @@
 //! becomes garbage. So every byte has an owner, whenever a gateway dies. Bytes that are not held cannot be named: a
 //! late or repeated command never names bytes that were freed.
 //!
+//! A serial number is leased once, in one pool: leases have it with its pool, so that what a dead gateway left is freed there.
+//!
 //! A pack holds the bytes of many objects. Its lease lasts until its run closes it; a closed pack that names nothing is
 //! garbage as a whole.
 
@@ -17,7 +19,7 @@ pub(crate) struct Leases {
     /// By the run's client id.
     runs: BTreeMap<u64, Run>,
     packs: BTreeMap<ObjectId, Pack>,
-    /// Ids below this were leased before and are never leased again.
+    /// Serial numbers below this were leased before, in whichever pool, and are never leased again.
     leased_to: u64,
     /// Counts signs of life.
     stamp: u64,
@@ -50,20 +52,20 @@ impl Leases {
         }
     }
 
-    /// Leases fresh ids, or lets a held object grow to `bytes`.
+    /// Leases fresh ids, all in the pool of the first; or lets a held object grow to `bytes`.
     pub fn lease(&mut self, run: u64, first: ObjectId, count: u32, bytes: u64) -> Result<(), NamespaceError> {
-        let ids = first.0..first.0 + u64::from(count);
-        let held = |id: u64| self.runs.get(&run).is_some_and(|r| r.objects.contains_key(&ObjectId(id)));
-        if ids.is_empty() {
-            return Ok(());
-        }
-        if first.0 < self.leased_to && !ids.clone().all(held) {
+        let serials = first.serial().0..first.serial().0 + u64::from(count);
+        let id = |serial: u64| ObjectId(serial).in_pool(first.pool());
+        let held = |serial: u64| self.runs.get(&run).is_some_and(|r| r.objects.contains_key(&id(serial)));
+        let Some(last) = serials.clone().next_back() else { return Ok(()) };
+        let is_fresh = serials.start >= self.leased_to && id(last).serial().0 == last;
+        if !is_fresh && !serials.clone().all(held) {
             return Err(NamespaceError::NotLeased);
         }
-        self.leased_to = self.leased_to.max(ids.end);
+        self.leased_to = self.leased_to.max(serials.end);
         let run = self.runs.entry(run).or_insert(Run { stamp: self.stamp, ..Run::default() });
-        for id in ids {
-            let reach = run.objects.entry(ObjectId(id)).or_default();
+        for serial in serials {
+            let reach = run.objects.entry(id(serial)).or_default();
             *reach = bytes.max(*reach);
         }
         Ok(())
@@ -162,6 +164,7 @@ impl Leases {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_types::PoolId;
 
     const RUN: u64 = 7;
     const PACK: ObjectId = ObjectId(2);
@@ -186,6 +189,30 @@ mod tests {
         assert_eq!(leases.check(RUN, &one), Err(NamespaceError::NotLeased), "a command that comes again");
         assert_eq!(leases.give_up(RUN, one[0]), None, "what has a name is not given up");
         assert_eq!(leases.lease(RUN, ObjectId(1), 1, 100), Err(NamespaceError::NotLeased), "never again");
+    }
+
+    #[test]
+    fn a_serial_number_is_leased_once_whatever_the_pool() {
+        let mut leases = leased();
+        let cold = |serial: u64| ObjectId(serial).in_pool(PoolId(255));
+        assert_eq!(
+            leases.lease(RUN, cold(4), 1, 100),
+            Err(NamespaceError::NotLeased),
+            "held in another pool"
+        );
+        leases.lease(RUN, cold(5), 2, 100).unwrap();
+        assert_eq!(leases.lease(8, ObjectId(5), 1, 100), Err(NamespaceError::NotLeased));
+        leases.lease(RUN, ObjectId(7), 1, 100).unwrap();
+        leases.lease(RUN, cold(6), 1, 900).unwrap();
+        assert_eq!(leases.check(RUN, &[whole(ObjectId(6), 1)]), Err(NamespaceError::NotLeased), "not there");
+        leases.name(RUN, &[part(cold(5), 0)]);
+        assert_eq!(leases.unname(part(cold(5), 0)), part(cold(5), 0));
+        let (_, stamp) = leases.runs()[0];
+        let left: Vec<Extent> = leases.end(RUN, stamp).into_iter().filter(|e| e.object.0 > 4).collect();
+        assert_eq!(left, [whole(ObjectId(7), 100), whole(cold(5), 100), whole(cold(6), 900)]);
+        let end = ObjectId(u64::MAX);
+        assert_eq!(leases.lease(RUN, end, 2, 100), Err(NamespaceError::NotLeased), "the serial numbers end");
+        leases.lease(RUN, end, 1, 100).unwrap();
     }
 
     #[test]
