@@ -1,19 +1,39 @@
-//! What the gateway needs from a cluster: chunks, fresh object ids, and the namespace.
+//! What the gateway needs from a cluster: pools, chunks, fresh object ids, and the namespace.
 //!
 //! A trait, so that the whole gateway is tested against an in-memory cluster (`memory.rs`).
 
 use ebb_client::Summed;
 use ebb_types::{
-    ChunkId, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, ObjectId,
+    BLOCK_BYTES, ChunkId, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply,
+    ObjectId, PoolId,
 };
 use std::future::Future;
+
+/// A pool of servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    pub id: PoolId,
+    /// Empty: the replicated pool.
+    pub name: String,
+    /// A write to a chunk begins at a multiple of this. No row is written twice, except in the replicated pool.
+    pub row_bytes: usize,
+}
+
+impl Pool {
+    pub fn replicated() -> Pool {
+        Pool { id: PoolId::REPLICATED, name: String::new(), row_bytes: BLOCK_BYTES }
+    }
+}
 
 /// Offsets and lengths are in bytes within a chunk. Every call retries internally until it is answered or its deadline
 /// passes.
 pub trait Backend: Send + Sync + 'static {
     fn chunk_bytes(&self) -> u32;
 
-    /// The first of `count` object ids that are unique forever.
+    /// The erasure-coded pools.
+    fn pools(&self) -> Vec<Pool>;
+
+    /// The first of `count` serial numbers of objects that are unique forever.
     fn allocate(&self, count: u32) -> impl Future<Output = Result<ObjectId, BackendError>> + Send;
 
     /// Reads `len` written bytes; an error if no copy has them. They match their checksums.
@@ -24,7 +44,7 @@ pub trait Backend: Send + Sync + 'static {
         len: u32,
     ) -> impl Future<Output = Result<Summed, BackendError>> + Send;
 
-    /// Returns when the bytes are durable on all copies.
+    /// Returns when the bytes are durable on all copies, or all strips.
     fn write(
         &self,
         chunk: ChunkId,
@@ -32,7 +52,7 @@ pub trait Backend: Send + Sync + 'static {
         data: Summed,
     ) -> impl Future<Output = Result<(), BackendError>> + Send;
 
-    /// Zeroes a range and frees its whole blocks.
+    /// Zeroes a range and frees its whole blocks. Only in the replicated pool.
     fn zero(
         &self,
         chunk: ChunkId,

@@ -46,24 +46,18 @@ impl<B: Backend> Gateway<B> {
         if configuration.bucket.is_some() || configuration.location.is_some() {
             return Err(s3_error!(NotImplemented, "directory buckets are not supported"));
         }
+        let constraint = configuration.location_constraint.as_ref().map_or("", |name| name.as_str());
         let mut settings = BucketSettings::new();
-        if let Some(location) =
-            configuration.location_constraint.filter(|location| !location.as_str().is_empty())
-        {
-            let text = location.as_str();
-            if text.len() > 63 || !text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
-                return Err(s3_error!(
-                    InvalidLocationConstraint,
-                    "invalid location: use letters, digits and hyphens"
-                ));
-            }
-            settings.insert(BucketSetting::Location, text.as_bytes().to_vec());
+        if let Some(pool) = self.location_of_new(constraint)? {
+            settings.insert(BucketSetting::Location, pool.into_bytes());
         }
+        self.locations.forget(&input.bucket);
         self.names.commit(NamespaceOp::CreateBucket { bucket: input.bucket, settings }).await?;
         Ok(())
     }
 
     pub(super) async fn delete_bucket_named(&self, bucket: String) -> S3Result<()> {
+        self.locations.forget(&bucket);
         self.names.commit(NamespaceOp::DeleteBucket { bucket }).await?;
         Ok(())
     }

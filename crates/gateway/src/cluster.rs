@@ -1,10 +1,10 @@
 //! The gateway's cluster: [`Backend`] over the client library.
 
-use super::backend::{Backend, BackendError};
+use super::backend::{Backend, BackendError, Pool};
 use ebb_client::{Client, ClientError, Summed};
 use ebb_types::{
     ChunkError, ChunkId, MetaFailure, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery,
-    NamespaceReply, ObjectId,
+    NamespaceReply, ObjectId, Rows,
 };
 
 pub struct Cluster {
@@ -42,6 +42,12 @@ impl From<ClientError> for BackendError {
 impl Backend for Cluster {
     fn chunk_bytes(&self) -> u32 {
         self.chunk_bytes
+    }
+
+    fn pools(&self) -> Vec<Pool> {
+        let row_bytes = |shape| Rows::new(shape, self.chunk_bytes).row_bytes() as usize;
+        let pools = self.client.pools().into_iter();
+        pools.map(|pool| Pool { id: pool.id, name: pool.name, row_bytes: row_bytes(pool.shape) }).collect()
     }
 
     async fn allocate(&self, count: u32) -> Result<ObjectId, BackendError> {

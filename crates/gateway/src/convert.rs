@@ -229,6 +229,7 @@ macro_rules! give_headers {
                 "content-language" => $output.content_language = Some(value),
                 "content-disposition" => $output.content_disposition = Some(value),
                 "cache-control" => $output.cache_control = Some(value),
+                ebb_types::CLASS_HEADER => $output.storage_class = Some(StorageClass::from(value)),
                 "expires" => $output.expires = Timestamp::parse(TimestampFormat::HttpDate, &value).ok(),
                 other => {
                     if let Some(name) = other.strip_prefix("x-amz-meta-") {

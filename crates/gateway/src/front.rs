@@ -188,6 +188,7 @@ pub fn check_wish(name: &str, value: &str) -> S3Result<()> {
         | "request-payer"
         | "sdk-checksum-algorithm"
         | "signature"
+        | "storage-class"
         | "tagging"
         | "tagging-directive"
         | "trailer"
@@ -195,10 +196,6 @@ pub fn check_wish(name: &str, value: &str) -> S3Result<()> {
         // All objects are private to their owner.
         "acl" if ["private", "bucket-owner-full-control", "bucket-owner-read"].contains(&value) => Ok(()),
         "object-ownership" if value == "BucketOwnerEnforced" => Ok(()),
-        "storage-class" if value == "STANDARD" => Ok(()),
-        "storage-class" => {
-            Err(s3_error!(InvalidStorageClass, "STANDARD is the only storage class: remove {name}"))
-        }
         "bucket-object-lock-enabled" | "bypass-governance-retention"
             if value.eq_ignore_ascii_case("false") =>
         {
@@ -376,7 +373,6 @@ mod tests {
         for (name, value, code) in [
             ("x-amz-acl", "public-read", "NotImplemented"),
             ("x-amz-grant-read", "id=a", "NotImplemented"),
-            ("x-amz-storage-class", "GLACIER", "InvalidStorageClass"),
             ("x-amz-server-side-encryption", "AES256", "NotImplemented"),
             ("x-amz-server-side-encryption-customer-key", "a2V5", "NotImplemented"),
             ("x-amz-server-side-encryption-customer-key-md5", "a2V5", "NotImplemented"),

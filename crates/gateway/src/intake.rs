@@ -1,9 +1,10 @@
 //! Receives the body of a request: one pass over the bytes for storing, MD5 and checksum.
 
-use super::backend::Backend;
+use super::backend::{Backend, Pool};
 use super::body::Stalled;
 use super::convert::{algorithm, finished, hasher};
-use super::store::{Store, Unnamed};
+use super::place::Unnamed;
+use super::store::Store;
 use bytes::Bytes;
 use ebb_types::{Checksum, ChecksumAlgorithm, ETag};
 use futures_util::{Stream, StreamExt};
@@ -105,14 +106,15 @@ pub struct Taken {
     pub checksum: Option<Checksum>,
 }
 
-/// Stores a body and checks it against what the client stated.
+/// Stores a body in a pool and checks it against what the client stated.
 pub async fn take_in<B: Backend>(
     store: &Store<B>,
+    pool: &Pool,
     body: impl Stream<Item = S3Result<Bytes>>,
     stated: Stated,
 ) -> S3Result<Taken> {
     let mut body = std::pin::pin!(body);
-    let mut writer = store.writer(stated.length);
+    let mut writer = store.writer(pool, stated.length);
     let mut sums: Option<ChecksumHasher> = stated.checksum.as_ref().map(|c| hasher(c.algorithm));
     let mut size = 0u64;
     loop {

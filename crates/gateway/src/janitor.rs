@@ -10,6 +10,7 @@ use super::reader::GRACE;
 use super::store::Store;
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Extent, NamespaceAnswer, NamespaceOp, NamespaceQuery, OPS_MAX, ObjectId, PAGE_MAX,
+    PoolId,
 };
 use futures_util::StreamExt;
 use std::collections::{BTreeMap, VecDeque};
@@ -262,7 +263,11 @@ fn joined(mut seen: Vec<(u64, Extent)>) -> Vec<(Vec<u64>, Extent)> {
     out
 }
 
+/// In an erasure-coded pool, part of a pack is not freed: rows are immutable. Its space returns with the whole pack.
 async fn free<B: Backend>(backend: &B, extent: Extent, chunk_bytes: u64) -> Result<(), BackendError> {
+    if extent.shared && extent.object.pool() != PoolId::REPLICATED {
+        return Ok(());
+    }
     if extent.shared {
         let chunk = ChunkId { object: extent.object, index: 0 };
         return backend.zero(chunk, extent.offset as u32, extent.len as u32).await;

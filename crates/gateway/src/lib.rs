@@ -1,7 +1,7 @@
 //! The S3 gateway: objects and buckets for S3 clients, on an Ebb cluster.
 //!
 //! `s3s` implements the protocol (routing, signatures, XML); this crate implements its meaning. A PUT receives the body
-//! in one pass ([`intake`]), makes it durable ([`store`]), and only then commits the key ([`names`]). A GET looks the
+//! in one pass ([`intake`]), makes it durable in its bucket's pool ([`pools`], [`store`]), and only then commits the key ([`names`]). A GET looks the
 //! key up and reads its pieces ([`reader`]). Data that loses its name is freed by the [`janitor`].
 //!
 //! Many requests share one message wherever possible ([`batch`]), because messages and syncs dominate the cost of small
@@ -28,6 +28,8 @@ mod md5;
 mod multipart;
 mod names;
 mod objects;
+mod place;
+mod pools;
 mod reader;
 mod rights;
 mod s3;
@@ -39,7 +41,7 @@ mod memory;
 #[cfg(test)]
 mod tests;
 
-pub use backend::Backend;
+pub use backend::{Backend, Pool};
 pub use cluster::Cluster;
 pub use limits::Limits;
 pub use rights::{Key, KeyTable, Keys, Right};
@@ -49,6 +51,7 @@ use ebb_types::Extent;
 use front::{BucketNames, Domains};
 use janitor::Janitor;
 use names::Names;
+use pools::Locations;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::S3ServiceBuilder;
 use std::future::Future;
@@ -76,6 +79,8 @@ pub struct Gateway<B> {
     store: Arc<Store<B>>,
     names: Arc<Names<B>>,
     keys: Keys,
+    backend: Arc<B>,
+    locations: Locations,
 }
 
 impl<B: Backend> Gateway<B> {
@@ -85,9 +90,9 @@ impl<B: Backend> Gateway<B> {
         let garbage = Arc::new(Notify::new());
         let names = Arc::new(Names::new(backend.clone(), discards.clone(), garbage.clone()));
         let store = Arc::new(Store::new(backend.clone(), names.clone(), discards));
-        tasks.spawn(Janitor::new(backend, names.clone(), store.clone(), discarded, garbage).run());
+        tasks.spawn(Janitor::new(backend.clone(), names.clone(), store.clone(), discarded, garbage).run());
         tasks.spawn(lifecycle::daily(names.clone()));
-        Gateway { store, names, keys }
+        Gateway { store, names, keys, backend, locations: Locations::default() }
     }
 }
 

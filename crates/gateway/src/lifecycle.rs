@@ -60,7 +60,7 @@ fn kept(rule: LifecycleRule) -> S3Result<Rule> {
     if rule.transitions.is_some() || versions || marker {
         return Err(s3_error!(
             NotImplemented,
-            "lifecycle rules can only expire objects and abort uploads: there are no versions and no other storage classes"
+            "lifecycle rules can only expire objects and abort uploads: there are no versions, and objects do not change their storage class"
         ));
     }
     let enabled = match rule.status.as_str() {

@@ -3,6 +3,7 @@
 use super::Gateway;
 use super::backend::Backend;
 use super::convert::{OWNER, checksum_type, etag, listed_algorithm, timestamp, url_encoded};
+use super::pools::shown_class;
 use ebb_types::{KeyListing, KeyPage, NamespaceAnswer, NamespaceQuery, PAGE_MAX};
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
@@ -57,7 +58,7 @@ impl Encoding {
             last_modified: Some(timestamp(listing.modified_millis)),
             owner: with_owner.then(owner),
             size: i64::try_from(listing.size).ok(),
-            storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
+            storage_class: Some(ObjectStorageClass::from(shown_class(listing.class.as_deref()))),
             ..Default::default()
         }
     }
@@ -142,7 +143,8 @@ impl<B: Backend> Gateway<B> {
         let after = input.key_marker.clone().unwrap_or_default();
         let (prefix, delimiter) = (input.prefix.as_deref(), input.delimiter.as_deref());
         let page = self.page(input.bucket.clone(), prefix, delimiter, after, limit).await?;
-        let version = |listing| {
+        let version = |listing: KeyListing| {
+            let class = shown_class(listing.class.as_deref());
             let object = encoding.object(listing, true);
             ObjectVersion {
                 checksum_algorithm: object.checksum_algorithm,
@@ -153,9 +155,7 @@ impl<B: Backend> Gateway<B> {
                 last_modified: object.last_modified,
                 owner: object.owner,
                 size: object.size,
-                storage_class: Some(ObjectVersionStorageClass::from_static(
-                    ObjectVersionStorageClass::STANDARD,
-                )),
+                storage_class: Some(ObjectVersionStorageClass::from(class)),
                 version_id: Some("null".to_owned()),
                 ..Default::default()
             }

@@ -1,11 +1,12 @@
-//! An in-memory cluster for tests: chunks in a map, and the real namespace. It can be made to fail.
+//! An in-memory cluster for tests: chunks in a map, and the real namespace. It can be made to fail, and it insists on the rules for
+//! writes to erasure-coded pools.
 
-use super::backend::{Backend, BackendError};
+use super::backend::{Backend, BackendError, Pool};
 use ebb_client::Summed;
 use ebb_meta::Namespace;
 use ebb_types::{
     BLOCK_BYTES, ChunkId, NamespaceAnswer, NamespaceCommand, NamespaceError, NamespaceOp, NamespaceQuery,
-    NamespaceReply, ObjectId, RequestId, piece_crcs,
+    NamespaceReply, ObjectId, PoolId, RequestId, piece_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +16,7 @@ use std::time::SystemTime;
 /// One gateway's connection to the cluster.
 pub struct Memory {
     chunk_bytes: u32,
+    pools: Vec<Pool>,
     state: Arc<Mutex<State>>,
     client: u64,
     /// Changes that are carried out before the gateway is cut off; it gets no reply to the last one.
@@ -24,6 +26,8 @@ pub struct Memory {
 #[derive(Default)]
 struct State {
     chunks: BTreeMap<ChunkId, Vec<u8>>,
+    /// Rows of erasure-coded chunks that were ever written.
+    rows: BTreeSet<(ChunkId, usize)>,
     namespace: Namespace,
     next_object: u64,
     next_request: u64,
@@ -34,12 +38,17 @@ struct State {
 
 impl Memory {
     pub fn new(chunk_bytes: u32) -> Memory {
-        Memory { chunk_bytes, state: Arc::default(), client: 1, fuse: AtomicU64::new(u64::MAX) }
+        Memory::with_pools(chunk_bytes, Vec::new())
+    }
+
+    pub fn with_pools(chunk_bytes: u32, pools: Vec<Pool>) -> Memory {
+        Memory { chunk_bytes, pools, state: Arc::default(), client: 1, fuse: AtomicU64::new(u64::MAX) }
     }
 
     /// Another gateway's connection to the same cluster.
     pub fn another(&self, client: u64, fuse: u64) -> Memory {
-        Memory { state: self.state.clone(), client, fuse: AtomicU64::new(fuse), ..*self }
+        let (state, pools) = (self.state.clone(), self.pools.clone());
+        Memory { chunk_bytes: self.chunk_bytes, pools, state, client, fuse: AtomicU64::new(fuse) }
     }
 
     /// Whether the gateway was cut off.
@@ -89,6 +98,21 @@ impl Memory {
         blocks.filter(|block| block.iter().any(|b| *b != 0)).count() * BLOCK_BYTES
     }
 
+    /// Notes the rows of a write to an erasure-coded pool.
+    fn take_rows(&self, chunk: ChunkId, offset: u32, len: usize) {
+        let id = chunk.object.pool();
+        if id == PoolId::REPLICATED {
+            return;
+        }
+        let pool = self.pools.iter().find(|pool| pool.id == id).expect("an object in a pool that exists");
+        let (start, end) = (offset as usize, offset as usize + len);
+        assert!(start.is_multiple_of(pool.row_bytes), "{chunk}: a write at {start}, inside a row");
+        for row in start / pool.row_bytes..end.div_ceil(pool.row_bytes) {
+            let is_new = self.state.lock().unwrap().rows.insert((chunk, row));
+            assert!(is_new, "{chunk}: row {row} was written before");
+        }
+    }
+
     fn change(
         &self,
         chunk: ChunkId,
@@ -115,6 +139,10 @@ impl Memory {
 impl Backend for Memory {
     fn chunk_bytes(&self) -> u32 {
         self.chunk_bytes
+    }
+
+    fn pools(&self) -> Vec<Pool> {
+        self.pools.clone()
     }
 
     async fn allocate(&self, count: u32) -> Result<ObjectId, BackendError> {
@@ -147,6 +175,7 @@ impl Backend for Memory {
         assert_eq!(crcs, piece_crcs(offset, &data));
         assert!(data.len().is_multiple_of(BLOCK_BYTES) && (offset as usize).is_multiple_of(BLOCK_BYTES));
         self.is_connected().await;
+        self.take_rows(chunk, offset, data.len());
         let outcome = self.change(chunk, offset, data.len(), |bytes| bytes.copy_from_slice(&data));
         self.has_changed().await;
         outcome
@@ -154,6 +183,7 @@ impl Backend for Memory {
 
     async fn zero(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<(), BackendError> {
         self.is_connected().await;
+        assert_eq!(chunk.object.pool(), PoolId::REPLICATED, "a coded chunk has no parts to set to zero");
         let outcome = self.change(chunk, offset, len as usize, |bytes| bytes.fill(0));
         self.has_changed().await;
         outcome

@@ -1,7 +1,7 @@
 //! Multipart uploads.
 
 use super::Gateway;
-use super::backend::Backend;
+use super::backend::{Backend, Pool};
 use super::body::Progress;
 use super::convert::{
     ReadCondition, algorithm, algorithm_name, checksum_type, condition, etag, give_checksum, kept_headers,
@@ -10,6 +10,7 @@ use super::convert::{
 use super::intake::{Stated, StatedChecksum, Taken, body_error, take_in};
 use super::list::{Encoding, other_answer, owner, page_size};
 use super::objects::{content, source, with_tags};
+use super::pools::{kept_class, shown_class};
 use ebb_types::{
     self as ebb, ChecksumAlgorithm, ETag, NamespaceAnswer, NamespaceDone, NamespaceOp, NamespaceQuery,
     PAGE_MAX, UploadListing, UploadMeta,
@@ -61,6 +62,8 @@ impl<B: Backend> Gateway<B> {
     ) -> S3Result<CreateMultipartUploadOutput> {
         let mut input = req.input;
         let headers = with_tags(kept_headers!(input)?, input.tagging.as_deref())?;
+        let class = input.storage_class.as_ref().map(StorageClass::as_str);
+        let headers = self.destination(&input.bucket, class).await?.mark(headers);
         let checksum = match &input.checksum_algorithm {
             Some(name) => {
                 let algorithm = algorithm(name.as_str())?;
@@ -100,6 +103,11 @@ impl<B: Backend> Gateway<B> {
         Ok(())
     }
 
+    /// The pool of an upload's parts.
+    async fn pool_of(&self, bucket: &str, upload: &UploadMeta) -> S3Result<Pool> {
+        Ok(self.destination(bucket, kept_class(&upload.headers)).await?.pool)
+    }
+
     pub(super) async fn put_part(&self, req: S3Request<UploadPartInput>) -> S3Result<UploadPartOutput> {
         let mut input = req.input;
         let (upload, number) = (parse_upload_id(&input.upload_id)?, part_number(input.part_number)?);
@@ -109,11 +117,16 @@ impl<B: Backend> Gateway<B> {
             md5: input.content_md5.take(),
             checksum: StatedChecksum::from_request(&req.headers, given, req.trailing_headers)?,
         };
+        let name = (input.bucket, input.key);
+        let pool = match self.backend.pools().is_empty() {
+            true => Pool::replicated(),
+            false => self.pool_of(&name.0, &self.upload(name.clone(), upload).await?).await?,
+        };
         let body = input.body.unwrap_or_else(|| StreamingBlob::from(Body::empty()));
-        let taken = take_in(&self.store, body.map_err(body_error), stated).await?;
+        let taken = take_in(&self.store, &pool, body.map_err(body_error), stated).await?;
         let mut output = UploadPartOutput { e_tag: Some(etag(taken.etag)), ..Default::default() };
         give_checksum!(output, &taken.checksum);
-        self.commit_part((input.bucket, input.key), upload, number, taken).await?;
+        self.commit_part(name, upload, number, taken).await?;
         Ok(output)
     }
 
@@ -134,12 +147,13 @@ impl<B: Backend> Gateway<B> {
         condition.check_source(&reader.meta)?;
         let range = source_range(input.copy_source_range.as_deref(), reader.meta.size)?;
         let name = (input.bucket.clone(), input.key.clone());
-        let announced = self.upload(name.clone(), upload).await?.checksum;
-        let checksum = announced.map(|(algorithm, _)| StatedChecksum::wanted(algorithm));
+        let announced = self.upload(name.clone(), upload).await?;
+        let pool = self.pool_of(&name.0, &announced).await?;
+        let checksum = announced.checksum.map(|(algorithm, _)| StatedChecksum::wanted(algorithm));
         let stated = Stated { length: Some(range.end - range.start), md5: None, checksum };
         let progress = Progress::of(&req.extensions);
         let source = content(reader, range).inspect(|_| progress.touch());
-        let taken = take_in(&self.store, source, stated).await?;
+        let taken = take_in(&self.store, &pool, source, stated).await?;
         let mut result = CopyPartResult {
             e_tag: Some(etag(taken.etag)),
             last_modified: Some(Timestamp::from(std::time::SystemTime::now())),
@@ -251,7 +265,7 @@ impl<B: Backend> Gateway<B> {
         let marker = input.part_number_marker.unwrap_or(0);
         let after = u16::try_from(marker).map_err(|_| S3ErrorCode::InvalidArgument)?;
         let limit = page_size(input.max_parts)?;
-        let checksum = self.upload(name.clone(), upload).await?.checksum;
+        let UploadMeta { checksum, headers, .. } = self.upload(name.clone(), upload).await?;
         let (parts, more) = self.parts(name, upload, after, limit).await?;
         let last = parts.last().map(|(number, _)| i32::from(*number));
         let parts = parts.into_iter().map(|(number, part)| {
@@ -277,7 +291,7 @@ impl<B: Backend> Gateway<B> {
             owner: Some(owner()),
             checksum_algorithm: checksum.map(|(algorithm, _)| listed_algorithm(algorithm)),
             checksum_type: checksum.map(|(_, composite)| checksum_type(composite)),
-            storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
+            storage_class: Some(StorageClass::from(shown_class(kept_class(&headers)))),
             ..Default::default()
         })
     }
@@ -299,7 +313,7 @@ impl<B: Backend> Gateway<B> {
             initiated: Some(timestamp(upload.initiated_millis)),
             key: Some(encoding.name(&upload.key)),
             owner: Some(owner()),
-            storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
+            storage_class: Some(StorageClass::from(shown_class(upload.class.as_deref()))),
             upload_id: Some(upload_id(upload.upload)),
             ..Default::default()
         });

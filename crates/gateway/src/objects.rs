@@ -11,6 +11,7 @@ use super::convert::{
 use super::intake::{Stated, StatedChecksum, Taken, body_error, take_in};
 use super::list::page_size;
 use super::names::NameError;
+use super::pools::{kept_class, shown_class};
 use super::reader::Reader;
 use super::tags::{self, TAGS};
 use bytes::Bytes;
@@ -146,8 +147,11 @@ impl<B: Backend> Gateway<B> {
             checksum: StatedChecksum::from_request(&req.headers, given, req.trailing_headers)?,
         };
         let headers = with_tags(kept_headers!(input)?, input.tagging.as_deref())?;
+        let class = input.storage_class.as_ref().map(StorageClass::as_str);
+        let destination = self.destination(&input.bucket, class).await?;
+        let headers = destination.mark(headers);
         let body = input.body.unwrap_or_else(|| StreamingBlob::from(Body::empty()));
-        let taken = take_in(&self.store, body.map_err(body_error), stated).await?;
+        let taken = take_in(&self.store, &destination.pool, body.map_err(body_error), stated).await?;
         let mut output = PutObjectOutput { e_tag: Some(etag(taken.etag)), ..Default::default() };
         give_checksum!(output, &taken.checksum);
         output.checksum_type = taken.checksum.as_ref().map(|c| checksum_type(c.composite));
@@ -287,8 +291,14 @@ impl<B: Backend> Gateway<B> {
         condition.check_source(&reader.meta)?;
         let replace =
             input.metadata_directive.as_ref().is_some_and(|d| d.as_str() == MetadataDirective::REPLACE);
-        if !replace && *from_bucket == *input.bucket && *from_key == *input.key {
-            return Err(s3_error!(InvalidRequest, "a copy to itself must replace the metadata"));
+        let class = input.storage_class.as_ref().map(StorageClass::as_str);
+        let target = self.destination(&input.bucket, class).await?;
+        let moves = target.class.as_deref() != kept_class(&reader.meta.headers);
+        if !replace && !moves && *from_bucket == *input.bucket && *from_key == *input.key {
+            return Err(s3_error!(
+                InvalidRequest,
+                "a copy to itself must replace the metadata, or change the storage class"
+            ));
         }
         let when = destination(&req.headers)?;
         let replace_tags =
@@ -296,7 +306,7 @@ impl<B: Backend> Gateway<B> {
         let tags =
             if replace_tags { input.tagging.take() } else { Some(tags::of_object(&reader.meta).into()) };
         let headers = if replace { kept_headers!(input)? } else { reader.meta.headers.clone() };
-        let headers = with_tags(headers, tags.as_deref())?;
+        let headers = target.mark(with_tags(headers, tags.as_deref())?);
         let stated = Stated {
             length: Some(reader.meta.size),
             md5: None,
@@ -305,7 +315,7 @@ impl<B: Backend> Gateway<B> {
         let meta = reader.meta.clone();
         let progress = Progress::of(&req.extensions);
         let source = content(reader, 0..meta.size).inspect(|_| progress.touch());
-        let mut taken = take_in(&self.store, source, stated).await?;
+        let mut taken = take_in(&self.store, &target.pool, source, stated).await?;
         if meta.etag.parts == 0 && taken.etag != meta.etag {
             return Err(s3_error!(InternalError, "the source's bytes do not match its ETag"));
         }
@@ -345,7 +355,7 @@ impl<B: Backend> Gateway<B> {
             output.object_size = i64::try_from(meta.size).ok();
         }
         if wants(ObjectAttributes::STORAGE_CLASS) {
-            output.storage_class = Some(StorageClass::from_static(StorageClass::STANDARD));
+            output.storage_class = Some(StorageClass::from(shown_class(kept_class(&meta.headers))));
         }
         if let (true, Some(kept)) = (wants(ObjectAttributes::CHECKSUM), &meta.checksum) {
             let mut checksum =

@@ -24,9 +24,9 @@ pub const GRACE: Duration = Duration::from_secs(3);
 /// A lookup vouches for bytes read within this time after it. The rest of the grace period allows for clocks of unequal
 /// speed.
 const VERIFIED_FOR: Duration = Duration::from_secs(2);
-/// Pieces that are read ahead of a client; shared by all clients, but at least one each.
+/// Pieces that are read ahead of a client, and their bytes; these are shared by all clients, but each has at least one piece.
 const READS_AHEAD: usize = 4;
-const READS_SHARED: usize = 96;
+const READS_BYTES: usize = 24 << 20;
 
 pub struct Reader<B> {
     store: Arc<Store<B>>,
@@ -94,7 +94,8 @@ impl<B: Backend> Reader<B> {
         pieces: Vec<Piece>,
     ) -> impl Stream<Item = Result<Bytes, NameError>> + Send + Sync {
         let turn = self.store.reading();
-        let ahead = (READS_SHARED / turn.readers()).clamp(1, READS_AHEAD);
+        let longest = pieces.iter().map(|piece| piece.len as usize).max().unwrap_or(1);
+        let ahead = (READS_BYTES / longest / turn.readers()).clamp(1, READS_AHEAD);
         let (mut check, reader) = (Check::default(), self.clone());
         futures_util::stream::iter(pieces)
             .map(move |piece| {

@@ -47,11 +47,12 @@ impl<B: Backend> S3 for Operations<B> {
     }
 
     async fn head_bucket(&self, req: S3Request<HeadBucketInput>) -> S3Result<S3Response<HeadBucketOutput>> {
-        let region = self.0.location(req.input.bucket).await?.unwrap_or_else(|| REGION.to_owned());
+        let location = self.0.location(req.input.bucket).await?;
+        let region = location.filter(|name| !self.0.is_pool(name)).unwrap_or_else(|| REGION.to_owned());
         answer!(HeadBucketOutput { bucket_region: Some(region), ..Default::default() })
     }
 
-    /// Empty: the default region. A signature for any region is accepted, whatever location the bucket reports.
+    /// The bucket's pool; empty: the replicated one. A signature for any region is accepted, whatever location the bucket reports.
     async fn get_bucket_location(
         &self,
         req: S3Request<GetBucketLocationInput>,

@@ -3,22 +3,23 @@
 //! A large object has its own object id and is written in pieces while it is still being received. Small ones are
 //! packed: those that arrive together are written one after another into a shared chunk with one write, each starting
 //! at a block boundary, because a write of one block costs much the same as one of many. A pack is only ever appended
-//! to. Several packs take turns, so that small objects spread over all servers.
+//! to ([`super::place`]). Several packs take turns, so that small objects spread over all servers.
+//!
+//! Every write begins where a row of the object's pool does, so all pieces but the last of a chunk are whole rows.
 //!
 //! Data comes before names: an [`Unnamed`] owns data that is written and not yet named, and sends it to the garbage
 //! when it is dropped, whether because of an error or because the client disconnected. If this process dies first, the
 //! namespace does it: every object is leased before it is written to ([`NamespaceOp::Lease`]).
 
-use super::backend::{Backend, BackendError};
-use super::batch::{Batcher, Limits};
+use super::backend::{Backend, BackendError, Pool};
 use super::md5::{Lanes, Md5};
 use super::names::{NameError, Names};
+use super::place::{Item, Place, Unnamed};
 use bytes::BytesMut;
 use ebb_client::Summed;
 use ebb_client::budget::{Budget, Share};
-use ebb_types::{BLOCK_BYTES, ChunkId, CrcOfBlocks, Extent, NamespaceOp, ObjectId, crc32c, piece_crcs};
-use futures_util::FutureExt;
-use std::collections::VecDeque;
+use ebb_types::{BLOCK_BYTES, ChunkId, CrcOfBlocks, Extent, NamespaceOp, PoolId, crc32c, piece_crcs};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -34,8 +35,10 @@ pub const PIECE_BYTES: usize = 1 << 20;
 /// Size of the pieces in which they are read: small enough that a piece is still in the processor's cache when it is
 /// copied on, on both sides.
 const READ_BYTES: u64 = 256 << 10;
-/// Memory that every object being received may use. A client that sends more than this at a time first waits for a
-/// share of [`PIECES_BYTES`].
+/// The same in erasure-coded pools: every server of a set has a part worth asking for.
+const CODED_READ_BYTES: u64 = 1 << 20;
+/// Memory that every object being received may use; in an erasure-coded pool, up to a row. A client that sends more than
+/// this at a time first waits for a share of [`PIECES_BYTES`].
 const START_BYTES: usize = 32 << 10;
 /// Pieces of one object that are written concurrently.
 const WRITES_AHEAD: usize = 4;
@@ -45,26 +48,14 @@ const PIECES_BYTES: usize = 32 << 20;
 /// wait for one.
 const FLUSH_AFTER: Duration = Duration::from_secs(1);
 const FLUSH_SOON: Duration = Duration::from_millis(50);
-/// Most bytes in one write to a pack.
-const PACK_WRITE_MAX: usize = 1 << 20;
-/// Concurrent writes to packs: few, so that many objects share one.
-const PACK_WRITES: usize = 2;
-/// Packs that take turns, and how full the last one is before another is added.
-const OPEN_PACKS: usize = 8;
-const PACK_JOINS_AT: usize = 1 << 20;
-/// Object ids leased at once.
-const IDS_AHEAD: u32 = 64;
-/// By this time data in a pack has its name, or will never get one.
-const NAMED_WITHIN: Duration = Duration::from_secs(60);
 /// A gateway that receives nothing for this long returns its leases.
 const IDLE: Duration = Duration::from_secs(300);
 
 pub struct Store<B> {
     backend: Arc<B>,
-    ids: Arc<Ids<B>>,
     names: Arc<Names<B>>,
-    packs: Arc<Packs<B>>,
-    small: Arc<Batcher<Item, Result<Unnamed, BackendError>>>,
+    /// Of the pools that were written to.
+    places: Mutex<BTreeMap<PoolId, Arc<Place<B>>>>,
     discards: mpsc::UnboundedSender<Vec<Extent>>,
     /// Shared by all writers.
     writing: Arc<()>,
@@ -73,77 +64,6 @@ pub struct Store<B> {
     md5: Lanes,
     /// Objects being read in several pieces.
     readers: AtomicUsize,
-}
-
-/// A supply of leased object ids.
-struct Ids<B> {
-    backend: Arc<B>,
-    names: Arc<Names<B>>,
-    rest: tokio::sync::Mutex<Leased<Range<u64>>>,
-}
-
-/// Something leased, and how often all leases had been lost at that time.
-struct Leased<T> {
-    what: T,
-    losses: u64,
-}
-
-impl<B: Backend> Ids<B> {
-    async fn next(&self) -> Result<ObjectId, BackendError> {
-        let mut rest = self.rest.lock().await;
-        while rest.what.is_empty() || rest.losses != self.names.losses() {
-            let losses = self.names.losses();
-            let unused: Vec<ObjectId> = rest.what.clone().map(ObjectId).collect();
-            if !unused.is_empty() {
-                // Perhaps not all leases were lost.
-                let close = NamespaceOp::Close { packs: Vec::new(), unused };
-                self.names.commit(close).await.map_err(NameError::into_backend)?;
-                rest.what = 0..0;
-            }
-            let first = self.backend.allocate(IDS_AHEAD).await?;
-            let bytes = u64::from(self.backend.chunk_bytes());
-            match self.names.commit(NamespaceOp::Lease { first, count: IDS_AHEAD, bytes }).await {
-                Ok(_) => {
-                    *rest = Leased { what: first.0..first.0 + u64::from(IDS_AHEAD), losses };
-                }
-                // Another gateway has leased newer ids meanwhile.
-                Err(NameError::Refused(_)) => {}
-                Err(NameError::Backend(error)) => return Err(error),
-            }
-        }
-        Ok(ObjectId(rest.what.next().expect("just filled")))
-    }
-}
-
-/// Data that is durable but has no name yet.
-pub struct Unnamed {
-    extents: Vec<Extent>,
-    discards: mpsc::UnboundedSender<Vec<Extent>>,
-}
-
-impl Unnamed {
-    /// Takes the extents to be named by a commit: from here on the commit is responsible for them.
-    pub fn take(mut self) -> Vec<Extent> {
-        std::mem::take(&mut self.extents)
-    }
-}
-
-impl Drop for Unnamed {
-    fn drop(&mut self) {
-        if !self.extents.is_empty() {
-            // Fails only when the program ends.
-            let _ = self.discards.send(std::mem::take(&mut self.extents));
-        }
-    }
-}
-
-/// A small object to be written to a pack.
-struct Item {
-    data: Summed,
-    /// Length of its own bytes: `data` is padded beyond them.
-    len: u64,
-    /// Checksum of its extent.
-    crc: u32,
 }
 
 /// Pads a piece of an object with zeroes to whole blocks: a write of whole blocks needs no prior read. Here the bytes'
@@ -159,130 +79,25 @@ fn filled(mut piece: BytesMut, sum: &mut CrcOfBlocks) -> Summed {
     Summed { bytes: piece.freeze(), crcs }
 }
 
-struct Pack {
-    object: ObjectId,
-    next: usize,
-    losses: u64,
-    written: Instant,
-}
-
-/// The packs, except those being written at this moment.
-#[derive(Default)]
-struct Shelf {
-    open: VecDeque<Pack>,
-    /// Packs that are no longer written to; they are closed when everything in them has its name.
-    full: Vec<Pack>,
-}
-
-struct Packs<B> {
-    backend: Arc<B>,
-    ids: Arc<Ids<B>>,
-    shelf: Mutex<Shelf>,
-    discards: mpsc::UnboundedSender<Vec<Extent>>,
-}
-
-impl<B: Backend> Packs<B> {
-    /// Writes all items one after another. One outcome for all: they share the write.
-    async fn write(&self, items: Vec<Item>) -> Vec<Result<Unnamed, BackendError>> {
-        let total: usize = items.iter().map(|item| item.data.bytes.len()).sum();
-        let mut pack = match self.open(total).await {
-            Ok(pack) => pack,
-            Err(error) => return items.iter().map(|_| Err(error.clone())).collect(),
-        };
-        let mut at = pack.next as u64;
-        let mut unnamed = Vec::with_capacity(items.len());
-        for Item { data, len, crc } in &items {
-            let extent = Extent { object: pack.object, offset: at, len: *len, shared: true, crc: *crc };
-            unnamed.push(Unnamed { extents: vec![extent], discards: self.discards.clone() });
-            at += data.bytes.len() as u64;
-        }
-        let chunk = ChunkId { object: pack.object, index: 0 };
-        let offset = pack.next as u32;
-        pack.next += total;
-        let outcome = self.backend.write(chunk, offset, joined(items, total)).await;
-        pack.written = Instant::now();
-        self.shelf().open.push_back(pack);
-        // After an error the range may or may not have been written: it is never used again.
-        unnamed.into_iter().map(|data| outcome.clone().map(|()| data)).collect()
-    }
-
-    fn shelf(&self) -> std::sync::MutexGuard<'_, Shelf> {
-        self.shelf.lock().expect("no panic under this lock")
-    }
-
-    async fn open(&self, bytes: usize) -> Result<Pack, BackendError> {
-        let losses = self.ids.names.losses();
-        if let Some(pack) = self.next_open(bytes, losses) {
-            return Ok(pack);
-        }
-        Ok(Pack { object: self.ids.next().await?, next: 0, losses, written: Instant::now() })
-    }
-
-    /// The next pack in turn. A new one is added when all others have filled a little.
-    fn next_open(&self, bytes: usize, losses: u64) -> Option<Pack> {
-        let mut shelf = self.shelf();
-        let (kept, lost) = std::mem::take(&mut shelf.open).into_iter().partition(|p| p.losses == losses);
-        shelf.open = kept;
-        shelf.full.extend(Vec::from(lost));
-        let joins = shelf.open.iter().all(|pack| pack.next >= PACK_JOINS_AT);
-        if joins && shelf.open.len() + PACK_WRITES <= OPEN_PACKS {
-            return None;
-        }
-        let pack = shelf.open.pop_front()?;
-        if pack.next + bytes <= self.backend.chunk_bytes() as usize {
-            return Some(pack);
-        }
-        shelf.full.push(pack);
-        None
-    }
-
-    /// Takes the packs that can be closed off the shelf.
-    fn take_closable(&self, idle: bool) -> Vec<Pack> {
-        let mut shelf = self.shelf();
-        if idle {
-            let open = std::mem::take(&mut shelf.open);
-            shelf.full.extend(open);
-        }
-        let named = |pack: &mut Pack| pack.written.elapsed() >= NAMED_WITHIN;
-        shelf.full.extract_if(.., named).collect()
-    }
-}
-
-/// The items' data, one after another.
-fn joined(mut items: Vec<Item>, total: usize) -> Summed {
-    if items.len() == 1 {
-        return items.swap_remove(0).data;
-    }
-    let (mut bytes, mut crcs) = (BytesMut::with_capacity(total), Vec::with_capacity(total / BLOCK_BYTES));
-    for item in items {
-        bytes.extend_from_slice(&item.data.bytes);
-        crcs.extend(item.data.crcs);
-    }
-    Summed { bytes: bytes.freeze(), crcs }
-}
-
 impl<B: Backend> Store<B> {
     /// `discards` receives data that was written in vain.
     pub fn new(backend: Arc<B>, names: Arc<Names<B>>, discards: mpsc::UnboundedSender<Vec<Extent>>) -> Self {
-        let rest = tokio::sync::Mutex::new(Leased { what: 0..0, losses: 0 });
-        let ids = Arc::new(Ids { backend: backend.clone(), names: names.clone(), rest });
-        let packs = Arc::new(Packs {
-            backend: backend.clone(),
-            ids: ids.clone(),
-            shelf: Mutex::default(),
-            discards: discards.clone(),
-        });
-        let weight = PACK_WRITE_MAX.min(backend.chunk_bytes() as usize);
-        let limits = Limits { running: PACK_WRITES, items: weight / BLOCK_BYTES, weight };
-        let weigh = |item: &Item| item.data.bytes.len();
-        let shelf = packs.clone();
-        let small = Batcher::new(limits, weigh, move |items| {
-            let packs = shelf.clone();
-            async move { packs.write(items).await }.boxed()
-        });
         let (writing, last_write) = (Arc::new(()), Mutex::new(Instant::now()));
         let (pieces, md5, readers) = (Budget::new(PIECES_BYTES), Lanes::default(), AtomicUsize::new(0));
-        Store { backend, ids, names, packs, small, discards, writing, last_write, pieces, md5, readers }
+        let places = Mutex::default();
+        Store { backend, names, places, discards, writing, last_write, pieces, md5, readers }
+    }
+
+    fn place(&self, pool: &Pool) -> Arc<Place<B>> {
+        let new = || {
+            let (backend, names) = (self.backend.clone(), self.names.clone());
+            Arc::new(Place::new(pool.clone(), backend, names, self.discards.clone()))
+        };
+        self.places().entry(pool.id).or_insert_with(new).clone()
+    }
+
+    fn places(&self) -> std::sync::MutexGuard<'_, BTreeMap<PoolId, Arc<Place<B>>>> {
+        self.places.lock().expect("no panic under this lock")
     }
 
     fn last_write(&self) -> std::sync::MutexGuard<'_, Instant> {
@@ -293,40 +108,32 @@ impl<B: Backend> Store<B> {
     pub async fn give_back(&self) -> bool {
         let writing = Arc::strong_count(&self.writing) > 1;
         let idle = !writing && self.last_write().elapsed() >= IDLE;
-        let closable = self.packs.take_closable(idle);
-        let mut rest = self.ids.rest.lock().await;
-        let unused = if idle { rest.what.clone().map(ObjectId).collect() } else { Vec::new() };
-        let packs: Vec<ObjectId> = closable.iter().map(|pack| pack.object).collect();
-        if !packs.is_empty() || !unused.is_empty() {
-            match self.names.commit(NamespaceOp::Close { packs, unused }).await {
-                Ok(_) if idle => rest.what = 0..0,
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "cannot return object ids; will retry in the next round");
-                    self.packs.shelf().full.extend(closable);
-                }
-            }
+        let places: Vec<Arc<Place<B>>> = self.places().values().cloned().collect();
+        let mut keeps = writing;
+        for place in places {
+            keeps |= place.give_back(idle).await;
         }
-        let shelf = self.packs.shelf();
-        writing || !rest.what.is_empty() || !shelf.open.is_empty() || !shelf.full.is_empty()
+        keeps
     }
 
     fn unnamed(&self, extents: Vec<Extent>) -> Unnamed {
-        Unnamed { extents, discards: self.discards.clone() }
+        Unnamed::new(extents, self.discards.clone())
     }
 
     /// Starts receiving an object. `expected`: its size, if known; only a hint.
-    pub fn writer(&self, expected: Option<u64>) -> Writer<'_, B> {
+    pub fn writer(&self, pool: &Pool, expected: Option<u64>) -> Writer<'_, B> {
         *self.last_write() = Instant::now();
         Writer {
             _writing: self.writing.clone(),
             reach: u64::from(self.backend.chunk_bytes()),
             store: self,
+            place: self.place(pool),
             expected: expected.unwrap_or(u64::MAX),
             piece: BytesMut::new(),
             share: None,
             begun: None,
             own: None,
+            written: 0,
             sum: CrcOfBlocks::default(),
             md5: Md5::new(&self.md5),
             writes: JoinSet::new(),
@@ -362,10 +169,12 @@ impl<B: Backend> Store<B> {
             let end = start + extent.len;
             let (mut from, to) = (range.start.max(start), range.end.min(end));
             let whole = (from, to) == (start, end);
+            let is_coded = extent.object.pool() != PoolId::REPLICATED;
+            let most = if is_coded { CODED_READ_BYTES } else { READ_BYTES };
             while from < to {
                 let at = extent.offset + (from - start);
                 let in_chunk = at % chunk_bytes;
-                let len = (to - from).min(chunk_bytes - in_chunk).min(READ_BYTES);
+                let len = (to - from).min(chunk_bytes - in_chunk).min(most);
                 pieces.push(Piece {
                     chunk: ChunkId { object: extent.object, index: (at / chunk_bytes) as u32 },
                     offset: in_chunk as u32,
@@ -413,6 +222,7 @@ pub struct Piece {
 pub struct Writer<'a, B> {
     _writing: Arc<()>,
     store: &'a Store<B>,
+    place: Arc<Place<B>>,
     /// Bytes of the object that are leased.
     reach: u64,
     /// Bytes still expected.
@@ -424,6 +234,8 @@ pub struct Writer<'a, B> {
     begun: Option<Instant>,
     /// The object's own extent, once it has outgrown packing.
     own: Option<Unnamed>,
+    /// Bytes of it before the piece.
+    written: u64,
     /// Checksum of its bytes before the piece.
     sum: CrcOfBlocks,
     md5: Md5,
@@ -472,24 +284,27 @@ impl<B: Backend> Writer<'_, B> {
         self.begun.map(|begun| begun + after)
     }
 
-    /// Writes the whole blocks received so far: a slow client does not hold memory for long.
+    /// Writes the whole rows received so far: a slow client holds no share of the memory for long.
     pub async fn flush(&mut self) -> Result<(), BackendError> {
-        let whole = self.piece.len() / BLOCK_BYTES * BLOCK_BYTES;
+        let row_bytes = self.place.pool.row_bytes;
+        let whole = self.piece.len() / row_bytes * row_bytes;
         let rest = BytesMut::from(&self.piece[whole..]);
         if whole > 0 {
             self.piece.truncate(whole);
             self.write_piece().await?;
         }
+        self.share = None;
         self.piece = rest;
         self.begun = None;
         Ok(())
     }
 
-    /// Size of the piece being filled: no piece crosses a chunk boundary.
+    /// Size of the piece being filled: whole rows, unless the chunk ends.
     fn piece_bytes(&self) -> usize {
-        let chunk_bytes = u64::from(self.store.backend.chunk_bytes());
-        let at = self.own.as_ref().map_or(0, |own| own.extents[0].len);
-        (chunk_bytes - at % chunk_bytes).min(PIECE_BYTES as u64) as usize
+        let (chunk_bytes, row_bytes) =
+            (u64::from(self.store.backend.chunk_bytes()), self.place.pool.row_bytes);
+        let rows = (PIECE_BYTES / row_bytes).max(1) * row_bytes;
+        (chunk_bytes - self.written % chunk_bytes).min(rows as u64) as usize
     }
 
     /// Returns when everything is durable; also returns the MD5.
@@ -501,7 +316,7 @@ impl<B: Backend> Writer<'_, B> {
             let item = Item { data, len, crc: self.sum.finish() };
             let stored = match len {
                 0 => Ok(self.store.unnamed(Vec::new())),
-                _ => self.store.small.submit(item).await,
+                _ => self.place.pack(item).await,
             };
             return Ok((stored?, self.md5.finish().await));
         }
@@ -512,17 +327,17 @@ impl<B: Backend> Writer<'_, B> {
             written.expect("a write neither panics nor is aborted")?;
         }
         let mut own = self.own.take().expect("a piece was written");
-        own.extents[0].crc = self.sum.finish();
+        own.own().crc = self.sum.finish();
         Ok((own, self.md5.finish().await))
     }
 
     async fn write_piece(&mut self) -> Result<(), BackendError> {
         if self.own.is_none() {
-            let object = self.store.ids.next().await?;
+            let object = self.place.next_id().await?;
             let extent = Extent { object, offset: 0, len: 0, shared: false, crc: 0 };
             self.own = Some(self.store.unnamed(vec![extent]));
         }
-        let extent = &mut self.own.as_mut().expect("set above").extents[0];
+        let extent = self.own.as_mut().expect("set above").own();
         let (at, object) = (extent.len, extent.object);
         let end = at + self.piece.len() as u64;
         if end > self.reach {
@@ -532,6 +347,7 @@ impl<B: Backend> Writer<'_, B> {
             self.reach = bytes;
         }
         extent.len = end;
+        self.written = end;
         let chunk_bytes = u64::from(self.store.backend.chunk_bytes());
         let data = filled(std::mem::take(&mut self.piece), &mut self.sum);
         self.begun = None;

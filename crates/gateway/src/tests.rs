@@ -1,7 +1,9 @@
 //! The gateway on an in-memory cluster: real S3 clients over HTTP, and guarantees that no client can see.
 
-use super::backend::{Backend, BackendError};
-use super::intake::{Stated, take_in};
+mod coded;
+
+use super::backend::{Backend, BackendError, Pool};
+use super::intake::{Stated, Taken, take_in};
 use super::janitor::SILENCE;
 use super::lifecycle::carry_out;
 use super::memory::Memory;
@@ -10,8 +12,8 @@ use super::{Gateway, GatewayConfig, Key, Keys, Limits, Right, serve};
 use bytes::Bytes;
 use ebb_testing::s3;
 use ebb_types::{
-    Condition, NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId,
-    ObjectMeta, OnlyIf, Part,
+    BucketSetting, Condition, NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery,
+    ObjectId, ObjectMeta, OnlyIf, Part, PoolId,
 };
 use futures_util::StreamExt;
 use s3s::dto::{
@@ -19,7 +21,7 @@ use s3s::dto::{
     LifecycleRule, LifecycleRuleFilter, PutBucketLifecycleConfigurationInput,
 };
 use s3s::{S3ErrorCode, S3Result};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -169,7 +171,11 @@ async fn an_upload_that_stalls_holds_no_memory() {
     let start = futures_util::stream::iter([Ok(Bytes::from(vec![1; 900_000]))]);
     let body = start.chain(futures_util::stream::pending::<S3Result<Bytes>>());
     let stated = Stated { length: Some(1_000_000), ..Stated::default() };
-    let stalled = tokio::time::timeout(Duration::from_secs(5), take_in(&gateway.store, body, stated)).await;
+    let stalled = tokio::time::timeout(
+        Duration::from_secs(5),
+        take_in(&gateway.store, &Pool::replicated(), body, stated),
+    )
+    .await;
     assert!(stalled.is_err(), "it waits for the rest");
     assert_eq!(backend.used_bytes(), 900_000 / 4096 * 4096, "all whole blocks are written");
 }
@@ -185,7 +191,7 @@ async fn an_upload_in_drops_arrives_whole() {
         tokio::time::sleep(Duration::from_millis(700)).await;
         Ok(drop)
     });
-    let taken = take_in(&gateway.store, body, Stated::default()).await.unwrap();
+    let taken = take_in(&gateway.store, &Pool::replicated(), body, Stated::default()).await.unwrap();
     let extents = taken.data.take();
     let mut back = Vec::new();
     for piece in gateway.store.pieces(&extents, 0..whole.len() as u64) {
@@ -281,19 +287,27 @@ fn serve_in_memory() {
     }
 }
 
-/// A gateway with one bucket, `b`.
+/// A gateway with one bucket, `b`, in the first pool that there is.
 async fn gateway(backend: &Arc<Memory>, tasks: &mut JoinSet<()>) -> Gateway<Memory> {
     let gateway = Gateway::start(backend.clone(), keys(), tasks);
-    gateway
-        .names
-        .commit(NamespaceOp::CreateBucket { bucket: "b".into(), settings: BTreeMap::new() })
-        .await
-        .unwrap();
+    gateway.names.commit(new_bucket(backend)).await.unwrap();
     gateway
 }
 
+fn new_bucket(backend: &Memory) -> NamespaceOp {
+    let pools = backend.pools().into_iter().take(1);
+    let settings = pools.map(|pool| (BucketSetting::Location, pool.name.into_bytes())).collect();
+    NamespaceOp::CreateBucket { bucket: "b".into(), settings }
+}
+
+/// Receives a body for the bucket `b`.
+async fn take(gateway: &Gateway<Memory>, body: Bytes) -> S3Result<Taken> {
+    let pool = gateway.destination("b", None).await?.pool;
+    take_in(&gateway.store, &pool, futures_util::stream::iter([Ok(body)]), Stated::default()).await
+}
+
 async fn put(gateway: &Gateway<Memory>, key: &str, body: Bytes, when: Condition) -> S3Result<()> {
-    let taken = take_in(&gateway.store, futures_util::stream::iter([Ok(body)]), Stated::default()).await?;
+    let taken = take(gateway, body).await?;
     let meta = ObjectMeta {
         size: taken.size,
         etag: taken.etag,
@@ -393,7 +407,7 @@ async fn a_put_that_is_broken_off_leaves_nothing() {
     let backend = Arc::new(Memory::new(1 << 20));
     let mut tasks = JoinSet::new();
     let gateway = gateway(&backend, &mut tasks).await;
-    let mut writer = gateway.store.writer(None);
+    let mut writer = gateway.store.writer(&Pool::replicated(), None);
     writer.push(&vec![7; 5 << 20]).await.unwrap();
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert!(backend.used_bytes() > 0, "it writes while it receives");
@@ -414,7 +428,9 @@ async fn stalled_uploads_delay_no_other() {
         stalled.spawn(async move {
             let sent = futures_util::stream::iter([Ok(vec![1; 900_000].into())]);
             let stated = Stated { length: Some(10 << 20), ..Stated::default() };
-            take_in(&gateway.store, sent.chain(futures_util::stream::pending()), stated).await.map(drop)
+            take_in(&gateway.store, &Pool::replicated(), sent.chain(futures_util::stream::pending()), stated)
+                .await
+                .map(drop)
         });
     }
     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -474,8 +490,7 @@ async fn errors_of_the_cluster_get_codes_that_clients_understand() {
 
 /// Everything that leaves something behind: small and large objects, overwritten, refused, aborted, deleted, parts.
 async fn busy_day(gateway: &Gateway<Memory>) {
-    let create = NamespaceOp::CreateBucket { bucket: "b".into(), settings: BTreeMap::new() };
-    let _ = gateway.names.commit(create).await;
+    let _ = gateway.names.commit(new_bucket(&gateway.backend)).await;
     let (small, large) = (Bytes::from(vec![1; 5000]), Bytes::from(vec![2; 3 << 20]));
     for (key, body) in [("small", &small), ("large", &large)] {
         for when in [Condition::Any, Condition::Any, Condition::Absent] {
@@ -484,7 +499,8 @@ async fn busy_day(gateway: &Gateway<Memory>) {
         let _ = put(gateway, "gone", body.clone(), Condition::Any).await;
         delete(gateway, "gone").await;
     }
-    let mut broken_off = gateway.store.writer(None);
+    let Ok(destination) = gateway.destination("b", None).await else { return };
+    let mut broken_off = gateway.store.writer(&destination.pool, None);
     let _ = broken_off.push(&large).await;
     drop(broken_off);
     let (bucket, key) = ("b".to_owned(), "upload".to_owned());
@@ -496,8 +512,7 @@ async fn busy_day(gateway: &Gateway<Memory>) {
     };
     let Ok(NamespaceDone::Upload(upload)) = gateway.names.commit(upload).await else { return };
     for _ in 0..2 {
-        let body = futures_util::stream::iter([Ok(large.clone())]);
-        let Ok(taken) = take_in(&gateway.store, body, Stated::default()).await else { return };
+        let Ok(taken) = take(gateway, large.clone()).await else { return };
         let (size, etag, extents) = (taken.size, taken.etag, taken.data.take());
         let part = Part { size, etag, modified_millis: 0, extents, checksum: None };
         let (bucket, key) = (bucket.clone(), key.clone());
@@ -529,9 +544,13 @@ async fn named(gateway: &Gateway<Memory>) -> BTreeSet<ObjectId> {
 /// The gateway dies after each of its steps, and another cleans up what it left.
 #[tokio::test(start_paused = true)]
 async fn whatever_a_dead_gateway_left_unnamed_is_freed() {
+    dead_gateways_leave_nothing(|| Memory::new(1 << 20)).await;
+}
+
+async fn dead_gateways_leave_nothing(new_cluster: impl Fn() -> Memory) {
     let mut died = 0;
     for step in 0.. {
-        let cluster = Memory::new(1 << 20);
+        let cluster = new_cluster();
         let mut tasks = JoinSet::new();
         let mortal = Arc::new(cluster.another(2, step));
         let gateway = Gateway::start(mortal.clone(), keys(), &mut tasks);
