@@ -60,6 +60,10 @@ pub enum PlantedBug {
     RepeatForgotten,
     /// Forget deletions while some slot may have missed them.
     ForgetEarly,
+    /// Drop the strips kept for a column as soon as its server catches up, before it has them.
+    DropStripsEarly,
+    /// Take strips of epochs that have ended.
+    SkipColumnFence,
 }
 
 impl Config {

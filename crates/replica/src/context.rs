@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     pub stats: crate::api::Stats,
     /// Fetches in flight over all groups: bounds memory and the share that catch-up takes from clients.
     pub fetches: usize,
+    /// Bytes that rebuilds of strips have in flight.
+    pub rebuild_bytes: usize,
     /// Groups that would fetch more if allowed to, with their number of complete copies.
     pub wants_fetches: BTreeSet<(usize, GroupId)>,
     /// Client operations in flight: while there are any, catch-up takes less.

@@ -8,6 +8,7 @@ mod api;
 mod applying;
 mod blocks;
 mod catch_up;
+mod columns;
 mod config;
 mod context;
 mod cover;

@@ -1,8 +1,10 @@
 //! The server as a whole: dispatches events, keeps the cluster map and the lease, and decides when it may sleep.
 
+mod coded;
 mod scrubbing;
 
 use crate::api::{ClientToken, Command, Event, Recovered, Stats, StoreOutcome, StoreToken};
+use crate::columns::Columns;
 use crate::config::{Config, PlantedBug};
 use crate::context::{Context, Shared, Waiting};
 use crate::due::Scrubber;
@@ -47,6 +49,8 @@ pub struct Replica {
     roles: BTreeSet<(GroupId, Role)>,
     /// Groups for which the store had no room to record a drop: retried at the next beat.
     not_dropped: BTreeSet<GroupId>,
+    /// The erasure-coded sets. Nothing of them is among the groups and roles above.
+    columns: Columns,
     shared: Shared,
     scrubber: Scrubber,
     /// The group whose page this server, as its primary, is comparing.
@@ -59,6 +63,7 @@ impl Replica {
         let groups = recovered
             .tails
             .into_iter()
+            .filter(|(id, _)| id.column().is_none())
             .map(|(id, tail)| (id, Group::new(id, Epoch(0), Tail::restored(remembered, tail))));
         let mut shared = Shared::new(config.incarnation, config.store);
         // Until the first beat shows how busy this server is: a peer may ask for a scrub before.
@@ -78,7 +83,8 @@ impl Replica {
             groups: groups.collect(),
             busy: BTreeSet::new(),
             unsettled: BTreeSet::new(),
-            roles: recovered.roles.into_iter().collect(),
+            columns: Columns::new(&recovered.roles),
+            roles: recovered.roles.into_iter().filter(|(id, _)| id.column().is_none()).collect(),
             not_dropped: BTreeSet::new(),
         }
     }
@@ -100,14 +106,14 @@ impl Replica {
     }
 
     pub fn wants_ticks(&self) -> bool {
-        !self.busy.is_empty() || (self.draining && !self.told_ready)
+        !self.busy.is_empty() || !self.columns.busy.is_empty() || (self.draining && !self.told_ready)
     }
 
     /// Figures for the heartbeat.
     pub fn stats(&self) -> Stats {
         // Only busy groups have requests waiting or a catch-up.
         let busy = || self.busy.iter().filter_map(|id| self.groups.get(id));
-        let catching_up = busy().filter(|g| g.is_catching_up()).count();
+        let catching_up = busy().filter(|g| g.is_catching_up()).count() + self.columns.catching_up();
         let waiting: usize = busy().map(|g| g.waiting()).sum();
         let in_flight = (self.shared.client_ops + waiting) as u32;
         Stats { catching_up: catching_up as u32, in_flight, ..self.shared.stats }
@@ -120,7 +126,10 @@ impl Replica {
 
     /// The epoch below which this server refuses everything; for the harness's checks.
     pub fn fence_of(&self, group: GroupId) -> Epoch {
-        self.groups.get(&group).map_or(Epoch(0), |g| g.fence())
+        match group.column() {
+            Some((set, _)) => self.columns.sets.get(&set).map_or(Epoch(0), |s| s.fence()),
+            None => self.groups.get(&group).map_or(Epoch(0), |g| g.fence()),
+        }
     }
 
     /// Whether this server may serve now. Without a lease, the driver should report the known map version at once.
@@ -152,14 +161,18 @@ impl Replica {
             Event::Peer { from, message, payload } => self.on_peer(now, from, message, payload, out),
             Event::PeerLost { peer } => self.peer_lost(now, peer, out),
             Event::Stored { token, outcome } => self.on_stored(now, token, outcome, out),
-            Event::NotDropped { group, role } => {
-                self.keeps(group, role);
-                self.not_dropped.insert(group);
-            }
+            Event::NotDropped { group, role } => match group.column() {
+                Some(of) => self.not_dropped_column(of, role),
+                None => {
+                    self.keeps(group, role);
+                    self.not_dropped.insert(group);
+                }
+            },
             Event::Beat { unix_seconds } => {
                 for id in std::mem::take(&mut self.not_dropped) {
                     self.drop_what_is_not_needed(id, out);
                 }
+                self.drop_columns_again(now, out);
                 self.on_beat(unix_seconds, out);
             }
             Event::ScrubAll => self.scrubber.want_all(),
@@ -167,6 +180,7 @@ impl Replica {
                 for id in self.busy.iter().copied().collect::<Vec<_>>() {
                     self.with_group(now, id, out, |group, cx| group.on_tick(cx));
                 }
+                self.tick_columns(now, out);
             }
         }
         while self.shared.may_fetch()
@@ -223,6 +237,7 @@ impl Replica {
             return;
         }
         self.unsettled.extend(delta.groups.iter().map(|(id, _)| *id));
+        self.columns.unsettled.extend(delta.sets.iter().map(|(id, _)| *id));
         if !self.is_registered() {
             return;
         }
@@ -248,6 +263,7 @@ impl Replica {
         for id in unsettled {
             self.drop_what_is_not_needed(id, out);
         }
+        self.follow_sets(now, &delta, out);
         // A suspended or hung server keeps its connections but answers nothing on them.
         for server in delta.servers.iter().filter(|server| !server.state.is_live()) {
             self.peer_lost(now, server.id, out);
@@ -258,6 +274,7 @@ impl Replica {
         for id in self.busy.iter().copied().collect::<Vec<_>>() {
             self.with_group(now, id, out, |group, cx| group.on_peer_lost(cx, peer));
         }
+        self.columns_lost_peer(now, peer, out);
     }
 
     /// Whether the map has a configuration of the group that concerns this server and was not adopted yet.
@@ -350,7 +367,7 @@ impl Replica {
             entry.primary == Some(me) || is_target || lends
         });
         let holds_offload = self.roles.iter().any(|(_, role)| matches!(role, Role::Offload { .. }));
-        if !needed && !holds_offload {
+        if !needed && !holds_offload && self.columns.may_sleep() {
             self.told_ready = true;
             out.push(Command::ReadyToSleep { map_version: self.map.version });
         }
@@ -374,6 +391,9 @@ impl Replica {
         payload: Bytes,
         out: &mut Vec<Command>,
     ) {
+        if let Some((set, _)) = request.group.column() {
+            return self.on_column_request(now, (token, set), request, payload, out);
+        }
         let mut answer = |reply| out.push(Command::Reply { token, reply, payload: Bytes::new() });
         let Some(entry) = self.map.group(request.group).filter(|_| self.is_registered()) else {
             return answer(ClientReply::Retry { why: Unready::Behind });
@@ -419,6 +439,10 @@ impl Replica {
         out: &mut Vec<Command>,
     ) {
         let id = message.group();
+        if let Some((set, _)) = id.column() {
+            self.shared.heard.insert(from, now);
+            return self.on_column_message(now, (from, set), message, payload, out);
+        }
         if id.0 >= self.config.groups {
             return;
         }
@@ -447,6 +471,10 @@ impl Replica {
             StoreOutcome::Damaged { lost: None, .. } => self.shared.stats.damage.corrupt += 1,
             StoreOutcome::Damaged { lost: Some(_), .. } => self.shared.stats.damage.lost += 1,
             _ => {}
+        }
+        if let (Some((set, _)), Wait::Column(wait)) = (id.column(), &wait) {
+            let wait = wait.clone();
+            return self.with_set(now, set, out, |set, cx| set.on_stored(cx, token, wait, outcome));
         }
         if let Wait::Own { .. } = wait {
             self.keeps(id, Role::Replica);

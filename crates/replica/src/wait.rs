@@ -1,6 +1,7 @@
 //! What is to happen when the store completes a command.
 
-use ebb_types::{ChunkId, Cursor, Epoch, Record, Role, Run, ServerId, Version};
+use crate::api::ClientToken;
+use ebb_types::{ChunkId, Cursor, Epoch, GroupId, Record, Role, Run, ServerId, Version};
 
 /// Why a store command was given: what to do when it ends.
 #[derive(Clone, Debug)]
@@ -73,6 +74,63 @@ pub(crate) enum Wait {
         stands_for: ServerId,
         run: Run,
     },
+    /// Of an erasure-coded set.
+    Column(ColumnWait),
+}
+
+/// What an erasure-coded set waits for. `kept`: the column whose strip is stored, and in which role.
+#[derive(Clone, Debug)]
+pub(crate) enum ColumnWait {
+    /// A client's strip, zeroes or deletion.
+    Written {
+        client: ClientToken,
+        version: Version,
+        kept: (usize, Role),
+    },
+    /// Blocks that a client reads.
+    Read {
+        read: u64,
+    },
+    /// A rebuilt strip.
+    Rebuilt {
+        job: u64,
+        kept: (usize, Role),
+    },
+    /// A strip here from which another is rebuilt.
+    Source {
+        token: u64,
+    },
+    /// What is here, for a fill.
+    FillList {
+        token: u64,
+    },
+    /// A deletion that a fill found.
+    FillDeleted {
+        pass: u64,
+        kept: (usize, Role),
+    },
+    /// Blocks are marked as never written.
+    Cleared {
+        read: u64,
+    },
+    /// Another server's listing or fetch.
+    For(Ask),
+}
+
+/// What another server asks of a column.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub from: ServerId,
+    pub group: GroupId,
+    pub epoch: Epoch,
+    pub token: u64,
+    pub what: Asked,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Asked {
+    List { since: Epoch, after: Option<Cursor> },
+    Blocks { chunk: ChunkId, first: u32, count: u32 },
 }
 
 /// A listing that another server requested, with the epoch of the request.

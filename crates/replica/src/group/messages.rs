@@ -236,6 +236,7 @@ impl Group {
             Wait::CoverRead { epoch, stands_for, run } => {
                 self.on_cover_read(cx, (epoch, stands_for, run), outcome);
             }
+            Wait::Column(_) => cx.bug("a set's command was given for a chunk group"),
         }
     }
 }

@@ -1,0 +1,111 @@
+//! What of one chunk is where: the listings of all servers, cut into runs of blocks that are alike.
+
+use ebb_types::{Kind, Run, ServerId, Version};
+use std::collections::BTreeSet;
+
+/// Maximum blocks that are rebuilt at once.
+pub(super) const REBUILD_BLOCKS: u32 = 64;
+
+/// A run of a column as a server listed it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Listed {
+    pub column: usize,
+    pub server: ServerId,
+    pub run: Run,
+}
+
+/// Blocks of which the same strips are on the same servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Segment {
+    pub first: u32,
+    pub count: u32,
+    pub present: Vec<Present>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Present {
+    pub column: usize,
+    pub server: ServerId,
+    pub version: Version,
+    /// The content is no longer known there.
+    pub lost: bool,
+}
+
+impl Segment {
+    /// The columns of which some server has sound blocks.
+    pub fn columns(&self) -> Vec<usize> {
+        let sound: BTreeSet<usize> = self.present.iter().filter(|p| !p.lost).map(|p| p.column).collect();
+        sound.into_iter().collect()
+    }
+
+    fn is_like(&self, other: &Segment) -> bool {
+        let same = |(a, b): (&Present, &Present)| (a.column, a.server, a.lost) == (b.column, b.server, b.lost);
+        self.present.len() == other.present.len() && self.present.iter().zip(&other.present).all(same)
+    }
+}
+
+/// `listed`: runs of one chunk. Deletions are no part of it.
+pub(super) fn segments(listed: &[Listed]) -> Vec<Segment> {
+    let blocks: Vec<&Listed> = listed.iter().filter(|l| l.run.kind != Kind::Delete).collect();
+    let cuts: BTreeSet<u32> =
+        blocks.iter().flat_map(|l| [l.run.first, l.run.first + l.run.count]).collect();
+    let mut all: Vec<Segment> = Vec::new();
+    for (first, end) in cuts.iter().zip(cuts.iter().skip(1)) {
+        let here = blocks.iter().filter(|l| l.run.first <= *first && *end <= l.run.first + l.run.count);
+        let present = |l: &&Listed| Present {
+            column: l.column,
+            server: l.server,
+            version: l.run.version,
+            lost: l.run.kind == Kind::Lost,
+        };
+        let mut present: Vec<Present> = here.map(present).collect();
+        present.sort_by_key(|p| (p.column, p.server));
+        let next = Segment { first: *first, count: end - first, present };
+        match all.last_mut().filter(|last| last.first + last.count == *first && last.is_like(&next)) {
+            Some(last) => {
+                last.count += next.count;
+                let newest = |(a, b): (&mut Present, &Present)| a.version = a.version.max(b.version);
+                last.present.iter_mut().zip(&next.present).for_each(newest);
+            }
+            None => all.push(next),
+        }
+    }
+    all.retain(|segment| !segment.present.is_empty());
+    all.into_iter().flat_map(in_parts).collect()
+}
+
+fn in_parts(segment: Segment) -> impl Iterator<Item = Segment> {
+    let end = segment.first + segment.count;
+    (segment.first..end).step_by(REBUILD_BLOCKS as usize).map(move |first| Segment {
+        first,
+        count: REBUILD_BLOCKS.min(end - first),
+        present: segment.present.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_types::{ChunkId, Epoch};
+
+    fn listed(column: usize, first: u32, count: u32, kind: Kind) -> Listed {
+        let version = Version { epoch: Epoch(3), seq: 1 };
+        let run = Run { chunk: ChunkId::default(), first, count, version, kind };
+        Listed { column, server: ServerId(column as u16), run }
+    }
+
+    #[test]
+    fn blocks_that_are_alike_lie_in_one_segment() {
+        let all = [
+            listed(0, 0, 4, Kind::Data),
+            listed(0, 4, 70, Kind::Zero),
+            listed(1, 0, 8, Kind::Data),
+            listed(2, 0, 0, Kind::Delete),
+            listed(2, 80, 1, Kind::Lost),
+        ];
+        let found: Vec<(u32, u32, Vec<usize>)> =
+            segments(&all).into_iter().map(|s| (s.first, s.count, s.columns())).collect();
+        let wanted = [(0, 8, vec![0, 1]), (8, 64, vec![0]), (72, 2, vec![0]), (80, 1, vec![])];
+        assert_eq!(found, wanted, "lost blocks are no strip");
+    }
+}
