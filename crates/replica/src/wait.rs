@@ -82,37 +82,19 @@ pub(crate) enum Wait {
 #[derive(Clone, Debug)]
 pub(crate) enum ColumnWait {
     /// A client's strip, zeroes or deletion.
-    Written {
-        client: ClientToken,
-        version: Version,
-        kept: (usize, Role),
-    },
+    Written { client: ClientToken, version: Version, kept: (usize, Role) },
     /// Blocks that a client reads.
-    Read {
-        read: u64,
-    },
+    Read { read: u64 },
     /// A rebuilt strip.
-    Rebuilt {
-        job: u64,
-        kept: (usize, Role),
-    },
+    Rebuilt { job: u64, kept: (usize, Role) },
     /// A strip here from which another is rebuilt.
-    Source {
-        token: u64,
-    },
+    Source { token: u64 },
     /// What is here, for a fill.
-    FillList {
-        token: u64,
-    },
+    FillList { token: u64 },
     /// A deletion that a fill found.
-    FillDeleted {
-        pass: u64,
-        kept: (usize, Role),
-    },
+    FillDeleted { pass: u64, kept: (usize, Role) },
     /// Blocks are marked as never written.
-    Cleared {
-        read: u64,
-    },
+    Cleared { read: u64 },
     /// Another server's listing or fetch.
     For(Ask),
 }

@@ -14,8 +14,8 @@ use crate::context::Context;
 use crate::wait::{ColumnWait, Wait};
 use bytes::Bytes;
 use ebb_types::{
-    ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, RECORD_BLOCKS_MAX, Record, Refusal,
-    Rows, ServerReport, Unready, Version, block_crcs, piece_crcs,
+    ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, RECORD_BLOCKS_MAX, Record,
+    Refusal, Rows, ServerReport, Unready, Version, block_crcs, piece_crcs,
 };
 use std::collections::BTreeSet;
 
@@ -154,10 +154,12 @@ impl Set {
         };
         let (first, count) = if content == Content::Delete { (0, 0) } else { blocks_of(&op) };
         let (version, must_fit) = (Version { epoch, seq }, content == Content::Delete);
-        let record = Record { group: self.known.group(column), chunk, first, count, version, request, content };
+        let record =
+            Record { group: self.known.group(column), chunk, first, count, version, request, content };
         let wait = Wait::Column(ColumnWait::Written { client, version, kept: (column, role) });
         // With `committed` it leaves no tail: nothing of columns is ever settled.
-        let token = cx.store(wait, StoreCommand::Apply { role, record, payload, must_fit, committed: version });
+        let token =
+            cx.store(wait, StoreCommand::Apply { role, record, payload, must_fit, committed: version });
         self.storing.insert(token, epoch);
     }
 
@@ -193,7 +195,10 @@ impl Set {
         let Read { column, chunk, first, count, .. } = *read;
         let group = self.known.group(column);
         let role = self.known.role_for(cx.me, column);
-        cx.store(Wait::Column(ColumnWait::Read { read: id }), StoreCommand::Read { role, group, chunk, first, count });
+        cx.store(
+            Wait::Column(ColumnWait::Read { read: id }),
+            StoreCommand::Read { role, group, chunk, first, count },
+        );
     }
 
     pub(super) fn on_read(&mut self, cx: &mut Context, id: u64, outcome: StoreOutcome) {
@@ -268,7 +273,8 @@ impl Set {
         let entry = &self.known.entry;
         let targets = entry.targets(of.chunk);
         let live = self.known.others(cx.me, cx.map);
-        let order = std::iter::once(of.column).chain((0..entry.strips()).filter(|column| *column != of.column));
+        let order =
+            std::iter::once(of.column).chain((0..entry.strips()).filter(|column| *column != of.column));
         let (mut likely, mut perhaps) = (Vec::new(), Vec::new());
         for column in order {
             let own = entry.columns.get(column).map(|own| own.server);

@@ -12,8 +12,8 @@ use crate::context::Context;
 use crate::wait::{ColumnWait, Wait};
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Content, Cursor, Epoch, Kind, ListPage, Moment, PeerMessage, Record,
-    Refusal, Role, Run, ServerId, Version,
+    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Content, Cursor, Epoch, Kind, ListPage, Moment, PeerMessage,
+    Record, Refusal, Role, Run, ServerId, Version,
 };
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -84,7 +84,8 @@ impl Fill {
         self.pass = cx.shared.token();
         (self.in_progress, self.incomplete, self.again) = (0, false, None);
         self.members = known.others(cx.me, cx.map);
-        let everything = self.members.iter().flat_map(|server| (0..known.entry.strips()).map(|column| (*server, column)));
+        let everything =
+            self.members.iter().flat_map(|server| (0..known.entry.strips()).map(|column| (*server, column)));
         let own = known.kept_columns().into_iter().map(|column| (cx.me, column));
         let listing = |(server, column)| Listing {
             server,
@@ -236,7 +237,8 @@ impl Fill {
         }
         let targets = known.entry.targets(chunk);
         let mine = |column: usize| known.is_own(cx.me, column) || targets.get(column) == Some(&Some(cx.me));
-        let columns: Vec<(usize, Epoch)> = self.columns.iter().copied().filter(|(column, _)| mine(*column)).collect();
+        let columns: Vec<(usize, Epoch)> =
+            self.columns.iter().copied().filter(|(column, _)| mine(*column)).collect();
         for segment in segments(listed) {
             for &(column, since) in &columns {
                 self.plan_segment(cx, known, rebuilds, (chunk, column, since), &segment);
@@ -271,7 +273,8 @@ impl Fill {
         let mut sources: Vec<_> = segment.present.iter().filter(|p| !p.lost).collect();
         // The strip itself, data before parity, and of each column its own server.
         sources.sort_by_key(|p| (p.column != column, p.column, !known.is_own(p.server, p.column)));
-        let candidate = |p: &&super::plan::Present| Candidate { column: p.column, server: p.server, first, count };
+        let candidate =
+            |p: &&super::plan::Present| Candidate { column: p.column, server: p.server, first, count };
         let candidates = sources.iter().map(candidate).collect();
         self.in_progress += 1;
         let of = Blocks { column, chunk, first, count };
@@ -289,7 +292,9 @@ impl Fill {
     ) {
         let here = || listed.iter().filter(|l| l.server == cx.me);
         let mut columns: BTreeSet<usize> = here().map(|l| l.column).collect();
-        columns.extend(self.columns.iter().map(|(column, _)| *column).filter(|column| known.is_own(cx.me, *column)));
+        columns.extend(
+            self.columns.iter().map(|(column, _)| *column).filter(|column| known.is_own(cx.me, *column)),
+        );
         for l in here().filter(|l| l.run.kind == Kind::Delete) {
             columns.remove(&l.column);
         }

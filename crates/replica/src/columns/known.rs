@@ -152,14 +152,15 @@ impl Known {
         oldest: Option<Epoch>,
     ) -> bool {
         let code = self.code(chunk);
-        let mut hoped = present.to_vec();
+        let mut hoped: BTreeSet<usize> = present.iter().copied().collect();
+        let before = hoped.len();
         for (nth, own) in self.entry.columns.iter().enumerate() {
             let since = self.entry.missing_since(nth);
             let lacks = since.is_some_and(|since| oldest.is_some_and(|oldest| since <= oldest));
             if map.is_live(own.server) || lacks {
                 continue;
             }
-            hoped.push(nth);
+            hoped.insert(nth);
             if nth < self.entry.shape.data() {
                 let kept = |column: &usize| {
                     *column >= self.entry.shape.data() || self.entry.missing_since(*column).is_some()
@@ -167,9 +168,8 @@ impl Known {
                 hoped.extend((0..code.strips()).filter(kept));
             }
         }
-        hoped.sort_unstable();
-        hoped.dedup();
-        hoped.len() > present.len() && code.sources(&hoped, &[column]).is_some()
+        let all: Vec<usize> = hoped.into_iter().collect();
+        all.len() > before && code.sources(&all, &[column]).is_some()
     }
 }
 

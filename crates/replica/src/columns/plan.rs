@@ -39,7 +39,8 @@ impl Segment {
     }
 
     fn is_like(&self, other: &Segment) -> bool {
-        let same = |(a, b): (&Present, &Present)| (a.column, a.server, a.lost) == (b.column, b.server, b.lost);
+        let same =
+            |(a, b): (&Present, &Present)| (a.column, a.server, a.lost) == (b.column, b.server, b.lost);
         self.present.len() == other.present.len() && self.present.iter().zip(&other.present).all(same)
     }
 }
@@ -47,8 +48,7 @@ impl Segment {
 /// `listed`: runs of one chunk. Deletions are no part of it.
 pub(super) fn segments(listed: &[Listed]) -> Vec<Segment> {
     let blocks: Vec<&Listed> = listed.iter().filter(|l| l.run.kind != Kind::Delete).collect();
-    let cuts: BTreeSet<u32> =
-        blocks.iter().flat_map(|l| [l.run.first, l.run.first + l.run.count]).collect();
+    let cuts: BTreeSet<u32> = blocks.iter().flat_map(|l| [l.run.first, l.run.first + l.run.count]).collect();
     let mut all: Vec<Segment> = Vec::new();
     for (first, end) in cuts.iter().zip(cuts.iter().skip(1)) {
         let here = blocks.iter().filter(|l| l.run.first <= *first && *end <= l.run.first + l.run.count);

@@ -132,7 +132,8 @@ impl Job {
         if let Some(nth) = self.candidates.iter().position(|c| c.column == column && c.covers(block)) {
             return vec![self.candidates.remove(nth)];
         }
-        let mut hoped: Vec<usize> = self.strips.get(&block).into_iter().flat_map(|s| s.keys().copied()).collect();
+        let mut hoped: Vec<usize> =
+            self.strips.get(&block).into_iter().flat_map(|s| s.keys().copied()).collect();
         let mut picks: Vec<Candidate> = Vec::new();
         for candidate in self.candidates.iter().filter(|c| c.covers(block)) {
             if hoped.contains(&candidate.column) {
@@ -159,7 +160,9 @@ impl Job {
             self.oldest = Some(self.oldest.map_or(record.version, |oldest| oldest.min(record.version)));
             for nth in 0..record.count {
                 let bytes = match record.content {
-                    Content::Data { .. } => payload.slice(nth as usize * BLOCK_BYTES..(nth as usize + 1) * BLOCK_BYTES),
+                    Content::Data { .. } => {
+                        payload.slice(nth as usize * BLOCK_BYTES..(nth as usize + 1) * BLOCK_BYTES)
+                    }
                     _ => Bytes::from_static(&[0; BLOCK_BYTES]),
                 };
                 self.strips.entry(record.first + nth).or_default().insert(of.column, bytes);
@@ -203,7 +206,14 @@ impl Rebuilds {
         self.queue.push_back(id);
     }
 
-    fn add(&mut self, known: &Known, of: Blocks, wanted: For, repair: bool, candidates: Vec<Candidate>) -> u64 {
+    fn add(
+        &mut self,
+        known: &Known,
+        of: Blocks,
+        wanted: For,
+        repair: bool,
+        candidates: Vec<Candidate>,
+    ) -> u64 {
         assert!(of.count <= REBUILD_BLOCKS, "jobs are small");
         let strips = known.code(of.chunk).strips();
         // Numbers never repeat while the set lives: late completions of ended jobs are not mistaken for those of others.
@@ -277,7 +287,11 @@ impl Rebuilds {
             let oldest = job.oldest.map(|version| version.epoch);
             let of = (job.of.chunk, job.of.column);
             let may = job.unsure || known.may_be_elsewhere(cx.map, of, &hoped, oldest);
-            if may { job.lacking.push(block) } else { job.absent.push(block) };
+            if may {
+                job.lacking.push(block)
+            } else {
+                job.absent.push(block)
+            };
         }
         self.keep(cx, known, id);
     }
@@ -370,7 +384,8 @@ impl Rebuilds {
                 None => Content::Zero,
             };
             let version = job.version;
-            let record = Record { group: known.group(column), chunk, first, count, version, request: None, content };
+            let record =
+                Record { group: known.group(column), chunk, first, count, version, request: None, content };
             let payload = bytes.unwrap_or_default();
             let command = match job.repair {
                 true => StoreCommand::Repair { role, record, payload },
@@ -410,7 +425,8 @@ impl Rebuilds {
     pub fn peer_lost(&mut self, cx: &mut Context, known: &mut Known, peer: ServerId) {
         for id in self.jobs.keys().copied().collect::<Vec<_>>() {
             let Some(job) = self.jobs.get_mut(&id) else { continue };
-            let lost: Vec<u64> = job.asked.extract_if(.., |_, (c, _)| c.server == peer).map(|(t, _)| t).collect();
+            let lost: Vec<u64> =
+                job.asked.extract_if(.., |_, (c, _)| c.server == peer).map(|(t, _)| t).collect();
             if lost.is_empty() {
                 continue;
             }

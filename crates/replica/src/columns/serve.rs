@@ -76,7 +76,9 @@ impl Set {
             };
             let command = match what {
                 Asked::List { since, after } => StoreCommand::List { role, group, since, after },
-                Asked::Blocks { chunk, first, count } => StoreCommand::Read { role, group, chunk, first, count },
+                Asked::Blocks { chunk, first, count } => {
+                    StoreCommand::Read { role, group, chunk, first, count }
+                }
             };
             cx.store(Wait::Column(ColumnWait::For(ask)), command);
         }
@@ -111,19 +113,22 @@ fn nothing(ask: &Ask) -> StoreOutcome {
 fn answer(cx: &mut Context, ask: &Ask, result: Result<StoreOutcome, Refusal>) {
     let Ask { from, group, token, .. } = *ask;
     let mut bytes = Bytes::new();
-    let message = match ask.what {
-        Asked::List { .. } => {
-            let page = result.map(|outcome| if let StoreOutcome::Listed(page) = outcome { page } else { ListPage::default() });
-            PeerMessage::ListReply { group, token, result: page }
-        }
-        Asked::Blocks { .. } => {
-            let result = result.map(|outcome| {
-                let StoreOutcome::Read { records, payload } = outcome else { return Vec::new() };
-                bytes = payload;
-                records
-            });
-            PeerMessage::FetchReply { group, token, result }
-        }
-    };
+    let message =
+        match ask.what {
+            Asked::List { .. } => {
+                let page = result.map(|outcome| {
+                    if let StoreOutcome::Listed(page) = outcome { page } else { ListPage::default() }
+                });
+                PeerMessage::ListReply { group, token, result: page }
+            }
+            Asked::Blocks { .. } => {
+                let result = result.map(|outcome| {
+                    let StoreOutcome::Read { records, payload } = outcome else { return Vec::new() };
+                    bytes = payload;
+                    records
+                });
+                PeerMessage::FetchReply { group, token, result }
+            }
+        };
     cx.send_with(from, message, bytes);
 }

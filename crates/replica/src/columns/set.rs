@@ -138,7 +138,13 @@ impl Set {
         }
     }
 
-    pub fn on_stored(&mut self, cx: &mut Context, token: StoreToken, wait: ColumnWait, outcome: StoreOutcome) {
+    pub fn on_stored(
+        &mut self,
+        cx: &mut Context,
+        token: StoreToken,
+        wait: ColumnWait,
+        outcome: StoreOutcome,
+    ) {
         let failed = matches!(outcome, StoreOutcome::Failed(_));
         let kept = match &wait {
             ColumnWait::Written { kept, .. }

@@ -6,7 +6,8 @@ use crate::columns::Set;
 use crate::context::Context;
 use bytes::Bytes;
 use ebb_types::{
-    ClientReply, ClientRequest, GroupId, MapDelta, Moment, PeerMessage, Refusal, Role, ServerId, SetId, Unready,
+    ClientReply, ClientRequest, GroupId, MapDelta, Moment, PeerMessage, Refusal, Role, ServerId, SetId,
+    Unready,
 };
 
 impl Replica {
@@ -68,8 +69,12 @@ impl Replica {
         }
         let result = Refusal::NotReady;
         let message = match message {
-            PeerMessage::List { group, token, .. } => PeerMessage::ListReply { group, token, result: Err(result) },
-            PeerMessage::Fetch { group, token, .. } => PeerMessage::FetchReply { group, token, result: Err(result) },
+            PeerMessage::List { group, token, .. } => {
+                PeerMessage::ListReply { group, token, result: Err(result) }
+            }
+            PeerMessage::Fetch { group, token, .. } => {
+                PeerMessage::FetchReply { group, token, result: Err(result) }
+            }
             _ => return,
         };
         out.push(Command::Send { to: from, message, payload: Bytes::new() });

@@ -7,8 +7,8 @@ mod world;
 use bytes::Bytes;
 use ebb_replica::Event;
 use ebb_types::{
-    ChunkOp, ClientReply, Epoch, GroupId, PeerMessage, Random, Refusal, RequestId, Role, ServerId, ServerReport,
-    ServerState, SlotState, Unready,
+    ChunkOp, ClientReply, Epoch, GroupId, PeerMessage, Random, Refusal, RequestId, Role, ServerId,
+    ServerReport, ServerState, SlotState, Unready,
 };
 use world::{BLOCKS, Row, SET, World, chunk, id};
 
@@ -218,7 +218,8 @@ fn old_epochs_are_refused() {
     let token = world.send_strip(&row, 0, id(0), world.entry.epoch);
     assert_eq!(world.replies[&token].0, ClientReply::Retry { why: Unready::Behind }, "there is a newer one");
     let group = GroupId::of_column(SET, 0);
-    let list = PeerMessage::List { group, epoch: old, token: 7, role: Role::Replica, since: Epoch(0), after: None };
+    let list =
+        PeerMessage::List { group, epoch: old, token: 7, role: Role::Replica, since: Epoch(0), after: None };
     world.on(id(0), Event::Peer { from: id(1), message: list, payload: Bytes::new() });
     let refusal = world.net.pop().map(|letter| letter.message);
     let newest = world.entry.epoch.next();

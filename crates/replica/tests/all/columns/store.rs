@@ -36,13 +36,25 @@ impl Store {
                 for ((_, _, chunk), content) in self.of(role, group) {
                     if let Some(version) = content.tombstone.filter(|v| v.epoch >= since) {
                         let past = after.is_none_or(|after| after.chunk < *chunk);
-                        runs.extend(past.then_some(Run { chunk: *chunk, first: 0, count: 0, version, kind: Kind::Delete }));
+                        runs.extend(past.then_some(Run {
+                            chunk: *chunk,
+                            first: 0,
+                            count: 0,
+                            version,
+                            kind: Kind::Delete,
+                        }));
                     }
                     for (first, (version, data)) in &content.blocks {
                         let past = after.is_none_or(|after| after < Cursor { chunk: *chunk, block: *first });
                         let kind = if data.is_some() { Kind::Data } else { Kind::Zero };
                         if version.epoch >= since && past {
-                            runs.push(Run { chunk: *chunk, first: *first, count: 1, version: *version, kind });
+                            runs.push(Run {
+                                chunk: *chunk,
+                                first: *first,
+                                count: 1,
+                                version: *version,
+                                kind,
+                            });
                         }
                     }
                 }
@@ -50,7 +62,8 @@ impl Store {
                 if more {
                     runs.truncate(PAGE_RUNS);
                 }
-                let next = runs.last().filter(|_| more).map(|run| Cursor { chunk: run.chunk, block: run.first });
+                let next =
+                    runs.last().filter(|_| more).map(|run| Cursor { chunk: run.chunk, block: run.first });
                 StoreOutcome::Listed(ListPage { runs, next })
             }
             other => panic!("columns give no such command: {other:?}"),
@@ -87,7 +100,9 @@ impl Store {
 
     fn read(&self, of: (Role, GroupId, ChunkId), first: u32, count: u32) -> StoreOutcome {
         let (_, group, chunk) = of;
-        if let Some(block) = (first..first + count).find(|block| self.damaged.contains(&(group, chunk, *block))) {
+        if let Some(block) =
+            (first..first + count).find(|block| self.damaged.contains(&(group, chunk, *block)))
+        {
             return StoreOutcome::Damaged { chunk, block, lost: None };
         }
         let (mut records, mut payload) = (Vec::new(), BytesMut::new());

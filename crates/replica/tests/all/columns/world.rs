@@ -6,9 +6,9 @@ use bytes::Bytes;
 use ebb_ec::{Codes, Coding};
 use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreToken};
 use ebb_types::{
-    ChunkId, ChunkOp, ClientReply, ClientRequest, Column, Epoch, GroupId, Incarnation, MapDelta, Moment, ObjectId,
-    ParityDebt, PeerMessage, PoolEntry, PoolId, Random, RequestId, STRIP_BLOCKS, ServerEntry, ServerId, ServerReport,
-    ServerState, SetEntry, SetId, Shape, SlotState, StoreId, Version, block_crcs,
+    ChunkId, ChunkOp, ClientReply, ClientRequest, Column, Epoch, GroupId, Incarnation, MapDelta, Moment,
+    ObjectId, ParityDebt, PeerMessage, PoolEntry, PoolId, Random, RequestId, STRIP_BLOCKS, ServerEntry,
+    ServerId, ServerReport, ServerState, SetEntry, SetId, Shape, SlotState, StoreId, Version, block_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -140,7 +140,10 @@ impl World {
             pools: vec![pool],
             sets: vec![(SET, self.entry.clone())],
         };
-        self.nodes.values_mut().filter(|node| node.replica.is_some()).for_each(|n| n.maps.push_back(delta.clone()));
+        self.nodes
+            .values_mut()
+            .filter(|node| node.replica.is_some())
+            .for_each(|n| n.maps.push_back(delta.clone()));
     }
 
     /// A new epoch.
@@ -366,7 +369,8 @@ impl World {
     pub fn row(&self, n: u64, blocks: u32, random: &mut Random) -> Row {
         let (chunk, k) = (chunk(n), self.entry.shape.data());
         let len = (blocks * 4096) as usize;
-        let mut data: Vec<Vec<u8>> = (0..k).map(|_| (0..len).map(|_| random.next() as u8).collect()).collect();
+        let mut data: Vec<Vec<u8>> =
+            (0..k).map(|_| (0..len).map(|_| random.next() as u8).collect()).collect();
         if random.chance(300) {
             data[k - 1].fill(0);
         }
@@ -417,7 +421,9 @@ impl World {
         let request = RequestId { client: 1, seq: self.tokens };
         let asked: Vec<u64> = (0..targets.len())
             .filter_map(|column| targets[column].map(|to| (column, to)))
-            .map(|(column, to)| self.request(to, column, epoch, ChunkOp::Delete { chunk, request }, Bytes::new()))
+            .map(|(column, to)| {
+                self.request(to, column, epoch, ChunkOp::Delete { chunk, request }, Bytes::new())
+            })
             .collect();
         self.flow();
         asked.iter().all(|token| self.is_done(*token, epoch))
@@ -440,7 +446,12 @@ impl World {
         for column in 0..self.entry.shape.data() {
             let wanted = row.strips[column].clone();
             let (reply, bytes) = self.read(row.chunk, column, wanted.len());
-            assert_eq!(reply, ClientReply::Data { crcs: block_crcs(&wanted) }, "column {column} of {}", row.chunk);
+            assert_eq!(
+                reply,
+                ClientReply::Data { crcs: block_crcs(&wanted) },
+                "column {column} of {}",
+                row.chunk
+            );
             assert!(bytes == wanted, "column {column} of {}", row.chunk);
         }
     }
@@ -454,8 +465,13 @@ impl World {
 
     pub fn assert_has(&self, row: &Row, column: usize, server: ServerId) {
         for (nth, wanted) in row.strips[column].chunks(4096).enumerate() {
-            let found = self.nodes[&server].store.block(GroupId::of_column(SET, column), row.chunk, nth as u32);
-            assert!(found.as_deref() == Some(wanted), "block {nth} of column {column} of {} on {server}", row.chunk);
+            let found =
+                self.nodes[&server].store.block(GroupId::of_column(SET, column), row.chunk, nth as u32);
+            assert!(
+                found.as_deref() == Some(wanted),
+                "block {nth} of column {column} of {} on {server}",
+                row.chunk
+            );
         }
     }
 
