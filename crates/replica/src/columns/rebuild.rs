@@ -183,7 +183,7 @@ impl Rebuilds {
     /// Rebuilds blocks for a client's read, or lets it wait for the same rebuild.
     pub fn demand(&mut self, known: &Known, of: Blocks, repair: bool, read: u64, candidates: Vec<Candidate>) {
         let same = |job: &&mut Job| job.of == of && job.repair == repair && job.applying == 0;
-        for job in self.jobs.values_mut().filter(|job| same(&job)) {
+        for job in self.jobs.values_mut().filter(same) {
             if let For::Reads(reads) = &mut job.wanted {
                 return reads.push(read);
             }

@@ -49,8 +49,8 @@ fn parity_that_sleeps_finds_its_strips_when_it_returns() {
     assert_eq!(world.keepers(), 6);
     for row in &kept {
         let targets = world.entry.targets(row.chunk);
-        for column in 6..10 {
-            world.assert_has(row, column, targets[column].unwrap());
+        for (column, to) in targets.iter().enumerate().skip(6) {
+            world.assert_has(row, column, to.unwrap());
         }
     }
     rows.extend(kept);
@@ -146,8 +146,8 @@ fn a_half_written_row_does_not_stop_a_fill() {
     let rows = with_rows(&mut world, 0, 2);
     let half = world.row(50, BLOCKS, &mut Random::new(9));
     let (targets, epoch) = (world.entry.targets(half.chunk), world.entry.epoch);
-    for column in 0..3 {
-        world.send_strip(&half, column, targets[column].unwrap(), epoch);
+    for (column, to) in targets.iter().enumerate().take(3) {
+        world.send_strip(&half, column, to.unwrap(), epoch);
     }
     world.flow();
     PARITY.iter().for_each(|n| world.restart(*n));

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ebb_replica::Event;
 use ebb_types::{
     ChunkError, ChunkId, ChunkOp, ClientReply, Epoch, GroupId, Random, RequestId, ServerId, ServerState,
-    SlotState, block_crcs,
+    SetEntry, SlotState, block_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 struct Job {
     row: Row,
     deletes: bool,
+    /// The configuration that the client knows.
+    entry: SetEntry,
     /// The epoch of each column's last acknowledgement.
     done: BTreeMap<usize, Epoch>,
     asked: BTreeMap<usize, u64>,
@@ -35,16 +37,19 @@ struct Schedule {
 }
 
 impl Job {
-    /// Sends what is not acknowledged under the present epoch. Returns whether all is.
+    /// Sends what is not acknowledged under the epoch that the client knows. Returns whether all is.
     fn go_on(&mut self, world: &mut World) -> bool {
         for (column, token) in std::mem::take(&mut self.asked) {
             match world.replies.get(&token).map(|(reply, _)| reply.clone()) {
                 None => drop(self.asked.insert(column, token)),
                 Some(ClientReply::Done { newest }) => drop(self.done.insert(column, newest.epoch)),
+                Some(ClientReply::SetMoved { entry, .. }) if entry.epoch > self.entry.epoch => {
+                    self.entry = entry
+                }
                 Some(_) => {}
             }
         }
-        let (targets, epoch) = (world.entry.targets(self.row.chunk), world.entry.epoch);
+        let (targets, epoch) = (self.entry.targets(self.row.chunk), self.entry.epoch);
         let needed: Vec<(usize, ServerId)> =
             targets.iter().enumerate().filter_map(|(n, to)| to.map(|to| (n, to))).collect();
         let servers = world.entry.shape.servers();
@@ -60,6 +65,8 @@ impl Job {
             }
             self.stops_after -= 1;
             let token = match self.deletes {
+                // A connection to a server that is down brings no answer.
+                _ if world.nodes[&to].replica.is_none() => continue,
                 false => world.send_strip(&self.row, column, to, epoch),
                 true => {
                     let (chunk, request) = (self.row.chunk, RequestId { client: 1, seq: 1 });
@@ -80,11 +87,9 @@ impl Job {
 impl Schedule {
     fn step(&mut self) {
         match self.random.below(100) {
-            0..40 => {
-                if !self.world.net.is_empty() {
-                    let nth = self.random.index(self.world.net.len());
-                    self.world.deliver(nth);
-                }
+            0..40 if !self.world.net.is_empty() => {
+                let nth = self.random.index(self.world.net.len());
+                self.world.deliver(nth);
             }
             40..70 => {
                 if let Some(server) = self.random.pick(&self.world.works()).copied() {
@@ -98,11 +103,9 @@ impl Schedule {
             }
             78..88 => self.clients(),
             88..94 => self.world.tick(),
-            94 => {
-                if !self.world.net.is_empty() && self.random.chance(300) {
-                    let nth = self.random.index(self.world.net.len());
-                    self.world.lose(nth);
-                }
+            94 if !self.world.net.is_empty() && self.random.chance(300) => {
+                let nth = self.random.index(self.world.net.len());
+                self.world.lose(nth);
             }
             95 => self.read(),
             96 => self.begin(),
@@ -113,6 +116,9 @@ impl Schedule {
 
     fn clients(&mut self) {
         let Some(nth) = (!self.jobs.is_empty()).then(|| self.random.index(self.jobs.len())) else { return };
+        if self.random.chance(100) {
+            self.jobs[nth].entry = self.world.entry.clone();
+        }
         if self.jobs[nth].go_on(&mut self.world) {
             let job = self.jobs.swap_remove(nth);
             match job.deletes {
@@ -139,7 +145,8 @@ impl Schedule {
         };
         let (done, asked) = (BTreeMap::new(), BTreeMap::new());
         let stops_after = if deletes { usize::MAX } else { stops_after };
-        self.jobs.push(Job { row, deletes, done, asked, stops_after });
+        let entry = self.world.entry.clone();
+        self.jobs.push(Job { row, deletes, entry, done, asked, stops_after });
     }
 
     fn read(&mut self) {
@@ -196,13 +203,14 @@ impl Schedule {
                     self.world.restart(n);
                 }
             }
-            3 | 4 if self.world.state_of(id(n)) == ServerState::Awake => {
-                if self.weak.contains(&n) || self.weak.len() < shape.awake_tolerance() {
-                    self.weak.insert(n);
-                    self.world.crash(n);
-                    self.jobs.iter_mut().for_each(Job::forget);
-                    self.forget_reads();
-                }
+            3 | 4
+                if self.world.state_of(id(n)) == ServerState::Awake
+                    && (self.weak.contains(&n) || self.weak.len() < shape.awake_tolerance()) =>
+            {
+                self.weak.insert(n);
+                self.world.crash(n);
+                self.jobs.iter_mut().for_each(Job::forget);
+                self.forget_reads();
             }
             5..9 => match (0..all).find(is_down) {
                 Some(n) if n < data && self.random.chance(500) => {
@@ -270,7 +278,7 @@ impl Schedule {
 }
 
 fn run(seed: u64, steps: usize, prepare: impl Fn(&mut World)) {
-    let (k, r) = if seed % 2 == 0 { (4, 2) } else { (6, 3) };
+    let (k, r) = if seed.is_multiple_of(2) { (4, 2) } else { (6, 3) };
     let mut world = World::new(k, r);
     prepare(&mut world);
     let mut schedule = Schedule {
