@@ -126,6 +126,11 @@ impl Set {
             cx.shared.stats.damage.garbled += 1;
             return retry(Unready::Garbled);
         }
+        if matches!(request.op, ChunkOp::Write { .. } | ChunkOp::Zero { .. })
+            && !self.known.bears_a_loss(request.op.chunk())
+        {
+            return retry(Unready::TooFewCopies);
+        }
         // R10: deletions make room.
         if cx.full && matches!(request.op, ChunkOp::Write { .. } | ChunkOp::Zero { .. }) {
             return Err(ClientReply::Failed { why: ChunkError::NoSpace });

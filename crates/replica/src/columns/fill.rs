@@ -82,8 +82,9 @@ impl Fill {
 
     fn begin(&mut self, cx: &mut Context, known: &Known) {
         self.pass = cx.shared.token();
-        (self.in_progress, self.incomplete, self.again) = (0, false, None);
+        (self.in_progress, self.again) = (0, None);
         self.members = known.others(cx.me, cx.map);
+        self.incomplete = !known.all_is_listed(cx.me, &self.members);
         let everything =
             self.members.iter().flat_map(|server| (0..known.entry.strips()).map(|column| (*server, column)));
         let own = known.kept_columns().into_iter().map(|column| (cx.me, column));

@@ -4,15 +4,17 @@
 
 use ebb_ec::{Code, Codes};
 use ebb_types::{
-    ChunkId, ClusterMap, Epoch, GroupId, Refusal, Role, Run, ServerId, SetEntry, SetId, SlotState,
+    ChunkId, ClusterMap, Column, Epoch, GroupId, Refusal, Role, Run, ServerId, SetEntry, SetId, SlotState,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) struct Known {
     pub id: SetId,
     pub entry: SetEntry,
     pub fence: Epoch,
     codes: Codes,
+    /// By turn, whether rows survive the loss of any one more server; computed when first asked.
+    bears: BTreeMap<usize, bool>,
     /// What the store keeps, or is about to keep.
     kept: BTreeSet<(usize, Role)>,
 }
@@ -21,7 +23,7 @@ impl Known {
     pub fn new(id: SetId) -> Known {
         let entry = SetEntry::unknown();
         let codes = Codes::new(entry.shape);
-        Known { id, entry, fence: Epoch(0), codes, kept: BTreeSet::new() }
+        Known { id, entry, fence: Epoch(0), codes, bears: BTreeMap::new(), kept: BTreeSet::new() }
     }
 
     pub fn adopt(&mut self, entry: SetEntry) {
@@ -30,6 +32,7 @@ impl Known {
         }
         self.fence = self.fence.max(entry.epoch);
         self.entry = entry;
+        self.bears.clear();
     }
 
     pub fn epoch(&self) -> Epoch {
@@ -42,6 +45,34 @@ impl Known {
 
     pub fn code(&self, chunk: ChunkId) -> &Code {
         self.codes.of(self.entry.turn(chunk))
+    }
+
+    /// Whether a row of the chunk survives the loss of any one server, with its strips where they go now. Nothing less is acknowledged:
+    /// like the other pools', a write waits until servers are back.
+    pub fn bears_a_loss(&mut self, chunk: ChunkId) -> bool {
+        let turn = self.entry.turn(chunk);
+        if let Some(known) = self.bears.get(&turn) {
+            return *known;
+        }
+        let (targets, code) = (self.entry.targets(chunk), self.codes.of(turn));
+        let data: Vec<usize> = (0..self.entry.shape.data()).collect();
+        let left = |lost: &ServerId| -> Vec<usize> {
+            let has = |(nth, target): (usize, &Option<ServerId>)| target.filter(|t| t != lost).map(|_| nth);
+            targets.iter().enumerate().filter_map(has).collect()
+        };
+        let bears = targets.iter().flatten().all(|server| code.sources(&left(server), &data).is_some());
+        self.bears.insert(turn, bears);
+        bears
+    }
+
+    /// Whether every acknowledged row is in the listings of these servers and of this one: one of them has a column in sync, so it
+    /// has a strip of each; or all are there.
+    pub fn all_is_listed(&self, me: ServerId, members: &[ServerId]) -> bool {
+        let listed = |own: &Column| members.contains(&own.server);
+        let mut others = self.entry.columns.iter().filter(|own| own.server != me);
+        let nothing = |own: &Column| own.state == SlotState::Away { since: Epoch(0) };
+        others.clone().any(|own| listed(own) && own.state == SlotState::InSync)
+            || others.all(|own| listed(own) || nothing(own))
     }
 
     /// R1. Epochs come from the replicated metadata service: a higher one proves that the older configuration has ended.
@@ -156,7 +187,10 @@ impl Known {
         let before = hoped.len();
         for (nth, own) in self.entry.columns.iter().enumerate() {
             let since = self.entry.missing_since(nth);
-            let lacks = since.is_some_and(|since| oldest.is_some_and(|oldest| since <= oldest));
+            // One that sleeps was complete until then. One that failed may have caught up meanwhile, unless its data is gone.
+            let knows = |since: Epoch| since > Epoch(0) && !map.sleeps(own.server);
+            let is_newer = |since: Epoch| oldest.is_some_and(|oldest| since <= oldest);
+            let lacks = since.is_some_and(|since| is_newer(since) && !knows(since));
             if map.is_live(own.server) || lacks {
                 continue;
             }
