@@ -6,8 +6,8 @@
 
 use crate::{
     ClusterParams, Epoch, GearGroup, Incarnation, MapDelta, NamespaceAnswer, NamespaceCommand,
-    NamespaceError, NamespaceQuery, NamespaceReply, ObjectId, PoolEntry, RackId, ServerId, ServerState,
-    SetEntry, SetId, StoreId, Vitals, Watts,
+    NamespaceError, NamespaceQuery, NamespaceReply, ObjectId, PoolEntry, PoolId, RackId, ServerId,
+    ServerState, SetEntry, SetId, StoreId, Vitals, Watts,
 };
 use serde::{Deserialize, Serialize};
 
@@ -250,6 +250,7 @@ pub struct GearStatus {
 pub struct ServerStatus {
     pub id: ServerId,
     pub rack: RackId,
+    pub pool: PoolId,
     pub gear_group: GearGroup,
     pub address: String,
     pub state: ServerState,

@@ -104,6 +104,7 @@ impl Fake {
         let server = |(id, state): (ServerId, ServerState)| ServerStatus {
             id,
             rack: RackId(id.0 / 3),
+            pool: ebb_types::PoolId::REPLICATED,
             gear_group: GearGroup((id.0 % 3) as u8),
             address: String::new(),
             state,

@@ -160,6 +160,7 @@ impl Leading {
             ServerStatus {
                 id: entry.id,
                 rack: entry.rack,
+                pool: entry.pool,
                 gear_group: entry.gear_group,
                 address: entry.address.clone(),
                 state: entry.state,
