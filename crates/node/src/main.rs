@@ -8,8 +8,9 @@ mod mirror;
 
 use clap::{Args, Parser, Subcommand};
 use cli::admin::{GearCommand, Output};
-use cli::dev::DevOptions;
+use cli::dev::{DevOptions, DevPool};
 use cli::key::KeyCommand;
+use cli::pool::PoolCommand;
 use cli::{admin, bench, cost, eval, key, meter, replay, simulate, trace};
 use cluster::config::Config;
 use daemon::{gateway, heap, meta, server};
@@ -46,7 +47,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Sub {
     /// Run a whole cluster on this machine until Ctrl-C; its data is kept for the next start
-    #[command(after_help = "Example: ebb dev --servers 12 --racks 4 --replicas 4 --data /var/tmp/ebb")]
+    #[command(
+        after_help = "Examples:\n  ebb dev --servers 12 --racks 4 --replicas 4 --data /var/tmp/ebb\n  ebb dev --servers 18 --pool archive=6+3"
+    )]
     Dev(DevArgs),
     /// Run one chunk server of a configured cluster
     #[command(after_help = "Example: ebb server --config examples/cluster.toml --id 3")]
@@ -106,6 +109,17 @@ enum Sub {
     /// Show the state of the cluster; wakes no server
     #[command(after_help = "Example: ebb status --json | jq .gear")]
     Status(ToolArgs),
+    /// Show the erasure-coded pools: their servers, what is owed to sleeping parity servers, and what may fail; wakes no
+    /// server
+    #[command(
+        after_help = "Examples:\n  ebb pool list                           codes, and which server has which role\n  ebb pool status archive                 what each set owes, when its parity servers wake, what may fail\n  ebb pool status --json | jq '.[].sets[].survives'"
+    )]
+    Pool {
+        #[command(subcommand)]
+        command: PoolCommand,
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
     /// Show or set the gear: the number of gear groups that are awake
     #[command(
         after_help = "Examples:\n  ebb gear set 1   hold gear 1\n  ebb gear auto    let load and forecast choose\n  ebb gear plan    show the schedule for the next day; changes nothing"
@@ -287,6 +301,9 @@ struct DevArgs {
     /// Put each server on a mirror of two files, as emulated disks of two speeds
     #[arg(long)]
     mirrored: bool,
+    /// An erasure-coded pool of the last k+r servers; may be repeated
+    #[arg(long = "pool", value_name = "NAME=K+R")]
+    pools: Vec<DevPool>,
     /// Directory of the cluster
     #[arg(long, value_name = "DIR", default_value = DEV_DATA, conflicts_with = "ephemeral")]
     data: PathBuf,
@@ -318,6 +335,7 @@ impl DevArgs {
             port: self.port,
             meta: self.meta,
             mirrored: self.mirrored,
+            pools: self.pools.clone(),
         }
     }
 
@@ -389,6 +407,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Secret { config, admin } => done(admin::secret(&config.config, admin.as_deref())),
         Sub::Key { command, tool } => key::run(&tool.config, Output::from(tool.json), command),
         Sub::Status(tool) => admin::show_status(&tool.config, Output::from(tool.json)).await,
+        Sub::Pool { command, tool } => admin::pool(&tool.config, Output::from(tool.json), command).await,
         Sub::Gear { command, tool } => admin::gear(&tool.config, Output::from(tool.json), command).await,
         Sub::Lost { server, tool } => admin::lost(&tool.config, Output::from(tool.json), server).await,
         Sub::Force { accept_loss, tool } => {

@@ -1,10 +1,12 @@
 //! The operator's commands. Thin: they ask the metadata service and print the answer.
 
 use crate::cli::dev::{DevCluster, DevOptions};
+use crate::cli::pool::{self, PoolCommand};
 use crate::cli::{status as show, verify as compare};
 use crate::cluster::config::Config;
 use crate::cluster::connect::{Connector, status};
 use crate::cluster::launch::Stop;
+use crate::cluster::pools::PoolSection;
 use crate::cluster::secrets;
 use crate::daemon::clock;
 use crate::error::NodeError;
@@ -81,6 +83,19 @@ pub async fn show_status(file: &Path, output: Output) -> Result<ExitCode, NodeEr
     match output {
         Output::Json => print_json(&status),
         Output::Text => print!("{}", show::page(&status)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn pool(file: &Path, output: Output, command: PoolCommand) -> Result<ExitCode, NodeError> {
+    let (_, client) = connect(file).await?;
+    let status = status(&client).await?;
+    let pools = pool::select(&status.pools, &status.servers, command.name())
+        .map_err(|why| NodeError::Refused(why.to_string()))?;
+    match (output, &command) {
+        (Output::Json, _) => print_json(&pools),
+        (Output::Text, PoolCommand::List { .. }) => print!("{}", pool::list(&pools)),
+        (Output::Text, PoolCommand::Status { .. }) => print!("{}", pool::page(&pools)),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -262,7 +277,7 @@ fn greet(cluster: &DevCluster, endpoint: &str) {
          \n  S3 endpoint  {endpoint}\n  access key   {}\n  secret key   {}\n\
          \nTry it:\n  export AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY={} AWS_DEFAULT_REGION=us-east-1\n  \
          aws --endpoint-url {endpoint} s3 mb s3://first && aws --endpoint-url {endpoint} s3 cp README.md s3://first/\n\
-         \nData and logs: {}\nA awake  d draining  z asleep  w waking  X failed  L lost. Ctrl-C stops cleanly.\n",
+         \n{}Data and logs: {}\nA awake  d draining  z asleep  w waking  X failed  L lost. Ctrl-C stops cleanly.\n",
         c.server.len(),
         racks.len(),
         c.cluster.replicas,
@@ -271,8 +286,19 @@ fn greet(cluster: &DevCluster, endpoint: &str) {
         cluster.secret_key,
         cluster.access_key,
         cluster.secret_key,
+        pools(c),
         c.file.parent().unwrap_or(Path::new(".")).display(),
     );
+}
+
+/// A line per erasure-coded pool.
+fn pools(config: &Config) -> String {
+    let one = |pool: &PoolSection| {
+        let members = config.server.iter().filter(|s| s.pool.as_ref() == Some(&pool.name));
+        let servers: Vec<String> = members.map(|s| s.id.to_string()).collect();
+        format!("Pool {}, code {}: servers {}\n", pool.name, pool.code, servers.join(" "))
+    };
+    config.pool.iter().map(one).collect()
 }
 
 /// One line: overwritten in place on a terminal, printed once per change elsewhere.

@@ -7,6 +7,7 @@ use crate::cluster::config::{
 use crate::cluster::connect::{Connector, status};
 use crate::cluster::keys::{as_text, load_keys, new_key};
 use crate::cluster::launch::{Process, private_directory, stop_all};
+use crate::cluster::pools::PoolSection;
 use crate::cluster::{random, secrets};
 use crate::daemon;
 use crate::error::{NodeError, io};
@@ -15,10 +16,11 @@ use ebb_gateway::Right;
 use ebb_gear::layout::Scheme;
 use ebb_power::Depth;
 use ebb_types::hex;
-use ebb_types::{ClusterStatus, ServerState};
+use ebb_types::{ClusterStatus, ServerState, Shape, ShapeError};
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 /// A new cluster on a busy machine takes a while to start; a broken one must not hang.
@@ -42,6 +44,38 @@ pub struct DevOptions {
     pub meta: Option<u16>,
     /// Each server on a mirror of two files, as emulated disks of two speeds.
     pub mirrored: bool,
+    /// Each with one set, of the last servers, in this order.
+    pub pools: Vec<DevPool>,
+}
+
+/// An erasure-coded pool, written `archive=6+3`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DevPool {
+    name: String,
+    code: Shape,
+}
+
+impl std::fmt::Display for DevPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}", self.name, self.code)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DevPoolError {
+    #[error("write it as name and code, such as archive=6+3")]
+    Form,
+    #[error(transparent)]
+    Code(#[from] ShapeError),
+}
+
+impl FromStr for DevPool {
+    type Err = DevPoolError;
+
+    fn from_str(text: &str) -> Result<DevPool, DevPoolError> {
+        let (name, code) = text.split_once('=').ok_or(DevPoolError::Form)?;
+        Ok(DevPool { name: name.to_owned(), code: code.parse()? })
+    }
 }
 
 /// A server's files of `--mirrored` in its directory, their sizes and that of their logs. The files are sparse.
@@ -191,13 +225,35 @@ fn is_ready(status: &ClusterStatus) -> bool {
         && status.groups.without_target == 0
 }
 
+/// Chunk servers without `--servers`: three per copy.
+const SERVERS: u16 = 9;
+
+/// The pool of each server, from the first on: those of the pools are the last.
+fn pools_of_servers(servers: u16, replicas: u8, pools: &[DevPool]) -> Result<Vec<Option<String>>, NodeError> {
+    let coded: usize = pools.iter().map(|pool| pool.code.servers()).sum();
+    let needed = coded + if pools.is_empty() { 0 } else { usize::from(replicas) };
+    if usize::from(servers) < needed {
+        return Err(NodeError::Refused(format!(
+            "{servers} servers are too few: the pools need {coded}, and {replicas} copies need at least {replicas} more; give \
+             --servers {needed}, or more"
+        )));
+    }
+    let mut names = vec![None; usize::from(servers) - coded];
+    for pool in pools {
+        names.extend(std::iter::repeat_n(Some(pool.name.clone()), pool.code.servers()));
+    }
+    Ok(names)
+}
+
 /// Writes a new cluster's configuration, secrets and keys.
 fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), NodeError> {
-    let servers = options.servers.unwrap_or(9);
+    let servers = options.servers.unwrap_or(SERVERS);
     let racks = options.racks.unwrap_or(3);
     if racks == 0 || servers == 0 {
         return Err(NodeError::Refused("a cluster has at least one rack and one server".into()));
     }
+    let replicas = options.replicas.unwrap_or(3);
+    let pools = pools_of_servers(servers, replicas, &options.pools)?;
     let metas = options.meta.unwrap_or(1);
     let ports = ports(options.port, free_ports, usize::from(servers) + usize::from(metas) + 1)?;
     let address = |index: usize| format!("127.0.0.1:{}", ports[index]);
@@ -208,7 +264,7 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
             secret_file: "secret".into(),
             server_secret_file: Some("server.secret".into()),
             gateway_secret_file: Some("gateway.secret".into()),
-            replicas: options.replicas.unwrap_or(3),
+            replicas,
             chunk_mib: options.chunk_mib.unwrap_or(64),
             layout: options.layout.unwrap_or(Scheme::Rotated),
             lease_millis: 3000,
@@ -231,10 +287,13 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
                 data: format!("meta-{n}").into(),
             })
             .collect(),
+        pool: options.pools.iter().map(|pool| PoolSection::of_code(pool.name.clone(), pool.code)).collect(),
         server: (1..=servers)
-            .map(|n| ServerSection {
+            .zip(pools)
+            .map(|(n, pool)| ServerSection {
                 id: n,
                 rack: (n - 1) % racks + 1,
+                pool,
                 address: address(usize::from(metas) + usize::from(n)),
                 data: format!("server-{n}").into(),
                 disks: options.mirrored.then(|| DISKS.map(|disk| format!("server-{n}/{disk}").into())),
@@ -248,6 +307,7 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
         }],
         file: file.clone(),
     };
+    config.check()?;
     secrets::make(&config)?;
     let (id, key) = new_key(Right::ALL.into(), None)?;
     secrets::write_new(&data.join("keys.toml"), &as_text(&[(id, key)].into())?)?;
@@ -292,6 +352,9 @@ fn ports(base: Option<u16>, free: bool, count: usize) -> Result<Vec<u16>, NodeEr
 fn agree(config: &Config, options: &DevOptions, data: &Path) -> Result<(), NodeError> {
     let c = &config.cluster;
     let racks = config.server.iter().map(|s| s.rack).collect::<std::collections::BTreeSet<_>>().len();
+    let has_pools: Vec<DevPool> =
+        config.pool.iter().map(|pool| DevPool { name: pool.name.clone(), code: pool.code }).collect();
+    let wanted_pools = Some(options.pools.as_slice()).filter(|pools| !pools.is_empty());
     let differs = |name: &str, has: String, wanted: Option<String>| match wanted {
         Some(wanted) if wanted != has => Some(format!(
             "{} holds a cluster with --{name} {has}, not {wanted}: use another --data, or remove it",
@@ -305,6 +368,7 @@ fn agree(config: &Config, options: &DevOptions, data: &Path) -> Result<(), NodeE
         differs("replicas", c.replicas.to_string(), options.replicas.map(|n| n.to_string())),
         differs("layout", c.layout.to_string(), options.layout.map(|l| l.to_string())),
         differs("chunk-mib", c.chunk_mib.to_string(), options.chunk_mib.map(|n| n.to_string())),
+        differs("pool", list(&has_pools), wanted_pools.map(list)),
         differs("meta", config.meta.len().to_string(), options.meta.map(|n| n.to_string())),
     ];
     if options.mirrored && config.server.iter().any(|server| server.disks.is_none()) {
@@ -318,5 +382,63 @@ fn agree(config: &Config, options: &DevOptions, data: &Path) -> Result<(), NodeE
             Err(NodeError::Refused(format!("{} has no [[gateway]]", config.file.display())))
         }
         None => Ok(()),
+    }
+}
+
+fn list(pools: &[DevPool]) -> String {
+    match pools {
+        [] => "none".to_owned(),
+        pools => pools.iter().map(DevPool::to_string).collect::<Vec<_>>().join(" --pool "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(servers: u16, pools: &[&str]) -> DevOptions {
+        let pools = pools.iter().map(|pool| pool.parse().unwrap()).collect();
+        DevOptions { servers: Some(servers), pools, ..DevOptions::default() }
+    }
+
+    #[test]
+    fn the_last_servers_belong_to_the_pools() {
+        let directory = tempfile::tempdir().unwrap();
+        create(directory.path(), &options(24, &["archive=6+3", "cold=2+1"]), true).unwrap();
+        let config = Config::load(&directory.path().join("cluster.toml")).unwrap();
+        let of = |pool: Option<&str>| -> Vec<u16> {
+            let members = config.server.iter().filter(|server| server.pool.as_deref() == pool);
+            members.map(|server| server.id).collect()
+        };
+        assert_eq!(of(None), (1..=12).collect::<Vec<_>>());
+        assert_eq!(of(Some("archive")), (13..=21).collect::<Vec<_>>());
+        assert_eq!(of(Some("cold")), (22..=24).collect::<Vec<_>>());
+        let again = |pools: &[&str]| {
+            agree(&config, &options(24, pools), directory.path()).map_err(|error| error.to_string())
+        };
+        assert_eq!(again(&["archive=6+3", "cold=2+1"]), Ok(()));
+        assert_eq!(again(&[]), Ok(()), "what is left out is as it was");
+        let error = again(&["archive=4+2"]).unwrap_err();
+        let expected = "with --pool archive=6+3 --pool cold=2+1, not archive=4+2";
+        assert!(error.contains(expected), "{error:?} does not say {expected:?}");
+    }
+
+    #[test]
+    fn a_pool_that_cannot_be_leaves_no_cluster_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        let refused = |servers, pools: &[&str]| {
+            let error = create(directory.path(), &options(servers, pools), true).unwrap_err().to_string();
+            assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "{error}");
+            error
+        };
+        let error = refused(11, &["archive=6+3"]);
+        assert!(error.contains("give --servers 12, or more"), "{error}");
+        let error = refused(18, &["Archive=6+3"]);
+        assert!(error.contains("the name \"Archive\""), "{error}");
+        let error = refused(24, &["archive=6+3", "archive=6+3"]);
+        assert!(error.contains("twice"), "{error}");
+        let wrong = |text: &str| text.parse::<DevPool>().unwrap_err().to_string();
+        assert!(wrong("6+3").contains("archive=6+3"));
+        assert!(wrong("archive=6+0").contains("give it 1 to 4"));
     }
 }

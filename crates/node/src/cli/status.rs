@@ -1,30 +1,9 @@
 //! The cluster's state for people: one line while `ebb dev` runs, a page for `ebb status`.
 
-use ebb_types::{Bytes, ClusterStatus, DamageVitals, ScrubVitals, ServerState, Watts};
+use crate::cli::pool;
+use crate::cli::words::{letter, word};
+use ebb_types::{Bytes, ClusterStatus, DamageVitals, PoolId, ScrubVitals, ServerStatus, Watts};
 use std::fmt::Write;
-
-/// One letter per server.
-pub fn letter(state: ServerState) -> char {
-    match state {
-        ServerState::Awake => 'A',
-        ServerState::Draining => 'd',
-        ServerState::Asleep => 'z',
-        ServerState::Waking => 'w',
-        ServerState::Failed => 'X',
-        ServerState::Lost => 'L',
-    }
-}
-
-fn word(state: ServerState) -> &'static str {
-    match state {
-        ServerState::Awake => "awake",
-        ServerState::Draining => "draining",
-        ServerState::Asleep => "asleep",
-        ServerState::Waking => "waking",
-        ServerState::Failed => "FAILED",
-        ServerState::Lost => "lost",
-    }
-}
 
 /// Sum over the servers whose draw is known; absent if none is.
 fn modelled_watts(status: &ClusterStatus) -> Option<Watts> {
@@ -135,6 +114,11 @@ fn bugs(status: &ClusterStatus) -> String {
     out
 }
 
+/// Gears concern the servers of the replicated pool only.
+fn gear_group(server: &ServerStatus) -> String {
+    if server.pool == PoolId::REPLICATED { server.gear_group.0.to_string() } else { "-".to_owned() }
+}
+
 pub fn page(status: &ClusterStatus) -> String {
     let gear = &status.gear;
     let mut out = String::new();
@@ -181,6 +165,7 @@ pub fn page(status: &ClusterStatus) -> String {
     if g.sharing_rack == 0 {
         let _ = writeln!(out, "racks    the copies of each group are in different racks");
     }
+    out += &pool::lines(&status.pools, &status.servers);
     let _ = writeln!(out, "scrub    {}", scrubs(status));
     out += &damage(status);
     out += &bugs(status);
@@ -200,7 +185,7 @@ pub fn page(status: &ClusterStatus) -> String {
             "{:<7} {:<5} {:<11} {:<9} {:<10} {:<10} {:<11} {:<11} {}",
             s.id.0,
             s.rack.0,
-            s.gear_group.0,
+            gear_group(s),
             word(s.state),
             s.primaries,
             s.holder_of,

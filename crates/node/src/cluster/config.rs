@@ -5,8 +5,9 @@
 //! are errors: a misspelt option that is silently ignored costs an operator a night. Relative paths are relative to the
 //! file's directory.
 
+use crate::cluster::pools::{self, Placed, PoolError, PoolSection};
 use crate::mirror::drivers::DriverKind;
-use ebb_gear::layout::{Scheme, Server, layout};
+use ebb_gear::layout::{Scheme, layout};
 use ebb_meta::{Bootstrap, SEAT_MAX, Timing};
 use ebb_mirror::{Ack, PolicyKind};
 use ebb_power::{Depth, PowerModel};
@@ -34,6 +35,9 @@ pub struct Config {
     #[serde(default)]
     pub mirror: MirrorSection,
     pub meta: Vec<MetaSection>,
+    /// Erasure-coded pools, beside the replicated one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pool: Vec<PoolSection>,
     pub server: Vec<ServerSection>,
     #[serde(default)]
     pub gateway: Vec<GatewaySection>,
@@ -216,6 +220,9 @@ pub struct MetaSection {
 pub struct ServerSection {
     pub id: u16,
     pub rack: u16,
+    /// The `[[pool]]` that it belongs to; absent: the replicated one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     pub address: String,
     pub data: PathBuf,
     /// Block devices or files: the data lies on a mirror of both, and `data` has only what finds it. Absent: in `data`.
@@ -283,6 +290,8 @@ pub enum ConfigError {
     #[error("the number of [[meta]] servers is {found} and must be 1, 3 or 5: a majority decides")]
     MetaCount { found: usize },
     #[error(transparent)]
+    Pool(#[from] PoolError),
+    #[error(transparent)]
     Layouting(#[from] ebb_gear::layout::LayoutError),
     #[error(transparent)]
     Power(#[from] ebb_power::ModelError),
@@ -310,7 +319,7 @@ impl Config {
         self.file.parent().unwrap_or(Path::new(".")).join(relative)
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
+    pub fn check(&self) -> Result<(), ConfigError> {
         let c = &self.cluster;
         self.cluster_id()?;
         let chunk = u64::from(c.chunk_mib) * MIB;
@@ -348,7 +357,8 @@ impl Config {
             return Err(ConfigError::ScrubRate);
         }
         self.power.model.check()?;
-        self.layout().map(|_| ())
+        pools::check(&self.pool, &self.placed(), c.replicas, self.params()?.chunk_bytes)?;
+        self.bootstrap().map(|_| ())
     }
 
     /// No two processes share a port, a directory or a disk.
@@ -436,14 +446,23 @@ impl Config {
             instance: 0,
             chunk_bytes: self.cluster.chunk_mib << 20,
             replicas: self.cluster.replicas,
-            groups: GROUPS_PER_SERVER * self.server.len() as u32,
+            groups: GROUPS_PER_SERVER * pools::of_pool(&self.placed(), None).len() as u32,
             lease_millis: self.cluster.lease_millis,
         })
     }
 
+    fn placed(&self) -> Vec<Placed<'_>> {
+        let all = self.server.iter().map(|s| Placed {
+            id: ServerId(s.id),
+            rack: RackId(s.rack),
+            pool: s.pool.as_deref(),
+            address: &s.address,
+        });
+        all.collect()
+    }
+
     fn layout(&self) -> Result<ebb_gear::layout::Layout, ConfigError> {
-        let servers: Vec<Server> =
-            self.server.iter().map(|s| Server { id: ServerId(s.id), rack: RackId(s.rack) }).collect();
+        let servers = pools::of_pool(&self.placed(), None);
         let params = self.params()?;
         Ok(layout(&servers, params.replicas, params.groups, params.cluster, self.cluster.layout)?)
     }
@@ -478,7 +497,9 @@ impl Config {
             let section = self.server.iter().find(|s| s.id == id.0);
             section.expect("the layout has the file's servers").address.clone()
         };
-        Ok(Bootstrap::of_layout(self.params()?, &self.layout()?, self.schedule(), address))
+        let mut bootstrap = Bootstrap::of_layout(self.params()?, &self.layout()?, self.schedule(), address);
+        pools::found(&self.pool, &self.placed(), &mut bootstrap)?;
+        Ok(bootstrap)
     }
 
     pub fn meta_addresses(&self) -> Vec<String> {
@@ -531,6 +552,7 @@ fn resolve(who: &str, address: &str) -> Result<SocketAddr, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_types::ParityDebt;
 
     fn example() -> String {
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cluster.toml")).unwrap()
@@ -549,14 +571,77 @@ mod tests {
         assert_eq!(config.bootstrap().unwrap().groups.len(), 9 * 64);
     }
 
-    #[test]
-    fn what_is_written_is_read_back() {
-        let config = check(&example()).unwrap();
-        let again: Config = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
-        assert_eq!(again, config);
+    /// The example with a pool `cold` of code 2+1, of servers 7 to 9.
+    fn with_a_pool() -> String {
+        let mut text = example();
+        for id in 7..=9 {
+            text = text.replacen(&format!("id = {id}\n"), &format!("id = {id}\npool = \"cold\"\n"), 1);
+        }
+        text + "\n[[pool]]\nname = \"cold\"\ncode = \"2+1\"\n"
     }
 
-    /// One changed line, and what the error must name.
+    #[test]
+    fn a_pool_takes_its_servers_from_the_replicated_one() {
+        let config = check(&with_a_pool()).unwrap();
+        let bootstrap = config.bootstrap().unwrap();
+        assert_eq!(bootstrap.params.groups, 6 * 64);
+        let replicated: BTreeSet<ServerId> = bootstrap.groups.iter().flatten().copied().collect();
+        assert_eq!(replicated, (1..=6).map(ServerId).collect());
+        let coded: BTreeSet<ServerId> =
+            bootstrap.sets[0].columns.iter().map(|column| column.server).collect();
+        assert_eq!(coded, (7..=9).map(ServerId).collect());
+        assert_eq!(bootstrap.servers.len(), 9);
+        let nine = bootstrap.servers.iter().find(|server| server.id == ServerId(9)).unwrap();
+        assert_eq!(nine.address, "127.0.0.1:9209");
+        assert_eq!(bootstrap.pools[0].parity_buffer_bytes, 1 << 30);
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for text in [example(), with_a_pool()] {
+            let config = check(&text).unwrap();
+            let again: Config = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
+            assert_eq!(again, config);
+        }
+    }
+
+    #[test]
+    fn mistakes_in_pools_are_named_with_their_remedy() {
+        let cases = [
+            ("code = \"2+1\"", "code = \"2+0\"", "the code has 0 parity servers: give it 1 to 4"),
+            ("code = \"2+1\"", "code = \"1+1\"", "the code has 1 data servers: give it 2 to 12"),
+            ("code = \"2+1\"", "code = \"two\"", "such as 6+3"),
+            ("code = \"2+1\"", "code = \"3+1\"", "has 3 servers and its code 3+1 needs at least 4"),
+            ("code = \"2+1\"", "kode = \"2+1\"", "unknown field `kode`"),
+            ("code = \"2+1\"", "code = \"2+1\"\nparity_debt = \"ram\"", "use \"segment\""),
+            ("code = \"2+1\"", "code = \"2+1\"\nparity_debt = \"tape\"", "unknown variant `tape`"),
+            ("name = \"cold\"", "name = \"warm\"", "server 7 is in pool \"cold\", which has no [[pool]]"),
+        ];
+        for (from, to, expected) in cases {
+            let error = check(&with_a_pool().replacen(from, to, 1)).unwrap_err();
+            assert!(error.contains(expected), "{to:?} gave {error:?}, expected {expected:?}");
+        }
+        let mut text = with_a_pool();
+        for id in 3..=6 {
+            text = text.replacen(&format!("id = {id}\n"), &format!("id = {id}\npool = \"cold\"\n"), 1);
+        }
+        let error = check(&text).unwrap_err();
+        assert!(error.contains("leave 2 servers for the replicated pool"), "{error}");
+    }
+
+    /// It is a comment, so that nine servers suffice to try the example.
+    #[test]
+    fn the_pool_that_the_example_explains_is_sound() {
+        let text = example();
+        let (_, section) = text.split_once("#   [[pool]]\n").expect("the example explains pools");
+        let lines = section.lines().map_while(|line| line.strip_prefix("#   "));
+        let settings = lines.map(|line| line.split_once("  ").map_or(line, |(setting, _)| setting));
+        let found: PoolSection = toml::from_str(&settings.collect::<Vec<_>>().join("\n")).unwrap();
+        let (name, code) = ("archive".to_owned(), "6+3".parse().unwrap());
+        let expected = PoolSection { name, code, parity_debt: ParityDebt::Segment, parity_buffer_mib: 1024 };
+        assert_eq!(found, expected, "the defaults, as it says");
+    }
+
     #[test]
     fn mistakes_are_named_with_their_remedy() {
         let cases = [

@@ -4,5 +4,6 @@ pub mod config;
 pub mod connect;
 pub mod keys;
 pub mod launch;
+pub mod pools;
 pub mod random;
 pub mod secrets;

@@ -6,7 +6,7 @@
 
 use crate::cluster::config::{Config, MetaSection, SwitchDriver};
 use crate::cluster::launch::{Stop, launch_of, private_directory};
-use crate::cluster::random;
+use crate::cluster::{pools, random};
 use crate::daemon::clock;
 use crate::daemon::heap;
 use crate::error::NodeError;
@@ -14,7 +14,9 @@ use bytes::Bytes;
 use ebb_client::transport::{Connection, Identity, Listener, Party, Sender, connect, kind};
 use ebb_client::{Key, Secret};
 use ebb_gear::load;
-use ebb_meta::{Birth, DiskLog, Input, Member, MemberConfig, Outcome, SwitchAction, Token, joining_id, raft};
+use ebb_meta::{
+    Birth, Bootstrap, DiskLog, Input, Member, MemberConfig, Outcome, SwitchAction, Token, joining_id, raft,
+};
 use ebb_power::{Depth, Managed, PowerModel, ProcessSwitch, Switch, Transition};
 use ebb_types::{
     AdminReply, AdminRequest, ClusterParams, MapDelta, MetaFailure, MetaPush, MetaReply, MetaRequest,
@@ -123,11 +125,12 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
     if let Some(birth) = birth {
         create_log(config, section, birth)?;
     }
+    let bootstrap = config.bootstrap()?;
     let member_config = MemberConfig {
         id: section.id,
         members: config.meta.iter().map(|m| (m.id, m.address.clone())).collect(),
         seed: section.id,
-        bootstrap: Some(config.bootstrap()?),
+        bootstrap: Some(bootstrap.clone()),
         timing: config.timing(),
         switched: config.power.switch != SwitchDriver::None,
     };
@@ -158,6 +161,7 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
     let mut driver = Driver {
         id: section.id,
         params: config.params()?,
+        unchecked: Some(bootstrap),
         data: data.clone(),
         member,
         power: Power::new(config)?,
@@ -184,6 +188,8 @@ struct Driver {
     id: u64,
     /// The cluster's parameters in the configuration file.
     params: ClusterParams,
+    /// The configuration file's pools, until they have been compared with those of the cluster.
+    unchecked: Option<Bootstrap>,
     data: PathBuf,
     member: Member<DiskLog>,
     power: Power,
@@ -208,9 +214,17 @@ impl Driver {
     }
 
     /// Runs before any decision is carried out.
-    fn refuse_another_cluster(&self) -> Result<(), NodeError> {
+    fn refuse_another_cluster(&mut self) -> Result<(), NodeError> {
         let data = self.data.display();
-        match self.member.state().params() {
+        let params = self.member.state().params();
+        // First: other pools mean other parameters too, and this error says more. Pools never change once founded.
+        if params.is_some_and(|found| found.cluster == self.params.cluster)
+            && let Some(file) = self.unchecked.take()
+        {
+            let founded = self.member.delta(0);
+            pools::unchanged(&file, &founded).map_err(|why| NodeError::Refused(format!("{data}: {why}")))?;
+        }
+        match params {
             Some(found) if found.cluster != self.params.cluster => Err(NodeError::Refused(format!(
                 "{data} belongs to cluster {:016x}, not {:016x}: name another directory, or remove this one",
                 found.cluster, self.params.cluster

@@ -1,0 +1,572 @@
+//! `ebb pool`: the erasure-coded pools, for people and scripts, from the answer that `ebb status` gets.
+//!
+//! What a person asks first is how many more servers may fail now. [`survives`] derives it from a set's entry and its servers'
+//! states; where that says too little, so does the page.
+
+use crate::cli::words::word;
+use clap::Subcommand;
+use ebb_types::{
+    Bytes, Epoch, ParityDebt, PoolStatus, ServerId, ServerState, ServerStatus, SetEntry, SetStatus, Shape,
+    SlotState,
+};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+#[derive(Clone, Debug, Subcommand)]
+pub enum PoolCommand {
+    /// Show each pool's code, and the role of each of its servers
+    List {
+        /// Only this pool
+        name: Option<String>,
+    },
+    /// Show what each set owes its parity servers, when they wake, and how many servers may fail now
+    Status {
+        /// Only this pool
+        name: Option<String>,
+    },
+}
+
+impl PoolCommand {
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            PoolCommand::List { name } | PoolCommand::Status { name } => name.as_deref(),
+        }
+    }
+}
+
+/// There is no pool of that name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no erasure-coded pool {name:?}: the cluster has {known}")]
+pub struct UnknownPool {
+    name: String,
+    known: String,
+}
+
+/// Output of `ebb pool --json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pool {
+    name: String,
+    id: u8,
+    code: Shape,
+    /// Bytes stored per byte.
+    overhead: f64,
+    parity_debt: ParityDebt,
+    parity_buffer_bytes: u64,
+    /// `false`: too few data servers to keep the parity of sleepers.
+    parity_sleeps: bool,
+    sets: Vec<Set>,
+    spares: Vec<Spare>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Set {
+    id: u16,
+    epoch: Epoch,
+    survives: Option<usize>,
+    parity_debt_bytes: u64,
+    fullest: Option<f64>,
+    threshold: f64,
+    next_activation_millis: Option<u64>,
+    columns: Vec<Column>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Column {
+    server: u16,
+    role: String,
+    /// Absent: not a server of the cluster.
+    state: Option<ServerState>,
+    column: ColumnState,
+    since_epoch: Option<Epoch>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum ColumnState {
+    InSync,
+    CatchingUp,
+    Away,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Spare {
+    server: u16,
+    state: ServerState,
+}
+
+type States = BTreeMap<ServerId, ServerState>;
+
+/// The pool of that name, or all.
+pub fn select(
+    pools: &[PoolStatus],
+    servers: &[ServerStatus],
+    name: Option<&str>,
+) -> Result<Vec<Pool>, UnknownPool> {
+    let wanted = |pool: &&PoolStatus| name.is_none_or(|name| pool.pool.name == name);
+    let found: Vec<Pool> = pools.iter().filter(wanted).map(|pool| view(pool, servers)).collect();
+    match name {
+        Some(name) if found.is_empty() => {
+            let names: Vec<&str> = pools.iter().map(|pool| pool.pool.name.as_str()).collect();
+            let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            Err(UnknownPool { name: name.to_owned(), known })
+        }
+        _ => Ok(found),
+    }
+}
+
+fn view(status: &PoolStatus, servers: &[ServerStatus]) -> Pool {
+    let pool = &status.pool;
+    let states: States = servers.iter().map(|server| (server.id, server.state)).collect();
+    let is_spare = |server: &&ServerStatus| {
+        server.pool == pool.id && status.sets.iter().all(|set| set.entry.column_of(server.id).is_none())
+    };
+    Pool {
+        name: pool.name.clone(),
+        id: pool.id.0,
+        code: pool.shape,
+        overhead: pool.shape.overhead(),
+        parity_debt: pool.parity_debt,
+        parity_buffer_bytes: pool.parity_buffer_bytes,
+        parity_sleeps: pool.shape.may_sleep().is_ok(),
+        sets: status.sets.iter().map(|set| set_view(set, &states)).collect(),
+        spares: servers
+            .iter()
+            .filter(is_spare)
+            .map(|server| Spare { server: server.id.0, state: server.state })
+            .collect(),
+    }
+}
+
+fn set_view(set: &SetStatus, states: &States) -> Set {
+    let column = |(nth, column): (usize, &ebb_types::Column)| {
+        let (state, since_epoch) = match column.state {
+            SlotState::InSync => (ColumnState::InSync, None),
+            SlotState::CatchingUp { since } => (ColumnState::CatchingUp, Some(since)),
+            SlotState::Away { since } => (ColumnState::Away, Some(since)),
+        };
+        Column {
+            server: column.server.0,
+            role: role(set.entry.shape, nth),
+            state: states.get(&column.server).copied(),
+            column: state,
+            since_epoch,
+        }
+    };
+    Set {
+        id: set.id.0,
+        epoch: set.entry.epoch,
+        survives: survives(&set.entry, states),
+        parity_debt_bytes: set.parity_debt_bytes,
+        fullest: set.fullest,
+        threshold: set.threshold,
+        next_activation_millis: set.next_activation_millis,
+        columns: set.entry.columns.iter().enumerate().map(column).collect(),
+    }
+}
+
+/// `data 1` to `data k`, `parity 1` to `parity r`, as in ECS².
+fn role(shape: Shape, column: usize) -> String {
+    match column.checked_sub(shape.data()) {
+        None => format!("data {}", column + 1),
+        Some(parity) => format!("parity {}", parity + 1),
+    }
+}
+
+/// How many more of the set's servers may fail, at least, with nothing lost. `None`: this cannot be said before a data column is
+/// in sync.
+///
+/// Columns in sync have all strips, and any k of them suffice. A sleeping parity server has all but the newest, for which
+/// data servers keep strips enough for [`Shape::awake_tolerance`]; a failed or replaced one has nothing.
+fn survives(entry: &SetEntry, states: &States) -> Option<usize> {
+    let (k, r) = (entry.shape.data(), entry.shape.parity());
+    let behind = entry.columns.iter().filter(|column| column.state != SlotState::InSync).count();
+    let in_sync_alone = r.checked_sub(behind);
+    if entry.columns.iter().take(k).any(|column| column.state != SlotState::InSync) {
+        return in_sync_alone.filter(|left| *left > 0);
+    }
+    if behind == 0 || entry.shape.may_sleep().is_err() {
+        return Some(in_sync_alone.unwrap_or(0));
+    }
+    let lacks_all = |column: &&ebb_types::Column| {
+        let is_down =
+            matches!(states.get(&column.server), None | Some(ServerState::Failed | ServerState::Lost));
+        let never = Epoch(0);
+        let replaces = matches!(column.state, SlotState::CatchingUp { since } | SlotState::Away { since } if since == never);
+        is_down || replaces
+    };
+    let gone = entry.columns.iter().skip(k).filter(lacks_all).count();
+    Some(r.saturating_sub(gone).min(entry.shape.awake_tolerance()))
+}
+
+/// Text of `ebb pool list`.
+pub fn list(pools: &[Pool]) -> String {
+    let mut out = String::new();
+    for pool in pools {
+        heading(&mut out, pool);
+        let place = match pool.parity_debt {
+            ParityDebt::Segment => "on the data servers' disks",
+            ParityDebt::Ram => "in the data servers' memory",
+        };
+        let _ = match pool.parity_sleeps {
+            true => writeln!(
+                out,
+                "parity   sleeps; what it misses waits {place}, up to {} on each",
+                Bytes(pool.parity_buffer_bytes)
+            ),
+            false => writeln!(
+                out,
+                "parity   never sleeps: that would take {} data servers",
+                pool.code.parity() + pool.code.extra()
+            ),
+        };
+        let _ = writeln!(out, "\nserver  set    role       state     column");
+        for set in &pool.sets {
+            for column in &set.columns {
+                let state = column.state.map_or("unknown", word);
+                let (server, id, role) = (column.server, set.id, &column.role);
+                let _ = writeln!(out, "{server:<7} {id:<6} {role:<10} {state:<9} {}", standing(column));
+            }
+        }
+        for spare in &pool.spares {
+            let _ =
+                writeln!(out, "{:<7} {:<6} {:<10} {:<9} -", spare.server, "-", "spare", word(spare.state));
+        }
+    }
+    or_none(out)
+}
+
+/// Text of `ebb pool status`.
+pub fn page(pools: &[Pool]) -> String {
+    let mut out = String::new();
+    for pool in pools {
+        heading(&mut out, pool);
+        for set in &pool.sets {
+            let _ = writeln!(out, "\nset {:<4} {}", set.id, exposure(set));
+            let _ = writeln!(out, "owed     {}", debt(pool, set));
+            for column in set.columns.iter().filter(|column| column.column != ColumnState::InSync) {
+                let state = column.state.map_or("unknown", word);
+                let _ = writeln!(
+                    out,
+                    "column   {}, server {} ({state}): {}",
+                    column.role,
+                    column.server,
+                    standing(column)
+                );
+            }
+        }
+    }
+    or_none(out)
+}
+
+fn or_none(text: String) -> String {
+    match text.is_empty() {
+        true => "no erasure-coded pool: all servers are in the replicated one (`ebb status`)\n".to_owned(),
+        false => text,
+    }
+}
+
+/// `pool     archive, code 6+3: stores 1.50 bytes per byte, 2 sets, 1 spare`
+fn heading(out: &mut String, pool: &Pool) {
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    let _ = writeln!(
+        out,
+        "pool     {}, code {}: stores {:.2} bytes per byte, {}, {}",
+        pool.name,
+        pool.code,
+        pool.overhead,
+        count(pool.sets.len(), "set"),
+        count(pool.spares.len(), "spare"),
+    );
+}
+
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+fn standing(column: &Column) -> String {
+    let since = column.since_epoch.map_or(0, |epoch| epoch.0);
+    match column.column {
+        ColumnState::InSync => "in sync".to_owned(),
+        ColumnState::CatchingUp => format!("catching up since epoch {since}"),
+        ColumnState::Away => format!("away since epoch {since}"),
+    }
+}
+
+fn exposure(set: &Set) -> String {
+    match set.survives {
+        Some(0) => "NO further server may fail before its columns are in sync".to_owned(),
+        Some(1) => "1 more server may fail".to_owned(),
+        Some(more) => format!("{more} more servers may fail"),
+        None => {
+            "EXPOSED: how many more servers may fail is known when its data columns are in sync".to_owned()
+        }
+    }
+}
+
+/// `1.2 GiB; the fullest data server is at 42.0 %, parity servers wake at 90.0 %, in about 3.2 h`
+fn debt(pool: &Pool, set: &Set) -> String {
+    let mut text = Bytes(set.parity_debt_bytes).to_string();
+    if !pool.parity_sleeps {
+        return text;
+    }
+    let fullest = set.fullest.map_or("not heard of yet".to_owned(), |share| format!("at {}", percent(share)));
+    let _ = write!(
+        text,
+        "; the fullest data server is {fullest}, parity servers wake at {}",
+        percent(set.threshold)
+    );
+    if let Some(millis) = set.next_activation_millis {
+        let _ = write!(text, ", in about {}", in_words(millis));
+    }
+    text
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+fn in_words(millis: u64) -> String {
+    let seconds = millis as f64 / 1e3;
+    match seconds {
+        ..120.0 => format!("{seconds:.0} s"),
+        ..7200.0 => format!("{:.0} min", seconds / 60.0),
+        ..172_800.0 => format!("{:.1} h", seconds / 3600.0),
+        _ => format!("{:.0} days", seconds / 86_400.0),
+    }
+}
+
+/// One line per pool, for `ebb status`.
+pub fn lines(pools: &[PoolStatus], servers: &[ServerStatus]) -> String {
+    let mut out = String::new();
+    for pool in pools.iter().map(|pool| view(pool, servers)) {
+        let parity = || pool.sets.iter().flat_map(|set| set.columns.iter().skip(pool.code.data()));
+        let asleep = parity().filter(|column| column.state == Some(ServerState::Asleep)).count();
+        let owed: u64 = pool.sets.iter().map(|set| set.parity_debt_bytes).sum();
+        let fullest = pool.sets.iter().filter_map(|set| set.fullest).reduce(f64::max);
+        let _ = write!(
+            out,
+            "pool     {}, code {}: {}, {asleep} of {} asleep, {} owed to them",
+            pool.name,
+            pool.code,
+            count(pool.sets.len(), "set"),
+            count(parity().count(), "parity server"),
+            Bytes(owed),
+        );
+        let _ =
+            fullest.map_or(Ok(()), |share| write!(out, ", the fullest data server is at {}", percent(share)));
+        let exposed = pool.sets.iter().filter(|set| set.survives.unwrap_or(0) == 0).count();
+        if exposed > 0 {
+            let _ = write!(out, "; EXPOSED: {} (`ebb pool status`)", count(exposed, "set"));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ServerState::{Asleep, Awake, Failed, Lost};
+    use ebb_types::{GearGroup, Incarnation, PoolEntry, PoolId, RackId, SetId, StoreId};
+
+    /// A column of a made-up set: its server's state, and its own.
+    type Made = (ServerState, SlotState);
+    const HERE: Made = (Awake, SlotState::InSync);
+    const ASLEEP: Made = (Asleep, SlotState::Away { since: Epoch(4) });
+
+    /// A pool `archive` of sets with these columns, on servers from 10 on, then a spare.
+    fn made_up(code: &str, sets: &[&[Made]]) -> (PoolStatus, Vec<ServerStatus>) {
+        let shape: Shape = code.parse().unwrap();
+        let mut servers = Vec::new();
+        let mut add = |state| {
+            let id = ServerId(10 + servers.len() as u16);
+            servers.push(server(id, state));
+            id
+        };
+        let set = |(id, columns): (u16, &&[Made])| SetStatus {
+            id: SetId(id),
+            entry: SetEntry {
+                pool: PoolId(1),
+                shape,
+                epoch: Epoch(5),
+                columns: columns
+                    .iter()
+                    .map(|(server, state)| ebb_types::Column { server: add(*server), state: *state })
+                    .collect(),
+            },
+            parity_debt_bytes: 1_288_490_189,
+            fullest: Some(0.42),
+            threshold: 0.9,
+            next_activation_millis: Some(11_520_000),
+        };
+        let sets: Vec<SetStatus> = (0..).zip(sets).map(set).collect();
+        add(Awake);
+        let pool = PoolEntry {
+            id: PoolId(1),
+            name: "archive".into(),
+            shape,
+            parity_debt: ParityDebt::Segment,
+            parity_buffer_bytes: 1 << 30,
+            sets: sets.iter().map(|set| set.id).collect(),
+        };
+        (PoolStatus { pool, sets }, servers)
+    }
+
+    fn server(id: ServerId, state: ServerState) -> ServerStatus {
+        ServerStatus {
+            id,
+            rack: RackId(1),
+            pool: PoolId(1),
+            gear_group: GearGroup(u8::MAX),
+            address: String::new(),
+            state,
+            incarnation: Incarnation(1),
+            store: StoreId(1),
+            vitals: None,
+            heartbeat_age_millis: None,
+            lease_left_millis: None,
+            primaries: 0,
+            holder_of: 0,
+            modelled_watts: None,
+            switch_trouble: None,
+        }
+    }
+
+    fn views(code: &str, sets: &[&[Made]]) -> Vec<Pool> {
+        let (pool, servers) = made_up(code, sets);
+        select(&[pool], &servers, None).unwrap()
+    }
+
+    const RESTING: [Made; 9] = [HERE, HERE, HERE, HERE, HERE, HERE, ASLEEP, ASLEEP, ASLEEP];
+
+    #[test]
+    fn the_list_of_a_pool_whose_parity_sleeps() {
+        let expected = "\
+pool     archive, code 6+3: stores 1.50 bytes per byte, 1 set, 1 spare
+parity   sleeps; what it misses waits on the data servers' disks, up to 1.0 GiB on each
+
+server  set    role       state     column
+10      0      data 1     awake     in sync
+11      0      data 2     awake     in sync
+12      0      data 3     awake     in sync
+13      0      data 4     awake     in sync
+14      0      data 5     awake     in sync
+15      0      data 6     awake     in sync
+16      0      parity 1   asleep    away since epoch 4
+17      0      parity 2   asleep    away since epoch 4
+18      0      parity 3   asleep    away since epoch 4
+19      -      spare      awake     -
+";
+        assert_eq!(list(&views("6+3", &[&RESTING])), expected);
+    }
+
+    #[test]
+    fn a_code_that_cannot_let_parity_sleep_says_so() {
+        let text = list(&views("2+1", &[&[HERE, HERE, HERE]]));
+        assert!(text.contains("2+1: stores 1.50"), "{text}");
+        assert!(text.contains("parity   sleeps"), "{text}");
+        let text = list(&views("3+2", &[&[HERE; 5]]));
+        assert!(text.contains("parity   never sleeps: that would take 4 data servers\n"), "{text}");
+    }
+
+    #[test]
+    fn the_status_of_a_resting_set_and_of_one_with_a_failure() {
+        let failed = SlotState::Away { since: Epoch(5) };
+        let back = SlotState::CatchingUp { since: Epoch(4) };
+        let mut hurt = RESTING;
+        hurt[2] = (Failed, failed);
+        hurt[6] = (Awake, back);
+        let expected = "\
+pool     archive, code 6+3: stores 1.50 bytes per byte, 2 sets, 1 spare
+
+set 0    2 more servers may fail
+owed     1.2 GiB; the fullest data server is at 42.0 %, parity servers wake at 90.0 %, in about 3.2 h
+column   parity 1, server 16 (asleep): away since epoch 4
+column   parity 2, server 17 (asleep): away since epoch 4
+column   parity 3, server 18 (asleep): away since epoch 4
+
+set 1    EXPOSED: how many more servers may fail is known when its data columns are in sync
+owed     1.2 GiB; the fullest data server is at 42.0 %, parity servers wake at 90.0 %, in about 3.2 h
+column   data 3, server 21 (FAILED): away since epoch 5
+column   parity 1, server 25 (awake): catching up since epoch 4
+column   parity 2, server 26 (asleep): away since epoch 4
+column   parity 3, server 27 (asleep): away since epoch 4
+";
+        assert_eq!(page(&views("6+3", &[&RESTING, &hurt])), expected);
+    }
+
+    #[test]
+    fn the_line_of_a_pool_in_the_status_of_the_cluster() {
+        let mut hurt = RESTING;
+        hurt[2] = (Failed, SlotState::Away { since: Epoch(5) });
+        let (pool, servers) = made_up("6+3", &[&RESTING, &hurt]);
+        let expected = "pool     archive, code 6+3: 2 sets, 6 of 6 parity servers asleep, 2.4 GiB owed to them, the fullest data \
+                        server is at 42.0 %; EXPOSED: 1 set (`ebb pool status`)\n";
+        assert_eq!(lines(&[pool], &servers), expected);
+        let (mut pool, servers) = made_up("6+3", &[&RESTING]);
+        pool.sets[0].fullest = None;
+        let expected =
+            "pool     archive, code 6+3: 1 set, 3 of 3 parity servers asleep, 1.2 GiB owed to them\n";
+        assert_eq!(lines(&[pool], &servers), expected);
+        assert_eq!(lines(&[], &servers), "");
+    }
+
+    /// Each case is one row of the table in docs/operations.md.
+    #[test]
+    fn how_many_more_servers_may_fail() {
+        let of = |code: &str, columns: &[Made]| views(code, &[columns])[0].sets[0].survives;
+        let lost = (Lost, SlotState::Away { since: Epoch(5) });
+        let failed = (Failed, SlotState::Away { since: Epoch(5) });
+        let replaced = (Awake, SlotState::CatchingUp { since: Epoch(0) });
+        let back = (Awake, SlotState::CatchingUp { since: Epoch(4) });
+        let with = |parity: [Made; 3]| [vec![HERE; 6], parity.to_vec()].concat();
+        let hurt = |parity: [Made; 3]| [vec![HERE; 5], vec![replaced], parity.to_vec()].concat();
+        assert_eq!(of("6+3", &[HERE; 9]), Some(3), "all is in sync");
+        assert_eq!(of("6+3", &RESTING), Some(2), "parity sleeps");
+        assert_eq!(of("6+3", &with([back, ASLEEP, ASLEEP])), Some(2), "parity catches up");
+        assert_eq!(of("6+3", &with([failed, ASLEEP, ASLEEP])), Some(2));
+        assert_eq!(of("6+3", &with([lost, replaced, ASLEEP])), Some(1), "two parity servers have nothing");
+        assert_eq!(of("6+3", &with([failed; 3])), Some(0));
+        assert_eq!(of("6+3", &hurt([HERE; 3])), Some(2), "a data server is replaced, all parity is here");
+        assert_eq!(of("6+3", &hurt([HERE, HERE, ASLEEP])), Some(1));
+        assert_eq!(of("6+3", &hurt([HERE, ASLEEP, ASLEEP])), None);
+        assert_eq!(of("2+2", &[HERE, HERE, HERE, failed]), Some(1), "no data server keeps a second strip");
+        assert_eq!(of("2+2", &[HERE, HERE, failed, failed]), Some(0));
+        assert_eq!(of("6+4", &[vec![HERE; 6], vec![ASLEEP; 4]].concat()), Some(3));
+    }
+
+    #[test]
+    fn a_pool_is_found_by_name() {
+        let (pool, servers) = made_up("6+3", &[&RESTING]);
+        let pools = [pool];
+        assert_eq!(select(&pools, &servers, Some("archive")).unwrap().len(), 1);
+        let error = select(&pools, &servers, Some("archiv")).unwrap_err().to_string();
+        assert_eq!(error, "there is no erasure-coded pool \"archiv\": the cluster has archive");
+        let error = select(&[], &servers, Some("archive")).unwrap_err().to_string();
+        assert_eq!(error, "there is no erasure-coded pool \"archive\": the cluster has none");
+        assert!(list(&[]).contains("no erasure-coded pool") && page(&[]).contains("no erasure-coded pool"));
+    }
+
+    #[test]
+    fn the_json_has_the_documented_keys() {
+        let json = serde_json::to_value(views("6+3", &[&RESTING])).unwrap();
+        assert_eq!(json[0]["code"], "6+3");
+        assert_eq!((&json[0]["parity_debt"], &json[0]["overhead"]), (&"segment".into(), &1.5.into()));
+        let set = &json[0]["sets"][0];
+        assert_eq!((&set["survives"], &set["threshold"]), (&2.into(), &0.9.into()));
+        let parity = serde_json::json!({
+            "server": 16, "role": "parity 1", "state": "Asleep", "column": "away", "since_epoch": 4
+        });
+        assert_eq!(set["columns"][6], parity);
+        assert_eq!(json[0]["spares"], serde_json::json!([{ "server": 19, "state": "Awake" }]));
+    }
+
+    #[test]
+    fn times_are_read_at_a_glance() {
+        let cases = [(90_000, "90 s"), (600_000, "10 min"), (11_520_000, "3.2 h"), (864_000_000, "10 days")];
+        cases.iter().for_each(|(millis, text)| assert_eq!(in_words(*millis), *text));
+    }
+}
