@@ -679,6 +679,7 @@ mod tests {
             // Not checked: the check would resolve host names.
             if let Ok(config) = toml::from_str::<Config>(&String::from_utf8_lossy(bytes)) {
                 let _ = (config.cluster_id(), config.check_scheduler(), config.schedule(), config.timing());
+                let _ = pools::check(&config.pool, &config.placed(), 3, 64 << 20);
             }
         });
     }

@@ -99,8 +99,8 @@ pub enum PoolError {
 /// What differs from the founding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{what} was {was} when the cluster was founded, and is {now} in this configuration file. A pool's code and servers cannot be \
-     changed while it holds data: restore the file, or create another pool, with a new cluster, and move the data there"
+    "{what} was {was} when the cluster was founded, and is {now} in this configuration file. A pool's code and servers \
+     cannot be changed while it holds data: restore the file, or create another pool, with a new cluster, and move the data there"
 )]
 pub struct Changed {
     what: String,

@@ -71,9 +71,50 @@ fn a_configuration_with_a_mistake_starts_nothing() {
 }
 
 #[test]
+fn a_pool_with_a_mistake_starts_nothing() {
+    let servers = |ids: std::ops::RangeInclusive<u16>, code: &str, more: &str| {
+        let mut text = changed("x", "x");
+        for id in ids {
+            text = text.replacen(&format!("id = {id}\n"), &format!("id = {id}\npool = \"cold\"\n"), 1);
+        }
+        format!("{text}\n[[pool]]\nname = \"cold\"\ncode = \"{code}\"\n{more}\n")
+    };
+    let cases: [(String, &[&str]); 8] = [
+        (servers(7..=9, "2+0", ""), &["cluster.toml", "0 parity servers", "give it 1 to 4"]),
+        (servers(7..=9, "2", ""), &["cluster.toml", "such as 6+3"]),
+        (servers(7..=9, "3+1", ""), &["pool cold has 3 servers", "needs at least 4", "[[server]]"]),
+        (servers(3..=9, "4+2", ""), &["leave 2 servers for the replicated pool", "add servers"]),
+        (servers(7..=9, "2+1", "parity_debt = \"ram\""), &["not available yet", "use \"segment\""]),
+        (servers(7..=9, "2+1", "parity_buffer_mib = 9"), &["parity_buffer_mib is 9", "at least 32"]),
+        (servers(7..=9, "2+1", "[[pool]]\nname = \"cold\"\ncode = \"2+1\""), &["\"cold\" twice"]),
+        (
+            changed("id = 9\n", "id = 9\npool = \"warm\"\n"),
+            &["server 9 is in pool \"warm\"", "no [[pool]]", "take `pool` out"],
+        ),
+    ];
+    for (text, expected) in &cases {
+        for args in [&["server", "--id", "8"][..], &["meta"], &["pool", "list"]] {
+            refused(&with_config(text, args), 1, expected);
+        }
+    }
+    let dev = |pool| Command::new(EBB).args(["dev", "--ephemeral", "--pool", pool]).output().expect("run");
+    refused(&dev("archive=6+3"), 1, &["9 servers are too few", "--servers 12"]);
+    refused(&dev("Cold=2+1"), 1, &["the name \"Cold\""]);
+    refused(&dev("cold=2+9"), 2, &["9 parity servers", "--help"]);
+    refused(&dev("cold"), 2, &["such as archive=6+3", "--help"]);
+}
+
+#[test]
 fn wrong_usage_is_distinguished_from_failure() {
-    for args in [&["serve"][..], &["gear"], &["gear", "set"], &["gear", "set", "many"], &["status", "--jsn"]]
-    {
+    for args in [
+        &["serve"][..],
+        &["gear"],
+        &["gear", "set"],
+        &["gear", "set", "many"],
+        &["status", "--jsn"],
+        &["pool"],
+        &["pool", "create"],
+    ] {
         let output = Command::new(EBB).args(args).output().expect("run");
         refused(&output, 2, &["--help"]);
     }
@@ -85,6 +126,7 @@ fn a_server_does_not_touch_what_is_not_its_own() {
     let mut cluster = Cluster::start(&Shape::lively());
     refused(&cluster.ebb(&["gear", "set", "4"]), 1, &["gear"]);
     refused(&cluster.ebb(&["lost", "70"]), 1, &["server-70 is not part of the cluster"]);
+    refused(&cluster.ebb(&["pool", "status", "cold"]), 1, &["no erasure-coded pool \"cold\"", "has none"]);
     // Two programs on one directory.
     refused(
         &cluster.ebb(&["server", "--id", "1"]),
@@ -107,6 +149,22 @@ fn a_server_does_not_touch_what_is_not_its_own() {
     cluster.edit(|table| {
         table["cluster"].as_table_mut().expect("a table").insert("id".into(), id.as_str().into());
     });
+
+    // Another pool than at the founding.
+    let before = std::fs::read_to_string(&cluster.config).expect("the configuration");
+    cluster.edit(|table| {
+        for server in &mut table["server"].as_array_mut().expect("servers")[6..] {
+            server.as_table_mut().expect("a table").insert("pool".into(), "cold".into());
+        }
+        let pool = toml::from_str("name = \"cold\"\ncode = \"2+1\"").expect("a table");
+        table.insert("pool".into(), toml::Value::Array(vec![toml::Value::Table(pool)]));
+    });
+    refused(
+        &cluster.ebb(&["meta"]),
+        1,
+        &["the list of pools was empty", "is cold in this configuration file", "restore the file"],
+    );
+    std::fs::write(&cluster.config, before).expect("write");
 
     // Another server's directory.
     let (one, two) = (cluster.data(Who::Server(1)).join("store"), cluster.data(Who::Server(2)).join("store"));
