@@ -7,13 +7,13 @@
 //! Sections are checked before anything is founded ([`check`]): [`found`] relies on it.
 
 use ebb_gear::layout::Server;
+use ebb_gear::{NO_GEAR, SetsError, sets};
 use ebb_meta::{Bootstrap, NewServer};
 use ebb_types::{
-    Column, Epoch, GearGroup, MapDelta, ParityDebt, PoolEntry, PoolId, RackId, Rows, ServerId, SetEntry,
-    SetId, Shape, SlotState,
+    Column, Epoch, MapDelta, ParityDebt, PoolEntry, PoolId, RackId, Rows, ServerId, SetEntry, SetId, Shape,
+    SlotState,
 };
 use serde::{Deserialize, Serialize};
-use stand_in::{CODED, SetsError, sets};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A pool's id has 8 bits, of which most are for pools and some stay free.
@@ -205,7 +205,7 @@ pub fn found(pools: &[PoolSection], servers: &[Placed], into: &mut Bootstrap) ->
             id: server.id,
             rack: server.rack,
             pool: id,
-            gear_group: CODED,
+            gear_group: NO_GEAR,
             address: server.address.to_owned(),
         }));
     }
@@ -258,29 +258,6 @@ fn in_words(debt: ParityDebt) -> String {
     }
 }
 
-/// Until `ebb_gear::sets` has it.
-mod stand_in {
-    use super::*;
-
-    /// The gear group of servers that gears do not concern.
-    pub const CODED: GearGroup = GearGroup(u8::MAX);
-
-    #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-    #[error("a set of code {shape} needs {needed} servers and there are {found}", needed = shape.servers())]
-    pub struct SetsError {
-        shape: Shape,
-        found: usize,
-    }
-
-    pub fn sets(servers: &[Server], shape: Shape) -> Result<Vec<Vec<ServerId>>, SetsError> {
-        if servers.len() < shape.servers() {
-            return Err(SetsError { shape, found: servers.len() });
-        }
-        let ids: Vec<ServerId> = servers.iter().map(|server| server.id).collect();
-        Ok(ids.chunks_exact(shape.servers()).map(<[ServerId]>::to_vec).collect())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -330,7 +307,7 @@ mod tests {
         assert_eq!(ids(1), (PoolId(2), vec![SetId(2), SetId(3)]));
         let of_pool = |n| bootstrap.servers.iter().filter(|server| server.pool == PoolId(n)).count();
         assert_eq!([0, 1, 2].map(of_pool), [0, 19, 6], "a spare is in the pool, and in no set");
-        assert!(bootstrap.servers.iter().all(|server| server.gear_group == CODED));
+        assert!(bootstrap.servers.iter().all(|server| server.gear_group == NO_GEAR));
         let mut seen = BTreeSet::new();
         for (nth, set) in bootstrap.sets.iter().enumerate() {
             let pool = bootstrap.pools.iter().find(|pool| pool.sets.contains(&SetId(nth as u16))).unwrap();
