@@ -38,11 +38,11 @@ sweep:
 	cargo test --release -p ebb-sim --test sweep no_seed -- --nocapture
 
 # Processes under verified load. 500 random events: servers are killed, paused, emptied, put back to older copies, slow, full. And 1,000
-# directories that were emptied, older, damaged, exchanged. EBB_SEED=N repeats one run. And a served mirror is killed 200 times. `make test`
-# has short forms.
+# directories that were emptied, older, damaged, exchanged. EBB_SEED=N repeats one run. And a served mirror is killed 200 times, and
+# servers of an erasure-coded pool meet 200 events. `make test` has short forms.
 chaos:
-	EBB_CHAOS_EVENTS=500 EBB_AMNESIA_TRIES=1000 EBB_MIRROR_KILLS=200 \
-		cargo test --profile dist -p ebb --test all -- --nocapture chaos:: amnesia:: mirror_kills::
+	EBB_CHAOS_EVENTS=500 EBB_AMNESIA_TRIES=1000 EBB_MIRROR_KILLS=200 EBB_POOL_EVENTS=200 \
+		cargo test --profile dist -p ebb --test all -- --nocapture chaos:: amnesia:: mirror_kills:: pool_chaos::
 
 bench: dist
 	./scripts/bench

@@ -1,7 +1,7 @@
 //! `ebb pool`: the erasure-coded pools, for people and scripts, from the answer that `ebb status` gets.
 //!
-//! What a person asks first is how many more servers may fail now. [`survives`] derives it from a set's entry and its servers'
-//! states; where that says too little, so does the page.
+//! What a person asks first is how many more servers may fail now: [`survives`] derives it from a set's entry and its servers'
+//! states.
 
 use crate::cli::words::word;
 use clap::Subcommand;
@@ -63,7 +63,7 @@ pub struct Pool {
 struct Set {
     id: u16,
     epoch: Epoch,
-    survives: Option<usize>,
+    survives: usize,
     parity_debt_bytes: u64,
     fullest: Option<f64>,
     threshold: f64,
@@ -173,30 +173,43 @@ fn role(shape: Shape, column: usize) -> String {
     }
 }
 
-/// How many more of the set's servers may fail, at least, with nothing lost. `None`: this cannot be said before a data column is
-/// in sync.
+/// How many more of the set's servers may fail, at least, with nothing lost.
 ///
-/// Columns in sync have all strips, and any k of them suffice. A sleeping parity server has all but the newest, for which
-/// data servers keep strips enough for [`Shape::awake_tolerance`]; a failed or replaced one has nothing.
-fn survives(entry: &SetEntry, states: &States) -> Option<usize> {
+/// Columns in sync have all strips, and any k of them suffice. Where that says less, three kinds of rows are to be thought of:
+/// - those that parity servers have: a failed or replaced server's column of them is gone, a sleeping one's is not;
+/// - those written since parity slept: data servers survive [`Shape::awake_tolerance`] failures with what they keep;
+/// - those written since a data server failed: several strips of a row are then on one server.
+fn survives(entry: &SetEntry, states: &States) -> usize {
     let (k, r) = (entry.shape.data(), entry.shape.parity());
-    let behind = entry.columns.iter().filter(|column| column.state != SlotState::InSync).count();
-    let in_sync_alone = r.checked_sub(behind);
-    if entry.columns.iter().take(k).any(|column| column.state != SlotState::InSync) {
-        return in_sync_alone.filter(|left| *left > 0);
-    }
-    if behind == 0 || entry.shape.may_sleep().is_err() {
-        return Some(in_sync_alone.unwrap_or(0));
-    }
-    let lacks_all = |column: &&ebb_types::Column| {
-        let is_down =
-            matches!(states.get(&column.server), None | Some(ServerState::Failed | ServerState::Lost));
-        let never = Epoch(0);
-        let replaces = matches!(column.state, SlotState::CatchingUp { since } | SlotState::Away { since } if since == never);
-        is_down || replaces
+    let (data, parity) = entry.columns.split_at(k);
+    let count_behind = |columns: &[ebb_types::Column]| {
+        columns.iter().filter(|column| column.state != SlotState::InSync).count()
     };
-    let gone = entry.columns.iter().skip(k).filter(lacks_all).count();
-    Some(r.saturating_sub(gone).min(entry.shape.awake_tolerance()))
+    let (data_behind, parity_behind) = (count_behind(data), count_behind(parity));
+    let in_sync_alone = r.saturating_sub(data_behind + parity_behind);
+    if parity_behind == 0 || data_behind == k || entry.shape.may_sleep().is_err() {
+        return in_sync_alone;
+    }
+    let gone = entry.columns.iter().filter(|column| has_nothing(column, states)).count();
+    let before_sleep = r.saturating_sub(gone);
+    let since_sleep = entry.shape.awake_tolerance().saturating_sub(data_behind);
+    let kept = data_behind + parity_behind + entry.shape.extra();
+    let since_failure = match data_behind {
+        0 => since_sleep,
+        _ => r / (1 + kept.div_ceil(k - data_behind)),
+    };
+    in_sync_alone.max(before_sleep.min(since_sleep).min(since_failure))
+}
+
+/// Whether the column's server has failed, or took the place of a lost one.
+fn has_nothing(column: &ebb_types::Column, states: &States) -> bool {
+    let is_down = matches!(states.get(&column.server), None | Some(ServerState::Failed | ServerState::Lost));
+    let lacks_all = |since: Epoch| since == Epoch(0);
+    is_down
+        || match column.state {
+            SlotState::InSync => false,
+            SlotState::CatchingUp { since } | SlotState::Away { since } => lacks_all(since),
+        }
 }
 
 /// Text of `ebb pool list`.
@@ -297,12 +310,9 @@ fn standing(column: &Column) -> String {
 
 fn exposure(set: &Set) -> String {
     match set.survives {
-        Some(0) => "NO further server may fail before its columns are in sync".to_owned(),
-        Some(1) => "1 more server may fail".to_owned(),
-        Some(more) => format!("{more} more servers may fail"),
-        None => {
-            "EXPOSED: how many more servers may fail is known when its data columns are in sync".to_owned()
-        }
+        0 => "EXPOSED: another failure may cost data, until more columns are in sync".to_owned(),
+        1 => "1 more server may fail".to_owned(),
+        more => format!("{more} more servers may fail"),
     }
 }
 
@@ -357,7 +367,7 @@ pub fn lines(pools: &[PoolStatus], servers: &[ServerStatus]) -> String {
         );
         let _ =
             fullest.map_or(Ok(()), |share| write!(out, ", the fullest data server is at {}", percent(share)));
-        let exposed = pool.sets.iter().filter(|set| set.survives.unwrap_or(0) == 0).count();
+        let exposed = pool.sets.iter().filter(|set| set.survives == 0).count();
         if exposed > 0 {
             let _ = write!(out, "; EXPOSED: {} (`ebb pool status`)", count(exposed, "set"));
         }
@@ -478,6 +488,7 @@ server  set    role       state     column
         let back = SlotState::CatchingUp { since: Epoch(4) };
         let mut hurt = RESTING;
         hurt[2] = (Failed, failed);
+        hurt[3] = (Failed, failed);
         hurt[6] = (Awake, back);
         let expected = "\
 pool     archive, code 6+3: stores 1.50 bytes per byte, 2 sets, 1 spare
@@ -488,9 +499,10 @@ column   parity 1, server 16 (asleep): away since epoch 4
 column   parity 2, server 17 (asleep): away since epoch 4
 column   parity 3, server 18 (asleep): away since epoch 4
 
-set 1    EXPOSED: how many more servers may fail is known when its data columns are in sync
+set 1    EXPOSED: another failure may cost data, until more columns are in sync
 owed     1.2 GiB; the fullest data server is at 42.0 %, parity servers wake at 90.0 %, in about 3.2 h
 column   data 3, server 21 (FAILED): away since epoch 5
+column   data 4, server 22 (FAILED): away since epoch 5
 column   parity 1, server 25 (awake): catching up since epoch 4
 column   parity 2, server 26 (asleep): away since epoch 4
 column   parity 3, server 27 (asleep): away since epoch 4
@@ -501,7 +513,7 @@ column   parity 3, server 27 (asleep): away since epoch 4
     #[test]
     fn the_line_of_a_pool_in_the_status_of_the_cluster() {
         let mut hurt = RESTING;
-        hurt[2] = (Failed, SlotState::Away { since: Epoch(5) });
+        hurt[2..4].fill((Failed, SlotState::Away { since: Epoch(5) }));
         let (pool, servers) = made_up("6+3", &[&RESTING, &hurt]);
         let expected = "pool     archive, code 6+3: 2 sets, 6 of 6 parity servers asleep, 2.4 GiB owed to them, the fullest data \
                         server is at 42.0 %; EXPOSED: 1 set (`ebb pool status`)\n";
@@ -514,7 +526,6 @@ column   parity 3, server 27 (asleep): away since epoch 4
         assert_eq!(lines(&[], &servers), "");
     }
 
-    /// Each case is one row of the table in docs/operations.md.
     #[test]
     fn how_many_more_servers_may_fail() {
         let of = |code: &str, columns: &[Made]| views(code, &[columns])[0].sets[0].survives;
@@ -523,19 +534,51 @@ column   parity 3, server 27 (asleep): away since epoch 4
         let replaced = (Awake, SlotState::CatchingUp { since: Epoch(0) });
         let back = (Awake, SlotState::CatchingUp { since: Epoch(4) });
         let with = |parity: [Made; 3]| [vec![HERE; 6], parity.to_vec()].concat();
-        let hurt = |parity: [Made; 3]| [vec![HERE; 5], vec![replaced], parity.to_vec()].concat();
-        assert_eq!(of("6+3", &[HERE; 9]), Some(3), "all is in sync");
-        assert_eq!(of("6+3", &RESTING), Some(2), "parity sleeps");
-        assert_eq!(of("6+3", &with([back, ASLEEP, ASLEEP])), Some(2), "parity catches up");
-        assert_eq!(of("6+3", &with([failed, ASLEEP, ASLEEP])), Some(2));
-        assert_eq!(of("6+3", &with([lost, replaced, ASLEEP])), Some(1), "two parity servers have nothing");
-        assert_eq!(of("6+3", &with([failed; 3])), Some(0));
-        assert_eq!(of("6+3", &hurt([HERE; 3])), Some(2), "a data server is replaced, all parity is here");
-        assert_eq!(of("6+3", &hurt([HERE, HERE, ASLEEP])), Some(1));
-        assert_eq!(of("6+3", &hurt([HERE, ASLEEP, ASLEEP])), None);
-        assert_eq!(of("2+2", &[HERE, HERE, HERE, failed]), Some(1), "no data server keeps a second strip");
-        assert_eq!(of("2+2", &[HERE, HERE, failed, failed]), Some(0));
-        assert_eq!(of("6+4", &[vec![HERE; 6], vec![ASLEEP; 4]].concat()), Some(3));
+        assert_eq!(of("6+3", &[HERE; 9]), 3, "all is in sync");
+        assert_eq!(of("6+3", &RESTING), 2, "parity sleeps");
+        assert_eq!(of("6+3", &with([back, ASLEEP, ASLEEP])), 2, "parity catches up");
+        assert_eq!(of("6+3", &with([failed, ASLEEP, ASLEEP])), 2);
+        assert_eq!(of("6+3", &with([lost, replaced, ASLEEP])), 1, "two parity servers have nothing");
+        assert_eq!(of("6+3", &with([failed; 3])), 0);
+        let hurt = |count: usize, parity: [Made; 3]| {
+            [vec![HERE; 6 - count], vec![failed; count], parity.to_vec()].concat()
+        };
+        assert_eq!(of("6+3", &hurt(1, [HERE; 3])), 2, "all parity is here");
+        assert_eq!(of("6+3", &hurt(2, [HERE; 3])), 1);
+        assert_eq!(of("6+3", &hurt(1, [ASLEEP; 3])), 1, "one of two is used up");
+        assert_eq!(of("6+3", &hurt(1, [HERE, HERE, ASLEEP])), 1);
+        assert_eq!(of("6+3", &hurt(2, [ASLEEP; 3])), 0);
+        assert_eq!(of("6+3", &hurt(6, [ASLEEP; 3])), 0);
+        assert_eq!(of("2+2", &[HERE, HERE, HERE, failed]), 1, "no data server keeps a second strip");
+        assert_eq!(of("2+2", &[HERE, HERE, failed, failed]), 0);
+        assert_eq!(of("6+4", &[vec![HERE; 6], vec![ASLEEP; 4]].concat()), 3);
+        let wide = [vec![HERE; 3], vec![failed], vec![ASLEEP; 2]].concat();
+        assert_eq!(of("4+2", &wide), 0, "three strips of a new row on one server");
+    }
+
+    /// The bound against the strips themselves: for every loss of `survives` live servers, and every turn, k strips of new rows
+    /// that code and parity strips alone make decodable are left.
+    #[test]
+    fn new_rows_survive_what_is_said_after_a_data_server_failed() {
+        let failed = (Failed, SlotState::Away { since: Epoch(5) });
+        for (k, r) in [(6, 3), (8, 3), (10, 4), (12, 4), (4, 2), (3, 1)] {
+            let made = [vec![failed], vec![HERE; k - 1], vec![ASLEEP; r]].concat();
+            let (pool, servers) = made_up(&format!("{k}+{r}"), &[&made]);
+            let entry = &pool.sets[0].entry;
+            let may_fail = view(&pool, &servers).sets[0].survives;
+            for object in 0..100 {
+                let chunk = ebb_types::ChunkId { object: ebb_types::ObjectId(object), index: 0 };
+                let mut strips = BTreeMap::<ServerId, usize>::new();
+                entry.targets(chunk)[..k + r]
+                    .iter()
+                    .flatten()
+                    .for_each(|id| *strips.entry(*id).or_default() += 1);
+                let mut counts: Vec<usize> = strips.into_values().collect();
+                counts.sort_by_key(|count| std::cmp::Reverse(*count));
+                let lost: usize = counts.iter().take(may_fail).sum();
+                assert!(lost <= r, "{k}+{r}: {may_fail} servers with {lost} strips of a row");
+            }
+        }
     }
 
     #[test]

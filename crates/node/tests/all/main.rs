@@ -17,6 +17,8 @@ mod mirror_speeds;
 mod mirror_tools;
 mod mirrored;
 mod planned_shifts;
+mod pool_chaos;
+mod pools;
 mod replay;
 mod s3_clients;
 mod security;
