@@ -387,7 +387,7 @@ mod tests {
     const HERE: Made = (Awake, SlotState::InSync);
     const ASLEEP: Made = (Asleep, SlotState::Away { since: Epoch(4) });
 
-    /// A pool `archive` of sets with these columns, on servers from 10 on, then a spare.
+    /// A pool `archive` of sets with these columns, on servers from 10 on, then a spare, and a replicated server.
     fn made_up(code: &str, sets: &[&[Made]]) -> (PoolStatus, Vec<ServerStatus>) {
         let shape: Shape = code.parse().unwrap();
         let mut servers = Vec::new();
@@ -414,6 +414,7 @@ mod tests {
         };
         let sets: Vec<SetStatus> = (0..).zip(sets).map(set).collect();
         add(Awake);
+        servers.push(ServerStatus { pool: PoolId::REPLICATED, ..server(ServerId(1), Awake) });
         let pool = PoolEntry {
             id: PoolId(1),
             name: "archive".into(),
