@@ -143,7 +143,9 @@ async fn a_stalled_upload_holds_less_than_a_row_and_no_share() {
     let mut others = Vec::new();
     for _ in 0..100 {
         let mut writer = gateway.store.writer(&pools()[0], None);
-        writer.push(&content_of(60_000)).await.unwrap();
+        let body = content_of(60_000);
+        let pushed = tokio::time::timeout(PATIENCE, writer.push(&body)).await;
+        pushed.expect("there is room in memory").unwrap();
         writer.flush().await.unwrap();
         others.push(writer);
     }
