@@ -81,7 +81,8 @@ fn next_column(column: Column, fact: &ColumnFacts, epoch: Epoch) -> Column {
 }
 
 impl Leading {
-    /// Servers of erasure-coded pools that should be awake: all but the parity servers that no set needs now.
+    /// Servers of erasure-coded pools that should be awake: all but the parity servers that no set needs now. In the highest gear,
+    /// if an administrator has set it, all.
     pub(crate) fn wanted_of_sets(
         &mut self,
         now: Moment,
@@ -94,7 +95,8 @@ impl Leading {
             }
         }
         let mut wanted: BTreeSet<ServerId> = coded.keys().copied().collect();
-        if !self.switched {
+        let all = state.params().map(|params| params.replicas);
+        if !self.switched || all.is_some() && state.manual_gear() == all {
             return wanted;
         }
         let turns = self.turns(state, coded);
