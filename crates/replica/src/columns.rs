@@ -14,6 +14,7 @@ mod client;
 mod fill;
 mod known;
 mod plan;
+mod read;
 mod rebuild;
 mod serve;
 mod set;

@@ -5,6 +5,7 @@
 //! server with a lease: without one, it may have been replaced, and others may have written since.
 
 use super::plan::REBUILD_BLOCKS;
+use super::read::Read;
 use super::rebuild::{Blocks, Candidate, Ended, For};
 use super::set::Set;
 use crate::api::{ClientToken, StoreCommand, StoreOutcome};
@@ -14,34 +15,13 @@ use crate::context::Context;
 use crate::wait::{ColumnWait, Wait};
 use bytes::Bytes;
 use ebb_types::{
-    ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, RECORD_BLOCKS_MAX, Record,
-    Refusal, Rows, ServerReport, Unready, Version, block_crcs, piece_crcs,
+    ChunkError, ChunkOp, ClientReply, ClientRequest, Content, Epoch, RECORD_BLOCKS_MAX, Record, Refusal,
+    Rows, ServerReport, Unready, Version, block_crcs, piece_crcs,
 };
 use std::collections::BTreeSet;
 
 /// Maximum client requests in flight; more are turned away.
 const WAITING_MAX: usize = 4096;
-
-/// A client's read.
-pub(super) struct Read {
-    pub token: ClientToken,
-    column: usize,
-    chunk: ChunkId,
-    offset: u32,
-    len: u32,
-    must_exist: bool,
-    first: u32,
-    count: u32,
-    /// Blocks whose rebuild was tried.
-    tried: BTreeSet<u32>,
-    /// Blocks that are damaged here, and whether not even their version is known.
-    damaged: Option<(u32, bool)>,
-    /// Rebuilds in progress.
-    waiting: usize,
-    lacking: bool,
-    stale: bool,
-    failed: bool,
-}
 
 impl Set {
     pub fn on_client(

@@ -1,8 +1,8 @@
 //! This server's part in one set: dispatches what concerns it, follows its configuration, drops what no configuration needs.
 
-use super::client::Read;
 use super::fill::Fill;
 use super::known::Known;
+use super::read::Read;
 use super::rebuild::{For, Rebuilds};
 use crate::api::{Command, StoreOutcome, StoreToken};
 use crate::config::PlantedBug;
