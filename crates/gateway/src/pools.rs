@@ -74,6 +74,14 @@ fn listed(pools: &[Pool]) -> String {
     names.join(", ")
 }
 
+/// Whether it has the form of a region's name, such as `eu-west-1`.
+fn is_region(location: &str) -> bool {
+    let mut parts = location.rsplit('-');
+    let number = parts.next().is_some_and(|last| last.len() == 1 && last.bytes().all(|b| b.is_ascii_digit()));
+    let word = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase());
+    location == "EU" || number && parts.clone().count() >= 2 && parts.all(word)
+}
+
 impl<B: Backend> Gateway<B> {
     /// The pool of new objects of this storage class in the bucket.
     pub(super) async fn destination(&self, bucket: &str, class: Option<&str>) -> S3Result<Destination> {
@@ -120,13 +128,14 @@ impl<B: Backend> Gateway<B> {
         Ok(pools.iter().find(|pool| Some(&pool.name) == location.as_ref()).cloned())
     }
 
-    /// The location to keep for a new bucket: the name of a pool, or none.
+    /// The location to keep for a new bucket: the name of a pool or of a region, or none. A region says nothing about the pool; clients
+    /// give the one that they are configured with.
     pub(super) fn location_of_new(&self, constraint: &str) -> S3Result<Option<String>> {
         let pools = self.backend.pools();
         if constraint.is_empty() || constraint == REGION {
             return Ok(None);
         }
-        if pools.iter().any(|pool| pool.name == constraint) {
+        if pools.iter().any(|pool| pool.name == constraint) || is_region(constraint) {
             return Ok(Some(constraint.to_owned()));
         }
         match pools.is_empty() {

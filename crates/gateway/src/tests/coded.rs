@@ -190,6 +190,7 @@ async fn a_bucket_is_in_the_pool_that_its_location_names() {
         ("none", None, None, 0),
         ("region", Some("us-east-1"), None, 0),
         ("empty", Some(""), None, 0),
+        ("foreign", Some("eu-west-1"), Some("eu-west-1"), 0),
         ("coded", Some("cold"), Some("cold"), 1),
         ("other", Some("wide"), Some("wide"), 2),
     ] {
@@ -199,7 +200,7 @@ async fn a_bucket_is_in_the_pool_that_its_location_names() {
         assert_eq!(pools_of(&gateway, bucket, "key").await, [PoolId(pool)].into(), "{bucket}");
         assert_eq!(class_of(&gateway, bucket, "key").await, None);
     }
-    let refused = create(&gateway, "new", Some("eu-west-1")).await.unwrap_err();
+    let refused = create(&gateway, "new", Some("marble")).await.unwrap_err();
     assert_eq!(*refused.code(), S3ErrorCode::InvalidLocationConstraint);
     assert!(refused.message().unwrap().contains("cold, wide"), "{refused:?}");
     let missing = put_as(&gateway, "new", "key", None).await.unwrap_err();
