@@ -5,6 +5,7 @@
 
 pub(crate) mod client;
 pub(crate) mod clock;
+pub(crate) mod coder;
 pub(crate) mod member;
 pub(crate) mod net;
 pub(crate) mod server;
@@ -17,6 +18,7 @@ use crate::search::invariants::Invariants;
 use crate::search::scenario::Scenario;
 use crate::world::client::Client;
 use crate::world::clock::{Clock, MILLI, SECOND};
+use crate::world::coder::{CODERS, Coder};
 use crate::world::member::MetaNode;
 use crate::world::net::{Net, Node};
 use crate::world::server::Server;
@@ -147,6 +149,7 @@ pub struct World<'a> {
     pub servers: BTreeMap<ServerId, Server>,
     pub members: BTreeMap<u64, MetaNode>,
     pub clients: Vec<Client>,
+    pub coders: Vec<Coder>,
     pub history: History,
     pub invariants: Invariants,
     pub violation: Option<Violation>,
@@ -185,6 +188,9 @@ impl<'a> World<'a> {
         for id in 0..clients + world.scenario.burst_clients {
             world.clients.push(Client::new(id, random.fork(), id >= clients));
         }
+        for id in CODERS..CODERS + world.scenario.coders {
+            world.coders.push(Coder::new(id, random.fork()));
+        }
         world
     }
 
@@ -208,6 +214,7 @@ impl<'a> World<'a> {
             servers: BTreeMap::new(),
             members: BTreeMap::new(),
             clients: Vec::new(),
+            coders: Vec::new(),
             history: History::default(),
             invariants: Invariants::default(),
             violation: None,

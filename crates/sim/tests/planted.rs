@@ -165,3 +165,13 @@ fn gears_that_forget_the_dwell_time_are_found() {
     };
     is_found("forget the dwell time", &plant, &["dwell"]);
 }
+
+#[test]
+fn strips_dropped_before_their_column_has_them_are_found() {
+    in_server(PlantedBug::DropStripsEarly, &["R6"]);
+}
+
+#[test]
+fn strips_taken_under_an_ended_epoch_are_found() {
+    in_server(PlantedBug::SkipColumnFence, &["R4", "R6", "coded"]);
+}

@@ -14,7 +14,7 @@ const CIRCLES: &[&str] = &[
     "client::client client::meta",
     "node::daemon::server node::daemon::server::driver",
     "sim::search::faults sim::search::invariants sim::search::invariants::dwell sim::search::scenario sim::world \
-     sim::world::client sim::world::member sim::world::net sim::world::server",
+     sim::world::client sim::world::coder sim::world::member sim::world::net sim::world::server",
 ];
 
 type Modules = BTreeMap<String, String>;

@@ -3,6 +3,7 @@
 use crate::search::harm::Harm;
 use crate::world::client::ADMIN;
 use crate::world::clock::{MILLI, SECOND};
+use crate::world::coder::CODERS;
 use crate::world::net::{NetModel, Node};
 use crate::world::server::Server;
 use crate::world::store::{Damage, Found, Place};
@@ -10,7 +11,9 @@ use crate::world::{Happening, World};
 use ebb_gear::Mode;
 use ebb_replica::Event;
 use ebb_store::mem::MemDisk;
-use ebb_types::{ChunkId, Epoch, GroupEntry, Incarnation, ServerId, Slot, SlotState, StoreId, Version};
+use ebb_types::{
+    ChunkId, Column, Epoch, GroupEntry, Incarnation, ServerId, SetEntry, Slot, SlotState, StoreId, Version,
+};
 use ebb_types::{Random, mix};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -137,7 +140,8 @@ impl World<'_> {
             let delay = self.fault_random.between(MILLI / 10, latest);
             self.after(delay, Happening::PeerLost { server: peer, life, peer: id });
         }
-        for client in 0..self.clients.len() as u32 {
+        let coders = CODERS..CODERS + self.coders.len() as u32;
+        for client in (0..self.clients.len() as u32).chain(coders) {
             let delay = self.fault_random.between(MILLI / 10, latest);
             self.after(delay, Happening::LinkLost { client, server: id });
         }
@@ -262,7 +266,8 @@ impl World<'_> {
     fn all_nodes(&self) -> Vec<Node> {
         let servers = self.servers.keys().map(|s| Node::Server(*s));
         let members = self.members.keys().map(|m| Node::Member(*m));
-        let clients = self.clients.iter().map(|c| Node::Client(c.id));
+        let coders = (CODERS..).take(self.coders.len());
+        let clients = self.clients.iter().map(|c| c.id).chain(coders).map(Node::Client);
         servers.chain(members).chain(clients).chain([Node::Client(ADMIN)]).collect()
     }
 
@@ -433,6 +438,10 @@ impl World<'_> {
         }
         // The only copy of a write was not acknowledged, and no server can tell. If blocks are lost together with their
         // version, a replica in sync has them all.
+        if let Some((set, _)) = group.column() {
+            let entry = self.newest_state().set(set)?;
+            return self.can_decode(entry, &[id]).then_some(chunk);
+        }
         let entry = self.newest_state().group(group)?;
         let in_sync = |s: &Slot| {
             let other = self.servers.get(&s.server).filter(|other| s.server != id && !other.lost);
@@ -521,8 +530,27 @@ impl World<'_> {
             let up = self.servers.get(&s.server).is_some_and(|other| other.runs());
             !ids.contains(&s.server) && s.state == SlotState::InSync && up
         };
+        let of_set = |entry: &SetEntry| entry.columns.iter().any(|c| ids.contains(&c.server));
+        if state.sets().any(|(_, entry)| of_set(entry) && !self.can_decode(entry, ids)) {
+            return false;
+        }
         let needed = |entry: &GroupEntry| entry.members().any(|(s, _)| ids.contains(&s));
         state.groups().filter(|(_, e)| needed(e)).all(|(_, e)| e.slots.iter().any(complete))
+    }
+
+    /// Whether a set bears that these servers lose what they have: the other data servers have everything, and parity is complete, or
+    /// sleeps while they keep it.
+    fn can_decode(&self, entry: &SetEntry, ids: &[ServerId]) -> bool {
+        let k = entry.shape.data();
+        let gone = entry.columns.iter().filter(|c| ids.contains(&c.server)).count();
+        let sound = |(n, column): (usize, &Column)| {
+            let server = &self.servers[&column.server];
+            ids.contains(&column.server)
+                || column.state == SlotState::InSync && server.runs()
+                || n >= k && column.is_away() && server.asleep && !server.lost
+        };
+        gone <= entry.shape.awake_tolerance().min(entry.shape.parity())
+            && entry.columns.iter().enumerate().all(sound)
     }
 
     /// R11: the server's directory is emptied, or an older copy of it is restored, and the server starts normally.
@@ -619,7 +647,9 @@ impl World<'_> {
             SlotState::CatchingUp { since } | SlotState::Away { since } => since == Epoch(0),
             SlotState::InSync => false,
         };
+        let rebuilt = |c: &Column| !matches!(c.state, SlotState::CatchingUp { since: Epoch(0) });
         state.groups().any(|(_, entry)| of_lost(entry) || entry.slots.iter().any(all))
+            || state.sets().any(|(_, entry)| !entry.columns.iter().all(rebuilt))
     }
 
     /// A burst: all disks get more work than they can do.

@@ -8,9 +8,10 @@ use crate::search::linear::{Verdict, check};
 use crate::search::scenario::Scenario;
 use crate::world::client::{CELLS_PER_BLOCK, shared_chunk};
 use crate::world::clock::SECOND;
+use crate::world::coder::CODERS;
 use crate::world::{Configure, Happening, Violation, World};
+use ebb_types::{PoolId, ServerEntry, ServerId, ServerState, SetEntry, SlotState};
 use ebb_types::{Random, mix};
-use ebb_types::{ServerEntry, ServerId, ServerState};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,6 +24,8 @@ const PASS: u64 = 10 * REST;
 const SURVIVAL: u64 = 60 * SECOND;
 /// Lines of the transcript that a failure shows.
 pub const LINES: usize = 400;
+/// Operations of each client of the erasure-coded pool per round.
+const CODED_OPS: u32 = 40;
 
 /// A run in figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -167,6 +170,9 @@ fn storm(world: &mut World) {
     for client in 0..world.scenario.clients {
         world.employ(client, each.max(1));
     }
+    for coder in CODERS..CODERS + world.scenario.coders {
+        world.employ_coder(coder, CODED_OPS);
+    }
     if world.scenario.pulse.is_some() {
         world.let_load_choose();
     }
@@ -189,10 +195,15 @@ fn rest(world: &mut World) {
         return unrest(world);
     }
     world.r4_replicas_are_equal();
+    world.r4_columns_are_right();
     scrub(world);
     for client in 0..world.scenario.clients.min(2) {
         world.client(client).to_do = reads.clone();
         world.employ(client, 0);
+    }
+    for coder in CODERS..CODERS + world.scenario.coders {
+        world.coder(coder).read_all();
+        world.employ_coder(coder, 0);
     }
     let end = world.now + REST;
     if !world.run_until(end, is_quiet) {
@@ -240,6 +251,9 @@ fn trouble(world: &World) -> Option<String> {
         let op = client.under_way().map_or("nothing yet".into(), |op| format!("op {op}"));
         return Some(format!("client-{} waits for {op}", client.id));
     }
+    if let Some(nth) = world.coders.iter().position(|coder| !coder.is_done()) {
+        return Some(format!("coder-{} is at work", CODERS + nth as u32));
+    }
     if let Some((id, _)) = world.members.iter().find(|(_, m)| m.broken) {
         return Some(format!("member-{id} does not vote"));
     }
@@ -254,6 +268,14 @@ fn trouble(world: &World) -> Option<String> {
     if let Some((group, entry)) = state.groups().find(|(_, e)| !e.is_in_sync() || e.primary.is_none()) {
         return Some(format!("{group} is not in sync, {}", brief_entry(entry)));
     }
+    let lost = |server| state.server(server).is_none_or(|s| s.state == ServerState::Lost);
+    let incomplete =
+        |entry: &SetEntry| entry.columns.iter().any(|c| c.state != SlotState::InSync && !lost(c.server));
+    if let Some((set, entry)) = state.sets().find(|(_, entry)| incomplete(entry)) {
+        return Some(format!("{set} is not in sync: {entry:?}"));
+    }
+    // Without a spare server, others keep the strips of a lost one.
+    let stands_in = state.sets().any(|(_, entry)| entry.columns.iter().any(|c| lost(c.server)));
     for server in world.servers.values().filter(|s| s.up) {
         // Another store is waiting for its predecessor's lease to end.
         let on_record = state.server(server.id).map(|entry| (entry.incarnation, entry.store));
@@ -268,7 +290,8 @@ fn trouble(world: &World) -> Option<String> {
             let (flight, behind) = (stats.in_flight, stats.catching_up);
             return Some(format!("{}: {flight} requests in flight, {behind} replicas catch up", server.id));
         }
-        if server.store.offload_bytes() > 0 {
+        let coded = state.server(server.id).is_some_and(|s| s.pool != PoolId::REPLICATED);
+        if server.store.offload_bytes() > 0 && !(coded && stands_in) {
             return Some(format!("{} still has a debt of {} bytes", server.id, server.store.offload_bytes()));
         }
     }

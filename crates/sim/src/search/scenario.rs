@@ -2,11 +2,14 @@
 
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::net::NetModel;
-use ebb_gear::{Scheme, Server};
-use ebb_meta::{Bootstrap, Timing};
+use ebb_gear::{NO_GEAR, Scheme, Server};
+use ebb_meta::{Bootstrap, NewServer, Timing};
 use ebb_replica::{CLIENT_BYTES, REMEMBERED};
 use ebb_types::Random;
-use ebb_types::{BLOCK_BYTES, ClusterParams, RackId, Schedule, ServerId, StoreId};
+use ebb_types::{
+    BLOCK_BYTES, ClusterParams, Column, Epoch, ParityDebt, PoolEntry, PoolId, RackId, Schedule, ServerId,
+    SetEntry, SetId, Shape, SlotState, StoreId,
+};
 use std::time::Duration;
 
 /// Chances per thousand faults.
@@ -50,6 +53,8 @@ pub struct Scenario {
     pub clients: u32,
     /// Clients that work during bursts only.
     pub burst_clients: u32,
+    /// Clients of the erasure-coded pool, if there is one.
+    pub coders: u32,
     /// Client operations per round, over all clients.
     pub ops: u32,
     pub chunks: u32,
@@ -86,6 +91,8 @@ pub struct Scenario {
 /// Segments that every store keeps to recognise completed requests: more than is written while a client still resends
 /// one.
 const TAIL_BYTES: u64 = 256 << 10;
+/// Seeds per thousand with an erasure-coded pool.
+const WITH_POOL: u64 = 300;
 /// Seeds per thousand in which the load chooses the gear.
 const BY_LOAD: u64 = 200;
 
@@ -119,7 +126,41 @@ impl Scenario {
             scenario.remembered = random.between(1, 12) as usize;
             scenario.faults.cut_off = random.between(20, 150);
         }
+        let mut random = Random::new(seed ^ 0xec52);
+        if random.chance(WITH_POOL) {
+            scenario.add_pool(&mut random);
+        }
         scenario
+    }
+
+    /// One erasure-coded set beside the replicated servers, with buffers that a few writes fill; sometimes a spare server.
+    fn add_pool(&mut self, random: &mut Random) {
+        let (data, parity) = [(2, 1), (3, 1), (4, 2), (4, 2), (5, 3), (6, 3)][random.index(6)];
+        let shape = Shape::new(data, parity).expect("listed above");
+        let first = self.bootstrap.servers.len() as u16 + 1;
+        let count = shape.servers() as u16 + u16::from(random.chance(300));
+        let racks = random.between(1, u64::from(count)) as u16;
+        let ids = first..first + count;
+        self.bootstrap.servers.extend(ids.clone().map(|id| NewServer {
+            id: ServerId(id),
+            rack: RackId(1 + id % racks),
+            pool: PoolId(1),
+            gear_group: NO_GEAR,
+            address: format!("server-{id}:1"),
+        }));
+        let column = |id| Column { server: ServerId(id), state: SlotState::InSync };
+        let columns = ids.take(shape.servers()).map(column).collect();
+        let pool = PoolId(1);
+        self.bootstrap.sets = vec![SetEntry { pool, shape, epoch: Epoch(1), columns }];
+        self.bootstrap.pools = vec![PoolEntry {
+            id: pool,
+            name: "coded".into(),
+            shape,
+            parity_debt: ParityDebt::Segment,
+            parity_buffer_bytes: random.between(8, 400) * BLOCK_BYTES as u64,
+            sets: vec![SetId(0)],
+        }];
+        self.coders = random.between(1, 3) as u32;
     }
 
     fn by_hand(seed: u64) -> Scenario {
@@ -145,6 +186,7 @@ impl Scenario {
             members: if three { 3 } else { 1 },
             clients: random.between(2, 6) as u32,
             burst_clients: 8,
+            coders: 0,
             ops: random.between(100, 400) as u32,
             chunks: random.between(2, 6) as u32,
             net: network(&mut random),
@@ -194,6 +236,7 @@ impl Scenario {
             members: 1,
             clients: 0,
             burst_clients: 0,
+            coders: 0,
             sleep_is_off: false,
             switch_fails: 0,
             begin_in: None,

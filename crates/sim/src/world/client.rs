@@ -4,6 +4,7 @@
 use crate::search::brief::{brief_action, brief_end};
 use crate::search::history::{Action, Outcome};
 use crate::world::clock::{MILLI, SECOND};
+use crate::world::coder::CODERS;
 use crate::world::net::Node;
 use crate::world::{Happening, Message, World};
 use bytes::{Bytes, BytesMut};
@@ -132,6 +133,11 @@ pub fn value_of(cell: &[u8]) -> Option<u64> {
     cell.chunks(8).all(|word| word == value.to_le_bytes()).then_some(value)
 }
 
+/// Whether an answer's checksums are not those of its bytes.
+pub fn answer_is_garbled(reply: &ClientReply, offset: u32, bytes: &[u8]) -> bool {
+    matches!(reply, ClientReply::Data { crcs } if *crcs != piece_crcs(offset, bytes))
+}
+
 impl World<'_> {
     pub fn client(&mut self, id: u32) -> &mut Client {
         &mut self.clients[id as usize]
@@ -151,6 +157,9 @@ impl World<'_> {
     }
 
     pub fn client_wakes(&mut self, id: u32, stamp: u64) {
+        if id >= CODERS {
+            return self.coder_wakes(id, stamp);
+        }
         let client = self.client(id);
         if client.stamp != stamp {
             return;
@@ -163,6 +172,9 @@ impl World<'_> {
 
     /// The connection to a server broke.
     pub fn client_link_lost(&mut self, id: u32, server: ServerId) {
+        if (CODERS..ADMIN).contains(&id) {
+            return self.coder_link_lost(id, server);
+        }
         let Some(client) = self.clients.get_mut(id as usize) else { return };
         if client.current.as_ref().is_some_and(|c| c.request.asked() == Some(server)) {
             self.client_event(id, Event::Lost(Trouble::Lost));
@@ -253,6 +265,9 @@ impl World<'_> {
         if id == ADMIN {
             return self.admin_receives(message);
         }
+        if id >= CODERS {
+            return self.coder_receives(id, from, message);
+        }
         match (message, from) {
             (Message::Reply { attempt, reply, payload }, Node::Server(from)) => {
                 self.client_reply(id, from, attempt, reply, payload);
@@ -285,7 +300,7 @@ impl World<'_> {
             return;
         }
         let (op, offset) = (current.op, current.request.op().range().0);
-        if matches!(&reply, ClientReply::Data { crcs } if *crcs != piece_crcs(offset, &bytes)) {
+        if answer_is_garbled(&reply, offset, &bytes) {
             self.fail("R14", format!("client-{id} op {op}: {from} answers with wrong checksums"));
         }
         self.client_event(id, Event::Answered { reply, bytes });

@@ -4,6 +4,7 @@
 //! They see everything: every disk, every clock, every member's state. [`Invariants`] keeps what they know beyond that
 //! (the first version of each value, the configuration of each epoch).
 
+mod coded;
 mod dwell;
 mod memory;
 mod r10_space;
@@ -23,15 +24,26 @@ pub use r13_racks::replicas_shared;
 
 use crate::world::World;
 use crate::world::client::{CELL_BYTES, value_of};
+use crate::world::coder::CODED_OP;
 use crate::world::store::{Block, Kept};
 use ebb_replica::StoreCommand;
 use ebb_types::{
-    ChunkId, ClientReply, Epoch, GroupEntry, GroupId, MetaPush, PeerMessage, Role, ServerId, Version,
+    ChunkId, ClientReply, Epoch, GroupEntry, GroupId, MetaPush, PeerMessage, Role, ServerId, SetEntry, SetId,
+    Version,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The configuration of each epoch of each group.
 type Entries = BTreeMap<(GroupId, Epoch), GroupEntry>;
+
+/// What is known of the erasure-coded sets so far.
+#[derive(Default)]
+struct Sets {
+    /// The configuration of each epoch of each set.
+    entries: BTreeMap<(SetId, Epoch), SetEntry>,
+    /// Checksum of each block of each column ever handed to a store.
+    contents: BTreeMap<(GroupId, ChunkId, u32), u32>,
+}
 
 #[derive(Default)]
 pub struct Invariants {
@@ -51,6 +63,8 @@ pub struct Invariants {
     acknowledged: HashSet<usize>,
     /// When a disk was last full.
     pub full_at: Option<u64>,
+    /// The erasure-coded sets.
+    sets: Sets,
     /// Since when a peer of a failed replica has been left asleep.
     left_alone: Option<u64>,
     /// The gears, and the servers that follow them.
@@ -77,6 +91,7 @@ impl World<'_> {
             return;
         }
         self.r3_configurations(member);
+        self.r3_sets(member);
         self.dwell_of_gears(member);
         self.dwell_of_servers();
     }
@@ -102,7 +117,9 @@ impl World<'_> {
         if self.modelled.is_some() {
             return;
         }
-        self.r5_every_copy_is_durable(from, op, reply);
+        if op != CODED_OP {
+            self.r5_every_copy_is_durable(from, op, reply);
+        }
         self.r9_poisoned_is_silent(from, reply);
     }
 
@@ -117,6 +134,7 @@ impl World<'_> {
             return;
         }
         self.r6_nothing_is_lost_with_it(id, group, role);
+        self.r6_column_has_it(id, group, role);
     }
 
     /// When a power switch turns a server off.

@@ -33,7 +33,7 @@ impl World<'_> {
 /// A group with two replicas in one rack, although a move would separate them. With two replicas none is moved: only
 /// one would remain during the move.
 pub fn replicas_shared(state: &State) -> Option<String> {
-    let able = state.servers().filter(|e| e.state == ServerState::Awake);
+    let able = state.replicated().filter(|e| e.state == ServerState::Awake);
     let places = able.map(|e| (e.id, Place { rack: e.rack, gear_group: e.gear_group })).collect();
     let mut groups = state.groups().filter(|(_, entry)| entry.slots.len() > 2);
     groups.find_map(|(group, entry)| {
@@ -56,7 +56,7 @@ fn better_holder(entry: &GroupEntry, state: &State, there: impl Fn(ServerId) -> 
         let gone = matches!(e.state, ServerState::Failed | ServerState::Lost);
         !gone && there(e.id) && entry.slot_of(e.id).is_none() && !taken.contains(&Some(e.rack))
     };
-    state.servers().find(able).map(|e| e.id)
+    state.replicated().find(able).map(|e| e.id)
 }
 
 #[cfg(test)]

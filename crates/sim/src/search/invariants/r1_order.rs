@@ -47,6 +47,9 @@ impl World<'_> {
         if record.version == Version::ZERO || sets_no_blocks {
             return;
         }
+        if record.group.column().is_some() {
+            return self.r1_one_content_per_row(record, payload);
+        }
         for n in 0..record.count {
             let data = match record.content {
                 Content::Data { .. } => &payload[n as usize * BLOCK_BYTES..][..BLOCK_BYTES],

@@ -13,6 +13,7 @@ impl World<'_> {
         let server = &self.servers[&id];
         let busy = server.up && (server.replica.stats().in_flight > 0 || !server.store.is_idle());
         let mut trouble = busy.then(|| "it has requests in flight".to_string());
+        trouble = trouble.or_else(|| self.r7_columns(id, state));
         for (group, role) in server.store.roles() {
             if let (Role::Offload { .. }, Some(entry)) = (role, state.group(group)) {
                 trouble = trouble.or_else(|| self.only_copy(id, group, role, entry));
