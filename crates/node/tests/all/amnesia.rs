@@ -108,7 +108,7 @@ fn what_comes_back_with_less_than_it_had_is_noticed_and_repaired() {
     let options =
         Options { workers: 8, chunks: 61, pause: Duration::from_millis(10), seed, ..Options::default() };
     let load = Load::start(cluster.client_config(), options);
-    let objects = Objects::start(&cluster.gateway, seed);
+    let objects = Objects::start(&cluster.gateway, seed, None);
     let (random, accounts) = (Random::new(seed), BTreeMap::new());
     let mut amnesia = Amnesia { cluster, random, load, objects, copies: Vec::new(), accounts };
     let (begin, mut done, mut round) = (Instant::now(), 0, 0);

@@ -53,6 +53,8 @@ pub struct Shape {
     pub scrub_seconds: Option<u32>,
     /// Each chunk server on a mirror of two quick emulated disks: files of this size.
     pub mirror_mib: Option<u64>,
+    /// All servers but the first three form an erasure-coded pool of this code, called `coded`.
+    pub code: Option<&'static str>,
 }
 
 impl Shape {
@@ -574,6 +576,15 @@ fn apply(table: &mut toml::Table, shape: &Shape) {
         let mirror = "log_mib = 16\ndriver = \"emulated\"\ndisk_model = \"model.toml\"";
         let mirror: toml::Table = mirror.parse().expect("TOML");
         table.insert("mirror".into(), toml::Value::Table(mirror));
+    }
+    if let Some(code) = shape.code {
+        let pool = format!("name = \"coded\"\ncode = \"{code}\"\nparity_buffer_mib = 8");
+        let pool: toml::Table = pool.parse().expect("TOML");
+        table.insert("pool".into(), toml::Value::Array(vec![toml::Value::Table(pool)]));
+        let servers = table["server"].as_array_mut().expect("an array").iter_mut().skip(3);
+        servers.for_each(|server| {
+            _ = server.as_table_mut().expect("a table").insert("pool".into(), "coded".into())
+        });
     }
     for section in ["meta", "server", "gateway"] {
         for entry in table[section].as_array_mut().expect("an array") {

@@ -1,7 +1,7 @@
 //! Puts and reads objects through the gateway, on its own thread: a read returns what was acknowledged last, or
 //! nothing.
 
-use super::{ACCESS_KEY, SECRET_KEY};
+use super::{ACCESS_KEY, PATIENCE, SECRET_KEY, wait};
 use ebb_testing::s3::request;
 use ebb_types::Random;
 use std::collections::BTreeSet;
@@ -40,12 +40,14 @@ struct Key {
 }
 
 impl Objects {
-    pub fn start(gateway: &str, seed: u64) -> Objects {
+    /// `pool`: the erasure-coded pool of the objects; `None`: the replicated one.
+    pub fn start(gateway: &str, seed: u64, pool: Option<&str>) -> Objects {
         let (stop, found) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Found::default())));
         let turn = Arc::new(Mutex::new(()));
         let work = Work {
             turn: turn.clone(),
             gateway: gateway.to_owned(),
+            pool: pool.map(str::to_owned),
             random: Random::new(seed),
             keys: (0..KEYS).map(|_| Key::default()).collect(),
             found: found.clone(),
@@ -53,6 +55,26 @@ impl Objects {
         let own = stop.clone();
         let thread = std::thread::spawn(move || work.run(&own));
         Objects { stop, turn, found, thread: Some(thread) }
+    }
+
+    /// Returns after so many more requests.
+    pub fn go_on_for(&self, requests: u64) {
+        let done = || {
+            let found = self.found.lock().expect("no thread panics with it");
+            found.puts + found.gets
+        };
+        let until = done() + requests;
+        wait(&format!("{requests} requests"), PATIENCE, || (done() >= until).then_some(()));
+    }
+
+    /// Asks for a bucket until the gateway answers; returns status and body.
+    pub fn create_bucket(gateway: &str, bucket: &str, pool: Option<&str>) -> (u16, String) {
+        let place = location(pool);
+        wait("the gateway answers", PATIENCE, || {
+            let keys = (ACCESS_KEY, SECRET_KEY);
+            let answer = request(gateway, keys, "PUT", &format!("/{bucket}"), place.as_bytes()).ok()?;
+            Some((answer.status, String::from_utf8_lossy(&answer.body).into_owned()))
+        })
     }
 
     pub fn wrong(&self) -> Vec<String> {
@@ -82,6 +104,7 @@ impl Drop for Objects {
 struct Work {
     turn: Arc<Mutex<()>>,
     gateway: String,
+    pool: Option<String>,
     random: Random,
     keys: Vec<Key>,
     found: Arc<Mutex<Found>>,
@@ -89,7 +112,8 @@ struct Work {
 
 impl Work {
     fn run(mut self, stop: &AtomicBool) {
-        while !stop.load(Ordering::Relaxed) && self.send("PUT", "/objects", b"").0 != 200 {
+        let place = location(self.pool.as_deref());
+        while !stop.load(Ordering::Relaxed) && self.send("PUT", "/objects", place.as_bytes()).0 != 200 {
             std::thread::sleep(PAUSE);
         }
         while !stop.load(Ordering::Relaxed) {
@@ -154,6 +178,14 @@ impl Work {
             }
         });
     }
+}
+
+fn location(pool: Option<&str>) -> String {
+    pool.map_or(String::new(), |pool| {
+        format!(
+            "<CreateBucketConfiguration><LocationConstraint>{pool}</LocationConstraint></CreateBucketConfiguration>"
+        )
+    })
 }
 
 fn content(key: usize, version: u64) -> Vec<u8> {
