@@ -120,6 +120,41 @@ fn a_lost_data_server_is_filled_when_parity_wakes() {
     rows.iter().for_each(|row| world.assert_has(row, 2, id(2)));
 }
 
+/// Seed 13 of the fault search: a server that returned when all others had failed listed itself, found nothing to fill in, and reported
+/// that it had everything.
+#[test]
+fn a_column_is_not_full_before_a_complete_server_was_heard() {
+    let mut world = fresh();
+    world.sleep(&PARITY);
+    world.crash(4);
+    world.run();
+    let rows = with_rows(&mut world, 0, 2);
+    (0..6).filter(|n| *n != 4).for_each(|n| world.crash(n));
+    world.restart(4);
+    world.run();
+    assert!(matches!(world.entry.columns[4].state, SlotState::CatchingUp { .. }), "{:?}", world.entry);
+    // None is complete by itself any more, but all together are.
+    (0..9).filter(|n| *n != 4).for_each(|n| world.restart(n));
+    world.run();
+    assert_eq!(world.entry.columns[4].state, SlotState::InSync);
+    rows.iter().for_each(|row| world.assert_has(row, 4, id(4)));
+}
+
+#[test]
+fn a_row_that_would_not_survive_another_loss_is_not_taken() {
+    let mut world = World::new(4, 1);
+    world.run();
+    let [first, second] = [0, 1].map(|n| world.row(n, BLOCKS, &mut Random::new(n)));
+    assert!(world.write(&first));
+    world.crash(2);
+    world.run();
+    assert!(!world.write(&second), "without a data server, losing any other one loses the row");
+    world.assert_reads(&first);
+    world.restart(2);
+    world.run();
+    assert!(world.write(&second));
+}
+
 #[test]
 fn a_strip_that_was_taken_before_the_epoch_ended_is_listed_after() {
     let mut world = fresh();
