@@ -62,6 +62,8 @@ pub struct BenchOptions {
     pub region: String,
     /// Created if it does not exist; all objects put into it are deleted again.
     pub bucket: String,
+    /// Location of a bucket that is created: a pool of the service, or a region.
+    pub location: Option<String>,
     /// Bytes per object.
     pub sizes: Vec<u64>,
     pub concurrency: Vec<usize>,
@@ -82,6 +84,7 @@ impl BenchOptions {
             secret_key: secret_key.to_owned(),
             region: "us-east-1".to_owned(),
             bucket: "ebb-bench".to_owned(),
+            location: None,
             sizes: vec![4 << 10, 64 << 10, 1 << 20, 16 << 20],
             concurrency: vec![1, 8, 32],
             extent: Extent::Time(Duration::from_secs(5)),
@@ -113,7 +116,7 @@ pub async fn bench_s3(
     }
     if created {
         // A leftover bucket does no harm.
-        let _ = bench.ask("DELETE", &format!("/{}", options.bucket)).await;
+        let _ = bench.ask("DELETE", &format!("/{}", options.bucket), &[]).await;
     }
     Ok(report)
 }
@@ -283,17 +286,27 @@ impl<'a> Bench<'a> {
         self.shared.connect().await.map_err(failed)
     }
 
-    /// Sends a request without a body, on its own connection.
-    async fn ask(&self, method: &str, path: &str) -> Result<Result<Response, HttpError>, BenchError> {
+    /// Sends a request on its own connection.
+    async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: &[u8],
+    ) -> Result<Result<Response, HttpError>, BenchError> {
         let mut connection = self.connect().await?;
-        let head = self.shared.signer.head(method, path, 0, SystemTime::now());
-        Ok(connection.exchange(head.as_bytes(), &[], &mut |_| {}).await)
+        let head = self.shared.signer.head(method, path, body.len(), SystemTime::now());
+        Ok(connection.exchange(head.as_bytes(), body, &mut |_| {}).await)
     }
 
     /// Returns whether the bucket is new.
     async fn create_bucket(&self) -> Result<bool, BenchError> {
         let bucket = self.options.bucket.clone();
-        let answer = self.ask("PUT", &format!("/{bucket}")).await?;
+        let location = self.options.location.as_ref().map_or(String::new(), |location| {
+            format!(
+                "<CreateBucketConfiguration><LocationConstraint>{location}</LocationConstraint></CreateBucketConfiguration>"
+            )
+        });
+        let answer = self.ask("PUT", &format!("/{bucket}"), location.as_bytes()).await?;
         match answer {
             Ok(response) if response.status == 409 => Ok(false),
             other => match other.and_then(|response| response.success()) {

@@ -232,6 +232,9 @@ enum BenchTarget {
     S3 {
         /// http://host:port
         url: String,
+        /// Where the bucket is created: for Ebb the name of an erasure-coded pool [default: the service's choice]
+        #[arg(long, value_name = "NAME")]
+        location: Option<String>,
         /// Server processes whose CPU time is counted
         #[arg(long, value_delimiter = ',')]
         pids: Vec<u32>,
@@ -414,11 +417,12 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
             admin::force(&tool.config, Output::from(tool.json), accept_loss).await
         }
         Sub::Replay(args) => replay::run(&args).await,
-        Sub::Bench { target: BenchTarget::S3 { url, pids, sizes, concurrency, seconds, json } } => {
+        Sub::Bench { target: BenchTarget::S3 { url, location, pids, sizes, concurrency, seconds, json } } => {
             bench::run(bench::BenchRequest {
                 endpoint: &url,
                 access_key: key_from("AWS_ACCESS_KEY_ID")?,
                 secret_key: key_from("AWS_SECRET_ACCESS_KEY")?,
+                location,
                 pids,
                 sizes,
                 concurrency,

@@ -185,7 +185,7 @@ pub struct ClusterStatus {
     pub groups: GroupCounts,
     /// The erasure-coded pools, in order of their ids.
     pub pools: Vec<PoolStatus>,
-    /// Offload that awake servers keep for others, in bytes.
+    /// Offload that awake servers of the replicated pool keep for others, in bytes.
     pub debt_bytes: u64,
     pub schedule: Schedule,
     /// Notes to the operator: what the hardware cannot provide, what is not switched, which server is given up when.

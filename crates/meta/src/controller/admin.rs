@@ -108,7 +108,8 @@ impl Leading {
         };
         let servers = self.server_statuses(now, state);
         // A sleeping server's last figure is stale: its own offload was moved before it slept.
-        let debts = servers.iter().filter(|s| s.state.is_live()).filter_map(|s| s.vitals.as_ref());
+        let replicated = servers.iter().filter(|s| s.pool == PoolId::REPLICATED);
+        let debts = replicated.filter(|s| s.state.is_live()).filter_map(|s| s.vitals.as_ref());
         let outlooks = state.servers().filter_map(|e| self.outlook(now, e, state));
         ClusterStatus {
             params: state.params().expect("only a created cluster has a status").clone(),

@@ -23,10 +23,10 @@ pub(crate) fn set_notes(state: &State) -> Vec<String> {
     notes
 }
 
-/// "data column 2", "parity column 0".
+/// Counted from 1, as the paper and `ebb pool` do: "data column 2", "parity column 1".
 fn name(entry: &SetEntry, nth: usize) -> String {
     let k = entry.shape.data();
-    if nth < k { format!("data column {nth}") } else { format!("parity column {}", nth - k) }
+    if nth < k { format!("data column {}", nth + 1) } else { format!("parity column {}", nth - k + 1) }
 }
 
 /// Two columns in one rack, although the pool has a rack in which the set has none.

@@ -291,7 +291,7 @@ fn a_lost_server_is_replaced_by_a_spare() {
     world.crash(10);
     world.run(4000);
     let (_, notes) = world.pool_status();
-    assert!(notes.iter().any(|note| note.contains("data column 1 has no server")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("data column 2 has no server")), "{notes:?}");
     world.admin(AdminRequest::MarkLost { server: ServerId(10) });
     world.run(8000);
     let set = world.state.set(SetId(0)).unwrap();

@@ -12,6 +12,7 @@ pub struct BenchRequest<'a> {
     pub endpoint: &'a str,
     pub access_key: String,
     pub secret_key: String,
+    pub location: Option<String>,
     pub pids: Vec<u32>,
     pub sizes: Vec<u64>,
     pub concurrency: Vec<usize>,
@@ -29,6 +30,7 @@ pub async fn run(request: BenchRequest<'_>) -> Result<ExitCode, NodeError> {
         options.concurrency = request.concurrency;
     }
     options.pids = request.pids;
+    options.location = request.location;
     let mut line = Progress::new();
     let report = bench_s3(&options, &mut |cell| line.show(format_args!("{cell}")))
         .await
