@@ -402,7 +402,8 @@ impl Client {
     ) -> Result<Carried, ClientError> {
         let tally = &self.shared().tally;
         tally.requests.fetch_add(1, Ordering::Relaxed);
-        let outcome = self.carry_counted(began, group, op, payload).await;
+        let request = Request::new(began, group, op, self.shared().config.patience);
+        let outcome = self.carry_counted(group, request, payload).await;
         if outcome.is_err() {
             tally.failures.fetch_add(1, Ordering::Relaxed);
         }
@@ -411,18 +412,15 @@ impl Client {
 
     async fn carry_counted(
         &self,
-        began: Moment,
         group: GroupId,
-        op: ChunkOp,
+        mut request: Request,
         payload: Bytes,
     ) -> Result<Carried, ClientError> {
-        let shared = self.shared();
-        let chunk = op.chunk();
-        if !fits_one_record(op.range()) {
+        let chunk = request.op().chunk();
+        if !fits_one_record(request.op().range()) {
             return Err(ClientError::TooLong { chunk });
         }
-        let mut changes = shared.changes();
-        let mut request = Request::new(began, group, op, shared.config.patience);
+        let mut changes = self.shared().changes();
         let mut next = self.step(&mut request, Event::Look { heard: None });
         loop {
             next = match next {

@@ -198,16 +198,15 @@ impl Replica {
         self.map.servers.get(&self.config.me).is_some_and(|s| (s.incarnation, s.store) == this)
     }
 
-    fn with_group(
-        &mut self,
+    /// The owners of groups and of columns, and what they may touch of the rest while they act.
+    fn owners<'a>(
+        &'a mut self,
         now: Moment,
-        id: GroupId,
-        out: &mut Vec<Command>,
-        act: impl FnOnce(&mut Group, &mut Context),
-    ) {
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        let mut cx = Context {
-            group: id,
+        group: GroupId,
+        out: &'a mut Vec<Command>,
+    ) -> (&'a mut BTreeMap<GroupId, Group>, &'a mut Columns, Context<'a>) {
+        let cx = Context {
+            group,
             now,
             me: self.config.me,
             config: &self.config,
@@ -218,6 +217,18 @@ impl Replica {
             shared: &mut self.shared,
             out,
         };
+        (&mut self.groups, &mut self.columns, cx)
+    }
+
+    fn with_group(
+        &mut self,
+        now: Moment,
+        id: GroupId,
+        out: &mut Vec<Command>,
+        act: impl FnOnce(&mut Group, &mut Context),
+    ) {
+        let (groups, _, mut cx) = self.owners(now, id, out);
+        let Some(group) = groups.get_mut(&id) else { return };
         act(group, &mut cx);
         if group.is_busy() {
             self.busy.insert(id);

@@ -267,26 +267,28 @@ impl Request {
             ClientReply::Failed { why } => return self.end(Err(Failure::Chunk(why)), out),
             ClientReply::Retry { why } => Trouble::NotReady(why),
             ClientReply::Moved { entry } => {
-                let why = Trouble::Elsewhere(entry.epoch);
-                if view.is_news(group, &entry) {
-                    // This changes the route, so the next look tries again.
-                    self.step = Step::Pausing { route: Some(route), until: now + self.pause };
-                    self.try_failed(why, out);
-                    return out.push(Command::Adopt { group, entry });
+                let (why, is_news) = (Trouble::Elsewhere(entry.epoch), view.is_news(group, &entry));
+                if is_news {
+                    return self.reroute(now, route, why, Command::Adopt { group, entry }, out);
                 }
                 why
             }
             ClientReply::SetMoved { set, entry } => {
-                let why = Trouble::Elsewhere(entry.epoch);
-                if view.is_set_news(set, &entry) {
-                    self.step = Step::Pausing { route: Some(route), until: now + self.pause };
-                    self.try_failed(why, out);
-                    return out.push(Command::AdoptSet { set, entry });
+                let (why, is_news) = (Trouble::Elsewhere(entry.epoch), view.is_set_news(set, &entry));
+                if is_news {
+                    return self.reroute(now, route, why, Command::AdoptSet { set, entry }, out);
                 }
                 why
             }
         };
         self.failed(now, view, trouble, out);
+    }
+
+    /// `adopt` changes the route, so the next look tries again.
+    fn reroute(&mut self, now: Moment, from: Route, why: Trouble, adopt: Command, out: &mut Vec<Command>) {
+        self.step = Step::Pausing { route: Some(from), until: now + self.pause };
+        self.try_failed(why, out);
+        out.push(adopt);
     }
 
     fn route(&self, view: &View) -> Option<Route> {

@@ -18,19 +18,8 @@ impl Replica {
         out: &mut Vec<Command>,
         act: impl FnOnce(&mut Set, &mut Context),
     ) {
-        let Some(set) = self.columns.sets.get_mut(&id) else { return };
-        let mut cx = Context {
-            group: GroupId::of_column(id, 0),
-            now,
-            me: self.config.me,
-            config: &self.config,
-            map: &self.map,
-            lease_until: self.lease_until,
-            draining: self.draining,
-            full: self.full,
-            shared: &mut self.shared,
-            out,
-        };
+        let (_, columns, mut cx) = self.owners(now, GroupId::of_column(id, 0), out);
+        let Some(set) = columns.sets.get_mut(&id) else { return };
         act(set, &mut cx);
         set.pump(&mut cx);
         if set.is_busy() {
