@@ -64,6 +64,8 @@ pub enum PlantedBug {
     DropStripsEarly,
     /// Take strips of epochs that have ended.
     SkipColumnFence,
+    /// Take a column for full although no complete server was heard.
+    TrustAnyListing,
 }
 
 impl Config {
