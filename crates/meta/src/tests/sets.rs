@@ -385,14 +385,14 @@ fn gears_and_sets_do_not_concern_each_other() {
     world.gear(1);
     world.run(8000);
     assert_eq!(world.states(), "AAAzzzzzzAAAAAAzzz");
-    world.gear(3);
+    world.gear(2);
     world.run(8000);
     world.assert_served();
-    assert_eq!(world.states(), "AAAAAAAAAAAAAAAzzz");
+    assert_eq!(world.states(), "AAAAAAzzzAAAAAAzzz");
     assert_eq!(world.state.set(SetId(0)).unwrap(), &set);
     // The floor of the replicated pool counts no coded server; its shifts count none either.
     let shifts: Vec<_> = world.state.shifts().map(|s| (s.woken, s.put_to_sleep)).collect();
-    assert_eq!(shifts, [(0, 6), (6, 0)]);
+    assert_eq!(shifts, [(0, 6), (3, 0)]);
     let groups: Vec<GroupEntry> = world.state.groups().map(|(_, g)| g.clone()).collect();
     world.fill(0, 95);
     world.crash(9);
@@ -520,8 +520,19 @@ fn sets_of_a_pool_synchronise_one_after_another_unless_one_is_nearly_full() {
 }
 
 #[test]
+fn an_administrator_who_sets_the_highest_gear_wakes_parity_too() {
+    let mut world = at_rest(1, 0);
+    world.gear(3);
+    world.run(8000);
+    assert_eq!((world.states(), world.set(0)), ("A".repeat(18), "ssssss sss".into()));
+    world.gear(2);
+    world.run(8000);
+    assert_eq!(world.set(0), "ssssss ---");
+}
+
+#[test]
 fn a_power_cut_loses_nothing() {
-    for gear in [1, 3] {
+    for gear in [1, 2] {
         let mut world = at_rest(1, 0);
         world.gear(gear);
         world.run(6000);
