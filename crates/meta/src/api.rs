@@ -11,6 +11,7 @@
 //! trait LogFile: where the log is kept                                                     DiskLog, MemoryLog
 //! ```
 
+use ebb_ec::standby;
 use ebb_gear::{Layout, Place};
 use ebb_types::{
     ClusterParams, GearGroup, MetaPush, MetaReply, MetaRequest, PoolEntry, PoolId, RackId, Schedule,
@@ -57,6 +58,8 @@ pub struct Timing {
     pub lost_after: Option<Duration>,
     /// While there are writes, the positions of the servers' stores are recorded this often.
     pub witness: Duration,
+    /// When parity servers of erasure-coded sets sleep and wake.
+    pub standby: standby::Settings,
     /// Time between two Raft ticks; only a group of several members ticks. An election takes 10 to 20 ticks.
     pub raft_tick: Duration,
     /// A defect that the test harness must find: gears follow the load without any dwell time.
@@ -136,6 +139,7 @@ impl Default for Timing {
             wake_limit: Duration::from_secs(10),
             lost_after: Some(Duration::from_secs(3600)),
             witness: Duration::from_secs(60),
+            standby: standby::Settings::default(),
             raft_tick: Duration::from_millis(50),
             #[cfg(feature = "planted-bugs")]
             forget_dwell: false,

@@ -168,7 +168,8 @@ impl Leading {
             live.power.inherit(entry.state, ran, self.since + self.timing.wake_limit);
             live.failed = (entry.state == ServerState::Failed).then_some(self.since);
         }
-        self.sets = state.sets().map(|(id, entry)| (id, Watch::new(entry, state))).collect();
+        let watch = |entry| Watch::new(entry, state, self.timing.standby);
+        self.sets = state.sets().map(|(id, entry)| (id, watch(entry))).collect();
         self.dirty = true;
     }
 

@@ -22,9 +22,9 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Takes over a set as an earlier leader left it.
-    pub fn new(entry: &SetEntry, state: &State) -> Watch {
+    pub fn new(entry: &SetEntry, state: &State, settings: standby::Settings) -> Watch {
         let seen = phases(entry, state);
-        let standby = Standby::resume(seen.clone(), standby::Settings::default());
+        let standby = Standby::resume(seen.clone(), settings);
         Watch { standby, seen, failing: 0, fullest: None, fed: Moment::ZERO }
     }
 

@@ -7,6 +7,7 @@
 
 use crate::cluster::pools::{self, Placed, PoolError, PoolSection};
 use crate::mirror::drivers::DriverKind;
+use ebb_ec::standby;
 use ebb_gear::layout::{Scheme, layout};
 use ebb_meta::{Bootstrap, SEAT_MAX, Timing};
 use ebb_mirror::{Ack, PolicyKind};
@@ -21,6 +22,8 @@ use std::time::Duration;
 /// Chunk groups per server. [Sierra §3.5]
 const GROUPS_PER_SERVER: u32 = 64;
 const MIB: u64 = 1 << 20;
+/// Longer than any sleep: for servers that save nothing by sleeping.
+const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -488,7 +491,25 @@ impl Config {
         Timing {
             heartbeat: Duration::from_millis(self.cluster.heartbeat_millis.into()),
             lost_after: Some(lost_after).filter(|time| !time.is_zero()),
+            standby: self.standby(),
             ..Timing::default()
+        }
+    }
+
+    /// By the power model of this file. A parity server that stays awake takes writes, so it draws what a lightly loaded server does.
+    fn standby(&self) -> standby::Settings {
+        let PowerModel { light, standby, off, up, down, .. } = self.power.model;
+        let asleep = match self.power.depth {
+            Depth::Standby => standby,
+            Depth::Off => off,
+        };
+        let saved = (light.0 - asleep.0).max(f64::EPSILON);
+        let break_even = Duration::try_from_secs_f64((up.joules.0 + down.joules.0) / saved);
+        standby::Settings {
+            up: Duration::from_secs_f64(up.seconds),
+            down: Duration::from_secs_f64(down.seconds),
+            break_even: break_even.map_or(NEVER, |time| time.min(NEVER)),
+            ..standby::Settings::default()
         }
     }
 
@@ -569,6 +590,16 @@ mod tests {
         let config = check(&example()).unwrap();
         assert_eq!(config.params().unwrap().groups, 9 * 64);
         assert_eq!(config.bootstrap().unwrap().groups.len(), 9 * 64);
+    }
+
+    /// (1270 J + 569 J) / (70.8 W - 5.4 W).
+    #[test]
+    fn parity_sleeps_by_the_power_model_of_the_file() {
+        let mut config = check(&example()).unwrap();
+        let seconds = |config: &Config| config.timing().standby.break_even.as_secs_f64();
+        assert!((seconds(&config) - 28.1).abs() < 0.1, "{}", seconds(&config));
+        config.power.model.standby = config.power.model.light;
+        assert_eq!(config.timing().standby.break_even, NEVER);
     }
 
     /// The example with a pool `cold` of code 2+1, of servers 7 to 9.

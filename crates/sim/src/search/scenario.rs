@@ -2,6 +2,7 @@
 
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::net::NetModel;
+use ebb_ec::standby;
 use ebb_gear::{NO_GEAR, Scheme, Server};
 use ebb_meta::{Bootstrap, NewServer, Timing};
 use ebb_replica::{CLIENT_BYTES, REMEMBERED};
@@ -161,6 +162,10 @@ impl Scenario {
             sets: vec![SetId(0)],
         }];
         self.coders = random.between(1, 3) as u32;
+        // So that parity servers sleep several times in a round.
+        let short = |random: &mut Random| Duration::from_millis(random.below(3000));
+        let (up, down, break_even) = (short(random), short(random), short(random));
+        self.timing.standby = standby::Settings { up, down, break_even, ..standby::Settings::default() };
     }
 
     fn by_hand(seed: u64) -> Scenario {
