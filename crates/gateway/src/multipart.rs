@@ -10,10 +10,10 @@ use super::convert::{
 use super::intake::{Stated, StatedChecksum, Taken, body_error, take_in};
 use super::list::{Encoding, other_answer, owner, page_size};
 use super::objects::{content, source, with_tags};
-use super::pools::{kept_class, shown_class};
+use super::pools::shown_class;
 use ebb_types::{
     self as ebb, ChecksumAlgorithm, ETag, NamespaceAnswer, NamespaceDone, NamespaceOp, NamespaceQuery,
-    PAGE_MAX, UploadListing, UploadMeta,
+    PAGE_MAX, UploadListing, UploadMeta, kept_class,
 };
 use futures_util::{StreamExt, TryStreamExt};
 use s3s::crypto::{Checksum as _, Md5};

@@ -11,11 +11,11 @@ use super::convert::{
 use super::intake::{Stated, StatedChecksum, Taken, body_error, take_in};
 use super::list::page_size;
 use super::names::NameError;
-use super::pools::{kept_class, shown_class};
+use super::pools::shown_class;
 use super::reader::Reader;
 use super::tags::{self, TAGS};
 use bytes::Bytes;
-use ebb_types::{ChecksumAlgorithm, Condition, ETag, NamespaceOp, ObjectMeta, OnlyIf};
+use ebb_types::{ChecksumAlgorithm, Condition, ETag, NamespaceOp, ObjectMeta, OnlyIf, kept_class};
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH, IF_RANGE};

@@ -59,11 +59,6 @@ impl Destination {
     }
 }
 
-/// The class kept with an object or an upload; `None`: STANDARD.
-pub fn kept_class(headers: &[(String, String)]) -> Option<&str> {
-    headers.iter().find(|(name, _)| name == CLASS_HEADER).map(|(_, class)| class.as_str())
-}
-
 /// As shown where S3 always shows a class.
 pub fn shown_class(class: Option<&str>) -> String {
     class.unwrap_or(StorageClass::STANDARD).to_owned()

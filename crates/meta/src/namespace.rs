@@ -20,11 +20,11 @@ pub(crate) mod table;
 use crate::namespace::leases::Leases;
 use crate::namespace::names::Names;
 use ebb_types::{
-    BucketSetting, BucketSettings, CLASS_HEADER, Checksum, Condition, ETag, Extent, KEY_BYTES_MAX,
-    KeyListing, KeyPage, LOOKUPS_MAX, NAME_BYTES_MAX, NamespaceAnswer, NamespaceCommand, NamespaceDone,
-    NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, OPS_MAX, ObjectId, ObjectMeta, ObjectPart,
-    OnlyIf, PAGE_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part, RequestId, SETTING_BYTES_MAX, UploadListing,
-    UploadMeta, VolumeMeta,
+    BucketSetting, BucketSettings, Checksum, Condition, ETag, Extent, KEY_BYTES_MAX, KeyListing, KeyPage,
+    LOOKUPS_MAX, NAME_BYTES_MAX, NamespaceAnswer, NamespaceCommand, NamespaceDone, NamespaceError,
+    NamespaceOp, NamespaceQuery, NamespaceReply, OPS_MAX, ObjectId, ObjectMeta, ObjectPart, OnlyIf, PAGE_MAX,
+    PART_BYTES_MIN, PART_NUMBER_MAX, Part, RequestId, SETTING_BYTES_MAX, UploadListing, UploadMeta,
+    VolumeMeta, kept_class,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -508,7 +508,7 @@ impl Namespace {
                 key: key.clone(),
                 upload: *id,
                 initiated_millis: upload.meta.initiated_millis,
-                class: class(&upload.meta.headers),
+                class: kept_class(&upload.meta.headers).map(str::to_owned),
             })
             .collect();
         Ok(NamespaceAnswer::Uploads { uploads, more: rest.next().is_some() })
@@ -641,13 +641,8 @@ fn listing(key: &str, meta: &ObjectMeta) -> KeyListing {
         etag: meta.etag,
         modified_millis: meta.modified_millis,
         checksum: meta.checksum.as_ref().map(|c| (c.algorithm, c.composite)),
-        class: class(&meta.headers),
+        class: kept_class(&meta.headers).map(str::to_owned),
     }
-}
-
-/// The value of the header [`CLASS_HEADER`].
-fn class(headers: &[(String, String)]) -> Option<String> {
-    headers.iter().find(|(name, _)| name == CLASS_HEADER).map(|(_, class)| class.clone())
 }
 
 /// The part of `key` up to and including the first delimiter after `prefix`.
@@ -673,7 +668,7 @@ fn past_prefix(prefix: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_types::PoolId;
+    use ebb_types::{CLASS_HEADER, PoolId};
 
     const A: ETag = ETag { md5: [1; 16], parts: 0 };
     const B: ETag = ETag { md5: [2; 16], parts: 0 };

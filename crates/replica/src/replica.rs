@@ -483,10 +483,12 @@ impl Replica {
             StoreOutcome::Damaged { lost: Some(_), .. } => self.shared.stats.damage.lost += 1,
             _ => {}
         }
-        if let (Some((set, _)), Wait::Column(wait)) = (id.column(), &wait) {
-            let wait = wait.clone();
-            return self.with_set(now, set, out, |set, cx| set.on_stored(cx, token, wait, outcome));
-        }
+        let wait = match (id.column(), wait) {
+            (Some((set, _)), Wait::Column(wait)) => {
+                return self.with_set(now, set, out, |set, cx| set.on_stored(cx, token, wait, outcome));
+            }
+            (_, wait) => wait,
+        };
         if let Wait::Own { .. } = wait {
             self.keeps(id, Role::Replica);
         }

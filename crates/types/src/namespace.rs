@@ -124,6 +124,11 @@ pub struct Part {
 /// The kept header that says which pool an object was put in, if it is not its bucket's.
 pub const CLASS_HEADER: &str = "x-amz-storage-class";
 
+/// The class kept with an object or an upload; `None`: its bucket's.
+pub fn kept_class(headers: &[(String, String)]) -> Option<&str> {
+    headers.iter().find(|(name, _)| name == CLASS_HEADER).map(|(_, class)| class.as_str())
+}
+
 /// What a multipart upload's object will have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UploadMeta {

@@ -143,11 +143,21 @@ impl Chaos {
     }
 }
 
-fn start(seed: u64) -> Chaos {
-    let shape = Shape { code: Some(CODE), ..Shape::lively() };
-    let mut cluster = Cluster::start(&shape);
+/// With a gateway, and buffers that the load can fill.
+fn cluster() -> Cluster {
+    let mut cluster = Cluster::create(&Shape { code: Some(CODE), ..Shape::lively() });
+    cluster.edit(|table| {
+        let pool = table["pool"].as_array_mut().expect("pools")[0].as_table_mut().expect("a table");
+        pool.insert("parity_buffer_mib".into(), 8.into());
+    });
+    cluster.start_all();
     cluster.launch(Who::Gateway);
-    let objects = Objects::start(&cluster.gateway, seed, Some("coded"));
+    cluster
+}
+
+fn start(seed: u64) -> Chaos {
+    let cluster = cluster();
+    let objects = Objects::start(&cluster.gateway, seed, Some("cold"));
     Chaos { cluster, objects, random: Random::new(seed), harmed: Vec::new(), lacks: false }
 }
 
@@ -204,10 +214,8 @@ fn random_kills_pauses_and_power_cuts_of_a_pool_lose_nothing() {
 
 #[test]
 fn a_location_that_no_pool_has_is_an_error_that_names_the_pools() {
-    let shape = Shape { code: Some(CODE), ..Shape::lively() };
-    let mut cluster = Cluster::start(&shape);
-    cluster.launch(Who::Gateway);
+    let cluster = cluster();
     let (status, body) = Objects::create_bucket(&cluster.gateway, "elsewhere", Some("marble"));
     assert_eq!(status, 400, "{body}");
-    assert!(body.contains("InvalidLocationConstraint") && body.contains("coded"), "{body}");
+    assert!(body.contains("InvalidLocationConstraint") && body.contains("cold"), "{body}");
 }

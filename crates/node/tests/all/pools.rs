@@ -6,15 +6,7 @@ use ebb_types::{ClusterStatus, ServerState};
 
 /// Six replicated servers, and a pool `cold` of code 2+1.
 fn create() -> Cluster {
-    let cluster = Cluster::create(&Shape::lively());
-    cluster.edit(|table| {
-        for server in &mut table["server"].as_array_mut().expect("servers")[6..] {
-            server.as_table_mut().expect("a table").insert("pool".into(), "cold".into());
-        }
-        let pool = toml::from_str("name = \"cold\"\ncode = \"2+1\"").expect("a table");
-        table.insert("pool".into(), toml::Value::Array(vec![toml::Value::Table(pool)]));
-    });
-    cluster
+    Cluster::create(&Shape { code: Some("2+1"), ..Shape::lively() })
 }
 
 fn said(cluster: &Cluster, args: &[&str]) -> String {

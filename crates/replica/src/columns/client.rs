@@ -106,13 +106,12 @@ impl Set {
             cx.shared.stats.damage.garbled += 1;
             return retry(Unready::Garbled);
         }
-        if matches!(request.op, ChunkOp::Write { .. } | ChunkOp::Zero { .. })
-            && !self.known.bears_a_loss(request.op.chunk())
-        {
+        // R10: deletions make room.
+        let adds = matches!(request.op, ChunkOp::Write { .. } | ChunkOp::Zero { .. });
+        if adds && !self.known.bears_a_loss(request.op.chunk()) {
             return retry(Unready::TooFewCopies);
         }
-        // R10: deletions make room.
-        if cx.full && matches!(request.op, ChunkOp::Write { .. } | ChunkOp::Zero { .. }) {
+        if adds && cx.full {
             return Err(ClientReply::Failed { why: ChunkError::NoSpace });
         }
         Ok(())

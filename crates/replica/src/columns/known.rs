@@ -173,8 +173,9 @@ impl Known {
         servers.filter(|server| *server != me && map.is_live(*server)).collect()
     }
 
-    /// Whether blocks that cannot be rebuilt from `present` might be with the strips of servers that do not answer now. Those have
-    /// what is older than the epoch since which their column lacks strips, and perhaps strips that they kept for others.
+    /// Whether blocks that cannot be rebuilt from `present` might be with the strips of servers that do not answer now. One that
+    /// sleeps has what is older than the epoch since which its column lacks strips. One that failed may have caught up before, unless
+    /// its data is gone, and may have strips that it kept for others.
     pub fn may_be_elsewhere(
         &self,
         map: &ClusterMap,
@@ -186,11 +187,10 @@ impl Known {
         let mut hoped: BTreeSet<usize> = present.iter().copied().collect();
         let before = hoped.len();
         for (nth, own) in self.entry.columns.iter().enumerate() {
-            let since = self.entry.missing_since(nth);
-            // One that sleeps was complete until then. One that failed may have caught up meanwhile, unless its data is gone.
-            let knows = |since: Epoch| since > Epoch(0) && !map.sleeps(own.server);
-            let is_newer = |since: Epoch| oldest.is_some_and(|oldest| since <= oldest);
-            let lacks = since.is_some_and(|since| is_newer(since) && !knows(since));
+            let lacks = self.entry.missing_since(nth).is_some_and(|since| {
+                let caught_up = since > Epoch(0) && !map.sleeps(own.server);
+                !caught_up && oldest.is_some_and(|oldest| since <= oldest)
+            });
             if map.is_live(own.server) || lacks {
                 continue;
             }

@@ -12,7 +12,7 @@ use ebb_route::{Command, Event, Failure, Patience, Request, Trouble, View};
 use ebb_types::Random;
 use ebb_types::{
     BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, MetaPush, MetaReply,
-    Moment, ObjectId, RequestId, ServerId, Version, group_of, piece_crcs,
+    MetaRequest, Moment, ObjectId, RequestId, ServerId, Version, group_of, piece_crcs,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -131,6 +131,15 @@ pub fn fill(value: u64, cells: u32) -> Bytes {
 pub fn value_of(cell: &[u8]) -> Option<u64> {
     let value = u64::from_le_bytes(cell[..8].try_into().expect("eight bytes"));
     cell.chunks(8).all(|word| word == value.to_le_bytes()).then_some(value)
+}
+
+/// Takes in what a message says of the map. `None`: nothing; `false`: it leaves a gap.
+pub fn learn(view: &mut View, message: Message) -> Option<bool> {
+    match message {
+        Message::Push(MetaPush::Map(map)) => Some(view.apply(&map)),
+        Message::MetaReply { reply: MetaReply::Watch { params, map }, .. } => Some(view.learn(params, &map)),
+        _ => None,
+    }
 }
 
 /// Whether an answer's checksums are not those of its bytes.
@@ -254,7 +263,12 @@ impl World<'_> {
 
     fn refresh(&mut self, id: u32) {
         let now = Moment(self.now);
-        let Some(request) = self.client(id).view.refresh(now) else { return };
+        let request = self.client(id).view.refresh(now);
+        self.ask_members(id, request);
+    }
+
+    pub fn ask_members(&mut self, id: u32, request: Option<MetaRequest>) {
+        let Some(request) = request else { return };
         for member in 1..=self.scenario.members {
             let message = Message::AskMeta { number: 0, request: request.clone() };
             self.send(Node::Client(id), Node::Member(member), message);
@@ -272,15 +286,11 @@ impl World<'_> {
             (Message::Reply { attempt, reply, payload }, Node::Server(from)) => {
                 self.client_reply(id, from, attempt, reply, payload);
             }
-            (Message::Push(MetaPush::Map(map)), _) => {
-                let whole = self.client(id).view.apply(&map);
-                self.client_learned(id, whole);
+            (message, _) => {
+                if let Some(whole) = learn(&mut self.client(id).view, message) {
+                    self.client_learned(id, whole);
+                }
             }
-            (Message::MetaReply { reply: MetaReply::Watch { params, map }, .. }, _) => {
-                let whole = self.client(id).view.learn(params, &map);
-                self.client_learned(id, whole);
-            }
-            _ => {}
         }
     }
 

@@ -2,7 +2,7 @@
 //! acknowledged must read as it was written, whatever happens to servers. The client library's own [`CodedWrite`] and [`Request`]
 //! decide. Strips are computed here from the definition of a row, not by the library's code.
 
-use crate::world::client::{Heard, answer_is_garbled};
+use crate::world::client::{Heard, answer_is_garbled, learn};
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::net::Node;
 use crate::world::{Happening, Message, World};
@@ -10,8 +10,8 @@ use bytes::Bytes;
 use ebb_ec::{Codes, Coding};
 use ebb_route::{CodedWrite, Command, Event, Failure, Orders, Patience, Request, View};
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, GroupId, MetaPush, MetaReply, Moment,
-    ObjectId, PoolId, Random, RequestId, Rows, STRIP_BLOCKS, ServerId, SetEntry, Shape, mix, piece_crcs,
+    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, GroupId, Moment, ObjectId, PoolId, Random,
+    RequestId, Rows, STRIP_BLOCKS, ServerId, SetEntry, Shape, mix, piece_crcs,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -196,11 +196,8 @@ impl World<'_> {
 
     fn ask_map(&mut self, id: u32) {
         let now = Moment(self.now);
-        let Some(request) = self.coder(id).view.refresh(now) else { return };
-        for member in 1..=self.scenario.members {
-            let message = Message::AskMeta { number: 0, request: request.clone() };
-            self.send(Node::Client(id), Node::Member(member), message);
-        }
+        let request = self.coder(id).view.refresh(now);
+        self.ask_members(id, request);
     }
 
     fn read_columns(&mut self, id: u32, stored: Stored) {
@@ -381,15 +378,11 @@ impl World<'_> {
             (Message::Reply { attempt, reply, payload }, Node::Server(from)) => {
                 self.coder_reply(id, from, attempt, reply, payload);
             }
-            (Message::Push(MetaPush::Map(map)), _) => {
-                let whole = self.coder(id).view.apply(&map);
-                self.coder_learned(id, whole);
+            (message, _) => {
+                if let Some(whole) = learn(&mut self.coder(id).view, message) {
+                    self.coder_learned(id, whole);
+                }
             }
-            (Message::MetaReply { reply: MetaReply::Watch { params, map }, .. }, _) => {
-                let whole = self.coder(id).view.learn(params, &map);
-                self.coder_learned(id, whole);
-            }
-            _ => {}
         }
     }
 

@@ -53,7 +53,7 @@ pub struct Shape {
     pub scrub_seconds: Option<u32>,
     /// Each chunk server on a mirror of two quick emulated disks: files of this size.
     pub mirror_mib: Option<u64>,
-    /// All servers but the first three form an erasure-coded pool of this code, called `coded`.
+    /// The last servers, one for each column, form an erasure-coded pool `cold` of this code.
     pub code: Option<&'static str>,
 }
 
@@ -578,13 +578,12 @@ fn apply(table: &mut toml::Table, shape: &Shape) {
         table.insert("mirror".into(), toml::Value::Table(mirror));
     }
     if let Some(code) = shape.code {
-        let pool = format!("name = \"coded\"\ncode = \"{code}\"\nparity_buffer_mib = 8");
-        let pool: toml::Table = pool.parse().expect("TOML");
+        let columns = code.parse::<ebb_types::Shape>().expect("a code").servers();
+        let pool = toml::from_str(&format!("name = \"cold\"\ncode = \"{code}\"")).expect("a table");
         table.insert("pool".into(), toml::Value::Array(vec![toml::Value::Table(pool)]));
-        let servers = table["server"].as_array_mut().expect("an array").iter_mut().skip(3);
-        servers.for_each(|server| {
-            _ = server.as_table_mut().expect("a table").insert("pool".into(), "coded".into())
-        });
+        for server in table["server"].as_array_mut().expect("an array").iter_mut().rev().take(columns) {
+            server.as_table_mut().expect("a table").insert("pool".into(), "cold".into());
+        }
     }
     for section in ["meta", "server", "gateway"] {
         for entry in table[section].as_array_mut().expect("an array") {
