@@ -1,14 +1,14 @@
 //! Requests about one chunk. A chunk of the replicated pool has a primary, and its requests go there as they are. One of an
 //! erasure-coded pool is split into strips, which go to the servers of its set.
 
-use crate::client::Client;
+use crate::client::{Carried, Client};
 use crate::coded::{Strip, split};
 use crate::error::ClientError;
 use bytes::{Bytes, BytesMut};
 use ebb_route::{CodedWrite, Orders, Summed};
 use ebb_types::{
-    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, Epoch, GroupId, Moment, PoolId, Rows, SetId, Shape, group_of,
-    piece_crcs,
+    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, Epoch, GroupId, Looked, Moment, PoolId, Rows, SetId, Shape,
+    Version, group_of, piece_crcs,
 };
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 
@@ -57,8 +57,35 @@ impl Client {
         if chunk.object.pool() != PoolId::REPLICATED {
             return Err(ClientError::Immutable { chunk });
         }
+        self.zero_old(chunk, offset, len, None).await
+    }
+
+    /// The same for whole blocks of at most one record, and only for those whose version is not newer than this one.
+    pub async fn zero_up_to(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        len: u32,
+        version: Version,
+    ) -> Result<(), ClientError> {
+        self.zero_old(chunk, offset, len, Some(version)).await
+    }
+
+    async fn zero_old(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        len: u32,
+        up_to: Option<Version>,
+    ) -> Result<(), ClientError> {
         let request = self.next_request();
-        self.to_primary(ChunkOp::Zero { chunk, offset, len, request }, Bytes::new()).await.map(drop)
+        self.to_primary(ChunkOp::Zero { chunk, offset, len, up_to, request }, Bytes::new()).await.map(drop)
+    }
+
+    /// Which of these whole blocks, at most one record, have data. Only in the replicated pool.
+    pub async fn look(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Looked, ClientError> {
+        let carried = self.to_primary(ChunkOp::Look { chunk, offset, len }, Bytes::new()).await?;
+        Ok(carried.looked.unwrap_or_default())
     }
 
     /// Removes a chunk for good.
@@ -84,15 +111,18 @@ impl Client {
     ) -> Result<Summed, ClientError> {
         match self.coded(chunk, offset, len)? {
             Some(coded) => self.read_coded(coded, chunk, (offset, len), must_exist).await,
-            None => self.to_primary(ChunkOp::Read { chunk, offset, len, must_exist }, Bytes::new()).await,
+            None => {
+                let op = ChunkOp::Read { chunk, offset, len, must_exist };
+                Ok(self.to_primary(op, Bytes::new()).await?.data)
+            }
         }
     }
 
-    async fn to_primary(&self, op: ChunkOp, payload: Bytes) -> Result<Summed, ClientError> {
+    async fn to_primary(&self, op: ChunkOp, payload: Bytes) -> Result<Carried, ClientError> {
         let shared = self.shared();
         let groups = shared.view().params().expect("known since connect").groups;
         let group = group_of(op.chunk(), groups);
-        Ok(self.carry(shared.now(), group, op, payload).await?.data)
+        self.carry(shared.now(), group, op, payload).await
     }
 
     /// `None`: the chunk is in the replicated pool.
@@ -190,7 +220,7 @@ impl Client {
         let request = self.next_request();
         let write = ChunkOp::Write { chunk, offset, len, request, crcs };
         let request = self.next_request();
-        let zero = ChunkOp::Zero { chunk, offset: offset + len, len: zeroes, request };
+        let zero = ChunkOp::Zero { chunk, offset: offset + len, len: zeroes, up_to: None, request };
         match (len, zeroes) {
             (_, 0) => self.to_column(coded, nth, write, bytes).await,
             (0, _) => self.to_column(coded, nth, zero, Bytes::new()).await,

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use ebb_ec::Codes;
 use ebb_route::{Command, Event, Failure, Patience, Request, Summed, Trouble, View};
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, ClusterMap, ClusterParams, GroupId, MapDelta,
-    MetaReply, MetaRequest, Moment, NamespaceAnswer, NamespaceCommand, NamespaceError, NamespaceOp,
+    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, ClusterMap, ClusterParams, GroupId, Looked,
+    MapDelta, MetaReply, MetaRequest, Moment, NamespaceAnswer, NamespaceCommand, NamespaceError, NamespaceOp,
     NamespaceQuery, NamespaceReply, ObjectId, PoolEntry, RECORD_BLOCKS_MAX, RequestId, ServerId, Shape,
     Unready, Version,
 };
@@ -89,8 +89,9 @@ impl ChunkLink {
 
     /// Waits until the op's bytes are within the bound.
     async fn share(&self, op: &ChunkOp) -> Share {
-        let bytes = if matches!(op, ChunkOp::Zero { .. }) { 0 } else { op.range().1 as usize };
-        let all = if matches!(op, ChunkOp::Read { .. }) { &self.reads } else { &self.writes };
+        let carries = matches!(op, ChunkOp::Read { .. } | ChunkOp::Write { .. });
+        let bytes = if carries { op.range().1 as usize } else { 0 };
+        let all = if op.is_read() { &self.reads } else { &self.writes };
         all.share(bytes).await
     }
 }
@@ -264,6 +265,8 @@ pub(crate) struct Carried {
     pub data: Summed,
     /// See [`Request::done`].
     pub version: Option<Version>,
+    /// See [`Request::looked`].
+    pub looked: Option<Looked>,
 }
 
 /// What a request waits for.
@@ -424,7 +427,9 @@ impl Client {
         let mut next = self.step(&mut request, Event::Look { heard: None });
         loop {
             next = match next {
-                Some(Next::End(Ok(data))) => return Ok(Carried { data, version: request.done() }),
+                Some(Next::End(Ok(data))) => {
+                    return Ok(Carried { data, version: request.done(), looked: request.looked() });
+                }
                 Some(Next::End(Err(failure))) => return Err(failed(chunk, group, failure)),
                 Some(Next::Answer(server, message)) => {
                     Some(self.attempt(&mut request, server, message, &payload, &mut changes).await)

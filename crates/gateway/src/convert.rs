@@ -70,9 +70,12 @@ fn refusal(error: &NamespaceError) -> S3Error {
         NamespaceError::Expired => S3ErrorCode::RequestTimeout,
         NamespaceError::SettingTooLong => S3ErrorCode::InvalidRequest,
         NamespaceError::NotLeased => S3ErrorCode::ServiceUnavailable,
-        NamespaceError::VolumeExists | NamespaceError::NoSuchVolume | NamespaceError::TooMany => {
-            S3ErrorCode::InternalError
-        }
+        NamespaceError::VolumeExists
+        | NamespaceError::NoSuchVolume
+        | NamespaceError::VolumeInUse(_)
+        | NamespaceError::VolumeTaken
+        | NamespaceError::SliceMoved
+        | NamespaceError::TooMany => S3ErrorCode::InternalError,
     };
     S3Error::with_message(code, error.to_string())
 }

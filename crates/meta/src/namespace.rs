@@ -16,15 +16,17 @@
 mod leases;
 pub(crate) mod names;
 pub(crate) mod table;
+mod volumes;
 
 use crate::namespace::leases::Leases;
 use crate::namespace::names::Names;
+use crate::namespace::volumes::Volumes;
 use ebb_types::{
     BucketSetting, BucketSettings, Checksum, Condition, ETag, Extent, KEY_BYTES_MAX, KeyListing, KeyPage,
     LOOKUPS_MAX, NAME_BYTES_MAX, NamespaceAnswer, NamespaceCommand, NamespaceDone, NamespaceError,
-    NamespaceOp, NamespaceQuery, NamespaceReply, OPS_MAX, ObjectId, ObjectMeta, ObjectPart, OnlyIf, PAGE_MAX,
+    NamespaceOp, NamespaceQuery, NamespaceReply, OPS_MAX, ObjectMeta, ObjectPart, OnlyIf, PAGE_MAX,
     PART_BYTES_MIN, PART_NUMBER_MAX, Part, RequestId, SETTING_BYTES_MAX, UploadListing, UploadMeta,
-    VolumeMeta, kept_class,
+    kept_class,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -43,7 +45,7 @@ pub struct Namespace {
     buckets: BTreeMap<String, Bucket>,
     /// Names of all buckets, keyed by [`name`]; values are encoded [`ObjectMeta`].
     names: Names,
-    volumes: BTreeMap<String, VolumeMeta>,
+    volumes: Volumes,
     /// Oldest first; numbers are never reused.
     garbage: BTreeMap<u64, Extent>,
     leases: Leases,
@@ -176,8 +178,21 @@ impl Namespace {
                 self.complete_upload(bucket, key, *upload, finished, *when, now)
             }
             NamespaceOp::AbortUpload { bucket, key, upload } => self.abort_upload(bucket, key, *upload),
-            NamespaceOp::CreateVolume { name, size, object } => self.create_volume(name, *size, *object, now),
-            NamespaceOp::DeleteVolume { name } => self.delete_volume(name),
+            NamespaceOp::CreateVolume { name, size, object, home } => {
+                self.volumes.create(name, (*size, *object), *home, now)
+            }
+            NamespaceOp::DeleteVolume { name } => {
+                let dead = self.volumes.delete(sender, name)?;
+                self.discard(dead);
+                Ok(NamespaceDone::Done)
+            }
+            NamespaceOp::ClaimVolume { name, from } => self.volumes.claim(sender, name, *from),
+            NamespaceOp::ReleaseVolume { name } => self.volumes.release(sender, name),
+            NamespaceOp::MoveSlice { name, slice, was, to } => {
+                let dead = self.volumes.move_slice(&mut self.leases, sender, (name, *slice), *was, *to)?;
+                self.discard(dead);
+                Ok(NamespaceDone::Done)
+            }
             NamespaceOp::Lease { first, count, bytes } => {
                 self.leases.lease(sender, *first, *count, *bytes)?;
                 Ok(NamespaceDone::Done)
@@ -424,21 +439,6 @@ impl Namespace {
         Ok(NamespaceDone::Done)
     }
 
-    fn create_volume(&mut self, name: &str, size: u64, object: ObjectId, now: u64) -> Outcome {
-        check_name(name)?;
-        if self.volumes.contains_key(name) {
-            return Err(NamespaceError::VolumeExists);
-        }
-        self.volumes.insert(name.to_owned(), VolumeMeta { size, object, created_millis: now });
-        Ok(NamespaceDone::Done)
-    }
-
-    fn delete_volume(&mut self, name: &str) -> Outcome {
-        let volume = self.volumes.remove(name).ok_or(NamespaceError::NoSuchVolume)?;
-        self.discard([Extent { object: volume.object, offset: 0, len: volume.size, shared: false, crc: 0 }]);
-        Ok(NamespaceDone::Done)
-    }
-
     /// Answers a query. Changes nothing.
     pub fn query(&self, query: &NamespaceQuery) -> Result<NamespaceAnswer, NamespaceError> {
         Ok(match query {
@@ -472,11 +472,11 @@ impl Namespace {
             NamespaceQuery::Uploads { bucket, prefix, after, limit } => {
                 self.uploads(bucket, prefix, after, page(*limit))?
             }
-            NamespaceQuery::Volumes => {
-                NamespaceAnswer::Volumes(self.volumes.iter().map(|(n, v)| (n.clone(), v.clone())).collect())
-            }
-            NamespaceQuery::Volume { name } => {
-                NamespaceAnswer::Volume(self.volumes.get(name).ok_or(NamespaceError::NoSuchVolume)?.clone())
+            NamespaceQuery::Volumes => NamespaceAnswer::Volumes(self.volumes.all()),
+            NamespaceQuery::Volume { name } => NamespaceAnswer::Volume(self.volumes.one(name)?),
+            NamespaceQuery::Slices { name, after, limit } => {
+                let (slices, more) = self.volumes.slices(name, *after, page(*limit))?;
+                NamespaceAnswer::Slices { slices, more }
             }
             NamespaceQuery::Runs => NamespaceAnswer::Runs(self.leases.runs()),
             NamespaceQuery::Garbage { after, limit } => {
@@ -668,7 +668,7 @@ fn past_prefix(prefix: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_types::{CLASS_HEADER, PoolId};
+    use ebb_types::{CLASS_HEADER, ObjectId, PoolId};
 
     const A: ETag = ETag { md5: [1; 16], parts: 0 };
     const B: ETag = ETag { md5: [2; 16], parts: 0 };
@@ -1011,7 +1011,7 @@ mod tests {
             only_if: OnlyIf::default(),
         });
         world.ok(delete);
-        world.ok(NamespaceOp::CreateVolume { name: "v".into(), size: 100, object: ObjectId(13) });
+        world.ok(NamespaceOp::CreateVolume { name: "v".into(), size: 100, object: ObjectId(13), home: None });
         world.ok(NamespaceOp::DeleteVolume { name: "v".into() });
         assert_eq!(world.garbage(), [10, 12, 11, 13]);
     }

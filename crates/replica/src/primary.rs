@@ -295,15 +295,20 @@ pub(crate) fn fault(
     if matches!(request.op, ChunkOp::Delete { .. }) {
         return None;
     }
-    let largest = match request.op {
-        ChunkOp::Zero { .. } => chunk_bytes,
-        _ => RECORD_BLOCKS_MAX * BLOCK,
+    let (any_length, whole_blocks) = match request.op {
+        ChunkOp::Zero { up_to, .. } => (up_to.is_none(), up_to.is_some()),
+        ChunkOp::Look { .. } => (false, true),
+        _ => (false, false),
     };
+    if whole_blocks && (offset % BLOCK != 0 || len % BLOCK != 0) {
+        return Some(ChunkError::Malformed);
+    }
+    let largest = if any_length { chunk_bytes } else { RECORD_BLOCKS_MAX * BLOCK };
     if len == 0 || offset.checked_add(len).is_none_or(|end| end > chunk_bytes) {
         return Some(ChunkError::OutOfRange);
     }
     // An unaligned range of the maximum size touches one block more than a record holds.
     let blocks = (offset + len).div_ceil(BLOCK) - offset / BLOCK;
-    let whole = matches!(request.op, ChunkOp::Zero { .. }) || blocks <= RECORD_BLOCKS_MAX;
-    (len > largest || !whole).then_some(ChunkError::OutOfRange)
+    let too_many = !any_length && blocks > RECORD_BLOCKS_MAX;
+    (len > largest || too_many).then_some(ChunkError::OutOfRange)
 }

@@ -9,8 +9,8 @@ use crate::trouble::Trouble;
 use crate::view::{Route, View};
 use bytes::Bytes;
 use ebb_types::{
-    ChunkError, ChunkOp, ClientReply, ClientRequest, Epoch, GroupEntry, GroupId, Moment, ServerId, SetEntry,
-    SetId, Version, piece_crcs,
+    ChunkError, ChunkOp, ClientReply, ClientRequest, Epoch, GroupEntry, GroupId, Looked, Moment, ServerId,
+    SetEntry, SetId, Version, piece_crcs,
 };
 use std::time::Duration;
 
@@ -127,6 +127,7 @@ pub struct Request {
     open: bool,
     /// From the reply to a write that was carried out.
     done: Option<Version>,
+    looked: Option<Looked>,
     step: Step,
 }
 
@@ -142,6 +143,7 @@ impl Request {
             server: None,
             open: false,
             done: None,
+            looked: None,
             step: Step::Pausing { route: None, until: now },
         }
     }
@@ -157,6 +159,11 @@ impl Request {
     /// The version that its server answered with when the write was done. Its epoch is the one under which the write was taken.
     pub fn done(&self) -> Option<Version> {
         self.done
+    }
+
+    /// What a look found.
+    pub fn looked(self) -> Option<Looked> {
+        self.looked
     }
 
     /// The server whose reply is awaited.
@@ -233,7 +240,7 @@ impl Request {
     ) {
         let Step::Asked { route, .. } = self.step else { return };
         let group = self.message.group;
-        let is_read = matches!(self.message.op, ChunkOp::Read { .. });
+        let is_read = self.message.op.is_read();
         let (offset, len) = self.message.op.range();
         let trouble = match reply {
             ClientReply::Data { crcs } if is_read && bytes.len() == len as usize => {
@@ -241,6 +248,10 @@ impl Request {
                     return self.end(Ok(Summed { bytes, crcs }), out);
                 }
                 Trouble::Garbled
+            }
+            ClientReply::Looked(looked) if matches!(self.message.op, ChunkOp::Look { .. }) => {
+                self.looked = Some(looked);
+                return self.end(Ok(Summed::default()), out);
             }
             ClientReply::Done { newest } if !is_read => {
                 out.push(Command::Heard { group, newest });
@@ -261,9 +272,10 @@ impl Request {
                 self.step = Step::Pausing { route: None, until: now };
                 return;
             }
-            ClientReply::Data { .. } | ClientReply::Done { .. } | ClientReply::Forgotten { .. } => {
-                Trouble::Nonsense
-            }
+            ClientReply::Data { .. }
+            | ClientReply::Looked(_)
+            | ClientReply::Done { .. }
+            | ClientReply::Forgotten { .. } => Trouble::Nonsense,
             ClientReply::Failed { why } => return self.end(Err(Failure::Chunk(why)), out),
             ClientReply::Retry { why } => Trouble::NotReady(why),
             ClientReply::Moved { entry } => {
@@ -493,7 +505,7 @@ mod tests {
 
     fn zero(sole_writer: bool) -> Request {
         let request = RequestId { client: 1, seq: 1 };
-        let op = ChunkOp::Zero { chunk: CHUNK, offset: 0, len: 1, request };
+        let op = ChunkOp::Zero { chunk: CHUNK, offset: 0, len: 1, up_to: None, request };
         Request::new(Moment::ZERO, GROUP, op, Patience { sole_writer, ..Patience::default() })
     }
 

@@ -19,6 +19,7 @@ pub mod shape;
 pub mod store;
 pub mod text;
 pub mod units;
+pub mod volume;
 
 pub use control::*;
 pub use id::*;
@@ -34,3 +35,4 @@ pub use shape::*;
 pub use store::*;
 pub use text::*;
 pub use units::*;
+pub use volume::*;

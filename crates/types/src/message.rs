@@ -198,8 +198,11 @@ pub enum ChunkOp {
     Read { chunk: ChunkId, offset: u32, len: u32, must_exist: bool },
     /// Payload: the bytes. One checksum per block touched: [`crate::piece_crcs`].
     Write { chunk: ChunkId, offset: u32, len: u32, request: RequestId, crcs: Vec<u32> },
-    /// Sets a range to zero and frees its whole blocks.
-    Zero { chunk: ChunkId, offset: u32, len: u32, request: RequestId },
+    /// Sets a range to zero and frees its whole blocks. With `up_to` it leaves alone every block with a newer version; the range is
+    /// then whole blocks, at most one record.
+    Zero { chunk: ChunkId, offset: u32, len: u32, up_to: Option<Version>, request: RequestId },
+    /// Asks which blocks of a range of whole blocks have data.
+    Look { chunk: ChunkId, offset: u32, len: u32 },
     /// Removes the chunk for good.
     Delete { chunk: ChunkId, request: RequestId },
 }
@@ -208,6 +211,7 @@ impl ChunkOp {
     pub fn chunk(&self) -> ChunkId {
         match *self {
             ChunkOp::Read { chunk, .. }
+            | ChunkOp::Look { chunk, .. }
             | ChunkOp::Write { chunk, .. }
             | ChunkOp::Zero { chunk, .. }
             | ChunkOp::Delete { chunk, .. } => chunk,
@@ -216,7 +220,7 @@ impl ChunkOp {
 
     pub fn request(&self) -> Option<RequestId> {
         match *self {
-            ChunkOp::Read { .. } => None,
+            ChunkOp::Read { .. } | ChunkOp::Look { .. } => None,
             ChunkOp::Write { request, .. }
             | ChunkOp::Zero { request, .. }
             | ChunkOp::Delete { request, .. } => Some(request),
@@ -227,16 +231,22 @@ impl ChunkOp {
     pub fn range(&self) -> (u32, u32) {
         match *self {
             ChunkOp::Read { offset, len, .. }
+            | ChunkOp::Look { offset, len, .. }
             | ChunkOp::Write { offset, len, .. }
             | ChunkOp::Zero { offset, len, .. } => (offset, len),
             ChunkOp::Delete { .. } => (0, 0),
         }
     }
 
+    /// Whether it changes nothing.
+    pub fn is_read(&self) -> bool {
+        matches!(self, ChunkOp::Read { .. } | ChunkOp::Look { .. })
+    }
+
     /// What the op sets its blocks to; `None` for a read.
     pub fn kind(&self) -> Option<Kind> {
         match self {
-            ChunkOp::Read { .. } => None,
+            ChunkOp::Read { .. } | ChunkOp::Look { .. } => None,
             ChunkOp::Write { .. } => Some(Kind::Data),
             ChunkOp::Zero { .. } => Some(Kind::Zero),
             ChunkOp::Delete { .. } => Some(Kind::Delete),
@@ -263,6 +273,8 @@ pub enum ClientReply {
     Data {
         crcs: Vec<u32>,
     },
+    /// To a look.
+    Looked(Looked),
     /// All r copies are durable. `newest`: the newest version that the primary has assigned in the group.
     Done {
         newest: Version,
@@ -289,6 +301,15 @@ pub enum ClientReply {
     Failed {
         why: ChunkError,
     },
+}
+
+/// Which blocks of a range have data. All others are zero.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Looked {
+    /// First block in the chunk, and number; ascending.
+    pub runs: Vec<(u32, u32)>,
+    /// The newest version of these blocks. A later write to any of them gets a newer one.
+    pub newest: Version,
 }
 
 /// Why a request cannot be served now.

@@ -5,7 +5,7 @@
 //! name never points at bytes that are not durable; bytes that lose their name go to a garbage queue, which a janitor frees.
 //! A command carries many ops: one round of consensus per batch makes small PUTs cheap.
 
-use crate::{ObjectId, RequestId};
+use crate::{ObjectId, RequestId, VolumeHome, VolumeOwner, VolumeStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -138,14 +138,6 @@ pub struct UploadMeta {
     pub checksum: Option<(ChecksumAlgorithm, bool)>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeMeta {
-    pub size: u64,
-    /// Owner of the volume's chunks.
-    pub object: ObjectId,
-    pub created_millis: u64,
-}
-
 /// Precondition on a key for a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
@@ -261,9 +253,28 @@ pub enum NamespaceOp {
         name: String,
         size: u64,
         object: ObjectId,
+        home: Option<VolumeHome>,
     },
+    /// Refused while another client serves the volume.
     DeleteVolume {
         name: String,
+    },
+    /// The sender serves the volume from now on, or still does: a sign of life. `from`: this owner has been silent since, for too long.
+    ClaimVolume {
+        name: String,
+        from: Option<VolumeOwner>,
+    },
+    /// The sender no longer serves the volume.
+    ReleaseVolume {
+        name: String,
+    },
+    /// A slice of a volume that the sender serves is in the object `to` now, which the sender has leased; `None`: it is nowhere. Before,
+    /// it was in `was`, which becomes garbage.
+    MoveSlice {
+        name: String,
+        slice: u32,
+        was: Option<ObjectId>,
+        to: Option<ObjectId>,
     },
     /// The sender is about to write to these fresh objects of one pool, up to `bytes` in each; or a leased object grows. The lease lasts until
     /// they are named, discarded or closed, or until the sender falls silent. Without ids: a sign of life.
@@ -351,6 +362,12 @@ pub enum NamespaceQuery {
     Volume {
         name: String,
     },
+    /// The moved slices after this one.
+    Slices {
+        name: String,
+        after: Option<u32>,
+        limit: u32,
+    },
     /// Senders that hold leases.
     Runs,
     /// The oldest garbage with numbers above `after`.
@@ -380,8 +397,12 @@ pub enum NamespaceAnswer {
         uploads: Vec<UploadListing>,
         more: bool,
     },
-    Volumes(Vec<(String, VolumeMeta)>),
-    Volume(VolumeMeta),
+    Volumes(Vec<(String, VolumeStatus)>),
+    Volume(VolumeStatus),
+    Slices {
+        slices: Vec<(u32, ObjectId)>,
+        more: bool,
+    },
     /// Id, and a stamp that changes with every sign of life.
     Runs(Vec<(u64, u64)>),
     Garbage(Vec<(u64, Extent)>),
@@ -441,6 +462,12 @@ pub enum NamespaceError {
     VolumeExists,
     #[error("the volume does not exist")]
     NoSuchVolume,
+    #[error("another client serves the volume: end it first, or wait until it has been silent for a while")]
+    VolumeInUse(VolumeOwner),
+    #[error("another client has taken the volume over")]
+    VolumeTaken,
+    #[error("the slice is not where the request says: it was moved meanwhile")]
+    SliceMoved,
     #[error("a name has 1 to {NAME_BYTES_MAX} bytes")]
     BadName,
     #[error("a key has 1 to {KEY_BYTES_MAX} bytes")]

@@ -391,6 +391,7 @@ async fn ranges_of_objects_are_split_and_joined() {
             ChunkOp::Write { .. } => range.copy_from_slice(&payload),
             ChunkOp::Zero { .. } => range.fill(0),
             ChunkOp::Delete { .. } => drop(store.remove(&request.op.chunk())),
+            ChunkOp::Look { .. } => unreachable!("nobody looks"),
         }
         done()
     })

@@ -55,12 +55,14 @@ impl Volume {
                 let found = "the data of a volume".to_owned();
                 return Err(TargetError::NotEmpty { target: target.to_owned(), found });
             }
-            Ok(NamespaceAnswer::Volume(meta)) => (Volume { client, object: meta.object }, meta.size),
+            Ok(NamespaceAnswer::Volume(found)) => {
+                (Volume { client, object: found.meta.object }, found.meta.size)
+            }
             Ok(other) => return Err(refused(format!("unexpected reply: {other:?}"))),
             Err(NamespaceError::NoSuchVolume) => {
                 let size = size.ok_or_else(|| TargetError::NoSize { target: target.to_owned() })?;
                 let object = client.allocate_objects(1).await.map_err(failed)?;
-                let create = NamespaceOp::CreateVolume { name: name.to_owned(), size, object };
+                let create = NamespaceOp::CreateVolume { name: name.to_owned(), size, object, home: None };
                 let reply = client.namespace(vec![create]).await.map_err(failed)?;
                 if let Some(Err(error)) = reply.results.into_iter().next() {
                     return Err(refused(error.to_string()));

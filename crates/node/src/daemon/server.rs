@@ -211,7 +211,7 @@ async fn receive(
             let mut share = flow.writes.share(payload_len).await;
             let Some(frame) = receiver.next().await? else { break };
             let (id, request) = frame.decode::<ClientRequest>()?;
-            if let ChunkOp::Read { len, .. } = request.op {
+            if let ChunkOp::Read { len, .. } | ChunkOp::Look { len, .. } = request.op {
                 share = flow.reads.share((len as usize).min(PAYLOAD_MAX)).await;
             }
             shared.borrow_mut().on_request((sender, id), request, frame.payload, share);

@@ -22,6 +22,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("ebb-nbd", &[]),
     ("ebb-blockdev", &["ebb-mirror", "ebb-nbd"]),
     ("ebb-client", &["ebb-types", "ebb-ec", "ebb-route"]),
+    ("ebb-volume", &["ebb-types", "ebb-client"]),
     ("ebb-gateway", &["ebb-types", "ebb-client"]),
     ("ebb-report", &[]),
     (

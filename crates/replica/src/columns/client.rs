@@ -336,6 +336,10 @@ fn fault(op: &ChunkOp, payload_len: usize, column_bytes: u32) -> Option<ChunkErr
     if len == 0 || offset.checked_add(len).is_none_or(|end| end > column_bytes) {
         return Some(ChunkError::OutOfRange);
     }
+    // Rows are immutable and their blocks have one version: there is nothing to look for.
+    if matches!(op, ChunkOp::Look { .. } | ChunkOp::Zero { up_to: Some(_), .. }) {
+        return Some(ChunkError::Malformed);
+    }
     let reads = matches!(op, ChunkOp::Read { .. });
     if !reads && (offset % BLOCK != 0 || len % BLOCK != 0) {
         return Some(ChunkError::Malformed);

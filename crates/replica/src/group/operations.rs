@@ -10,7 +10,7 @@ use crate::settlement::{Noted, Rewrite, Unsettled};
 use crate::wait::Wait;
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, Epoch, Kind, LoadCount, Record, Refusal,
+    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, Epoch, Kind, LoadCount, Looked, Record, Refusal,
     RequestId, Role, ServerId, Unready, Version, crc32c,
 };
 use std::time::Duration;
@@ -195,7 +195,11 @@ impl Group {
         }
         if op.is_read() {
             let (records, data) = got.into_values().next().unwrap_or_default();
-            return self.answer_read(cx, id, records, data);
+            let looks = matches!(op.work(), Work::Client { op: ChunkOp::Look { .. }, .. });
+            return match looks {
+                true => self.answer_look(cx, id, &records),
+                false => self.answer_read(cx, id, records, data),
+            };
         }
         if op.is_check() {
             op.become_comparing(cx);
@@ -231,6 +235,19 @@ impl Group {
         let payload = blocks.slice(range);
         for Waiting { token, .. } in op.take_askers() {
             cx.reply_with(token, ClientReply::Data { crcs: crcs.clone() }, payload.clone());
+        }
+        self.end_op(cx, id);
+    }
+
+    fn answer_look(&mut self, cx: &mut Context, id: u64, records: &[Record]) {
+        let Some(op) = self.op_mut(id) else { return };
+        let data = records.iter().filter(|record| record.content.kind() == Kind::Data);
+        let looked = Looked {
+            runs: data.map(|record| (record.first, record.count)).collect(),
+            newest: records.iter().map(|record| record.version).max().unwrap_or(Version::ZERO),
+        };
+        for Waiting { token, .. } in op.take_askers() {
+            cx.reply(token, ClientReply::Looked(looked.clone()));
         }
         self.end_op(cx, id);
     }
@@ -396,6 +413,7 @@ fn count(load: &mut LoadCount, op: &ChunkOp) {
             load.writes += 1;
             load.written_bytes += bytes;
         }
+        ChunkOp::Look { .. } => load.reads += 1,
         ChunkOp::Zero { .. } | ChunkOp::Delete { .. } => load.writes += 1,
     }
 }

@@ -128,7 +128,7 @@ impl Op {
     }
 
     pub fn is_read(&self) -> bool {
-        matches!(self.work, Work::Client { op: ChunkOp::Read { .. }, .. })
+        matches!(&self.work, Work::Client { op, .. } if op.is_read())
     }
 
     pub fn writes(&self) -> bool {
@@ -177,9 +177,10 @@ impl Op {
                 let left = unreadable.fold(all, |left, (first, count)| without(left, *first, first + count));
                 left.into_iter().map(|(first, end)| (first, end - first)).collect()
             }
-            Work::Heal { .. } | Work::Check | Work::Client { op: ChunkOp::Read { .. }, .. } => {
-                vec![self.blocks]
-            }
+            Work::Heal { .. } | Work::Check => vec![self.blocks],
+            // Which blocks are old enough, their versions say.
+            Work::Client { op: ChunkOp::Zero { up_to: Some(_), .. }, .. } => vec![self.blocks],
+            Work::Client { op, .. } if op.is_read() => vec![self.blocks],
             Work::Client { op, .. } => {
                 let (offset, len) = op.range();
                 let end = offset + len;

@@ -52,6 +52,12 @@ pub fn contents(op: &Op, got: Got) -> Vec<Part> {
                 _ => Part { first: r.first, count: r.count, content: Content::Zero, payload },
             })
             .collect(),
+        Work::Client { op: ChunkOp::Zero { up_to: Some(version), .. }, .. } => got
+            .into_values()
+            .flat_map(|(records, _)| records)
+            .filter(|record| record.content.kind() == Kind::Data && record.version <= *version)
+            .flat_map(|record| Part::zeroes(record.first, record.count))
+            .collect(),
         Work::Client { op: ChunkOp::Zero { offset, len, .. }, .. } => zero_parts(*offset, *len, got),
         Work::Client { op: ChunkOp::Write { offset, len, crcs, .. }, payload } => {
             let payload = with_edges(*offset, payload, got);
@@ -64,7 +70,7 @@ pub fn contents(op: &Op, got: Got) -> Vec<Part> {
             let (first, count) = op.blocks();
             vec![Part { first, count, content: Content::Data { crcs }, payload }]
         }
-        Work::Check | Work::Client { op: ChunkOp::Read { .. }, .. } => {
+        Work::Check | Work::Client { op: ChunkOp::Read { .. } | ChunkOp::Look { .. }, .. } => {
             unreachable!("a read orders nothing")
         }
     }

@@ -6,6 +6,7 @@ mod deletions;
 mod dropped_offload;
 mod late_retry;
 mod listing_anew;
+mod look;
 mod overload;
 mod quick_changes;
 mod repair;

@@ -11,21 +11,21 @@ use ebb_types::{
     Slot, SlotState, StoreId, Unready, Version,
 };
 
-const ME: ServerId = ServerId(1);
+pub const ME: ServerId = ServerId(1);
 const NEAR: ServerId = ServerId(2);
 const FAR: ServerId = ServerId(3);
-const GROUP: GroupId = GroupId(0);
-const EPOCH: Epoch = Epoch(1);
+pub const GROUP: GroupId = GroupId(0);
+pub const EPOCH: Epoch = Epoch(1);
 
 /// One server of a group of three; the test plays its clock, store and peers.
-struct Server {
+pub struct Server {
     replica: Replica,
     now: Moment,
 }
 
 impl Server {
     /// Starts it in a configuration with this primary and all three in sync.
-    fn new(primary: ServerId) -> Server {
+    pub fn new(primary: ServerId) -> Server {
         let config = Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 1);
         let mut server = Server { replica: Replica::new(config, Recovered::default()), now: Moment(1) };
         server.on(Event::Lease { until: Moment(u64::MAX) });
@@ -53,7 +53,7 @@ impl Server {
         server
     }
 
-    fn on(&mut self, event: Event) -> Vec<Command> {
+    pub fn on(&mut self, event: Event) -> Vec<Command> {
         let mut out = Vec::new();
         self.replica.on(self.now, event, &mut out);
         out
@@ -92,7 +92,7 @@ impl Server {
 }
 
 /// The records sent, with their receivers.
-fn sent(commands: &[Command]) -> Vec<(ServerId, Record)> {
+pub fn sent(commands: &[Command]) -> Vec<(ServerId, Record)> {
     let record = |c: &Command| match c {
         Command::Send { to, message: PeerMessage::Replicate { record, .. }, .. } => {
             Some((*to, record.clone()))

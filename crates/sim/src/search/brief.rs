@@ -141,6 +141,7 @@ fn brief_op(op: &ChunkOp) -> String {
     let (offset, len) = op.range();
     let words = match op {
         ChunkOp::Read { .. } => "read",
+        ChunkOp::Look { .. } => "look",
         ChunkOp::Write { .. } => "write",
         ChunkOp::Zero { .. } => "zero",
         ChunkOp::Delete { .. } => return format!("delete {chunk}"),
@@ -151,6 +152,7 @@ fn brief_op(op: &ChunkOp) -> String {
 fn brief_reply(reply: &ClientReply) -> String {
     match reply {
         ClientReply::Data { .. } => "the bytes".into(),
+        ClientReply::Looked(_) => "which blocks have data".into(),
         ClientReply::Done { .. } => "done, every copy is durable".into(),
         ClientReply::Forgotten { .. } => "not known any more whether it was done".into(),
         ClientReply::SetMoved { set, entry } => format!("not here, but in epoch {} of {set}", entry.epoch.0),

@@ -399,7 +399,7 @@ impl World<'_> {
             }
             Action::Zero { first, cells } => {
                 let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);
-                (ChunkOp::Zero { chunk, offset, len, request }, Bytes::new())
+                (ChunkOp::Zero { chunk, offset, len, up_to: None, request }, Bytes::new())
             }
             Action::Delete => (ChunkOp::Delete { chunk, request }, Bytes::new()),
         };

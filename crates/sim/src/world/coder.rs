@@ -238,7 +238,7 @@ impl World<'_> {
         let bytes = strips_of(stored, entry.shape, entry.turn(chunk), chunk_bytes).swap_remove(strip);
         let len = bytes.len() as u32;
         if bytes.iter().all(|byte| *byte == 0) {
-            return (ChunkOp::Zero { chunk, offset: 0, len, request }, Bytes::new());
+            return (ChunkOp::Zero { chunk, offset: 0, len, up_to: None, request }, Bytes::new());
         }
         let crcs = piece_crcs(0, &bytes);
         (ChunkOp::Write { chunk, offset: 0, len, request, crcs }, bytes.into())

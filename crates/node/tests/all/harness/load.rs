@@ -431,7 +431,9 @@ async fn volume(client: &Client, shared: &Shared, name: &str, sectors: u64) -> O
         .timed(0, || format!("create volume {name}"), async {
             let object = client.allocate_objects(1).await?;
             let size = sectors * SECTOR as u64;
-            client.namespace(vec![NamespaceOp::CreateVolume { name: name.clone(), size, object }]).await?;
+            client
+                .namespace(vec![NamespaceOp::CreateVolume { name: name.clone(), size, object, home: None }])
+                .await?;
             Ok(object)
         })
         .await
@@ -521,7 +523,7 @@ async fn names(client: Client, options: Options, shared: Arc<Shared>) {
         let change = async {
             let op = if create {
                 let object = client.allocate_objects(1).await?;
-                NamespaceOp::CreateVolume { name: name.clone(), size: 1 << 20, object }
+                NamespaceOp::CreateVolume { name: name.clone(), size: 1 << 20, object, home: None }
             } else {
                 NamespaceOp::DeleteVolume { name: name.clone() }
             };

@@ -400,7 +400,7 @@ impl World {
         let zero = payload.iter().all(|byte| *byte == 0);
         match zero {
             true => {
-                let op = ChunkOp::Zero { chunk, offset: 0, len, request };
+                let op = ChunkOp::Zero { chunk, offset: 0, len, up_to: None, request };
                 self.request(to, column, epoch, op, Bytes::new())
             }
             false => {

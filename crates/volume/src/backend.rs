@@ -1,0 +1,142 @@
+//! What a volume needs of a cluster. A trait, so that tests run volumes on memory.
+
+use bytes::Bytes;
+use ebb_client::{Client, ClientError};
+use ebb_types::{
+    ChunkId, Looked, NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId,
+    SLICE_BYTES, Version,
+};
+use std::future::Future;
+
+/// A cluster. Offsets of the front are in the volume.
+pub trait Backend: Clone + Send + Sync + 'static {
+    fn namespace(
+        &self,
+        op: NamespaceOp,
+    ) -> impl Future<Output = Result<Result<NamespaceDone, NamespaceError>, ClientError>> + Send;
+
+    fn query(
+        &self,
+        query: NamespaceQuery,
+    ) -> impl Future<Output = Result<Result<NamespaceAnswer, NamespaceError>, ClientError>> + Send;
+
+    /// Fresh consecutive serial numbers; returns the first.
+    fn allocate(&self, count: u32) -> impl Future<Output = Result<ObjectId, ClientError>> + Send;
+
+    /// Never-written bytes are zero.
+    fn read(
+        &self,
+        front: ObjectId,
+        offset: u64,
+        len: u64,
+    ) -> impl Future<Output = Result<Bytes, ClientError>> + Send;
+
+    fn write(
+        &self,
+        front: ObjectId,
+        offset: u64,
+        bytes: Bytes,
+    ) -> impl Future<Output = Result<(), ClientError>> + Send;
+
+    fn zero(
+        &self,
+        front: ObjectId,
+        offset: u64,
+        len: u64,
+    ) -> impl Future<Output = Result<(), ClientError>> + Send;
+
+    /// Which blocks of a slice the front has. Runs count from the slice's first block.
+    fn look(&self, front: ObjectId, slice: u32) -> impl Future<Output = Result<Looked, ClientError>> + Send;
+
+    /// Frees those of them whose version is not newer.
+    fn clear(
+        &self,
+        front: ObjectId,
+        slice: u32,
+        up_to: Version,
+    ) -> impl Future<Output = Result<(), ClientError>> + Send;
+
+    /// Reads bytes of a slice's object, which must be there.
+    fn read_moved(
+        &self,
+        object: ObjectId,
+        offset: u32,
+        len: u32,
+    ) -> impl Future<Output = Result<Bytes, ClientError>> + Send;
+
+    fn write_moved(
+        &self,
+        object: ObjectId,
+        bytes: Bytes,
+    ) -> impl Future<Output = Result<(), ClientError>> + Send;
+
+    fn delete_moved(&self, object: ObjectId) -> impl Future<Output = Result<(), ClientError>> + Send;
+}
+
+/// The chunk of a slice of the front, and where it begins there: chunks are whole slices.
+fn place(client: &Client, front: ObjectId, slice: u32) -> (ChunkId, u32) {
+    let (start, chunk_bytes) =
+        (u64::from(slice) * u64::from(SLICE_BYTES), u64::from(client.params().chunk_bytes));
+    let index = (start / chunk_bytes) as u32;
+    (ChunkId { object: front, index }, (start % chunk_bytes) as u32)
+}
+
+/// The only chunk of a slice's object.
+fn chunk(object: ObjectId) -> ChunkId {
+    ChunkId { object, index: 0 }
+}
+
+impl Backend for Client {
+    async fn namespace(&self, op: NamespaceOp) -> Result<Result<NamespaceDone, NamespaceError>, ClientError> {
+        let reply = Client::namespace(self, vec![op]).await?;
+        Ok(reply.results.into_iter().next().expect("one result for each op"))
+    }
+
+    async fn query(
+        &self,
+        query: NamespaceQuery,
+    ) -> Result<Result<NamespaceAnswer, NamespaceError>, ClientError> {
+        Client::query(self, query).await
+    }
+
+    async fn allocate(&self, count: u32) -> Result<ObjectId, ClientError> {
+        self.allocate_objects(count).await
+    }
+
+    async fn read(&self, front: ObjectId, offset: u64, len: u64) -> Result<Bytes, ClientError> {
+        self.read_object(front, offset, len).await
+    }
+
+    async fn write(&self, front: ObjectId, offset: u64, bytes: Bytes) -> Result<(), ClientError> {
+        self.write_object(front, offset, bytes).await
+    }
+
+    async fn zero(&self, front: ObjectId, offset: u64, len: u64) -> Result<(), ClientError> {
+        self.zero_object(front, offset, len).await
+    }
+
+    async fn look(&self, front: ObjectId, slice: u32) -> Result<Looked, ClientError> {
+        let (chunk, offset) = place(self, front, slice);
+        let looked = Client::look(self, chunk, offset, SLICE_BYTES).await?;
+        let first = offset / ebb_types::BLOCK_BYTES as u32;
+        let runs = looked.runs.into_iter().map(|(block, count)| (block - first, count)).collect();
+        Ok(Looked { runs, ..looked })
+    }
+
+    async fn clear(&self, front: ObjectId, slice: u32, up_to: Version) -> Result<(), ClientError> {
+        let (chunk, offset) = place(self, front, slice);
+        self.zero_up_to(chunk, offset, SLICE_BYTES, up_to).await
+    }
+
+    async fn read_moved(&self, object: ObjectId, offset: u32, len: u32) -> Result<Bytes, ClientError> {
+        Ok(self.read_written(chunk(object), offset, len).await?.bytes)
+    }
+
+    async fn write_moved(&self, object: ObjectId, bytes: Bytes) -> Result<(), ClientError> {
+        Client::write(self, chunk(object), 0, bytes).await
+    }
+
+    async fn delete_moved(&self, object: ObjectId) -> Result<(), ClientError> {
+        self.delete(chunk(object)).await
+    }
+}

@@ -1,0 +1,32 @@
+//! Why an operation on a volume failed.
+
+use ebb_client::ClientError;
+use ebb_types::{NamespaceError, VolumeOwner};
+use std::time::Duration;
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum VolumeError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error("{0}")]
+    Refused(NamespaceError),
+    #[error("the volume is served by another process (run {:016x}): end that one first", .0.run)]
+    InUse(VolumeOwner),
+    #[error("this process no longer serves the volume: another one has taken it over, or it was closed")]
+    Taken,
+    #[error("bytes {offset} to {end} are not inside the volume, which has {size}")]
+    OutOfRange { offset: u64, end: u64, size: u64 },
+    #[error(
+        "the metadata service has not confirmed for {0:?} that this process serves the volume; check that most metadata servers run"
+    )]
+    Unconfirmed(Duration),
+    #[error(
+        "the volume keeps as much in the replicated pool as it may ({front_bytes} bytes), and for {waited:?} nothing could be moved to its \
+         pool; see `ebb pool status` for servers that have failed or are full"
+    )]
+    FrontFull { front_bytes: u64, waited: Duration },
+    #[error(
+        "the metadata service sent an answer that does not fit the question; run the same release everywhere"
+    )]
+    Nonsense,
+}

@@ -1,0 +1,308 @@
+//! Reads and writes of an open volume.
+
+use crate::backend::Backend;
+use crate::error::VolumeError;
+use crate::slice::{Slice, Stretch};
+use crate::{Inner, Volume};
+use bytes::{Bytes, BytesMut};
+use ebb_types::{BLOCK_BYTES, ObjectId, SLICE_BYTES};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+const BLOCK: u32 = BLOCK_BYTES as u32;
+/// Pieces of one request that are carried at a time.
+const PIECES: usize = 8;
+/// For this long a write waits for room in the front.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The part of a request that lies in one slice.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    slice: u32,
+    /// In the slice.
+    offset: u32,
+    len: u32,
+    /// In the request.
+    start: usize,
+}
+
+fn pieces(offset: u64, len: u64) -> Vec<Piece> {
+    let slice_bytes = u64::from(SLICE_BYTES);
+    let mut all = Vec::new();
+    let (mut at, end) = (offset, offset + len);
+    while at < end {
+        let until = ((at / slice_bytes + 1) * slice_bytes).min(end);
+        all.push(Piece {
+            slice: (at / slice_bytes) as u32,
+            offset: (at % slice_bytes) as u32,
+            len: (until - at) as u32,
+            start: (at - offset) as usize,
+        });
+        at = until;
+    }
+    all
+}
+
+impl<B: Backend> Volume<B> {
+    /// Never-written bytes are zero.
+    pub async fn read(&self, offset: u64, len: u64) -> Result<Bytes, VolumeError> {
+        self.check(offset, len)?;
+        self.inner.owner.sure().await?;
+        let bytes = match self.inner.meta.home {
+            None => self.inner.backend.read(self.inner.meta.object, offset, len).await?,
+            Some(_) => self.read_pieces(pieces(offset, len)).await?,
+        };
+        self.inner.owner.sure().await?;
+        Ok(bytes)
+    }
+
+    /// Returns when all of it is durable. After an error any part of it may have been written.
+    pub async fn write(&self, offset: u64, bytes: Bytes) -> Result<(), VolumeError> {
+        self.check(offset, bytes.len() as u64)?;
+        self.inner.owner.sure().await?;
+        match self.inner.meta.home {
+            None => self.inner.backend.write(self.inner.meta.object, offset, bytes).await?,
+            Some(_) => {
+                let parts = pieces(offset, bytes.len() as u64);
+                self.each(parts, move |inner, piece| {
+                    let part = bytes.slice(piece.start..piece.start + piece.len as usize);
+                    async move { inner.write_piece(piece, part).await }
+                })
+                .await?;
+            }
+        }
+        self.inner.owner.sure().await
+    }
+
+    /// Sets a range to zero and frees what it can.
+    pub async fn zero(&self, offset: u64, len: u64) -> Result<(), VolumeError> {
+        self.check(offset, len)?;
+        self.inner.owner.sure().await?;
+        match self.inner.meta.home {
+            None => self.inner.backend.zero(self.inner.meta.object, offset, len).await?,
+            Some(_) => {
+                let parts = pieces(offset, len);
+                self.each(parts, |inner, piece| async move {
+                    // To the end, even if the caller goes away: the namespace and the slice must agree.
+                    tokio::spawn(async move { inner.zero_piece(piece).await }).await.expect("no piece panics")
+                })
+                .await?;
+            }
+        }
+        self.inner.owner.sure().await
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<(), VolumeError> {
+        let size = self.inner.meta.size;
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            end => Err(VolumeError::OutOfRange { offset, end: end.unwrap_or(u64::MAX), size }),
+        }
+    }
+
+    async fn read_pieces(&self, parts: Vec<Piece>) -> Result<Bytes, VolumeError> {
+        if let [only] = parts[..] {
+            return self.inner.read_piece(only).await;
+        }
+        let len = parts.iter().map(|piece| piece.len as usize).sum();
+        let mut whole = BytesMut::zeroed(len);
+        let read = |inner: Arc<Inner<B>>, piece: Piece| async move {
+            Ok((piece.start, inner.read_piece(piece).await?))
+        };
+        for (start, bytes) in self.each(parts, read).await? {
+            whole[start..start + bytes.len()].copy_from_slice(&bytes);
+        }
+        Ok(whole.freeze())
+    }
+
+    /// Carries out all pieces, several at a time; the first error ends it.
+    async fn each<T, F>(
+        &self,
+        parts: Vec<Piece>,
+        work: impl Fn(Arc<Inner<B>>, Piece) -> F,
+    ) -> Result<Vec<T>, VolumeError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, VolumeError>> + Send + 'static,
+    {
+        if let [only] = parts[..] {
+            return Ok(vec![work(self.inner.clone(), only).await?]);
+        }
+        let (mut running, mut done) = (JoinSet::new(), Vec::new());
+        for piece in parts {
+            running.spawn(work(self.inner.clone(), piece));
+            if running.len() >= PIECES {
+                done.push(running.join_next().await.expect("some run").expect("no piece panics")?);
+            }
+        }
+        while let Some(piece) = running.join_next().await {
+            done.push(piece.expect("no piece panics")?);
+        }
+        Ok(done)
+    }
+}
+
+impl<B: Backend> Inner<B> {
+    async fn read_piece(&self, piece: Piece) -> Result<Bytes, VolumeError> {
+        let slice = self.slice(piece.slice);
+        loop {
+            let object = slice.object.read().await;
+            if slice.is_known() {
+                return self.read_slice(&slice, *object, piece.offset, piece.len).await;
+            }
+            drop(object);
+            self.find_out(&slice).await?;
+        }
+    }
+
+    /// Reads a range of a slice. The caller holds its `object`.
+    pub(crate) async fn read_slice(
+        &self,
+        slice: &Slice,
+        object: Option<ObjectId>,
+        offset: u32,
+        len: u32,
+    ) -> Result<Bytes, VolumeError> {
+        let stretches = slice.stretches(offset, len);
+        if let [only] = stretches[..] {
+            return self.read_stretch(slice, object, only).await;
+        }
+        let mut whole = BytesMut::with_capacity(len as usize);
+        for stretch in stretches {
+            whole.extend_from_slice(&self.read_stretch(slice, object, stretch).await?);
+        }
+        Ok(whole.freeze())
+    }
+
+    async fn read_stretch(
+        &self,
+        slice: &Slice,
+        object: Option<ObjectId>,
+        Stretch { offset, len, in_front }: Stretch,
+    ) -> Result<Bytes, VolumeError> {
+        Ok(match object {
+            _ if in_front => self.backend.read(self.meta.object, self.at(slice, offset), len.into()).await?,
+            Some(object) => self.backend.read_moved(object, offset, len).await?,
+            None => Bytes::from(vec![0; len as usize]),
+        })
+    }
+
+    /// Where in the volume a byte of the slice is.
+    fn at(&self, slice: &Slice, offset: u32) -> u64 {
+        u64::from(slice.number) * u64::from(SLICE_BYTES) + u64::from(offset)
+    }
+
+    async fn write_piece(&self, piece: Piece, bytes: Bytes) -> Result<(), VolumeError> {
+        self.wait_for_room().await?;
+        let slice = self.slice(piece.slice);
+        loop {
+            let gate = slice.gate.read().await;
+            if !slice.is_known() {
+                drop(gate);
+                self.find_out(&slice).await?;
+                continue;
+            }
+            // The front would fill up a block that it does not have with zeroes.
+            let has_object = slice.object.read().await.is_some();
+            let partial = edges(piece.offset, piece.len).find(|block| has_object && !slice.has(*block));
+            let Some(block) = partial else {
+                return self.write_front(&slice, piece.offset, bytes).await;
+            };
+            drop(gate);
+            self.fetch_block(&slice, block).await?;
+        }
+    }
+
+    /// The caller holds the slice's `gate`.
+    async fn write_front(&self, slice: &Slice, offset: u32, bytes: Bytes) -> Result<(), VolumeError> {
+        let (first, end) = (offset / BLOCK, (offset + bytes.len() as u32).div_ceil(BLOCK));
+        // If this write is given up midway, what is present is not known.
+        let doubt = Doubt(Some(slice));
+        self.backend.write(self.meta.object, self.at(slice, offset), bytes).await?;
+        let written = self.writes.fetch_add(1, Ordering::Relaxed);
+        let fresh = slice.mark((first, end - first), written);
+        doubt.dispel();
+        if fresh > 0 {
+            self.front.fetch_add(fresh, Ordering::Relaxed);
+            self.grown.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Copies a block from the slice's object to the front.
+    async fn fetch_block(&self, slice: &Slice, block: u32) -> Result<(), VolumeError> {
+        let _gate = slice.gate.write().await;
+        let object = *slice.object.read().await;
+        let Some(object) = object.filter(|_| slice.is_known() && !slice.has(block)) else { return Ok(()) };
+        let offset = block * BLOCK;
+        let len = BLOCK.min(self.slice_len(slice.number) - offset);
+        let bytes = self.backend.read_moved(object, offset, len).await?;
+        self.write_front(slice, offset, bytes).await
+    }
+
+    async fn zero_piece(&self, piece: Piece) -> Result<(), VolumeError> {
+        let slice = self.slice(piece.slice);
+        let whole = piece.offset == 0 && piece.len == self.slice_len(piece.slice);
+        let gate = slice.gate.write().await;
+        let mut object = slice.object.write().await;
+        match *object {
+            Some(_) if !whole => {
+                // Blocks that the front does not have are the object's.
+                drop((object, gate));
+                return self.write_piece(piece, Bytes::from(vec![0; piece.len as usize])).await;
+            }
+            Some(old) => {
+                self.name_slice(&slice, Some(old), None).await?;
+                *object = None;
+                self.forget_object(old).await;
+            }
+            None => {}
+        }
+        slice.doubt();
+        let at = self.at(&slice, piece.offset);
+        Ok(self.backend.zero(self.meta.object, at, piece.len.into()).await?)
+    }
+
+    /// Waits while the front is as large as it may be.
+    async fn wait_for_room(&self) -> Result<(), VolumeError> {
+        let front_bytes = self.meta.home.map_or(u64::MAX, |home| home.front_bytes);
+        let began = Instant::now();
+        loop {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            if self.front.load(Ordering::Relaxed) * u64::from(BLOCK) < front_bytes {
+                return Ok(());
+            }
+            if timeout_at(began + PATIENCE, room).await.is_err() {
+                return Err(VolumeError::FrontFull { front_bytes, waited: PATIENCE });
+            }
+        }
+    }
+}
+
+/// The blocks that a write covers only in part.
+fn edges(offset: u32, len: u32) -> impl Iterator<Item = u32> {
+    let end = offset + len;
+    let first = (!offset.is_multiple_of(BLOCK)).then_some(offset / BLOCK);
+    let last = (!end.is_multiple_of(BLOCK)).then_some(end / BLOCK);
+    first.into_iter().chain(last)
+}
+
+/// Until it is dispelled, its end makes the slice one of which it is not known what the front has.
+struct Doubt<'a>(Option<&'a Slice>);
+
+impl Doubt<'_> {
+    fn dispel(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        self.0.inspect(|slice| slice.doubt());
+    }
+}
