@@ -179,15 +179,23 @@ impl Namespace {
             }
             NamespaceOp::AbortUpload { bucket, key, upload } => self.abort_upload(bucket, key, *upload),
             NamespaceOp::CreateVolume { name, size, object, home } => {
-                self.volumes.create(name, (*size, *object), *home, now)
+                check_name(name)?;
+                self.volumes.create(name, (*size, *object), *home, now)?;
+                Ok(NamespaceDone::Done)
             }
             NamespaceOp::DeleteVolume { name } => {
                 let dead = self.volumes.delete(sender, name)?;
                 self.discard(dead);
                 Ok(NamespaceDone::Done)
             }
-            NamespaceOp::ClaimVolume { name, from } => self.volumes.claim(sender, name, *from),
-            NamespaceOp::ReleaseVolume { name } => self.volumes.release(sender, name),
+            NamespaceOp::ClaimVolume { name, from } => {
+                self.volumes.claim(sender, name, *from)?;
+                Ok(NamespaceDone::Done)
+            }
+            NamespaceOp::ReleaseVolume { name } => {
+                self.volumes.release(sender, name)?;
+                Ok(NamespaceDone::Done)
+            }
             NamespaceOp::MoveSlice { name, slice, was, to } => {
                 let dead = self.volumes.move_slice(&mut self.leases, sender, (name, *slice), *was, *to)?;
                 self.discard(dead);

@@ -17,6 +17,8 @@ pub enum NodeError {
     Listen { address: String, source: TransportError },
     #[error(transparent)]
     Client(#[from] ebb_client::ClientError),
+    #[error(transparent)]
+    Volume(#[from] ebb_volume::VolumeError),
     #[error("{data}: {source}")]
     Metadata { data: PathBuf, source: ebb_meta::RaftError },
     #[error(transparent)]

@@ -120,6 +120,9 @@ enum Sub {
         #[command(flatten)]
         tool: ToolArgs,
     },
+    /// Block devices kept in the cluster, served over NBD
+    #[command(after_help = cli::volume::EXAMPLES)]
+    Volume(cli::volume::VolumeArgs),
     /// Show or set the gear: the number of gear groups that are awake
     #[command(
         after_help = "Examples:\n  ebb gear set 1   hold gear 1\n  ebb gear auto    let load and forecast choose\n  ebb gear plan    show the schedule for the next day; changes nothing"
@@ -369,7 +372,7 @@ fn main() -> ExitCode {
     }
     let default = if matches!(
         cli.command,
-        Sub::Server { .. } | Sub::Meta { .. } | Sub::Gateway { .. } | Sub::Mirror(_)
+        Sub::Server { .. } | Sub::Meta { .. } | Sub::Gateway { .. } | Sub::Mirror(_) | Sub::Volume(_)
     ) {
         // The S3 library logs every refused request as an error.
         "info,s3s=off"
@@ -411,6 +414,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Key { command, tool } => key::run(&tool.config, Output::from(tool.json), command),
         Sub::Status(tool) => admin::show_status(&tool.config, Output::from(tool.json)).await,
         Sub::Pool { command, tool } => admin::pool(&tool.config, Output::from(tool.json), command).await,
+        Sub::Volume(args) => cli::volume::run(args).await,
         Sub::Gear { command, tool } => admin::gear(&tool.config, Output::from(tool.json), command).await,
         Sub::Lost { server, tool } => admin::lost(&tool.config, Output::from(tool.json), server).await,
         Sub::Force { accept_loss, tool } => {

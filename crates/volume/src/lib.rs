@@ -150,6 +150,11 @@ impl<B: Backend> Volume<B> {
         commit(&self.inner.backend, NamespaceOp::Close { packs: Vec::new(), unused }).await
     }
 
+    /// Returns once another process has taken the volume over.
+    pub async fn taken(&self) {
+        self.inner.owner.lost().await;
+    }
+
     pub fn size(&self) -> u64 {
         self.inner.meta.size
     }

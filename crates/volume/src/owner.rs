@@ -81,6 +81,11 @@ impl Owner {
         }
     }
 
+    pub async fn lost(&self) {
+        // Cannot fail: the sender is `self`.
+        let _ = self.claim.subscribe().wait_for(|claim| *claim == Claim::Lost).await;
+    }
+
     /// Fails if this process is known not to serve the volume any more.
     pub fn still_claims(&self) -> Result<(), VolumeError> {
         match *self.claim.borrow() {

@@ -20,4 +20,8 @@ pub(crate) trait Storage: Send + Sync + 'static {
     /// The bytes; empty if this storage cannot be checked.
     fn read(&self, device: u32, offset: u64, len: u32) -> Answering<'_, Bytes>;
     fn write(&self, device: u32, offset: u64, payload: Bytes) -> Answering<'_, ()>;
+    /// Nothing more is asked.
+    fn close(&self) -> Answering<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
 }

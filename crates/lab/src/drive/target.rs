@@ -7,8 +7,8 @@ use super::options::{DriveProgress, TICK};
 use super::report::TargetInfo;
 use super::s3::{S3, S3Keys};
 use super::spec::TargetSpec;
-use super::storage::Storage;
-use super::volume::Volume;
+use super::storage::{Failure, Storage};
+use super::volume::Device;
 use ebb_client::Client;
 use ebb_types::Bytes;
 use std::sync::Arc;
@@ -71,11 +71,20 @@ impl Target {
                 let client =
                     options.client.clone().ok_or_else(|| TargetError::NoCluster { target: name.clone() })?;
                 let (info, volume) =
-                    Volume::open(&name, volume, client, size, options.overwrite, progress).await?;
+                    Device::open(&name, volume, client, size, options.overwrite, progress).await?;
                 (info, Arc::new(volume))
             }
         };
         Ok(Target { info, means: Means::Remote(storage) })
+    }
+
+    /// Gives the storage back. A volume that is not closed stays claimed for a minute.
+    pub async fn close(self) -> Result<(), TargetError> {
+        let Means::Remote(storage) = &self.means else { return Ok(()) };
+        storage.close().await.map_err(|failure| {
+            let (Failure::Request(reason) | Failure::Lost(reason)) = failure;
+            TargetError::Refused { target: self.info.name.clone(), reason }
+        })
     }
 
     pub fn info(&self) -> &TargetInfo {

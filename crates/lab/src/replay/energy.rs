@@ -6,7 +6,7 @@
 //! wake-up that takes half a second of the clock is charged as 1000 seconds of being on: that is the price of the
 //! rehearsal, not of the cluster, and it makes the savings look smaller, never larger.
 
-use ebb_gear::LoadSeries;
+use ebb_gear::{LoadSeries, NO_GEAR};
 use ebb_power::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel};
 use ebb_types::{GearGroup, Moment, ServerId};
 use serde::Serialize;
@@ -117,12 +117,13 @@ fn moment(at: Duration) -> Moment {
     Moment::ZERO + at
 }
 
-/// The changes for one gear per hour; shifts happen at the start of hours. Gear groups are awake in their order.
+/// The changes for one gear per hour; shifts happen at the start of hours. Gear groups are awake in their order; servers of
+/// erasure-coded pools, which gears do not concern, always.
 pub fn changes_of(gears: &[u8], hour: Duration, servers: &[(ServerId, GearGroup)]) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut last = None;
     for (index, gear) in gears.iter().enumerate() {
-        let on = |group: GearGroup, gear: u8| group.0 < gear;
+        let on = |group: GearGroup, gear: u8| group == NO_GEAR || group.0 < gear;
         for (server, group) in servers {
             if last.is_none_or(|last| on(*group, last) != on(*group, *gear)) {
                 changes.push(Change { at: hour * index as u32, server: *server, on: on(*group, *gear) });
@@ -175,6 +176,14 @@ mod tests {
         let report = EnergyReport::new(always, always, geared);
         assert_eq!(report.saved_percent, 0.0);
         close(report.behind_oracle_points, 100.0 * (1.0 - geared.total().0 / always.total().0));
+    }
+
+    #[test]
+    fn gears_leave_the_servers_of_pools_on() {
+        let with_pool = [servers(), vec![(ServerId(20), NO_GEAR)]].concat();
+        let changes = changes_of(&[1, 3], HOUR, &with_pool);
+        let of_pool: Vec<&Change> = changes.iter().filter(|change| change.server == ServerId(20)).collect();
+        assert_eq!(of_pool, [&Change { at: Duration::ZERO, server: ServerId(20), on: true }]);
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use super::energy::{EnergyReport, changes_of, modelled};
 use super::observe::Observer;
+use super::options::{Progress, ReplayError, ReplayOptions};
 use super::report::{
     GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport, TraceReport,
     VolumeReport,
 };
 use super::target::{Target, TargetError};
-use super::{Progress, ReplayError, ReplayOptions};
+
 use crate::content::Content;
 use crate::drive::engine::{
     self, Answered, Answering, Check, Course, Failure, Feed, Placer, Shared, Span, Storage,
@@ -17,8 +18,8 @@ use bytes::Bytes;
 use ebb_gear::{LoadSeries, rehearsal};
 use ebb_trace::{Kind, Trace};
 use ebb_types::{
-    AdminReply, AdminRequest, ChunkId, ClusterStatus, GearMode, HourRecord, ObjectId, Schedule, ServerId,
-    ShiftRecord,
+    AdminReply, AdminRequest, BLOCK_BYTES, ChunkId, ClusterStatus, GearMode, HourRecord, ObjectId, PoolId,
+    Schedule, ServerId, ShiftRecord,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -83,7 +84,7 @@ impl Setting {
         let mut schedule = rehearsal(&before.schedule, options.speed)?;
         let (replicas, chunk_bytes) = (before.params.replicas, before.params.chunk_bytes);
         let mut load = LoadSeries::new(trace.loads(chunk_bytes)?, options.speed, &schedule, replicas)?;
-        let servers = before.servers.len() as u32;
+        let servers = geared(&before);
         let provision = |provision| load.provision(&mut schedule, provision, servers);
         let provisioned = options.provision.map(provision).transpose()?;
         Ok(Setting { before, schedule, load, provisioned })
@@ -92,6 +93,11 @@ impl Setting {
     fn hour(&self) -> Duration {
         Duration::from_millis(self.schedule.hour_millis)
     }
+}
+
+/// The number of servers of the replicated pool, which take the load and shift gears.
+fn geared(status: &ClusterStatus) -> u32 {
+    status.servers.iter().filter(|server| server.pool == PoolId::REPLICATED).count() as u32
 }
 
 /// See [`super::replay`].
@@ -132,8 +138,7 @@ async fn run_on<T: Target>(
 ) -> Result<ReplayReport, ReplayError> {
     let all_awake = AdminRequest::GearSet { gear: setting.before.params.replicas };
     command(&target, all_awake.clone()).await.map_err(cluster("wake all servers"))?;
-    let count = trace.devices.len() as u32;
-    let first = target.allocate(count).await.map_err(cluster("allocate volumes"))?;
+    let first = target.create(sizes(trace)).await.map_err(cluster("create volumes"))?;
     let mut check = Check::default();
     for (index, name) in trace.devices.iter().enumerate() {
         check.add_device(ObjectId(first.0 + index as u64), name.clone(), Content::Zero);
@@ -156,11 +161,21 @@ async fn run_on<T: Target>(
     (report.prepared_bytes, report.comparison) = (prepared_bytes, comparison);
     let keep = !report.passed();
     report.volumes = volumes(trace, first, keep);
+    if let Err(error) = target.close(keep).await {
+        report.notes.push(format!("the volumes could not all be closed: {error}"));
+    }
     if !keep {
         let failed = delete(&target, trace, first, setting.before.params.chunk_bytes).await;
         report.notes.extend(failed.map(|error| format!("the volumes could not all be deleted: {error}")));
     }
     Ok(report)
+}
+
+/// The size of each device's volume: up to the last byte touched, in whole blocks.
+fn sizes(trace: &Trace) -> Vec<u64> {
+    let end = |ranges: &BTreeMap<u64, u64>| ranges.values().copied().max().unwrap_or(1);
+    let block = BLOCK_BYTES as u64;
+    trace.touched_ranges().iter().map(|ranges| end(ranges).next_multiple_of(block)).collect()
 }
 
 /// The volumes of a trace's devices, as storage.
@@ -489,7 +504,7 @@ impl<T: Target> Run<'_, T> {
     }
 
     fn oracle(&self, setting: &Setting) -> Vec<u8> {
-        let (servers, replicas) = (setting.before.servers.len() as u32, setting.before.params.replicas);
+        let (servers, replicas) = (geared(&setting.before), setting.before.params.replicas);
         let lowest = setting.schedule.g_min.max(ebb_gear::lowest_gear(servers, replicas));
         ebb_gear::oracle(0, &setting.load.peaks(), servers, replicas, lowest).gears
     }

@@ -3,8 +3,14 @@
 use crate::drive::engine::Timer;
 use bytes::Bytes;
 use ebb_client::{Client, ClientError};
-use ebb_types::{AdminReply, AdminRequest, ChunkId, MetaReply, MetaRequest, ObjectId, ServerId, ServerState};
+use ebb_types::{
+    AdminReply, AdminRequest, ChunkId, MetaReply, MetaRequest, NamespaceOp, ObjectId, ServerId, ServerState,
+    VolumeHome,
+};
+use ebb_volume::{Volume, VolumeError};
 use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 /// What the program must supply besides a client: access to the servers themselves. Cheap to clone.
 pub trait Cluster: Clone + Send + Sync + 'static {
@@ -35,13 +41,20 @@ impl From<ClientError> for TargetError {
     }
 }
 
+impl From<VolumeError> for TargetError {
+    fn from(error: VolumeError) -> TargetError {
+        TargetError(error.to_string())
+    }
+}
+
 /// A cluster under replay. All clones are the same cluster.
 pub(crate) trait Target: Clone + Send + Sync + 'static {
     /// The newest known state of every server.
     fn servers(&self) -> Vec<(ServerId, ServerState)>;
     /// Waits for the next change of the map.
     fn changed(&self) -> impl Future<Output = ()> + Send;
-    fn allocate(&self, count: u32) -> impl Future<Output = Result<ObjectId, TargetError>> + Send;
+    /// Creates a volume of each size. Their ids are consecutive; returns the first.
+    fn create(&self, sizes: Vec<u64>) -> impl Future<Output = Result<ObjectId, TargetError>> + Send;
     fn read(
         &self,
         volume: ObjectId,
@@ -55,6 +68,8 @@ pub(crate) trait Target: Clone + Send + Sync + 'static {
         bytes: Bytes,
     ) -> impl Future<Output = Result<(), TargetError>> + Send;
     fn delete(&self, chunk: ChunkId) -> impl Future<Output = Result<(), TargetError>> + Send;
+    /// Nothing more is read or written. `keep`: the data is to be looked at.
+    fn close(&self, keep: bool) -> impl Future<Output = Result<(), TargetError>> + Send;
     fn admin(&self, request: AdminRequest) -> impl Future<Output = Result<AdminReply, TargetError>> + Send;
     /// The timer that keeps the schedule.
     fn timer(&self) -> std::io::Result<Timer> {
@@ -68,8 +83,22 @@ pub(crate) trait Target: Clone + Send + Sync + 'static {
 /// A real cluster.
 #[derive(Clone)]
 pub(crate) struct Real<C> {
-    pub client: Client,
-    pub cluster: C,
+    client: Client,
+    cluster: C,
+    /// Where the volumes' cold slices go; `None`: the volumes are plain objects.
+    home: Option<VolumeHome>,
+    volumes: Arc<Mutex<BTreeMap<ObjectId, Volume>>>,
+}
+
+impl<C> Real<C> {
+    pub fn new(client: Client, cluster: C, home: Option<VolumeHome>) -> Real<C> {
+        Real { client, cluster, home, volumes: Arc::default() }
+    }
+
+    /// `None`: a plain object.
+    fn volume(&self, object: ObjectId) -> Option<Volume> {
+        self.volumes.lock().expect("nothing panics under this lock").get(&object).cloned()
+    }
 }
 
 impl<C: Cluster> Target for Real<C> {
@@ -81,20 +110,50 @@ impl<C: Cluster> Target for Real<C> {
         self.client.map_changed().await;
     }
 
-    async fn allocate(&self, count: u32) -> Result<ObjectId, TargetError> {
-        Ok(self.client.allocate_objects(count).await?)
+    async fn create(&self, sizes: Vec<u64>) -> Result<ObjectId, TargetError> {
+        let first = self.client.allocate_objects(sizes.len() as u32).await?;
+        let Some(home) = self.home else { return Ok(first) };
+        for (nth, size) in sizes.into_iter().enumerate() {
+            let object = ObjectId(first.0 + nth as u64);
+            let name = format!("replay-{}", object.0);
+            let create = NamespaceOp::CreateVolume { name: name.clone(), size, object, home: Some(home) };
+            let reply = self.client.namespace(vec![create]).await?;
+            if let Some(Err(error)) = reply.results.into_iter().next() {
+                return Err(TargetError(format!("volume {name}: {error}")));
+            }
+            let volume = Volume::open(self.client.clone(), &name, || {}).await?;
+            self.volumes.lock().expect("nothing panics under this lock").insert(object, volume);
+        }
+        Ok(first)
     }
 
     async fn read(&self, volume: ObjectId, offset: u64, len: u64) -> Result<Bytes, TargetError> {
-        Ok(self.client.read_object(volume, offset, len).await?)
+        match self.volume(volume) {
+            Some(volume) => Ok(volume.read(offset, len).await?),
+            None => Ok(self.client.read_object(volume, offset, len).await?),
+        }
     }
 
     async fn write(&self, volume: ObjectId, offset: u64, bytes: Bytes) -> Result<(), TargetError> {
-        Ok(self.client.write_object(volume, offset, bytes).await?)
+        match self.volume(volume) {
+            Some(volume) => Ok(volume.write(offset, bytes).await?),
+            None => Ok(self.client.write_object(volume, offset, bytes).await?),
+        }
     }
 
     async fn delete(&self, chunk: ChunkId) -> Result<(), TargetError> {
         Ok(self.client.delete(chunk).await?)
+    }
+
+    async fn close(&self, keep: bool) -> Result<(), TargetError> {
+        let volumes = std::mem::take(&mut *self.volumes.lock().expect("nothing panics under this lock"));
+        for volume in volumes.into_values() {
+            match keep {
+                true => volume.close().await?,
+                false => volume.delete().await?,
+            }
+        }
+        Ok(())
     }
 
     async fn admin(&self, request: AdminRequest) -> Result<AdminReply, TargetError> {

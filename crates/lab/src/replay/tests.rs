@@ -14,7 +14,7 @@ use ebb_types::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
@@ -161,10 +161,10 @@ impl Target for Fake {
         self.changed.notified().await;
     }
 
-    async fn allocate(&self, count: u32) -> Result<ObjectId, TargetError> {
+    async fn create(&self, sizes: Vec<u64>) -> Result<ObjectId, TargetError> {
         let mut inner = self.inner();
         let first = inner.next_object;
-        inner.next_object += u64::from(count);
+        inner.next_object += sizes.len() as u64;
         Ok(ObjectId(first))
     }
 
@@ -199,6 +199,10 @@ impl Target for Fake {
 
     async fn delete(&self, chunk: ChunkId) -> Result<(), TargetError> {
         assert!(self.inner().deleted.insert(chunk), "each chunk once");
+        Ok(())
+    }
+
+    async fn close(&self, _keep: bool) -> Result<(), TargetError> {
         Ok(())
     }
 

@@ -4,10 +4,8 @@
 //! asks for it. Only the server of a volume moves its slices, so a late command of a former one changes nothing.
 
 use super::leases::Leases;
-use super::{Outcome, check_name};
 use ebb_types::{
-    Extent, NamespaceDone, NamespaceError, ObjectId, VolumeHome, VolumeMeta, VolumeOwner, VolumeStatus,
-    slice_extent,
+    Extent, NamespaceError, ObjectId, VolumeHome, VolumeMeta, VolumeOwner, VolumeStatus, slice_extent,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -39,15 +37,14 @@ impl Volumes {
         (size, object): (u64, ObjectId),
         home: Option<VolumeHome>,
         now: u64,
-    ) -> Outcome {
-        check_name(name)?;
+    ) -> Result<(), NamespaceError> {
         if self.by_name.contains_key(name) {
             return Err(NamespaceError::VolumeExists);
         }
         let meta = VolumeMeta { size, object, created_millis: now, home };
         let volume = Volume { meta, owner: None, moved: BTreeMap::new() };
         self.by_name.insert(name.to_owned(), volume);
-        Ok(NamespaceDone::Done)
+        Ok(())
     }
 
     /// Returns what loses its name.
@@ -62,7 +59,12 @@ impl Volumes {
         Ok(std::iter::once(front).chain(moved).collect())
     }
 
-    pub fn claim(&mut self, sender: u64, name: &str, from: Option<VolumeOwner>) -> Outcome {
+    pub fn claim(
+        &mut self,
+        sender: u64,
+        name: &str,
+        from: Option<VolumeOwner>,
+    ) -> Result<(), NamespaceError> {
         let volume = self.get_mut(name)?;
         let stamp = match volume.owner {
             Some(owner) if owner.run == sender || from == Some(owner) => owner.stamp + 1,
@@ -70,13 +72,13 @@ impl Volumes {
             None => 0,
         };
         volume.owner = Some(VolumeOwner { run: sender, stamp });
-        Ok(NamespaceDone::Done)
+        Ok(())
     }
 
-    pub fn release(&mut self, sender: u64, name: &str) -> Outcome {
+    pub fn release(&mut self, sender: u64, name: &str) -> Result<(), NamespaceError> {
         let volume = self.get_mut(name)?;
         volume.owner = volume.owner.filter(|owner| owner.run != sender);
-        Ok(NamespaceDone::Done)
+        Ok(())
     }
 
     /// Returns what loses its name.

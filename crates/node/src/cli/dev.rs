@@ -51,8 +51,14 @@ pub struct DevOptions {
 /// An erasure-coded pool, written `archive=6+3`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevPool {
-    name: String,
+    pub name: String,
     code: Shape,
+}
+
+impl DevPool {
+    pub fn servers(&self) -> u16 {
+        self.code.servers() as u16
+    }
 }
 
 impl std::fmt::Display for DevPool {
@@ -226,7 +232,7 @@ fn is_ready(status: &ClusterStatus) -> bool {
 }
 
 /// Chunk servers without `--servers`: three per copy.
-const SERVERS: u16 = 9;
+pub const SERVERS: u16 = 9;
 
 /// The pool of each server, from the first on: those of the pools are the last.
 fn pools_of_servers(servers: u16, replicas: u8, pools: &[DevPool]) -> Result<Vec<Option<String>>, NodeError> {

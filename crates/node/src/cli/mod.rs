@@ -14,4 +14,5 @@ pub mod simulate;
 pub mod status;
 pub mod trace;
 pub mod verify;
+pub mod volume;
 pub mod words;

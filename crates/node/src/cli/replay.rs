@@ -1,8 +1,8 @@
 //! `ebb replay`: a trace at any intensity on a cluster, verified byte by byte, with energy; or on any storage.
 
-use crate::cli::dev::{DevCluster, DevOptions};
+use crate::cli::dev::{DevCluster, DevOptions, DevPool, DevPoolError, SERVERS};
 use crate::cli::trace::{Percent, reading};
-use crate::cli::verify;
+use crate::cli::{verify, volume};
 use crate::cluster::config::Config;
 use crate::cluster::connect::Connector;
 use crate::cluster::launch::Stop;
@@ -18,7 +18,7 @@ use ebb_lab::replay::{self, Cluster, Comparison, ReplayOptions, ReplayReport};
 use ebb_lab::traces;
 use ebb_report::{Page, Progress, print_json};
 use ebb_trace::{BalancedFilter, Format, Scaled, Trace, TraceReader};
-use ebb_types::{Bytes, parse_bytes, parse_duration};
+use ebb_types::{Bytes, VolumeHome, parse_bytes, parse_duration};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -138,6 +138,26 @@ struct ClusterArgs {
     /// Racks of the started cluster [default: 3]
     #[arg(long, conflicts_with = "config")]
     racks: Option<u16>,
+    /// Move the volumes' cold data to this erasure-coded pool; with the code of a started cluster's, such as archive=6+3
+    #[arg(long, value_name = "NAME[=K+R]")]
+    pool: Option<PoolArg>,
+}
+
+/// `--pool`.
+#[derive(Clone)]
+enum PoolArg {
+    Named(String),
+    New(DevPool),
+}
+
+impl FromStr for PoolArg {
+    type Err = String;
+    fn from_str(text: &str) -> Result<PoolArg, String> {
+        match text.contains('=') {
+            true => text.parse().map(PoolArg::New).map_err(|error: DevPoolError| error.to_string()),
+            false => Ok(PoolArg::Named(text.to_owned())),
+        }
+    }
 }
 
 #[derive(Args)]
@@ -166,11 +186,36 @@ struct StorageArgs {
 }
 
 impl ClusterArgs {
+    fn new_cluster(&self) -> Result<DevOptions, NodeError> {
+        let (servers, racks) = (self.servers, self.racks);
+        let pool = match &self.pool {
+            None => return Ok(DevOptions { servers, racks, ..DevOptions::default() }),
+            Some(PoolArg::New(pool)) => pool.clone(),
+            Some(PoolArg::Named(name)) => {
+                return Err(NodeError::Refused(format!(
+                    "the cluster that is started has no pool yet: name its code too, such as --pool {name}=6+3, or a running cluster \
+                     with --config"
+                )));
+            }
+        };
+        let servers = servers.or(Some(SERVERS + pool.servers()));
+        Ok(DevOptions { servers, racks, pools: vec![pool], ..DevOptions::default() })
+    }
+
+    /// Where the cold data of the trace's volumes goes.
+    fn home(&self, client: &Client, trace: &Trace) -> Result<Option<VolumeHome>, NodeError> {
+        let Some(pool) = &self.pool else { return Ok(None) };
+        let (PoolArg::Named(name) | PoolArg::New(DevPool { name, .. })) = pool;
+        let touched = trace.touched_ranges().into_iter().flatten().map(|(start, end)| end - start).sum();
+        volume::home(client, name, Bytes(touched), None).map(Some)
+    }
+
     fn given(&self) -> Option<&'static str> {
         let given = [
             ("--provision", self.provision.is_some()),
             ("--servers", self.servers.is_some()),
             ("--racks", self.racks.is_some()),
+            ("--pool", self.pool.is_some()),
         ];
         given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
     }
@@ -286,6 +331,7 @@ impl ReplayArgs {
         let shown = &mut |progress| line.show(format_args!("{}", describe(&progress)));
         let outcome = drive(&options, reader, &target, shown).await;
         line.clear();
+        target.close().await.map_err(refused)?;
         let report = outcome.map_err(refused)?;
         let code = match (report.passed(), report.failed) {
             (true, _) => ExitCode::SUCCESS,
@@ -317,7 +363,7 @@ impl ReplayArgs {
         let client = match spec {
             TargetSpec::Volume(_) => {
                 let config = Config::load(self.config.as_deref().unwrap_or(Path::new(CONFIG)))?;
-                Some(Connector::new(&config)?.connect().await?)
+                Some(Connector::new(&config)?.sole_writer().connect().await?)
             }
             _ => None,
         };
@@ -378,8 +424,7 @@ impl ReplayArgs {
             return self.on_running(&trace, &Config::load(file)?).await;
         }
         eprintln!("starting a cluster for this replay (use --config to replay on a running one)");
-        let (servers, racks) = (self.cluster.servers, self.cluster.racks);
-        let options = DevOptions { servers, racks, ..DevOptions::default() };
+        let options = self.cluster.new_cluster()?;
         let mut stop = Stop::new()?;
         let cluster = tokio::select! {
             started = DevCluster::start(None, &options) => started?,
@@ -395,8 +440,10 @@ impl ReplayArgs {
     }
 
     async fn on_running(&self, trace: &Arc<Trace>, config: &Config) -> Result<ExitCode, NodeError> {
-        let client = Connector::new(config)?.connect().await?;
+        // Nobody else writes to the volumes.
+        let client = Connector::new(config)?.sole_writer().connect().await?;
         let options = ReplayOptions {
+            home: self.cluster.home(&client, trace)?,
             speed: self.speed,
             provision: self.cluster.provision.map(|provision| provision.0),
             in_flight: self.in_flight,

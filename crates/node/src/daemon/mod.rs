@@ -7,3 +7,4 @@ pub mod heap;
 pub mod meta;
 pub mod mirror;
 pub mod server;
+pub mod volume;

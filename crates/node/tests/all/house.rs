@@ -41,7 +41,10 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "ebb-report",
         ],
     ),
-    ("ebb-lab", &["ebb-types", "ebb-gear", "ebb-trace", "ebb-power", "ebb-client", "ebb-report"]),
+    (
+        "ebb-lab",
+        &["ebb-types", "ebb-gear", "ebb-trace", "ebb-power", "ebb-client", "ebb-volume", "ebb-report"],
+    ),
     (
         "ebb",
         &[
@@ -57,6 +60,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "ebb-store",
             "ebb-power",
             "ebb-client",
+            "ebb-volume",
             "ebb-gateway",
             "ebb-report",
             "ebb-sim",

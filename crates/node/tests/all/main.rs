@@ -24,3 +24,4 @@ mod s3_clients;
 mod security;
 mod three_meta;
 mod trace;
+mod volumes;

@@ -1,0 +1,83 @@
+//! How to replay on a cluster, what is heard meanwhile, and why it failed.
+
+use super::target::TargetError;
+use crate::drive::DriveError;
+use ebb_gear::{Provision, RehearsalError};
+use ebb_power::{ModelError, PowerModel};
+use ebb_trace::RangeError;
+use ebb_types::VolumeHome;
+use std::time::Duration;
+
+/// How to replay.
+#[derive(Clone, Debug)]
+pub struct ReplayOptions {
+    /// Trace seconds per second of the clock; positive.
+    pub speed: f64,
+    /// `None`: the servers' rates stay as configured in the cluster.
+    pub provision: Option<Provision>,
+    /// Most requests in flight. At the limit later ones wait, which is reported as queue time.
+    pub in_flight: usize,
+    /// Power model of the servers.
+    pub power: PowerModel,
+    /// The erasure-coded pool that the volumes move cold data to; `None`: they are in the replicated pool.
+    pub home: Option<VolumeHome>,
+    /// How long the cluster may take, after the trace, to wake all servers and reclaim its offload.
+    pub settle: Duration,
+}
+
+impl Default for ReplayOptions {
+    fn default() -> ReplayOptions {
+        ReplayOptions {
+            speed: 1.0,
+            provision: None,
+            in_flight: 4096,
+            power: PowerModel::default(),
+            home: None,
+            settle: Duration::from_secs(120),
+        }
+    }
+}
+
+/// Progress of a replay. Reported a few times per second.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Progress {
+    /// Writing the data that the trace reads.
+    Preparing {
+        bytes: u64,
+        of: u64,
+    },
+    Replaying {
+        /// Since the trace's start, in trace time.
+        at: Duration,
+        span: Duration,
+        issued: u64,
+        in_flight: u64,
+        /// Failed requests and mismatches so far.
+        bad: u64,
+        gear: u8,
+        servers_awake: u32,
+        load: f64,
+        debt_bytes: u64,
+    },
+    /// All servers are being woken: the data still owed to them.
+    Settling {
+        debt_bytes: u64,
+    },
+    Comparing,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    #[error("the trace has no request that moves bytes: there is nothing to replay")]
+    Empty,
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    #[error(transparent)]
+    Rehearsal(#[from] RehearsalError),
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error("cannot {what}: {error}")]
+    Cluster { what: &'static str, error: TargetError },
+}
