@@ -73,6 +73,9 @@ pub trait Backend: Send + Sync + 'static {
         &self,
         query: NamespaceQuery,
     ) -> impl Future<Output = Result<Result<NamespaceAnswer, NamespaceError>, BackendError>> + Send;
+
+    /// Whether the cluster is in a trough: in the lowest gear of its coming day, with all copies where they should be.
+    fn is_in_trough(&self) -> impl Future<Output = Result<bool, BackendError>> + Send;
 }
 
 /// Why the cluster did not carry out a request of the gateway.

@@ -3,8 +3,9 @@
 use super::backend::{Backend, BackendError, Pool};
 use ebb_client::{Client, ClientError, Summed};
 use ebb_types::{
-    ChunkError, ChunkId, MetaFailure, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery,
-    NamespaceReply, ObjectId, Rows,
+    AdminReply, AdminRequest, ChunkError, ChunkId, GearStatus, MetaFailure, MetaReply, MetaRequest,
+    NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, ObjectId, PlannedHour,
+    Rows,
 };
 
 pub struct Cluster {
@@ -79,5 +80,67 @@ impl Backend for Cluster {
         query: NamespaceQuery,
     ) -> Result<Result<NamespaceAnswer, NamespaceError>, BackendError> {
         Ok(self.client.query(query).await?)
+    }
+
+    async fn is_in_trough(&self) -> Result<bool, BackendError> {
+        let plan = match self.client.call(MetaRequest::Admin(AdminRequest::GearPlan)).await {
+            Ok(MetaReply::Admin(AdminReply::Plan(plan))) => plan,
+            // Without gears every hour is like any other.
+            Err(ClientError::Meta(MetaFailure::Refused(_))) => Vec::new(),
+            Ok(_) => return Err(other_reply()),
+            Err(error) => return Err(error.into()),
+        };
+        match self.client.call(MetaRequest::Admin(AdminRequest::Status)).await? {
+            MetaReply::Admin(AdminReply::Status(status)) => Ok(is_trough(&status.gear, &plan)),
+            _ => Err(other_reply()),
+        }
+    }
+}
+
+fn other_reply() -> BackendError {
+    BackendError::Failed("the metadata service's reply does not match the request".into())
+}
+
+/// The gear says what the load is and what it is about to be. `plan`: the gears of the coming day.
+fn is_trough(now: &GearStatus, plan: &[PlannedHour]) -> bool {
+    let lowest = plan.iter().map(|hour| hour.gear).min();
+    lowest.is_none_or(|lowest| now.gear <= lowest) && !now.shifting && !now.emergency
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_types::GearMode;
+
+    #[test]
+    fn a_trough_is_the_lowest_gear_to_come_while_nothing_shifts() {
+        let gear = |gear, shifting, emergency| GearStatus {
+            mode: GearMode::Auto,
+            gear,
+            shifting,
+            dry_run: false,
+            short_of_room: false,
+            emergency,
+            servers_awake: 9,
+            load: 0.0,
+            forecast: None,
+        };
+        let hour = |gear| PlannedHour {
+            hour: 0,
+            from_unix_millis: 0,
+            forecast: None,
+            gear,
+            awake: Vec::new(),
+            asleep: Vec::new(),
+            note: None,
+        };
+        let day = [hour(3), hour(2), hour(3)];
+        assert!(is_trough(&gear(2, false, false), &day));
+        assert!(is_trough(&gear(1, false, false), &day), "an administrator set it");
+        assert!(!is_trough(&gear(3, false, false), &day));
+        assert!(is_trough(&gear(3, false, false), &[hour(3), hour(3)]), "all hours are alike");
+        assert!(is_trough(&gear(3, false, false), &[]), "there are no gears");
+        assert!(!is_trough(&gear(2, true, false), &day));
+        assert!(!is_trough(&gear(2, false, true), &day));
     }
 }

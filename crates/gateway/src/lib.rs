@@ -25,6 +25,7 @@ mod lifecycle;
 mod limits;
 mod list;
 mod md5;
+mod moves;
 mod multipart;
 mod names;
 mod objects;
@@ -50,6 +51,7 @@ use answer::Front;
 use ebb_types::Extent;
 use front::{BucketNames, Domains};
 use janitor::Janitor;
+use moves::Mover;
 use names::Names;
 use pools::Locations;
 use s3s::config::{S3Config, StaticConfigProvider};
@@ -70,6 +72,8 @@ pub struct GatewayConfig {
     /// Domains whose host names begin with a bucket's name.
     pub domains: Vec<String>,
     pub limits: Limits,
+    /// At this rate objects move to other pools by lifecycle rules; zero: this gateway moves none.
+    pub move_bytes_per_second: u64,
     /// Called for every request.
     pub on_request: fn(),
 }
@@ -84,14 +88,18 @@ pub struct Gateway<B> {
 }
 
 impl<B: Backend> Gateway<B> {
-    /// Also starts the janitor and the lifecycle task, on `tasks`.
+    /// Also starts the janitor and the task of the lifecycle rules that delete, on `tasks`.
     fn start(backend: Arc<B>, keys: Keys, tasks: &mut JoinSet<()>) -> Gateway<B> {
         let (discards, discarded): (mpsc::UnboundedSender<Vec<Extent>>, _) = mpsc::unbounded_channel();
         let garbage = Arc::new(Notify::new());
         let names = Arc::new(Names::new(backend.clone(), discards.clone(), garbage.clone()));
         let store = Arc::new(Store::new(backend.clone(), names.clone(), discards));
         tasks.spawn(Janitor::new(backend.clone(), names.clone(), store.clone(), discarded, garbage).run());
-        tasks.spawn(lifecycle::daily(names.clone()));
+        let rules_of = names.clone();
+        tasks.spawn(async move {
+            let names = &*rules_of;
+            lifecycle::daily("remove objects", |now| lifecycle::clear_out(names, now)).await;
+        });
         Gateway { store, names, keys, backend, locations: Locations::default() }
     }
 }
@@ -105,6 +113,9 @@ pub async fn serve<B: Backend>(
 ) {
     let mut tasks = JoinSet::new();
     let gateway = Arc::new(Gateway::start(backend, config.keys.clone(), &mut tasks));
+    if config.move_bytes_per_second > 0 {
+        tasks.spawn(Mover::new(&gateway, config.move_bytes_per_second).run());
+    }
     let domains = Arc::new(config.domains);
     let mut service = S3ServiceBuilder::new(s3::Operations(gateway.clone()));
     service.set_auth(config.keys.clone());

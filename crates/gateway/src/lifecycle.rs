@@ -1,8 +1,8 @@
-//! Lifecycle rules: objects that expire, and uploads that are never completed.
+//! Lifecycle rules: objects that expire or go to another pool, and uploads that are never completed.
 //!
-//! Actions that Ebb does not have (transitions, versions) are refused when a rule is set. The janitor carries out the
-//! rules once a day. A deletion names the ETag, size and time that it saw, so an object that was replaced meanwhile
-//! stays.
+//! Actions that Ebb does not have (on versions) are refused when a rule is set. Rules are carried out once a day; here those that
+//! delete, in [`super::moves`] those that move. A deletion names the ETag, size and time that it saw, so an object that was
+//! replaced meanwhile stays.
 
 use super::Gateway;
 use super::backend::Backend;
@@ -10,22 +10,27 @@ use super::convert::{seconds, timestamp};
 use super::names::{NameError, Names};
 use super::tags;
 use ebb_types::{
-    BucketSetting, Condition, KeyListing, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery,
-    OnlyIf, PAGE_MAX,
+    BucketSetting, Condition, KeyListing, KeyPage, NamespaceAnswer, NamespaceError, NamespaceOp,
+    NamespaceQuery, ObjectMeta, OnlyIf, PAGE_MAX,
 };
 use s3s::dto::{
     AbortIncompleteMultipartUpload, ExpirationStatus, LifecycleExpiration, LifecycleRule,
-    LifecycleRuleAndOperator, LifecycleRuleFilter, PutBucketLifecycleConfigurationInput, Tag,
+    LifecycleRuleAndOperator, LifecycleRuleFilter, PutBucketLifecycleConfigurationInput, Tag, Timestamp,
+    Transition, TransitionDefaultMinimumObjectSize, TransitionStorageClass,
 };
 use s3s::{S3Error, S3Result, s3_error};
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tokio::time::Instant;
 
 const RULES_MAX: usize = 1000;
 /// Pause before the next attempt after an error.
 const RETRY: Duration = Duration::from_secs(600);
 const DAY_MILLIS: u64 = 24 * 3600 * 1000;
+/// How S3 calls it.
+pub const LEAST_SIZE: &str = TransitionDefaultMinimumObjectSize::ALL_STORAGE_CLASSES_128K;
+/// Smaller objects stay where they are unless their rule has a filter by size. As in S3.
+const MOVED_MIN: u64 = 128 << 10;
 
 /// A rule as stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,8 +45,19 @@ pub struct Rule {
     /// Seconds since 1970.
     expire_date: Option<u64>,
     abort_days: Option<u64>,
+    #[serde(default)]
+    moves: Vec<Move>,
     /// Whether the prefix is in the rule itself, as in the old format, and not in its filter.
     bare_prefix: bool,
+}
+
+/// A transition: from when on an object has a storage class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Move {
+    class: String,
+    days: Option<u64>,
+    /// Seconds since 1970.
+    date: Option<u64>,
 }
 
 fn positive(days: Option<i32>) -> S3Result<Option<u64>> {
@@ -53,15 +69,48 @@ fn pair(tag: Tag) -> (String, String) {
     (tag.key.unwrap_or_default(), tag.value.unwrap_or_default())
 }
 
+/// A date as seconds since 1970.
+fn midnight(date: &Timestamp) -> S3Result<u64> {
+    let since = u64::try_from(seconds(date)).unwrap_or(0);
+    match since % (24 * 3600) {
+        0 => Ok(since),
+        _ => Err(s3_error!(InvalidArgument, "the date of an action must be midnight UTC")),
+    }
+}
+
+fn kept_move(transition: Transition) -> S3Result<Move> {
+    let bad = || s3_error!(InvalidArgument, "the number of days until a transition must not be negative");
+    let days = transition.days.map(|days| u64::try_from(days).map_err(|_| bad())).transpose()?;
+    let date = transition.date.as_ref().map(midnight).transpose()?;
+    match transition.storage_class {
+        Some(class) if days.is_some() != date.is_some() => {
+            Ok(Move { class: class.as_str().to_owned(), days, date })
+        }
+        _ => Err(s3_error!(MalformedXML, "a transition needs a storage class, and days or a date")),
+    }
+}
+
+/// As in S3: each class once, and no object goes elsewhere on the day that it expires or after.
+fn check_moves(rule: &Rule) -> S3Result<()> {
+    for (nth, this) in rule.moves.iter().enumerate() {
+        if rule.moves[..nth].iter().any(|other| other.class == this.class) {
+            return Err(s3_error!(InvalidArgument, "two transitions to {} in one rule", this.class));
+        }
+        let days = rule.expire_days.zip(this.days).is_some_and(|(expires, moves)| expires <= moves);
+        let date = rule.expire_date.zip(this.date).is_some_and(|(expires, moves)| expires <= moves);
+        if days || date {
+            return Err(s3_error!(InvalidArgument, "an object must expire later than its transition"));
+        }
+    }
+    Ok(())
+}
+
 fn kept(rule: LifecycleRule) -> S3Result<Rule> {
     let versions =
         rule.noncurrent_version_expiration.is_some() || rule.noncurrent_version_transitions.is_some();
     let marker = rule.expiration.as_ref().is_some_and(|e| e.expired_object_delete_marker.is_some());
-    if rule.transitions.is_some() || versions || marker {
-        return Err(s3_error!(
-            NotImplemented,
-            "lifecycle rules can only expire objects and abort uploads: there are no versions, and objects do not change their storage class"
-        ));
+    if versions || marker {
+        return Err(s3_error!(NotImplemented, "there are no versions: lifecycle rules cannot act on them"));
     }
     let enabled = match rule.status.as_str() {
         ExpirationStatus::ENABLED => true,
@@ -72,10 +121,6 @@ fn kept(rule: LifecycleRule) -> S3Result<Rule> {
     let and = filter.and.unwrap_or_default();
     let size = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok());
     let expiration = rule.expiration.unwrap_or_default();
-    let date = expiration.date.as_ref().map(|date| u64::try_from(seconds(date)).unwrap_or(0));
-    if date.is_some_and(|seconds| seconds % (24 * 3600) != 0) {
-        return Err(s3_error!(InvalidArgument, "an expiration date must be midnight UTC"));
-    }
     let kept = Rule {
         id: rule.id,
         enabled,
@@ -85,14 +130,18 @@ fn kept(rule: LifecycleRule) -> S3Result<Rule> {
         larger_than: size(filter.object_size_greater_than.or(and.object_size_greater_than)),
         smaller_than: size(filter.object_size_less_than.or(and.object_size_less_than)),
         expire_days: positive(expiration.days)?,
-        expire_date: date,
+        expire_date: expiration.date.as_ref().map(midnight).transpose()?,
         abort_days: positive(rule.abort_incomplete_multipart_upload.and_then(|a| a.days_after_initiation))?,
+        moves: rule.transitions.into_iter().flatten().map(kept_move).collect::<S3Result<_>>()?,
     };
-    let deeds = [kept.expire_days.is_some(), kept.expire_date.is_some(), kept.abort_days.is_some()];
-    if !deeds.contains(&true) || (deeds[0] && deeds[1]) {
+    let acts = kept.expire_days.is_some()
+        || kept.expire_date.is_some()
+        || kept.abort_days.is_some()
+        || !kept.moves.is_empty();
+    if !acts || (kept.expire_days.is_some() && kept.expire_date.is_some()) {
         return Err(s3_error!(
             MalformedXML,
-            "a rule needs expiration days or an expiration date, or days until abort"
+            "a rule needs a transition, expiration days or an expiration date, or days until abort"
         ));
     }
     if kept.abort_days.is_some() && !kept.tags.is_empty() {
@@ -101,7 +150,16 @@ fn kept(rule: LifecycleRule) -> S3Result<Rule> {
             "uploads have no tags: a rule that aborts uploads cannot filter by tag"
         ));
     }
+    check_moves(&kept)?;
     Ok(kept)
+}
+
+fn shown_move(transition: Move) -> Transition {
+    Transition {
+        date: transition.date.map(|seconds| timestamp(seconds * 1000)),
+        days: transition.days.and_then(|n| i32::try_from(n).ok()),
+        storage_class: Some(TransitionStorageClass::from(transition.class)),
+    }
 }
 
 fn shown(rule: Rule) -> LifecycleRule {
@@ -142,7 +200,8 @@ fn shown(rule: Rule) -> LifecycleRule {
         noncurrent_version_transitions: None,
         prefix: rule.bare_prefix.then_some(rule.prefix),
         status: ExpirationStatus::from_static(status),
-        transitions: None,
+        transitions: Some(rule.moves.into_iter().map(shown_move).collect())
+            .filter(|all: &Vec<_>| !all.is_empty()),
     }
 }
 
@@ -156,15 +215,64 @@ impl Rule {
     fn expires(&self, object: &KeyListing, now_millis: u64) -> bool {
         let old = self.expire_days.is_some_and(|days| due(object.modified_millis, days) <= now_millis)
             || self.expire_date.is_some_and(|date| date * 1000 <= now_millis);
-        old && object.key.starts_with(&self.prefix)
-            && self.larger_than.is_none_or(|n| object.size > n)
-            && self.smaller_than.is_none_or(|n| object.size < n)
+        old && self.selects(&object.key, object.size)
+    }
+
+    /// Whether it is for such an object, its tags aside.
+    fn selects(&self, key: &str, size: u64) -> bool {
+        key.starts_with(&self.prefix)
+            && self.larger_than.is_none_or(|n| size > n)
+            && self.smaller_than.is_none_or(|n| size < n)
+    }
+
+    /// The prefix of the objects that it moves; `None`: it moves none.
+    pub fn moves_below(&self) -> Option<&str> {
+        (self.enabled && !self.moves.is_empty()).then_some(&self.prefix)
+    }
+
+    /// The newest transition that such an object has come to, its tags aside, and when that was.
+    fn newest_move(
+        &self,
+        key: &str,
+        size: u64,
+        modified_millis: u64,
+        now_millis: u64,
+    ) -> Option<(u64, &str)> {
+        let any_size = self.larger_than.is_some() || self.smaller_than.is_some();
+        if !self.enabled || !self.selects(key, size) || (size < MOVED_MIN && !any_size) {
+            return None;
+        }
+        let since = |to: &Move| match (to.date, to.days) {
+            (Some(date), _) => date * 1000,
+            (None, days) => due(modified_millis, days.unwrap_or(0)),
+        };
+        let come_to = self.moves.iter().map(|to| (since(to), to.class.as_str()));
+        come_to.filter(|(since, _)| *since <= now_millis).max()
     }
 
     fn has_tags(&self, kept: &str) -> bool {
         let have: Vec<_> = form_urlencoded::parse(kept.as_bytes()).into_owned().collect();
         self.tags.iter().all(|tag| have.contains(tag))
     }
+}
+
+/// Whether one of the rules may move the object, which depends on its tags.
+pub fn may_move(rules: &[Rule], object: &KeyListing, now_millis: u64) -> bool {
+    let KeyListing { key, size, modified_millis, class, .. } = object;
+    let moves = |tagged: bool| {
+        let those = rules.iter().filter(move |rule| rule.tags.is_empty() != tagged);
+        those.filter_map(|rule| rule.newest_move(key, *size, *modified_millis, now_millis))
+    };
+    moves(false).max().into_iter().chain(moves(true)).any(|(_, to)| Some(to) != class.as_deref())
+}
+
+/// The storage class that the object has come to by the rules: of several, the newest transition's.
+pub fn class_by<'a>(rules: &'a [Rule], key: &str, object: &ObjectMeta, now_millis: u64) -> Option<&'a str> {
+    let tags = tags::of_object(object);
+    let for_it = rules.iter().filter(|rule| rule.has_tags(tags));
+    let moves =
+        for_it.filter_map(|rule| rule.newest_move(key, object.size, object.modified_millis, now_millis));
+    moves.max().map(|(_, class)| class)
 }
 
 impl<B: Backend> Gateway<B> {
@@ -177,6 +285,13 @@ impl<B: Backend> Gateway<B> {
     }
 
     pub(super) async fn set_lifecycle(&self, input: PutBucketLifecycleConfigurationInput) -> S3Result<()> {
+        let least = input.transition_default_minimum_object_size;
+        if least.is_some_and(|least| least.as_str() != LEAST_SIZE) {
+            return Err(s3_error!(
+                NotImplemented,
+                "the default minimum size of a transition is {LEAST_SIZE}"
+            ));
+        }
         let rules =
             input.lifecycle_configuration.map(|configuration| configuration.rules).unwrap_or_default();
         if rules.is_empty() || rules.len() > RULES_MAX {
@@ -189,24 +304,25 @@ impl<B: Backend> Gateway<B> {
                 return Err(s3_error!(InvalidArgument, "two rules have the ID {id}"));
             }
         }
+        for to in rules.iter().flat_map(|rule| &rule.moves) {
+            if self.destination(&input.bucket, Some(&to.class)).await?.class.is_none() {
+                return Err(s3_error!(InvalidStorageClass, "no object moves to {}: name a pool", to.class));
+            }
+        }
         let text = serde_json::to_string(&rules).map_err(S3Error::internal_error)?;
         self.set(input.bucket, BucketSetting::Lifecycle, Some(text)).await
     }
 }
 
-/// Carries out all rules now, and again after each midnight in UTC, when days end.
-pub async fn daily<B: Backend>(names: Arc<Names<B>>) {
+/// Does a round of the work now, and again after each midnight in UTC, when days end.
+pub async fn daily<F: Future<Output = Result<(), NameError>>>(what: &str, round: impl Fn(u64) -> F) {
     loop {
         let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64);
-        let wait = match carry_out(&names, now).await {
-            Ok((objects, uploads)) => {
-                if objects + uploads > 0 {
-                    tracing::info!(objects, uploads, "lifecycle rules removed objects and aborted uploads");
-                }
-                Duration::from_millis(DAY_MILLIS - now % DAY_MILLIS)
-            }
+        let begun = Instant::now();
+        let wait = match round(now).await {
+            Ok(()) => Duration::from_millis(DAY_MILLIS - now % DAY_MILLIS).saturating_sub(begun.elapsed()),
             Err(error) => {
-                tracing::warn!(%error, "cannot carry out lifecycle rules; will retry");
+                tracing::warn!(%error, "lifecycle rules: cannot {what}; will retry");
                 RETRY
             }
         };
@@ -214,13 +330,33 @@ pub async fn daily<B: Backend>(names: Arc<Names<B>>) {
     }
 }
 
-/// Carries out the rules of all buckets, as of `now_millis` since 1970. Returns how many objects and uploads were
-/// removed.
+/// Carries out the rules that delete, in all buckets, as of `now_millis` since 1970.
+pub async fn clear_out<B: Backend>(names: &Names<B>, now_millis: u64) -> Result<(), NameError> {
+    let (objects, uploads) = carry_out(names, now_millis).await?;
+    if objects + uploads > 0 {
+        tracing::info!(objects, uploads, "lifecycle rules removed objects and aborted uploads");
+    }
+    Ok(())
+}
+
+/// Returns how many objects and uploads were removed.
 pub async fn carry_out<B: Backend>(names: &Names<B>, now_millis: u64) -> Result<(u64, u64), NameError> {
-    let NamespaceAnswer::Buckets(buckets) = names.query(NamespaceQuery::Buckets).await? else {
-        return Ok((0, 0));
-    };
     let mut gone = (0, 0);
+    for (bucket, rules) in rules_of_all(names).await? {
+        for rule in rules.iter().filter(|rule| rule.enabled) {
+            gone.0 += expire(names, &bucket, rule, now_millis).await?;
+            gone.1 += abort(names, &bucket, rule, now_millis).await?;
+        }
+    }
+    Ok(gone)
+}
+
+/// The buckets that have rules, with them.
+pub async fn rules_of_all<B: Backend>(names: &Names<B>) -> Result<Vec<(String, Vec<Rule>)>, NameError> {
+    let NamespaceAnswer::Buckets(buckets) = names.query(NamespaceQuery::Buckets).await? else {
+        return Ok(Vec::new());
+    };
+    let mut all = Vec::new();
     for (bucket, _) in buckets {
         let query = NamespaceQuery::Bucket { bucket: bucket.clone() };
         let settings = match names.query(query).await {
@@ -230,33 +366,37 @@ pub async fn carry_out<B: Backend>(names: &Names<B>, now_millis: u64) -> Result<
             Err(error) => return Err(error),
         };
         let Some(text) = settings.get(&BucketSetting::Lifecycle) else { continue };
-        let rules: Vec<Rule> = match serde_json::from_slice(text) {
-            Ok(rules) => rules,
+        match serde_json::from_slice(text) {
+            Ok(rules) => all.push((bucket, rules)),
             Err(error) => {
                 tracing::warn!(%error, bucket, "cannot read the bucket's lifecycle rules: set them again");
-                continue;
             }
-        };
-        for rule in rules.iter().filter(|rule| rule.enabled) {
-            gone.0 += expire(names, &bucket, rule, now_millis).await?;
-            gone.1 += abort(names, &bucket, rule, now_millis).await?;
         }
     }
-    Ok(gone)
+    Ok(all)
+}
+
+/// A page of the bucket's objects; empty if the bucket is gone.
+pub async fn page<B: Backend>(
+    names: &Names<B>,
+    bucket: &str,
+    prefix: &str,
+    after: String,
+) -> Result<KeyPage, NameError> {
+    let (prefix, delimiter) = (prefix.to_owned(), String::new());
+    let query = NamespaceQuery::List { bucket: bucket.to_owned(), prefix, delimiter, after, limit: PAGE_MAX };
+    match names.query(query).await {
+        Ok(NamespaceAnswer::List(page)) => Ok(page),
+        Ok(_) | Err(NameError::Refused(_)) => Ok(KeyPage::default()),
+        Err(error) => Err(error),
+    }
 }
 
 async fn expire<B: Backend>(names: &Names<B>, bucket: &str, rule: &Rule, now: u64) -> Result<u64, NameError> {
     let mut gone = 0;
     let mut after = String::new();
     while rule.expire_days.is_some() || rule.expire_date.is_some_and(|date| date * 1000 <= now) {
-        let (prefix, delimiter) = (rule.prefix.clone(), String::new());
-        let query =
-            NamespaceQuery::List { bucket: bucket.to_owned(), prefix, delimiter, after, limit: PAGE_MAX };
-        let page = match names.query(query).await {
-            Ok(NamespaceAnswer::List(page)) => page,
-            Ok(_) | Err(NameError::Refused(_)) => break,
-            Err(error) => return Err(error),
-        };
+        let page = page(names, bucket, &rule.prefix, after).await?;
         let old = page.keys.iter().filter(|object| rule.expires(object, now));
         let deletions = old.map(|object| delete(names, bucket, rule, object));
         for outcome in futures_util::future::join_all(deletions).await {
@@ -360,8 +500,91 @@ mod tests {
         }
         assert!(kept(rule(None, None, plain.clone())).is_err(), "it does nothing");
         assert!(kept(rule(Some(0), None, plain.clone())).is_err());
-        let transition = LifecycleRule { transitions: Some(Vec::new()), ..rule(Some(1), None, plain) };
-        assert_eq!(kept(transition).unwrap_err().code().as_str(), "NotImplemented");
+    }
+
+    fn to(class: &str, days: Option<i32>, date: Option<u64>) -> Transition {
+        let storage_class = Some(TransitionStorageClass::from(class.to_owned()));
+        Transition { date: date.map(|day| timestamp(day * DAY_MILLIS)), days, storage_class }
+    }
+
+    fn moving(prefix: &str, transitions: Vec<Transition>) -> LifecycleRule {
+        let filter = LifecycleRuleFilter { prefix: Some(prefix.into()), ..Default::default() };
+        LifecycleRule { transitions: Some(transitions), ..rule(None, None, filter) }
+    }
+
+    #[test]
+    fn transitions_are_kept_and_shown_and_contradictions_refused() {
+        let fine = moving("a/", vec![to("cold", Some(0), None), to("wide", None, Some(20_000))]);
+        assert_eq!(shown(kept(fine.clone()).unwrap()), fine);
+        let expires = |days| Some(LifecycleExpiration { days: Some(days), ..Default::default() });
+        let late = LifecycleRule { expiration: expires(4), ..moving("", vec![to("cold", Some(3), None)]) };
+        assert_eq!(shown(kept(late.clone()).unwrap()), late);
+        let nameless = Transition { storage_class: None, ..to("", Some(1), None) };
+        let off_midnight = Transition { date: Some(timestamp(DAY_MILLIS + 1000)), ..to("cold", None, None) };
+        for (wrong, code) in [
+            (moving("", vec![to("cold", Some(1), Some(1))]), "MalformedXML"),
+            (moving("", vec![to("cold", None, None)]), "MalformedXML"),
+            (moving("", vec![nameless]), "MalformedXML"),
+            (moving("", vec![off_midnight]), "InvalidArgument"),
+            (moving("", vec![to("cold", Some(-1), None)]), "InvalidArgument"),
+            (moving("", vec![to("cold", Some(1), None), to("cold", Some(2), None)]), "InvalidArgument"),
+            (LifecycleRule { expiration: expires(3), ..late }, "InvalidArgument"),
+            (moving("", vec![]), "MalformedXML"),
+        ] {
+            assert_eq!(kept(wrong.clone()).unwrap_err().code().as_str(), code, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn an_object_goes_where_its_newest_transition_says() {
+        let tagged = LifecycleRule {
+            filter: Some(LifecycleRuleFilter {
+                tag: Some(Tag { key: Some("k".into()), value: Some("v".into()) }),
+                ..Default::default()
+            }),
+            ..moving("", vec![to("tagged", Some(20), None)])
+        };
+        let small = LifecycleRule {
+            filter: Some(LifecycleRuleFilter { object_size_less_than: Some(1000), ..Default::default() }),
+            ..moving("", vec![to("packs", Some(1), None)])
+        };
+        let off = LifecycleRule {
+            status: ExpirationStatus::from_static(ExpirationStatus::DISABLED),
+            ..moving("", vec![to("never", Some(0), None)])
+        };
+        let aged = moving("a/", vec![to("cold", Some(10), None), to("icy", Some(30), None)]);
+        let rules: Vec<Rule> = [tagged, small, off, aged].map(|rule| kept(rule).unwrap()).into();
+        let object = |size: u64, tags: &str| ObjectMeta {
+            size,
+            etag: ebb_types::ETag::NONE,
+            modified_millis: 5 * DAY_MILLIS,
+            extents: Vec::new(),
+            headers: vec![(tags::TAGS.to_owned(), tags.to_owned())],
+            checksum: None,
+            upload: None,
+            parts: Vec::new(),
+        };
+        let class =
+            |key: &str, size, tags: &str, day| class_by(&rules, key, &object(size, tags), day * DAY_MILLIS);
+        assert_eq!(class("a/1", 1 << 20, "", 14), None);
+        assert_eq!(class("a/1", 1 << 20, "", 15), Some("cold"));
+        assert_eq!(class("a/1", 1 << 20, "", 35), Some("icy"));
+        assert_eq!(class("b/1", 1 << 20, "", 35), None);
+        assert_eq!(class("a/1", 1 << 20, "k=v", 26), Some("tagged"));
+        assert_eq!(class("a/1", MOVED_MIN - 1, "", 35), None);
+        assert_eq!(class("a/1", MOVED_MIN, "", 35), Some("icy"));
+        assert_eq!(class("a/1", 999, "", 35), Some("packs"));
+        let listed = |class: Option<&str>| KeyListing {
+            key: "a/1".into(),
+            size: 1 << 20,
+            etag: ebb_types::ETag::NONE,
+            modified_millis: 5 * DAY_MILLIS,
+            checksum: None,
+            class: class.map(str::to_owned),
+        };
+        assert!(!may_move(&rules, &listed(None), 14 * DAY_MILLIS));
+        assert!(may_move(&rules, &listed(None), 15 * DAY_MILLIS));
+        assert!(!may_move(&rules, &listed(Some("cold")), 15 * DAY_MILLIS));
     }
 
     #[test]

@@ -34,6 +34,7 @@ struct State {
     writes: u64,
     commands: u64,
     broken: Option<BackendError>,
+    is_busy: bool,
 }
 
 impl Memory {
@@ -77,6 +78,11 @@ impl Memory {
     /// From now on chunk operations fail with this error.
     pub fn break_chunks(&self, error: Option<BackendError>) {
         self.state.lock().unwrap().broken = error;
+    }
+
+    /// From now on the cluster is in no trough, or is again.
+    pub fn be_busy(&self, is_busy: bool) {
+        self.state.lock().unwrap().is_busy = is_busy;
     }
 
     /// Replaces the first block of every chunk by other bytes with matching checksums: no store notices.
@@ -216,5 +222,10 @@ impl Backend for Memory {
     ) -> Result<Result<NamespaceAnswer, NamespaceError>, BackendError> {
         self.is_connected().await;
         Ok(self.state.lock().unwrap().namespace.query(&query))
+    }
+
+    async fn is_in_trough(&self) -> Result<bool, BackendError> {
+        self.is_connected().await;
+        Ok(!self.state.lock().unwrap().is_busy)
     }
 }

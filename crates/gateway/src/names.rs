@@ -14,10 +14,11 @@ use tokio::sync::{Notify, mpsc};
 /// Most ops in one command.
 const COMMIT_OPS: usize = 256;
 
-/// Weight of an op within that limit: completing an upload may name 10,000 parts, and a command must fit one frame.
+/// Weight of an op within that limit: an upload may have 10,000 parts, and a command must fit one frame.
 fn weight(op: &NamespaceOp) -> usize {
     match op {
         NamespaceOp::CompleteUpload { parts, .. } => 1 + parts.len() / 64,
+        NamespaceOp::Move { extents, .. } => 1 + extents.len() / 64,
         _ => 1,
     }
 }
@@ -144,6 +145,7 @@ fn named_data(op: &NamespaceOp) -> Vec<Extent> {
     match op {
         NamespaceOp::Put { meta, .. } => meta.extents.clone(),
         NamespaceOp::PutPart { part, .. } => part.extents.clone(),
+        NamespaceOp::Move { extents, .. } => extents.clone(),
         _ => Vec::new(),
     }
 }

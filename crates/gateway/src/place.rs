@@ -148,7 +148,7 @@ impl Unnamed {
         Unnamed { extents, discards }
     }
 
-    /// The only extent of a large object.
+    /// The only extent of an object that is not empty.
     pub fn own(&mut self) -> &mut Extent {
         &mut self.extents[0]
     }

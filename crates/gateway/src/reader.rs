@@ -2,7 +2,8 @@
 //!
 //! A key can be overwritten or deleted while it is read; the janitor then frees its bytes, and they read as zero. The
 //! janitor waits for [`GRACE`] after it sees an extent in the garbage, so bytes read within that time of a lookup are
-//! right. A reader that takes longer looks the key up again, and aborts if it now names other bytes.
+//! right. A reader that takes longer looks the key up again, and aborts if it now names other bytes. If the bytes were
+//! moved to another pool, it goes on there.
 //!
 //! In case anything else corrupted the bytes on the way: an extent that is read whole must have the checksum that was
 //! computed when its bytes were received (R14).
@@ -10,9 +11,9 @@
 use super::backend::{Backend, BackendError};
 use super::names::{NameError, Names};
 use super::store::{Piece, Store};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use ebb_client::Summed;
-use ebb_types::{CrcOfBlocks, NamespaceError, ObjectMeta};
+use ebb_types::{CrcOfBlocks, Extent, NamespaceError, ObjectMeta, hold_the_same};
 use futures_util::{Stream, StreamExt};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -34,8 +35,15 @@ pub struct Reader<B> {
     pub bucket: String,
     pub key: String,
     pub meta: ObjectMeta,
-    /// The key named `meta.extents` at this time or later.
-    verified: Mutex<Instant>,
+    place: Mutex<Place>,
+}
+
+/// Where the object's bytes are.
+struct Place {
+    /// The key named them at this time or later.
+    verified: Instant,
+    /// The extents, if they are no longer those of `meta`.
+    moved: Option<Arc<Vec<Extent>>>,
 }
 
 impl<B: Backend> Reader<B> {
@@ -46,10 +54,10 @@ impl<B: Backend> Reader<B> {
         bucket: &str,
         key: &str,
     ) -> Result<Arc<Reader<B>>, NameError> {
-        let verified = Mutex::new(Instant::now());
+        let place = Mutex::new(Place { verified: Instant::now(), moved: None });
         let meta = names.object(bucket, key).await?;
         let (store, names) = (store.clone(), names.clone());
-        Ok(Arc::new(Reader { store, names, bucket: bucket.into(), key: key.into(), meta, verified }))
+        Ok(Arc::new(Reader { store, names, bucket: bucket.into(), key: key.into(), meta, place }))
     }
 
     pub fn pieces(&self, range: Range<u64>) -> Vec<Piece> {
@@ -59,28 +67,69 @@ impl<B: Backend> Reader<B> {
     pub(super) async fn read(&self, piece: Piece) -> Result<Summed, NameError> {
         // Check before reading too: servers would search everywhere for freed bytes, and wake sleeping servers for
         // them.
-        self.still_named().await?;
-        let data = self.store.read(piece).await;
-        self.still_named().await?;
-        Ok(data?)
+        let mut place = self.still_named().await?;
+        loop {
+            let data = match &place {
+                None => self.store.read(piece).await,
+                Some(extents) => self.read_moved(extents, piece).await,
+            };
+            let now = self.still_named().await?;
+            if now.as_ref().map(Arc::as_ptr) == place.as_ref().map(Arc::as_ptr) {
+                return Ok(data?);
+            }
+            place = now;
+        }
     }
 
-    /// Looks the key up again if the last lookup is too old.
-    async fn still_named(&self) -> Result<(), NameError> {
-        let verified = *self.verified.lock().expect("no panic under this lock");
-        if verified.elapsed() > VERIFIED_FOR {
-            let asked = Instant::now();
-            match self.names.object(&self.bucket, &self.key).await {
-                Ok(meta) if meta.extents == self.meta.extents => {}
-                Ok(_) | Err(NameError::Refused(NamespaceError::NoSuchKey)) => {
-                    let why = "the object was replaced or deleted while it was read";
-                    return Err(BackendError::Failed(why.into()).into());
-                }
-                Err(error) => return Err(error),
-            }
-            *self.verified.lock().expect("no panic under this lock") = asked;
+    /// Reads what was in `piece` from where it is now.
+    async fn read_moved(&self, extents: &[Extent], piece: Piece) -> Result<Summed, BackendError> {
+        let (mut bytes, mut crcs) = (BytesMut::new(), Vec::new());
+        for part in self.store.pieces(extents, piece.at..piece.at + u64::from(piece.len)) {
+            let data = self.store.read(part).await?;
+            bytes.extend_from_slice(&data.bytes);
+            crcs.extend(data.crcs);
         }
-        Ok(())
+        Ok(Summed { bytes: bytes.freeze(), crcs })
+    }
+
+    fn place(&self) -> std::sync::MutexGuard<'_, Place> {
+        self.place.lock().expect("no panic under this lock")
+    }
+
+    /// Looks the key up again if the last lookup is too old. Returns the extents if they are not those of `meta`.
+    async fn still_named(&self) -> Result<Option<Arc<Vec<Extent>>>, NameError> {
+        {
+            let place = self.place();
+            if place.verified.elapsed() <= VERIFIED_FOR {
+                return Ok(place.moved.clone());
+            }
+        }
+        let asked = Instant::now();
+        let found = match self.names.object(&self.bucket, &self.key).await {
+            Ok(meta) => Some(meta).filter(|meta| self.is_same_object(meta)),
+            Err(NameError::Refused(NamespaceError::NoSuchKey)) => None,
+            Err(error) => return Err(error),
+        };
+        let Some(found) = found else {
+            let why = "the object was replaced or deleted while it was read";
+            return Err(BackendError::Failed(why.into()).into());
+        };
+        let mut place = self.place();
+        if place.verified < asked {
+            let known = place.moved.as_deref().unwrap_or(&self.meta.extents);
+            if found.extents != *known {
+                place.moved = Some(Arc::new(found.extents));
+            }
+            place.verified = asked;
+        }
+        Ok(place.moved.clone())
+    }
+
+    /// Whether the key names the bytes that it did, wherever they are now. A copy on the object itself has another time.
+    fn is_same_object(&self, now: &ObjectMeta) -> bool {
+        let known = &self.meta;
+        (now.etag, now.modified_millis) == (known.etag, known.modified_millis)
+            && hold_the_same(&now.extents, &known.extents)
     }
 
     /// Reads the only piece.

@@ -4,6 +4,7 @@ use super::Gateway;
 use super::backend::Backend;
 use super::bucket::{check_acl, grants};
 use super::convert::REGION;
+use super::lifecycle::LEAST_SIZE;
 use super::list::owner;
 use ebb_types::BucketSetting;
 use s3s::dto::*;
@@ -246,7 +247,11 @@ impl<B: Backend> S3 for Operations<B> {
         req: S3Request<GetBucketLifecycleConfigurationInput>,
     ) -> S3Result<S3Response<GetBucketLifecycleConfigurationOutput>> {
         let rules = Some(self.0.lifecycle_rules(req.input.bucket).await?);
-        answer!(GetBucketLifecycleConfigurationOutput { rules, ..Default::default() })
+        let least = Some(TransitionDefaultMinimumObjectSize::from_static(LEAST_SIZE));
+        answer!(GetBucketLifecycleConfigurationOutput {
+            rules,
+            transition_default_minimum_object_size: least
+        })
     }
 
     async fn put_bucket_lifecycle_configuration(
@@ -254,7 +259,8 @@ impl<B: Backend> S3 for Operations<B> {
         req: S3Request<PutBucketLifecycleConfigurationInput>,
     ) -> S3Result<S3Response<PutBucketLifecycleConfigurationOutput>> {
         self.0.set_lifecycle(req.input).await?;
-        answer!(PutBucketLifecycleConfigurationOutput::default())
+        let least = Some(TransitionDefaultMinimumObjectSize::from_static(LEAST_SIZE));
+        answer!(PutBucketLifecycleConfigurationOutput { transition_default_minimum_object_size: least })
     }
 
     async fn delete_bucket_lifecycle(

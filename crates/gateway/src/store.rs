@@ -176,6 +176,7 @@ impl<B: Backend> Store<B> {
                 let in_chunk = at % chunk_bytes;
                 let len = (to - from).min(chunk_bytes - in_chunk).min(most);
                 pieces.push(Piece {
+                    at: from,
                     chunk: ChunkId { object: extent.object, index: (at / chunk_bytes) as u32 },
                     offset: in_chunk as u32,
                     len: len as u32,
@@ -209,6 +210,8 @@ impl<B> Drop for Reading<B> {
 /// A part of one chunk that is read with one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
+    /// Position in the object.
+    pub at: u64,
     pub chunk: ChunkId,
     pub offset: u32,
     pub len: u32,

@@ -1,6 +1,7 @@
 //! The gateway on an in-memory cluster: real S3 clients over HTTP, and guarantees that no client can see.
 
 mod coded;
+mod moved;
 
 use super::backend::{Backend, BackendError, Pool};
 use super::intake::{Stated, Taken, take_in};
@@ -41,6 +42,11 @@ fn keys() -> Keys {
     Keys::fixed([(ACCESS_KEY.to_owned(), key)].into())
 }
 
+fn config(limits: Limits) -> GatewayConfig {
+    let domains = vec!["localhost".into()];
+    GatewayConfig { keys: keys(), domains, limits, move_bytes_per_second: 32 << 20, on_request: || () }
+}
+
 /// A gateway over `backend` on its own thread.
 struct Served {
     address: String,
@@ -57,8 +63,7 @@ fn serve_with(limits: Limits) -> Served {
         runtime.block_on(async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             ready.send(listener.local_addr().unwrap()).unwrap();
-            let config =
-                GatewayConfig { keys: keys(), domains: vec!["localhost".into()], limits, on_request: || () };
+            let config = config(limits);
             let backend = Arc::new(Memory::new(4 << 20));
             serve(listener, config, backend, async { drop(stopped.await) }).await;
         });
@@ -247,9 +252,7 @@ fn serve_in_background(backend: Arc<Memory>) -> String {
         runtime.block_on(async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             ready.send(listener.local_addr().unwrap()).unwrap();
-            let domains = vec!["localhost".into()];
-            let config =
-                GatewayConfig { keys: keys(), domains, limits: Limits::of_process(), on_request: || () };
+            let config = config(Limits::of_process());
             serve(listener, config, backend, std::future::pending()).await;
         });
     });

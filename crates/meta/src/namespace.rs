@@ -22,11 +22,11 @@ use crate::namespace::leases::Leases;
 use crate::namespace::names::Names;
 use crate::namespace::volumes::Volumes;
 use ebb_types::{
-    BucketSetting, BucketSettings, Checksum, Condition, ETag, Extent, KEY_BYTES_MAX, KeyListing, KeyPage,
-    LOOKUPS_MAX, NAME_BYTES_MAX, NamespaceAnswer, NamespaceCommand, NamespaceDone, NamespaceError,
-    NamespaceOp, NamespaceQuery, NamespaceReply, OPS_MAX, ObjectMeta, ObjectPart, OnlyIf, PAGE_MAX,
-    PART_BYTES_MIN, PART_NUMBER_MAX, Part, RequestId, SETTING_BYTES_MAX, UploadListing, UploadMeta,
-    kept_class,
+    BucketSetting, BucketSettings, CLASS_HEADER, Checksum, Condition, ETag, Extent, KEY_BYTES_MAX,
+    KeyListing, KeyPage, LOOKUPS_MAX, NAME_BYTES_MAX, NamespaceAnswer, NamespaceCommand, NamespaceDone,
+    NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, OPS_MAX, ObjectMeta, ObjectPart, OnlyIf,
+    PAGE_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part, RequestId, SETTING_BYTES_MAX, UploadListing, UploadMeta,
+    hold_the_same, kept_class,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -228,6 +228,9 @@ impl Namespace {
                 }
                 Ok(NamespaceDone::Done)
             }
+            NamespaceOp::Move { bucket, key, was, extents, class } => {
+                self.move_object(sender, (bucket, key), *was, extents, class)
+            }
         }
     }
 
@@ -333,6 +336,31 @@ impl Namespace {
         object.headers.retain(|(kept, _)| kept != header);
         object.headers.extend(value.map(|value| (header.to_owned(), value.clone())));
         self.set(bucket, key, false, &object)?;
+        Ok(NamespaceDone::Done)
+    }
+
+    fn move_object(
+        &mut self,
+        sender: u64,
+        (bucket, key): (&str, &str),
+        was: Extent,
+        extents: &[Extent],
+        class: &str,
+    ) -> Outcome {
+        let mut object = self.object(bucket, key)?;
+        if is_same(&object.extents, extents) {
+            return Ok(NamespaceDone::Done);
+        }
+        if object.extents.first() != Some(&was) || !hold_the_same(&object.extents, extents) {
+            return Err(NamespaceError::PreconditionFailed);
+        }
+        self.leases.check(sender, extents)?;
+        self.leases.name(sender, extents);
+        let old = std::mem::replace(&mut object.extents, extents.to_vec());
+        object.headers.retain(|(kept, _)| kept != CLASS_HEADER);
+        object.headers.push((CLASS_HEADER.to_owned(), class.to_owned()));
+        self.set(bucket, key, false, &object)?;
+        self.discard(unnamed(old.into_iter(), extents));
         Ok(NamespaceDone::Done)
     }
 
@@ -676,7 +704,7 @@ fn past_prefix(prefix: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_types::{CLASS_HEADER, ObjectId, PoolId};
+    use ebb_types::{ObjectId, PoolId};
 
     const A: ETag = ETag { md5: [1; 16], parts: 0 };
     const B: ETag = ETag { md5: [2; 16], parts: 0 };
@@ -1054,6 +1082,73 @@ mod tests {
         assert_eq!(world.garbage(), [cold(200).0, cold(201).0, cold(201).0, 1], "the pack is still open");
         world.ok(NamespaceOp::Close { packs: vec![cold(201)], unused: vec![cold(202), cold(203)] });
         assert_eq!(world.garbage().last(), Some(&cold(201).0));
+    }
+
+    /// A move of what was put with serial number `was`, in pool 2.
+    fn moved(was: u64, crc: u32) -> NamespaceOp {
+        let new = Extent { object: ObjectId(200).in_pool(PoolId(2)), crc, ..extent(0, 10) };
+        let (bucket, key, class) = ("b".into(), "k".into(), "cold".into());
+        NamespaceOp::Move { bucket, key, was: extent(was, 10), extents: vec![new], class }
+    }
+
+    #[test]
+    fn a_move_changes_where_an_object_is_and_nothing_else() {
+        let mut world = World::new();
+        let cold = |serial: u64| ObjectId(serial).in_pool(PoolId(2));
+        world.ok(put("k", 1, A, Condition::Any));
+        let header = |name: &str, value: &str| NamespaceOp::SetHeader {
+            bucket: "b".into(),
+            key: "k".into(),
+            name: name.into(),
+            value: Some(value.into()),
+        };
+        world.ok(header("tags", "t"));
+        world.ok(header(CLASS_HEADER, "warm"));
+        let before = world.object("k").unwrap();
+        assert_eq!(world.send(moved(1, 0)), Err(NamespaceError::NotLeased));
+        world.ok(NamespaceOp::Lease { first: cold(200), count: 2, bytes: 64 << 20 });
+        assert_eq!(world.send(moved(1, 5)), Err(NamespaceError::PreconditionFailed), "other bytes");
+        assert_eq!(world.object("k").as_ref(), Ok(&before));
+        assert_eq!(world.garbage(), []);
+        world.ok(moved(1, 0));
+        let after = world.object("k").unwrap();
+        assert_eq!(after.extents[0].object, cold(200));
+        assert_eq!(kept_class(&after.headers), Some("cold"));
+        let (extents, headers) = (before.extents.clone(), before.headers.clone());
+        assert_eq!(after.headers.len(), headers.len());
+        assert!(after.headers.contains(&("tags".into(), "t".into())));
+        assert_eq!(ObjectMeta { extents, headers, ..after.clone() }, before);
+        assert_eq!(world.garbage(), [1]);
+        world.ok(moved(1, 0));
+        assert_eq!(
+            (world.object("k"), world.garbage()),
+            (Ok(after), vec![1]),
+            "sent again it changes nothing"
+        );
+    }
+
+    #[test]
+    fn an_object_that_was_replaced_or_deleted_is_not_moved() {
+        let mut world = World::new();
+        let cold = ObjectId(200).in_pool(PoolId(2));
+        world.ok(NamespaceOp::Lease { first: cold, count: 2, bytes: 64 << 20 });
+        world.ok(put("k", 1, A, Condition::Any));
+        world.ok(put("k", 2, A, Condition::Any));
+        assert_eq!(world.send(moved(1, 0)), Err(NamespaceError::PreconditionFailed), "the same bytes again");
+        assert_eq!(world.object("k").unwrap().extents, [extent(2, 10)]);
+        let (bucket, when, only_if) = ("b".into(), Condition::Any, OnlyIf::default());
+        world.ok(NamespaceOp::Delete { bucket, key: "k".into(), when, only_if });
+        assert_eq!(world.send(moved(2, 0)), Err(NamespaceError::NoSuchKey));
+        assert_eq!(world.garbage(), [1, 2]);
+        let nothing = NamespaceOp::Move {
+            bucket: "b".into(),
+            key: "k".into(),
+            was: extent(2, 10),
+            extents: vec![],
+            class: "cold".into(),
+        };
+        world.ok(put("k", 3, A, Condition::Any));
+        assert_eq!(world.send(nothing), Err(NamespaceError::PreconditionFailed), "a copy of nothing");
     }
 
     #[test]

@@ -176,7 +176,7 @@ class Buckets(S3Test):
         kept = self.s3.get_bucket_lifecycle_configuration(Bucket=self.bucket)["Rules"]
         self.assertEqual(kept, [rule, abort])
         cold = {**rule, "Transitions": [{"Days": 1, "StorageClass": "GLACIER"}]}
-        self.refused("NotImplemented", put, cold)
+        self.refused("InvalidStorageClass", put, cold)
         self.s3.delete_bucket_lifecycle(Bucket=self.bucket)
 
     def test_pages_of_other_origins(self):

@@ -13,11 +13,20 @@ const PATIENCE: Duration = Duration::from_secs(180);
 
 pub struct Answer {
     pub status: u16,
+    /// The status line and the header lines.
+    pub head: String,
     pub body: Vec<u8>,
 }
 
-/// The head of a signed request. `keys`: access and secret key. `path` begins with a slash. `more`: unsigned header
-/// lines.
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let named = |line: &&str| line.split(':').next().is_some_and(|n| n.eq_ignore_ascii_case(name));
+        self.head.lines().find(named).and_then(|line| line.split_once(':')).map(|(_, value)| value.trim())
+    }
+}
+
+/// The head of a signed request. `keys`: access and secret key. `path` begins with a slash; a query has a `=` in each of
+/// its parts, which are in order. `more`: unsigned header lines.
 pub fn head(
     address: &str,
     keys: (&str, &str),
@@ -28,8 +37,9 @@ pub fn head(
     let (date, time) = now();
     let hash = hex(&Sha256::digest(body));
     let signed = "host;x-amz-content-sha256;x-amz-date";
+    let (resource, query) = path.split_once('?').unwrap_or((path, ""));
     let canonical = format!(
-        "{method}\n{path}\n\nhost:{address}\nx-amz-content-sha256:{hash}\nx-amz-date:{date}T{time}Z\n\n{signed}\n{hash}"
+        "{method}\n{resource}\n{query}\nhost:{address}\nx-amz-content-sha256:{hash}\nx-amz-date:{date}T{time}Z\n\n{signed}\n{hash}"
     );
     let scope = format!("{date}/us-east-1/s3/aws4_request");
     let digest = hex(&Sha256::digest(canonical));
@@ -62,8 +72,9 @@ pub fn request(
     let mut whole = Vec::new();
     stream.read_to_end(&mut whole)?;
     let end = whole.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or(whole.len());
-    let status = String::from_utf8_lossy(&whole[..end]).split(' ').nth(1).and_then(|s| s.parse().ok());
-    Ok(Answer { status: status.unwrap_or(0), body: whole.get(end + 4..).unwrap_or_default().to_vec() })
+    let head = String::from_utf8_lossy(&whole[..end]).into_owned();
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    Ok(Answer { status, head, body: whole.get(end + 4..).unwrap_or_default().to_vec() })
 }
 
 fn mac(key: &[u8], text: &str) -> Vec<u8> {

@@ -47,6 +47,11 @@ pub struct ETag {
     pub parts: u16,
 }
 
+/// Whether two lists of extents hold the same bytes, cut at the same places: then one is a copy of the other.
+pub fn hold_the_same(one: &[Extent], other: &[Extent]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(a, b)| (a.len, a.crc) == (b.len, b.crc))
+}
+
 impl ETag {
     /// An ETag that no object has: no upload has that many parts.
     pub const NONE: ETag = ETag { md5: [0; 16], parts: u16::MAX };
@@ -300,6 +305,16 @@ pub enum NamespaceOp {
     /// The janitor has freed the garbage with these numbers.
     Collected {
         garbage: Vec<u64>,
+    },
+    /// The object's bytes were copied to another pool: from now on it is in the new `extents`, and has this class. Nothing else about
+    /// it changes. `was`: the first extent of the bytes that were copied. No other bytes ever had it, so it tells whether the
+    /// key still names them.
+    Move {
+        bucket: String,
+        key: String,
+        was: Extent,
+        extents: Vec<Extent>,
+        class: String,
     },
 }
 

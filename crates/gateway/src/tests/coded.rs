@@ -8,17 +8,17 @@ use s3s::{Body, S3Request};
 
 const ROW: usize = 96 << 10;
 
-fn pools() -> Vec<Pool> {
+pub(super) fn pools() -> Vec<Pool> {
     let pool = |id, name: &str, row_bytes| Pool { id: PoolId(id), name: name.into(), row_bytes };
     vec![pool(1, "cold", ROW), pool(2, "wide", 192 << 10)]
 }
 
 /// Its chunks do not end with a row.
-fn memory() -> Memory {
+pub(super) fn memory() -> Memory {
     Memory::with_pools(1 << 20, pools())
 }
 
-fn request<T>(input: T) -> S3Request<T> {
+pub(super) fn request<T>(input: T) -> S3Request<T> {
     S3Request {
         input,
         method: hyper::Method::PUT,
@@ -32,7 +32,7 @@ fn request<T>(input: T) -> S3Request<T> {
     }
 }
 
-async fn create(gateway: &Gateway<Memory>, bucket: &str, location: Option<&str>) -> S3Result<()> {
+pub(super) async fn create(gateway: &Gateway<Memory>, bucket: &str, location: Option<&str>) -> S3Result<()> {
     let create_bucket_configuration = location.map(|name| CreateBucketConfiguration {
         location_constraint: Some(BucketLocationConstraint::from(name.to_owned())),
         ..Default::default()
@@ -52,7 +52,7 @@ async fn put_as(gateway: &Gateway<Memory>, bucket: &str, key: &str, class: Optio
     gateway.put(request(input)).await.map(drop)
 }
 
-async fn class_of(gateway: &Gateway<Memory>, bucket: &str, key: &str) -> Option<String> {
+pub(super) async fn class_of(gateway: &Gateway<Memory>, bucket: &str, key: &str) -> Option<String> {
     let input = HeadObjectInput { bucket: bucket.into(), key: key.into(), ..Default::default() };
     let head = gateway.head(request(input)).await.unwrap();
     let input = GetObjectInput { bucket: bucket.into(), key: key.into(), ..Default::default() };
@@ -65,12 +65,12 @@ async fn class_of(gateway: &Gateway<Memory>, bucket: &str, key: &str) -> Option<
     shown
 }
 
-async fn pools_of(gateway: &Gateway<Memory>, bucket: &str, key: &str) -> BTreeSet<PoolId> {
+pub(super) async fn pools_of(gateway: &Gateway<Memory>, bucket: &str, key: &str) -> BTreeSet<PoolId> {
     let meta = gateway.names.object(bucket, key).await.unwrap();
     meta.extents.iter().map(|extent| extent.object.pool()).collect()
 }
 
-fn content_of(size: usize) -> Bytes {
+pub(super) fn content_of(size: usize) -> Bytes {
     (0..size).map(|n| (n / 5 + n / 4096) as u8).collect::<Vec<u8>>().into()
 }
 

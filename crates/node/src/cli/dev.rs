@@ -2,7 +2,7 @@
 
 use crate::cluster::config::{
     ClusterSection, Config, GatewaySection, MetaSection, MirrorSection, PowerSection, SchedulerSection,
-    ScrubSection, ServerSection,
+    ScrubSection, ServerSection, moved_per_second,
 };
 use crate::cluster::connect::{Connector, status};
 use crate::cluster::keys::{as_text, load_keys, new_key};
@@ -310,6 +310,7 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
             address: address(0),
             keys_file: "keys.toml".into(),
             domains: Vec::new(),
+            move_bytes_per_second: moved_per_second(),
         }],
         file: file.clone(),
     };

@@ -245,6 +245,14 @@ pub struct GatewaySection {
     /// Domains that the gateway serves: `bucket.domain` is a bucket's host name. `localhost` is always one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<String>,
+    /// At this rate objects move to other pools by lifecycle rules, in troughs of the load. Zero: this gateway moves none.
+    #[serde(default = "moved_per_second")]
+    pub move_bytes_per_second: u64,
+}
+
+/// Like that of a scrub.
+pub fn moved_per_second() -> u64 {
+    16 << 20
 }
 
 /// Why a configuration cannot be used. Each error names the setting and the remedy.

@@ -28,7 +28,13 @@ pub async fn run(config: &Config, address: Option<&str>) -> Result<(), NodeError
     let keys = Keys::of_file(keys_file, table, read);
     let mut domains = section.domains.clone();
     domains.push("localhost".to_owned());
-    let config = GatewayConfig { keys, domains, limits: Limits::of_process(), on_request: heap::used };
+    let config = GatewayConfig {
+        keys,
+        domains,
+        limits: Limits::of_process(),
+        move_bytes_per_second: section.move_bytes_per_second,
+        on_request: heap::used,
+    };
     let backend = Arc::new(Cluster::new(client));
     let listener = TcpListener::bind(&section.address).await.map_err(io("listen on", &section.address))?;
     let mut stop = Stop::new()?;

@@ -1,7 +1,9 @@
 //! An erasure-coded pool of real processes: its idle parity server sleeps, `ebb pool` shows it, a failed data server wakes it, and
-//! a configuration with another pool is refused.
+//! a configuration with another pool is refused. Objects move there by a rule.
 
-use crate::harness::{Cluster, PATIENCE, Shape, Who, wait};
+use crate::harness::objects::Objects;
+use crate::harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, wait};
+use ebb_testing::s3::{Answer, request};
 use ebb_types::{ClusterStatus, ServerState};
 
 /// Six replicated servers, and a pool `cold` of code 2+1.
@@ -50,4 +52,55 @@ fn an_idle_pool_lets_its_parity_sleep_and_wakes_it_for_a_failure() {
     let why = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{why}");
     assert!(why.contains("parity_buffer_mib of pool cold was 1024") && why.contains("is 64 in"), "{why}");
+}
+
+fn s3(cluster: &Cluster, method: &str, path: &str, body: &[u8]) -> Answer {
+    let answer = request(&cluster.gateway, (ACCESS_KEY, SECRET_KEY), method, path, body)
+        .unwrap_or_else(|error| panic!("{method} {path}: {error}"));
+    assert_eq!(answer.status, 200, "{method} {path}: {}", String::from_utf8_lossy(&answer.body));
+    answer
+}
+
+/// What a move leaves as it is.
+fn kept(answer: &Answer) -> [Option<String>; 4] {
+    ["etag", "last-modified", "content-length", "content-type"]
+        .map(|name| answer.header(name).map(str::to_owned))
+}
+
+#[test]
+fn a_rule_moves_an_object_to_the_pool_and_changes_nothing_else() {
+    const RULES: &str = "<LifecycleConfiguration><Rule><ID>a</ID><Status>Enabled</Status>\
+        <Filter><Prefix>old/</Prefix></Filter><Transition><Date>2020-01-01T00:00:00.000Z</Date>\
+        <StorageClass>cold</StorageClass></Transition></Rule></LifecycleConfiguration>";
+    let mut cluster = create();
+    cluster.start_all();
+    cluster.launch(Who::Gateway);
+    let (status, body) = Objects::create_bucket(&cluster.gateway, "first", None);
+    assert_eq!(status, 200, "{body}");
+    let content: Vec<u8> = (0..3_000_001_u32).map(|n| (n / 7 + n / 4096) as u8).collect();
+    s3(&cluster, "PUT", "/first/old/object", &content);
+    s3(&cluster, "PUT", "/first/young", &content);
+    s3(&cluster, "PUT", "/first?lifecycle=", RULES.as_bytes());
+    let shown = s3(&cluster, "GET", "/first?lifecycle=", b"").body;
+    assert!(String::from_utf8_lossy(&shown).contains("<StorageClass>cold</StorageClass>"));
+    let before = s3(&cluster, "HEAD", "/first/old/object", b"");
+    assert_eq!(before.header("x-amz-storage-class"), None);
+
+    // A gateway that starts carries out the rules.
+    cluster.terminate(Who::Gateway);
+    cluster.launch(Who::Gateway);
+    wait("the gateway listens", PATIENCE, || std::net::TcpStream::connect(&cluster.gateway).ok());
+    let after = wait("the object has moved", PATIENCE, || {
+        let head = s3(&cluster, "HEAD", "/first/old/object", b"");
+        (head.header("x-amz-storage-class") == Some("cold")).then_some(head)
+    });
+    assert_eq!(kept(&after), kept(&before));
+    let get = s3(&cluster, "GET", "/first/old/object", b"");
+    assert_eq!(get.header("x-amz-storage-class"), Some("cold"));
+    assert_eq!(kept(&get), kept(&before));
+    assert!(get.body == content, "other bytes than were put");
+    let list = String::from_utf8(s3(&cluster, "GET", "/first?list-type=2", b"").body).expect("text");
+    let (old, young) = list.split_once("<Key>young</Key>").expect("both keys");
+    assert!(old.contains("<StorageClass>cold</StorageClass>"), "{list}");
+    assert!(young.contains("<StorageClass>STANDARD</StorageClass>"), "{list}");
 }
