@@ -11,9 +11,12 @@
 //!   memory, and its disk follows.
 //! - Changes of the same bytes are folded: they take memory once until they are sent.
 //! - A network interface sends and receives one message after another, what is synchronised included.
+//! - A set may sleep as a whole ([`Setup::hibernate`]): requests that come meanwhile wait until all data servers are up. What is kept for
+//!   parity servers stays where it is.
 //! - While a data server is lost, its replacement is filled at a limited rate, with what the disks have left. Reads of it are
 //!   decoded from the others and P1.
 
+mod hibernation;
 mod kept;
 mod report;
 mod run;
@@ -22,7 +25,7 @@ mod setup;
 #[cfg(test)]
 mod tests;
 
-pub use report::{Energies, Report, Sample};
+pub use report::{Energies, Hibernations, Report, Sample};
 pub use setup::{CodedError, Failure, Setup};
 
 use ebb_trace::{Request, TraceError};

@@ -18,6 +18,9 @@ pub struct Report {
     /// Requests that arrived while a parity server was being synchronised.
     pub synchronising: Option<Latency>,
     pub energy_modelled: Energies,
+    /// Absent: data servers never sleep.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hibernation: Option<Hibernations>,
     /// Times that all parity servers were woken because buffers were full.
     pub synchronisations: u64,
     /// Mean seconds of one parity server's synchronisation.
@@ -32,10 +35,18 @@ pub struct Energies {
     #[serde(rename = "total_joules")]
     pub total: Joules,
     pub mean_watts: f64,
-    /// Of parity servers, going up and down.
+    /// Of servers, going up and down.
     pub transitions: u64,
-    /// Parity server-seconds in standby.
+    /// Server-seconds in standby.
     pub standby_seconds: f64,
+}
+
+/// Quiet spells in which the whole set slept.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Hibernations {
+    pub times: u64,
+    /// How long requests waited for the set to wake; it is part of their response times. `None`: none did.
+    pub waited: Option<Latency>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

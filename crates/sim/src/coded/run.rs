@@ -1,5 +1,6 @@
 //! The run of a trace: a heap of events, and what each leads to.
 
+use super::hibernation::Hibernation;
 use super::kept::{Kept, Row};
 use super::report::{Energies, Report, Sample};
 use super::server::{JobId, Server};
@@ -43,6 +44,9 @@ enum Happens {
     Down {
         parity: usize,
     },
+    /// The data servers slept, and are up again; or they sleep now.
+    SetUp,
+    SetDown,
     /// More of what was kept can be sent.
     Send {
         parity: usize,
@@ -93,6 +97,9 @@ pub struct Run<'a> {
     open: BTreeMap<u64, Open>,
     next_request: u64,
     standby: Option<Standby>,
+    hibernation: Option<Hibernation>,
+    /// When the last request was answered.
+    answered: u64,
     kept: Kept,
     /// Bytes still to be sent, and since when.
     sending: BTreeMap<usize, (u64, u64)>,
@@ -134,6 +141,8 @@ impl<'a> Run<'a> {
             open: BTreeMap::new(),
             next_request: 0,
             standby: setup.standby.map(|settings| Standby::new(shape, settings)),
+            hibernation: setup.hibernate.map(Hibernation::new),
+            answered: 0,
             kept: Kept::new(shape.parity(), shape.extra(), setup.row_bytes),
             sending: BTreeMap::new(),
             rebuilt: 0,
@@ -209,23 +218,37 @@ impl<'a> Run<'a> {
             Happens::Received { job } => self.access(job, false),
             Happens::Up { parity } => self.decide(standby::Event::Up { parity }),
             Happens::Down { parity } => self.decide(standby::Event::Down { parity }),
+            Happens::SetUp => self.set_up(),
+            Happens::SetDown => self.set_down(),
             Happens::Send { parity } => self.send(parity),
             Happens::Rebuild => self.rebuild(),
             Happens::Sample => self.sample(),
         }
     }
 
-    /// Cuts a request at strips, and gives each part to its server.
     fn arrive(&mut self, request: &Request) {
         let write = request.kind == Kind::Write;
-        let strip = self.setup.strip_bytes;
-        let (mut at, end) = (request.offset, request.offset + u64::from(request.len));
         let id = self.next_request;
         self.next_request += 1;
         self.times.requests += 1;
         self.times.written += u64::from(write);
         let synchronising = !self.sending.is_empty();
         self.open.insert(id, Open { arrived: self.now, parts: 0, write, synchronising });
+        match self.hibernation.as_mut().filter(|hibernation| !hibernation.is_awake()) {
+            None => self.serve(id, request),
+            Some(hibernation) => {
+                if hibernation.hold(self.now, id, *request) {
+                    self.wake_set();
+                }
+            }
+        }
+    }
+
+    /// Cuts a request at strips, and gives each part to its server.
+    fn serve(&mut self, id: u64, request: &Request) {
+        let write = request.kind == Kind::Write;
+        let strip = self.setup.strip_bytes;
+        let (mut at, end) = (request.offset, request.offset + u64::from(request.len));
         while at < end {
             let bytes = (strip - at % strip).min(end - at);
             self.part(id, write, at, bytes);
@@ -360,6 +383,7 @@ impl<'a> Run<'a> {
             return;
         }
         let open = self.open.remove(&request).expect("it is open");
+        self.answered = self.now;
         let took = Duration::from_nanos(self.now - open.arrived);
         self.times.all.record(took);
         match open.write {
@@ -384,10 +408,9 @@ impl<'a> Run<'a> {
 
     fn carry_out(&mut self, command: Command) {
         let power = &self.setup.power;
-        let after = |seconds: f64| self.now + (seconds * SECOND as f64) as u64;
         match command {
             Command::Wake { parity } => {
-                let up = after(power.up.seconds);
+                let up = self.after(power.up.seconds);
                 self.draw(parity, Draw::On { utilisation: 0.0 });
                 self.later(up, Happens::Up { parity });
             }
@@ -397,12 +420,60 @@ impl<'a> Run<'a> {
                 self.later(self.now, Happens::Send { parity });
             }
             Command::Sleep { parity } => {
-                let down = after(power.down.seconds);
+                let down = self.after(power.down.seconds);
                 self.kept.sleep(parity);
                 self.draw(parity, Draw::Standby);
                 self.later(down, Happens::Down { parity });
             }
         }
+    }
+
+    /// Whether no server has anything to do.
+    fn is_quiet(&self) -> bool {
+        let asleep = |standby: &Standby| {
+            (0..self.setup.shape.parity()).all(|parity| standby.state(parity) == State::Asleep)
+        };
+        let parity_sleeps = self.standby.as_ref().is_some_and(asleep);
+        self.open.is_empty() && parity_sleeps && self.setup.failure.is_none()
+    }
+
+    fn hibernate_if_quiet(&mut self) {
+        if !self.is_quiet() {
+            return;
+        }
+        let quiet = Duration::from_nanos(self.now - self.answered);
+        if self.hibernation.as_mut().is_some_and(|hibernation| hibernation.quiet(quiet)) {
+            self.draw_data(Draw::Standby);
+            self.later(self.after(self.setup.power.down.seconds), Happens::SetDown);
+        }
+    }
+
+    fn set_down(&mut self) {
+        if self.hibernation.as_mut().is_some_and(Hibernation::down) {
+            self.wake_set();
+        }
+    }
+
+    fn wake_set(&mut self) {
+        self.draw_data(Draw::On { utilisation: 0.0 });
+        self.later(self.after(self.setup.power.up.seconds), Happens::SetUp);
+    }
+
+    fn set_up(&mut self) {
+        let Some(hibernation) = &mut self.hibernation else { return };
+        for (id, request) in hibernation.up(self.now) {
+            self.serve(id, &request);
+        }
+    }
+
+    fn draw_data(&mut self, draw: Draw) {
+        for server in 0..self.setup.shape.data() {
+            self.energy.set(Moment(self.now), ServerId(server as u16), draw);
+        }
+    }
+
+    fn after(&self, seconds: f64) -> u64 {
+        self.now + (seconds * SECOND as f64) as u64
     }
 
     fn draw(&mut self, parity: usize, draw: Draw) {
@@ -459,6 +530,8 @@ impl<'a> Run<'a> {
         let filled = self.kept.bytes() as f64 / all;
         self.times.most_filled = self.times.most_filled.max(filled);
         self.decide(standby::Event::Filled { share: filled });
+        self.hibernate_if_quiet();
+        let data_sleeps = self.hibernation.as_ref().is_some_and(Hibernation::is_down);
         let (mut watts, mut parity_awake) = (ebb_types::Watts(0.0), 0);
         for server in 0..self.servers.len() {
             let utilisation = self.servers[server].utilisation(SAMPLE);
@@ -467,7 +540,8 @@ impl<'a> Run<'a> {
                 matches!(state, Some(State::Asleep | State::GoingDown))
             };
             let (id, now) = (ServerId(server as u16), Moment(self.now));
-            if !self.standby.as_ref().is_some_and(asleep) {
+            let is_down = if server < data { data_sleeps } else { self.standby.as_ref().is_some_and(asleep) };
+            if !is_down {
                 self.energy.set(now, id, Draw::On { utilisation });
                 parity_awake += usize::from(server >= data);
             }
@@ -497,6 +571,7 @@ impl<'a> Run<'a> {
                 transitions: energy.transitions,
                 standby_seconds: energy.standby_seconds,
             },
+            hibernation: self.hibernation.as_ref().map(Hibernation::report),
             synchronisations: times.synchronisations,
             synchronise_seconds: (times.sent > 0)
                 .then(|| times.sent_nanos as f64 / SECOND as f64 / times.sent as f64),

@@ -4,6 +4,7 @@ use crate::request::{DiskModel, SettingsError};
 use ebb_ec::{Shape, ShapeError, standby};
 use ebb_power::{ModelError, PowerModel};
 use ebb_trace::TraceError;
+use std::time::Duration;
 
 /// A failed data server, lost before the trace begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,6 +24,8 @@ pub struct Setup {
     pub buffer_bytes: u64,
     /// `None`: all servers are always on.
     pub standby: Option<standby::Settings>,
+    /// Time without a request after which the data servers sleep, too, until the next one. `None`: they never do.
+    pub hibernate: Option<Duration>,
     pub failure: Option<Failure>,
     pub power: PowerModel,
     pub disk: DiskModel,
@@ -46,6 +49,7 @@ impl Default for Setup {
             row_bytes: 512,
             buffer_bytes: 200_000_000,
             standby: Some(standby::Settings::default()),
+            hibernate: None,
             failure: None,
             power: PowerModel::default(),
             disk: DiskModel::hdd_2009(),

@@ -127,3 +127,70 @@ fn what_cannot_be_run_is_refused() {
     let overloaded = simulate(&mut writes.iter().map(|request| Ok(*request)), &slow);
     assert!(matches!(overloaded, Err(CodedError::Overloaded { .. })));
 }
+
+/// Reads at these seconds.
+fn reads_at(seconds: &[f64]) -> Vec<Request> {
+    let read = |at: &f64| Request {
+        at: Duration::from_secs_f64(*at),
+        device: 0,
+        offset: 0,
+        len: 4096,
+        kind: Kind::Read,
+    };
+    seconds.iter().map(read).collect()
+}
+
+fn hibernating() -> Setup {
+    Setup { hibernate: Some(Duration::from_secs(27)), ..setup() }
+}
+
+/// Histograms round to three digits.
+fn close(found: f64, wanted: f64) {
+    assert!((found / wanted - 1.0).abs() < 1e-3, "{found} instead of {wanted}");
+}
+
+/// Quiet from the first answer, so down at the sample after 27 s of that, and up 13 s after the next request.
+#[test]
+fn a_quiet_set_sleeps_as_a_whole_and_a_request_wakes_it_and_waits() {
+    let found = run(&reads_at(&[0.0, 300.0]), &hibernating());
+    let slept = found.hibernation.unwrap();
+    let waited = slept.waited.unwrap();
+    assert_eq!((slept.times, waited.count), (1, 1));
+    close(waited.max_millis, 13_000.0);
+    assert!((13_000.0..13_100.0).contains(&found.all.unwrap().max_millis), "{:?}", found.all);
+    let served = found.span_seconds - 313.0;
+    let data = 6.0 * (28.0 * 73.2 + 569.0 + (300.0 - 28.0 - 7.0) * 5.4 + 1270.0 + served * 73.2);
+    let parity = 3.0 * found.span_seconds * 5.4;
+    let energy = found.energy_modelled;
+    assert!((energy.total.0 - data - parity).abs() < 1e-3, "{} {}", energy.total.0, data + parity);
+    assert_eq!(energy.transitions, 12);
+}
+
+#[test]
+fn a_request_that_comes_while_the_set_goes_down_waits_for_both_transitions() {
+    let found = run(&reads_at(&[0.0, 30.0, 31.0]), &hibernating());
+    let slept = found.hibernation.unwrap();
+    let waited = slept.waited.unwrap();
+    // Down from 28 s to 35 s, up at 48 s.
+    assert_eq!((slept.times, waited.count), (1, 2));
+    close(waited.max_millis, 18_000.0);
+    close(waited.mean_millis, 17_500.0);
+}
+
+#[test]
+fn a_set_without_a_long_enough_quiet_spell_saves_nothing_more() {
+    let seconds: Vec<f64> = (0..20).map(|n| f64::from(n) * 26.0).collect();
+    let (with, without) = (run(&reads_at(&seconds), &hibernating()), run(&reads_at(&seconds), &setup()));
+    let slept = with.hibernation.unwrap();
+    assert_eq!((slept.times, slept.waited), (0, None));
+    assert_eq!(with.energy_modelled, without.energy_modelled);
+    assert_eq!(with.all, without.all);
+}
+
+#[test]
+fn a_set_does_not_sleep_while_parity_is_awake() {
+    let on = Setup { standby: None, ..hibernating() };
+    let found = run(&reads_at(&[0.0, 300.0]), &on);
+    assert_eq!(found.hibernation.unwrap().times, 0);
+    assert!((found.energy_modelled.mean_watts - 9.0 * 73.2).abs() < 1e-6);
+}

@@ -33,7 +33,7 @@ pub enum PaperError {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     pub what: String,
-    /// `%` for shares, with the value in percent.
+    /// As of the values; `%`: they are shares of 1. People see shares in percent, and `W/B` as W/TB.
     pub unit: &'static str,
     /// Absent: the paper gives none, or only plots it.
     pub paper: Option<f64>,
@@ -125,8 +125,11 @@ pub struct Findings {
 
 pub(super) fn number(value: Option<f64>, unit: &str) -> String {
     let Some(value) = value else { return "–".into() };
-    let (value, unit) =
-        if unit == "%" { (value * 100.0, " %".to_owned()) } else { (value, format!(" {unit}")) };
+    let (value, unit) = match unit {
+        "%" => (value * 100.0, " %".to_owned()),
+        "W/B" => (value * 1e12, " W/TB".to_owned()),
+        _ => (value, format!(" {unit}")),
+    };
     let digits = if value == 0.0 { 0 } else { (2 - value.abs().log10().floor() as i32).clamp(0, 3) as usize };
     let text = format!("{value:.digits$}");
     let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };

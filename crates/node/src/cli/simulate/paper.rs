@@ -20,7 +20,7 @@ Examples:
   ebb simulate paper sierra --series a.csv --series b.csv --trace block.csv --out sierra
                                                                write sierra.html, sierra.csv, sierra.json
   ebb simulate paper logstore --out logstore                   on generated traces, about a minute
-  ebb simulate paper ecs2                                      on generated hours, a few seconds";
+  ebb simulate paper ecs2                                      on generated hours, some minutes";
 
 /// Clusters in which 1, 2, 4 and 7 servers rebuild a lost one.
 const REBUILD_SERVERS: [u16; 4] = [6, 9, 15, 24];
@@ -39,14 +39,14 @@ enum Paper {
     /// Tables 2, 3 and 4, Figures 1, 5 and 6, the read-only trace, and the sensitivity analysis
     #[command(after_help = LOGSTORE_EXAMPLES)]
     Logstore(LogStoreArgs),
-    /// Tables V, VII and VIII, Figures 9 to 15, and the models
+    /// Tables V, VII and VIII, Figures 9 to 15, and the models; beside Table VII, replicas with gears and hibernation
     #[command(after_help = ECS2_EXAMPLES)]
     Ecs2(Ecs2Args),
 }
 
 const ECS2_EXAMPLES: &str = "\
 Examples:
-  ebb simulate paper ecs2                                      on generated hours, a few seconds
+  ebb simulate paper ecs2                                      on generated hours, some minutes
   ebb simulate paper ecs2 --trace dtrs.ssdsim --out ecs2       also on a trace; write ecs2.html, ecs2.csv, ecs2.json";
 
 #[derive(Args)]

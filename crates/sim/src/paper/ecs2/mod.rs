@@ -3,6 +3,7 @@
 //!
 //! The paper plays an hour of each of four traces. Requests with the figures of Table V stand in for them: [`workloads`].
 
+mod beside;
 mod failures;
 mod inputs;
 mod models;
@@ -24,10 +25,12 @@ pub fn ecs2(inputs: &Ecs2Inputs, tell: &mut dyn FnMut(&str, f64)) -> Result<Find
     let mut runs = Runs::new(inputs);
     scenarios::plan(&mut runs);
     failures::plan(&mut runs);
+    beside::plan(&mut runs)?;
     runs.run(&mut |done| tell("workloads, intensities, codes and failures", done))?;
     let mut experiments =
         vec![models::reliability(), models::energy(), workloads::table_v(&runs.traces, inputs.seconds)];
     experiments.extend(scenarios::found(&runs));
+    experiments.push(beside::found(&runs));
     experiments.extend(failures::found(&runs));
     Ok(Findings { paper: PAPER, about: ABOUT, inputs: holders(inputs), experiments })
 }
@@ -74,6 +77,7 @@ mod tests {
             "Table VIII",
             "Figure 15",
             "Trace given",
+            "Beside Table VII",
             "Figure 11",
         ];
         assert_eq!(names, all);

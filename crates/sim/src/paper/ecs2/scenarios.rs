@@ -9,7 +9,8 @@ use ebb_ec::Shape;
 use ebb_report::{Axis, Chart, Mark, Series};
 
 /// Watts without and with ECS² [ECS² Table VII].
-const TABLE_VII: [(f64, f64); 4] = [(648.68, 450.6), (654.09, 451.42), (660.37, 475.64), (657.56, 470.80)];
+pub const TABLE_VII: [(f64, f64); 4] =
+    [(648.68, 450.6), (654.09, 451.42), (660.37, 475.64), (657.56, 470.80)];
 const DTRS: usize = 2;
 /// Intensity, threshold, and watts without and with ECS² [ECS² Table VIII, §5.3.3].
 const TABLE_VIII: [(f64, f64, f64, f64); 4] = [

@@ -56,6 +56,17 @@ pub const WORKLOADS: [Workload; 4] = [
     },
 ];
 
+/// The workload from which one with quiet spells is made: that of which the paper varies all else.
+pub const QUIET: usize = 2;
+
+/// The same hour without the requests of every second five minutes; of a shorter time, of every second twelfth.
+pub fn with_quiet_spells(trace: &Trace, seconds: u64) -> Trace {
+    let twelfth = Duration::from_secs(seconds) / 12;
+    let is_busy = |request: &&Request| (request.at.div_duration_f64(twelfth) as u64).is_multiple_of(2);
+    let requests = trace.requests.iter().filter(is_busy).copied().collect();
+    Trace { name: format!("{} with quiet spells", trace.name), requests, ..Trace::default() }
+}
+
 impl Workload {
     pub fn read_kib(&self) -> f64 {
         (self.kib - self.write_share * self.write_kib) / (1.0 - self.write_share)
