@@ -45,6 +45,9 @@ pub trait Backend: Clone + Send + Sync + 'static {
         len: u64,
     ) -> impl Future<Output = Result<(), ClientError>> + Send;
 
+    /// Removes all of the front, which has so many bytes.
+    fn delete(&self, front: ObjectId, len: u64) -> impl Future<Output = Result<(), ClientError>> + Send;
+
     /// Which blocks of a slice the front has. Runs count from the slice's first block.
     fn look(&self, front: ObjectId, slice: u32) -> impl Future<Output = Result<Looked, ClientError>> + Send;
 
@@ -115,6 +118,10 @@ impl Backend for Client {
         self.zero_object(front, offset, len).await
     }
 
+    async fn delete(&self, front: ObjectId, len: u64) -> Result<(), ClientError> {
+        self.delete_object(front, len).await
+    }
+
     async fn look(&self, front: ObjectId, slice: u32) -> Result<Looked, ClientError> {
         let (chunk, offset) = place(self, front, slice);
         let looked = Client::look(self, chunk, offset, SLICE_BYTES).await?;
@@ -137,6 +144,6 @@ impl Backend for Client {
     }
 
     async fn delete_moved(&self, object: ObjectId) -> Result<(), ClientError> {
-        self.delete(chunk(object)).await
+        Client::delete(self, chunk(object)).await
     }
 }

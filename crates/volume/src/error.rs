@@ -14,6 +14,8 @@ pub enum VolumeError {
     InUse(VolumeOwner),
     #[error("this process no longer serves the volume: another one has taken it over, or it was closed")]
     Taken,
+    #[error("{size} bytes are too many for a volume: 4 PiB are the most")]
+    TooLarge { size: u64 },
     #[error("bytes {offset} to {end} are not inside the volume, which has {size}")]
     OutOfRange { offset: u64, end: u64, size: u64 },
     #[error(

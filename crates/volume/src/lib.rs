@@ -34,9 +34,12 @@ use owner::Owner;
 use slice::Slice;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
+
+/// Slices are numbered with 32 bits.
+const SIZE_MAX: u64 = SLICE_BYTES as u64 * u32::MAX as u64;
 
 /// An open volume. Cheap to clone. End it with [`Volume::close`]: one that is only dropped stays claimed until its silence is noticed.
 pub struct Volume<B = Client> {
@@ -85,6 +88,9 @@ impl<B: Backend> Volume<B> {
         size: u64,
         home: Option<VolumeHome>,
     ) -> Result<(), VolumeError> {
+        if size > SIZE_MAX {
+            return Err(VolumeError::TooLarge { size });
+        }
         let object = backend.allocate(1).await?;
         let name = name.to_owned();
         commit(backend, NamespaceOp::CreateVolume { name, size, object, home }).await
@@ -135,11 +141,12 @@ impl<B: Backend> Volume<B> {
         commit(&self.inner.backend, NamespaceOp::ReleaseVolume { name }).await
     }
 
-    /// Deletes the volume with all its data.
+    /// Deletes the volume with all its data. After an error that follows the loss of its name, a gateway frees the rest.
     pub async fn delete(self) -> Result<(), VolumeError> {
         self.end().await?;
         let name = self.inner.name.clone();
-        commit(&self.inner.backend, NamespaceOp::DeleteVolume { name }).await
+        commit(&self.inner.backend, NamespaceOp::DeleteVolume { name }).await?;
+        mover::free(&self.inner).await
     }
 
     async fn end(&self) -> Result<(), VolumeError> {
@@ -205,11 +212,6 @@ async fn slices<B: Backend>(backend: &B, name: &str) -> Result<Vec<(u32, ObjectI
             return Ok(all);
         }
     }
-}
-
-/// The volume, as long as it is open.
-fn alive<B>(weak: &Weak<Inner<B>>) -> Option<Arc<Inner<B>>> {
-    weak.upgrade()
 }
 
 impl From<NamespaceError> for VolumeError {

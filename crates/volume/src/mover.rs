@@ -15,7 +15,7 @@
 use crate::backend::Backend;
 use crate::error::VolumeError;
 use crate::slice::Slice;
-use crate::{Inner, alive, commit, query};
+use crate::{Inner, commit, query};
 use ebb_types::{
     BLOCK_BYTES, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, PAGE_MAX, PoolId,
     SLICE_BYTES, VolumeHome, slice_extent,
@@ -29,6 +29,8 @@ use tokio::time::sleep;
 
 /// Slices that are moved at a time.
 const MOVES: usize = 4;
+/// Objects of a deleted volume that are freed at a time.
+const FREES: usize = 8;
 /// Slices that are chosen at a time.
 const CHOSEN: usize = 16;
 /// Object ids leased ahead.
@@ -42,7 +44,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(crate) async fn run<B: Backend>(weak: Weak<Inner<B>>, home: VolumeHome) {
     survey(&weak).await;
     loop {
-        let Some(volume) = alive(&weak) else { return };
+        let Some(volume) = weak.upgrade() else { return };
         if !volume.is_due(home) {
             let grown = volume.grown.clone();
             // Without the volume: it may end meanwhile.
@@ -63,9 +65,9 @@ pub(crate) async fn run<B: Backend>(weak: Weak<Inner<B>>, home: VolumeHome) {
 
 /// Finds out about every slice, so that the size of the front is known.
 async fn survey<B: Backend>(weak: &Weak<Inner<B>>) {
-    let slices = alive(weak).map_or(0, |volume| volume.meta.slices());
+    let slices = weak.upgrade().map_or(0, |volume| volume.meta.slices());
     for number in 0..slices as u32 {
-        let Some(volume) = alive(weak) else { return };
+        let Some(volume) = weak.upgrade() else { return };
         let slice = volume.slice(number);
         if !slice.is_known()
             && let Err(error) = volume.find_out(&slice).await
@@ -75,6 +77,29 @@ async fn survey<B: Backend>(weak: &Weak<Inner<B>>) {
         drop(slice);
         volume.drop_if_empty(number);
     }
+}
+
+/// Frees what a deleted volume had.
+pub(crate) async fn free<B: Backend>(volume: &Arc<Inner<B>>) -> Result<(), VolumeError> {
+    let slices: Vec<Arc<Slice>> =
+        volume.slices.lock().expect("nothing panics under this lock").values().cloned().collect();
+    let mut freed = BTreeSet::from([volume.meta.object]);
+    let mut running = JoinSet::new();
+    for slice in slices {
+        let Some(object) = *slice.object.read().await else { continue };
+        freed.insert(object);
+        if running.len() >= FREES {
+            running.join_next().await.expect("some run").expect("no deletion panics")?;
+        }
+        let backend = volume.backend.clone();
+        running.spawn(async move { backend.delete_moved(object).await });
+    }
+    while let Some(deleted) = running.join_next().await {
+        deleted.expect("no deletion panics")?;
+    }
+    volume.backend.delete(volume.meta.object, volume.meta.size).await?;
+    let former = std::mem::take(&mut *volume.former.lock().expect("nothing panics under this lock"));
+    volume.collect(freed.into_iter().chain(former).collect()).await
 }
 
 /// The slices to move: those that free most, and were not written for longest. `slices`: number, blocks in the front, number of the last

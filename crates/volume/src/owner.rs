@@ -6,7 +6,7 @@
 
 use crate::backend::Backend;
 use crate::error::VolumeError;
-use crate::{Inner, alive, commit};
+use crate::{Inner, commit};
 use ebb_types::{NamespaceError, NamespaceOp, VolumeOwner};
 use std::sync::Weak;
 use std::time::Duration;
@@ -104,7 +104,7 @@ pub(crate) async fn stay<B: Backend>(weak: Weak<Inner<B>>) {
     let mut pause = ROUND;
     loop {
         sleep(pause).await;
-        let Some(volume) = alive(&weak) else { return };
+        let Some(volume) = weak.upgrade() else { return };
         let sent = Instant::now();
         let claim = NamespaceOp::ClaimVolume { name: volume.name.clone(), from: None };
         pause = match commit(&volume.backend, claim).await {

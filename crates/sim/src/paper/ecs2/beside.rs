@@ -21,8 +21,8 @@ const ABOUT: &str = "All columns play the same requests, and store the same data
     Three copies of that are 3k disks, one to a server, where the set has k + r; more only if the workload's busiest second needs more at the \
     disks' own rates, which no generated one does. Every server draws what it does in Table VII, counted by the same meter.\n\n\
     Gears: Ebb's replicated pool, with the gear that the scheduler gives to an hour whose peak it knows, as it does after a day with such an \
-    hour. Writes of sleeping copies wait on awake servers. No shift falls into the hour: neither transitions nor what \
-    is reclaimed after it count.\n\n\
+    hour. Writes of sleeping copies wait on awake servers. The lowest gear passes to other \
+    servers in the run's first minutes, as it does once a week, which takes some watts more; what is reclaimed after the run does not count.\n\n\
     Hibernating: the set of Table VII, whose data servers sleep, too, after 27 s without a request, the shortest sleep that pays. The next \
     request wakes them, and waits. Steady requests leave no such spell: of the workload with quiet spells, every second five minutes are without \
     requests.\n\n\
