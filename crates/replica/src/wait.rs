@@ -93,6 +93,10 @@ pub(crate) enum ColumnWait {
     FillList { token: u64 },
     /// A deletion that a fill found.
     FillDeleted { pass: u64, kept: (usize, Role) },
+    /// Whether strips of a chunk that a client deletes are kept here for another column.
+    KeptList { kept: (usize, Role), chunk: ChunkId, version: Version },
+    /// The deletion of such strips.
+    KeptDeleted { kept: (usize, Role) },
     /// Blocks are marked as never written.
     Cleared { read: u64 },
     /// Another server's listing or fetch.

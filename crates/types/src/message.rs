@@ -4,8 +4,8 @@
 //! concerns a chunk group carries the sender's epoch: a receiver refuses older ones (R1) and fences itself to newer ones.
 
 use crate::{
-    ChunkId, ClusterParams, Epoch, GroupEntry, GroupId, Incarnation, Kind, LoadCount, MapDelta, Record,
-    RequestId, Role, Run, ServerId, SetEntry, SetId, StoreMark, Version,
+    ChunkId, ClusterParams, Epoch, GroupEntry, GroupId, Incarnation, Kind, LoadCount, MapDelta, ObjectId,
+    Record, RequestId, Role, Run, ServerId, SetEntry, SetId, StoreMark, Version,
 };
 use serde::{Deserialize, Serialize};
 
@@ -150,6 +150,18 @@ pub struct TailRun {
 pub struct Cursor {
     pub chunk: ChunkId,
     pub block: u32,
+}
+
+impl Cursor {
+    /// Of a listing that begins with this chunk; `None`: that is where listings begin.
+    pub fn before(chunk: ChunkId) -> Option<Cursor> {
+        let last = |object| ChunkId { object, index: u32::MAX };
+        let before = match chunk.index.checked_sub(1) {
+            Some(index) => ChunkId { index, ..chunk },
+            None => last(ObjectId(chunk.object.0.checked_sub(1)?)),
+        };
+        Some(Cursor { chunk: before, block: u32::MAX })
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,8 +15,8 @@ use crate::context::Context;
 use crate::wait::{ColumnWait, Wait};
 use bytes::Bytes;
 use ebb_types::{
-    ChunkError, ChunkOp, ClientReply, ClientRequest, Content, Epoch, RECORD_BLOCKS_MAX, Record, Refusal,
-    Rows, ServerReport, Unready, Version, block_crcs, piece_crcs,
+    ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Cursor, Epoch, Kind,
+    RECORD_BLOCKS_MAX, Record, Refusal, Role, Rows, ServerReport, Unready, Version, block_crcs, piece_crcs,
 };
 use std::collections::BTreeSet;
 
@@ -145,6 +145,39 @@ impl Set {
         let token =
             cx.store(wait, StoreCommand::Apply { role, record, payload, must_fit, committed: version });
         self.storing.insert(token, epoch);
+        if must_fit && self.known.is_own(cx.me, column) {
+            self.delete_kept(cx, chunk, version);
+        }
+    }
+
+    /// Strips of a deleted chunk may be kept here for columns whose target is another server by now: no request comes for those. If
+    /// this is cut short, the next fill finds the tombstone.
+    fn delete_kept(&self, cx: &mut Context, chunk: ChunkId, version: Version) {
+        let targets = self.known.entry.targets(chunk);
+        let of_others = |column: &usize| targets.get(*column) != Some(&Some(cx.me));
+        for column in self.known.kept_columns().into_iter().filter(of_others).collect::<Vec<_>>() {
+            let Some(role) = self.known.role_of(cx.me, column) else { continue };
+            let wait = ColumnWait::KeptList { kept: (column, role), chunk, version };
+            let (group, since, after) = (self.known.group(column), Epoch(0), Cursor::before(chunk));
+            cx.store(Wait::Column(wait), StoreCommand::List { role, group, since, after });
+        }
+    }
+
+    pub(super) fn delete_listed(
+        &self,
+        cx: &mut Context,
+        kept: (usize, Role),
+        (chunk, version): (ChunkId, Version),
+        outcome: StoreOutcome,
+    ) {
+        let StoreOutcome::Listed(page) = outcome else { return };
+        if page.runs.iter().any(|run| run.chunk == chunk && run.kind != Kind::Delete) {
+            let (group, role, content) = (self.known.group(kept.0), kept.1, Content::Delete);
+            let record = Record { group, chunk, first: 0, count: 0, version, request: None, content };
+            let (payload, must_fit, committed) = (Bytes::new(), true, version);
+            let wait = Wait::Column(ColumnWait::KeptDeleted { kept });
+            cx.store(wait, StoreCommand::Apply { role, record, payload, must_fit, committed });
+        }
     }
 
     pub(super) fn on_written(

@@ -149,7 +149,8 @@ impl Set {
         let kept = match &wait {
             ColumnWait::Written { kept, .. }
             | ColumnWait::Rebuilt { kept, .. }
-            | ColumnWait::FillDeleted { kept, .. } => Some(*kept),
+            | ColumnWait::FillDeleted { kept, .. }
+            | ColumnWait::KeptDeleted { kept } => Some(*kept),
             _ => None,
         };
         self.storing.remove(&token);
@@ -168,6 +169,10 @@ impl Set {
                     fill.on_ended(pass, !failed);
                 }
             }
+            ColumnWait::KeptList { kept, chunk, version } => {
+                self.delete_listed(cx, kept, (chunk, version), outcome)
+            }
+            ColumnWait::KeptDeleted { .. } => {}
             ColumnWait::Cleared { read } => self.read_on(cx, read),
             ColumnWait::For(ask) => self.on_asked(cx, &ask, outcome),
         }

@@ -140,6 +140,33 @@ fn a_column_is_not_full_before_a_complete_server_was_heard() {
     rows.iter().for_each(|row| world.assert_has(row, 4, id(4)));
 }
 
+/// Seed 388 of the fault search: a keeper that was no target any more was not asked to delete, and nothing else reached it.
+#[test]
+fn a_deletion_reaches_strips_of_former_keepers() {
+    let mut world = fresh();
+    world.sleep(&PARITY);
+    world.crash(0);
+    world.run();
+    let rows = with_rows(&mut world, 0, 8);
+    PARITY.iter().for_each(|n| world.restart(*n));
+    world.run();
+    let former = |world: &World, row: &Row| {
+        let target = world.entry.targets(row.chunk)[0];
+        world.holders(0, row.chunk).into_iter().any(|server| Some(server) != target)
+    };
+    assert!(
+        rows.iter().any(|row| former(&world, row)),
+        "with parity awake, others keep the strips of column 0"
+    );
+    for row in rows {
+        assert!(world.delete(row.chunk));
+        world.run();
+        for column in 0..9 {
+            assert_eq!(world.holders(column, row.chunk), [], "column {column} of {}", row.chunk);
+        }
+    }
+}
+
 #[test]
 fn a_row_that_would_not_survive_another_loss_is_not_taken() {
     let mut world = World::new(4, 1);

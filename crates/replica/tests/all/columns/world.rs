@@ -487,6 +487,13 @@ impl World {
         }
     }
 
+    /// The servers that have blocks of a chunk in a column.
+    pub fn holders(&self, column: usize, chunk: ChunkId) -> Vec<ServerId> {
+        let group = GroupId::of_column(SET, column);
+        let has = |node: &Node| (0..BLOCKS).any(|block| node.store.block(group, chunk, block).is_some());
+        self.nodes.iter().filter(|(_, node)| has(node)).map(|(server, _)| *server).collect()
+    }
+
     /// The servers that keep strips for others.
     pub fn keepers(&self) -> usize {
         let keeps = |node: &&Node| node.store.roles.iter().any(|(_, role)| *role != ebb_types::Role::Replica);
