@@ -7,9 +7,10 @@ use crate::error::ClientError;
 use bytes::{Bytes, BytesMut};
 use ebb_route::{CodedWrite, Orders, Summed};
 use ebb_types::{
-    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, Epoch, GroupId, Looked, Moment, PoolId, Rows, SetId, Shape,
-    Version, group_of, piece_crcs,
+    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, Epoch, GroupId, Looked, MetaRequest, Moment, PoolId, Rows,
+    SetId, Shape, Version, group_of, piece_crcs,
 };
+use std::collections::BTreeSet;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 
 /// Where a chunk of an erasure-coded pool is, and how it lies there.
@@ -100,6 +101,19 @@ impl Client {
             client.to_column(coded, nth, op, Bytes::new()).await
         })
         .await
+    }
+
+    /// Has the erasure-coded sets woken that these chunks are in. Returns whether any of them hibernated; it does not wait for them.
+    pub async fn wake(&self, chunks: &[ChunkId]) -> Result<bool, ClientError> {
+        let map = self.map();
+        let sets: BTreeSet<SetId> = chunks.iter().filter_map(|chunk| map.set_of(*chunk)).collect();
+        let hibernates = |set: &SetId| map.set(*set).is_some_and(|entry| entry.hibernates());
+        let mut any = false;
+        for set in sets.into_iter().filter(hibernates) {
+            self.call(MetaRequest::Wake { set }).await?;
+            any = true;
+        }
+        Ok(any)
     }
 
     async fn read_op(

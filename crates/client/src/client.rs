@@ -13,8 +13,8 @@ use ebb_route::{Command, Event, Failure, Patience, Request, Summed, Trouble, Vie
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, ClusterMap, ClusterParams, GroupId, Looked,
     MapDelta, MetaReply, MetaRequest, Moment, NamespaceAnswer, NamespaceCommand, NamespaceError, NamespaceOp,
-    NamespaceQuery, NamespaceReply, ObjectId, PoolEntry, RECORD_BLOCKS_MAX, RequestId, ServerId, Shape,
-    Unready, Version,
+    NamespaceQuery, NamespaceReply, ObjectId, PoolEntry, RECORD_BLOCKS_MAX, RequestId, ServerId, SetId,
+    Shape, Unready, Version,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -132,6 +132,8 @@ pub(crate) struct Shared {
     /// Notified whenever the view changes.
     changes: watch::Sender<()>,
     links: Mutex<BTreeMap<ServerId, Arc<OnceCell<Arc<ChunkLink>>>>>,
+    /// Within what time sets wake, as the metadata service last said.
+    wakes_within_millis: AtomicU64,
     refreshing: AtomicBool,
     codes: Mutex<BTreeMap<Shape, Arc<Codes>>>,
     /// Origin of this client's [`Moment`]s.
@@ -249,6 +251,19 @@ impl Shared {
         });
     }
 
+    /// Has a set that hibernates woken, in the background.
+    fn wake(self: &Arc<Self>, set: SetId) {
+        let request = self.view.write().expect("nothing panics under this lock").wake(self.now(), set);
+        let Some(request) = request else { return };
+        let shared = self.clone();
+        tokio::spawn(async move {
+            let deadline = Instant::now() + shared.config.patience.look;
+            if let Ok(MetaReply::Wakes { within_millis }) = shared.ask_meta(&request, deadline).await {
+                shared.wakes_within_millis.store(within_millis, Ordering::Relaxed);
+            }
+        });
+    }
+
     /// Counts the trouble that ended a try.
     fn count(&self, trouble: &Trouble) {
         let counter = match trouble {
@@ -294,6 +309,7 @@ impl Client {
             view: RwLock::default(),
             changes: watch::Sender::new(()),
             links: Mutex::default(),
+            wakes_within_millis: AtomicU64::new(0),
             refreshing: AtomicBool::new(false),
             codes: Mutex::default(),
             started: Instant::now(),
@@ -430,7 +446,7 @@ impl Client {
                 Some(Next::End(Ok(data))) => {
                     return Ok(Carried { data, version: request.done(), looked: request.looked() });
                 }
-                Some(Next::End(Err(failure))) => return Err(failed(chunk, group, failure)),
+                Some(Next::End(Err(failure))) => return Err(self.failed(chunk, group, failure)),
                 Some(Next::Answer(server, message)) => {
                     Some(self.attempt(&mut request, server, message, &payload, &mut changes).await)
                 }
@@ -439,6 +455,22 @@ impl Client {
                     self.step(&mut request, Event::Look { heard: None })
                 }
             };
+        }
+    }
+
+    fn failed(&self, chunk: ChunkId, group: GroupId, failure: Failure) -> ClientError {
+        match failure {
+            Failure::Chunk(why) => ClientError::Chunk { chunk, why },
+            Failure::Unserved { waited, last: Trouble::Hibernates(set), .. } => {
+                let within = self.shared().wakes_within_millis.load(Ordering::Relaxed);
+                ClientError::Hibernates { set, waited, retry_after: Duration::from_millis(within) }
+            }
+            Failure::Unserved { tries, waited, server, last } => {
+                ClientError::Unserved { group, tries, waited, server, last }
+            }
+            Failure::Unknown { tries, waited, server } => {
+                ClientError::Unknown { chunk, tries, waited, server }
+            }
         }
     }
 
@@ -465,6 +497,7 @@ impl Client {
                 Command::Heard { group, newest } => {
                     shared.view.write().expect("nothing panics under this lock").hear(group, newest);
                 }
+                Command::Wake { set } => shared.wake(set),
                 Command::Refresh => shared.refresh(),
                 Command::Close { server } => {
                     let link = shared.links().get(&server).and_then(|cell| cell.get().cloned());
@@ -516,16 +549,6 @@ impl Client {
                 return next;
             }
         }
-    }
-}
-
-fn failed(chunk: ChunkId, group: GroupId, failure: Failure) -> ClientError {
-    match failure {
-        Failure::Chunk(why) => ClientError::Chunk { chunk, why },
-        Failure::Unserved { tries, waited, server, last } => {
-            ClientError::Unserved { group, tries, waited, server, last }
-        }
-        Failure::Unknown { tries, waited, server } => ClientError::Unknown { chunk, tries, waited, server },
     }
 }
 

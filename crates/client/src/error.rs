@@ -3,7 +3,7 @@
 use crate::secret::Key;
 use ebb_route::Trouble;
 use ebb_types::frame::{FrameError, WIRE_VERSION};
-use ebb_types::{ChunkError, ChunkId, GroupId, MetaFailure, RECORD_BLOCKS_MAX, ServerId};
+use ebb_types::{ChunkError, ChunkId, GroupId, MetaFailure, RECORD_BLOCKS_MAX, ServerId, SetId};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,6 +70,16 @@ pub enum ClientError {
         place(*.group), at(*.server)
     )]
     Unserved { group: GroupId, tries: u32, waited: Duration, server: Option<ServerId>, last: Trouble },
+    #[error(
+        "{set} hibernates; it was asked to wake and is not awake after {waited:?}: retry in {} s, or see `ebb pool status`",
+        .retry_after.as_secs()
+    )]
+    Hibernates {
+        set: SetId,
+        waited: Duration,
+        /// By then nearly all sets were awake lately.
+        retry_after: Duration,
+    },
     #[error(
         "{chunk}: whether the write was carried out is not known. It was sent {tries} times within {waited:?}, and {} no \
          longer remembers what it did at the time of the first; read the chunk, or write again",

@@ -8,6 +8,7 @@ use ebb_types::{
     ObjectId, PoolId,
 };
 use std::future::Future;
+use std::time::Duration;
 
 /// A pool of servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +64,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Removes a chunk permanently. Removing a chunk that never existed succeeds.
     fn delete(&self, chunk: ChunkId) -> impl Future<Output = Result<(), BackendError>> + Send;
 
+    /// Has the servers woken that these chunks need. Returns whether any of them hibernated.
+    fn wake(&self, chunks: Vec<ChunkId>) -> impl Future<Output = Result<bool, BackendError>> + Send;
+
     /// Carries out namespace ops, exactly once.
     fn commit(
         &self,
@@ -84,6 +88,9 @@ pub enum BackendError {
     /// Too few copies can be written, or no server answered in time. Whether a change was made is unknown.
     #[error("the cluster cannot serve this now ({0}): retry in a few seconds")]
     Unavailable(String),
+    /// What the request needs sleeps and is being woken. Nothing was changed.
+    #[error("{why}")]
+    Hibernates { why: String, retry_after: Duration },
     #[error("the cluster is full: delete data or add servers")]
     NoSpace,
     /// Permanent: a retry fails the same way.

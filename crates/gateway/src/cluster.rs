@@ -31,6 +31,9 @@ impl From<ClientError> for BackendError {
             ClientError::Chunk { why: ChunkError::NoSpace, .. } | ClientError::Meta(MetaFailure::Full) => {
                 BackendError::NoSpace
             }
+            ClientError::Hibernates { retry_after, .. } => {
+                BackendError::Hibernates { why: error.to_string(), retry_after }
+            }
             ClientError::Unserved { .. }
             | ClientError::Unknown { .. }
             | ClientError::NoMeta { .. }
@@ -69,6 +72,10 @@ impl Backend for Cluster {
 
     async fn delete(&self, chunk: ChunkId) -> Result<(), BackendError> {
         Ok(self.client.delete(chunk).await?)
+    }
+
+    async fn wake(&self, chunks: Vec<ChunkId>) -> Result<bool, BackendError> {
+        Ok(self.client.wake(&chunks).await?)
     }
 
     async fn commit(&self, ops: Vec<NamespaceOp>) -> Result<NamespaceReply, BackendError> {

@@ -3,6 +3,7 @@
 use super::backend::BackendError;
 use super::names::NameError;
 use ebb_types::{Checksum, ChecksumAlgorithm, Condition, ETag, NamespaceError, ObjectMeta};
+use hyper::header::{HeaderValue, RETRY_AFTER};
 use s3s::checksum::ChecksumHasher;
 use s3s::crypto::{Checksum as _, Crc32, Crc32c, Crc64Nvme, Sha1, Sha256};
 use s3s::dto::{self, ETagCondition, Timestamp, TimestampFormat};
@@ -28,6 +29,12 @@ impl From<BackendError> for S3Error {
     fn from(error: BackendError) -> S3Error {
         match error {
             BackendError::Unavailable(_) => s3_error!(SlowDown, "{error}"),
+            BackendError::Hibernates { retry_after, .. } => {
+                let mut asleep = s3_error!(SlowDown, "{error}");
+                let seconds = HeaderValue::from(retry_after.as_millis().div_ceil(1000).max(1) as u64);
+                asleep.set_headers([(RETRY_AFTER, seconds)].into_iter().collect());
+                asleep
+            }
             BackendError::NoSpace => {
                 let mut full = S3Error::with_message(
                     S3ErrorCode::Custom("InsufficientStorage".into()),

@@ -34,6 +34,7 @@ struct State {
     writes: u64,
     commands: u64,
     broken: Option<BackendError>,
+    hibernates: bool,
     is_busy: bool,
 }
 
@@ -73,6 +74,11 @@ impl Memory {
     /// Objects that have bytes.
     pub fn objects(&self) -> BTreeSet<ObjectId> {
         self.state.lock().unwrap().chunks.keys().map(|chunk| chunk.object).collect()
+    }
+
+    /// The erasure-coded pools hibernate until they are woken.
+    pub fn hibernate(&self) {
+        self.state.lock().unwrap().hibernates = true;
     }
 
     /// From now on chunk operations fail with this error.
@@ -200,6 +206,11 @@ impl Backend for Memory {
         self.state.lock().unwrap().chunks.remove(&chunk);
         self.has_changed().await;
         Ok(())
+    }
+
+    async fn wake(&self, chunks: Vec<ChunkId>) -> Result<bool, BackendError> {
+        let coded = chunks.iter().any(|chunk| chunk.object.pool() != PoolId::REPLICATED);
+        Ok(coded && std::mem::take(&mut self.state.lock().unwrap().hibernates))
     }
 
     async fn commit(&self, ops: Vec<NamespaceOp>) -> Result<NamespaceReply, BackendError> {

@@ -15,7 +15,9 @@ use super::pools::shown_class;
 use super::reader::Reader;
 use super::tags::{self, TAGS};
 use bytes::Bytes;
-use ebb_types::{ChecksumAlgorithm, Condition, ETag, NamespaceOp, ObjectMeta, OnlyIf, kept_class};
+use ebb_types::{
+    ChecksumAlgorithm, ChunkId, Condition, ETag, Extent, NamespaceOp, ObjectMeta, OnlyIf, kept_class,
+};
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH, IF_RANGE};
@@ -221,6 +223,23 @@ impl<B: Backend> Gateway<B> {
         }
         give_headers!(output, meta.headers);
         Ok(output)
+    }
+
+    /// Has the servers woken that the object needs. Returns whether they slept.
+    pub(super) async fn restore(&self, input: RestoreObjectInput) -> S3Result<bool> {
+        check_version(input.version_id.as_deref())?;
+        if input.restore_request.is_some_and(|asked| asked.type_.is_some() || asked.output_location.is_some())
+        {
+            return Err(s3_error!(NotImplemented, "a restore that selects or copies is not supported"));
+        }
+        let meta = self.names.object(&input.bucket, &input.key).await?;
+        let chunk_bytes = u64::from(self.backend.chunk_bytes());
+        let of_extent = |extent: &Extent| {
+            let (object, last) = (extent.object, extent.offset + extent.len.saturating_sub(1));
+            let indexes = extent.offset / chunk_bytes..=last / chunk_bytes;
+            indexes.map(move |index| ChunkId { object, index: index as u32 })
+        };
+        Ok(self.backend.wake(meta.extents.iter().flat_map(of_extent).collect()).await?)
     }
 
     pub(super) async fn delete(&self, req: S3Request<DeleteObjectInput>) -> S3Result<DeleteObjectOutput> {

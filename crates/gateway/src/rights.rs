@@ -161,7 +161,7 @@ fn needed(operation: &str) -> Option<Option<Right>> {
         }
         _ if starts(&["GetBucket"]) => Some(None),
         _ if starts(&["CreateBucket", "PutBucket", "DeleteBucket"]) => Some(Some(Right::Admin)),
-        _ if starts(&["Get", "Head", "List"]) => Some(Some(Right::Read)),
+        _ if starts(&["Get", "Head", "List", "RestoreObject"]) => Some(Some(Right::Read)),
         _ if starts(&["Put", "Post", "Delete", "Copy", "Upload", "Create", "Complete", "Abort"]) => {
             Some(Some(Right::Write))
         }
@@ -234,6 +234,7 @@ mod tests {
             assert!(may(&writer, operation, Some("b")), "{operation}");
         }
         assert!(!may(&writer, "DeleteBucketCors", Some("b")) && !may(&writer, "GetObjectTagging", Some("b")));
-        assert!(needed("RestoreObject").is_none());
+        assert!(may(&reader, "RestoreObject", Some("logs")), "it wakes no more than reading does");
+        assert!(needed("SelectObjectContent").is_none());
     }
 }

@@ -7,6 +7,7 @@ use super::convert::REGION;
 use super::lifecycle::LEAST_SIZE;
 use super::list::owner;
 use ebb_types::BucketSetting;
+use hyper::StatusCode;
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 use std::sync::Arc;
@@ -95,6 +96,16 @@ impl<B: Backend> S3 for Operations<B> {
 
     async fn head_object(&self, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
         answer!(self.0.head(req).await?)
+    }
+
+    /// The polite way to read from servers that sleep: 202 if they are being woken, 200 if they are awake.
+    async fn restore_object(
+        &self,
+        req: S3Request<RestoreObjectInput>,
+    ) -> S3Result<S3Response<RestoreObjectOutput>> {
+        let slept = self.0.restore(req.input).await?;
+        let status = slept.then_some(StatusCode::ACCEPTED);
+        Ok(S3Response { status, ..S3Response::new(RestoreObjectOutput::default()) })
     }
 
     async fn get_object_attributes(

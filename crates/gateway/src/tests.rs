@@ -476,6 +476,7 @@ async fn errors_of_the_cluster_get_codes_that_clients_understand() {
     let gateway = gateway(&backend, &mut tasks).await;
     for (error, status) in [
         (BackendError::Unavailable("too few copies".into()), 503),
+        (BackendError::Hibernates { why: "asleep".into(), retry_after: Duration::from_millis(1500) }, 503),
         (BackendError::NoSpace, 507),
         (BackendError::Failed("corrupt".into()), 500),
     ] {
@@ -483,6 +484,9 @@ async fn errors_of_the_cluster_get_codes_that_clients_understand() {
         for size in [100, 2 << 20] {
             let error = put(&gateway, "key", vec![1; size].into(), Condition::Any).await.unwrap_err();
             assert_eq!(error.status_code().map(|s| s.as_u16()), Some(status), "{error:?}");
+            let later = error.headers().map(|headers| headers[hyper::header::RETRY_AFTER].clone());
+            let asleep = error.message().is_some_and(|why| why == "asleep");
+            assert_eq!(later, asleep.then(|| hyper::header::HeaderValue::from_static("2")));
         }
         let unnamed = gateway.names.object("b", "key").await;
         assert_eq!(unnamed, Err(NameError::Refused(NamespaceError::NoSuchKey)), "no name before the data");

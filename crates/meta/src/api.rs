@@ -60,6 +60,8 @@ pub struct Timing {
     pub witness: Duration,
     /// When parity servers of erasure-coded sets sleep and wake.
     pub standby: standby::Settings,
+    /// How often a set of an erasure-coded pool may hibernate in a day: each time costs each of its servers a power cycle.
+    pub cycles_per_day: f64,
     /// Time between two Raft ticks; only a group of several members ticks. An election takes 10 to 20 ticks.
     pub raft_tick: Duration,
     /// A defect that the test harness must find: gears follow the load without any dwell time.
@@ -140,6 +142,7 @@ impl Default for Timing {
             lost_after: Some(Duration::from_secs(3600)),
             witness: Duration::from_secs(60),
             standby: standby::Settings::default(),
+            cycles_per_day: 24.0,
             raft_tick: Duration::from_millis(50),
             #[cfg(feature = "planted-bugs")]
             forget_dwell: false,

@@ -22,6 +22,7 @@ mod force;
 pub(crate) mod gears;
 mod give_up;
 pub(crate) mod group;
+pub(crate) mod hibernation;
 pub(crate) mod leading;
 pub(crate) mod liveness;
 pub(crate) mod plan;
@@ -30,6 +31,7 @@ pub(crate) mod racks;
 mod set_notes;
 pub(crate) mod sets;
 mod switch;
+mod usage;
 pub(crate) mod watch;
 
 use crate::controller::gears::Gears;
@@ -44,7 +46,7 @@ use ebb_types::{
     Epoch, GearGroup, GroupId, Incarnation, MetaFailure, MetaReply, Moment, ServerId, ServerMessage,
     ServerReport, ServerState, StoreMark,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// The leader's decisions; on a follower it does nothing.
@@ -76,13 +78,13 @@ impl Controller {
         if state.params().is_none() {
             // Nothing to lead yet. The lease that a new leader waits for counts from the creation of the cluster.
             (leading.since, leading.watching) = (now, now);
-            if let Event::Admin { token, .. } = event {
+            if let Event::Admin { token, .. } | Event::Wake { token, .. } = event {
                 out.push(Output::Reply { token, reply: MetaReply::Failed(MetaFailure::NotCreated) });
             }
             return;
         }
         if leading.behind > 0 {
-            if let Event::Admin { token, .. } = event {
+            if let Event::Admin { token, .. } | Event::Wake { token, .. } = event {
                 let why = behind(leading.behind, state.version());
                 let reply = MetaReply::Failed(MetaFailure::Refused(why));
                 out.push(Output::Reply { token, reply });
@@ -99,6 +101,7 @@ impl Controller {
             Event::Refused => leading.refused(now, state, out),
             Event::Switched { server, action, result } => leading.switched(now, server, action, result, out),
             Event::Admin { token, request } => leading.admin(now, token, request, state, out),
+            Event::Wake { token, set } => leading.wake(now, token, set, state, out),
             Event::Tick => leading.run(now, state, out),
             Event::BecameLeader { .. } | Event::LostLeadership => {}
         }
@@ -142,6 +145,8 @@ impl Leading {
             servers: BTreeMap::new(),
             reports: Reports::default(),
             sets: BTreeMap::new(),
+            resting: BTreeSet::new(),
+            wakes: VecDeque::new(),
             moves: BTreeMap::new(),
             gears: Gears::new(timing.forgets_dwell()),
             in_flight: false,
@@ -168,7 +173,7 @@ impl Leading {
             live.power.inherit(entry.state, ran, self.since + self.timing.wake_limit);
             live.failed = (entry.state == ServerState::Failed).then_some(self.since);
         }
-        let watch = |entry| Watch::new(entry, state, self.timing.standby);
+        let watch = |entry| Watch::new(self.since, entry, state, &self.timing);
         self.sets = state.sets().map(|(id, entry)| (id, watch(entry))).collect();
         self.dirty = true;
     }
@@ -245,7 +250,8 @@ impl Leading {
         let grown = self.servers.iter().any(|(id, live)| live.position > state.position(*id));
         let trusted = trusted.into_iter().chain(grown.then_some(self.witnessed + self.timing.witness));
         let mended = self.reports.damaged.values().map(|at| *at + DAMAGE_WAKES);
-        per_server.chain(trusted).chain(mended).filter(|at| *at > self.planned).min()
+        let rest = state.sets().filter_map(|(id, entry)| self.rests_at(id, entry, state));
+        per_server.chain(trusted).chain(mended).chain(rest).filter(|at| *at > self.planned).min()
     }
 
     fn server_message(&mut self, now: Moment, message: ServerMessage, state: &State, out: &mut Vec<Output>) {

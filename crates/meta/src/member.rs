@@ -220,6 +220,7 @@ impl<L: LogFile> Member<L> {
             MetaRequest::Watch { map_version } => self.wait(Unproven::Watch { token, map_version }),
             MetaRequest::Query(query) => self.wait(Unproven::Query { token, query }),
             MetaRequest::Admin(request) => self.decide(now, Event::Admin { token, request }, out),
+            MetaRequest::Wake { set } => self.decide(now, Event::Wake { token, set }, out),
             MetaRequest::Namespace(command) => {
                 self.queue.push((Command::Namespace(command), Waiter::Token(token)));
             }
@@ -395,7 +396,8 @@ impl<L: LogFile> Member<L> {
         }
     }
 
-    /// Creates the cluster if it does not exist, or adopts addresses that changed in the configuration file.
+    /// Creates the cluster if it does not exist, or adopts addresses, and pools' `hibernate_after`, that changed in the configuration
+    /// file.
     fn bootstrap(&mut self) {
         let Some(bootstrap) = &self.config.bootstrap else { return };
         if self.state.params().is_none() {
@@ -409,6 +411,13 @@ impl<L: LogFile> Member<L> {
             if self.state.server(server.id).is_some_and(|known| known.address != server.address) {
                 let (server, address) = (server.id, server.address.clone());
                 self.queue.push((Command::SetAddress { server, address }, Waiter::Nobody));
+            }
+        }
+        for pool in &bootstrap.pools {
+            let after_millis = pool.hibernate_after_millis;
+            if self.state.pool(pool.id).is_some_and(|known| known.hibernate_after_millis != after_millis) {
+                let command = Command::SetHibernation { pool: pool.id, after_millis };
+                self.queue.push((command, Waiter::Nobody));
             }
         }
     }

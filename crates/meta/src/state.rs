@@ -63,6 +63,11 @@ pub enum Command {
     Elapsed {
         millis: u64,
     },
+    /// When the pool's sets hibernate; `None`: never.
+    SetHibernation {
+        pool: PoolId,
+        after_millis: Option<u64>,
+    },
 }
 
 /// A chunk group's next configuration, derived from the one at `expected`.
@@ -268,6 +273,7 @@ impl State {
                 self.namespace.pass_time(*millis);
                 Reply::Done
             }
+            Command::SetHibernation { pool, after_millis } => self.set_hibernation(*pool, *after_millis),
         }
     }
 

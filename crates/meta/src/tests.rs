@@ -126,6 +126,10 @@ struct World {
     ghost: Ghost,
     rows: sets::Rows,
     load: LoadCount,
+    /// Servers that clients have used since their last heartbeat.
+    used_by: BTreeSet<ServerId>,
+    /// Their wake-ups fail.
+    broken_switches: BTreeSet<ServerId>,
     /// The last answer to an administrator.
     answer: Option<MetaReply>,
     /// How full disks are, and how much of that is offload.
@@ -182,6 +186,8 @@ impl World {
             ghost: Ghost::default(),
             rows: sets::Rows::default(),
             load: LoadCount::default(),
+            used_by: BTreeSet::new(),
+            broken_switches: BTreeSet::new(),
             answer: None,
             used_percent: BTreeMap::new(),
         };
@@ -229,9 +235,10 @@ impl World {
             Output::Push { to, push } => self.push(to, push),
             Output::Switch { server, action } => {
                 self.note(format!("switch {server} {action:?}"));
-                let fails = action == SwitchAction::Wake && self.failing_wakes > 0;
+                let broken = self.broken_switches.contains(&server);
+                let fails = action == SwitchAction::Wake && (broken || self.failing_wakes > 0);
                 let result = if fails { Err("no answer".to_owned()) } else { Ok(()) };
-                self.failing_wakes -= u32::from(fails);
+                self.failing_wakes = self.failing_wakes.saturating_sub(u32::from(fails));
                 if !fails {
                     let fake = self.servers.get_mut(&server).unwrap();
                     fake.alive = action == SwitchAction::Wake;
@@ -371,7 +378,7 @@ impl World {
         for (index, set) in fake.map.sets.iter().enumerate() {
             let Some(column) = set.column_of(id) else { continue };
             let group = GroupId::of_column(SetId(index as u16), column);
-            needed |= !set.columns[column].is_away();
+            needed |= !set.columns[column].is_away() && !set.hibernates();
             if self.reclaim && matches!(set.columns[column].state, SlotState::CatchingUp { .. }) {
                 reports.push(ServerReport::CaughtUp { group, epoch: set.epoch });
             }
@@ -381,7 +388,8 @@ impl World {
     }
 
     fn beat(&mut self, id: ServerId) {
-        let load = std::mem::take(&mut self.load);
+        let mut load = std::mem::take(&mut self.load);
+        load.reads += u64::from(self.used_by.remove(&id));
         let fake = self.servers.get_mut(&id).unwrap();
         fake.next_beat = self.now + Duration::from_millis(500);
         if fake.map.servers.get(&id).is_some_and(|e| e.state == ServerState::Awake) {

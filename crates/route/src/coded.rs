@@ -88,7 +88,7 @@ mod tests {
             |n| if away.contains(&n) { SlotState::Away { since: Epoch(1) } } else { SlotState::InSync };
         let column = |n: usize| Column { server: ServerId(n as u16), state: state(n) };
         let columns = (0..shape.servers()).map(column).collect();
-        SetEntry { pool: PoolId(1), shape, epoch: Epoch(epoch), columns }
+        SetEntry { pool: PoolId(1), shape, epoch: Epoch(epoch), hibernates_since: None, columns }
     }
 
     fn go(send: &[usize], drop: &[usize]) -> Orders {

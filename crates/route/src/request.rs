@@ -89,6 +89,10 @@ pub enum Command {
         group: GroupId,
         newest: Version,
     },
+    /// Ask the metadata service to wake the set, if [`View::wake`] agrees.
+    Wake {
+        set: SetId,
+    },
     /// Ask for the map, if [`View::refresh`] agrees.
     Refresh,
     /// Close the connection to this server: nothing is received on it.
@@ -329,12 +333,14 @@ impl Request {
     }
 
     fn try_now(&mut self, now: Moment, view: &View, out: &mut Vec<Command>) {
+        let Some(route) = self.route(view) else {
+            let set = view.hibernates(self.message.group);
+            out.extend(set.map(|set| Command::Wake { set }));
+            return self.rest(now, None, set.map_or(Trouble::NoPrimary, Trouble::Hibernates), out);
+        };
         if now >= self.deadline() {
             return self.unserved(now, Trouble::NoAnswer, out);
         }
-        let Some(route) = self.route(view) else {
-            return self.rest(now, None, Trouble::NoPrimary, out);
-        };
         self.tries += 1;
         self.server = Some(route.primary);
         self.message.epoch = route.epoch;
@@ -503,6 +509,41 @@ mod tests {
         assert_eq!(request.done(), Some(version(3, 9)));
     }
 
+    #[test]
+    fn a_set_that_hibernates_is_woken_and_the_request_goes_on_when_it_is() {
+        let (set, object) = (ebb_types::SetId(0), ebb_types::ObjectId(1).in_pool(ebb_types::PoolId(1)));
+        let column =
+            |server| ebb_types::Column { server: ServerId(server), state: ebb_types::SlotState::InSync };
+        let entry = |epoch, hibernates_since| SetEntry {
+            pool: ebb_types::PoolId(1),
+            shape: ebb_types::Shape::new(2, 1).unwrap(),
+            epoch: Epoch(epoch),
+            hibernates_since,
+            columns: [1, 2, 3].map(column).to_vec(),
+        };
+        let mut view = View::default();
+        let delta = ebb_types::MapDelta { to: 1, sets: vec![(set, entry(4, Some(1)))], ..Default::default() };
+        assert!(view.apply(&delta));
+        let chunk = ChunkId { object, index: 0 };
+        let op = ChunkOp::Read { chunk, offset: 0, len: 1, must_exist: true };
+        let patience = Patience { deadline: Duration::from_secs(1), ..Patience::default() };
+        let mut request = Request::new(Moment::ZERO, GroupId::of_column(set, 1), op, patience);
+        let look = || Event::Look { heard: None };
+        let asked = on(&mut request, 0, &view, look());
+        assert!(matches!(asked[..], [Command::Wake { set: SetId(0) }, Command::Refresh]), "{asked:?}");
+        assert!(view.wake(Moment::ZERO, set).is_some() && view.wake(Moment::ZERO, set).is_none(), "once");
+        view.adopt_set(set, entry(5, None));
+        let sent = on(&mut request, 500, &view, look());
+        assert!(matches!(sent[..], [Command::Send { server: ServerId(2), .. }]), "{sent:?}");
+        view.adopt_set(set, entry(6, Some(2)));
+        on(&mut request, 900, &view, look());
+        let ended = on(&mut request, 1000, &view, look());
+        let [.., Command::End(Err(Failure::Unserved { last: Trouble::Hibernates(_), .. }))] = ended[..]
+        else {
+            panic!("{ended:?}")
+        };
+    }
+
     fn zero(sole_writer: bool) -> Request {
         let request = RequestId { client: 1, seq: 1 };
         let op = ChunkOp::Zero { chunk: CHUNK, offset: 0, len: 1, up_to: None, request };
@@ -568,7 +609,7 @@ mod tests {
                         Command::Adopt { group, entry } => view.adopt(group, entry),
                         Command::AdoptSet { set, entry } => view.adopt_set(set, entry),
                         Command::Heard { group, newest } => view.hear(group, newest),
-                        Command::Refresh | Command::Close { .. } => {}
+                        Command::Refresh | Command::Close { .. } | Command::Wake { .. } => {}
                         Command::End(_) => ended = true,
                     }
                 }

@@ -1,6 +1,6 @@
 //! Why a try failed.
 
-use ebb_types::{Epoch, MetaFailure, Unready};
+use ebb_types::{Epoch, MetaFailure, SetId, Unready};
 use std::error::Error;
 use std::sync::Arc;
 
@@ -9,6 +9,8 @@ use std::sync::Arc;
 pub enum Trouble {
     #[error("the group has no primary: too few of its servers are reachable")]
     NoPrimary,
+    #[error("{0} hibernates and is being woken")]
+    Hibernates(SetId),
     #[error("{0}")]
     NoConnection(Arc<dyn Error + Send + Sync>),
     #[error("the server's address belongs to another process")]
@@ -41,6 +43,7 @@ impl Trouble {
         match self {
             Trouble::NotReady(why) => matches!(why, Unready::Interrupted | Unready::Full),
             Trouble::NoPrimary
+            | Trouble::Hibernates(_)
             | Trouble::NoConnection(_)
             | Trouble::WrongServer
             | Trouble::Forgotten

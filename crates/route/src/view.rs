@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// Minimum time between two requests for the map, whatever the number of requests in trouble.
 const REFRESH_PAUSE: Duration = Duration::from_millis(50);
+/// Minimum time between two requests to wake one set: they are repeated, because a leader that is replaced forgets them.
+const WAKE_PAUSE: Duration = Duration::from_millis(500);
 
 /// A group's configuration and its primary; for a column of an erasure-coded set, the server that has a chunk's strips of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub struct View {
     newest: BTreeMap<GroupId, Version>,
     /// When the map was last asked for.
     asked: Option<Moment>,
+    /// When each set was last asked to wake.
+    woken: BTreeMap<SetId, Moment>,
 }
 
 impl View {
@@ -97,6 +101,21 @@ impl View {
         }
         let entry = self.map.group(group)?;
         Some(Route { epoch: entry.epoch, primary: entry.primary? })
+    }
+
+    /// The set that has the group's column, if it hibernates.
+    pub(crate) fn hibernates(&self, group: GroupId) -> Option<SetId> {
+        let (set, _) = group.column()?;
+        self.map.set(set).filter(|entry| entry.hibernates()).map(|_| set)
+    }
+
+    /// The request that wakes a set, unless it was sent just now.
+    pub fn wake(&mut self, now: Moment, set: SetId) -> Option<MetaRequest> {
+        if self.woken.get(&set).is_some_and(|asked| now.since(*asked) < WAKE_PAUSE) {
+            return None;
+        }
+        self.woken.insert(set, now);
+        Some(MetaRequest::Wake { set })
     }
 
     /// The request for what is new in the map.

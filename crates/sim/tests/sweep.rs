@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const SEEDS: u64 = 2000;
 
 /// Coverage required of the fixed sweep: every kind of fault, and the cluster's reactions.
-const MET: [&str; 55] = [
+const MET: [&str; 57] = [
     "a file of its directory is damaged",
     "an older copy of its directory is put back",
     "bit rot",
@@ -54,6 +54,8 @@ const MET: [&str; 55] = [
     "server lost for good",
     "server put to sleep",
     "server stopped",
+    "set asked to wake",
+    "set hibernates",
     "slow disk",
     "holder covered",
     "store superseded",

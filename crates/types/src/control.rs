@@ -2,7 +2,7 @@
 //!
 //! One request, one reply, on one stream: the transport pairs them. Every reply is linearizable: the leader confirms
 //! that it still leads before it replies. `--json` prints the same types (`docs/json.md`), so their field names are
-//! stable. Nothing here wakes a server, except [`AdminRequest::GearSet`] and [`AdminRequest::MarkLost`].
+//! stable. Nothing here wakes a server, except [`MetaRequest::Wake`], [`AdminRequest::GearSet`] and [`AdminRequest::MarkLost`].
 
 use crate::{
     ClusterParams, Epoch, GearGroup, Incarnation, MapDelta, NamespaceAnswer, NamespaceCommand,
@@ -29,6 +29,10 @@ pub enum MetaRequest {
     Namespace(NamespaceCommand),
     Query(NamespaceQuery),
     Admin(AdminRequest),
+    /// A client needs this set, which hibernates.
+    Wake {
+        set: SetId,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,6 +49,10 @@ pub enum MetaReply {
     Namespace(NamespaceReply),
     Query(Result<NamespaceAnswer, NamespaceError>),
     Admin(AdminReply),
+    /// The set is awake, or will be within so long as nearly all sets were lately.
+    Wakes {
+        within_millis: u64,
+    },
     /// This member does not lead. `leader`: the leader's address, if known. Retry there.
     NotLeader {
         leader: Option<String>,
@@ -198,6 +206,8 @@ pub struct ClusterStatus {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PoolStatus {
     pub pool: PoolEntry,
+    /// Within this time nearly all sets that hibernated were awake lately, from a client's request on.
+    pub wakes_within_millis: u64,
     pub sets: Vec<SetStatus>,
 }
 
@@ -213,6 +223,12 @@ pub struct SetStatus {
     pub threshold: f64,
     /// When that is reached at the present rate; absent while nothing is written, or parity is awake.
     pub next_activation_millis: Option<u64>,
+    /// Its servers that are on.
+    pub servers_awake: u32,
+    /// When it hibernates if no client uses it; absent while it does, and if its pool never lets it.
+    pub hibernates_in_millis: Option<u64>,
+    /// For how long it has hibernated; absent while it does not.
+    pub hibernated_millis: Option<u64>,
 }
 
 /// State of a metadata server.

@@ -15,6 +15,7 @@
 use crate::map::chunk_hash;
 use crate::{BLOCK_BYTES, ChunkId, Epoch, GroupId, PoolId, ServerId, SetId, Shape, SlotState};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Length of a strip in blocks: 16 KiB [ECS² Table VI].
 pub const STRIP_BLOCKS: u32 = 4;
@@ -40,8 +41,16 @@ pub struct PoolEntry {
     pub parity_debt: ParityDebt,
     /// What each data server may keep for sleeping parity servers.
     pub parity_buffer_bytes: u64,
+    /// A set that no client uses for so long hibernates; `None`: never.
+    pub hibernate_after_millis: Option<u64>,
     /// A chunk's set is chosen by hash, so this list never changes.
     pub sets: Vec<SetId>,
+}
+
+impl PoolEntry {
+    pub fn hibernate_after(&self) -> Option<Duration> {
+        self.hibernate_after_millis.map(Duration::from_millis)
+    }
 }
 
 /// One of the k + r places of a set.
@@ -63,6 +72,9 @@ pub struct SetEntry {
     pub pool: PoolId,
     pub shape: Shape,
     pub epoch: Epoch,
+    /// Unix time since when the set hibernates: all its servers sleep or are about to, and no strip has a target, so nothing is
+    /// written, and no column lacks more than before.
+    pub hibernates_since: Option<u64>,
     /// The k data columns, then the r parity columns.
     pub columns: Vec<Column>,
 }
@@ -71,7 +83,11 @@ impl SetEntry {
     /// The entry of a set of which nothing is known.
     pub fn unknown() -> SetEntry {
         let shape = Shape::new(Shape::DATA_MIN, 1).expect("the smallest shape");
-        SetEntry { pool: PoolId(0), shape, epoch: Epoch(0), columns: Vec::new() }
+        SetEntry { pool: PoolId(0), shape, epoch: Epoch(0), hibernates_since: None, columns: Vec::new() }
+    }
+
+    pub fn hibernates(&self) -> bool {
+        self.hibernates_since.is_some()
     }
 
     /// k + r + Δr.
@@ -99,11 +115,14 @@ impl SetEntry {
     }
 
     /// The server that each strip of a chunk's rows goes to: k data, r parity, Δr extra. `None`: there is no such strip now (the
-    /// extra ones while no parity server is away), or no server for it.
+    /// extra ones while no parity server is away), or no server for it, as for all while the set hibernates.
     ///
     /// A column that is not away has its own strips. Each other strip goes to the data server with the fewest strips of the chunk,
     /// from the one that `ec::Awake` names for this turn on.
     pub fn targets(&self, chunk: ChunkId) -> Vec<Option<ServerId>> {
+        if self.hibernates() {
+            return vec![None; self.strips()];
+        }
         let (k, turn) = (self.shape.data(), self.turn(chunk));
         let extra = self.has_extra();
         let mut targets: Vec<Option<ServerId>> =
@@ -227,6 +246,7 @@ mod tests {
             pool: PoolId(1),
             shape,
             epoch: Epoch(5),
+            hibernates_since: None,
             columns: (0..shape.servers()).map(column).collect(),
         }
     }
@@ -285,6 +305,12 @@ mod tests {
         }
         let none = super::tests::entry(2, 1, &[0, 1]);
         assert_eq!(none.targets(chunk(1))[0], None);
+    }
+
+    #[test]
+    fn while_a_set_hibernates_no_strip_has_a_target() {
+        let asleep = SetEntry { hibernates_since: Some(1), ..entry(6, 3, &[6, 7, 8]) };
+        assert_eq!(asleep.targets(chunk(1)), [None; 10]);
     }
 
     #[test]

@@ -21,7 +21,8 @@ fn chunk() -> ChunkId {
 fn set(epoch: u32, away: &[usize]) -> SetEntry {
     let state = |n| if away.contains(&n) { SlotState::Away { since: Epoch(2) } } else { SlotState::InSync };
     let column = |n: usize| Column { server: ServerId(n as u16 + 1), state: state(n) };
-    SetEntry { pool: POOL, shape: shape(), epoch: Epoch(epoch), columns: (0..SERVERS).map(column).collect() }
+    let columns = (0..SERVERS).map(column).collect();
+    SetEntry { pool: POOL, shape: shape(), epoch: Epoch(epoch), hibernates_since: None, columns }
 }
 
 /// What the servers of the set have.
@@ -102,6 +103,7 @@ async fn cluster(map: SetEntry, entries: impl Fn(usize) -> SetEntry) -> Cluster 
         shape: shape(),
         parity_debt: ParityDebt::Segment,
         parity_buffer_bytes: 1 << 30,
+        hibernate_after_millis: None,
         sets: vec![SET],
     };
     let meta = meta_server(move |request, _| {

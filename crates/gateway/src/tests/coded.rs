@@ -291,3 +291,25 @@ async fn the_parts_of_an_upload_go_to_its_class() {
     let back = stream.try_collect::<Vec<Bytes>>().await.unwrap().concat();
     assert!(back == [content_of((5 << 20) + 1), content_of(300_001)].concat());
 }
+
+#[tokio::test]
+async fn restoring_an_object_wakes_what_it_needs_and_says_whether_that_slept() {
+    let backend = Arc::new(memory());
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    create(&gateway, "archive", Some("cold")).await.unwrap();
+    create(&gateway, "hot", None).await.unwrap();
+    for bucket in ["archive", "hot"] {
+        put_as(&gateway, bucket, "key", None).await.unwrap();
+    }
+    let restore = async |bucket: &str, key: &str| {
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        gateway.restore(RestoreObjectInput { bucket, key, ..Default::default() }).await
+    };
+    assert!(!restore("archive", "key").await.unwrap());
+    backend.hibernate();
+    assert!(!restore("hot", "key").await.unwrap(), "the replicated pool never sleeps as a whole");
+    assert_eq!(*restore("archive", "other").await.unwrap_err().code(), S3ErrorCode::NoSuchKey);
+    assert!(restore("archive", "key").await.unwrap());
+    assert!(!restore("archive", "key").await.unwrap(), "it is awake");
+}

@@ -44,6 +44,27 @@ impl Leading {
         out.push(Output::Reply { token, reply });
     }
 
+    /// A client needs a set that hibernates.
+    pub(crate) fn wake(
+        &mut self,
+        now: Moment,
+        token: Token,
+        set: SetId,
+        state: &State,
+        out: &mut Vec<Output>,
+    ) {
+        let reply = match self.wake_set(now, set, state) {
+            Ok(time) => MetaReply::Wakes { within_millis: time.as_millis() as u64 },
+            Err(why) => MetaReply::Failed(MetaFailure::Refused(why)),
+        };
+        out.push(Output::Reply { token, reply });
+    }
+
+    /// Time of day.
+    pub(crate) fn unix_now(&self, now: Moment) -> u64 {
+        self.unix_millis + now.since(self.since).as_millis() as u64
+    }
+
     fn dry_run(&self, now: Moment, state: &State) -> Result<Vec<PlannedHour>, String> {
         let scheduler = self.gears.scheduler().ok_or_else(|| self.gears.fault.clone().unwrap_or_default())?;
         let schedule = state.schedule();
@@ -117,7 +138,7 @@ impl Leading {
             gear,
             debt_bytes: debts.map(|v| v.debt_bytes).sum(),
             servers,
-            pools: state.pools().map(|pool| self.pool_status(pool, state)).collect(),
+            pools: state.pools().map(|pool| self.pool_status(now, pool, state)).collect(),
             groups: count_groups(state),
             schedule,
             notes: self.hardware_notes(state).into_iter().chain(set_notes(state)).chain(outlooks).collect(),
@@ -126,13 +147,15 @@ impl Leading {
         }
     }
 
-    fn pool_status(&self, pool: &PoolEntry, state: &State) -> PoolStatus {
+    fn pool_status(&self, now: Moment, pool: &PoolEntry, state: &State) -> PoolStatus {
         let one = |id: &SetId| {
             let (id, entry) = (*id, state.set(*id)?.clone());
             let (standby, fullest) = self.watch(id)?;
             let data = entry.columns[..entry.shape.data()].iter();
             let live = data.filter(|c| state.server(c.server).is_some_and(|e| e.state.is_live()));
             let debts = live.filter_map(|c| self.servers.get(&c.server)).map(|l| l.vitals.debt_bytes);
+            let servers = entry.columns.iter().filter_map(|c| state.server(c.server));
+            let rest = self.rests_at(id, &entry, state).filter(|_| !entry.hibernates());
             let activation = fullest.and_then(|_| standby.activation());
             Some(SetStatus {
                 id,
@@ -140,10 +163,18 @@ impl Leading {
                 fullest,
                 threshold: standby.threshold(),
                 next_activation_millis: activation.map(|time| time.as_millis() as u64),
+                servers_awake: servers.filter(|e| e.state.is_live()).count() as u32,
+                hibernates_in_millis: rest.map(|at| at.since(now).as_millis() as u64),
+                hibernated_millis: entry.hibernates_since.map(|at| self.unix_now(now).saturating_sub(at)),
                 entry,
             })
         };
-        PoolStatus { pool: pool.clone(), sets: pool.sets.iter().filter_map(one).collect() }
+        let wakes_within_millis = self.wake_time().as_millis() as u64;
+        PoolStatus {
+            pool: pool.clone(),
+            wakes_within_millis,
+            sets: pool.sets.iter().filter_map(one).collect(),
+        }
     }
 
     fn server_statuses(&self, now: Moment, state: &State) -> Vec<ServerStatus> {

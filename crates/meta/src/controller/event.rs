@@ -1,7 +1,7 @@
 //! What the controller hears and says.
 
 use crate::{Command, SwitchAction, Token};
-use ebb_types::{AdminRequest, MetaPush, MetaReply, ServerId, ServerMessage};
+use ebb_types::{AdminRequest, MetaPush, MetaReply, ServerId, ServerMessage, SetId};
 
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -26,6 +26,11 @@ pub enum Event {
     Admin {
         token: Token,
         request: AdminRequest,
+    },
+    /// A client needs a set that hibernates.
+    Wake {
+        token: Token,
+        set: SetId,
     },
     /// Everything that arrived together has been delivered, or [`Controller::next_wake`] is reached: decide.
     Tick,

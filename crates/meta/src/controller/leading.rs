@@ -8,7 +8,7 @@ use crate::controller::watch::Watch;
 use ebb_types::{
     Epoch, GroupId, Incarnation, Moment, ServerEntry, ServerId, ServerState, SetId, StoreId, Vitals,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// What the leader knows about a server beyond the state.
@@ -103,6 +103,10 @@ pub(crate) struct Leading {
     pub servers: BTreeMap<ServerId, Live>,
     pub reports: Reports,
     pub sets: BTreeMap<SetId, Watch>,
+    /// Sets that the last plan wants asleep as a whole.
+    pub resting: BTreeSet<SetId>,
+    /// How long clients waited for the last sets that were woken.
+    pub wakes: VecDeque<Duration>,
     /// Primaries being moved to even out the awake servers: the epoch in which the move starts, and the successor.
     pub moves: BTreeMap<GroupId, (Epoch, ServerId)>,
     pub gears: Gears,

@@ -116,6 +116,7 @@ impl Leading {
         if entry.pool == PoolId::REPLICATED {
             self.gears.sample(now, &vitals, &mut self.dirty);
         } else {
+            self.note_use(now, server, &vitals.load, state);
             self.fill(now, server, state);
         }
     }

@@ -9,7 +9,7 @@ use crate::controller::event::Output;
 use crate::controller::group::{Candidate, Facts, Standing, World, next_entry};
 use crate::controller::leading::{DAMAGE_WAKES, Leading, Room, Seen, Servers, is_gone};
 use crate::controller::racks::{Partings, racks_apart};
-use crate::controller::sets::is_away;
+use crate::controller::sets::is_spared;
 use crate::{Change, Command, State};
 use ebb_gear::{Place, floor_servers, rebuild_choice};
 use ebb_types::{
@@ -123,7 +123,7 @@ impl Leading {
         let spared = self.spared(state, &coded);
         let may = |id, leave| match leave {
             Leave::Drain => trusted && spared.contains(&id),
-            Leave::Sleep => is_away(id, state),
+            Leave::Sleep => is_spared(id, state),
         };
         self.shift(&mut coded, &wanted, usize::MAX, may);
         self.wanted = wanted;

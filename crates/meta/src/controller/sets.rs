@@ -8,14 +8,16 @@
 //! - parity servers that are gone do not count as the help that failed data servers need (Algorithm 2 has no such case);
 //! - the sets of a pool are woken to synchronise one after another, so that not all draw power at once: the fullest first, and
 //!   each at [`NEARLY_FULL`](super::watch::NEARLY_FULL) at the latest;
-//! - a report of damage keeps a whole set awake for a while (R9).
+//! - a report of damage keeps a whole set awake for a while (R9);
+//! - a set that nobody uses sleeps as a whole, if its pool says so ([`super::hibernation`]).
 //!
 //! Invariants
 //! - A parity server is put to sleep only when every other column is in sync, or away because its parity server sleeps too: what
 //!   sleeps is never what the rest needs. It takes the same path as every server: drain, column away, ready, asleep (R7).
-//! - Data servers and spares never sleep.
+//! - Data servers sleep only while their set hibernates, spares only while all sets of their pool do.
 
 use crate::controller::event::Output;
+use crate::controller::hibernation::{lacks_all, pool_hibernates};
 use crate::controller::leading::{Leading, Servers, is_gone};
 use crate::{SetChange, State};
 use ebb_ec::standby::{Event, Standby};
@@ -30,9 +32,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) enum Standing {
     /// Takes part.
     Up,
-    /// Has never run, and has a lease's time to report before anyone does without it.
+    /// Does not take part, and nobody does without it yet: it has never run and has a lease's time to report, or its set
+    /// hibernates.
     Expected,
-    /// Draining, asleep, waking or failed.
+    /// Draining, asleep, waking or failed, while the set does not hibernate.
     Down,
     /// Gone for good. `spare` takes its place.
     Lost { spare: Option<ServerId> },
@@ -51,12 +54,19 @@ pub(crate) struct ColumnFacts {
 }
 
 /// What `entry` should become; `None`: it is right as it is. One fact per column.
-pub(crate) fn next_set(entry: &SetEntry, facts: &[ColumnFacts]) -> Option<SetEntry> {
+pub(crate) fn next_set(
+    entry: &SetEntry,
+    facts: &[ColumnFacts],
+    hibernates_since: Option<u64>,
+) -> Option<SetEntry> {
     let epoch = entry.epoch.next();
     let next = |(column, fact): (&Column, &ColumnFacts)| next_column(*column, fact, epoch);
     let columns: Vec<Column> = entry.columns.iter().zip(facts).map(next).collect();
-    let again = facts.iter().any(|fact| fact.restarted);
-    (again || columns != entry.columns).then(|| SetEntry { epoch, columns, ..entry.clone() })
+    // While it hibernates nobody keeps or fills anything: the epoch in which it wakes is new to all.
+    let again = hibernates_since.is_none() && facts.iter().any(|fact| fact.restarted);
+    let next = SetEntry { epoch, columns, hibernates_since, ..entry.clone() };
+    let same = next.columns == entry.columns && hibernates_since == entry.hibernates_since;
+    (again || !same).then_some(next)
 }
 
 fn next_column(column: Column, fact: &ColumnFacts, epoch: Epoch) -> Column {
@@ -89,19 +99,24 @@ impl Leading {
         state: &State,
         coded: &Servers,
     ) -> BTreeSet<ServerId> {
-        for (id, entry) in state.sets() {
-            if let Some(watch) = self.sets.get_mut(&id) {
-                watch.follow(now, entry, state);
-            }
-        }
+        self.follow_sets(now, state);
         let mut wanted: BTreeSet<ServerId> = coded.keys().copied().collect();
         let all = state.params().map(|params| params.replicas);
+        self.resting.clear();
         if !self.switched || all.is_some() && state.manual_gear() == all {
             return wanted;
         }
+        let rests = |(id, entry): &(SetId, &SetEntry)| self.rests(now, *id, entry, state, coded);
+        self.resting = state.sets().filter(rests).map(|(id, _)| id).collect();
+        let spares = free(state, coded).filter(|e| pool_hibernates(e.pool, state));
+        spares.for_each(|spare| _ = wanted.remove(&spare.id));
         let turns = self.turns(state, coded);
         for (id, entry) in state.sets() {
             let Some(watch) = self.sets.get(&id) else { continue };
+            if self.resting.contains(&id) {
+                entry.columns.iter().for_each(|column| _ = wanted.remove(&column.server));
+                continue;
+            }
             let damaged = |column| self.reports.damaged.contains_key(&GroupId::of_column(id, column));
             if entry.shape.may_sleep().is_err() || (0..entry.columns.len()).any(damaged) {
                 continue;
@@ -112,13 +127,28 @@ impl Leading {
                 let helps = needed > 0 && !is_gone(server);
                 needed -= usize::from(helps);
                 let its_turn = server.state != ServerState::Asleep || turns.contains(&id);
-                let stays = helps || watch.asks_for(parity) && its_turn;
+                let is_new = entry.hibernates() && lacks_all(column);
+                let stays = helps || is_new || watch.asks_for(parity) && its_turn;
                 if !stays {
                     wanted.remove(&server.id);
                 }
             }
         }
         wanted
+    }
+
+    /// Takes in what happened to the sets since the last time.
+    fn follow_sets(&mut self, now: Moment, state: &State) {
+        let cycles = self.timing.cycles_per_day;
+        for (id, entry) in state.sets() {
+            let settles = self.is_to_settle(now, id, entry, state);
+            let Some(watch) = self.sets.get_mut(&id) else { continue };
+            watch.settles = settles;
+            watch.follow(now, entry, state);
+            if let Some(took) = watch.usage.follow(now, entry, cycles) {
+                self.note_wake(took);
+            }
+        }
     }
 
     /// Sets that may be woken because they fill up: in each pool one at a time, the fullest first, and those that are nearly full.
@@ -153,10 +183,16 @@ impl Leading {
         turns
     }
 
-    /// Parity servers that may drain: their sets lack nothing but parity that sleeps.
+    /// Servers that may drain: all while their set hibernates, or all sets of their pool; parity servers if their set lacks nothing
+    /// but parity that sleeps.
     pub(crate) fn spared(&self, state: &State, coded: &Servers) -> BTreeSet<ServerId> {
-        let mut spared = BTreeSet::new();
+        let free = free(state, coded).filter(|e| pool_hibernates(e.pool, state));
+        let mut spared: BTreeSet<ServerId> = free.map(|e| e.id).collect();
         for (_, entry) in state.sets() {
+            if entry.hibernates() {
+                spared.extend(entry.columns.iter().map(|column| column.server));
+                continue;
+            }
             let (data, parity) = entry.columns.split_at(entry.shape.data());
             let is = |column: &Column, which: &[ServerState]| which.contains(&coded[&column.server].state);
             let whole = |c: &Column| c.state == SlotState::InSync && is(c, &[ServerState::Awake]);
@@ -176,19 +212,24 @@ impl Leading {
         coded: &Servers,
         out: &mut Vec<Output>,
     ) -> Vec<SetChange> {
-        let mut spares = spares(state, coded);
+        let mut spares: Vec<&ServerEntry> =
+            free(state, coded).filter(|e| e.state == ServerState::Awake).collect();
         let mut changes = Vec::new();
         for (set, entry) in state.sets() {
+            let hibernates = self.is_to_hibernate(set, entry, coded);
             let mut racks: Vec<_> = entry.columns.iter().map(|column| coded[&column.server].rack).collect();
             let mut facts = Vec::new();
             for (nth, column) in entry.columns.iter().enumerate() {
                 let server = &coded[&column.server];
                 let before = state.server(server.id);
                 let standing = match server.state {
-                    ServerState::Awake => Standing::Up,
+                    ServerState::Lost if hibernates => Standing::Lost { spare: None },
                     ServerState::Lost => {
                         Standing::Lost { spare: take_spare(&mut spares, entry.pool, &racks) }
                     }
+                    ServerState::Failed => Standing::Down,
+                    _ if hibernates => Standing::Expected,
+                    ServerState::Awake => Standing::Up,
                     ServerState::Waking
                         if server.incarnation == Incarnation(0) && now < self.trusted_from(state) =>
                     {
@@ -204,7 +245,8 @@ impl Leading {
                 let caught_up = self.reports.columns.contains(&(set, entry.epoch, nth));
                 facts.push(ColumnFacts { standing, restarted, emptied, caught_up });
             }
-            let next = next_set(entry, &facts);
+            let since = entry.hibernates_since.unwrap_or_else(|| self.unix_now(now));
+            let next = next_set(entry, &facts, hibernates.then_some(since));
             changes.extend(next.map(|next| SetChange { set, expected: entry.epoch, entry: next }));
         }
         changes
@@ -245,7 +287,7 @@ impl Leading {
     /// been heard: else the next one to be heard would look like a sudden fill.
     pub(crate) fn fill(&mut self, now: Moment, server: ServerId, state: &State) {
         let of_it = |(_, e): &(SetId, &SetEntry)| e.column_of(server).is_some_and(|nth| nth < e.shape.data());
-        let Some((id, entry)) = state.sets().find(of_it) else { return };
+        let Some((id, entry)) = state.sets().find(of_it).filter(|(_, e)| !e.hibernates()) else { return };
         let (Some(pool), Some(watch)) = (state.pool(entry.pool), self.sets.get_mut(&id)) else { return };
         if watch.fullest.is_some() && now < watch.fed + self.timing.heartbeat {
             return;
@@ -258,11 +300,12 @@ impl Leading {
         let debts: Option<Vec<u64>> = data.filter(live).map(debt).collect();
         let Some(most) = debts.and_then(|debts| debts.into_iter().max()) else { return };
         let share = most as f64 / pool.parity_buffer_bytes.max(1) as f64;
-        let before = (watch.is_full(), watch.is_nearly_full());
+        let before = (watch.is_full(), watch.is_nearly_full(), watch.fullest == Some(0.0));
         (watch.fullest, watch.fed) = (Some(share), now);
         let mut commands = Vec::new();
         watch.standby.on(now, Event::Filled { share }, &mut commands);
-        self.dirty |= !commands.is_empty() || (watch.is_full(), watch.is_nearly_full()) != before;
+        self.dirty |=
+            !commands.is_empty() || (watch.is_full(), watch.is_nearly_full(), share == 0.0) != before;
     }
 
     pub(crate) fn watch(&self, set: SetId) -> Option<(&Standby, Option<f64>)> {
@@ -270,18 +313,22 @@ impl Leading {
     }
 }
 
-/// Whether the server's column does without it, so that it may sleep (R7).
-pub(crate) fn is_away(server: ServerId, state: &State) -> bool {
-    let column = |entry: &SetEntry| entry.column_of(server).map(|nth| entry.columns[nth]);
-    state.sets().find_map(|(_, entry)| column(entry)).is_some_and(|column| column.is_away())
+/// Whether the server may sleep (R7): its column does without it, or its set hibernates; or it has no column, and all sets of its
+/// pool hibernate.
+pub(crate) fn is_spared(server: ServerId, state: &State) -> bool {
+    let rests = |entry: &SetEntry| {
+        entry.column_of(server).map(|nth| entry.hibernates() || entry.columns[nth].is_away())
+    };
+    let of_set = state.sets().find_map(|(_, entry)| rests(entry));
+    let pool = || state.server(server).map(|entry| entry.pool);
+    of_set.unwrap_or_else(|| pool().is_some_and(|pool| pool_hibernates(pool, state)))
 }
 
-/// Servers that take part and have no column.
-fn spares<'a>(state: &State, coded: &'a Servers) -> Vec<&'a ServerEntry> {
+/// Servers without a column.
+fn free<'a>(state: &State, coded: &'a Servers) -> impl Iterator<Item = &'a ServerEntry> {
     let taken: BTreeSet<ServerId> =
         state.sets().flat_map(|(_, entry)| &entry.columns).map(|column| column.server).collect();
-    let free = |e: &&ServerEntry| e.state == ServerState::Awake && !taken.contains(&e.id);
-    coded.values().filter(free).collect()
+    coded.values().filter(move |e| !taken.contains(&e.id))
 }
 
 /// Takes a spare server of the pool, preferably of a rack that the set does not use.
@@ -301,7 +348,13 @@ mod tests {
     fn entry(states: [SlotState; 3]) -> SetEntry {
         let column = |(nth, state)| Column { server: ServerId(nth as u16), state };
         let columns = states.into_iter().enumerate().map(column).collect();
-        SetEntry { pool: PoolId(1), shape: Shape::new(2, 1).unwrap(), epoch: NOW, columns }
+        SetEntry {
+            pool: PoolId(1),
+            shape: Shape::new(2, 1).unwrap(),
+            epoch: NOW,
+            hibernates_since: None,
+            columns,
+        }
     }
 
     const UP: ColumnFacts =
@@ -318,7 +371,7 @@ mod tests {
 
     /// What becomes of a column beside two that are in sync; `None`: the entry is right as it is.
     fn becomes(state: SlotState, fact: ColumnFacts) -> Option<(ServerId, SlotState)> {
-        let next = next_set(&entry([SlotState::InSync, state, SlotState::InSync]), &[UP, fact, UP])?;
+        let next = next_set(&entry([SlotState::InSync, state, SlotState::InSync]), &[UP, fact, UP], None)?;
         assert_eq!(next.epoch, Epoch(8));
         assert!([0, 2].map(|n| next.columns[n].state) == [SlotState::InSync; 2]);
         Some((next.columns[1].server, next.columns[1].state))

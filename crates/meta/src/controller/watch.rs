@@ -1,7 +1,8 @@
-//! The leader's memory of one erasure-coded set: its [`Standby`], which decides when parity servers wake and sleep, and what it
-//! knows. The rest follows from the state, so a new leader continues with what it finds.
+//! The leader's memory of one erasure-coded set: its [`Standby`], which decides when parity servers wake and sleep, what it
+//! knows, and how the set is used. The rest follows from the state, so a new leader continues with what it finds.
 
-use crate::State;
+use crate::controller::usage::Usage;
+use crate::{State, Timing};
 use ebb_ec::standby::{self, Event, Standby};
 use ebb_types::{Column, Moment, ServerState, SetEntry, SlotState};
 
@@ -18,14 +19,18 @@ pub(crate) struct Watch {
     pub fullest: Option<f64>,
     /// When `standby` last learnt that.
     pub fed: Moment,
+    /// Parity servers are to synchronise, so that the set can hibernate.
+    pub settles: bool,
+    pub usage: Usage,
 }
 
 impl Watch {
     /// Takes over a set as an earlier leader left it.
-    pub fn new(entry: &SetEntry, state: &State, settings: standby::Settings) -> Watch {
+    pub fn new(now: Moment, entry: &SetEntry, state: &State, timing: &Timing) -> Watch {
         let seen = phases(entry, state);
-        let standby = Standby::resume(seen.clone(), settings);
-        Watch { standby, seen, failing: 0, fullest: None, fed: Moment::ZERO }
+        let standby = Standby::resume(seen.clone(), timing.standby);
+        let usage = Usage::new(now, entry, state, timing.cycles_per_day);
+        Watch { standby, seen, failing: 0, fullest: None, fed: Moment::ZERO, settles: false, usage }
     }
 
     /// Reports to `standby` what happened since the last time. Its commands need no answer: its states are looked up.
@@ -53,6 +58,7 @@ impl Watch {
     /// not dropped what it has now, it would be woken again at once.
     pub fn asks_for(&self, parity: usize) -> bool {
         match self.standby.state(parity) {
+            _ if self.settles => true,
             standby::State::Asleep => false,
             standby::State::GoingDown => self.is_full(),
             standby::State::Waking | standby::State::Synchronising | standby::State::InSync => true,

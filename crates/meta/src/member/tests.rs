@@ -146,6 +146,43 @@ fn a_restarted_member_continues_from_its_log() {
     assert_eq!(member.state().server(ServerId(1)).unwrap().address, "10.0.0.1:7001");
 }
 
+#[test]
+fn a_pools_hibernation_follows_the_configuration_file() {
+    let shape = ebb_types::Shape::new(2, 1).unwrap();
+    let with = |after_millis| {
+        let mut config = config(1, 1);
+        let boot = config.bootstrap.as_mut().unwrap();
+        let pool = PoolId(1);
+        boot.servers.extend((10..13).map(|id| NewServer {
+            id: ServerId(id),
+            rack: RackId(id),
+            pool,
+            gear_group: ebb_gear::NO_GEAR,
+            address: format!("127.0.0.1:{}", 7000 + id),
+        }));
+        let column = |id| ebb_types::Column { server: ServerId(id), state: ebb_types::SlotState::InSync };
+        let columns = (10..13).map(column).collect();
+        boot.sets = vec![SetEntry { pool, shape, epoch: Epoch(1), hibernates_since: None, columns }];
+        boot.pools = vec![PoolEntry {
+            id: pool,
+            name: "archive".into(),
+            shape,
+            parity_debt: ebb_types::ParityDebt::Segment,
+            parity_buffer_bytes: 1,
+            hibernate_after_millis: after_millis,
+            sets: vec![SetId(0)],
+        }];
+        config
+    };
+    let mut log = founded(1, 1);
+    for after in [None, Some(60_000), Some(90_000), None] {
+        let mut member = Member::open(with(after), log, Moment(1), 0).unwrap();
+        member.on(Moment(1), Vec::new(), &mut Vec::new()).unwrap();
+        assert_eq!(member.state().pool(PoolId(1)).unwrap().hibernate_after_millis, after);
+        log = member.into_log();
+    }
+}
+
 /// What cannot be read must never look absent.
 #[test]
 fn a_damaged_name_stops_the_member_without_an_answer() {

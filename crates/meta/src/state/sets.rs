@@ -36,6 +36,18 @@ impl State {
         (0u16..).map(SetId).zip(&self.sets).map(|(id, v)| (id, &v.item))
     }
 
+    pub(super) fn set_hibernation(&mut self, pool: PoolId, after_millis: Option<u64>) -> Reply {
+        let Some(known) = self.pools.get_mut(&pool) else {
+            return Reply::Refused(format!("there is no {pool}"));
+        };
+        if known.item.hibernate_after_millis != after_millis {
+            self.version += 1;
+            known.item.hibernate_after_millis = after_millis;
+            known.changed = self.version;
+        }
+        Reply::Done
+    }
+
     pub(super) fn reconfigure_sets(&mut self, changes: &[SetChange]) -> Reply {
         let is_fresh =
             |change: &&SetChange| self.set(change.set).is_some_and(|set| set.epoch == change.expected);
@@ -70,6 +82,9 @@ impl State {
         holds("a set keeps its pool and its code", (new.pool, new.shape) == (old.pool, old.shape))?;
         holds("k + r columns", new.columns.len() == new.shape.servers())?;
         holds("one column per server", doubled([new]).is_none())?;
+        let data = &new.columns[..new.shape.data()];
+        let is_whole = data.iter().all(|column| column.state == SlotState::InSync);
+        holds("a set goes to sleep whole", old.hibernates() || !new.hibernates() || is_whole)?;
         for (column, before) in new.columns.iter().zip(&old.columns) {
             let server = self.server(column.server).ok_or("a column's server is part of the cluster")?;
             holds("a column's server is of the set's pool", server.pool == new.pool)?;

@@ -209,6 +209,7 @@ fn with_sets() -> Bootstrap {
         pool: POOL,
         shape,
         epoch: Epoch(1),
+        hibernates_since: None,
         columns: (first..first + 3).map(column).collect(),
     };
     boot.sets = vec![set(10), set(13)];
@@ -218,6 +219,7 @@ fn with_sets() -> Bootstrap {
         shape,
         parity_debt: ParityDebt::Segment,
         parity_buffer_bytes: 1 << 30,
+        hibernate_after_millis: None,
         sets: vec![SetId(0), SetId(1)],
     }];
     boot
@@ -227,6 +229,19 @@ fn created_with_sets() -> State {
     let mut state = State::default();
     assert_eq!(state.apply(&Command::Init(with_sets())), Reply::Done);
     state
+}
+
+#[test]
+fn a_set_goes_to_sleep_whole() {
+    for (column, whole) in [(0, false), (1, false), (2, true)] {
+        let mut state = created_with_sets();
+        let sleep = next_set(&state, 0, |entry| {
+            entry.hibernates_since = Some(1);
+            entry.columns[column].state = SlotState::Away { since: entry.epoch };
+        });
+        let reply = state.apply(&Command::ReconfigureSets(vec![sleep]));
+        assert_eq!(matches!(reply, Reply::Reconfigured { made: 1, .. }), whole, "{reply:?}");
+    }
 }
 
 /// The set's next entry, modified by `change`.

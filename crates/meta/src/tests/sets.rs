@@ -117,7 +117,7 @@ impl Rows {
     }
 }
 
-/// Per set its epoch and a letter per column: in sync, catching up, away.
+/// Per set its epoch, with a z while it hibernates, and a letter per column: in sync, catching up, away.
 pub fn columns(state: &State) -> String {
     let letter = |column: &Column| match column.state {
         SlotState::InSync => 's',
@@ -127,7 +127,8 @@ pub fn columns(state: &State) -> String {
     let one = |(id, set): (SetId, &SetEntry)| {
         let (data, parity) = set.columns.split_at(set.shape.data());
         let word = |columns: &[Column]| columns.iter().map(letter).collect::<String>();
-        format!(" | {id} e{} {} {}", set.epoch.0, word(data), word(parity))
+        let sleeps = if set.hibernates() { "z" } else { "" };
+        format!(" | {id} e{}{sleeps} {} {}", set.epoch.0, word(data), word(parity))
     };
     state.sets().map(one).collect()
 }
@@ -152,6 +153,7 @@ fn bootstrap_of(sets: u16, spares: u16) -> Bootstrap {
         pool: POOL,
         shape,
         epoch: Epoch(1),
+        hibernates_since: None,
         columns: servers.into_iter().map(|server| Column { server, state: SlotState::InSync }).collect(),
     };
     // In order of their ids, so that transcripts can be read.
@@ -163,6 +165,7 @@ fn bootstrap_of(sets: u16, spares: u16) -> Bootstrap {
         shape,
         parity_debt: ParityDebt::Ram,
         parity_buffer_bytes: 100,
+        hibernate_after_millis: None,
         sets: (0..sets).map(SetId).collect(),
     }];
     boot
@@ -580,4 +583,235 @@ fn no_random_run_forgets_a_strip() {
         assert_eq!(world.set(0), "ssssss ---", "seed {seed}: {}", world.transcript.join("\n"));
         world.rows.assert_kept(&world.state);
     }
+}
+
+/// A pool of one set and a spare whose sets hibernate after 20 s; its parity servers sleep.
+fn that_hibernates(debt: ParityDebt, sets: u16) -> World {
+    let mut boot = bootstrap_of(sets, 1);
+    boot.pools[0].hibernate_after_millis = Some(20_000);
+    boot.pools[0].parity_debt = debt;
+    let mut world = World::of(boot, Controller::new(Timing::default(), true));
+    world.run(6000);
+    assert_eq!(world.coded_states(0), "AAAAAAzzz");
+    world
+}
+
+impl World {
+    /// A client asks for a set; returns within what time it should be awake.
+    fn wake(&mut self, set: u16) -> u64 {
+        self.event(Event::Wake { token: Token(2), set: SetId(set) });
+        match self.answer.take() {
+            Some(MetaReply::Wakes { within_millis }) => within_millis,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Clients use a set until the next heartbeat of its first server.
+    fn use_set(&mut self, set: u16) {
+        self.used_by.insert(ServerId(9 + 9 * set));
+    }
+
+    fn hibernates(&self, set: u16) -> bool {
+        self.state.set(SetId(set)).unwrap().hibernates()
+    }
+}
+
+#[test]
+fn a_set_that_nobody_uses_sleeps_whole_and_is_woken_by_a_client() {
+    let mut world = that_hibernates(ParityDebt::Segment, 1);
+    world.run(5000);
+    world.use_set(0);
+    world.run(19_000);
+    assert_eq!(world.coded_states(0), "AAAAAAzzz", "it was used 19 s ago");
+    let (status, _) = world.pool_status();
+    let left = status.sets[0].hibernates_in_millis.unwrap();
+    assert!((500..=1500).contains(&left), "{left}");
+    world.run(4000);
+    assert_eq!(world.states(), "AAAAAAAAAzzzzzzzzzz", "the spare too");
+    assert_eq!(world.set(0), "ssssss ---");
+    let asleep = world.state.set(SetId(0)).unwrap().clone();
+    assert!((1_030_000..1_034_000).contains(&asleep.hibernates_since.unwrap()), "{asleep:?}");
+    // Nobody is woken by a question, nor by a new leader.
+    world.pool_status();
+    world.lead();
+    world.run(60_000);
+    assert_eq!(world.state.set(SetId(0)).unwrap(), &asleep);
+    let expected = world.wake(0);
+    assert_eq!(expected, 14_000, "as long as a server takes, and two heartbeats: nothing was measured yet");
+    world.run(3000);
+    assert_eq!((world.coded_states(0), world.set(0)), ("AAAAAAzzz".into(), "ssssss ---".into()));
+    assert!(!world.hibernates(0) && world.states().ends_with('A'), "and the spare: {}", world.states());
+    let measured = world.wake(0);
+    assert!((100..3000).contains(&measured), "{measured}");
+    world.run(24_000);
+    assert!(world.hibernates(0));
+    world.rows.assert_kept(&world.state);
+    assert_transcript(&mut world, "hibernation");
+}
+
+#[test]
+fn what_is_kept_in_memory_is_synchronised_before_a_set_hibernates() {
+    for debt in [ParityDebt::Ram, ParityDebt::Segment] {
+        let mut world = that_hibernates(debt, 1);
+        world.fill(0, 10);
+        world.reclaim = false;
+        world.run(12_000);
+        let (states, sleeps) = match debt {
+            ParityDebt::Ram => ("AAAAAAAAA", false),
+            ParityDebt::Segment => ("zzzzzzzzz", true),
+        };
+        assert_eq!((world.coded_states(0).as_str(), world.hibernates(0)), (states, sleeps), "{debt:?}");
+        world.reclaim = true;
+        world.empty(0);
+        world.run(6000);
+        assert_eq!((world.coded_states(0).as_str(), world.hibernates(0)), ("zzzzzzzzz", true), "{debt:?}");
+        world.rows.assert_kept(&world.state);
+    }
+}
+
+#[test]
+fn a_set_that_lacks_a_server_does_not_hibernate_and_wakes_if_it_does() {
+    let mut world = that_hibernates(ParityDebt::Segment, 1);
+    world.crash(10);
+    world.run(40_000);
+    assert!(!world.hibernates(0), "{}", world.coded_states(0));
+    world.restart(10);
+    world.run(10_000);
+    assert_eq!((world.coded_states(0).as_str(), world.hibernates(0)), ("zzzzzzzzz", true));
+    world.admin(AdminRequest::MarkLost { server: ServerId(10) });
+    world.run(15_000);
+    let moved = Column { server: ServerId(18), state: SlotState::InSync };
+    assert_eq!(world.state.set(SetId(0)).unwrap().columns[1], moved);
+    world.rows.assert_kept(&world.state);
+}
+
+#[test]
+fn a_server_that_does_not_wake_holds_its_set_up_no_longer_than_a_wake_up_may_take() {
+    let mut world = that_hibernates(ParityDebt::Segment, 1);
+    world.run(24_000);
+    assert_eq!(world.coded_states(0), "zzzzzzzzz");
+    world.broken_switches.insert(ServerId(12));
+    world.wake(0);
+    world.run(500);
+    assert!(world.hibernates(0), "it waits for the last one");
+    world.run(5000);
+    assert_eq!(
+        (world.hibernates(0), world.coded_states(0)),
+        (false, "AAAWAAAzz".into()),
+        "{}",
+        world.transcript.join("\n")
+    );
+    assert!(world.set(0).starts_with("sss-ss"), "{}", world.set(0));
+    world.broken_switches.clear();
+    world.run(20_000);
+    assert!(world.set(0).starts_with("ssssss"), "{}", world.set(0));
+    world.rows.assert_kept(&world.state);
+}
+
+#[test]
+fn a_client_that_comes_while_a_set_goes_to_sleep_stops_it() {
+    for after in [21_000, 21_200, 21_400, 21_600, 21_800, 22_000, 22_500] {
+        let mut world = that_hibernates(ParityDebt::Segment, 1);
+        world.run(after - 6000);
+        let before = world.coded_states(0);
+        world.wake(0);
+        world.run(2000);
+        if before != "AAAAAAzzz" {
+            assert_eq!((world.hibernates(0), world.coded_states(0)), (false, "AAAAAAzzz".into()), "{before}");
+        }
+        world.rows.assert_kept(&world.state);
+    }
+}
+
+#[test]
+fn each_set_of_a_pool_sleeps_by_itself_and_the_spare_with_the_last() {
+    let mut world = that_hibernates(ParityDebt::Segment, 2);
+    for _ in 0..8 {
+        world.use_set(1);
+        world.run(5000);
+    }
+    assert_eq!(world.states(), format!("{}{}{}A", "A".repeat(9), "z".repeat(9), "AAAAAAzzz"));
+    world.run(24_000);
+    assert_eq!(world.states(), format!("{}{}", "A".repeat(9), "z".repeat(19)));
+    world.wake(1);
+    world.run(3000);
+    assert_eq!(world.states(), format!("{}{}{}A", "A".repeat(9), "z".repeat(9), "AAAAAAzzz"));
+}
+
+#[test]
+fn a_set_hibernates_no_more_often_than_its_servers_bear() {
+    let mut boot = bootstrap_of(1, 0);
+    boot.pools[0].hibernate_after_millis = Some(20_000);
+    let timing = Timing { cycles_per_day: 2.0, ..Timing::default() };
+    let mut world = World::of(boot, Controller::new(timing, true));
+    world.run(6000);
+    for _ in 0..2 {
+        world.run(25_000);
+        assert!(world.hibernates(0));
+        world.wake(0);
+        world.run(5000);
+    }
+    world.run(60_000);
+    assert!(!world.hibernates(0));
+    let left = world.pool_status().0.sets[0].hibernates_in_millis.unwrap() / 1000;
+    assert!((11 * 3600..=12 * 3600).contains(&left), "two a day: {left} s");
+}
+
+#[test]
+fn the_highest_gear_and_a_pool_without_the_setting_keep_sets_awake() {
+    let mut world = that_hibernates(ParityDebt::Segment, 1);
+    world.run(30_000);
+    assert!(world.hibernates(0));
+    world.gear(3);
+    world.run(8000);
+    assert_eq!((world.states(), world.set(0)), ("A".repeat(19), "ssssss sss".into()));
+    world.gear(2);
+    world.run(30_000);
+    assert!(world.hibernates(0));
+    world.apply(&[Command::SetHibernation { pool: POOL, after_millis: None }]);
+    world.event(Event::Applied { own: false });
+    world.run(8000);
+    assert_eq!((world.hibernates(0), world.coded_states(0)), (false, "AAAAAAzzz".into()));
+}
+
+/// Clients come and go, servers crash while their set goes to sleep or wakes, leaders change: every row is kept.
+#[test]
+fn no_random_run_of_a_hibernating_pool_forgets_a_strip() {
+    let mut slept = 0;
+    for seed in 0..30 {
+        let mut dice = Random::new(seed);
+        let debt = [ParityDebt::Ram, ParityDebt::Segment][dice.index(2)];
+        let mut world = that_hibernates(debt, 1);
+        let mut down: Vec<u16> = Vec::new();
+        for _ in 0..25 {
+            let coded = 9 + dice.below(10) as u16;
+            match dice.below(9) {
+                7 if world.hibernates(0)
+                    && !world.ghost.forgot.contains_key(&ServerId(coded))
+                    && down.is_empty() =>
+                {
+                    world.restart_empty(coded);
+                    world.run(15_000);
+                }
+                0 if down.len() < 2 && world.servers[&ServerId(coded)].alive => {
+                    world.crash(coded);
+                    down.push(coded);
+                }
+                1 | 2 => down.pop().into_iter().for_each(|id| world.restart(id)),
+                3 => world.lead(),
+                4 if world.servers[&ServerId(coded)].alive => world.restart(coded),
+                5 => _ = world.wake(0),
+                6 => world.use_set(0),
+                _ => {}
+            }
+            world.run(if dice.chance(300) { 30_000 } else { 100 + dice.below(3000) });
+            slept += usize::from(world.hibernates(0));
+        }
+        down.into_iter().for_each(|id| world.restart(id));
+        world.wake(0);
+        world.run(19_000);
+        assert_eq!(world.set(0), "ssssss ---", "seed {seed}: {}", world.transcript.join("\n"));
+        world.rows.assert_kept(&world.state);
+    }
+    assert!(slept > 50, "{slept}");
 }

@@ -1,7 +1,7 @@
 //! The operator's commands. Thin: they ask the metadata service and print the answer.
 
 use crate::cli::dev::{DevCluster, DevOptions};
-use crate::cli::pool::{self, PoolCommand};
+use crate::cli::pool::{self, Pool, PoolCommand};
 use crate::cli::{status as show, verify as compare};
 use crate::cluster::config::Config;
 use crate::cluster::connect::{Connector, status};
@@ -105,16 +105,36 @@ pub async fn gear(file: &Path, output: Output, command: GearCommand) -> Result<E
     let request = match command {
         GearCommand::Set { gear } => AdminRequest::GearSet { gear },
         GearCommand::Auto => AdminRequest::GearAuto,
-        GearCommand::Plan => AdminRequest::GearPlan,
+        GearCommand::Plan => return show_plan(&client, output).await,
     };
     match (ask(&client, request).await?, output) {
-        (AdminReply::Plan(hours), Output::Json) => print_json(&hours),
-        (AdminReply::Plan(hours), Output::Text) => print!("{}", plan(&hours)),
         (_, Output::Json) => print_json(&BTreeMap::from([("done", true)])),
         (_, Output::Text) => {
             println!("decided; `ebb status` shows how far it is");
             status(&client).await?.notes.iter().for_each(|note| println!("note: {note}"));
         }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the scheduler is about to do in all pools.
+#[derive(Serialize)]
+struct Plan {
+    /// Of the replicated pool.
+    hours: Vec<PlannedHour>,
+    pools: Vec<Pool>,
+}
+
+async fn show_plan(client: &Client, output: Output) -> Result<ExitCode, NodeError> {
+    let AdminReply::Plan(hours) = ask(client, AdminRequest::GearPlan).await? else {
+        return Err(NodeError::Refused("unexpected answer of the metadata service".into()));
+    };
+    let status = status(client).await?;
+    let pools = pool::select(&status.pools, &status.servers, None)
+        .map_err(|why| NodeError::Refused(why.to_string()))?;
+    match output {
+        Output::Json => print_json(&Plan { hours, pools }),
+        Output::Text => print!("{}{}", plan(&hours), pool::outlook(&pools)),
     }
     Ok(ExitCode::SUCCESS)
 }

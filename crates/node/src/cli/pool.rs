@@ -55,6 +55,10 @@ pub struct Pool {
     parity_buffer_bytes: u64,
     /// `false`: too few data servers to keep the parity of sleepers.
     parity_sleeps: bool,
+    /// A set that no client uses for so long hibernates; absent: never.
+    hibernate_after_millis: Option<u64>,
+    /// Within what time a set that hibernates is awake, by those of late.
+    wakes_within_millis: u64,
     sets: Vec<Set>,
     spares: Vec<Spare>,
 }
@@ -68,6 +72,9 @@ struct Set {
     fullest: Option<f64>,
     threshold: f64,
     next_activation_millis: Option<u64>,
+    servers_awake: u32,
+    hibernates_in_millis: Option<u64>,
+    hibernated_millis: Option<u64>,
     columns: Vec<Column>,
 }
 
@@ -129,6 +136,8 @@ fn view(status: &PoolStatus, servers: &[ServerStatus]) -> Pool {
         parity_debt: pool.parity_debt,
         parity_buffer_bytes: pool.parity_buffer_bytes,
         parity_sleeps: pool.shape.may_sleep().is_ok(),
+        hibernate_after_millis: pool.hibernate_after_millis,
+        wakes_within_millis: status.wakes_within_millis,
         sets: status.sets.iter().map(|set| set_view(set, &states)).collect(),
         spares: servers
             .iter()
@@ -161,6 +170,9 @@ fn set_view(set: &SetStatus, states: &States) -> Set {
         fullest: set.fullest,
         threshold: set.threshold,
         next_activation_millis: set.next_activation_millis,
+        servers_awake: set.servers_awake,
+        hibernates_in_millis: set.hibernates_in_millis,
+        hibernated_millis: set.hibernated_millis,
         columns: set.entry.columns.iter().enumerate().map(column).collect(),
     }
 }
@@ -257,6 +269,7 @@ pub fn page(pools: &[Pool]) -> String {
         for set in &pool.sets {
             let _ = writeln!(out, "\nset {:<4} {}", set.id, exposure(set));
             let _ = writeln!(out, "owed     {}", debt(pool, set));
+            let _ = rest(pool, set).map_or(Ok(()), |rest| writeln!(out, "sleep    {rest}"));
             for column in set.columns.iter().filter(|column| column.column != ColumnState::InSync) {
                 let state = column.state.map_or("unknown", word);
                 let _ = writeln!(
@@ -334,6 +347,44 @@ fn debt(pool: &Pool, set: &Set) -> String {
     text
 }
 
+/// Whether and when the whole set sleeps.
+fn rest(pool: &Pool, set: &Set) -> Option<String> {
+    let wakes = in_words(pool.wakes_within_millis);
+    match (set.hibernated_millis, set.hibernates_in_millis) {
+        (Some(since), _) => Some(format!(
+            "the whole set, for {}; a client's first read or write wakes it, in about {wakes}",
+            in_words(since)
+        )),
+        (None, Some(left)) => Some(format!("the whole set in {}, if no client uses it", in_words(left))),
+        (None, None) => None,
+    }
+}
+
+/// What comes for each set, for `ebb gear plan`; empty without a pool.
+pub fn outlook(pools: &[Pool]) -> String {
+    let mut out = String::new();
+    for pool in pools {
+        if out.is_empty() {
+            out += "\npool             set   awake    parity wakes  whole set sleeps\n";
+        }
+        for set in &pool.sets {
+            let awake = format!("{} of {}", set.servers_awake, set.columns.len());
+            let parity = set
+                .next_activation_millis
+                .map_or("-".to_owned(), |millis| format!("in {}", in_words(millis)));
+            let whole = match (set.hibernated_millis, set.hibernates_in_millis) {
+                (Some(since), _) => {
+                    format!("for {}; wakes in {}", in_words(since), in_words(pool.wakes_within_millis))
+                }
+                (None, Some(left)) => format!("in {}", in_words(left)),
+                (None, None) => "never".to_owned(),
+            };
+            let _ = writeln!(out, "{:<16} {:<5} {awake:<8} {parity:<13} {whole}", pool.name, set.id);
+        }
+    }
+    out
+}
+
 fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
@@ -367,6 +418,10 @@ pub fn lines(pools: &[PoolStatus], servers: &[ServerStatus]) -> String {
         );
         let _ =
             fullest.map_or(Ok(()), |share| write!(out, ", the fullest data server is at {}", percent(share)));
+        let hibernate = pool.sets.iter().filter(|set| set.hibernated_millis.is_some()).count();
+        if hibernate > 0 {
+            let _ = write!(out, "; {} asleep as a whole", count(hibernate, "set"));
+        }
         let exposed = pool.sets.iter().filter(|set| set.survives == 0).count();
         if exposed > 0 {
             let _ = write!(out, "; EXPOSED: {} (`ebb pool status`)", count(exposed, "set"));
@@ -402,6 +457,7 @@ mod tests {
                 pool: PoolId(1),
                 shape,
                 epoch: Epoch(5),
+                hibernates_since: None,
                 columns: columns
                     .iter()
                     .map(|(server, state)| ebb_types::Column { server: add(*server), state: *state })
@@ -411,6 +467,9 @@ mod tests {
             fullest: Some(0.42),
             threshold: 0.9,
             next_activation_millis: Some(11_520_000),
+            servers_awake: 6,
+            hibernates_in_millis: None,
+            hibernated_millis: None,
         };
         let sets: Vec<SetStatus> = (0..).zip(sets).map(set).collect();
         add(Awake);
@@ -421,9 +480,10 @@ mod tests {
             shape,
             parity_debt: ParityDebt::Segment,
             parity_buffer_bytes: 1 << 30,
+            hibernate_after_millis: None,
             sets: sets.iter().map(|set| set.id).collect(),
         };
-        (PoolStatus { pool, sets }, servers)
+        (PoolStatus { pool, wakes_within_millis: 14_000, sets }, servers)
     }
 
     fn server(id: ServerId, state: ServerState) -> ServerStatus {
@@ -525,6 +585,34 @@ column   parity 3, server 27 (asleep): away since epoch 4
             "pool     archive, code 6+3: 1 set, 3 of 3 parity servers asleep, 1.2 GiB owed to them\n";
         assert_eq!(lines(&[pool], &servers), expected);
         assert_eq!(lines(&[], &servers), "");
+    }
+
+    #[test]
+    fn a_set_that_sleeps_as_a_whole_says_since_when_and_what_wakes_it() {
+        let whole = [(Asleep, SlotState::InSync); 9];
+        let (mut pool, servers) = made_up("6+3", &[&RESTING, &whole]);
+        pool.sets[0].hibernates_in_millis = Some(90_000);
+        pool.sets[1].hibernated_millis = Some(11_520_000);
+        let text = page(&select(std::slice::from_ref(&pool), &servers, None).unwrap());
+        assert!(text.contains("\nsleep    the whole set in 90 s, if no client uses it\n"), "{text}");
+        let asleep =
+            "\nsleep    the whole set, for 3.2 h; a client's first read or write wakes it, in about 14 s\n";
+        assert!(text.contains(asleep), "{text}");
+        assert!(text.contains("set 1    3 more servers may fail"), "{text}");
+        pool.sets[1].servers_awake = 0;
+        pool.sets[1].next_activation_millis = None;
+        let expected = "
+pool             set   awake    parity wakes  whole set sleeps
+archive          0     6 of 9   in 3.2 h      in 90 s
+archive          1     0 of 9   -             for 3.2 h; wakes in 14 s
+";
+        assert_eq!(outlook(&select(std::slice::from_ref(&pool), &servers, None).unwrap()), expected);
+        assert_eq!(outlook(&[]), "");
+        let line = lines(&[pool], &servers);
+        assert!(
+            line.contains("6 of 6 parity servers asleep") && line.contains("; 1 set asleep as a whole\n"),
+            "{line}"
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use ebb_gear::layout::{Scheme, layout};
 use ebb_meta::{Bootstrap, SEAT_MAX, Timing};
 use ebb_mirror::{Ack, PolicyKind};
 use ebb_power::{Depth, PowerModel};
-use ebb_types::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ClusterParams, RackId, Schedule, ServerId};
+use ebb_types::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ClusterParams, RackId, Schedule, ServerId, Watts};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -171,12 +171,25 @@ pub enum SwitchDriver {
     None,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PowerSection {
     pub switch: SwitchDriver,
     pub depth: Depth,
+    /// How often a set of a pool with `hibernate_after` may go to sleep in a day: each time wears each of its servers.
+    pub cycles_per_day: f64,
     pub model: PowerModel,
+}
+
+impl Default for PowerSection {
+    fn default() -> Self {
+        PowerSection {
+            switch: SwitchDriver::default(),
+            depth: Depth::default(),
+            cycles_per_day: Timing::default().cycles_per_day,
+            model: PowerModel::default(),
+        }
+    }
 }
 
 /// The mirrors of servers with two disks. The defaults are those of `ebb mirror`.
@@ -307,6 +320,10 @@ pub enum ConfigError {
     #[error(transparent)]
     Power(#[from] ebb_power::ModelError),
     #[error(
+        "power.cycles_per_day is {found} and must be at least 1: the power cycles that a server bears in a day"
+    )]
+    Cycles { found: f64 },
+    #[error(
         "scrub.bytes_per_second is 0 and must be positive; to scrub nothing, set scrub.period_seconds to 0"
     )]
     ScrubRate,
@@ -368,7 +385,14 @@ impl Config {
             return Err(ConfigError::ScrubRate);
         }
         self.power.model.check()?;
-        pools::check(&self.pool, &self.placed(), c.replicas, self.params()?.chunk_bytes)?;
+        let cycles = self.power.cycles_per_day;
+        if !(cycles.is_finite() && cycles >= 1.0) {
+            return Err(ConfigError::Cycles { found: cycles });
+        }
+        let break_even = self
+            .break_even(self.power.model.idle)
+            .map(|time| time.saturating_add(Duration::from_secs_f64(self.power.model.down.seconds)));
+        pools::check(&self.pool, &self.placed(), c.replicas, self.params()?.chunk_bytes, break_even)?;
         self.bootstrap().map(|_| ())
     }
 
@@ -500,25 +524,32 @@ impl Config {
             heartbeat: Duration::from_millis(self.cluster.heartbeat_millis.into()),
             lost_after: Some(lost_after).filter(|time| !time.is_zero()),
             standby: self.standby(),
+            cycles_per_day: self.power.cycles_per_day,
             ..Timing::default()
         }
     }
 
     /// By the power model of this file. A parity server that stays awake takes writes, so it draws what a lightly loaded server does.
     fn standby(&self) -> standby::Settings {
-        let PowerModel { light, standby, off, up, down, .. } = self.power.model;
+        let PowerModel { light, up, down, .. } = self.power.model;
+        standby::Settings {
+            up: Duration::from_secs_f64(up.seconds),
+            down: Duration::from_secs_f64(down.seconds),
+            break_even: self.break_even(light).unwrap_or(NEVER),
+            ..standby::Settings::default()
+        }
+    }
+
+    /// The shortest sleep that saves energy, of a server that else draws `awake`; `None`: none does.
+    fn break_even(&self, awake: Watts) -> Option<Duration> {
+        let PowerModel { standby, off, up, down, .. } = self.power.model;
         let asleep = match self.power.depth {
             Depth::Standby => standby,
             Depth::Off => off,
         };
-        let saved = (light.0 - asleep.0).max(f64::EPSILON);
-        let break_even = Duration::try_from_secs_f64((up.joules.0 + down.joules.0) / saved);
-        standby::Settings {
-            up: Duration::from_secs_f64(up.seconds),
-            down: Duration::from_secs_f64(down.seconds),
-            break_even: break_even.map_or(NEVER, |time| time.min(NEVER)),
-            ..standby::Settings::default()
-        }
+        let saved = (awake.0 - asleep.0).max(f64::EPSILON);
+        let time = Duration::try_from_secs_f64((up.joules.0 + down.joules.0) / saved).ok();
+        time.filter(|time| *time < NEVER)
     }
 
     pub fn bootstrap(&self) -> Result<Bootstrap, ConfigError> {
@@ -581,7 +612,7 @@ fn resolve(who: &str, address: &str) -> Result<SocketAddr, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_types::ParityDebt;
+    use crate::cluster::pools::Pause;
 
     fn example() -> String {
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cluster.toml")).unwrap()
@@ -677,8 +708,9 @@ mod tests {
         let settings = lines.map(|line| line.split_once("  ").map_or(line, |(setting, _)| setting));
         let found: PoolSection = toml::from_str(&settings.collect::<Vec<_>>().join("\n")).unwrap();
         let (name, code) = ("archive".to_owned(), "6+3".parse().unwrap());
-        let expected = PoolSection { name, code, parity_debt: ParityDebt::Segment, parity_buffer_mib: 1024 };
-        assert_eq!(found, expected, "the defaults, as it says");
+        let hibernate_after = Some(Pause(Duration::from_secs(900)));
+        let expected = PoolSection { hibernate_after, ..PoolSection::of_code(name, code) };
+        assert_eq!(found, expected, "but for hibernate_after the defaults");
     }
 
     #[test]
@@ -718,7 +750,7 @@ mod tests {
             // Not checked: the check would resolve host names.
             if let Ok(config) = toml::from_str::<Config>(&String::from_utf8_lossy(bytes)) {
                 let _ = (config.cluster_id(), config.check_scheduler(), config.schedule(), config.timing());
-                let _ = pools::check(&config.pool, &config.placed(), 3, 64 << 20);
+                let _ = pools::check(&config.pool, &config.placed(), 3, 64 << 20, None);
             }
         });
     }

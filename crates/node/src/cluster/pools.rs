@@ -2,7 +2,7 @@
 //!
 //! Pools are founded with the cluster, like chunk groups: ids follow the order of the sections, from 1, and sets follow from
 //! the servers and their racks. The metadata service keeps what it was founded with, so a file that says otherwise later is an
-//! error ([`unchanged`]), not a wish.
+//! error ([`unchanged`]), not a wish. Only `hibernate_after` may change.
 //!
 //! Sections are checked before anything is founded ([`check`]): [`found`] relies on it.
 
@@ -11,10 +11,11 @@ use ebb_gear::{NO_GEAR, SetsError, sets};
 use ebb_meta::{Bootstrap, NewServer};
 use ebb_types::{
     Column, Epoch, MapDelta, ParityDebt, PoolEntry, PoolId, RackId, Rows, ServerId, SetEntry, SetId, Shape,
-    SlotState,
+    SlotState, text::parse_duration,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// A pool's id has 8 bits, of which most are for pools and some stay free.
 const POOLS_MAX: usize = 200;
@@ -34,12 +35,35 @@ pub struct PoolSection {
     /// What each data server may keep for them.
     #[serde(default = "one_gib")]
     pub parity_buffer_mib: u32,
+    /// A set that no client uses for so long sleeps as a whole; absent: never. Unlike the rest, it may change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hibernate_after: Option<Pause>,
+}
+
+/// A time as people write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Pause(pub Duration);
+
+impl TryFrom<String> for Pause {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Pause, String> {
+        parse_duration(&text).map(Pause)
+    }
+}
+
+impl From<Pause> for String {
+    fn from(pause: Pause) -> String {
+        format!("{}ms", pause.0.as_millis())
+    }
 }
 
 impl PoolSection {
     /// With the default of every other setting.
     pub fn of_code(name: String, code: Shape) -> PoolSection {
-        PoolSection { name, code, parity_debt: segment(), parity_buffer_mib: one_gib() }
+        let (parity_debt, parity_buffer_mib) = (segment(), one_gib());
+        PoolSection { name, code, parity_debt, parity_buffer_mib, hibernate_after: None }
     }
 }
 
@@ -79,6 +103,16 @@ pub enum PoolError {
         "pool {pool}: parity_buffer_mib is {found} and must be at least {least}: so much of one chunk a data server may have to keep"
     )]
     Buffer { pool: String, found: u32, least: u64 },
+    #[error(
+        "pool {pool}: hibernate_after is {found:?} and must be at least {} s: a shorter sleep costs its servers more energy than it saves, \
+         by [power.model]",
+        .least.as_secs_f64().ceil()
+    )]
+    Hibernate { pool: String, found: Duration, least: Duration },
+    #[error(
+        "pool {0}: hibernate_after is for servers that draw less asleep than idle, and by [power.model] these do not: leave it out"
+    )]
+    HibernateInVain(String),
     #[error("server {server} is in pool {pool:?}, which has no [[pool]]: {known}")]
     Unknown { server: u16, pool: String, known: String },
     #[error(
@@ -108,12 +142,13 @@ pub struct Changed {
     now: String,
 }
 
-/// Checks the sections against the servers.
+/// Checks the sections against the servers. `break_even`: the shortest pause after which a server saves energy by sleeping.
 pub fn check(
     pools: &[PoolSection],
     servers: &[Placed],
     replicas: u8,
     chunk_bytes: u32,
+    break_even: Option<Duration>,
 ) -> Result<(), PoolError> {
     if pools.len() > POOLS_MAX {
         return Err(PoolError::Many(pools.len()));
@@ -121,6 +156,7 @@ pub fn check(
     let mut names = BTreeSet::new();
     for pool in pools {
         check_section(pool, chunk_bytes)?;
+        check_hibernation(pool, break_even)?;
         if !names.insert(pool.name.as_str()) {
             return Err(PoolError::Twice(pool.name.clone()));
         }
@@ -166,6 +202,16 @@ fn check_section(pool: &PoolSection, chunk_bytes: u32) -> Result<(), PoolError> 
     Ok(())
 }
 
+fn check_hibernation(pool: &PoolSection, break_even: Option<Duration>) -> Result<(), PoolError> {
+    let Some(Pause(found)) = pool.hibernate_after else { return Ok(()) };
+    let name = || pool.name.clone();
+    let least = break_even.ok_or_else(|| PoolError::HibernateInVain(name()))?;
+    if found < least {
+        return Err(PoolError::Hibernate { pool: name(), found, least });
+    }
+    Ok(())
+}
+
 /// A keeper has one strip of each row of a chunk. Formula (4) of ECS² wants more, but needs the rate of writes, which no file
 /// knows; parity servers wake earlier where they come faster.
 fn least_buffer(code: Shape, chunk_bytes: u32) -> u64 {
@@ -189,6 +235,7 @@ pub fn found(pools: &[PoolSection], servers: &[Placed], into: &mut Bootstrap) ->
             pool: id,
             shape: section.code,
             epoch: Epoch(1),
+            hibernates_since: None,
             columns: columns.into_iter().map(|server| Column { server, state: SlotState::InSync }).collect(),
         };
         into.sets.extend(of_sets.into_iter().map(entry));
@@ -198,6 +245,7 @@ pub fn found(pools: &[PoolSection], servers: &[Placed], into: &mut Bootstrap) ->
             shape: section.code,
             parity_debt: section.parity_debt,
             parity_buffer_bytes: u64::from(section.parity_buffer_mib) * MIB,
+            hibernate_after_millis: section.hibernate_after.map(|pause| pause.0.as_millis() as u64),
             sets: (first..into.sets.len() as u16).map(SetId).collect(),
         });
         let members = servers.iter().filter(|server| server.pool == Some(&section.name));
@@ -263,6 +311,8 @@ mod tests {
     use super::*;
     use ebb_types::{ClusterParams, Incarnation, Schedule, ServerEntry, ServerState, StoreId};
 
+    const BREAK_EVEN: Option<Duration> = Some(Duration::from_secs(35));
+
     fn section(name: &str, code: &str) -> PoolSection {
         PoolSection::of_code(name.into(), code.parse().unwrap())
     }
@@ -300,7 +350,7 @@ mod tests {
     fn pools_and_sets_are_numbered_in_the_order_of_the_file() {
         let pools = [section("archive", "6+3"), section("cold-2", "2+1")];
         let servers = servers(&[(None, 9), (Some("archive"), 19), (Some("cold-2"), 6)]);
-        check(&pools, &servers, 3, 64 << 20).unwrap();
+        check(&pools, &servers, 3, 64 << 20, BREAK_EVEN).unwrap();
         let bootstrap = founded(&pools, &servers);
         let ids = |n: usize| (bootstrap.pools[n].id, bootstrap.pools[n].sets.clone());
         assert_eq!(ids(0), (PoolId(1), vec![SetId(0), SetId(1)]));
@@ -327,9 +377,9 @@ mod tests {
         let archive = || section("archive", "6+3");
         let enough = servers(&[(None, 3), (Some("archive"), 9)]);
         let wrong = |pools: &[PoolSection], servers: &[Placed]| {
-            check(pools, servers, 3, 64 << 20).unwrap_err().to_string()
+            check(pools, servers, 3, 64 << 20, BREAK_EVEN).unwrap_err().to_string()
         };
-        assert_eq!(check(&[archive()], &enough, 3, 64 << 20), Ok(()));
+        assert_eq!(check(&[archive()], &enough, 3, 64 << 20, BREAK_EVEN), Ok(()));
         for name in ["", "Archive", "a_b", "a b", "ä", &"a".repeat(64)] {
             let error = wrong(&[PoolSection { name: name.into(), ..archive() }], &enough);
             assert!(error.contains(&format!("the name {name:?}: give it one of 1 to 63")), "{error}");
@@ -353,6 +403,12 @@ mod tests {
             let error = wrong(&pools, servers);
             assert!(error.contains(expected), "{error:?} does not say {expected:?}");
         }
+        let sleepy = |after| PoolSection { hibernate_after: Some(Pause(after)), ..archive() };
+        let soon = wrong(&[sleepy(Duration::from_millis(34_500))], &enough);
+        assert!(soon.contains("hibernate_after is 34.5s and must be at least 35 s"), "{soon}");
+        assert_eq!(check(&[sleepy(Duration::from_secs(35))], &enough, 3, 64 << 20, BREAK_EVEN), Ok(()));
+        let in_vain = check(&[sleepy(Duration::from_secs(35))], &enough, 3, 64 << 20, None);
+        assert_eq!(in_vain, Err(PoolError::HibernateInVain("archive".into())));
         let many: Vec<PoolSection> = (0..201).map(|n| section(&format!("p{n}"), "2+1")).collect();
         assert!(wrong(&many, &enough).contains("is 201 and must be at most 200"));
     }

@@ -1,5 +1,5 @@
-//! An erasure-coded pool of real processes: its idle parity server sleeps, `ebb pool` shows it, a failed data server wakes it, and
-//! a configuration with another pool is refused. Objects move there by a rule.
+//! An erasure-coded pool of real processes: its idle parity server sleeps, `ebb pool` shows it, a failed data server wakes it, a
+//! pool that nobody uses sleeps as a whole, and a configuration with another pool is refused. Objects move there by a rule.
 
 use crate::harness::objects::Objects;
 use crate::harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, wait};
@@ -54,9 +54,84 @@ fn an_idle_pool_lets_its_parity_sleep_and_wakes_it_for_a_failure() {
     assert!(why.contains("parity_buffer_mib of pool cold was 1024") && why.contains("is 64 in"), "{why}");
 }
 
+fn ask(cluster: &Cluster, method: &str, path: &str, body: &[u8]) -> Answer {
+    request(&cluster.gateway, (ACCESS_KEY, SECRET_KEY), method, path, body).expect("an answer")
+}
+
+/// Transitions cost nothing, so that a short sleep pays.
+fn let_it_hibernate(cluster: &Cluster, after: &str) {
+    cluster.edit(|table| {
+        let pool = table["pool"].as_array_mut().expect("pools")[0].as_table_mut().expect("a table");
+        pool.insert("hibernate_after".into(), after.into());
+        let free = "up = { seconds = 0, joules = 0 }\ndown = { seconds = 0, joules = 0 }";
+        let model = toml::Value::Table(free.parse().expect("TOML"));
+        table["power"].as_table_mut().expect("a table").insert("model".into(), model);
+    });
+}
+
+#[test]
+fn a_pool_that_nobody_uses_sleeps_as_a_whole_and_the_first_read_wakes_it() {
+    for depth_off in [false, true] {
+        let mut cluster = Cluster::create(&Shape { depth_off, code: Some("2+1"), ..Shape::lively() });
+        let_it_hibernate(&cluster, "2s");
+        cluster.start_all();
+        cluster.launch(Who::Gateway);
+        let (status, body) = Objects::create_bucket(&cluster.gateway, "archive", Some("cold"));
+        assert_eq!(status, 200, "{body}");
+        let bytes: Vec<u8> = (0..3_000_000_u32).map(|n| (n / 7) as u8).collect();
+        assert_eq!(ask(&cluster, "PUT", "/archive/key", &bytes).status, 200);
+        let asleep = |s: &ClusterStatus| (0..3).all(|column| state(s, column) == ServerState::Asleep);
+        let status = cluster.wait_status("the whole set sleeps", asleep);
+        let set: Vec<u16> = status.pools[0].sets[0].entry.columns.iter().map(|c| c.server.0).collect();
+        let is_off = |id: &u16| match depth_off {
+            true => cluster.pid(Who::Server(*id)).is_none(),
+            false => cluster.is_stopped(Who::Server(*id)),
+        };
+        wait("all its processes are stopped", PATIENCE, || set.iter().all(is_off).then_some(()));
+        // Whoever looks wakes nobody, nor does a question about an object.
+        for args in [&["pool", "status"][..], &["pool", "list"], &["status"], &["gear", "plan"]] {
+            said(&cluster, args);
+        }
+        assert_eq!(ask(&cluster, "HEAD", "/archive/key", b"").status, 200);
+        let page = said(&cluster, &["pool", "status"]);
+        assert!(
+            page.contains("sleep    the whole set, for") && page.contains("first read or write wakes it"),
+            "{page}"
+        );
+        assert!(said(&cluster, &["status"]).contains("1 set asleep as a whole"));
+        assert!(set.iter().all(is_off), "they still sleep");
+        assert_eq!(cluster.status().pools[0].sets[0].entry, status.pools[0].sets[0].entry);
+
+        let began = std::time::Instant::now();
+        let answer = ask(&cluster, "GET", "/archive/key", b"");
+        println!("the first read took {:?}", began.elapsed());
+        assert!(answer.status == 200 && answer.body == bytes, "status {}", answer.status);
+        cluster.wait_status("the set sleeps again", asleep);
+        assert_eq!(
+            ask(&cluster, "PUT", "/archive/more", &bytes[..100_000]).status,
+            200,
+            "a write wakes it too"
+        );
+        assert!(ask(&cluster, "GET", "/archive/more", b"").body == bytes[..100_000]);
+        cluster.stop_all();
+    }
+}
+
+#[test]
+fn a_sleep_that_would_cost_more_than_it_saves_is_refused() {
+    let cluster = create();
+    cluster.edit(|table| {
+        let pool = table["pool"].as_array_mut().expect("pools")[0].as_table_mut().expect("a table");
+        pool.insert("hibernate_after".into(), "5s".into());
+    });
+    let output = cluster.ebb(&["status"]);
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{why}");
+    assert!(why.contains("pool cold: hibernate_after is 5s and must be at least 40 s"), "{why}");
+}
+
 fn s3(cluster: &Cluster, method: &str, path: &str, body: &[u8]) -> Answer {
-    let answer = request(&cluster.gateway, (ACCESS_KEY, SECRET_KEY), method, path, body)
-        .unwrap_or_else(|error| panic!("{method} {path}: {error}"));
+    let answer = ask(cluster, method, path, body);
     assert_eq!(answer.status, 200, "{method} {path}: {}", String::from_utf8_lossy(&answer.body));
     answer
 }

@@ -151,9 +151,11 @@ impl Known {
     }
 
     /// The columns that this server fills, and the epoch from which on it may lack strips: its own while it catches up, and as
-    /// keeper those that are away. What a column lacks since this very epoch, keepers take directly.
+    /// keeper those that are away. What a column lacks since this very epoch, keepers take directly. While the set hibernates, nobody
+    /// fills anything: the epoch in which it wakes comes later.
     pub fn to_fill(&self, me: ServerId) -> Vec<(usize, Epoch)> {
-        let Some(own) = self.entry.column_of(me) else { return Vec::new() };
+        let own = self.entry.column_of(me).filter(|_| !self.entry.hibernates());
+        let Some(own) = own else { return Vec::new() };
         let mut all = Vec::new();
         if let SlotState::CatchingUp { since } = self.entry.columns[own].state {
             all.push((own, since));

@@ -24,6 +24,7 @@ pub(crate) struct Set {
     pub(super) fill: Option<Fill>,
     /// The own column is catching up under the present configuration.
     own_catches_up: bool,
+    /// Others stand in for the own column.
     is_away: bool,
     reported: Option<Moment>,
     pub(super) damage_reported: Option<Moment>,
@@ -68,10 +69,10 @@ impl Set {
         fills || !self.rebuilds.is_empty() || !self.reads.is_empty()
     }
 
-    /// R7: its column is away, so others stand in for it; nothing is kept for others; nothing is in flight.
+    /// R7: the set hibernates, or its column is away, so others stand in for it, and nothing is kept for others. Nothing is in flight.
     pub fn may_sleep(&self) -> bool {
         let idle = self.storing.is_empty() && self.asks.is_empty() && !self.is_busy();
-        self.is_away && !self.known.keeps_offload() && idle
+        idle && (self.known.entry.hibernates() || self.is_away && !self.known.keeps_offload())
     }
 
     pub fn adopt(&mut self, cx: &mut Context, entry: SetEntry) {

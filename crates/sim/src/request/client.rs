@@ -14,7 +14,9 @@ use crate::world::{Happening, Message, World};
 use bytes::Bytes;
 use ebb_route::{Command, Event, Patience, Trouble, View};
 use ebb_trace::{Kind, Request};
-use ebb_types::{ChunkOp, MetaPush, MetaReply, Moment, ObjectId, RequestId, Unready, group_of, piece_crcs};
+use ebb_types::{
+    ChunkOp, MetaPush, MetaReply, Moment, ObjectId, RequestId, SetId, Unready, group_of, piece_crcs,
+};
 
 /// A machine that clients run on.
 #[derive(Default)]
@@ -204,6 +206,7 @@ impl World<'_> {
             }
             Command::Heard { group, newest } => clients.hosts[host as usize].view.hear(group, newest),
             Command::Refresh => self.refresh_host(host),
+            Command::Wake { set } => self.wake_set(host, set),
             // The modelled network loses nothing: a silent server is down or late.
             Command::Close { .. } => {}
             Command::End(result) => self.piece_ends(id, result.is_err()),
@@ -214,6 +217,13 @@ impl World<'_> {
     pub fn refresh_host(&mut self, host: u32) {
         let now = Moment(self.now);
         let Some(request) = self.host(host).view.refresh(now) else { return };
+        let message = Message::AskMeta { number: 0, request };
+        self.send(Node::Client(host), Node::Member(1), message);
+    }
+
+    fn wake_set(&mut self, host: u32, set: SetId) {
+        let now = Moment(self.now);
+        let Some(request) = self.host(host).view.wake(now, set) else { return };
         let message = Message::AskMeta { number: 0, request };
         self.send(Node::Client(host), Node::Member(1), message);
     }

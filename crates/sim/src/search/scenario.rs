@@ -56,6 +56,8 @@ pub struct Scenario {
     pub burst_clients: u32,
     /// Clients of the erasure-coded pool, if there is one.
     pub coders: u32,
+    /// Longest time for which a coder sometimes does nothing, in nanoseconds.
+    pub coder_rest: u64,
     /// Client operations per round, over all clients.
     pub ops: u32,
     pub chunks: u32,
@@ -94,6 +96,8 @@ pub struct Scenario {
 const TAIL_BYTES: u64 = 256 << 10;
 /// Seeds per thousand with an erasure-coded pool.
 const WITH_POOL: u64 = 300;
+/// Of these per thousand, those in which the set hibernates.
+const HIBERNATES: u64 = 400;
 /// Seeds per thousand in which the load chooses the gear.
 const BY_LOAD: u64 = 200;
 
@@ -152,13 +156,15 @@ impl Scenario {
         let column = |id| Column { server: ServerId(id), state: SlotState::InSync };
         let columns = ids.take(shape.servers()).map(column).collect();
         let pool = PoolId(1);
-        self.bootstrap.sets = vec![SetEntry { pool, shape, epoch: Epoch(1), columns }];
+        self.bootstrap.sets =
+            vec![SetEntry { pool, shape, epoch: Epoch(1), hibernates_since: None, columns }];
         self.bootstrap.pools = vec![PoolEntry {
             id: pool,
             name: "coded".into(),
             shape,
             parity_debt: ParityDebt::Segment,
             parity_buffer_bytes: random.between(8, 400) * BLOCK_BYTES as u64,
+            hibernate_after_millis: None,
             sets: vec![SetId(0)],
         }];
         self.coders = random.between(1, 3) as u32;
@@ -166,6 +172,10 @@ impl Scenario {
         let short = |random: &mut Random| Duration::from_millis(random.below(3000));
         let (up, down, break_even) = (short(random), short(random), short(random));
         self.timing.standby = standby::Settings { up, down, break_even, ..standby::Settings::default() };
+        let hibernates = random.chance(HIBERNATES).then(|| random.between(500, 5000));
+        self.bootstrap.pools[0].hibernate_after_millis = hibernates;
+        // Long enough that nobody uses the set meanwhile.
+        self.coder_rest = hibernates.map_or(0, |after| random.between(after, 4 * after)) * MILLI;
     }
 
     fn by_hand(seed: u64) -> Scenario {
@@ -192,6 +202,7 @@ impl Scenario {
             clients: random.between(2, 6) as u32,
             burst_clients: 8,
             coders: 0,
+            coder_rest: 0,
             ops: random.between(100, 400) as u32,
             chunks: random.between(2, 6) as u32,
             net: network(&mut random),

@@ -229,6 +229,8 @@ impl World<'_> {
             }
             Command::Heard { group, newest } => self.client(id).view.hear(group, newest),
             Command::Refresh => self.refresh(id),
+            // It works on chunk groups only.
+            Command::Wake { .. } => {}
             Command::Close { server } => self.net.reset(Node::Client(id), Node::Server(server)),
             Command::End(Ok(read)) => self.op_ends(id, Outcome::Done, &read.bytes),
             Command::End(Err(Failure::Chunk(why))) => self.op_fails(id, why),

@@ -20,6 +20,8 @@ use std::time::Duration;
 pub const CODERS: u32 = 500;
 /// Instead of the index of an operation in the history.
 pub const CODED_OP: usize = usize::MAX;
+/// Of a coder's jobs per thousand, those before which it may rest.
+const RESTS: u64 = 250;
 /// Most blocks of a chunk that are written.
 const BLOCKS_MAX: u64 = 64;
 
@@ -305,6 +307,12 @@ impl World<'_> {
                 self.coder_timer(id, 0);
             }
             Command::Heard { .. } => {}
+            Command::Wake { set } => {
+                let now = Moment(self.now);
+                let request = self.coder(id).view.wake(now, set);
+                request.iter().for_each(|_| self.count("set asked to wake"));
+                self.ask_members(id, request);
+            }
             Command::Refresh => self.ask_map(id),
             Command::Close { server } => self.net.reset(Node::Client(id), Node::Server(server)),
             Command::End(Ok(read)) => self.part_ends(id, part, &read.bytes),
@@ -369,7 +377,10 @@ impl World<'_> {
             (Job::Delete, true) => coder.deleted.push(stored),
             _ => {}
         }
-        let pause = coder.random.below(80 * MILLI);
+        let (longest, stormy) = (self.scenario.coder_rest, self.stormy);
+        let coder = self.coder(id);
+        let rests = stormy && longest > 0 && coder.random.chance(RESTS);
+        let pause = coder.random.below(if rests { longest } else { 80 * MILLI });
         self.coder_timer(id, pause);
     }
 

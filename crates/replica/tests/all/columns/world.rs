@@ -69,7 +69,13 @@ impl World {
     pub fn new(k: u8, r: u8) -> World {
         let shape = Shape::new(k, r).unwrap();
         let columns = (0..shape.servers()).map(|n| Column { server: id(n), state: SlotState::InSync });
-        let entry = SetEntry { pool: POOL, shape, epoch: Epoch(1), columns: columns.collect() };
+        let entry = SetEntry {
+            pool: POOL,
+            shape,
+            epoch: Epoch(1),
+            hibernates_since: None,
+            columns: columns.collect(),
+        };
         let mut world = World {
             nodes: BTreeMap::new(),
             entry,
@@ -130,6 +136,7 @@ impl World {
             shape: self.entry.shape,
             parity_debt: ParityDebt::Segment,
             parity_buffer_bytes: 1 << 30,
+            hibernate_after_millis: None,
             sets: vec![SET],
         };
         let delta = MapDelta {

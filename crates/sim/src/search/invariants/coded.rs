@@ -8,8 +8,8 @@ use crate::world::coder::{Stored, strips_of};
 use crate::world::store::Kept;
 use ebb_meta::State;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, Record, Role, ServerId, ServerState, SetEntry, SetId,
-    SlotState, Version, crc32c,
+    BLOCK_BYTES, ChunkId, Column, Content, Epoch, GroupId, Record, Role, ServerId, ServerState, SetEntry,
+    SetId, SlotState, Version, crc32c,
 };
 
 impl World<'_> {
@@ -34,21 +34,25 @@ impl World<'_> {
     /// R3: all members agree on each epoch of each set; R7: a server that sleeps on purpose is not counted on.
     pub(super) fn r3_sets(&mut self, member: u64) {
         let state = self.members[&member].member.state();
-        let mut trouble = None;
+        let (mut trouble, mut fresh) = (None, Vec::new());
         for (id, entry) in state.sets() {
-            let known =
-                self.invariants.sets.entries.entry((id, entry.epoch)).or_insert_with(|| entry.clone());
+            let known = self.invariants.sets.entries.entry((id, entry.epoch)).or_insert_with(|| {
+                fresh.push(entry.hibernates());
+                entry.clone()
+            });
             if known != entry {
                 trouble = Some(format!("member-{member} has {id} as {entry:?}; another had {known:?}"));
             }
             let asleep = |s: ServerId| state.server(s).is_some_and(|s| s.state == ServerState::Asleep);
-            if let Some(column) = entry.columns.iter().find(|c| !c.is_away() && asleep(c.server)) {
+            let relied_on = |c: &&Column| !c.is_away() && !entry.hibernates() && asleep(c.server);
+            if let Some(column) = entry.columns.iter().find(relied_on) {
                 trouble = Some(format!("{id} counts on {}, which is asleep: {entry:?}", column.server));
             }
         }
         if let Some(what) = trouble {
             self.fail("R3", what);
         }
+        fresh.into_iter().filter(|hibernates| *hibernates).for_each(|_| self.count("set hibernates"));
     }
 
     /// R6: strips that were kept for a column are dropped when its server has them.
@@ -89,10 +93,11 @@ impl World<'_> {
         chunks.flat_map(|(chunk, blocks)| blocks.keys().map(|block| (*chunk, *block))).collect()
     }
 
-    /// R7: only parity servers sleep.
+    /// R7: only parity servers sleep, unless their set hibernates.
     pub(super) fn r7_columns(&self, id: ServerId, state: &State) -> Option<String> {
         let mut sets = state.sets();
-        let (set, entry) = sets.find(|(_, entry)| entry.column_of(id).is_some())?;
+        let (set, entry) =
+            sets.find(|(_, entry)| entry.column_of(id).is_some()).filter(|(_, entry)| !entry.hibernates())?;
         let column = entry.column_of(id)?;
         if column < entry.shape.data() {
             return Some(format!("it has the data of {set}"));
