@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use ebb_types::{
-    ClientReply, ClientRequest, DamageVitals, Epoch, GroupId, LoadCount, MapDelta, Moment, PeerMessage, Role,
-    ScrubMark, ScrubVitals, ServerId, ServerReport, Version,
+    ChunkId, ClientReply, ClientRequest, DamageVitals, Epoch, GroupId, LoadCount, MapDelta, Moment,
+    PeerMessage, Role, ScrubMark, ScrubVitals, ServerId, ServerReport, Version,
 };
 pub use ebb_types::{Recovered, StoreCommand, StoreOutcome};
 
@@ -111,6 +111,16 @@ pub enum Command {
     },
 }
 
+/// A block that is kept in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptBlock {
+    pub chunk: ChunkId,
+    pub block: u32,
+    pub version: Version,
+    /// `None`: zeroes.
+    pub data: Option<Bytes>,
+}
+
 /// Figures for the heartbeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -120,6 +130,8 @@ pub struct Stats {
     pub catching_up: u32,
     pub offloaded_bytes: u64,
     pub reclaimed_bytes: u64,
+    /// Bytes kept for sleeping parity servers in memory only.
+    pub memory_bytes: u64,
     pub repaired_blocks: u64,
     pub damage: DamageVitals,
     pub scrub: ScrubVitals,

@@ -8,11 +8,13 @@
 //! - `client`: writes, deletions and reads;
 //! - `serve`: listings and fetches of other servers;
 //! - `rebuild`: one run of blocks from the same strip elsewhere or from k others;
-//! - `fill`: everything that a column lacks; `plan`: what of one chunk that is.
+//! - `fill`: everything that a column lacks; `plan`: what of one chunk that is;
+//! - `memory`: strips kept in memory instead of the store.
 
 mod client;
 mod fill;
 mod known;
+mod memory;
 mod plan;
 mod read;
 mod rebuild;
@@ -20,6 +22,7 @@ mod serve;
 mod set;
 
 use ebb_types::{GroupId, Role, SetId};
+pub(crate) use memory::Memory;
 pub(crate) use set::Set;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,8 +51,9 @@ impl Columns {
         columns
     }
 
+    /// Sets of which strips that should be here may be missing: of its own column, or of those that it keeps for others.
     pub fn catching_up(&self) -> usize {
-        self.sets.values().filter(|set| set.is_catching_up()).count()
+        self.sets.values().filter(|set| set.is_catching_up() || set.recomputes()).count()
     }
 
     /// R7: no column here is needed, nothing is kept for others, and nothing is in flight.

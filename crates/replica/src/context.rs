@@ -1,16 +1,17 @@
 //! What a group's handlers may use of the rest of their server: the moment, the map, the lease, the figures; and the commands that
 //! they give.
 
-use crate::api::{ClientToken, Command, StoreCommand, StoreToken};
+use crate::api::{ClientToken, Command, StoreCommand, StoreOutcome, StoreToken};
+use crate::columns::Memory;
 use crate::config::{Config, PlantedBug};
 use crate::due::{Pace, Scrubbed, Wanted};
 use crate::wait::Wait;
 use bytes::Bytes;
 use ebb_types::{
-    ChunkOp, ClientReply, ClusterMap, Epoch, GroupId, Incarnation, Moment, PeerMessage, ServerId,
-    ServerReport, StoreId, Unready, Version,
+    ChunkOp, ClientReply, ClusterMap, Epoch, GroupId, Incarnation, Moment, ParityDebt, PeerMessage, Role,
+    ServerId, ServerReport, StoreId, Unready, Version,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The rest of the server, as far as handlers of one group may use it.
 pub(crate) struct Context<'a> {
@@ -33,6 +34,9 @@ pub(crate) struct Shared {
     first_peer_token: u64,
     next_token: u64,
     pub waits: BTreeMap<StoreToken, (GroupId, Wait)>,
+    /// Strips that are kept in memory, and commands that were carried out there: their outcomes are taken in after the event.
+    pub memory: Memory,
+    pub answered: VecDeque<(StoreToken, StoreOutcome)>,
     pub stats: crate::api::Stats,
     /// Fetches in flight over all groups: bounds memory and the share that catch-up takes from clients.
     pub fetches: usize,
@@ -74,8 +78,32 @@ impl Context<'_> {
     pub fn store(&mut self, wait: Wait, command: StoreCommand) -> StoreToken {
         let token = StoreToken(self.shared.token());
         self.shared.waits.insert(token, (self.group, wait));
-        self.out.push(Command::Store { token, command });
+        let budget = self.memory_for(&command);
+        match budget.and_then(|budget| self.shared.memory.take(budget, token, &command)) {
+            Some(outcome) => self.shared.answered.push_back((token, outcome)),
+            None => self.out.push(Command::Store { token, command }),
+        }
         token
+    }
+
+    /// The most bytes of memory for what the command concerns; `None`: only the store keeps it.
+    fn memory_for(&self, command: &StoreCommand) -> Option<u64> {
+        let (group, role) = match command {
+            StoreCommand::Apply { role, record, .. } | StoreCommand::Repair { role, record, .. } => {
+                (record.group, *role)
+            }
+            StoreCommand::Read { role, group, .. }
+            | StoreCommand::Check { role, group, .. }
+            | StoreCommand::List { role, group, .. }
+            | StoreCommand::Newer { role, group, .. } => (*group, *role),
+        };
+        let (set, column) = group.column()?;
+        let entry = self.map.set(set)?;
+        let pool = self.map.pools.get(&entry.pool)?;
+        // Strips of a data column are clients' data.
+        let is_data = column < entry.shape.data() && !self.config.has(PlantedBug::KeepDataInMemory);
+        let is_kept_here = !is_data && role != Role::Replica;
+        (is_kept_here && pool.parity_debt == ParityDebt::Ram).then_some(pool.parity_buffer_bytes)
     }
 
     pub fn send(&mut self, to: ServerId, message: PeerMessage) {

@@ -3,8 +3,8 @@
 mod coded;
 mod scrubbing;
 
-use crate::api::{ClientToken, Command, Event, Recovered, Stats, StoreOutcome, StoreToken};
-use crate::columns::Columns;
+use crate::api::{ClientToken, Command, Event, KeptBlock, Recovered, Stats, StoreOutcome, StoreToken};
+use crate::columns::{Columns, Memory};
 use crate::config::{Config, PlantedBug};
 use crate::context::{Context, Shared, Waiting};
 use crate::due::Scrubber;
@@ -14,7 +14,8 @@ use crate::wait::Wait;
 use bytes::Bytes;
 use ebb_types::{
     ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Holder, LoadCount, MapDelta,
-    Moment, PeerMessage, Refusal, Role, ScrubMark, ServerId, ServerState, SlotState, Unready, piece_crcs,
+    Moment, PeerMessage, Refusal, Role, ScrubMark, ServerId, ServerState, SetId, SlotState, Unready,
+    piece_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -68,6 +69,7 @@ impl Replica {
         let mut shared = Shared::new(config.incarnation, config.store);
         // Until the first beat shows how busy this server is: a peer may ask for a scrub before.
         shared.scrub_pace.rate = config.scrub_bytes_per_second / SCRUB_UNDER_LOAD;
+        shared.memory = Memory::new(&recovered.roles);
         Replica {
             shared,
             scrubber: Scrubber::new(config.scrub_period.as_secs(), recovered.scrubs),
@@ -116,7 +118,12 @@ impl Replica {
         let catching_up = busy().filter(|g| g.is_catching_up()).count() + self.columns.catching_up();
         let waiting: usize = busy().map(|g| g.waiting()).sum();
         let in_flight = (self.shared.client_ops + waiting) as u32;
-        Stats { catching_up: catching_up as u32, in_flight, ..self.shared.stats }
+        Stats {
+            catching_up: catching_up as u32,
+            in_flight,
+            memory_bytes: self.shared.memory.bytes(),
+            ..self.shared.stats
+        }
     }
 
     /// Client work counted since the last call.
@@ -130,6 +137,18 @@ impl Replica {
             Some((set, _)) => self.columns.sets.get(&set).map_or(Epoch(0), |s| s.fence()),
             None => self.groups.get(&group).map_or(Epoch(0), |g| g.fence()),
         }
+    }
+
+    /// The epoch under which this server has everything that it keeps for other columns of the set, for the harness's checks.
+    pub fn keeps_all_since(&self, set: SetId) -> Option<Epoch> {
+        let set =
+            self.columns.sets.get(&set).filter(|set| !set.recomputes() && set.fence() == set.epoch())?;
+        Some(set.epoch())
+    }
+
+    /// Blocks kept in memory for a column in this role, for the harness's checks.
+    pub fn kept_in_memory(&self, group: GroupId, role: Role) -> Vec<KeptBlock> {
+        self.shared.memory.kept(group, role)
     }
 
     /// Whether this server may serve now. Without a lease, the driver should report the known map version at once.
@@ -182,6 +201,9 @@ impl Replica {
                 }
                 self.tick_columns(now, out);
             }
+        }
+        while let Some((token, outcome)) = self.shared.answered.pop_front() {
+            self.on_stored(now, token, outcome, out);
         }
         while self.shared.may_fetch()
             && let Some((_, id)) = self.shared.wants_fetches.pop_first()
@@ -475,6 +497,7 @@ impl Replica {
 
     fn on_stored(&mut self, now: Moment, token: StoreToken, outcome: StoreOutcome, out: &mut Vec<Command>) {
         let Some((id, wait)) = self.shared.waits.remove(&token) else { return };
+        let outcome = self.shared.memory.join(token, outcome);
         if matches!(outcome, StoreOutcome::Failed(Refusal::Poisoned)) {
             self.shared.stats.poisoned = true;
         }

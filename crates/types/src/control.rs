@@ -217,6 +217,8 @@ pub struct SetStatus {
     pub entry: SetEntry,
     /// What the set's data servers keep for others, all together.
     pub parity_debt_bytes: u64,
+    /// The part of that which is in memory only: a power cut of all loses it, and it is computed again.
+    pub memory_bytes: u64,
     /// How full the fullest data server's share for that is, 0 to 1; absent until it has been heard.
     pub fullest: Option<f64>,
     /// The fill at which parity servers are woken, 0 to 1.

@@ -389,6 +389,8 @@ pub struct Vitals {
     pub capacity_bytes: u64,
     /// Bytes of offload kept here for others.
     pub debt_bytes: u64,
+    /// The part of them that is in memory only.
+    pub memory_bytes: u64,
     /// Requests in flight, and writes waiting for the disk: the "disk load" by which holders are chosen.
     pub in_flight: u32,
     /// Catch-ups in progress here.

@@ -153,13 +153,15 @@ impl Leading {
             let (standby, fullest) = self.watch(id)?;
             let data = entry.columns[..entry.shape.data()].iter();
             let live = data.filter(|c| state.server(c.server).is_some_and(|e| e.state.is_live()));
-            let debts = live.filter_map(|c| self.servers.get(&c.server)).map(|l| l.vitals.debt_bytes);
+            let vitals: Vec<_> =
+                live.filter_map(|c| self.servers.get(&c.server)).map(|l| &l.vitals).collect();
             let servers = entry.columns.iter().filter_map(|c| state.server(c.server));
             let rest = self.rests_at(id, &entry, state).filter(|_| !entry.hibernates());
             let activation = fullest.and_then(|_| standby.activation());
             Some(SetStatus {
                 id,
-                parity_debt_bytes: debts.sum(),
+                parity_debt_bytes: vitals.iter().map(|v| v.debt_bytes).sum(),
+                memory_bytes: vitals.iter().map(|v| v.memory_bytes).sum(),
                 fullest,
                 threshold: standby.threshold(),
                 next_activation_millis: activation.map(|time| time.as_millis() as u64),

@@ -10,8 +10,8 @@ use crate::State;
 use crate::controller::event::Output;
 use crate::controller::leading::{Leading, Servers, is_gone};
 use ebb_types::{
-    Column, Epoch, GearGroup, GroupEntry, Moment, PoolEntry, ServerEntry, ServerId, ServerState, Slot,
-    SlotState,
+    Column, Epoch, GearGroup, GroupEntry, Moment, ParityDebt, PoolEntry, ServerEntry, ServerId, ServerState,
+    Slot, SlotState,
 };
 
 impl Leading {
@@ -117,9 +117,18 @@ fn reason_to_wait_in_pool(
         return Some("another server is being rebuilt".into());
     }
     let there = |c: &&Column| c.server != entry.id && servers.get(&c.server).is_some_and(|e| !is_gone(e));
-    let left = set.columns.iter().filter(there).count();
-    (left < set.shape.data())
-        .then(|| format!("only {left} other servers of its set are there, too few to rebuild it"))
+    let left = set.columns.iter().filter(there);
+    if left.clone().count() < set.shape.data() {
+        let left = left.count();
+        return Some(format!("only {left} other servers of its set are there, too few to rebuild it"));
+    }
+    // What others keep in memory may be gone, and it may have what that is computed from.
+    let complete = left.filter(|c| c.state == SlotState::InSync).count();
+    (pool.parity_debt == ParityDebt::Ram && complete < set.shape.data()).then(|| {
+        format!(
+            "only {complete} other columns of its set are in sync, and what is kept in memory may be gone"
+        )
+    })
 }
 
 /// Whether another server of the gear group can take a lost one's place.

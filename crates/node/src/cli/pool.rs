@@ -6,8 +6,8 @@
 use crate::cli::words::word;
 use clap::Subcommand;
 use ebb_types::{
-    Bytes, Epoch, ParityDebt, PoolStatus, ServerId, ServerState, ServerStatus, SetEntry, SetStatus, Shape,
-    SlotState,
+    Bytes, Epoch, ParityDebt, PoolEntry, PoolStatus, ServerId, ServerState, ServerStatus, SetEntry,
+    SetStatus, Shape, SlotState,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -69,6 +69,7 @@ struct Set {
     epoch: Epoch,
     survives: usize,
     parity_debt_bytes: u64,
+    memory_bytes: u64,
     fullest: Option<f64>,
     threshold: f64,
     next_activation_millis: Option<u64>,
@@ -138,7 +139,7 @@ fn view(status: &PoolStatus, servers: &[ServerStatus]) -> Pool {
         parity_sleeps: pool.shape.may_sleep().is_ok(),
         hibernate_after_millis: pool.hibernate_after_millis,
         wakes_within_millis: status.wakes_within_millis,
-        sets: status.sets.iter().map(|set| set_view(set, &states)).collect(),
+        sets: status.sets.iter().map(|set| set_view(set, &states, recomputing(pool, set, servers))).collect(),
         spares: servers
             .iter()
             .filter(is_spare)
@@ -147,7 +148,18 @@ fn view(status: &PoolStatus, servers: &[ServerStatus]) -> Pool {
     }
 }
 
-fn set_view(set: &SetStatus, states: &States) -> Set {
+/// The data servers that lost what they kept in memory, and do not have it again yet: each is like one that has failed.
+fn recomputing(pool: &PoolEntry, set: &SetStatus, servers: &[ServerStatus]) -> usize {
+    let busy = |id: ServerId| {
+        let vitals = servers.iter().find(|server| server.id == id).and_then(|server| server.vitals.as_ref());
+        vitals.is_none_or(|vitals| vitals.catching_up > 0)
+    };
+    let data = set.entry.columns[..pool.shape.data()].iter().filter(|c| c.state == SlotState::InSync);
+    let in_memory = pool.parity_debt == ParityDebt::Ram;
+    if in_memory { data.filter(|c| busy(c.server)).count() } else { 0 }
+}
+
+fn set_view(set: &SetStatus, states: &States, recomputing: usize) -> Set {
     let column = |(nth, column): (usize, &ebb_types::Column)| {
         let (state, since_epoch) = match column.state {
             SlotState::InSync => (ColumnState::InSync, None),
@@ -165,8 +177,9 @@ fn set_view(set: &SetStatus, states: &States) -> Set {
     Set {
         id: set.id.0,
         epoch: set.entry.epoch,
-        survives: survives(&set.entry, states),
+        survives: survives(&set.entry, states).saturating_sub(recomputing),
         parity_debt_bytes: set.parity_debt_bytes,
+        memory_bytes: set.memory_bytes,
         fullest: set.fullest,
         threshold: set.threshold,
         next_activation_millis: set.next_activation_millis,
@@ -270,6 +283,13 @@ pub fn page(pools: &[Pool]) -> String {
             let _ = writeln!(out, "\nset {:<4} {}", set.id, exposure(set));
             let _ = writeln!(out, "owed     {}", debt(pool, set));
             let _ = rest(pool, set).map_or(Ok(()), |rest| writeln!(out, "sleep    {rest}"));
+            if set.memory_bytes > 0 {
+                let in_memory = Bytes(set.memory_bytes);
+                let _ = writeln!(
+                    out,
+                    "exposed  {in_memory} in memory only: a power cut and a lost disk lose data"
+                );
+            }
             for column in set.columns.iter().filter(|column| column.column != ColumnState::InSync) {
                 let state = column.state.map_or("unknown", word);
                 let _ = writeln!(
@@ -435,7 +455,7 @@ pub fn lines(pools: &[PoolStatus], servers: &[ServerStatus]) -> String {
 mod tests {
     use super::*;
     use ServerState::{Asleep, Awake, Failed, Lost};
-    use ebb_types::{GearGroup, Incarnation, PoolEntry, PoolId, RackId, SetId, StoreId};
+    use ebb_types::{GearGroup, Incarnation, PoolId, RackId, SetId, StoreId, Vitals};
 
     /// A column of a made-up set: its server's state, and its own.
     type Made = (ServerState, SlotState);
@@ -464,6 +484,7 @@ mod tests {
                     .collect(),
             },
             parity_debt_bytes: 1_288_490_189,
+            memory_bytes: 0,
             fullest: Some(0.42),
             threshold: 0.9,
             next_activation_millis: Some(11_520_000),
@@ -569,6 +590,24 @@ column   parity 2, server 26 (asleep): away since epoch 4
 column   parity 3, server 27 (asleep): away since epoch 4
 ";
         assert_eq!(page(&views("6+3", &[&RESTING, &hurt])), expected);
+    }
+
+    #[test]
+    fn what_is_in_memory_only_is_shown_and_a_server_that_recomputes_it_counts_as_failed() {
+        let (mut pool, mut servers) = made_up("6+3", &[&RESTING]);
+        pool.pool.parity_debt = ParityDebt::Ram;
+        pool.sets[0].memory_bytes = 1 << 30;
+        servers.iter_mut().for_each(|server| server.vitals = Some(Vitals::default()));
+        let text = page(&[view(&pool, &servers)]);
+        assert!(text.contains("2 more servers may fail"), "{text}");
+        assert!(text.contains("\nexposed  1.0 GiB in memory only: a power cut and a lost disk"), "{text}");
+        for n in [0, 1] {
+            servers[n].vitals = Some(Vitals { catching_up: 1, ..Vitals::default() });
+        }
+        servers[8].vitals = Some(Vitals { catching_up: 1, ..Vitals::default() });
+        assert_eq!(view(&pool, &servers).sets[0].survives, 0);
+        pool.pool.parity_debt = ParityDebt::Segment;
+        assert_eq!(view(&pool, &servers).sets[0].survives, 2);
     }
 
     #[test]

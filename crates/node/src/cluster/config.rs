@@ -683,7 +683,6 @@ mod tests {
             ("code = \"2+1\"", "code = \"two\"", "such as 6+3"),
             ("code = \"2+1\"", "code = \"3+1\"", "has 3 servers and its code 3+1 needs at least 4"),
             ("code = \"2+1\"", "kode = \"2+1\"", "unknown field `kode`"),
-            ("code = \"2+1\"", "code = \"2+1\"\nparity_debt = \"ram\"", "use \"segment\""),
             ("code = \"2+1\"", "code = \"2+1\"\nparity_debt = \"tape\"", "unknown variant `tape`"),
             ("name = \"cold\"", "name = \"warm\"", "server 7 is in pool \"cold\", which has no [[pool]]"),
         ];

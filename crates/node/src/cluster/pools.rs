@@ -97,8 +97,6 @@ pub enum PoolError {
     Twice(String),
     #[error("the number of [[pool]] sections is {0} and must be at most {POOLS_MAX}: merge some")]
     Many(usize),
-    #[error("pool {0}: parity_debt = \"ram\" is not available yet: use \"segment\"")]
-    Ram(String),
     #[error(
         "pool {pool}: parity_buffer_mib is {found} and must be at least {least}: so much of one chunk a data server may have to keep"
     )]
@@ -191,9 +189,6 @@ fn check_section(pool: &PoolSection, chunk_bytes: u32) -> Result<(), PoolError> 
     }
     if pool.name == REPLICATED {
         return Err(PoolError::Reserved);
-    }
-    if pool.parity_debt == ParityDebt::Ram {
-        return Err(PoolError::Ram(pool.name.clone()));
     }
     let least = least_buffer(pool.code, chunk_bytes).div_ceil(MIB);
     if u64::from(pool.parity_buffer_mib) < least {
@@ -387,7 +382,6 @@ mod tests {
         let cases = [
             (vec![section("replicated", "6+3")], &enough, "means the servers without a pool"),
             (vec![archive(), archive()], &enough, "\"archive\" twice"),
-            (vec![PoolSection { parity_debt: ParityDebt::Ram, ..archive() }], &enough, "not available yet"),
             (vec![PoolSection { parity_buffer_mib: 10, ..archive() }], &enough, "must be at least 11"),
             (
                 vec![section("other", "6+3")],
@@ -420,6 +414,8 @@ mod tests {
         assert_eq!(least("6+3", 64 << 20), 683 * 16 * 1024);
         let exact = PoolSection { parity_buffer_mib: 32, ..section("cold", "2+1") };
         assert_eq!(check_section(&exact, 64 << 20), Ok(()));
+        let in_memory = PoolSection { parity_debt: ParityDebt::Ram, ..exact.clone() };
+        assert_eq!(check_section(&in_memory, 64 << 20), Ok(()));
     }
 
     /// The map of a cluster that was founded with these pools.

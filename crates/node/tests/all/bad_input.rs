@@ -84,7 +84,7 @@ fn a_pool_with_a_mistake_starts_nothing() {
         (servers(7..=9, "2", ""), &["cluster.toml", "such as 6+3"]),
         (servers(7..=9, "3+1", ""), &["pool cold has 3 servers", "needs at least 4", "[[server]]"]),
         (servers(3..=9, "4+2", ""), &["leave 2 servers for the replicated pool", "add servers"]),
-        (servers(7..=9, "2+1", "parity_debt = \"ram\""), &["not available yet", "use \"segment\""]),
+        (servers(7..=9, "2+1", "parity_debt = \"tape\""), &["unknown variant `tape`", "segment"]),
         (servers(7..=9, "2+1", "parity_buffer_mib = 9"), &["parity_buffer_mib is 9", "at least 32"]),
         (servers(7..=9, "2+1", "[[pool]]\nname = \"cold\"\ncode = \"2+1\""), &["\"cold\" twice"]),
         (

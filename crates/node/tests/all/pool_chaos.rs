@@ -144,11 +144,12 @@ impl Chaos {
 }
 
 /// With a gateway, and buffers that the load can fill.
-fn cluster() -> Cluster {
+fn cluster(parity_debt: &str) -> Cluster {
     let mut cluster = Cluster::create(&Shape { code: Some(CODE), ..Shape::lively() });
     cluster.edit(|table| {
         let pool = table["pool"].as_array_mut().expect("pools")[0].as_table_mut().expect("a table");
         pool.insert("parity_buffer_mib".into(), 8.into());
+        pool.insert("parity_debt".into(), parity_debt.into());
     });
     cluster.start_all();
     cluster.launch(Who::Gateway);
@@ -156,7 +157,11 @@ fn cluster() -> Cluster {
 }
 
 fn start(seed: u64) -> Chaos {
-    let cluster = cluster();
+    start_with(seed, "segment")
+}
+
+fn start_with(seed: u64, parity_debt: &str) -> Chaos {
+    let cluster = cluster(parity_debt);
     let objects = Objects::start(&cluster.gateway, seed, Some("cold"));
     Chaos { cluster, objects, random: Random::new(seed), harmed: Vec::new(), lacks: false }
 }
@@ -178,6 +183,31 @@ fn parity_sleeps_and_what_was_put_meanwhile_reaches_it() {
     chaos
         .cluster
         .wait_status("everything is rebuilt", |s| state(s, victim) == ServerState::Awake && is_settled(s));
+    chaos.cluster.gear(&["set", "3"]);
+    chaos.cluster.wait_status("parity has everything", |s| {
+        pool(s).entry.columns.iter().all(|c| c.state == SlotState::InSync) && pool(s).parity_debt_bytes == 0
+    });
+    let found = chaos.objects.stop();
+    assert!(found.wrong.is_empty() && found.refused == 0, "{found:?}");
+    assert!(found.puts > 30 && found.gets > 30, "{found:?}");
+}
+
+#[test]
+fn parity_in_memory_is_computed_again_after_a_restart() {
+    let mut chaos = start_with(1, "ram");
+    chaos.cluster.wait_status("parity servers sleep", |s| parity_sleeps(s) && is_settled(s));
+    chaos.objects.go_on_for(60);
+    chaos.cluster.wait_status("the data servers keep parity in memory", |s| pool(s).memory_bytes > 0);
+    let victim = chaos.coded()[1];
+    chaos.cluster.kill(Who::Server(victim));
+    chaos.cluster.wait_status("the crash is noticed", |s| state(s, victim) == ServerState::Failed);
+    chaos.objects.go_on_for(30);
+    chaos.cluster.launch(Who::Server(victim));
+    chaos.cluster.wait_status("it has everything again", |s| {
+        let back = s.servers.iter().find(|server| server.id.0 == victim);
+        let idle = back.and_then(|server| server.vitals.as_ref()).is_some_and(|v| v.catching_up == 0);
+        state(s, victim) == ServerState::Awake && is_settled(s) && idle
+    });
     chaos.cluster.gear(&["set", "3"]);
     chaos.cluster.wait_status("parity has everything", |s| {
         pool(s).entry.columns.iter().all(|c| c.state == SlotState::InSync) && pool(s).parity_debt_bytes == 0
@@ -214,7 +244,7 @@ fn random_kills_pauses_and_power_cuts_of_a_pool_lose_nothing() {
 
 #[test]
 fn a_location_that_no_pool_has_is_an_error_that_names_the_pools() {
-    let cluster = cluster();
+    let cluster = cluster("segment");
     let (status, body) = Objects::create_bucket(&cluster.gateway, "elsewhere", Some("marble"));
     assert_eq!(status, 400, "{body}");
     assert!(body.contains("InvalidLocationConstraint") && body.contains("cold"), "{body}");

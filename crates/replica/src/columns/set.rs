@@ -63,6 +63,12 @@ impl Set {
         self.own_catches_up && self.fill.as_ref().is_some_and(|fill| !fill.is_complete())
     }
 
+    /// Strips that this server should keep for others may be missing here.
+    pub fn recomputes(&self) -> bool {
+        let own = usize::from(self.own_catches_up);
+        self.fill.as_ref().is_some_and(|fill| fill.columns() > own && !fill.is_complete())
+    }
+
     /// A fill that is complete is over, but for the report that the map has not followed yet.
     pub fn is_busy(&self) -> bool {
         let fills = self.fill.as_ref().is_some_and(|fill| self.own_catches_up || !fill.is_complete());
@@ -111,6 +117,7 @@ impl Set {
         let early = cx.config.has(PlantedBug::DropStripsEarly);
         for (column, role) in self.known.take_unneeded(cx.me, early) {
             let group = self.known.group(column);
+            cx.shared.memory.drop_all(group, role);
             cx.out.push(match role {
                 Role::Replica => Command::DropReplica { group },
                 Role::Offload { stands_for } => Command::DropOffload { group, stands_for },

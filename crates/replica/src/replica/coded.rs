@@ -101,6 +101,7 @@ impl Replica {
 
     pub(super) fn not_dropped_column(&mut self, (id, column): (SetId, usize), role: Role) {
         self.columns.sets.entry(id).or_insert_with(|| Set::new(id)).keep(column, role);
+        self.shared.memory.is_on_disk(GroupId::of_column(id, column), role);
         self.columns.not_dropped.insert(id);
     }
 

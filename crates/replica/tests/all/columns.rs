@@ -1,5 +1,6 @@
 //! Erasure-coded sets: a small world of servers, in which what is acknowledged must stay readable.
 
+mod ram;
 mod schedule;
 mod store;
 mod world;

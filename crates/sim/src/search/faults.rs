@@ -12,7 +12,8 @@ use ebb_gear::Mode;
 use ebb_replica::Event;
 use ebb_store::mem::MemDisk;
 use ebb_types::{
-    ChunkId, Column, Epoch, GroupEntry, Incarnation, ServerId, SetEntry, Slot, SlotState, StoreId, Version,
+    ChunkId, Column, Epoch, GroupEntry, Incarnation, ParityDebt, ServerId, SetEntry, Slot, SlotState,
+    StoreId, Version,
 };
 use ebb_types::{Random, mix};
 use std::collections::{BTreeMap, BTreeSet};
@@ -440,7 +441,8 @@ impl World<'_> {
         // version, a replica in sync has them all.
         if let Some((set, _)) = group.column() {
             let entry = self.newest_state().set(set)?;
-            return self.can_decode(entry, &[id]).then_some(chunk);
+            let bears = self.can_decode(entry, &[id]) && !self.parity_is_in_memory(id);
+            return bears.then_some(chunk);
         }
         let entry = self.newest_state().group(group)?;
         let in_sync = |s: &Slot| {
@@ -477,6 +479,9 @@ impl World<'_> {
             let Some(after) = after else { return Some((disk, true)) };
             if after.mark.position < on_record {
                 return Some((disk, true));
+            }
+            if self.parity_is_in_memory(id) {
+                continue;
             }
             if let Some(what) = gone_unnoticed(&before, &after) {
                 self.fail("R9", format!("{id} does not notice the damage in {harm}: {what}"));
@@ -551,6 +556,31 @@ impl World<'_> {
         };
         gone <= entry.shape.awake_tolerance().min(entry.shape.parity())
             && entry.columns.iter().enumerate().all(sound)
+            && (!self.is_in_memory(entry) || self.keepers_have_all(entry))
+    }
+
+    /// Whether the pool's data servers keep the parity of sleepers in memory.
+    pub fn is_in_memory(&self, entry: &SetEntry) -> bool {
+        self.newest_state().pool(entry.pool).is_some_and(|pool| pool.parity_debt == ParityDebt::Ram)
+    }
+
+    /// Damage of the server's disk that nobody notices yet would meet a power cut that takes what others have in memory.
+    fn parity_is_in_memory(&self, id: ServerId) -> bool {
+        let mut sets = self.newest_state().sets().map(|(_, entry)| entry);
+        let of_it = sets.find(|entry| entry.column_of(id).is_some());
+        let whole = |entry: &SetEntry| entry.columns.iter().all(|c| c.state == SlotState::InSync);
+        of_it.is_some_and(|entry| self.is_in_memory(entry) && !whole(entry))
+    }
+
+    /// No data server that takes part lacks anything that it keeps for others, and none is about to be restarted.
+    fn keepers_have_all(&self, entry: &SetEntry) -> bool {
+        let id = self.newest_state().sets().find(|(_, of)| *of == entry).map(|(id, _)| id);
+        let data = entry.columns[..entry.shape.data()].iter().filter(|c| !c.is_away());
+        let mut servers = data.map(|c| &self.servers[&c.server]);
+        servers.all(|server| {
+            let has = id.and_then(|id| server.replica.keeps_all_since(id)) == Some(entry.epoch);
+            server.runs() && !server.store.disk_fails() && has
+        })
     }
 
     /// R11: the server's directory is emptied, or an older copy of it is restored, and the server starts normally.
@@ -650,6 +680,20 @@ impl World<'_> {
         let rebuilt = |c: &Column| !matches!(c.state, SlotState::CatchingUp { since: Epoch(0) });
         state.groups().any(|(_, entry)| of_lost(entry) || entry.slots.iter().any(all))
             || state.sets().any(|(_, entry)| !entry.columns.iter().all(rebuilt))
+            || self.needs_memory()
+    }
+
+    /// Whether a lost server's strips can still only be computed from what others have in memory.
+    pub fn needs_memory(&self) -> bool {
+        let waits = |entry: &SetEntry| {
+            entry.columns.iter().any(|c| match c.state {
+                SlotState::CatchingUp { since: Epoch(0) } => true,
+                SlotState::Away { since: Epoch(0) } => !self.keepers_have_all(entry),
+                _ => self.lost_wanted == Some(c.server) || self.has_forgotten(c.server),
+            })
+        };
+        let mut sets = self.newest_state().sets();
+        sets.any(|(_, entry)| self.is_in_memory(entry) && waits(entry))
     }
 
     /// A burst: all disks get more work than they can do.

@@ -128,7 +128,7 @@ fn survive(world: &mut World, round: u32) {
     let spare = world.lost.is_none() && servers.len() > usize::from(world.scenario.params().replicas);
     let missing = random.pick(&servers).copied().filter(|_| spare && random.chance(400));
     let mut random = Random::new(mix(world.scenario.seed ^ mix(u64::from(round) ^ 0x90e6)));
-    if random.chance(200) {
+    if random.chance(200) && !world.needs_memory() {
         world.cut_power();
         world.run_until(world.now + random.below(8) * SECOND, |_| false);
     }
@@ -291,8 +291,9 @@ fn trouble(world: &World) -> Option<String> {
             return Some(format!("{}: {flight} requests in flight, {behind} replicas catch up", server.id));
         }
         let coded = state.server(server.id).is_some_and(|s| s.pool != PoolId::REPLICATED);
-        if server.store.offload_bytes() > 0 && !(coded && stands_in) {
-            return Some(format!("{} still has a debt of {} bytes", server.id, server.store.offload_bytes()));
+        let debt = server.store.offload_bytes() + server.replica.stats().memory_bytes;
+        if debt > 0 && !(coded && stands_in) {
+            return Some(format!("{} still has a debt of {debt} bytes", server.id));
         }
     }
     if let Some(what) = replicas_shared(state) {

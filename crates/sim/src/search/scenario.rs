@@ -176,6 +176,9 @@ impl Scenario {
         self.bootstrap.pools[0].hibernate_after_millis = hibernates;
         // Long enough that nobody uses the set meanwhile.
         self.coder_rest = hibernates.map_or(0, |after| random.between(after, 4 * after)) * MILLI;
+        if random.chance(500) {
+            self.bootstrap.pools[0].parity_debt = ParityDebt::Ram;
+        }
     }
 
     fn by_hand(seed: u64) -> Scenario {

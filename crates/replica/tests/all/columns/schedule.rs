@@ -279,7 +279,13 @@ impl Schedule {
 
 fn run(seed: u64, steps: usize, prepare: impl Fn(&mut World)) {
     let (k, r) = if seed.is_multiple_of(2) { (4, 2) } else { (6, 3) };
-    let mut world = World::new(k, r);
+    // Half of them keep parity in memory, and half of those have little.
+    let memory = match seed % 8 {
+        0..4 => None,
+        4 | 5 => Some(20 << 12),
+        _ => Some(1 << 30),
+    };
+    let mut world = World::with_memory(k, r, memory);
     prepare(&mut world);
     let mut schedule = Schedule {
         world,

@@ -4,10 +4,12 @@
 use super::store::Store;
 use bytes::Bytes;
 use ebb_ec::{Codes, Coding};
-use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreToken};
+use ebb_replica::{
+    ClientToken, Command, Config, Event, KeptBlock, Recovered, Replica, StoreCommand, StoreToken,
+};
 use ebb_types::{
     ChunkId, ChunkOp, ClientReply, ClientRequest, Column, Epoch, GroupId, Incarnation, MapDelta, Moment,
-    ObjectId, ParityDebt, PeerMessage, PoolEntry, PoolId, Random, RequestId, STRIP_BLOCKS, ServerEntry,
+    ObjectId, ParityDebt, PeerMessage, PoolEntry, PoolId, Random, RequestId, Role, STRIP_BLOCKS, ServerEntry,
     ServerId, ServerReport, ServerState, SetEntry, SetId, Shape, SlotState, StoreId, Version, block_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -53,6 +55,8 @@ pub struct World {
     pub slow: Option<ServerId>,
     /// The metadata service makes a column in sync when its server says so.
     pub follows: bool,
+    /// Bytes of memory for the strips of sleeping parity servers, if they are kept there.
+    memory: Option<u64>,
     #[cfg(feature = "planted-bugs")]
     pub planted: Option<ebb_replica::PlantedBug>,
 }
@@ -67,6 +71,10 @@ pub fn id(n: usize) -> ServerId {
 
 impl World {
     pub fn new(k: u8, r: u8) -> World {
+        World::with_memory(k, r, None)
+    }
+
+    pub fn with_memory(k: u8, r: u8, memory: Option<u64>) -> World {
         let shape = Shape::new(k, r).unwrap();
         let columns = (0..shape.servers()).map(|n| Column { server: id(n), state: SlotState::InSync });
         let entry = SetEntry {
@@ -90,6 +98,7 @@ impl World {
             tokens: 0,
             slow: None,
             follows: true,
+            memory,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         };
@@ -134,8 +143,8 @@ impl World {
             id: POOL,
             name: "archive".to_owned(),
             shape: self.entry.shape,
-            parity_debt: ParityDebt::Segment,
-            parity_buffer_bytes: 1 << 30,
+            parity_debt: if self.memory.is_some() { ParityDebt::Ram } else { ParityDebt::Segment },
+            parity_buffer_bytes: self.memory.unwrap_or(1 << 30),
             hibernate_after_millis: None,
             sets: vec![SET],
         };
@@ -260,9 +269,9 @@ impl World {
             Command::Report(report) => self.report(server, report),
             Command::Store { token, command } => node.orders.push((token, command)),
             Command::DropOffload { group, stands_for } => {
-                node.store.drop_all(ebb_types::Role::Offload { stands_for }, group);
+                node.store.drop_all(Role::Offload { stands_for }, group);
             }
-            Command::DropReplica { group } => node.store.drop_all(ebb_types::Role::Replica, group),
+            Command::DropReplica { group } => node.store.drop_all(Role::Replica, group),
             Command::ReadyToSleep { .. } => drop(self.ready.insert(server)),
             Command::MapGap | Command::OldMetadata { .. } | Command::Bug { .. } => panic!("{command:?}"),
             Command::ForgetTombstones { .. } | Command::KeepScrubs { .. } => {}
@@ -484,10 +493,12 @@ impl World {
 
     pub fn assert_has(&self, row: &Row, column: usize, server: ServerId) {
         for (nth, wanted) in row.strips[column].chunks(4096).enumerate() {
-            let found =
-                self.nodes[&server].store.block(GroupId::of_column(SET, column), row.chunk, nth as u32);
+            let nth = nth as u32;
+            let kept = || self.in_memory(server, column).find(|b| (b.chunk, b.block) == (row.chunk, nth));
+            let in_memory = || kept().map(|block| block.data.unwrap_or(Bytes::from_static(&[0; 4096])));
+            let on_disk = self.nodes[&server].store.block(GroupId::of_column(SET, column), row.chunk, nth);
             assert!(
-                found.as_deref() == Some(wanted),
+                on_disk.or_else(in_memory).as_deref() == Some(wanted),
                 "block {nth} of column {column} of {} on {server}",
                 row.chunk
             );
@@ -501,9 +512,23 @@ impl World {
         self.nodes.iter().filter(|(_, node)| has(node)).map(|(server, _)| *server).collect()
     }
 
+    /// What a server keeps of a column for another, in memory.
+    pub fn in_memory(&self, server: ServerId, column: usize) -> impl Iterator<Item = KeptBlock> {
+        let last = self.entry.columns.len() - 1;
+        let stands_for = self.entry.columns[column.min(last)].server;
+        let replica = self.nodes[&server].replica.as_ref();
+        let group = GroupId::of_column(SET, column);
+        replica
+            .into_iter()
+            .flat_map(move |replica| replica.kept_in_memory(group, Role::Offload { stands_for }))
+    }
+
     /// The servers that keep strips for others.
     pub fn keepers(&self) -> usize {
-        let keeps = |node: &&Node| node.store.roles.iter().any(|(_, role)| *role != ebb_types::Role::Replica);
+        let in_memory =
+            |node: &Node| node.replica.as_ref().is_some_and(|replica| replica.stats().memory_bytes > 0);
+        let on_disk = |node: &Node| node.store.roles.iter().any(|(_, role)| *role != Role::Replica);
+        let keeps = |node: &&Node| in_memory(node) || on_disk(node);
         self.nodes.values().filter(keeps).count()
     }
 }

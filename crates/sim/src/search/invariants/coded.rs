@@ -5,11 +5,12 @@
 
 use crate::world::World;
 use crate::world::coder::{Stored, strips_of};
-use crate::world::store::Kept;
+use crate::world::server::Server;
+use crate::world::store::{Block, Kept};
 use ebb_meta::State;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Column, Content, Epoch, GroupId, Record, Role, ServerId, ServerState, SetEntry,
-    SetId, SlotState, Version, crc32c,
+    BLOCK_BYTES, ChunkId, Column, Content, Epoch, GroupId, Record, Role, Rows, ServerId, ServerState,
+    SetEntry, SetId, SlotState, Version, crc32c,
 };
 
 impl World<'_> {
@@ -60,6 +61,12 @@ impl World<'_> {
         let Some((set, column)) = group.column() else { return };
         let Some(entry) = self.newest_state().set(set).cloned() else { return };
         let kept = self.servers[&id].store.kept(group, role);
+        let mut strips = self.acknowledged_of(&kept);
+        if self.is_in_memory(&entry)
+            && entry.columns.get(column).is_some_and(|c| c.state == SlotState::InSync)
+        {
+            strips = self.acknowledged_strips(&entry);
+        }
         let stands_for = match entry.columns.get(column) {
             Some(own) if own.server == id => return self.fail("R6", format!("{id} drops {group}, its own")),
             Some(own) => own.server,
@@ -68,8 +75,7 @@ impl World<'_> {
         };
         // Whatever version it has the strip in: its content is the same.
         let any = Version { epoch: Epoch(0), seq: 1 };
-        let lost = self
-            .acknowledged_of(&kept)
+        let lost = strips
             .into_iter()
             .find(|(chunk, block)| !self.has(stands_for, group, Role::Replica, *chunk, *block, any));
         if let Some((chunk, block)) = lost.filter(|_| !self.has_forgotten(stands_for)) {
@@ -93,6 +99,17 @@ impl World<'_> {
         chunks.flat_map(|(chunk, blocks)| blocks.keys().map(|block| (*chunk, *block))).collect()
     }
 
+    /// The blocks of the column of all chunks that are stored and not to be deleted: what was kept in memory is gone already.
+    fn acknowledged_strips(&self, entry: &SetEntry) -> Vec<(ChunkId, u32)> {
+        let chunk_bytes = self.scenario.params().chunk_bytes;
+        let mut all = Vec::new();
+        for stored in self.coders.iter().flat_map(|c| &c.stored) {
+            let (_, blocks) = Rows::new(entry.shape, chunk_bytes).blocks(0, stored.len);
+            all.extend((0..blocks).map(|n| (stored.chunk, n)));
+        }
+        all
+    }
+
     /// R7: only parity servers sleep, unless their set hibernates.
     pub(super) fn r7_columns(&self, id: ServerId, state: &State) -> Option<String> {
         let mut sets = state.sets();
@@ -104,7 +121,10 @@ impl World<'_> {
         }
         let kept = self.servers[&id].store.roles();
         let other = kept.into_iter().find(|(group, role)| group.column().is_some() && *role != Role::Replica);
-        other.map(|(group, _)| format!("it keeps strips of {group}"))
+        let in_memory = self.servers[&id].replica.stats().memory_bytes;
+        other
+            .map(|(group, _)| format!("it keeps strips of {group}"))
+            .or_else(|| (in_memory > 0).then(|| format!("it keeps {in_memory} bytes of strips in memory")))
     }
 
     /// At rest: every column has its strip of everything that was stored, and nobody has what was deleted.
@@ -127,13 +147,18 @@ impl World<'_> {
             for Stored { chunk, .. } in &deleted {
                 let groups = (0..entry.strips()).map(|column| GroupId::of_column(set, column));
                 let servers = || self.servers.values().filter(|server| !server.lost);
+                let in_memory = |server: &Server, group, chunk| {
+                    let roles = self.servers.keys().map(|of| Role::Offload { stands_for: *of });
+                    let mut kept = roles.flat_map(|role| server.replica.kept_in_memory(group, role));
+                    kept.any(|block| block.chunk == chunk)
+                };
                 let mut places = groups.flat_map(|group| servers().map(move |s| (group, s)));
                 let left = places.find(|(group, server)| {
                     let roles = server.store.roles().into_iter().filter(|(of, _)| of == group);
                     roles.into_iter().any(|(group, role)| {
                         let kept = server.store.kept(group, role).remove(chunk);
                         kept.is_some_and(|blocks| blocks.values().any(|block| block.data.is_some()))
-                    })
+                    }) || in_memory(server, *group, *chunk)
                 });
                 if let Some(what) = left
                     .map(|(group, server)| format!("{chunk} was deleted and {} has it in {group}", server.id))
@@ -162,7 +187,12 @@ impl World<'_> {
             return None;
         }
         let group = GroupId::of_column(set, column);
-        let kept = store.kept(group, role).remove(&stored.chunk).unwrap_or_default();
+        let mut kept = store.kept(group, role).remove(&stored.chunk).unwrap_or_default();
+        for block in self.servers[&server].replica.kept_in_memory(group, role) {
+            if block.chunk == stored.chunk {
+                kept.insert(block.block, Block { version: block.version, data: block.data });
+            }
+        }
         let zeroes = vec![0; BLOCK_BYTES];
         for (n, wanted) in (0u32..).zip(strip.chunks(BLOCK_BYTES)) {
             let block = kept.get(&n);
