@@ -190,6 +190,23 @@ impl Bootstrap {
         let (groups, pools, sets) = (layout.groups.clone(), Vec::new(), Vec::new());
         Bootstrap { params, servers, groups, pools, sets, schedule }
     }
+
+    /// The pool of that name.
+    pub(crate) fn pool(&self, name: &str) -> Option<NewPool> {
+        let pool = self.pools.iter().find(|pool| pool.name == name)?.clone();
+        let sets = pool.sets.iter().filter_map(|id| self.sets.get(usize::from(id.0))).cloned().collect();
+        let servers = self.servers.iter().filter(|server| server.pool == pool.id).cloned().collect();
+        Some(NewPool { pool, sets, servers })
+    }
+}
+
+/// An erasure-coded pool that comes to a cluster, with servers that are new to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewPool {
+    pub pool: PoolEntry,
+    /// In order of their ids: all columns in sync, epoch 1.
+    pub sets: Vec<SetEntry>,
+    pub servers: Vec<NewServer>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

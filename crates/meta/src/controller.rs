@@ -35,10 +35,10 @@ mod usage;
 pub(crate) mod watch;
 
 use crate::controller::gears::Gears;
-use crate::controller::leading::{DAMAGE_WAKES, Leading, Reports, Seen};
+use crate::controller::leading::{DAMAGE_WAKES, Leading, Live, Reports, Seen};
 use crate::controller::liveness::{Beat, behind};
 use crate::controller::watch::Watch;
-use crate::{State, SwitchAction, Timing};
+use crate::{Command, State, SwitchAction, Timing};
 
 pub use event::{Event, Output};
 
@@ -46,6 +46,7 @@ use ebb_types::{
     Epoch, GearGroup, GroupId, Incarnation, MetaFailure, MetaReply, Moment, ServerId, ServerMessage,
     ServerReport, ServerState, StoreMark,
 };
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -78,20 +79,20 @@ impl Controller {
         if state.params().is_none() {
             // Nothing to lead yet. The lease that a new leader waits for counts from the creation of the cluster.
             (leading.since, leading.watching) = (now, now);
-            if let Event::Admin { token, .. } | Event::Wake { token, .. } = event {
+            if let Some(token) = event.token() {
                 out.push(Output::Reply { token, reply: MetaReply::Failed(MetaFailure::NotCreated) });
             }
             return;
         }
         if leading.behind > 0 {
-            if let Event::Admin { token, .. } | Event::Wake { token, .. } = event {
+            if let Some(token) = event.token() {
                 let why = behind(leading.behind, state.version());
                 let reply = MetaReply::Failed(MetaFailure::Refused(why));
                 out.push(Output::Reply { token, reply });
             }
             return;
         }
-        if !std::mem::replace(&mut leading.inherited, true) {
+        if leading.servers.len() < state.server_count() {
             leading.inherit(state, &self.marks);
         }
         leading.gears.follow(now, state, leading.since, leading.unix_millis);
@@ -101,6 +102,9 @@ impl Controller {
             Event::Refused => leading.refused(now, state, out),
             Event::Switched { server, action, result } => leading.switched(now, server, action, result, out),
             Event::Admin { token, request } => leading.admin(now, token, request, state, out),
+            Event::CreatePool { token, pool } => {
+                out.push(Output::ProposeFor { token, command: Command::AddPool(pool) });
+            }
             Event::Wake { token, set } => leading.wake(now, token, set, state, out),
             Event::Tick => leading.run(now, state, out),
             Event::BecameLeader { .. } | Event::LostLeadership => {}
@@ -141,7 +145,6 @@ impl Leading {
             watching: now,
             turn: now,
             unix_millis,
-            inherited: false,
             servers: BTreeMap::new(),
             reports: Reports::default(),
             sets: BTreeMap::new(),
@@ -161,10 +164,11 @@ impl Leading {
         }
     }
 
-    /// Takes over the servers as an earlier leader left them.
+    /// Takes over servers and sets that this leader does not know: as an earlier leader left them, or those of a new pool.
     fn inherit(&mut self, state: &State, marks: &BTreeMap<ServerId, StoreMark>) {
         for entry in state.servers() {
-            let live = self.servers.entry(entry.id).or_default();
+            let Entry::Vacant(unknown) = self.servers.entry(entry.id) else { continue };
+            let live = unknown.insert(Live::default());
             live.run = entry.incarnation;
             let heard = marks.get(&entry.id).filter(|mark| mark.store == entry.store);
             live.store = entry.store;
@@ -173,8 +177,9 @@ impl Leading {
             live.power.inherit(entry.state, ran, self.since + self.timing.wake_limit);
             live.failed = (entry.state == ServerState::Failed).then_some(self.since);
         }
-        let watch = |entry| Watch::new(self.since, entry, state, &self.timing);
-        self.sets = state.sets().map(|(id, entry)| (id, watch(entry))).collect();
+        for (id, entry) in state.sets() {
+            self.sets.entry(id).or_insert_with(|| Watch::new(self.since, entry, state, &self.timing));
+        }
         self.dirty = true;
     }
 

@@ -8,8 +8,8 @@ use crate::controller::{Controller, Event, Output};
 use crate::raft::{LogFile, Node, Progress, RaftError};
 use crate::{Command, Input, MemberConfig, MemberId, Outcome, Reply, State, Token};
 use ebb_types::{
-    ALLOCATE_MAX, AdminReply, GearGroup, MapDelta, MetaFailure, MetaPush, MetaReply, MetaRequest, Moment,
-    NamespaceQuery,
+    ALLOCATE_MAX, AdminReply, AdminRequest, GearGroup, MapDelta, MetaFailure, MetaPush, MetaReply,
+    MetaRequest, Moment, NamespaceQuery,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -219,6 +219,7 @@ impl<L: LogFile> Member<L> {
         match request {
             MetaRequest::Watch { map_version } => self.wait(Unproven::Watch { token, map_version }),
             MetaRequest::Query(query) => self.wait(Unproven::Query { token, query }),
+            MetaRequest::Admin(AdminRequest::CreatePool { name }) => self.create_pool(now, token, &name, out),
             MetaRequest::Admin(request) => self.decide(now, Event::Admin { token, request }, out),
             MetaRequest::Wake { set } => self.decide(now, Event::Wake { token, set }, out),
             MetaRequest::Namespace(command) => {
@@ -230,6 +231,19 @@ impl<L: LogFile> Member<L> {
             MetaRequest::AllocateObjects { count } => {
                 let why =
                     format!("{count} object ids were asked for; 1 to {ALLOCATE_MAX} can be had at once");
+                out.push(Outcome::Reply { token, reply: MetaReply::Failed(MetaFailure::Refused(why)) });
+            }
+        }
+    }
+
+    fn create_pool(&mut self, now: Moment, token: Token, name: &str, out: &mut Vec<Outcome>) {
+        match self.config.bootstrap.as_ref().and_then(|file| file.pool(name)) {
+            Some(pool) => self.decide(now, Event::CreatePool { token, pool }, out),
+            None => {
+                let why = format!(
+                    "the metadata server's configuration file has no [[pool]] called {name:?}: add it after the others, with new [[server]] \
+                     sections, to the file of each metadata server, and restart them"
+                );
                 out.push(Outcome::Reply { token, reply: MetaReply::Failed(MetaFailure::Refused(why)) });
             }
         }

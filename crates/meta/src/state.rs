@@ -8,7 +8,7 @@
 mod sets;
 
 use crate::namespace::names::Names;
-use crate::{Bootstrap, Namespace};
+use crate::{Bootstrap, Namespace, NewPool, NewServer};
 use ebb_gear::forecast::DAYS_KEPT;
 use ebb_types::{
     ClusterParams, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, MapDelta, NamespaceCommand,
@@ -68,6 +68,7 @@ pub enum Command {
         pool: PoolId,
         after_millis: Option<u64>,
     },
+    AddPool(NewPool),
 }
 
 /// A chunk group's next configuration, derived from the one at `expected`.
@@ -147,6 +148,10 @@ impl State {
     /// The map version of the last change of the server's entry.
     pub fn server_changed(&self, id: ServerId) -> u64 {
         self.servers.get(&id).map_or(0, |v| v.changed)
+    }
+
+    pub(crate) fn server_count(&self) -> usize {
+        self.servers.len()
     }
 
     /// In order of their ids.
@@ -274,6 +279,7 @@ impl State {
                 Reply::Done
             }
             Command::SetHibernation { pool, after_millis } => self.set_hibernation(*pool, *after_millis),
+            Command::AddPool(new) => self.add_pool(new),
         }
     }
 
@@ -285,19 +291,7 @@ impl State {
             return Reply::Refused(fault);
         }
         self.version = 1;
-        for server in &bootstrap.servers {
-            let item = ServerEntry {
-                id: server.id,
-                rack: server.rack,
-                pool: server.pool,
-                gear_group: server.gear_group,
-                address: server.address.clone(),
-                state: ServerState::Waking,
-                incarnation: Incarnation(0),
-                store: StoreId(0),
-            };
-            self.servers.insert(server.id, Versioned { item, changed: 1 });
-        }
+        self.add_servers(&bootstrap.servers);
         // Nothing has been written yet, so every replica has everything.
         let fresh = |&server: &ServerId| Slot { server, state: SlotState::InSync, holder: None };
         let groups = bootstrap.groups.iter().map(|servers| {
@@ -314,6 +308,23 @@ impl State {
         self.schedule = bootstrap.schedule;
         self.params = Some(bootstrap.params.clone());
         Reply::Done
+    }
+
+    /// As of the present version of the map.
+    fn add_servers(&mut self, new: &[NewServer]) {
+        for server in new {
+            let item = ServerEntry {
+                id: server.id,
+                rack: server.rack,
+                pool: server.pool,
+                gear_group: server.gear_group,
+                address: server.address.clone(),
+                state: ServerState::Waking,
+                incarnation: Incarnation(0),
+                store: StoreId(0),
+            };
+            self.servers.insert(server.id, Versioned { item, changed: self.version });
+        }
     }
 
     fn set_schedule(&mut self, schedule: &Schedule) -> Reply {

@@ -109,10 +109,10 @@ enum Sub {
     /// Show the state of the cluster; wakes no server
     #[command(after_help = "Example: ebb status --json | jq .gear")]
     Status(ToolArgs),
-    /// Show the erasure-coded pools: their servers, what is owed to sleeping parity servers, and what may fail; wakes no
-    /// server
+    /// Show or add erasure-coded pools: their servers, what is owed to sleeping parity servers, and what may fail; showing
+    /// wakes no server
     #[command(
-        after_help = "Examples:\n  ebb pool list                           codes, and which server has which role\n  ebb pool status archive                 what each set owes, when its parity servers wake, what may fail\n  ebb pool status --json | jq '.[].sets[].survives'"
+        after_help = "Examples:\n  ebb pool list                           codes, and which server has which role\n  ebb pool status archive                 what each set owes, when its parity servers wake, what may fail\n  ebb pool status --json | jq '.[].sets[].survives'\n  ebb pool create cold                    after its [[pool]] and [[server]] sections are in every metadata server's file"
     )]
     Pool {
         #[command(subcommand)]

@@ -101,7 +101,7 @@ impl Context<'_> {
         let entry = self.map.set(set)?;
         let pool = self.map.pools.get(&entry.pool)?;
         // Strips of a data column are clients' data.
-        let is_data = column < entry.shape.data() && !self.config.has(PlantedBug::KeepDataInMemory);
+        let is_data = column < entry.shape.data();
         let is_kept_here = !is_data && role != Role::Replica;
         (is_kept_here && pool.parity_debt == ParityDebt::Ram).then_some(pool.parity_buffer_bytes)
     }

@@ -92,6 +92,10 @@ pub enum AdminRequest {
     /// Dry run: what the scheduler would do over the next day.
     GearPlan,
     SetSchedule(Schedule),
+    /// Add the erasure-coded pool of this name, which the metadata servers' configuration file has and the cluster does not.
+    CreatePool {
+        name: String,
+    },
     /// The server is gone for good: rebuild its data on others of its gear group.
     MarkLost {
         server: ServerId,
@@ -118,6 +122,7 @@ impl AdminRequest {
             AdminRequest::GearSet { .. }
             | AdminRequest::GearAuto
             | AdminRequest::SetSchedule(_)
+            | AdminRequest::CreatePool { .. }
             | AdminRequest::MarkLost { .. }
             | AdminRequest::Force { .. } => false,
         }

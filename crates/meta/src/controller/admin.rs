@@ -31,6 +31,7 @@ impl Leading {
             AdminRequest::GearSet { .. }
             | AdminRequest::GearAuto
             | AdminRequest::SetSchedule(_)
+            | AdminRequest::CreatePool { .. }
             | AdminRequest::Force { .. }
             | AdminRequest::MarkLost { .. } => match self.wish(now, &request, state) {
                 Ok(command) => return out.push(Output::ProposeFor { token, command }),
@@ -255,8 +256,9 @@ impl Leading {
             AdminRequest::Status
             | AdminRequest::GearPlan
             | AdminRequest::ListHours
-            | AdminRequest::ListShifts => {
-                unreachable!("questions change nothing")
+            | AdminRequest::ListShifts => unreachable!("questions change nothing"),
+            AdminRequest::CreatePool { .. } => {
+                unreachable!("the member looks the pool up: Event::CreatePool")
             }
         }
     }

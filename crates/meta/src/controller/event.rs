@@ -1,6 +1,6 @@
 //! What the controller hears and says.
 
-use crate::{Command, SwitchAction, Token};
+use crate::{Command, NewPool, SwitchAction, Token};
 use ebb_types::{AdminRequest, MetaPush, MetaReply, ServerId, ServerMessage, SetId};
 
 #[derive(Clone, Debug)]
@@ -27,6 +27,11 @@ pub enum Event {
         token: Token,
         request: AdminRequest,
     },
+    /// An administrator adds a pool.
+    CreatePool {
+        token: Token,
+        pool: NewPool,
+    },
     /// A client needs a set that hibernates.
     Wake {
         token: Token,
@@ -34,6 +39,18 @@ pub enum Event {
     },
     /// Everything that arrived together has been delivered, or [`Controller::next_wake`] is reached: decide.
     Tick,
+}
+
+impl Event {
+    /// Who waits for an answer.
+    pub(crate) fn token(&self) -> Option<Token> {
+        match self {
+            Event::Admin { token, .. } | Event::CreatePool { token, .. } | Event::Wake { token, .. } => {
+                Some(*token)
+            }
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -98,8 +98,6 @@ pub(crate) struct Leading {
     pub watching: Moment,
     pub turn: Moment,
     pub unix_millis: u64,
-    /// The state left by earlier leaders has been taken in.
-    pub inherited: bool,
     pub servers: BTreeMap<ServerId, Live>,
     pub reports: Reports,
     pub sets: BTreeMap<SetId, Watch>,

@@ -2,6 +2,7 @@ use super::*;
 use crate::namespace::table::Blob;
 use crate::raft::{Birth, Job, LogFile, MemoryLog, create};
 use crate::{Bootstrap, NewServer, SwitchAction, Timing};
+use ebb_gear::NO_GEAR;
 use ebb_types::*;
 use std::sync::Arc;
 use std::time::Duration;
@@ -181,6 +182,56 @@ fn a_pools_hibernation_follows_the_configuration_file() {
         assert_eq!(member.state().pool(PoolId(1)).unwrap().hibernate_after_millis, after);
         log = member.into_log();
     }
+}
+
+/// A founded member whose file now has a pool more: it comes when an administrator asks, and the leader counts on its servers.
+#[test]
+fn a_pool_is_created_when_an_administrator_asks() {
+    let (pool, shape) = (PoolId(1), Shape::new(2, 1).unwrap());
+    let mut config = config(1, 1);
+    let file = config.bootstrap.as_mut().unwrap();
+    let column = |id| Column { server: ServerId(id), state: SlotState::InSync };
+    file.servers.extend((10..13).map(|id| NewServer {
+        id: ServerId(id),
+        rack: RackId(id),
+        pool,
+        gear_group: NO_GEAR,
+        address: format!("h{id}:1"),
+    }));
+    let columns = (10..13).map(column).collect();
+    file.sets = vec![SetEntry { pool, shape, epoch: Epoch(1), hibernates_since: None, columns }];
+    file.pools = vec![PoolEntry {
+        id: pool,
+        name: "archive".into(),
+        shape,
+        parity_debt: ebb_types::ParityDebt::Segment,
+        parity_buffer_bytes: 1,
+        hibernate_after_millis: None,
+        sets: vec![SetId(0)],
+    }];
+    let mut member = Member::open(config, single().into_log(), Moment(1), 0).unwrap();
+    member.on(Moment(1), Vec::new(), &mut Vec::new()).unwrap();
+    assert!(member.state().pool(pool).is_none(), "a start alone adds nothing");
+    let mut create = |token, name: &str| {
+        let (name, mut out) = (name.to_owned(), Vec::new());
+        let request = MetaRequest::Admin(AdminRequest::CreatePool { name });
+        member.on(Moment(2), vec![ask(token, request)], &mut out).unwrap();
+        replies(&out).into_iter().find(|(of, _)| *of == token).expect("an answer").1
+    };
+    let refused = |reply: MetaReply, why: &str| match reply {
+        MetaReply::Failed(MetaFailure::Refused(found)) => assert!(found.contains(why), "{found}"),
+        other => panic!("{other:?}"),
+    };
+    refused(create(1, "cold"), "has no [[pool]] called \"cold\"");
+    assert_eq!(create(2, "archive"), MetaReply::Admin(AdminReply::Done));
+    refused(create(3, "archive"), "exists already");
+    assert_eq!(member.state().pool(pool).map(|known| known.name.as_str()), Some("archive"));
+    for (n, server) in (10..13).enumerate() {
+        let beat = heartbeat(server, 3 + n as u64, 0);
+        member.on(Moment(3 + n as u64), vec![beat], &mut Vec::new()).unwrap();
+    }
+    let states: Vec<_> = (10..13).map(|id| member.state().server(ServerId(id)).unwrap().state).collect();
+    assert_eq!(states, [ServerState::Awake; 3], "{:?}", member.state().set(SetId(0)));
 }
 
 /// What cannot be read must never look absent.

@@ -4,7 +4,7 @@
 //! cannot declare a column complete that never caught up, and no acknowledged strip is forgotten.
 
 use super::{Reply, State, Versioned};
-use crate::{Bootstrap, NewServer};
+use crate::{Bootstrap, NewPool, NewServer};
 use ebb_gear::NO_GEAR;
 use ebb_types::{Column, Epoch, PoolEntry, PoolId, ServerId, SetEntry, SetId, SlotState};
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,48 @@ impl State {
             known.changed = self.version;
         }
         Reply::Done
+    }
+
+    pub(super) fn add_pool(&mut self, new: &NewPool) -> Reply {
+        if let Some(fault) = self.fault_of_new_pool(new) {
+            return Reply::Refused(fault);
+        }
+        self.version += 1;
+        let changed = self.version;
+        self.add_servers(&new.servers);
+        self.sets.extend(new.sets.iter().map(|set| Versioned { item: set.clone(), changed }));
+        self.pools.insert(new.pool.id, Versioned { item: new.pool.clone(), changed });
+        Reply::Done
+    }
+
+    /// Why the pool cannot be added, if so.
+    fn fault_of_new_pool(&self, new: &NewPool) -> Option<String> {
+        let (pool, first) = (&new.pool, self.sets.len() as u16);
+        if self.pools().any(|known| known.name == pool.name) {
+            return Some(format!("pool {:?} exists already", pool.name));
+        }
+        if usize::from(pool.id.0) != self.pools.len() + 1 || pool.sets.first() != Some(&SetId(first)) {
+            return Some(format!(
+                "pool {:?} is not the next one: new [[pool]] sections come last in the file, and are created in their order",
+                pool.name
+            ));
+        }
+        if let Some(known) = new.servers.iter().find(|server| self.servers.contains_key(&server.id)) {
+            return Some(format!(
+                "{} is part of the cluster already: a new pool needs new [[server]] sections",
+                known.id
+            ));
+        }
+        let sets = pool.sets.iter().map(|set| SetId(set.0.wrapping_sub(first))).collect();
+        let alone = Bootstrap {
+            params: self.params.clone()?,
+            servers: new.servers.clone(),
+            groups: Vec::new(),
+            pools: vec![PoolEntry { sets, ..pool.clone() }],
+            sets: new.sets.clone(),
+            schedule: self.schedule,
+        };
+        alone.fault_of_pools(&alone.servers.iter().map(|server| (server.id, server)).collect())
     }
 
     pub(super) fn reconfigure_sets(&mut self, changes: &[SetChange]) -> Reply {

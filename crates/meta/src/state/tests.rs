@@ -355,3 +355,54 @@ fn a_cluster_is_created_only_with_pools_that_fit() {
         assert!(fault.contains(why), "{why}: {fault:?}");
     }
 }
+
+/// A pool of servers 20 to 23, to come to a cluster with [`with_sets`].
+fn another() -> NewPool {
+    let (pool, shape) = (PoolId(2), Shape::new(2, 1).unwrap());
+    let old = with_sets();
+    let server =
+        |id| NewServer { id: ServerId(id), pool, address: format!("h{id}:1"), ..old.servers[12].clone() };
+    let column = |id| Column { server: ServerId(id), state: SlotState::InSync };
+    let columns = (20..23).map(column).collect();
+    NewPool {
+        pool: PoolEntry { id: pool, name: "cold".into(), sets: vec![SetId(2)], ..old.pools[0].clone() },
+        sets: vec![SetEntry { pool, shape, epoch: Epoch(1), hibernates_since: None, columns }],
+        servers: (20..24).map(server).collect(),
+    }
+}
+
+#[test]
+fn a_pool_comes_to_a_cluster_once() {
+    let mut state = created_with_sets();
+    let before = state.version();
+    assert_eq!(state.apply(&Command::AddPool(another())), Reply::Done);
+    let delta = state.delta(before);
+    assert_eq!((delta.servers.len(), delta.pools.len(), delta.sets.len()), (4, 1, 1));
+    assert_eq!(state.set(SetId(2)).map(|set| set.pool), Some(PoolId(2)));
+    assert_eq!(state.server(ServerId(23)).map(|entry| entry.state), Some(ServerState::Waking));
+    let version = state.version();
+    let Reply::Refused(why) = state.apply(&Command::AddPool(another())) else { panic!("twice") };
+    assert!(why.contains("exists already") && state.version() == version, "{why}");
+}
+
+#[test]
+fn a_pool_that_does_not_fit_changes_nothing() {
+    let spoil: [(&str, Spoil<NewPool>); 9] = [
+        ("exists already", |p| p.pool.name = "archive".into()),
+        ("not the next one", |p| p.pool.id = PoolId(3)),
+        ("not the next one", |p| p.pool.sets = vec![SetId(1)]),
+        ("part of the cluster already", |p| p.servers[3].id = ServerId(16)),
+        ("name each once", |p| p.pool.sets.push(SetId(4))),
+        ("two columns", |p| p.sets[0].columns[1].server = ServerId(20)),
+        ("not configured", |p| p.sets[0].columns[1].server = ServerId(10)),
+        ("epoch 1", |p| p.sets[0].epoch = Epoch(2)),
+        ("no room for the parity", |p| p.pool.parity_buffer_bytes = 0),
+    ];
+    for (why, spoil) in spoil {
+        let (mut state, mut bad) = (created_with_sets(), another());
+        spoil(&mut bad);
+        let (before, reply) = (state.clone(), state.apply(&Command::AddPool(bad)));
+        let Reply::Refused(found) = reply else { panic!("{why}: {reply:?}") };
+        assert!(found.contains(why) && state == before, "{why}: {found:?}");
+    }
+}

@@ -89,12 +89,17 @@ pub async fn show_status(file: &Path, output: Output) -> Result<ExitCode, NodeEr
 
 pub async fn pool(file: &Path, output: Output, command: PoolCommand) -> Result<ExitCode, NodeError> {
     let (_, client) = connect(file).await?;
+    if let PoolCommand::Create { name } = &command {
+        ask(&client, AdminRequest::CreatePool { name: name.clone() }).await?;
+    }
     let status = status(&client).await?;
     let pools = pool::select(&status.pools, &status.servers, command.name())
         .map_err(|why| NodeError::Refused(why.to_string()))?;
     match (output, &command) {
         (Output::Json, _) => print_json(&pools),
-        (Output::Text, PoolCommand::List { .. }) => print!("{}", pool::list(&pools)),
+        (Output::Text, PoolCommand::Create { .. } | PoolCommand::List { .. }) => {
+            print!("{}", pool::list(&pools))
+        }
         (Output::Text, PoolCommand::Status { .. }) => print!("{}", pool::page(&pools)),
     }
     Ok(ExitCode::SUCCESS)

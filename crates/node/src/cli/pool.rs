@@ -15,6 +15,11 @@ use std::fmt::Write;
 
 #[derive(Clone, Debug, Subcommand)]
 pub enum PoolCommand {
+    /// Add a pool of new servers that the configuration file has and the cluster does not
+    Create {
+        /// Its name in [[pool]]
+        name: String,
+    },
     /// Show each pool's code, and the role of each of its servers
     List {
         /// Only this pool
@@ -30,6 +35,7 @@ pub enum PoolCommand {
 impl PoolCommand {
     pub fn name(&self) -> Option<&str> {
         match self {
+            PoolCommand::Create { name } => Some(name),
             PoolCommand::List { name } | PoolCommand::Status { name } => name.as_deref(),
         }
     }

@@ -1,8 +1,8 @@
 //! Erasure-coded pools in the configuration: `[[pool]]` sections, and the servers that name one.
 //!
-//! Pools are founded with the cluster, like chunk groups: ids follow the order of the sections, from 1, and sets follow from
-//! the servers and their racks. The metadata service keeps what it was founded with, so a file that says otherwise later is an
-//! error ([`unchanged`]), not a wish. Only `hibernate_after` may change.
+//! Pools are founded with the cluster, like chunk groups, or come to it later with servers of their own (`ebb pool create`): ids follow the
+//! order of the sections, from 1, and sets follow from the servers and their racks. The metadata service keeps what it has, so a file that
+//! says otherwise is an error ([`unchanged`]), not a wish. Only `hibernate_after` may change.
 //!
 //! Sections are checked before anything is founded ([`check`]): [`found`] relies on it.
 
@@ -132,7 +132,7 @@ pub enum PoolError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} was {was} when the cluster was founded, and is {now} in this configuration file. A pool's code and servers \
-     cannot be changed while it holds data: restore the file, or create another pool, with a new cluster, and move the data there"
+     cannot be changed while it holds data: restore the file, or add another pool after the others (`ebb pool create`) and move the data there"
 )]
 pub struct Changed {
     what: String,
@@ -255,14 +255,16 @@ pub fn found(pools: &[PoolSection], servers: &[Placed], into: &mut Bootstrap) ->
     Ok(())
 }
 
-/// Compares the file's pools with the whole map. Sets are not compared: their columns move to other servers when one is lost.
+/// Compares the file's pools with the whole map; pools that the file has after those are to be created yet. Sets are not compared: their
+/// columns move to other servers when one is lost.
 pub fn unchanged(file: &Bootstrap, founded: &MapDelta) -> Result<(), Changed> {
     let changed = |what: String, was: String, now: String| Err(Changed { what, was, now });
     let names = |pools: &[PoolEntry]| match pools {
         [] => "empty".to_owned(),
         pools => pools.iter().map(|pool| pool.name.as_str()).collect::<Vec<_>>().join(", "),
     };
-    let (was, now) = (names(&founded.pools), names(&file.pools));
+    let known = &file.pools[..founded.pools.len().min(file.pools.len())];
+    let (was, now) = (names(&founded.pools), names(known));
     if was != now {
         return changed("the list of pools".to_owned(), was, now);
     }
@@ -279,17 +281,25 @@ pub fn unchanged(file: &Bootstrap, founded: &MapDelta) -> Result<(), Changed> {
             return changed(of("parity_buffer_mib"), mib(was), mib(now));
         }
     }
-    let coded = |servers: &mut dyn Iterator<Item = (ServerId, PoolId)>| {
-        servers.filter(|(_, pool)| *pool != PoolId::REPLICATED).collect::<BTreeMap<_, _>>()
+    let was: BTreeMap<ServerId, PoolId> =
+        founded.servers.iter().map(|server| (server.id, server.pool)).collect();
+    let now: BTreeMap<ServerId, PoolId> =
+        file.servers.iter().map(|server| (server.id, server.pool)).collect();
+    let coded = |pool: Option<&PoolId>| pool.copied().filter(|pool| *pool != PoolId::REPLICATED);
+    let is_new = |pool: PoolId| founded.pools.iter().all(|known| known.id != pool);
+    let moved = |id: &&ServerId| {
+        let (was_in, is_in) = (coded(was.get(id)), coded(now.get(id)));
+        was_in != is_in && (was.contains_key(id) || is_in.is_some_and(|pool| !is_new(pool)))
     };
-    let was = coded(&mut founded.servers.iter().map(|server| (server.id, server.pool)));
-    let now = coded(&mut file.servers.iter().map(|server| (server.id, server.pool)));
-    let name = |pool: Option<&PoolId>| {
-        let found = pool.and_then(|id| file.pools.iter().find(|pool| pool.id == *id));
+    let name = |pool: Option<PoolId>| {
+        let found = pool.and_then(|id| file.pools.iter().find(|pool| pool.id == id));
         found.map_or("not an erasure-coded one".to_owned(), |pool| pool.name.clone())
     };
-    match was.keys().chain(now.keys()).find(|id| was.get(id) != now.get(id)) {
-        Some(id) => changed(format!("the pool of server {}", id.0), name(was.get(id)), name(now.get(id))),
+    match was.keys().chain(now.keys()).find(moved) {
+        Some(id) => {
+            let (was, now) = (name(coded(was.get(id))), name(coded(now.get(id))));
+            changed(format!("the pool of server {}", id.0), was, now)
+        }
         None => Ok(()),
     }
 }
@@ -445,13 +455,23 @@ mod tests {
             unchanged(&founded(pools, servers), &map).map_err(|changed| changed.to_string())
         };
         assert_eq!(after(&[section("archive", "6+3")], &members), Ok(()));
+        let mut more = members.clone();
+        more.extend(
+            servers(&[(Some("cold"), 3)]).into_iter().map(|s| Placed { id: ServerId(s.id.0 + 100), ..s }),
+        );
+        let both = [section("archive", "6+3"), section("cold", "2+1")];
+        assert_eq!(after(&both, &more), Ok(()), "one that is to be created");
+        let mut taken = more.clone();
+        taken[3].pool = Some("cold");
+        assert!(after(&both, &taken).unwrap_err().contains("the pool of server 4 was archive"));
+        let reversed = [section("cold", "2+1"), section("archive", "6+3")];
+        assert!(after(&reversed, &more).unwrap_err().contains("the list of pools was archive"));
         let mut fewer = members.clone();
         fewer.last_mut().unwrap().pool = None;
         let archive = || section("archive", "6+3");
         let cases = [
             (vec![section("archive", "7+3")], &members, "the code of pool archive was 6+3"),
             (vec![section("cold", "6+3")], &members, "the list of pools was archive"),
-            (vec![archive(), section("cold", "2+1")], &members, "is archive, cold in this"),
             (vec![], &members, "is empty in this configuration file"),
             (vec![PoolSection { parity_buffer_mib: 64, ..archive() }], &members, "parity_buffer_mib of pool"),
             (

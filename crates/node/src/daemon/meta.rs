@@ -217,7 +217,7 @@ impl Driver {
     fn refuse_another_cluster(&mut self) -> Result<(), NodeError> {
         let data = self.data.display();
         let params = self.member.state().params();
-        // First: other pools mean other parameters too, and this error says more. Pools never change once founded.
+        // First: other pools mean other parameters too, and this error says more. A founded pool never changes.
         if params.is_some_and(|found| found.cluster == self.params.cluster)
             && let Some(file) = self.unchecked.take()
         {

@@ -162,7 +162,11 @@ fn a_server_does_not_touch_what_is_not_its_own() {
     refused(
         &cluster.ebb(&["meta"]),
         1,
-        &["the list of pools was empty", "is cold in this configuration file", "restore the file"],
+        &[
+            "was not an erasure-coded one when the cluster was founded",
+            "is cold in this configuration file",
+            "restore the file",
+        ],
     );
     std::fs::write(&cluster.config, before).expect("write");
 

@@ -2,9 +2,9 @@
 //! pool that nobody uses sleeps as a whole, and a configuration with another pool is refused. Objects move there by a rule.
 
 use crate::harness::objects::Objects;
-use crate::harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, wait};
+use crate::harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, free_port, wait};
 use ebb_testing::s3::{Answer, request};
-use ebb_types::{ClusterStatus, ServerState};
+use ebb_types::{ClusterStatus, ServerState, SlotState};
 
 /// Six replicated servers, and a pool `cold` of code 2+1.
 fn create() -> Cluster {
@@ -52,6 +52,56 @@ fn an_idle_pool_lets_its_parity_sleep_and_wakes_it_for_a_failure() {
     let why = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{why}");
     assert!(why.contains("parity_buffer_mib of pool cold was 1024") && why.contains("is 64 in"), "{why}");
+}
+
+/// A pool of three new servers comes to a cluster that serves: the file first, then the command, then the servers.
+#[test]
+fn a_pool_comes_to_a_cluster_that_holds_data() {
+    let mut cluster = create();
+    cluster.start_all();
+    cluster.launch(Who::Gateway);
+    let (status, body) = Objects::create_bucket(&cluster.gateway, "old", Some("cold"));
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(ask(&cluster, "PUT", "/old/key", b"before").status, 200);
+    let output = cluster.ebb(&["pool", "create", "warm"]);
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && why.contains("no [[pool]] called \"warm\""), "{why}");
+
+    let first = cluster.servers.iter().max().expect("servers") + 1;
+    cluster.edit(|table| {
+        let pool: toml::Table = "name = \"warm\"\ncode = \"2+1\"".parse().expect("TOML");
+        table["pool"].as_array_mut().expect("pools").push(pool.into());
+        let servers = table["server"].as_array_mut().expect("servers");
+        for id in first..first + 3 {
+            let (rack, port) = (id % 3, free_port());
+            let server =
+                format!("id = {id}\nrack = {rack}\npool = \"warm\"\naddress = \"127.0.0.1:{port}\"\ndata = \"server-{id}\"");
+            servers.push(server.parse::<toml::Table>().expect("TOML").into());
+        }
+    });
+    cluster.terminate(Who::Meta(1));
+    cluster.launch(Who::Meta(1));
+    // Servers that the cluster does not know yet wait.
+    for id in first..first + 3 {
+        cluster.launch(Who::Server(id));
+    }
+    cluster.servers.extend(first..first + 3);
+    cluster.wait_status("the metadata server is back", |s| s.groups.without_primary == 0);
+    assert_eq!(cluster.status().pools.len(), 1, "the file alone adds nothing");
+    let list = said(&cluster, &["pool", "create", "warm"]);
+    assert!(list.contains("pool     warm, code 2+1") && list.contains("data 1"), "{list}");
+    cluster.wait_status("the new pool's parity sleeps", |s| {
+        let set = &s.pools[1].sets[0];
+        set.entry.columns[..2].iter().all(|c| c.state == SlotState::InSync) && set.servers_awake == 2
+    });
+    let (status, body) = Objects::create_bucket(&cluster.gateway, "new", Some("warm"));
+    assert_eq!(status, 200, "{body}");
+    let bytes: Vec<u8> = (0..2_000_000_u32).map(|n| (n / 7) as u8).collect();
+    assert_eq!(ask(&cluster, "PUT", "/new/key", &bytes).status, 200);
+    assert!(ask(&cluster, "GET", "/new/key", b"").body == bytes);
+    assert_eq!(ask(&cluster, "GET", "/old/key", b"").body, b"before");
+    let twice = cluster.ebb(&["pool", "create", "warm"]);
+    assert!(String::from_utf8_lossy(&twice.stderr).contains("exists already"));
 }
 
 fn ask(cluster: &Cluster, method: &str, path: &str, body: &[u8]) -> Answer {

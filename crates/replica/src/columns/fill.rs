@@ -103,6 +103,11 @@ impl Fill {
         self.listings = everything.chain(own).map(listing).collect();
     }
 
+    /// How many columns it fills.
+    pub fn columns(&self) -> usize {
+        self.columns.len()
+    }
+
     pub fn is_complete(&self) -> bool {
         self.is_through() && !self.incomplete
     }
