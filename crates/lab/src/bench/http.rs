@@ -19,6 +19,8 @@ pub enum HttpError {
     Late,
     #[error("the server closed the connection in the middle of a response")]
     Closed,
+    #[error("the server closed the connection without a response")]
+    Unanswered,
     #[error("the response is not valid HTTP/1.1: {0}")]
     Malformed(&'static str),
     #[error("status {status}: {text}")]
@@ -66,6 +68,16 @@ struct Head {
     keep: bool,
 }
 
+/// Whether the other side closed the connection.
+fn is_closed(error: &HttpError) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+    match error {
+        HttpError::Closed => true,
+        HttpError::Io(error) => matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset),
+        _ => false,
+    }
+}
+
 impl Connection {
     pub async fn open(address: &str) -> io::Result<Connection> {
         let stream = TcpStream::connect(address).await?;
@@ -90,6 +102,9 @@ impl Connection {
         let sent = self.send(head, body).await;
         let found = match (self.head().await, sent) {
             (Ok(found), _) => found,
+            (Err(error), _) if self.start == self.end && is_closed(&error) => {
+                return Err(HttpError::Unanswered);
+            }
             // A server that refuses a body closes the connection: its response, if any, says more.
             (Err(_), Err(error)) => return Err(error.into()),
             (Err(error), Ok(())) => return Err(error),

@@ -232,23 +232,24 @@ fn real_nbd_servers_take_a_replay() {
 
 type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
-/// The part of an S3 endpoint that a replay needs. Signatures are not verified.
-async fn s3_server(objects: Objects) -> String {
+/// The part of an S3 endpoint that a replay needs. Signatures are not verified. It closes a connection, without notice, after so many
+/// answers.
+async fn s3_server(objects: Objects, answers: usize) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let objects = objects.clone();
             tokio::spawn(async move {
-                let _ = s3_serve(stream, objects).await;
+                let _ = s3_serve(stream, objects, answers).await;
             });
         }
     });
     address
 }
 
-async fn s3_serve(mut stream: TcpStream, objects: Objects) -> std::io::Result<()> {
-    loop {
+async fn s3_serve(mut stream: TcpStream, objects: Objects, answers: usize) -> std::io::Result<()> {
+    for _ in 0..answers {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             head.push(stream.read_u8().await?);
@@ -277,13 +278,30 @@ async fn s3_serve(mut stream: TcpStream, objects: Objects) -> std::io::Result<()
         let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", answer.len());
         stream.write_all(&[head.into_bytes(), answer].concat()).await?;
     }
+    Ok(())
+}
+
+#[test]
+fn a_connection_that_the_server_closed_while_it_was_idle_fails_no_request() {
+    on_runtime(async {
+        let spec = format!("http://{}/bucket", s3_server(Objects::default(), 2).await).parse().unwrap();
+        let keys = S3Keys { access_key: "key".into(), secret_key: "secret".into(), region: "here".into() };
+        let options = OpenOptions { size: Some(Bytes(SIZE)), keys: Some(keys), ..OpenOptions::default() };
+        let target = Target::open(&spec, &options, &mut |_| ()).await.unwrap();
+        let requests = (0..40).map(|n| {
+            let kind = if n % 2 == 0 { Kind::Read } else { Kind::Write };
+            Ok(request(n, n << 15, 512, kind))
+        });
+        let report = drive(&DriveOptions::default(), requests, &target, &mut |_| ()).await.unwrap();
+        assert!(report.passed() && report.requests == 40, "{report}");
+    });
 }
 
 #[test]
 fn an_s3_endpoint_gets_ranged_gets_and_puts() {
     let objects = Objects::default();
     on_runtime(async {
-        let spec = format!("http://{}/bucket", s3_server(objects.clone()).await).parse().unwrap();
+        let spec = format!("http://{}/bucket", s3_server(objects.clone(), usize::MAX).await).parse().unwrap();
         let keys = S3Keys { access_key: "key".into(), secret_key: "secret".into(), region: "here".into() };
         let options = OpenOptions { size: Some(Bytes(SIZE)), keys: Some(keys), ..OpenOptions::default() };
         let nobody = OpenOptions { keys: None, ..options.clone() };

@@ -140,14 +140,19 @@ impl S3 {
             head.truncate(head.len() - 2);
             head.push_str(&format!("range: bytes={offset}-{}\r\n\r\n", offset + len - 1));
         }
-        let idle = shared.idle.lock().expect("no holder panics").pop();
+        let mut idle = shared.idle.lock().expect("no holder panics").pop();
         let exchange = async {
-            let mut connection = match idle {
-                Some(connection) => connection,
-                None => Connection::open(&shared.address).await?,
-            };
-            let response: Response = connection.exchange(head.as_bytes(), body, sink).await?;
-            Ok((connection, response))
+            loop {
+                let (mut connection, is_new) = match idle.take() {
+                    Some(connection) => (connection, false),
+                    None => (Connection::open(&shared.address).await?, true),
+                };
+                match connection.exchange(head.as_bytes(), body, sink).await {
+                    // A server may close an idle connection at any time: GET and PUT are safe to repeat [RFC 9110 §9.2.2].
+                    Err(HttpError::Unanswered) if !is_new => {}
+                    answer => return answer.map(|response: Response| (connection, response)),
+                }
+            }
         };
         let (connection, response) =
             tokio::time::timeout(LIMIT, exchange).await.unwrap_or(Err(HttpError::Late))?;
