@@ -82,6 +82,7 @@ fn refusal(error: &NamespaceError) -> S3Error {
         | NamespaceError::VolumeInUse(_)
         | NamespaceError::VolumeTaken
         | NamespaceError::SliceMoved
+        | NamespaceError::NoSuchPool { .. }
         | NamespaceError::TooMany => S3ErrorCode::InternalError,
     };
     S3Error::with_message(code, error.to_string())

@@ -221,7 +221,8 @@ impl Backend for Memory {
             state.commands += 1;
             let request = RequestId { client: self.client, seq: state.next_request };
             let now_millis = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
-            state.namespace.apply(&NamespaceCommand { request, now_millis, ops })
+            let has_pool = |id| self.pools.iter().any(|pool| pool.id == id);
+            state.namespace.apply(&NamespaceCommand { request, now_millis, ops }, has_pool)
         };
         self.has_changed().await;
         Ok(reply)

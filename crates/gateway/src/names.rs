@@ -36,6 +36,9 @@ impl NameError {
     pub fn into_backend(self) -> BackendError {
         match self {
             NameError::Backend(error) => error,
+            NameError::Refused(why @ NamespaceError::NoSuchPool { .. }) => {
+                BackendError::Failed(why.to_string())
+            }
             NameError::Refused(why) => BackendError::Unavailable(why.to_string()),
         }
     }

@@ -8,7 +8,7 @@ use super::batch::{Batcher, Limits};
 use super::names::{NameError, Names};
 use bytes::BytesMut;
 use ebb_client::Summed;
-use ebb_types::{BLOCK_BYTES, ChunkId, Extent, NamespaceOp, ObjectId, PoolId};
+use ebb_types::{BLOCK_BYTES, ChunkId, Extent, NamespaceError, NamespaceOp, ObjectId, PoolId};
 use futures_util::FutureExt;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -129,8 +129,8 @@ impl<B: Backend> Ids<B> {
                     *rest = Leased { what: serial..serial + u64::from(IDS_AHEAD), losses };
                 }
                 // Another gateway has leased newer ids meanwhile.
-                Err(NameError::Refused(_)) => {}
-                Err(NameError::Backend(error)) => return Err(error),
+                Err(NameError::Refused(NamespaceError::NotLeased)) => {}
+                Err(error) => return Err(error.into_backend()),
             }
         }
         Ok(ObjectId(rest.what.next().expect("just filled")).in_pool(self.pool))

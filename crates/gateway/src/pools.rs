@@ -120,7 +120,16 @@ impl<B: Backend> Gateway<B> {
                 location
             }
         };
-        Ok(pools.iter().find(|pool| Some(&pool.name) == location.as_ref()).cloned())
+        let Some(name) = location else { return Ok(None) };
+        match pools.iter().find(|pool| pool.name == name) {
+            Some(pool) => Ok(Some(pool.clone())),
+            None if is_region(&name) => Ok(None),
+            None => Err(s3_error!(
+                InvalidBucketState,
+                "the bucket is in the pool {name}, which the cluster does not have: use a bucket in one of its pools: {}",
+                listed(pools)
+            )),
+        }
     }
 
     /// The location to keep for a new bucket: the name of a pool or of a region, or none. A region says nothing about the pool; clients

@@ -25,8 +25,8 @@ use ebb_types::{
     BucketSetting, BucketSettings, CLASS_HEADER, Checksum, Condition, ETag, Extent, KEY_BYTES_MAX,
     KeyListing, KeyPage, LOOKUPS_MAX, NAME_BYTES_MAX, NamespaceAnswer, NamespaceCommand, NamespaceDone,
     NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, OPS_MAX, ObjectMeta, ObjectPart, OnlyIf,
-    PAGE_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part, RequestId, SETTING_BYTES_MAX, UploadListing, UploadMeta,
-    hold_the_same, kept_class,
+    PAGE_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part, PoolId, RequestId, SETTING_BYTES_MAX, UploadListing,
+    UploadMeta, hold_the_same, kept_class,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -97,8 +97,8 @@ struct Client {
 }
 
 impl Namespace {
-    /// Carries out a command, or repeats its reply.
-    pub fn apply(&mut self, command: &NamespaceCommand) -> NamespaceReply {
+    /// Carries out a command, or repeats its reply. `has_pool`: whether the cluster has this erasure-coded pool.
+    pub fn apply(&mut self, command: &NamespaceCommand, has_pool: impl Fn(PoolId) -> bool) -> NamespaceReply {
         if let Some(client) = self.clients.get_mut(&command.request.client) {
             client.last_use = self.clock_millis;
             if let Some(reply) = client.replies.get(&command.request.seq) {
@@ -115,7 +115,10 @@ impl Namespace {
         let results = command
             .ops
             .iter()
-            .map(|op| self.apply_op(op, command.request.client, command.now_millis))
+            .map(|op| {
+                check_pool(op, &has_pool)?;
+                self.apply_op(op, command.request.client, command.now_millis)
+            })
             .collect();
         let reply = NamespaceReply { results, garbage: self.garbage.len() as u64 };
         self.remember(command.request, reply.clone());
@@ -610,6 +613,20 @@ fn unnamed(old: impl Iterator<Item = Extent>, new: &[Extent]) -> impl Iterator<I
     old.filter(|extent| !new.contains(extent))
 }
 
+/// Only what was leased can be named, so every object and every volume is in a pool that exists.
+fn check_pool(op: &NamespaceOp, has_pool: impl Fn(PoolId) -> bool) -> Result<(), NamespaceError> {
+    let pool = match op {
+        NamespaceOp::Lease { first, .. } => first.pool(),
+        NamespaceOp::CreateVolume { home: Some(home), .. } => home.pool,
+        _ => return Ok(()),
+    };
+    if pool == PoolId::REPLICATED || has_pool(pool) {
+        Ok(())
+    } else {
+        Err(NamespaceError::NoSuchPool { pool })
+    }
+}
+
 fn page(limit: u32) -> usize {
     limit.min(PAGE_MAX) as usize
 }
@@ -704,7 +721,7 @@ fn past_prefix(prefix: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_types::{ObjectId, PoolId};
+    use ebb_types::{ObjectId, VolumeHome};
 
     const A: ETag = ETag { md5: [1; 16], parts: 0 };
     const B: ETag = ETag { md5: [2; 16], parts: 0 };
@@ -725,7 +742,12 @@ mod tests {
         fn send(&mut self, op: NamespaceOp) -> Outcome {
             self.seq += 1;
             let command = command(self.seq, vec![op]);
-            self.state.apply(&command).results.remove(0)
+            self.apply(&command).results.remove(0)
+        }
+
+        /// The cluster has the pools 1 and 2.
+        fn apply(&mut self, command: &NamespaceCommand) -> NamespaceReply {
+            self.state.apply(command, |pool| pool <= PoolId(2))
         }
 
         fn ok(&mut self, op: NamespaceOp) -> NamespaceDone {
@@ -841,9 +863,9 @@ mod tests {
     fn a_repeated_command_is_answered_and_not_carried_out_again() {
         let mut world = World::new();
         let first = command(100, vec![put("k", 1, A, Condition::Absent)]);
-        let reply = world.state.apply(&first);
-        world.state.apply(&command(101, vec![put("k", 2, B, Condition::Any)]));
-        assert_eq!(world.state.apply(&first), reply);
+        let reply = world.apply(&first);
+        world.apply(&command(101, vec![put("k", 2, B, Condition::Any)]));
+        assert_eq!(world.apply(&first), reply);
         assert_eq!(world.object("k").unwrap().extents[0].object, ObjectId(2));
         assert_eq!(world.garbage(), [1]);
     }
@@ -852,9 +874,9 @@ mod tests {
     fn a_command_older_than_the_kept_replies_is_refused() {
         let mut world = World::new();
         for seq in 2..=REPLIES_KEPT as u64 + 2 {
-            world.state.apply(&command(seq, vec![]));
+            world.apply(&command(seq, vec![]));
         }
-        let late = world.state.apply(&command(1, vec![put("k", 1, A, Condition::Any)]));
+        let late = world.apply(&command(1, vec![put("k", 1, A, Condition::Any)]));
         assert_eq!(late.results, [Err(NamespaceError::Expired)]);
         assert_eq!(world.object("k"), Err(NamespaceError::NoSuchKey));
     }
@@ -863,13 +885,13 @@ mod tests {
     fn replies_are_kept_for_longer_than_a_client_waits_and_then_forgotten() {
         let mut world = World::new();
         let first = command(1000, vec![put("k", 1, A, Condition::Absent)]);
-        let reply = world.state.apply(&first);
+        let reply = world.apply(&first);
         for client in 100..1000 {
             let request = RequestId { client, seq: 1 };
-            world.state.apply(&NamespaceCommand { request, now_millis: 0, ops: vec![] });
+            world.apply(&NamespaceCommand { request, now_millis: 0, ops: vec![] });
         }
         world.state.pass_time(CLIENT_KEPT_MILLIS);
-        assert_eq!(world.state.apply(&first), reply, "answered, not refused because the key is there now");
+        assert_eq!(world.apply(&first), reply, "answered, not refused because the key is there now");
         world.state.pass_time(1);
         assert_eq!(world.state.clients.len(), 1, "the others were silent for too long");
     }
@@ -1149,6 +1171,27 @@ mod tests {
         };
         world.ok(put("k", 3, A, Condition::Any));
         assert_eq!(world.send(nothing), Err(NamespaceError::PreconditionFailed), "a copy of nothing");
+    }
+
+    #[test]
+    fn nothing_is_leased_in_a_pool_that_does_not_exist() {
+        let mut world = World::new();
+        let lease = |pool| NamespaceOp::Lease {
+            first: ObjectId(200).in_pool(PoolId(pool)),
+            count: 1,
+            bytes: 64 << 20,
+        };
+        let volume = |pool| NamespaceOp::CreateVolume {
+            name: "v".into(),
+            size: 100,
+            object: ObjectId(13),
+            home: Some(VolumeHome { pool: PoolId(pool), front_bytes: 10 }),
+        };
+        let refused = Err(NamespaceError::NoSuchPool { pool: PoolId(3) });
+        assert_eq!(world.send(lease(3)), refused);
+        assert_eq!(world.send(volume(3)), refused);
+        world.ok(lease(2));
+        world.ok(volume(2));
     }
 
     #[test]

@@ -273,7 +273,10 @@ impl State {
                 Reply::Done
             }
             Command::SetSchedule(schedule) => self.set_schedule(schedule),
-            Command::Namespace(command) => Reply::Namespace(self.namespace.apply(command)),
+            Command::Namespace(command) => {
+                let pools = &self.pools;
+                Reply::Namespace(self.namespace.apply(command, |pool| pools.contains_key(&pool)))
+            }
             Command::Elapsed { millis } => {
                 self.namespace.pass_time(*millis);
                 Reply::Done

@@ -134,6 +134,8 @@ struct World {
     answer: Option<MetaReply>,
     /// How full disks are, and how much of that is offload.
     used_percent: BTreeMap<ServerId, (u64, u64)>,
+    /// What every server has of its own column.
+    own_bytes: u64,
 }
 
 fn bootstrap(servers: u16, r: u8, groups: u32, scheme: ebb_gear::Scheme) -> Bootstrap {
@@ -190,6 +192,7 @@ impl World {
             broken_switches: BTreeSet::new(),
             answer: None,
             used_percent: BTreeMap::new(),
+            own_bytes: 0,
         };
         world.lead();
         world
@@ -398,7 +401,8 @@ impl World {
         let (server, incarnation, map_version) = (id, fake.run, fake.map.version);
         let poisoned = fake.poisoned;
         let (used_bytes, debt_bytes) = self.used_percent.get(&id).copied().unwrap_or_default();
-        let room = Vitals { used_bytes, debt_bytes, capacity_bytes: 100, ..Vitals::default() };
+        let own_bytes = self.own_bytes;
+        let room = Vitals { used_bytes, own_bytes, debt_bytes, capacity_bytes: 100, ..Vitals::default() };
         let vitals = Box::new(Vitals { poisoned, load, load_millis: 500, ..room });
         fake.position += 1;
         let mark = StoreMark { store: fake.store, position: fake.position };

@@ -227,6 +227,8 @@ pub struct Figures {
     /// On disk, segments included.
     pub used: Bytes,
     pub capacity: Bytes,
+    /// Bytes of data kept as strips of the server's own columns.
+    pub own: Bytes,
     /// Bytes of data kept as offload: the debt.
     pub offload: Bytes,
     pub poisoned: bool,

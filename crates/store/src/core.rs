@@ -8,7 +8,7 @@
 //! A failed sync poisons the store (R9): the disk's content is then unknown, so nothing more is served.
 
 use crate::disk::{Disk, DiskFile};
-use crate::index::{Cell, FileId, FileKey, Index, Miss, Place, Segment};
+use crate::index::{Cell, FileId, FileKey, Index, Miss, Place, Segment, Settled};
 use crate::inventory::Inventory;
 use crate::layout::{
     CHUNK_PAGE, Head, HeadKind, PAGE_BLOCKS, PAGE_BYTES, Page, PageId, RECORD_ALIGN, SEGMENT_HEADER_BYTES,
@@ -49,14 +49,15 @@ impl Shared {
     }
 
     pub fn figures(&self) -> Figures {
-        let (used, offload, position) = {
+        let (used, kept, position) = {
             let index = self.index();
-            (index.used(), index.offload_bytes, index.position())
+            (index.used(), index.kept, index.position())
         };
         Figures {
             used: ebb_types::Bytes(used),
             capacity: ebb_types::Bytes(self.capacity(used)),
-            offload: ebb_types::Bytes(offload),
+            own: ebb_types::Bytes(kept.own),
+            offload: ebb_types::Bytes(kept.offload),
             poisoned: self.poisoned.load(Ordering::Relaxed),
             mark: StoreMark { store: self.store, position },
         }
@@ -103,6 +104,8 @@ pub struct Checkpoint {
     pub chunks: Vec<(FileKey, u32)>,
     /// Segments still to be retired; known when all chunks are moved.
     pub segments: Option<Vec<u32>>,
+    /// What was in the segments before this position is in the file of every chunk that was moved.
+    pub began: Position,
 }
 
 /// The store of one server. See the crate documentation for its use.
@@ -686,12 +689,12 @@ impl StoreCore {
         let mut index = self.shared.index();
         index.segments.entry(number).or_insert(Segment { bytes: 0, live: 0 }).bytes = end as u64;
         index.files.insert(FileId::Segment(number), file);
-        let offload = index.offload_bytes;
+        let offload = index.kept.offload;
         for (record, at) in records.iter().zip(positions) {
             index.admit(&record.head, at);
         }
         // Dropped offload and zeroed blocks are space to be freed.
-        self.unsettled_bytes += offload.saturating_sub(index.offload_bytes);
+        self.unsettled_bytes += offload.saturating_sub(index.kept.offload);
         let zeroed = records.iter().filter(|r| r.head.kind == HeadKind::Zero && !r.head.moved);
         self.unsettled_bytes += zeroed.map(|r| u64::from(r.head.count) * BLOCK_BYTES as u64).sum::<u64>();
         drop(index);
@@ -757,10 +760,11 @@ impl StoreCore {
 
 impl Staged {
     /// States that a chunk file durably holds what its pages of this generation say.
-    pub(crate) fn settled((group, chunk): FileKey, file: u64, generation: u32, newest: Version) -> Staged {
+    pub(crate) fn settled((group, chunk): FileKey, settled: &Settled) -> Staged {
         let mut record = Staged::marker(HeadKind::Settled, Role::Replica, group);
-        (record.head.chunk, record.head.first, record.head.version) = (chunk, generation, newest);
-        record.head.request = Some(RequestId { client: file, seq: 0 });
+        (record.head.chunk, record.head.first) = (chunk, settled.generation);
+        (record.head.count, record.head.version) = (settled.blocks, settled.newest);
+        record.head.request = Some(RequestId { client: settled.file, seq: settled.before.to_u64() });
         record
     }
 

@@ -51,7 +51,16 @@ pub struct Settled {
     pub file: u64,
     /// No version in the file's pages is newer.
     pub newest: Version,
+    /// Of a column: blocks of data in the file, and the position in the segments before which it has all records of the chunk.
+    pub blocks: u32,
+    pub before: Position,
     pub at: Position,
+}
+
+impl Settled {
+    fn data_bytes(&self) -> u64 {
+        u64::from(self.blocks) * BLOCK_BYTES as u64
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -128,28 +137,42 @@ pub struct Index {
     forgotten: BTreeMap<Position, (GroupId, ChunkId, Version)>,
     pub pages: Recent<(FileKey, u32), Arc<Page>>,
     pub files: Recent<FileId, Arc<dyn DiskFile>>,
-    /// Bytes of data kept as offload.
-    pub offload_bytes: u64,
+    pub kept: Kept,
     /// Bytes of all chunk files on disk.
     pub file_bytes: u64,
     pub tails: Tails,
 }
 
-/// Updates the segments' live bytes and the debt as extents come and go.
+/// Bytes of data that are kept, without heads, metadata pages and what is not needed any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// As replicas of columns. Data that was overwritten or set to zero counts until its chunk file is brought up to date.
+    pub own: u64,
+    pub offload: u64,
+}
+
+impl Kept {
+    /// The figure for this role and group, if there is one.
+    fn figure(&mut self, role: Role, group: GroupId) -> Option<&mut u64> {
+        match role {
+            Role::Replica => group.column().map(|_| &mut self.own),
+            Role::Offload { .. } => Some(&mut self.offload),
+        }
+    }
+}
+
+/// Updates the segments' live bytes and what is kept as extents come and go.
 fn account<'a>(
     segments: &'a mut BTreeMap<u32, Segment>,
-    offload_bytes: &'a mut u64,
-    role: Role,
+    kept: &'a mut Kept,
+    (role, group): (Role, GroupId),
 ) -> impl FnMut(&Extent, bool) + 'a {
+    let mut kept = kept.figure(role, group);
     move |extent, came| {
         let live = &mut segments.get_mut(&extent.at.segment).expect("an extent's segment exists").live;
-        let debt = if role == Role::Replica { 0 } else { extent.data_bytes() };
-        if came {
-            *live += extent.segment_bytes();
-            *offload_bytes += debt;
-        } else {
-            *live -= extent.segment_bytes();
-            *offload_bytes -= debt;
+        *live = if came { *live + extent.segment_bytes() } else { *live - extent.segment_bytes() };
+        if let Some(kept) = kept.as_mut().filter(|_| !extent.in_file) {
+            **kept = if came { **kept + extent.data_bytes() } else { **kept - extent.data_bytes() };
         }
     }
 }
@@ -172,7 +195,7 @@ impl Index {
             forgotten: BTreeMap::new(),
             pages: Recent::new(cached_pages.max(PAGES_LEAST)),
             files: Recent::new(open_files),
-            offload_bytes: 0,
+            kept: Kept::default(),
             file_bytes: 0,
             tails: Tails::default(),
         }
@@ -235,11 +258,11 @@ impl Index {
                 };
                 let crcs = head.crcs.as_slice().into();
                 let Head { count, version, repair, .. } = *head;
-                let extent = Extent { count, version, at, place, repair, crcs, crc_from: 0 };
+                let extent = Extent { count, version, at, place, repair, crcs, crc_from: 0, in_file: false };
                 chunk.overlay.insert(
                     head.first,
                     extent,
-                    &mut account(&mut self.segments, &mut self.offload_bytes, role),
+                    &mut account(&mut self.segments, &mut self.kept, (role, group)),
                 );
             }
         }
@@ -262,10 +285,11 @@ impl Index {
         chunk.tombstone = Some(Tombstone { version: head.version, at });
         if let Some(void) = chunk.settled.take_if(|settled| settled.newest <= head.version) {
             self.segments.get_mut(&void.at.segment).expect("a mark's segment exists").live -= MARKER_BYTES;
+            self.kept.own -= void.data_bytes();
         }
         chunk.overlay.remove(
             |extent| extent.version <= head.version,
-            &mut account(&mut self.segments, &mut self.offload_bytes, head.role),
+            &mut account(&mut self.segments, &mut self.kept, (head.role, head.group)),
         );
         self.segment_mut(at).live += MARKER_BYTES;
     }
@@ -275,12 +299,17 @@ impl Index {
         if chunk.tombstone.is_some_and(|t| t.version >= head.version) {
             return;
         }
-        let file = head.request.map_or(0, |r| r.client);
-        let settled = Settled { generation: head.first, file, newest: head.version, at };
+        let (file, before) = head.request.map_or((0, 0), |r| (r.client, r.seq));
+        let before = Position::from_u64(before);
+        let settled =
+            Settled { generation: head.first, file, newest: head.version, blocks: head.count, before, at };
+        let in_file = chunk.overlay.mark_in_file(before);
         let old = chunk.settled.replace(settled);
         self.segment_mut(at).live += MARKER_BYTES;
+        self.kept.own = self.kept.own + settled.data_bytes() - in_file;
         if let Some(old) = old {
             self.segment_mut(old.at).live -= MARKER_BYTES;
+            self.kept.own -= old.data_bytes();
         }
     }
 
@@ -303,10 +332,11 @@ impl Index {
             if let Some(settled) = chunk.settled.take_if(|s| s.at < before) {
                 let segment = self.segments.get_mut(&settled.at.segment);
                 segment.expect("a mark's segment exists").live -= MARKER_BYTES;
+                self.kept.own -= settled.data_bytes();
             }
             chunk.overlay.remove(
                 |extent| extent.at < before,
-                &mut account(&mut self.segments, &mut self.offload_bytes, role),
+                &mut account(&mut self.segments, &mut self.kept, (role, group)),
             );
         }
         if role == Role::Replica {
@@ -333,7 +363,7 @@ impl Index {
     pub fn settle_chunk(&mut self, (group, id): FileKey, blocks: Range<u32>, allocated: u64) {
         let chunks = self.roles.get_mut(&(Role::Replica, group)).expect("the chunk was moved");
         let chunk = chunks.get_mut(&id).expect("the chunk was moved");
-        chunk.overlay.clear(blocks, &mut account(&mut self.segments, &mut self.offload_bytes, Role::Replica));
+        chunk.overlay.clear(blocks, &mut account(&mut self.segments, &mut self.kept, (Role::Replica, group)));
         chunk.has_file = true;
         self.set_allocated((group, id), allocated);
     }

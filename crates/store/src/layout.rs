@@ -159,7 +159,8 @@ pub enum HeadKind {
     /// All records of the role and group before segment position `version.seq` are void.
     Drop,
     /// The chunk file durably holds what generation `first` of its chunk page says; nothing in it is newer than `version`. The
-    /// field of the request's client holds the file's number.
+    /// field of the request's client holds the file's number. Of a column, `count` is the number of blocks of data in the file, and the
+    /// field of the request's sequence number the position before which it has all records of the chunk.
     Settled,
     /// Sets nothing: the request's write is in these blocks.
     Note,
@@ -321,6 +322,8 @@ const ENTRIES_AT: usize = 256;
 const ENTRY_BYTES: usize = 15;
 /// In the chunk page: offset of the generations of all other pages.
 const GENERATIONS_AT: usize = 256;
+/// In the chunk page: numbers of blocks of data in all other pages.
+const DATA_BLOCKS_AT: usize = GENERATIONS_AT + 4 * CHUNK_PAGE as usize;
 /// Generation of a page that was found damaged and was not written since.
 const LOST: u32 = u32::MAX;
 
@@ -427,6 +430,21 @@ impl Page {
         let next = if before == LOST { 1 } else { before + 1 };
         put(&mut self.0[..], GENERATIONS_AT + 4 * page as usize, &next.to_le_bytes());
         next
+    }
+
+    /// Blocks of data among those that the page describes.
+    pub fn data_entries(&self) -> u16 {
+        (0..PAGE_BLOCKS).filter(|index| self.entry(*index).kind == EntryKind::Data).count() as u16
+    }
+
+    /// Chunk page only: `page` describes so many blocks of data.
+    pub fn set_data_blocks(&mut self, page: u32, blocks: u16) {
+        put(&mut self.0[..], DATA_BLOCKS_AT + 2 * page as usize, &blocks.to_le_bytes());
+    }
+
+    /// Chunk page only: blocks of data in the file, those of lost pages apart.
+    pub fn data_blocks(&self) -> u32 {
+        (0..CHUNK_PAGE).map(|page| u32::from(u16_at(&self.0[..], DATA_BLOCKS_AT + 2 * page as usize))).sum()
     }
 
     pub fn set_newest(&mut self, newest: Version) {

@@ -45,6 +45,8 @@ pub struct Extent {
     /// Checksums of the record's blocks; those of this extent start at `crc_from`. Empty for zeroes.
     pub crcs: Arc<[u32]>,
     pub crc_from: u32,
+    /// The chunk file has it too, and counts it.
+    pub in_file: bool,
 }
 
 impl Extent {
@@ -150,6 +152,16 @@ impl Overlay {
         }
     }
 
+    /// The chunk file has everything of records before this position. Returns the bytes of data that were not known to be there.
+    pub fn mark_in_file(&mut self, before: Position) -> u64 {
+        let news = self.0.values_mut().filter(|extent| extent.at < before && !extent.in_file);
+        news.map(|extent| {
+            extent.in_file = true;
+            extent.data_bytes()
+        })
+        .sum()
+    }
+
     /// Removes the extents that `gone` picks.
     pub fn remove(&mut self, gone: impl Fn(&Extent) -> bool, changed: &mut impl FnMut(&Extent, bool)) {
         self.0.retain(|_, extent| {
@@ -176,6 +188,7 @@ mod tests {
             repair: false,
             crcs: (0..count).map(|i| seq as u32 * 1000 + i).collect(),
             crc_from: 0,
+            in_file: false,
         }
     }
 

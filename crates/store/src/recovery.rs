@@ -391,7 +391,7 @@ fn is_sound(head: &Head) -> bool {
             head.count > 0 && head.first as u64 + head.count as u64 <= CHUNK_BLOCKS_MAX as u64
         }
         HeadKind::Delete | HeadKind::DropFiles | HeadKind::Drop => head.first == 0 && head.count == 0,
-        HeadKind::Settled => head.role == Role::Replica && head.first > 0 && head.count == 0,
+        HeadKind::Settled => head.role == Role::Replica && head.first > 0 && head.count <= CHUNK_BLOCKS_MAX,
         HeadKind::Open => head.first as u64 + head.count as u64 <= CHUNK_BLOCKS_MAX as u64,
     }
 }

@@ -13,12 +13,12 @@
 use crate::StoreError;
 use crate::core::{Checkpoint, Staged, StoreCore, group_path, segment_path};
 use crate::disk::DiskFile;
-use crate::index::{FileId, FileKey};
+use crate::index::{FileId, FileKey, Settled};
 use crate::layout::{
     CHUNK_PAGE, Entry as BlockEntry, EntryKind, Head, HeadKind, MARKER_BYTES, PAGE_BLOCKS, Page, PageId,
     block_offset,
 };
-use crate::overlay::{Extent, ExtentPlace};
+use crate::overlay::{Extent, ExtentPlace, Position};
 use bytes::Bytes;
 use ebb_types::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, GroupId, Role, Version};
 use std::collections::BTreeMap;
@@ -37,6 +37,9 @@ pub const OVERDUE: u64 = 4;
 
 /// Pages of a chunk of the maximum size.
 const PAGES_MAX: u32 = CHUNK_BYTES_MAX / BLOCK_BYTES as u32 / PAGE_BLOCKS;
+
+/// No record is before this position.
+const NOWHERE: Position = Position { segment: 0, offset: 0 };
 
 /// An extent with the first of its blocks.
 type Placed = (Role, GroupId, ChunkId, u32, Extent);
@@ -103,11 +106,12 @@ impl StoreCore {
         let Some(mut checkpoint) = self.checkpoint.take() else {
             self.unsettled_bytes = 0;
             let chunks = self.shared.index().unsettled().into_iter().rev().map(|key| (key, 0)).collect();
-            self.checkpoint = Some(Checkpoint { chunks, segments: None });
+            let began = self.segments_end();
+            self.checkpoint = Some(Checkpoint { chunks, segments: None, began });
             return Ok(());
         };
         if !checkpoint.chunks.is_empty() {
-            self.move_chunks(&mut checkpoint.chunks)?;
+            self.move_chunks(&mut checkpoint.chunks, checkpoint.began)?;
         } else if let Some(segments) = &mut checkpoint.segments {
             match segments.pop() {
                 Some(number) if self.retire(number)? => {}
@@ -124,7 +128,7 @@ impl StoreCore {
     /// Brings chunk files up to date with their overlays, records so durably, and drops the overlays: as much as one step may. The
     /// new content of a file is valid from that record on: after a crash before it the file is as it was, except for blocks that
     /// the segments have anyway.
-    fn move_chunks(&mut self, chunks: &mut Vec<(FileKey, u32)>) -> Result<(), StoreError> {
+    fn move_chunks(&mut self, chunks: &mut Vec<(FileKey, u32)>, began: Position) -> Result<(), StoreError> {
         let (mut moved, mut records) = (Vec::new(), Vec::new());
         let mut left = STEP_BYTES;
         while moved.len() < STEP_FILES
@@ -137,7 +141,12 @@ impl StoreCore {
                 chunks.push((key, end));
                 left = 0;
             }
-            if let Some((record, pages)) = self.write_chunk(key, &part.extents)? {
+            let before = match (from, part.end) {
+                (0, None) => Some(self.segments_end()),
+                (_, None) => Some(began),
+                _ => None,
+            };
+            if let Some((record, pages)) = self.write_chunk(key, &part.extents, before)? {
                 let range = from..part.end.unwrap_or(PAGES_MAX);
                 moved.push((key, self.file(FileId::Chunk(key))?, pages, range));
                 records.push(record);
@@ -193,12 +202,19 @@ impl StoreCore {
         part
     }
 
+    /// Where the next record will be.
+    fn segments_end(&self) -> Position {
+        let end = self.open.as_ref().map(|open| open.end());
+        Position::from_u64(end.unwrap_or(u64::from(self.next_segment) << 32))
+    }
+
     /// Writes extents of a chunk's overlay to its file; returns the record that makes them valid, and the resulting metadata pages.
-    /// `None`: there is nothing to move.
+    /// `None`: there is nothing to move. `before`: where the records end that are all in the file then; `None`: where they did.
     fn write_chunk(
         &mut self,
         key: FileKey,
         extents: &[(u32, Extent)],
+        before: Option<Position>,
     ) -> Result<Option<(Staged, Pages)>, StoreError> {
         let (group, chunk) = key;
         if extents.is_empty() {
@@ -210,11 +226,23 @@ impl StoreCore {
         let newest = extents.iter().map(|(_, e)| e.version).max().unwrap_or(Version::ZERO);
         summary.set_newest(newest.max(summary.newest()));
         let settled = self.shared.index().chunk(Role::Replica, group, chunk).and_then(|c| c.settled);
-        // The end of the segments is a unique number: it advances with every record that names a file.
-        let end = self.open.as_ref().map_or(u64::from(self.next_segment) << 32, |open| open.end());
-        let (file_number, generation) = settled.map_or((end, 1), |s| (s.file, s.generation + 1));
-        let record = Staged::settled(key, file_number, generation, summary.newest());
         let generations: Vec<u32> = pages.keys().map(|number| summary.next_generation(*number)).collect();
+        pages.iter().for_each(|(number, page)| summary.set_data_blocks(*number, page.data_entries()));
+        let end = self.segments_end();
+        // The end of the segments is a unique number: it advances with every record that names a file.
+        let (file_number, generation) = settled.map_or((end.to_u64(), 1), |s| (s.file, s.generation + 1));
+        let mut record = Settled {
+            generation,
+            file: file_number,
+            newest: summary.newest(),
+            blocks: 0,
+            before: NOWHERE,
+            at: end,
+        };
+        if group.column().is_some() {
+            record.blocks = summary.data_blocks();
+            record.before = before.or(settled.map(|settled| settled.before)).unwrap_or(NOWHERE);
+        }
         pages.insert(CHUNK_PAGE, summary);
         for ((number, page), generation) in pages.iter_mut().zip(generations.into_iter().chain([generation]))
         {
@@ -222,7 +250,10 @@ impl StoreCore {
             let (offset, bytes) = page.seal(&at, generation);
             file.write(&mut [IoSlice::new(bytes)], offset).map_err(|e| self.write_failed(&e))?;
         }
-        Ok(Some((record, pages.into_iter().map(|(number, page)| (number, Arc::new(page))).collect())))
+        Ok(Some((
+            Staged::settled(key, &record),
+            pages.into_iter().map(|(number, page)| (number, Arc::new(page))).collect(),
+        )))
     }
 
     /// Writes the extents' blocks; returns the resulting pages that describe them.
@@ -359,7 +390,7 @@ impl StoreCore {
             let tombstone = chunk.tombstone.filter(|t| t.at.segment == number);
             let settled = chunk.settled.filter(|s| s.at.segment == number);
             let tombstone = tombstone.map(|t| Staged::deletion(*role, *group, *id, t.version));
-            let settled = settled.map(|s| Staged::settled((*group, *id), s.file, s.generation, s.newest));
+            let settled = settled.map(|s| Staged::settled((*group, *id), &s));
             tombstone.into_iter().chain(settled)
         });
         let forgotten = index.forgotten_in(number).into_iter();

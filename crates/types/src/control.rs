@@ -224,7 +224,12 @@ pub struct SetStatus {
     pub parity_debt_bytes: u64,
     /// The part of that which is in memory only: a power cut of all loses it, and it is computed again.
     pub memory_bytes: u64,
-    /// How full the fullest data server's share for that is, 0 to 1; absent until it has been heard.
+    /// What the set's servers store, each by its last heartbeat: their own strips, and what they keep for others. Absent until all have
+    /// been heard.
+    pub stored_bytes: Option<u64>,
+    /// The data in that. Absent until all data servers have been heard, and while a data column is not in sync.
+    pub data_bytes: Option<u64>,
+    /// How full the fullest data server's share for what it keeps is, 0 to 1; absent until it has been heard.
     pub fullest: Option<f64>,
     /// The fill at which parity servers are woken, 0 to 1.
     pub threshold: f64,

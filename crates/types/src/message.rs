@@ -387,6 +387,8 @@ pub struct Vitals {
     /// Bytes used and usable in the store.
     pub used_bytes: u64,
     pub capacity_bytes: u64,
+    /// Bytes of strips kept here as the server's own columns; zero in the replicated pool.
+    pub own_bytes: u64,
     /// Bytes of offload kept here for others.
     pub debt_bytes: u64,
     /// The part of them that is in memory only.

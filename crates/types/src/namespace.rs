@@ -5,7 +5,7 @@
 //! name never points at bytes that are not durable; bytes that lose their name go to a garbage queue, which a janitor frees.
 //! A command carries many ops: one round of consensus per batch makes small PUTs cheap.
 
-use crate::{ObjectId, RequestId, VolumeHome, VolumeOwner, VolumeStatus};
+use crate::{ObjectId, PoolId, RequestId, VolumeHome, VolumeOwner, VolumeStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -495,6 +495,8 @@ pub enum NamespaceError {
     Expired,
     #[error("the data was given up because its writer was silent for too long: send the object again")]
     NotLeased,
+    #[error("the cluster has no {pool}: nothing can be written there")]
+    NoSuchPool { pool: PoolId },
 }
 
 #[cfg(test)]

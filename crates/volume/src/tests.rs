@@ -131,7 +131,7 @@ impl Backend for Fake {
         self.ask(move |stored| {
             let request = RequestId { client: run, seq: stored.version().seq };
             let command = NamespaceCommand { request, now_millis: 0, ops: vec![op] };
-            let result = stored.namespace.apply(&command).results.remove(0);
+            let result = stored.namespace.apply(&command, |pool| pool == POOL).results.remove(0);
             stored.free();
             result
         })

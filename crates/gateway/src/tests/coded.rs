@@ -81,6 +81,37 @@ async fn read(gateway: &Gateway<Memory>, key: &str, range: std::ops::Range<u64>)
 }
 
 #[tokio::test]
+async fn a_bucket_in_a_pool_that_does_not_exist_takes_nothing() {
+    let gateway = Gateway::start(Arc::new(memory()), keys(), &mut JoinSet::new());
+    let bucket_at = |name: &str, location: &str| {
+        let settings = [(BucketSetting::Location, location.as_bytes().to_vec())].into();
+        gateway.names.commit(NamespaceOp::CreateBucket { bucket: name.into(), settings })
+    };
+    bucket_at("lost", "marble").await.unwrap();
+    let refused = put_as(&gateway, "lost", "key", None).await.unwrap_err();
+    assert_eq!(*refused.code(), S3ErrorCode::InvalidBucketState);
+    let why = refused.message().unwrap();
+    assert!(why.contains("marble") && why.contains("cold, wide"), "{why}");
+    bucket_at("here", "eu-west-1").await.unwrap();
+    put_as(&gateway, "here", "key", None).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pool_that_the_namespace_does_not_know_ends_a_write_at_once() {
+    let backend = Arc::new(memory());
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    let unknown = Pool { id: PoolId(9), name: "marble".into(), row_bytes: ROW };
+    let mut writer = gateway.store.writer(&unknown, None);
+    let outcome = async {
+        writer.push(&content_of(9 * ROW)).await?;
+        writer.flush().await
+    };
+    let refused = tokio::time::timeout(Duration::from_secs(10), outcome).await.expect("it is not repeated");
+    assert!(matches!(refused, Err(BackendError::Failed(_))), "{refused:?}");
+}
+
+#[tokio::test]
 async fn objects_of_all_sizes_are_written_in_rows_and_read_back() {
     let backend = Arc::new(memory());
     let mut tasks = JoinSet::new();

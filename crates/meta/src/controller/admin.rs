@@ -8,9 +8,9 @@ use crate::controller::set_notes::set_notes;
 use crate::{Command, State, Token};
 use ebb_gear::lowest_gear;
 use ebb_types::{
-    AdminReply, AdminRequest, ClusterStatus, GearMode, GearStatus, GroupCounts, MetaFailure, MetaReply,
-    Moment, PlannedHour, PoolEntry, PoolId, PoolStatus, RackId, ServerEntry, ServerId, ServerState,
-    ServerStatus, SetId, SetStatus, SlotState, StoreMark,
+    AdminReply, AdminRequest, ClusterStatus, Column, GearMode, GearStatus, GroupCounts, MetaFailure,
+    MetaReply, Moment, PlannedHour, PoolEntry, PoolId, PoolStatus, RackId, ServerEntry, ServerId,
+    ServerState, ServerStatus, SetEntry, SetId, SetStatus, SlotState, StoreMark, Vitals,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -163,6 +163,8 @@ impl Leading {
                 id,
                 parity_debt_bytes: vitals.iter().map(|v| v.debt_bytes).sum(),
                 memory_bytes: vitals.iter().map(|v| v.memory_bytes).sum(),
+                stored_bytes: self.sum_of(&entry.columns, |v| v.own_bytes + v.debt_bytes),
+                data_bytes: self.data_bytes(&entry),
                 fullest,
                 threshold: standby.threshold(),
                 next_activation_millis: activation.map(|time| time.as_millis() as u64),
@@ -178,6 +180,18 @@ impl Leading {
             wakes_within_millis,
             sets: pool.sets.iter().filter_map(one).collect(),
         }
+    }
+
+    /// The sum over the columns' servers by their last heartbeats; `None` if one was never heard.
+    fn sum_of(&self, columns: &[Column], figure: impl Fn(&Vitals) -> u64) -> Option<u64> {
+        let heard = |column: &Column| self.servers.get(&column.server).filter(|live| live.heard.is_some());
+        columns.iter().map(|column| heard(column).map(|live| figure(&live.vitals))).sum()
+    }
+
+    fn data_bytes(&self, entry: &SetEntry) -> Option<u64> {
+        let data = &entry.columns[..entry.shape.data()];
+        let whole = data.iter().all(|column| column.state == SlotState::InSync);
+        self.sum_of(data, |v| v.own_bytes).filter(|_| whole)
     }
 
     fn server_statuses(&self, now: Moment, state: &State) -> Vec<ServerStatus> {

@@ -256,6 +256,33 @@ fn parity_sleeps_wakes_at_the_threshold_catches_up_and_sleeps_again() {
 }
 
 #[test]
+fn what_a_set_stores_is_what_its_servers_said_last() {
+    let mut world = world(1, 0, true);
+    world.own_bytes = 70;
+    world.run(6000);
+    assert_eq!(world.coded_states(0), "AAAAAAzzz");
+    // It is not asked of those that sleep.
+    world.own_bytes = 80;
+    world.fill(0, 5);
+    let stored = |world: &mut World| {
+        let status = world.pool_status().0;
+        (status.sets[0].stored_bytes, status.sets[0].data_bytes)
+    };
+    assert_eq!(stored(&mut world), (Some(6 * (80 + 5) + 3 * 70), Some(6 * 80)));
+    // A new leader has not heard those that sleep.
+    world.lead();
+    world.run(2000);
+    assert_eq!(world.coded_states(0), "AAAAAAzzz");
+    assert_eq!(stored(&mut world), (None, Some(6 * 80)));
+    // Without a data server, others keep some of the data.
+    let mut world = at_rest(1, 0);
+    world.crash(9);
+    world.run(5000);
+    assert_eq!(&world.coded_states(0)[..1], "F", "{}", world.transcript.join("\n"));
+    assert_eq!(stored(&mut world).1, None);
+}
+
+#[test]
 fn one_failed_data_server_wakes_p1_two_wake_two_three_wake_all() {
     let mut world = at_rest(1, 0);
     for (failed, states) in [(9, "FAAAAAAzz"), (11, "FAFAAAAAz"), (13, "FAFAFAAAA")] {

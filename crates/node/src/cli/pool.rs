@@ -65,8 +65,37 @@ pub struct Pool {
     hibernate_after_millis: Option<u64>,
     /// Within what time a set that hibernates is awake, by those of late.
     wakes_within_millis: u64,
+    #[serde(flatten)]
+    stored: Stored,
     sets: Vec<Set>,
     spares: Vec<Spare>,
+}
+
+/// What servers store, measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+struct Stored {
+    /// By the servers' last heartbeats; absent until all have been heard.
+    stored_bytes: Option<u64>,
+    /// The data in that; absent also while a data column is not in sync.
+    data_bytes: Option<u64>,
+    /// Bytes stored per byte of data.
+    measured_overhead: Option<f64>,
+}
+
+impl Stored {
+    fn new(stored_bytes: Option<u64>, data_bytes: Option<u64>) -> Stored {
+        let measured_overhead = match (stored_bytes, data_bytes) {
+            (Some(stored), Some(data @ 1..)) => Some(stored as f64 / data as f64),
+            _ => None,
+        };
+        Stored { stored_bytes, data_bytes, measured_overhead }
+    }
+
+    /// Of all sets; absent if it is of one.
+    fn of_all(sets: &[SetStatus]) -> Stored {
+        let sum = |figure: fn(&SetStatus) -> Option<u64>| sets.iter().map(figure).sum();
+        Stored::new(sum(|set| set.stored_bytes), sum(|set| set.data_bytes))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -74,6 +103,8 @@ struct Set {
     id: u16,
     epoch: Epoch,
     survives: usize,
+    #[serde(flatten)]
+    stored: Stored,
     parity_debt_bytes: u64,
     memory_bytes: u64,
     fullest: Option<f64>,
@@ -145,6 +176,7 @@ fn view(status: &PoolStatus, servers: &[ServerStatus]) -> Pool {
         parity_sleeps: pool.shape.may_sleep().is_ok(),
         hibernate_after_millis: pool.hibernate_after_millis,
         wakes_within_millis: status.wakes_within_millis,
+        stored: Stored::of_all(&status.sets),
         sets: status.sets.iter().map(|set| set_view(set, &states, recomputing(pool, set, servers))).collect(),
         spares: servers
             .iter()
@@ -184,6 +216,7 @@ fn set_view(set: &SetStatus, states: &States, recomputing: usize) -> Set {
         id: set.id.0,
         epoch: set.entry.epoch,
         survives: survives(&set.entry, states).saturating_sub(recomputing),
+        stored: Stored::new(set.stored_bytes, set.data_bytes),
         parity_debt_bytes: set.parity_debt_bytes,
         memory_bytes: set.memory_bytes,
         fullest: set.fullest,
@@ -285,6 +318,7 @@ pub fn page(pools: &[Pool]) -> String {
     let mut out = String::new();
     for pool in pools {
         heading(&mut out, pool);
+        let _ = writeln!(out, "stored   {}", stored(&pool.stored));
         for set in &pool.sets {
             let _ = writeln!(out, "\nset {:<4} {}", set.id, exposure(set));
             let _ = writeln!(out, "owed     {}", debt(pool, set));
@@ -344,6 +378,23 @@ fn standing(column: &Column) -> String {
         ColumnState::InSync => "in sync".to_owned(),
         ColumnState::CatchingUp => format!("catching up since epoch {since}"),
         ColumnState::Away => format!("away since epoch {since}"),
+    }
+}
+
+/// `12.0 GiB for 8.0 GiB of data: 1.500 bytes per byte`
+fn stored(stored: &Stored) -> String {
+    let Some(bytes) = stored.stored_bytes else {
+        return "not known: some servers have not been heard since the metadata leader took over".to_owned();
+    };
+    match (stored.data_bytes, stored.measured_overhead) {
+        (Some(data), Some(ratio)) => {
+            format!("{} for {} of data: {ratio:.3} bytes per byte", Bytes(bytes), Bytes(data))
+        }
+        (Some(_), None) => format!("{}, no data", Bytes(bytes)),
+        (None, _) => format!(
+            "{}; how much of it is data is not known while a data column is not in sync",
+            Bytes(bytes)
+        ),
     }
 }
 
@@ -489,6 +540,8 @@ mod tests {
                     .map(|(server, state)| ebb_types::Column { server: add(*server), state: *state })
                     .collect(),
             },
+            stored_bytes: Some(9_663_676_416),
+            data_bytes: Some(6_442_450_944),
             parity_debt_bytes: 1_288_490_189,
             memory_bytes: 0,
             fullest: Some(0.42),
@@ -580,6 +633,7 @@ server  set    role       state     column
         hurt[6] = (Awake, back);
         let expected = "\
 pool     archive, code 6+3: stores 1.50 bytes per byte, 2 sets, 1 spare
+stored   18.0 GiB for 12.0 GiB of data: 1.500 bytes per byte
 
 set 0    2 more servers may fail
 owed     1.2 GiB; the fullest data server is at 42.0 %, parity servers wake at 90.0 %, in about 3.2 h
@@ -614,6 +668,28 @@ column   parity 3, server 27 (asleep): away since epoch 4
         assert_eq!(view(&pool, &servers).sets[0].survives, 0);
         pool.pool.parity_debt = ParityDebt::Segment;
         assert_eq!(view(&pool, &servers).sets[0].survives, 2);
+    }
+
+    #[test]
+    fn an_overhead_is_shown_only_if_it_is_known() {
+        let shown = |stored: Option<u64>, data: Option<u64>| {
+            let (mut pool, servers) = made_up("6+3", &[&RESTING, &RESTING]);
+            (pool.sets[1].stored_bytes, pool.sets[1].data_bytes) = (stored, data);
+            let all = select(&[pool], &servers, None).unwrap();
+            let line = page(&all).lines().nth(1).unwrap().to_owned();
+            (line, all[0].stored.measured_overhead, all[0].sets[1].stored.measured_overhead)
+        };
+        let (line, whole, one) = shown(Some(0), Some(0));
+        assert_eq!(
+            (line.as_str(), whole, one),
+            ("stored   9.0 GiB for 6.0 GiB of data: 1.500 bytes per byte", Some(1.5), None)
+        );
+        let (line, whole, _) = shown(None, Some(1 << 30));
+        assert!(line.contains("not known: some servers have not been heard") && whole.is_none(), "{line}");
+        let (line, whole, _) = shown(Some(1 << 30), None);
+        assert!(line.starts_with("stored   10.0 GiB; how much") && whole.is_none(), "{line}");
+        let text = page(&views("6+3", &[]));
+        assert!(text.contains("stored   0 B, no data\n"), "{text}");
     }
 
     #[test]
@@ -732,7 +808,12 @@ archive          1     0 of 9   -             for 3.2 h; wakes in 14 s
         let json = serde_json::to_value(views("6+3", &[&RESTING])).unwrap();
         assert_eq!(json[0]["code"], "6+3");
         assert_eq!((&json[0]["parity_debt"], &json[0]["overhead"]), (&"segment".into(), &1.5.into()));
+        assert_eq!(
+            (&json[0]["stored_bytes"], &json[0]["measured_overhead"]),
+            (&9_663_676_416_u64.into(), &1.5.into())
+        );
         let set = &json[0]["sets"][0];
+        assert_eq!((&set["data_bytes"], &set["measured_overhead"]), (&6_442_450_944_u64.into(), &1.5.into()));
         assert_eq!((&set["survives"], &set["threshold"]), (&2.into(), &0.9.into()));
         let parity = serde_json::json!({
             "server": 16, "role": "parity 1", "state": "Asleep", "column": "away", "since_epoch": 4

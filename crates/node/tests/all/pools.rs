@@ -119,6 +119,52 @@ fn let_it_hibernate(cluster: &Cluster, after: &str) {
     });
 }
 
+/// What `ebb pool status` says of the pool's overhead.
+fn overhead(cluster: &Cluster) -> Option<f64> {
+    let json = said(cluster, &["pool", "status", "--json"]);
+    let pools: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    pools[0]["measured_overhead"].as_f64()
+}
+
+#[test]
+fn a_pool_reports_the_overhead_that_its_code_promises() {
+    let mut cluster = create();
+    cluster.start_all();
+    cluster.launch(Who::Gateway);
+    let (status, body) = Objects::create_bucket(&cluster.gateway, "archive", Some("cold"));
+    assert_eq!(status, 200, "{body}");
+    let put = |cluster: &Cluster, numbers: std::ops::Range<usize>| {
+        for number in numbers {
+            let len = (1 << 20) + number * 262_147;
+            let content: Vec<u8> = (0..len).map(|n| (n / 7 + n / 4096 + number) as u8).collect();
+            s3(cluster, "PUT", &format!("/archive/{number}"), &content);
+        }
+    };
+    let is_near = |ratio: &f64| (ratio / 1.5 - 1.0).abs() < 0.03;
+    put(&cluster, 0..12);
+    cluster.wait_status("parity sleeps", |s| state(s, 2) == ServerState::Asleep);
+    // What it missed, the data servers keep.
+    put(&cluster, 12..14);
+    assert_eq!(state(&cluster.status(), 2), ServerState::Asleep);
+    let ratio = wait("what parity has is known while it sleeps", PATIENCE, || overhead(&cluster));
+    println!("bytes stored per byte while parity sleeps: {ratio}");
+    said(&cluster, &["gear", "set", "3"]);
+    let owes = |s: &ClusterStatus| s.pools[0].sets[0].parity_debt_bytes > 0;
+    cluster.wait_status("parity has everything", |s| state(s, 2) == ServerState::Awake && !owes(s));
+    let ratio = wait("the overhead is that of the code", PATIENCE, || overhead(&cluster).filter(is_near));
+    println!("bytes stored per byte: {ratio}");
+    // Deleted bytes do not count any more.
+    let before = cluster.status().pools[0].sets[0].data_bytes.expect("heard");
+    for number in 0..10 {
+        let answer = ask(&cluster, "DELETE", &format!("/archive/{number}"), b"");
+        assert_eq!(answer.status, 204);
+    }
+    let data = |s: &ClusterStatus| s.pools[0].sets[0].data_bytes.expect("heard");
+    cluster.wait_status("the bytes are freed", |s| data(s) < before / 2);
+    let ratio = wait("the overhead is that of the code", PATIENCE, || overhead(&cluster).filter(is_near));
+    println!("bytes stored per byte: {ratio}");
+}
+
 #[test]
 fn a_pool_that_nobody_uses_sleeps_as_a_whole_and_the_first_read_wakes_it() {
     for depth_off in [false, true] {

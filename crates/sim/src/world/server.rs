@@ -424,10 +424,12 @@ impl World<'_> {
 
     pub fn heartbeat(&mut self, id: ServerId) {
         let now = self.now;
+        let store = &self.servers[&id].store;
         let (used_bytes, debt_bytes, queued) = match &self.modelled {
             Some(models) => models.figures(id),
-            None => (0, self.servers[&id].store.offload_bytes(), 0),
+            None => (0, store.offload_bytes(), 0),
         };
+        let own_bytes = if self.modelled.is_some() { 0 } else { store.own_bytes() };
         self.server_event(id, Event::Beat { unix_seconds: self.unix_seconds() });
         let server = self.server(id);
         let stats = server.replica.stats();
@@ -436,6 +438,7 @@ impl World<'_> {
             load_millis: 500,
             used_bytes,
             capacity_bytes: 1 << 40,
+            own_bytes,
             debt_bytes: debt_bytes + stats.memory_bytes,
             memory_bytes: stats.memory_bytes,
             in_flight: stats.in_flight + queued,

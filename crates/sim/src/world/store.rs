@@ -162,6 +162,10 @@ impl Store {
         self.core.borrow().as_ref().is_some_and(|core| core.figures().poisoned)
     }
 
+    pub fn own_bytes(&self) -> u64 {
+        self.look(|core| core.figures().own.0).unwrap_or(0)
+    }
+
     pub fn offload_bytes(&self) -> u64 {
         self.look(|core| core.figures().offload.0).unwrap_or(0)
     }

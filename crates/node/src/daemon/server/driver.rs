@@ -488,6 +488,7 @@ impl Server {
             load_millis: now.since(self.load.1).as_millis() as u32,
             used_bytes: figures.used.0,
             capacity_bytes: figures.capacity.0,
+            own_bytes: figures.own.0,
             debt_bytes: figures.offload.0 + stats.memory_bytes,
             memory_bytes: stats.memory_bytes,
             in_flight: stats.in_flight + self.store.queued() as u32,
