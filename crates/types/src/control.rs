@@ -5,7 +5,7 @@
 //! stable. Nothing here wakes a server, except [`MetaRequest::Wake`], [`AdminRequest::GearSet`] and [`AdminRequest::MarkLost`].
 
 use crate::{
-    ClusterParams, Epoch, GearGroup, Incarnation, MapDelta, NamespaceAnswer, NamespaceCommand,
+    ClusterParams, Epoch, GearGroup, Incarnation, Joules, MapDelta, NamespaceAnswer, NamespaceCommand,
     NamespaceError, NamespaceQuery, NamespaceReply, ObjectId, PoolEntry, PoolId, RackId, ServerId,
     ServerState, SetEntry, SetId, StoreId, Vitals, Watts,
 };
@@ -205,6 +205,15 @@ pub struct ClusterStatus {
     pub notes: Vec<String>,
     /// The metadata servers of the configuration file, in order of their ids.
     pub metadata: Vec<MetadataMember>,
+    /// Of all servers; absent where no leader adds it up.
+    pub energy: Option<EnergyStatus>,
+}
+
+/// Energy of some servers since the metadata leader took over. Modelled, not measured; a failed server counts as idle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EnergyStatus {
+    pub modelled_joules: Joules,
+    pub span_millis: u64,
 }
 
 /// An erasure-coded pool.
@@ -213,6 +222,8 @@ pub struct PoolStatus {
     pub pool: PoolEntry,
     /// Within this time nearly all sets that hibernated were awake lately, from a client's request on.
     pub wakes_within_millis: u64,
+    /// Of its servers; absent where no leader adds it up.
+    pub energy: Option<EnergyStatus>,
     pub sets: Vec<SetStatus>,
 }
 

@@ -1,4 +1,4 @@
-//! CPU time and context switches of processes, from `/proc`.
+//! CPU time, context switches and writes of processes, from `/proc`.
 
 use super::error::BenchError;
 use std::fs;
@@ -13,16 +13,19 @@ pub struct Usage {
     pub voluntary_switches: u64,
     /// The core was taken from it.
     pub involuntary_switches: u64,
+    /// Handed to storage: memory file systems do not count. Absent if the kernel does not say, as of another user's process.
+    pub written_bytes: Option<u64>,
 }
 
 impl Usage {
     pub fn of(pids: &[u32]) -> Result<Usage, BenchError> {
-        let mut sum = Usage::default();
+        let mut sum = Usage { written_bytes: Some(0), ..Usage::default() };
         for &pid in pids {
             let one = read(pid).map_err(|error| BenchError::Process { pid, error })?;
             sum.cpu_seconds += one.cpu_seconds;
             sum.voluntary_switches += one.voluntary_switches;
             sum.involuntary_switches += one.involuntary_switches;
+            sum.written_bytes = sum.written_bytes.zip(one.written_bytes).map(|(sum, one)| sum + one);
         }
         Ok(sum)
     }
@@ -33,6 +36,10 @@ impl Usage {
             cpu_seconds: (self.cpu_seconds - earlier.cpu_seconds).max(0.0),
             voluntary_switches: self.voluntary_switches.saturating_sub(earlier.voluntary_switches),
             involuntary_switches: self.involuntary_switches.saturating_sub(earlier.involuntary_switches),
+            written_bytes: self
+                .written_bytes
+                .zip(earlier.written_bytes)
+                .map(|(now, earlier)| now.saturating_sub(earlier)),
         }
     }
 }
@@ -42,13 +49,16 @@ fn read(pid: u32) -> io::Result<Usage> {
         .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "unexpected format of its stat file"))?;
     let mut usage = Usage {
         cpu_seconds: ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+        written_bytes: fs::read_to_string(format!("/proc/{pid}/io"))
+            .ok()
+            .and_then(|io| value(&io, "write_bytes:")),
         ..Usage::default()
     };
     // The status of a process has the switches of its first thread only.
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         let Ok(status) = fs::read_to_string(thread?.path().join("status")) else { continue };
-        usage.voluntary_switches += switches(&status, "voluntary_ctxt_switches:");
-        usage.involuntary_switches += switches(&status, "nonvoluntary_ctxt_switches:");
+        usage.voluntary_switches += value(&status, "voluntary_ctxt_switches:").unwrap_or(0);
+        usage.involuntary_switches += value(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
     }
     Ok(usage)
 }
@@ -59,9 +69,9 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
     Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
 }
 
-fn switches(status: &str, name: &str) -> u64 {
-    let value = status.lines().find_map(|line| line.strip_prefix(name));
-    value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+/// The number on the line that begins with this name.
+fn value(lines: &str, name: &str) -> Option<u64> {
+    lines.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -74,8 +84,16 @@ mod tests {
         assert_eq!(cpu_ticks(stat), Some(200));
         assert_eq!(cpu_ticks("7 (x) S 1"), None);
         let status = "Name:\tx\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n";
-        assert_eq!(switches(status, "voluntary_ctxt_switches:"), 12);
-        assert_eq!(switches(status, "nonvoluntary_ctxt_switches:"), 3);
+        assert_eq!(value(status, "voluntary_ctxt_switches:"), Some(12));
+        assert_eq!(value(status, "nonvoluntary_ctxt_switches:"), Some(3));
+        assert_eq!(value("rchar: 7\ncancelled_write_bytes: 9\n", "write_bytes:"), None);
+    }
+
+    #[test]
+    fn written_bytes_are_absent_if_one_process_does_not_say() {
+        let usage = |written_bytes| Usage { written_bytes, ..Usage::default() };
+        assert_eq!(usage(Some(900)).since(&usage(Some(200))).written_bytes, Some(700));
+        assert_eq!(usage(Some(900)).since(&usage(None)).written_bytes, None);
     }
 
     #[test]

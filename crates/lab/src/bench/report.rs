@@ -59,6 +59,8 @@ pub struct CellReport {
     pub server_cpu_seconds_per_1000: Option<f64>,
     pub server_voluntary_switches_per_operation: Option<f64>,
     pub server_involuntary_switches_per_operation: Option<f64>,
+    /// Bytes that the servers handed to storage, per operation; data, logs and metadata. Memory file systems do not count.
+    pub server_written_bytes_per_operation: Option<f64>,
     /// Of the load generator itself.
     pub client_cpu_seconds_per_1000: Option<f64>,
 }
@@ -96,6 +98,7 @@ impl CellReport {
             server_cpu_seconds_per_1000: None,
             server_voluntary_switches_per_operation: None,
             server_involuntary_switches_per_operation: None,
+            server_written_bytes_per_operation: None,
             client_cpu_seconds_per_1000: None,
         }
     }
@@ -122,12 +125,13 @@ impl CellReport {
             self.server_voluntary_switches_per_operation = Some(servers.voluntary_switches as f64 / count);
             self.server_involuntary_switches_per_operation =
                 Some(servers.involuntary_switches as f64 / count);
+            self.server_written_bytes_per_operation = servers.written_bytes.map(|bytes| bytes as f64 / count);
         }
     }
 
     /// The table's header line.
     pub fn header() -> &'static str {
-        "op          size  conc  objects/s     MB/s  p50 ms  p99 ms  p99.9 ms  max ms  server CPU s/1000  switches/op  own CPU s/1000  failed"
+        "op          size  conc  objects/s     MB/s  p50 ms  p99 ms  p99.9 ms  max ms  server CPU s/1000  switches/op  written/op  own CPU s/1000  failed"
     }
 }
 
@@ -145,7 +149,7 @@ impl fmt::Display for CellReport {
             .map(|(voluntary, involuntary)| voluntary + involuntary);
         write!(
             f,
-            "{:<6}{:>10}{:>6}{:>11.1}{:>9}{:>8}{:>8}{:>10}{:>8}{:>19}{:>13}{:>16}{:>8}",
+            "{:<6}{:>10}{:>6}{:>11.1}{:>9}{:>8}{:>8}{:>10}{:>8}{:>19}{:>13}{:>12}{:>16}{:>8}",
             self.operation,
             Bytes(self.size_bytes).to_string(),
             self.concurrency,
@@ -157,6 +161,8 @@ impl fmt::Display for CellReport {
             millis(|l| l.max_millis),
             number(self.server_cpu_seconds_per_1000, 3),
             number(switches, 1),
+            self.server_written_bytes_per_operation
+                .map_or("-".to_owned(), |bytes| Bytes(bytes.round() as u64).to_string()),
             number(self.client_cpu_seconds_per_1000, 3),
             self.failed + self.wrong
         )

@@ -146,6 +146,7 @@ impl Fake {
             schedule: inner.schedule,
             notes: Vec::new(),
             metadata: Vec::new(),
+            energy: None,
         }
     }
 }

@@ -143,8 +143,9 @@ impl Leading {
             groups: count_groups(state),
             schedule,
             notes: self.hardware_notes(state).into_iter().chain(set_notes(state)).chain(outlooks).collect(),
-            // The member fills it in.
+            // The member and its driver fill these in.
             metadata: Vec::new(),
+            energy: None,
         }
     }
 
@@ -178,6 +179,7 @@ impl Leading {
         PoolStatus {
             pool: pool.clone(),
             wakes_within_millis,
+            energy: None,
             sets: pool.sets.iter().filter_map(one).collect(),
         }
     }

@@ -6,8 +6,8 @@
 use crate::cli::words::word;
 use clap::Subcommand;
 use ebb_types::{
-    Bytes, Epoch, ParityDebt, PoolEntry, PoolStatus, ServerId, ServerState, ServerStatus, SetEntry,
-    SetStatus, Shape, SlotState,
+    Bytes, EnergyStatus, Epoch, ParityDebt, PoolEntry, PoolStatus, ServerId, ServerState, ServerStatus,
+    SetEntry, SetStatus, Shape, SlotState, Watts,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -67,6 +67,8 @@ pub struct Pool {
     wakes_within_millis: u64,
     #[serde(flatten)]
     stored: Stored,
+    /// Of the pool's servers, by the power model.
+    energy: Option<EnergyStatus>,
     sets: Vec<Set>,
     spares: Vec<Spare>,
 }
@@ -177,6 +179,7 @@ fn view(status: &PoolStatus, servers: &[ServerStatus]) -> Pool {
         hibernate_after_millis: pool.hibernate_after_millis,
         wakes_within_millis: status.wakes_within_millis,
         stored: Stored::of_all(&status.sets),
+        energy: status.energy,
         sets: status.sets.iter().map(|set| set_view(set, &states, recomputing(pool, set, servers))).collect(),
         spares: servers
             .iter()
@@ -319,6 +322,7 @@ pub fn page(pools: &[Pool]) -> String {
     for pool in pools {
         heading(&mut out, pool);
         let _ = writeln!(out, "stored   {}", stored(&pool.stored));
+        let _ = pool.energy.map_or(Ok(()), |energy| writeln!(out, "energy   {}", energy_of(&energy)));
         for set in &pool.sets {
             let _ = writeln!(out, "\nset {:<4} {}", set.id, exposure(set));
             let _ = writeln!(out, "owed     {}", debt(pool, set));
@@ -396,6 +400,17 @@ fn stored(stored: &Stored) -> String {
             Bytes(bytes)
         ),
     }
+}
+
+/// `1.250 kWh in 3.4 h, a mean of 367.6 W (modelled, since the metadata leader took over)`
+fn energy_of(energy: &EnergyStatus) -> String {
+    let seconds = energy.span_millis as f64 / 1e3;
+    let mean = Watts(energy.modelled_joules.0 / seconds.max(1e-3));
+    format!(
+        "{:.3} kWh in {}, a mean of {mean} (modelled, since the metadata leader took over)",
+        energy.modelled_joules.0 / 3.6e6,
+        in_words(energy.span_millis),
+    )
 }
 
 fn exposure(set: &Set) -> String {
@@ -563,7 +578,9 @@ mod tests {
             hibernate_after_millis: None,
             sets: sets.iter().map(|set| set.id).collect(),
         };
-        (PoolStatus { pool, wakes_within_millis: 14_000, sets }, servers)
+        let energy =
+            Some(EnergyStatus { modelled_joules: ebb_types::Joules(4.5e6), span_millis: 12_240_000 });
+        (PoolStatus { pool, wakes_within_millis: 14_000, energy, sets }, servers)
     }
 
     fn server(id: ServerId, state: ServerState) -> ServerStatus {
@@ -634,6 +651,7 @@ server  set    role       state     column
         let expected = "\
 pool     archive, code 6+3: stores 1.50 bytes per byte, 2 sets, 1 spare
 stored   18.0 GiB for 12.0 GiB of data: 1.500 bytes per byte
+energy   1.250 kWh in 3.4 h, a mean of 367.6 W (modelled, since the metadata leader took over)
 
 set 0    2 more servers may fail
 owed     1.2 GiB; the fullest data server is at 42.0 %, parity servers wake at 90.0 %, in about 3.2 h

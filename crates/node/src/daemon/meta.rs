@@ -4,8 +4,10 @@
 //! sync of the log shares the next sync. One thread, except for the power switches: a slow switch must not delay a
 //! lease. No timer runs with a single member and nothing to decide.
 
+mod power;
+
 use crate::cluster::config::{Config, MetaSection, SwitchDriver};
-use crate::cluster::launch::{Stop, launch_of, private_directory};
+use crate::cluster::launch::{Stop, private_directory};
 use crate::cluster::{pools, random};
 use crate::daemon::clock;
 use crate::daemon::heap;
@@ -13,15 +15,15 @@ use crate::error::NodeError;
 use bytes::Bytes;
 use ebb_client::transport::{Connection, Identity, Listener, Party, Sender, connect, kind};
 use ebb_client::{Key, Secret};
-use ebb_gear::load;
 use ebb_meta::{
     Birth, Bootstrap, DiskLog, Input, Member, MemberConfig, Outcome, SwitchAction, Token, joining_id, raft,
 };
-use ebb_power::{Depth, Managed, PowerModel, ProcessSwitch, Switch, Transition};
+use ebb_power::Switch;
 use ebb_types::{
     AdminReply, AdminRequest, ClusterParams, MapDelta, MetaFailure, MetaPush, MetaReply, MetaRequest,
-    Schedule, ServerId, ServerMessage, ServerState, ServerStatus, Vitals, Watts,
+    ServerId, ServerMessage,
 };
+use power::{Heard, Power};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -203,14 +205,28 @@ impl Driver {
     fn turn(&mut self) -> Result<Option<ebb_types::Moment>, NodeError> {
         let inputs = std::mem::take(&mut self.shared.borrow_mut().inputs);
         let mut outcomes = std::mem::take(&mut self.outcomes);
+        let (leads, heard) = (self.member.is_leader(), power::heard(&inputs));
         let done = self.member.on(clock::now(), inputs, &mut outcomes);
         done.map_err(|source| NodeError::Metadata { data: self.data.clone(), source })?;
         self.refuse_another_cluster()?;
+        self.follow_power(leads, heard, &outcomes);
         for outcome in outcomes.drain(..) {
             self.carry_out(outcome);
         }
         self.outcomes = outcomes;
         Ok(self.member.next_wake())
+    }
+
+    /// `led`: this member was leader before.
+    fn follow_power(&mut self, led: bool, heard: Heard, outcomes: &[Outcome]) {
+        if !self.member.is_leader() {
+            return self.power.forget();
+        }
+        let (now, state) = (clock::now(), self.member.state());
+        if !led || outcomes.iter().any(|outcome| matches!(outcome, Outcome::MapChanged { .. })) {
+            self.power.follow(now, state);
+        }
+        self.power.hear(now, state, heard);
     }
 
     /// Runs before any decision is carried out.
@@ -259,10 +275,7 @@ impl Driver {
                         meta.watchers.insert(connection, Watcher { sender: sender.clone(), version: map.to });
                     }
                     (MetaReply::Admin(AdminReply::Status(status)), Call::Status) => {
-                        let (schedule, replicas) = (status.schedule, status.params.replicas);
-                        for server in &mut status.servers {
-                            server.modelled_watts = self.power.watts(server, &schedule, replicas);
-                        }
+                        self.power.fill(clock::now(), status);
                     }
                     _ => {}
                 }
@@ -397,53 +410,4 @@ async fn throw(shared: Shared, switch: Option<Arc<dyn Switch>>, server: ServerId
         }
     };
     shared.borrow_mut().give(Input::Switched { server, action, result });
-}
-
-/// Switches, and the power model's estimate for each server.
-struct Power {
-    switch: Option<Arc<dyn Switch>>,
-    model: PowerModel,
-    depth: Depth,
-}
-
-impl Power {
-    fn new(config: &Config) -> Result<Power, NodeError> {
-        let switch: Option<Arc<dyn Switch>> = match config.power.switch {
-            SwitchDriver::None => None,
-            SwitchDriver::Process => {
-                let switch = ProcessSwitch::new(config.power.depth);
-                for section in &config.server {
-                    let data = config.path(&section.data);
-                    let launch = launch_of(config, &["server", "--id", &section.id.to_string()], &data)?;
-                    switch.manage(ServerId(section.id), Managed { data, launch: Some(launch) });
-                }
-                Some(Arc::new(switch))
-            }
-        };
-        Ok(Power { switch, model: config.power.model, depth: config.power.depth })
-    }
-
-    /// Absent for a failed machine: its draw is unknown.
-    fn watts(&self, server: &ServerStatus, schedule: &Schedule, replicas: u8) -> Option<Watts> {
-        let per_second = |t: &Transition, else_: Watts| {
-            if t.seconds > 0.0 { Watts(t.joules.0 / t.seconds) } else { else_ }
-        };
-        match server.state {
-            ServerState::Awake | ServerState::Draining => {
-                Some(self.model.on(utilisation(server.vitals.as_ref(), schedule, replicas)))
-            }
-            ServerState::Waking => Some(per_second(&self.model.up, self.model.idle)),
-            ServerState::Asleep => Some(match self.depth {
-                Depth::Standby => self.model.standby,
-                Depth::Off => self.model.off,
-            }),
-            ServerState::Failed | ServerState::Lost => None,
-        }
-    }
-}
-
-/// Requested load since the server's last heartbeat, as a share of what it sustains.
-fn utilisation(vitals: Option<&Vitals>, schedule: &Schedule, replicas: u8) -> f64 {
-    let Some(vitals) = vitals.filter(|v| v.load_millis > 0) else { return 0.0 };
-    load(&vitals.load, Duration::from_millis(vitals.load_millis.into()), &schedule.into(), replicas).0
 }

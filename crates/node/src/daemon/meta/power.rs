@@ -1,0 +1,168 @@
+//! The power of the cluster as its metadata leader sees it: the switch, and what every server draws by the power model.
+//!
+//! Energy is modelled, never measured. It is added up from heartbeats and from changes of servers' states, and begins when this
+//! member becomes leader: it is a figure for people, and no decision depends on it.
+
+use crate::cluster::config::{Config, SwitchDriver};
+use crate::cluster::launch::launch_of;
+use crate::error::NodeError;
+use ebb_gear::load;
+use ebb_meta::{Input, State};
+use ebb_power::{Depth, Draw, EnergyMeter, Managed, PowerModel, ProcessSwitch, Switch};
+use ebb_types::{
+    ClusterStatus, EnergyStatus, LoadCount, Moment, ServerEntry, ServerId, ServerMessage, ServerState,
+    ServerStatus,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub struct Power {
+    pub switch: Option<Arc<dyn Switch>>,
+    model: PowerModel,
+    depth: Depth,
+    /// While this member leads.
+    energy: Option<Energy>,
+}
+
+struct Energy {
+    meter: EnergyMeter,
+    since: Moment,
+    /// By each server's last heartbeat, 0 to 1.
+    utilisation: BTreeMap<ServerId, f64>,
+}
+
+/// Servers' requested load in a batch of inputs, each with the time that it is of.
+pub type Heard = Vec<(ServerId, LoadCount, Duration)>;
+
+pub fn heard(inputs: &[Input]) -> Heard {
+    let load = |input: &Input| match input {
+        Input::Server(ServerMessage::Heartbeat { server, vitals, .. }) => {
+            Some((*server, vitals.load, Duration::from_millis(vitals.load_millis.into())))
+        }
+        _ => None,
+    };
+    inputs.iter().filter_map(load).collect()
+}
+
+impl Power {
+    pub fn new(config: &Config) -> Result<Power, NodeError> {
+        let switch: Option<Arc<dyn Switch>> = match config.power.switch {
+            SwitchDriver::None => None,
+            SwitchDriver::Process => {
+                let switch = ProcessSwitch::new(config.power.depth);
+                for section in &config.server {
+                    let data = config.path(&section.data);
+                    let launch = launch_of(config, &["server", "--id", &section.id.to_string()], &data)?;
+                    switch.manage(ServerId(section.id), Managed { data, launch: Some(launch) });
+                }
+                Some(Arc::new(switch))
+            }
+        };
+        Ok(Power { switch, model: config.power.model, depth: config.power.depth, energy: None })
+    }
+
+    /// The states of `servers` may have changed.
+    pub fn follow(&mut self, now: Moment, state: &State) {
+        let energy = self.energy.get_or_insert_with(|| Energy {
+            meter: EnergyMeter::new(self.model, 1.0).expect("the configuration was checked"),
+            since: now,
+            utilisation: BTreeMap::new(),
+        });
+        for server in state.servers() {
+            energy.set(now, server, self.depth);
+        }
+    }
+
+    /// What servers said of their load.
+    pub fn hear(&mut self, now: Moment, state: &State, heard: Heard) {
+        let Some((energy, params)) = self.energy.as_mut().zip(state.params()) else { return };
+        let rates = state.schedule().into();
+        for (id, count, span) in heard.into_iter().filter(|(.., span)| !span.is_zero()) {
+            energy.utilisation.insert(id, load(&count, span, &rates, params.replicas).0);
+            if let Some(server) = state.server(id) {
+                energy.set(now, server, self.depth);
+            }
+        }
+    }
+
+    /// Another member leads.
+    pub fn forget(&mut self) {
+        self.energy = None;
+    }
+
+    pub fn fill(&self, now: Moment, status: &mut ClusterStatus) {
+        let Some(energy) = &self.energy else { return };
+        for server in &mut status.servers {
+            let is_known = !matches!(server.state, ServerState::Failed | ServerState::Lost);
+            server.modelled_watts = energy.meter.watts(now, server.id).filter(|_| is_known);
+        }
+        let sum = |servers: &mut dyn Iterator<Item = &ServerStatus>| EnergyStatus {
+            modelled_joules: servers
+                .filter_map(|s| energy.meter.energy_of(now, s.id))
+                .map(|e| e.total())
+                .sum(),
+            span_millis: now.since(energy.since).as_millis() as u64,
+        };
+        status.energy = Some(sum(&mut status.servers.iter()));
+        for pool in &mut status.pools {
+            pool.energy = Some(sum(&mut status.servers.iter().filter(|s| s.pool == pool.pool.id)));
+        }
+    }
+}
+
+impl Energy {
+    fn set(&mut self, now: Moment, server: &ServerEntry, depth: Depth) {
+        let utilisation = self.utilisation.get(&server.id).copied().unwrap_or(0.0);
+        let draw = match (server.state, depth) {
+            (ServerState::Awake | ServerState::Draining, _) => Draw::On { utilisation },
+            (ServerState::Asleep, Depth::Standby) => Draw::Standby,
+            (ServerState::Asleep, Depth::Off) => Draw::Off,
+            // What a failed server draws is not known: it counts as idle.
+            (ServerState::Waking | ServerState::Failed | ServerState::Lost, _) => {
+                Draw::On { utilisation: 0.0 }
+            }
+        };
+        self.meter.set(now, server.id, draw);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_types::{GearGroup, Incarnation, Joules, PoolId, RackId, StoreId};
+
+    fn server(state: ServerState) -> ServerEntry {
+        ServerEntry {
+            id: ServerId(3),
+            rack: RackId(0),
+            pool: PoolId(1),
+            gear_group: GearGroup(0),
+            address: String::new(),
+            state,
+            incarnation: Incarnation(1),
+            store: StoreId(1),
+        }
+    }
+
+    #[test]
+    fn energy_follows_a_servers_states_and_load() {
+        let model = PowerModel::default();
+        let meter = EnergyMeter::new(model, 1.0).unwrap();
+        let mut energy = Energy { meter, since: Moment::ZERO, utilisation: BTreeMap::new() };
+        let at = |seconds| Moment::ZERO + Duration::from_secs(seconds);
+        energy.set(at(0), &server(ServerState::Awake), Depth::Off);
+        energy.utilisation.insert(ServerId(3), 1.0);
+        energy.set(at(100), &server(ServerState::Draining), Depth::Off);
+        energy.set(at(200), &server(ServerState::Asleep), Depth::Off);
+        energy.set(at(1000), &server(ServerState::Waking), Depth::Off);
+        energy.set(at(1100), &server(ServerState::Failed), Depth::Off);
+        let energy = energy.meter.energy_of(at(1200), ServerId(3)).unwrap();
+        let transitions = model.down.joules + model.up.joules;
+        let off = model.off * Duration::from_secs_f64(800.0 - model.down.seconds);
+        let idle = model.idle * Duration::from_secs_f64(300.0 - model.up.seconds);
+        let busy = model.busy * Duration::from_secs(100);
+        let expected: Joules = [transitions, off, idle, busy].into_iter().sum();
+        assert!((energy.total().0 - expected.0).abs() < 1e-6, "{energy:?}");
+    }
+}
