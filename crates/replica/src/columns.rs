@@ -9,6 +9,7 @@
 //! - `serve`: listings and fetches of other servers;
 //! - `rebuild`: one run of blocks from the same strip elsewhere or from k others;
 //! - `fill`: everything that a column lacks; `plan`: what of one chunk that is;
+//! - `scrub`: reads a column that nobody reads, and compares parity with data;
 //! - `memory`: strips kept in memory instead of the store.
 
 mod client;
@@ -18,6 +19,7 @@ mod memory;
 mod plan;
 mod read;
 mod rebuild;
+mod scrub;
 mod serve;
 mod set;
 

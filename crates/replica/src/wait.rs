@@ -82,23 +82,58 @@ pub(crate) enum Wait {
 #[derive(Clone, Debug)]
 pub(crate) enum ColumnWait {
     /// A client's strip, zeroes or deletion.
-    Written { client: ClientToken, version: Version, kept: (usize, Role) },
+    Written {
+        client: ClientToken,
+        version: Version,
+        kept: (usize, Role),
+    },
     /// Blocks that a client reads.
-    Read { read: u64 },
+    Read {
+        read: u64,
+    },
     /// A rebuilt strip.
-    Rebuilt { job: u64, kept: (usize, Role) },
+    Rebuilt {
+        job: u64,
+        kept: (usize, Role),
+    },
     /// A strip here from which another is rebuilt.
-    Source { token: u64 },
+    Source {
+        token: u64,
+    },
     /// What is here, for a fill.
-    FillList { token: u64 },
+    FillList {
+        token: u64,
+    },
     /// A deletion that a fill found.
-    FillDeleted { pass: u64, kept: (usize, Role) },
+    FillDeleted {
+        pass: u64,
+        kept: (usize, Role),
+    },
     /// Whether strips of a chunk that a client deletes are kept here for another column.
-    KeptList { kept: (usize, Role), chunk: ChunkId, version: Version },
+    KeptList {
+        kept: (usize, Role),
+        chunk: ChunkId,
+        version: Version,
+    },
     /// The deletion of such strips.
-    KeptDeleted { kept: (usize, Role) },
+    KeptDeleted {
+        kept: (usize, Role),
+    },
+    /// What is here, and blocks of it, for a scrub.
+    ScrubList {
+        token: u64,
+    },
+    ScrubRead {
+        token: u64,
+    },
+    /// A block that a scrub marks as never written.
+    ScrubCleared {
+        token: u64,
+    },
     /// Blocks are marked as never written.
-    Cleared { read: u64 },
+    Cleared {
+        read: u64,
+    },
     /// Another server's listing or fetch.
     For(Ask),
 }

@@ -172,12 +172,17 @@ impl Set {
     ) {
         let StoreOutcome::Listed(page) = outcome else { return };
         if page.runs.iter().any(|run| run.chunk == chunk && run.kind != Kind::Delete) {
-            let (group, role, content) = (self.known.group(kept.0), kept.1, Content::Delete);
-            let record = Record { group, chunk, first: 0, count: 0, version, request: None, content };
-            let (payload, must_fit, committed) = (Bytes::new(), true, version);
-            let wait = Wait::Column(ColumnWait::KeptDeleted { kept });
-            cx.store(wait, StoreCommand::Apply { role, record, payload, must_fit, committed });
+            self.delete_in(cx, kept, chunk, version);
         }
+    }
+
+    /// Deletes a chunk of which another column has a tombstone.
+    pub(super) fn delete_in(&self, cx: &mut Context, kept: (usize, Role), chunk: ChunkId, version: Version) {
+        let (group, role, content) = (self.known.group(kept.0), kept.1, Content::Delete);
+        let record = Record { group, chunk, first: 0, count: 0, version, request: None, content };
+        let (payload, must_fit, committed) = (Bytes::new(), true, version);
+        let wait = Wait::Column(ColumnWait::KeptDeleted { kept });
+        cx.store(wait, StoreCommand::Apply { role, record, payload, must_fit, committed });
     }
 
     pub(super) fn on_written(
@@ -286,7 +291,7 @@ impl Set {
 
     /// Who may have the strip itself, then who may have others: data, parity, extra ones; own servers and present keepers before
     /// those that may have been keepers.
-    fn candidates(&self, cx: &Context, of: Blocks) -> Vec<Candidate> {
+    pub(super) fn candidates(&self, cx: &Context, of: Blocks) -> Vec<Candidate> {
         let entry = &self.known.entry;
         let targets = entry.targets(of.chunk);
         let live = self.known.others(cx.me, cx.map);

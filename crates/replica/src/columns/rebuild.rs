@@ -4,7 +4,7 @@
 //! of those that do not. What is found is stored; what is not is judged: surely never written as a whole, or perhaps with
 //! servers that do not answer now.
 //!
-//! Invariants: `Shared::fetches` counts the started jobs of fills and `Shared::rebuild_bytes` the bytes of all started jobs.
+//! Invariants: `Shared::fetches` counts the started jobs of fills and scrubs, `Shared::rebuild_bytes` the bytes of all started jobs.
 
 use super::known::Known;
 use super::plan::REBUILD_BLOCKS;
@@ -48,8 +48,15 @@ impl Candidate {
 /// Who wants the blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum For {
-    Fill { pass: u64 },
+    Fill {
+        pass: u64,
+    },
     Reads(Vec<u64>),
+    /// `compares`: what is found is not stored.
+    Scrub {
+        token: u64,
+        compares: bool,
+    },
 }
 
 /// What became of a job. Blocks in neither list are here now.
@@ -57,6 +64,8 @@ pub(super) enum For {
 pub(super) struct Ended {
     pub of: Blocks,
     pub wanted: For,
+    /// What a scrub compares.
+    pub found: BTreeMap<u32, Bytes>,
     /// Never written as a whole: too few strips exist.
     pub absent: Vec<u32>,
     /// Too few strips can be had now.
@@ -101,6 +110,14 @@ pub(super) struct Rebuilds {
 }
 
 impl Job {
+    fn is_of_client(&self) -> bool {
+        matches!(self.wanted, For::Reads(_))
+    }
+
+    fn compares(&self) -> bool {
+        matches!(self.wanted, For::Scrub { compares: true, .. })
+    }
+
     fn cost(&self, known: &Known) -> usize {
         (self.of.count * BLOCK) as usize * (known.entry.shape.data() + 1)
     }
@@ -206,6 +223,18 @@ impl Rebuilds {
         self.queue.push_back(id);
     }
 
+    pub fn scrub(
+        &mut self,
+        known: &Known,
+        of: Blocks,
+        (token, compares): (u64, bool),
+        repair: bool,
+        candidates: Vec<Candidate>,
+    ) {
+        let id = self.add(known, of, For::Scrub { token, compares }, repair, candidates);
+        self.queue.push_back(id);
+    }
+
     fn add(
         &mut self,
         known: &Known,
@@ -250,7 +279,7 @@ impl Rebuilds {
                 continue;
             };
             let cost = job.cost(known);
-            let is_fill = matches!(job.wanted, For::Fill { .. });
+            let is_fill = !job.is_of_client();
             let room = cx.shared.rebuild_bytes == 0 || cx.shared.rebuild_bytes + cost <= BYTES_MAX;
             if !room || (is_fill && !cx.shared.may_fetch()) {
                 return;
@@ -370,7 +399,7 @@ impl Rebuilds {
     fn keep(&mut self, cx: &mut Context, known: &mut Known, id: u64) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Blocks { column, chunk, .. } = job.of;
-        if job.found.is_empty() {
+        if job.found.is_empty() || job.compares() {
             return self.end(cx, known, id);
         }
         let role = known.role_for(cx.me, column);
@@ -408,15 +437,15 @@ impl Rebuilds {
     fn end(&mut self, cx: &mut Context, known: &Known, id: u64) {
         let Some(job) = self.jobs.remove(&id) else { return };
         self.give_back(cx, known, &job);
-        let Job { of, wanted, absent, lacking, stale, failed, .. } = job;
-        cx.shared.stats.damage.unrepaired += lacking.len() as u64;
-        self.ended.push(Ended { of, wanted, absent, lacking, stale, failed });
+        cx.shared.stats.damage.unrepaired += if job.compares() { 0 } else { job.lacking.len() as u64 };
+        let Job { of, wanted, found, absent, lacking, stale, failed, .. } = job;
+        self.ended.push(Ended { of, wanted, found, absent, lacking, stale, failed });
     }
 
     fn give_back(&mut self, cx: &mut Context, known: &Known, job: &Job) {
         if job.started {
             cx.shared.rebuild_bytes -= job.cost(known);
-            cx.shared.fetches -= usize::from(matches!(job.wanted, For::Fill { .. }));
+            cx.shared.fetches -= usize::from(!job.is_of_client());
         }
         self.by_token.retain(|token, _| !job.asked.contains_key(token));
     }

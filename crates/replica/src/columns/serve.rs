@@ -34,6 +34,7 @@ impl Set {
             }
             PeerMessage::ListReply { token, result, .. } => {
                 self.fence_to_refusal(result.as_ref().err());
+                self.on_scrub_listed(cx, (from, token), result.as_ref().ok().cloned());
                 if let Some(fill) = &mut self.fill {
                     fill.on_list_reply(cx, (from, token), result);
                 }

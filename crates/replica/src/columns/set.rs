@@ -4,6 +4,7 @@ use super::fill::Fill;
 use super::known::Known;
 use super::read::Read;
 use super::rebuild::{For, Rebuilds};
+use super::scrub::Scrub;
 use crate::api::{Command, StoreOutcome, StoreToken};
 use crate::config::PlantedBug;
 use crate::context::Context;
@@ -22,6 +23,7 @@ pub(crate) struct Set {
     pub(super) reads: BTreeMap<u64, Read>,
     pub(super) rebuilds: Rebuilds,
     pub(super) fill: Option<Fill>,
+    pub(super) scrub: Option<Scrub>,
     /// The own column is catching up under the present configuration.
     own_catches_up: bool,
     /// Others stand in for the own column.
@@ -39,6 +41,7 @@ impl Set {
             reads: BTreeMap::new(),
             rebuilds: Rebuilds::default(),
             fill: None,
+            scrub: None,
             own_catches_up: false,
             is_away: true,
             reported: None,
@@ -75,6 +78,11 @@ impl Set {
         fills || !self.rebuilds.is_empty() || !self.reads.is_empty()
     }
 
+    /// A scrub may wait only for time to pass, and keeps no server awake.
+    pub fn wants_ticks(&self) -> bool {
+        self.is_busy() || self.is_scrubbing()
+    }
+
     /// R7: the set hibernates, or its column is away, so others stand in for it, and nothing is kept for others. Nothing is in flight.
     pub fn may_sleep(&self) -> bool {
         let idle = self.storing.is_empty() && self.asks.is_empty() && !self.is_busy();
@@ -84,7 +92,7 @@ impl Set {
     pub fn adopt(&mut self, cx: &mut Context, entry: SetEntry) {
         if entry.epoch > self.epoch() {
             self.rebuilds.clear(cx, &self.known, false);
-            self.fill = None;
+            (self.fill, self.scrub) = (None, None);
             self.known.adopt(entry);
             (self.reported, self.damage_reported) = (None, None);
             for read in std::mem::take(&mut self.reads).into_values() {
@@ -137,6 +145,7 @@ impl Set {
         if let Some(fill) = &mut self.fill {
             fill.peer_lost(cx, peer);
         }
+        self.scrub_lost_peer(cx, peer);
     }
 
     pub fn tick(&mut self, cx: &mut Context) {
@@ -144,6 +153,7 @@ impl Set {
         if let Some(fill) = &self.fill {
             fill.tick(cx, &self.known);
         }
+        self.tick_scrub(cx);
     }
 
     pub fn on_stored(
@@ -181,6 +191,12 @@ impl Set {
                 self.delete_listed(cx, kept, (chunk, version), outcome)
             }
             ColumnWait::KeptDeleted { .. } => {}
+            ColumnWait::ScrubList { token } => {
+                let page = if let StoreOutcome::Listed(page) = outcome { Some(page) } else { None };
+                self.on_scrub_listed(cx, (cx.me, token), page);
+            }
+            ColumnWait::ScrubRead { token } => self.on_scrub_read(cx, token, outcome),
+            ColumnWait::ScrubCleared { token } => self.on_scrub_cleared(cx, token),
             ColumnWait::Cleared { read } => self.read_on(cx, read),
             ColumnWait::For(ask) => self.on_asked(cx, &ask, outcome),
         }
@@ -213,9 +229,11 @@ impl Set {
                         fill.into_iter().for_each(|fill| fill.on_ended(*pass, complete));
                     }
                     For::Reads(_) => self.on_rebuilt(cx, &ended),
+                    For::Scrub { token, .. } => self.on_scrub_rebuilt(cx, *token, ended),
                 }
             }
         }
+        self.advance_scrub(cx);
         self.report_caught_up(cx);
     }
 

@@ -22,7 +22,7 @@ impl Replica {
         let Some(set) = columns.sets.get_mut(&id) else { return };
         act(set, &mut cx);
         set.pump(&mut cx);
-        if set.is_busy() {
+        if set.wants_ticks() {
             self.columns.busy.insert(id);
         } else {
             self.columns.busy.remove(&id);

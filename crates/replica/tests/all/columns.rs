@@ -2,6 +2,7 @@
 
 mod ram;
 mod schedule;
+mod scrub;
 mod store;
 mod world;
 

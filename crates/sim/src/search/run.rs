@@ -10,7 +10,7 @@ use crate::world::client::{CELLS_PER_BLOCK, shared_chunk};
 use crate::world::clock::SECOND;
 use crate::world::coder::CODERS;
 use crate::world::{Configure, Happening, Violation, World};
-use ebb_types::{PoolId, ServerEntry, ServerId, ServerState, SetEntry, SlotState};
+use ebb_types::{Column, GroupId, PoolId, ServerEntry, ServerId, ServerState, SetEntry, SlotState};
 use ebb_types::{Random, mix};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -229,11 +229,25 @@ pub(crate) fn scrub(world: &mut World) {
     world.r9_all_is_sound();
 }
 
-/// A replica that was not found sound since then.
-fn unscrubbed(world: &World, since: u64) -> Option<String> {
+/// Every replica of a group, and every column that can be scrubbed, with its server: it is in sync, and parity only while all data is.
+pub(crate) fn copies(world: &World) -> impl Iterator<Item = (GroupId, ServerId)> {
     let state = world.newest_state();
-    let mut replicas = state.groups().flat_map(|(id, e)| e.slots.iter().map(move |s| (id, s.server)));
-    replicas.find_map(|(group, server)| {
+    let replicas = state.groups().flat_map(|(id, e)| e.slots.iter().map(move |s| (id, s.server)));
+    let awake = state.sets().filter(|(_, entry)| !entry.hibernates());
+    let columns = awake.flat_map(|(id, entry)| {
+        let in_sync = |column: &Column| column.state == SlotState::InSync;
+        let data = entry.shape.data();
+        let whole = entry.columns[..data].iter().all(in_sync);
+        let may = move |(nth, column): &(usize, &Column)| in_sync(column) && (*nth < data || whole);
+        let of = move |(nth, column): (usize, &Column)| (GroupId::of_column(id, nth), column.server);
+        entry.columns.iter().enumerate().filter(may).map(of)
+    });
+    replicas.chain(columns)
+}
+
+/// A replica or a column that was not found sound since then.
+fn unscrubbed(world: &World, since: u64) -> Option<String> {
+    copies(world).find_map(|(group, server)| {
         let mut marks = world.servers[&server].replica.scrubs();
         let scrubbed = marks.any(|mark| mark.group == group && mark.sound_at >= since);
         (!scrubbed).then(|| format!("{server} has not found its replica of {group} right"))

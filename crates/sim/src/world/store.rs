@@ -344,8 +344,8 @@ impl Store {
         Some(Found { mark, sound, damaged })
     }
 
-    /// The first of a replica's blocks that the running store finds damaged.
-    pub fn damaged_block(&self, group: GroupId) -> Option<(ChunkId, u32)> {
+    /// The first of a replica's blocks that the running store finds damaged, among the first `blocks` of each chunk.
+    pub fn damaged_block(&self, group: GroupId, blocks: u32) -> Option<(ChunkId, u32)> {
         let mut first = None;
         let mut see = |place: Place, found: Result<Block, Damage>| {
             if found.is_err() {
@@ -353,7 +353,7 @@ impl Store {
             }
         };
         let wanted = |s, g, _| (s, g) == (Role::Replica, group);
-        self.look(|core| walk(core, self.chunk_blocks, wanted, &mut see));
+        self.look(|core| walk(core, blocks.min(self.chunk_blocks), wanted, &mut see));
         first
     }
 

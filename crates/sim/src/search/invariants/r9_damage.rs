@@ -1,10 +1,11 @@
 //! R9: a store that failed a sync no longer serves anything, and damage is found and repaired even if it is never read.
 
+use crate::search::run::copies;
 use crate::world::World;
-use ebb_types::{ClientReply, ServerId};
+use ebb_types::{BLOCK_BYTES, ClientReply, Rows, ServerId, SetEntry};
 
 impl World<'_> {
-    /// After a scrub of everything: no replica has a damaged block.
+    /// After a scrub of everything: no replica and no column has a damaged block.
     pub fn r9_all_is_sound(&mut self) {
         if let Some(what) = self.damaged() {
             self.fail("R9", what);
@@ -12,10 +13,13 @@ impl World<'_> {
     }
 
     fn damaged(&self) -> Option<String> {
-        let groups = self.newest_state().groups();
-        let mut replicas = groups.flat_map(|(id, e)| e.slots.iter().map(move |s| (id, s.server)));
-        replicas.find_map(|(group, server)| {
-            let (chunk, block) = self.servers[&server].store.damaged_block(group)?;
+        copies(self).find_map(|(group, server)| {
+            // A lost chunk file may have had more blocks than a column has.
+            let set = group.column().and_then(|(set, _)| self.newest_state().set(set));
+            let of_column =
+                |set: &SetEntry| Rows::new(set.shape, self.scenario.params().chunk_bytes).column_bytes();
+            let blocks = set.map_or(u32::MAX, |set| of_column(set) / BLOCK_BYTES as u32);
+            let (chunk, block) = self.servers[&server].store.damaged_block(group, blocks)?;
             Some(format!("{chunk} block {block} of {group} is damaged on {server}, and was not repaired"))
         })
     }
