@@ -210,7 +210,7 @@ fn metadata_of_another_founding_or_an_older_copy_is_not_obeyed() {
 }
 
 /// Flips bytes in the segments and chunk files of a server; returns how many. Recent records are read from segments.
-fn damage(cluster: &Cluster, server: u16) -> usize {
+pub fn damage(cluster: &Cluster, server: u16) -> usize {
     let store = cluster.data(Who::Server(server)).join("store");
     let mut damaged = 0;
     for group in std::fs::read_dir(store.join("chunks")).expect("a store").flatten() {

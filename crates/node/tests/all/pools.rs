@@ -1,6 +1,7 @@
 //! An erasure-coded pool of real processes: its idle parity server sleeps, `ebb pool` shows it, a failed data server wakes it, a
 //! pool that nobody uses sleeps as a whole, and a configuration with another pool is refused. Objects move there by a rule.
 
+use crate::failures::damage;
 use crate::harness::objects::Objects;
 use crate::harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, free_port, wait};
 use ebb_testing::s3::{Answer, request};
@@ -163,6 +164,48 @@ fn a_pool_reports_the_overhead_that_its_code_promises() {
     cluster.wait_status("the bytes are freed", |s| data(s) < before / 2);
     let ratio = wait("the overhead is that of the code", PATIENCE, || overhead(&cluster).filter(is_near));
     println!("bytes stored per byte: {ratio}");
+}
+
+/// In the data and in the parity: nobody reads, and the servers' own scrubs find it.
+#[test]
+fn rot_in_a_pool_is_found_by_a_scrub() {
+    let mut cluster = create();
+    cluster.start_all();
+    cluster.launch(Who::Gateway);
+    let (status, body) = Objects::create_bucket(&cluster.gateway, "archive", Some("cold"));
+    assert_eq!(status, 200, "{body}");
+    let content =
+        |n: usize| -> Vec<u8> { (0..1_500_000_usize).map(|b| (b / 4096 * 7 + n + b) as u8).collect() };
+    for n in 0..6 {
+        s3(&cluster, "PUT", &format!("/archive/{n}"), &content(n));
+    }
+    said(&cluster, &["gear", "set", "3"]);
+    for column in [0, 2] {
+        let all_there =
+            |s: &ClusterStatus| s.pools[0].sets[0].entry.columns.iter().all(|c| c.state == SlotState::InSync);
+        let status = cluster.wait_status("parity is in sync", all_there);
+        let id = status.pools[0].sets[0].entry.columns[column].server.0;
+        // A clean stop moves everything to chunk files.
+        cluster.terminate(Who::Server(id));
+        cluster.launch(Who::Server(id));
+        cluster.wait_status("it is back", all_there);
+        let damaged = damage(&cluster, id);
+        assert!(damaged >= 6, "only {damaged} places to damage");
+        said(&cluster, &["scrub", "--server", &id.to_string()]);
+        let status = cluster.wait_status("its column is sound", |s| {
+            let vitals =
+                s.servers.iter().find(|server| server.id.0 == id).and_then(|server| server.vitals.as_ref());
+            vitals.is_some_and(|vitals| vitals.scrub.asked == 0 && vitals.repaired_blocks > 0)
+        });
+        let vitals = status.servers.iter().find(|server| server.id.0 == id).and_then(|s| s.vitals.as_ref());
+        let (repaired, differing) =
+            vitals.map(|v| (v.repaired_blocks, v.scrub.differing_blocks)).expect("heard");
+        println!("column {column}: {damaged} places damaged, {repaired} blocks repaired");
+        assert_eq!(differing, 0);
+    }
+    for n in 0..6 {
+        assert!(ask(&cluster, "GET", &format!("/archive/{n}"), b"").body == content(n));
+    }
 }
 
 #[test]
