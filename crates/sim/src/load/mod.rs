@@ -11,6 +11,7 @@ mod bound;
 mod fleet;
 mod frontier;
 mod page;
+mod pools;
 mod power;
 mod score;
 mod series;
@@ -19,6 +20,7 @@ pub use bound::Bound;
 pub use fleet::{Spell, Timeline, World};
 pub use frontier::{Point, frontier};
 pub use page::{HEADER, POINT_HEADER, Report, cells, gaps_text, html, point_cells};
+pub use pools::{Cold, Kept, PoolOutcome};
 pub use power::{PowerError, free_transitions, power};
 pub use score::{Score, scores};
 pub use series::{Gaps, Series, SeriesError, read};
@@ -150,6 +152,10 @@ pub enum LoadError {
     TooShort { days: f64, train: u32 },
     #[error("a step of {0:?} does not divide a day, or is longer than an hour: use --step 1m or 1h")]
     Step(Duration),
+    #[error("{share} as the share of the data that is cold: use a number above 0 and below 1")]
+    ColdShare { share: f64 },
+    #[error("{rate} requests per second to cold data: use a number that is not negative")]
+    ColdRequests { rate: f64 },
     #[error(transparent)]
     Fleet(#[from] FleetError),
     #[error("the power model: {0}")]
@@ -213,6 +219,16 @@ impl Case {
             return Err(LoadError::TooShort { days, train: setup.train_days });
         }
         Ok(Case { setup, step, loads, first, per_server })
+    }
+
+    /// Steps that count: those with a record, after the training.
+    pub fn counted(&self) -> usize {
+        self.loads[self.first..].iter().flatten().count()
+    }
+
+    /// Their time.
+    pub fn seconds(&self) -> f64 {
+        self.counted() as f64 * self.step.as_secs_f64()
     }
 
     pub fn world(&self) -> World<'_> {

@@ -1,6 +1,6 @@
 //! The HTML report: what each policy saves, and load, servers and watts over the last week.
 
-use super::{Case, Gaps, Outcome, Point, Policy, Score, Timeline};
+use super::{Case, Gaps, Outcome, Point, Policy, PoolOutcome, Score, Timeline};
 use ebb_report::{Axis, Chart, Mark, Page, Series};
 
 /// Most points of a curve: a screen has no more pixels.
@@ -17,6 +17,8 @@ pub struct Report<'a> {
     pub outcomes: &'a [(Outcome, Option<Timeline>)],
     pub scores: &'a [Score],
     pub frontier: &'a [Point],
+    /// Ways to keep cold data; may be empty.
+    pub pools: &'a [PoolOutcome],
 }
 
 /// Formats a share as a percentage.
@@ -57,6 +59,14 @@ pub fn html(report: &Report) -> String {
             .with(Series::new("savings", Mark::Bars, bars)),
     );
     week(&mut page, report);
+    if !report.pools.is_empty() {
+        let rows: Vec<Vec<String>> = report.pools.iter().map(PoolOutcome::cells).collect();
+        page.section(
+            "Cold data in erasure-coded sets",
+            "Servers: in replicas + in sets. The same data and the same load in all rows.",
+        );
+        page.table("Energy is modelled", &PoolOutcome::HEADER, &rows);
+    }
     if !report.frontier.is_empty() {
         frontier(&mut page, report.frontier);
     }

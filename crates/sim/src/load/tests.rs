@@ -233,6 +233,7 @@ fn the_page_holds_the_policies_the_frontier_and_the_servers() {
         outcomes: &outcomes,
         scores: &scores(&case),
         frontier: &points,
+        pools: &[],
     };
     let page = html(&report);
     for text in ["a &amp; b", "Frontier", "Each server under Ebb", "Forecast error", "Modelled power"] {
@@ -274,4 +275,53 @@ fn seconds_are_folded_into_minutes_and_days_end_in_gaps() {
     let oracle = play(&case, Policy::ContinuousOracle);
     assert!((0.63..0.65).contains(&oracle.savings), "{oracle:?}");
     assert!((0.36..0.39).contains(&play(&case, Policy::Oracle).savings));
+}
+
+/// 18 servers that draw 100 W each while on, two days after one of training; half of the data is cold, in one set of 6+3.
+fn cold(requests_per_second: f64) -> (Case, Series, Cold) {
+    let series = days(&[[1.0, 4.0, 9.0]; 3]);
+    let case = Case::new(Setup { provision: Provision::PerServer(1.0), ..setup(18) }, &series).unwrap();
+    let shape = "6+3".parse().unwrap();
+    let cold = Cold { shape, share: 0.5, requests_per_second, hibernate_after: Duration::from_secs(600) };
+    (case, series, cold)
+}
+
+#[test]
+fn cold_data_in_a_set_that_sleeps_costs_what_a_hand_computes() {
+    let (case, series, none) = cold(0.0);
+    let rows = none.play(&case, &series).unwrap();
+    let servers: Vec<(u32, u32)> =
+        rows.iter().map(|row| (row.replicated_servers, row.coded_servers)).collect();
+    // Half of the replicas, and half of the other half.
+    assert_eq!(servers, [(18, 0), (18, 0), (9, 9), (9, 9)]);
+    let kilowatt_hours: Vec<f64> = rows.iter().map(|row| row.modelled_joules.0 / 3.6e6).collect();
+    assert!((kilowatt_hours[0] - 18.0 * 0.1 * 48.0).abs() < 1e-9, "{kilowatt_hours:?}");
+    // Six data servers are on, or none: with steps of an hour the set sleeps from the first one on.
+    assert!((kilowatt_hours[2] - kilowatt_hours[3] - 6.0 * 0.1 * 48.0).abs() < 1e-9, "{kilowatt_hours:?}");
+    let all = case.play(Policy::Ebb).unwrap().0.mean_awake;
+    assert!((rows[1].mean_awake - all).abs() < 1e-9 && rows[3].mean_awake < rows[2].mean_awake);
+    assert!(rows[3].savings > rows[1].savings, "the lowest gear of 9 servers is 3, that of 18 is 6");
+    assert_eq!((rows[3].wakes_per_set_per_day, rows[3].waiting), (Some(0.0), None));
+}
+
+#[test]
+fn a_set_that_is_read_often_does_not_sleep() {
+    let (case, series, often) = cold(1.0);
+    let rows = often.play(&case, &series).unwrap();
+    assert_eq!(rows[3].modelled_joules, rows[2].modelled_joules);
+    let (case, series, seldom) = cold(1.0 / 14_400.0);
+    let seldom = seldom.play(&case, &series).unwrap().remove(3);
+    let wakes = seldom.wakes_per_set_per_day.unwrap();
+    assert!((2.0..7.0).contains(&wakes), "{wakes} of 6 requests a day");
+    assert!(seldom.waiting.unwrap() > 0.3 && seldom.modelled_joules < rows[2].modelled_joules);
+}
+
+#[test]
+fn shares_and_rates_that_cannot_be_are_refused() {
+    let (case, series, cold) = cold(0.0);
+    for share in [0.0, 1.0, f64::NAN] {
+        assert!(matches!(Cold { share, ..cold }.play(&case, &series), Err(LoadError::ColdShare { .. })));
+    }
+    let negative = Cold { requests_per_second: -1.0, ..cold };
+    assert!(matches!(negative.play(&case, &series), Err(LoadError::ColdRequests { .. })));
 }

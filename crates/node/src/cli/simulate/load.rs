@@ -4,8 +4,10 @@ use crate::error::{NodeError, io};
 use clap::Args;
 use ebb_power::PowerModel;
 use ebb_report::{Progress, table};
-use ebb_sim::load::{self, Case, Outcome, Point, Policy, Provision, Report, Score, Setup, Timeline};
-use ebb_types::parse_duration;
+use ebb_sim::load::{
+    self, Case, Cold, Outcome, Point, Policy, PoolOutcome, Provision, Report, Score, Setup, Timeline,
+};
+use ebb_types::{Shape, parse_duration};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,7 @@ pub const EXAMPLES: &str = "\
 Examples:
   ebb simulate load week.csv                        compare all policies on a load series
   ebb simulate load requests.txt.xz --interval 1s --power node --servers 300
+  ebb simulate load week.csv --power node --cold 0.8    what it saves to keep 80 % of the data in coded sets
   ebb simulate load week.csv --frontier --html savings.html --csv steps.csv
 
 The series is a CSV with a header and the columns time and load, or a list of numbers. Leave intervals empty that were not recorded.";
@@ -70,6 +73,18 @@ pub struct LoadArgs {
     /// Days after which Ebb's lowest gear moves to other servers; 0: never
     #[arg(long, value_name = "DAYS", default_value_t = 7)]
     rotate_days: u32,
+    /// Share of the data that is cold: also compare keeping it in erasure-coded sets that sleep
+    #[arg(long, value_name = "SHARE")]
+    cold: Option<f64>,
+    /// Code of those sets
+    #[arg(long, value_name = "K+R", default_value = "6+3", requires = "cold")]
+    code: Shape,
+    /// Requests per second to all cold data, on average; they follow the load's shape
+    #[arg(long, value_name = "RATE", default_value_t = 0.001, requires = "cold")]
+    cold_requests: f64,
+    /// A set that no request reaches for so long sleeps as a whole
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time, requires = "cold")]
+    hibernate_after: Duration,
     /// Also try Ebb with other budgets and accepted shares, and print a bound that no policy can beat
     #[arg(long)]
     frontier: bool,
@@ -128,6 +143,7 @@ struct Json<'a> {
     policies: Vec<&'a Outcome>,
     forecasts: &'a [Score],
     frontier: &'a [Point],
+    pools: &'a [PoolOutcome],
 }
 
 #[derive(Serialize)]
@@ -152,6 +168,9 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
     let gaps = series.gaps(zeros);
     let case = Case::new(setup(args)?, &series).map_err(|e| refused(e.to_string()))?;
     let outcomes = play(args, &case).map_err(|e| refused(e.to_string()))?;
+    let cold = args.cold.map(|share| cold(args, share));
+    let pools =
+        cold.map_or(Ok(Vec::new()), |cold| cold.play(&case, &series)).map_err(|e| refused(e.to_string()))?;
     let scores = load::scores(&case);
     let mut line = Progress::new();
     let mut progress = |done, of| line.show(format_args!("frontier: {done} of {of}"));
@@ -160,8 +179,15 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
         false => Vec::new(),
     };
     line.clear();
-    let report =
-        Report { name: &name, case: &case, gaps, outcomes: &outcomes, scores: &scores, frontier: &frontier };
+    let report = Report {
+        name: &name,
+        case: &case,
+        gaps,
+        outcomes: &outcomes,
+        scores: &scores,
+        frontier: &frontier,
+        pools: &pools,
+    };
     if let Some(path) = &args.html {
         std::fs::write(path, load::html(&report)).map_err(io("write", path))?;
     }
@@ -192,6 +218,11 @@ fn setup(args: &LoadArgs) -> Result<Setup, NodeError> {
     })
 }
 
+fn cold(args: &LoadArgs, share: f64) -> Cold {
+    let (requests_per_second, hibernate_after) = (args.cold_requests, args.hibernate_after);
+    Cold { shape: args.code, share, requests_per_second, hibernate_after }
+}
+
 fn play(args: &LoadArgs, case: &Case) -> Result<Vec<(Outcome, Option<Timeline>)>, load::LoadError> {
     let wanted = |policy: &Policy| args.policy.is_empty() || args.policy.contains(policy);
     Policy::ALL.into_iter().filter(wanted).map(|policy| case.play(policy)).collect()
@@ -216,6 +247,7 @@ fn json(report: &Report) -> String {
         policies: report.outcomes.iter().map(|(outcome, _)| outcome).collect(),
         forecasts: report.scores,
         frontier: report.frontier,
+        pools: report.pools,
     })
 }
 
@@ -257,6 +289,11 @@ fn text(report: &Report, written: [Option<&Path>; 2]) -> String {
     );
     let rows: Vec<Vec<String>> = report.outcomes.iter().map(|(outcome, _)| load::cells(outcome)).collect();
     table(&mut out, &load::HEADER, &rows);
+    if !report.pools.is_empty() {
+        let rows: Vec<Vec<String>> = report.pools.iter().map(PoolOutcome::cells).collect();
+        out.push_str("\nCold data in erasure-coded sets; servers: in replicas + in sets\n");
+        table(&mut out, &PoolOutcome::HEADER, &rows);
+    }
     if !report.scores.is_empty() {
         let cell = |error: Option<f64>| error.map_or("–".to_owned(), |error| format!("{error:.3}"));
         let row = |s: &Score| {
