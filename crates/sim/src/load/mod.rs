@@ -8,6 +8,7 @@
 //! so a server draws the mean of the types.
 
 mod bound;
+mod cold;
 mod fleet;
 mod frontier;
 mod page;
@@ -17,10 +18,11 @@ mod score;
 mod series;
 
 pub use bound::Bound;
+pub use cold::{Split, Touch, split};
 pub use fleet::{Spell, Timeline, World};
 pub use frontier::{Point, frontier};
 pub use page::{HEADER, POINT_HEADER, Report, cells, gaps_text, html, point_cells};
-pub use pools::{Cold, Kept, PoolOutcome};
+pub use pools::{Cold, Kept, PoolOutcome, Requests};
 pub use power::{PowerError, free_transitions, power};
 pub use score::{Score, scores};
 pub use series::{Gaps, Series, SeriesError, read};

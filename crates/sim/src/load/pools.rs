@@ -1,31 +1,40 @@
 //! What it saves to keep cold data in erasure-coded sets that sleep, computed from the load curve. [ECS² §3.5, §4.3]
 //!
-//! Four clusters keep the same data and carry the same load: replicas on servers that are always on; replicas with Ebb's gears; hot data
+//! Four clusters keep the same data and carry the same load: replicas on servers that are always on; replicas with gears; hot data
 //! in replicas with gears and cold data in sets of k+r servers whose parity sleeps; the same with sets that sleep as a whole. How
 //! many servers a part needs follows from its data, and for the hot part also from the highest load: the data given, all servers in replicas
 //! are just full.
 //!
-//! Requests to cold data follow the load's shape at a mean rate, at random (seeded), and spread over the sets. They are few, so the
-//! hot part is charged with all of the load. Left out: the hours in which parity synchronises, and what moving data costs, once
+//! Requests to cold data are those of a trace, or come at random (seeded) at a mean rate that follows the load's shape. They are few, so
+//! the hot part is charged with all of the load. Left out: the hours in which parity synchronises, and what moving data costs, once
 //! for each object.
 
-use super::{Case, LoadError, Policy, Provision, Series, Setup};
+use super::{Case, LoadError, Policy, Provision, Series, Setup, Touch};
 use ebb_types::{Joules, Random, Shape};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const SEED: u64 = 1;
 
 /// What is cold, and where it goes.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Cold {
     pub shape: Shape,
     /// Share of the data, above 0 and below 1.
     pub share: f64,
-    /// Mean rate of requests to all cold data.
-    pub requests_per_second: f64,
+    pub requests: Requests,
     /// A set that no request reaches for so long sleeps as a whole.
     pub hibernate_after: Duration,
+}
+
+/// Requests to all cold data.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Requests {
+    /// Mean number per second.
+    Rate(f64),
+    /// Those of a trace.
+    Seen(Vec<Touch>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -104,10 +113,12 @@ impl Cold {
         if !(self.share > 0.0 && self.share < 1.0) {
             return Err(LoadError::ColdShare { share: self.share });
         }
-        if !(self.requests_per_second >= 0.0 && self.requests_per_second.is_finite()) {
-            return Err(LoadError::ColdRequests { rate: self.requests_per_second });
+        match self.requests {
+            Requests::Rate(rate) if !(rate >= 0.0 && rate.is_finite()) => {
+                Err(LoadError::ColdRequests { rate })
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Sets that hold the cold part of what `setup`'s servers hold as replicas; whole sets.
@@ -116,12 +127,12 @@ impl Cold {
         (data / self.shape.data() as f64 - 1e-9).ceil().max(1.0) as u32
     }
 
-    /// The energy of all four ways. `case`: everything in replicas.
-    pub fn play(&self, case: &Case, series: &Series) -> Result<Vec<PoolOutcome>, LoadError> {
+    /// The energy of all four ways. `case`: everything in replicas; `gears`: who decides about replicas' servers.
+    pub fn play(&self, case: &Case, series: &Series, gears: Policy) -> Result<Vec<PoolOutcome>, LoadError> {
         self.check()?;
         let hot = self.hot(case, series)?;
-        let (all, _) = case.play(Policy::Ebb)?;
-        let (part, _) = hot.play(Policy::Ebb)?;
+        let (all, _) = case.play(gears)?;
+        let (part, _) = hot.play(gears)?;
         let (always, _) = case.play(Policy::AlwaysOn)?;
         let outcome = |kept, servers, joules: Joules, awake, sleep: Option<&Sleep>| {
             let days = case.seconds() / 86_400.0;
@@ -163,20 +174,41 @@ impl Cold {
         Case::new(Setup { servers, provision, ..case.setup.clone() }, series)
     }
 
+    /// How many of a trace's requests reach which set in which step.
+    fn by_step(&self, case: &Case, sets: u32) -> BTreeMap<(u32, usize), u32> {
+        let mut seen = BTreeMap::new();
+        if let Requests::Seen(touches) = &self.requests {
+            for touch in touches {
+                let step = (touch.at.as_nanos() / case.step.as_nanos()) as usize;
+                *seen.entry(((touch.chunk % u64::from(sets)) as u32, step)).or_default() += 1;
+            }
+        }
+        seen
+    }
+
     /// The sets over the steps that count. Without `after` their data servers never sleep.
     fn sleep(&self, case: &Case, after: Option<Duration>) -> Sleep {
         let counted = &case.loads[case.first..];
         let mean = counted.iter().flatten().sum::<f64>() / case.counted() as f64;
         let sets = self.sets(&case.setup);
+        let seen = self.by_step(case, sets);
         let mut random = Random::new(SEED);
         let mut all = Sleep::default();
-        for _ in 0..sets {
+        for set in 0..sets {
             // Steps since the last request; `None`: asleep.
             let mut quiet = Some(0u32);
-            for load in counted.iter().flatten() {
-                let shape = if mean > 0.0 { load / mean } else { 1.0 };
-                let requests = self.requests_per_second / f64::from(sets) * shape * case.step.as_secs_f64();
-                let comes = random.unit() < 1.0 - (-requests).exp();
+            for (t, load) in counted.iter().enumerate().filter_map(|(t, load)| Some((t, (*load)?))) {
+                let (requests, comes) = match self.requests {
+                    Requests::Rate(rate) => {
+                        let shape = if mean > 0.0 { load / mean } else { 1.0 };
+                        let requests = rate / f64::from(sets) * shape * case.step.as_secs_f64();
+                        (requests, random.unit() < 1.0 - (-requests).exp())
+                    }
+                    Requests::Seen(_) => {
+                        let requests = seen.get(&(set, case.first + t)).copied().unwrap_or(0);
+                        (f64::from(requests), requests > 0)
+                    }
+                };
                 all.requests += requests;
                 let power = &case.setup.power;
                 let data = self.shape.data() as f64;
@@ -189,8 +221,8 @@ impl Cold {
                     (None, true) => {
                         all.wakes += 1;
                         // The one that wakes it, and those that come until it is awake.
-                        let rate = requests / case.step.as_secs_f64();
-                        all.waiting += 1.0 + rate * power.up.seconds.min(case.step.as_secs_f64());
+                        let share = (power.up.seconds / case.step.as_secs_f64()).min(1.0);
+                        all.waiting += 1.0 + (requests - 1.0).max(0.0) * share;
                         all.joules += of(power.up.joules, power.up.seconds);
                         quiet = Some(0);
                     }

@@ -282,14 +282,19 @@ fn cold(requests_per_second: f64) -> (Case, Series, Cold) {
     let series = days(&[[1.0, 4.0, 9.0]; 3]);
     let case = Case::new(Setup { provision: Provision::PerServer(1.0), ..setup(18) }, &series).unwrap();
     let shape = "6+3".parse().unwrap();
-    let cold = Cold { shape, share: 0.5, requests_per_second, hibernate_after: Duration::from_secs(600) };
+    let cold = Cold {
+        shape,
+        share: 0.5,
+        requests: Requests::Rate(requests_per_second),
+        hibernate_after: Duration::from_secs(600),
+    };
     (case, series, cold)
 }
 
 #[test]
 fn cold_data_in_a_set_that_sleeps_costs_what_a_hand_computes() {
     let (case, series, none) = cold(0.0);
-    let rows = none.play(&case, &series).unwrap();
+    let rows = none.play(&case, &series, Policy::Ebb).unwrap();
     let servers: Vec<(u32, u32)> =
         rows.iter().map(|row| (row.replicated_servers, row.coded_servers)).collect();
     // Half of the replicas, and half of the other half.
@@ -307,21 +312,37 @@ fn cold_data_in_a_set_that_sleeps_costs_what_a_hand_computes() {
 #[test]
 fn a_set_that_is_read_often_does_not_sleep() {
     let (case, series, often) = cold(1.0);
-    let rows = often.play(&case, &series).unwrap();
+    let rows = often.play(&case, &series, Policy::Ebb).unwrap();
     assert_eq!(rows[3].modelled_joules, rows[2].modelled_joules);
     let (case, series, seldom) = cold(1.0 / 14_400.0);
-    let seldom = seldom.play(&case, &series).unwrap().remove(3);
+    let seldom = seldom.play(&case, &series, Policy::Ebb).unwrap().remove(3);
     let wakes = seldom.wakes_per_set_per_day.unwrap();
     assert!((2.0..7.0).contains(&wakes), "{wakes} of 6 requests a day");
     assert!(seldom.waiting.unwrap() > 0.3 && seldom.modelled_joules < rows[2].modelled_joules);
 }
 
 #[test]
+fn requests_of_a_trace_wake_the_set_that_they_reach() {
+    let (case, series, none) = cold(0.0);
+    let touch = |hour: u64| Touch { at: HOUR * hour as u32, chunk: hour };
+    // The first day is for learning. Two in one hour wake the set once.
+    let touches = [3, 30, 30, 31, 50].map(touch).into();
+    let rows = Cold { requests: Requests::Seen(touches), ..none }.play(&case, &series, Policy::Ebb).unwrap();
+    assert_eq!(rows[3].wakes_per_set_per_day, Some(1.0), "in the hours 30 and 50");
+    assert_eq!(rows[3].waiting, Some(0.5), "of four, those that came to a set asleep");
+    let awake = 6.0 * 0.1 * 3.0 + rows[2].modelled_joules.0 / 3.6e6 - 6.0 * 0.1 * 48.0;
+    assert!((rows[3].modelled_joules.0 / 3.6e6 - awake).abs() < 1e-9, "awake in three hours of 48");
+}
+
+#[test]
 fn shares_and_rates_that_cannot_be_are_refused() {
     let (case, series, cold) = cold(0.0);
     for share in [0.0, 1.0, f64::NAN] {
-        assert!(matches!(Cold { share, ..cold }.play(&case, &series), Err(LoadError::ColdShare { .. })));
+        assert!(matches!(
+            Cold { share, ..cold.clone() }.play(&case, &series, Policy::Ebb),
+            Err(LoadError::ColdShare { .. })
+        ));
     }
-    let negative = Cold { requests_per_second: -1.0, ..cold };
-    assert!(matches!(negative.play(&case, &series), Err(LoadError::ColdRequests { .. })));
+    let negative = Cold { requests: Requests::Rate(-1.0), ..cold };
+    assert!(matches!(negative.play(&case, &series, Policy::Ebb), Err(LoadError::ColdRequests { .. })));
 }

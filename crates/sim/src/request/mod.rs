@@ -37,7 +37,7 @@ pub use network::{NetworkModel, TRAFFICS, Traffic};
 pub use pairs::{HourRow, PairsReport, Spread};
 pub use rebuild::{Rebuilt, rebuild};
 pub use report::{LatencyRow, Report};
-pub use run::simulate;
+pub use run::{minutes, simulate};
 pub use settings::SettingsError;
 pub use setup::{Gears, Setup, SimError};
 

@@ -1,5 +1,6 @@
 //! One run: sets up a cluster, warms it up and replays the trace on it.
 
+use crate::load::Series;
 use crate::request::report::{Report, report};
 use crate::request::setup::{Gears, Setup, SimError};
 use crate::request::{Feed, Later, Models};
@@ -7,11 +8,12 @@ use crate::search::scenario::Scenario;
 use crate::world::clock::{Clock, SECOND};
 use crate::world::server::Server;
 use crate::world::{Happening, World};
-use ebb_gear::{GearError, LoadSeries, oracle};
+use ebb_gear::{GearError, Load, LoadSeries, oracle};
 use ebb_power::{Draw, EnergyMeter, PowerModel};
 use ebb_trace::Trace;
 use ebb_types::Random;
 use ebb_types::{Joules, Moment, Schedule, ServerId};
+use std::time::Duration;
 
 /// Simulated time from the cluster's creation to the first request: leases are granted and a fixed gear is reached.
 const WARM_UP: u64 = 120 * SECOND;
@@ -86,6 +88,15 @@ pub(super) fn plan(trace: &Trace, setup: &Setup) -> Result<(Schedule, LoadSeries
         series.provision(&mut schedule, provision, setup.servers.into())?;
     }
     Ok((schedule, series))
+}
+
+/// The trace's load in servers, by the minute, at speed 1.
+pub fn minutes(trace: &Trace, setup: &Setup) -> Result<Series, SimError> {
+    let (_, series) = plan(trace, &Setup { speed: 1.0, ..setup.clone() })?;
+    let per_minute = (60.0 / series.interval.as_secs_f64()).round().max(1.0) as usize;
+    let minute = |samples: &[Load]| Some(samples.iter().map(|load| load.0).sum::<f64>() / per_minute as f64);
+    let values = series.samples.chunks(per_minute).map(minute).collect();
+    Ok(Series { interval: Duration::from_secs(60), values })
 }
 
 /// The gears of the trace's hours, if they are chosen in advance.

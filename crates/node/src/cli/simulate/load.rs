@@ -5,7 +5,8 @@ use clap::Args;
 use ebb_power::PowerModel;
 use ebb_report::{Progress, table};
 use ebb_sim::load::{
-    self, Case, Cold, Outcome, Point, Policy, PoolOutcome, Provision, Report, Score, Setup, Timeline,
+    self, Case, Cold, Outcome, Point, Policy, PoolOutcome, Provision, Report, Requests, Score, Setup,
+    Timeline,
 };
 use ebb_types::{Shape, parse_duration};
 use serde::Serialize;
@@ -106,7 +107,7 @@ enum Zeros {
 }
 
 /// A duration that is not zero.
-fn parse_time(text: &str) -> Result<Duration, String> {
+pub fn parse_time(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text)?;
     if time.is_zero() { Err("it must be longer than zero".into()) } else { Ok(time) }
 }
@@ -169,8 +170,9 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
     let case = Case::new(setup(args)?, &series).map_err(|e| refused(e.to_string()))?;
     let outcomes = play(args, &case).map_err(|e| refused(e.to_string()))?;
     let cold = args.cold.map(|share| cold(args, share));
-    let pools =
-        cold.map_or(Ok(Vec::new()), |cold| cold.play(&case, &series)).map_err(|e| refused(e.to_string()))?;
+    let pools = cold
+        .map_or(Ok(Vec::new()), |cold| cold.play(&case, &series, Policy::Ebb))
+        .map_err(|e| refused(e.to_string()))?;
     let scores = load::scores(&case);
     let mut line = Progress::new();
     let mut progress = |done, of| line.show(format_args!("frontier: {done} of {of}"));
@@ -219,8 +221,8 @@ fn setup(args: &LoadArgs) -> Result<Setup, NodeError> {
 }
 
 fn cold(args: &LoadArgs, share: f64) -> Cold {
-    let (requests_per_second, hibernate_after) = (args.cold_requests, args.hibernate_after);
-    Cold { shape: args.code, share, requests_per_second, hibernate_after }
+    let requests = Requests::Rate(args.cold_requests);
+    Cold { shape: args.code, share, requests, hibernate_after: args.hibernate_after }
 }
 
 fn play(args: &LoadArgs, case: &Case) -> Result<Vec<(Outcome, Option<Timeline>)>, load::LoadError> {

@@ -1,5 +1,6 @@
 //! `ebb simulate trace`: a trace on a modelled cluster, request by request.
 
+use super::load::parse_time;
 use super::mirror::PolicyArg;
 use crate::cli::trace::reading;
 use crate::error::{NodeError, io};
@@ -7,22 +8,27 @@ use clap::Args;
 use ebb_gear::Scheme;
 use ebb_lab::traces;
 use ebb_power::PowerModel;
-use ebb_report::{Axis, Chart, Mark, Page, Progress, Series, json};
+use ebb_report::{Axis, Chart, Mark, Page, Progress, Series, json, table};
+use ebb_sim::load::{self, Case, Cold, LoadError, Policy, PoolOutcome, Requests};
 use ebb_sim::mirror::Settings;
 use ebb_sim::request::workload::Day;
 use ebb_sim::request::{
-    DiskModel, Gears, Mirroring, NetworkModel, PHASES, PairsReport, Report, Setup, settings, simulate,
+    DiskModel, Gears, Mirroring, NetworkModel, PHASES, PairsReport, Report, Setup, minutes, settings,
+    simulate,
 };
 use ebb_trace::{BalancedFilter, InMemory, Options, Request, Trace};
-use ebb_types::Bytes;
+use ebb_types::{Bytes, Shape};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 pub const EXAMPLES: &str = "\
 Examples:
   ebb simulate trace day:200000 --servers 60 --racks 6 --provision peak          a synthetic day of 200,000 requests
   ebb simulate trace week.srt --gears schedule --provision peak --html week.html lowest gear for each hour's peak
   ebb simulate trace web.spc --gears fixed --gear 1 --disk hdd-2009 --network 1g  latency cost of gear 1
+  ebb simulate trace week.srt --cold-after 1d --code 6+3                         what coded sets would save for data unused for a day
   ebb simulate trace week.srt --disk pair                                        disks slow down inside awake servers
 
 Everything is modelled. A model is a TOML file; --show-models prints the built-in ones.";
@@ -90,6 +96,15 @@ pub struct TraceArgs {
     /// Skip up to this many bad lines or records
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip_bad: u64,
+    /// Also compare keeping what nothing used for so long in erasure-coded sets that sleep
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    cold_after: Option<Duration>,
+    /// Code of those sets
+    #[arg(long, value_name = "K+R", default_value = "6+3", requires = "cold_after")]
+    code: Shape,
+    /// A set that no request reaches for so long sleeps as a whole
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time, requires = "cold_after")]
+    hibernate_after: Duration,
     /// Print JSON with stable keys (docs/json.md)
     #[arg(long)]
     json: bool,
@@ -116,11 +131,15 @@ pub fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
     if args.show_models {
         return show_models();
     }
+    if args.cold_after.is_some() && args.speed != 1.0 {
+        return Err(refused("--cold-after counts in the trace's own time: remove --speed"));
+    }
     if args.gear.is_some() && !matches!(args.gears, GearsArg::Fixed) {
         return Err(refused("--gear needs --gears fixed: add that, or remove --gear"));
     }
     let trace = read(args)?;
     let setup = setup(args)?;
+    let pools = args.cold_after.map(|after| pools(args, &trace, &setup, after)).transpose()?;
     let mut progress = Progress::new();
     let report = simulate(&trace, &setup, &mut |done| {
         progress.show(format_args!("{}: {:.0} % simulated", trace.name, done * 100.0));
@@ -132,12 +151,91 @@ pub fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
         eprintln!("wrote {}", file.display());
     }
     if args.json {
-        println!("{}", json(&report));
+        println!("{}", json(&Json { report: &report, pools }));
     } else {
         print!("{report}");
+        pools.iter().for_each(|pools| print!("{}", pools_text(pools)));
     }
     let whole = report.requests.failed == 0 && report.requests.unanswered == 0;
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(3) })
+}
+
+/// Output of `--json`.
+#[derive(Serialize)]
+struct Json<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pools: Option<Pools>,
+}
+
+/// What it saves to keep cold data in sets that sleep, from the trace's load alone. The gears are an oracle's: a trace is short, and a
+/// forecast would spend it learning.
+#[derive(Serialize)]
+struct Pools {
+    cold_after_seconds: f64,
+    /// Mean share of the chunks that the trace uses.
+    cold_share: f64,
+    cold_requests: usize,
+    /// Empty if nothing is cold.
+    kept: Vec<PoolOutcome>,
+}
+
+fn pools(args: &TraceArgs, trace: &Trace, setup: &Setup, after: Duration) -> Result<Pools, NodeError> {
+    let split = load::split(trace, setup.chunk_bytes, after);
+    let mut pools = Pools {
+        cold_after_seconds: after.as_secs_f64(),
+        cold_share: split.share,
+        cold_requests: split.touches.len(),
+        kept: Vec::new(),
+    };
+    if split.share > 0.0 {
+        let (shape, requests) = (args.code, Requests::Seen(split.touches));
+        let cold = Cold { shape, share: split.share, requests, hibernate_after: args.hibernate_after };
+        let series = minutes(trace, setup).map_err(refused)?;
+        let case = Case::new(cold_setup(setup), &series).map_err(|error| match error {
+            LoadError::TooShort { days, .. } => {
+                refused(format!("the trace is {days:.1} days long: --cold-after needs a day at least"))
+            }
+            error => refused(error),
+        })?;
+        pools.kept = cold.play(&case, &series, Policy::Oracle).map_err(refused)?;
+    }
+    Ok(pools)
+}
+
+/// The same cluster for the load simulation.
+fn cold_setup(setup: &Setup) -> load::Setup {
+    load::Setup {
+        servers: setup.servers.into(),
+        replicas: setup.replicas,
+        g_min: setup.g_min,
+        train_days: 0,
+        provision: load::Provision::PerServer(1.0),
+        power: setup.power,
+        wake: Duration::from_secs(60),
+        dwell: Duration::from_secs(900),
+        cycles_per_day: 2.0,
+        short_goal: 0.01,
+        rotate_days: 7,
+    }
+}
+
+fn pools_text(pools: &Pools) -> String {
+    let mut out = format!(
+        "\nCold data: {:.1} % of the chunks on average, unused for {:.0} s; {} requests reached them\n",
+        pools.cold_share * 100.0,
+        pools.cold_after_seconds,
+        pools.cold_requests
+    );
+    if !pools.kept.is_empty() {
+        out.push_str(
+            "Kept in erasure-coded sets: from the load by the minute alone, with whole gears that know each hour's peak; servers: in replicas + in sets\n",
+        );
+        let rows: Vec<Vec<String>> = pools.kept.iter().map(PoolOutcome::cells).collect();
+        table(&mut out, &PoolOutcome::HEADER, &rows);
+    }
+    out
 }
 
 fn read(args: &TraceArgs) -> Result<Trace, NodeError> {
