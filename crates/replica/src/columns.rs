@@ -9,13 +9,14 @@
 //! - `serve`: listings and fetches of other servers;
 //! - `rebuild`: one run of blocks from the same strip elsewhere or from k others;
 //! - `fill`: everything that a column lacks; `plan`: what of one chunk that is;
-//! - `scrub`: reads a column that nobody reads, and compares parity with data;
+//! - `scrub`: reads a column that nobody reads, and compares parity with data; `page`: where it is;
 //! - `memory`: strips kept in memory instead of the store.
 
 mod client;
 mod fill;
 mod known;
 mod memory;
+mod page;
 mod plan;
 mod read;
 mod rebuild;

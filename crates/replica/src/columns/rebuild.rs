@@ -223,15 +223,19 @@ impl Rebuilds {
         self.queue.push_back(id);
     }
 
+    /// `version`: of what is here; what is found is stored under the newest one.
     pub fn scrub(
         &mut self,
         known: &Known,
         of: Blocks,
         (token, compares): (u64, bool),
-        repair: bool,
+        (version, repair): (Version, bool),
         candidates: Vec<Candidate>,
     ) {
         let id = self.add(known, of, For::Scrub { token, compares }, repair, candidates);
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.version = version;
+        }
         self.queue.push_back(id);
     }
 

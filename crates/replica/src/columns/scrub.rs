@@ -12,74 +12,19 @@
 //! columns is not scrubbed: it is read and checked when they return.
 
 use super::known::is_sane;
-use super::plan::REBUILD_BLOCKS;
+use super::page::{Scrub, Step, WINDOW, Why, Window, blocks_of, runs_of, same};
 use super::rebuild::{Blocks, Candidate, Ended};
 use super::set::Set;
 use crate::api::{StoreCommand, StoreOutcome};
-use crate::blocks::split_payload;
 use crate::context::Context;
 use crate::due::Scrubbed;
 use crate::wait::{ColumnWait, Wait};
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ClusterMap, Column, Content, Cursor, Epoch, GroupId, Kind,
-    ListPage, Moment, PeerMessage, Record, Role, Rows, Run, ServerId, SlotState, Version,
+    BLOCK_BYTES, CHUNK_BYTES_MAX, ClusterMap, Column, Content, Cursor, Epoch, GroupId, ListPage, PeerMessage,
+    Record, Role, Rows, ServerId, SlotState, Version,
 };
-use std::collections::{BTreeMap, VecDeque};
-
-/// Blocks that are read at a time: one bit each in a mask.
-const WINDOW: u32 = REBUILD_BLOCKS;
-/// Maximum windows per page.
-const PAGE_WINDOWS: usize = 64;
-
-/// A page of this server's column under scrub, in one epoch.
-pub(super) struct Scrub {
-    column: usize,
-    after: Option<Cursor>,
-    end: Option<Cursor>,
-    sound: bool,
-    listed: bool,
-    windows: VecDeque<Window>,
-    step: Step,
-}
-
-#[derive(Clone, Copy)]
-struct Window {
-    chunk: ChunkId,
-    first: u32,
-    /// Blocks that the other column has.
-    others: u64,
-    /// Blocks that were rebuilt, or could not be.
-    tried: u64,
-}
-
-enum Step {
-    /// Waiting until the next window may start.
-    Ready,
-    Listing {
-        token: u64,
-        asked: Option<(ServerId, Moment)>,
-        own: Option<ListPage>,
-        other: Option<ListPage>,
-    },
-    Reading {
-        token: u64,
-        window: Window,
-    },
-    /// Then the window is read again. `lost`: not even this block's version is known here.
-    Rebuilding {
-        token: u64,
-        window: Window,
-        jobs: usize,
-        lost: Option<u32>,
-        differing: u64,
-    },
-    Comparing {
-        token: u64,
-        window: Window,
-        own: BTreeMap<u32, Bytes>,
-    },
-}
+use std::collections::VecDeque;
 
 impl Set {
     /// This server's column, and whether it can be scrubbed now.
@@ -200,7 +145,8 @@ impl Set {
         match outcome {
             StoreOutcome::Read { records, payload } => self.on_scrub_blocks(cx, window, records, &payload),
             StoreOutcome::Damaged { block, lost, .. } if window.is_untried(block) => {
-                self.rebuild_for_scrub(cx, window, (true, lost.map(|_| block), 0), vec![(block, 1)]);
+                let why = Why::Damaged { lost: lost.map(|_| block) };
+                self.rebuild_for_scrub(cx, window, why, vec![(block, 1)]);
             }
             StoreOutcome::Damaged { .. } => self.end_window(cx, false, 0),
             _ => self.scrub = None,
@@ -215,10 +161,11 @@ impl Set {
             .filter(|block| window.others & window.bit(*block) != 0 && window.is_untried(*block))
             .collect();
         if !missing.is_empty() {
-            return self.rebuild_for_scrub(cx, window, (false, None, 0), runs_of(&missing));
+            return self.rebuild_for_scrub(cx, window, Why::Missing, runs_of(&missing));
         }
         let Some(scrub) = &mut self.scrub else { return };
         let (column, data) = (scrub.column, self.known.entry.shape.data());
+        let newest = records.iter().map(|r| r.version).max().unwrap_or(Version::ZERO);
         let own = blocks_of(records, payload);
         let span =
             own.first_key_value().zip(own.last_key_value()).map(|((first, _), (last, _))| (*first, *last));
@@ -226,10 +173,10 @@ impl Set {
             return self.end_window(cx, true, bytes as u64);
         };
         let token = cx.shared.token();
-        scrub.step = Step::Comparing { token, window, own };
+        scrub.step = Step::Comparing { token, window, newest, own };
         let of = Blocks { column, chunk: window.chunk, first, count: last - first + 1 };
         let candidates = self.data_of(of);
-        self.rebuilds.scrub(&self.known, of, (token, true), false, candidates);
+        self.rebuilds.scrub(&self.known, of, (token, true), (newest, false), candidates);
     }
 
     /// The data columns of the blocks, each with its own server.
@@ -239,24 +186,21 @@ impl Set {
             .collect()
     }
 
-    /// `differing`: how many of the blocks differ from the data, from which alone they are then rebuilt.
-    fn rebuild_for_scrub(
-        &mut self,
-        cx: &mut Context,
-        mut window: Window,
-        (repair, lost, differing): (bool, Option<u32>, u64),
-        runs: Vec<(u32, u32)>,
-    ) {
+    fn rebuild_for_scrub(&mut self, cx: &mut Context, mut window: Window, why: Why, runs: Vec<(u32, u32)>) {
         let Some(scrub) = &mut self.scrub else { return };
         let (token, column, chunk) = (cx.shared.token(), scrub.column, window.chunk);
         for (first, count) in &runs {
             (*first..first + count).for_each(|block| window.tried |= window.bit(block));
         }
-        scrub.step = Step::Rebuilding { token, window, jobs: runs.len(), lost, differing };
+        scrub.step = Step::Rebuilding { token, window, jobs: runs.len(), why };
         for (first, count) in runs {
             let of = Blocks { column, chunk, first, count };
-            let candidates = if differing > 0 { self.data_of(of) } else { self.candidates(cx, of) };
-            self.rebuilds.scrub(&self.known, of, (token, false), repair, candidates);
+            let (version, repair, candidates) = match why {
+                Why::Missing => (Version::ZERO, false, self.candidates(cx, of)),
+                Why::Damaged { .. } => (Version::ZERO, true, self.candidates(cx, of)),
+                Why::Differing { newest, .. } => (newest, true, self.data_of(of)),
+            };
+            self.rebuilds.scrub(&self.known, of, (token, false), (version, repair), candidates);
         }
     }
 
@@ -264,41 +208,52 @@ impl Set {
     pub(super) fn on_scrub_rebuilt(&mut self, cx: &mut Context, asked: u64, ended: Ended) {
         let Some(scrub) = &mut self.scrub else { return };
         match &mut scrub.step {
-            Step::Rebuilding { token, window, jobs, lost, differing } if *token == asked => {
+            Step::Rebuilding { token, window, jobs, why } if *token == asked => {
                 *jobs -= 1;
                 let done = ended.lacking.is_empty() && !ended.failed;
                 scrub.sound &= done;
                 if *jobs > 0 {
                     return;
                 }
-                cx.shared.stats.scrub.equalled_blocks += if done { *differing } else { 0 };
                 let window = *window;
-                match lost.filter(|block| ended.absent.contains(block)) {
-                    Some(block) => self.clear_for_scrub(cx, window, block),
-                    None => self.read_window(cx, window),
+                match *why {
+                    Why::Damaged { lost: Some(block) } if ended.absent.contains(&block) => {
+                        return self.clear_for_scrub(cx, window, block);
+                    }
+                    Why::Differing { blocks, .. } if done => cx.shared.stats.scrub.equalled_blocks += blocks,
+                    _ => {}
                 }
+                self.read_window(cx, window);
             }
-            Step::Comparing { token, window, own } if *token == asked => {
+            Step::Comparing { token, window, newest, own } if *token == asked => {
                 let bytes = own.values().map(|bytes| bytes.len() as u64).sum::<u64>();
                 let differs = |(block, found): (&u32, &Bytes)| {
                     own.get(block).filter(|own| !same(own, found)).map(|_| *block)
                 };
                 let differing: Vec<u32> = ended.found.iter().filter_map(differs).collect();
-                let window = *window;
-                self.on_compared(cx, window, &differing, bytes);
+                let (window, newest) = (*window, *newest);
+                self.on_compared(cx, (window, newest), &differing, bytes);
             }
             _ => {}
         }
     }
 
-    fn on_compared(&mut self, cx: &mut Context, window: Window, differing: &[u32], bytes: u64) {
+    /// `newest`: of the blocks here. `bytes`: how many those are.
+    fn on_compared(
+        &mut self,
+        cx: &mut Context,
+        (window, newest): (Window, Version),
+        differing: &[u32],
+        bytes: u64,
+    ) {
         let untried: Vec<u32> = differing.iter().copied().filter(|block| window.is_untried(*block)).collect();
         let read = bytes * (1 + self.known.entry.shape.data() as u64);
         if untried.is_empty() {
             return self.end_window(cx, differing.is_empty(), read);
         }
         cx.shared.stats.scrub.differing_blocks += untried.len() as u64;
-        self.rebuild_for_scrub(cx, window, (true, None, untried.len() as u64), runs_of(&untried));
+        let why = Why::Differing { blocks: untried.len() as u64, newest };
+        self.rebuild_for_scrub(cx, window, why, runs_of(&untried));
     }
 
     /// A block whose version is lost was never written as a whole.
@@ -350,84 +305,4 @@ impl Set {
 
 fn is_there(column: &Column, map: &ClusterMap) -> bool {
     column.state == SlotState::InSync && map.is_live(column.server)
-}
-
-impl Scrub {
-    /// Finds the windows in which either column has blocks, up to where both have listed. Returns the chunks to be deleted here.
-    fn take_windows(&mut self, own: &ListPage, other: &ListPage) -> Vec<(ChunkId, Version)> {
-        let mut end = own.next.into_iter().chain(other.next).min();
-        let within = |run: &&Run| end.is_none_or(|end| run.chunk <= end.chunk);
-        let deletions = |page: &ListPage| -> BTreeMap<ChunkId, Version> {
-            let runs = page.runs.iter().filter(within).filter(|run| run.kind == Kind::Delete);
-            runs.map(|run| (run.chunk, run.version)).collect()
-        };
-        let (here, there) = (deletions(own), deletions(other));
-        let mut windows: BTreeMap<(ChunkId, u32), u64> = BTreeMap::new();
-        for (is_own, run) in
-            own.runs.iter().map(|run| (true, run)).chain(other.runs.iter().map(|run| (false, run)))
-        {
-            let deleted = here.contains_key(&run.chunk) || there.contains_key(&run.chunk);
-            if run.kind == Kind::Delete || deleted || !within(&run) {
-                continue;
-            }
-            for block in run.first..run.first.saturating_add(run.count) {
-                if end.is_none_or(|end| Cursor { chunk: run.chunk, block } <= end) {
-                    let mask = windows.entry((run.chunk, block / WINDOW)).or_default();
-                    *mask |= if is_own { 0 } else { 1 << (block % WINDOW) };
-                }
-            }
-        }
-        if let Some(&rest) = windows.keys().nth(PAGE_WINDOWS) {
-            windows.split_off(&rest);
-            end = windows
-                .last_key_value()
-                .map(|((chunk, nth), _)| Cursor { chunk: *chunk, block: nth * WINDOW + WINDOW - 1 });
-        }
-        let window = |((chunk, nth), others)| Window { chunk, first: nth * WINDOW, others, tried: 0 };
-        self.windows = windows.into_iter().map(window).collect();
-        (self.end, self.listed, self.step) = (end, true, Step::Ready);
-        let is_here =
-            |chunk: &ChunkId| own.runs.iter().any(|run| run.chunk == *chunk && run.kind != Kind::Delete);
-        there.into_iter().filter(|(chunk, _)| is_here(chunk) && !here.contains_key(chunk)).collect()
-    }
-}
-
-impl Window {
-    fn bit(&self, block: u32) -> u64 {
-        1 << (block - self.first)
-    }
-
-    fn is_untried(&self, block: u32) -> bool {
-        self.tried & self.bit(block) == 0
-    }
-}
-
-/// Every block that was written; zeroes are empty.
-fn blocks_of(records: Vec<Record>, payload: &Bytes) -> BTreeMap<u32, Bytes> {
-    let parts = split_payload(records, payload).unwrap_or_default();
-    let written = parts.into_iter().filter(|(record, _)| !record.is_never_written());
-    let blocks = written.flat_map(|(record, bytes)| {
-        (0..record.count).map(move |nth| {
-            let at = nth as usize * BLOCK_BYTES;
-            let data = matches!(record.content, Content::Data { .. });
-            (record.first + nth, if data { bytes.slice(at..at + BLOCK_BYTES) } else { Bytes::new() })
-        })
-    });
-    blocks.collect()
-}
-
-/// `own`: zeroes are empty.
-fn same(own: &Bytes, found: &Bytes) -> bool {
-    if own.is_empty() { found.iter().all(|byte| *byte == 0) } else { own == found }
-}
-
-fn runs_of(blocks: &[u32]) -> Vec<(u32, u32)> {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for &block in blocks {
-        match runs.last_mut().filter(|(first, count)| first + count == block) {
-            Some((_, count)) => *count += 1,
-            None => runs.push((block, 1)),
-        }
-    }
-    runs
 }

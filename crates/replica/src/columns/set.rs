@@ -2,9 +2,9 @@
 
 use super::fill::Fill;
 use super::known::Known;
+use super::page::Scrub;
 use super::read::Read;
 use super::rebuild::{For, Rebuilds};
-use super::scrub::Scrub;
 use crate::api::{Command, StoreOutcome, StoreToken};
 use crate::config::PlantedBug;
 use crate::context::Context;

@@ -305,5 +305,10 @@ impl Case {
     }
 }
 
+/// Formats a share as a percentage.
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! The HTML report: what each policy saves, and load, servers and watts over the last week.
 
-use super::{Case, Gaps, Outcome, Point, Policy, PoolOutcome, Score, Timeline};
+use super::{Case, Gaps, Outcome, Point, Policy, PoolOutcome, Score, Timeline, percent};
 use ebb_report::{Axis, Chart, Mark, Page, Series};
 
 /// Most points of a curve: a screen has no more pixels.
@@ -19,11 +19,6 @@ pub struct Report<'a> {
     pub frontier: &'a [Point],
     /// Ways to keep cold data; may be empty.
     pub pools: &'a [PoolOutcome],
-}
-
-/// Formats a share as a percentage.
-pub fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
 }
 
 /// A self-contained HTML page.

@@ -9,7 +9,7 @@
 //! the hot part is charged with all of the load. Left out: the hours in which parity synchronises, and what moving data costs, once
 //! for each object.
 
-use super::{Case, LoadError, Policy, Provision, Series, Setup, Touch};
+use super::{Case, LoadError, Policy, Provision, Series, Setup, Touch, percent};
 use ebb_types::{Joules, Random, Shape};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -91,9 +91,9 @@ impl PoolOutcome {
             format!("{} + {}", self.replicated_servers, self.coded_servers),
             format!("{:.1}", self.mean_awake),
             format!("{:.2}", self.modelled_joules.0 / 3.6e6),
-            super::page::percent(self.savings),
+            percent(self.savings),
             or_none(self.wakes_per_set_per_day.map(|wakes| format!("{wakes:.2}"))),
-            or_none(self.waiting.map(super::page::percent)),
+            or_none(self.waiting.map(percent)),
         ]
     }
 }
