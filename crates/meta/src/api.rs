@@ -14,7 +14,7 @@
 use ebb_ec::standby;
 use ebb_gear::{Layout, Place};
 use ebb_types::{
-    ClusterParams, GearGroup, MetaPush, MetaReply, MetaRequest, PoolEntry, PoolId, RackId, Schedule,
+    ClusterParams, Depth, GearGroup, MetaPush, MetaReply, MetaRequest, PoolEntry, PoolId, RackId, Schedule,
     ServerId, ServerMessage, SetEntry,
 };
 use serde::{Deserialize, Serialize};
@@ -62,6 +62,8 @@ pub struct Timing {
     pub standby: standby::Settings,
     /// How often a set of an erasure-coded pool may hibernate in a day: each time costs each of its servers a power cycle.
     pub cycles_per_day: f64,
+    /// How deep servers sleep.
+    pub depth: Depth,
     /// Time between two Raft ticks; only a group of several members ticks. An election takes 10 to 20 ticks.
     pub raft_tick: Duration,
     /// A defect that the test harness must find: gears follow the load without any dwell time.
@@ -143,6 +145,7 @@ impl Default for Timing {
             witness: Duration::from_secs(60),
             standby: standby::Settings::default(),
             cycles_per_day: 24.0,
+            depth: Depth::default(),
             raft_tick: Duration::from_millis(50),
             #[cfg(feature = "planted-bugs")]
             forget_dwell: false,
@@ -271,8 +274,8 @@ pub enum Outcome {
     Broken(String),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwitchAction {
     Wake,
-    Sleep,
+    Sleep(Depth),
 }

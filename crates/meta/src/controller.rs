@@ -174,7 +174,8 @@ impl Leading {
             live.store = entry.store;
             live.position = state.position(entry.id).max(heard.map_or(0, |mark| mark.position));
             let ran = entry.incarnation != Incarnation(0);
-            live.power.inherit(entry.state, ran, self.since + self.timing.wake_limit);
+            let (until, depth) = (self.since + self.timing.wake_limit, self.timing.depth);
+            live.power.inherit(entry.state, ran, until, depth);
             live.failed = (entry.state == ServerState::Failed).then_some(self.since);
         }
         for (id, entry) in state.sets() {

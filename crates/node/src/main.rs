@@ -303,7 +303,7 @@ struct DevArgs {
     port: Option<u16>,
     /// How deeply servers sleep: standby or off [default: standby]
     #[arg(long, value_parser = parse_depth)]
-    depth: Option<ebb_power::Depth>,
+    depth: Option<ebb_types::Depth>,
     /// Put each server on a mirror of two files, as emulated disks of two speeds
     #[arg(long)]
     mirrored: bool,
@@ -321,10 +321,10 @@ struct DevArgs {
     json: bool,
 }
 
-fn parse_depth(text: &str) -> Result<ebb_power::Depth, String> {
+fn parse_depth(text: &str) -> Result<ebb_types::Depth, String> {
     match text {
-        "standby" => Ok(ebb_power::Depth::Standby),
-        "off" => Ok(ebb_power::Depth::Off),
+        "standby" => Ok(ebb_types::Depth::Standby),
+        "off" => Ok(ebb_types::Depth::Off),
         other => Err(format!("invalid depth {other:?}: use standby or off")),
     }
 }

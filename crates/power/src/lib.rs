@@ -15,8 +15,6 @@ pub mod switch;
 
 pub use meter::{Channel, Meter, MeterError, OpenMeter, Quantity, Recorder, Recording, Source};
 pub use model::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel, Transition};
-pub use process::{
-    Depth, Launch, Managed, ProcessSwitch, launch, remove_pid_file, running_pid, write_pid_file,
-};
+pub use process::{Launch, Managed, ProcessSwitch, launch, remove_pid_file, running_pid, write_pid_file};
 pub use scales::Scales;
 pub use switch::{PowerState, Switch, SwitchError};

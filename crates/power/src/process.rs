@@ -1,6 +1,7 @@
 //! The process driver: every chunk server is a process on this machine; for the development cluster and rehearsals.
 //!
-//! Standby is SIGSTOP and SIGCONT. Off ends the process, and waking starts it again. The metadata process that switches
+//! Standby is SIGSTOP and SIGCONT. Off ends the process, and waking starts it again: it ends by itself after it has reported that it is
+//! ready, and one that has not gets SIGTERM. The metadata process that switches
 //! is generally not the parent, so a server is found by `server.pid` in its data directory. That file holds pid, start
 //! time and boot id: a pid that was reused by another process is never signalled. The signal goes through a pidfd
 //! opened before the start time is compared, so the process cannot be replaced in between either.
@@ -9,7 +10,7 @@
 //! started them ends (a process group that becomes orphaned while members are stopped gets SIGHUP and SIGCONT).
 
 use crate::{PowerState, Switch, SwitchError};
-use ebb_types::ServerId;
+use ebb_types::{Depth, ServerId};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, setsid};
 use serde::{Deserialize, Serialize};
@@ -24,17 +25,6 @@ use std::sync::{Mutex, MutexGuard};
 
 /// Longest pid file that is read: three short words.
 const PID_FILE_MAX: u64 = 128;
-
-/// How deep a server sleeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Depth {
-    /// The process is stopped and keeps its memory.
-    #[default]
-    Standby,
-    /// The process ends by itself after it has reported that it is ready; one that has not gets SIGTERM.
-    Off,
-}
 
 /// The command that starts a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -227,9 +217,8 @@ pub fn launch(launch: &Launch, data: &Path) -> Result<Child, SwitchError> {
 }
 
 /// Switches server processes on this machine.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ProcessSwitch {
-    depth: Depth,
     inner: Mutex<Inner>,
 }
 
@@ -259,10 +248,6 @@ impl Inner {
 }
 
 impl ProcessSwitch {
-    pub fn new(depth: Depth) -> ProcessSwitch {
-        ProcessSwitch { depth, inner: Mutex::default() }
-    }
-
     /// Registers a server, or changes how it is switched.
     pub fn manage(&self, server: ServerId, managed: Managed) {
         self.lock().servers.insert(server, managed);
@@ -274,10 +259,10 @@ impl ProcessSwitch {
 }
 
 impl Switch for ProcessSwitch {
-    fn sleep(&self, server: ServerId) -> Result<(), SwitchError> {
+    fn sleep(&self, server: ServerId, depth: Depth) -> Result<(), SwitchError> {
         let mut inner = self.lock();
         let found = inner.find(server)?;
-        match (self.depth, found) {
+        match (depth, found) {
             (Depth::Standby, Some(found)) => found.signal(Signal::STOP, "SIGSTOP"),
             (Depth::Standby, None) => {
                 Err(SwitchError::NotRunning { server, path: pid_path(&inner.managed(server)?.data) })

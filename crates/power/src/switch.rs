@@ -3,7 +3,7 @@
 //! The caller of `sleep` has made sure that the server holds nothing that is needed (R7); the switch does not check
 //! again.
 
-use ebb_types::ServerId;
+use ebb_types::{Depth, ServerId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub enum PowerState {
 /// server that is woken while it is still going down needs a second call; [`SwitchError::GoingDown`] reports that if
 /// the driver can tell.
 pub trait Switch: Send + Sync {
-    fn sleep(&self, server: ServerId) -> Result<(), SwitchError>;
+    fn sleep(&self, server: ServerId, depth: Depth) -> Result<(), SwitchError>;
     fn wake(&self, server: ServerId) -> Result<(), SwitchError>;
     fn observe(&self, server: ServerId) -> PowerState;
 }

@@ -266,9 +266,7 @@ impl Leading {
         let late = |e: &ServerEntry| self.servers.get(&e.id).is_some_and(|l| l.power.is_late());
         let able = servers.values().filter(|e| !(e.state == ServerState::Waking && late(e)));
         wanted.extend(racks_apart(able, &wanted, state));
-        if !self.switched {
-            wanted.extend(servers.keys());
-        }
+        wanted.extend(servers.keys().filter(|id| !self.may_sleep(**id)));
         wanted
     }
 

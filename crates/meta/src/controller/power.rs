@@ -6,13 +6,18 @@
 use crate::State;
 use crate::controller::event::Output;
 use crate::controller::leading::Leading;
-use ebb_types::Moment;
+use ebb_types::{Moment, ServerId};
 
 impl Leading {
+    /// Whether a server may be put to sleep at all, whatever the load.
+    pub(crate) fn may_sleep(&self, _server: ServerId) -> bool {
+        self.switched
+    }
+
     pub(crate) fn throw_switches(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
         for entry in state.servers() {
             let power = &mut self.servers.entry(entry.id).or_default().power;
-            let Some(action) = power.next(now, entry.state, self.timing.wake_limit) else { continue };
+            let Some(action) = power.next(now, entry.state, &self.timing) else { continue };
             if power.is_late() {
                 let late = format!("{} is not {:?} yet; attempt {}", entry.id, action, power.tries);
                 power.trouble.get_or_insert_with(|| late.clone());

@@ -1,7 +1,7 @@
 //! What was asked of one server's power switch, and what is to be asked next.
 
-use crate::SwitchAction;
-use ebb_types::{Moment, ServerState};
+use crate::{SwitchAction, Timing};
+use ebb_types::{Depth, Moment, ServerState};
 use std::time::Duration;
 
 /// The leader's memory of one server's switch.
@@ -26,12 +26,12 @@ pub(crate) struct Power {
 
 impl Power {
     /// An earlier leader may have thrown the switch: an action in progress gets time to finish.
-    pub fn inherit(&mut self, state: ServerState, ran: bool, until: Moment) {
+    pub fn inherit(&mut self, state: ServerState, ran: bool, until: Moment, depth: Depth) {
         // A server that never ran was never switched.
         self.unsure = ran.then_some(until);
         match state {
             ServerState::Waking => (self.thrown, self.retry) = (Some(SwitchAction::Wake), Some(until)),
-            ServerState::Asleep => self.thrown = Some(SwitchAction::Sleep),
+            ServerState::Asleep => self.thrown = Some(SwitchAction::Sleep(depth)),
             _ => {}
         }
     }
@@ -42,7 +42,7 @@ impl Power {
         }
         match result {
             Ok(()) => {
-                self.down = (action == SwitchAction::Sleep).then_some(now);
+                self.down = matches!(action, SwitchAction::Sleep(_)).then_some(now);
                 // Until then the earlier leader may throw it again, if it does not know that it was deposed.
                 self.unsure = self.unsure.filter(|until| self.down.is_some() || now <= *until);
             }
@@ -61,14 +61,17 @@ impl Power {
     /// Whether a heartbeat at `heard` shows that the server stays awake: it may have been sent before a pending sleep
     /// action took effect.
     pub fn shows_awake(&self, heard: Moment) -> bool {
-        let down =
-            matches!(self.pending, Some((SwitchAction::Sleep, _))) || self.down.is_some_and(|at| heard <= at);
+        let down = matches!(self.pending, Some((SwitchAction::Sleep(_), _)))
+            || self.down.is_some_and(|at| heard <= at);
         !down && heard >= self.asked
     }
 
     /// A server that should be asleep still sends heartbeats: the switch had no effect.
     pub fn still_awake(&mut self, now: Moment, limit: Duration) {
-        if self.thrown == Some(SwitchAction::Sleep) && self.pending.is_none() && self.retry.is_none() {
+        if matches!(self.thrown, Some(SwitchAction::Sleep(_)))
+            && self.pending.is_none()
+            && self.retry.is_none()
+        {
             self.retry = Some(now + limit);
         }
     }
@@ -86,10 +89,11 @@ impl Power {
     }
 
     /// The action to start now for a server in `state`.
-    pub fn next(&mut self, now: Moment, state: ServerState, limit: Duration) -> Option<SwitchAction> {
+    pub fn next(&mut self, now: Moment, state: ServerState, timing: &Timing) -> Option<SwitchAction> {
+        let limit = timing.wake_limit;
         let wanted = match state {
             ServerState::Waking => SwitchAction::Wake,
-            ServerState::Asleep => SwitchAction::Sleep,
+            ServerState::Asleep => SwitchAction::Sleep(timing.depth),
             // A late switch action put a server to sleep that the state wants awake.
             ServerState::Awake | ServerState::Draining if self.down.is_some() => SwitchAction::Wake,
             ServerState::Failed if self.down.is_some() || self.unsure.is_some() => SwitchAction::Wake,
@@ -124,45 +128,51 @@ impl Power {
 mod tests {
     use super::*;
 
+    const SLEEP: SwitchAction = SwitchAction::Sleep(Depth::Standby);
+
     #[test]
     fn what_a_server_said_before_a_switch_put_it_to_sleep_does_not_show_it_awake() {
-        let (limit, at) = (Duration::from_secs(10), |seconds: u64| Moment(seconds * 1_000_000_000));
+        let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
         let mut power = Power::default();
-        assert_eq!(power.next(at(1), ServerState::Asleep, limit), Some(SwitchAction::Sleep));
+        assert_eq!(power.next(at(1), ServerState::Asleep, &timing), Some(SLEEP));
         // It is wanted again before the switch has acted; meanwhile an older wake-up lets it send heartbeats.
-        assert_eq!(power.next(at(2), ServerState::Waking, limit), None);
+        assert_eq!(power.next(at(2), ServerState::Waking, &timing), None);
         assert!(!power.shows_awake(at(4)));
-        power.ended(at(5), SwitchAction::Sleep, Ok(()), limit);
+        power.ended(at(5), SLEEP, Ok(()), timing.wake_limit);
         assert!(!power.shows_awake(at(4)) && !power.shows_awake(at(5)));
-        assert_eq!(power.next(at(5), ServerState::Waking, limit), Some(SwitchAction::Wake));
-        power.ended(at(6), SwitchAction::Wake, Ok(()), limit);
+        assert_eq!(power.next(at(5), ServerState::Waking, &timing), Some(SwitchAction::Wake));
+        power.ended(at(6), SwitchAction::Wake, Ok(()), timing.wake_limit);
         assert!(power.shows_awake(at(7)));
     }
 
     #[test]
     fn a_new_leader_switches_a_failed_server_on_that_a_late_switch_may_have_put_to_sleep() {
-        let (limit, at) = (Duration::from_secs(10), |seconds: u64| Moment(seconds * 1_000_000_000));
+        let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
         let mut power = Power::default();
-        power.inherit(ServerState::Failed, true, at(10));
-        assert_eq!(power.next(at(1), ServerState::Failed, limit), Some(SwitchAction::Wake));
-        power.ended(at(2), SwitchAction::Wake, Ok(()), limit);
-        assert_eq!(power.next(at(9), ServerState::Failed, limit), None, "once is enough for now");
+        power.inherit(ServerState::Failed, true, at(10), Depth::Standby);
+        assert_eq!(power.next(at(1), ServerState::Failed, &timing), Some(SwitchAction::Wake));
+        power.ended(at(2), SwitchAction::Wake, Ok(()), timing.wake_limit);
+        assert_eq!(power.next(at(9), ServerState::Failed, &timing), None, "once is enough for now");
         assert_eq!(
-            power.next(at(12), ServerState::Failed, limit),
+            power.next(at(12), ServerState::Failed, &timing),
             Some(SwitchAction::Wake),
             "it may be off again"
         );
-        power.ended(at(13), SwitchAction::Wake, Ok(()), limit);
-        assert_eq!(power.next(at(60), ServerState::Failed, limit), None, "no switch is under way any more");
+        power.ended(at(13), SwitchAction::Wake, Ok(()), timing.wake_limit);
+        assert_eq!(power.next(at(60), ServerState::Failed, &timing), None, "no switch is under way any more");
         for (heard, action) in [(9, Some(SwitchAction::Wake)), (11, None)] {
             let mut power = Power::default();
-            power.inherit(ServerState::Awake, true, at(10));
+            power.inherit(ServerState::Awake, true, at(10), Depth::Standby);
             power.heard(at(heard));
-            assert_eq!(power.next(at(20), ServerState::Awake, limit), None);
-            assert_eq!(power.next(at(30), ServerState::Failed, limit), action, "last heard of at {heard} s");
+            assert_eq!(power.next(at(20), ServerState::Awake, &timing), None);
+            assert_eq!(
+                power.next(at(30), ServerState::Failed, &timing),
+                action,
+                "last heard of at {heard} s"
+            );
         }
         let mut power = Power::default();
-        power.inherit(ServerState::Failed, false, at(10));
-        assert_eq!(power.next(at(1), ServerState::Failed, limit), None, "it never ran");
+        power.inherit(ServerState::Failed, false, at(10), Depth::Standby);
+        assert_eq!(power.next(at(1), ServerState::Failed, &timing), None, "it never ran");
     }
 }

@@ -11,8 +11,8 @@ use ebb_ec::standby;
 use ebb_gear::layout::{Scheme, layout};
 use ebb_meta::{Bootstrap, SEAT_MAX, Timing};
 use ebb_mirror::{Ack, PolicyKind};
-use ebb_power::{Depth, PowerModel};
-use ebb_types::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ClusterParams, RackId, Schedule, ServerId, Watts};
+use ebb_power::PowerModel;
+use ebb_types::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ClusterParams, Depth, RackId, Schedule, ServerId, Watts};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -525,6 +525,7 @@ impl Config {
             lost_after: Some(lost_after).filter(|time| !time.is_zero()),
             standby: self.standby(),
             cycles_per_day: self.power.cycles_per_day,
+            depth: self.power.depth,
             ..Timing::default()
         }
     }

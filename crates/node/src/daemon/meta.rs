@@ -401,7 +401,7 @@ async fn throw(shared: Shared, switch: Option<Arc<dyn Switch>>, server: ServerId
         Some(switch) => {
             let thrown = spawn_blocking(move || match action {
                 SwitchAction::Wake => switch.wake(server),
-                SwitchAction::Sleep => switch.sleep(server),
+                SwitchAction::Sleep(depth) => switch.sleep(server, depth),
             });
             match thrown.await {
                 Ok(done) => done.map_err(|e| e.to_string()),

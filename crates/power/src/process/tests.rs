@@ -17,8 +17,8 @@ fn sleeper() -> Running {
     Running(Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap())
 }
 
-fn switch(depth: Depth, data: &Path, launch: Option<Launch>) -> ProcessSwitch {
-    let switch = ProcessSwitch::new(depth);
+fn switch(data: &Path, launch: Option<Launch>) -> ProcessSwitch {
+    let switch = ProcessSwitch::default();
     switch.manage(S, Managed { data: data.to_path_buf(), launch });
     switch
 }
@@ -40,10 +40,10 @@ fn standby_stops_a_process_that_is_not_ours_and_wakes_it() {
     let data = tempfile::tempdir().unwrap();
     let child = sleeper();
     write_pid_file(data.path(), child.0.id()).unwrap();
-    let switch = switch(Depth::Standby, data.path(), None);
+    let switch = switch(data.path(), None);
     assert_eq!(switch.observe(S), PowerState::On);
     for _ in 0..2 {
-        switch.sleep(S).unwrap();
+        switch.sleep(S, Depth::Standby).unwrap();
         wait_for("standby", || switch.observe(S) == PowerState::Standby);
     }
     for _ in 0..2 {
@@ -57,10 +57,10 @@ fn a_process_that_ended_is_off_even_while_its_parent_has_not_noticed() {
     let data = tempfile::tempdir().unwrap();
     let mut child = sleeper();
     write_pid_file(data.path(), child.0.id()).unwrap();
-    let switch = switch(Depth::Standby, data.path(), None);
+    let switch = switch(data.path(), None);
     child.0.kill().unwrap();
     wait_for("off", || switch.observe(S) == PowerState::Off);
-    assert!(matches!(switch.sleep(S), Err(SwitchError::NotRunning { .. })));
+    assert!(matches!(switch.sleep(S, Depth::Standby), Err(SwitchError::NotRunning { .. })));
     assert!(matches!(switch.wake(S), Err(SwitchError::NotRunning { .. })));
 }
 
@@ -77,9 +77,9 @@ fn a_pid_that_another_process_has_got_is_never_signalled() {
     let other_boot = format!("{pid} {start} 00000000-0000-0000-0000-000000000000\n");
     for forged in [other_start, other_boot] {
         std::fs::write(pid_path(data.path()), forged).unwrap();
-        let switch = switch(Depth::Standby, data.path(), None);
+        let switch = switch(data.path(), None);
         assert_eq!(switch.observe(S), PowerState::Off);
-        assert!(matches!(switch.sleep(S), Err(SwitchError::NotRunning { .. })));
+        assert!(matches!(switch.sleep(S, Depth::Standby), Err(SwitchError::NotRunning { .. })));
         assert!(!matches!(Stat::read(pid).unwrap().unwrap().state, 'T'));
     }
 }
@@ -89,13 +89,13 @@ fn off_ends_the_process_and_waking_starts_it_again() {
     let data = tempfile::tempdir().unwrap();
     let command = shell(data.path(), "echo started; exec sleep 1000");
     let first = Running(launch(&command, data.path()).unwrap());
-    let switch = switch(Depth::Off, data.path(), Some(command.clone()));
+    let switch = switch(data.path(), Some(command.clone()));
     assert_eq!(switch.observe(S), PowerState::On);
     let log = || std::fs::read_to_string(&command.log).unwrap();
     wait_for("the first start in the log", || log().contains("started"));
-    switch.sleep(S).unwrap();
+    switch.sleep(S, Depth::Off).unwrap();
     wait_for("off", || switch.observe(S) == PowerState::Off);
-    switch.sleep(S).unwrap();
+    switch.sleep(S, Depth::Off).unwrap();
     switch.wake(S).unwrap();
     assert_eq!(switch.observe(S), PowerState::On);
     let second = read_pid_file(&pid_path(data.path())).unwrap().unwrap();
@@ -107,14 +107,14 @@ fn off_ends_the_process_and_waking_starts_it_again() {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", second.pid)).unwrap();
     let session = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(3).unwrap().to_string();
     assert_eq!(session, second.pid.to_string(), "a started server leads its own session");
-    switch.sleep(S).unwrap();
+    switch.sleep(S, Depth::Off).unwrap();
     wait_for("off again", || switch.observe(S) == PowerState::Off);
 }
 
 #[test]
 fn a_started_process_that_ends_is_reaped_and_started_again() {
     let data = tempfile::tempdir().unwrap();
-    let switch = switch(Depth::Off, data.path(), Some(shell(data.path(), "exit 7")));
+    let switch = switch(data.path(), Some(shell(data.path(), "exit 7")));
     switch.wake(S).unwrap();
     let pid = read_pid_file(&pid_path(data.path())).unwrap().unwrap().pid;
     wait_for("the zombie to go", || {
@@ -131,9 +131,9 @@ fn who_is_still_going_down_is_not_taken_for_awake() {
     let command = shell(data.path(), "trap '' TERM; echo started; exec sleep 1000");
     let stubborn = Running(launch(&command, data.path()).unwrap());
     wait_for("its start", || std::fs::read_to_string(&command.log).unwrap().contains("started"));
-    let switch = switch(Depth::Off, data.path(), Some(command));
+    let switch = switch(data.path(), Some(command));
     switch.wake(S).unwrap();
-    switch.sleep(S).unwrap();
+    switch.sleep(S, Depth::Off).unwrap();
     let error = switch.wake(S).unwrap_err();
     assert!(matches!(error, SwitchError::GoingDown { pid, .. } if pid == stubborn.0.id()), "{error}");
 }
@@ -143,12 +143,11 @@ fn off_also_ends_a_stopped_process() {
     let data = tempfile::tempdir().unwrap();
     let child = sleeper();
     write_pid_file(data.path(), child.0.id()).unwrap();
-    let standby = switch(Depth::Standby, data.path(), None);
-    standby.sleep(S).unwrap();
-    wait_for("standby", || standby.observe(S) == PowerState::Standby);
-    let off = switch(Depth::Off, data.path(), None);
-    off.sleep(S).unwrap();
-    wait_for("off", || off.observe(S) == PowerState::Off);
+    let switch = switch(data.path(), None);
+    switch.sleep(S, Depth::Standby).unwrap();
+    wait_for("standby", || switch.observe(S) == PowerState::Standby);
+    switch.sleep(S, Depth::Off).unwrap();
+    wait_for("off", || switch.observe(S) == PowerState::Off);
 }
 
 #[test]
@@ -166,18 +165,18 @@ fn a_server_removes_its_own_pid_file_only() {
 #[test]
 fn errors_name_the_place_and_the_remedy() {
     let data = tempfile::tempdir().unwrap();
-    let known = switch(Depth::Standby, data.path(), None);
+    let known = switch(data.path(), None);
     assert_eq!(known.observe(S), PowerState::Off);
     assert_eq!(known.observe(ServerId(9)), PowerState::Unknown);
     assert!(matches!(known.wake(ServerId(9)), Err(SwitchError::UnknownServer { server: ServerId(9) })));
     for text in ["", "12", "0 5 boot", "1 5 boot", "-7 5 boot", "99999999999 5 boot", "12 x boot"] {
         std::fs::write(pid_path(data.path()), text).unwrap();
         assert_eq!(known.observe(S), PowerState::Unknown, "{text:?}");
-        assert!(known.sleep(S).unwrap_err().to_string().contains("server.pid"), "{text:?}");
+        assert!(known.sleep(S, Depth::Standby).unwrap_err().to_string().contains("server.pid"), "{text:?}");
     }
     std::fs::remove_file(pid_path(data.path())).unwrap();
     let mut command = shell(data.path(), "");
     command.program = "/nonexistent/ebb".into();
-    let error = switch(Depth::Off, data.path(), Some(command)).wake(S).unwrap_err();
+    let error = switch(data.path(), Some(command)).wake(S).unwrap_err();
     assert!(matches!(&error, SwitchError::Start { .. }) && error.to_string().contains("/nonexistent/ebb"));
 }

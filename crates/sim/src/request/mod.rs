@@ -328,7 +328,7 @@ impl<'a> World<'a> {
                 on.insert(server);
                 Draw::On { utilisation: 0.0 }
             }
-            SwitchAction::Sleep => {
+            SwitchAction::Sleep(_) => {
                 on.remove(&server);
                 if let Some(pair) = machines.get_mut(&server).and_then(|machine| machine.disk.pair()) {
                     pair.suspend(now);
@@ -340,7 +340,7 @@ impl<'a> World<'a> {
         let free = self.server(server).switch_free.max(now);
         let (at, until) = match action {
             SwitchAction::Wake => (free + up, free + up),
-            SwitchAction::Sleep => (free, free + down),
+            SwitchAction::Sleep(_) => (free, free + down),
         };
         self.server(server).switch_free = until;
         if action == SwitchAction::Wake && self.models().machine(server).disk.pair().is_some() {

@@ -356,7 +356,7 @@ impl World<'_> {
                 }
                 // Stopping is immediate, starting takes time.
                 let delay = match action {
-                    SwitchAction::Sleep => self.fault_random.between(0, 2 * MILLI),
+                    SwitchAction::Sleep(_) => self.fault_random.between(0, 2 * MILLI),
                     SwitchAction::Wake => self.fault_random.delay(self.scenario.switch).min(20 * SECOND),
                 };
                 if delay > self.scenario.timing.wake_limit.as_nanos() as u64 {
@@ -397,7 +397,7 @@ impl World<'_> {
         } else {
             match action {
                 SwitchAction::Wake => self.power_on(server),
-                SwitchAction::Sleep => self.power_off(server),
+                SwitchAction::Sleep(_) => self.power_off(server),
             }
             Ok(())
         };

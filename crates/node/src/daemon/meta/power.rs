@@ -8,9 +8,9 @@ use crate::cluster::launch::launch_of;
 use crate::error::NodeError;
 use ebb_gear::load;
 use ebb_meta::{Input, State};
-use ebb_power::{Depth, Draw, EnergyMeter, Managed, PowerModel, ProcessSwitch, Switch};
+use ebb_power::{Draw, EnergyMeter, Managed, PowerModel, ProcessSwitch, Switch};
 use ebb_types::{
-    ClusterStatus, EnergyStatus, LoadCount, Moment, ServerEntry, ServerId, ServerMessage, ServerState,
+    ClusterStatus, Depth, EnergyStatus, LoadCount, Moment, ServerEntry, ServerId, ServerMessage, ServerState,
     ServerStatus,
 };
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ impl Power {
         let switch: Option<Arc<dyn Switch>> = match config.power.switch {
             SwitchDriver::None => None,
             SwitchDriver::Process => {
-                let switch = ProcessSwitch::new(config.power.depth);
+                let switch = ProcessSwitch::default();
                 for section in &config.server {
                     let data = config.path(&section.data);
                     let launch = launch_of(config, &["server", "--id", &section.id.to_string()], &data)?;

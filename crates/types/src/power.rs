@@ -1,0 +1,14 @@
+//! What putting a server to sleep means.
+
+use serde::{Deserialize, Serialize};
+
+/// How deep a server sleeps, the shallowest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Depth {
+    /// It keeps its memory and runs nothing: a suspended machine, a stopped process.
+    #[default]
+    Standby,
+    /// A machine that is powered off, or a process that has ended: it starts anew.
+    Off,
+}
