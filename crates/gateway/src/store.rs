@@ -30,8 +30,11 @@ use tokio::time::Instant;
 
 /// Objects up to this size are packed.
 pub const PACKED_MAX: usize = 512 << 10;
-/// Size of the pieces in which large objects are written.
+/// Size of the pieces in which large objects are written, at least.
 pub const PIECE_BYTES: usize = 1 << 20;
+/// Rows of a piece in an erasure-coded pool: each server gets 512 KiB at a time, because a durable write costs a server much whatever its
+/// length.
+const PIECE_ROWS: usize = 32;
 /// Size of the pieces in which they are read: small enough that a piece is still in the processor's cache when it is
 /// copied on, on both sides.
 const READ_BYTES: u64 = 256 << 10;
@@ -306,7 +309,7 @@ impl<B: Backend> Writer<'_, B> {
     fn piece_bytes(&self) -> usize {
         let (chunk_bytes, row_bytes) =
             (u64::from(self.store.backend.chunk_bytes()), self.place.pool.row_bytes);
-        let rows = (PIECE_BYTES / row_bytes).max(1) * row_bytes;
+        let rows = PIECE_BYTES.max(PIECE_ROWS * row_bytes).next_multiple_of(row_bytes);
         (chunk_bytes - self.written % chunk_bytes).min(rows as u64) as usize
     }
 
