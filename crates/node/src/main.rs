@@ -11,10 +11,12 @@ use cli::admin::{GearCommand, Output};
 use cli::dev::{DevOptions, DevPool};
 use cli::key::KeyCommand;
 use cli::pool::PoolCommand;
-use cli::{admin, bench, cost, eval, key, meter, replay, simulate, trace};
+use cli::trust::PowerCommand;
+use cli::{admin, bench, cost, eval, key, meter, replay, simulate, trace, trust};
 use cluster::config::Config;
 use daemon::{gateway, heap, meta, server};
 use ebb_gear::layout::Scheme;
+use ebb_types::ServerId;
 use error::NodeError;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -130,6 +132,28 @@ enum Sub {
     Gear {
         #[command(subcommand)]
         command: GearCommand,
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
+    /// Test the ways to wake servers: one that was never woken is not put to sleep
+    #[command(after_help = "Example: ebb power test server-7")]
+    Power {
+        #[command(subcommand)]
+        command: PowerCommand,
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
+    /// Take a server out of everything before you stop its machine; waits until stopping it interrupts nothing
+    #[command(
+        after_help = "Example: ebb maintenance server-7         then stop, repair and start it\n         ebb maintenance server-7 --end   it takes part again"
+    )]
+    Maintenance {
+        /// `7` or `server-7`
+        #[arg(value_parser = trust::server_id)]
+        server: ServerId,
+        /// End it
+        #[arg(long)]
+        end: bool,
         #[command(flatten)]
         tool: ToolArgs,
     },
@@ -416,6 +440,10 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Pool { command, tool } => admin::pool(&tool.config, Output::from(tool.json), command).await,
         Sub::Volume(args) => cli::volume::run(args).await,
         Sub::Gear { command, tool } => admin::gear(&tool.config, Output::from(tool.json), command).await,
+        Sub::Power { command, tool } => trust::power(&tool.config, Output::from(tool.json), command).await,
+        Sub::Maintenance { server, end, tool } => {
+            trust::maintenance(&tool.config, Output::from(tool.json), server, end).await
+        }
         Sub::Lost { server, tool } => admin::lost(&tool.config, Output::from(tool.json), server).await,
         Sub::Force { accept_loss, tool } => {
             admin::force(&tool.config, Output::from(tool.json), accept_loss).await

@@ -9,7 +9,7 @@ use crate::cluster::pools::{self, Placed, PoolError, PoolSection};
 use crate::mirror::drivers::DriverKind;
 use ebb_ec::standby;
 use ebb_gear::layout::{Scheme, layout};
-use ebb_meta::{Bootstrap, SEAT_MAX, Timing};
+use ebb_meta::{Bootstrap, SEAT_MAX, Switches, Timing, WakePath};
 use ebb_mirror::{Ack, PolicyKind};
 use ebb_power::PowerModel;
 use ebb_types::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ClusterParams, Depth, RackId, Schedule, ServerId, Watts};
@@ -24,6 +24,8 @@ const GROUPS_PER_SERVER: u32 = 64;
 const MIB: u64 = 1 << 20;
 /// Longer than any sleep: for servers that save nothing by sleeping.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+const DAY_SECONDS: u64 = 86_400;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -178,6 +180,8 @@ pub struct PowerSection {
     pub depth: Depth,
     /// How often a set of a pool with `hibernate_after` may go to sleep in a day: each time wears each of its servers.
     pub cycles_per_day: f64,
+    /// A server that has slept for so many days is woken for an exam.
+    pub exam_days: u32,
     pub model: PowerModel,
 }
 
@@ -187,6 +191,7 @@ impl Default for PowerSection {
             switch: SwitchDriver::default(),
             depth: Depth::default(),
             cycles_per_day: Timing::default().cycles_per_day,
+            exam_days: (Timing::default().exam_after.as_secs() / DAY_SECONDS) as u32,
             model: PowerModel::default(),
         }
     }
@@ -526,7 +531,19 @@ impl Config {
             standby: self.standby(),
             cycles_per_day: self.power.cycles_per_day,
             depth: self.power.depth,
+            exam_after: Duration::from_secs(u64::from(self.power.exam_days) * DAY_SECONDS),
             ..Timing::default()
+        }
+    }
+
+    /// The ways to wake each server. A process is woken by this machine: that needs no proof.
+    pub fn switches(&self) -> Switches {
+        match self.power.switch {
+            SwitchDriver::None => Switches::new(),
+            SwitchDriver::Process => {
+                let path = WakePath { name: "process".into(), reliable: true };
+                self.server.iter().map(|section| (ServerId(section.id), vec![path.clone()])).collect()
+            }
         }
     }
 

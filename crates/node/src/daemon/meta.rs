@@ -6,7 +6,7 @@
 
 mod power;
 
-use crate::cluster::config::{Config, MetaSection, SwitchDriver};
+use crate::cluster::config::{Config, MetaSection};
 use crate::cluster::launch::{Stop, private_directory};
 use crate::cluster::{pools, random};
 use crate::daemon::clock;
@@ -134,7 +134,7 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
         seed: section.id,
         bootstrap: Some(bootstrap.clone()),
         timing: config.timing(),
-        switched: config.power.switch != SwitchDriver::None,
+        switches: config.switches(),
     };
     let in_place = |source| NodeError::Metadata { data: data.clone(), source };
     let log = DiskLog::open(&data).map_err(in_place)?;
@@ -400,7 +400,7 @@ async fn throw(shared: Shared, switch: Option<Arc<dyn Switch>>, server: ServerId
         None => Err("power.switch is \"none\": this cluster's servers are not switched".into()),
         Some(switch) => {
             let thrown = spawn_blocking(move || match action {
-                SwitchAction::Wake => switch.wake(server),
+                SwitchAction::Wake { .. } => switch.wake(server),
                 SwitchAction::Sleep(depth) => switch.sleep(server, depth),
             });
             match thrown.await {
