@@ -306,7 +306,7 @@ pub enum Outcome {
     Broken(String),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SwitchAction {
     /// By the path of this number in [`Switches`].
     Wake {

@@ -1,5 +1,6 @@
 //! The controller against a small world: servers that answer at once, a state that applies at once, a manual clock.
 
+mod power;
 mod sets;
 
 use crate::*;
@@ -136,6 +137,8 @@ struct World {
     used_by: BTreeSet<ServerId>,
     /// Their wake-ups fail.
     broken_switches: BTreeSet<ServerId>,
+    /// Actions that are reported as done and are not.
+    idle_switches: BTreeSet<(ServerId, SwitchAction)>,
     /// The last answer to an administrator.
     answer: Option<MetaReply>,
     /// How full disks are, and how much of that is offload.
@@ -208,6 +211,7 @@ impl World {
             load: LoadCount::default(),
             used_by: BTreeSet::new(),
             broken_switches: BTreeSet::new(),
+            idle_switches: BTreeSet::new(),
             answer: None,
             used_percent: BTreeMap::new(),
             own_bytes: 0,
@@ -268,7 +272,7 @@ impl World {
                 let fails = action.is_wake() && (broken || self.failing_wakes > 0);
                 let result = if fails { Err("no answer".to_owned()) } else { Ok(()) };
                 self.failing_wakes = self.failing_wakes.saturating_sub(u32::from(fails));
-                if !fails {
+                if !fails && !self.idle_switches.contains(&(server, action)) {
                     let fake = self.servers.get_mut(&server).unwrap();
                     fake.alive = action.is_wake();
                     fake.draining = false;
