@@ -100,8 +100,14 @@ impl Leading {
         if let Some(entry) = state.servers().find(comes) {
             return Some(entry.id);
         }
-        let moves = |e: &ServerEntry| matches!(e.state, ServerState::Waking | ServerState::Draining);
-        let quiet = !self.emergency && self.gears.shift.is_none() && !state.servers().any(moves);
+        // The one before sleeps again first.
+        let moves = |e: &ServerEntry| match e.state {
+            ServerState::Waking | ServerState::Draining => true,
+            ServerState::Awake => !self.wanted.contains(&e.id),
+            _ => false,
+        };
+        let calm = !self.emergency && self.gears.shift.is_none() && self.examinee.is_none();
+        let quiet = calm && !state.servers().any(moves);
         let due = |e: &&ServerEntry| self.exam_due_at(e, state).is_some_and(|at| at <= self.unix_now(now));
         let last =
             |e: &&ServerEntry| state.power(e.id).and_then(|r| r.exam.as_ref()).map(|x| x.at_unix_millis);
