@@ -40,8 +40,19 @@ pub struct MemberConfig {
     /// recorded ones.
     pub bootstrap: Option<Bootstrap>,
     pub timing: Timing,
-    /// Servers have power switches. Without any, gears are a dry run and every server stays awake.
-    pub switched: bool,
+    /// Servers with power switches. Without any, gears are a dry run and every server stays awake.
+    pub switches: Switches,
+}
+
+/// The ways to wake each server, tried in this order. A server that is absent, or has none, has no power switch: it is never put to sleep.
+pub type Switches = BTreeMap<ServerId, Vec<WakePath>>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WakePath {
+    /// By which its proof is recorded: the driver, and where it has several, which one.
+    pub name: String,
+    /// Both ends are on this machine: it needs no proof, and no second path beside it.
+    pub reliable: bool,
 }
 
 /// The delays that the leader applies, all by its own clock.
@@ -64,6 +75,10 @@ pub struct Timing {
     pub cycles_per_day: f64,
     /// How deep servers sleep.
     pub depth: Depth,
+    /// A server that has slept for this long is woken for an exam.
+    pub exam_after: Duration,
+    /// A server's clock may differ from the leader's by this much.
+    pub skew_limit: Duration,
     /// Time between two Raft ticks; only a group of several members ticks. An election takes 10 to 20 ticks.
     pub raft_tick: Duration,
     /// A defect that the test harness must find: gears follow the load without any dwell time.
@@ -81,6 +96,9 @@ pub struct Timing {
     /// Another: holders are chosen as if all servers stood in one rack.
     #[cfg(feature = "planted-bugs")]
     pub ignore_racks: bool,
+    /// Another: a wake-up that does not come is asked for by the same path again.
+    #[cfg(feature = "planted-bugs")]
+    pub one_path: bool,
 }
 
 impl Timing {
@@ -112,6 +130,16 @@ impl Timing {
     #[cfg(feature = "planted-bugs")]
     pub(crate) fn leaves_alone(&self) -> bool {
         self.leave_alone
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn keeps_to_one_path(&self) -> bool {
+        self.one_path
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn keeps_to_one_path(&self) -> bool {
+        false
     }
 
     #[cfg(not(feature = "planted-bugs"))]
@@ -146,6 +174,8 @@ impl Default for Timing {
             standby: standby::Settings::default(),
             cycles_per_day: 24.0,
             depth: Depth::default(),
+            exam_after: Duration::from_secs(30 * 86_400),
+            skew_limit: Duration::from_secs(60),
             raft_tick: Duration::from_millis(50),
             #[cfg(feature = "planted-bugs")]
             forget_dwell: false,
@@ -157,6 +187,8 @@ impl Default for Timing {
             leave_alone: false,
             #[cfg(feature = "planted-bugs")]
             ignore_racks: false,
+            #[cfg(feature = "planted-bugs")]
+            one_path: false,
         }
     }
 }
@@ -274,8 +306,17 @@ pub enum Outcome {
     Broken(String),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SwitchAction {
-    Wake,
+    /// By the path of this number in [`Switches`].
+    Wake {
+        path: u8,
+    },
     Sleep(Depth),
+}
+
+impl SwitchAction {
+    pub fn is_wake(self) -> bool {
+        matches!(self, SwitchAction::Wake { .. })
+    }
 }

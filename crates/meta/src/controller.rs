@@ -25,12 +25,15 @@ pub(crate) mod group;
 pub(crate) mod hibernation;
 pub(crate) mod leading;
 pub(crate) mod liveness;
+mod maintenance;
 pub(crate) mod plan;
 pub(crate) mod power;
+pub(crate) mod power_test;
 pub(crate) mod racks;
 mod set_notes;
 pub(crate) mod sets;
 mod switch;
+mod trust;
 mod usage;
 pub(crate) mod watch;
 
@@ -38,7 +41,7 @@ use crate::controller::gears::Gears;
 use crate::controller::leading::{DAMAGE_WAKES, Leading, Live, Reports, Seen};
 use crate::controller::liveness::{Beat, behind};
 use crate::controller::watch::Watch;
-use crate::{Command, State, SwitchAction, Timing};
+use crate::{Command, State, SwitchAction, Switches, Timing};
 
 pub use event::{Event, Output};
 
@@ -53,22 +56,21 @@ use std::time::Duration;
 /// The leader's decisions; on a follower it does nothing.
 pub struct Controller {
     timing: Timing,
-    switched: bool,
+    switches: Switches,
     /// The newest store marks from servers' heartbeats, also those received while another member led.
     marks: BTreeMap<ServerId, StoreMark>,
     leading: Option<Leading>,
 }
 
 impl Controller {
-    /// `switched`: servers have power switches. Without any, gears are a dry run: all servers stay awake.
-    pub fn new(timing: Timing, switched: bool) -> Controller {
-        Controller { timing, switched, marks: BTreeMap::new(), leading: None }
+    pub fn new(timing: Timing, switches: Switches) -> Controller {
+        Controller { timing, switches, marks: BTreeMap::new(), leading: None }
     }
 
     pub fn on(&mut self, now: Moment, event: Event, state: &State, out: &mut Vec<Output>) {
         match event {
             Event::BecameLeader { unix_millis } => {
-                self.leading = Some(Leading::new(self.timing, self.switched, now, unix_millis));
+                self.leading = Some(Leading::new(self.timing, self.switches.clone(), now, unix_millis));
             }
             Event::LostLeadership => self.leading = None,
             _ => {}
@@ -137,10 +139,10 @@ impl Controller {
 }
 
 impl Leading {
-    fn new(timing: Timing, switched: bool, now: Moment, unix_millis: u64) -> Leading {
+    fn new(timing: Timing, switches: Switches, now: Moment, unix_millis: u64) -> Leading {
         Leading {
             timing,
-            switched,
+            switches,
             since: now,
             watching: now,
             turn: now,
@@ -157,6 +159,10 @@ impl Leading {
             emergency: false,
             short_of_room: false,
             wanted: BTreeSet::new(),
+            insured: BTreeSet::new(),
+            examinee: None,
+            facts: Vec::new(),
+            trial: None,
             behind: 0,
             witnessed: now,
             planned: Moment::ZERO,
@@ -257,6 +263,9 @@ impl Leading {
         let trusted = trusted.into_iter().chain(grown.then_some(self.witnessed + self.timing.witness));
         let mended = self.reports.damaged.values().map(|at| *at + DAMAGE_WAKES);
         let rest = state.sets().filter_map(|(id, entry)| self.rests_at(id, entry, state));
+        let exam = state.servers().filter_map(|e| self.exam_due_at(e, state)).min();
+        let exam = exam.map(|at| self.since + Duration::from_millis(at.saturating_sub(self.unix_millis)));
+        let rest = rest.chain(exam).chain(self.test_due());
         per_server.chain(trusted).chain(mended).chain(rest).filter(|at| *at > self.planned).min()
     }
 
@@ -281,6 +290,9 @@ impl Leading {
                     let live = self.servers.entry(server).or_default();
                     self.dirty |= !std::mem::replace(&mut live.ready_to_sleep, true);
                 }
+            }
+            ServerMessage::Exam { server, incarnation, exam } => {
+                self.exam(now, server, incarnation, &exam, state);
             }
         }
     }

@@ -71,7 +71,7 @@ impl<L: LogFile> Member<L> {
     pub fn open(config: MemberConfig, log: L, now: Moment, unix_millis: u64) -> Result<Member<L>, RaftError> {
         let ids: Vec<MemberId> = config.members.keys().copied().collect();
         let (node, state) = Node::open(config.id, &ids, config.seed, log)?;
-        let controller = Controller::new(config.timing, config.switched);
+        let controller = Controller::new(config.timing, config.switches.clone());
         Ok(Member {
             next_tick: now + config.timing.raft_tick,
             map_version: state.version(),

@@ -5,6 +5,7 @@
 //! because a rule broken here would be broken everywhere. Servers and groups record the map version of their last
 //! change, so that a reader of any age gets just what is new to it. Nothing is stored per chunk.
 
+mod power;
 mod sets;
 
 use crate::namespace::names::Names;
@@ -18,6 +19,7 @@ use ebb_types::{
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+pub use power::{PathRecord, PowerFact, PowerRecord};
 pub use sets::SetChange;
 
 /// Hours kept: all that a forecast looks at.
@@ -69,6 +71,12 @@ pub enum Command {
         after_millis: Option<u64>,
     },
     AddPool(NewPool),
+    /// Something about a server's power switch; at this time by the leader's clock.
+    NotePower {
+        server: ServerId,
+        at_unix_millis: u64,
+        fact: PowerFact,
+    },
 }
 
 /// A chunk group's next configuration, derived from the one at `expected`.
@@ -114,6 +122,8 @@ pub struct State {
     /// The highest position that each server's store is known to have made durable. Not part of the map: only the
     /// metadata needs it.
     positions: BTreeMap<ServerId, u64>,
+    /// What is known of servers' switches. Not part of the map either.
+    power: BTreeMap<ServerId, PowerRecord>,
     groups: Vec<Versioned<GroupEntry>>,
     pools: BTreeMap<PoolId, Versioned<PoolEntry>>,
     sets: Vec<Versioned<SetEntry>>,
@@ -283,6 +293,9 @@ impl State {
             }
             Command::SetHibernation { pool, after_millis } => self.set_hibernation(*pool, *after_millis),
             Command::AddPool(new) => self.add_pool(new),
+            Command::NotePower { server, at_unix_millis, fact } => {
+                self.note_power(*server, *at_unix_millis, fact)
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! The controller against a small world: servers that answer at once, a state that applies at once, a manual clock.
 
+mod power;
 mod sets;
 
 use crate::*;
@@ -22,6 +23,12 @@ struct FakeServer {
     next_beat: Moment,
     draining: bool,
     hand_over: Vec<(GroupId, Epoch)>,
+    /// It has answered the last question for its exam.
+    examined: bool,
+    /// How far its clock is ahead of the leader's.
+    skew_millis: u64,
+    /// Its store takes no writes.
+    read_only: bool,
 }
 
 /// The position of a store, and what it held in each role.
@@ -130,12 +137,17 @@ struct World {
     used_by: BTreeSet<ServerId>,
     /// Their wake-ups fail.
     broken_switches: BTreeSet<ServerId>,
+    /// Actions that are reported as done and are not.
+    idle_switches: BTreeSet<(ServerId, SwitchAction)>,
     /// The last answer to an administrator.
     answer: Option<MetaReply>,
     /// How full disks are, and how much of that is offload.
     used_percent: BTreeMap<ServerId, (u64, u64)>,
     /// What every server has of its own column.
     own_bytes: u64,
+    /// When the present leader began, and the time of day then, as servers' clocks show it.
+    led: Moment,
+    unix_millis: u64,
 }
 
 fn bootstrap(servers: u16, r: u8, groups: u32, scheme: ebb_gear::Scheme) -> Bootstrap {
@@ -154,10 +166,16 @@ fn bootstrap(servers: u16, r: u8, groups: u32, scheme: ebb_gear::Scheme) -> Boot
     Bootstrap::of_layout(params, &layout, schedule, |id, _| format!("127.0.0.1:{}", 7000 + id.0))
 }
 
+/// Every server's switch is a process on this machine.
+fn processes() -> Switches {
+    let process = WakePath { name: "process".into(), reliable: true };
+    (0..100).map(|id| (ServerId(id), vec![process.clone()])).collect()
+}
+
 impl World {
     fn new(servers: u16, r: u8, groups: u32) -> World {
         let bootstrap = bootstrap(servers, r, groups, ebb_gear::Scheme::Rotated);
-        World::of(bootstrap, Controller::new(Timing::default(), true))
+        World::of(bootstrap, Controller::new(Timing::default(), processes()))
     }
 
     fn of(bootstrap: Bootstrap, controller: Controller) -> World {
@@ -175,6 +193,9 @@ impl World {
             next_beat: Moment::ZERO,
             draining: false,
             hand_over: Vec::new(),
+            examined: true,
+            skew_millis: 0,
+            read_only: false,
         };
         let mut world = World {
             now: Moment(1_000_000_000),
@@ -190,9 +211,12 @@ impl World {
             load: LoadCount::default(),
             used_by: BTreeSet::new(),
             broken_switches: BTreeSet::new(),
+            idle_switches: BTreeSet::new(),
             answer: None,
             used_percent: BTreeMap::new(),
             own_bytes: 0,
+            led: Moment::ZERO,
+            unix_millis: 0,
         };
         world.lead();
         world
@@ -205,6 +229,7 @@ impl World {
     /// A new leader, at this time of day by its clock.
     fn lead_at(&mut self, unix_millis: u64) {
         self.controller.on(self.now, Event::LostLeadership, &self.state, &mut Vec::new());
+        (self.led, self.unix_millis) = (self.now, unix_millis);
         self.event(Event::BecameLeader { unix_millis });
     }
 
@@ -237,14 +262,19 @@ impl World {
             }
             Output::Push { to, push } => self.push(to, push),
             Output::Switch { server, action } => {
-                self.note(format!("switch {server} {action:?}"));
+                let name = match action {
+                    SwitchAction::Sleep(_) => "Sleep".to_owned(),
+                    SwitchAction::Wake { path: 0 } => "Wake".to_owned(),
+                    SwitchAction::Wake { path } => format!("Wake by path {path}"),
+                };
+                self.note(format!("switch {server} {name}"));
                 let broken = self.broken_switches.contains(&server);
-                let fails = action == SwitchAction::Wake && (broken || self.failing_wakes > 0);
+                let fails = action.is_wake() && (broken || self.failing_wakes > 0);
                 let result = if fails { Err("no answer".to_owned()) } else { Ok(()) };
                 self.failing_wakes = self.failing_wakes.saturating_sub(u32::from(fails));
-                if !fails {
+                if !fails && !self.idle_switches.contains(&(server, action)) {
                     let fake = self.servers.get_mut(&server).unwrap();
-                    fake.alive = action == SwitchAction::Wake;
+                    fake.alive = action.is_wake();
                     fake.draining = false;
                     fake.next_beat = self.now + Duration::from_millis(100);
                 }
@@ -331,6 +361,7 @@ impl World {
             }
             MetaPush::Drain => fake.draining = true,
             MetaPush::HandOver { groups } => fake.hand_over = groups,
+            MetaPush::Exam => fake.examined = false,
             MetaPush::Params(_) => {}
             // Such a message is for an earlier run.
             MetaPush::Superseded { known } if known < fake.run => {}
@@ -409,6 +440,7 @@ impl World {
         let heartbeat =
             ServerMessage::Heartbeat { server, incarnation, mark, sent: self.now, map_version, vitals };
         self.event(Event::Server(heartbeat));
+        self.answer_exam(id);
         let forgot = self.ghost.forgot.clone();
         let alive =
             |s: ServerId| self.servers[&s].alive && !self.servers[&s].poisoned && !forgot.contains_key(&s);
@@ -422,6 +454,17 @@ impl World {
         if ready {
             self.event(Event::Server(ServerMessage::ReadyToSleep { server, incarnation, map_version }));
         }
+    }
+
+    fn answer_exam(&mut self, server: ServerId) {
+        let fake = self.servers.get_mut(&server).unwrap();
+        if std::mem::replace(&mut fake.examined, true) {
+            return;
+        }
+        let unix_millis = self.unix_millis + self.now.since(self.led).as_millis() as u64 + fake.skew_millis;
+        let exam = ExamReport { unix_millis, writable: !fake.read_only, wake_on_lan: None };
+        let incarnation = fake.run;
+        self.event(Event::Server(ServerMessage::Exam { server, incarnation, exam }));
     }
 
     /// Copies the data that reports refer to, and withholds reports whose data no live server has.
@@ -702,7 +745,7 @@ fn a_lost_server_is_rebuilt_on_its_gear_group() {
 fn copies_stand_in_different_racks_at_every_gear_and_after_a_failure() {
     for scheme in [ebb_gear::Scheme::Rotated, ebb_gear::Scheme::RackAligned] {
         let bootstrap = bootstrap(9, 3, 36, scheme);
-        let mut world = World::of(bootstrap, Controller::new(Timing::default(), true));
+        let mut world = World::of(bootstrap, Controller::new(Timing::default(), processes()));
         world.run(3000);
         for gear in [1, 2, 3, 1] {
             world.gear(gear);
@@ -924,7 +967,7 @@ fn a_full_holder_is_relieved_where_another_has_room() {
 #[test]
 fn without_power_switches_gears_are_a_dry_run() {
     let bootstrap = bootstrap(9, 3, 36, ebb_gear::Scheme::Rotated);
-    let mut world = World::of(bootstrap, Controller::new(Timing::default(), false));
+    let mut world = World::of(bootstrap, Controller::new(Timing::default(), Switches::new()));
     world.run(3000);
     world.gear(1);
     world.run(10_000);
@@ -937,7 +980,8 @@ fn without_power_switches_gears_are_a_dry_run() {
 #[test]
 fn a_failed_server_is_given_up_after_the_configured_time_but_no_rack_and_no_sleeper() {
     let timing = Timing { lost_after: Some(Duration::from_secs(20)), ..Timing::default() };
-    let mut world = World::of(bootstrap(9, 3, 36, ebb_gear::Scheme::Rotated), Controller::new(timing, true));
+    let mut world =
+        World::of(bootstrap(9, 3, 36, ebb_gear::Scheme::Rotated), Controller::new(timing, processes()));
     world.run(3000);
     // A whole rack: more likely its power or its network than three broken servers.
     [0, 3, 6].into_iter().for_each(|id| world.crash(id));

@@ -11,10 +11,11 @@ use cli::admin::{GearCommand, Output};
 use cli::dev::{DevOptions, DevPool};
 use cli::key::KeyCommand;
 use cli::pool::PoolCommand;
-use cli::{admin, bench, cost, eval, key, meter, replay, simulate, trace};
+use cli::{admin, bench, cost, eval, key, meter, replay, simulate, trace, trust};
 use cluster::config::Config;
 use daemon::{gateway, heap, meta, server};
 use ebb_gear::layout::Scheme;
+use ebb_types::ServerId;
 use error::NodeError;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -133,6 +134,20 @@ enum Sub {
         #[command(flatten)]
         tool: ToolArgs,
     },
+    /// Take a server out of everything before you stop its machine; waits until stopping it interrupts nothing
+    #[command(
+        after_help = "Example: ebb maintenance server-7         then stop, repair and start it\n         ebb maintenance server-7 --end   it takes part again"
+    )]
+    Maintenance {
+        /// `7` or `server-7`
+        #[arg(value_parser = trust::server_id)]
+        server: ServerId,
+        /// End it
+        #[arg(long)]
+        end: bool,
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
     /// Declare a server permanently lost: its data is rebuilt on other servers of its gear group
     #[command(after_help = "Example: ebb lost 4")]
     Lost {
@@ -178,7 +193,7 @@ enum Sub {
         #[command(subcommand)]
         command: meter::MeterCommand,
     },
-    /// How the servers are put to sleep and woken
+    /// How the servers are put to sleep and woken, and whether that works
     #[command(after_help = cli::power::EXAMPLES)]
     Power {
         #[command(subcommand)]
@@ -422,6 +437,9 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Pool { command, tool } => admin::pool(&tool.config, Output::from(tool.json), command).await,
         Sub::Volume(args) => cli::volume::run(args).await,
         Sub::Gear { command, tool } => admin::gear(&tool.config, Output::from(tool.json), command).await,
+        Sub::Maintenance { server, end, tool } => {
+            trust::maintenance(&tool.config, Output::from(tool.json), server, end).await
+        }
         Sub::Lost { server, tool } => admin::lost(&tool.config, Output::from(tool.json), server).await,
         Sub::Force { accept_loss, tool } => {
             admin::force(&tool.config, Output::from(tool.json), accept_loss).await
@@ -445,7 +463,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Cost(args) => cost::run(args),
         Sub::Trace { command } => trace::run(command),
         Sub::Meter { command } => meter::run(command).await,
-        Sub::Power { command } => cli::power::run(command),
+        Sub::Power { command } => cli::power::run(command).await,
         Sub::Eval { command } => eval::eval(command).await,
         Sub::Agent(args) => eval::agent(args).await,
         Sub::Mirror(args) => cli::mirror::run(args).await,

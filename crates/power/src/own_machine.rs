@@ -85,6 +85,12 @@ impl OwnMachine {
         self.macs.iter().try_for_each(|mac| self.check_card(*mac, cards))
     }
 
+    /// Whether its cards wake it by magic packets, as set if that was lost; `None`: none is to.
+    pub fn wakes_on_magic(&self) -> Option<bool> {
+        let awaited = !self.macs.is_empty();
+        awaited.then(|| self.macs.iter().all(|mac| self.check_card(*mac, &Kernel).is_ok()))
+    }
+
     fn check_suspend(&self) -> Result<(), OwnMachineError> {
         let read = |name: &str| {
             let path = self.machine.sys.join("power").join(name);

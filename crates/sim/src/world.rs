@@ -54,29 +54,103 @@ pub enum Message {
 /// A future event. `life` identifies one run of a process: events for an earlier run are void.
 #[derive(Clone, Debug)]
 pub enum Happening {
-    Deliver { from: Node, to: Node, generation: u64, message: Message },
-    PeerLost { server: ServerId, life: u64, peer: ServerId },
-    LinkLost { client: u32, server: ServerId },
-    Effect { server: ServerId, life: u64, id: u64 },
-    Complete { server: ServerId, life: u64, id: u64 },
-    Answer { server: ServerId, life: u64, token: StoreToken, command: StoreCommand },
-    Lull { server: ServerId, life: u64, writes: u64, rest: bool },
-    Remember { server: ServerId, life: u64, membership: Membership },
-    Tick { server: ServerId, life: u64 },
-    Beat { server: ServerId, life: u64 },
-    Flushed { server: ServerId, life: u64, map_version: u64 },
-    MemberWake { member: u64, stamp: u64 },
-    Client { client: u32, stamp: u64 },
-    Switch { member: u64, life: u64, server: ServerId, action: SwitchAction },
+    Deliver {
+        from: Node,
+        to: Node,
+        generation: u64,
+        message: Message,
+    },
+    PeerLost {
+        server: ServerId,
+        life: u64,
+        peer: ServerId,
+    },
+    LinkLost {
+        client: u32,
+        server: ServerId,
+    },
+    Effect {
+        server: ServerId,
+        life: u64,
+        id: u64,
+    },
+    Complete {
+        server: ServerId,
+        life: u64,
+        id: u64,
+    },
+    Answer {
+        server: ServerId,
+        life: u64,
+        token: StoreToken,
+        command: StoreCommand,
+    },
+    Lull {
+        server: ServerId,
+        life: u64,
+        writes: u64,
+        rest: bool,
+    },
+    Remember {
+        server: ServerId,
+        life: u64,
+        membership: Membership,
+    },
+    Tick {
+        server: ServerId,
+        life: u64,
+    },
+    Beat {
+        server: ServerId,
+        life: u64,
+    },
+    Flushed {
+        server: ServerId,
+        life: u64,
+        map_version: u64,
+    },
+    MemberWake {
+        member: u64,
+        stamp: u64,
+    },
+    Client {
+        client: u32,
+        stamp: u64,
+    },
+    Switch {
+        member: u64,
+        life: u64,
+        server: ServerId,
+        action: SwitchAction,
+    },
+    /// A switch acts again, or only now.
+    LateSwitch {
+        server: ServerId,
+        action: SwitchAction,
+    },
     Fault,
-    Restart { server: ServerId },
-    Resume { server: ServerId },
-    RestartMember { member: u64 },
-    ResumeMember { member: u64 },
-    HealMember { member: u64 },
+    Restart {
+        server: ServerId,
+    },
+    Resume {
+        server: ServerId,
+    },
+    RestartMember {
+        member: u64,
+    },
+    ResumeMember {
+        member: u64,
+    },
+    HealMember {
+        member: u64,
+    },
     Calm,
-    Heal { server: ServerId },
-    Admin { question: u64 },
+    Heal {
+        server: ServerId,
+    },
+    Admin {
+        question: u64,
+    },
     Modelled(Later),
 }
 
@@ -362,6 +436,7 @@ impl<'a> World<'a> {
             Happening::Client { client, stamp } => self.client_wakes(client, stamp),
             Happening::LinkLost { client, server } => self.client_link_lost(client, server),
             Happening::Switch { member, life, server, action } => self.switch(member, life, server, action),
+            Happening::LateSwitch { server, action } => self.late_switch(server, action),
             Happening::Fault => self.next_fault(),
             Happening::Restart { server } => self.restart(server),
             Happening::Resume { server } => self.resume(server),

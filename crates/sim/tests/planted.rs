@@ -156,6 +156,16 @@ fn a_holder_in_a_shared_rack_is_found() {
 }
 
 #[test]
+fn a_wake_up_that_never_tries_another_path_is_found() {
+    let plant = |core: Core| {
+        if let Core::Member(config) = core {
+            config.timing.one_path = true;
+        }
+    };
+    is_found("keep to one path", &plant, &["R8", "liveness"]);
+}
+
+#[test]
 fn a_copy_that_survived_and_is_not_taken_back_is_found() {
     let plant = |core: Core| {
         if let Core::Member(config) = core {

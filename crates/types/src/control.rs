@@ -109,6 +109,15 @@ pub enum AdminRequest {
     ListHours,
     /// Finished gear shifts, oldest first.
     ListShifts,
+    /// Put the server to sleep and wake it again by each of its wake paths in turn. It goes on in the background: watch it with `Status`.
+    PowerTest {
+        server: ServerId,
+    },
+    /// Nothing is to depend on the server, and its switch is left alone, until `end`.
+    Maintenance {
+        server: ServerId,
+        end: bool,
+    },
 }
 
 impl AdminRequest {
@@ -124,7 +133,9 @@ impl AdminRequest {
             | AdminRequest::SetSchedule(_)
             | AdminRequest::CreatePool { .. }
             | AdminRequest::MarkLost { .. }
-            | AdminRequest::Force { .. } => false,
+            | AdminRequest::Force { .. }
+            | AdminRequest::PowerTest { .. }
+            | AdminRequest::Maintenance { .. } => false,
         }
     }
 }
@@ -308,6 +319,100 @@ pub struct ServerStatus {
     pub modelled_watts: Option<Watts>,
     /// The last thing that went wrong with its power switch, if it still matters.
     pub switch_trouble: Option<String>,
+    pub power: PowerStatus,
+}
+
+/// Whether a server may be put to sleep, and what that rests on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PowerStatus {
+    /// The ways to wake it, in the order of the configuration file. Empty: it has no power switch.
+    pub paths: Vec<PathStatus>,
+    /// Why it is not put to sleep whatever the load, and the remedy; absent: it may sleep.
+    pub kept_awake: Option<String>,
+    /// The last exam; absent until it has had one.
+    pub exam: Option<Exam>,
+    /// Unix time since when it is in maintenance; absent while it is not.
+    pub maintenance_unix_millis: Option<u64>,
+    /// It is in maintenance and nothing depends on it any more: it may be stopped.
+    pub may_be_stopped: bool,
+    /// The power test that runs, or the last one under this leader.
+    pub test: Option<PowerTest>,
+}
+
+/// A way to wake a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathStatus {
+    pub name: String,
+    /// It woke the server when it was last tried; or it needs no proof, because both ends are on one machine.
+    pub proven: bool,
+    /// The last time that it woke the server; absent: never.
+    pub success: Option<PathSuccess>,
+    /// The last time that it did not; absent: never.
+    pub failure: Option<PathFailure>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathSuccess {
+    pub at_unix_millis: u64,
+    /// From the order to wake until the server's first heartbeat.
+    pub took_millis: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathFailure {
+    pub at_unix_millis: u64,
+    pub why: String,
+}
+
+/// What was found when a server had woken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exam {
+    pub at_unix_millis: u64,
+    /// What is wrong with it, and the remedy. Empty: it passed.
+    pub faults: Vec<String>,
+}
+
+/// A power test: the server sleeps and wakes once by each path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PowerTest {
+    pub step: TestStep,
+    /// The paths tested so far.
+    pub results: Vec<PathTest>,
+    /// Why the test was given up; absent while it runs, and when it came to its end.
+    pub given_up: Option<String>,
+}
+
+impl PowerTest {
+    /// Whether each of this many paths woke the server.
+    pub fn has_passed(&self, paths: usize) -> bool {
+        let good = |test: &PathTest| test.woke_millis.is_some();
+        self.given_up.is_none() && self.results.len() == paths && self.results.iter().all(good)
+    }
+}
+
+/// What a power test waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TestStep {
+    /// Its chunk groups are handed over.
+    Draining,
+    /// It is asleep on record and is to fall silent.
+    GoingDown,
+    Waking,
+    /// It is awake; its replicas and its exam are awaited.
+    CatchingUp,
+    Ended,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathTest {
+    pub name: String,
+    /// From the order to wake until the first heartbeat; absent: the path did not wake it.
+    pub woke_millis: Option<u64>,
+    /// From the order to wake until all its replicas were in sync.
+    pub in_sync_millis: Option<u64>,
+    /// Why the path does not count as proven.
+    pub trouble: Option<String>,
 }
 
 /// Chunk groups by condition. A group counts in each condition that holds for it.

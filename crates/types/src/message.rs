@@ -471,6 +471,23 @@ pub enum ServerMessage {
         incarnation: Incarnation,
         map_version: u64,
     },
+    /// The answer to [`MetaPush::Exam`].
+    Exam {
+        server: ServerId,
+        incarnation: Incarnation,
+        exam: ExamReport,
+    },
+}
+
+/// What a server finds about itself after a wake-up. That it arrives shows that the network is up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExamReport {
+    /// Time of day by the server's clock.
+    pub unix_millis: u64,
+    /// Its store is open and takes writes.
+    pub writable: bool,
+    /// Whether the network card still wakes on a magic packet; absent where that is not configured.
+    pub wake_on_lan: Option<bool>,
 }
 
 impl ServerMessage {
@@ -479,7 +496,8 @@ impl ServerMessage {
         match self {
             ServerMessage::Heartbeat { server, .. }
             | ServerMessage::Reports { server, .. }
-            | ServerMessage::ReadyToSleep { server, .. } => *server,
+            | ServerMessage::ReadyToSleep { server, .. }
+            | ServerMessage::Exam { server, .. } => *server,
         }
     }
 }
@@ -512,6 +530,8 @@ pub enum MetaPush {
     Rejected {
         why: String,
     },
+    /// Say what state you are in ([`ServerMessage::Exam`]). Repeated until answered.
+    Exam,
 }
 
 /// The metadata leader to a chunk server about machines. One-way, and given again until the effect shows.

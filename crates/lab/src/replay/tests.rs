@@ -9,8 +9,8 @@ use ebb_gear::{Provision, RehearsalError, rehearsal};
 use ebb_trace::{Kind, Request, Trace};
 use ebb_types::{
     AdminReply, AdminRequest, ChunkId, ClusterParams, ClusterStatus, GearGroup, GearMode, GearStatus,
-    GroupCounts, HourRecord, Incarnation, ObjectId, RackId, Schedule, ServerId, ServerState, ServerStatus,
-    ShiftRecord, Vitals,
+    GroupCounts, HourRecord, Incarnation, ObjectId, PowerStatus, RackId, Schedule, ServerId, ServerState,
+    ServerStatus, ShiftRecord, Vitals,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -117,6 +117,7 @@ impl Fake {
             holder_of: 0,
             modelled_watts: None,
             switch_trouble: None,
+            power: PowerStatus::default(),
         };
         ClusterStatus {
             params: ClusterParams {

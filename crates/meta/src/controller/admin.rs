@@ -28,11 +28,15 @@ impl Leading {
             AdminRequest::GearPlan => self.dry_run(now, state).map(AdminReply::Plan),
             AdminRequest::ListHours => Ok(AdminReply::Hours(state.hours().cloned().collect())),
             AdminRequest::ListShifts => Ok(AdminReply::Shifts(state.shifts().cloned().collect())),
+            AdminRequest::PowerTest { server } => {
+                self.begin_test(now, server, state).map(|()| AdminReply::Done)
+            }
             AdminRequest::GearSet { .. }
             | AdminRequest::GearAuto
             | AdminRequest::SetSchedule(_)
             | AdminRequest::CreatePool { .. }
             | AdminRequest::Force { .. }
+            | AdminRequest::Maintenance { .. }
             | AdminRequest::MarkLost { .. } => match self.wish(now, &request, state) {
                 Ok(command) => return out.push(Output::ProposeFor { token, command }),
                 Err(why) => Err(why),
@@ -75,7 +79,8 @@ impl Leading {
         let few = (floor > schedule.g_min).then(|| {
             format!("{servers} servers reach gear {floor} at lowest: {r} copies of every write need {r} awake servers")
         });
-        let binding: Vec<String> = few.into_iter().chain(self.hardware_notes(state)).collect();
+        let binding: Vec<String> =
+            few.into_iter().chain(self.hardware_notes(state)).chain(self.kept_notes(state)).collect();
         let hours = scheduler.plan(now, &self.gears.history, schedule.hours_per_day);
         let planned = hours.into_iter().map(|hour| {
             let mut awake = servers_of(state, |e| hour.awake.contains(&e.gear_group));
@@ -85,6 +90,7 @@ impl Leading {
                 format!("{} awake too, so that copies stand in different racks", names.join(", "))
             });
             awake.extend(more);
+            awake.extend(servers_of(state, |e| !self.may_sleep(e.id, state)));
             let notes: Vec<String> = binding.iter().cloned().chain(apart).collect();
             PlannedHour {
                 hour: hour.hour,
@@ -108,7 +114,7 @@ impl Leading {
                 r - racks
             )
         });
-        let still = (!self.switched)
+        let still = (!self.has_switches())
             .then(|| "dry run: power.switch is \"none\", so no server is put to sleep".to_owned());
         few.into_iter().chain(still).collect()
     }
@@ -122,7 +128,7 @@ impl Leading {
             gear: self.gears.gear(),
             shifting: self.gears.shift.is_some(),
             emergency: self.emergency,
-            dry_run: !self.switched,
+            dry_run: !self.has_switches(),
             short_of_room: self.short_of_room,
             servers_awake: awake,
             load: self.gears.load().0,
@@ -224,6 +230,7 @@ impl Leading {
                 holder_of: holders,
                 modelled_watts: None,
                 switch_trouble: live.and_then(|l| l.power.trouble.clone()),
+                power: self.power_status(entry, state),
             }
         };
         state.servers().map(one).collect()
@@ -239,6 +246,7 @@ impl Leading {
                 policy.check_gear(*gear).map_err(|e| e.to_string())?;
                 Ok(Command::SetGear { manual: Some(*gear) })
             }
+            AdminRequest::Maintenance { server, end } => self.maintain(now, *server, *end, state),
             AdminRequest::Force { accept_loss } => self.force(now, *accept_loss, state),
             AdminRequest::GearAuto => Ok(Command::SetGear { manual: None }),
             AdminRequest::SetSchedule(schedule) => {
@@ -273,6 +281,7 @@ impl Leading {
             | AdminRequest::GearPlan
             | AdminRequest::ListHours
             | AdminRequest::ListShifts => unreachable!("questions change nothing"),
+            AdminRequest::PowerTest { .. } => unreachable!("a test is in this leader's memory"),
             AdminRequest::CreatePool { .. } => {
                 unreachable!("the member looks the pool up: Event::CreatePool")
             }

@@ -32,7 +32,9 @@ impl Leading {
         for (id, live) in &mut self.servers {
             live.failed = live.failed.filter(|_| servers.get(id).is_some_and(is_failed));
         }
-        let due = |e: &&ServerEntry| is_failed(e) && self.given_up_at(e.id).is_some_and(|at| at <= now);
+        let due = |e: &&ServerEntry| {
+            is_failed(e) && !state.in_maintenance(e.id) && self.given_up_at(e.id).is_some_and(|at| at <= now)
+        };
         let found = servers.values().filter(due).find(|e| reason_to_wait(e, servers, state).is_none());
         let Some(id) = found.map(|e| e.id) else { return };
         out.push(Output::Note(format!(
@@ -48,6 +50,9 @@ impl Leading {
         }
         let id = entry.id;
         let servers: Servers = state.servers().map(|e| (e.id, e.clone())).collect();
+        if state.in_maintenance(id) {
+            return Some(format!("{id} is in maintenance and away; it is not given up by itself"));
+        }
         Some(match (self.given_up_at(id), reason_to_wait(entry, &servers, state)) {
             (None, _) => format!("{id} has failed; only `ebb lost {}` gives it up", id.0),
             (Some(_), Some(why)) => format!("{id} has failed and is not given up by itself: {why}"),

@@ -70,7 +70,8 @@ impl Leading {
     /// When the set hibernates if nobody uses it; `None`: never.
     pub(crate) fn rests_at(&self, id: SetId, entry: &SetEntry, state: &State) -> Option<Moment> {
         let after = state.pool(entry.pool)?.hibernate_after()?;
-        Some(self.sets.get(&id)?.usage.rests_at(after, self.timing.cycles_per_day)).filter(|_| self.switched)
+        Some(self.sets.get(&id)?.usage.rests_at(after, self.timing.cycles_per_day))
+            .filter(|_| self.has_switches())
     }
 
     fn is_quiet(&self, now: Moment, id: SetId, entry: &SetEntry, state: &State) -> bool {
@@ -100,6 +101,7 @@ impl Leading {
         };
         self.is_quiet(now, id, entry, state)
             && entry.columns.iter().all(is_here)
+            && entry.columns.iter().all(|column| self.may_sleep(column.server, state))
             && !(0..entry.columns.len()).any(damaged)
             && is_sound(entry)
             && (entry.hibernates() || settled())

@@ -1,10 +1,11 @@
 //! The leader's memory: what it knows beyond the state.
 
-use crate::Timing;
 use crate::controller::gears::Gears;
 use crate::controller::group::Standing;
+use crate::controller::power_test::Trial;
 use crate::controller::switch::Power;
 use crate::controller::watch::Watch;
+use crate::{PowerFact, Switches, Timing};
 use ebb_types::{
     Epoch, GroupId, Incarnation, Moment, ServerEntry, ServerId, ServerState, SetId, StoreId, Vitals,
 };
@@ -39,6 +40,10 @@ pub(crate) struct Live {
     pub sent_version: u64,
     pub pushed: Moment,
     pub power: Power,
+    /// It has woken and is to be asked for its exam.
+    pub examine: bool,
+    /// When it last answered.
+    pub examined: Moment,
 }
 
 /// Room left on a server's disk, by its last heartbeat.
@@ -92,7 +97,7 @@ pub(crate) const DAMAGE_WAKES: Duration = Duration::from_secs(15);
 /// The leader's memory.
 pub(crate) struct Leading {
     pub timing: Timing,
-    pub switched: bool,
+    pub switches: Switches,
     pub since: Moment,
     /// From this moment on the process ran without a pause, so it received every heartbeat that was sent.
     pub watching: Moment,
@@ -118,6 +123,14 @@ pub(crate) struct Leading {
     pub short_of_room: bool,
     /// Servers that the last plan wants awake.
     pub wanted: BTreeSet<ServerId>,
+    /// Those of them that are awake because others rely on their waking.
+    pub insured: BTreeSet<ServerId>,
+    /// A long sleeper that is woken for an exam.
+    pub examinee: Option<ServerId>,
+    /// What was learnt about switches and is not proposed yet.
+    pub facts: Vec<(ServerId, PowerFact)>,
+    /// The power test that runs, or the last one.
+    pub trial: Option<Trial>,
     /// The newest map version that a server has seen and this metadata has not: while it is ahead, this member leads
     /// nothing (R11).
     pub behind: u64,

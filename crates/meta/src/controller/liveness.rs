@@ -112,6 +112,7 @@ impl Leading {
         if news {
             self.push_map(now, server, state, &mut BTreeMap::new(), out);
         }
+        self.examine_again(now, server, state);
         self.push_duties(server, entry.state, state, out);
         if entry.pool == PoolId::REPLICATED {
             self.gears.sample(now, &vitals, &mut self.dirty);
@@ -212,6 +213,9 @@ impl Leading {
     ) {
         if standing == ServerState::Draining {
             out.push(Output::Push { to: server, push: MetaPush::Drain });
+        }
+        if standing.is_live() && self.servers.get(&server).is_some_and(|live| live.examine) {
+            out.push(Output::Push { to: server, push: MetaPush::Exam });
         }
         let own = |(group, (epoch, _)): (&GroupId, &(Epoch, ServerId))| {
             let entry = state.group(*group)?;

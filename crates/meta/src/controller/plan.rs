@@ -28,6 +28,7 @@ enum Leave {
 impl Leading {
     pub(crate) fn plan(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) -> Vec<Command> {
         let mut commands = Vec::new();
+        self.follow_test(now, state, out);
         let (servers, coded) = self.plan_servers(now, state, &mut commands, out);
         let changes = self.plan_groups(now, state, &servers);
         let changed: BTreeSet<GroupId> = changes.iter().map(|c| c.group).collect();
@@ -44,6 +45,9 @@ impl Leading {
             commands.push(Command::ReconfigureSets(changes));
         }
         let settled = commands.is_empty() && self.is_settled(state);
+        let at_unix_millis = self.unix_now(now);
+        let facts = std::mem::take(&mut self.facts).into_iter();
+        commands.extend(facts.map(|(server, fact)| Command::NotePower { server, at_unix_millis, fact }));
         let parted = if settled { self.part_racks(state, &servers) } else { Vec::new() };
         if !parted.is_empty() {
             commands.push(Command::Reconfigure(parted));
@@ -81,7 +85,7 @@ impl Leading {
     }
 
     fn end_shift(&mut self, now: Moment) -> Option<ebb_types::ShiftRecord> {
-        if !self.switched {
+        if !self.has_switches() {
             self.gears.shift = None;
             return None;
         }
@@ -105,15 +109,18 @@ impl Leading {
         let (mut servers, mut coded): (Servers, Servers) =
             servers.into_iter().partition(|(_, e)| e.pool == PoolId::REPLICATED);
         let mut wanted = self.wanted(now, state, &servers);
-        let duties = duties(state, &servers, &wanted);
         wanted.extend(self.wanted_of_sets(now, state, &coded));
+        self.set_apart(now, state, &mut wanted);
+        let duties = duties(state, &servers, &wanted);
         let floor = floor_servers(servers.len() as u32, state.params().map_or(1, |p| p.replicas)) as usize;
         let awake = servers.values().filter(|e| e.state == ServerState::Awake).count();
         let trusted = now >= self.trusted_from(state);
         let most = if trusted && !self.emergency { awake.saturating_sub(floor) } else { 0 };
+        let sleeps = |id: &ServerId| self.may_sleep(*id, state) || self.is_put_to_the_test(*id);
+        let trusts: BTreeSet<ServerId> = state.servers().map(|e| e.id).filter(sleeps).collect();
         let may = |id, leave| match leave {
             Leave::Drain => duties.get(id).may_drain(),
-            Leave::Sleep => duties.get(id).may_sleep(),
+            Leave::Sleep => duties.get(id).may_sleep() && trusts.contains(&id),
         };
         let (woken, put_to_sleep) = self.shift(&mut servers, &wanted, most, may);
         if let Some(shift) = &mut self.gears.shift {
@@ -123,7 +130,7 @@ impl Leading {
         let spared = self.spared(state, &coded);
         let may = |id, leave| match leave {
             Leave::Drain => trusted && spared.contains(&id),
-            Leave::Sleep => is_spared(id, state),
+            Leave::Sleep => is_spared(id, state) && trusts.contains(&id),
         };
         self.shift(&mut coded, &wanted, usize::MAX, may);
         self.wanted = wanted;
@@ -203,6 +210,9 @@ impl Leading {
                 out.push(Output::Note(format!("{} failed: its lease ended", entry.id)));
             }
             ServerState::Failed | ServerState::Waking if returned => {
+                if entry.state == ServerState::Waking {
+                    self.note_wake_up(entry.id);
+                }
                 self.servers.entry(entry.id).or_default().condemned = false;
                 entry.incarnation = run;
                 entry.state = ServerState::Awake;
@@ -234,7 +244,8 @@ impl Leading {
         let mut wanted: BTreeSet<ServerId> =
             servers.values().filter(|e| awake.contains(&e.gear_group)).map(|e| e.id).collect();
         let lost = ByServer::new(servers, |e| e.state == ServerState::Lost);
-        let missing = ByServer::new(servers, is_gone);
+        // The peers of one in maintenance are awake as it is.
+        let missing = ByServer::new(servers, |e| is_gone(e) && !state.in_maintenance(e.id));
         self.reports.damaged.retain(|_, at| now < *at + DAMAGE_WAKES);
         let mut helpers = BTreeSet::new();
         let mut partings = Partings::new(state, servers);
@@ -261,12 +272,12 @@ impl Leading {
         self.emergency = !helpers.is_empty();
         wanted.extend(helpers);
         let lacking = self.lacking_room(state, servers, &wanted);
-        self.short_of_room = self.switched && !lacking.is_empty();
+        self.short_of_room = self.has_switches() && !lacking.is_empty();
         wanted.extend(lacking);
         let late = |e: &ServerEntry| self.servers.get(&e.id).is_some_and(|l| l.power.is_late());
-        let able = servers.values().filter(|e| !(e.state == ServerState::Waking && late(e)));
+        let comes = |e: &&ServerEntry| !(e.state == ServerState::Waking && late(e));
+        let able = servers.values().filter(comes).filter(|e| !state.in_maintenance(e.id));
         wanted.extend(racks_apart(able, &wanted, state));
-        wanted.extend(servers.keys().filter(|id| !self.may_sleep(**id)));
         wanted
     }
 
@@ -373,7 +384,7 @@ impl Leading {
     /// The servers as candidates; their work is counted separately.
     pub(crate) fn world(&self, now: Moment, state: &State, servers: &Servers) -> World {
         let never_sleep = self.gears.never_sleep(now);
-        let sleeps = |e: &ServerEntry| self.switched && !never_sleep.contains(&e.gear_group);
+        let sleeps = |e: &ServerEntry| self.may_sleep(e.id, state) && !never_sleep.contains(&e.gear_group);
         servers
             .values()
             .map(|e| {
@@ -413,7 +424,8 @@ impl Leading {
 
     /// No change is pending: every server is where it should be, and every replica on an awake server is in sync.
     fn is_settled(&self, state: &State) -> bool {
-        let on_the_way = |e: &ServerEntry| matches!(e.state, ServerState::Draining | ServerState::Waking);
+        let moves = |e: &ServerEntry| matches!(e.state, ServerState::Draining | ServerState::Waking);
+        let on_the_way = |e: &ServerEntry| moves(e) && !state.in_maintenance(e.id);
         let catching_up = |s: &Slot| matches!(s.state, SlotState::CatchingUp { .. });
         let quiet = !state.replicated().any(on_the_way);
         let gear_done = state

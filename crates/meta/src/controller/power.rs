@@ -1,31 +1,75 @@
 //! Operates power switches: one action at a time per server, retried until the server is in the state on record.
 //!
 //! The state decides (`Waking`, `Asleep`); [`super::switch`] remembers what was asked of the switch. A wake-up that fails or
-//! is late is reported and retried; it never turns a sleeping server into a failed one.
+//! is late is reported and goes to the server's next path; it never turns a sleeping server into a failed one. The switch of a server
+//! in maintenance is left alone.
 
-use crate::State;
 use crate::controller::event::Output;
 use crate::controller::leading::Leading;
-use ebb_types::{Moment, ServerId};
+use crate::controller::switch::Ways;
+use crate::controller::trust::bounded;
+use crate::{PowerFact, State, SwitchAction};
+use ebb_types::{Moment, ServerId, ServerState};
 
 impl Leading {
-    /// Whether a server may be put to sleep at all, whatever the load.
-    pub(crate) fn may_sleep(&self, _server: ServerId) -> bool {
-        self.switched
-    }
-
     pub(crate) fn throw_switches(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
-        for entry in state.servers() {
-            let power = &mut self.servers.entry(entry.id).or_default().power;
-            let Some(action) = power.next(now, entry.state, &self.timing) else { continue };
-            if power.is_late() {
-                let late = format!("{} is not {:?} yet; attempt {}", entry.id, action, power.tries);
-                power.trouble.get_or_insert_with(|| late.clone());
+        for entry in state.servers().filter(|e| !state.in_maintenance(e.id)) {
+            let ways = self.ways(entry.id, state);
+            let live = self.servers.entry(entry.id).or_default();
+            if ways.count == 0 {
+                let stuck = entry.state == ServerState::Waking;
+                live.power.trouble = stuck.then(|| "it has no power switch: start it by hand".to_owned());
+                continue;
+            }
+            let before = live.power.waking();
+            let Some(action) = live.power.next(now, entry.state, live.heard, ways, &self.timing) else {
+                continue;
+            };
+            if live.power.is_late() {
+                let tries = live.power.tries;
+                let late = format!("{} is not {} yet; attempt {tries}", entry.id, goal(action));
+                let why = live.power.trouble.get_or_insert_with(|| late.clone()).clone();
                 out.push(Output::Note(late));
                 // Other servers may be wanted in its place.
                 self.dirty = true;
+                // Each path once: a machine that stays off would fill the log.
+                if let Some(failed) = before.filter(|_| tries <= u32::from(ways.count) + 1) {
+                    self.note_failure(entry.id, failed.path, why);
+                }
             }
             out.push(Output::Switch { server: entry.id, action });
         }
     }
+
+    fn ways(&self, server: ServerId, state: &State) -> Ways {
+        let paths = self.paths(server);
+        let tested = self.tested_path(server);
+        let proven = || paths.iter().position(|path| self.is_proven(server, path, state));
+        let first = tested.or_else(proven).unwrap_or(0);
+        Ways { count: paths.len() as u8, first: first as u8 }
+    }
+
+    fn note_failure(&mut self, server: ServerId, path: u8, why: String) {
+        if let Some(path) = self.paths(server).get(usize::from(path)) {
+            let path = path.name.clone();
+            self.facts.push((server, PowerFact::WakeFailed { path, why: bounded(&why) }));
+        }
+    }
+
+    /// The server has woken up: the path that was asked has proved to work, unless another one was asked too.
+    pub(crate) fn note_wake_up(&mut self, server: ServerId) {
+        let Some(live) = self.servers.get_mut(&server) else { return };
+        live.examine = true;
+        let (Some(woken), Some(heard)) = (live.power.waking(), live.heard) else { return };
+        let alone = woken.from_sleep && !live.power.is_late();
+        if let Some(path) = self.paths(server).get(usize::from(woken.path)).filter(|_| alone) {
+            let took_millis = heard.since(woken.since).as_millis() as u64;
+            let path = path.name.clone();
+            self.facts.push((server, PowerFact::Woke { path, took_millis }));
+        }
+    }
+}
+
+fn goal(action: SwitchAction) -> &'static str {
+    if action.is_wake() { "awake" } else { "asleep" }
 }

@@ -103,7 +103,7 @@ impl Leading {
         let mut wanted: BTreeSet<ServerId> = coded.keys().copied().collect();
         let all = state.params().map(|params| params.replicas);
         self.resting.clear();
-        if !self.switched || all.is_some() && state.manual_gear() == all {
+        if !self.has_switches() || all.is_some() && state.manual_gear() == all {
             return wanted;
         }
         let rests = |(id, entry): &(SetId, &SetEntry)| self.rests(now, *id, entry, state, coded);

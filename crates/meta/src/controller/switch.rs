@@ -22,6 +22,30 @@ pub(crate) struct Power {
     retry: Option<Moment>,
     pub tries: u32,
     pub trouble: Option<String>,
+    /// The wake-up in progress, from its first try on.
+    waking: Option<WakeUp>,
+}
+
+/// A wake-up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WakeUp {
+    pub since: Moment,
+    /// The path of the last try.
+    pub path: u8,
+    /// The server had been put to sleep and was silent, so that waking it proves something.
+    pub from_sleep: bool,
+}
+
+/// The wake paths of a server: how many, and which one comes first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ways {
+    pub count: u8,
+    pub first: u8,
+}
+
+/// Whether both ask for the same: one wake-up may be tried by several paths.
+fn same(one: SwitchAction, other: SwitchAction) -> bool {
+    one == other || one.is_wake() && other.is_wake()
 }
 
 impl Power {
@@ -30,14 +54,17 @@ impl Power {
         // A server that never ran was never switched.
         self.unsure = ran.then_some(until);
         match state {
-            ServerState::Waking => (self.thrown, self.retry) = (Some(SwitchAction::Wake), Some(until)),
+            ServerState::Waking => {
+                (self.thrown, self.retry) = (Some(SwitchAction::Wake { path: 0 }), Some(until))
+            }
             ServerState::Asleep => self.thrown = Some(SwitchAction::Sleep(depth)),
             _ => {}
         }
     }
 
     pub fn ended(&mut self, now: Moment, action: SwitchAction, result: Result<(), String>, limit: Duration) {
-        if self.pending.is_some_and(|(pending, _)| pending == action) {
+        let current = self.pending.is_none_or(|(pending, _)| pending == action);
+        if current {
             self.pending = None;
         }
         match result {
@@ -48,7 +75,10 @@ impl Power {
             }
             Err(why) => {
                 self.trouble = Some(why);
-                self.retry = Some(now + limit / 10);
+                // The failure of an earlier path does not cut the next one short.
+                if current {
+                    self.retry = Some(now + limit / 10);
+                }
             }
         }
     }
@@ -81,28 +111,49 @@ impl Power {
         self.tries > 1
     }
 
+    pub fn waking(&self) -> Option<WakeUp> {
+        self.waking
+    }
+
+    /// The server was put to sleep, and nothing has been heard of it for `quiet`.
+    pub fn is_down(&self, now: Moment, heard: Option<Moment>, quiet: Duration) -> bool {
+        let silent = heard.is_none_or(|at| now.since(at) >= quiet);
+        matches!(self.thrown, Some(SwitchAction::Sleep(_))) && self.pending.is_none() && silent
+    }
+
     pub fn retry_at(&self) -> Option<Moment> {
         match self.pending {
-            Some((action, lost)) if Some(action) != self.thrown => Some(lost),
+            Some((action, lost)) if !self.thrown.is_some_and(|thrown| same(thrown, action)) => Some(lost),
             _ => self.retry,
         }
     }
 
-    /// The action to start now for a server in `state`.
-    pub fn next(&mut self, now: Moment, state: ServerState, timing: &Timing) -> Option<SwitchAction> {
+    /// The action to start now for a server in `state` that was last heard at `heard`. A wake-up that failed or is late is tried by the
+    /// next path, in turn.
+    pub fn next(
+        &mut self,
+        now: Moment,
+        state: ServerState,
+        heard: Option<Moment>,
+        ways: Ways,
+        timing: &Timing,
+    ) -> Option<SwitchAction> {
         let limit = timing.wake_limit;
+        let wake = SwitchAction::Wake { path: ways.first };
         let wanted = match state {
-            ServerState::Waking => SwitchAction::Wake,
+            ServerState::Waking => wake,
             ServerState::Asleep => SwitchAction::Sleep(timing.depth),
             // A late switch action put a server to sleep that the state wants awake.
-            ServerState::Awake | ServerState::Draining if self.down.is_some() => SwitchAction::Wake,
-            ServerState::Failed if self.down.is_some() || self.unsure.is_some() => SwitchAction::Wake,
+            ServerState::Awake | ServerState::Draining if self.down.is_some() => wake,
+            ServerState::Failed if self.down.is_some() || self.unsure.is_some() => wake,
             _ => {
                 *self = Power { pending: self.pending, unsure: self.unsure, ..Power::default() };
                 return None;
             }
         };
-        if self.thrown == Some(wanted) {
+        let from_sleep = self.is_down(now, heard, timing.heartbeat * 2);
+        let again = self.thrown.is_some_and(|thrown| same(thrown, wanted));
+        if again {
             if self.retry.is_none_or(|at| at > now) {
                 return None;
             }
@@ -111,15 +162,28 @@ impl Power {
             self.trouble = None;
         }
         // One action at a time: an opposite action in progress finishes first.
-        if self.pending.is_some_and(|(pending, lost)| pending != wanted && lost > now) {
+        if self.pending.is_some_and(|(pending, lost)| !same(pending, wanted) && lost > now) {
             self.thrown = None;
             return None;
         }
+        let wanted = match self.waking {
+            Some(WakeUp { path, .. }) if wanted.is_wake() && again && !timing.keeps_to_one_path() => {
+                SwitchAction::Wake { path: (path + 1) % ways.count.max(1) }
+            }
+            _ => wanted,
+        };
         self.tries += 1;
         self.thrown = Some(wanted);
         self.asked = now;
         self.pending = Some((wanted, now + limit));
-        self.retry = (wanted == SwitchAction::Wake).then(|| now + limit);
+        self.retry = wanted.is_wake().then(|| now + limit);
+        self.waking = match wanted {
+            SwitchAction::Wake { path } => Some(match self.waking.filter(|_| again) {
+                Some(started) => WakeUp { path, ..started },
+                None => WakeUp { since: now, path, from_sleep },
+            }),
+            SwitchAction::Sleep(_) => None,
+        };
         Some(wanted)
     }
 }
@@ -129,19 +193,21 @@ mod tests {
     use super::*;
 
     const SLEEP: SwitchAction = SwitchAction::Sleep(Depth::Standby);
+    const WAKE: SwitchAction = SwitchAction::Wake { path: 0 };
+    const ONE: Ways = Ways { count: 1, first: 0 };
 
     #[test]
     fn what_a_server_said_before_a_switch_put_it_to_sleep_does_not_show_it_awake() {
         let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
         let mut power = Power::default();
-        assert_eq!(power.next(at(1), ServerState::Asleep, &timing), Some(SLEEP));
+        assert_eq!(power.next(at(1), ServerState::Asleep, None, ONE, &timing), Some(SLEEP));
         // It is wanted again before the switch has acted; meanwhile an older wake-up lets it send heartbeats.
-        assert_eq!(power.next(at(2), ServerState::Waking, &timing), None);
+        assert_eq!(power.next(at(2), ServerState::Waking, None, ONE, &timing), None);
         assert!(!power.shows_awake(at(4)));
         power.ended(at(5), SLEEP, Ok(()), timing.wake_limit);
         assert!(!power.shows_awake(at(4)) && !power.shows_awake(at(5)));
-        assert_eq!(power.next(at(5), ServerState::Waking, &timing), Some(SwitchAction::Wake));
-        power.ended(at(6), SwitchAction::Wake, Ok(()), timing.wake_limit);
+        assert_eq!(power.next(at(5), ServerState::Waking, None, ONE, &timing), Some(WAKE));
+        power.ended(at(6), WAKE, Ok(()), timing.wake_limit);
         assert!(power.shows_awake(at(7)));
     }
 
@@ -150,29 +216,66 @@ mod tests {
         let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
         let mut power = Power::default();
         power.inherit(ServerState::Failed, true, at(10), Depth::Standby);
-        assert_eq!(power.next(at(1), ServerState::Failed, &timing), Some(SwitchAction::Wake));
-        power.ended(at(2), SwitchAction::Wake, Ok(()), timing.wake_limit);
-        assert_eq!(power.next(at(9), ServerState::Failed, &timing), None, "once is enough for now");
+        assert_eq!(power.next(at(1), ServerState::Failed, None, ONE, &timing), Some(WAKE));
+        power.ended(at(2), WAKE, Ok(()), timing.wake_limit);
         assert_eq!(
-            power.next(at(12), ServerState::Failed, &timing),
-            Some(SwitchAction::Wake),
+            power.next(at(9), ServerState::Failed, None, ONE, &timing),
+            None,
+            "once is enough for now"
+        );
+        assert_eq!(
+            power.next(at(12), ServerState::Failed, None, ONE, &timing),
+            Some(WAKE),
             "it may be off again"
         );
-        power.ended(at(13), SwitchAction::Wake, Ok(()), timing.wake_limit);
-        assert_eq!(power.next(at(60), ServerState::Failed, &timing), None, "no switch is under way any more");
-        for (heard, action) in [(9, Some(SwitchAction::Wake)), (11, None)] {
+        power.ended(at(13), WAKE, Ok(()), timing.wake_limit);
+        assert_eq!(
+            power.next(at(60), ServerState::Failed, None, ONE, &timing),
+            None,
+            "no switch is under way any more"
+        );
+        for (heard, action) in [(9, Some(WAKE)), (11, None)] {
             let mut power = Power::default();
             power.inherit(ServerState::Awake, true, at(10), Depth::Standby);
             power.heard(at(heard));
-            assert_eq!(power.next(at(20), ServerState::Awake, &timing), None);
+            assert_eq!(power.next(at(20), ServerState::Awake, None, ONE, &timing), None);
             assert_eq!(
-                power.next(at(30), ServerState::Failed, &timing),
+                power.next(at(30), ServerState::Failed, None, ONE, &timing),
                 action,
                 "last heard of at {heard} s"
             );
         }
         let mut power = Power::default();
         power.inherit(ServerState::Failed, false, at(10), Depth::Standby);
-        assert_eq!(power.next(at(1), ServerState::Failed, &timing), None, "it never ran");
+        assert_eq!(power.next(at(1), ServerState::Failed, None, ONE, &timing), None, "it never ran");
+    }
+
+    #[test]
+    fn a_wake_up_that_is_late_or_failed_goes_to_the_next_path_and_from_the_last_to_the_first() {
+        let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
+        let (mut power, ways) = (Power::default(), Ways { count: 2, first: 1 });
+        let wake = |path| Some(SwitchAction::Wake { path });
+        let next = |power: &mut Power, now| power.next(now, ServerState::Waking, None, ways, &timing);
+        assert_eq!(next(&mut power, at(1)), wake(1), "the one that is asked for comes first");
+        assert_eq!(next(&mut power, at(2)), None);
+        assert_eq!(next(&mut power, at(11)), wake(0), "it is late");
+        // What became of the first try does not cut the second one short.
+        power.ended(at(12), wake(1).unwrap(), Err("no answer".into()), timing.wake_limit);
+        assert_eq!(next(&mut power, at(13)), None);
+        power.ended(at(14), wake(0).unwrap(), Err("refused".into()), timing.wake_limit);
+        assert_eq!(next(&mut power, at(15)), wake(1), "it failed");
+        assert!(power.is_late() && power.waking().is_some_and(|w| w.since == at(1) && !w.from_sleep));
+    }
+
+    #[test]
+    fn only_a_server_that_fell_silent_proves_a_path_when_it_wakes() {
+        let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
+        for (heard, proves) in [(2, true), (8, false)] {
+            let mut power = Power::default();
+            assert_eq!(power.next(at(3), ServerState::Asleep, Some(at(2)), ONE, &timing), Some(SLEEP));
+            power.ended(at(4), SLEEP, Ok(()), timing.wake_limit);
+            let woken = power.next(at(8), ServerState::Waking, Some(at(heard)), ONE, &timing);
+            assert_eq!((woken, power.waking().unwrap().from_sleep), (Some(WAKE), proves));
+        }
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::namespace::table::Blob;
 use crate::raft::{Birth, Job, LogFile, MemoryLog, create};
-use crate::{Bootstrap, NewServer, SwitchAction, Timing};
+use crate::{Bootstrap, NewServer, SwitchAction, Timing, WakePath};
 use ebb_gear::NO_GEAR;
 use ebb_types::*;
 use std::sync::Arc;
@@ -36,7 +36,9 @@ fn config(id: MemberId, members: u64) -> MemberConfig {
         seed: 1,
         bootstrap: Some(bootstrap()),
         timing: Timing::default(),
-        switched: true,
+        switches: (0..20)
+            .map(|id| (ServerId(id), vec![WakePath { name: "process".into(), reliable: true }]))
+            .collect(),
     }
 }
 
@@ -285,7 +287,7 @@ fn a_wish_that_cannot_be_is_refused_with_its_reason() {
 #[test]
 fn a_switch_that_ends_for_an_unknown_server_harms_nothing() {
     let mut member = single();
-    let (server, action) = (ServerId(77), SwitchAction::Wake);
+    let (server, action) = (ServerId(77), SwitchAction::Wake { path: 0 });
     let input = Input::Switched { server, action, result: Err("no such machine".into()) };
     member.on(Moment(2), vec![input], &mut Vec::new()).unwrap();
     assert!(member.is_leader());

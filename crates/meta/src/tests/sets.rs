@@ -172,7 +172,10 @@ fn bootstrap_of(sets: u16, spares: u16) -> Bootstrap {
 }
 
 fn world(sets: u16, spares: u16, switched: bool) -> World {
-    World::of(bootstrap_of(sets, spares), Controller::new(Timing::default(), switched))
+    World::of(
+        bootstrap_of(sets, spares),
+        Controller::new(Timing::default(), if switched { processes() } else { Switches::new() }),
+    )
 }
 
 /// Its parity servers have gone to sleep.
@@ -190,7 +193,7 @@ fn at_rest(sets: u16, spares: u16) -> World {
 /// Servers are given up after half a minute.
 fn that_gives_up(spares: u16) -> World {
     let timing = Timing { lost_after: Some(Duration::from_secs(30)), ..Timing::default() };
-    let mut world = World::of(bootstrap_of(1, spares), Controller::new(timing, true));
+    let mut world = World::of(bootstrap_of(1, spares), Controller::new(timing, processes()));
     world.run(6000);
     world
 }
@@ -367,10 +370,10 @@ fn a_server_that_failed_for_long_is_given_up_only_if_there_is_a_spare() {
 fn the_status_names_racks_that_are_shared_without_need() {
     let mut boot = bootstrap_of(1, 1);
     boot.servers.iter_mut().filter(|s| s.pool == POOL).for_each(|s| s.rack = RackId(s.id.0));
-    let mut world = World::of(boot.clone(), Controller::new(Timing::default(), true));
+    let mut world = World::of(boot.clone(), Controller::new(Timing::default(), processes()));
     assert_eq!(world.pool_status().1, [""; 0]);
     boot.servers[12].rack = RackId(10);
-    let mut world = World::of(boot, Controller::new(Timing::default(), true));
+    let mut world = World::of(boot, Controller::new(Timing::default(), processes()));
     let (_, notes) = world.pool_status();
     assert!(notes.len() == 1 && notes[0].contains("server-10 and server-12 share rack-10"), "{notes:?}");
 }
@@ -617,7 +620,7 @@ fn that_hibernates(debt: ParityDebt, sets: u16) -> World {
     let mut boot = bootstrap_of(sets, 1);
     boot.pools[0].hibernate_after_millis = Some(20_000);
     boot.pools[0].parity_debt = debt;
-    let mut world = World::of(boot, Controller::new(Timing::default(), true));
+    let mut world = World::of(boot, Controller::new(Timing::default(), processes()));
     world.run(6000);
     assert_eq!(world.coded_states(0), "AAAAAAzzz");
     world
@@ -770,7 +773,7 @@ fn a_set_hibernates_no_more_often_than_its_servers_bear() {
     let mut boot = bootstrap_of(1, 0);
     boot.pools[0].hibernate_after_millis = Some(20_000);
     let timing = Timing { cycles_per_day: 2.0, ..Timing::default() };
-    let mut world = World::of(boot, Controller::new(timing, true));
+    let mut world = World::of(boot, Controller::new(timing, processes()));
     world.run(6000);
     for _ in 0..2 {
         world.run(25_000);

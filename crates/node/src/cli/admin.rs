@@ -47,13 +47,13 @@ pub enum GearCommand {
     Plan,
 }
 
-async fn connect(file: &Path) -> Result<(Config, Client), NodeError> {
+pub async fn connect(file: &Path) -> Result<(Config, Client), NodeError> {
     let config = Config::load(file)?;
     let client = Connector::new(&config)?.connect().await?;
     Ok((config, client))
 }
 
-async fn ask(client: &Client, request: AdminRequest) -> Result<AdminReply, NodeError> {
+pub async fn ask(client: &Client, request: AdminRequest) -> Result<AdminReply, NodeError> {
     match client.call(MetaRequest::Admin(request)).await? {
         MetaReply::Admin(reply) => Ok(reply),
         MetaReply::Failed(why) => Err(NodeError::Refused(why.to_string())),

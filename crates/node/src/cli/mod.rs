@@ -14,6 +14,7 @@ pub mod replay;
 pub mod simulate;
 pub mod status;
 pub mod trace;
+pub mod trust;
 pub mod verify;
 pub mod volume;
 pub mod words;

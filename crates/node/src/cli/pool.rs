@@ -527,7 +527,7 @@ pub fn lines(pools: &[PoolStatus], servers: &[ServerStatus]) -> String {
 mod tests {
     use super::*;
     use ServerState::{Asleep, Awake, Failed, Lost};
-    use ebb_types::{GearGroup, Incarnation, PoolId, RackId, SetId, StoreId, Vitals};
+    use ebb_types::{GearGroup, Incarnation, PoolId, PowerStatus, RackId, SetId, StoreId, Vitals};
 
     /// A column of a made-up set: its server's state, and its own.
     type Made = (ServerState, SlotState);
@@ -600,6 +600,7 @@ mod tests {
             holder_of: 0,
             modelled_watts: None,
             switch_trouble: None,
+            power: PowerStatus::default(),
         }
     }
 

@@ -1,12 +1,15 @@
-//! `ebb power`: how the servers are switched.
+//! `ebb power`: how the servers are switched, and whether that works.
 
+use crate::ToolArgs;
+use crate::cli::admin::Output;
+use crate::cli::trust;
 use crate::cluster::config::{Config, PowerSection};
 use crate::error::NodeError;
 use clap::Subcommand;
 use ebb_power::switch::{About, KINDS, Kind};
 use ebb_power::{Card, OwnMachine, Switches};
 use ebb_report::print_json;
-use ebb_types::Depth;
+use ebb_types::{Depth, ServerId};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,7 +18,8 @@ pub const EXAMPLES: &str = "\
 Examples:
   ebb power list                           the drivers, and the fields of each in [[server.power]]
   ebb power list --config cluster.toml     how each server is woken, from which depths, and what is missing here
-  ebb power list --config cluster.toml --json | jq '.servers[].paths[].unavailable'";
+  ebb power list --config cluster.toml --json | jq '.servers[].paths[].unavailable'
+  ebb power test --all                     sleep and wake every server by each of its ways";
 
 #[derive(Subcommand)]
 pub enum PowerCommand {
@@ -29,10 +33,33 @@ pub enum PowerCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Put a server to sleep and wake it again by each of its wake paths in turn; clients notice nothing. A server that was
+    /// never woken is not put to sleep
+    #[command(
+        after_help = "Examples:\n  ebb power test server-7   one server\n  ebb power test --all      all that have a switch, one after the other\nExit code 1: a path did not wake its server, or a test was given up."
+    )]
+    Test {
+        /// `7` or `server-7`
+        #[arg(value_parser = trust::server_id, required_unless_present = "all", conflicts_with = "all")]
+        server: Option<ServerId>,
+        /// Every server with a switch, one after the other
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
 }
 
-pub fn run(command: PowerCommand) -> Result<ExitCode, NodeError> {
-    let PowerCommand::List { config, json } = command;
+pub async fn run(command: PowerCommand) -> Result<ExitCode, NodeError> {
+    match command {
+        PowerCommand::List { config, json } => list(config, json),
+        PowerCommand::Test { server, tool, .. } => {
+            trust::test(&tool.config, Output::from(tool.json), server).await
+        }
+    }
+}
+
+fn list(config: Option<PathBuf>, json: bool) -> Result<ExitCode, NodeError> {
     match config {
         None if json => print_json(&json!({
             "drivers": KINDS.iter().map(kind_json).collect::<Vec<_>>(),

@@ -2,7 +2,10 @@
 
 use crate::cli::pool;
 use crate::cli::words::{letter, word};
-use ebb_types::{Bytes, ClusterStatus, DamageVitals, PoolId, ScrubVitals, ServerStatus, Watts};
+use crate::daemon::clock;
+use ebb_types::{
+    Bytes, ClusterStatus, DamageVitals, Exam, PathStatus, PoolId, ScrubVitals, ServerStatus, Watts,
+};
 use std::fmt::Write;
 
 /// Sum over the servers whose draw is known; absent if none is.
@@ -119,6 +122,34 @@ fn gear_group(server: &ServerStatus) -> String {
     if server.pool == PoolId::REPLICATED { server.gear_group.0.to_string() } else { "-".to_owned() }
 }
 
+/// What there is to say of a server's switch, below its row.
+fn switch(server: &ServerStatus) -> String {
+    let power = &server.power;
+    let mut out = String::new();
+    let mut say = |what: &str, text: &str| {
+        let _ = writeln!(out, "        {what}: {text}");
+    };
+    if let Some(trouble) = &server.switch_trouble {
+        say("switch", trouble);
+    }
+    if let Some(since) = power.maintenance_unix_millis {
+        let stands = if power.may_be_stopped { "it may be stopped" } else { "others still depend on it" };
+        say("maintenance", &format!("since {}; {stands}", clock::weekday_and_time(since)));
+    }
+    if let Some(Exam { faults, .. }) = power.exam.as_ref().filter(|exam| !exam.faults.is_empty()) {
+        say("exam", &format!("FAILED: {}", faults.join("; ")));
+    }
+    for PathStatus { name, failure, .. } in power.paths.iter().filter(|path| !path.proven) {
+        let why = failure.as_ref().map_or("never tested".into(), |f| format!("did not wake it: {}", f.why));
+        say("wake path", &format!("{name}, {why}"));
+    }
+    let said = power.maintenance_unix_millis.is_some() || power.paths.is_empty();
+    if let Some(why) = power.kept_awake.as_ref().filter(|_| !said) {
+        say("stays awake", why);
+    }
+    out
+}
+
 pub fn page(status: &ClusterStatus) -> String {
     let gear = &status.gear;
     let mut out = String::new();
@@ -193,9 +224,7 @@ pub fn page(status: &ClusterStatus) -> String {
             vitals(|v| v.debt_bytes),
             s.modelled_watts.map_or("unknown".into(), |w| format!("{:.1}", w.0)),
         );
-        if let Some(trouble) = &s.switch_trouble {
-            let _ = writeln!(out, "        switch: {trouble}");
-        }
+        out += &switch(s);
     }
     out
 }

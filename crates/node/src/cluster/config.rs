@@ -28,6 +28,8 @@ const PROCESS: &str = "driver = \"process\"";
 /// Longer than any sleep: for servers that save nothing by sleeping.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
+const DAY_SECONDS: u64 = 86_400;
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -185,6 +187,8 @@ pub struct PowerSection {
     pub off: Vec<String>,
     /// How often a set of a pool with `hibernate_after` may go to sleep in a day: each time wears each of its servers.
     pub cycles_per_day: f64,
+    /// A server that has slept for so many days is woken for an exam.
+    pub exam_days: u32,
     pub model: PowerModel,
 }
 
@@ -196,6 +200,7 @@ impl Default for PowerSection {
             suspend: ["systemctl", "suspend"].map(str::to_owned).to_vec(),
             off: ["systemctl", "poweroff"].map(str::to_owned).to_vec(),
             cycles_per_day: Timing::default().cycles_per_day,
+            exam_days: (Timing::default().exam_after.as_secs() / DAY_SECONDS) as u32,
             model: PowerModel::default(),
         }
     }
@@ -584,6 +589,7 @@ impl Config {
             standby: self.standby(),
             cycles_per_day: self.power.cycles_per_day,
             depth: self.power.depth,
+            exam_after: Duration::from_secs(u64::from(self.power.exam_days) * DAY_SECONDS),
             ..Timing::default()
         }
     }

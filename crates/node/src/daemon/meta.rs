@@ -145,7 +145,7 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
         seed: section.id,
         bootstrap: Some(bootstrap.clone()),
         timing: config.timing(),
-        switched: power.is_switched(),
+        switches: power.paths(),
     };
     let in_place = |source| NodeError::Metadata { data: data.clone(), source };
     let log = DiskLog::open(&data).map_err(in_place)?;
@@ -320,9 +320,9 @@ impl Driver {
                 }
                 switches.sleep(server, depth, done);
             }
-            SwitchAction::Wake => {
-                switches.wake(server, 0, done);
-                if let Some(magic) = switches.magic(server, 0) {
+            SwitchAction::Wake { path } => {
+                switches.wake(server, path, done);
+                if let Some(magic) = switches.magic(server, path) {
                     let heard = meta.servers.get(&server).map(|reached| reached.heard);
                     spawn_local(send_magic(
                         self.shared.clone(),

@@ -114,6 +114,9 @@ fn wrong_usage_is_distinguished_from_failure() {
         &["status", "--jsn"],
         &["pool"],
         &["pool", "create"],
+        &["power", "test"],
+        &["power", "test", "server-x"],
+        &["maintenance"],
     ] {
         let output = Command::new(EBB).args(args).output().expect("run");
         refused(&output, 2, &["--help"]);
@@ -126,6 +129,8 @@ fn a_server_does_not_touch_what_is_not_its_own() {
     let mut cluster = Cluster::start(&Shape::lively());
     refused(&cluster.ebb(&["gear", "set", "4"]), 1, &["gear"]);
     refused(&cluster.ebb(&["lost", "70"]), 1, &["server-70 is not part of the cluster"]);
+    refused(&cluster.ebb(&["power", "test", "70"]), 1, &["server-70 is not part of the cluster"]);
+    refused(&cluster.ebb(&["maintenance", "70"]), 1, &["server-70 is not part of the cluster"]);
     refused(&cluster.ebb(&["pool", "status", "cold"]), 1, &["no erasure-coded pool \"cold\"", "has none"]);
     let volume = cluster.ebb(&["volume", "create", "--size", "1GiB", "--pool", "cold", "v"]);
     refused(&volume, 1, &["no erasure-coded pool \"cold\"", "has none"]);

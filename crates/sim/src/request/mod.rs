@@ -324,7 +324,7 @@ impl<'a> World<'a> {
         let Models { energy, on, up, down, machines, .. } = self.models();
         let (up, down) = (*up, *down);
         let draw = match action {
-            SwitchAction::Wake => {
+            SwitchAction::Wake { .. } => {
                 on.insert(server);
                 Draw::On { utilisation: 0.0 }
             }
@@ -339,11 +339,11 @@ impl<'a> World<'a> {
         energy.set(Moment(now), server, draw);
         let free = self.server(server).switch_free.max(now);
         let (at, until) = match action {
-            SwitchAction::Wake => (free + up, free + up),
+            SwitchAction::Wake { .. } => (free + up, free + up),
             SwitchAction::Sleep(_) => (free, free + down),
         };
         self.server(server).switch_free = until;
-        if action == SwitchAction::Wake && self.models().machine(server).disk.pair().is_some() {
+        if action.is_wake() && self.models().machine(server).disk.pair().is_some() {
             self.at(at, Happening::Modelled(Later::Resume { server }));
         }
         self.at(at, Happening::Switch { member, life, server, action });

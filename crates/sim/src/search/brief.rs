@@ -62,7 +62,11 @@ pub fn brief_command(command: &Command) -> Option<String> {
 /// `None`: routine pushes, or pushes that the server's own line reports.
 pub fn brief_push(push: &MetaPush) -> Option<String> {
     match push {
-        MetaPush::Lease { .. } | MetaPush::Params(_) | MetaPush::Drain | MetaPush::Map(_) => None,
+        MetaPush::Lease { .. }
+        | MetaPush::Params(_)
+        | MetaPush::Drain
+        | MetaPush::Exam
+        | MetaPush::Map(_) => None,
         MetaPush::HandOver { groups } => Some(format!("hand over {}", brief_groups(groups))),
         MetaPush::Superseded { known } => Some(format!("your store does not continue {known}")),
         MetaPush::Rejected { why } => Some(format!("you may not take part: {why}")),

@@ -7,13 +7,13 @@ use crate::world::coder::CODERS;
 use crate::world::net::{NetModel, Node};
 use crate::world::server::Server;
 use crate::world::store::{Damage, Found, Place};
-use crate::world::{Happening, World};
+use crate::world::{Happening, Message, World};
 use ebb_gear::Mode;
 use ebb_replica::Event;
 use ebb_store::mem::MemDisk;
 use ebb_types::{
-    ChunkId, Column, Epoch, GroupEntry, Incarnation, ParityDebt, ServerId, SetEntry, Slot, SlotState,
-    StoreId, Version,
+    AdminRequest, ChunkId, Column, Epoch, GroupEntry, Incarnation, MetaRequest, ParityDebt, ServerId,
+    ServerState, SetEntry, Slot, SlotState, StoreId, Version,
 };
 use ebb_types::{Random, mix};
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,6 +85,8 @@ impl World<'_> {
             mix.exchange,
             mix.burst,
             mix.cut_off,
+            mix.power_test,
+            mix.maintenance,
         ];
         let mut at = self.fault_random.below(weights.iter().sum());
         let kind = weights.iter().position(|w| {
@@ -117,8 +119,36 @@ impl World<'_> {
             15 => self.disturb_log(),
             16 => self.exchange(id),
             17 => self.burst(),
+            19 => self.ask_power(AdminRequest::PowerTest { server: id }),
+            20 => self.maintain(id),
             _ => self.cut_off_client(),
         }
+    }
+
+    /// The administrator asks once; a refusal is an answer too.
+    fn ask_power(&mut self, request: AdminRequest) {
+        self.note(|| format!("administrator: {request:?}"));
+        self.count(match request {
+            AdminRequest::PowerTest { .. } => "power test",
+            _ => "maintenance",
+        });
+        for member in 1..=self.scenario.members {
+            let request = MetaRequest::Admin(request.clone());
+            // Of no question: nobody waits for the answer.
+            self.send(
+                Node::Client(ADMIN),
+                Node::Member(member),
+                Message::AskMeta { number: u64::MAX, request },
+            );
+        }
+    }
+
+    /// Maintenance begins, or ends where there is any.
+    fn maintain(&mut self, id: ServerId) {
+        let on =
+            self.newest_state().servers().map(|e| e.id).find(|id| self.newest_state().in_maintenance(*id));
+        let (server, end) = (on.unwrap_or(id), on.is_some());
+        self.ask_power(AdminRequest::Maintenance { server, end });
     }
 
     pub fn crash(&mut self, id: ServerId) {
@@ -667,7 +697,7 @@ impl World<'_> {
     }
 
     /// Whether a lost server's data is not yet copied. Another failure may then be one too many for r = 2.
-    fn rebuilds(&self) -> bool {
+    pub fn rebuilds(&self) -> bool {
         let state = self.newest_state();
         if self.lost_wanted.is_some() || self.servers.keys().any(|id| self.has_forgotten(*id)) {
             return true;
@@ -764,6 +794,17 @@ impl World<'_> {
             self.resume(id);
             self.heal_disk(id);
             self.restart(id);
+            self.press_the_button(id);
+        }
+    }
+
+    /// The operator switches on a machine that is off although nobody put it to sleep.
+    fn press_the_button(&mut self, id: ServerId) {
+        let state = self.newest_state().server(id).map(|e| e.state);
+        let meant = matches!(state, Some(ServerState::Asleep | ServerState::Waking));
+        let switched = self.scenario.switches.get(&id).is_some_and(|paths| !paths.is_empty());
+        if self.servers[&id].asleep && !(meant && switched) {
+            self.power_on(id);
         }
     }
 }

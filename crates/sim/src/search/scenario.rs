@@ -4,13 +4,14 @@ use crate::world::clock::{MILLI, SECOND};
 use crate::world::net::NetModel;
 use ebb_ec::standby;
 use ebb_gear::{NO_GEAR, Scheme, Server};
-use ebb_meta::{Bootstrap, NewServer, Timing};
+use ebb_meta::{Bootstrap, NewServer, Switches, Timing, WakePath};
 use ebb_replica::{CLIENT_BYTES, REMEMBERED};
 use ebb_types::Random;
 use ebb_types::{
     BLOCK_BYTES, ClusterParams, Column, Epoch, ParityDebt, PoolEntry, PoolId, RackId, Schedule, ServerId,
     SetEntry, SetId, Shape, SlotState, StoreId,
 };
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Chances per thousand faults.
@@ -35,6 +36,8 @@ pub struct FaultMix {
     pub exchange: u64,
     pub burst: u64,
     pub cut_off: u64,
+    pub power_test: u64,
+    pub maintenance: u64,
 }
 
 /// Load that rises and falls, times in nanoseconds; the metadata service chooses the gear by it.
@@ -77,6 +80,13 @@ pub struct Scenario {
     /// Duration of a switch action, and its chance of failing, per mille.
     pub switch: u64,
     pub switch_fails: u64,
+    /// The chance, per mille, that it does not do what it reports, acts twice, or acts on another machine.
+    pub switch_lies: u64,
+    pub switches: Switches,
+    /// Wake paths that never work.
+    pub dead_paths: BTreeSet<(ServerId, u8)>,
+    /// The chance, per mille, that a server's clock is wrong when it is examined.
+    pub exam_fails: u64,
     /// The gear that an administrator requests at the start of a round.
     pub begin_in: Option<u8>,
     /// Bytes of client requests of one kind that a server accepts at a time.
@@ -100,6 +110,8 @@ const WITH_POOL: u64 = 300;
 const HIBERNATES: u64 = 400;
 /// Seeds per thousand in which the load chooses the gear.
 const BY_LOAD: u64 = 200;
+/// Seeds per thousand with switches that cannot be relied on.
+const BAD_SWITCHES: u64 = 250;
 
 impl Scenario {
     pub fn draw(seed: u64) -> Scenario {
@@ -135,7 +147,35 @@ impl Scenario {
         if random.chance(WITH_POOL) {
             scenario.add_pool(&mut random);
         }
+        scenario.switches = processes(&scenario.bootstrap);
+        let mut random = Random::new(seed ^ 0x5_3174);
+        if random.chance(BAD_SWITCHES) {
+            scenario.distrust_switches(&mut random);
+        }
         scenario
+    }
+
+    /// Machines instead of processes: with one wake path, two or none, which lie, fail for good, and must prove themselves; an
+    /// administrator tests them, and takes servers out for maintenance.
+    fn distrust_switches(&mut self, random: &mut Random) {
+        self.switch_lies = random.between(20, 250);
+        self.exam_fails = if random.chance(400) { random.between(20, 300) } else { 0 };
+        self.faults.power_test = random.between(50, 300);
+        self.faults.maintenance = if random.chance(500) { random.between(10, 100) } else { 0 };
+        let path = |name: &str, reliable| WakePath { name: name.into(), reliable };
+        let (dead, machines) = (random.below(500), random.below(600));
+        for (id, paths) in &mut self.switches {
+            *paths = match random.chance(machines) {
+                false => vec![path("process", true), path("wol", false)],
+                true if random.chance(100) => Vec::new(),
+                true if random.chance(300) => vec![path("redfish", false)],
+                true => vec![path("redfish", false), path("wol", false)],
+            };
+            // One path at most, so that a server with two always wakes in the end.
+            if paths.len() > 1 && random.chance(dead) {
+                self.dead_paths.insert((*id, random.below(2) as u8));
+            }
+        }
     }
 
     /// One erasure-coded set beside the replicated servers, with buffers that a few writes fill; sometimes a spare server.
@@ -192,6 +232,7 @@ impl Scenario {
         let groups = random.between(2, 12) as u32;
         let three = random.chance(300);
         let bootstrap = bootstrap(&mut random, replicas, servers, racks, groups);
+        let switches = processes(&bootstrap);
         Scenario {
             seed,
             bootstrap,
@@ -218,6 +259,10 @@ impl Scenario {
             sleep_is_off: random.chance(400),
             switch: random.between(10 * MILLI, 1500 * MILLI),
             switch_fails: if random.chance(300) { random.between(50, 400) } else { 0 },
+            switch_lies: 0,
+            switches,
+            dead_paths: BTreeSet::new(),
+            exam_fails: 0,
             begin_in: random.chance(500).then(|| random.between(1, u64::from(replicas) - 1) as u8),
             client_bytes: CLIENT_BYTES,
             scrub_period: Duration::ZERO,
@@ -258,6 +303,10 @@ impl Scenario {
             coders: 0,
             sleep_is_off: false,
             switch_fails: 0,
+            switch_lies: 0,
+            switches: processes(&bootstrap),
+            dead_paths: BTreeSet::new(),
+            exam_fails: 0,
             begin_in: None,
             client_bytes: CLIENT_BYTES,
             scrub_period: Duration::ZERO,
@@ -274,6 +323,12 @@ impl Scenario {
     pub fn chunk_blocks(&self) -> u32 {
         self.params().chunk_bytes / BLOCK_BYTES as u32
     }
+}
+
+/// Every server is a process on one machine.
+fn processes(bootstrap: &Bootstrap) -> Switches {
+    let path = WakePath { name: "process".into(), reliable: true };
+    bootstrap.servers.iter().map(|server| (server.id, vec![path.clone()])).collect()
 }
 
 fn bootstrap(random: &mut Random, replicas: u8, servers: u16, racks: u16, groups: u32) -> Bootstrap {
@@ -346,5 +401,7 @@ fn fault_mix(random: &mut Random) -> FaultMix {
         exchange: 0,
         burst: 0,
         cut_off: 0,
+        power_test: 0,
+        maintenance: 0,
     }
 }

@@ -118,7 +118,7 @@ impl World<'_> {
             seed: self.scenario.seed ^ id,
             bootstrap: Some(self.scenario.bootstrap.clone()),
             timing: self.scenario.timing,
-            switched: true,
+            switches: self.scenario.switches.clone(),
         };
         (self.configure)(Core::Member(&mut config));
         let (now, unix_millis) = (clock.at(self.now), self.unix_millis + self.now / 1_000_000);
@@ -357,7 +357,9 @@ impl World<'_> {
                 // Stopping is immediate, starting takes time.
                 let delay = match action {
                     SwitchAction::Sleep(_) => self.fault_random.between(0, 2 * MILLI),
-                    SwitchAction::Wake => self.fault_random.delay(self.scenario.switch).min(20 * SECOND),
+                    SwitchAction::Wake { .. } => {
+                        self.fault_random.delay(self.scenario.switch).min(20 * SECOND)
+                    }
                 };
                 if delay > self.scenario.timing.wake_limit.as_nanos() as u64 {
                     self.count("wake that comes late");
@@ -391,14 +393,15 @@ impl World<'_> {
             return;
         }
         let fails = self.stormy && self.fault_random.chance(self.scenario.switch_fails);
-        let result = if fails {
+        let lies = self.stormy && self.fault_random.chance(self.scenario.switch_lies);
+        let failed = || Err("the switch does not answer".to_string());
+        let result = if lies {
+            self.lie(server, action)
+        } else if fails || self.is_dead(server, action) {
             self.count("switch that fails");
-            Err("the switch does not answer".to_string())
+            failed()
         } else {
-            match action {
-                SwitchAction::Wake => self.power_on(server),
-                SwitchAction::Sleep(_) => self.power_off(server),
-            }
+            self.act(server, action);
             Ok(())
         };
         let node = self.member(id);
@@ -409,16 +412,75 @@ impl World<'_> {
         self.member_input(id, vec![input]);
     }
 
+    /// The path is broken for good.
+    fn is_dead(&self, server: ServerId, action: SwitchAction) -> bool {
+        matches!(action, SwitchAction::Wake { path } if self.scenario.dead_paths.contains(&(server, path)))
+    }
+
+    /// The switch acts now, whoever asked for it.
+    pub fn act(&mut self, server: ServerId, action: SwitchAction) {
+        match action {
+            SwitchAction::Wake { .. } => self.power_on(server),
+            SwitchAction::Sleep(_) => self.power_off(server),
+        }
+    }
+
+    /// The switch does not do what it says.
+    fn lie(&mut self, server: ServerId, action: SwitchAction) -> Result<(), String> {
+        let failed = || Err("the switch does not answer".to_string());
+        match self.fault_random.below(5) {
+            0 => {
+                self.count("switch that does nothing and reports success");
+                Ok(())
+            }
+            1 => {
+                self.count("switch that acts and reports failure");
+                self.act(server, action);
+                failed()
+            }
+            2 => {
+                self.count("switch that acts twice");
+                self.act(server, action);
+                let again = self.fault_random.delay(SECOND).min(10 * SECOND);
+                self.after(again, Happening::LateSwitch { server, action });
+                Ok(())
+            }
+            3 => {
+                self.count("switch that acts long after its report");
+                let later = self.fault_random.delay(SECOND).min(10 * SECOND);
+                self.after(later, Happening::LateSwitch { server, action });
+                Ok(())
+            }
+            _ => {
+                let all: Vec<ServerId> = self.servers.values().filter(|s| !s.lost).map(|s| s.id).collect();
+                let other = *self.fault_random.pick(&all).expect("not all are lost");
+                self.count("switch that acts on another machine");
+                self.late_switch(other, action);
+                Ok(())
+            }
+        }
+    }
+
+    /// A switch acts although nobody asks it to any more, or nobody did. To a server that takes part it is a crash.
+    pub fn late_switch(&mut self, server: ServerId, action: SwitchAction) {
+        if self.stormy && !self.servers[&server].lost && (action.is_wake() || !self.rebuilds()) {
+            self.act(server, action);
+        }
+    }
+
     /// Retries the administrator's request until it is done.
     pub fn administer(&mut self, number: u64) {
         if number != self.question {
             return;
         }
-        let request = match (self.gear_wanted, self.lost_wanted) {
-            (Some(Mode::Manual(gear)), _) => AdminRequest::GearSet { gear },
-            (Some(Mode::Auto), _) => AdminRequest::GearAuto,
-            (None, Some(server)) => AdminRequest::MarkLost { server },
-            (None, None) => return,
+        let state = self.newest_state();
+        let maintained = state.servers().map(|e| e.id).find(|id| state.in_maintenance(*id));
+        let request = match (self.gear_wanted, self.lost_wanted, maintained) {
+            (Some(Mode::Manual(gear)), ..) => AdminRequest::GearSet { gear },
+            (Some(Mode::Auto), ..) => AdminRequest::GearAuto,
+            (None, Some(server), _) => AdminRequest::MarkLost { server },
+            (None, None, Some(server)) if !self.stormy => AdminRequest::Maintenance { server, end: true },
+            (None, None, _) => return,
         };
         for member in 1..=self.scenario.members {
             let request = MetaRequest::Admin(request.clone());

@@ -11,8 +11,8 @@ use ebb_replica::{ClientToken, Command, Config, Event, Recovered, Replica, Store
 use ebb_store::mem::MemDisk;
 use ebb_store::{Membership, Op, OpenError};
 use ebb_types::{
-    ClientRequest, ClusterParams, Epoch, GroupId, Incarnation, MetaPush, Record, Role, ScrubMark, ServerId,
-    ServerMessage, ServerReport, StoreId, Vitals,
+    ClientRequest, ClusterParams, Epoch, ExamReport, GroupId, Incarnation, MetaPush, Record, Role, ScrubMark,
+    ServerId, ServerMessage, ServerReport, StoreId, Vitals,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -414,6 +414,7 @@ impl World<'_> {
                 self.server(id).store.supersede(known);
                 self.after(100 * MILLI, Happening::Restart { server: id });
             }
+            MetaPush::Exam => self.exam(id),
             MetaPush::Rejected { why } => {
                 self.note(|| format!("{id} is rejected: {why}"));
                 self.crash(id);
@@ -458,6 +459,16 @@ impl World<'_> {
             id,
             ServerMessage::Heartbeat { server: id, incarnation, mark, sent, map_version, vitals },
         );
+    }
+
+    /// What the server says of itself. Sometimes its clock is wrong, until faults end.
+    fn exam(&mut self, id: ServerId) {
+        let wrong = self.stormy && self.fault_random.chance(self.scenario.exam_fails);
+        let unix_millis = self.unix_millis + self.now / MILLI + if wrong { 7_200_000 } else { 0 };
+        let server = self.server(id);
+        let (incarnation, writable) = (server.incarnation, !server.store.is_poisoned());
+        let exam = ExamReport { unix_millis, writable, wake_on_lan: None };
+        self.tell_members(id, ServerMessage::Exam { server: id, incarnation, exam });
     }
 
     /// Wall-clock time, the same on all servers.

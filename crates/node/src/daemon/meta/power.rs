@@ -7,7 +7,8 @@ use crate::cluster::config::{Config, ServerSection};
 use crate::cluster::launch::launch_of;
 use crate::error::NodeError;
 use ebb_gear::load;
-use ebb_meta::{Input, State};
+use ebb_meta::{Input, State, WakePath};
+use ebb_power::switch::Path;
 use ebb_power::{Draw, EnergyMeter, PowerModel, Switches};
 use ebb_types::{
     ClusterStatus, Depth, EnergyStatus, LoadCount, Moment, ServerEntry, ServerId, ServerMessage, ServerState,
@@ -53,9 +54,19 @@ impl Power {
         Ok(Power { switches, model: config.power.model, depth: config.power.depth, energy: None })
     }
 
-    /// Whether every server has a switch. Without, gears are a dry run.
-    pub fn is_switched(&self) -> bool {
-        self.switches.servers().all(|(_, paths)| !paths.is_empty())
+    /// The ways to wake each server, by their names for the leader. A process is woken by this machine: that needs no proof.
+    pub fn paths(&self) -> ebb_meta::Switches {
+        let named = |paths: &[Path]| {
+            let mut of_driver = BTreeMap::new();
+            let name = |path: &Path| {
+                let driver = path.about().driver;
+                let nth = of_driver.entry(driver).and_modify(|nth| *nth += 1).or_insert(1);
+                let name = if *nth == 1 { driver.to_owned() } else { format!("{driver}-{nth}") };
+                WakePath { name, reliable: driver == "process" }
+            };
+            paths.iter().map(name).collect()
+        };
+        self.switches.servers().map(|(server, paths)| (server, named(paths))).collect()
     }
 
     /// The states of `servers` may have changed.

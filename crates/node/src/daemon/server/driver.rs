@@ -26,8 +26,9 @@ use ebb_replica::{
 use ebb_store::{Completion, LIST_RUNS, Membership, Op, Outcome, StoreError, StoreHandle};
 use ebb_types::frame::FrameError;
 use ebb_types::{
-    ClientRequest, ClusterParams, Depth, GroupId, Incarnation, InspectReply, InspectRequest, LoadCount,
-    MachineOrder, MetaPush, Moment, PeerMessage, Role, ServerId, ServerMessage, SleepRefusal, Vitals,
+    ClientRequest, ClusterParams, Depth, ExamReport, GroupId, Incarnation, InspectReply, InspectRequest,
+    LoadCount, MachineOrder, MetaPush, Moment, PeerMessage, Role, ServerId, ServerMessage, SleepRefusal,
+    Vitals,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -88,6 +89,8 @@ pub struct Server {
     /// What the store remembers of the metadata, and the write that updates it, if any.
     remembered: Membership,
     remembering: Option<u64>,
+    /// The flush that shows, for an exam, whether the store takes writes.
+    examining: Option<u64>,
     /// Why this run ends, unless it was asked to.
     pub ended: Option<Ended>,
     stopping: Rc<Notify>,
@@ -195,6 +198,7 @@ impl Server {
             map_gap: false,
             remembered: about.remembered,
             remembering: None,
+            examining: None,
             ended: None,
             stopping,
             ending: false,
@@ -308,6 +312,9 @@ impl Server {
             {
                 self.sleep = Sleep::Ready { map_version };
                 self.say_ready(map_version);
+            } else if self.examining == Some(token) {
+                self.examining = None;
+                self.say_exam(!matches!(outcome, Outcome::Failed(_)));
             } else if self.remembering == Some(token) {
                 self.remembering = None;
                 if let Outcome::Failed(error) = outcome {
@@ -562,6 +569,14 @@ impl Server {
         self.tell_metas(&ServerMessage::ReadyToSleep { server, incarnation, map_version });
     }
 
+    fn say_exam(&self, flushed: bool) {
+        let (server, incarnation) = (self.about.me, self.about.incarnation);
+        let writable = flushed && !self.store.figures().poisoned;
+        let wake_on_lan = self.about.own_machine.wakes_on_magic();
+        let exam = ExamReport { unix_millis: clock::unix_millis(), writable, wake_on_lan };
+        self.tell_metas(&ServerMessage::Exam { server, incarnation, exam });
+    }
+
     pub fn on_push(&mut self, push: MetaPush) {
         if self.ended.is_some() {
             return;
@@ -602,6 +617,8 @@ impl Server {
             MetaPush::Superseded { known } if known < self.about.incarnation => {}
             MetaPush::Superseded { known } => self.stop(Ended::Superseded { known }),
             MetaPush::Rejected { why } => self.stop(Ended::Rejected { why }),
+            MetaPush::Exam if self.examining.is_some() || self.ending => {}
+            MetaPush::Exam => self.examining = Some(self.submit_own(Op::Flush)),
         }
     }
 

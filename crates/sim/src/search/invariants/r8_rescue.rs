@@ -33,7 +33,7 @@ fn left_alone(state: &State) -> Option<(GroupId, GroupEntry)> {
     let found = state.groups().find(|(_, entry)| {
         let mut servers = entry.slots.iter().map(|s| s.server);
         servers.clone().any(|s| is(s, &[ServerState::Failed, ServerState::Lost]))
-            && servers.any(|s| is(s, &[ServerState::Asleep]))
+            && servers.any(|s| is(s, &[ServerState::Asleep]) && !state.in_maintenance(s))
     });
     found.map(|(group, entry)| (group, entry.clone()))
 }
