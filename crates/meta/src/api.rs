@@ -12,7 +12,7 @@
 //! ```
 
 use ebb_ec::standby;
-use ebb_gear::{Layout, Place};
+use ebb_gear::{Layout, Place, Sleep};
 use ebb_types::{
     ClusterParams, Depth, GearGroup, MetaPush, MetaReply, MetaRequest, PoolEntry, PoolId, RackId, Schedule,
     ServerId, ServerMessage, SetEntry,
@@ -60,9 +60,10 @@ pub struct Timing {
     pub witness: Duration,
     /// When parity servers of erasure-coded sets sleep and wake.
     pub standby: standby::Settings,
-    /// How often a set of an erasure-coded pool may hibernate in a day: each time costs each of its servers a power cycle.
-    pub cycles_per_day: f64,
-    /// How deep servers sleep.
+    /// What sleep saves and costs. Its power cycles per day also bound how often a set of an erasure-coded pool may hibernate: each
+    /// time costs each of its servers one.
+    pub sleep: Sleep,
+    /// How deep servers of erasure-coded pools sleep, and an earlier leader's sleepers are taken to.
     pub depth: Depth,
     /// Time between two Raft ticks; only a group of several members ticks. An election takes 10 to 20 ticks.
     pub raft_tick: Duration,
@@ -144,7 +145,7 @@ impl Default for Timing {
             lost_after: Some(Duration::from_secs(3600)),
             witness: Duration::from_secs(60),
             standby: standby::Settings::default(),
-            cycles_per_day: 24.0,
+            sleep: Sleep::default(),
             depth: Depth::default(),
             raft_tick: Duration::from_millis(50),
             #[cfg(feature = "planted-bugs")]

@@ -6,7 +6,7 @@
 use crate::State;
 use crate::controller::event::Output;
 use crate::controller::leading::Leading;
-use ebb_types::{Moment, ServerId};
+use ebb_types::{Moment, PoolId, ServerId, ServerState};
 
 impl Leading {
     /// Whether a server may be put to sleep at all, whatever the load.
@@ -16,8 +16,15 @@ impl Leading {
 
     pub(crate) fn throw_switches(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
         for entry in state.servers() {
-            let power = &mut self.servers.entry(entry.id).or_default().power;
-            let Some(action) = power.next(now, entry.state, &self.timing) else { continue };
+            let depth = self.gears.depth(entry.id).unwrap_or(self.timing.depth);
+            let live = self.servers.entry(entry.id).or_default();
+            live.woken = live.woken.filter(|_| entry.state == ServerState::Waking);
+            let from = live.power.depth().unwrap_or(self.timing.depth);
+            let power = &mut live.power;
+            let Some(action) = power.next(now, entry.state, depth, self.timing.wake_limit) else { continue };
+            if entry.state == ServerState::Waking && entry.pool == PoolId::REPLICATED {
+                live.woken.get_or_insert((now, from));
+            }
             if power.is_late() {
                 let late = format!("{} is not {:?} yet; attempt {}", entry.id, action, power.tries);
                 power.trouble.get_or_insert_with(|| late.clone());

@@ -1,6 +1,6 @@
 //! What was asked of one server's power switch, and what is to be asked next.
 
-use crate::{SwitchAction, Timing};
+use crate::SwitchAction;
 use ebb_types::{Depth, Moment, ServerState};
 use std::time::Duration;
 
@@ -88,12 +88,26 @@ impl Power {
         }
     }
 
-    /// The action to start now for a server in `state`.
-    pub fn next(&mut self, now: Moment, state: ServerState, timing: &Timing) -> Option<SwitchAction> {
-        let limit = timing.wake_limit;
+    /// How deep the server sleeps, if a switch was last thrown for that.
+    pub fn depth(&self) -> Option<Depth> {
+        match self.thrown {
+            Some(SwitchAction::Sleep(depth)) => Some(depth),
+            _ => None,
+        }
+    }
+
+    /// The action to start now for a server in `state`; `depth`: of one that falls asleep now. An action counts as late after
+    /// `limit`.
+    pub fn next(
+        &mut self,
+        now: Moment,
+        state: ServerState,
+        depth: Depth,
+        limit: Duration,
+    ) -> Option<SwitchAction> {
         let wanted = match state {
             ServerState::Waking => SwitchAction::Wake,
-            ServerState::Asleep => SwitchAction::Sleep(timing.depth),
+            ServerState::Asleep => SwitchAction::Sleep(self.depth().unwrap_or(depth)),
             // A late switch action put a server to sleep that the state wants awake.
             ServerState::Awake | ServerState::Draining if self.down.is_some() => SwitchAction::Wake,
             ServerState::Failed if self.down.is_some() || self.unsure.is_some() => SwitchAction::Wake,
@@ -129,50 +143,59 @@ mod tests {
     use super::*;
 
     const SLEEP: SwitchAction = SwitchAction::Sleep(Depth::Standby);
+    const LIMIT: Duration = Duration::from_secs(10);
 
     #[test]
     fn what_a_server_said_before_a_switch_put_it_to_sleep_does_not_show_it_awake() {
-        let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
+        let at = |seconds: u64| Moment(seconds * 1_000_000_000);
         let mut power = Power::default();
-        assert_eq!(power.next(at(1), ServerState::Asleep, &timing), Some(SLEEP));
+        assert_eq!(power.next(at(1), ServerState::Asleep, Depth::Standby, LIMIT), Some(SLEEP));
         // It is wanted again before the switch has acted; meanwhile an older wake-up lets it send heartbeats.
-        assert_eq!(power.next(at(2), ServerState::Waking, &timing), None);
+        assert_eq!(power.next(at(2), ServerState::Waking, Depth::Standby, LIMIT), None);
         assert!(!power.shows_awake(at(4)));
-        power.ended(at(5), SLEEP, Ok(()), timing.wake_limit);
+        power.ended(at(5), SLEEP, Ok(()), LIMIT);
         assert!(!power.shows_awake(at(4)) && !power.shows_awake(at(5)));
-        assert_eq!(power.next(at(5), ServerState::Waking, &timing), Some(SwitchAction::Wake));
-        power.ended(at(6), SwitchAction::Wake, Ok(()), timing.wake_limit);
+        assert_eq!(power.next(at(5), ServerState::Waking, Depth::Standby, LIMIT), Some(SwitchAction::Wake));
+        power.ended(at(6), SwitchAction::Wake, Ok(()), LIMIT);
         assert!(power.shows_awake(at(7)));
     }
 
     #[test]
     fn a_new_leader_switches_a_failed_server_on_that_a_late_switch_may_have_put_to_sleep() {
-        let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
+        let at = |seconds: u64| Moment(seconds * 1_000_000_000);
         let mut power = Power::default();
         power.inherit(ServerState::Failed, true, at(10), Depth::Standby);
-        assert_eq!(power.next(at(1), ServerState::Failed, &timing), Some(SwitchAction::Wake));
-        power.ended(at(2), SwitchAction::Wake, Ok(()), timing.wake_limit);
-        assert_eq!(power.next(at(9), ServerState::Failed, &timing), None, "once is enough for now");
+        assert_eq!(power.next(at(1), ServerState::Failed, Depth::Standby, LIMIT), Some(SwitchAction::Wake));
+        power.ended(at(2), SwitchAction::Wake, Ok(()), LIMIT);
         assert_eq!(
-            power.next(at(12), ServerState::Failed, &timing),
+            power.next(at(9), ServerState::Failed, Depth::Standby, LIMIT),
+            None,
+            "once is enough for now"
+        );
+        assert_eq!(
+            power.next(at(12), ServerState::Failed, Depth::Standby, LIMIT),
             Some(SwitchAction::Wake),
             "it may be off again"
         );
-        power.ended(at(13), SwitchAction::Wake, Ok(()), timing.wake_limit);
-        assert_eq!(power.next(at(60), ServerState::Failed, &timing), None, "no switch is under way any more");
+        power.ended(at(13), SwitchAction::Wake, Ok(()), LIMIT);
+        assert_eq!(
+            power.next(at(60), ServerState::Failed, Depth::Standby, LIMIT),
+            None,
+            "no switch is under way any more"
+        );
         for (heard, action) in [(9, Some(SwitchAction::Wake)), (11, None)] {
             let mut power = Power::default();
             power.inherit(ServerState::Awake, true, at(10), Depth::Standby);
             power.heard(at(heard));
-            assert_eq!(power.next(at(20), ServerState::Awake, &timing), None);
+            assert_eq!(power.next(at(20), ServerState::Awake, Depth::Standby, LIMIT), None);
             assert_eq!(
-                power.next(at(30), ServerState::Failed, &timing),
+                power.next(at(30), ServerState::Failed, Depth::Standby, LIMIT),
                 action,
                 "last heard of at {heard} s"
             );
         }
         let mut power = Power::default();
         power.inherit(ServerState::Failed, false, at(10), Depth::Standby);
-        assert_eq!(power.next(at(1), ServerState::Failed, &timing), None, "it never ran");
+        assert_eq!(power.next(at(1), ServerState::Failed, Depth::Standby, LIMIT), None, "it never ran");
     }
 }
