@@ -264,6 +264,8 @@ pub struct Fleet {
     policy: FleetPolicy,
     calendar: Calendar,
     mode: Mode,
+    /// Since when.
+    mode_since: Moment,
     members: BTreeMap<ServerId, Member>,
     /// The hour in which it took over.
     first_hour: u64,
@@ -316,6 +318,7 @@ impl Fleet {
             policy,
             calendar,
             mode,
+            mode_since: now,
             members,
             first_hour: hour,
             seasonal: None,
@@ -338,7 +341,7 @@ impl Fleet {
             Event::Sample { load, interval } => self.sample(now, load, interval, out),
             Event::Tick => self.begin_hour(now, out),
             Event::Is(server, state) => return self.set(now, server, state),
-            Event::Mode(mode) => self.mode = mode,
+            Event::Mode(mode) => (self.mode, self.mode_since) = (mode, now),
         }
         while self.asked.front().is_some_and(|(at, _)| now.since(*at) >= self.policy.dwell) {
             self.asked.pop_front();
@@ -478,7 +481,9 @@ impl Fleet {
         self.meter.add(load);
         self.watched += interval;
         self.begin_hour(now, out);
-        let short = load.0 * (1.0 - ROUNDING) > f64::from(self.awake_throughout(now, interval));
+        // What the first day's poor forecast costs says nothing about the days to come.
+        let short = self.seasonal.is_some()
+            && load.0 * (1.0 - ROUNDING) > f64::from(self.awake_throughout(now, interval));
         let change = if short { 1.0 / (SHORT_AIM * self.policy.short_goal) - 1.0 } else { -1.0 };
         let days = interval.as_secs_f64() / self.policy.day();
         self.short_price.change(std::f64::consts::LN_2 * days / DARE * change);
@@ -649,9 +654,11 @@ impl Fleet {
         best.map(|(_, depth)| depth)
     }
 
-    /// The gear groups awake in `gear`.
+    /// The gear groups awake in `gear`. What an operator has just set stays for the dwell time, even when it is another one's turn.
     fn base(&self, now: Moment, gear: u8) -> Vec<GearGroup> {
-        let day = self.hour(now) / u64::from(self.policy.hours_per_day);
+        let settled = now.since(self.mode_since) >= self.policy.dwell;
+        let day =
+            self.hour(if settled { now } else { self.mode_since }) / u64::from(self.policy.hours_per_day);
         awake_groups(gear, day, self.policy.replicas, self.policy.rotate_days)
     }
 

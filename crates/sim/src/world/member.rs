@@ -415,7 +415,7 @@ impl World<'_> {
             return;
         }
         let request = match (self.gear_wanted, self.lost_wanted) {
-            (Some(Mode::Manual(gear)), _) => AdminRequest::GearSet { gear },
+            (Some(Mode::Manual(wish)), _) => AdminRequest::GearSet(wish),
             (Some(Mode::Auto), _) => AdminRequest::GearAuto,
             (None, Some(server)) => AdminRequest::MarkLost { server },
             (None, None) => return,
