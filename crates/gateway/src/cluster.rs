@@ -108,22 +108,24 @@ fn other_reply() -> BackendError {
     BackendError::Failed("the metadata service's reply does not match the request".into())
 }
 
-/// The gear says what the load is and what it is about to be. `plan`: the gears of the coming day.
+/// What is awake says what the load is and what it is about to be. `plan`: the coming day.
 fn is_trough(now: &GearStatus, plan: &[PlannedHour]) -> bool {
-    let lowest = plan.iter().map(|hour| hour.gear).min();
-    lowest.is_none_or(|lowest| now.gear <= lowest) && !now.shifting && !now.emergency
+    let fewest = plan.iter().map(|hour| hour.awake.len()).min();
+    fewest.is_none_or(|fewest| now.servers as usize <= fewest) && !now.shifting && !now.emergency
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_types::GearMode;
+    use ebb_types::{GearMode, GearSteps, ServerId};
 
     #[test]
-    fn a_trough_is_the_lowest_gear_to_come_while_nothing_shifts() {
-        let gear = |gear, shifting, emergency| GearStatus {
+    fn a_trough_is_the_fewest_servers_to_come_while_nothing_shifts() {
+        let gear = |gear: u8, shifting, emergency| GearStatus {
             mode: GearMode::Auto,
             gear,
+            servers: u32::from(gear) * 3,
+            steps: GearSteps::Servers,
             shifting,
             dry_run: false,
             short_of_room: false,
@@ -132,12 +134,12 @@ mod tests {
             load: 0.0,
             forecast: None,
         };
-        let hour = |gear| PlannedHour {
+        let hour = |gear: u16| PlannedHour {
             hour: 0,
             from_unix_millis: 0,
             forecast: None,
-            gear,
-            awake: Vec::new(),
+            gear: gear as u8,
+            awake: (0..gear * 3).map(ServerId).collect(),
             asleep: Vec::new(),
             note: None,
         };

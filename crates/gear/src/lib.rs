@@ -1,7 +1,7 @@
 //! Which servers hold which data, how loaded the cluster is, and how many servers it needs: Sierra's layout and
 //! gear scheduler; and which servers form the sets of erasure-coded pools ([`sets`]).
 //!
-//! Pure functions and one decision maker, [`Scheduler`]: no clock, no randomness, no I/O. Time and seeds are
+//! Pure functions and two decision makers, [`Fleet`] (server by server) and [`Scheduler`] (whole gears): no clock, no randomness, no I/O. Time and seeds are
 //! arguments, so the simulator, the dry run and the cluster run the same code. [Sierra §3.3, §3.4]
 
 pub mod fleet;
@@ -12,8 +12,9 @@ pub mod rehearsal;
 pub mod schedule;
 pub mod seasonal;
 pub mod sets;
+pub mod settings;
 
-pub use fleet::{Fleet, FleetError, FleetPolicy};
+pub use fleet::{DepthSpec, Fleet, FleetError, FleetPolicy};
 pub use forecast::{Basis, Forecast, History, forecast};
 pub use layout::{
     Layout, LayoutError, Place, Replacement, Scheme, Server, layout, parting, power_down, power_down_count,
@@ -27,3 +28,4 @@ pub use schedule::{
 };
 pub use seasonal::Seasonal;
 pub use sets::{NO_GEAR, SetsError, sets};
+pub use settings::{DepthCost, Sleep, WishError, check_wish};

@@ -13,7 +13,7 @@
 //! respects it.
 
 use crate::{Basis, History, HourMeter, Load, RatesError, ServerRates, forecast, load};
-use ebb_types::{GearGroup, LoadCount, Moment};
+use ebb_types::{GearGroup, GearWish, LoadCount, Moment};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -153,13 +153,21 @@ impl Policy {
         self.g_min.max(lowest_gear(self.servers(), self.replicas()))
     }
 
-    /// Whether the cluster may run in `gear`; ask before [`Event::Set`].
+    /// Whether the cluster may run in `gear`.
     pub fn check_gear(&self, gear: u8) -> Result<(), GearError> {
         let (lowest, highest) = (self.lowest_gear(), self.replicas());
         if (lowest..=highest).contains(&gear) {
             return Ok(());
         }
         Err(GearError { asked: gear, lowest, highest, g_min: self.g_min })
+    }
+
+    /// The gear that comes closest to the wish.
+    fn gear_of(&self, wish: GearWish) -> u8 {
+        match wish {
+            GearWish::Gear(gear) => gear.clamp(self.lowest_gear(), self.replicas()),
+            GearWish::Servers(servers) => self.gear_for(Load(f64::from(servers))),
+        }
     }
 
     pub fn gear_for(&self, load: Load) -> u8 {
@@ -214,23 +222,18 @@ pub enum Mode {
     /// The gear follows forecast and load.
     #[default]
     Auto,
-    /// The operator holds this gear, whatever the load.
-    Manual(u8),
+    /// The operator holds this, whatever the load.
+    Manual(GearWish),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event {
     /// Work of all servers together over the `interval` that ends now.
-    Sample {
-        count: LoadCount,
-        interval: Duration,
-    },
+    Sample { count: LoadCount, interval: Duration },
     /// Time has passed without a sample.
     Tick,
-    /// Hold this gear until [`Event::Auto`]; see [`Policy::check_gear`]. A gear out of range is replaced by the
-    /// nearest possible one.
-    Set(u8),
-    Auto,
+    /// From now on. A wish out of range is replaced by the nearest possible one; see [`crate::check_wish`].
+    Mode(Mode),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -338,8 +341,7 @@ impl Scheduler {
         match event {
             Event::Sample { count, interval } => self.sample(now, &count, interval, out),
             Event::Tick => self.begin_hour(now, out),
-            Event::Set(gear) => self.mode = Mode::Manual(gear),
-            Event::Auto => self.mode = Mode::Auto,
+            Event::Mode(mode) => self.mode = mode,
         }
         self.shift(now, history, out);
     }
@@ -351,7 +353,7 @@ impl Scheduler {
             let forecast = forecast(history, hour, self.policy.hours_per_day);
             let gear = match self.mode {
                 Mode::Auto => self.forecast_gear(history, hour),
-                Mode::Manual(gear) => gear.clamp(self.policy.lowest_gear(), self.policy.replicas()),
+                Mode::Manual(wish) => self.policy.gear_of(wish),
             };
             let awake = self.policy.awake_groups(gear, hour);
             PlannedHour {
@@ -416,7 +418,7 @@ impl Scheduler {
     fn shift(&mut self, now: Moment, history: &History, out: &mut Vec<Command>) {
         let hour = self.hour(now);
         let gear = match self.mode {
-            Mode::Manual(gear) => gear.clamp(self.policy.lowest_gear(), self.policy.replicas()),
+            Mode::Manual(wish) => self.policy.gear_of(wish),
             Mode::Auto => {
                 let ahead = self.hour(now + self.policy.lead);
                 let expected = self.forecast_gear(history, hour).max(self.forecast_gear(history, ahead));

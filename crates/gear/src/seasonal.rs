@@ -165,6 +165,11 @@ impl Path {
 }
 
 impl Ahead {
+    /// One future, known for certain: the loads from the present hour on.
+    pub fn certain(loads: Vec<Load>) -> Ahead {
+        Ahead { paths: vec![Path::new(1.0, loads.into_iter().map(|load| load.0).collect())] }
+    }
+
     /// The weighted mean of `of` over all paths. Zero if there are none.
     fn mean_of(&self, of: impl Fn(&Path) -> f64) -> f64 {
         let weight: f64 = self.paths.iter().map(|path| path.weight).sum();

@@ -2,8 +2,8 @@
 //! metadata service does in a rehearsal, and its energy is compared with the oracle's. No cluster runs.
 
 use ebb_gear::{
-    Calendar, Command, Event, History, LoadSeries, Mode, Policy, Provision, Scheduler, ServerRates,
-    rehearsal, sample_interval,
+    Calendar, Command, Event, History, LoadSeries, Mode, Policy, Provision, Scheduler, rehearsal,
+    sample_interval,
 };
 use ebb_lab::replay::energy::{Change, EnergyReport, changes_of, modelled};
 use ebb_power::PowerModel;
@@ -22,16 +22,7 @@ fn servers() -> Vec<(ServerId, GearGroup)> {
 }
 
 fn policy(schedule: &Schedule) -> Policy {
-    Policy {
-        group_sizes: vec![SERVERS / u32::from(REPLICAS); usize::from(REPLICAS)],
-        g_min: schedule.g_min,
-        rates: ServerRates::from(schedule),
-        hour: Duration::from_millis(schedule.hour_millis),
-        hours_per_day: schedule.hours_per_day,
-        dwell: Duration::from_millis(schedule.dwell_millis),
-        lead: Duration::from_millis(schedule.lead_millis),
-        rotate_days: schedule.rotate_days,
-    }
+    Policy::of(schedule, vec![SERVERS / u32::from(REPLICAS); usize::from(REPLICAS)])
 }
 
 /// What the scheduler does with the samples, in trace time. All servers are awake at first.

@@ -12,7 +12,7 @@
 //! ```
 
 use ebb_ec::standby;
-use ebb_gear::{Layout, Place};
+use ebb_gear::{Layout, Place, Sleep};
 use ebb_types::{
     ClusterParams, Depth, GearGroup, MetaPush, MetaReply, MetaRequest, PoolEntry, PoolId, RackId, Schedule,
     ServerId, ServerMessage, SetEntry,
@@ -71,9 +71,10 @@ pub struct Timing {
     pub witness: Duration,
     /// When parity servers of erasure-coded sets sleep and wake.
     pub standby: standby::Settings,
-    /// How often a set of an erasure-coded pool may hibernate in a day: each time costs each of its servers a power cycle.
-    pub cycles_per_day: f64,
-    /// How deep servers sleep.
+    /// What sleep saves and costs. Its power cycles per day also bound how often a set of an erasure-coded pool may hibernate: each
+    /// time costs each of its servers one.
+    pub sleep: Sleep,
+    /// How deep servers of erasure-coded pools sleep, and an earlier leader's sleepers are taken to.
     pub depth: Depth,
     /// A server that has slept for this long is woken for an exam.
     pub exam_after: Duration,
@@ -172,7 +173,7 @@ impl Default for Timing {
             lost_after: Some(Duration::from_secs(3600)),
             witness: Duration::from_secs(60),
             standby: standby::Settings::default(),
-            cycles_per_day: 24.0,
+            sleep: Sleep::default(),
             depth: Depth::default(),
             exam_after: Duration::from_secs(30 * 86_400),
             skew_limit: Duration::from_secs(60),

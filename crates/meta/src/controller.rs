@@ -35,22 +35,24 @@ pub(crate) mod sets;
 mod switch;
 mod trust;
 mod usage;
+mod wake_times;
 pub(crate) mod watch;
 
 use crate::controller::gears::Gears;
 use crate::controller::leading::{DAMAGE_WAKES, Leading, Live, Reports, Seen};
 use crate::controller::liveness::{Beat, behind};
+use crate::controller::wake_times::WakeTimes;
 use crate::controller::watch::Watch;
 use crate::{Command, State, SwitchAction, Switches, Timing};
 
 pub use event::{Event, Output};
 
 use ebb_types::{
-    Epoch, GearGroup, GroupId, Incarnation, MetaFailure, MetaReply, Moment, ServerId, ServerMessage,
-    ServerReport, ServerState, StoreMark,
+    Epoch, GroupId, Incarnation, MetaFailure, MetaReply, Moment, ServerId, ServerMessage, ServerReport,
+    ServerState, StoreMark,
 };
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The leader's decisions; on a follower it does nothing.
@@ -127,9 +129,9 @@ impl Controller {
         self.leading.as_ref().map(|l| l.gears.gear())
     }
 
-    /// The gear groups that are awake in that gear.
-    pub fn awake(&self) -> &[GearGroup] {
-        self.leading.as_ref().map_or(&[], |l| l.gears.awake())
+    /// The servers that it wants awake for the load, without those that help (R8, R10, R13); empty: this member does not lead.
+    pub fn awake(&self) -> BTreeSet<ServerId> {
+        self.leading.as_ref().map(|l| l.gears.awake().clone()).unwrap_or_default()
     }
 
     /// When [`Event::Tick`] is wanted; `None`: not before another event.
@@ -151,9 +153,10 @@ impl Leading {
             reports: Reports::default(),
             sets: BTreeMap::new(),
             resting: BTreeSet::new(),
-            wakes: VecDeque::new(),
+            set_wakes: WakeTimes::default(),
+            wakes: BTreeMap::new(),
             moves: BTreeMap::new(),
-            gears: Gears::new(timing.forgets_dwell()),
+            gears: Gears::new(timing.sleep, timing.forgets_dwell()),
             in_flight: false,
             dirty: true,
             emergency: false,

@@ -8,10 +8,10 @@ use crate::controller::{Controller, Event, Output};
 use crate::raft::{LogFile, Node, Progress, RaftError};
 use crate::{Command, Input, MemberConfig, MemberId, Outcome, Reply, State, Token};
 use ebb_types::{
-    ALLOCATE_MAX, AdminReply, AdminRequest, GearGroup, MapDelta, MetaFailure, MetaPush, MetaReply,
-    MetaRequest, Moment, NamespaceQuery,
+    ALLOCATE_MAX, AdminReply, AdminRequest, MapDelta, MetaFailure, MetaPush, MetaReply, MetaRequest, Moment,
+    NamespaceQuery, ServerId,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 pub struct Member<L: LogFile> {
@@ -121,8 +121,8 @@ impl<L: LogFile> Member<L> {
         self.leading.zip(self.controller.gear())
     }
 
-    /// The gear groups that are awake in that gear.
-    pub fn awake(&self) -> &[GearGroup] {
+    /// The servers that it wants awake for the load; empty: this member does not lead.
+    pub fn awake(&self) -> BTreeSet<ServerId> {
         self.controller.awake()
     }
 

@@ -12,7 +12,7 @@ use crate::namespace::names::Names;
 use crate::{Bootstrap, Namespace, NewPool, NewServer};
 use ebb_gear::forecast::DAYS_KEPT;
 use ebb_types::{
-    ClusterParams, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, MapDelta, NamespaceCommand,
+    ClusterParams, Epoch, GearWish, GroupEntry, GroupId, HourRecord, Incarnation, MapDelta, NamespaceCommand,
     NamespaceReply, ObjectId, PoolEntry, PoolId, Schedule, ServerEntry, ServerId, ServerState, SetEntry,
     SetId, ShiftRecord, Slot, SlotState, Stage, StoreId, StoreMark,
 };
@@ -22,8 +22,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub use power::{PathRecord, PowerFact, PowerRecord};
 pub use sets::SetChange;
 
-/// Hours kept: all that a forecast looks at.
-pub const HOURS_KEPT: usize = 24 * DAYS_KEPT as usize;
 /// Finished gear shifts kept.
 pub const SHIFTS_KEPT: usize = 1000;
 
@@ -55,9 +53,9 @@ pub enum Command {
     },
     RecordHour(HourRecord),
     RecordShift(ShiftRecord),
-    /// `Some`: hold this gear. `None`: load and forecast decide.
+    /// `Some`: hold this. `None`: load and forecast decide.
     SetGear {
-        manual: Option<u8>,
+        manual: Option<GearWish>,
     },
     SetSchedule(Schedule),
     Namespace(NamespaceCommand),
@@ -129,7 +127,7 @@ pub struct State {
     sets: Vec<Versioned<SetEntry>>,
     next_object: u64,
     schedule: Schedule,
-    manual_gear: Option<u8>,
+    manual_gear: Option<GearWish>,
     hours: VecDeque<HourRecord>,
     shifts: VecDeque<ShiftRecord>,
     namespace: Namespace,
@@ -192,8 +190,8 @@ impl State {
         &self.schedule
     }
 
-    /// The gear that an administrator asked for.
-    pub fn manual_gear(&self) -> Option<u8> {
+    /// What an administrator asked for.
+    pub fn manual_gear(&self) -> Option<GearWish> {
         self.manual_gear
     }
 
@@ -270,7 +268,10 @@ impl State {
             }
             Command::RecordHour(hour) => {
                 if self.hours.back().is_none_or(|last| last.hour < hour.hour) {
-                    push_bounded(&mut self.hours, hour.clone(), HOURS_KEPT);
+                    // All that a forecast looks at.
+                    let days = DAYS_KEPT as usize;
+                    let kept = days * self.schedule.hours_per_day as usize;
+                    push_bounded(&mut self.hours, hour.clone(), kept);
                 }
                 Reply::Done
             }

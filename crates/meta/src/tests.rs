@@ -520,7 +520,7 @@ impl World {
     }
 
     fn gear(&mut self, gear: u8) {
-        self.admin(AdminRequest::GearSet { gear });
+        self.admin(AdminRequest::GearSet(GearWish::Gear(gear)));
     }
 
     fn crash(&mut self, id: u16) {

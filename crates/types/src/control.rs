@@ -10,6 +10,7 @@ use crate::{
     ServerState, SetEntry, SetId, StoreId, Vitals, Watts,
 };
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Maximum object ids per request.
 pub const ALLOCATE_MAX: u32 = 1 << 20;
@@ -83,10 +84,8 @@ pub enum MetaFailure {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum AdminRequest {
     Status,
-    /// Hold this gear until another request. `gear` is 1 to r.
-    GearSet {
-        gear: u8,
-    },
+    /// Keep so much awake until another request.
+    GearSet(GearWish),
     /// Let load and forecast choose the gear.
     GearAuto,
     /// Dry run: what the scheduler would do over the next day.
@@ -128,7 +127,7 @@ impl AdminRequest {
             | AdminRequest::GearPlan
             | AdminRequest::ListHours
             | AdminRequest::ListShifts => true,
-            AdminRequest::GearSet { .. }
+            AdminRequest::GearSet(_)
             | AdminRequest::GearAuto
             | AdminRequest::SetSchedule(_)
             | AdminRequest::CreatePool { .. }
@@ -150,12 +149,43 @@ pub enum AdminReply {
     Shifts(Vec<ShiftRecord>),
 }
 
+/// What an administrator wants to be awake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GearWish {
+    /// A gear, 1 to r: so many whole gear groups.
+    Gear(u8),
+    /// So many servers, the lowest gear's among them.
+    Servers(u32),
+}
+
+impl fmt::Display for GearWish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GearWish::Gear(gear) => write!(f, "gear {gear}"),
+            GearWish::Servers(servers) => write!(f, "{servers} servers"),
+        }
+    }
+}
+
+/// What the scheduler wakes and puts to sleep at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GearSteps {
+    /// Single servers: continuous gears.
+    #[default]
+    Servers,
+    /// Whole gear groups. [Sierra §3.4]
+    Groups,
+}
+
 /// The scheduler's parameters. The four rates are what one server sustains of one kind of work alone. [Sierra §3.4]
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
     /// Length of the scheduler's "hour": 3,600,000, or less to rehearse a day in minutes.
     pub hour_millis: u64,
     pub hours_per_day: u32,
+    pub steps: GearSteps,
     /// Small random requests per second.
     pub read_iops: f64,
     pub write_iops: f64,
@@ -164,10 +194,13 @@ pub struct Schedule {
     pub write_bytes_per_second: f64,
     /// Lowest gear that the scheduler may choose: 1 saves the most, 2 keeps two awake replicas of everything.
     pub g_min: u8,
-    /// How long the load must have been low, and the gear unchanged, before servers are put to sleep.
+    /// With [`GearSteps::Groups`], how long the load must have been low, and the gear unchanged, before servers are put to sleep; else how
+    /// long a woken server stays awake.
     pub dwell_millis: u64,
-    /// Lead time: how long before an hour begins its servers are woken.
+    /// Lead time: how long before they are needed servers are woken, as long as nothing is known about how long they take.
     pub lead_millis: u64,
+    /// Share of the time with too few servers awake that is accepted; with [`GearSteps::Servers`].
+    pub short_goal: f64,
     /// Days after which another gear group is the one that never sleeps; zero: never.
     pub rotate_days: u32,
 }
@@ -177,6 +210,7 @@ impl Default for Schedule {
         Schedule {
             hour_millis: 3_600_000,
             hours_per_day: 24,
+            steps: GearSteps::default(),
             read_iops: 200.0,
             write_iops: 200.0,
             read_bytes_per_second: 100e6,
@@ -184,6 +218,7 @@ impl Default for Schedule {
             g_min: 1,
             dwell_millis: 300_000,
             lead_millis: 60_000,
+            short_goal: 0.01,
             rotate_days: 7,
         }
     }
@@ -279,8 +314,11 @@ pub struct MetadataMember {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GearStatus {
     pub mode: GearMode,
-    /// The target gear; servers may still be shifting.
+    /// The target gear: the number of gear groups that are awake, the last one perhaps in part. Servers may still be shifting.
     pub gear: u8,
+    /// How many servers that is.
+    pub servers: u32,
+    pub steps: GearSteps,
     /// A shift is in progress: some server is not yet in the state that the gear asks for.
     pub shifting: bool,
     /// Servers have no power switches: the gear is hypothetical, and every server stays awake.
@@ -471,6 +509,9 @@ pub struct ShiftRecord {
     pub at_unix_millis: u64,
     pub from_gear: u8,
     pub to_gear: u8,
+    /// Servers that the gears before and after it ask for.
+    pub from_servers: u32,
+    pub to_servers: u32,
     pub why: String,
     pub woken: u32,
     pub put_to_sleep: u32,

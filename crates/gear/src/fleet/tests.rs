@@ -2,13 +2,24 @@ use super::*;
 
 const STEP: Duration = Duration::from_secs(60);
 
+const OFF: DepthSpec =
+    DepthSpec { depth: Depth::Off, watts: Watts(5.4), joules: Joules(1839.0), wake: STEP, wears: true };
+const STANDBY: DepthSpec = DepthSpec {
+    depth: Depth::Standby,
+    watts: Watts(10.0),
+    joules: Joules(900.0),
+    wake: Duration::from_secs(15),
+    wears: false,
+};
+
 fn policy() -> FleetPolicy {
     FleetPolicy {
         replicas: 3,
         g_min: 1,
         hour: Duration::from_secs(3600),
         hours_per_day: 24,
-        wake: STEP,
+        idle: Watts(61.8),
+        depths: vec![OFF],
         dwell: Duration::from_secs(900),
         cycles_per_day: 2.0,
         short_goal: 0.01,
@@ -28,9 +39,9 @@ struct World {
 
 impl World {
     fn new(policy: FleetPolicy, servers: u16) -> World {
-        let members = (0..servers).map(|id| (ServerId(id), GearGroup((id % 3) as u8), true));
+        let members = (0..servers).map(|id| (ServerId(id), GearGroup((id % 3) as u8), State::Awake, true));
         let calendar = Calendar { origin: Moment::ZERO, elapsed: Duration::ZERO };
-        let fleet = Fleet::new(policy, calendar, Moment::ZERO, members).expect("a fleet");
+        let fleet = Fleet::new(policy, calendar, Moment::ZERO, Mode::Auto, members).expect("a fleet");
         World { fleet, history: History::default(), minute: 0, waking: Vec::new(), shifts: Vec::new() }
     }
 
@@ -39,24 +50,66 @@ impl World {
         let now = Moment::ZERO + STEP * self.minute as u32;
         let mut commands = Vec::new();
         for server in std::mem::take(&mut self.waking) {
-            self.fleet.on(now, &self.history, Event::Awake(server), &mut commands);
+            self.is(server, State::Awake);
         }
         let event = load.map_or(Event::Tick, |load| Event::Sample { load: Load(load), interval: STEP });
         self.fleet.on(now, &self.history, event, &mut commands);
+        self.obey(commands);
+    }
+
+    fn now(&self) -> Moment {
+        Moment::ZERO + STEP * self.minute as u32
+    }
+
+    fn is(&mut self, server: ServerId, state: State) {
+        self.fleet.on(self.now(), &self.history, Event::Is(server, state), &mut Vec::new());
+    }
+
+    fn tell(&mut self, event: Event) {
+        let mut commands = Vec::new();
+        self.fleet.on(self.now(), &self.history, event, &mut commands);
+        self.obey(commands);
+    }
+
+    fn obey(&mut self, commands: Vec<Command>) {
         for command in commands {
             match command {
                 Command::Wake(server) => {
-                    self.waking.push(server);
-                    self.shifts.push((self.minute, server, true));
+                    if matches!(self.fleet.state(server), Some(State::Asleep(_))) {
+                        self.is(server, State::Waking);
+                        self.waking.push(server);
+                        self.shifts.push((self.minute, server, true));
+                    }
                 }
-                Command::Sleep(server) => self.shifts.push((self.minute, server, false)),
+                Command::Sleep(server, depth) => {
+                    self.is(server, State::Asleep(depth));
+                    self.shifts.push((self.minute, server, false));
+                }
                 Command::RecordHour { hour, peak } => self.history.record(hour, peak, 24),
             }
         }
     }
 
+    /// A new leader takes over.
+    fn lead(&mut self) {
+        let found: Vec<_> = (0..self.fleet.servers() as u16)
+            .map(|id| {
+                let server = ServerId(id);
+                let state = self.fleet.state(server).expect("a server");
+                (server, GearGroup((id % 3) as u8), state, !self.sleeps(server))
+            })
+            .collect();
+        let calendar = Calendar { origin: Moment::ZERO, elapsed: Duration::ZERO };
+        let policy = self.fleet.policy().clone();
+        self.fleet = Fleet::new(policy, calendar, self.now(), self.fleet.mode(), found).expect("a fleet");
+    }
+
+    fn sleeps(&self, server: ServerId) -> bool {
+        matches!(self.fleet.state(server), Some(State::Asleep(_)))
+    }
+
     fn on(&self) -> u32 {
-        self.fleet.count(State::Awake) + self.fleet.count(State::Waking)
+        self.fleet.count(|state| matches!(state, State::Awake | State::Waking))
     }
 }
 
@@ -66,12 +119,16 @@ fn daily(minute: u64) -> f64 {
 }
 
 #[test]
-fn without_a_forecast_every_server_is_awake() {
+fn without_a_forecast_every_server_is_awake_and_on_the_first_day_the_last_hour_is_one() {
     let mut world = World::new(policy(), 30);
-    for _ in 0..1439 {
+    for _ in 0..59 {
         world.step(Some(0.0));
         assert_eq!(world.on(), 30);
     }
+    for _ in 59..75 {
+        world.step(Some(0.0));
+    }
+    assert_eq!(world.on(), 10);
 }
 
 #[test]
@@ -81,7 +138,7 @@ fn the_quiet_half_of_the_day_is_slept_through_and_the_busy_one_met_in_time() {
     for minute in 0..10 * 1440 {
         let load = daily(minute);
         if minute >= 5 * 1440 {
-            short += u32::from(world.fleet.count(State::Awake) < load as u32);
+            short += u32::from(world.fleet.count(|state| state == State::Awake) < load as u32);
             quiet += if load < 10.0 { f64::from(world.on()) / (5.0 * 720.0) } else { 0.0 };
         }
         world.step(Some(load));
@@ -109,12 +166,105 @@ fn a_server_that_fails_is_replaced() {
         world.step(Some(daily(minute)));
     }
     let before = world.on();
-    let victim = (0..30).map(ServerId).find(|id| world.fleet.state(*id) == Some(State::Awake)).unwrap();
-    let now = Moment::ZERO + STEP * world.minute as u32;
+    let awake = |id: &ServerId| world.fleet.state(*id) == Some(State::Awake);
+    let victim = (0..30).map(ServerId).find(awake).unwrap();
+    world.is(victim, State::Gone);
+    world.tell(Event::Tick);
+    assert_eq!(world.on(), before, "another one wakes in its place");
+    assert_eq!(world.fleet.count(|state| state == State::Gone), 1);
+    world.is(victim, State::Awake);
+    world.tell(Event::Tick);
+    assert_eq!(world.on(), before + 1, "nobody is sent to sleep just because it is back");
+}
+
+#[test]
+fn a_server_that_cannot_go_to_sleep_yet_is_the_first_to_be_wanted_again() {
+    let mut world = World::new(policy(), 30);
+    for minute in 0..8 * 1440 + 300 {
+        world.step(Some(daily(minute)));
+    }
     let mut commands = Vec::new();
-    world.fleet.on(now, &world.history, Event::Gone(victim), &mut commands);
-    assert!(world.on() >= before.min(10), "{commands:?}");
-    assert_eq!(world.fleet.count(State::Gone), 1);
+    let busy = (0..30).map(ServerId).find(|id| world.sleeps(*id)).unwrap();
+    world.is(busy, State::Awake);
+    world.fleet.on(
+        world.now(),
+        &world.history,
+        Event::Sample { load: Load(26.0), interval: STEP },
+        &mut commands,
+    );
+    assert_eq!(commands.first(), Some(&Command::Wake(busy)));
+}
+
+#[test]
+fn a_change_of_leader_moves_no_server() {
+    for hours in [0, 5, 11, 13, 20] {
+        let mut world = World::new(policy(), 30);
+        for minute in 0..8 * 1440 + hours * 60 {
+            world.step(Some(daily(minute)));
+        }
+        let before = world.shifts.len();
+        world.lead();
+        world.tell(Event::Tick);
+        world.step(Some(daily(hours * 60)));
+        assert_eq!(world.shifts.len(), before, "{hours} hours into the day");
+    }
+}
+
+#[test]
+fn an_operator_holds_a_number_of_servers_or_a_gear_against_load_and_dwell() {
+    let mut world = World::new(policy(), 12);
+    for servers in [7, 4, 5, 12] {
+        world.tell(Event::Mode(Mode::Manual(GearWish::Servers(servers))));
+        assert_eq!(world.fleet.wants().count() as u32, servers);
+        assert!(
+            (0..12).step_by(3).all(|id| world.fleet.wants().any(|s| s.0 == id)),
+            "the lowest gear is awake"
+        );
+        world.step(Some(11.0));
+        assert_eq!(world.on(), servers);
+    }
+    world.tell(Event::Mode(Mode::Manual(GearWish::Gear(2))));
+    assert!(world.fleet.wants().all(|server| server.0 % 3 < 2) && world.on() == 8);
+    assert_eq!(world.fleet.gear(world.now()), 2);
+    world.tell(Event::Mode(Mode::Auto));
+    assert_eq!(world.on(), 12, "nothing is known of the load");
+}
+
+#[test]
+fn a_server_that_may_not_sleep_counts_and_stays() {
+    let mut world = World::new(policy(), 12);
+    world.fleet.pin(ServerId(5), true);
+    world.tell(Event::Mode(Mode::Manual(GearWish::Servers(5))));
+    let wants: Vec<u16> = world.fleet.wants().map(|server| server.0).collect();
+    assert_eq!((wants.len(), wants.contains(&5)), (5, true), "{wants:?}");
+}
+
+#[test]
+fn the_depth_of_sleep_follows_from_the_quiet_that_is_expected() {
+    let mut world = World::new(FleetPolicy { depths: vec![STANDBY, OFF], ..policy() }, 30);
+    let best = |world: &World, minutes: f64, credit| world.fleet.best_depth(minutes * 60.0, credit);
+    assert_eq!(best(&world, 0.2, true), None);
+    assert_eq!(best(&world, 20.0, true), Some(Depth::Standby), "a power cycle costs an hour at first");
+    assert_eq!(best(&world, 24.0 * 60.0, true), Some(Depth::Off));
+    assert_eq!(best(&world, 24.0 * 60.0, false), Some(Depth::Standby), "its power cycles are spent");
+    world.is(ServerId(4), State::Asleep(Depth::Off));
+    world.is(ServerId(7), State::Asleep(Depth::Standby));
+    world.fleet.members.values_mut().for_each(|m| m.wanted = !m.sleeps());
+    assert_eq!(world.fleet.rested(), [ServerId(7), ServerId(4)], "the shallow sleeper wakes first");
+}
+
+#[test]
+fn the_dry_run_names_the_servers_that_the_coming_day_wakes_and_changes_nothing() {
+    let mut world = World::new(policy(), 30);
+    for minute in 0..8 * 1440 {
+        world.step(Some(daily(minute)));
+    }
+    let before: Vec<ServerId> = world.fleet.wants().collect();
+    let plan = world.fleet.plan(world.now(), &world.history, 24);
+    assert_eq!(world.fleet.wants().collect::<Vec<_>>(), before);
+    let planned = |hour: usize| plan[hour].awake.len();
+    assert!(planned(5) < 15 && planned(15) >= 20, "{:?}", (0..24).map(planned).collect::<Vec<_>>());
+    assert_eq!((plan.len(), plan[0].hour), (24, 8 * 24));
 }
 
 #[test]
@@ -125,7 +275,7 @@ fn servers_take_turns() {
         world.step(Some(daily(minute) / 2.5));
         if minute >= 5 * 1440 {
             for id in 0..12 {
-                asleep[usize::from(id)] += u32::from(world.fleet.state(ServerId(id)) == Some(State::Asleep));
+                asleep[usize::from(id)] += u32::from(world.sleeps(ServerId(id)));
             }
         }
     }
@@ -193,6 +343,8 @@ fn policies_that_make_no_sense_are_refused() {
     };
     assert!(refused(&|p| p.g_min = 4).contains("g_min"));
     assert!(refused(&|p| p.hours_per_day = 0).contains("day"));
+    assert!(refused(&|p| p.depths.clear()).contains("depth"));
+    assert!(refused(&|p| p.depths[0].watts = Watts(70.0)).contains("draw less"));
     assert!(refused(&|p| p.cycles_per_day = 0.0).contains("above 0"));
     assert!(refused(&|p| p.short_goal = f64::NAN).contains("0.5"));
 }

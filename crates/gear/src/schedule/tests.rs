@@ -233,18 +233,18 @@ fn g_min_and_the_floor_bound_the_gear() {
 fn the_operator_overrides_forecast_and_load_until_auto() {
     let mut world = World::after_days(policy(&[3, 3, 3]), 1, |_| 8.0);
     world.load_for(8, 10);
-    world.send(Event::Set(1));
+    world.send(Event::Mode(Mode::Manual(GearWish::Gear(1))));
     world.load_for(8, 3600);
     assert_eq!(world.gears(), [(1, 3), (10, 1)]);
     assert_eq!(world.scheduler.plan(world.now, &world.history, 2)[1].gear, 1);
-    world.send(Event::Auto);
+    world.send(Event::Mode(Mode::Auto));
     assert_eq!(world.gears().last(), Some(&(3610, 3)));
     let policy = world.scheduler.policy();
     assert_eq!(policy.check_gear(2), Ok(()));
     let error = policy.check_gear(4).unwrap_err();
     assert_eq!((error.lowest, error.highest), (1, 3));
     assert!(policy.check_gear(0).is_err());
-    world.send(Event::Set(0));
+    world.send(Event::Mode(Mode::Manual(GearWish::Gear(0))));
     assert_eq!(world.scheduler.gear(), 1);
 }
 

@@ -18,8 +18,8 @@ use bytes::Bytes;
 use ebb_gear::{LoadSeries, rehearsal};
 use ebb_trace::{Kind, Trace};
 use ebb_types::{
-    AdminReply, AdminRequest, BLOCK_BYTES, ChunkId, ClusterStatus, GearMode, HourRecord, ObjectId, PoolId,
-    Schedule, ServerId, ShiftRecord,
+    AdminReply, AdminRequest, BLOCK_BYTES, ChunkId, ClusterStatus, GearMode, GearSteps, GearWish, HourRecord,
+    ObjectId, PoolId, Schedule, ServerId, ShiftRecord,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -124,7 +124,10 @@ async fn restore<T: Target>(target: &T, before: &ClusterStatus) -> Result<(), Ta
     command(target, AdminRequest::SetSchedule(before.schedule)).await?;
     let mode = match before.gear.mode {
         GearMode::Auto => AdminRequest::GearAuto,
-        GearMode::Manual => AdminRequest::GearSet { gear: before.gear.gear },
+        GearMode::Manual if before.gear.steps == GearSteps::Groups => {
+            AdminRequest::GearSet(GearWish::Gear(before.gear.gear))
+        }
+        GearMode::Manual => AdminRequest::GearSet(GearWish::Servers(before.gear.servers)),
     };
     command(target, mode).await
 }
@@ -136,7 +139,7 @@ async fn run_on<T: Target>(
     target: T,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<ReplayReport, ReplayError> {
-    let all_awake = AdminRequest::GearSet { gear: setting.before.params.replicas };
+    let all_awake = AdminRequest::GearSet(GearWish::Gear(setting.before.params.replicas));
     command(&target, all_awake.clone()).await.map_err(cluster("wake all servers"))?;
     let first = target.create(sizes(trace)).await.map_err(cluster("create volumes"))?;
     let mut check = Check::default();

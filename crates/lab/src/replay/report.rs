@@ -234,9 +234,11 @@ impl ReplayReport {
         for shift in &self.shifts {
             writeln!(
                 f,
-                "  gear {} to {}: {} ms, {} woken, {} put to sleep, {} primaries moved ({})",
+                "  gear {} to {}, {} to {} servers: {} ms, {} woken, {} put to sleep, {} primaries moved ({})",
                 shift.from_gear,
                 shift.to_gear,
+                shift.from_servers,
+                shift.to_servers,
                 shift.took_millis,
                 shift.woken,
                 shift.put_to_sleep,

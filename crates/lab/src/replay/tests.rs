@@ -9,8 +9,8 @@ use ebb_gear::{Provision, RehearsalError, rehearsal};
 use ebb_trace::{Kind, Request, Trace};
 use ebb_types::{
     AdminReply, AdminRequest, ChunkId, ClusterParams, ClusterStatus, GearGroup, GearMode, GearStatus,
-    GroupCounts, HourRecord, Incarnation, ObjectId, PowerStatus, RackId, Schedule, ServerId, ServerState,
-    ServerStatus, ShiftRecord, Vitals,
+    GearWish, GroupCounts, HourRecord, Incarnation, ObjectId, PowerStatus, RackId, Schedule, ServerId,
+    ServerState, ServerStatus, ShiftRecord, Vitals,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -133,6 +133,8 @@ impl Fake {
             gear: GearStatus {
                 mode: inner.mode,
                 gear: inner.gear,
+                servers: 9 - inner.asleep.len() as u32,
+                steps: inner.schedule.steps,
                 shifting: false,
                 dry_run: false,
                 short_of_room: false,
@@ -212,7 +214,7 @@ impl Target for Fake {
         self.inner().admin.push(request.clone());
         Ok(match request {
             AdminRequest::Status => AdminReply::Status(Box::new(self.status())),
-            AdminRequest::GearSet { gear } => {
+            AdminRequest::GearSet(GearWish::Gear(gear)) => {
                 self.inner().mode = GearMode::Manual;
                 self.shift(gear);
                 AdminReply::Done
@@ -242,6 +244,8 @@ impl Target for Fake {
                     at_unix_millis,
                     from_gear: 3,
                     to_gear: 1,
+                    from_servers: 9,
+                    to_servers: 3,
                     why: "test".into(),
                     woken: 0,
                     put_to_sleep: 6,
@@ -330,10 +334,10 @@ async fn a_cluster_that_obeys_passes_and_is_left_as_it_was() {
     assert_eq!(
         commands,
         [
-            AdminRequest::GearSet { gear: 3 },
+            AdminRequest::GearSet(GearWish::Gear(3)),
             AdminRequest::SetSchedule(report.schedule),
             AdminRequest::GearAuto,
-            AdminRequest::GearSet { gear: 3 },
+            AdminRequest::GearSet(GearWish::Gear(3)),
             AdminRequest::ListShifts,
             AdminRequest::SetSchedule(before),
             AdminRequest::GearAuto,

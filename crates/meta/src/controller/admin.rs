@@ -1,16 +1,16 @@
 //! Administrators' requests: figures from the state and the leader's memory, and commands that they want proposed.
 
 use crate::controller::event::Output;
-use crate::controller::gears::{group_sizes, policy};
+use crate::controller::gears::{check, policy};
 use crate::controller::leading::Leading;
 use crate::controller::racks::racks_apart;
 use crate::controller::set_notes::set_notes;
 use crate::{Command, State, Token};
-use ebb_gear::lowest_gear;
+use ebb_gear::{check_wish, floor_servers};
 use ebb_types::{
-    AdminReply, AdminRequest, ClusterStatus, Column, GearMode, GearStatus, GroupCounts, MetaFailure,
-    MetaReply, Moment, PlannedHour, PoolEntry, PoolId, PoolStatus, RackId, ServerEntry, ServerId,
-    ServerState, ServerStatus, SetEntry, SetId, SetStatus, SlotState, StoreMark, Vitals,
+    AdminReply, AdminRequest, ClusterStatus, Column, GearMode, GearStatus, GearSteps, GroupCounts,
+    MetaFailure, MetaReply, Moment, PlannedHour, PoolEntry, PoolId, PoolStatus, RackId, ServerEntry,
+    ServerId, ServerState, ServerStatus, SetEntry, SetId, SetStatus, SlotState, StoreMark, Vitals,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,7 @@ impl Leading {
             AdminRequest::PowerTest { server } => {
                 self.begin_test(now, server, state).map(|()| AdminReply::Done)
             }
-            AdminRequest::GearSet { .. }
+            AdminRequest::GearSet(_)
             | AdminRequest::GearAuto
             | AdminRequest::SetSchedule(_)
             | AdminRequest::CreatePool { .. }
@@ -71,19 +71,23 @@ impl Leading {
     }
 
     fn dry_run(&self, now: Moment, state: &State) -> Result<Vec<PlannedHour>, String> {
-        let scheduler = self.gears.scheduler().ok_or_else(|| self.gears.fault.clone().unwrap_or_default())?;
         let schedule = state.schedule();
-        let r = state.params().map_or(1, |p| p.replicas);
-        let servers: u32 = group_sizes(state).iter().sum();
-        let floor = lowest_gear(servers, r);
-        let few = (floor > schedule.g_min).then(|| {
-            format!("{servers} servers reach gear {floor} at lowest: {r} copies of every write need {r} awake servers")
+        let policy = policy(schedule, state);
+        let (servers, r) = (policy.servers(), policy.replicas());
+        let floor = match schedule.steps {
+            GearSteps::Servers => floor_servers(servers, r) > policy.capacity(schedule.g_min).0.ceil() as u32,
+            GearSteps::Groups => policy.lowest_gear() > schedule.g_min,
+        };
+        let few = floor.then(|| {
+            format!(
+                "with {servers} servers, not more can sleep: {r} copies of every write need {r} awake servers"
+            )
         });
         let binding: Vec<String> =
             few.into_iter().chain(self.hardware_notes(state)).chain(self.kept_notes(state)).collect();
-        let hours = scheduler.plan(now, &self.gears.history, schedule.hours_per_day);
+        let hours = self.gears.plan(now, schedule.hours_per_day)?;
         let planned = hours.into_iter().map(|hour| {
-            let mut awake = servers_of(state, |e| hour.awake.contains(&e.gear_group));
+            let mut awake = hour.awake;
             let more = racks_apart(state.replicated(), &awake, state);
             let apart = (!more.is_empty()).then(|| {
                 let names: Vec<String> = more.iter().map(ServerId::to_string).collect();
@@ -121,18 +125,19 @@ impl Leading {
 
     fn status(&self, now: Moment, state: &State) -> ClusterStatus {
         let schedule = *state.schedule();
-        let hour = self.gears.scheduler().map(|s| s.hour(now));
         let awake = state.replicated().filter(|e| e.state.is_live()).count() as u32;
         let gear = GearStatus {
             mode: if state.manual_gear().is_some() { GearMode::Manual } else { GearMode::Auto },
             gear: self.gears.gear(),
+            servers: self.gears.awake().len() as u32,
+            steps: schedule.steps,
             shifting: self.gears.shift.is_some(),
             emergency: self.emergency,
             dry_run: !self.has_switches(),
             short_of_room: self.short_of_room,
             servers_awake: awake,
             load: self.gears.load().0,
-            forecast: hour.and_then(|hour| self.gears.forecast(hour, schedule.hours_per_day)),
+            forecast: self.gears.expected(now).map(|load| load.0),
         };
         let servers = self.server_statuses(now, state);
         // A sleeping server's last figure is stale: its own offload was moved before it slept.
@@ -241,16 +246,16 @@ impl Leading {
     /// The command that the request asks for, or why it is refused.
     fn wish(&self, now: Moment, request: &AdminRequest, state: &State) -> Result<Command, String> {
         match request {
-            AdminRequest::GearSet { gear } => {
-                let policy = policy(state.schedule(), group_sizes(state));
-                policy.check_gear(*gear).map_err(|e| e.to_string())?;
-                Ok(Command::SetGear { manual: Some(*gear) })
+            AdminRequest::GearSet(wish) => {
+                let schedule = state.schedule();
+                check_wish(*wish, schedule.steps, &policy(schedule, state)).map_err(|e| e.to_string())?;
+                Ok(Command::SetGear { manual: Some(*wish) })
             }
             AdminRequest::Maintenance { server, end } => self.maintain(now, *server, *end, state),
             AdminRequest::Force { accept_loss } => self.force(now, *accept_loss, state),
             AdminRequest::GearAuto => Ok(Command::SetGear { manual: None }),
             AdminRequest::SetSchedule(schedule) => {
-                policy(schedule, group_sizes(state)).check().map_err(|e| e.to_string())?;
+                check(schedule, state, &self.timing.sleep)?;
                 Ok(Command::SetSchedule(*schedule))
             }
             AdminRequest::MarkLost { server } => {

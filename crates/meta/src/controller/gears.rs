@@ -1,68 +1,97 @@
-//! Gears: feeds the scheduler (load samples, recorded hours, the operator's requests) and keeps its answer, the gear
-//! groups that should be awake. [`ebb_gear::Scheduler`] decides; this module also tracks the shift in progress.
+//! Gears: feeds the decider (load samples, recorded hours, the operator's requests, the servers' states) and keeps its answer, the
+//! servers that should be awake. [`ebb_gear::Fleet`] decides server by server, or [`ebb_gear::Scheduler`] by whole gears; this
+//! module also tracks the shift in progress.
 
 use crate::State;
+use ebb_gear::fleet::{Command as Order, Event as News, State as Standing};
 use ebb_gear::{
-    Calendar, Event, History, Load, Mode, Policy, Scheduler, ServerRates, forecast, sample_interval,
+    Calendar, Command, Event, Fleet, FleetPolicy, History, Load, Mode, Policy, Scheduler, Sleep, forecast,
+    load, sample_interval,
 };
-use ebb_types::{GearGroup, LoadCount, Moment, Schedule, ServerEntry, ServerState, ShiftRecord, Vitals};
+use ebb_types::{
+    Depth, GearGroup, GearSteps, LoadCount, Moment, Schedule, ServerEntry, ServerId, ServerState,
+    ShiftRecord, Vitals,
+};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-#[derive(Default)]
+/// Decides which servers are awake.
+enum Decider {
+    Servers(Box<Fleet>),
+    Groups(Scheduler),
+}
+
 pub(crate) struct Gears {
-    scheduler: Option<Scheduler>,
-    /// What the scheduler was built from; it is rebuilt when this changes.
-    basis: Option<(Schedule, Vec<u32>)>,
-    /// Why there is no scheduler; without one every server stays awake.
+    decider: Option<Decider>,
+    /// What the decider was built from; it is rebuilt when this changes.
+    basis: Option<(Schedule, BTreeMap<ServerId, GearGroup>)>,
+    sleep: Sleep,
+    /// Why there is no decider; without one every server stays awake.
     pub fault: Option<String>,
     pub history: History,
     last_hour: Option<u64>,
     count: LoadCount,
     sample_start: Moment,
+    load: Load,
     gear: u8,
-    awake: Vec<GearGroup>,
+    awake: BTreeSet<ServerId>,
     pub shift: Option<Shift>,
     /// Hours that have ended but are not in the state yet.
-    pub ended_hours: Vec<(u64, Load)>,
+    pub ended_hours: Vec<EndedHour>,
     /// Planted defect: no dwell time.
     forgets_dwell: bool,
+}
+
+pub(crate) struct EndedHour {
+    pub hour: u64,
+    pub peak: Load,
+    pub forecast: Option<Load>,
+}
+
+/// One hour of the dry run.
+pub(crate) struct Planned {
+    pub hour: u64,
+    pub forecast: Option<Load>,
+    pub gear: u8,
+    pub awake: BTreeSet<ServerId>,
 }
 
 /// A shift in progress.
 #[derive(Clone, Debug)]
 pub(crate) struct Shift {
     started: Moment,
-    from: u8,
-    to: u8,
+    from: Size,
+    to: Size,
     why: &'static str,
     pub woken: u32,
     pub put_to_sleep: u32,
     pub migrations: u32,
 }
 
-/// The operator's schedule as a scheduler policy. `dwell` and `lead` are capped at one hour, so that rehearsing a day
-/// in minutes needs only one setting, the hour.
-pub(crate) fn policy(schedule: &Schedule, group_sizes: Vec<u32>) -> Policy {
-    let hour = Duration::from_millis(schedule.hour_millis);
-    Policy {
-        group_sizes,
-        g_min: schedule.g_min,
-        rates: ServerRates::from(schedule),
-        hour,
-        hours_per_day: schedule.hours_per_day,
-        dwell: Duration::from_millis(schedule.dwell_millis).min(hour),
-        lead: Duration::from_millis(schedule.lead_millis).min(hour),
-        rotate_days: schedule.rotate_days,
-    }
+/// How much is to be awake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Size {
+    gear: u8,
+    servers: u32,
 }
 
-/// Number of servers in each gear group that are not lost. Gears concern the replicated pool only.
-pub(crate) fn group_sizes(state: &State) -> Vec<u32> {
+/// The servers that gears concern: those of the replicated pool that are not lost.
+fn members(state: &State) -> impl Iterator<Item = &ServerEntry> {
+    state.replicated().filter(|e| e.state != ServerState::Lost)
+}
+
+/// The policy of whole gears, for the state's servers.
+pub(crate) fn policy(schedule: &Schedule, state: &State) -> Policy {
     let mut sizes = vec![0; state.params().map_or(0, |p| usize::from(p.replicas))];
-    for entry in state.replicated().filter(|e| e.state != ServerState::Lost) {
-        sizes[usize::from(entry.gear_group.0)] += 1;
-    }
-    sizes
+    members(state).for_each(|e| sizes[usize::from(e.gear_group.0)] += 1);
+    Policy::of(schedule, sizes)
+}
+
+/// Whether the operator's settings make sense for the state's servers.
+pub(crate) fn check(schedule: &Schedule, state: &State, sleep: &Sleep) -> Result<(), String> {
+    let groups = policy(schedule, state);
+    groups.check().map_err(|e| e.to_string())?;
+    FleetPolicy::of(schedule, groups.replicas(), sleep).check().map_err(|e| e.to_string())
 }
 
 /// The gear that a new leader finds: the number of gear groups, lowest first, without a server asleep or draining. So
@@ -73,16 +102,48 @@ fn gear_of(state: &State, policy: &Policy, hour: u64) -> u8 {
     policy.awake_groups(policy.replicas(), hour).iter().take_while(|group| is_up(group)).count() as u8
 }
 
+/// The servers of these gear groups.
+fn of_groups(members: &BTreeMap<ServerId, GearGroup>, groups: &[GearGroup]) -> BTreeSet<ServerId> {
+    members.iter().filter(|(_, group)| groups.contains(group)).map(|(server, _)| *server).collect()
+}
+
+/// What the fleet is told about a server.
+pub(crate) fn standing(state: ServerState, late: bool, depth: Depth) -> Standing {
+    match state {
+        ServerState::Awake | ServerState::Draining => Standing::Awake,
+        ServerState::Waking if !late => Standing::Waking,
+        ServerState::Asleep => Standing::Asleep(depth),
+        ServerState::Waking | ServerState::Failed | ServerState::Lost => Standing::Gone,
+    }
+}
+
 impl Gears {
-    pub fn new(forgets_dwell: bool) -> Gears {
-        Gears { forgets_dwell, ..Gears::default() }
+    pub fn new(sleep: Sleep, forgets_dwell: bool) -> Gears {
+        Gears {
+            decider: None,
+            basis: None,
+            sleep,
+            fault: None,
+            history: History::default(),
+            last_hour: None,
+            count: LoadCount::default(),
+            sample_start: Moment::ZERO,
+            load: Load::ZERO,
+            gear: 0,
+            awake: BTreeSet::new(),
+            shift: None,
+            ended_hours: Vec::new(),
+            forgets_dwell,
+        }
     }
 
     /// Takes in changes of the state.
     pub fn follow(&mut self, now: Moment, state: &State, since: Moment, unix_millis: u64) {
-        let sizes = group_sizes(state);
-        let same =
-            self.basis.as_ref().is_some_and(|(schedule, s)| schedule == state.schedule() && *s == sizes);
+        let same = |(schedule, known): &(Schedule, BTreeMap<ServerId, GearGroup>)| {
+            let there = members(state).map(|e| (&e.id, &e.gear_group));
+            schedule == state.schedule() && there.eq(known)
+        };
+        let same = self.basis.as_ref().is_some_and(same);
         // History first: without it, a new leader's first decision would be to wake every server.
         let newest = state.hours().next_back().map(|h| h.hour);
         if newest != self.last_hour || !same {
@@ -94,43 +155,99 @@ impl Gears {
         }
         // Also drops an hour that ends again because this clock is behind the last leader's: it would be proposed
         // forever.
-        self.ended_hours.retain(|(hour, _)| newest.is_none_or(|newest| *hour > newest));
+        self.ended_hours.retain(|ended| newest.is_none_or(|newest| ended.hour > newest));
+        let mode = state.manual_gear().map_or(Mode::Auto, Mode::Manual);
         if !same {
-            self.make(now, state, sizes, since, unix_millis);
+            let calendar = Calendar { origin: since, elapsed: Duration::from_millis(unix_millis) };
+            self.make(now, state, calendar, mode);
         }
-        let wish = state.manual_gear().map_or(Mode::Auto, Mode::Manual);
-        if self.scheduler.as_ref().is_some_and(|s| s.mode() != wish) {
-            self.tell(now, state.manual_gear().map_or(Event::Auto, Event::Set));
+        if self.mode().is_some_and(|known| known != mode) {
+            self.tell(now, Event::Mode(mode));
         }
     }
 
-    fn make(&mut self, now: Moment, state: &State, sizes: Vec<u32>, since: Moment, unix_millis: u64) {
-        self.basis = Some((*state.schedule(), sizes.clone()));
-        let calendar = Calendar { origin: since, elapsed: Duration::from_millis(unix_millis) };
-        let r = sizes.len() as u8;
-        let mut policy = policy(state.schedule(), sizes);
-        if self.forgets_dwell {
-            policy.dwell = Duration::ZERO;
-        }
-        if self.awake.is_empty() {
-            self.gear = gear_of(state, &policy, calendar.hour(now, policy.hour));
+    fn make(&mut self, now: Moment, state: &State, calendar: Calendar, mode: Mode) {
+        let there: BTreeMap<ServerId, GearGroup> = members(state).map(|e| (e.id, e.gear_group)).collect();
+        let (schedule, whole) = (*state.schedule(), policy(state.schedule(), state));
+        self.basis = Some((schedule, there.clone()));
+        if self.gear == 0 {
             self.sample_start = now;
+            self.gear = gear_of(state, &whole, calendar.hour(now, whole.hour));
         }
-        let mode = state.manual_gear().map_or(Mode::Auto, Mode::Manual);
-        match Scheduler::new(policy, calendar, now, mode, self.gear) {
-            Ok(scheduler) => {
-                (self.scheduler, self.fault) = (Some(scheduler), None);
+        let decider = match schedule.steps {
+            GearSteps::Servers => {
+                self.fleet(now, state, calendar, mode).map(|f| Decider::Servers(Box::new(f)))
+            }
+            GearSteps::Groups => self.scheduler(now, whole, calendar, mode).map(Decider::Groups),
+        };
+        match decider {
+            Ok(decider) => {
+                if let Decider::Servers(fleet) = &decider {
+                    (self.gear, self.awake) = (fleet.gear(now), fleet.wants().collect());
+                }
+                (self.decider, self.fault) = (Some(decider), None);
                 self.tell(now, Event::Tick);
             }
             Err(fault) => {
-                (self.scheduler, self.fault) = (None, Some(fault.to_string()));
-                (self.gear, self.awake) = (r, (0..r).map(GearGroup).collect());
+                (self.decider, self.fault) = (None, Some(fault));
+                self.gear = state.params().map_or(1, |p| p.replicas);
+                self.awake = there.into_keys().collect();
             }
         }
     }
 
-    /// Adds a server's load count. `dirty` is set when the scheduler decided something.
-    pub fn sample(&mut self, now: Moment, vitals: &Vitals, dirty: &mut bool) {
+    fn scheduler(
+        &self,
+        now: Moment,
+        policy: Policy,
+        calendar: Calendar,
+        mode: Mode,
+    ) -> Result<Scheduler, String> {
+        let dwell = if self.forgets_dwell { Duration::ZERO } else { policy.dwell };
+        let policy = Policy { dwell, ..policy };
+        Scheduler::new(policy, calendar, now, mode, self.gear).map_err(|e| e.to_string())
+    }
+
+    fn fleet(&self, now: Moment, state: &State, calendar: Calendar, mode: Mode) -> Result<Fleet, String> {
+        check(state.schedule(), state, &self.sleep)?;
+        let mut policy =
+            FleetPolicy::of(state.schedule(), state.params().map_or(1, |p| p.replicas), &self.sleep);
+        if self.forgets_dwell {
+            policy.dwell = Duration::ZERO;
+        }
+        let depth = policy.depths[0].depth;
+        let servers = members(state).map(|e| {
+            let wanted = matches!(e.state, ServerState::Awake | ServerState::Waking);
+            (e.id, e.gear_group, standing(e.state, false, depth), wanted)
+        });
+        Fleet::new(policy, calendar, now, mode, servers).map_err(|e| e.to_string())
+    }
+
+    /// Takes in the servers' states, and whether each may be put to sleep.
+    pub fn see(&mut self, now: Moment, servers: impl IntoIterator<Item = (ServerId, Standing, bool)>) {
+        let Some(Decider::Servers(fleet)) = &mut self.decider else { return };
+        for (server, standing, may_sleep) in servers {
+            fleet.pin(server, !may_sleep);
+            fleet.on(now, &self.history, News::Is(server, standing), &mut Vec::new());
+        }
+        self.tell(now, Event::Tick);
+    }
+
+    /// From now on wake-ups from this depth are expected to take so long.
+    pub fn set_wake(&mut self, depth: Depth, wake: Option<Duration>, catch_up: Duration) {
+        let Some(Decider::Servers(fleet)) = &mut self.decider else { return };
+        let configured = match depth {
+            Depth::Standby => self.sleep.standby,
+            Depth::Off => self.sleep.off,
+        };
+        let wake = wake.or(configured.and_then(|cost| cost.wake));
+        let lead = self.basis.as_ref().map_or(0, |(schedule, _)| schedule.lead_millis);
+        let wake = wake.map_or(Duration::from_millis(lead), |wake| wake.saturating_add(catch_up));
+        fleet.set_wake(depth, wake);
+    }
+
+    /// Adds a server's load count. `dirty` is set when something was decided.
+    pub fn sample(&mut self, now: Moment, vitals: &Vitals, replicas: u8, dirty: &mut bool) {
         self.count += vitals.load;
         let Some((schedule, _)) = &self.basis else { return };
         let interval = now.since(self.sample_start);
@@ -138,40 +255,73 @@ impl Gears {
             return;
         }
         let count = std::mem::take(&mut self.count);
+        self.load = load(&count, interval, &schedule.into(), replicas);
         self.sample_start = now;
         *dirty |= self.tell(now, Event::Sample { count, interval });
     }
 
+    /// Returns whether something was decided.
     fn tell(&mut self, now: Moment, event: Event) -> bool {
-        let Some(scheduler) = &mut self.scheduler else { return false };
         let mut commands = Vec::new();
-        scheduler.on(now, &self.history, event, &mut commands);
-        let mode = scheduler.mode();
-        for command in &commands {
+        match &mut self.decider {
+            None => {}
+            Some(Decider::Servers(_)) => return self.tell_fleet(now, event),
+            Some(Decider::Groups(scheduler)) => scheduler.on(now, &self.history, event, &mut commands),
+        }
+        let decided = !commands.is_empty();
+        for command in commands {
+            let (schedule, members) = self.basis.as_ref().expect("a decider has a basis");
             match command {
-                ebb_gear::Command::RecordHour { hour, peak } => self.ended_hours.push((*hour, *peak)),
-                ebb_gear::Command::Shift { gear, awake } => self.begin_shift(now, *gear, awake.clone(), mode),
+                Command::RecordHour { hour, peak } => {
+                    let forecast = forecast(&self.history, hour, schedule.hours_per_day).map(|f| f.load);
+                    self.ended_hours.push(EndedHour { hour, peak, forecast });
+                }
+                Command::Shift { gear, awake } => {
+                    let awake = of_groups(members, &awake);
+                    self.begin_shift(now, gear, awake);
+                }
             }
         }
-        !commands.is_empty()
+        decided
     }
 
-    fn begin_shift(&mut self, now: Moment, to: u8, awake: Vec<GearGroup>, mode: Mode) {
-        let from = self.gear;
-        let why = match mode {
-            Mode::Manual(_) => "an administrator set the gear",
-            Mode::Auto if to > from => "load or forecast needs more servers",
-            Mode::Auto if to < from => "load and forecast need fewer servers",
-            Mode::Auto => "the gear groups take turns",
+    fn tell_fleet(&mut self, now: Moment, event: Event) -> bool {
+        let Some(Decider::Servers(fleet)) = &mut self.decider else { return false };
+        let news = match event {
+            Event::Sample { interval, .. } => News::Sample { load: self.load, interval },
+            Event::Tick => News::Tick,
+            Event::Mode(mode) => News::Mode(mode),
         };
-        let fresh = Shift { started: now, from, to, why, woken: 0, put_to_sleep: 0, migrations: 0 };
+        let (mut orders, forecast) = (Vec::new(), fleet.expected());
+        fleet.on(now, &self.history, news, &mut orders);
+        for order in &orders {
+            if let Order::RecordHour { hour, peak } = *order {
+                self.ended_hours.push(EndedHour { hour, peak, forecast });
+            }
+        }
+        let (gear, awake) = (fleet.gear(now), fleet.wants().collect());
+        if self.awake != awake {
+            self.begin_shift(now, gear, awake);
+        }
+        !orders.is_empty()
+    }
+
+    fn begin_shift(&mut self, now: Moment, gear: u8, awake: BTreeSet<ServerId>) {
+        let from = Size { gear: self.gear, servers: self.awake.len() as u32 };
+        let to = Size { gear, servers: awake.len() as u32 };
+        let why = match self.mode() {
+            Some(Mode::Manual(_)) => "an administrator set the gear",
+            _ if (to.gear, to.servers) > (from.gear, from.servers) => "load or forecast needs more servers",
+            _ if (to.gear, to.servers) < (from.gear, from.servers) => "load and forecast need fewer servers",
+            _ => "servers take turns",
+        };
         // A shift that is superseded continues as part of the next one.
         let shift = match self.shift.take() {
-            Some(old) => Shift { started: old.started, from: old.from, ..old }.towards(to, why),
-            None => fresh,
+            Some(old) => Shift { to, why, ..old },
+            None => Shift { started: now, from, to, why, woken: 0, put_to_sleep: 0, migrations: 0 },
         };
         self.shift = Some(shift);
-        (self.gear, self.awake) = (to, awake);
+        (self.gear, self.awake) = (gear, awake);
     }
 
     /// Ends the shift in progress; `None` if it moved nothing.
@@ -184,8 +334,10 @@ impl Gears {
         let moved = shift.from != shift.to || shift.woken + shift.put_to_sleep > 0;
         moved.then(|| ShiftRecord {
             at_unix_millis: started_unix_millis(shift.started),
-            from_gear: shift.from,
-            to_gear: shift.to,
+            from_gear: shift.from.gear,
+            to_gear: shift.to.gear,
+            from_servers: shift.from.servers,
+            to_servers: shift.to.servers,
             why: shift.why.to_owned(),
             woken: shift.woken,
             put_to_sleep: shift.put_to_sleep,
@@ -194,35 +346,77 @@ impl Gears {
         })
     }
 
+    fn mode(&self) -> Option<Mode> {
+        self.decider.as_ref().map(|decider| match decider {
+            Decider::Servers(fleet) => fleet.mode(),
+            Decider::Groups(scheduler) => scheduler.mode(),
+        })
+    }
+
+    /// The gear that the servers wanted awake make.
     pub fn gear(&self) -> u8 {
         self.gear
     }
 
-    pub fn awake(&self) -> &[GearGroup] {
+    /// The servers that should be awake.
+    pub fn awake(&self) -> &BTreeSet<ServerId> {
         &self.awake
+    }
+
+    /// How deep a server that should not be awake is to sleep; `None`: it makes no difference.
+    pub fn depth(&self, server: ServerId) -> Option<Depth> {
+        match &self.decider {
+            Some(Decider::Servers(fleet)) => fleet.depth(server),
+            _ => None,
+        }
     }
 
     /// The gear groups that are awake in every gear.
     pub fn never_sleep(&self, now: Moment) -> Vec<GearGroup> {
-        let lowest = |s: &Scheduler| s.policy().awake_groups(s.policy().lowest_gear(), s.hour(now));
-        self.scheduler.as_ref().map(lowest).unwrap_or_default()
+        match &self.decider {
+            Some(Decider::Servers(fleet)) => fleet.never_sleep(now),
+            Some(Decider::Groups(s)) => s.policy().awake_groups(s.policy().lowest_gear(), s.hour(now)),
+            None => Vec::new(),
+        }
+    }
+
+    /// Bytes per second that a server writes.
+    pub fn write_rate(&self) -> f64 {
+        self.basis.as_ref().map_or(f64::INFINITY, |(schedule, _)| schedule.write_bytes_per_second)
     }
 
     pub fn load(&self) -> Load {
-        self.scheduler.as_ref().and_then(|s| s.load()).unwrap_or(Load::ZERO)
+        self.load
     }
 
-    pub fn scheduler(&self) -> Option<&Scheduler> {
-        self.scheduler.as_ref()
+    /// The peak that is expected of the present hour; `None`: nothing is known.
+    pub fn expected(&self, now: Moment) -> Option<Load> {
+        match self.decider.as_ref()? {
+            Decider::Servers(fleet) => fleet.expected(),
+            Decider::Groups(s) => {
+                forecast(&self.history, s.hour(now), s.policy().hours_per_day).map(|f| f.load)
+            }
+        }
     }
 
-    pub fn forecast(&self, hour: u64, hours_per_day: u32) -> Option<f64> {
-        forecast(&self.history, hour, hours_per_day).map(|f| f.load.0)
-    }
-}
-
-impl Shift {
-    fn towards(self, to: u8, why: &'static str) -> Shift {
-        Shift { to, why, ..self }
+    /// The dry run over `hours` hours; the error says why nothing can be planned.
+    pub fn plan(&self, now: Moment, hours: u32) -> Result<Vec<Planned>, String> {
+        let (_, members) = self.basis.as_ref().ok_or("the leader has just taken over: ask again")?;
+        match self.decider.as_ref().ok_or_else(|| self.fault.clone().unwrap_or_default())? {
+            Decider::Servers(fleet) => {
+                let planned = fleet.plan(now, &self.history, hours).into_iter();
+                Ok(planned
+                    .map(|p| Planned { hour: p.hour, forecast: p.forecast, gear: p.gear, awake: p.awake })
+                    .collect())
+            }
+            Decider::Groups(scheduler) => {
+                let planned = scheduler.plan(now, &self.history, hours).into_iter();
+                let one = |p: ebb_gear::PlannedHour| {
+                    let awake = of_groups(members, &p.awake);
+                    Planned { hour: p.hour, forecast: p.forecast, gear: p.gear, awake }
+                };
+                Ok(planned.map(one).collect())
+            }
+        }
     }
 }

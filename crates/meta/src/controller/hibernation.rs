@@ -19,11 +19,6 @@ use ebb_types::{
 };
 use std::time::Duration;
 
-/// Wake-ups of sets that are remembered, of all pools.
-const WAKES_KEPT: usize = 20;
-/// A client is told in what time so many of 100 sets were awake.
-const WAKES_PERCENT: usize = 95;
-
 impl Leading {
     /// A client needs the set. Returns within what time it should be awake, or what is wrong.
     pub(crate) fn wake_set(&mut self, now: Moment, set: SetId, state: &State) -> Result<Duration, String> {
@@ -40,18 +35,7 @@ impl Leading {
 
     /// Within this time nearly all sets were awake lately.
     pub(crate) fn wake_time(&self) -> Duration {
-        let mut times: Vec<Duration> = self.wakes.iter().copied().collect();
-        times.sort();
-        let rank = (times.len() * WAKES_PERCENT).div_ceil(100);
-        let expected = self.timing.standby.up + self.timing.heartbeat * 2;
-        rank.checked_sub(1).map_or(expected, |nth| times[nth])
-    }
-
-    pub(crate) fn note_wake(&mut self, took: Duration) {
-        self.wakes.push_back(took);
-        if self.wakes.len() > WAKES_KEPT {
-            self.wakes.pop_front();
-        }
+        self.set_wakes.high().unwrap_or(self.timing.standby.up + self.timing.heartbeat * 2)
     }
 
     /// A heartbeat of one of its servers says what clients asked for.
@@ -70,7 +54,7 @@ impl Leading {
     /// When the set hibernates if nobody uses it; `None`: never.
     pub(crate) fn rests_at(&self, id: SetId, entry: &SetEntry, state: &State) -> Option<Moment> {
         let after = state.pool(entry.pool)?.hibernate_after()?;
-        Some(self.sets.get(&id)?.usage.rests_at(after, self.timing.cycles_per_day))
+        Some(self.sets.get(&id)?.usage.rests_at(after, self.timing.sleep.cycles_per_day))
             .filter(|_| self.has_switches())
     }
 

@@ -4,12 +4,13 @@ use crate::controller::gears::Gears;
 use crate::controller::group::Standing;
 use crate::controller::power_test::Trial;
 use crate::controller::switch::Power;
+use crate::controller::wake_times::WakeTimes;
 use crate::controller::watch::Watch;
 use crate::{PowerFact, Switches, Timing};
 use ebb_types::{
-    Epoch, GroupId, Incarnation, Moment, ServerEntry, ServerId, ServerState, SetId, StoreId, Vitals,
+    Depth, Epoch, GroupId, Incarnation, Moment, ServerEntry, ServerId, ServerState, SetId, StoreId, Vitals,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// What the leader knows about a server beyond the state.
@@ -109,7 +110,9 @@ pub(crate) struct Leading {
     /// Sets that the last plan wants asleep as a whole.
     pub resting: BTreeSet<SetId>,
     /// How long clients waited for the last sets that were woken.
-    pub wakes: VecDeque<Duration>,
+    pub set_wakes: WakeTimes,
+    /// How long servers of the replicated pool took to wake lately, from each depth.
+    pub wakes: BTreeMap<Depth, WakeTimes>,
     /// Primaries being moved to even out the awake servers: the epoch in which the move starts, and the successor.
     pub moves: BTreeMap<GroupId, (Epoch, ServerId)>,
     pub gears: Gears,

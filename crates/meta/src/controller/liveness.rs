@@ -115,7 +115,8 @@ impl Leading {
         self.examine_again(now, server, state);
         self.push_duties(server, entry.state, state, out);
         if entry.pool == PoolId::REPLICATED {
-            self.gears.sample(now, &vitals, &mut self.dirty);
+            let replicas = state.params().map_or(1, |p| p.replicas);
+            self.gears.sample(now, &vitals, replicas, &mut self.dirty);
         } else {
             self.note_use(now, server, &vitals.load, state);
             self.fill(now, server, state);

@@ -6,17 +6,20 @@
 
 use crate::controller::duties::{ByServer, away, duties};
 use crate::controller::event::Output;
+use crate::controller::gears::standing;
 use crate::controller::group::{Candidate, Facts, Standing, World, next_entry};
 use crate::controller::leading::{DAMAGE_WAKES, Leading, Room, Seen, Servers, is_gone};
 use crate::controller::racks::{Partings, racks_apart};
 use crate::controller::sets::is_spared;
+use crate::controller::wake_times::WakeTimes;
 use crate::{Change, Command, State};
 use ebb_gear::{Place, floor_servers, rebuild_choice};
 use ebb_types::{
-    Epoch, GroupEntry, GroupId, HourRecord, Incarnation, Moment, PoolId, RackId, ServerEntry, ServerId,
-    ServerState, Slot, SlotState, StoreId, StoreMark,
+    Depth, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, Moment, PoolId, RackId, ServerEntry,
+    ServerId, ServerState, Slot, SlotState, StoreId, StoreMark,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// A step of a server on its way to sleep.
 #[derive(Clone, Copy)]
@@ -60,11 +63,11 @@ impl Leading {
             }
         }
         commands.extend(self.witness(now, state));
-        for (hour, peak) in &self.gears.ended_hours {
+        for ended in &self.gears.ended_hours {
             commands.push(Command::RecordHour(HourRecord {
-                hour: *hour,
-                peak_load: peak.0,
-                forecast: self.gears.forecast(*hour, state.schedule().hours_per_day),
+                hour: ended.hour,
+                peak_load: ended.peak.0,
+                forecast: ended.forecast.map(|load| load.0),
                 gear: self.gears.gear(),
                 servers_awake: state.replicated().filter(|e| e.state.is_live()).count() as u32,
             }));
@@ -211,7 +214,7 @@ impl Leading {
             }
             ServerState::Failed | ServerState::Waking if returned => {
                 if entry.state == ServerState::Waking {
-                    self.note_wake_up(entry.id);
+                    self.note_wake_up(now, entry);
                 }
                 self.servers.entry(entry.id).or_default().condemned = false;
                 entry.incarnation = run;
@@ -236,13 +239,39 @@ impl Leading {
         }
     }
 
+    /// Tells the gears which servers are awake, and how long the others would take.
+    fn see_servers(&mut self, now: Moment, state: &State, servers: &Servers) {
+        let one = |e: &ServerEntry| {
+            let power = self.servers.get(&e.id).map(|live| &live.power);
+            let depth = power.and_then(|power| power.depth()).unwrap_or(self.timing.depth);
+            let late = power.is_some_and(|power| power.is_late());
+            // Where nothing is switched, gears are a dry run of what could be.
+            (e.id, standing(e.state, late, depth), !self.has_switches() || self.may_sleep(e.id, state))
+        };
+        let seen: Vec<_> = servers.values().map(one).collect();
+        let catch_up = self.catch_up(servers);
+        for depth in [Depth::Standby, Depth::Off] {
+            let measured = self.wakes.get(&depth).and_then(WakeTimes::high);
+            self.gears.set_wake(depth, measured, catch_up);
+        }
+        self.gears.see(now, seen);
+    }
+
+    /// How long a sleeper will take to fetch what it misses: the awake servers keep that for all of them.
+    fn catch_up(&self, servers: &Servers) -> Duration {
+        let sleepers = servers.values().filter(|e| e.state == ServerState::Asleep).count();
+        let live = servers.values().filter(|e| e.state.is_live()).filter_map(|e| self.servers.get(&e.id));
+        let debt: u64 = live.map(|live| live.vitals.debt_bytes).sum();
+        let rate = self.gears.write_rate() * sleepers.max(1) as f64;
+        Duration::try_from_secs_f64(debt as f64 / rate).unwrap_or(Duration::MAX)
+    }
+
     /// Servers that should be awake: those of the gear; while copies are missing or damaged, all that can help (R8,
     /// R9); while room is short, all that have some (R10); and as many more as needed to spread copies over racks
     /// (R13).
     fn wanted(&mut self, now: Moment, state: &State, servers: &Servers) -> BTreeSet<ServerId> {
-        let awake = self.gears.awake();
-        let mut wanted: BTreeSet<ServerId> =
-            servers.values().filter(|e| awake.contains(&e.gear_group)).map(|e| e.id).collect();
+        self.see_servers(now, state, servers);
+        let mut wanted = self.gears.awake().clone();
         let lost = ByServer::new(servers, |e| e.state == ServerState::Lost);
         // The peers of one in maintenance are awake as it is.
         let missing = ByServer::new(servers, |e| is_gone(e) && !state.in_maintenance(e.id));

@@ -9,12 +9,13 @@ use crate::controller::leading::Leading;
 use crate::controller::switch::Ways;
 use crate::controller::trust::bounded;
 use crate::{PowerFact, State, SwitchAction};
-use ebb_types::{Moment, ServerId, ServerState};
+use ebb_types::{Moment, PoolId, ServerEntry, ServerId, ServerState};
 
 impl Leading {
     pub(crate) fn throw_switches(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
         for entry in state.servers().filter(|e| !state.in_maintenance(e.id)) {
             let ways = self.ways(entry.id, state);
+            let depth = self.gears.depth(entry.id).unwrap_or(self.timing.depth);
             let live = self.servers.entry(entry.id).or_default();
             if ways.count == 0 {
                 let stuck = entry.state == ServerState::Waking;
@@ -22,7 +23,8 @@ impl Leading {
                 continue;
             }
             let before = live.power.waking();
-            let Some(action) = live.power.next(now, entry.state, live.heard, ways, &self.timing) else {
+            let Some(action) = live.power.next(now, entry.state, live.heard, ways, depth, &self.timing)
+            else {
                 continue;
             };
             if live.power.is_late() {
@@ -57,10 +59,14 @@ impl Leading {
     }
 
     /// The server has woken up: the path that was asked has proved to work, unless another one was asked too.
-    pub(crate) fn note_wake_up(&mut self, server: ServerId) {
+    pub(crate) fn note_wake_up(&mut self, now: Moment, entry: &ServerEntry) {
+        let server = entry.id;
         let Some(live) = self.servers.get_mut(&server) else { return };
         live.examine = true;
         let (Some(woken), Some(heard)) = (live.power.waking(), live.heard) else { return };
+        if entry.pool == PoolId::REPLICATED {
+            self.wakes.entry(woken.depth).or_default().note(now.since(woken.since));
+        }
         let alone = woken.from_sleep && !live.power.is_late();
         if let Some(path) = self.paths(server).get(usize::from(woken.path)).filter(|_| alone) {
             let took_millis = heard.since(woken.since).as_millis() as u64;

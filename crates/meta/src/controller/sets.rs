@@ -22,8 +22,8 @@ use crate::controller::leading::{Leading, Servers, is_gone};
 use crate::{SetChange, State};
 use ebb_ec::standby::{Event, Standby};
 use ebb_types::{
-    Column, Epoch, GroupId, Incarnation, Moment, PoolId, ServerEntry, ServerId, ServerReport, ServerState,
-    SetEntry, SetId, SlotState,
+    Column, Epoch, GearWish, GroupId, Incarnation, Moment, PoolId, ServerEntry, ServerId, ServerReport,
+    ServerState, SetEntry, SetId, SlotState,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -91,8 +91,8 @@ fn next_column(column: Column, fact: &ColumnFacts, epoch: Epoch) -> Column {
 }
 
 impl Leading {
-    /// Servers of erasure-coded pools that should be awake: all but the parity servers that no set needs now. In the highest gear,
-    /// if an administrator has set it, all.
+    /// Servers of erasure-coded pools that should be awake: all but the parity servers that no set needs now. If an administrator keeps
+    /// the whole replicated pool awake, all.
     pub(crate) fn wanted_of_sets(
         &mut self,
         now: Moment,
@@ -101,9 +101,8 @@ impl Leading {
     ) -> BTreeSet<ServerId> {
         self.follow_sets(now, state);
         let mut wanted: BTreeSet<ServerId> = coded.keys().copied().collect();
-        let all = state.params().map(|params| params.replicas);
         self.resting.clear();
-        if !self.has_switches() || all.is_some() && state.manual_gear() == all {
+        if !self.has_switches() || keeps_all(state) {
             return wanted;
         }
         let rests = |(id, entry): &(SetId, &SetEntry)| self.rests(now, *id, entry, state, coded);
@@ -139,14 +138,14 @@ impl Leading {
 
     /// Takes in what happened to the sets since the last time.
     fn follow_sets(&mut self, now: Moment, state: &State) {
-        let cycles = self.timing.cycles_per_day;
+        let cycles = self.timing.sleep.cycles_per_day;
         for (id, entry) in state.sets() {
             let settles = self.is_to_settle(now, id, entry, state);
             let Some(watch) = self.sets.get_mut(&id) else { continue };
             watch.settles = settles;
             watch.follow(now, entry, state);
             if let Some(took) = watch.usage.follow(now, entry, cycles) {
-                self.note_wake(took);
+                self.set_wakes.note(took);
             }
         }
     }
@@ -336,6 +335,15 @@ fn take_spare(spares: &mut Vec<&ServerEntry>, pool: PoolId, racks: &[ebb_types::
     let able = spares.iter().enumerate().filter(|(_, e)| e.pool == pool);
     let (nth, _) = able.min_by_key(|(_, e)| (racks.iter().filter(|rack| **rack == e.rack).count(), e.id))?;
     Some(spares.remove(nth).id)
+}
+
+/// Whether an administrator keeps all servers of the replicated pool awake.
+fn keeps_all(state: &State) -> bool {
+    match state.manual_gear() {
+        Some(GearWish::Gear(gear)) => state.params().is_some_and(|params| gear >= params.replicas),
+        Some(GearWish::Servers(servers)) => servers as usize >= state.replicated().count(),
+        None => false,
+    }
 }
 
 #[cfg(test)]

@@ -34,6 +34,8 @@ pub(crate) struct WakeUp {
     pub path: u8,
     /// The server had been put to sleep and was silent, so that waking it proves something.
     pub from_sleep: bool,
+    /// From how deep.
+    pub depth: Depth,
 }
 
 /// The wake paths of a server: how many, and which one comes first.
@@ -128,21 +130,30 @@ impl Power {
         }
     }
 
-    /// The action to start now for a server in `state` that was last heard at `heard`. A wake-up that failed or is late is tried by the
-    /// next path, in turn.
+    /// How deep the server sleeps, if a switch was last thrown for that.
+    pub fn depth(&self) -> Option<Depth> {
+        match self.thrown {
+            Some(SwitchAction::Sleep(depth)) => Some(depth),
+            _ => None,
+        }
+    }
+
+    /// The action to start now for a server in `state` that was last heard at `heard`; `depth`: of one that falls asleep now. A wake-up
+    /// that failed or is late is tried by the next path, in turn.
     pub fn next(
         &mut self,
         now: Moment,
         state: ServerState,
         heard: Option<Moment>,
         ways: Ways,
+        depth: Depth,
         timing: &Timing,
     ) -> Option<SwitchAction> {
         let limit = timing.wake_limit;
         let wake = SwitchAction::Wake { path: ways.first };
         let wanted = match state {
             ServerState::Waking => wake,
-            ServerState::Asleep => SwitchAction::Sleep(timing.depth),
+            ServerState::Asleep => SwitchAction::Sleep(self.depth().unwrap_or(depth)),
             // A late switch action put a server to sleep that the state wants awake.
             ServerState::Awake | ServerState::Draining if self.down.is_some() => wake,
             ServerState::Failed if self.down.is_some() || self.unsure.is_some() => wake,
@@ -152,6 +163,7 @@ impl Power {
             }
         };
         let from_sleep = self.is_down(now, heard, timing.heartbeat * 2);
+        let from = self.depth().unwrap_or(timing.depth);
         let again = self.thrown.is_some_and(|thrown| same(thrown, wanted));
         if again {
             if self.retry.is_none_or(|at| at > now) {
@@ -180,7 +192,7 @@ impl Power {
         self.waking = match wanted {
             SwitchAction::Wake { path } => Some(match self.waking.filter(|_| again) {
                 Some(started) => WakeUp { path, ..started },
-                None => WakeUp { since: now, path, from_sleep },
+                None => WakeUp { since: now, path, from_sleep, depth: from },
             }),
             SwitchAction::Sleep(_) => None,
         };
@@ -200,13 +212,13 @@ mod tests {
     fn what_a_server_said_before_a_switch_put_it_to_sleep_does_not_show_it_awake() {
         let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
         let mut power = Power::default();
-        assert_eq!(power.next(at(1), ServerState::Asleep, None, ONE, &timing), Some(SLEEP));
+        assert_eq!(power.next(at(1), ServerState::Asleep, None, ONE, Depth::Standby, &timing), Some(SLEEP));
         // It is wanted again before the switch has acted; meanwhile an older wake-up lets it send heartbeats.
-        assert_eq!(power.next(at(2), ServerState::Waking, None, ONE, &timing), None);
+        assert_eq!(power.next(at(2), ServerState::Waking, None, ONE, Depth::Standby, &timing), None);
         assert!(!power.shows_awake(at(4)));
         power.ended(at(5), SLEEP, Ok(()), timing.wake_limit);
         assert!(!power.shows_awake(at(4)) && !power.shows_awake(at(5)));
-        assert_eq!(power.next(at(5), ServerState::Waking, None, ONE, &timing), Some(WAKE));
+        assert_eq!(power.next(at(5), ServerState::Waking, None, ONE, Depth::Standby, &timing), Some(WAKE));
         power.ended(at(6), WAKE, Ok(()), timing.wake_limit);
         assert!(power.shows_awake(at(7)));
     }
@@ -216,21 +228,21 @@ mod tests {
         let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
         let mut power = Power::default();
         power.inherit(ServerState::Failed, true, at(10), Depth::Standby);
-        assert_eq!(power.next(at(1), ServerState::Failed, None, ONE, &timing), Some(WAKE));
+        assert_eq!(power.next(at(1), ServerState::Failed, None, ONE, Depth::Standby, &timing), Some(WAKE));
         power.ended(at(2), WAKE, Ok(()), timing.wake_limit);
         assert_eq!(
-            power.next(at(9), ServerState::Failed, None, ONE, &timing),
+            power.next(at(9), ServerState::Failed, None, ONE, Depth::Standby, &timing),
             None,
             "once is enough for now"
         );
         assert_eq!(
-            power.next(at(12), ServerState::Failed, None, ONE, &timing),
+            power.next(at(12), ServerState::Failed, None, ONE, Depth::Standby, &timing),
             Some(WAKE),
             "it may be off again"
         );
         power.ended(at(13), WAKE, Ok(()), timing.wake_limit);
         assert_eq!(
-            power.next(at(60), ServerState::Failed, None, ONE, &timing),
+            power.next(at(60), ServerState::Failed, None, ONE, Depth::Standby, &timing),
             None,
             "no switch is under way any more"
         );
@@ -238,16 +250,20 @@ mod tests {
             let mut power = Power::default();
             power.inherit(ServerState::Awake, true, at(10), Depth::Standby);
             power.heard(at(heard));
-            assert_eq!(power.next(at(20), ServerState::Awake, None, ONE, &timing), None);
+            assert_eq!(power.next(at(20), ServerState::Awake, None, ONE, Depth::Standby, &timing), None);
             assert_eq!(
-                power.next(at(30), ServerState::Failed, None, ONE, &timing),
+                power.next(at(30), ServerState::Failed, None, ONE, Depth::Standby, &timing),
                 action,
                 "last heard of at {heard} s"
             );
         }
         let mut power = Power::default();
         power.inherit(ServerState::Failed, false, at(10), Depth::Standby);
-        assert_eq!(power.next(at(1), ServerState::Failed, None, ONE, &timing), None, "it never ran");
+        assert_eq!(
+            power.next(at(1), ServerState::Failed, None, ONE, Depth::Standby, &timing),
+            None,
+            "it never ran"
+        );
     }
 
     #[test]
@@ -255,7 +271,9 @@ mod tests {
         let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
         let (mut power, ways) = (Power::default(), Ways { count: 2, first: 1 });
         let wake = |path| Some(SwitchAction::Wake { path });
-        let next = |power: &mut Power, now| power.next(now, ServerState::Waking, None, ways, &timing);
+        let next = |power: &mut Power, now| {
+            power.next(now, ServerState::Waking, None, ways, Depth::Standby, &timing)
+        };
         assert_eq!(next(&mut power, at(1)), wake(1), "the one that is asked for comes first");
         assert_eq!(next(&mut power, at(2)), None);
         assert_eq!(next(&mut power, at(11)), wake(0), "it is late");
@@ -272,9 +290,12 @@ mod tests {
         let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
         for (heard, proves) in [(2, true), (8, false)] {
             let mut power = Power::default();
-            assert_eq!(power.next(at(3), ServerState::Asleep, Some(at(2)), ONE, &timing), Some(SLEEP));
+            assert_eq!(
+                power.next(at(3), ServerState::Asleep, Some(at(2)), ONE, Depth::Standby, &timing),
+                Some(SLEEP)
+            );
             power.ended(at(4), SLEEP, Ok(()), timing.wake_limit);
-            let woken = power.next(at(8), ServerState::Waking, Some(at(heard)), ONE, &timing);
+            let woken = power.next(at(8), ServerState::Waking, Some(at(heard)), ONE, Depth::Standby, &timing);
             assert_eq!((woken, power.waking().unwrap().from_sleep), (Some(WAKE), proves));
         }
     }

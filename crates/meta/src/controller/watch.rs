@@ -29,7 +29,7 @@ impl Watch {
     pub fn new(now: Moment, entry: &SetEntry, state: &State, timing: &Timing) -> Watch {
         let seen = phases(entry, state);
         let standby = Standby::resume(seen.clone(), timing.standby);
-        let usage = Usage::new(now, entry, state, timing.cycles_per_day);
+        let usage = Usage::new(now, entry, state, timing.sleep.cycles_per_day);
         Watch { standby, seen, failing: 0, fullest: None, fed: Moment::ZERO, settles: false, usage }
     }
 

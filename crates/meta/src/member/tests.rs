@@ -274,7 +274,7 @@ fn a_wish_that_cannot_be_is_refused_with_its_reason() {
     let mut member = single();
     let mut out = Vec::new();
     member
-        .on(Moment(2), vec![ask(1, MetaRequest::Admin(AdminRequest::GearSet { gear: 1 }))], &mut out)
+        .on(Moment(2), vec![ask(1, MetaRequest::Admin(AdminRequest::GearSet(GearWish::Gear(1))))], &mut out)
         .unwrap();
     let [(1, MetaReply::Failed(MetaFailure::Refused(why)))] = &replies(&out)[..] else { panic!("{out:?}") };
     assert!(why.contains("gears 3 to 3"), "{why}");

@@ -1,7 +1,7 @@
 use super::*;
 use crate::NewServer;
 use ebb_gear::NO_GEAR;
-use ebb_types::{ClusterMap, Column, GearGroup, Holder, ParityDebt, RackId, Shape, StoreMark};
+use ebb_types::{ClusterMap, Column, GearGroup, GearWish, Holder, ParityDebt, RackId, Shape, StoreMark};
 
 fn bootstrap() -> Bootstrap {
     let server = |id: u16| NewServer {
@@ -96,7 +96,7 @@ fn what_changes_nothing_leaves_the_map_version_alone() {
     let version = state.version();
     state.apply(&same);
     state.apply(&Command::AllocateObjects { count: 7 });
-    state.apply(&Command::SetGear { manual: Some(2) });
+    state.apply(&Command::SetGear { manual: Some(GearWish::Gear(2)) });
     assert_eq!(state.version(), version);
 }
 

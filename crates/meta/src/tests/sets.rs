@@ -772,7 +772,8 @@ fn each_set_of_a_pool_sleeps_by_itself_and_the_spare_with_the_last() {
 fn a_set_hibernates_no_more_often_than_its_servers_bear() {
     let mut boot = bootstrap_of(1, 0);
     boot.pools[0].hibernate_after_millis = Some(20_000);
-    let timing = Timing { cycles_per_day: 2.0, ..Timing::default() };
+    let sleep = ebb_gear::Sleep { cycles_per_day: 2.0, ..ebb_gear::Sleep::default() };
+    let timing = Timing { sleep, ..Timing::default() };
     let mut world = World::of(boot, Controller::new(timing, processes()));
     world.run(6000);
     for _ in 0..2 {

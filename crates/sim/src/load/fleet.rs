@@ -3,9 +3,9 @@
 
 use super::{LoadError, Policy, Setup};
 use ebb_gear::fleet::{Command, Event, State};
-use ebb_gear::{Calendar, Fleet, History, Load, floor_servers, forecast, gear_for, lowest_gear};
-use ebb_types::{GearGroup, Moment, ServerId};
-use std::collections::{BTreeMap, VecDeque};
+use ebb_gear::{Calendar, Fleet, History, Load, Mode, floor_servers, forecast, gear_for, lowest_gear};
+use ebb_types::{Depth, GearGroup, Moment, ServerId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -22,8 +22,18 @@ pub struct Timeline {
     pub slept: Vec<u32>,
     /// Woken at the beginning of the step.
     pub woken: Vec<u32>,
+    /// Those of the servers asleep that are suspended; empty without that depth.
+    pub suspended: Vec<Suspended>,
     /// When each server was up, waking included; only for policies that decide about single servers.
     pub spells: Vec<Spell>,
+}
+
+/// Suspended servers in a step, by the names of [`Timeline`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Suspended {
+    pub asleep: u32,
+    pub slept: u32,
+    pub woken: u32,
 }
 
 /// A server's time up, in steps: `from` inclusive, `to` exclusive.
@@ -45,7 +55,11 @@ impl World<'_> {
     /// Steps between the decision to wake a server and the first step that it serves. A wake-up shorter than a tenth of
     /// a step counts as instant.
     pub fn late(&self) -> usize {
-        (self.setup.wake.as_secs_f64() / self.step.as_secs_f64() - 0.1).ceil().max(0.0) as usize
+        self.steps_of(self.setup.wake)
+    }
+
+    fn steps_of(&self, wake: Duration) -> usize {
+        (wake.as_secs_f64() / self.step.as_secs_f64() - 0.1).ceil().max(0.0) as usize
     }
 
     fn hour_steps(&self) -> usize {
@@ -139,13 +153,13 @@ impl World<'_> {
         let calendar = Calendar { origin: Moment::ZERO, elapsed: Duration::ZERO };
         let r = self.setup.replicas;
         let servers = (0..self.setup.servers)
-            .map(|id| (ServerId(id as u16), GearGroup((id % u32::from(r)) as u8), true));
+            .map(|id| (ServerId(id as u16), GearGroup((id % u32::from(r)) as u8), State::Awake, true));
         let policy = self.setup.fleet(self.step);
         let hours_per_day = policy.hours_per_day;
-        let mut fleet = Fleet::new(policy, calendar, Moment::ZERO, servers)?;
+        let mut fleet = Fleet::new(policy, calendar, Moment::ZERO, Mode::Auto, servers)?;
         let mut history = History::default();
-        let late = self.late();
-        let mut due: VecDeque<(usize, ServerId)> = VecDeque::new();
+        let suspend = self.setup.suspend.map_or(0, |suspend| self.steps_of(suspend.wake));
+        let mut due: BTreeSet<(usize, ServerId)> = BTreeSet::new();
         let mut line = Timeline::default();
         let mut commands = Vec::new();
         let mut up: BTreeMap<ServerId, usize> =
@@ -155,34 +169,43 @@ impl World<'_> {
             arrive(&mut fleet, &history, now, &mut due, t);
             let load = t.checked_sub(1).and_then(|before| self.loads[before]);
             let event = load.map_or(Event::Tick, |l| Event::Sample { load: Load(l), interval: self.step });
-            let (mut woken, mut slept) = (0, 0);
+            let (mut woken, mut slept, mut suspended) = (0, 0, Suspended::default());
             let mut event = Some(event);
             while let Some(next) = event.take() {
                 fleet.on(now, &history, next, &mut commands);
                 for command in commands.drain(..) {
-                    match command {
+                    let (server, state) = match command {
                         Command::Wake(server) => {
+                            let shallow = fleet.state(server) == Some(State::Asleep(Depth::Standby));
                             woken += 1;
+                            suspended.woken += u32::from(shallow);
                             up.insert(server, t);
-                            due.push_back((t + late, server));
+                            due.insert((t + if shallow { suspend } else { self.late() }, server));
+                            (server, State::Waking)
                         }
-                        Command::Sleep(server) => {
+                        Command::Sleep(server, depth) => {
                             slept += 1;
+                            suspended.slept += u32::from(depth == Depth::Standby);
                             let from = up.remove(&server).unwrap_or(t);
                             line.spells.push(Spell { server, from, to: t });
+                            (server, State::Asleep(depth))
                         }
                         Command::RecordHour { hour, peak } => {
                             history.record(hour, peak, hours_per_day);
                             event = Some(Event::Tick);
+                            continue;
                         }
-                    }
+                    };
+                    fleet.on(now, &history, Event::Is(server, state), &mut Vec::new());
                 }
             }
             arrive(&mut fleet, &history, now, &mut due, t);
-            line.serving.push(fleet.count(State::Awake));
-            line.waking.push(fleet.count(State::Waking));
+            line.serving.push(fleet.count(|state| state == State::Awake));
+            line.waking.push(fleet.count(|state| state == State::Waking));
             line.woken.push(woken);
             line.slept.push(slept);
+            suspended.asleep = fleet.count(|state| state == State::Asleep(Depth::Standby));
+            line.suspended.push(suspended);
         }
         let end = self.loads.len();
         line.spells.extend(up.into_iter().map(|(server, from)| Spell { server, from, to: end }));
@@ -195,12 +218,12 @@ fn arrive(
     fleet: &mut Fleet,
     history: &History,
     now: Moment,
-    due: &mut VecDeque<(usize, ServerId)>,
+    due: &mut BTreeSet<(usize, ServerId)>,
     t: usize,
 ) {
-    while due.front().is_some_and(|(at, _)| *at <= t)
-        && let Some((_, server)) = due.pop_front()
+    while due.first().is_some_and(|(at, _)| *at <= t)
+        && let Some((_, server)) = due.pop_first()
     {
-        fleet.on(now, history, Event::Awake(server), &mut Vec::new());
+        fleet.on(now, history, Event::Is(server, State::Awake), &mut Vec::new());
     }
 }

@@ -28,8 +28,9 @@ pub use score::{Score, scores};
 pub use series::{Gaps, Series, SeriesError, read};
 
 use ebb_gear::fleet::{FleetError, FleetPolicy};
+use ebb_gear::{DepthCost, Sleep};
 use ebb_power::PowerModel;
-use ebb_types::Joules;
+use ebb_types::{Joules, Schedule, Watts};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -115,31 +116,68 @@ pub struct Setup {
     pub wake: Duration,
     pub dwell: Duration,
     pub cycles_per_day: f64,
+    /// A second depth of sleep, shallower than that of `power` and `wake`; it wears nothing.
+    pub suspend: Option<Suspend>,
     pub short_goal: f64,
     pub rotate_days: u32,
 }
 
-impl Setup {
-    /// Ebb's policy for a series in steps of `step`: the forecast's hour is a quarter of an hour, or the step if that
-    /// is longer.
-    pub fn fleet(&self, step: Duration) -> FleetPolicy {
-        let hour = step.max(Duration::from_secs(900));
-        FleetPolicy {
-            replicas: self.replicas,
-            g_min: self.g_min,
-            hour,
-            hours_per_day: (86_400.0 / hour.as_secs_f64()).round().max(1.0) as u32,
-            wake: if step > self.wake * 10 { Duration::ZERO } else { self.wake },
-            dwell: self.dwell,
-            cycles_per_day: self.cycles_per_day,
-            short_goal: self.short_goal,
-            rotate_days: self.rotate_days,
-        }
+/// A suspended server.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Suspend {
+    pub watts: Watts,
+    /// From the decision to wake it until it serves.
+    pub wake: Duration,
+}
+
+impl Suspend {
+    /// Of going down and coming up: it takes each time as long as waking, and draws what an idle server does.
+    fn joules(&self, power: &PowerModel) -> Joules {
+        power.idle * self.wake * 2.0
     }
 }
 
+impl Setup {
+    /// Ebb's policy for a series in steps of `step`, of the schedule that an operator would set: the forecast's hour is a quarter
+    /// of an hour, or the step if that is longer.
+    pub fn fleet(&self, step: Duration) -> FleetPolicy {
+        let hour = step.max(SHORTEST_HOUR);
+        let schedule = Schedule {
+            hour_millis: hour.as_millis() as u64,
+            hours_per_day: (86_400.0 / hour.as_secs_f64()).round().max(1.0) as u32,
+            g_min: self.g_min,
+            dwell_millis: self.dwell.as_millis() as u64,
+            short_goal: self.short_goal,
+            rotate_days: self.rotate_days,
+            ..Schedule::default()
+        };
+        FleetPolicy::of(&schedule, self.replicas, &self.sleep(step))
+    }
+
+    fn sleep(&self, step: Duration) -> Sleep {
+        // A wake-up shorter than a tenth of a step counts as instant.
+        let in_time = |wake: Duration| Some(if step > wake * 10 { Duration::ZERO } else { wake });
+        let PowerModel { standby, up, down, idle, .. } = self.power;
+        let joules = up.joules + down.joules;
+        let off = DepthCost { watts: standby, joules, wake: in_time(self.wake), wears: true };
+        let suspended = |s: Suspend| DepthCost {
+            watts: s.watts,
+            joules: s.joules(&self.power),
+            wake: in_time(s.wake),
+            wears: false,
+        };
+        let (standby, cycles_per_day) = (self.suspend.map(suspended), self.cycles_per_day);
+        Sleep { idle, standby, off: Some(off), cycles_per_day }
+    }
+}
+
+/// The forecast's hour in fine series: it captures recurring bursts.
+const SHORTEST_HOUR: Duration = Duration::from_secs(900);
+
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
+    #[error("a dwell time of {dwell:?} is longer than the forecast's hour of {hour:?}: shorten it")]
+    Dwell { dwell: Duration, hour: Duration },
     #[error(
         "{servers} servers with {replicas} replicas cannot be: use at least as many servers as replicas, and at most 65535"
     )]
@@ -203,6 +241,10 @@ impl Case {
         if step.is_zero() || step > Duration::from_secs(3600) || 86_400_000 % step.as_millis().max(1) != 0 {
             return Err(LoadError::Step(step));
         }
+        let (dwell, hour) = (setup.dwell, step.max(SHORTEST_HOUR));
+        if dwell > hour {
+            return Err(LoadError::Dwell { dwell, hour });
+        }
         setup.fleet(step).check()?;
         let peak = series.values.iter().flatten().copied().fold(0.0, f64::max);
         let per_server = match setup.provision {
@@ -258,7 +300,20 @@ impl Case {
         let up = power.up.joules - instead * Duration::from_secs_f64(power.up.seconds.min(dt.as_secs_f64()));
         let down = power.down.joules
             - power.standby * Duration::from_secs_f64(power.down.seconds.min(dt.as_secs_f64()));
-        steady + up * woken + down * slept
+        steady + up * woken + down * slept + self.suspension(line, t)
+    }
+
+    /// What servers that were suspended draw beyond what they would in the deeper sleep.
+    fn suspension(&self, line: &Timeline, t: usize) -> Joules {
+        let (Some(suspend), Some(shallow)) = (self.setup.suspend, line.suspended.get(t)) else {
+            return Joules(0.0);
+        };
+        let PowerModel { standby, up, down, .. } = self.setup.power;
+        let half = suspend.joules(&self.setup.power) * 0.5;
+        let [asleep, woken, slept] = [shallow.asleep, shallow.woken, shallow.slept].map(f64::from);
+        (suspend.watts - standby) * self.step * asleep
+            + (half - up.joules) * woken
+            + (half - down.joules) * slept
     }
 
     /// Energy and quality of a timeline over the steps that count.
@@ -268,7 +323,8 @@ impl Case {
         let (mut joules, mut awake, mut cycles) = (Joules(0.0), 0.0, 0u64);
         let (mut steps, mut short, mut total, mut in_short, mut excess) = (0u64, 0u64, 0.0, 0.0, 0.0);
         for t in self.first..self.loads.len() {
-            cycles += line.map_or(0, |line| u64::from(line.slept[t]));
+            let suspended = |line: &Timeline| line.suspended.get(t).map_or(0, |s| s.slept);
+            cycles += line.map_or(0, |line| u64::from(line.slept[t] - suspended(line)));
             let Some(load) = self.loads[t] else { continue };
             steps += 1;
             total += load;

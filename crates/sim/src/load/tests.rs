@@ -14,6 +14,7 @@ fn setup(servers: u32) -> Setup {
         wake: Duration::from_secs(60),
         dwell: Duration::from_secs(900),
         cycles_per_day: 2.0,
+        suspend: None,
         short_goal: 0.03,
         rotate_days: 7,
     }
@@ -86,6 +87,7 @@ fn energy_is_the_power_model_s_to_the_joule() {
     series.values.truncate(24);
     let case = Case::new(setup, &series).unwrap();
     let line = Timeline {
+        suspended: Vec::new(),
         serving: vec![2; 24],
         waking: vec![0; 24],
         slept: [vec![2], vec![0; 23]].concat(),

@@ -23,6 +23,7 @@ fn setup(servers: u32, g_min: u8) -> Setup {
         wake: Duration::ZERO,
         dwell: Duration::ZERO,
         cycles_per_day: 2.0,
+        suspend: None,
         short_goal: 0.01,
         rotate_days: 0,
     }

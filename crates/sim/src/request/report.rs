@@ -119,6 +119,8 @@ pub struct Shift {
     pub at_seconds: f64,
     pub from_gear: u8,
     pub to_gear: u8,
+    pub from_servers: u32,
+    pub to_servers: u32,
     pub why: String,
     pub woken: u32,
     pub put_to_sleep: u32,
@@ -218,6 +220,7 @@ fn cluster(setup: &Setup, schedule: &Schedule) -> ClusterFacts {
         network_source: setup.network.source.clone(),
         gears: match setup.gears {
             Gears::Auto => "auto",
+            Gears::Groups => "groups",
             Gears::Schedule => "schedule",
             Gears::Fixed(_) => "fixed",
         },
@@ -235,6 +238,8 @@ fn shifts(world: &World, start: u64) -> Vec<Shift> {
             at_seconds: (s.at_unix_millis as f64 - origin as f64) / 1e3,
             from_gear: s.from_gear,
             to_gear: s.to_gear,
+            from_servers: s.from_servers,
+            to_servers: s.to_servers,
             why: s.why.clone(),
             woken: s.woken,
             put_to_sleep: s.put_to_sleep,
@@ -386,13 +391,17 @@ impl Report {
             )?;
         }
         if !self.shifts.is_empty() {
-            writeln!(text, "\nshift at, s      gears     woken    asleep   primaries    took, s  why")?;
+            writeln!(
+                text,
+                "\nshift at, s      gears    servers     woken    asleep   primaries    took, s  why"
+            )?;
         }
         for s in &self.shifts {
             let gears = format!("{} to {}", s.from_gear, s.to_gear);
+            let servers = format!("{} to {}", s.from_servers, s.to_servers);
             writeln!(
                 text,
-                "{:>11.0}{gears:>11}{:>10}{:>10}{:>12}{:>11.2}  {}",
+                "{:>11.0}{gears:>11}{servers:>11}{:>10}{:>10}{:>12}{:>11.2}  {}",
                 s.at_seconds, s.woken, s.put_to_sleep, s.migrations, s.took_seconds, s.why
             )?;
         }

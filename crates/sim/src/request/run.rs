@@ -104,7 +104,7 @@ fn gears(setup: &Setup, schedule: &Schedule, series: &LoadSeries) -> Result<Opti
     let servers = u32::from(setup.servers);
     let lowest = ebb_gear::lowest_gear(servers, setup.replicas).max(setup.g_min);
     match setup.gears {
-        Gears::Auto => Ok(None),
+        Gears::Auto | Gears::Groups => Ok(None),
         Gears::Fixed(asked) if (lowest..=setup.replicas).contains(&asked) => Ok(Some(vec![asked])),
         Gears::Fixed(asked) => {
             Err(GearError { asked, lowest, highest: setup.replicas, g_min: schedule.g_min }.into())

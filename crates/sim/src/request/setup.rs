@@ -8,13 +8,15 @@ use crate::request::network::Fabric;
 use crate::request::{DiskModel, Feed, Models, NetworkModel, SettingsError};
 use crate::search::scenario::Scenario;
 use crate::world::clock::SECOND;
-use ebb_gear::{GearError, Layout, LayoutError, PolicyError, Provision, RehearsalError, Scheme};
+use ebb_gear::{
+    DepthCost, GearError, Layout, LayoutError, PolicyError, Provision, RehearsalError, Scheme, Sleep,
+};
 use ebb_gear::{layout, rehearsal};
 use ebb_meta::{Bootstrap, Timing};
 use ebb_mirror::{BLOCK_BYTES, Geometry, GeometryError};
 use ebb_power::{EnergyMeter, ModelError, PowerModel};
 use ebb_trace::RangeError;
-use ebb_types::{ClusterParams, RackId, Random, Schedule, ServerId};
+use ebb_types::{ClusterParams, GearSteps, RackId, Random, Schedule, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -24,8 +26,10 @@ const PAIR_BYTES_MIN: u64 = 1 << 30;
 /// How the gear is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gears {
-    /// The gear scheduler, by load and its recorded hours: at first none, so every server is awake.
+    /// Continuous gears, by load and its recorded hours: at first none, so every server is awake.
     Auto,
+    /// The same with whole gears.
+    Groups,
     /// The oracle's schedule: the lowest gear for each hour's peak. [Sierra §4.4]
     Schedule,
     /// This gear all the time; r is always-on.
@@ -156,7 +160,9 @@ impl Setup {
 
     /// The schedule with the disk's rates.
     pub(super) fn schedule(&self) -> Result<Schedule, SimError> {
-        let schedule = Schedule { g_min: self.g_min, ..self.disk.rates().in_schedule(Schedule::default()) };
+        let steps = if self.gears == Gears::Groups { GearSteps::Groups } else { GearSteps::Servers };
+        let schedule = Schedule { steps, g_min: self.g_min, ..Schedule::default() };
+        let schedule = self.disk.rates().in_schedule(schedule);
         Ok(rehearsal(&schedule, self.speed)?)
     }
 
@@ -181,9 +187,15 @@ impl Setup {
         let timing = Timing {
             heartbeat: self.heartbeat,
             wake_limit: wake * 2 + Duration::from_secs(10),
+            sleep: Sleep { idle: self.power.idle, standby: Some(self.standby()), ..Sleep::default() },
             ..Timing::default()
         };
         Scenario::calm(self.seed, bootstrap, timing)
+    }
+
+    fn standby(&self) -> DepthCost {
+        let PowerModel { standby, up, down, .. } = self.power;
+        DepthCost { watts: standby, joules: up.joules + down.joules, wake: None, wears: true }
     }
 
     pub(super) fn models<'a>(&self, layout: &Layout, feed: Feed<'a>) -> Result<Models<'a>, SimError> {

@@ -15,7 +15,7 @@ use ebb_types::{
     AdminRequest, ChunkId, Column, Epoch, GroupEntry, Incarnation, MetaRequest, ParityDebt, ServerId,
     ServerState, SetEntry, Slot, SlotState, StoreId, Version,
 };
-use ebb_types::{Random, mix};
+use ebb_types::{GearSteps, GearWish, Random, mix};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Attempts to draw damage that the cluster can survive.
@@ -527,13 +527,22 @@ impl World<'_> {
         if self.scenario.pulse.is_some() && self.fault_random.chance(500) {
             return self.let_load_choose();
         }
+        if self.scenario.bootstrap.schedule.steps == GearSteps::Servers && self.fault_random.chance(500) {
+            let all = self.newest_state().replicated().count() as u64;
+            let servers = self.fault_random.between(self.scenario.params().replicas.into(), all) as u32;
+            return self.ask_for(GearWish::Servers(servers));
+        }
         let gear = 1 + self.fault_random.below(self.scenario.params().replicas.into()) as u8;
         self.ask_gear(gear);
     }
 
     pub fn ask_gear(&mut self, gear: u8) {
-        self.note(|| format!("administrator: gear {gear}"));
-        self.gear_wanted = Some(Mode::Manual(gear));
+        self.ask_for(GearWish::Gear(gear));
+    }
+
+    fn ask_for(&mut self, wish: GearWish) {
+        self.note(|| format!("administrator: {wish}"));
+        self.gear_wanted = Some(Mode::Manual(wish));
         self.ask();
     }
 

@@ -8,8 +8,8 @@ use ebb_meta::{Bootstrap, NewServer, Switches, Timing, WakePath};
 use ebb_replica::{CLIENT_BYTES, REMEMBERED};
 use ebb_types::Random;
 use ebb_types::{
-    BLOCK_BYTES, ClusterParams, Column, Epoch, ParityDebt, PoolEntry, PoolId, RackId, Schedule, ServerId,
-    SetEntry, SetId, Shape, SlotState, StoreId,
+    BLOCK_BYTES, ClusterParams, Column, Epoch, GearSteps, ParityDebt, PoolEntry, PoolId, RackId, Schedule,
+    ServerId, SetEntry, SetId, Shape, SlotState, StoreId,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -108,6 +108,8 @@ const TAIL_BYTES: u64 = 256 << 10;
 const WITH_POOL: u64 = 300;
 /// Of these per thousand, those in which the set hibernates.
 const HIBERNATES: u64 = 400;
+/// Seeds per thousand in which whole gears are shifted.
+const WHOLE_GEARS: u64 = 350;
 /// Seeds per thousand in which the load chooses the gear.
 const BY_LOAD: u64 = 200;
 /// Seeds per thousand with switches that cannot be relied on.
@@ -116,7 +118,10 @@ const BAD_SWITCHES: u64 = 250;
 impl Scenario {
     pub fn draw(seed: u64) -> Scenario {
         let mut scenario = Scenario::by_hand(seed);
-        // A separate random source.
+        // Separate random sources.
+        if Random::new(seed ^ 0x57e9).chance(WHOLE_GEARS) {
+            scenario.bootstrap.schedule.steps = GearSteps::Groups;
+        }
         let mut random = Random::new(seed ^ 0x6ea2);
         if random.chance(BY_LOAD) {
             scenario.follow_load(&mut random);
@@ -284,7 +289,7 @@ impl Scenario {
             dwell_millis: random.between(hour / 2, hour),
             lead_millis: random.between(0, hour / 2),
             rotate_days: u32::from(random.chance(400)),
-            ..Schedule::default()
+            ..self.bootstrap.schedule
         };
         self.begin_in = None;
         let period = random.between(hour, 3 * hour) * MILLI;

@@ -11,8 +11,8 @@ use crate::world::net::NetModel;
 use ebb_gear::{Scheme, Server};
 use ebb_meta::{Bootstrap, Timing};
 use ebb_types::{
-    BLOCK_BYTES, ClusterParams, Content, Epoch, GroupEntry, GroupId, RackId, Record, Schedule, ServerEntry,
-    ServerId, ServerState, SlotState, Version, group_of,
+    BLOCK_BYTES, ClusterParams, Content, Epoch, GearWish, GroupEntry, GroupId, RackId, Record, Schedule,
+    ServerEntry, ServerId, ServerState, SlotState, Version, group_of,
 };
 use std::time::Duration;
 
@@ -156,7 +156,10 @@ fn is_at_rest(world: &World) -> bool {
     let state = world.newest_state();
     let asked = world.gear_wanted.is_some() || world.lost_wanted.is_some();
     let moving = state.servers().any(|s| matches!(s.state, ServerState::Draining | ServerState::Waking));
-    let gear = state.manual_gear().unwrap_or(2);
+    let gear = match state.manual_gear() {
+        Some(GearWish::Gear(gear)) => gear,
+        _ => 2,
+    };
     let settled = state.servers().all(|s| match s.state {
         ServerState::Awake => {
             s.gear_group.0 < gear || state.servers().any(|s| s.state == ServerState::Failed)

@@ -476,7 +476,7 @@ impl World<'_> {
         let state = self.newest_state();
         let maintained = state.servers().map(|e| e.id).find(|id| state.in_maintenance(*id));
         let request = match (self.gear_wanted, self.lost_wanted, maintained) {
-            (Some(Mode::Manual(gear)), ..) => AdminRequest::GearSet { gear },
+            (Some(Mode::Manual(wish)), ..) => AdminRequest::GearSet(wish),
             (Some(Mode::Auto), ..) => AdminRequest::GearAuto,
             (None, Some(server), _) => AdminRequest::MarkLost { server },
             (None, None, Some(server)) if !self.stormy => AdminRequest::Maintenance { server, end: true },

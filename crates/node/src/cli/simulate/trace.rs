@@ -119,6 +119,7 @@ pub struct TraceArgs {
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum GearsArg {
     Auto,
+    Groups,
     Schedule,
     Fixed,
 }
@@ -216,6 +217,7 @@ fn cold_setup(setup: &Setup) -> load::Setup {
         wake: Duration::from_secs(60),
         dwell: Duration::from_secs(900),
         cycles_per_day: 2.0,
+        suspend: None,
         short_goal: 0.01,
         rotate_days: 7,
     }
@@ -310,6 +312,7 @@ fn setup(args: &TraceArgs) -> Result<Setup, NodeError> {
         power,
         gears: match args.gears {
             GearsArg::Auto => Gears::Auto,
+            GearsArg::Groups => Gears::Groups,
             GearsArg::Schedule => Gears::Schedule,
             GearsArg::Fixed => Gears::Fixed(args.gear.unwrap_or(args.replicas)),
         },
@@ -464,6 +467,7 @@ fn shift_section(page: &mut Page, report: &Report) {
             vec![
                 format!("{:.0} s", s.at_seconds),
                 format!("{} to {}", s.from_gear, s.to_gear),
+                format!("{} to {}", s.from_servers, s.to_servers),
                 s.woken.to_string(),
                 s.put_to_sleep.to_string(),
                 s.migrations.to_string(),
@@ -472,7 +476,7 @@ fn shift_section(page: &mut Page, report: &Report) {
             ]
         })
         .collect();
-    let header = ["at", "gear", "woken", "asleep", "primaries moved", "took", "why"];
+    let header = ["at", "gear", "servers", "woken", "asleep", "primaries moved", "took", "why"];
     page.section("Gear shifts", "").table("As the metadata service recorded them", &header, &rows);
     reclaim_tables(page, report);
     let rows: Vec<Vec<String>> = report

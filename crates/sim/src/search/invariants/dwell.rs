@@ -2,12 +2,13 @@
 //! no server that a gear woke is sent to sleep again within it, whichever member leads. Only an operator may do so.
 //! [Sierra §3.4]
 //!
-//! Seen from outside: the gear that the leader asks for, and each server's state in the map. A server that woke to help
+//! Seen from outside: the gear and the servers that the leader asks for, and each server's state in the map. With continuous gears
+//! only single servers have a dwell time: while one stays, another one may go. A server that woke to help
 //! with a failure (R8) may go as soon as that is over.
 
 use crate::world::World;
 use ebb_meta::State;
-use ebb_types::{GearGroup, ServerId, ServerState};
+use ebb_types::{GearSteps, ServerId, ServerState};
 use std::collections::BTreeMap;
 
 /// Observations of the gears so far.
@@ -16,8 +17,8 @@ pub(super) struct Gears {
     /// The newest leader's term, and its gear.
     term: u64,
     gear: u8,
-    /// The gear groups that are awake in it, and since when this leader wants them: it may be slow to record that.
-    awake: BTreeMap<GearGroup, u64>,
+    /// The servers that are to be awake in it, and since when this leader wants them: it may be slow to record that.
+    awake: BTreeMap<ServerId, u64>,
     /// When this leader last raised it.
     raised: Option<u64>,
     /// Since when servers are awake for a gear.
@@ -31,13 +32,18 @@ impl World<'_> {
         let member = &self.members[&member].member;
         let Some((term, gear)) = member.gear() else { return };
         let by_load = member.state().manual_gear().is_none();
-        let awake = member.awake().to_vec();
+        let awake = member.awake();
+        let whole = member.state().schedule().steps == GearSteps::Groups;
         let (now, dwell) = (self.now, self.dwell());
         let seen = &mut self.invariants.gears;
         if term >= seen.term {
             let before = std::mem::take(&mut seen.awake);
-            let wanted = |group| before.get(&group).filter(|_| term == seen.term).copied().unwrap_or(now);
-            seen.awake = awake.into_iter().map(|group| (group, wanted(group))).collect();
+            let wanted = |server| before.get(&server).filter(|_| term == seen.term).copied().unwrap_or(now);
+            seen.awake = awake.into_iter().map(|server| (server, wanted(server))).collect();
+            if !by_load {
+                let awake = &seen.awake;
+                seen.woken.retain(|server, _| awake.contains_key(server));
+            }
         }
         if term > seen.term {
             let first = seen.term == 0;
@@ -52,10 +58,8 @@ impl World<'_> {
         }
         let before = std::mem::replace(&mut seen.gear, gear);
         let soon = seen.raised.filter(|at| now < at + dwell);
-        if gear > before {
+        if gear > before && whole {
             seen.raised = Some(now);
-        } else if !by_load {
-            seen.woken.clear();
         }
         if by_load {
             self.note(|| format!("the load moves gear {before} to gear {gear}"));
@@ -100,7 +104,7 @@ impl Gears {
             if woken {
                 self.woken.remove(&server.id);
             }
-            if let (true, Some(&wanted)) = (woken, self.awake.get(&server.gear_group)) {
+            if let (true, Some(&wanted)) = (woken, self.awake.get(&server.id)) {
                 self.woken.insert(server.id, self.raised.map_or(wanted, |raised| raised.max(wanted)));
             }
             let sent_away = server.state == ServerState::Draining && before != Some(server.state);
@@ -149,7 +153,7 @@ mod tests {
         state.apply(&Command::Init(cluster().scenario.bootstrap.clone()));
         let server = state.servers().find(|e| e.gear_group.0 == 1).expect("there are two gear groups").id;
         let at = 100 * SECOND;
-        let awake = [(GearGroup(0), 0), (GearGroup(1), at)].into();
+        let awake = [(server, at)].into();
         let mut gears = Gears { term: 1, gear: 2, awake, raised: Some(at), ..Gears::default() };
         let mut see = |gears: &mut Gears, now, to| {
             let incarnation = state.server(server).expect("it is there").incarnation;
