@@ -75,8 +75,8 @@ pub struct Timing {
     pub cycles_per_day: f64,
     /// How deep servers sleep.
     pub depth: Depth,
-    /// A server that has slept for this long is woken for an exam.
-    pub exam_after: Duration,
+    /// A server that has slept for this long is woken for an exam; `None`: never.
+    pub exam_after: Option<Duration>,
     /// A server's clock may differ from the leader's by this much.
     pub skew_limit: Duration,
     /// Time between two Raft ticks; only a group of several members ticks. An election takes 10 to 20 ticks.
@@ -174,7 +174,7 @@ impl Default for Timing {
             standby: standby::Settings::default(),
             cycles_per_day: 24.0,
             depth: Depth::default(),
-            exam_after: Duration::from_secs(30 * 86_400),
+            exam_after: Some(Duration::from_secs(30 * 86_400)),
             skew_limit: Duration::from_secs(60),
             raft_tick: Duration::from_millis(50),
             #[cfg(feature = "planted-bugs")]
