@@ -76,8 +76,8 @@ pub struct Timing {
     pub sleep: Sleep,
     /// How deep servers of erasure-coded pools sleep, and an earlier leader's sleepers are taken to.
     pub depth: Depth,
-    /// A server that has slept for this long is woken for an exam.
-    pub exam_after: Duration,
+    /// A server that has slept for this long is woken for an exam; `None`: never.
+    pub exam_after: Option<Duration>,
     /// A server's clock may differ from the leader's by this much.
     pub skew_limit: Duration,
     /// Time between two Raft ticks; only a group of several members ticks. An election takes 10 to 20 ticks.
@@ -175,7 +175,7 @@ impl Default for Timing {
             standby: standby::Settings::default(),
             sleep: Sleep::default(),
             depth: Depth::default(),
-            exam_after: Duration::from_secs(30 * 86_400),
+            exam_after: Some(Duration::from_secs(30 * 86_400)),
             skew_limit: Duration::from_secs(60),
             raft_tick: Duration::from_millis(50),
             #[cfg(feature = "planted-bugs")]

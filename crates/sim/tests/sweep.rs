@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const SEEDS: u64 = 2000;
 
 /// Coverage required of the fixed sweep: every kind of fault, and the cluster's reactions.
-const MET: [&str; 57] = [
+const MET: [&str; 64] = [
     "a file of its directory is damaged",
     "an older copy of its directory is put back",
     "bit rot",
@@ -62,7 +62,14 @@ const MET: [&str; 57] = [
     "store that does not open",
     "suspicion",
     "torn write cut off",
+    "power test",
+    "maintenance",
     "switch that fails",
+    "switch that does nothing and reports success",
+    "switch that acts and reports failure",
+    "switch that acts twice",
+    "switch that acts long after its report",
+    "switch that acts on another machine",
     "unsynced write torn or lost",
     "wake that comes late",
     "write started over",

@@ -2,8 +2,8 @@
 
 use crate::controller::gears::Gears;
 use crate::controller::group::Standing;
-use crate::controller::power_test::Trial;
 use crate::controller::switch::Power;
+use crate::controller::trial::Trial;
 use crate::controller::wake_times::WakeTimes;
 use crate::controller::watch::Watch;
 use crate::{PowerFact, Switches, Timing};

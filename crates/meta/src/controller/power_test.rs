@@ -9,6 +9,7 @@ use crate::State;
 use crate::controller::event::Output;
 use crate::controller::leading::Leading;
 use crate::controller::maintenance::can_do_without;
+use crate::controller::trial::Trial;
 use ebb_types::{Moment, PathTest, PowerTest, ServerId, ServerState, SlotState, TestStep};
 use std::time::Duration;
 
@@ -16,32 +17,6 @@ use std::time::Duration;
 const DATA_LIMIT: Duration = Duration::from_secs(1800);
 /// Tries of a wake-up, each of them `wake_limit` long, until a test gives up on it. The wake-up itself goes on.
 const WAKE_TRIES: u32 = 20;
-
-/// A test that runs, or the last one.
-#[derive(Clone, Debug)]
-pub(crate) struct Trial {
-    server: ServerId,
-    status: PowerTest,
-    /// When the present step began.
-    since: Moment,
-    /// When the server was ordered to wake.
-    ordered: Moment,
-}
-
-impl Trial {
-    fn runs(&self) -> bool {
-        self.status.step != TestStep::Ended
-    }
-
-    fn step(&mut self, now: Moment, step: TestStep) {
-        (self.status.step, self.since) = (step, now);
-    }
-
-    fn give_up(&mut self, now: Moment, why: String) {
-        self.status.given_up = Some(why);
-        self.step(now, TestStep::Ended);
-    }
-}
 
 impl Leading {
     pub(crate) fn begin_test(&mut self, now: Moment, server: ServerId, state: &State) -> Result<(), String> {

@@ -124,7 +124,7 @@ impl Leading {
     pub(crate) fn exam_due_at(&self, entry: &ServerEntry, state: &State) -> Option<u64> {
         let record = state.power(entry.id)?;
         let sleeps = entry.state == ServerState::Asleep && record.maintenance.is_none();
-        let after = self.timing.exam_after.as_millis() as u64;
+        let after = self.timing.exam_after?.as_millis() as u64;
         record.exam.as_ref().filter(|_| sleeps).map(|exam| exam.at_unix_millis.saturating_add(after))
     }
 

@@ -362,7 +362,7 @@ fn a_test_in_the_lowest_gear_wakes_the_peers_first() {
 
 #[test]
 fn long_sleepers_are_woken_for_an_exam_one_at_a_time() {
-    let mut world = processes_of(Timing { exam_after: Duration::from_secs(600), ..Timing::default() });
+    let mut world = processes_of(Timing { exam_after: Some(Duration::from_secs(600)), ..Timing::default() });
     world.gear(1);
     world.run(10_000);
     assert_eq!(world.states(), "AAAzzzzzz");

@@ -846,3 +846,22 @@ fn no_random_run_of_a_hibernating_pool_forgets_a_strip() {
     }
     assert!(slept > 50, "{slept}");
 }
+
+#[test]
+fn a_set_whose_servers_cannot_all_be_trusted_to_wake_does_not_hibernate() {
+    let mut boot = bootstrap_of(1, 1);
+    boot.pools[0].hibernate_after_millis = Some(20_000);
+    let doubtful = boot.sets[0].columns[2].server;
+    let mut switches = processes();
+    switches.insert(doubtful, vec![WakePath { name: "redfish".into(), reliable: false }]);
+    let mut world = World::of(boot, Controller::new(Timing::default(), switches));
+    world.gear(1);
+    world.run(60_000);
+    assert!(!world.hibernates(0), "{}", world.states());
+    let fact = PowerFact::Woke { path: "redfish".into(), took_millis: 1000 };
+    let command = Command::NotePower { server: doubtful, at_unix_millis: 1, fact };
+    assert_eq!(world.state.apply(&command), Reply::Done);
+    world.event(Event::Applied { own: false });
+    world.run(60_000);
+    assert!(world.hibernates(0), "{}", world.states());
+}

@@ -187,7 +187,7 @@ pub struct PowerSection {
     pub off: Vec<String>,
     /// How often a set of a pool with `hibernate_after` may go to sleep in a day: each time wears each of its servers.
     pub cycles_per_day: f64,
-    /// A server that has slept for so many days is woken for an exam.
+    /// A server that has slept for so many days is woken for an exam; 0: never.
     pub exam_days: u32,
     pub model: PowerModel,
 }
@@ -200,7 +200,7 @@ impl Default for PowerSection {
             suspend: ["systemctl", "suspend"].map(str::to_owned).to_vec(),
             off: ["systemctl", "poweroff"].map(str::to_owned).to_vec(),
             cycles_per_day: Timing::default().cycles_per_day,
-            exam_days: (Timing::default().exam_after.as_secs() / DAY_SECONDS) as u32,
+            exam_days: 30,
             model: PowerModel::default(),
         }
     }
@@ -583,13 +583,14 @@ impl Config {
 
     pub fn timing(&self) -> Timing {
         let lost_after = Duration::from_secs(self.cluster.lost_after_seconds.into());
+        let exam_after = Duration::from_secs(u64::from(self.power.exam_days) * DAY_SECONDS);
         Timing {
             heartbeat: Duration::from_millis(self.cluster.heartbeat_millis.into()),
             lost_after: Some(lost_after).filter(|time| !time.is_zero()),
             standby: self.standby(),
             cycles_per_day: self.power.cycles_per_day,
             depth: self.power.depth,
-            exam_after: Duration::from_secs(u64::from(self.power.exam_days) * DAY_SECONDS),
+            exam_after: Some(exam_after).filter(|time| !time.is_zero()),
             ..Timing::default()
         }
     }

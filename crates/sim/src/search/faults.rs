@@ -119,19 +119,19 @@ impl World<'_> {
             15 => self.disturb_log(),
             16 => self.exchange(id),
             17 => self.burst(),
-            19 => self.ask_power(AdminRequest::PowerTest { server: id }),
+            19 => {
+                self.count("power test");
+                self.ask_power(id, AdminRequest::PowerTest { server: id });
+            }
             20 => self.maintain(id),
             _ => self.cut_off_client(),
         }
     }
 
     /// The administrator asks once; a refusal is an answer too.
-    fn ask_power(&mut self, request: AdminRequest) {
+    fn ask_power(&mut self, server: ServerId, request: AdminRequest) {
         self.note(|| format!("administrator: {request:?}"));
-        self.count(match request {
-            AdminRequest::PowerTest { .. } => "power test",
-            _ => "maintenance",
-        });
+        self.operator_sends_away(server);
         for member in 1..=self.scenario.members {
             let request = MetaRequest::Admin(request.clone());
             // Of no question: nobody waits for the answer.
@@ -148,7 +148,8 @@ impl World<'_> {
         let on =
             self.newest_state().servers().map(|e| e.id).find(|id| self.newest_state().in_maintenance(*id));
         let (server, end) = (on.unwrap_or(id), on.is_some());
-        self.ask_power(AdminRequest::Maintenance { server, end });
+        self.count(if end { "maintenance ends" } else { "maintenance" });
+        self.ask_power(server, AdminRequest::Maintenance { server, end });
     }
 
     pub fn crash(&mut self, id: ServerId) {

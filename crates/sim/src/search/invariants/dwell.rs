@@ -9,7 +9,7 @@
 use crate::world::World;
 use ebb_meta::State;
 use ebb_types::{GearSteps, ServerId, ServerState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Observations of the gears so far.
 #[derive(Default)]
@@ -24,10 +24,16 @@ pub(super) struct Gears {
     /// Since when servers are awake for a gear.
     woken: BTreeMap<ServerId, u64>,
     states: BTreeMap<ServerId, ServerState>,
+    /// Servers that an operator tests or takes out for maintenance.
+    operated: BTreeSet<ServerId>,
     map_version: u64,
 }
 
 impl World<'_> {
+    pub fn operator_sends_away(&mut self, server: ServerId) {
+        self.invariants.gears.operated.insert(server);
+    }
+
     pub(super) fn dwell_of_gears(&mut self, member: u64) {
         let member = &self.members[&member].member;
         let Some((term, gear)) = member.gear() else { return };
@@ -108,7 +114,8 @@ impl Gears {
                 self.woken.insert(server.id, self.raised.map_or(wanted, |raised| raised.max(wanted)));
             }
             let sent_away = server.state == ServerState::Draining && before != Some(server.state);
-            if sent_away && state.manual_gear().is_none() {
+            let by_gear = state.manual_gear().is_none() && !self.operated.contains(&server.id);
+            if sent_away && by_gear {
                 let soon = self.woken.get(&server.id).filter(|at| now < **at + dwell);
                 trouble = trouble.or(soon.map(|at| (server.id, *at)));
             }
