@@ -9,10 +9,13 @@ use crate::cluster::pools::{self, Placed, PoolError, PoolSection};
 use crate::mirror::drivers::DriverKind;
 use ebb_ec::standby;
 use ebb_gear::layout::{Scheme, layout};
+use ebb_gear::{DepthCost, Sleep};
 use ebb_meta::{Bootstrap, SEAT_MAX, Timing};
 use ebb_mirror::{Ack, PolicyKind};
 use ebb_power::PowerModel;
-use ebb_types::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ClusterParams, Depth, RackId, Schedule, ServerId, Watts};
+use ebb_types::{
+    CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ClusterParams, Depth, GearSteps, RackId, Schedule, ServerId, Watts,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -115,6 +118,8 @@ pub struct SchedulerSection {
     /// Length of the scheduler's hour: a shorter one rehearses a day in minutes.
     pub hour_seconds: f64,
     pub hours_per_day: u32,
+    /// What is woken and put to sleep at a time: single servers, or whole gears.
+    pub steps: GearSteps,
     /// What one server sustains.
     pub read_iops: f64,
     pub write_iops: f64,
@@ -123,6 +128,8 @@ pub struct SchedulerSection {
     pub g_min: u8,
     pub dwell_seconds: f64,
     pub lead_seconds: f64,
+    /// Share of the time with too few servers awake that is accepted.
+    pub short_goal: f64,
     pub rotate_days: u32,
 }
 
@@ -132,6 +139,7 @@ impl Default for SchedulerSection {
         SchedulerSection {
             hour_seconds: s.hour_millis as f64 / 1e3,
             hours_per_day: s.hours_per_day,
+            steps: s.steps,
             read_iops: s.read_iops,
             write_iops: s.write_iops,
             read_mb_per_second: s.read_bytes_per_second / 1e6,
@@ -139,6 +147,7 @@ impl Default for SchedulerSection {
             g_min: s.g_min,
             dwell_seconds: s.dwell_millis as f64 / 1e3,
             lead_seconds: s.lead_millis as f64 / 1e3,
+            short_goal: s.short_goal,
             rotate_days: s.rotate_days,
         }
     }
@@ -176,7 +185,7 @@ pub enum SwitchDriver {
 pub struct PowerSection {
     pub switch: SwitchDriver,
     pub depth: Depth,
-    /// How often a set of a pool with `hibernate_after` may go to sleep in a day: each time wears each of its servers.
+    /// How often a server may go to sleep in a day, on average, and a set of a pool with `hibernate_after`: each time is a power cycle.
     pub cycles_per_day: f64,
     pub model: PowerModel,
 }
@@ -186,7 +195,7 @@ impl Default for PowerSection {
         PowerSection {
             switch: SwitchDriver::default(),
             depth: Depth::default(),
-            cycles_per_day: Timing::default().cycles_per_day,
+            cycles_per_day: Sleep::default().cycles_per_day,
             model: PowerModel::default(),
         }
     }
@@ -466,6 +475,14 @@ impl Config {
                 must: "between 1 and cluster.replicas",
             });
         }
+        if !(s.short_goal > 0.0 && s.short_goal <= 0.5) {
+            let value = s.short_goal;
+            return Err(ConfigError::Scheduler {
+                name: "short_goal",
+                value,
+                must: "above 0 and at most 0.5: the share of the time with too few servers awake",
+            });
+        }
         Ok(())
     }
 
@@ -507,6 +524,7 @@ impl Config {
         Schedule {
             hour_millis: ((s.hour_seconds * 1e3) as u64).max(1),
             hours_per_day: s.hours_per_day,
+            steps: s.steps,
             read_iops: s.read_iops,
             write_iops: s.write_iops,
             read_bytes_per_second: s.read_mb_per_second * 1e6,
@@ -514,6 +532,7 @@ impl Config {
             g_min: s.g_min,
             dwell_millis: (s.dwell_seconds * 1e3) as u64,
             lead_millis: (s.lead_seconds * 1e3) as u64,
+            short_goal: s.short_goal,
             rotate_days: s.rotate_days,
         }
     }
@@ -524,9 +543,21 @@ impl Config {
             heartbeat: Duration::from_millis(self.cluster.heartbeat_millis.into()),
             lost_after: Some(lost_after).filter(|time| !time.is_zero()),
             standby: self.standby(),
-            cycles_per_day: self.power.cycles_per_day,
+            sleep: self.sleep(),
             depth: self.power.depth,
             ..Timing::default()
+        }
+    }
+
+    /// By the power model of this file.
+    fn sleep(&self) -> Sleep {
+        let PowerModel { idle, standby, off, up, down, .. } = self.power.model;
+        let joules = up.joules + down.joules;
+        let cost = |watts| Some(DepthCost { watts, joules, wake: None, wears: true });
+        let none = Sleep { idle, standby: None, off: None, cycles_per_day: self.power.cycles_per_day };
+        match self.power.depth {
+            Depth::Standby => Sleep { standby: cost(standby), ..none },
+            Depth::Off => Sleep { off: cost(off), ..none },
         }
     }
 

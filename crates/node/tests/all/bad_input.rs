@@ -124,7 +124,7 @@ fn wrong_usage_is_distinguished_from_failure() {
 #[test]
 fn a_server_does_not_touch_what_is_not_its_own() {
     let mut cluster = Cluster::start(&Shape::lively());
-    refused(&cluster.ebb(&["gear", "set", "4"]), 1, &["gear"]);
+    refused(&cluster.ebb(&["gear", "set", "4/3"]), 1, &["gear"]);
     refused(&cluster.ebb(&["lost", "70"]), 1, &["server-70 is not part of the cluster"]);
     refused(&cluster.ebb(&["pool", "status", "cold"]), 1, &["no erasure-coded pool \"cold\"", "has none"]);
     let volume = cluster.ebb(&["volume", "create", "--size", "1GiB", "--pool", "cold", "v"]);
