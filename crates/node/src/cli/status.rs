@@ -2,7 +2,9 @@
 
 use crate::cli::pool;
 use crate::cli::words::{letter, word};
-use ebb_types::{Bytes, ClusterStatus, DamageVitals, PoolId, ScrubVitals, ServerState, ServerStatus, Watts};
+use ebb_types::{
+    Bytes, ClusterStatus, DamageVitals, Depth, PoolId, ScrubVitals, ServerState, ServerStatus, Watts,
+};
 use std::fmt::Write;
 
 /// Sum over the servers whose draw is known; absent if none is.
@@ -196,7 +198,10 @@ pub fn page(status: &ClusterStatus) -> String {
             s.id.0,
             s.rack.0,
             gear_group(s),
-            word(s.state),
+            match s.depth {
+                Some(Depth::Off) => "off",
+                _ => word(s.state),
+            },
             s.primaries,
             s.holder_of,
             vitals(|v| v.used_bytes),

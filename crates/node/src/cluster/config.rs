@@ -14,7 +14,8 @@ use ebb_meta::{Bootstrap, SEAT_MAX, Timing};
 use ebb_mirror::{Ack, PolicyKind};
 use ebb_power::PowerModel;
 use ebb_types::{
-    CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ClusterParams, Depth, GearSteps, RackId, Schedule, ServerId, Watts,
+    CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ClusterParams, Depth, GearSteps, Joules, RackId, Schedule, ServerId,
+    Watts,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -184,10 +185,30 @@ pub enum SwitchDriver {
 #[serde(deny_unknown_fields, default)]
 pub struct PowerSection {
     pub switch: SwitchDriver,
+    /// How deep servers sleep, if `depths` does not say what they can choose from.
     pub depth: Depth,
     /// How often a server may go to sleep in a day, on average, and a set of a pool with `hibernate_after`: each time is a power cycle.
     pub cycles_per_day: f64,
     pub model: PowerModel,
+    /// Absent: `depth`, which counts as a power cycle.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub depths: Vec<DepthSection>,
+}
+
+/// A depth of sleep that servers of the replicated pool choose from. Its watts are those of the power model.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DepthSection {
+    pub depth: Depth,
+    /// From waking a server until it serves; needed until it has been measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake_seconds: Option<f64>,
+    /// It counts as a power cycle. Absent: only `off` does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wears: Option<bool>,
+    /// Of going down and coming up. Absent: those of the power model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joules: Option<f64>,
 }
 
 impl Default for PowerSection {
@@ -197,6 +218,7 @@ impl Default for PowerSection {
             depth: Depth::default(),
             cycles_per_day: Sleep::default().cycles_per_day,
             model: PowerModel::default(),
+            depths: Vec::new(),
         }
     }
 }
@@ -336,8 +358,24 @@ pub enum ConfigError {
         "scrub.bytes_per_second is 0 and must be positive; to scrub nothing, set scrub.period_seconds to 0"
     )]
     ScrubRate,
+    #[error(
+        "power.depths: {depth} has no wake_seconds, or one that is not a positive number: set it to the time from waking such a \
+         server until it serves; `ebb simulate load --suspend` shows what it is worth"
+    )]
+    DepthWake { depth: &'static str },
+    #[error("power.depths: {depth} is listed twice: a depth has one set of figures")]
+    DepthTwice { depth: &'static str },
+    #[error("power.depths: {depth} takes {joules} joules, which must be a number that is not negative")]
+    DepthJoules { depth: &'static str, joules: f64 },
     #[error("scheduler.{name} is {value} and must be {must}")]
     Scheduler { name: &'static str, value: f64, must: &'static str },
+}
+
+fn name(depth: Depth) -> &'static str {
+    match depth {
+        Depth::Standby => "standby",
+        Depth::Off => "off",
+    }
 }
 
 impl Config {
@@ -394,6 +432,7 @@ impl Config {
             return Err(ConfigError::ScrubRate);
         }
         self.power.model.check()?;
+        self.check_depths()?;
         let cycles = self.power.cycles_per_day;
         if !(cycles.is_finite() && cycles >= 1.0) {
             return Err(ConfigError::Cycles { found: cycles });
@@ -544,21 +583,47 @@ impl Config {
             lost_after: Some(lost_after).filter(|time| !time.is_zero()),
             standby: self.standby(),
             sleep: self.sleep(),
-            depth: self.power.depth,
+            depth: self.deepest(),
             ..Timing::default()
         }
+    }
+
+    fn check_depths(&self) -> Result<(), ConfigError> {
+        for (nth, section) in self.power.depths.iter().enumerate() {
+            let depth = name(section.depth);
+            if self.power.depths[..nth].iter().any(|other| other.depth == section.depth) {
+                return Err(ConfigError::DepthTwice { depth });
+            }
+            if !section.wake_seconds.is_some_and(|seconds| seconds.is_finite() && seconds > 0.0) {
+                return Err(ConfigError::DepthWake { depth });
+            }
+            if let Some(joules) = section.joules.filter(|joules| !(joules.is_finite() && *joules >= 0.0)) {
+                return Err(ConfigError::DepthJoules { depth, joules });
+            }
+        }
+        Ok(())
     }
 
     /// By the power model of this file.
     fn sleep(&self) -> Sleep {
         let PowerModel { idle, standby, off, up, down, .. } = self.power.model;
-        let joules = up.joules + down.joules;
-        let cost = |watts| Some(DepthCost { watts, joules, wake: None, wears: true });
-        let none = Sleep { idle, standby: None, off: None, cycles_per_day: self.power.cycles_per_day };
-        match self.power.depth {
-            Depth::Standby => Sleep { standby: cost(standby), ..none },
-            Depth::Off => Sleep { off: cost(off), ..none },
-        }
+        let cost = |depth| {
+            let section = self.power.depths.iter().find(|section| section.depth == depth);
+            let alone = self.power.depths.is_empty() && depth == self.power.depth;
+            (section.is_some() || alone).then(|| DepthCost {
+                watts: if depth == Depth::Off { off } else { standby },
+                joules: section.and_then(|s| s.joules).map_or(up.joules + down.joules, Joules),
+                wake: section.and_then(|s| s.wake_seconds).map(Duration::from_secs_f64),
+                wears: section.is_none_or(|s| s.wears.unwrap_or(depth == Depth::Off)),
+            })
+        };
+        let cycles_per_day = self.power.cycles_per_day;
+        Sleep { idle, standby: cost(Depth::Standby), off: cost(Depth::Off), cycles_per_day }
+    }
+
+    /// What a sleeper is taken for whose depth is not known.
+    pub fn deepest(&self) -> Depth {
+        self.power.depths.iter().map(|section| section.depth).max().unwrap_or(self.power.depth)
     }
 
     /// By the power model of this file. A parity server that stays awake takes writes, so it draws what a lightly loaded server does.
@@ -671,6 +736,38 @@ mod tests {
         assert!((seconds(&config) - 28.1).abs() < 0.1, "{}", seconds(&config));
         config.power.model.standby = config.power.model.light;
         assert_eq!(config.timing().standby.break_even, NEVER);
+    }
+
+    #[test]
+    fn depths_of_sleep_have_the_watts_of_the_model_and_wake_times_of_their_own() {
+        let with = |depths: &str| check(&(example() + depths));
+        const STANDBY: &str = "\n[[power.depths]]\ndepth = \"standby\"\nwake_seconds = 15.0\n";
+        const OFF: &str = "\n[[power.depths]]\ndepth = \"off\"\nwake_seconds = 60.0\njoules = 4000.0\n";
+        let config = with(&format!("{STANDBY}{OFF}")).unwrap();
+        let Sleep { standby: Some(standby), off: Some(off), .. } = config.timing().sleep else {
+            panic!("two depths")
+        };
+        assert_eq!((standby.watts, standby.wears), (config.power.model.standby, false));
+        assert_eq!(standby.joules, config.power.model.up.joules + config.power.model.down.joules);
+        assert_eq!((off.watts, off.joules, off.wears), (config.power.model.off, Joules(4000.0), true));
+        assert_eq!(off.wake, Some(Duration::from_secs(60)));
+        assert_eq!(config.timing().depth, Depth::Off, "what is not known is taken for the slowest to wake");
+        let again: Config = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
+        assert_eq!(again, config);
+        let alone = check(&example()).unwrap().timing();
+        assert!(
+            alone.sleep.standby.is_some_and(|cost| cost.wears && cost.wake.is_none())
+                && alone.sleep.off.is_none()
+        );
+        for (depths, expected) in [
+            ("\n[[power.depths]]\ndepth = \"off\"\n".to_owned(), "off has no wake_seconds"),
+            (STANDBY.replace("15.0", "0.0"), "standby has no wake_seconds"),
+            (format!("{STANDBY}{STANDBY}"), "standby is listed twice"),
+            (OFF.replace("4000.0", "-1.0"), "off takes -1 joules"),
+        ] {
+            let error = with(&depths).unwrap_err();
+            assert!(error.contains(expected), "{depths} gave {error}");
+        }
     }
 
     /// The example with a pool `cold` of code 2+1, of servers 7 to 9.

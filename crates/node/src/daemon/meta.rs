@@ -223,8 +223,8 @@ impl Driver {
             return self.power.forget();
         }
         let (now, state) = (clock::now(), self.member.state());
-        if !led || outcomes.iter().any(|outcome| matches!(outcome, Outcome::MapChanged { .. })) {
-            self.power.follow(now, state);
+        if !led || outcomes.iter().any(changes_power) {
+            self.power.follow(now, state, |server| self.member.depth(server));
         }
         self.power.hear(now, state, heard);
     }
@@ -410,4 +410,9 @@ async fn throw(shared: Shared, switch: Option<Arc<dyn Switch>>, server: ServerId
         }
     };
     shared.borrow_mut().give(Input::Switched { server, action, result });
+}
+
+/// Servers' states may have changed, or how deep they sleep.
+fn changes_power(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::MapChanged { .. } | Outcome::Switch { .. })
 }

@@ -8,6 +8,7 @@
 mod disks;
 mod driver;
 mod scrubs;
+mod silence;
 
 use crate::cluster::config::Config;
 use crate::cluster::launch::Stop;

@@ -20,7 +20,8 @@ use std::time::Duration;
 pub struct Power {
     pub switch: Option<Arc<dyn Switch>>,
     model: PowerModel,
-    depth: Depth,
+    /// Of sleepers whose depth is not known.
+    deepest: Depth,
     /// While this member leads.
     energy: Option<Energy>,
 }
@@ -59,18 +60,18 @@ impl Power {
                 Some(Arc::new(switch))
             }
         };
-        Ok(Power { switch, model: config.power.model, depth: config.power.depth, energy: None })
+        Ok(Power { switch, model: config.power.model, deepest: config.deepest(), energy: None })
     }
 
-    /// The states of `servers` may have changed.
-    pub fn follow(&mut self, now: Moment, state: &State) {
+    /// The servers' states, or how deep they sleep, may have changed.
+    pub fn follow(&mut self, now: Moment, state: &State, depth_of: impl Fn(ServerId) -> Option<Depth>) {
         let energy = self.energy.get_or_insert_with(|| Energy {
             meter: EnergyMeter::new(self.model, 1.0).expect("the configuration was checked"),
             since: now,
             utilisation: BTreeMap::new(),
         });
         for server in state.servers() {
-            energy.set(now, server, self.depth);
+            energy.set(now, server, depth_of(server.id).unwrap_or(self.deepest));
         }
     }
 
@@ -80,8 +81,9 @@ impl Power {
         let rates = state.schedule().into();
         for (id, count, span) in heard.into_iter().filter(|(.., span)| !span.is_zero()) {
             energy.utilisation.insert(id, load(&count, span, &rates, params.replicas).0);
-            if let Some(server) = state.server(id) {
-                energy.set(now, server, self.depth);
+            // One that says something does not sleep.
+            if let Some(server) = state.server(id).filter(|e| e.state != ServerState::Asleep) {
+                energy.set(now, server, self.deepest);
             }
         }
     }
