@@ -88,7 +88,7 @@ pub enum ClientError {
     Unknown { chunk: ChunkId, tries: u32, waited: Duration, server: Option<ServerId> },
     #[error(
         "no metadata leader answered for {waited:?} at {}: {last}; check that most metadata servers run and that the \
-         addresses are right",
+         addresses are right. Without a leader every server stays as it is: none sleeps or wakes",
         .addresses.join(", ")
     )]
     NoMeta { addresses: Vec<String>, waited: Duration, last: Trouble },

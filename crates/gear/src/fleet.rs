@@ -100,11 +100,8 @@ pub enum FleetError {
     Day { hour: Duration, hours_per_day: u32 },
     #[error("no depth of sleep is given: name at least one")]
     NoDepth,
-    #[error(
-        "{depth:?} sleep draws {watts} and an idle server {idle}: it must draw less, and its transitions a number of joules that is \
-         not negative"
-    )]
-    Depth { depth: Depth, watts: Watts, idle: Watts },
+    #[error("{depth:?} sleep draws {watts} and costs {joules}: both must be numbers that are not negative")]
+    Depth { depth: Depth, watts: Watts, joules: Joules },
     #[error("cycles per day is {0}: use a number above 0; 2 is usual")]
     Cycles(f64),
     #[error(
@@ -128,9 +125,9 @@ impl FleetPolicy {
         if self.depths.is_empty() {
             return Err(FleetError::NoDepth);
         }
-        let sane = |d: &&DepthSpec| d.watts.0 >= 0.0 && d.watts < self.idle && d.joules.0 >= 0.0;
-        if let Some(DepthSpec { depth, watts, .. }) = self.depths.iter().find(|d| !sane(d)) {
-            return Err(FleetError::Depth { depth: *depth, watts: *watts, idle: self.idle });
+        let sane = |d: &&DepthSpec| d.watts.0 >= 0.0 && d.joules.0 >= 0.0;
+        if let Some(DepthSpec { depth, watts, joules, .. }) = self.depths.iter().find(|d| !sane(d)) {
+            return Err(FleetError::Depth { depth: *depth, watts: *watts, joules: *joules });
         }
         if !(self.cycles_per_day > 0.0 && self.cycles_per_day.is_finite()) {
             return Err(FleetError::Cycles(self.cycles_per_day));

@@ -49,8 +49,8 @@ use crate::{Command, State, SwitchAction, Switches, Timing};
 pub use event::{Event, Output};
 
 use ebb_types::{
-    Epoch, GroupId, Incarnation, MetaFailure, MetaReply, Moment, ServerId, ServerMessage, ServerReport,
-    ServerState, StoreMark,
+    Depth, Epoch, GroupId, Incarnation, MetaFailure, MetaReply, Moment, ServerId, ServerMessage,
+    ServerReport, ServerState, StoreMark,
 };
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -133,6 +133,11 @@ impl Controller {
     /// The servers that it wants awake for the load, without those that help (R8, R10, R13); empty: this member does not lead.
     pub fn awake(&self) -> BTreeSet<ServerId> {
         self.leading.as_ref().map(|l| l.gears.awake().clone()).unwrap_or_default()
+    }
+
+    /// How deep a server sleeps, as far as this leader knows: after a change of leader, not before it has slept again.
+    pub fn depth(&self, server: ServerId) -> Option<Depth> {
+        self.leading.as_ref()?.servers.get(&server)?.power.depth()
     }
 
     /// When [`Event::Tick`] is wanted; `None`: not before another event.

@@ -8,8 +8,8 @@ use crate::controller::{Controller, Event, Output};
 use crate::raft::{LogFile, Node, Progress, RaftError};
 use crate::{Command, Input, MemberConfig, MemberId, Outcome, Reply, State, Token};
 use ebb_types::{
-    ALLOCATE_MAX, AdminReply, AdminRequest, MapDelta, MetaFailure, MetaPush, MetaReply, MetaRequest, Moment,
-    NamespaceQuery, ServerId,
+    ALLOCATE_MAX, AdminReply, AdminRequest, Depth, MapDelta, MetaFailure, MetaPush, MetaReply, MetaRequest,
+    Moment, NamespaceQuery, ServerId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -124,6 +124,11 @@ impl<L: LogFile> Member<L> {
     /// The servers that it wants awake for the load; empty: this member does not lead.
     pub fn awake(&self) -> BTreeSet<ServerId> {
         self.controller.awake()
+    }
+
+    /// How deep a server sleeps; `None`: it does not, or this member does not lead.
+    pub fn depth(&self, server: ServerId) -> Option<Depth> {
+        self.controller.depth(server)
     }
 
     /// Call [`Member::on`] at this time if nothing arrives before. `None`: nothing to do until something arrives.

@@ -297,8 +297,8 @@ impl World {
             match command {
                 Command::RecordShift(s) => {
                     self.note(format!(
-                        "shift {}->{} woken {} slept {} ({})",
-                        s.from_gear, s.to_gear, s.woken, s.put_to_sleep, s.why
+                        "shift {}->{} servers {}->{} woken {} slept {} ({})",
+                        s.from_gear, s.to_gear, s.from_servers, s.to_servers, s.woken, s.put_to_sleep, s.why
                     ));
                 }
                 Command::RecordHour(hour) => self.note(format!("hour {} gear {}", hour.hour, hour.gear)),
@@ -1193,8 +1193,13 @@ fn a_server_started_while_it_should_sleep_is_put_to_sleep_again() {
 
 /// Hours of ten seconds, of which two and a half have passed, without any load.
 fn after_a_quiet_hour(dwell_millis: u64) -> World {
+    after_a_quiet_hour_of(GearSteps::Servers, dwell_millis)
+}
+
+fn after_a_quiet_hour_of(steps: GearSteps, dwell_millis: u64) -> World {
     let mut world = World::new(9, 3, 36);
-    let schedule = Schedule { hour_millis: 10_000, dwell_millis, lead_millis: 0, ..Schedule::default() };
+    let schedule =
+        Schedule { hour_millis: 10_000, steps, dwell_millis, lead_millis: 0, ..Schedule::default() };
     world.admin(AdminRequest::SetSchedule(schedule));
     world.run(25_000);
     world
@@ -1212,6 +1217,67 @@ fn load_beyond_the_gear_wakes_servers_and_a_quiet_hour_lets_them_sleep() {
     assert!(!world.states().contains('z'), "{:#?}", world.transcript);
     world.run(2000);
     assert_eq!(world.states(), "AAAAAAAAA");
+}
+
+#[test]
+fn load_between_two_gears_wakes_no_more_servers_than_it_needs_but_whole_gears_do() {
+    for (steps, awake) in [(GearSteps::Servers, 5), (GearSteps::Groups, 6)] {
+        let mut world = after_a_quiet_hour_of(steps, 2000);
+        for _ in 0..4 {
+            world.load.reads = 950;
+            world.run(1000);
+        }
+        assert_eq!(world.states().matches('A').count(), awake, "{:#?}", world.transcript);
+        world.assert_served();
+    }
+}
+
+/// Five servers are wanted, then six, then four.
+#[test]
+fn a_continuous_shift_moves_single_servers() {
+    let mut world = started();
+    world.transcript.clear();
+    for servers in [5, 6, 4] {
+        world.note(format!("-- {servers} servers"));
+        world.admin(AdminRequest::GearSet(GearWish::Servers(servers)));
+        world.run(4000);
+        assert_eq!(world.states().matches('A').count() as u32, servers);
+        world.assert_served();
+    }
+    assert_transcript(&mut world, "continuous_shift");
+}
+
+#[test]
+fn any_number_of_servers_from_the_lowest_gear_up_is_held_across_a_change_of_leader() {
+    let mut world = started();
+    for servers in [9, 3, 7, 4, 8, 5, 6] {
+        world.admin(AdminRequest::GearSet(GearWish::Servers(servers)));
+        world.run(5000);
+        let before = world.states();
+        assert_eq!(before.matches('A').count() as u32, servers);
+        world.lead();
+        world.run(5000);
+        assert_eq!(world.states(), before, "{:#?}", world.transcript);
+    }
+    for servers in [2, 10] {
+        world.admin(AdminRequest::GearSet(GearWish::Servers(servers)));
+        let answer = format!("{:?}", world.answer);
+        assert!(answer.contains("keeps 3 to 9 awake"), "{answer}");
+    }
+}
+
+#[test]
+fn a_server_that_does_not_wake_in_time_gets_a_substitute() {
+    let mut world = started();
+    world.admin(AdminRequest::GearSet(GearWish::Servers(4)));
+    world.run(5000);
+    let sleepers: Vec<u16> =
+        (0..9).filter(|id| world.states().as_bytes()[usize::from(*id)] == b'z').collect();
+    world.broken_switches.extend(sleepers[..4].iter().map(|id| ServerId(*id)));
+    world.admin(AdminRequest::GearSet(GearWish::Servers(5)));
+    world.run(30_000);
+    assert_eq!(world.states().matches('A').count(), 5, "{:#?}", world.transcript);
+    assert!(world.states().contains('W'), "the others are still tried");
 }
 
 #[test]

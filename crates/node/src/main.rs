@@ -35,7 +35,7 @@ const DEV_DATA: &str = "data";
 Examples:
   ebb dev                              a cluster of nine servers on this machine, S3 on 127.0.0.1:9000
   ebb status                           what it does and what it draws
-  ebb gear set 1                       keep one third of the servers awake
+  ebb gear set 1/3                     keep one third of the servers awake
   ebb replay week.srt --speed 2000     a week of real load in five minutes, verified and metered
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 a check found a difference."
@@ -124,9 +124,9 @@ enum Sub {
     /// Block devices kept in the cluster, served over NBD
     #[command(after_help = cli::volume::EXAMPLES)]
     Volume(cli::volume::VolumeArgs),
-    /// Show or set the gear: the number of gear groups that are awake
+    /// Show or set the gear: how many servers are awake
     #[command(
-        after_help = "Examples:\n  ebb gear set 1   hold gear 1\n  ebb gear auto    let load and forecast choose\n  ebb gear plan    show the schedule for the next day; changes nothing"
+        after_help = "Examples:\n  ebb gear set 12    keep 12 servers awake\n  ebb gear set 2/3   keep two of three gear groups awake\n  ebb gear auto      let load and forecast choose\n  ebb gear plan      show the schedule for the next day; changes nothing"
     )]
     Gear {
         #[command(subcommand)]
@@ -220,7 +220,7 @@ enum Sub {
     #[command(after_help = eval::AGENT_EXAMPLES)]
     Agent(eval::AgentArgs),
     /// Compare the content of all replicas (awake servers only: shift to the top gear first)
-    #[command(after_help = "Example: ebb gear set 3 && ebb verify --read")]
+    #[command(after_help = "Example: ebb gear set 3/3 && ebb verify --read")]
     Verify {
         /// Read every block and check it, instead of comparing recorded checksums
         #[arg(long)]

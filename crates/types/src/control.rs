@@ -5,7 +5,7 @@
 //! stable. Nothing here wakes a server, except [`MetaRequest::Wake`], [`AdminRequest::GearSet`] and [`AdminRequest::MarkLost`].
 
 use crate::{
-    ClusterParams, Epoch, GearGroup, Incarnation, Joules, MapDelta, NamespaceAnswer, NamespaceCommand,
+    ClusterParams, Depth, Epoch, GearGroup, Incarnation, Joules, MapDelta, NamespaceAnswer, NamespaceCommand,
     NamespaceError, NamespaceQuery, NamespaceReply, ObjectId, PoolEntry, PoolId, RackId, ServerId,
     ServerState, SetEntry, SetId, StoreId, Vitals, Watts,
 };
@@ -342,6 +342,8 @@ pub struct ServerStatus {
     pub gear_group: GearGroup,
     pub address: String,
     pub state: ServerState,
+    /// How deep it sleeps, as far as the leader knows; absent if it does not.
+    pub depth: Option<Depth>,
     pub incarnation: Incarnation,
     pub store: StoreId,
     /// From the last heartbeat; absent if there was none since this leader took over.

@@ -344,7 +344,7 @@ fn policies_that_make_no_sense_are_refused() {
     assert!(refused(&|p| p.g_min = 4).contains("g_min"));
     assert!(refused(&|p| p.hours_per_day = 0).contains("day"));
     assert!(refused(&|p| p.depths.clear()).contains("depth"));
-    assert!(refused(&|p| p.depths[0].watts = Watts(70.0)).contains("draw less"));
+    assert!(refused(&|p| p.depths[0].watts = Watts(-1.0)).contains("not negative"));
     assert!(refused(&|p| p.cycles_per_day = 0.0).contains("above 0"));
     assert!(refused(&|p| p.short_goal = f64::NAN).contains("0.5"));
 }

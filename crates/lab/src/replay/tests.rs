@@ -108,6 +108,7 @@ impl Fake {
             gear_group: GearGroup((id.0 % 3) as u8),
             address: String::new(),
             state,
+            depth: None,
             incarnation: Incarnation(1),
             store: ebb_types::StoreId(1),
             vitals: Some(Vitals { offloaded_bytes: inner.writes, ..Vitals::default() }),

@@ -226,6 +226,7 @@ impl Leading {
                 gear_group: entry.gear_group,
                 address: entry.address.clone(),
                 state: entry.state,
+                depth: live.and_then(|l| l.power.depth()).filter(|_| entry.state == ServerState::Asleep),
                 incarnation: entry.incarnation,
                 store: entry.store,
                 vitals: live.filter(|_| heard.is_some()).map(|l| l.vitals.clone()),

@@ -13,12 +13,15 @@ use crate::error::NodeError;
 use clap::Subcommand;
 use ebb_client::Client;
 use ebb_report::print_json;
-use ebb_types::{AdminReply, AdminRequest, ClusterStatus, MetaReply, MetaRequest, PlannedHour, ServerId};
+use ebb_types::{
+    AdminReply, AdminRequest, ClusterStatus, GearWish, MetaReply, MetaRequest, PlannedHour, ServerId,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Exit code of a check that ran and found a difference, so scripts can tell it from a check that could not run.
@@ -37,10 +40,53 @@ impl From<bool> for Output {
     }
 }
 
+/// What `ebb gear set` takes: `12` or `2/3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    Servers(u32),
+    Gear { gear: u8, of: u8 },
+}
+
+impl FromStr for Wish {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Wish, String> {
+        let wrong = || {
+            format!(
+                "{text:?} is neither a number of servers, such as 12, nor a gear of all gears, such as 2/3"
+            )
+        };
+        match text.split_once('/') {
+            Some((gear, of)) => {
+                let (gear, of) = (gear.parse(), of.parse());
+                Ok(Wish::Gear { gear: gear.map_err(|_| wrong())?, of: of.map_err(|_| wrong())? })
+            }
+            None => text.parse().map(Wish::Servers).map_err(|_| wrong()),
+        }
+    }
+}
+
+impl Wish {
+    /// As the metadata service takes it; `replicas`: the cluster's gears.
+    fn of(self, replicas: u8) -> Result<GearWish, NodeError> {
+        match self {
+            Wish::Servers(servers) => Ok(GearWish::Servers(servers)),
+            Wish::Gear { gear, of } if of == replicas => Ok(GearWish::Gear(gear)),
+            Wish::Gear { gear, of } => Err(NodeError::Refused(format!(
+                "{gear}/{of}: this cluster has {replicas} gears, one per copy; use 1/{replicas} to {replicas}/{replicas}"
+            ))),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub enum GearCommand {
-    /// Hold this gear until another command changes it
-    Set { gear: u8 },
+    /// Hold this until another command changes it: a number of servers, or a gear of all gears
+    Set {
+        /// 12: so many servers are awake; 2/3: two of three gear groups are
+        #[arg(value_name = "SERVERS|GEAR/GEARS")]
+        wish: Wish,
+    },
     /// Let load and forecast choose
     Auto,
     /// Show what the scheduler would do in the next day; changes nothing
@@ -106,9 +152,9 @@ pub async fn pool(file: &Path, output: Output, command: PoolCommand) -> Result<E
 }
 
 pub async fn gear(file: &Path, output: Output, command: GearCommand) -> Result<ExitCode, NodeError> {
-    let (_, client) = connect(file).await?;
+    let (config, client) = connect(file).await?;
     let request = match command {
-        GearCommand::Set { gear } => AdminRequest::GearSet { gear },
+        GearCommand::Set { wish } => AdminRequest::GearSet(wish.of(config.cluster.replicas)?),
         GearCommand::Auto => AdminRequest::GearAuto,
         GearCommand::Plan => return show_plan(&client, output).await,
     };

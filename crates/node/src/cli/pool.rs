@@ -591,6 +591,7 @@ mod tests {
             gear_group: GearGroup(u8::MAX),
             address: String::new(),
             state,
+            depth: None,
             incarnation: Incarnation(1),
             store: StoreId(1),
             vitals: None,

@@ -4,7 +4,8 @@ use crate::cli::pool;
 use crate::cli::words::{letter, word};
 use crate::daemon::clock;
 use ebb_types::{
-    Bytes, ClusterStatus, DamageVitals, Exam, PathStatus, PoolId, ScrubVitals, ServerStatus, Watts,
+    Bytes, ClusterStatus, DamageVitals, Depth, Exam, PathStatus, PoolId, ScrubVitals, ServerState,
+    ServerStatus, Watts,
 };
 use std::fmt::Write;
 
@@ -18,7 +19,7 @@ fn watts(watts: Option<Watts>) -> String {
     watts.map_or("unknown".into(), |w| w.to_string())
 }
 
-/// `gear 1/3  A z z A z z A z z  217.8 W modelled  load 0.12  debt 1.2 MiB`
+/// `gear 1/3  3 of 9 servers  A z z A z z A z z  217.8 W modelled  load 0.12  debt 1.2 MiB`
 pub fn line(status: &ClusterStatus) -> String {
     let letters: String = status.servers.iter().map(|s| letter(s.state)).collect();
     let shifting = match (status.gear.dry_run, status.gear.shifting) {
@@ -27,9 +28,11 @@ pub fn line(status: &ClusterStatus) -> String {
         (false, false) => "",
     };
     let mut line = format!(
-        "gear {}/{}{shifting}  {letters}  {} modelled  load {:.2}  debt {}",
+        "gear {}/{}{shifting}  {} of {} servers  {letters}  {} modelled  load {:.2}  debt {}",
         status.gear.gear,
         status.params.replicas,
+        status.gear.servers,
+        replicated(status),
         watts(modelled_watts(status)),
         status.gear.load,
         Bytes(status.debt_bytes),
@@ -41,6 +44,12 @@ pub fn line(status: &ClusterStatus) -> String {
         let _ = write!(line, "  NOT SERVED: {} groups", status.groups.without_primary);
     }
     line
+}
+
+/// Servers of the replicated pool, which gears concern.
+fn replicated(status: &ClusterStatus) -> usize {
+    let there = |s: &&ServerStatus| s.pool == PoolId::REPLICATED && s.state != ServerState::Lost;
+    status.servers.iter().filter(there).count()
 }
 
 /// `1 leads, 2 votes, 3 learns`
@@ -160,9 +169,11 @@ pub fn page(status: &ClusterStatus) -> String {
     let forecast = gear.forecast.map_or("none yet".into(), |f| format!("{f:.2}"));
     let _ = writeln!(
         out,
-        "gear     {} of {}, {mode}{}{}",
+        "gear     {} of {}, {} of {} servers, {mode}{}{}",
         gear.gear,
         status.params.replicas,
+        gear.servers,
+        replicated(status),
         if gear.shifting { ", shifting" } else { "" },
         [
             (gear.dry_run, ", a dry run: no server is switched"),
@@ -217,7 +228,10 @@ pub fn page(status: &ClusterStatus) -> String {
             s.id.0,
             s.rack.0,
             gear_group(s),
-            word(s.state),
+            match s.depth {
+                Some(Depth::Off) => "off",
+                _ => word(s.state),
+            },
             s.primaries,
             s.holder_of,
             vitals(|v| v.used_bytes),

@@ -9,11 +9,15 @@ use crate::cluster::pools::{self, Placed, PoolError, PoolSection};
 use crate::mirror::drivers::DriverKind;
 use ebb_ec::standby;
 use ebb_gear::layout::{Scheme, layout};
+use ebb_gear::{DepthCost, Sleep};
 use ebb_meta::{Bootstrap, SEAT_MAX, Timing};
 use ebb_mirror::{Ack, PolicyKind};
 use ebb_power::switch::{Fields, open};
 use ebb_power::{Launch, Managed, OwnMachine, PowerModel, SwitchError, Switches};
-use ebb_types::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ClusterParams, Depth, RackId, Schedule, ServerId, Watts};
+use ebb_types::{
+    CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ClusterParams, Depth, GearSteps, Joules, RackId, Schedule, ServerId,
+    Watts,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -120,6 +124,8 @@ pub struct SchedulerSection {
     /// Length of the scheduler's hour: a shorter one rehearses a day in minutes.
     pub hour_seconds: f64,
     pub hours_per_day: u32,
+    /// What is woken and put to sleep at a time: single servers, or whole gears.
+    pub steps: GearSteps,
     /// What one server sustains.
     pub read_iops: f64,
     pub write_iops: f64,
@@ -128,6 +134,8 @@ pub struct SchedulerSection {
     pub g_min: u8,
     pub dwell_seconds: f64,
     pub lead_seconds: f64,
+    /// Share of the time with too few servers awake that is accepted.
+    pub short_goal: f64,
     pub rotate_days: u32,
 }
 
@@ -137,6 +145,7 @@ impl Default for SchedulerSection {
         SchedulerSection {
             hour_seconds: s.hour_millis as f64 / 1e3,
             hours_per_day: s.hours_per_day,
+            steps: s.steps,
             read_iops: s.read_iops,
             write_iops: s.write_iops,
             read_mb_per_second: s.read_bytes_per_second / 1e6,
@@ -144,6 +153,7 @@ impl Default for SchedulerSection {
             g_min: s.g_min,
             dwell_seconds: s.dwell_millis as f64 / 1e3,
             lead_seconds: s.lead_millis as f64 / 1e3,
+            short_goal: s.short_goal,
             rotate_days: s.rotate_days,
         }
     }
@@ -181,15 +191,35 @@ pub enum SwitchDriver {
 pub struct PowerSection {
     /// Of servers without a `[[server.power]]`.
     pub switch: SwitchDriver,
+    /// How deep servers sleep, if `depths` does not say what they can choose from.
     pub depth: Depth,
     /// The commands by which a server's machine suspends itself, and turns itself off: program and arguments.
     pub suspend: Vec<String>,
     pub off: Vec<String>,
-    /// How often a set of a pool with `hibernate_after` may go to sleep in a day: each time wears each of its servers.
+    /// How often a server may go to sleep in a day, on average, and a set of a pool with `hibernate_after`: each time is a power cycle.
     pub cycles_per_day: f64,
     /// A server that has slept for so many days is woken for an exam; 0: never.
     pub exam_days: u32,
     pub model: PowerModel,
+    /// Absent: `depth`, which counts as a power cycle.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub depths: Vec<DepthSection>,
+}
+
+/// A depth of sleep that servers of the replicated pool choose from. Its watts are those of the power model.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DepthSection {
+    pub depth: Depth,
+    /// From waking a server until it serves; needed until it has been measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake_seconds: Option<f64>,
+    /// It counts as a power cycle. Absent: only `off` does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wears: Option<bool>,
+    /// Of going down and coming up. Absent: those of the power model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joules: Option<f64>,
 }
 
 impl Default for PowerSection {
@@ -199,9 +229,10 @@ impl Default for PowerSection {
             depth: Depth::default(),
             suspend: ["systemctl", "suspend"].map(str::to_owned).to_vec(),
             off: ["systemctl", "poweroff"].map(str::to_owned).to_vec(),
-            cycles_per_day: Timing::default().cycles_per_day,
+            cycles_per_day: Sleep::default().cycles_per_day,
             exam_days: 30,
             model: PowerModel::default(),
+            depths: Vec::new(),
         }
     }
 }
@@ -348,8 +379,24 @@ pub enum ConfigError {
         "scrub.bytes_per_second is 0 and must be positive; to scrub nothing, set scrub.period_seconds to 0"
     )]
     ScrubRate,
+    #[error(
+        "power.depths: {depth} has no wake_seconds, or one that is not a positive number: set it to the time from waking such a \
+         server until it serves; `ebb simulate load --suspend` shows what it is worth"
+    )]
+    DepthWake { depth: &'static str },
+    #[error("power.depths: {depth} is listed twice: a depth has one set of figures")]
+    DepthTwice { depth: &'static str },
+    #[error("power.depths: {depth} takes {joules} joules, which must be a number that is not negative")]
+    DepthJoules { depth: &'static str, joules: f64 },
     #[error("scheduler.{name} is {value} and must be {must}")]
     Scheduler { name: &'static str, value: f64, must: &'static str },
+}
+
+fn name(depth: Depth) -> &'static str {
+    match depth {
+        Depth::Standby => "standby",
+        Depth::Off => "off",
+    }
 }
 
 impl Config {
@@ -406,6 +453,7 @@ impl Config {
             return Err(ConfigError::ScrubRate);
         }
         self.check_power()?;
+        self.check_depths()?;
         let break_even = self
             .break_even(self.power.model.idle)
             .map(|time| time.saturating_add(Duration::from_secs_f64(self.power.model.down.seconds)));
@@ -424,7 +472,10 @@ impl Config {
                 return Err(ConfigError::NoCommand { name });
             }
         }
-        Ok(self.power_paths(|_| None)?.check(self.power.depth)?)
+        let (paths, depths) =
+            (self.power_paths(|_| None)?, self.power.depths.iter().map(|section| section.depth));
+        let depths: BTreeSet<Depth> = depths.chain([self.deepest()]).collect();
+        Ok(depths.into_iter().try_for_each(|depth| paths.check(depth))?)
     }
 
     /// The power paths of all servers. Touches nothing: neither files nor controllers. `launch`: how a server's process is
@@ -529,6 +580,14 @@ impl Config {
                 must: "between 1 and cluster.replicas",
             });
         }
+        if !(s.short_goal > 0.0 && s.short_goal <= 0.5) {
+            let value = s.short_goal;
+            return Err(ConfigError::Scheduler {
+                name: "short_goal",
+                value,
+                must: "above 0 and at most 0.5: the share of the time with too few servers awake",
+            });
+        }
         Ok(())
     }
 
@@ -570,6 +629,7 @@ impl Config {
         Schedule {
             hour_millis: ((s.hour_seconds * 1e3) as u64).max(1),
             hours_per_day: s.hours_per_day,
+            steps: s.steps,
             read_iops: s.read_iops,
             write_iops: s.write_iops,
             read_bytes_per_second: s.read_mb_per_second * 1e6,
@@ -577,6 +637,7 @@ impl Config {
             g_min: s.g_min,
             dwell_millis: (s.dwell_seconds * 1e3) as u64,
             lead_millis: (s.lead_seconds * 1e3) as u64,
+            short_goal: s.short_goal,
             rotate_days: s.rotate_days,
         }
     }
@@ -588,11 +649,49 @@ impl Config {
             heartbeat: Duration::from_millis(self.cluster.heartbeat_millis.into()),
             lost_after: Some(lost_after).filter(|time| !time.is_zero()),
             standby: self.standby(),
-            cycles_per_day: self.power.cycles_per_day,
-            depth: self.power.depth,
+            sleep: self.sleep(),
+            depth: self.deepest(),
             exam_after: Some(exam_after).filter(|time| !time.is_zero()),
             ..Timing::default()
         }
+    }
+
+    fn check_depths(&self) -> Result<(), ConfigError> {
+        for (nth, section) in self.power.depths.iter().enumerate() {
+            let depth = name(section.depth);
+            if self.power.depths[..nth].iter().any(|other| other.depth == section.depth) {
+                return Err(ConfigError::DepthTwice { depth });
+            }
+            if !section.wake_seconds.is_some_and(|seconds| seconds.is_finite() && seconds > 0.0) {
+                return Err(ConfigError::DepthWake { depth });
+            }
+            if let Some(joules) = section.joules.filter(|joules| !(joules.is_finite() && *joules >= 0.0)) {
+                return Err(ConfigError::DepthJoules { depth, joules });
+            }
+        }
+        Ok(())
+    }
+
+    /// By the power model of this file.
+    fn sleep(&self) -> Sleep {
+        let PowerModel { idle, standby, off, up, down, .. } = self.power.model;
+        let cost = |depth| {
+            let section = self.power.depths.iter().find(|section| section.depth == depth);
+            let alone = self.power.depths.is_empty() && depth == self.power.depth;
+            (section.is_some() || alone).then(|| DepthCost {
+                watts: if depth == Depth::Off { off } else { standby },
+                joules: section.and_then(|s| s.joules).map_or(up.joules + down.joules, Joules),
+                wake: section.and_then(|s| s.wake_seconds).map(Duration::from_secs_f64),
+                wears: section.is_none_or(|s| s.wears.unwrap_or(depth == Depth::Off)),
+            })
+        };
+        let cycles_per_day = self.power.cycles_per_day;
+        Sleep { idle, standby: cost(Depth::Standby), off: cost(Depth::Off), cycles_per_day }
+    }
+
+    /// What a sleeper is taken for whose depth is not known.
+    pub fn deepest(&self) -> Depth {
+        self.power.depths.iter().map(|section| section.depth).max().unwrap_or(self.power.depth)
     }
 
     /// By the power model of this file. A parity server that stays awake takes writes, so it draws what a lightly loaded server does.
@@ -609,7 +708,7 @@ impl Config {
     /// The shortest sleep that saves energy, of a server that else draws `awake`; `None`: none does.
     fn break_even(&self, awake: Watts) -> Option<Duration> {
         let PowerModel { standby, off, up, down, .. } = self.power.model;
-        let asleep = match self.power.depth {
+        let asleep = match self.deepest() {
             Depth::Standby => standby,
             Depth::Off => off,
         };
@@ -705,6 +804,38 @@ mod tests {
         assert!((seconds(&config) - 28.1).abs() < 0.1, "{}", seconds(&config));
         config.power.model.standby = config.power.model.light;
         assert_eq!(config.timing().standby.break_even, NEVER);
+    }
+
+    #[test]
+    fn depths_of_sleep_have_the_watts_of_the_model_and_wake_times_of_their_own() {
+        let with = |depths: &str| check(&(example() + depths));
+        const STANDBY: &str = "\n[[power.depths]]\ndepth = \"standby\"\nwake_seconds = 15.0\n";
+        const OFF: &str = "\n[[power.depths]]\ndepth = \"off\"\nwake_seconds = 60.0\njoules = 4000.0\n";
+        let config = with(&format!("{STANDBY}{OFF}")).unwrap();
+        let Sleep { standby: Some(standby), off: Some(off), .. } = config.timing().sleep else {
+            panic!("two depths")
+        };
+        assert_eq!((standby.watts, standby.wears), (config.power.model.standby, false));
+        assert_eq!(standby.joules, config.power.model.up.joules + config.power.model.down.joules);
+        assert_eq!((off.watts, off.joules, off.wears), (config.power.model.off, Joules(4000.0), true));
+        assert_eq!(off.wake, Some(Duration::from_secs(60)));
+        assert_eq!(config.timing().depth, Depth::Off, "what is not known is taken for the slowest to wake");
+        let again: Config = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
+        assert_eq!(again, config);
+        let alone = check(&example()).unwrap().timing();
+        assert!(
+            alone.sleep.standby.is_some_and(|cost| cost.wears && cost.wake.is_none())
+                && alone.sleep.off.is_none()
+        );
+        for (depths, expected) in [
+            ("\n[[power.depths]]\ndepth = \"off\"\n".to_owned(), "off has no wake_seconds"),
+            (STANDBY.replace("15.0", "0.0"), "standby has no wake_seconds"),
+            (format!("{STANDBY}{STANDBY}"), "standby is listed twice"),
+            (OFF.replace("4000.0", "-1.0"), "off takes -1 joules"),
+        ] {
+            let error = with(&depths).unwrap_err();
+            assert!(error.contains(expected), "{depths} gave {error}");
+        }
     }
 
     /// The example with a pool `cold` of code 2+1, of servers 7 to 9.

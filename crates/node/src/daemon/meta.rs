@@ -234,8 +234,8 @@ impl Driver {
             return self.power.forget();
         }
         let (now, state) = (clock::now(), self.member.state());
-        if !led || outcomes.iter().any(|outcome| matches!(outcome, Outcome::MapChanged { .. })) {
-            self.power.follow(now, state);
+        if !led || outcomes.iter().any(changes_power) {
+            self.power.follow(now, state, |server| self.member.depth(server));
         }
         self.power.hear(now, state, heard);
     }
@@ -497,4 +497,9 @@ async fn serve(shared: Shared, connection: Connection) {
     meta.calls.retain(|_, caller| caller.connection != connection);
     meta.members.retain(|_, s| !s.is_closed());
     meta.servers.retain(|_, reached| !reached.sender.is_closed());
+}
+
+/// Servers' states may have changed, or how deep they sleep.
+fn changes_power(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::MapChanged { .. } | Outcome::Switch { .. })
 }

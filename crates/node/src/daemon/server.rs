@@ -9,6 +9,7 @@ mod disks;
 mod driver;
 mod machine;
 mod scrubs;
+mod silence;
 
 use crate::cluster::config::Config;
 use crate::cluster::launch::Stop;

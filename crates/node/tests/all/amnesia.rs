@@ -103,7 +103,7 @@ fn what_comes_back_with_less_than_it_had_is_noticed_and_repaired() {
     // Leases as used in production. With shorter ones, on a busy machine, unharmed servers count as failed beside the
     // harmed ones: then a harmed server may hold the only complete copy.
     let mut cluster = Cluster::start(&Shape { metas: 3, lease: None, ..Shape::lively() });
-    cluster.gear(&["set", "3"]);
+    cluster.gear(&["set", "3/3"]);
     cluster.launch(Who::Gateway);
     let options =
         Options { workers: 8, chunks: 61, pause: Duration::from_millis(10), seed, ..Options::default() };
@@ -154,7 +154,7 @@ impl Amnesia {
             self.keep_down(victim.id);
             self.cluster.launch(Who::Server(victim.id));
         }
-        self.cluster.gear(&["set", "3"]);
+        self.cluster.gear(&["set", "3/3"]);
         let harmed = since.elapsed();
         let meta = self.random.below(3) == 0 && victims.len() < most as usize;
         if meta {

@@ -111,6 +111,7 @@ fn wrong_usage_is_distinguished_from_failure() {
         &["gear"],
         &["gear", "set"],
         &["gear", "set", "many"],
+        &["gear", "set", "2/"],
         &["status", "--jsn"],
         &["pool"],
         &["pool", "create"],
@@ -127,7 +128,9 @@ fn wrong_usage_is_distinguished_from_failure() {
 #[test]
 fn a_server_does_not_touch_what_is_not_its_own() {
     let mut cluster = Cluster::start(&Shape::lively());
-    refused(&cluster.ebb(&["gear", "set", "4"]), 1, &["gear"]);
+    refused(&cluster.ebb(&["gear", "set", "4/3"]), 1, &["gears 1 to 3"]);
+    refused(&cluster.ebb(&["gear", "set", "2/4"]), 1, &["this cluster has 3 gears", "1/3 to 3/3"]);
+    refused(&cluster.ebb(&["gear", "set", "2"]), 1, &["2 servers", "keeps 3 to 9 awake"]);
     refused(&cluster.ebb(&["lost", "70"]), 1, &["server-70 is not part of the cluster"]);
     refused(&cluster.ebb(&["power", "test", "70"]), 1, &["server-70 is not part of the cluster"]);
     refused(&cluster.ebb(&["maintenance", "70"]), 1, &["server-70 is not part of the cluster"]);

@@ -213,7 +213,7 @@ impl Chaos {
             self.mend_one(slow);
         }
         let gear = 1 + self.random.below(3);
-        self.cluster.gear(&["set", &gear.to_string()]);
+        self.cluster.gear(&["set", &format!("{gear}/3")]);
         ("gear shift", format!("gear {gear}"))
     }
 

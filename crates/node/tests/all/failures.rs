@@ -108,7 +108,7 @@ fn a_lost_server_is_rebuilt_on_the_others_of_its_gear_group() {
         assert!(map.groups.iter().all(|g| g.slots.len() == 3));
     });
     // The gears keep working without it, except that two servers are too few for three copies.
-    let too_low = cluster.ebb(&["gear", "set", "1"]);
+    let too_low = cluster.ebb(&["gear", "set", "1/3"]);
     assert_eq!(too_low.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&too_low.stderr).contains("runs in gears 2 to 3"));
     cluster.shift(2);

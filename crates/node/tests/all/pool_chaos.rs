@@ -127,7 +127,7 @@ impl Chaos {
 
     fn wake_parity(&mut self) -> String {
         if self.random.chance(500) {
-            self.cluster.gear(&["set", "3"]);
+            self.cluster.gear(&["set", "3/3"]);
             return "an administrator wants all awake".into();
         }
         self.cluster.gear(&["auto"]);
@@ -183,7 +183,7 @@ fn parity_sleeps_and_what_was_put_meanwhile_reaches_it() {
     chaos
         .cluster
         .wait_status("everything is rebuilt", |s| state(s, victim) == ServerState::Awake && is_settled(s));
-    chaos.cluster.gear(&["set", "3"]);
+    chaos.cluster.gear(&["set", "3/3"]);
     chaos.cluster.wait_status("parity has everything", |s| {
         pool(s).entry.columns.iter().all(|c| c.state == SlotState::InSync) && pool(s).parity_debt_bytes == 0
     });
@@ -208,7 +208,7 @@ fn parity_in_memory_is_computed_again_after_a_restart() {
         let idle = back.and_then(|server| server.vitals.as_ref()).is_some_and(|v| v.catching_up == 0);
         state(s, victim) == ServerState::Awake && is_settled(s) && idle
     });
-    chaos.cluster.gear(&["set", "3"]);
+    chaos.cluster.gear(&["set", "3/3"]);
     chaos.cluster.wait_status("parity has everything", |s| {
         pool(s).entry.columns.iter().all(|c| c.state == SlotState::InSync) && pool(s).parity_debt_bytes == 0
     });

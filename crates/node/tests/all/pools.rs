@@ -149,7 +149,7 @@ fn a_pool_reports_the_overhead_that_its_code_promises() {
     assert_eq!(state(&cluster.status(), 2), ServerState::Asleep);
     let ratio = wait("what parity has is known while it sleeps", PATIENCE, || overhead(&cluster));
     println!("bytes stored per byte while parity sleeps: {ratio}");
-    said(&cluster, &["gear", "set", "3"]);
+    said(&cluster, &["gear", "set", "3/3"]);
     let owes = |s: &ClusterStatus| s.pools[0].sets[0].parity_debt_bytes > 0;
     cluster.wait_status("parity has everything", |s| state(s, 2) == ServerState::Awake && !owes(s));
     let ratio = wait("the overhead is that of the code", PATIENCE, || overhead(&cluster).filter(is_near));
@@ -179,7 +179,7 @@ fn rot_in_a_pool_is_found_by_a_scrub() {
     for n in 0..6 {
         s3(&cluster, "PUT", &format!("/archive/{n}"), &content(n));
     }
-    said(&cluster, &["gear", "set", "3"]);
+    said(&cluster, &["gear", "set", "3/3"]);
     for column in [0, 2] {
         let all_there =
             |s: &ClusterStatus| s.pools[0].sets[0].entry.columns.iter().all(|c| c.state == SlotState::InSync);

@@ -53,7 +53,7 @@ fn a_gateways_keys_read_and_write_data_and_change_no_cluster() {
     let gateway = config("gateway.toml", "gateway.secret");
     assert!(run(&gateway, &["status"]).status.success());
     assert!(run(&gateway, &["gear", "plan"]).status.success());
-    for args in [&["gear", "set", "2"][..], &["gear", "auto"], &["lost", "3"]] {
+    for args in [&["gear", "set", "2/3"][..], &["gear", "auto"], &["lost", "3"]] {
         refused(&run(&gateway, args), "only an administrator");
     }
     cluster.terminate(Who::Server(3));
@@ -63,13 +63,13 @@ fn a_gateways_keys_read_and_write_data_and_change_no_cluster() {
     refused(&run(&gateway, &["secret", "--admin", "/nowhere"]), "no admin key");
 
     // A chunk server's keys are no administrator's either; an administrator's are no server's.
-    refused(&run(&config("server.toml", "server.secret"), &["gear", "set", "2"]), "only an administrator");
+    refused(&run(&config("server.toml", "server.secret"), &["gear", "set", "2/3"]), "only an administrator");
     let ops = directory.join("ops.secret");
     let made = cluster.ebb(&["secret", "--admin", &ops.to_string_lossy()]);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let ops = config("ops.toml", "ops.secret");
     refused(&run(&ops, &["server", "--id", "3"]), "no server key");
-    assert!(run(&ops, &["gear", "set", "3"]).status.success());
+    assert!(run(&ops, &["gear", "set", "3/3"]).status.success());
 
     cluster.launch(Who::Server(3));
     cluster.heal();

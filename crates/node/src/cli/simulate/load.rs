@@ -6,9 +6,9 @@ use ebb_power::PowerModel;
 use ebb_report::{Progress, table};
 use ebb_sim::load::{
     self, Case, Cold, Outcome, Point, Policy, PoolOutcome, Provision, Report, Requests, Score, Setup,
-    Timeline,
+    Suspend, Timeline,
 };
-use ebb_types::{Shape, parse_duration};
+use ebb_types::{Shape, Watts, parse_duration};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -68,6 +68,10 @@ pub struct LoadArgs {
     /// Ebb's budget of power cycles per server per day
     #[arg(long, value_name = "CYCLES", default_value_t = 2.0)]
     cycles: f64,
+    /// A second depth of sleep, shallower than `--power` and `--wake` say, which costs no power cycle: its watts, and its time
+    /// from waking a server until it carries load
+    #[arg(long, value_name = "WATTS,TIME", value_parser = parse_suspend)]
+    suspend: Option<Suspend>,
     /// Share of time with too few servers awake that Ebb accepts
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     short_goal: f64,
@@ -110,6 +114,16 @@ enum Zeros {
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text)?;
     if time.is_zero() { Err("it must be longer than zero".into()) } else { Ok(time) }
+}
+
+fn parse_suspend(text: &str) -> Result<Suspend, String> {
+    let wrong = || format!("{text:?} is not a depth of sleep: give watts and a wake time, such as 10,15s");
+    let (watts, wake) = text.split_once(',').ok_or_else(wrong)?;
+    let watts: f64 = watts.trim_end_matches('W').parse().map_err(|_| wrong())?;
+    if !(watts >= 0.0 && watts.is_finite()) {
+        return Err(wrong());
+    }
+    Ok(Suspend { watts: Watts(watts), wake: parse_time(wake)? })
 }
 
 fn parse_provision(text: &str) -> Result<Provision, String> {
@@ -215,6 +229,7 @@ fn setup(args: &LoadArgs) -> Result<Setup, NodeError> {
         wake: args.wake,
         dwell: args.dwell,
         cycles_per_day: args.cycles,
+        suspend: args.suspend,
         short_goal: args.short_goal,
         rotate_days: args.rotate_days,
     })

@@ -68,8 +68,8 @@ pub struct TraceArgs {
     /// Power by state, a TOML file [default: a measured storage node (ECS²)]
     #[arg(long, value_name = "FILE")]
     power: Option<PathBuf>,
-    /// Who chooses the gear: `auto`, the scheduler from the live load; `schedule`, an oracle for each hour's peak;
-    /// `fixed`
+    /// Who chooses the gear: `auto`, the cluster from the live load, server by server; `groups`, the same in whole gears;
+    /// `schedule`, an oracle for each hour's peak, in whole gears; `fixed`
     #[arg(long, default_value = "auto")]
     gears: GearsArg,
     /// The gear of `--gears fixed` [default: all servers awake]

@@ -20,7 +20,8 @@ use std::time::Duration;
 pub struct Power {
     pub switches: Switches,
     model: PowerModel,
-    depth: Depth,
+    /// Of sleepers whose depth is not known.
+    deepest: Depth,
     /// While this member leads.
     energy: Option<Energy>,
 }
@@ -51,7 +52,7 @@ impl Power {
             launch_of(config, &["server", "--id", &section.id.to_string()], &config.path(&section.data)).ok()
         };
         let switches = config.power_paths(launch)?;
-        Ok(Power { switches, model: config.power.model, depth: config.power.depth, energy: None })
+        Ok(Power { switches, model: config.power.model, deepest: config.deepest(), energy: None })
     }
 
     /// The ways to wake each server, by their names for the leader. A process is woken by this machine: that needs no proof.
@@ -69,15 +70,15 @@ impl Power {
         self.switches.servers().map(|(server, paths)| (server, named(paths))).collect()
     }
 
-    /// The states of `servers` may have changed.
-    pub fn follow(&mut self, now: Moment, state: &State) {
+    /// The servers' states, or how deep they sleep, may have changed.
+    pub fn follow(&mut self, now: Moment, state: &State, depth_of: impl Fn(ServerId) -> Option<Depth>) {
         let energy = self.energy.get_or_insert_with(|| Energy {
             meter: EnergyMeter::new(self.model, 1.0).expect("the configuration was checked"),
             since: now,
             utilisation: BTreeMap::new(),
         });
         for server in state.servers() {
-            energy.set(now, server, self.depth);
+            energy.set(now, server, depth_of(server.id).unwrap_or(self.deepest));
         }
     }
 
@@ -87,8 +88,9 @@ impl Power {
         let rates = state.schedule().into();
         for (id, count, span) in heard.into_iter().filter(|(.., span)| !span.is_zero()) {
             energy.utilisation.insert(id, load(&count, span, &rates, params.replicas).0);
-            if let Some(server) = state.server(id) {
-                energy.set(now, server, self.depth);
+            // One that says something does not sleep.
+            if let Some(server) = state.server(id).filter(|e| e.state != ServerState::Asleep) {
+                energy.set(now, server, self.deepest);
             }
         }
     }

@@ -13,6 +13,7 @@
 
 use super::machine;
 use super::scrubs::Scrubs;
+use super::silence::Silence;
 use super::{Shared, dial};
 use crate::daemon::{clock, heap};
 use bytes::Bytes;
@@ -84,6 +85,7 @@ pub struct Server {
     /// Client load that no metadata leader has confirmed yet, and the start of its period.
     load: (LoadCount, Moment),
     heartbeat_sent: Moment,
+    silence: Silence,
     next_heartbeat: Duration,
     map_gap: bool,
     /// What the store remembers of the metadata, and the write that updates it, if any.
@@ -194,6 +196,7 @@ impl Server {
             sleep: Sleep::No,
             load: (LoadCount::default(), clock::now()),
             heartbeat_sent: Moment::ZERO,
+            silence: Silence::new(clock::now()),
             next_heartbeat: about.heartbeat,
             map_gap: false,
             remembered: about.remembered,
@@ -498,6 +501,9 @@ impl Server {
         self.load.0 += self.replica.take_load();
         self.watch_space();
         let now = clock::now();
+        if let Some(news) = self.silence.pass(now) {
+            news.log();
+        }
         let (stats, figures) = (self.replica.stats(), self.store.figures());
         let vitals = Vitals {
             load: self.load.0,
@@ -580,6 +586,10 @@ impl Server {
     pub fn on_push(&mut self, push: MetaPush) {
         if self.ended.is_some() {
             return;
+        }
+        // Only a leader says anything.
+        if let Some(news) = self.silence.heard(clock::now()) {
+            news.log();
         }
         match push {
             MetaPush::Lease { sent, next_millis } => {

@@ -346,7 +346,7 @@ impl Cluster {
     /// Shifts, and waits until servers and slots match the gear. Returns how long that took.
     pub fn shift(&self, gear: u8) -> Duration {
         let since = Instant::now();
-        self.gear(&["set", &gear.to_string()]);
+        self.gear(&["set", &format!("{gear}/3")]);
         self.wait_status(&format!("gear {gear} is reached"), |s| {
             s.gear.gear == gear && !s.gear.shifting && !s.gear.emergency && states_fit(s, gear)
         });
@@ -356,7 +356,7 @@ impl Cluster {
     /// Waits until every server is awake, every replica in sync and all offload reclaimed.
     pub fn heal(&self) -> Duration {
         let since = Instant::now();
-        self.gear(&["set", "3"]);
+        self.gear(&["set", "3/3"]);
         self.wait_status("all servers awake, all replicas in sync, no debt", |s| {
             s.groups.in_sync == s.groups.total
                 && s.debt_bytes == 0
