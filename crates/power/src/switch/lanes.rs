@@ -164,6 +164,23 @@ mod tests {
     }
 
     #[test]
+    fn the_order_that_is_being_carried_out_is_not_carried_out_twice() {
+        let lanes = Lanes::default();
+        let (hold, held) = channel::<()>();
+        let (say, said) = channel();
+        let again = say.clone();
+        let first = move |_: &mut dyn Clock| {
+            assert!(held.recv().is_err(), "the other end is dropped");
+            say.send("first").unwrap();
+        };
+        lanes.submit(A, WAKE, Box::new(first)).unwrap();
+        lanes.submit(A, WAKE, Box::new(move |_| again.send("again").unwrap())).unwrap();
+        drop(hold);
+        assert_eq!(said.recv().unwrap(), "first");
+        assert!(said.recv().is_err(), "both ends of the line are gone");
+    }
+
+    #[test]
     fn a_driver_that_panics_leaves_its_server_a_switch() {
         let lanes = Lanes::default();
         let (say, said) = channel();
