@@ -19,6 +19,7 @@ use ebb_types::{
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 /// Names a client request that awaits its answer; chosen by the driver.
@@ -314,6 +315,17 @@ pub enum SwitchAction {
         path: u8,
     },
     Sleep(Depth),
+}
+
+impl fmt::Display for SwitchAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SwitchAction::Wake { path: 0 } => f.write_str("wake"),
+            SwitchAction::Wake { path } => write!(f, "wake by path {path}"),
+            SwitchAction::Sleep(Depth::Standby) => f.write_str("sleep"),
+            SwitchAction::Sleep(Depth::Off) => f.write_str("go off"),
+        }
+    }
 }
 
 impl SwitchAction {

@@ -378,7 +378,7 @@ impl Leading {
     ) {
         if let Err(why) = &result {
             out.push(Output::Note(format!(
-                "{server}: switch to {action:?} failed: {why}; it will be tried again"
+                "{server}: switch to {action} failed: {why}; it will be tried again"
             )));
         }
         let limit = self.timing.wake_limit;

@@ -39,7 +39,8 @@ impl Leading {
         self.examinee = self.examinee(now, state);
         wanted.extend(self.examinee);
         if let Some((server, awake)) = self.tested_state() {
-            if awake {
+            // A data server sleeps only with its set.
+            if awake || self.has_data_in_use(server, state) {
                 wanted.insert(server);
             } else {
                 do_without(server, state, wanted);

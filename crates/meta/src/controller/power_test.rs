@@ -7,10 +7,11 @@
 
 use crate::State;
 use crate::controller::event::Output;
+use crate::controller::hibernation::pool_hibernates;
 use crate::controller::leading::Leading;
 use crate::controller::maintenance::can_do_without;
 use crate::controller::trial::Trial;
-use ebb_types::{Moment, PathTest, PowerTest, ServerId, ServerState, SlotState, TestStep};
+use ebb_types::{Moment, PathTest, PoolId, PowerTest, ServerId, ServerState, SlotState, TestStep};
 use std::time::Duration;
 
 /// Longest time for handing over and for catching up.
@@ -44,10 +45,26 @@ impl Leading {
             return Err("awake servers fill up, so every server is needed: delete data or add servers".into());
         }
         can_do_without(entry, state)?;
+        let spare = entry.pool != PoolId::REPLICATED
+            && !state.sets().any(|(_, set)| set.column_of(server).is_some())
+            && !pool_hibernates(entry.pool, state);
+        if spare || self.has_data_in_use(server, state) {
+            return Err(format!(
+                "{server} sleeps only with its whole erasure-coded pool or set, which is in use: test it while that hibernates"
+            ));
+        }
         let status = PowerTest { step: TestStep::Draining, results: Vec::new(), given_up: None };
         self.trial = Some(Trial { server, status, since: now, ordered: now });
         self.dirty = true;
         Ok(())
+    }
+
+    /// Whether the server has a data column of a set that is not to sleep as a whole.
+    pub(crate) fn has_data_in_use(&self, server: ServerId, state: &State) -> bool {
+        state.sets().any(|(id, set)| {
+            let data = set.column_of(server).is_some_and(|column| column < set.shape.data());
+            data && !(set.hibernates() && self.resting.contains(&id))
+        })
     }
 
     /// The server under test, and whether it is to be awake.
@@ -107,7 +124,7 @@ impl Leading {
                 trial.give_up(now, "its chunk groups could not be handed over: look at `ebb status`".into());
             }
             TestStep::GoingDown if entry.state != ServerState::Asleep => {
-                trial.give_up(now, "it was started while it should sleep".into());
+                trial.give_up(now, "it was needed or started while it should sleep: test it again".into());
             }
             TestStep::GoingDown if live.power.is_down(now, live.heard, self.timing.heartbeat * 2) => {
                 trial.ordered = now;

@@ -344,12 +344,7 @@ impl World<'_> {
                 self.send(Node::Member(id), Node::Client(client), Message::MetaReply { number, reply });
             }
             Outcome::Switch { server, action } => {
-                self.note(|| {
-                    format!(
-                        "member-{id} throws the switch of {server}: {}",
-                        format!("{action:?}").to_lowercase()
-                    )
-                });
+                self.note(|| format!("member-{id} throws the switch of {server}: {action}"));
                 let life = self.member(id).life;
                 if self.modelled.is_some() {
                     return self.throw_switch(id, life, server, action);
