@@ -135,7 +135,7 @@ impl Controller {
         self.leading.as_ref().map(|l| l.gears.awake().clone()).unwrap_or_default()
     }
 
-    /// How deep a server sleeps, as far as this leader knows: after a change of leader, not before it has slept again.
+    /// How deep a server sleeps. One that has slept since before this leader counts as at [`Timing::depth`].
     pub fn depth(&self, server: ServerId) -> Option<Depth> {
         self.leading.as_ref()?.servers.get(&server)?.power.depth()
     }

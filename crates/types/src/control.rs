@@ -342,7 +342,7 @@ pub struct ServerStatus {
     pub gear_group: GearGroup,
     pub address: String,
     pub state: ServerState,
-    /// How deep it sleeps, as far as the leader knows; absent if it does not.
+    /// How deep it sleeps; absent if it does not. One that has slept since before this leader counts as at the deepest configured.
     pub depth: Option<Depth>,
     pub incarnation: Incarnation,
     pub store: StoreId,
