@@ -1,8 +1,8 @@
 """sushy-tools' Redfish emulator, whose fake systems are real processes: redfish.py DIRECTORY PORT MACHINE...
 
-DIRECTORY has users (an htpasswd file). Each MACHINE is the data directory of a server, its last component the system's name; the program
-`machine` beside this file turns it on and tells its state. Every order is appended to DIRECTORY/orders: a test sees from it that nothing
-was forced off. A file MACHINE.deaf makes the controller answer 204 and do nothing, as some do.
+DIRECTORY has users (an htpasswd file). Each MACHINE is the data directory of a server; the program `machine` beside this file turns it on
+and tells its state. Their systems' UUIDs are 1, 2 and so on. Every order is appended to MACHINE.orders: a test sees from it that nothing was
+forced off. A file MACHINE.deaf makes the controller answer 204 and do nothing, as some do.
 """
 
 import os
@@ -15,7 +15,7 @@ from sushy_tools.emulator.resources.systems import fakedriver
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 directory, port, machines = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-by_uuid = {str(uuid.uuid5(uuid.NAMESPACE_URL, path)): path for path in machines}
+by_uuid = {str(uuid.UUID(int=number)): path for number, path in enumerate(machines, 1)}
 
 
 def machine(path, order):
@@ -29,8 +29,8 @@ class Machines(fakedriver.FakeDriver):
 
     def set_power_state(self, identity, state):
         path = by_uuid[self.uuid(identity)]
-        with open(directory + "/orders", "a") as orders:
-            orders.write(f"{os.path.basename(path)} {state}\n")
+        with open(path + ".orders", "a") as orders:
+            orders.write(f"{state}\n")
         if state == "On" and not os.path.exists(path + ".deaf"):
             machine(path, "on")
 

@@ -1,8 +1,8 @@
-"""Network cards that listen for magic packets: wol.py LOG MAC=MACHINE...
+"""The sleeping network cards of a rack: wol.py LOG CARD=MACHINE...
 
-Receives what is broadcast to UDP port 9 in its network namespace. A packet that holds, after six bytes 0xff, a MAC sixteen times turns the
-MACHINE on, by the program `machine` beside this file; so does no other packet. Every magic packet, also of unknown cards, becomes a line of
-LOG: sender and MAC.
+Receives what is broadcast to UDP port 9 in its network namespace. A packet that holds, after six bytes 0xff, the address of a CARD sixteen
+times turns its MACHINE on, by the program `machine` beside this file, if the card's setting (the file $WOL_CARDS/CARD, see wol_card.c) has
+the letter g. Every magic packet becomes a line of LOG: its sender and the address in it.
 """
 
 import os
@@ -11,12 +11,22 @@ import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def text(path):
+    with open(path) as file:
+        return file.read().strip()
+
+
 log = sys.argv[1]
-cards = dict(argument.split("=", 1) for argument in sys.argv[2:])
+machines = {}
+for argument in sys.argv[2:]:
+    card, machine = argument.split("=", 1)
+    machines[text(f"/sys/class/net/{card}/address")] = (card, machine)
 listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 listener.bind(("", 9))
-# The test waits for this line: packets sent before are lost.
-print("listening", flush=True)
+# The test waits for this: packets that are sent before are lost.
+open(log, "w").close()
 while True:
     packet, sender = listener.recvfrom(2048)
     at = packet.find(b"\xff" * 6)
@@ -26,5 +36,6 @@ while True:
     mac = mac.hex(":")
     with open(log, "a") as lines:
         lines.write(f"{sender[0]} {mac}\n")
-    if mac in cards:
-        subprocess.run([HERE + "/machine", cards[mac], "on"], check=True)
+    card, machine = machines.get(mac, (None, None))
+    if card and "g" in text(os.environ["WOL_CARDS"] + "/" + card):
+        subprocess.run([HERE + "/machine", machine, "on"], check=True)
