@@ -1,0 +1,81 @@
+//! Machines behind emulators of real controllers and networks: `tests/emulators`. The whole life of such a machine is the
+//! process of a server: it goes off when that ends, and boots into it again.
+
+use super::{Cluster, PATIENCE, Who, wait};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use toml::{Table, Value};
+
+/// A file of `tests/emulators`.
+pub fn emulator(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulators").join(name)
+}
+
+/// Whether all these programs are installed; the test that calls this is skipped otherwise.
+pub fn has_programs(names: &[&str]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = |name: &str| std::env::split_paths(&path).any(|directory| directory.join(name).exists());
+    let missing = names.iter().find(|name| !is_there(name));
+    if let Some(name) = missing {
+        ebb_testing::skip(format!("{name} is not installed"));
+    }
+    missing.is_none()
+}
+
+/// A program that runs beside a cluster, and is killed at the end.
+pub struct Beside(Child);
+
+impl Beside {
+    /// Returns when `is_ready`. Its output goes to a file.
+    pub fn start(command: &mut Command, output: &Path, is_ready: impl Fn() -> bool) -> Beside {
+        let file = std::fs::File::create(output).expect("a file");
+        command.stdin(Stdio::null()).stdout(file.try_clone().expect("a file")).stderr(file);
+        let mut beside = Beside(command.spawn().expect("start a program"));
+        wait(&format!("{command:?} is ready"), PATIENCE, || {
+            let ended = beside.0.try_wait().expect("a child");
+            let said = || std::fs::read_to_string(output).unwrap_or_default();
+            assert!(ended.is_none(), "{command:?} has ended: {}", said());
+            is_ready().then_some(())
+        });
+        beside
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Has these servers sleep by themselves and be woken by these power paths of each.
+pub fn set_paths(cluster: &Cluster, paths: impl Fn(u16) -> Option<Table>) {
+    cluster.edit(|table| {
+        // The process ends with this, and with it the machine.
+        table["power"].as_table_mut().expect("a table").insert("off".into(), vec!["true"].into());
+        for server in table["server"].as_array_mut().expect("an array") {
+            let server = server.as_table_mut().expect("a table");
+            let id = server["id"].as_integer().expect("a number") as u16;
+            if let Some(path) = paths(id) {
+                server.insert("power".into(), vec![Value::Table(path)].into());
+            }
+        }
+    });
+}
+
+/// Writes the program into which a server's machine boots.
+pub fn install(cluster: &Cluster, id: u16) {
+    let words: Vec<String> =
+        cluster.command(Who::Server(id)).iter().map(|word| format!("'{word}'")).collect();
+    let path = cluster.data(Who::Server(id)).with_extension("start");
+    std::fs::write(&path, format!("#!/bin/sh\nexec {}\n", words.join(" "))).expect("write a program");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("make it a program");
+}
+
+/// Orders that a server's controller was given.
+pub fn orders(cluster: &Cluster, id: u16) -> Vec<String> {
+    let path = cluster.data(Who::Server(id)).with_extension("orders");
+    std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
+}
