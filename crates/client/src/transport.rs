@@ -56,6 +56,10 @@ pub mod kind {
     pub const AGENT_REQUEST: u8 = 11;
     /// Its reply, with the request's id.
     pub const AGENT_REPLY: u8 = 12;
+    /// [`ebb_types::MachineOrder`], metadata service to chunk server.
+    pub const MACHINE_ORDER: u8 = 13;
+    /// [`ebb_types::SleepRefusal`], chunk server to metadata service.
+    pub const SLEEP_REFUSAL: u8 = 14;
 }
 
 /// Maximum bytes in one connection's queue. One frame always fits into an empty queue.

@@ -178,6 +178,12 @@ enum Sub {
         #[command(subcommand)]
         command: meter::MeterCommand,
     },
+    /// How the servers are put to sleep and woken
+    #[command(after_help = cli::power::EXAMPLES)]
+    Power {
+        #[command(subcommand)]
+        command: cli::power::PowerCommand,
+    },
     /// Evaluate storage: workloads at many load levels, unattended, with the power drawn
     #[command(after_help = eval::EVAL_EXAMPLES)]
     Eval {
@@ -439,6 +445,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Cost(args) => cost::run(args),
         Sub::Trace { command } => trace::run(command),
         Sub::Meter { command } => meter::run(command).await,
+        Sub::Power { command } => cli::power::run(command),
         Sub::Eval { command } => eval::eval(command).await,
         Sub::Agent(args) => eval::agent(args).await,
         Sub::Mirror(args) => cli::mirror::run(args).await,

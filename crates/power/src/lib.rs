@@ -5,16 +5,19 @@
 //! and a computed watt is called modelled wherever it is shown.
 
 pub mod disk;
+mod http;
+mod ipmitool;
 pub mod meter;
 pub mod model;
+mod own_machine;
 mod passthrough;
-pub mod process;
 mod program;
 pub mod scales;
 pub mod switch;
 
 pub use meter::{Channel, Meter, MeterError, OpenMeter, Quantity, Recorder, Recording, Source};
 pub use model::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel, Transition};
-pub use process::{Launch, Managed, ProcessSwitch, launch, remove_pid_file, running_pid, write_pid_file};
+pub use own_machine::{OwnMachine, OwnMachineError};
 pub use scales::Scales;
-pub use switch::{PowerState, Switch, SwitchError};
+pub use switch::{Launch, Managed, launch, remove_pid_file, running_pid, write_pid_file};
+pub use switch::{PowerState, SwitchError, Switches};

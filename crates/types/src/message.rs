@@ -4,8 +4,8 @@
 //! concerns a chunk group carries the sender's epoch: a receiver refuses older ones (R1) and fences itself to newer ones.
 
 use crate::{
-    ChunkId, ClusterParams, Epoch, GroupEntry, GroupId, Incarnation, Kind, LoadCount, MapDelta, ObjectId,
-    Record, RequestId, Role, Run, ServerId, SetEntry, SetId, StoreMark, Version,
+    ChunkId, ClusterParams, Depth, Epoch, GroupEntry, GroupId, Incarnation, Kind, LoadCount, MapDelta,
+    ObjectId, Record, RequestId, Role, Run, ServerId, SetEntry, SetId, StoreMark, Version,
 };
 use serde::{Deserialize, Serialize};
 
@@ -512,6 +512,24 @@ pub enum MetaPush {
     Rejected {
         why: String,
     },
+}
+
+/// The metadata leader to a chunk server about machines. One-way, and given again until the effect shows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MachineOrder {
+    /// Put your machine to sleep, if it is you and no group needs you. `heard`: the time in your last heartbeat that the leader
+    /// received. An order that is a lease older than that is void: it may have waited in a socket while you slept.
+    Sleep { incarnation: Incarnation, depth: Depth, heard: crate::Moment },
+    /// Send the magic packet of this network card to that address: a server of your rack is to wake.
+    Magic { mac: [u8; 6], to: String },
+}
+
+/// Chunk server to metadata service: it was told to put its machine to sleep and stays awake, because it could not be woken, or
+/// cannot sleep.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SleepRefusal {
+    pub depth: Depth,
+    pub why: String,
 }
 
 /// An administrator to a chunk server: inspect a group, or start scrubs.

@@ -303,6 +303,7 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
                 data: format!("server-{n}").into(),
                 disks: options.mirrored.then(|| DISKS.map(|disk| format!("server-{n}/{disk}").into())),
                 capacity_mib: None,
+                power: Vec::new(),
             })
             .collect(),
         gateway: vec![GatewaySection {

@@ -9,6 +9,7 @@ pub mod key;
 pub mod meter;
 pub mod mirror;
 pub mod pool;
+pub mod power;
 pub mod replay;
 pub mod simulate;
 pub mod status;

@@ -11,7 +11,8 @@ use ebb_ec::standby;
 use ebb_gear::layout::{Scheme, layout};
 use ebb_meta::{Bootstrap, SEAT_MAX, Timing};
 use ebb_mirror::{Ack, PolicyKind};
-use ebb_power::PowerModel;
+use ebb_power::switch::{Fields, open};
+use ebb_power::{Launch, Managed, OwnMachine, PowerModel, SwitchError, Switches};
 use ebb_types::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ClusterParams, Depth, RackId, Schedule, ServerId, Watts};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,8 @@ use std::time::Duration;
 /// Chunk groups per server. [Sierra §3.5]
 const GROUPS_PER_SERVER: u32 = 64;
 const MIB: u64 = 1 << 20;
+/// What `[[server.power]]` is for a server without one, if the cluster's switch is `process`.
+const PROCESS: &str = "driver = \"process\"";
 /// Longer than any sleep: for servers that save nothing by sleeping.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
@@ -164,18 +167,22 @@ impl Default for ScrubSection {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SwitchDriver {
-    /// Servers are processes on the metadata server's machine.
+    /// They are processes on the metadata server's machine.
     #[default]
     Process,
-    /// Nothing is switched: gears are planned, but no server sleeps.
+    /// They are not switched. If none is, gears are planned, but no server sleeps.
     None,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PowerSection {
+    /// Of servers without a `[[server.power]]`.
     pub switch: SwitchDriver,
     pub depth: Depth,
+    /// The commands by which a server's machine suspends itself, and turns itself off: program and arguments.
+    pub suspend: Vec<String>,
+    pub off: Vec<String>,
     /// How often a set of a pool with `hibernate_after` may go to sleep in a day: each time wears each of its servers.
     pub cycles_per_day: f64,
     pub model: PowerModel,
@@ -186,6 +193,8 @@ impl Default for PowerSection {
         PowerSection {
             switch: SwitchDriver::default(),
             depth: Depth::default(),
+            suspend: ["systemctl", "suspend"].map(str::to_owned).to_vec(),
+            off: ["systemctl", "poweroff"].map(str::to_owned).to_vec(),
             cycles_per_day: Timing::default().cycles_per_day,
             model: PowerModel::default(),
         }
@@ -247,6 +256,9 @@ pub struct ServerSection {
     /// Most space to use; absent: the size of the file system, or of the mirror.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_mib: Option<u64>,
+    /// How it is woken, the usual way first: the driver's name and its fields (docs/switches.md). Absent: by `power.switch`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub power: Vec<toml::Table>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -319,6 +331,10 @@ pub enum ConfigError {
     Layouting(#[from] ebb_gear::layout::LayoutError),
     #[error(transparent)]
     Power(#[from] ebb_power::ModelError),
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
+    #[error("power.{name} is empty: it is a program and its arguments, such as [\"systemctl\", \"{name}\"]")]
+    NoCommand { name: &'static str },
     #[error(
         "power.cycles_per_day is {found} and must be at least 1: the power cycles that a server bears in a day"
     )]
@@ -384,16 +400,58 @@ impl Config {
         if self.scrub.bytes_per_second == 0 {
             return Err(ConfigError::ScrubRate);
         }
-        self.power.model.check()?;
-        let cycles = self.power.cycles_per_day;
-        if !(cycles.is_finite() && cycles >= 1.0) {
-            return Err(ConfigError::Cycles { found: cycles });
-        }
+        self.check_power()?;
         let break_even = self
             .break_even(self.power.model.idle)
             .map(|time| time.saturating_add(Duration::from_secs_f64(self.power.model.down.seconds)));
         pools::check(&self.pool, &self.placed(), c.replicas, self.params()?.chunk_bytes, break_even)?;
         self.bootstrap().map(|_| ())
+    }
+
+    fn check_power(&self) -> Result<(), ConfigError> {
+        self.power.model.check()?;
+        let cycles = self.power.cycles_per_day;
+        if !(cycles.is_finite() && cycles >= 1.0) {
+            return Err(ConfigError::Cycles { found: cycles });
+        }
+        for (name, command) in [("suspend", &self.power.suspend), ("off", &self.power.off)] {
+            if command.first().is_none_or(String::is_empty) {
+                return Err(ConfigError::NoCommand { name });
+            }
+        }
+        Ok(self.switches(|_| None)?.check(self.power.depth)?)
+    }
+
+    /// The power paths of all servers. Touches nothing: neither files nor controllers. `launch`: how a server's process is
+    /// started.
+    pub fn switches(
+        &self,
+        launch: impl Fn(&ServerSection) -> Option<Launch>,
+    ) -> Result<Switches, SwitchError> {
+        let base = self.file.parent().unwrap_or(Path::new(".")).to_owned();
+        let mut switches = Switches::default();
+        for section in &self.server {
+            let server = ServerId(section.id);
+            let process = Managed { data: self.path(&section.data), launch: launch(section) };
+            let default = match self.power.switch {
+                SwitchDriver::Process => vec![toml::from_str(PROCESS).expect("it is TOML")],
+                SwitchDriver::None => Vec::new(),
+            };
+            let tables = if section.power.is_empty() { default } else { section.power.clone() };
+            let opened = tables
+                .into_iter()
+                .map(|table| open(Fields::new(server, table, base.clone(), process.clone())).transpose());
+            switches.add(server, opened.flatten().collect::<Result<_, _>>()?)?;
+        }
+        Ok(switches)
+    }
+
+    /// The machine of a server, which puts it to sleep.
+    pub fn own_machine(&self, section: &ServerSection) -> Result<OwnMachine, SwitchError> {
+        let switches = self.switches(|_| None)?;
+        let paths = switches.paths(ServerId(section.id)).iter();
+        let macs = paths.filter_map(|path| Some(path.about().magic.as_ref()?.mac)).collect();
+        Ok(OwnMachine::new(self.power.suspend.clone(), self.power.off.clone(), macs))
     }
 
     /// No two processes share a port, a directory or a disk.
@@ -734,6 +792,7 @@ mod tests {
             ("[power]", "[mirror]\npolicy = \"logstore\"\n[power]", "give mirror.driver"),
             ("[power]", "[mirror]\ndisk_model = \"d\"\n[power]", "mirror.disk_model is for"),
             ("id = \"", "id = \"x", "16 hexadecimal digits"),
+            ("off = [\"systemctl\", \"poweroff\"]", "off = []", "power.off is empty"),
         ];
         for (from, to, expected) in cases {
             let text = example().replacen(from, to, 1);
@@ -741,6 +800,70 @@ mod tests {
             let error = check(&text).unwrap_err();
             assert!(error.contains(expected), "{to:?} gave {error:?}, expected {expected:?}");
         }
+    }
+
+    /// The example with these power paths of server 9.
+    fn with_paths(paths: &str) -> Result<Config, String> {
+        let at = "data = \"server-9\"\n";
+        let text = example().replacen(at, &format!("{at}\n{paths}\n"), 1);
+        check(&text.replacen("depth = \"standby\"", "depth = \"off\"", 1))
+    }
+
+    #[test]
+    fn servers_have_paths_of_their_own_or_the_clusters_switch() {
+        let redfish = "[[server.power]]\ndriver = \"redfish\"\nurl = \"https://bmc9\"\nuser = \"ebb\"\npassword_file = \"bmc9\"\n";
+        let wol = "[[server.power]]\ndriver = \"wol\"\nmac = \"52:54:00:00:00:09\"\n";
+        let config = with_paths(&(redfish.to_owned() + wol)).unwrap();
+        let again: Config = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
+        assert_eq!(again, config);
+        let switches = config.switches(|_| None).unwrap();
+        let names =
+            |id| -> Vec<&str> { switches.paths(ServerId(id)).iter().map(|p| p.about().driver).collect() };
+        assert_eq!((names(8), names(9)), (vec!["process"], vec!["redfish", "wol"]));
+        assert!(switches.sleeps_itself(ServerId(9)) && !switches.sleeps_itself(ServerId(8)));
+        let switches = with_paths("[[server.power]]\ndriver = \"none\"").unwrap().switches(|_| None).unwrap();
+        assert!(switches.paths(ServerId(9)).is_empty());
+    }
+
+    #[test]
+    fn mistakes_in_power_paths_are_named_with_their_remedy() {
+        let cases = [
+            ("driver = \"redfisch\"", "it is one of process, redfish"),
+            ("url = \"https://bmc9\"", "driver is missing"),
+            ("driver = \"redfish\"", "url is missing: url = \"https://bmc7\""),
+            ("driver = \"redfish\"\nurl = \"https://bmc9\"\nuser = \"ebb\"", "password_file = "),
+            (
+                "driver = \"redfish\"\nurl = \"https://ebb:secret@bmc9\"",
+                "the password does not belong in the URL",
+            ),
+            (
+                "driver = \"redfish\"\nurl = \"https://bmc9\"\ncafile = \"x\"",
+                "no field \"cafile\"; its fields: url",
+            ),
+            (
+                "driver = \"redfish\"\nurl = \"http://bmc9\"\nuser = \"ebb\"\npassword_env = \"X\"",
+                "can be read by everyone",
+            ),
+            ("driver = \"ipmi\"", "host is missing"),
+            ("driver = \"ipmi\"\nhost = \"-x\"", "HOST:PORT"),
+            ("driver = \"wol\"\nmac = \"52:54\"", "is not the address of a network card"),
+            ("driver = \"wol\"\nmac = \"52:54:00:00:00:09\"\nbroadcast = \"lan\"", "10.0.7.255:9"),
+            ("driver = \"command\"", "wake is missing"),
+            ("driver = \"command\"\nwake = []", "a program and its arguments"),
+            ("driver = \"command\"\nwake = [\"w\"]\ndepths = [\"deep\"]", "\"standby\" and \"off\""),
+            ("driver = \"command\"\nwake = [\"w\"]\ndepths = [\"standby\"]", "can wake it from Off"),
+            ("driver = \"qemu\"", "qmp is missing"),
+        ];
+        for (path, expected) in cases {
+            let error = with_paths(&format!("[[server.power]]\n{path}")).unwrap_err();
+            assert!(error.contains(expected), "{path:?} gave {error:?}, expected {expected:?}");
+        }
+        let bmc = "[[server.power]]\ndriver = \"ipmi\"\nhost = \"bmc\"";
+        let both = format!(
+            "{bmc}\n\n[[server]]\nid = 10\nrack = 1\naddress = \"127.0.0.1:9210\"\ndata = \"server-10\"\n{bmc}"
+        );
+        let error = with_paths(&both).unwrap_err();
+        assert!(error.contains("are the same machine to the driver ipmi (bmc)"), "{error}");
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! The metadata server: drives a member of the metadata service with real sockets, a real log and real switches.
 //!
 //! Inputs are collected while the member works and passed to it as a batch, so that everything that arrived during one
-//! sync of the log shares the next sync. One thread, except for the power switches: a slow switch must not delay a
-//! lease. No timer runs with a single member and nothing to decide.
+//! sync of the log shares the next sync. One thread, except for the power switches, which have their own: a slow switch must
+//! not delay a lease. No timer runs with a single member and nothing to decide.
 
 mod power;
 
-use crate::cluster::config::{Config, MetaSection, SwitchDriver};
+use crate::cluster::config::{Config, MetaSection};
 use crate::cluster::launch::{Stop, private_directory};
 use crate::cluster::{pools, random};
 use crate::daemon::clock;
@@ -18,33 +18,43 @@ use ebb_client::{Key, Secret};
 use ebb_meta::{
     Birth, Bootstrap, DiskLog, Input, Member, MemberConfig, Outcome, SwitchAction, Token, joining_id, raft,
 };
-use ebb_power::Switch;
+use ebb_power::SwitchError;
+use ebb_power::switch::Magic;
 use ebb_types::{
-    AdminReply, AdminRequest, ClusterParams, MapDelta, MetaFailure, MetaPush, MetaReply, MetaRequest,
-    ServerId, ServerMessage,
+    AdminReply, AdminRequest, ClusterParams, Depth, MachineOrder, MapDelta, MetaFailure, MetaPush, MetaReply,
+    MetaRequest, Moment, ServerId, ServerMessage, ServerState, SleepRefusal,
 };
 use power::{Heard, Power};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
-use tokio::task::{spawn_blocking, spawn_local};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::spawn_local;
 
 const DIAL_PAUSE: Duration = Duration::from_millis(100);
+/// Magic packets are sent so often, a second apart, unless the server is heard of.
+const MAGIC_PACKETS: u32 = 8;
+const MAGIC_PAUSE: Duration = Duration::from_secs(1);
 
 struct Meta {
     inputs: Vec<Input>,
     wake: Rc<Notify>,
-    servers: BTreeMap<ServerId, Sender>,
+    servers: BTreeMap<ServerId, Reached>,
     members: BTreeMap<u64, Sender>,
     calls: BTreeMap<Token, Caller>,
     /// By connection: a repeated request changes the version and adds no second watcher.
     watchers: BTreeMap<u64, Watcher>,
     next_token: u64,
     next_connection: u64,
+}
+
+/// A chunk server with a connection.
+struct Reached {
+    sender: Sender,
+    /// The time in its last heartbeat, by its own clock.
+    heard: Moment,
 }
 
 /// What the driver itself adds to an answer.
@@ -128,13 +138,14 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
         create_log(config, section, birth)?;
     }
     let bootstrap = config.bootstrap()?;
+    let power = Power::new(config)?;
     let member_config = MemberConfig {
         id: section.id,
         members: config.meta.iter().map(|m| (m.id, m.address.clone())).collect(),
         seed: section.id,
         bootstrap: Some(bootstrap.clone()),
         timing: config.timing(),
-        switched: config.power.switch != SwitchDriver::None,
+        switched: power.is_switched(),
     };
     let in_place = |source| NodeError::Metadata { data: data.clone(), source };
     let log = DiskLog::open(&data).map_err(in_place)?;
@@ -166,7 +177,7 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
         unchecked: Some(bootstrap),
         data: data.clone(),
         member,
-        power: Power::new(config)?,
+        power,
         shared,
         outcomes: Vec::new(),
     };
@@ -264,8 +275,8 @@ impl Driver {
                 }
             }
             Outcome::Push { to, push } => {
-                if let Some(sender) = meta.servers.get(&to) {
-                    let _ = sender.send(kind::META_PUSH, 0, &push, Bytes::new());
+                if let Some(server) = meta.servers.get(&to) {
+                    let _ = server.sender.send(kind::META_PUSH, 0, &push, Bytes::new());
                 }
             }
             Outcome::Reply { token, mut reply } => {
@@ -281,10 +292,7 @@ impl Driver {
                 }
                 let _ = sender.send(kind::META_REPLY, id, &reply, Bytes::new());
             }
-            Outcome::Switch { server, action } => {
-                let switch = self.power.switch.clone();
-                spawn_local(throw(self.shared.clone(), switch, server, action));
-            }
+            Outcome::Switch { server, action } => self.throw(&meta, server, action),
             Outcome::MapChanged { .. } => {
                 meta.watchers.retain(|_, watcher| {
                     let delta: MapDelta = self.member.delta(watcher.version);
@@ -298,7 +306,98 @@ impl Driver {
     }
 }
 
+/// Switches. The drivers have threads of their own, and their results come back as inputs.
+impl Driver {
+    fn throw(&self, meta: &Meta, server: ServerId, action: SwitchAction) {
+        let (done, outcome) = oneshot::channel();
+        // The receiver waits as long as this process runs.
+        let done = move |result: Result<(), SwitchError>| drop(done.send(result));
+        let switches = &self.power.switches;
+        match action {
+            SwitchAction::Sleep(depth) => {
+                if switches.sleeps_itself(server) {
+                    self.order_to_sleep(meta, server, depth);
+                }
+                switches.sleep(server, depth, done);
+            }
+            SwitchAction::Wake => {
+                switches.wake(server, 0, done);
+                if let Some(magic) = switches.magic(server, 0) {
+                    let heard = meta.servers.get(&server).map(|reached| reached.heard);
+                    spawn_local(send_magic(
+                        self.shared.clone(),
+                        self.neighbours(server),
+                        magic.clone(),
+                        (server, heard),
+                    ));
+                }
+            }
+        }
+        let shared = self.shared.clone();
+        spawn_local(async move {
+            // No result: a newer order has taken the place of this one.
+            if let Ok(result) = outcome.await {
+                let result = result.map_err(|error| error.to_string());
+                shared.borrow_mut().give(Input::Switched { server, action, result });
+            }
+        });
+    }
+
+    /// A server without a connection is told at the next attempt, or is down.
+    fn order_to_sleep(&self, meta: &Meta, server: ServerId, depth: Depth) {
+        let entry = self.member.state().server(server);
+        if let Some((reached, entry)) = meta.servers.get(&server).zip(entry) {
+            let order = MachineOrder::Sleep { incarnation: entry.incarnation, depth, heard: reached.heard };
+            let _ = reached.sender.send(kind::MACHINE_ORDER, 0, &order, Bytes::new());
+        }
+    }
+
+    /// The awake servers of the same rack.
+    fn neighbours(&self, server: ServerId) -> Vec<ServerId> {
+        let state = self.member.state();
+        let rack = state.server(server).map(|entry| entry.rack);
+        let awake =
+            state.servers().filter(|entry| entry.state == ServerState::Awake && Some(entry.rack) == rack);
+        awake.map(|entry| entry.id).collect()
+    }
+}
+
+/// Has every neighbour of a server, and this machine, send the packet that wakes it, again and again until it is heard of.
+async fn send_magic(
+    shared: Shared,
+    senders: Vec<ServerId>,
+    magic: Magic,
+    (server, heard): (ServerId, Option<Moment>),
+) {
+    let order = MachineOrder::Magic { mac: magic.mac.0, to: magic.to.to_string() };
+    for _ in 0..MAGIC_PACKETS {
+        if let Err(error) = ebb_power::switch::send_magic(&magic) {
+            tracing::warn!("{error}");
+        }
+        {
+            let meta = shared.borrow();
+            if meta.servers.get(&server).map(|reached| reached.heard) != heard {
+                return;
+            }
+            for reached in senders.iter().filter_map(|id| meta.servers.get(id)) {
+                let _ = reached.sender.send(kind::MACHINE_ORDER, 0, &order, Bytes::new());
+            }
+        }
+        tokio::time::sleep(MAGIC_PAUSE).await;
+    }
+}
+
 impl Meta {
+    /// A message of a server came in.
+    fn hear(&mut self, server: ServerId, sender: &Sender, message: &ServerMessage) {
+        let before = self.servers.get(&server).map_or(Moment::ZERO, |reached| reached.heard);
+        let heard = match message {
+            ServerMessage::Heartbeat { sent, .. } => *sent,
+            _ => before,
+        };
+        self.servers.insert(server, Reached { sender: sender.clone(), heard });
+    }
+
     fn give(&mut self, input: Input) {
         self.inputs.push(input);
         self.wake.notify_one();
@@ -352,10 +451,16 @@ async fn serve(shared: Shared, connection: Connection) {
                     break;
                 }
                 decoded => decoded.map(|(_, message)| {
-                    meta.servers.insert(server, sender.clone());
+                    meta.hear(server, &sender, &message);
                     meta.give(Input::Server(message));
                 }),
             },
+            (kind::SLEEP_REFUSAL, Party::Server(server)) => {
+                frame.decode::<SleepRefusal>().map(|(_, SleepRefusal { depth, why })| {
+                    let (action, result) = (SwitchAction::Sleep(depth), Err(format!("it stays awake: {why}")));
+                    meta.give(Input::Switched { server, action, result });
+                })
+            }
             (kind::META_REQUEST, party) => frame.decode::<MetaRequest>().map(|(id, request)| {
                 if let MetaRequest::Admin(asked) = &request
                     && !asked.only_asks()
@@ -391,23 +496,5 @@ async fn serve(shared: Shared, connection: Connection) {
     meta.watchers.remove(&connection);
     meta.calls.retain(|_, caller| caller.connection != connection);
     meta.members.retain(|_, s| !s.is_closed());
-    meta.servers.retain(|_, s| !s.is_closed());
-}
-
-/// Throws a switch on its own thread, and reports the result.
-async fn throw(shared: Shared, switch: Option<Arc<dyn Switch>>, server: ServerId, action: SwitchAction) {
-    let result = match switch {
-        None => Err("power.switch is \"none\": this cluster's servers are not switched".into()),
-        Some(switch) => {
-            let thrown = spawn_blocking(move || match action {
-                SwitchAction::Wake => switch.wake(server),
-                SwitchAction::Sleep(depth) => switch.sleep(server, depth),
-            });
-            match thrown.await {
-                Ok(done) => done.map_err(|e| e.to_string()),
-                Err(panicked) => Err(panicked.to_string()),
-            }
-        }
-    };
-    shared.borrow_mut().give(Input::Switched { server, action, result });
+    meta.servers.retain(|_, reached| !reached.sender.is_closed());
 }

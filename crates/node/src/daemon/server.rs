@@ -7,6 +7,7 @@
 
 mod disks;
 mod driver;
+mod machine;
 mod scrubs;
 
 use crate::cluster::config::Config;
@@ -20,14 +21,16 @@ use ebb_client::transport::{
     Connection, Identity, Listener, Party, Receiver, Sender, TransportError, connect, kind,
 };
 use ebb_client::{Key, Secret};
+use ebb_power::OwnMachine;
 use ebb_replica::Replica;
 use ebb_store::{Completion, StoreCore, StoreHandle};
 use ebb_types::frame::PAYLOAD_MAX;
-use ebb_types::{ChunkOp, ClientRequest, Incarnation, MetaPush, ServerId, StoreId};
+use ebb_types::{ChunkOp, ClientRequest, Depth, Incarnation, MachineOrder, MetaPush, ServerId, StoreId};
 use rustix::process::{Resource, Rlimit};
 use scrubs::Scrubs;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{LocalSet, spawn_local};
@@ -42,21 +45,46 @@ pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
     let section = config.server_section(id)?;
     // From here on, so that a mirror that has been opened is closed in order.
     let mut stop = Stop::new()?;
-    let ground = Ground::open(config, section)?;
-    let outcome = run_on(config, id, &ground, &mut stop).await;
-    // The disks are free before the next process may start.
-    drop(ground);
-    ebb_power::remove_pid_file(&config.path(&section.data), std::process::id())?;
-    outcome
+    let own_machine = Arc::new(config.own_machine(section)?);
+    loop {
+        let ground = Ground::open(config, section)?;
+        let outcome = run_on(config, id, &ground, &mut stop, &own_machine).await;
+        // The disks are free before the next process may start.
+        drop(ground);
+        ebb_power::remove_pid_file(&config.path(&section.data), std::process::id())?;
+        if outcome? == End::Stopped {
+            return Ok(());
+        }
+        tracing::info!("the store is closed: the machine powers off");
+        match machine::sleep(&own_machine, Depth::Off).await {
+            Ok(()) => return Ok(()),
+            Err(why) => tracing::error!("the machine does not power off, and the server starts again: {why}"),
+        }
+    }
 }
 
-async fn run_on(config: &Config, id: u16, ground: &Ground, stop: &mut Stop) -> Result<(), NodeError> {
+/// Why there is no further run in this process, or not yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Stopped,
+    /// The machine is to power off.
+    PowerOff,
+}
+
+async fn run_on(
+    config: &Config,
+    id: u16,
+    ground: &Ground,
+    stop: &mut Stop,
+    own_machine: &Arc<OwnMachine>,
+) -> Result<End, NodeError> {
     let mut supersedes = None;
     loop {
         // All tasks of a run end with it, and so does its store.
         let tasks = LocalSet::new();
-        match tasks.run_until(run_once(config, id, ground, stop, supersedes)).await? {
-            None => return Ok(()),
+        match tasks.run_until(run_once(config, id, ground, stop, own_machine, supersedes)).await? {
+            None => return Ok(End::Stopped),
+            Some(Ended::PowerOff) => return Ok(End::PowerOff),
             Some(Ended::Rejected { why }) => {
                 return Err(NodeError::Refused(format!("the metadata service rejects this server: {why}")));
             }
@@ -77,6 +105,7 @@ async fn run_once(
     id: u16,
     ground: &Ground,
     stop: &mut Stop,
+    own_machine: &Arc<OwnMachine>,
     supersedes: Option<Incarnation>,
 ) -> Result<Option<Ended>, NodeError> {
     let section = config.server_section(id)?;
@@ -124,7 +153,16 @@ async fn run_once(
             store,
             metas,
             stopping.clone(),
-            About { me, incarnation, params, secret, heartbeat, remembered, scrubs },
+            About {
+                me,
+                incarnation,
+                params,
+                secret,
+                heartbeat,
+                remembered,
+                scrubs,
+                own_machine: own_machine.clone(),
+            },
         ))
     });
     for (index, address) in config.meta_addresses().into_iter().enumerate() {
@@ -256,9 +294,14 @@ async fn follow_meta(shared: Shared, index: usize, address: String, own: Identit
                     server.meta_is_up(index, sender);
                 }
                 while let Ok(Some(frame)) = receiver.next().await {
-                    match frame.decode::<MetaPush>() {
-                        Ok((_, push)) => shared.borrow_mut().on_push(push),
-                        Err(error) => tracing::warn!("metadata server {address}: {error}"),
+                    let understood = match frame.kind {
+                        kind::MACHINE_ORDER => frame
+                            .decode::<MachineOrder>()
+                            .map(|(_, order)| shared.borrow_mut().on_machine_order(order)),
+                        _ => frame.decode::<MetaPush>().map(|(_, push)| shared.borrow_mut().on_push(push)),
+                    };
+                    if let Err(error) = understood {
+                        tracing::warn!("metadata server {address}: {error}");
                     }
                 }
                 shared.borrow_mut().meta_is_lost(index);

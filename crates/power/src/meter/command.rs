@@ -58,7 +58,7 @@ impl Meter for Shell {
     fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
         let mut shell = Command::new("/bin/sh");
         shell.arg("-c").arg(&self.command);
-        let output = run(shell, &self.command, self.timeout)?;
+        let output = program::run(shell, self.timeout).map_err(|error| failed(&self.command, error))?;
         let Some(line) = output.lines().find(|line| !line.trim().is_empty()) else { return Ok(vec![None]) };
         let number = leading_number(line).ok_or_else(|| MeterError::Command {
             command: self.command.clone(),
@@ -75,15 +75,13 @@ pub(super) fn leading_number(text: &str) -> Option<f64> {
     number.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// Runs a command without input, and returns its output. `shown` is its name in errors.
-pub(super) fn run(command: Command, shown: &str, timeout: Duration) -> Result<String, MeterError> {
-    program::run(command, timeout).map_err(|error| {
-        let why = match error {
-            ProgramError::Late { .. } => format!("{error}; the option timeout gives it longer"),
-            _ => error.to_string(),
-        };
-        MeterError::Command { command: shown.to_string(), why }
-    })
+/// Why a command gave no reading. `shown` is its name in errors.
+pub(super) fn failed(shown: &str, error: ProgramError) -> MeterError {
+    let why = match error {
+        ProgramError::Late { .. } => format!("{error}; the option timeout gives it longer"),
+        _ => error.to_string(),
+    };
+    MeterError::Command { command: shown.to_string(), why }
 }
 
 #[cfg(test)]

@@ -1,21 +1,20 @@
-//! IPMI: the power reading of DCMI, through the program `ipmitool`, which knows the controllers' many quirks.
+//! IPMI: the power reading of DCMI, through the program `ipmitool`.
 //!
 //! The options `level` and `cipher` are ipmitool's -L and -C: older controllers need `cipher=3`. Not every controller
-//! supports DCMI; the option `sensors` reads the controller's own sensors instead, in watts and °C. The password is
-//! passed to ipmitool in its environment, never on its command line.
+//! supports DCMI; the option `sensors` reads the controller's own sensors instead, in watts and °C.
 
-use super::command::{leading_number, run};
+use super::command::{failed, leading_number};
 use super::spec::Spec;
 use super::sysfs::Machine;
 use super::{Channel, Meter, MeterError, Quantity, Source};
-use std::process::Command;
+use crate::ipmitool::{Ipmitool, over_lan};
 use std::time::Duration;
 
 const DCMI: &[&str] = &["dcmi", "power", "reading"];
 const INSTANTANEOUS: &str = "Instantaneous power reading";
 
 struct Ipmi {
-    target: Target,
+    target: Ipmitool,
     way: Way,
     channels: Vec<Channel>,
 }
@@ -26,32 +25,18 @@ enum Way {
     Sensors,
 }
 
-/// The controller, and its timeout.
-struct Target {
-    /// Arguments before ipmitool's own command.
-    arguments: Vec<String>,
-    password: Option<String>,
-    timeout: Duration,
+/// Asks the controller.
+fn ask(target: &Ipmitool, words: &[&str]) -> Result<String, MeterError> {
+    let all: Vec<&str> = target.arguments.iter().map(String::as_str).chain(words.iter().copied()).collect();
+    target.run(words).map_err(|error| failed(&format!("{} {}", target.program, all.join(" ")), error))
 }
 
-impl Target {
-    fn run(&self, words: &[&str]) -> Result<String, MeterError> {
-        let mut command = Command::new("ipmitool");
-        command.args(&self.arguments).args(words);
-        if let Some(password) = &self.password {
-            command.env("IPMI_PASSWORD", password);
-        }
-        let words: Vec<&str> =
-            self.arguments.iter().map(String::as_str).chain(words.iter().copied()).collect();
-        run(command, &format!("ipmitool {}", words.join(" ")), self.timeout)
-    }
-}
-
-fn target(spec: &mut Spec) -> Result<Target, MeterError> {
+fn target(spec: &mut Spec) -> Result<Ipmitool, MeterError> {
     let timeout = spec.duration("timeout")?.unwrap_or(Duration::from_secs(20));
     let password = spec.password()?;
+    let program = "ipmitool".to_string();
     let Some(address) = spec.address() else {
-        return Ok(Target { arguments: Vec::new(), password: None, timeout });
+        return Ok(Ipmitool { program, arguments: Vec::new(), password: None, timeout });
     };
     let (user, host) = match address.rsplit_once('@') {
         Some((user, host)) => (Some(user), host),
@@ -62,28 +47,12 @@ fn target(spec: &mut Spec) -> Result<Target, MeterError> {
             spec.wrong("the password does not belong on the command line: use the option password-file")
         );
     }
-    let (host, port) = match host.rsplit_once(':') {
-        // An IPv6 address is in brackets if a port follows.
-        Some((host, port)) if port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']')) => {
-            (host, Some(port))
-        }
-        _ => (host, None),
-    };
-    let host = host.trim_matches(['[', ']']);
-    if host.is_empty() || host.starts_with('-') {
-        return Err(spec.wrong("after the colon belongs the controller's host"));
-    }
-    let mut arguments = vec!["-I".to_string(), "lanplus".into(), "-H".into(), host.into()];
-    for (flag, value) in [("-p", port), ("-U", user)] {
-        arguments.extend(value.into_iter().flat_map(|value| [flag.to_string(), value.to_string()]));
-    }
+    let mut arguments = over_lan(host, user, password.is_some())
+        .ok_or_else(|| spec.wrong("after the colon belongs the controller's host"))?;
     for (option, flag) in [("level", "-L"), ("cipher", "-C")] {
         arguments.extend(spec.value(option)?.into_iter().flat_map(|value| [flag.to_string(), value]));
     }
-    if password.is_some() {
-        arguments.push("-E".into());
-    }
-    Ok(Target { arguments, password, timeout })
+    Ok(Ipmitool { program, arguments, password, timeout })
 }
 
 /// The present watts of `dcmi power reading`; `None`: the controller measures nothing now.
@@ -112,8 +81,8 @@ fn sensors(output: &str) -> Vec<(String, Quantity, Option<f64>)> {
     output.lines().filter_map(sensor).collect()
 }
 
-fn listed(target: &Target) -> Result<Vec<(String, Quantity, Option<f64>)>, MeterError> {
-    target.run(&["-c", "sdr", "list", "full"]).map(|output| sensors(&output))
+fn listed(target: &Ipmitool) -> Result<Vec<(String, Quantity, Option<f64>)>, MeterError> {
+    ask(target, &["-c", "sdr", "list", "full"]).map(|output| sensors(&output))
 }
 
 pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
@@ -141,7 +110,7 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, Meter
     };
     let channels: Vec<Channel> = match way {
         Way::Dcmi => {
-            let answer = target.run(DCMI).map_err(unavailable)?;
+            let answer = ask(&target, DCMI).map_err(unavailable)?;
             if !answer.contains(INSTANTANEOUS) {
                 return Err(unavailable(MeterError::Command {
                     command: "ipmitool dcmi power reading".into(),
@@ -172,7 +141,7 @@ impl Meter for Ipmi {
 
     fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
         match self.way {
-            Way::Dcmi => Ok(vec![dcmi_watts(&self.target.run(DCMI)?)]),
+            Way::Dcmi => Ok(vec![dcmi_watts(&ask(&self.target, DCMI)?)]),
             Way::Sensors => {
                 let now = listed(&self.target)?;
                 let reading = |channel: &Channel| now.iter().find(|(name, ..)| *name == channel.name)?.2;

@@ -4,7 +4,7 @@
 //! answer is as old as the last scrape.
 
 use super::command::quantity;
-use super::http::{Http, Url};
+use super::http::{self, Http};
 use super::spec::Spec;
 use super::sysfs::Machine;
 use super::{Channel, Meter, MeterError, Quantity, Source};
@@ -52,7 +52,7 @@ fn ask(http: &Http, api: &str, query: &str) -> Result<Vec<(String, Option<f64>)>
 }
 
 pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
-    let url = Url::parse(&spec.needed("the server and the query: http://host:9090?QUERY")?, spec)?;
+    let url = http::parse(&spec.needed("the server and the query: http://host:9090?QUERY")?, spec)?;
     let query = url.query.clone().filter(|query| !query.is_empty());
     let query = query.ok_or_else(|| spec.wrong("the query is missing: http://host:9090?QUERY"))?;
     let quantity: Quantity = quantity(spec)?;

@@ -4,7 +4,7 @@
 //! the new ones are preferred, the old ones fill in what is missing. The tree is walked once, when the meter is opened;
 //! a reading fetches only the pages with numbers. A chassis inside another one is part of it.
 
-use super::http::{Http, Url};
+use super::http::{self, Http};
 use super::spec::Spec;
 use super::sysfs::Machine;
 use super::{Channel, Meter, MeterError, Quantity, Source};
@@ -153,7 +153,7 @@ impl Redfish {
 }
 
 pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
-    let url = Url::parse(&spec.needed("the controller: https://USER@HOST")?, spec)?;
+    let url = http::parse(&spec.needed("the controller: https://USER@HOST")?, spec)?;
     let http = Http::open(&url, spec)?;
     let mut meter = Redfish {
         http,

@@ -3,22 +3,21 @@
 //! Energy is modelled, never measured. It is added up from heartbeats and from changes of servers' states, and begins when this
 //! member becomes leader: it is a figure for people, and no decision depends on it.
 
-use crate::cluster::config::{Config, SwitchDriver};
+use crate::cluster::config::{Config, ServerSection};
 use crate::cluster::launch::launch_of;
 use crate::error::NodeError;
 use ebb_gear::load;
 use ebb_meta::{Input, State};
-use ebb_power::{Draw, EnergyMeter, Managed, PowerModel, ProcessSwitch, Switch};
+use ebb_power::{Draw, EnergyMeter, PowerModel, Switches};
 use ebb_types::{
     ClusterStatus, Depth, EnergyStatus, LoadCount, Moment, ServerEntry, ServerId, ServerMessage, ServerState,
     ServerStatus,
 };
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 pub struct Power {
-    pub switch: Option<Arc<dyn Switch>>,
+    pub switches: Switches,
     model: PowerModel,
     depth: Depth,
     /// While this member leads.
@@ -47,19 +46,16 @@ pub fn heard(inputs: &[Input]) -> Heard {
 
 impl Power {
     pub fn new(config: &Config) -> Result<Power, NodeError> {
-        let switch: Option<Arc<dyn Switch>> = match config.power.switch {
-            SwitchDriver::None => None,
-            SwitchDriver::Process => {
-                let switch = ProcessSwitch::default();
-                for section in &config.server {
-                    let data = config.path(&section.data);
-                    let launch = launch_of(config, &["server", "--id", &section.id.to_string()], &data)?;
-                    switch.manage(ServerId(section.id), Managed { data, launch: Some(launch) });
-                }
-                Some(Arc::new(switch))
-            }
+        let launch = |section: &ServerSection| {
+            launch_of(config, &["server", "--id", &section.id.to_string()], &config.path(&section.data)).ok()
         };
-        Ok(Power { switch, model: config.power.model, depth: config.power.depth, energy: None })
+        let switches = config.switches(launch)?;
+        Ok(Power { switches, model: config.power.model, depth: config.power.depth, energy: None })
+    }
+
+    /// Whether every server has a switch. Without, gears are a dry run.
+    pub fn is_switched(&self) -> bool {
+        self.switches.servers().all(|(_, paths)| !paths.is_empty())
     }
 
     /// The states of `servers` may have changed.

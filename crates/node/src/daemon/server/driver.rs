@@ -11,6 +11,7 @@
 //!
 //! **What the core may rely on**: a message that it sends arrives eventually, or [`Event::PeerLost`] follows.
 
+use super::machine;
 use super::scrubs::Scrubs;
 use super::{Shared, dial};
 use crate::daemon::{clock, heap};
@@ -18,18 +19,20 @@ use bytes::Bytes;
 use ebb_client::Secret;
 use ebb_client::budget::{Budget, Share};
 use ebb_client::transport::{Frame, Party, Sender, kind};
+use ebb_power::OwnMachine;
 use ebb_replica::{
     CLIENT_BYTES, ClientToken, Command, Event, Replica, StoreCommand, StoreOutcome, StoreToken, TICK,
 };
 use ebb_store::{Completion, LIST_RUNS, Membership, Op, Outcome, StoreError, StoreHandle};
 use ebb_types::frame::FrameError;
 use ebb_types::{
-    ClientRequest, ClusterParams, GroupId, Incarnation, InspectReply, InspectRequest, LoadCount, MetaPush,
-    Moment, PeerMessage, Role, ServerId, ServerMessage, Vitals,
+    ClientRequest, ClusterParams, Depth, GroupId, Incarnation, InspectReply, InspectRequest, LoadCount,
+    MachineOrder, MetaPush, Moment, PeerMessage, Role, ServerId, ServerMessage, SleepRefusal, Vitals,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
@@ -54,6 +57,7 @@ pub struct About {
     /// As read from the store at its start.
     pub remembered: Membership,
     pub scrubs: Scrubs,
+    pub own_machine: Arc<OwnMachine>,
 }
 
 pub struct Server {
@@ -89,6 +93,8 @@ pub struct Server {
     stopping: Rc<Notify>,
     /// The process is about to end.
     ending: bool,
+    /// Its machine is about to sleep.
+    going_to_sleep: bool,
 }
 
 /// Why a run ends on its own.
@@ -97,6 +103,8 @@ pub enum Ended {
     Rejected { why: String },
     /// The store is not the one that served last: it needs a new identity.
     Superseded { known: Incarnation },
+    /// Its machine is to power off.
+    PowerOff,
 }
 
 /// A requester waiting for an answer, with its share of the in-flight budget.
@@ -190,6 +198,7 @@ impl Server {
             ended: None,
             stopping,
             ending: false,
+            going_to_sleep: false,
             about,
         }
     }
@@ -518,6 +527,36 @@ impl Server {
         }
     }
 
+    pub fn on_machine_order(&mut self, order: MachineOrder) {
+        match order {
+            MachineOrder::Sleep { incarnation, depth, heard } => {
+                if self.may_sleep(incarnation, heard) && !self.going_to_sleep {
+                    self.going_to_sleep = true;
+                    self.task(|shared| go_to_sleep(shared, incarnation, depth, heard));
+                }
+            }
+            MachineOrder::Magic { mac, to } => machine::send(mac, &to),
+        }
+    }
+
+    /// Whether it may put its machine to sleep: drained, flushed, and not told since that it is awake.
+    fn may_sleep(&self, incarnation: Incarnation, heard: Moment) -> bool {
+        let lease = Duration::from_millis(self.about.params.lease_millis.into());
+        incarnation == self.about.incarnation
+            && matches!(self.sleep, Sleep::Ready { .. })
+            && self.ended.is_none()
+            && !self.ending
+            && machine::is_fresh(clock::now(), heard, lease)
+    }
+
+    /// To all members, as everything: a follower ignores it.
+    fn refuse_sleep(&self, refusal: &SleepRefusal) {
+        for sender in self.metas.iter().flatten() {
+            // The order is given again.
+            let _ = sender.send(kind::SLEEP_REFUSAL, 0, refusal, Bytes::new());
+        }
+    }
+
     fn say_ready(&mut self, map_version: u64) {
         let (server, incarnation) = (self.about.me, self.about.incarnation);
         self.tell_metas(&ServerMessage::ReadyToSleep { server, incarnation, map_version });
@@ -595,6 +634,32 @@ impl Server {
     fn stop(&mut self, why: Ended) {
         self.ended = Some(why);
         self.stopping.notify_one();
+    }
+}
+
+/// Puts the machine to sleep if it can be woken, or says why not.
+async fn go_to_sleep(shared: Shared, incarnation: Incarnation, depth: Depth, heard: Moment) {
+    let own = shared.borrow().about.own_machine.clone();
+    let checked = machine::check(&own, depth).await;
+    // Meanwhile it may have been told that it is awake.
+    let wanted = shared.borrow().may_sleep(incarnation, heard);
+    let outcome = match (checked, depth) {
+        (Ok(()), _) if !wanted => Ok(()),
+        (Ok(()), Depth::Off) => {
+            shared.borrow_mut().stop(Ended::PowerOff);
+            Ok(())
+        }
+        (Ok(()), Depth::Standby) => {
+            tracing::info!("the machine suspends");
+            machine::sleep(&own, depth).await
+        }
+        (Err(why), _) => Err(why),
+    };
+    let mut server = shared.borrow_mut();
+    server.going_to_sleep = false;
+    if let Err(why) = outcome {
+        tracing::warn!("the machine stays awake: {why}");
+        server.refuse_sleep(&SleepRefusal { depth, why });
     }
 }
 

@@ -9,19 +9,17 @@
 //! Started servers get their own session: otherwise the kernel would hang up the stopped ones when the process that
 //! started them ends (a process group that becomes orphaned while members are stopped gets SIGHUP and SIGCONT).
 
-use crate::{PowerState, Switch, SwitchError};
+use super::{About, Clock, Driver, Fields, PowerState, SwitchError};
 use ebb_types::{Depth, ServerId};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, setsid};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard};
 
 /// Longest pid file that is read: three short words.
 const PID_FILE_MAX: u64 = 128;
@@ -216,60 +214,67 @@ pub fn launch(launch: &Launch, data: &Path) -> Result<Child, SwitchError> {
     Ok(child)
 }
 
-/// Switches server processes on this machine.
-#[derive(Debug, Default)]
-pub struct ProcessSwitch {
-    inner: Mutex<Inner>,
+/// One server process on this machine.
+pub struct Process {
+    about: About,
+    managed: Managed,
+    /// Started by this process, which must reap it.
+    child: Option<Child>,
+    /// The process that was asked to end: waking the server starts another one.
+    told_to_end: Option<u32>,
 }
 
-#[derive(Debug, Default)]
-struct Inner {
-    servers: BTreeMap<ServerId, Managed>,
-    /// Servers started by this process, which must reap them.
-    children: BTreeMap<ServerId, Child>,
-    /// Processes that were asked to end: waking such a server starts another one.
-    told_to_end: BTreeMap<ServerId, u32>,
+pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> {
+    Ok(Box::new(Process::new(fields.server, fields.process.clone())))
 }
 
-impl Inner {
-    fn managed(&self, server: ServerId) -> Result<&Managed, SwitchError> {
-        self.servers.get(&server).ok_or(SwitchError::UnknownServer { server })
+impl Process {
+    pub fn new(server: ServerId, managed: Managed) -> Process {
+        let about = About {
+            driver: "process",
+            machine: format!("{server}, process in {}", managed.data.display()),
+            controller: managed.data.display().to_string(),
+            depths: vec![Depth::Standby, Depth::Off],
+            puts_to_sleep: true,
+            // A signal has its effect at once, and a process that is to end shows that it has not.
+            settle: None,
+            magic: None,
+        };
+        Process { about, managed, child: None, told_to_end: None }
     }
 
-    fn find(&mut self, server: ServerId) -> Result<Option<Found>, SwitchError> {
+    fn find(&mut self) -> Result<Option<Found>, SwitchError> {
         // A child that has ended stays a zombie until it is waited for.
-        if let Some(child) = self.children.get_mut(&server)
+        if let Some(child) = &mut self.child
             && let Ok(Some(_)) = child.try_wait()
         {
-            self.children.remove(&server);
+            self.child = None;
         }
-        Found::by_pid_file(&pid_path(&self.managed(server)?.data))
+        Found::by_pid_file(&pid_path(&self.managed.data))
+    }
+
+    fn not_running(&self) -> SwitchError {
+        SwitchError::NotRunning { machine: self.about.machine.clone(), path: pid_path(&self.managed.data) }
     }
 }
 
-impl ProcessSwitch {
-    /// Registers a server, or changes how it is switched.
-    pub fn manage(&self, server: ServerId, managed: Managed) {
-        self.lock().servers.insert(server, managed);
+impl Driver for Process {
+    fn about(&self) -> &About {
+        &self.about
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().expect("no one panics while switching")
+    fn available(&self) -> Result<(), SwitchError> {
+        Ok(())
     }
-}
 
-impl Switch for ProcessSwitch {
-    fn sleep(&self, server: ServerId, depth: Depth) -> Result<(), SwitchError> {
-        let mut inner = self.lock();
-        let found = inner.find(server)?;
+    fn sleep(&mut self, depth: Depth) -> Result<(), SwitchError> {
+        let found = self.find()?;
         match (depth, found) {
             (Depth::Standby, Some(found)) => found.signal(Signal::STOP, "SIGSTOP"),
-            (Depth::Standby, None) => {
-                Err(SwitchError::NotRunning { server, path: pid_path(&inner.managed(server)?.data) })
-            }
+            (Depth::Standby, None) => Err(self.not_running()),
             (Depth::Off, Some(found)) => {
                 found.signal(Signal::TERM, "SIGTERM")?;
-                inner.told_to_end.insert(server, found.pid);
+                self.told_to_end = Some(found.pid);
                 // A stopped process handles no other signal before this one.
                 found.signal(Signal::CONT, "SIGCONT")
             }
@@ -277,30 +282,24 @@ impl Switch for ProcessSwitch {
         }
     }
 
-    fn wake(&self, server: ServerId) -> Result<(), SwitchError> {
-        let mut inner = self.lock();
-        if let Some(found) = inner.find(server)? {
-            if inner.told_to_end.get(&server) == Some(&found.pid) {
-                return Err(SwitchError::GoingDown { server, pid: found.pid });
+    fn wake(&mut self, _: &mut dyn Clock) -> Result<(), SwitchError> {
+        if let Some(found) = self.find()? {
+            if self.told_to_end == Some(found.pid) {
+                return Err(SwitchError::GoingDown { machine: format!("process {}", found.pid) });
             }
             return found.signal(Signal::CONT, "SIGCONT");
         }
-        let managed = inner.managed(server)?;
-        let Some(command) = &managed.launch else {
-            return Err(SwitchError::NotRunning { server, path: pid_path(&managed.data) });
-        };
-        let child = launch(command, &managed.data)?;
-        inner.children.insert(server, child);
+        let Some(command) = &self.managed.launch else { return Err(self.not_running()) };
+        self.child = Some(launch(command, &self.managed.data)?);
         Ok(())
     }
 
-    fn observe(&self, server: ServerId) -> PowerState {
-        match self.lock().find(server) {
-            Ok(Some(Found { state: 'T', .. })) => PowerState::Standby,
-            Ok(Some(_)) => PowerState::On,
-            Ok(None) => PowerState::Off,
-            Err(_) => PowerState::Unknown,
-        }
+    fn observe(&mut self, _: &mut dyn Clock) -> Result<PowerState, SwitchError> {
+        Ok(match self.find()? {
+            Some(Found { state: 'T', .. }) => PowerState::Standby,
+            Some(_) => PowerState::On,
+            None => PowerState::Off,
+        })
     }
 }
 

@@ -1,7 +1,6 @@
 use super::*;
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
-
-const S: ServerId = ServerId(3);
 
 /// A child that is killed with the test, whatever happens.
 struct Running(Child);
@@ -17,10 +16,34 @@ fn sleeper() -> Running {
     Running(Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap())
 }
 
-fn switch(data: &Path, launch: Option<Launch>) -> ProcessSwitch {
-    let switch = ProcessSwitch::default();
-    switch.manage(S, Managed { data: data.to_path_buf(), launch });
-    switch
+/// Signals need no clock.
+struct Timeless;
+
+impl Clock for Timeless {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+    fn pause(&mut self, _: Duration) -> bool {
+        unreachable!("a process is not waited for")
+    }
+}
+
+struct Switch(RefCell<Process>);
+
+impl Switch {
+    fn sleep(&self, depth: Depth) -> Result<(), SwitchError> {
+        self.0.borrow_mut().sleep(depth)
+    }
+    fn wake(&self) -> Result<(), SwitchError> {
+        self.0.borrow_mut().wake(&mut Timeless)
+    }
+    fn observe(&self) -> PowerState {
+        self.0.borrow_mut().observe(&mut Timeless).unwrap_or(PowerState::Unknown)
+    }
+}
+
+fn switch(data: &Path, launch: Option<Launch>) -> Switch {
+    Switch(RefCell::new(Process::new(ServerId(3), Managed { data: data.to_path_buf(), launch })))
 }
 
 fn shell(data: &Path, script: &str) -> Launch {
@@ -41,14 +64,14 @@ fn standby_stops_a_process_that_is_not_ours_and_wakes_it() {
     let child = sleeper();
     write_pid_file(data.path(), child.0.id()).unwrap();
     let switch = switch(data.path(), None);
-    assert_eq!(switch.observe(S), PowerState::On);
+    assert_eq!(switch.observe(), PowerState::On);
     for _ in 0..2 {
-        switch.sleep(S, Depth::Standby).unwrap();
-        wait_for("standby", || switch.observe(S) == PowerState::Standby);
+        switch.sleep(Depth::Standby).unwrap();
+        wait_for("standby", || switch.observe() == PowerState::Standby);
     }
     for _ in 0..2 {
-        switch.wake(S).unwrap();
-        wait_for("on", || switch.observe(S) == PowerState::On);
+        switch.wake().unwrap();
+        wait_for("on", || switch.observe() == PowerState::On);
     }
 }
 
@@ -59,9 +82,9 @@ fn a_process_that_ended_is_off_even_while_its_parent_has_not_noticed() {
     write_pid_file(data.path(), child.0.id()).unwrap();
     let switch = switch(data.path(), None);
     child.0.kill().unwrap();
-    wait_for("off", || switch.observe(S) == PowerState::Off);
-    assert!(matches!(switch.sleep(S, Depth::Standby), Err(SwitchError::NotRunning { .. })));
-    assert!(matches!(switch.wake(S), Err(SwitchError::NotRunning { .. })));
+    wait_for("off", || switch.observe() == PowerState::Off);
+    assert!(matches!(switch.sleep(Depth::Standby), Err(SwitchError::NotRunning { .. })));
+    assert!(matches!(switch.wake(), Err(SwitchError::NotRunning { .. })));
 }
 
 #[test]
@@ -78,8 +101,8 @@ fn a_pid_that_another_process_has_got_is_never_signalled() {
     for forged in [other_start, other_boot] {
         std::fs::write(pid_path(data.path()), forged).unwrap();
         let switch = switch(data.path(), None);
-        assert_eq!(switch.observe(S), PowerState::Off);
-        assert!(matches!(switch.sleep(S, Depth::Standby), Err(SwitchError::NotRunning { .. })));
+        assert_eq!(switch.observe(), PowerState::Off);
+        assert!(matches!(switch.sleep(Depth::Standby), Err(SwitchError::NotRunning { .. })));
         assert!(!matches!(Stat::read(pid).unwrap().unwrap().state, 'T'));
     }
 }
@@ -90,38 +113,38 @@ fn off_ends_the_process_and_waking_starts_it_again() {
     let command = shell(data.path(), "echo started; exec sleep 1000");
     let first = Running(launch(&command, data.path()).unwrap());
     let switch = switch(data.path(), Some(command.clone()));
-    assert_eq!(switch.observe(S), PowerState::On);
+    assert_eq!(switch.observe(), PowerState::On);
     let log = || std::fs::read_to_string(&command.log).unwrap();
     wait_for("the first start in the log", || log().contains("started"));
-    switch.sleep(S, Depth::Off).unwrap();
-    wait_for("off", || switch.observe(S) == PowerState::Off);
-    switch.sleep(S, Depth::Off).unwrap();
-    switch.wake(S).unwrap();
-    assert_eq!(switch.observe(S), PowerState::On);
+    switch.sleep(Depth::Off).unwrap();
+    wait_for("off", || switch.observe() == PowerState::Off);
+    switch.sleep(Depth::Off).unwrap();
+    switch.wake().unwrap();
+    assert_eq!(switch.observe(), PowerState::On);
     let second = read_pid_file(&pid_path(data.path())).unwrap().unwrap();
     assert_ne!(second.pid, first.0.id());
     // A second call must not start a second process.
-    switch.wake(S).unwrap();
+    switch.wake().unwrap();
     assert_eq!(read_pid_file(&pid_path(data.path())).unwrap().unwrap(), second);
     wait_for("both starts in the log", || log().matches("started").count() == 2);
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", second.pid)).unwrap();
     let session = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(3).unwrap().to_string();
     assert_eq!(session, second.pid.to_string(), "a started server leads its own session");
-    switch.sleep(S, Depth::Off).unwrap();
-    wait_for("off again", || switch.observe(S) == PowerState::Off);
+    switch.sleep(Depth::Off).unwrap();
+    wait_for("off again", || switch.observe() == PowerState::Off);
 }
 
 #[test]
 fn a_started_process_that_ends_is_reaped_and_started_again() {
     let data = tempfile::tempdir().unwrap();
     let switch = switch(data.path(), Some(shell(data.path(), "exit 7")));
-    switch.wake(S).unwrap();
+    switch.wake().unwrap();
     let pid = read_pid_file(&pid_path(data.path())).unwrap().unwrap().pid;
     wait_for("the zombie to go", || {
-        assert_ne!(switch.observe(S), PowerState::Unknown);
+        assert_ne!(switch.observe(), PowerState::Unknown);
         Stat::read(pid).unwrap().is_none()
     });
-    switch.wake(S).unwrap();
+    switch.wake().unwrap();
     assert_ne!(read_pid_file(&pid_path(data.path())).unwrap().unwrap().pid, pid);
 }
 
@@ -132,10 +155,11 @@ fn who_is_still_going_down_is_not_taken_for_awake() {
     let stubborn = Running(launch(&command, data.path()).unwrap());
     wait_for("its start", || std::fs::read_to_string(&command.log).unwrap().contains("started"));
     let switch = switch(data.path(), Some(command));
-    switch.wake(S).unwrap();
-    switch.sleep(S, Depth::Off).unwrap();
-    let error = switch.wake(S).unwrap_err();
-    assert!(matches!(error, SwitchError::GoingDown { pid, .. } if pid == stubborn.0.id()), "{error}");
+    switch.wake().unwrap();
+    switch.sleep(Depth::Off).unwrap();
+    let error = switch.wake().unwrap_err();
+    assert!(matches!(&error, SwitchError::GoingDown { .. }), "{error}");
+    assert!(error.to_string().contains(&format!("process {}", stubborn.0.id())), "{error}");
 }
 
 #[test]
@@ -144,10 +168,10 @@ fn off_also_ends_a_stopped_process() {
     let child = sleeper();
     write_pid_file(data.path(), child.0.id()).unwrap();
     let switch = switch(data.path(), None);
-    switch.sleep(S, Depth::Standby).unwrap();
-    wait_for("standby", || switch.observe(S) == PowerState::Standby);
-    switch.sleep(S, Depth::Off).unwrap();
-    wait_for("off", || switch.observe(S) == PowerState::Off);
+    switch.sleep(Depth::Standby).unwrap();
+    wait_for("standby", || switch.observe() == PowerState::Standby);
+    switch.sleep(Depth::Off).unwrap();
+    wait_for("off", || switch.observe() == PowerState::Off);
 }
 
 #[test]
@@ -166,17 +190,15 @@ fn a_server_removes_its_own_pid_file_only() {
 fn errors_name_the_place_and_the_remedy() {
     let data = tempfile::tempdir().unwrap();
     let known = switch(data.path(), None);
-    assert_eq!(known.observe(S), PowerState::Off);
-    assert_eq!(known.observe(ServerId(9)), PowerState::Unknown);
-    assert!(matches!(known.wake(ServerId(9)), Err(SwitchError::UnknownServer { server: ServerId(9) })));
+    assert_eq!(known.observe(), PowerState::Off);
     for text in ["", "12", "0 5 boot", "1 5 boot", "-7 5 boot", "99999999999 5 boot", "12 x boot"] {
         std::fs::write(pid_path(data.path()), text).unwrap();
-        assert_eq!(known.observe(S), PowerState::Unknown, "{text:?}");
-        assert!(known.sleep(S, Depth::Standby).unwrap_err().to_string().contains("server.pid"), "{text:?}");
+        assert_eq!(known.observe(), PowerState::Unknown, "{text:?}");
+        assert!(known.sleep(Depth::Standby).unwrap_err().to_string().contains("server.pid"), "{text:?}");
     }
     std::fs::remove_file(pid_path(data.path())).unwrap();
     let mut command = shell(data.path(), "");
     command.program = "/nonexistent/ebb".into();
-    let error = switch(data.path(), Some(command)).wake(S).unwrap_err();
+    let error = switch(data.path(), Some(command)).wake().unwrap_err();
     assert!(matches!(&error, SwitchError::Start { .. }) && error.to_string().contains("/nonexistent/ebb"));
 }

@@ -1,0 +1,189 @@
+//! `ebb power`: how the servers are switched.
+
+use crate::cluster::config::Config;
+use crate::error::NodeError;
+use clap::Subcommand;
+use ebb_power::Switches;
+use ebb_power::switch::{About, KINDS, Kind};
+use ebb_report::print_json;
+use ebb_types::Depth;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  ebb power list                           the drivers, and the fields of each in [[server.power]]
+  ebb power list --config cluster.toml     how each server is woken, from which depths, and what is missing here
+  ebb power list --config cluster.toml --json | jq '.servers[].paths[].unavailable'";
+
+#[derive(Subcommand)]
+pub enum PowerCommand {
+    /// List the power drivers and their fields; with --config, how each server is switched, and why a way is not available
+    /// on this machine. Asks no management controller
+    List {
+        /// The cluster's configuration file
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Print JSON with stable keys (docs/json.md)
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub fn run(command: PowerCommand) -> Result<ExitCode, NodeError> {
+    let PowerCommand::List { config, json } = command;
+    match config {
+        None if json => print_json(&json!({ "drivers": KINDS.iter().map(kind_json).collect::<Vec<_>>() })),
+        None => print!("{}", kinds_text()),
+        Some(path) => {
+            let config = Config::load(&path)?;
+            let (switches, depth) = (config.switches(|_| None)?, config.power.depth);
+            if json {
+                print_json(&servers_json(&switches, depth))
+            } else {
+                print!("{}", servers_text(&switches, depth))
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn word(depth: Depth) -> &'static str {
+    match depth {
+        Depth::Standby => "standby",
+        Depth::Off => "off",
+    }
+}
+
+fn words(depths: &[Depth]) -> Vec<&'static str> {
+    depths.iter().copied().map(word).collect()
+}
+
+fn from(depths: &[Depth]) -> String {
+    if depths.is_empty() { "nothing".into() } else { words(depths).join(", ") }
+}
+
+fn kinds_text() -> String {
+    let mut out = String::new();
+    for kind in KINDS {
+        let Kind { name, needs, takes, depths, wakes, sleeps, observes, .. } = kind;
+        out += &format!(
+            "{name}\n    wakes     {wakes}\n    from      {}\n    sleep     {sleeps}\n    state     {observes}\n",
+            from(depths)
+        );
+        for (title, text) in [("needs", needs), ("fields", takes)] {
+            if !text.is_empty() {
+                out += &format!("    {title:10}{text}\n");
+            }
+        }
+        out.push('\n');
+    }
+    out + "Servers and what is missing for them: --config FILE. Explanations: docs/switches.md.\n"
+}
+
+fn kind_json(kind: &Kind) -> Value {
+    json!({
+        "driver": kind.name,
+        "needs": kind.needs,
+        "fields": kind.takes,
+        "depths": words(kind.depths),
+        "wakes": kind.wakes,
+        "sleeps": kind.sleeps,
+        "observes": kind.observes,
+    })
+}
+
+fn sleeper(switches: &Switches, server: ebb_types::ServerId) -> &'static str {
+    if switches.sleeps_itself(server) { "itself" } else { "switch" }
+}
+
+fn servers_text(switches: &Switches, depth: Depth) -> String {
+    let mut out = format!("Servers sleep in {}.\n", word(depth));
+    for (server, paths) in switches.servers() {
+        if paths.is_empty() {
+            out += &format!("\n{server}: no power path: it never sleeps\n");
+            continue;
+        }
+        let by = match switches.sleeps_itself(server) {
+            true => "puts itself to sleep",
+            false => "is put to sleep by its switch",
+        };
+        out += &format!("\n{server} {by}\n");
+        for (index, path) in paths.iter().enumerate() {
+            let About { driver, machine, depths, settle, .. } = path.about();
+            let state = if settle.is_some() { "read back" } else { "not read back" };
+            out += &format!("    {index}  {driver:8} {machine}: wakes it from {}; {state}\n", from(depths));
+            if let Err(why) = path.available() {
+                out += &format!("       not available here: {why}\n");
+            }
+        }
+    }
+    out
+}
+
+fn servers_json(switches: &Switches, depth: Depth) -> Value {
+    let path = |path: &ebb_power::switch::Path| {
+        let About { driver, machine, depths, settle, .. } = path.about();
+        json!({
+            "driver": driver,
+            "machine": machine,
+            "depths": words(depths),
+            "read_back": settle.is_some(),
+            "unavailable": path.available().err().map(|why| why.to_string()),
+        })
+    };
+    let server = |(server, paths): (ebb_types::ServerId, &[ebb_power::switch::Path])| {
+        json!({
+            "server": server.0,
+            "sleeps": (!paths.is_empty()).then(|| sleeper(switches, server)),
+            "paths": paths.iter().map(path).collect::<Vec<_>>(),
+        })
+    };
+    json!({ "depth": word(depth), "servers": switches.servers().map(server).collect::<Vec<_>>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Switches {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cluster.toml");
+        let mut config = Config::load(path.as_ref()).unwrap();
+        let table = |text: &str| toml::from_str(text).unwrap();
+        config.server[1].power = vec![table("driver = \"none\"")];
+        config.server[2].power = vec![
+            table(
+                "driver = \"redfish\"\nurl = \"https://bmc3\"\nuser = \"ebb\"\npassword_file = \"none-here\"",
+            ),
+            table("driver = \"wol\"\nmac = \"52:54:00:00:00:03\""),
+        ];
+        config.switches(|_| None).unwrap()
+    }
+
+    #[test]
+    fn each_server_is_listed_with_what_is_missing() {
+        let text = servers_text(&example(), Depth::Off);
+        assert!(text.contains("server-1 is put to sleep by its switch\n    0  process"), "{text}");
+        assert!(text.contains("server-2: no power path: it never sleeps"), "{text}");
+        assert!(text.contains("0  redfish  https://bmc3: wakes it from off; read back\n       not available here: password_file"), "{text}");
+        assert!(
+            text.contains("1  wol      52:54:00:00:00:03: wakes it from standby, off; not read back"),
+            "{text}"
+        );
+        let value = servers_json(&example(), Depth::Off);
+        assert_eq!(value["servers"][2]["sleeps"], "itself");
+        assert_eq!(value["servers"][1]["sleeps"], Value::Null);
+        assert!(value["servers"][2]["paths"][0]["unavailable"].as_str().unwrap().contains("none-here"));
+        assert_eq!(value["servers"][2]["paths"][1]["unavailable"], Value::Null);
+    }
+
+    #[test]
+    fn every_driver_is_listed_with_its_fields() {
+        let text = kinds_text();
+        for kind in KINDS {
+            assert!(text.contains(&format!("{}\n    wakes", kind.name)), "{text}");
+            assert!(text.contains(kind.takes));
+        }
+    }
+}
