@@ -3,7 +3,7 @@
 
 use crate::harness::load::{Load, Options};
 use crate::harness::machines::{Beside, emulator, has_programs, install, orders, set_paths};
-use crate::harness::{Cluster, Shape, Who, free_port, write_private};
+use crate::harness::{Cluster, PATIENCE, Shape, Who, free_port, wait, write_private};
 use ebb_types::ServerState;
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -26,8 +26,8 @@ fn sleep_and_wake(cluster: &mut Cluster) -> Vec<u16> {
     let status = cluster.status();
     let asleep = status.servers.iter().filter(|s| s.state == ServerState::Asleep).map(|s| s.id.0);
     let asleep: Vec<u16> = asleep.collect();
-    let running: Vec<_> = asleep.iter().filter(|id| cluster.pid(Who::Server(**id)).is_some()).collect();
-    assert!(running.is_empty(), "asleep, and their processes run: {running:?}");
+    let is_off = |id: &u16| cluster.pid(Who::Server(*id)).is_none();
+    wait("the sleepers' machines are off", PATIENCE, || asleep.iter().all(is_off).then_some(()));
     load.go_on_for(200);
     let up = cluster.shift(3);
     println!("down in {down:.2?}, up in {up:.2?}, debt paid in {:.2?}", cluster.heal());
