@@ -17,7 +17,7 @@ pub mod switch;
 
 pub use meter::{Channel, Meter, MeterError, OpenMeter, Quantity, Recorder, Recording, Source};
 pub use model::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel, Transition};
-pub use own_machine::{OwnMachine, OwnMachineError};
+pub use own_machine::{Card, OwnMachine, OwnMachineError};
 pub use scales::Scales;
 pub use switch::{Launch, Managed, launch, remove_pid_file, running_pid, write_pid_file};
 pub use switch::{PowerState, SwitchError, Switches};

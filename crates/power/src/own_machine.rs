@@ -118,6 +118,11 @@ impl OwnMachine {
         if active == WAKE_MAGIC { Ok(()) } else { Err(OwnMachineError::NotKept { card: card() }) }
     }
 
+    /// The network cards of this machine.
+    pub fn cards() -> Vec<Card> {
+        cards(&Machine::default().sys, &Kernel)
+    }
+
     /// Runs the command. The machine goes down during it or soon after; from a suspend this returns.
     pub fn sleep(&self, depth: Depth) -> Result<(), OwnMachineError> {
         let words = self.command(depth);
@@ -127,6 +132,33 @@ impl OwnMachine {
         let ran = program::run(command, PATIENCE);
         ran.map(|_| ()).map_err(|source| OwnMachineError::Command { command: words.join(" "), source })
     }
+}
+
+/// A network card of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    pub name: String,
+    pub mac: Mac,
+    /// Why it does not wake the machine by magic packets.
+    pub unable: Option<String>,
+}
+
+fn cards(sys: &Path, kernel: &dyn Cards) -> Vec<Card> {
+    let card = |path: PathBuf| {
+        let mac = std::fs::read_to_string(path.join("address")).ok()?.trim().parse().ok()?;
+        let name = path.file_name()?.to_string_lossy().into_owned();
+        let unable = match kernel.get(&name) {
+            Ok((supported, _)) if supported & WAKE_MAGIC != 0 => None,
+            Ok(_) => Some("the card cannot, or the firmware forbids it".to_owned()),
+            Err(source) => Some(source.to_string()),
+        };
+        Some(Card { name, mac, unable })
+    };
+    let entries = std::fs::read_dir(sys.join("class/net")).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> =
+        entries.map(|entry| entry.path()).filter(|path| path.join("device").exists()).collect();
+    paths.sort();
+    paths.into_iter().filter_map(card).collect()
 }
 
 /// The card with this address; of a bond and its members, a real one.
@@ -231,13 +263,15 @@ mod tests {
         OwnMachine { machine, ..OwnMachine::new(words("suspend"), words("poweroff"), macs) }
     }
 
-    const NONE: Fake = Fake { supported: 0, active: Cell::new(0), keeps: true };
+    fn none() -> Fake {
+        Fake { supported: 0, active: Cell::new(0), keeps: true }
+    }
 
     #[test]
     fn suspend_is_checked_before_it_is_used() {
         let dir = TempDir::new().unwrap();
         let own = own(&dir, Vec::new());
-        let error = || own.check_with(Depth::Standby, &NONE).unwrap_err().to_string();
+        let error = || own.check_with(Depth::Standby, &none()).unwrap_err().to_string();
         assert!(error().contains("cannot suspend") && error().contains("power.depth = \"off\""));
         write(&dir, "sys/power/state", "freeze disk\n");
         assert!(error().contains("\"freeze disk\""));
@@ -245,8 +279,8 @@ mod tests {
         write(&dir, "sys/power/mem_sleep", "[s2idle] deep\n");
         assert!(error().contains("mem_sleep_default=deep"));
         write(&dir, "sys/power/mem_sleep", "s2idle [deep]\n");
-        own.check_with(Depth::Standby, &NONE).unwrap();
-        assert!(own.check_with(Depth::Off, &NONE).is_ok());
+        own.check_with(Depth::Standby, &none()).unwrap();
+        assert!(own.check_with(Depth::Off, &none()).is_ok());
     }
 
     #[test]
@@ -254,7 +288,9 @@ mod tests {
         let dir = TempDir::new().unwrap();
         let own = own(&dir, vec![MAC]);
         let check = |fake: &Fake| own.check_with(Depth::Off, fake).map_err(|error| error.to_string());
-        assert!(check(&NONE).unwrap_err().contains("no network card here has the address 52:54:00:00:00:07"));
+        assert!(
+            check(&none()).unwrap_err().contains("no network card here has the address 52:54:00:00:00:07")
+        );
         write(&dir, "sys/class/net/bond0/address", "52:54:00:00:00:07\n");
         write(&dir, "sys/class/net/eth7/address", "52:54:00:00:00:07\n");
         write(&dir, "sys/class/net/eth7/device/vendor", "0x1af4\n");
@@ -268,6 +304,9 @@ mod tests {
             assert_eq!(card.active.get(), WAKE_MAGIC);
         }
         assert!(check(&fake(WAKE_MAGIC, 0, false)).unwrap_err().contains("does not keep"));
+        let all = cards(&dir.path().join("sys"), &fake(WAKE_MAGIC, 0, true));
+        assert_eq!(all, [Card { name: "eth7".into(), mac: MAC, unable: None }], "the others are no devices");
+        assert!(cards(&dir.path().join("sys"), &fake(1, 0, true))[0].unable.is_some());
     }
 
     #[test]

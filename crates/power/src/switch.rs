@@ -26,9 +26,9 @@ mod settle;
 mod switches;
 mod wol;
 
-pub use fields::Fields;
+pub use fields::{Fields, Launch, Managed};
 pub use kinds::{KINDS, Kind, open};
-pub use process::{Launch, Managed, launch, remove_pid_file, running_pid, write_pid_file};
+pub use process::{launch, remove_pid_file, running_pid, write_pid_file};
 pub use switches::{Path, Switches};
 pub use wol::{Mac, Magic, send_magic};
 
@@ -84,7 +84,7 @@ pub struct About {
     pub driver: &'static str,
     /// The machine as this driver knows it, without secrets: no two servers have the same.
     pub machine: String,
-    /// What is asked one call at a time, however many machines it controls.
+    /// What is asked one call at a time, whatever the driver. The same text if it controls this machine alone.
     pub controller: String,
     /// The depths from which it wakes.
     pub depths: Vec<Depth>,
@@ -94,6 +94,14 @@ pub struct About {
     pub settle: Option<Settle>,
     /// The packet that wakes it, which other servers send, too.
     pub magic: Option<Magic>,
+}
+
+impl About {
+    /// Whether both switch one machine, or one a machine of the controller that the other has to itself.
+    fn is_same_machine(&self, other: &About) -> bool {
+        let whole = self.machine == self.controller || other.machine == other.controller;
+        self.machine == other.machine || (whole && self.controller == other.controller)
+    }
 }
 
 /// How the effect of an order is read back.
@@ -137,9 +145,9 @@ pub enum SwitchError {
     )]
     NoDepth { server: ServerId, depth: Depth },
     #[error(
-        "{first} and {second} are the same machine to the driver {driver} ({machine}): give each its own"
+        "{first} and {second} are one machine, {machine}: give each its own controller, or name the system of each"
     )]
-    SameMachine { first: ServerId, second: ServerId, driver: &'static str, machine: String },
+    SameMachine { first: ServerId, second: ServerId, machine: String },
     #[error("[[server.power]] of {server}, driver {driver:?}: {why}")]
     Field { server: ServerId, driver: String, why: String },
     #[error("{what}: {why}")]

@@ -1,10 +1,10 @@
 //! `ebb power`: how the servers are switched.
 
-use crate::cluster::config::Config;
+use crate::cluster::config::{Config, PowerSection};
 use crate::error::NodeError;
 use clap::Subcommand;
-use ebb_power::Switches;
 use ebb_power::switch::{About, KINDS, Kind};
+use ebb_power::{Card, OwnMachine, Switches};
 use ebb_report::print_json;
 use ebb_types::Depth;
 use serde_json::{Value, json};
@@ -19,8 +19,8 @@ Examples:
 
 #[derive(Subcommand)]
 pub enum PowerCommand {
-    /// List the power drivers and their fields; with --config, how each server is switched, and why a way is not available
-    /// on this machine. Asks no management controller
+    /// List the power drivers and their fields, and whether this machine can suspend and wake by magic packets; with
+    /// --config, how each server is switched, and why a way is not available on this machine. Asks no management controller
     List {
         /// The cluster's configuration file
         #[arg(long, value_name = "FILE")]
@@ -34,8 +34,12 @@ pub enum PowerCommand {
 pub fn run(command: PowerCommand) -> Result<ExitCode, NodeError> {
     let PowerCommand::List { config, json } = command;
     match config {
-        None if json => print_json(&json!({ "drivers": KINDS.iter().map(kind_json).collect::<Vec<_>>() })),
-        None => print!("{}", kinds_text()),
+        None if json => print_json(&json!({
+            "drivers": KINDS.iter().map(kind_json).collect::<Vec<_>>(),
+            "cannot_suspend": cannot_suspend(),
+            "cards": OwnMachine::cards().iter().map(card_json).collect::<Vec<_>>(),
+        })),
+        None => print!("{}{}", kinds_text(), this_machine_text()),
         Some(path) => {
             let config = Config::load(&path)?;
             let (switches, depth) = (config.switches(|_| None)?, config.power.depth);
@@ -79,7 +83,27 @@ fn kinds_text() -> String {
         }
         out.push('\n');
     }
-    out + "Servers and what is missing for them: --config FILE. Explanations: docs/switches.md.\n"
+    out
+}
+
+/// Why this machine cannot suspend itself as `power.suspend` does by default.
+fn cannot_suspend() -> Option<String> {
+    let PowerSection { suspend, off, .. } = PowerSection::default();
+    OwnMachine::new(suspend, off, Vec::new()).check(Depth::Standby).err().map(|why| why.to_string())
+}
+
+fn this_machine_text() -> String {
+    let suspend = cannot_suspend().unwrap_or_else(|| "it can suspend".into());
+    let mut out = format!("This machine\n    suspend   {suspend}\n");
+    for Card { name, mac, unable } in OwnMachine::cards() {
+        let wakes = unable.map_or("wakes by magic packets".into(), |why| format!("no wake-on-LAN: {why}"));
+        out += &format!("    {name:10}{mac}: {wakes}\n");
+    }
+    out + "\nServers, and what is missing for them: --config FILE. Explanations: docs/switches.md.\n"
+}
+
+fn card_json(card: &Card) -> Value {
+    json!({ "name": card.name, "mac": card.mac.to_string(), "unable": card.unable })
 }
 
 fn kind_json(kind: &Kind) -> Value {
@@ -166,7 +190,12 @@ mod tests {
         let text = servers_text(&example(), Depth::Off);
         assert!(text.contains("server-1 is put to sleep by its switch\n    0  process"), "{text}");
         assert!(text.contains("server-2: no power path: it never sleeps"), "{text}");
-        assert!(text.contains("0  redfish  https://bmc3: wakes it from off; read back\n       not available here: password_file"), "{text}");
+        assert!(
+            text.contains(
+                "0  redfish  bmc3: wakes it from off; read back\n       not available here: password_file"
+            ),
+            "{text}"
+        );
         assert!(
             text.contains("1  wol      52:54:00:00:00:03: wakes it from standby, off; not read back"),
             "{text}"

@@ -863,7 +863,7 @@ mod tests {
             "{bmc}\n\n[[server]]\nid = 10\nrack = 1\naddress = \"127.0.0.1:9210\"\ndata = \"server-10\"\n{bmc}"
         );
         let error = with_paths(&both).unwrap_err();
-        assert!(error.contains("are the same machine to the driver ipmi (bmc)"), "{error}");
+        assert!(error.contains("are one machine, bmc: give each its own"), "{error}");
     }
 
     #[test]

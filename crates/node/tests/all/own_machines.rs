@@ -2,8 +2,12 @@
 //! "machine" is the server's process, which ends and is started again.
 
 use crate::harness::load::{Load, Options};
-use crate::harness::{Cluster, EBB, Shape, Who};
+use crate::harness::{Cluster, EBB, PATIENCE, Shape, Who, wait};
 use ebb_types::ServerState;
+use std::net::{SocketAddr, UdpSocket};
+
+/// Of the addresses of network cards that there are not; the server's number follows.
+const PREFIX: &str = "52:54:00:00:00:";
 
 /// What turns the machine of a server on, and says whether it is: a plug in a wall would do the same.
 fn path(cluster: &Cluster, id: u16) -> toml::Table {
@@ -21,14 +25,16 @@ fn path(cluster: &Cluster, id: u16) -> toml::Table {
     table
 }
 
-/// A cluster whose machines turn themselves off. `wol`: magic packets are to wake them as well, on cards that there are not.
-fn cluster(wol: bool) -> Cluster {
+/// A cluster whose machines turn themselves off. `magic`: the address to which packets go that are to wake them in the first place.
+fn cluster(magic: Option<SocketAddr>) -> Cluster {
     let mut cluster = Cluster::create(&Shape { depth_off: true, ..Shape::lively() });
+    let wol = |id: &u16| -> Option<toml::Table> {
+        let to = magic?;
+        let text = format!("driver = \"wol\"\nmac = \"{PREFIX}{id:02}\"\nbroadcast = \"{to}\"");
+        Some(text.parse().expect("TOML"))
+    };
     let paths = |id: &u16| -> toml::Value {
-        let magic =
-            format!("driver = \"wol\"\nmac = \"52:54:00:00:00:{id:02}\"\nbroadcast = \"127.0.0.1:9\"");
-        let magic: Option<toml::Table> = wol.then(|| magic.parse().expect("TOML"));
-        let paths = std::iter::once(path(&cluster, *id)).chain(magic).map(toml::Value::from);
+        let paths = wol(id).into_iter().chain([path(&cluster, *id)]).map(toml::Value::from);
         paths.collect::<Vec<_>>().into()
     };
     let all: Vec<toml::Value> = cluster.servers.iter().map(paths).collect();
@@ -45,7 +51,7 @@ fn cluster(wol: bool) -> Cluster {
 
 #[test]
 fn no_request_fails_while_machines_turn_themselves_off_and_are_turned_on() {
-    let cluster = cluster(false);
+    let cluster = cluster(None);
     let load = Load::start(cluster.client_config(), Options::default());
     for gear in [1, 3] {
         cluster.shift(gear);
@@ -67,19 +73,28 @@ fn no_request_fails_while_machines_turn_themselves_off_and_are_turned_on() {
 }
 
 #[test]
-fn a_machine_that_could_not_be_woken_stays_awake_and_says_why() {
-    let cluster = cluster(true);
+fn a_machine_that_could_not_be_woken_stays_awake_and_its_neighbours_send_what_would_wake_it() {
+    let listener = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    listener.set_nonblocking(true).expect("a setting");
+    let cluster = cluster(Some(listener.local_addr().expect("an address")));
     let pids =
         || -> Vec<Option<u32>> { cluster.servers.iter().map(|id| cluster.pid(Who::Server(*id))).collect() };
     let before = pids();
     cluster.gear(&["set", "1"]);
-    let why = "it stays awake: no network card here has the address 52:54:00:00:00:0";
-    cluster.wait_status("a server says why it stays awake", |status| {
-        status
-            .servers
-            .iter()
-            .any(|server| server.switch_trouble.as_ref().is_some_and(|text| text.contains(why)))
+    let why = format!("it stays awake: no network card here has the address {PREFIX}");
+    let told = cluster.wait_status("a server says why it stays awake", |status| {
+        status.servers.iter().any(|s| s.switch_trouble.as_ref().is_some_and(|text| text.contains(&why)))
     });
-    assert_eq!(pids(), before, "none has ended");
+    let sleeper = told.servers.iter().find(|s| s.switch_trouble.is_some()).expect("it was there").id.0;
     cluster.shift(3);
+    assert_eq!(pids(), before, "none has ended");
+    let wanted = [0x52, 0x54, 0, 0, 0, sleeper as u8];
+    wait("the packet that wakes it", PATIENCE, || {
+        let mut packet = [0; 200];
+        let length = listener.recv(&mut packet).ok()?;
+        (length == 102 && packet[96..102] == wanted).then_some(())
+    });
+    let sent = format!("sent the magic packet that wakes {PREFIX}{sleeper:02}");
+    let neighbour = |id: &u16| cluster.log(Who::Server(*id)).contains(&sent);
+    assert!(cluster.servers.iter().any(neighbour), "an awake server of the rack sends, too");
 }

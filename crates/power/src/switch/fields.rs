@@ -2,11 +2,32 @@
 //! is an error. Nothing is read from files here: every process of a cluster reads the configuration, and only the metadata
 //! servers need the secrets.
 
-use super::{Managed, SwitchError};
+use super::SwitchError;
 use ebb_types::ServerId;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 use toml::{Table, Value};
+
+/// The command that starts a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Launch {
+    pub program: PathBuf,
+    pub args: Vec<String>,
+    /// Standard output and error are appended here.
+    pub log: PathBuf,
+}
+
+/// A server that this machine switches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Managed {
+    /// The server's data directory: `server.pid` is in it.
+    pub data: PathBuf,
+    /// `None`: a server whose process has ended cannot be woken.
+    pub launch: Option<Launch>,
+}
 
 /// The settings of one power path.
 pub struct Fields {

@@ -37,7 +37,7 @@ pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> 
     let about = About {
         driver: "ipmi",
         machine: host.clone(),
-        controller: format!("ipmi {host}"),
+        controller: host.clone(),
         depths: vec![Depth::Off],
         puts_to_sleep: false,
         settle: Some(Settle { poll: PACE, watch: 2 * PACE, ..Settle::MACHINE }),

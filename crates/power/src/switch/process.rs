@@ -9,11 +9,10 @@
 //! Started servers get their own session: otherwise the kernel would hang up the stopped ones when the process that
 //! started them ends (a process group that becomes orphaned while members are stopped gets SIGHUP and SIGCONT).
 
-use super::{About, Clock, Driver, Fields, PowerState, SwitchError};
+use super::{About, Clock, Driver, Fields, Launch, Managed, PowerState, SwitchError};
 use ebb_types::{Depth, ServerId};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, setsid};
-use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -23,26 +22,6 @@ use std::process::{Child, Command, Stdio};
 
 /// Longest pid file that is read: three short words.
 const PID_FILE_MAX: u64 = 128;
-
-/// The command that starts a server.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Launch {
-    pub program: PathBuf,
-    pub args: Vec<String>,
-    /// Standard output and error are appended here.
-    pub log: PathBuf,
-}
-
-/// A server that this machine switches.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Managed {
-    /// The server's data directory: `server.pid` is in it.
-    pub data: PathBuf,
-    /// `None`: a server whose process has ended cannot be woken.
-    pub launch: Option<Launch>,
-}
 
 /// A unique name of a process: pids are reused, start times within a boot are not.
 #[derive(Clone, Debug, PartialEq, Eq)]

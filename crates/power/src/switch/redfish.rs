@@ -54,10 +54,11 @@ pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> 
             "a password over http:// can be read by everyone on the way: use https://, or insecure = true",
         ));
     }
+    let host = url.origin.trim_start_matches("https://").trim_start_matches("http://");
     let about = About {
         driver: "redfish",
-        machine: format!("{}{}", url.origin, system.as_deref().unwrap_or("")),
-        controller: url.origin.clone(),
+        machine: format!("{host}{}", system.as_deref().unwrap_or("")),
+        controller: host.to_owned(),
         depths: vec![Depth::Off],
         puts_to_sleep: false,
         settle: Some(Settle::MACHINE),

@@ -78,11 +78,11 @@ impl Switches {
     /// Adds a server with its paths, the usual one first. An error: another server is the same machine to one of them.
     pub fn add(&mut self, server: ServerId, paths: Vec<Box<dyn Driver>>) -> Result<(), SwitchError> {
         for driver in &paths {
-            let About { driver, machine, .. } = driver.about();
-            let is_same = |path: &Path| (path.about.driver, &path.about.machine) == (*driver, machine);
+            let about = driver.about();
+            let is_same = |path: &Path| path.about.is_same_machine(about);
             if let Some((first, _)) = self.servers.iter().find(|(_, paths)| paths.iter().any(is_same)) {
-                let (first, second, machine) = (*first, server, machine.clone());
-                return Err(SwitchError::SameMachine { first, second, driver, machine });
+                let (first, second, machine) = (*first, server, about.machine.clone());
+                return Err(SwitchError::SameMachine { first, second, machine });
             }
         }
         let path = |driver: Box<dyn Driver>| {

@@ -485,8 +485,26 @@ fn a_server_without_a_path_or_with_an_unable_one_is_an_error() {
     switches.add(ServerId(2), Vec::new()).unwrap();
     assert!(matches!(switches.check(Depth::Standby), Err(SwitchError::NoDepth { server: ServerId(1), .. })));
     switches.check(Depth::Off).unwrap();
-    let same = switches.add(ServerId(3), vec![driver(&dir, "driver = \"ipmi\"\nhost = \"bmc1\"")]);
-    assert!(matches!(same, Err(SwitchError::SameMachine { first: ServerId(1), second: ServerId(3), .. })));
+    let mut add = |server: u16, text: &str| switches.add(ServerId(server), vec![driver(&dir, text)]);
+    let redfish = "driver = \"redfish\"\nurl = \"https://bmc1\"";
+    for text in [
+        "driver = \"ipmi\"\nhost = \"bmc1\"",
+        redfish,
+        &format!("{redfish}\nsystem = \"/redfish/v1/Systems/2\""),
+    ] {
+        let same = add(3, text);
+        assert!(
+            matches!(same, Err(SwitchError::SameMachine { first: ServerId(1), second: ServerId(3), .. })),
+            "{text}"
+        );
+    }
+    // Blades of one enclosure.
+    let blade = |n: u16| {
+        format!("driver = \"redfish\"\nurl = \"https://rack\"\nsystem = \"/redfish/v1/Systems/{n}\"")
+    };
+    add(4, &blade(4)).unwrap();
+    add(5, &blade(5)).unwrap();
+    assert!(matches!(add(6, &blade(5)), Err(SwitchError::SameMachine { first: ServerId(5), .. })));
     let (say, said) = std::sync::mpsc::channel();
     for (server, path) in [(1, 1), (2, 0)] {
         let say = say.clone();

@@ -41,7 +41,7 @@ async fn blocking<E: std::error::Error + Send + 'static>(
 /// Sends a magic packet.
 pub fn send(mac: [u8; 6], to: &str) {
     match to.parse().map(|to| send_magic(&Magic { mac: Mac(mac), to })) {
-        Ok(Ok(())) => {}
+        Ok(Ok(())) => tracing::info!("sent the magic packet that wakes {} to {to}", Mac(mac)),
         Ok(Err(error)) => tracing::warn!("{error}"),
         Err(error) => tracing::warn!("{to:?} is no address for a magic packet: {error}"),
     }
