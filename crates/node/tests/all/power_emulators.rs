@@ -17,7 +17,8 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// Goes to the lowest gear and back under verified load. Returns the servers that slept.
+/// Goes to the lowest gear and back under verified load, and back again while the machines still go down. Returns the servers
+/// that slept.
 fn sleep_and_wake(cluster: &mut Cluster) -> Vec<u16> {
     cluster.start_all();
     let options = Options { workers: 8, pause: Duration::from_millis(50), ..Options::default() };
@@ -30,7 +31,9 @@ fn sleep_and_wake(cluster: &mut Cluster) -> Vec<u16> {
     wait("the sleepers' machines are off", PATIENCE, || asleep.iter().all(is_off).then_some(()));
     load.go_on_for(200);
     let up = cluster.shift(3);
-    println!("down in {down:.2?}, up in {up:.2?}, debt paid in {:.2?}", cluster.heal());
+    cluster.shift(1);
+    let again = cluster.shift(3);
+    println!("down in {down:.2?}, up in {up:.2?}, again in {again:.2?}, debt paid in {:.2?}", cluster.heal());
     let report = load.stop();
     println!("{report}");
     report.assert_flawless();

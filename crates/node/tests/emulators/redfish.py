@@ -2,7 +2,7 @@
 
 DIRECTORY has users (an htpasswd file). Each MACHINE is the data directory of a server; the program `machine` beside this file turns it on
 and tells its state. Their systems' UUIDs are 1, 2 and so on. Every order is appended to MACHINE.orders: a test sees from it that nothing was
-forced off. A file MACHINE.deaf makes the controller answer 204 and do nothing, as some do.
+forced off.
 """
 
 import os
@@ -31,7 +31,7 @@ class Machines(fakedriver.FakeDriver):
         path = by_uuid[self.uuid(identity)]
         with open(path + ".orders", "a") as orders:
             orders.write(f"{state}\n")
-        if state == "On" and not os.path.exists(path + ".deaf"):
+        if state == "On":
             machine(path, "on")
 
 

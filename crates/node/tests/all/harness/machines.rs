@@ -53,8 +53,8 @@ impl Drop for Beside {
 /// Has these servers sleep by themselves and be woken by these power paths of each.
 pub fn set_paths(cluster: &Cluster, paths: impl Fn(u16) -> Option<Table>) {
     cluster.edit(|table| {
-        // The process ends with this, and with it the machine.
-        table["power"].as_table_mut().expect("a table").insert("off".into(), vec!["true"].into());
+        // The machine goes down for so long after its server has closed its store: it is still on, and woken too early.
+        table["power"].as_table_mut().expect("a table").insert("off".into(), vec!["sleep", "2"].into());
         for server in table["server"].as_array_mut().expect("an array") {
             let server = server.as_table_mut().expect("a table");
             let id = server["id"].as_integer().expect("a number") as u16;
