@@ -42,7 +42,7 @@ pub fn run(command: PowerCommand) -> Result<ExitCode, NodeError> {
         None => print!("{}{}", kinds_text(), this_machine_text()),
         Some(path) => {
             let config = Config::load(&path)?;
-            let (switches, depth) = (config.switches(|_| None)?, config.power.depth);
+            let (switches, depth) = (config.power_paths(|_| None)?, config.power.depth);
             if json {
                 print_json(&servers_json(&switches, depth))
             } else {
@@ -182,7 +182,7 @@ mod tests {
             ),
             table("driver = \"wol\"\nmac = \"52:54:00:00:00:03\""),
         ];
-        config.switches(|_| None).unwrap()
+        config.power_paths(|_| None).unwrap()
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `ebb replay`: a trace at any intensity on a cluster, verified byte by byte, with energy; or on any storage.
 
 use crate::cli::dev::{DevCluster, DevOptions, DevPool, DevPoolError, SERVERS};
+use crate::cli::measured::{Measured, Measuring};
 use crate::cli::trace::{Percent, reading};
 use crate::cli::{verify, volume};
 use crate::cluster::config::Config;
@@ -31,6 +32,7 @@ pub const EXAMPLES: &str = "\
 Examples:
   ebb replay week.srt --speed 2000 --provision peak       on a cluster started for it
   ebb replay web.spc --config data/cluster.toml --json -  on the cluster of `ebb dev`
+  ebb replay web.spc --config cluster.toml --measure      beside the modelled watts those of the management controllers
   ebb replay web.spc --target file:/var/tmp/x --size 10GiB --load 30%  on a file, at 30 % of the load
   ebb replay web.spc --target nbd://127.0.0.1/disk --check             checks every byte read";
 
@@ -138,6 +140,9 @@ struct ClusterArgs {
     /// Racks of the started cluster [default: 3]
     #[arg(long, conflicts_with = "config")]
     racks: Option<u16>,
+    /// Read the servers' management controllers meanwhile ([[server.power]]), and compare with the modelled watts
+    #[arg(long, requires = "config")]
+    measure: bool,
     /// Move the volumes' cold data to this erasure-coded pool; with the code of a started cluster's, such as archive=6+3
     #[arg(long, value_name = "NAME[=K+R]")]
     pool: Option<PoolArg>,
@@ -215,6 +220,7 @@ impl ClusterArgs {
             ("--provision", self.provision.is_some()),
             ("--servers", self.servers.is_some()),
             ("--racks", self.racks.is_some()),
+            ("--measure", self.measure),
             ("--pool", self.pool.is_some()),
         ];
         given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
@@ -246,6 +252,9 @@ struct Replayed<R> {
     intensity_percent: Option<f64>,
     #[serde(flatten)]
     report: R,
+    /// With `--measure`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<Measured>,
 }
 
 impl<R: fmt::Display> fmt::Display for Replayed<R> {
@@ -256,7 +265,8 @@ impl<R: fmt::Display> fmt::Display for Replayed<R> {
                 write!(f, ", {percent} % {what}")?;
             }
         }
-        write!(f, "\n{}", self.report)
+        write!(f, "\n{}", self.report)?;
+        self.measured.as_ref().map_or(Ok(()), |measured| write!(f, "{measured}"))
     }
 }
 
@@ -304,6 +314,7 @@ impl ReplayArgs {
     fn show<R: Serialize + fmt::Display>(
         &self,
         report: R,
+        measured: Option<Measured>,
         page: impl FnOnce(&R) -> Page,
     ) -> Result<(), NodeError> {
         if let Some(path) = &self.html {
@@ -314,6 +325,7 @@ impl ReplayArgs {
             load_percent: self.load.map(|percent| percent.0),
             intensity_percent: self.intensity.map(|percent| percent.0),
             report,
+            measured,
         };
         write_report(&replayed, self.json.as_deref())
     }
@@ -338,7 +350,7 @@ impl ReplayArgs {
             (false, 0) => ExitCode::from(DIFFERENT),
             (false, _) => ExitCode::FAILURE,
         };
-        self.show(report, DriveReport::page)?;
+        self.show(report, None, DriveReport::page)?;
         Ok(code)
     }
 
@@ -451,13 +463,22 @@ impl ReplayArgs {
             ..ReplayOptions::default()
         };
         let servers = Servers { config: config.clone(), client: client.clone() };
+        let mut measuring = self.cluster.measure.then(|| Measuring::start(config)).transpose()?;
         let mut line = Progress::new();
-        let shown = &mut |progress| line.show(format_args!("{}", stage(&progress)));
+        let shown = &mut |progress| {
+            match (&progress, &mut measuring) {
+                (replay::Progress::Replaying { .. }, Some(measuring)) => measuring.begin(),
+                (replay::Progress::Settling { .. }, Some(measuring)) => measuring.end(),
+                _ => {}
+            }
+            line.show(format_args!("{}", stage(&progress)));
+        };
         let report = replay::replay(options, trace, client, servers, shown).await;
         line.clear();
         let report = report.map_err(refused)?;
+        let measured = measuring.map(|measuring| measuring.stop(&report.modelled_energy.cluster, self.speed));
         let passed = report.passed();
-        self.show(report, ReplayReport::page)?;
+        self.show(report, measured, ReplayReport::page)?;
         Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
     }
 }

@@ -419,12 +419,12 @@ impl Config {
                 return Err(ConfigError::NoCommand { name });
             }
         }
-        Ok(self.switches(|_| None)?.check(self.power.depth)?)
+        Ok(self.power_paths(|_| None)?.check(self.power.depth)?)
     }
 
     /// The power paths of all servers. Touches nothing: neither files nor controllers. `launch`: how a server's process is
     /// started.
-    pub fn switches(
+    pub fn power_paths(
         &self,
         launch: impl Fn(&ServerSection) -> Option<Launch>,
     ) -> Result<Switches, SwitchError> {
@@ -448,7 +448,7 @@ impl Config {
 
     /// The machine of a server, which puts it to sleep.
     pub fn own_machine(&self, section: &ServerSection) -> Result<OwnMachine, SwitchError> {
-        let switches = self.switches(|_| None)?;
+        let switches = self.power_paths(|_| None)?;
         let paths = switches.paths(ServerId(section.id)).iter();
         let macs = paths.filter_map(|path| Some(path.about().magic.as_ref()?.mac)).collect();
         Ok(OwnMachine::new(self.power.suspend.clone(), self.power.off.clone(), macs))
@@ -816,12 +816,13 @@ mod tests {
         let config = with_paths(&(redfish.to_owned() + wol)).unwrap();
         let again: Config = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
         assert_eq!(again, config);
-        let switches = config.switches(|_| None).unwrap();
+        let switches = config.power_paths(|_| None).unwrap();
         let names =
             |id| -> Vec<&str> { switches.paths(ServerId(id)).iter().map(|p| p.about().driver).collect() };
         assert_eq!((names(8), names(9)), (vec!["process"], vec!["redfish", "wol"]));
         assert!(switches.sleeps_itself(ServerId(9)) && !switches.sleeps_itself(ServerId(8)));
-        let switches = with_paths("[[server.power]]\ndriver = \"none\"").unwrap().switches(|_| None).unwrap();
+        let switches =
+            with_paths("[[server.power]]\ndriver = \"none\"").unwrap().power_paths(|_| None).unwrap();
         assert!(switches.paths(ServerId(9)).is_empty());
     }
 

@@ -32,6 +32,7 @@ pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> 
         puts_to_sleep: sleep.is_some(),
         settle: state.is_some().then_some(Settle::MACHINE),
         magic: None,
+        meter: None,
     };
     let timeout = fields.duration("timeout")?.unwrap_or(Duration::from_secs(30));
     Ok(Box::new(Programs { about, wake, sleep, state, server: fields.server.0.to_string(), timeout }))

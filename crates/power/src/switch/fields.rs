@@ -48,6 +48,14 @@ pub(super) enum Password {
 }
 
 impl Password {
+    /// As the option of a meter.
+    pub fn option(&self) -> String {
+        match self {
+            Password::File(path) => format!("password-file={}", path.display()),
+            Password::Environment(name) => format!("password-env={name}"),
+        }
+    }
+
     pub fn read(&self) -> Result<String, SwitchError> {
         match self {
             Password::File(path) => {

@@ -31,7 +31,12 @@ struct Ipmi {
 
 pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> {
     let host = fields.needed("host", "bmc7")?;
-    let (user, password) = fields.login()?.unzip();
+    let login = fields.login()?;
+    let meter = match &login {
+        Some((user, password)) => format!("ipmi,{}:{user}@{host}", password.option()),
+        None => format!("ipmi:{host}"),
+    };
+    let (user, password) = login.unzip();
     let arguments = over_lan(&host, user.as_deref(), password.is_some())
         .ok_or_else(|| fields.wrong(format!("host is HOST or HOST:PORT, and {host:?} is neither")))?;
     let about = About {
@@ -42,6 +47,7 @@ pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> 
         puts_to_sleep: false,
         settle: Some(Settle { poll: PACE, watch: 2 * PACE, ..Settle::MACHINE }),
         magic: None,
+        meter: Some(meter),
     };
     Ok(Box::new(Ipmi {
         about,

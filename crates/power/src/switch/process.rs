@@ -218,6 +218,7 @@ impl Process {
             // A signal has its effect at once, and a process that is to end shows that it has not.
             settle: None,
             magic: None,
+            meter: None,
         };
         Process { about, managed, child: None, told_to_end: None }
     }

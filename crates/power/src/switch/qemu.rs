@@ -36,6 +36,7 @@ pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> 
             ..Settle::MACHINE
         }),
         magic: None,
+        meter: None,
     };
     let timeout = fields.duration("timeout")?.unwrap_or(Duration::from_secs(10));
     Ok(Box::new(Qemu { about, path, timeout }))

@@ -54,7 +54,10 @@ pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> 
             "a password over http:// can be read by everyone on the way: use https://, or insecure = true",
         ));
     }
+    let ca = fields.path("ca_file")?;
     let host = url.origin.trim_start_matches("https://").trim_start_matches("http://");
+    // The chassis of one machine among several is not known.
+    let alone = system.is_none();
     let about = About {
         driver: "redfish",
         machine: format!("{host}{}", system.as_deref().unwrap_or("")),
@@ -63,18 +66,30 @@ pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> 
         puts_to_sleep: false,
         settle: Some(Settle::MACHINE),
         magic: None,
+        meter: alone.then(|| meter(&url, login.as_ref(), ca.as_ref(), insecure)),
     };
     Ok(Box::new(Redfish {
         about,
         origin: url.origin,
         system,
         login,
-        ca: fields.path("ca_file")?,
+        ca,
         insecure,
         reset_type: fields.text("reset_type")?,
         timeout: fields.duration("timeout")?.unwrap_or(Duration::from_secs(10)),
         http: None,
     }))
+}
+
+/// The controller as a meter.
+fn meter(url: &Url, login: Option<&(String, Password)>, ca: Option<&PathBuf>, insecure: bool) -> String {
+    let (scheme, host) = url.origin.split_once("://").expect("it was parsed");
+    let user = login.map_or(String::new(), |(user, _)| format!("{user}@"));
+    let ca = ca.map(|path| format!("ca={}", path.display()));
+    let options = login.map(|(_, password)| password.option()).into_iter().chain(ca);
+    let options: Vec<String> =
+        options.chain(insecure.then(|| "insecure".into())).map(|option| format!(",{option}")).collect();
+    format!("redfish{}:{scheme}://{user}{host}", options.concat())
 }
 
 impl Redfish {

@@ -143,6 +143,7 @@ mod tests {
             puts_to_sleep: false,
             settle: Some(Settle::MACHINE),
             magic: None,
+            meter: None,
         };
         let script = Script {
             about,

@@ -250,6 +250,33 @@ fn who_is_not_let_in_is_told_and_the_password_is_not() {
 }
 
 #[test]
+fn the_controllers_of_machines_are_their_meters_too() {
+    let dir = TempDir::new().unwrap();
+    let meter = |text: &str| {
+        driver(&dir, text)
+            .about()
+            .meter
+            .clone()
+            .map(|spec| spec.replace(&dir.path().display().to_string(), "D"))
+    };
+    let login = "user = \"ebb\"\npassword_file = \"p\"";
+    let redfish = format!("driver = \"redfish\"\nurl = \"https://bmc7:8443/\"\n{login}\nca_file = \"c.pem\"");
+    assert_eq!(
+        meter(&redfish).as_deref(),
+        Some("redfish,password-file=D/p,ca=D/c.pem:https://ebb@bmc7:8443")
+    );
+    assert_eq!(
+        meter(&format!("{redfish}\nsystem = \"/redfish/v1/Systems/2\"")),
+        None,
+        "it is one of several"
+    );
+    let ipmi = format!("driver = \"ipmi\"\nhost = \"bmc7\"\n{login}");
+    assert_eq!(meter(&ipmi).as_deref(), Some("ipmi,password-file=D/p:ebb@bmc7"));
+    let plug = "driver = \"command\"\nwake = [\"true\"]";
+    assert_eq!(meter(plug), None);
+}
+
+#[test]
 fn a_controller_that_hangs_costs_its_time_limits_and_no_more() {
     let dir = TempDir::new().unwrap();
     let hangs = TcpListener::bind("127.0.0.1:0").unwrap();

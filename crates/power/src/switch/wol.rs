@@ -96,6 +96,7 @@ pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> 
         puts_to_sleep: false,
         settle: None,
         magic: Some(magic.clone()),
+        meter: None,
     };
     Ok(Box::new(Wol { about, magic }))
 }

@@ -49,7 +49,7 @@ impl Power {
         let launch = |section: &ServerSection| {
             launch_of(config, &["server", "--id", &section.id.to_string()], &config.path(&section.data)).ok()
         };
-        let switches = config.switches(launch)?;
+        let switches = config.power_paths(launch)?;
         Ok(Power { switches, model: config.power.model, depth: config.power.depth, energy: None })
     }
 
