@@ -1,9 +1,8 @@
 //! Servers that are woken by magic packets, in racks that are network namespaces: only a neighbour of the sleeper reaches it.
 
 use crate::harness::load::{Load, Options};
-use crate::harness::machines::{Beside, emulator, has_programs, install, set_paths};
+use crate::harness::machines::{Beside, emulator, has_programs, install, set_paths, wait_off};
 use crate::harness::{Cluster, Shape, Who, array};
-use ebb_types::ServerState;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -95,8 +94,8 @@ fn move_into(cluster: &mut Cluster, racks: &Racks, rack_of: &BTreeMap<u16, u16>)
 }
 
 /// Gives every server a card that does not listen for magic packets, as after a reboot, and starts what wakes its machine.
-fn start_cards(cluster: &Cluster, racks: &Racks, rack_of: &BTreeMap<u16, u16>) -> Vec<Beside> {
-    let directory = cluster.directory();
+fn start_cards(cluster: &mut Cluster, racks: &Racks, rack_of: &BTreeMap<u16, u16>) -> Vec<Beside> {
+    let directory = cluster.directory().to_owned();
     let library = directory.join("wol_card.so").display().to_string();
     run(&["cc", "-shared", "-fPIC", "-o", &library, &emulator("wol_card.c").display().to_string()]);
     std::fs::create_dir(directory.join("cards")).expect("a directory");
@@ -108,7 +107,7 @@ fn start_cards(cluster: &Cluster, racks: &Racks, rack_of: &BTreeMap<u16, u16>) -
         install(cluster, *id);
     }
     let listener = |rack: u16| {
-        let words = racks.command(rack, directory);
+        let words = racks.command(rack, &directory);
         let log = directory.join(format!("rack-{rack}.packets"));
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).arg("python3").arg(emulator("wol.py")).arg(&log);
@@ -136,15 +135,13 @@ fn neighbours_wake_sleepers_by_magic_packets() {
         path.insert("broadcast".into(), format!("{}:9", racks.address(rack_of[&id], 3)).into());
         Some(path)
     });
-    let _cards = start_cards(&cluster, &racks, &rack_of);
+    let _cards = start_cards(&mut cluster, &racks, &rack_of);
     cluster.start_all();
     let options = Options { workers: 8, pause: Duration::from_millis(50), ..Options::default() };
     let load = Load::start(cluster.client_config(), options);
     let down = cluster.shift(1);
-    let status = cluster.status();
-    let asleep: Vec<u16> =
-        status.servers.iter().filter(|s| s.state == ServerState::Asleep).map(|s| s.id.0).collect();
-    assert_eq!(asleep.len(), 6);
+    let asleep = cluster.servers[3..].to_vec();
+    wait_off(&cluster, &asleep);
     let up = cluster.shift(3);
     println!("down in {down:.2?}, up in {up:.2?}, debt paid in {:.2?}", cluster.heal());
     for id in asleep {

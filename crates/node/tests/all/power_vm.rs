@@ -2,7 +2,7 @@
 //! slow and needs no rights. `make test-vm`.
 
 use crate::harness::load::{Load, Options};
-use crate::harness::machines::{emulator, has_programs};
+use crate::harness::machines::{emulator, has_programs, set_paths};
 use crate::harness::{Cluster, EBB, PATIENCE, Shape, Who, array, wait};
 use ebb_types::ServerState;
 use std::io::{BufRead, BufReader, Write};
@@ -33,20 +33,20 @@ fn make_machine(cluster: &mut Cluster, kernel: &Path) {
     let vm = cluster.directory().join("vm");
     let guest = vm.join("guest");
     std::fs::create_dir_all(&guest).expect("a directory");
-    cluster.edit(|table| {
-        let server = &mut table["server"].as_array_mut().expect("an array")[usize::from(GUEST) - 1];
-        let path = toml! {
+    set_paths(cluster, |id| {
+        let qemu = toml! {
             driver = "qemu"
             qmp = "vm/qmp"
         };
-        server.as_table_mut().expect("a table").insert("power".into(), vec![toml::Value::Table(path)].into());
+        (id == GUEST).then_some(qemu)
     });
     let mut table: toml::Table =
         std::fs::read_to_string(&cluster.config).expect("a file").parse().expect("TOML");
     let address = array(&table, "server")[usize::from(GUEST) - 1]["address"].as_str().expect("text");
     let port = address.rsplit_once(':').expect("a port").1.to_owned();
-    // In the machine, the host's ports come in at the card.
+    // In the machine, the host's ports come in at the card, and the usual commands turn it off.
     table["server"][usize::from(GUEST) - 1]["address"] = format!("0.0.0.0:{port}").into();
+    table["power"].as_table_mut().expect("a table").remove("off");
     std::fs::write(guest.join("cluster.toml"), toml::to_string(&table).expect("TOML")).expect("write");
     std::fs::copy(cluster.directory().join("server.secret"), guest.join("server.secret")).expect("copy");
     let made =

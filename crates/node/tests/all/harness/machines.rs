@@ -2,6 +2,7 @@
 //! process of a server: it goes off when that ends, and boots into it again.
 
 use super::{Cluster, PATIENCE, Who, wait};
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -29,7 +30,7 @@ pub struct Beside(Child);
 impl Beside {
     /// Returns when `is_ready`. Its output goes to a file.
     pub fn start(command: &mut Command, output: &Path, is_ready: impl Fn() -> bool) -> Beside {
-        let file = std::fs::File::create(output).expect("a file");
+        let file = File::create(output).expect("a file");
         command.stdin(Stdio::null()).stdout(file.try_clone().expect("a file")).stderr(file);
         let mut beside = Beside(command.spawn().expect("start a program"));
         wait(&format!("{command:?} is ready"), PATIENCE, || {
@@ -50,7 +51,7 @@ impl Drop for Beside {
     }
 }
 
-/// Has these servers sleep by themselves and be woken by these power paths of each.
+/// Has these servers sleep by themselves and be woken by these power paths of each. In the lowest gear servers 1 to 3 are awake.
 pub fn set_paths(cluster: &Cluster, paths: impl Fn(u16) -> Option<Table>) {
     cluster.edit(|table| {
         // The machine goes down for so long after its server has closed its store: it is still on, and woken too early.
@@ -62,16 +63,32 @@ pub fn set_paths(cluster: &Cluster, paths: impl Fn(u16) -> Option<Table>) {
                 server.insert("power".into(), vec![Value::Table(path)].into());
             }
         }
+        table["scheduler"].as_table_mut().expect("a table").insert("rotate_days".into(), 0.into());
     });
 }
 
-/// Writes the program into which a server's machine boots.
-pub fn install(cluster: &Cluster, id: u16) {
-    let words: Vec<String> =
-        cluster.command(Who::Server(id)).iter().map(|word| format!("'{word}'")).collect();
-    let path = cluster.data(Who::Server(id)).with_extension("start");
+/// Makes a server's process a machine, and writes the program into which that boots.
+pub fn install(cluster: &mut Cluster, id: u16) {
+    let who = Who::Server(id);
+    let lock = lock_of(cluster, id).display().to_string();
+    // It holds the lock for as long as it lives. To look at the lock takes no fifth of a second.
+    let holds = ["flock", "--wait", "0.2", "--no-fork", &lock].map(str::to_owned);
+    let command: Vec<String> = holds.into_iter().chain(cluster.command(who)).collect();
+    let words: Vec<String> = command.iter().map(|word| format!("'{word}'")).collect();
+    let path = cluster.data(who).with_extension("start");
     std::fs::write(&path, format!("#!/bin/sh\nexec {}\n", words.join(" "))).expect("write a program");
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("make it a program");
+    cluster.commands.insert(who, command);
+}
+
+fn lock_of(cluster: &Cluster, id: u16) -> PathBuf {
+    cluster.data(Who::Server(id)).with_extension("on")
+}
+
+/// Waits until none of these machines is on: their servers have ended, and what turns them off, too.
+pub fn wait_off(cluster: &Cluster, ids: &[u16]) {
+    let is_off = |id: &u16| File::open(lock_of(cluster, *id)).expect("it was on").try_lock().is_ok();
+    wait("the sleepers' machines are off", PATIENCE, || ids.iter().all(is_off).then_some(()));
 }
 
 /// Orders that a server's controller was given.
