@@ -93,8 +93,6 @@ pub struct Server {
     stopping: Rc<Notify>,
     /// The process is about to end.
     ending: bool,
-    /// The leader's last order to put the machine to sleep. It may come while what the map changed since is flushed.
-    ordered: Option<(Incarnation, Depth, Moment)>,
     /// Its machine is about to sleep.
     going_to_sleep: bool,
 }
@@ -200,7 +198,6 @@ impl Server {
             ended: None,
             stopping,
             ending: false,
-            ordered: None,
             going_to_sleep: false,
             about,
         }
@@ -311,7 +308,6 @@ impl Server {
             {
                 self.sleep = Sleep::Ready { map_version };
                 self.say_ready(map_version);
-                self.obey();
             } else if self.remembering == Some(token) {
                 self.remembering = None;
                 if let Outcome::Failed(error) = outcome {
@@ -534,22 +530,12 @@ impl Server {
     pub fn on_machine_order(&mut self, order: MachineOrder) {
         match order {
             MachineOrder::Sleep { incarnation, depth, heard } => {
-                self.ordered = Some((incarnation, depth, heard));
-                self.obey();
+                if self.may_sleep(incarnation, heard) && !self.going_to_sleep {
+                    self.going_to_sleep = true;
+                    self.task(|shared| go_to_sleep(shared, incarnation, depth, heard));
+                }
             }
             MachineOrder::Magic { mac, to } => machine::send(mac, &to),
-        }
-    }
-
-    /// Follows the order as soon as it may.
-    fn obey(&mut self) {
-        if let Some((incarnation, depth, heard)) = self.ordered
-            && self.may_sleep(incarnation, heard)
-            && !self.going_to_sleep
-        {
-            self.ordered = None;
-            self.going_to_sleep = true;
-            self.task(move |shared| go_to_sleep(shared, incarnation, depth, heard));
         }
     }
 
@@ -595,7 +581,6 @@ impl Server {
                 self.remember();
                 if !self.replica.is_draining() {
                     self.sleep = Sleep::No;
-                    self.ordered = None;
                 }
                 // Once a lease has ended, the next one is granted only to a server that knows the map, so report the
                 // version at once.
