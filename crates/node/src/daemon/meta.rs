@@ -42,6 +42,8 @@ struct Meta {
     inputs: Vec<Input>,
     wake: Rc<Notify>,
     servers: BTreeMap<ServerId, Reached>,
+    /// Servers that were last told to put themselves to sleep. They are told again with every heartbeat that they still send.
+    ordered: BTreeMap<ServerId, Depth>,
     members: BTreeMap<u64, Sender>,
     calls: BTreeMap<Token, Caller>,
     /// By connection: a repeated request changes the version and adds no second watcher.
@@ -160,6 +162,7 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
         inputs: Vec::new(),
         wake: wake.clone(),
         servers: BTreeMap::new(),
+        ordered: BTreeMap::new(),
         members: BTreeMap::new(),
         calls: BTreeMap::new(),
         watchers: BTreeMap::new(),
@@ -220,6 +223,7 @@ impl Driver {
         let done = self.member.on(clock::now(), inputs, &mut outcomes);
         done.map_err(|source| NodeError::Metadata { data: self.data.clone(), source })?;
         self.refuse_another_cluster()?;
+        self.order_again(&heard);
         self.follow_power(leads, heard, &outcomes);
         for outcome in outcomes.drain(..) {
             self.carry_out(outcome);
@@ -292,7 +296,7 @@ impl Driver {
                 }
                 let _ = sender.send(kind::META_REPLY, id, &reply, Bytes::new());
             }
-            Outcome::Switch { server, action } => self.throw(&meta, server, action),
+            Outcome::Switch { server, action } => self.throw(&mut meta, server, action),
             Outcome::MapChanged { .. } => {
                 meta.watchers.retain(|_, watcher| {
                     let delta: MapDelta = self.member.delta(watcher.version);
@@ -308,7 +312,7 @@ impl Driver {
 
 /// Switches. The drivers have threads of their own, and their results come back as inputs.
 impl Driver {
-    fn throw(&self, meta: &Meta, server: ServerId, action: SwitchAction) {
+    fn throw(&self, meta: &mut Meta, server: ServerId, action: SwitchAction) {
         let (done, outcome) = oneshot::channel();
         // The receiver waits as long as this process runs.
         let done = move |result: Result<(), SwitchError>| drop(done.send(result));
@@ -316,11 +320,13 @@ impl Driver {
         match action {
             SwitchAction::Sleep(depth) => {
                 if switches.sleeps_itself(server) {
+                    meta.ordered.insert(server, depth);
                     self.order_to_sleep(meta, server, depth);
                 }
                 switches.sleep(server, depth, done);
             }
             SwitchAction::Wake => {
+                meta.ordered.remove(&server);
                 switches.wake(server, 0, done);
                 if let Some(magic) = switches.magic(server, 0) {
                     let heard = meta.servers.get(&server).map(|reached| reached.heard);
@@ -343,7 +349,18 @@ impl Driver {
         });
     }
 
-    /// A server without a connection is told at the next attempt, or is down.
+    /// The order may have been lost, or have come while the server flushed for a newer map.
+    fn order_again(&self, heard: &Heard) {
+        let (state, meta) = (self.member.state(), self.shared.borrow());
+        for (server, ..) in heard.iter().filter(|_| self.member.is_leader()) {
+            let sleeps = state.server(*server).is_some_and(|entry| entry.state == ServerState::Asleep);
+            if let Some(depth) = meta.ordered.get(server).filter(|_| sleeps) {
+                self.order_to_sleep(&meta, *server, *depth);
+            }
+        }
+    }
+
+    /// A server without a connection is down, or is told when it is heard of.
     fn order_to_sleep(&self, meta: &Meta, server: ServerId, depth: Depth) {
         let entry = self.member.state().server(server);
         if let Some((reached, entry)) = meta.servers.get(&server).zip(entry) {

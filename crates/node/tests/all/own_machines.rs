@@ -3,8 +3,8 @@
 
 use crate::harness::load::{Load, Options};
 use crate::harness::{Cluster, EBB, PATIENCE, Shape, Who, wait};
-use ebb_types::ServerState;
-use std::net::{SocketAddr, UdpSocket};
+use ebb_types::{ClusterStatus, ServerState};
+use std::net::{TcpListener, UdpSocket};
 
 /// Of the addresses of network cards that there are not; the server's number follows.
 const PREFIX: &str = "52:54:00:00:00:";
@@ -25,19 +25,11 @@ fn path(cluster: &Cluster, id: u16) -> toml::Table {
     table
 }
 
-/// A cluster whose machines turn themselves off. `magic`: the address to which packets go that are to wake them in the first place.
-fn cluster(magic: Option<SocketAddr>) -> Cluster {
+/// A cluster whose machines turn themselves off, each with these power paths.
+fn cluster(paths: impl Fn(&Cluster, u16) -> Vec<toml::Table>) -> Cluster {
     let mut cluster = Cluster::create(&Shape { depth_off: true, ..Shape::lively() });
-    let wol = |id: &u16| -> Option<toml::Table> {
-        let to = magic?;
-        let text = format!("driver = \"wol\"\nmac = \"{PREFIX}{id:02}\"\nbroadcast = \"{to}\"");
-        Some(text.parse().expect("TOML"))
-    };
-    let paths = |id: &u16| -> toml::Value {
-        let paths = wol(id).into_iter().chain([path(&cluster, *id)]).map(toml::Value::from);
-        paths.collect::<Vec<_>>().into()
-    };
-    let all: Vec<toml::Value> = cluster.servers.iter().map(paths).collect();
+    let tables = |id: &u16| paths(&cluster, *id).into_iter().map(toml::Value::from).collect::<Vec<_>>();
+    let all: Vec<toml::Value> = cluster.servers.iter().map(|id| tables(id).into()).collect();
     cluster.edit(|table| {
         table["power"]["off"] = vec!["true".to_owned()].into();
         let servers = table["server"].as_array_mut().expect("servers");
@@ -49,19 +41,23 @@ fn cluster(magic: Option<SocketAddr>) -> Cluster {
     cluster
 }
 
+/// Whether the servers that are to sleep have ended, and the others are awake.
+fn has_settled(cluster: &Cluster, status: &ClusterStatus) -> bool {
+    status.servers.iter().all(|server| match server.state {
+        ServerState::Asleep => cluster.pid(Who::Server(server.id.0)).is_none(),
+        state => state == ServerState::Awake,
+    })
+}
+
 #[test]
 fn no_request_fails_while_machines_turn_themselves_off_and_are_turned_on() {
-    let cluster = cluster(None);
+    let cluster = cluster(|cluster, id| vec![path(cluster, id)]);
     let load = Load::start(cluster.client_config(), Options::default());
     for gear in [1, 3] {
         cluster.shift(gear);
         load.go_on_for(200);
-        let status = cluster.wait_status("every switch has done its work", |status| {
-            status.servers.iter().all(|server| match server.state {
-                ServerState::Asleep => cluster.pid(Who::Server(server.id.0)).is_none(),
-                state => state == ServerState::Awake,
-            })
-        });
+        let status =
+            cluster.wait_status("every switch has done its work", |status| has_settled(&cluster, status));
         let asleep = status.servers.iter().filter(|server| server.state == ServerState::Asleep);
         assert_eq!(asleep.count(), if gear == 1 { 6 } else { 0 });
     }
@@ -76,7 +72,9 @@ fn no_request_fails_while_machines_turn_themselves_off_and_are_turned_on() {
 fn a_machine_that_could_not_be_woken_stays_awake_and_its_neighbours_send_what_would_wake_it() {
     let listener = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     listener.set_nonblocking(true).expect("a setting");
-    let cluster = cluster(Some(listener.local_addr().expect("an address")));
+    let to = listener.local_addr().expect("an address");
+    let wol = |id: u16| format!("driver = \"wol\"\nmac = \"{PREFIX}{id:02}\"\nbroadcast = \"{to}\"");
+    let cluster = cluster(|cluster, id| vec![wol(id).parse().expect("TOML"), path(cluster, id)]);
     let pids =
         || -> Vec<Option<u32>> { cluster.servers.iter().map(|id| cluster.pid(Who::Server(*id))).collect() };
     let before = pids();
@@ -97,4 +95,25 @@ fn a_machine_that_could_not_be_woken_stays_awake_and_its_neighbours_send_what_wo
     let sent = format!("sent the magic packet that wakes {PREFIX}{sleeper:02}");
     let neighbour = |id: &u16| cluster.log(Who::Server(*id)).contains(&sent);
     assert!(cluster.servers.iter().any(neighbour), "an awake server of the rack sends, too");
+}
+
+#[test]
+fn a_controller_that_hangs_delays_no_lease_and_no_end() {
+    let hang: Vec<TcpListener> =
+        (1..=9).map(|_| TcpListener::bind("127.0.0.1:0").expect("a socket")).collect();
+    let bmc = |id: u16| {
+        let address = hang[usize::from(id) - 1].local_addr().expect("an address");
+        format!("driver = \"redfish\"\nurl = \"http://{address}\"\ntimeout = \"1h\"")
+    };
+    let mut cluster = cluster(|_, id| vec![bmc(id).parse().expect("TOML")]);
+    let load = Load::start(cluster.client_config(), Options::default());
+    cluster.gear(&["set", "1"]);
+    let status = cluster.wait_status("they turned themselves off", |status| {
+        status.gear.gear == 1 && !status.gear.shifting && has_settled(&cluster, status)
+    });
+    assert_eq!(status.servers.iter().filter(|server| server.state == ServerState::Asleep).count(), 6);
+    load.go_on_for(500);
+    load.stop().assert_flawless();
+    // Each of the six is being asked whether it is off, for an hour.
+    cluster.terminate(Who::Meta(1));
 }

@@ -40,11 +40,11 @@ fn late(driver: &dyn Driver, order: &'static str, state: PowerState, settle: Set
 pub(super) fn wake(driver: &mut dyn Driver, clock: &mut dyn Clock) -> Result<(), SwitchError> {
     let Some(settle) = driver.about().settle else { return driver.wake(clock) };
     let began = clock.now();
-    let (mut failures, mut state) = (Failures(0), PowerState::Unknown);
+    let (mut unread, mut unheard, mut state) = (Failures(0), Failures(0), PowerState::Unknown);
     let mut ordered: Option<Duration> = None;
     let mut on_since: Option<Duration> = None;
     loop {
-        let read = failures.forgive(driver.observe(clock))?;
+        let read = unread.forgive(driver.observe(clock))?;
         state = read.unwrap_or(state);
         let now = clock.now();
         on_since = if state == PowerState::On { on_since.or(Some(now)) } else { None };
@@ -57,7 +57,7 @@ pub(super) fn wake(driver: &mut dyn Driver, clock: &mut dyn Clock) -> Result<(),
             {
                 match driver.wake(clock) {
                     Err(SwitchError::GoingDown { .. }) => {}
-                    answer => match failures.forgive(answer)? {
+                    answer => match unheard.forgive(answer)? {
                         Some(()) if state == PowerState::Unknown => return Ok(()),
                         Some(()) => ordered = Some(now),
                         None => {}
