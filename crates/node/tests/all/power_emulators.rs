@@ -16,21 +16,29 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// Goes to the lowest gear and back under verified load, and back again while the machines still go down. `machines`: of the
-/// servers that sleep, those with an emulated controller.
-fn sleep_and_wake(cluster: &mut Cluster, machines: &[u16]) {
+/// Waits for something that machines do when they go down.
+type Until = fn(&Cluster, &[u16]);
+
+/// Waits until the servers have closed their stores. Their machines are still going down, and are said to be on.
+fn wait_closed(cluster: &Cluster, machines: &[u16]) {
+    let has_closed = |id: &u16| cluster.pid(Who::Server(*id)).is_none();
+    wait("the servers have closed their stores", PATIENCE, || machines.iter().all(has_closed).then_some(()));
+}
+
+/// Goes to the lowest gear and back under verified load, once for each moment at which the servers are woken. `machines`: of
+/// the servers that sleep, those with an emulated controller.
+fn sleep_and_wake(cluster: &mut Cluster, machines: &[u16], moments: &[Until]) {
     cluster.start_all();
     let options = Options { workers: 8, pause: Duration::from_millis(50), ..Options::default() };
     let load = Load::start(cluster.client_config(), options);
-    let down = cluster.shift(1);
-    wait_off(cluster, machines);
-    load.go_on_for(200);
-    let up = cluster.shift(3);
-    cluster.shift(1);
-    let has_closed = |id: &u16| cluster.pid(Who::Server(*id)).is_none();
-    wait("the servers have closed their stores", PATIENCE, || machines.iter().all(has_closed).then_some(()));
-    let again = cluster.shift(3);
-    println!("down in {down:.2?}, up in {up:.2?}, again in {again:.2?}, debt paid in {:.2?}", cluster.heal());
+    for until in moments {
+        let down = cluster.shift(1);
+        until(cluster, machines);
+        let up = cluster.shift(3);
+        load.go_on_for(200);
+        println!("down in {down:.2?}, up in {up:.2?}");
+    }
+    println!("debt paid in {:.2?}", cluster.heal());
     let report = load.stop();
     println!("{report}");
     report.assert_flawless();
@@ -82,7 +90,7 @@ fn servers_sleep_and_are_woken_through_redfish() {
         TcpStream::connect(("127.0.0.1", port)).is_ok()
     });
     let slept = cluster.servers[3..].to_vec();
-    sleep_and_wake(&mut cluster, &slept);
+    sleep_and_wake(&mut cluster, &slept, &[wait_off, wait_closed]);
     for id in cluster.servers.clone() {
         let orders = orders(&cluster, id);
         assert_eq!(slept.contains(&id), !orders.is_empty(), "server {id}: {orders:?}");
@@ -142,7 +150,7 @@ fn servers_sleep_and_are_woken_through_ipmi() {
         controller(&cluster, *id, port_of(*id).expect("it has one"))
     };
     let _controllers: Vec<Beside> = last.iter().map(start).collect();
-    sleep_and_wake(&mut cluster, &last);
+    sleep_and_wake(&mut cluster, &last, &[wait_closed]);
     for id in last {
         let orders = orders(&cluster, id);
         assert!(
