@@ -1,5 +1,5 @@
 # Two commands: `make run` starts a cluster here, `make test` runs every test. Both install what is missing.
-.PHONY: run test fuzz sweep bench chaos tools lint build dist
+.PHONY: run test test-vm fuzz sweep bench chaos tools lint build dist
 
 build:
 	cargo build --release -p ebb
@@ -23,6 +23,10 @@ lint:
 test: tools
 	cargo fmt --all --check
 	./scripts/test
+
+# A server in a virtual machine that powers off, boots, suspends and resumes; also a part of `make test`, where QEMU and a kernel are there.
+test-vm: tools
+	cargo test --locked -p ebb --test all -- --nocapture power_vm::
 
 # Every parser of bytes from outside, for EBB_FUZZ_SECONDS each: first by the tests' own mutations, then guided by coverage. `make test` has
 # a short form of the first.

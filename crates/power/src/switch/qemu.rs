@@ -6,7 +6,7 @@
 use super::{About, Clock, Driver, Fields, PowerState, Settle, SwitchError};
 use ebb_types::Depth;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result as IoResult, Write};
 use std::os::unix::net::UnixStream;
@@ -50,7 +50,8 @@ struct Monitor {
 
 impl Monitor {
     fn open(path: &PathBuf, timeout: Duration) -> IoResult<Monitor> {
-        let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+        // A server that is started meanwhile would inherit it, and hold the only conversation for as long as it runs.
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         for way in [Timeout::Send, Timeout::Recv] {
             set_socket_timeout(&socket, way, Some(timeout))?;
         }
@@ -150,5 +151,28 @@ impl Driver for Qemu {
             "shutdown" | "prelaunch" => PowerState::Off,
             _ => PowerState::Unknown,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    /// The monitor has one conversation at a time: a server that was started meanwhile held it for ever.
+    #[test]
+    fn a_program_that_is_started_does_not_inherit_the_conversation() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let path = dir.path().join("qmp");
+        let listener = UnixListener::bind(&path).unwrap();
+        let qemu = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            client.write_all(b"{\"QMP\": {}}\n{\"return\": {}}\n").unwrap();
+            client
+        });
+        let monitor = Monitor::open(&path, Duration::from_secs(60)).unwrap();
+        let flags = rustix::io::fcntl_getfd(&monitor.stream).unwrap();
+        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+        drop(qemu.join().unwrap());
     }
 }

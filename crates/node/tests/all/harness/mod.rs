@@ -9,6 +9,7 @@ pub mod brake;
 pub mod disks;
 pub mod harm;
 pub mod load;
+pub mod machines;
 pub mod objects;
 pub mod pulses;
 
@@ -86,6 +87,8 @@ pub struct Cluster {
     pub servers: Vec<u16>,
     pub metas: Vec<u64>,
     pub gateway: String,
+    /// What starts a process, where it is not just the program.
+    pub commands: BTreeMap<Who, Vec<String>>,
     children: BTreeMap<Who, Child>,
     /// Metadata servers without a log, and how their next start creates one.
     founding: BTreeMap<u64, &'static str>,
@@ -138,6 +141,7 @@ impl Cluster {
             servers: ids("server").into_iter().map(|id| id as u16).collect(),
             metas,
             gateway: array(&table, "gateway")[0]["address"].as_str().expect("an address").to_owned(),
+            commands: BTreeMap::new(),
             children: BTreeMap::new(),
             founding,
             directory: Some(directory),
@@ -201,21 +205,32 @@ impl Cluster {
         self.founding.insert(id, "--join");
     }
 
+    /// What starts a process: a program and its arguments.
+    pub fn command(&self, who: Who) -> Vec<String> {
+        if let Some(command) = self.commands.get(&who) {
+            return command.clone();
+        }
+        let (program, id) = match who {
+            Who::Meta(id) => ("meta", Some(id)),
+            Who::Server(id) => ("server", Some(id.into())),
+            Who::Gateway => ("gateway", None),
+        };
+        let config = self.config.to_string_lossy().into_owned();
+        let mut command = vec![EBB.into(), program.into(), "--config".into(), config];
+        command.extend(id.into_iter().flat_map(|id| ["--id".into(), id.to_string()]));
+        command
+    }
+
     /// Starts a process, as a machine's own start-up would.
     pub fn launch(&mut self, who: Who) {
-        let mut args: Vec<String> = match who {
-            Who::Meta(id) => {
-                let mut args = vec!["meta".into(), "--id".into(), id.to_string()];
-                args.extend(self.founding.remove(&id).map(str::to_owned));
-                args
-            }
-            Who::Server(id) => vec!["server".into(), "--id".into(), id.to_string()],
-            Who::Gateway => vec!["gateway".into()],
-        };
-        args.extend(["--config".into(), self.config.to_string_lossy().into_owned()]);
+        let mut command = self.command(who);
+        if let Who::Meta(id) = who {
+            command.extend(self.founding.remove(&id).map(str::to_owned));
+        }
         let data = self.data(who);
         std::fs::create_dir_all(&data).expect("a data directory");
-        let launch = Launch { program: EBB.into(), args, log: data.with_extension("log") };
+        let program = command.remove(0).into();
+        let launch = Launch { program, args: command, log: data.with_extension("log") };
         let child = ebb_power::launch(&launch, &data).expect("start a process");
         if let Some(mut old) = self.children.insert(who, child) {
             old.wait().expect("the process before it has ended");
