@@ -168,7 +168,7 @@ fn bootstrap(servers: u16, r: u8, groups: u32, scheme: ebb_gear::Scheme) -> Boot
 
 /// Every server's switch is a process on this machine.
 fn processes() -> Switches {
-    let process = WakePath { name: "process".into(), reliable: true };
+    let process = WakePath { name: "process".into(), reliable: true, patience: None };
     (0..100).map(|id| (ServerId(id), vec![process.clone()])).collect()
 }
 

@@ -8,8 +8,9 @@ use crate::controller::event::Output;
 use crate::controller::leading::Leading;
 use crate::controller::switch::Ways;
 use crate::controller::trust::bounded;
-use crate::{PowerFact, State, SwitchAction};
+use crate::{PowerFact, State, SwitchAction, WakePath};
 use ebb_types::{Moment, PoolId, ServerEntry, ServerId, ServerState};
+use std::time::Duration;
 
 impl Leading {
     pub(crate) fn throw_switches(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
@@ -48,7 +49,27 @@ impl Leading {
         let tested = self.tested_path(server);
         let proven = || paths.iter().position(|path| self.is_proven(server, path, state));
         let first = tested.or_else(proven).unwrap_or(0);
-        Ways { count: paths.len() as u8, first: first as u8 }
+        let limit = paths.get(first).map_or(self.timing.wake_limit, |path| self.limit(server, path, state));
+        Ways { count: paths.len() as u8, first: first as u8, limit }
+    }
+
+    /// A wake-up by this path that takes longer is late.
+    fn limit(&self, server: ServerId, path: &WakePath, state: &State) -> Duration {
+        let (least, most) = (self.timing.wake_limit, self.patience(path));
+        let known =
+            state.power(server).and_then(|record| record.paths.get(&path.name)).filter(|known| known.proven);
+        let measured = known.and_then(|known| known.success).map(|s| Duration::from_millis(s.took_millis));
+        measured.map_or(most, |took| (took * 2).clamp(least, most))
+    }
+
+    fn patience(&self, path: &WakePath) -> Duration {
+        path.patience.unwrap_or_default().max(self.timing.wake_limit)
+    }
+
+    /// The machine of a server may take so long to go down or to come up.
+    pub(crate) fn longest(&self, server: ServerId) -> Duration {
+        let times = self.paths(server).iter().map(|path| self.patience(path));
+        times.max().unwrap_or(self.timing.wake_limit)
     }
 
     fn note_failure(&mut self, server: ServerId, path: u8, why: String) {

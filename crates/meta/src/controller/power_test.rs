@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Longest time for handing over and for catching up.
 const DATA_LIMIT: Duration = Duration::from_secs(1800);
-/// Tries of a wake-up, each of them `wake_limit` long, until a test gives up on it. The wake-up itself goes on.
+/// Tries of a wake-up, beyond what each path may take, until a test gives up on it. The wake-up itself goes on.
 const WAKE_TRIES: u32 = 20;
 
 impl Leading {
@@ -130,12 +130,12 @@ impl Leading {
                 trial.ordered = now;
                 trial.step(now, TestStep::Waking);
             }
-            TestStep::GoingDown if took > self.timing.wake_limit * 2 => {
+            TestStep::GoingDown if took > self.longest(server) * 2 => {
                 let why = live.power.trouble.as_ref().map_or(String::new(), |why| format!(": {why}"));
                 trial.give_up(now, format!("it does not go down{why}; look at its log and its switch"));
             }
             TestStep::Waking if entry.state == ServerState::Awake => self.woken(now, trial, state),
-            TestStep::Waking if took > self.timing.wake_limit * WAKE_TRIES => {
+            TestStep::Waking if took > self.wake_limit_of_test(server) => {
                 trial.give_up(now, "no path wakes it: switch it on by hand, and look at its switch".into());
             }
             TestStep::CatchingUp if !self.has_settled(server, state) => {
@@ -153,6 +153,11 @@ impl Leading {
             }
             _ => {}
         }
+    }
+
+    /// Each path has had its time, and some more.
+    fn wake_limit_of_test(&self, server: ServerId) -> Duration {
+        self.longest(server) * self.paths(server).len() as u32 + self.timing.wake_limit * WAKE_TRIES
     }
 
     /// The path is judged by what was recorded of this wake-up.

@@ -38,11 +38,13 @@ pub(crate) struct WakeUp {
     pub depth: Depth,
 }
 
-/// The wake paths of a server: how many, and which one comes first.
+/// The wake paths of a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ways {
     pub count: u8,
     pub first: u8,
+    /// A try that takes longer is late.
+    pub limit: Duration,
 }
 
 /// Whether both ask for the same: one wake-up may be tried by several paths.
@@ -149,7 +151,7 @@ impl Power {
         depth: Depth,
         timing: &Timing,
     ) -> Option<SwitchAction> {
-        let limit = timing.wake_limit;
+        let limit = ways.limit;
         let wake = SwitchAction::Wake { path: ways.first };
         let wanted = match state {
             ServerState::Waking => wake,
@@ -206,7 +208,7 @@ mod tests {
 
     const SLEEP: SwitchAction = SwitchAction::Sleep(Depth::Standby);
     const WAKE: SwitchAction = SwitchAction::Wake { path: 0 };
-    const ONE: Ways = Ways { count: 1, first: 0 };
+    const ONE: Ways = Ways { count: 1, first: 0, limit: Duration::from_secs(10) };
 
     #[test]
     fn what_a_server_said_before_a_switch_put_it_to_sleep_does_not_show_it_awake() {
@@ -269,7 +271,7 @@ mod tests {
     #[test]
     fn a_wake_up_that_is_late_or_failed_goes_to_the_next_path_and_from_the_last_to_the_first() {
         let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
-        let (mut power, ways) = (Power::default(), Ways { count: 2, first: 1 });
+        let (mut power, ways) = (Power::default(), Ways { count: 2, first: 1, ..ONE });
         let wake = |path| Some(SwitchAction::Wake { path });
         let next = |power: &mut Power, now| {
             power.next(now, ServerState::Waking, None, ways, Depth::Standby, &timing)

@@ -37,7 +37,9 @@ fn config(id: MemberId, members: u64) -> MemberConfig {
         bootstrap: Some(bootstrap()),
         timing: Timing::default(),
         switches: (0..20)
-            .map(|id| (ServerId(id), vec![WakePath { name: "process".into(), reliable: true }]))
+            .map(|id| {
+                (ServerId(id), vec![WakePath { name: "process".into(), reliable: true, patience: None }])
+            })
             .collect(),
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 const SLEEP: SwitchAction = SwitchAction::Sleep(Depth::Standby);
 
 fn path(name: &str, reliable: bool) -> WakePath {
-    WakePath { name: name.into(), reliable }
+    WakePath { name: name.into(), reliable, patience: None }
 }
 
 /// Nine machines in three gear groups, all awake; each can be woken by these paths, none of which has proved to work.
@@ -114,6 +114,30 @@ fn servers_with_a_single_path_do_not_leave_a_group_with_one_copy() {
     world.gear(3);
     world.run(20_000);
     assert_eq!(world.states(), "AAAAAAAAA");
+}
+
+/// Then twice that is late, and no longer what it might have taken.
+#[test]
+fn a_machine_that_boots_for_a_minute_proves_its_path() {
+    let slow = WakePath { patience: Some(Duration::from_secs(180)), ..path("wol", false) };
+    let switches = (0..9).map(|id| (ServerId(id), vec![slow.clone()])).collect();
+    let boot = bootstrap(9, 3, 36, ebb_gear::Scheme::Rotated);
+    let mut world = settled(World::of(boot, Controller::new(Timing::default(), switches)));
+    for (boots, tries) in [(60_000, 1), (150_000, 2)] {
+        let before = world.thrown(8, "Wake");
+        world.test(8).unwrap();
+        while world.thrown(8, "Wake") == before {
+            world.run(100);
+        }
+        world.servers.get_mut(&ServerId(8)).unwrap().next_beat = world.now + Duration::from_millis(boots);
+        world.run(boots - 5000);
+        assert_eq!(world.thrown(8, "Wake") - before, tries, "{boots} ms");
+        world.servers.get_mut(&ServerId(8)).unwrap().next_beat = world.now;
+        world.run(10_000);
+        assert_eq!(world.state_of(8), ServerState::Awake);
+        let known = world.power_of(8).paths.swap_remove(0);
+        assert_eq!(known.proven, tries == 1, "{known:?}");
+    }
 }
 
 #[test]

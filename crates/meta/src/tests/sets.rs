@@ -853,7 +853,7 @@ fn a_set_whose_servers_cannot_all_be_trusted_to_wake_does_not_hibernate() {
     boot.pools[0].hibernate_after_millis = Some(20_000);
     let doubtful = boot.sets[0].columns[2].server;
     let mut switches = processes();
-    switches.insert(doubtful, vec![WakePath { name: "redfish".into(), reliable: false }]);
+    switches.insert(doubtful, vec![WakePath { name: "redfish".into(), reliable: false, patience: None }]);
     let mut world = World::of(boot, Controller::new(Timing::default(), switches));
     world.gear(1);
     world.run(60_000);

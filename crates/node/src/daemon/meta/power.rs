@@ -8,7 +8,7 @@ use crate::cluster::launch::launch_of;
 use crate::error::NodeError;
 use ebb_gear::load;
 use ebb_meta::{Input, State, WakePath};
-use ebb_power::switch::Path;
+use ebb_power::switch::{Path, Settle};
 use ebb_power::{Draw, EnergyMeter, PowerModel, Switches};
 use ebb_types::{
     ClusterStatus, Depth, EnergyStatus, LoadCount, Moment, ServerEntry, ServerId, ServerMessage, ServerState,
@@ -63,7 +63,9 @@ impl Power {
                 let driver = path.about().driver;
                 let nth = of_driver.entry(driver).and_modify(|nth| *nth += 1).or_insert(1);
                 let name = if *nth == 1 { driver.to_owned() } else { format!("{driver}-{nth}") };
-                WakePath { name, reliable: driver == "process" }
+                let here = driver == "process";
+                let settles = path.about().settle.unwrap_or(Settle::MACHINE);
+                WakePath { name, reliable: here, patience: (!here).then_some(settles.deadline) }
             };
             paths.iter().map(name).collect()
         };
