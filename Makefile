@@ -26,7 +26,7 @@ test: tools
 
 # A server in a virtual machine that powers off, boots, suspends and resumes; also a part of `make test`, where QEMU and a kernel are there.
 test-vm: tools
-	cargo test --locked -p ebb --test all -- --nocapture power_vm::
+	cargo test --locked -p ebb --test all -- --ignored --nocapture power_vm::
 
 # Every parser of bytes from outside, for EBB_FUZZ_SECONDS each: first by the tests' own mutations, then guided by coverage. `make test` has
 # a short form of the first.

@@ -130,7 +130,7 @@ impl Leading {
                 trial.ordered = now;
                 trial.step(now, TestStep::Waking);
             }
-            TestStep::GoingDown if took > self.longest(server) * 2 => {
+            TestStep::GoingDown if live.power.trouble.is_some() || took > self.longest(server) * 2 => {
                 let why = live.power.trouble.as_ref().map_or(String::new(), |why| format!(": {why}"));
                 trial.give_up(now, format!("it does not go down{why}; look at its log and its switch"));
             }

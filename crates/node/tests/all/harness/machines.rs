@@ -51,7 +51,8 @@ impl Drop for Beside {
     }
 }
 
-/// Has these servers sleep by themselves and be woken by these power paths of each. In the lowest gear servers 1 to 3 are awake.
+/// Has these servers sleep by themselves and be woken by these power paths of each; the others stay processes. In the lowest gear
+/// servers 1 to 3 are awake. Servers 7 to 9 may have a single path: of each chunk group one of 4 to 6 sleeps, too.
 pub fn set_paths(cluster: &Cluster, paths: impl Fn(u16) -> Option<Table>) {
     cluster.edit(|table| {
         // The machine goes down for so long after its server has closed its store: it is still on, and woken too early.
@@ -89,6 +90,15 @@ fn lock_of(cluster: &Cluster, id: u16) -> PathBuf {
 pub fn wait_off(cluster: &Cluster, ids: &[u16]) {
     let is_off = |id: &u16| File::open(lock_of(cluster, *id)).expect("it was on").try_lock().is_ok();
     wait("the sleepers' machines are off", PATIENCE, || ids.iter().all(is_off).then_some(()));
+}
+
+/// Has these servers prove that they can be woken; else they are not put to sleep.
+pub fn prove(cluster: &Cluster, ids: &[u16]) {
+    for id in ids {
+        let tested = cluster.ebb(&["power", "test", &id.to_string()]);
+        let (said, why) = (String::from_utf8_lossy(&tested.stdout), String::from_utf8_lossy(&tested.stderr));
+        assert!(tested.status.success(), "{said}{why}");
+    }
 }
 
 /// Orders that a server's controller was given.
