@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Decides which servers are awake.
 enum Decider {
     Servers(Box<Fleet>),
-    Groups(Scheduler),
+    Groups(Box<Scheduler>),
 }
 
 pub(crate) struct Gears {
@@ -178,7 +178,9 @@ impl Gears {
             GearSteps::Servers => {
                 self.fleet(now, state, calendar, mode).map(|f| Decider::Servers(Box::new(f)))
             }
-            GearSteps::Groups => self.scheduler(now, whole, calendar, mode).map(Decider::Groups),
+            GearSteps::Groups => {
+                self.scheduler(now, whole, calendar, mode).map(|s| Decider::Groups(Box::new(s)))
+            }
         };
         match decider {
             Ok(decider) => {

@@ -138,12 +138,10 @@ impl Leading {
             TestStep::Waking if took > self.wake_limit_of_test(server) => {
                 trial.give_up(now, "no path wakes it: switch it on by hand, and look at its switch".into());
             }
-            TestStep::CatchingUp if !self.has_settled(server, state) => {
-                if took > DATA_LIMIT {
-                    trial.give_up(now, "it is awake and does not catch up: look at `ebb status`".into());
-                }
+            TestStep::CatchingUp if !self.has_settled(server, state) && took > DATA_LIMIT => {
+                trial.give_up(now, "it is awake and does not catch up: look at `ebb status`".into());
             }
-            TestStep::CatchingUp => {
+            TestStep::CatchingUp if self.has_settled(server, state) => {
                 let millis = now.since(trial.ordered).as_millis() as u64;
                 if let Some(test) = trial.status.results.last_mut() {
                     test.in_sync_millis = Some(millis);
