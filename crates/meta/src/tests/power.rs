@@ -184,7 +184,8 @@ fn a_server_that_goes_off_without_having_said_so_is_failed_and_comes_back_with_w
 #[test]
 fn when_the_one_sender_sends_nothing_the_next_path_wakes_the_server_and_a_substitute_is_not_needed() {
     let mut world = machines(&["wol", "redfish"]);
-    (world.prove("wol"), world.prove("redfish"));
+    world.prove("wol");
+    world.prove("redfish");
     world.gear(1);
     world.run(10_000);
     world.idle_switches.insert((ServerId(5), SwitchAction::Wake { path: 0 }));
@@ -244,7 +245,8 @@ fn a_store_that_takes_no_writes_fails_the_exam() {
 #[test]
 fn a_server_that_wakes_and_is_not_heard_is_late_and_never_failed() {
     let mut world = machines(&["redfish", "wol"]);
-    (world.prove("redfish"), world.prove("wol"));
+    world.prove("redfish");
+    world.prove("wol");
     world.gear(1);
     world.run(10_000);
     for path in 0..2 {
