@@ -11,6 +11,7 @@ use cli::admin::{GearCommand, Output};
 use cli::dev::{DevOptions, DevPool};
 use cli::key::KeyCommand;
 use cli::pool::PoolCommand;
+use cli::tool::ToolArgs;
 use cli::{admin, bench, cost, eval, key, meter, replay, simulate, trace, trust};
 use cluster::config::Config;
 use daemon::{gateway, heap, meta, server};
@@ -235,17 +236,6 @@ struct ConfigArg {
     /// The cluster's configuration file
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-}
-
-/// Arguments of the commands that talk to a running cluster.
-#[derive(Args, Clone)]
-struct ToolArgs {
-    /// The cluster's configuration file
-    #[arg(long, value_name = "FILE", default_value = "data/cluster.toml", global = true)]
-    config: PathBuf,
-    /// Print JSON with stable keys (docs/json.md)
-    #[arg(long, global = true)]
-    json: bool,
 }
 
 #[derive(Subcommand)]

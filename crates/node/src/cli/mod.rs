@@ -14,6 +14,7 @@ pub mod power;
 pub mod replay;
 pub mod simulate;
 pub mod status;
+pub mod tool;
 pub mod trace;
 pub mod trust;
 pub mod verify;

@@ -1,7 +1,7 @@
 //! `ebb power`: how the servers are switched, and whether that works.
 
-use crate::ToolArgs;
 use crate::cli::admin::Output;
+use crate::cli::tool::ToolArgs;
 use crate::cli::trust;
 use crate::cluster::config::{Config, PowerSection};
 use crate::error::NodeError;
