@@ -78,7 +78,7 @@ pub struct Timing {
     /// What sleep saves and costs. Its power cycles per day also bound how often a set of an erasure-coded pool may hibernate: each
     /// time costs each of its servers one.
     pub sleep: Sleep,
-    /// How deep servers of erasure-coded pools sleep, and an earlier leader's sleepers are taken to.
+    /// How deep servers of erasure-coded pools sleep, and all servers when whole gears are shifted.
     pub depth: Depth,
     /// A server that has slept for this long is woken for an exam; `None`: never.
     pub exam_after: Option<Duration>,

@@ -156,7 +156,7 @@ impl Power {
         }
     }
 
-    /// The action to start now for a server in `state` that was last heard at `heard`; `depth`: of one that falls asleep now. A wake-up
+    /// The action to start now for a server in `state` that was last heard at `heard`; `depth`: of its sleep. A wake-up
     /// that failed or is late is tried by the next path, in turn.
     pub fn next(
         &mut self,
@@ -181,7 +181,7 @@ impl Power {
             }
         };
         let from_sleep = self.is_down(now, heard, timing.heartbeat * 2);
-        let from = self.depth().unwrap_or(timing.depth);
+        let from = self.depth().unwrap_or(depth);
         let again = self.thrown.is_some_and(|thrown| same(thrown, wanted));
         if again {
             if self.retry.is_none_or(|at| at > now) {
