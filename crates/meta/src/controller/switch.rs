@@ -21,6 +21,8 @@ pub(crate) struct Power {
     /// Until this time a switch thrown by an earlier leader may still act; set while nothing has been heard of the
     /// server since.
     unsure: Option<Moment>,
+    /// The last order to sleep has failed: the server itself said why not, and what the switch that waited for it says later is no news.
+    refused: bool,
     /// When to throw it again.
     retry: Option<Moment>,
     pub tries: u32,
@@ -71,9 +73,7 @@ impl Power {
 
     pub fn ended(&mut self, now: Moment, action: SwitchAction, result: Result<(), String>, limit: Duration) {
         let current = self.pending.is_none_or(|(pending, _)| pending == action);
-        // The server itself has said why not, before the switch that waited for it gave up.
-        let refused = self.pending.is_none() && self.retry.is_some() && !action.is_wake();
-        if refused && result.is_err() {
+        if result.is_err() && !action.is_wake() && std::mem::replace(&mut self.refused, true) {
             return;
         }
         if current {
@@ -203,6 +203,7 @@ impl Power {
             _ => wanted,
         };
         self.tries += 1;
+        self.refused = false;
         self.thrown = Some(wanted);
         self.asked = now;
         self.pending = Some((wanted, now + limit));
@@ -311,6 +312,9 @@ mod tests {
         let mut asked = Vec::new();
         for _ in 0..12 {
             assert_eq!(next(&mut power, now, ServerState::Asleep), Some(SLEEP));
+            // A switch that cannot look calls it done; then it is heard of.
+            power.ended(now, SLEEP, Ok(()), timing.wake_limit);
+            power.still_awake(now, timing.wake_limit);
             power.ended(now, SLEEP, Err("refused to sleep: no card".into()), timing.wake_limit);
             power.ended(now, SLEEP, Err("still says On".into()), timing.wake_limit);
             assert_eq!(power.trouble.as_deref(), Some("refused to sleep: no card"));
