@@ -372,6 +372,19 @@ impl Fleet {
         self.members.entry(server).and_modify(|member| member.pinned = pinned);
     }
 
+    /// A server had saved up so many power cycles some time `ago`, by an earlier fleet: one that takes over refills no budget.
+    pub fn take_over_credit(&mut self, server: ServerId, credit: f64, ago: Duration) {
+        let most = self.policy.cycles_per_day * CARRY_DAYS;
+        let earned = ago.as_secs_f64() / self.policy.day() * self.policy.cycles_per_day;
+        self.members.entry(server).and_modify(|member| member.credit = (credit + earned).min(most));
+    }
+
+    /// Power cycles that a server has saved up once it has gone to sleep so deep.
+    pub fn credit_after(&self, now: Moment, server: ServerId, depth: Depth) -> Option<f64> {
+        let spent = f64::from(u8::from(self.policy.spec(depth).wears));
+        self.members.get(&server).map(|member| self.credit(now, member) - spent)
+    }
+
     pub fn state(&self, server: ServerId) -> Option<State> {
         self.members.get(&server).map(|member| member.state)
     }

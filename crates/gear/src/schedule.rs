@@ -200,7 +200,8 @@ pub struct Calendar {
 }
 
 impl Calendar {
-    fn elapsed(&self, now: Moment) -> Duration {
+    /// Since hour 0 began.
+    pub fn elapsed(&self, now: Moment) -> Duration {
         self.elapsed.saturating_add(now.since(self.origin))
     }
 

@@ -78,7 +78,7 @@ pub struct Timing {
     /// What sleep saves and costs. Its power cycles per day also bound how often a set of an erasure-coded pool may hibernate: each
     /// time costs each of its servers one.
     pub sleep: Sleep,
-    /// How deep servers of erasure-coded pools sleep, and an earlier leader's sleepers are taken to.
+    /// How deep servers of erasure-coded pools sleep, and all servers when whole gears are shifted.
     pub depth: Depth,
     /// A server that has slept for this long is woken for an exam; `None`: never.
     pub exam_after: Option<Duration>,
@@ -104,6 +104,9 @@ pub struct Timing {
     /// Another: a wake-up that does not come is asked for by the same path again.
     #[cfg(feature = "planted-bugs")]
     pub one_path: bool,
+    /// Another: every wake path counts as proven.
+    #[cfg(feature = "planted-bugs")]
+    pub trust_any_path: bool,
 }
 
 impl Timing {
@@ -135,6 +138,16 @@ impl Timing {
     #[cfg(feature = "planted-bugs")]
     pub(crate) fn leaves_alone(&self) -> bool {
         self.leave_alone
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn trusts_any_path(&self) -> bool {
+        self.trust_any_path
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn trusts_any_path(&self) -> bool {
+        false
     }
 
     #[cfg(feature = "planted-bugs")]
@@ -194,6 +207,8 @@ impl Default for Timing {
             ignore_racks: false,
             #[cfg(feature = "planted-bugs")]
             one_path: false,
+            #[cfg(feature = "planted-bugs")]
+            trust_any_path: false,
         }
     }
 }

@@ -135,7 +135,7 @@ impl Controller {
         self.leading.as_ref().map(|l| l.gears.awake().clone()).unwrap_or_default()
     }
 
-    /// How deep a server sleeps. One that has slept since before this leader counts as at [`Timing::depth`].
+    /// How deep a server sleeps.
     pub fn depth(&self, server: ServerId) -> Option<Depth> {
         self.leading.as_ref()?.servers.get(&server)?.power.depth()
     }
@@ -189,7 +189,8 @@ impl Leading {
             live.store = entry.store;
             live.position = state.position(entry.id).max(heard.map_or(0, |mark| mark.position));
             let ran = entry.incarnation != Incarnation(0);
-            let (until, depth) = (self.since + self.timing.wake_limit, self.timing.depth);
+            let until = self.since + self.timing.wake_limit;
+            let depth = state.slept_depth(entry.id).unwrap_or(self.timing.depth);
             live.power.inherit(entry.state, ran, until, depth);
             live.failed = (entry.state == ServerState::Failed).then_some(self.since);
         }

@@ -20,7 +20,7 @@ pub use member::Member;
 pub use namespace::Namespace;
 pub use namespace::table::{Blob, TableError};
 pub use raft::{Birth, DiskLog, LogFile, MemoryLog, RaftError, SEAT_MAX, joining_id};
-pub use state::{Change, Command, PathRecord, PowerFact, PowerRecord, Reply, SetChange, State};
+pub use state::{Change, Command, PathRecord, PowerFact, PowerRecord, Reply, SetChange, Slept, State};
 
 #[cfg(test)]
 mod tests;

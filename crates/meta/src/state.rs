@@ -19,7 +19,7 @@ use ebb_types::{
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-pub use power::{PathRecord, PowerFact, PowerRecord};
+pub use power::{PathRecord, PowerFact, PowerRecord, Slept};
 pub use sets::SetChange;
 
 /// Finished gear shifts kept.

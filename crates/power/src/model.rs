@@ -8,7 +8,7 @@
 //! aborted. The caller provides the clock; `speed` is the number of modelled seconds per second of it, so that a day
 //! can be rehearsed in minutes.
 
-use ebb_types::{Joules, Moment, ServerId, Watts};
+use ebb_types::{Depth, Joules, Moment, ServerId, Watts};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -138,6 +138,14 @@ impl Draw {
     fn is_on(self) -> bool {
         matches!(self, Draw::On { .. })
     }
+
+    fn depth(self) -> Option<Depth> {
+        match self {
+            Draw::On { .. } => None,
+            Draw::Standby => Some(Depth::Standby),
+            Draw::Off => Some(Depth::Off),
+        }
+    }
 }
 
 /// Energy by use. Modelled, never measured. Seconds are modelled server-seconds.
@@ -179,6 +187,8 @@ impl AddAssign for ModelledEnergy {
 pub struct EnergyMeter {
     model: PowerModel,
     speed: f64,
+    /// What going down to a depth and coming up from it cost together, where that is not what the model says.
+    joules: BTreeMap<Depth, Joules>,
     servers: BTreeMap<ServerId, Account>,
 }
 
@@ -238,22 +248,39 @@ impl EnergyMeter {
         if !speed.is_normal() || speed < 0.0 {
             return Err(ModelError::Speed { value: speed });
         }
-        Ok(EnergyMeter { model, speed, servers: BTreeMap::new() })
+        Ok(EnergyMeter { model, speed, joules: BTreeMap::new(), servers: BTreeMap::new() })
     }
 
     pub fn model(&self) -> &PowerModel {
         &self.model
     }
 
+    /// Going down to this depth and coming up from it cost so much together. The times, and the shares of both, stay the model's.
+    pub fn set_transitions(&mut self, depth: Depth, joules: Joules) {
+        self.joules.insert(depth, joules);
+    }
+
+    /// `transition` of the model, as it is to or from this depth.
+    fn at_depth(&self, transition: Transition, draw: Draw) -> Transition {
+        let both = self.model.up.joules + self.model.down.joules;
+        let joules = draw.depth().and_then(|depth| self.joules.get(&depth));
+        match joules.filter(|_| both.0 > 0.0) {
+            Some(joules) => Transition { joules: transition.joules * (joules.0 / both.0), ..transition },
+            None => transition,
+        }
+    }
+
     /// From `now` on the server is in this state, or on its way to it. The first call for a server costs no transition.
     /// Set `On` when the server is switched on, not when it answers.
     pub fn set(&mut self, now: Moment, server: ServerId, draw: Draw) {
         let fresh = Account { draw, running: None, as_of: now, energy: ModelledEnergy::default() };
+        let before = self.servers.get(&server).map_or(draw, |account| account.draw);
+        let (down, up) = (self.at_depth(self.model.down, draw), self.at_depth(self.model.up, before));
         let account = self.servers.entry(server).or_insert(fresh);
         account.advance(now, &self.model, self.speed);
         match (account.draw.is_on(), draw.is_on()) {
-            (true, false) => account.begin(self.model.down),
-            (false, true) => account.begin(self.model.up),
+            (true, false) => account.begin(down),
+            (false, true) => account.begin(up),
             _ => {}
         }
         account.draw = draw;
@@ -335,6 +362,18 @@ mod tests {
             energy.on_seconds + energy.standby_seconds + energy.off_seconds + energy.transition_seconds,
             300.0
         );
+    }
+
+    #[test]
+    fn each_depth_has_its_own_cost_of_going_down_and_coming_up() {
+        let mut meter = meter(1.0);
+        meter.set_transitions(Depth::Standby, Joules(183.9));
+        meter.set(at(0.0), A, Draw::On { utilisation: 0.0 });
+        for (down, draw, joules) in [(100.0, Draw::Standby, 183.9), (300.0, Draw::Off, 183.9 + 1839.0)] {
+            meter.set(at(down), A, draw);
+            meter.set(at(down + 100.0), A, Draw::On { utilisation: 0.0 });
+            close(meter.energy_of(at(down + 150.0), A).unwrap().transition, joules);
+        }
     }
 
     #[test]

@@ -166,6 +166,16 @@ fn a_wake_up_that_never_tries_another_path_is_found() {
 }
 
 #[test]
+fn a_server_that_sleeps_although_nothing_has_proved_to_wake_it_is_found() {
+    let plant = |core: Core| {
+        if let Core::Member(config) = core {
+            config.timing.trust_any_path = true;
+        }
+    };
+    is_found("trust any path", &plant, &["R8"]);
+}
+
+#[test]
 fn a_copy_that_survived_and_is_not_taken_back_is_found() {
     let plant = |core: Core| {
         if let Core::Member(config) = core {

@@ -2,7 +2,7 @@
 //!
 //! [`skip`]: a test that lacks a tool, a right or data says so, and `make test` counts it: a test that passes without
 //! its subject proves nothing, and must not look as if it did. [`fuzz`]: damaged and made-up bytes for a parser, the
-//! same ones in every run; `make fuzz` gives it more time.
+//! same ones in every run; `make fuzz` gives it more time. [`certificate`]: for servers that speak TLS.
 
 pub mod s3;
 
@@ -10,6 +10,8 @@ use ebb_types::Random;
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Reports that the running test ends without having tested anything, and why. If `EBB_SKIPPED` names a file (as in
@@ -28,6 +30,20 @@ pub fn skip(why: impl Display) {
 /// The test's path in its crate: libtest gives the thread that name.
 fn running_test() -> String {
     std::thread::current().name().unwrap_or("a test").to_owned()
+}
+
+/// Makes a certificate of 127.0.0.1 that signs itself, and its key: `cert.pem` and `key.pem` of a directory. `false`: the test is skipped,
+/// openssl is not installed.
+pub fn certificate(directory: &Path) -> bool {
+    let key = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 3 -keyout key.pem -out cert.pem -subj /CN=bmc";
+    let names = ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"];
+    let made = Command::new("openssl").current_dir(directory).args(key.split(' ')).args(names).output();
+    let Ok(made) = made else {
+        skip("openssl is not installed");
+        return false;
+    };
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    true
 }
 
 /// Inputs per parser in a plain run.

@@ -2,7 +2,7 @@
 //! servers that should be awake. [`ebb_gear::Fleet`] decides server by server, or [`ebb_gear::Scheduler`] by whole gears; this
 //! module also tracks the shift in progress.
 
-use crate::State;
+use crate::{Slept, State};
 use ebb_gear::fleet::{Command as Order, Event as News, State as Standing};
 use ebb_gear::{
     Calendar, Command, Event, Fleet, FleetPolicy, History, Load, Mode, Policy, Scheduler, Sleep, forecast,
@@ -217,12 +217,23 @@ impl Gears {
         if self.forgets_dwell {
             policy.dwell = Duration::ZERO;
         }
-        let depth = policy.depths[0].depth;
+        let usual = policy.depths[0].depth;
         let servers = members(state).map(|e| {
             let wanted = matches!(e.state, ServerState::Awake | ServerState::Waking);
+            let depth = state.slept_depth(e.id).unwrap_or(usual);
             (e.id, e.gear_group, standing(e.state, false, depth), wanted)
         });
-        Fleet::new(policy, calendar, now, mode, servers).map_err(|e| e.to_string())
+        let mut fleet = Fleet::new(policy, calendar, now, mode, servers).map_err(|e| e.to_string())?;
+        let unix_millis = calendar.elapsed(now).as_millis() as u64;
+        for entry in members(state) {
+            if let Some(Slept { at_unix_millis, credit: Some(credit), .. }) =
+                state.power(entry.id).and_then(|record| record.slept)
+            {
+                let ago = Duration::from_millis(unix_millis.saturating_sub(at_unix_millis));
+                fleet.take_over_credit(entry.id, credit, ago);
+            }
+        }
+        Ok(fleet)
     }
 
     /// Takes in the servers' states, and whether each may be put to sleep.
@@ -369,6 +380,14 @@ impl Gears {
     pub fn depth(&self, server: ServerId) -> Option<Depth> {
         match &self.decider {
             Some(Decider::Servers(fleet)) => fleet.depth(server),
+            _ => None,
+        }
+    }
+
+    /// Power cycles that a server has saved up once it has gone to sleep so deep; `None`: they are not counted.
+    pub fn credit_after(&self, now: Moment, server: ServerId, depth: Depth) -> Option<f64> {
+        match &self.decider {
+            Some(Decider::Servers(fleet)) => fleet.credit_after(now, server, depth),
             _ => None,
         }
     }

@@ -12,7 +12,7 @@ use crate::controller::leading::{DAMAGE_WAKES, Leading, Room, Seen, Servers, is_
 use crate::controller::racks::{Partings, racks_apart};
 use crate::controller::sets::is_spared;
 use crate::controller::wake_times::WakeTimes;
-use crate::{Change, Command, State};
+use crate::{Change, Command, PowerFact, State};
 use ebb_gear::{Place, floor_servers, rebuild_choice};
 use ebb_types::{
     Depth, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, Moment, PoolId, RackId, ServerEntry,
@@ -144,6 +144,12 @@ impl Leading {
                 let position = self.servers.get(&server).map_or(0, |live| live.position);
                 let mark = StoreMark { store: entry.store, position };
                 commands.push(Command::SetServer { server, state, incarnation, mark });
+                if state == ServerState::Asleep {
+                    let depth = self.gears.depth(server).unwrap_or(self.timing.depth);
+                    let fact =
+                        PowerFact::Sleeps { depth, credit: self.gears.credit_after(now, server, depth) };
+                    commands.push(Command::NotePower { server, at_unix_millis: self.unix_now(now), fact });
+                }
             }
         }
         (servers, coded)
@@ -243,7 +249,7 @@ impl Leading {
     fn see_servers(&mut self, now: Moment, state: &State, servers: &Servers) {
         let one = |e: &ServerEntry| {
             let power = self.servers.get(&e.id).map(|live| &live.power);
-            let depth = power.and_then(|power| power.depth()).unwrap_or(self.timing.depth);
+            let depth = state.slept_depth(e.id).unwrap_or(self.timing.depth);
             let late = power.is_some_and(|power| power.is_late());
             // Where nothing is switched, gears are a dry run of what could be.
             (e.id, standing(e.state, late, depth), !self.has_switches() || self.may_sleep(e.id, state))

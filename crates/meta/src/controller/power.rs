@@ -16,7 +16,7 @@ impl Leading {
     pub(crate) fn throw_switches(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
         for entry in state.servers().filter(|e| !state.in_maintenance(e.id)) {
             let ways = self.ways(entry.id, state);
-            let depth = self.gears.depth(entry.id).unwrap_or(self.timing.depth);
+            let depth = state.slept_depth(entry.id).unwrap_or(self.timing.depth);
             let live = self.servers.entry(entry.id).or_default();
             if ways.count == 0 {
                 let stuck = entry.state == ServerState::Waking;

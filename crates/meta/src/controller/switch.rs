@@ -4,6 +4,9 @@ use crate::{SwitchAction, Timing};
 use ebb_types::{Depth, Moment, ServerState};
 use std::time::Duration;
 
+/// A server that cannot be put to sleep is asked again after this time at most.
+const SLEEP_AGAIN: Duration = Duration::from_secs(600);
+
 /// The leader's memory of one server's switch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Power {
@@ -18,6 +21,8 @@ pub(crate) struct Power {
     /// Until this time a switch thrown by an earlier leader may still act; set while nothing has been heard of the
     /// server since.
     unsure: Option<Moment>,
+    /// The last order to sleep has failed: the server itself said why not, and what the switch that waited for it says later is no news.
+    refused: bool,
     /// When to throw it again.
     retry: Option<Moment>,
     pub tries: u32,
@@ -68,6 +73,9 @@ impl Power {
 
     pub fn ended(&mut self, now: Moment, action: SwitchAction, result: Result<(), String>, limit: Duration) {
         let current = self.pending.is_none_or(|(pending, _)| pending == action);
+        if result.is_err() && !action.is_wake() && std::mem::replace(&mut self.refused, true) {
+            return;
+        }
         if current {
             self.pending = None;
         }
@@ -81,10 +89,18 @@ impl Power {
                 self.trouble = Some(why);
                 // The failure of an earlier path does not cut the next one short.
                 if current {
-                    self.retry = Some(now + limit / 10);
+                    self.retry = Some(now + self.pause(action, limit));
                 }
             }
         }
+    }
+
+    /// Before a failed action is tried again. A wake-up is urgent; whatever keeps a server from going to sleep lasts, so it is left alone
+    /// for twice as long each time.
+    fn pause(&self, action: SwitchAction, limit: Duration) -> Duration {
+        let soon = limit / 10;
+        let doubled = if action.is_wake() { 0 } else { self.tries.saturating_sub(1).min(16) };
+        (soon * 2u32.pow(doubled)).min(SLEEP_AGAIN.max(soon))
     }
 
     /// The server sent a heartbeat.
@@ -140,7 +156,7 @@ impl Power {
         }
     }
 
-    /// The action to start now for a server in `state` that was last heard at `heard`; `depth`: of one that falls asleep now. A wake-up
+    /// The action to start now for a server in `state` that was last heard at `heard`; `depth`: of its sleep. A wake-up
     /// that failed or is late is tried by the next path, in turn.
     pub fn next(
         &mut self,
@@ -165,7 +181,7 @@ impl Power {
             }
         };
         let from_sleep = self.is_down(now, heard, timing.heartbeat * 2);
-        let from = self.depth().unwrap_or(timing.depth);
+        let from = self.depth().unwrap_or(depth);
         let again = self.thrown.is_some_and(|thrown| same(thrown, wanted));
         if again {
             if self.retry.is_none_or(|at| at > now) {
@@ -187,6 +203,7 @@ impl Power {
             _ => wanted,
         };
         self.tries += 1;
+        self.refused = false;
         self.thrown = Some(wanted);
         self.asked = now;
         self.pending = Some((wanted, now + limit));
@@ -285,6 +302,32 @@ mod tests {
         power.ended(at(14), wake(0).unwrap(), Err("refused".into()), timing.wake_limit);
         assert_eq!(next(&mut power, at(15)), wake(1), "it failed");
         assert!(power.is_late() && power.waking().is_some_and(|w| w.since == at(1) && !w.from_sleep));
+    }
+
+    #[test]
+    fn a_server_that_refuses_to_sleep_is_asked_less_and_less_often_and_its_reason_stands() {
+        let timing = Timing::default();
+        let (mut power, mut now) = (Power::default(), Moment::ZERO);
+        let next = |power: &mut Power, now, state| power.next(now, state, None, ONE, Depth::Standby, &timing);
+        let mut asked = Vec::new();
+        for _ in 0..12 {
+            assert_eq!(next(&mut power, now, ServerState::Asleep), Some(SLEEP));
+            // A switch that cannot look calls it done; then it is heard of.
+            power.ended(now, SLEEP, Ok(()), timing.wake_limit);
+            power.still_awake(now, timing.wake_limit);
+            power.ended(now, SLEEP, Err("refused to sleep: no card".into()), timing.wake_limit);
+            power.ended(now, SLEEP, Err("still says On".into()), timing.wake_limit);
+            assert_eq!(power.trouble.as_deref(), Some("refused to sleep: no card"));
+            // What it sends meanwhile does not bring the next order forward.
+            power.still_awake(now, Duration::ZERO);
+            let retry = power.retry_at().unwrap();
+            asked.push(retry.since(now).as_secs());
+            now = retry;
+        }
+        assert_eq!(asked, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600]);
+        assert_eq!(next(&mut power, now, ServerState::Waking), Some(WAKE), "a wake-up does not wait");
+        power.ended(now, WAKE, Err("no answer".into()), timing.wake_limit);
+        assert_eq!(power.retry_at(), Some(now + timing.wake_limit / 10));
     }
 
     #[test]

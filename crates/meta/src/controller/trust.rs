@@ -35,7 +35,7 @@ impl Leading {
 
     pub(crate) fn is_proven(&self, server: ServerId, path: &WakePath, state: &State) -> bool {
         let known = state.power(server).and_then(|record| record.paths.get(&path.name));
-        path.reliable || known.is_some_and(|path| path.proven)
+        path.reliable || known.is_some_and(|path| path.proven) || self.timing.trusts_any_path()
     }
 
     /// Whether a server may be put to sleep at all, whatever the load.

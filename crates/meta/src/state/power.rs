@@ -1,22 +1,34 @@
-//! What is recorded of servers' power switches: which wake paths have proved to work, the last exam, and maintenance.
+//! What is recorded of servers' power switches: which wake paths have proved to work, the last exam, maintenance, and the last
+//! sleep.
 //!
-//! Small, and changed only by wake-ups, tests, exams and administrators. A path is known by its name, because its place in the
+//! Small, and changed only by sleeps, wake-ups, tests, exams and administrators. A path is known by its name, because its place in the
 //! configuration file may change.
 
 use crate::{Reply, State};
-use ebb_types::{Exam, PathFailure, PathSuccess, ServerId};
+use ebb_types::{Depth, Exam, PathFailure, PathSuccess, ServerId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Paths kept per server: more than a configuration has, so that names of earlier ones do not pile up.
 const PATHS_KEPT: usize = 16;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PowerRecord {
     pub paths: BTreeMap<String, PathRecord>,
     pub exam: Option<Exam>,
     /// Unix time since when the server is in maintenance.
     pub maintenance: Option<u64>,
+    /// Its last sleep.
+    pub slept: Option<Slept>,
+}
+
+/// A sleep, recorded when it is decided: a new leader knows from it how deep a sleeper sleeps, and what is left of its wear budget.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Slept {
+    pub at_unix_millis: u64,
+    pub depth: Depth,
+    /// Power cycles that the server had saved up then, after this one; `None`: they are not counted.
+    pub credit: Option<f64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +39,7 @@ pub struct PathRecord {
     pub failure: Option<PathFailure>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum PowerFact {
     Woke {
         path: String,
@@ -44,6 +56,11 @@ pub enum PowerFact {
     Maintenance {
         on: bool,
     },
+    /// It is put to sleep. `credit`: [`Slept::credit`].
+    Sleeps {
+        depth: Depth,
+        credit: Option<f64>,
+    },
 }
 
 impl State {
@@ -53,6 +70,11 @@ impl State {
 
     pub fn in_maintenance(&self, server: ServerId) -> bool {
         self.power(server).is_some_and(|record| record.maintenance.is_some())
+    }
+
+    /// How deep the server sleeps, or slept last; `None`: it never did.
+    pub fn slept_depth(&self, server: ServerId) -> Option<Depth> {
+        self.power(server)?.slept.map(|slept| slept.depth)
     }
 
     pub(super) fn note_power(&mut self, server: ServerId, at_unix_millis: u64, fact: &PowerFact) -> Reply {
@@ -76,6 +98,9 @@ impl State {
             }
             PowerFact::Maintenance { on: true } => _ = record.maintenance.get_or_insert(at_unix_millis),
             PowerFact::Maintenance { on: false } => record.maintenance = None,
+            PowerFact::Sleeps { depth, credit } => {
+                record.slept = Some(Slept { at_unix_millis, depth: *depth, credit: *credit });
+            }
         }
         Reply::Done
     }

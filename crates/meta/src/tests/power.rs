@@ -157,6 +157,27 @@ fn a_server_without_a_switch_stays_awake_among_others_that_sleep() {
     assert_eq!(world.thrown(7, "Wake") + world.thrown(7, "Sleep"), 0);
 }
 
+#[test]
+fn a_new_leader_knows_how_deep_a_server_sleeps_and_refills_no_wear_budget() {
+    // By the configuration alone it would be taken for off.
+    let mut world = processes_of(Timing { depth: Depth::Off, ..Timing::default() });
+    let depth = |world: &World| world.controller.depth(ServerId(8));
+    let credit = |world: &World| world.state.power(ServerId(8)).unwrap().slept.unwrap().credit.unwrap();
+    world.gear(1);
+    world.run(10_000);
+    assert_eq!((world.states().as_str(), depth(&world)), ("AAAzzzzzz", Some(Depth::Standby)));
+    let first = credit(&world);
+    world.lead();
+    world.run(1000);
+    assert_eq!(depth(&world), Some(Depth::Standby));
+    for gear in [3, 1] {
+        world.gear(gear);
+        world.run(20_000);
+    }
+    assert_eq!(world.states(), "AAAzzzzzz");
+    assert!((first - 1.0..first - 0.5).contains(&credit(&world)), "{first} and then {}", credit(&world));
+}
+
 // What ThreeFold's farmerbot and others met (field notes, A4).
 
 /// [zos#2332]

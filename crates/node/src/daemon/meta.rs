@@ -42,7 +42,8 @@ struct Meta {
     inputs: Vec<Input>,
     wake: Rc<Notify>,
     servers: BTreeMap<ServerId, Reached>,
-    /// Servers that were last told to put themselves to sleep. They are told again with every heartbeat that they still send.
+    /// Servers that were last told to put themselves to sleep, and have not refused. They are told again with every heartbeat that they
+    /// still send.
     ordered: BTreeMap<ServerId, Depth>,
     members: BTreeMap<u64, Sender>,
     calls: BTreeMap<Token, Caller>,
@@ -474,7 +475,9 @@ async fn serve(shared: Shared, connection: Connection) {
             },
             (kind::SLEEP_REFUSAL, Party::Server(server)) => {
                 frame.decode::<SleepRefusal>().map(|(_, SleepRefusal { depth, why })| {
-                    let (action, result) = (SwitchAction::Sleep(depth), Err(format!("it stays awake: {why}")));
+                    // The leader tells it again after a pause.
+                    meta.ordered.remove(&server);
+                    let (action, result) = (SwitchAction::Sleep(depth), Err(format!("refused to sleep: {why}")));
                     meta.give(Input::Switched { server, action, result });
                 })
             }

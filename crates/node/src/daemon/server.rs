@@ -57,7 +57,12 @@ pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
             return Ok(());
         }
         tracing::info!("the store is closed: the machine powers off");
-        match machine::sleep(&own_machine, Depth::Off).await {
+        let outcome = tokio::select! {
+            outcome = machine::sleep(&own_machine, Depth::Off) => outcome,
+            // By the machine, for one: it goes down.
+            () = stop.asked() => return Ok(()),
+        };
+        match outcome {
             Ok(()) => return Ok(()),
             Err(why) => tracing::error!("the machine does not power off, and the server starts again: {why}"),
         }

@@ -86,7 +86,7 @@ fn a_machine_that_could_not_be_woken_stays_awake_and_its_neighbours_send_what_wo
     let cluster = cluster(|_, id| vec![wol(id).parse().expect("TOML")]);
     let (sleeper, before) = (*MACHINES.end(), cluster.pid(Who::Server(*MACHINES.end())));
     let test = cluster.ebb(&["power", "test", "9"]);
-    let why = format!("it stays awake: no network card here has the address {PREFIX}");
+    let why = format!("refused to sleep: no network card here has the address {PREFIX}");
     let said = String::from_utf8_lossy(&test.stdout);
     assert!(test.status.code() == Some(1) && said.contains(&why), "{said}");
     cluster.heal();

@@ -290,46 +290,19 @@ fn a_controller_that_hangs_costs_its_time_limits_and_no_more() {
 #[test]
 fn a_certificate_that_is_not_trusted_is_refused_with_the_way_to_trust_it() {
     let dir = TempDir::new().unwrap();
-    let openssl = |arguments: &[&str]| {
-        let mut command = Command::new("openssl");
-        command
-            .current_dir(dir.path())
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        command
-    };
-    let subject = [
-        "-subj",
-        "/CN=bmc",
-        "-addext",
-        "subjectAltName=IP:127.0.0.1",
-        "-addext",
-        "basicConstraints=critical,CA:FALSE",
-    ];
-    let key = [
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "3",
-        "-keyout",
-        "key",
-        "-out",
-        "cert",
-    ];
-    if openssl(&[&key[..], &subject[..]].concat()).status().is_err() {
-        return ebb_testing::skip("openssl is not installed");
+    if !ebb_testing::certificate(dir.path()) {
+        return;
     }
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let accept = format!("127.0.0.1:{port}");
-    let mut served =
-        openssl(&["s_server", "-accept", &accept, "-cert", "cert", "-key", "key", "-www"]).spawn().unwrap();
+    let mut served = Command::new("openssl")
+        .current_dir(dir.path())
+        .args(["s_server", "-accept", &accept, "-cert", "cert.pem", "-key", "key.pem", "-www"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let ask = |fields: &str| loop {
         let mut driver = driver(&dir, &format!("driver = \"redfish\"\nurl = \"https://{accept}\"\n{fields}"));
         match driver.observe(&mut Virtual::default()).unwrap_err().to_string() {
@@ -344,7 +317,7 @@ fn a_certificate_that_is_not_trusted_is_refused_with_the_way_to_trust_it() {
         "{error}"
     );
     // It is no controller, but it is talked to.
-    assert!(ask("ca_file = \"cert\"").contains("is not JSON"));
+    assert!(ask("ca_file = \"cert.pem\"").contains("is not JSON"));
     let _ = served.kill();
     let _ = served.wait();
 }

@@ -344,6 +344,7 @@ impl World<'_> {
                 self.send(Node::Member(id), Node::Client(client), Message::MetaReply { number, reply });
             }
             Outcome::Switch { server, action } => {
+                self.check_order(id, server, action);
                 self.note(|| format!("member-{id} throws the switch of {server}: {action}"));
                 let life = self.member(id).life;
                 if self.modelled.is_some() {

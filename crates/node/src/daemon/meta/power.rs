@@ -3,23 +3,24 @@
 //! Energy is modelled, never measured. It is added up from heartbeats and from changes of servers' states, and begins when this
 //! member becomes leader: it is a figure for people, and no decision depends on it.
 
-use crate::cluster::config::{Config, ServerSection};
+use crate::cluster::config::{Config, ConfigError, DepthSection, ServerSection};
 use crate::cluster::launch::launch_of;
 use crate::error::NodeError;
 use ebb_gear::load;
 use ebb_meta::{Input, State, WakePath};
 use ebb_power::switch::{Path, Settle};
-use ebb_power::{Draw, EnergyMeter, PowerModel, Switches};
+use ebb_power::{Draw, EnergyMeter, Switches};
 use ebb_types::{
-    ClusterStatus, Depth, EnergyStatus, LoadCount, Moment, ServerEntry, ServerId, ServerMessage, ServerState,
-    ServerStatus,
+    ClusterStatus, Depth, EnergyStatus, Joules, LoadCount, Moment, ServerEntry, ServerId, ServerMessage,
+    ServerState, ServerStatus,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub struct Power {
     pub switches: Switches,
-    model: PowerModel,
+    /// By the power model and `[[power.depths]]`, without servers yet.
+    unread: EnergyMeter,
     /// Of sleepers whose depth is not known.
     deepest: Depth,
     /// While this member leads.
@@ -52,7 +53,13 @@ impl Power {
             launch_of(config, &["server", "--id", &section.id.to_string()], &config.path(&section.data)).ok()
         };
         let switches = config.power_paths(launch)?;
-        Ok(Power { switches, model: config.power.model, deepest: config.deepest(), energy: None })
+        let mut unread = EnergyMeter::new(config.power.model, 1.0).map_err(ConfigError::from)?;
+        for DepthSection { depth, joules, .. } in &config.power.depths {
+            if let Some(joules) = joules {
+                unread.set_transitions(*depth, Joules(*joules));
+            }
+        }
+        Ok(Power { switches, unread, deepest: config.deepest(), energy: None })
     }
 
     /// The ways to wake each server, by their names for the leader. A process is woken by this machine: that needs no proof.
@@ -75,7 +82,7 @@ impl Power {
     /// The servers' states, or how deep they sleep, may have changed.
     pub fn follow(&mut self, now: Moment, state: &State, depth_of: impl Fn(ServerId) -> Option<Depth>) {
         let energy = self.energy.get_or_insert_with(|| Energy {
-            meter: EnergyMeter::new(self.model, 1.0).expect("the configuration was checked"),
+            meter: self.unread.clone(),
             since: now,
             utilisation: BTreeMap::new(),
         });
@@ -141,7 +148,8 @@ impl Energy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_types::{GearGroup, Incarnation, Joules, PoolId, RackId, StoreId};
+    use ebb_power::PowerModel;
+    use ebb_types::{GearGroup, Incarnation, PoolId, RackId, StoreId};
 
     fn server(state: ServerState) -> ServerEntry {
         ServerEntry {

@@ -96,6 +96,10 @@ impl World<'_> {
 }
 
 impl Gears {
+    pub(super) fn is_operated(&self, server: ServerId) -> bool {
+        self.operated.contains(&server)
+    }
+
     /// Follows the servers' states in the map. Returns a server that is sent to sleep too soon, and since when it is
     /// awake.
     fn follow(&mut self, now: u64, dwell: u64, state: &State) -> Option<(ServerId, u64)> {

@@ -26,6 +26,7 @@ use crate::world::World;
 use crate::world::client::{CELL_BYTES, value_of};
 use crate::world::coder::CODED_OP;
 use crate::world::store::{Block, Kept};
+use ebb_meta::SwitchAction;
 use ebb_replica::StoreCommand;
 use ebb_types::{
     ChunkId, ClientReply, Epoch, GroupEntry, GroupId, MetaPush, PeerMessage, Role, ServerId, SetEntry, SetId,
@@ -135,6 +136,14 @@ impl World<'_> {
         }
         self.r6_nothing_is_lost_with_it(id, group, role);
         self.r6_column_has_it(id, group, role);
+    }
+
+    /// Before a leader's order to a power switch.
+    pub fn check_order(&mut self, member: u64, id: ServerId, action: SwitchAction) {
+        if self.modelled.is_some() || action.is_wake() {
+            return;
+        }
+        self.r8_it_can_be_woken(member, id);
     }
 
     /// When a power switch turns a server off.
