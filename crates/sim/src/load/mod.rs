@@ -4,7 +4,7 @@
 //! quality from the steps in which fewer were awake than the load needed. All results are modelled. Loads are in units
 //! of servers, so a load of 2.5 needs three.
 //!
-//! Steps without a record enter no figure. Servers of several types are assumed to be mixed evenly and to take turns,
+//! Steps without a record enter no figure but that of power cycles. Servers of several types are assumed to be mixed evenly and to take turns,
 //! so a server draws the mean of the types.
 
 mod bound;
@@ -210,12 +210,13 @@ pub struct Outcome {
     /// Relative to always-on.
     pub savings: f64,
     pub mean_awake: f64,
-    /// Share of the time in which fewer servers were awake than the load needed.
+    /// Share of the time in which fewer servers were awake than the load needed, also where it needed more than there are.
     pub short_time: f64,
     /// Share of the load that arrived during that time.
     pub short_load: f64,
     /// Share of the load that the awake servers could not carry at once.
     pub excess_load: f64,
+    /// Gaps included: servers sleep in them, too.
     pub cycles_per_server_per_day: f64,
 }
 
@@ -334,7 +335,7 @@ impl Case {
                     joules += self.joules(line, t, load);
                     awake += f64::from(line.serving[t] + line.waking[t]);
                     let serving = f64::from(line.serving[t]);
-                    if load.min(n) * (1.0 - 1e-9) > serving {
+                    if load * (1.0 - 1e-9) > serving {
                         short += 1;
                         in_short += load;
                         excess += load - serving;
@@ -347,7 +348,7 @@ impl Case {
             }
         }
         let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
-        let days = steps as f64 * self.step.as_secs_f64() / 86_400.0;
+        let days = (self.loads.len() - self.first) as f64 * self.step.as_secs_f64() / 86_400.0;
         Outcome {
             policy,
             modelled_joules: joules,

@@ -66,6 +66,40 @@ fn an_unforeseen_day_leaves_sierra_short() {
 }
 
 #[test]
+fn overload_is_shortage_whoever_is_awake() {
+    // 150 servers' worth on 30, for a third of the time.
+    let setup = Setup { provision: Provision::PerServer(1.0), ..setup(30) };
+    let case = Case::new(setup, &days(&[[10.0, 20.0, 150.0]; 3])).unwrap();
+    for policy in [Policy::AlwaysOn, Policy::Sierra, Policy::Oracle, Policy::ContinuousOracle, Policy::Ebb] {
+        let outcome = play(&case, policy);
+        assert!(outcome.short_time >= 1.0 / 3.0 - 1e-9, "{outcome:?}");
+        assert!(outcome.excess_load >= 120.0 / 180.0 - 1e-9, "{outcome:?}");
+    }
+}
+
+#[test]
+fn who_accepts_more_never_saves_less() {
+    let points = frontier(&Case::new(setup(30), &service(7, 10)).unwrap(), |_, _| {}).unwrap();
+    for point in &points {
+        let within = points.iter().filter(|other| {
+            other.short_goal <= point.short_goal && other.cycles_per_day <= point.cycles_per_day
+        });
+        for other in within {
+            assert!(other.outcome.savings <= point.outcome.savings, "{other:?} is within {point:?}");
+        }
+    }
+}
+
+#[test]
+fn no_server_sleeps_in_a_step_in_which_another_one_wakes() {
+    let case = Case::new(setup(30), &service(5, 20)).unwrap();
+    let line = case.play(Policy::Ebb).unwrap().1.unwrap();
+    let swaps =
+        line.woken.iter().zip(&line.slept).filter(|(woken, slept)| **woken > 0 && **slept > 0).count();
+    assert_eq!(swaps, 0);
+}
+
+#[test]
 fn gaps_are_in_no_figure() {
     let mut series = days(&[[1.0, 4.0, 9.0], [1.0, 4.0, 9.0]]);
     series.values[24..32].fill(Some(0.0));
