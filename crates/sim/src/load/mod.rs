@@ -9,6 +9,7 @@
 
 mod bound;
 mod cold;
+mod csv;
 mod fleet;
 mod frontier;
 mod page;
@@ -19,6 +20,7 @@ mod series;
 
 pub use bound::Bound;
 pub use cold::{Split, Touch, split};
+pub use csv::csv;
 pub use fleet::{Spell, Timeline, World};
 pub use frontier::{Point, frontier};
 pub use page::{HEADER, POINT_HEADER, Report, cells, gaps_text, html, point_cells};
@@ -264,6 +266,14 @@ impl Case {
             return Err(LoadError::TooShort { days, train: setup.train_days });
         }
         Ok(Case { setup, step, loads, first, per_server })
+    }
+
+    /// The same with as much shortage accepted as Sierra's policy has, within what can be accepted: where the two can be compared by
+    /// their savings.
+    pub fn at_sierras_shortage(mut self) -> Result<Case, LoadError> {
+        let (sierra, _) = self.play(Policy::Sierra)?;
+        self.setup.short_goal = sierra.short_time.clamp(0.001, 0.5);
+        Ok(self)
     }
 
     /// Steps that count: those with a record, after the training.
