@@ -282,6 +282,8 @@ pub struct Fleet {
     outrun: Option<Outrun>,
     /// Servers requested for outruns within the dwell time, in descending order.
     asked: VecDeque<(Moment, u32)>,
+    /// When a server was last woken.
+    woke: Option<Moment>,
 }
 
 impl Fleet {
@@ -330,10 +332,12 @@ impl Fleet {
             outruns: VecDeque::new(),
             outrun: None,
             asked: VecDeque::new(),
+            woke: None,
         })
     }
 
     pub fn on(&mut self, now: Moment, history: &History, event: Event, out: &mut Vec<Command>) {
+        let recorded = out.len();
         match event {
             Event::Sample { load, interval } => self.sample(now, load, interval, out),
             Event::Tick => self.begin_hour(now, out),
@@ -344,7 +348,10 @@ impl Fleet {
             self.asked.pop_front();
         }
         self.look_ahead(now, history);
-        self.decide(now, out);
+        // An hour that has just ended changes the forecast, and the next event has it: what the old one says now would be undone then.
+        if out.len() == recorded {
+            self.decide(now, out);
+        }
     }
 
     pub fn policy(&self) -> &FleetPolicy {
@@ -440,6 +447,8 @@ impl Fleet {
                     Command::RecordHour { .. } => {}
                 }
             }
+            // Time makes power cycles cheaper again, but here none passes.
+            fleet.cycle_price = self.cycle_price.clone();
             let forecast = fleet.expected();
             planned.push(PlannedServers {
                 hour,
@@ -676,6 +685,8 @@ impl Fleet {
         self.members.values().filter(|member| member.counts()).count() as u32
     }
 
+    /// None is let go at a moment at which another one is woken: such a swap costs a power cycle, and the one that wakes does not carry
+    /// load yet. What an operator asks for is done at once.
     fn decide(&mut self, now: Moment, out: &mut Vec<Command>) {
         let gear = match self.mode {
             Mode::Manual(GearWish::Gear(gear)) => gear.clamp(self.policy.g_min, self.policy.replicas),
@@ -700,10 +711,11 @@ impl Fleet {
         if wanted > on {
             let rested = self.rested().into_iter().filter(|server| others.contains(server));
             more.extend(rested.take((wanted - on) as usize));
-        } else {
+        } else if self.mode != Mode::Auto || (more.is_empty() && self.woke != Some(now)) {
             self.let_go(now, &others, on, wanted, out);
         }
         for server in more {
+            self.woke = Some(now);
             self.members.entry(server).and_modify(|member| (member.wanted, member.since) = (true, now));
             out.push(Command::Wake(server));
         }

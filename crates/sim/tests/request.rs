@@ -150,6 +150,35 @@ fn a_cluster_that_cannot_be_is_refused_with_a_remedy() {
     assert!(slow.to_string().contains("speed"), "{slow}");
 }
 
+#[test]
+fn nothing_is_saved_where_nothing_sleeps_not_even_in_overload() {
+    // Bursts that the disks need minutes for, and quiet in between: the power model is concave.
+    let request = |n: u64| Request {
+        at: Duration::from_millis(n / 2000 * 60_000 + n % 2000),
+        device: (n % 4) as u32,
+        offset: n * 7919 % 5000 * (1 << 20),
+        len: 1 << 20,
+        kind: Kind::Write,
+    };
+    let trace = Trace {
+        requests: (0..6000).map(request).collect(),
+        devices: (0..4).map(|n| format!("volume-{n}")).collect(),
+        ..Trace::default()
+    };
+    let report = run(&trace, &Setup { gears: Gears::Fixed(3), ..Setup::default() });
+    let span = report.trace.span_seconds;
+    let late = report.done.iter().filter(|done| (done.at + done.took) as f64 / 1e9 > span + 1.0).count();
+    assert!(late > 0 || report.requests.unanswered > 0, "no backlog is left at the end");
+    let energy = report.energy_modelled;
+    close(energy.total_joules.0, energy.always_on_joules.0, 1e-9);
+    assert!(energy.saved.abs() < 1e-9 && (energy.mean_servers_awake - 9.0).abs() < 1e-6, "{energy:?}");
+    // The samples are of the same energy over the same time.
+    let last = report.samples.last().expect("samples");
+    assert!(last.at_seconds <= span + 1e-6, "{} of {span}", last.at_seconds);
+    let watts = report.samples.iter().map(|s| s.watts).sum::<f64>() / report.samples.len() as f64;
+    close(watts * span, energy.total_joules.0, 0.02);
+}
+
 fn on_pairs(kind: PolicyKind, setup: Setup) -> Setup {
     let settings = Settings { kind, ..Settings::default() };
     Setup { disk: DiskModel::pair(), mirroring: Mirroring { settings, ..Mirroring::default() }, ..setup }

@@ -35,6 +35,8 @@ struct World {
     waking: Vec<ServerId>,
     /// The events: minute, server, and whether it was woken.
     shifts: Vec<(u64, ServerId, bool)>,
+    /// Events after which one server was woken and another one let go.
+    swaps: u32,
 }
 
 impl World {
@@ -42,7 +44,14 @@ impl World {
         let members = (0..servers).map(|id| (ServerId(id), GearGroup((id % 3) as u8), State::Awake, true));
         let calendar = Calendar { origin: Moment::ZERO, elapsed: Duration::ZERO };
         let fleet = Fleet::new(policy, calendar, Moment::ZERO, Mode::Auto, members).expect("a fleet");
-        World { fleet, history: History::default(), minute: 0, waking: Vec::new(), shifts: Vec::new() }
+        World {
+            fleet,
+            history: History::default(),
+            minute: 0,
+            waking: Vec::new(),
+            shifts: Vec::new(),
+            swaps: 0,
+        }
     }
 
     fn step(&mut self, load: Option<f64>) {
@@ -72,6 +81,10 @@ impl World {
     }
 
     fn obey(&mut self, commands: Vec<Command>) {
+        let woken = commands.iter().any(|c| matches!(c, Command::Wake(_)));
+        let slept = commands.iter().any(|c| matches!(c, Command::Sleep(..)));
+        self.swaps += u32::from(woken && slept);
+        let recorded = commands.iter().any(|c| matches!(c, Command::RecordHour { .. }));
         for command in commands {
             match command {
                 Command::Wake(server) => {
@@ -87,6 +100,10 @@ impl World {
                 }
                 Command::RecordHour { hour, peak } => self.history.record(hour, peak, 24),
             }
+        }
+        // The replicated state has the hour: the leader looks again.
+        if recorded {
+            self.tell(Event::Tick);
         }
     }
 
@@ -281,6 +298,7 @@ fn servers_take_turns() {
     }
     let (least, most) = (asleep.iter().min().unwrap(), asleep.iter().max().unwrap());
     assert!(*least > 0 && most < &(2 * least), "minutes asleep: {asleep:?}");
+    assert_eq!(world.swaps, 0, "the one that takes its turn is up before another one sleeps");
 }
 
 /// A small generator: the same seed gives the same loads.

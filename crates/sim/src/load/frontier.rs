@@ -8,11 +8,12 @@ pub const SHORT_GOALS: [f64; 5] = [0.002, 0.01, 0.03, 0.1, 0.3];
 /// Budgets of power cycles per server and day.
 pub const CYCLES: [f64; 5] = [0.5, 1.0, 2.0, 4.0, 8.0];
 
-/// One setting, its result, and the bound for the same shortage and power cycles.
+/// A limit, what is possible within it, and the bound for the same shortage and power cycles.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
     pub short_goal: f64,
     pub cycles_per_day: f64,
+    /// That saves most of the settings tried which are within both limits: who accepts more never saves less.
     pub outcome: Outcome,
     /// Mean share of servers asleep.
     pub asleep: f64,
@@ -30,6 +31,11 @@ pub fn frontier(case: &Case, mut progress: impl FnMut(usize, usize)) -> Result<V
             let mut case = case.clone();
             (case.setup.cycles_per_day, case.setup.short_goal) = (cycles_per_day, short_goal);
             let (outcome, _) = case.play(Policy::Ebb)?;
+            let within =
+                |point: &&Point| point.short_goal <= short_goal && point.cycles_per_day <= cycles_per_day;
+            let others = points.iter().filter(within).map(|point: &Point| &point.outcome);
+            let best = others.max_by(|a, b| a.savings.total_cmp(&b.savings));
+            let outcome = best.filter(|best| best.savings > outcome.savings).cloned().unwrap_or(outcome);
             let asleep = 1.0 - outcome.mean_awake / f64::from(case.setup.servers);
             let limits = (outcome.short_time, outcome.cycles_per_server_per_day);
             let asleep_bound = bound.as_ref().map(|bound| bound.asleep(limits.0, limits.1));

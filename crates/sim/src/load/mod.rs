@@ -4,11 +4,12 @@
 //! quality from the steps in which fewer were awake than the load needed. All results are modelled. Loads are in units
 //! of servers, so a load of 2.5 needs three.
 //!
-//! Steps without a record enter no figure. Servers of several types are assumed to be mixed evenly and to take turns,
+//! Steps without a record enter no figure but that of power cycles. Servers of several types are assumed to be mixed evenly and to take turns,
 //! so a server draws the mean of the types.
 
 mod bound;
 mod cold;
+mod csv;
 mod fleet;
 mod frontier;
 mod page;
@@ -19,6 +20,7 @@ mod series;
 
 pub use bound::Bound;
 pub use cold::{Split, Touch, split};
+pub use csv::csv;
 pub use fleet::{Spell, Timeline, World};
 pub use frontier::{Point, frontier};
 pub use page::{HEADER, POINT_HEADER, Report, cells, gaps_text, html, point_cells};
@@ -210,12 +212,13 @@ pub struct Outcome {
     /// Relative to always-on.
     pub savings: f64,
     pub mean_awake: f64,
-    /// Share of the time in which fewer servers were awake than the load needed.
+    /// Share of the time in which fewer servers were awake than the load needed, also where it needed more than there are.
     pub short_time: f64,
     /// Share of the load that arrived during that time.
     pub short_load: f64,
     /// Share of the load that the awake servers could not carry at once.
     pub excess_load: f64,
+    /// Gaps included: servers sleep in them, too.
     pub cycles_per_server_per_day: f64,
 }
 
@@ -263,6 +266,14 @@ impl Case {
             return Err(LoadError::TooShort { days, train: setup.train_days });
         }
         Ok(Case { setup, step, loads, first, per_server })
+    }
+
+    /// The same with as much shortage accepted as Sierra's policy has, within what can be accepted: where the two can be compared by
+    /// their savings.
+    pub fn at_sierras_shortage(mut self) -> Result<Case, LoadError> {
+        let (sierra, _) = self.play(Policy::Sierra)?;
+        self.setup.short_goal = sierra.short_time.clamp(0.001, 0.5);
+        Ok(self)
     }
 
     /// Steps that count: those with a record, after the training.
@@ -334,7 +345,7 @@ impl Case {
                     joules += self.joules(line, t, load);
                     awake += f64::from(line.serving[t] + line.waking[t]);
                     let serving = f64::from(line.serving[t]);
-                    if load.min(n) * (1.0 - 1e-9) > serving {
+                    if load * (1.0 - 1e-9) > serving {
                         short += 1;
                         in_short += load;
                         excess += load - serving;
@@ -347,7 +358,7 @@ impl Case {
             }
         }
         let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
-        let days = steps as f64 * self.step.as_secs_f64() / 86_400.0;
+        let days = (self.loads.len() - self.first) as f64 * self.step.as_secs_f64() / 86_400.0;
         Outcome {
             policy,
             modelled_joules: joules,

@@ -66,6 +66,82 @@ fn an_unforeseen_day_leaves_sierra_short() {
 }
 
 #[test]
+fn overload_is_shortage_whoever_is_awake() {
+    // 150 servers' worth on 30, for a third of the time.
+    let setup = Setup { provision: Provision::PerServer(1.0), ..setup(30) };
+    let case = Case::new(setup, &days(&[[10.0, 20.0, 150.0]; 3])).unwrap();
+    for policy in [Policy::AlwaysOn, Policy::Sierra, Policy::Oracle, Policy::ContinuousOracle, Policy::Ebb] {
+        let outcome = play(&case, policy);
+        assert!(outcome.short_time >= 1.0 / 3.0 - 1e-9, "{outcome:?}");
+        assert!(outcome.excess_load >= 120.0 / 180.0 - 1e-9, "{outcome:?}");
+    }
+}
+
+#[test]
+fn who_accepts_more_never_saves_less() {
+    let points = frontier(&Case::new(setup(30), &service(7, 10)).unwrap(), |_, _| {}).unwrap();
+    for point in &points {
+        let within = points.iter().filter(|other| {
+            other.short_goal <= point.short_goal && other.cycles_per_day <= point.cycles_per_day
+        });
+        for other in within {
+            assert!(other.outcome.savings <= point.outcome.savings, "{other:?} is within {point:?}");
+        }
+    }
+}
+
+#[test]
+fn no_server_sleeps_in_a_step_in_which_another_one_wakes() {
+    let case = Case::new(setup(30), &service(5, 20)).unwrap();
+    let line = case.play(Policy::Ebb).unwrap().1.unwrap();
+    let swaps =
+        line.woken.iter().zip(&line.slept).filter(|(woken, slept)| **woken > 0 && **slept > 0).count();
+    assert_eq!(swaps, 0);
+}
+
+#[test]
+fn the_csv_gives_every_figure_again() {
+    let mut series = service(6, 8);
+    series.values[5000..5600].fill(None);
+    let power = PowerModel::default();
+    let case = Case::new(Setup { power, train_days: 2, ..setup(12) }, &series).unwrap();
+    let outcomes: Vec<_> = [Policy::AlwaysOn, Policy::Ebb].map(|policy| case.play(policy).unwrap()).into();
+    let text = csv(&case, &outcomes);
+    let (mut joules, mut always, mut awake, mut steps, mut short, mut cycles, mut all) =
+        (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
+    for line in text.lines().skip(1) {
+        let cells: Vec<f64> = line.split(',').map(|cell| cell.parse().unwrap_or(f64::NAN)).collect();
+        if cells[0] < 2.0 * 86_400.0 {
+            continue;
+        }
+        let (load, [serving, waking, woken, slept]) = (cells[1], [cells[9], cells[10], cells[11], cells[12]]);
+        (all, cycles) = (all + 1.0, cycles + slept);
+        if load.is_nan() {
+            continue;
+        }
+        steps += 1.0;
+        awake += serving + waking;
+        short += f64::from(u8::from(load * (1.0 - 1e-9) > serving));
+        always += power.on(load / 12.0).0 * 60.0 * 12.0;
+        let asleep = 12.0 - serving - waking;
+        joules += power.on(load / serving).0 * 60.0 * serving + 5.4 * 60.0 * asleep + 61.8 * 60.0 * waking;
+        // 13 s to come up, in which it is counted as idle, and 7 s to go down, in which it is counted as asleep.
+        joules += woken * (1270.0 - 13.0 * 61.8) + slept * (569.0 - 7.0 * 5.4);
+    }
+    let ebb = &outcomes[1].0;
+    assert!(ebb.savings > 0.1 && cycles > 0.0, "{ebb:?}");
+    for (found, right) in [
+        (joules, ebb.modelled_joules.0),
+        (1.0 - joules / always, ebb.savings),
+        (awake / steps, ebb.mean_awake),
+        (short / steps, ebb.short_time),
+        (cycles / 12.0 / (all / 1440.0), ebb.cycles_per_server_per_day),
+    ] {
+        assert!((found - right).abs() <= 1e-9 * right.abs(), "{found} is not {right}: {ebb:?}");
+    }
+}
+
+#[test]
 fn gaps_are_in_no_figure() {
     let mut series = days(&[[1.0, 4.0, 9.0], [1.0, 4.0, 9.0]]);
     series.values[24..32].fill(Some(0.0));

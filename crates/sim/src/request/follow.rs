@@ -6,8 +6,8 @@ use crate::request::pairs::Pairs;
 use crate::world::World;
 use crate::world::net::Node;
 use ebb_meta::State;
-use ebb_power::Draw;
-use ebb_types::{GearGroup, Moment, ServerId, ServerState, SlotState};
+use ebb_power::ModelledEnergy;
+use ebb_types::{GearGroup, Joules, Moment, ServerId, ServerState, SlotState};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A period of one phase and gear.
@@ -55,12 +55,23 @@ pub struct Watch {
     returning: Option<Returning>,
     pub reclaims: Vec<Reclaim>,
     pub samples: Vec<Sample>,
-    /// At the last sample: time, requests arrived, busy time of each disk.
-    sampled: (u64, u64, BTreeMap<ServerId, u64>),
-    /// Joules of the same disk work on a cluster that never sleeps.
-    pub always_on_joules: f64,
-    pub awake_seconds: f64,
+    sampled: Sampled,
+    /// What the disks' work adds to the energy of servers that idle.
+    pub work: Joules,
+    /// The same disk work on a cluster that never sleeps.
+    pub always_on: Joules,
     pub pairs: Pairs,
+}
+
+/// The cluster at the last sample.
+#[derive(Default)]
+struct Sampled {
+    at: u64,
+    arrived: u64,
+    /// Busy time of each disk.
+    busy: BTreeMap<ServerId, u64>,
+    /// As if no server had any work.
+    energy: ModelledEnergy,
 }
 
 /// The map's state of gears.
@@ -148,36 +159,35 @@ impl World<'_> {
         watch.since = now;
     }
 
-    /// Takes a sample of the cluster, and reports the disks' work since the last one to the energy meter.
+    /// Takes a sample of the cluster, and adds up the energy since the last one. Work is spread evenly over the servers that are on, here
+    /// and in the cluster that never sleeps: over the same time and by the same law, so that only sleep makes a difference.
     pub fn take_sample(&mut self) {
         let now = self.now;
         let models = self.modelled.as_deref_mut().expect("a modelled world");
         let watch = &mut models.watch;
-        let nanos = now - watch.sampled.0;
+        let nanos = now - watch.sampled.at;
         if nanos == 0 {
             return;
         }
-        let (mut busy_on, mut watts) = (0.0, 0.0);
-        let mut busy_all = 0.0;
+        let mut busy_seconds = 0.0;
         for (&id, machine) in &models.machines {
-            let before = watch.sampled.2.insert(id, machine.disk.busy(now)).unwrap_or(0);
-            let share =
-                (machine.disk.busy(now) - before) as f64 / nanos as f64 / machine.disk.channels() as f64;
-            busy_all += share;
-            if models.on.contains(&id) {
-                busy_on += share;
-                models.energy.set(Moment(now), id, Draw::On { utilisation: share });
-            }
-            watts += models.energy.watts(Moment(now), id).map_or(0.0, |w| w.0);
+            let busy = machine.disk.busy(now);
+            let before = watch.sampled.busy.insert(id, busy).unwrap_or(0);
+            busy_seconds += (busy - before) as f64 / 1e9 / machine.disk.channels() as f64;
         }
-        let servers = models.machines.len() as f64;
         let seconds = nanos as f64 / 1e9;
+        let (model, energy) = (models.energy.model(), models.energy.energy(Moment(now)));
+        let on_seconds = energy.on_seconds - watch.sampled.energy.on_seconds;
+        let utilisation = if on_seconds > 0.0 { busy_seconds / on_seconds } else { 0.0 };
+        let work = (model.on(utilisation) - model.idle).0 * on_seconds;
+        let all_seconds = models.machines.len() as f64 * seconds;
+        watch.work += Joules(work);
+        watch.always_on += Joules(model.on(busy_seconds / all_seconds).0 * all_seconds);
         let pairs = watch.pairs.sample(&models.machines, now);
         // The power model's watts contain disks of one speed.
-        watts -= pairs.map_or(0.0, |pairs| (pairs.one_speed - pairs.taken).0 / seconds);
-        watch.always_on_joules += models.energy.model().on(busy_all / servers).0 * servers * seconds;
-        watch.awake_seconds += models.on.len() as f64 * seconds;
-        let arrived = models.clients.arrived - watch.sampled.1;
+        let slower = pairs.map_or(0.0, |pairs| (pairs.one_speed - pairs.taken).0);
+        let joules = (energy.total() - watch.sampled.energy.total()).0 + work - slower;
+        let arrived = models.clients.arrived - watch.sampled.arrived;
         let mut awake_by_rack = vec![0; models.fabric.racks()];
         models.on.iter().for_each(|id| awake_by_rack[models.fabric.rack(Node::Server(*id))] += 1);
         let sample = Sample {
@@ -186,9 +196,9 @@ impl World<'_> {
             gear: watch.gear,
             servers_awake: models.on.len() as u32,
             awake_by_rack,
-            watts,
+            watts: joules / seconds,
             debt_bytes: models.machines.values().map(|m| m.store.offload_bytes()).sum(),
-            disk_busy: busy_on / models.on.len().max(1) as f64,
+            disk_busy: utilisation,
             disks_low: pairs.and_then(|pairs| pairs.low_share()),
             phase: watch.phase,
         };
@@ -196,7 +206,8 @@ impl World<'_> {
         if nanos >= models.sample_every / 2 {
             watch.samples.push(sample);
         }
-        (watch.sampled.0, watch.sampled.1) = (now, models.clients.arrived);
+        (watch.sampled.at, watch.sampled.arrived, watch.sampled.energy) =
+            (now, models.clients.arrived, energy);
     }
 
     /// Measuring starts: everything before does not count. `hour`: nanoseconds of an hour of the trace.
@@ -208,7 +219,8 @@ impl World<'_> {
         models.watch.migrations.clear();
         models.watch.reclaims.clear();
         let busy = models.machines.iter().map(|(id, m)| (*id, m.disk.busy(now))).collect();
-        models.watch.sampled = (now, models.clients.arrived, busy);
+        models.watch.sampled =
+            Sampled { at: now, arrived: models.clients.arrived, busy, energy: ModelledEnergy::default() };
         models.watch.pairs.begin(&models.machines, now, hour);
         models.fabric.forget_bytes();
     }

@@ -90,7 +90,7 @@ pub struct Sample {
     pub servers_awake: u32,
     /// The same by rack.
     pub awake_by_rack: Vec<u32>,
-    /// Modelled.
+    /// Modelled; the mean since the last sample.
     pub watts: f64,
     /// Offload kept for others.
     pub debt_bytes: u64,
@@ -125,7 +125,7 @@ pub struct Reclaim {
     pub bytes_per_second: f64,
 }
 
-/// Energy, modelled, over the simulated time of the trace.
+/// Energy, modelled, from the start of the trace to its end. Work is spread evenly over the servers that are on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Energy {
     pub total_joules: Joules,
@@ -134,6 +134,7 @@ pub struct Energy {
     /// Share of the always-on energy.
     pub saved: f64,
     pub transitions: u64,
+    /// Without those on their way up or down.
     pub mean_servers_awake: f64,
 }
 

@@ -117,6 +117,8 @@ pub struct Models<'a> {
     pub down: u64,
     /// Time between two samples.
     pub sample_every: u64,
+    /// The last moment at which one is taken.
+    pub sample_until: u64,
 }
 
 impl Models<'_> {
@@ -210,6 +212,7 @@ impl<'a> World<'a> {
                 self.look_for_timeouts();
                 self.after(crate::world::clock::SECOND, Happening::Modelled(Later::Timeouts));
             }
+            Later::Sample if self.now > self.models().sample_until => {}
             Later::Sample => {
                 self.take_sample();
                 let every = self.models().sample_every;

@@ -10,7 +10,7 @@ use ebb_gear::LoadSeries;
 use ebb_power::ModelledEnergy;
 use ebb_report::Latency;
 use ebb_trace::Trace;
-use ebb_types::{Bytes, Joules, Schedule};
+use ebb_types::{Bytes, Schedule};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -155,7 +155,7 @@ pub(super) fn report(
     let failed = done.iter().filter(|d| d.failed).count() as u64;
     let span = trace.span().as_secs_f64() / setup.speed;
     let scales = pairs.as_ref().map(|pairs| pairs.scales);
-    let always_on = scales.map_or(Joules(models.watch.always_on_joules), |scales| scales.always_on);
+    let always_on = scales.map_or(models.watch.always_on, |scales| scales.always_on);
     let total = scales.map_or(energy.total(), |scales| scales.total());
     let debt = |s: &Sample| s.debt_bytes;
     Report {
@@ -199,7 +199,7 @@ pub(super) fn report(
             always_on_joules: always_on,
             saved: 1.0 - total.0 / always_on.0.max(f64::MIN_POSITIVE),
             transitions: energy.transitions,
-            mean_servers_awake: models.watch.awake_seconds / span.max(1e-9),
+            mean_servers_awake: energy.on_seconds / span.max(1e-9),
         },
         pairs,
         samples: models.watch.samples.clone(),

@@ -12,7 +12,7 @@ use ebb_gear::{GearError, Load, LoadSeries, oracle};
 use ebb_power::{Draw, EnergyMeter, PowerModel};
 use ebb_trace::Trace;
 use ebb_types::Random;
-use ebb_types::{Joules, Moment, Schedule, ServerId};
+use ebb_types::{Moment, Schedule, ServerId};
 use std::time::Duration;
 
 /// Simulated time from the cluster's creation to the first request: leases are granted and a fixed gear is reached.
@@ -63,6 +63,7 @@ impl<'a> World<'a> {
     /// From now on energy and traffic count.
     fn start_measuring(&mut self, power: PowerModel, schedule: &Schedule) -> Result<(), SimError> {
         self.begin_measuring(schedule.hour_millis * 1_000_000);
+        // The disks' work is added by the samples.
         let now = Moment(self.now);
         let models = self.models();
         models.energy = EnergyMeter::new(power, 1.0)?;
@@ -161,10 +162,13 @@ pub fn simulate(trace: &Trace, setup: &Setup, progress: &mut dyn FnMut(f64)) -> 
         progress(percent as f64 / 100.0);
     }
     world.run_to(end)?;
+    // Every figure of energy ends with the trace: what is still queued is work of neither the cluster nor the one that never sleeps.
     world.take_sample();
-    let energy = world.models().energy.energy(Moment(end));
+    world.models().sample_until = end;
+    let mut energy = world.models().energy.energy(Moment(end));
     let watch = &world.models().watch;
-    let pairs = watch.pairs.report(&setup.mirroring, Joules(watch.always_on_joules), energy.total());
+    energy.on += watch.work;
+    let pairs = watch.pairs.report(&setup.mirroring, watch.always_on, energy.total());
     let rest = end + REST;
     while world.models().clients.under_way() > 0 && world.now < rest {
         let next = world.now + SECOND;

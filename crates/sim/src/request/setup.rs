@@ -219,6 +219,7 @@ impl Setup {
             up: nanos(self.power.up.seconds),
             down: nanos(self.power.down.seconds),
             sample_every: SECOND,
+            sample_until: u64::MAX,
         })
     }
 }

@@ -72,9 +72,9 @@ pub struct LoadArgs {
     /// from waking a server until it carries load
     #[arg(long, value_name = "WATTS,TIME", value_parser = parse_suspend)]
     suspend: Option<Suspend>,
-    /// Share of time with too few servers awake that Ebb accepts
-    #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
-    short_goal: f64,
+    /// Share of time with too few servers awake that Ebb accepts; or `sierra`: as much as Sierra's own policy has on this series
+    #[arg(long, value_name = "SHARE|sierra", default_value = "0.01", value_parser = parse_goal)]
+    short_goal: Goal,
     /// Days after which Ebb's lowest gear moves to other servers; 0: never
     #[arg(long, value_name = "DAYS", default_value_t = 7)]
     rotate_days: u32,
@@ -96,7 +96,7 @@ pub struct LoadArgs {
     /// Print JSON with stable keys (docs/json.md)
     #[arg(long)]
     json: bool,
-    /// Write load and servers awake of every step to this file
+    /// Write every step's load, and of every policy the servers that serve, wake, are woken, and are put to sleep, to this file
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Write a report with charts to this file
@@ -108,6 +108,21 @@ pub struct LoadArgs {
 enum Zeros {
     Gap,
     Load,
+}
+
+#[derive(Clone, Copy)]
+enum Goal {
+    Share(f64),
+    Sierra,
+}
+
+fn parse_goal(text: &str) -> Result<Goal, String> {
+    match text {
+        "sierra" => Ok(Goal::Sierra),
+        share => {
+            share.parse().map(Goal::Share).map_err(|_| format!("{text:?} is neither a share nor sierra"))
+        }
+    }
 }
 
 /// A duration that is not zero.
@@ -175,13 +190,19 @@ struct SeriesJson<'a> {
 pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
     let refused = |error: String| NodeError::Refused(format!("{}: {error}", args.series.display()));
     let file = std::fs::File::open(&args.series).map_err(io("read", &args.series))?;
+    for path in args.html.iter().chain(&args.csv) {
+        super::writable(path)?;
+    }
     let name = args.series.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let series = load::read(Box::new(file), &name, args.interval).map_err(|e| refused(e.to_string()))?;
     let step = args.step.unwrap_or(series.interval.max(Duration::from_secs(60)));
     let mut series = series.folded(step).map_err(|e| refused(e.to_string()))?;
     let zeros = if args.zeros == Zeros::Gap { series.zeros_are_gaps() } else { 0 };
     let gaps = series.gaps(zeros);
-    let case = Case::new(setup(args)?, &series).map_err(|e| refused(e.to_string()))?;
+    let mut case = Case::new(setup(args)?, &series).map_err(|e| refused(e.to_string()))?;
+    if matches!(args.short_goal, Goal::Sierra) {
+        case = case.at_sierras_shortage().map_err(|e| refused(e.to_string()))?;
+    }
     let outcomes = play(args, &case).map_err(|e| refused(e.to_string()))?;
     let cold = args.cold.map(|share| cold(args, share));
     let pools = cold
@@ -208,7 +229,7 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
         std::fs::write(path, load::html(&report)).map_err(io("write", path))?;
     }
     if let Some(path) = &args.csv {
-        std::fs::write(path, csv(&report)).map_err(io("write", path))?;
+        std::fs::write(path, load::csv(&case, &outcomes)).map_err(io("write", path))?;
     }
     if args.json {
         println!("{}", json(&report));
@@ -230,7 +251,11 @@ fn setup(args: &LoadArgs) -> Result<Setup, NodeError> {
         dwell: args.dwell,
         cycles_per_day: args.cycles,
         suspend: args.suspend,
-        short_goal: args.short_goal,
+        short_goal: match args.short_goal {
+            Goal::Share(share) => share,
+            // Until it is known.
+            Goal::Sierra => 0.01,
+        },
         rotate_days: args.rotate_days,
     })
 }
@@ -266,30 +291,6 @@ fn json(report: &Report) -> String {
         frontier: report.frontier,
         pools: report.pools,
     })
-}
-
-fn csv(report: &Report) -> String {
-    let mut out = "second,load_servers".to_owned();
-    let lines: Vec<(&str, &Timeline)> = report
-        .outcomes
-        .iter()
-        .filter_map(|(outcome, line)| Some((outcome.policy.name(), line.as_ref()?)))
-        .collect();
-    for (name, _) in &lines {
-        let _ = write!(out, ",{name}");
-    }
-    for (t, load) in report.case.loads.iter().enumerate() {
-        let _ = write!(out, "\n{}", t as f64 * report.case.step.as_secs_f64());
-        let _ = match load {
-            Some(load) => write!(out, ",{load:.4}"),
-            None => write!(out, ","),
-        };
-        for (_, line) in &lines {
-            let _ = write!(out, ",{}", line.serving[t] + line.waking[t]);
-        }
-    }
-    out.push('\n');
-    out
 }
 
 fn text(report: &Report, written: [Option<&Path>; 2]) -> String {

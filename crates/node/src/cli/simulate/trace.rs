@@ -138,6 +138,9 @@ pub fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
     if args.gear.is_some() && !matches!(args.gears, GearsArg::Fixed) {
         return Err(refused("--gear needs --gears fixed: add that, or remove --gear"));
     }
+    if let Some(path) = &args.html {
+        super::writable(path)?;
+    }
     let trace = read(args)?;
     let setup = setup(args)?;
     let pools = args.cold_after.map(|after| pools(args, &trace, &setup, after)).transpose()?;
