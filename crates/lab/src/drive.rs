@@ -64,6 +64,7 @@ use feed::Feed;
 use options::TICK;
 pub(crate) use options::validate;
 use place::Placer;
+pub(crate) use record::COLLECTED_MOST;
 use record::{Recorder, Shared};
 use remote::{Course, Timer};
 use std::pin::pin;

@@ -1,8 +1,8 @@
 //! Evaluations: a matrix of workloads, load levels and targets, run unattended, with the power drawn [TRACER §III, §V].
 //!
 //! A [`Matrix`] says what to run, a [`Store`] holds the results, and [`run()`] does what is missing: first each
-//! workload's peak rate, in closed loop, then its levels, each a proportional selection of the workload at its peak
-//! rate, in open loop. The load comes from a [`Generator`] and the watts from an [`Analyzer`], either of which may be
+//! workload's peak, in closed loop, of which the trace is kept with its bunches, then its levels, each a proportional
+//! selection of that trace, in open loop. The load comes from a [`Generator`] and the watts from an [`Analyzer`], either of which may be
 //! on another machine ([`crate::agent`]).
 
 mod compare;
@@ -21,7 +21,9 @@ pub use export::csv;
 pub use figures::report;
 pub use local::{Connect, LocalAnalyzer, LocalGenerator};
 pub use matrix::{AgentSpec, Filter, Matrix, MatrixError, RUNS_MAX, Settings, Target, Workload};
-pub use order::{Analyzer, Draw, Generator, Intensity, Machine, Order, Performance, Place, RunError};
-pub use record::{COLUMNS, Peak, Record};
-pub use run::{Bench, Benches, Outcome, Progress, run};
+pub use order::{
+    Analyzer, Draw, Generator, Intensity, Interval, Live, Machine, Order, Performance, Place, RunError,
+};
+pub use record::{COLUMNS, Peak, Record, SeriesRow};
+pub use run::{Bench, Benches, Outcome, Progress, Watched, run};
 pub use store::{Content, RunKey, SCHEMA_VERSION, Store, StoreError};

@@ -2,7 +2,7 @@
 //! of them at once.
 //!
 //! A meter has channels; a channel has one [`Quantity`], and its readings are numbers in that quantity's unit. A
-//! missing reading is absent, never zero. Every channel states whether it is measured or modelled, what it covers, and
+//! missing reading is absent, never zero. Every channel says whether it is measured, stated or modelled, what it covers, and
 //! which other channel already contains it, so that nothing is counted twice.
 //!
 //! All samples are stamped with `CLOCK_MONOTONIC` ([`now`]); [`Clock`] relates it to the wall clock once, so that
@@ -43,11 +43,24 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The origin of a reading. Shown wherever the reading is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
     Measured,
+    /// A program of the user's printed it; whether that was measured, only the program knows.
+    Stated,
     Modelled,
+}
+
+impl Source {
+    /// `measured`, `stated` or `modelled`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Source::Measured => "measured",
+            Source::Stated => "stated",
+            Source::Modelled => "modelled",
+        }
+    }
 }
 
 /// The quantity of a channel's numbers.

@@ -2,7 +2,7 @@
 
 use super::message::{Reply, Request};
 use super::serve::IDENTITY;
-use crate::eval::{AgentSpec, Analyzer, Draw, Generator, Machine, Order, Performance, Place, RunError};
+use crate::eval::{AgentSpec, Analyzer, Draw, Generator, Live, Machine, Order, Performance, Place, RunError};
 use bytes::Bytes;
 use ebb_client::Secret;
 use ebb_client::transport::{Connection, connect, kind};
@@ -113,7 +113,8 @@ impl Generator for RemoteGenerator {
         }
     }
 
-    fn run(&mut self, order: &Order) -> Result<Performance, RunError> {
+    /// An agent's run cannot be watched.
+    fn run(&mut self, order: &Order, _: &mut dyn FnMut(Live)) -> Result<Performance, RunError> {
         match self.0.ask(&Request::Run(order.clone()), PATIENCE.saturating_add(order.length))? {
             Reply::Ran(performance) => Ok(performance),
             _ => Err(self.0.strange()),

@@ -35,7 +35,7 @@ pub enum AgentError {
 pub struct Allowed {
     /// Targets, named as in the matrix.
     pub targets: Vec<String>,
-    /// The directory of the traces that may be replayed.
+    /// The directory of the traces that may be replayed, and where those of peak runs are kept.
     pub traces: Option<PathBuf>,
     /// Meters, named as in the matrix.
     pub meters: Vec<String>,
@@ -123,7 +123,7 @@ fn generate(todo: &mpsc::Receiver<Job>, connect: Option<Connect>) {
         let outcome = match (&mut generator, work) {
             (Err(error), _) => Err(error.clone()),
             (Ok(generator), Work::Prepare(place)) => generator.prepare(&place).map(Reply::Prepared),
-            (Ok(generator), Work::Run(order)) => generator.run(&order).map(Reply::Ran),
+            (Ok(generator), Work::Run(order)) => generator.run(&order, &mut |_| {}).map(Reply::Ran),
         };
         // The host may have disconnected.
         let _ = answer.send(outcome.unwrap_or_else(Reply::Refused));
@@ -234,9 +234,13 @@ impl Allowed {
         if order.length > RUN_MAX {
             return Err(RunError::Failed(format!("a run of {:?} is too long", order.length)));
         }
-        if let Workload::Trace { file, .. } = &mut order.workload {
+        let recorded = match &mut order.workload {
+            Workload::Trace { file, .. } => Some(file),
+            Workload::Synthetic { .. } => None,
+        };
+        for file in recorded.into_iter().chain(&mut order.trace) {
             let dir = self.traces.as_ref().ok_or_else(|| {
-                RunError::Lost("this agent replays no traces; start it with --traces DIR".into())
+                RunError::Lost("this agent keeps and replays no traces; start it with --traces DIR".into())
             })?;
             if !file.components().all(|part| matches!(part, Component::Normal(_))) {
                 let why = format!("{} is not a path inside the agent's directory of traces", file.display());

@@ -42,8 +42,10 @@ fn place(dir: &Path) -> Place {
 }
 
 fn order(place: Place, workload: Workload) -> Order {
-    let intensity = Intensity::Level { percent: 50.0, filter: Filter::Balanced, peak_iops: 400.0 };
-    Order { place, workload, intensity, length: Duration::from_millis(100), seed: 1 }
+    let trace = matches!(workload, Workload::Synthetic { .. }).then(|| "modes/file.replay.0".into());
+    let (length, interval) = (Duration::from_millis(100), Duration::from_secs(60));
+    let intensity = Intensity::Level { percent: 50.0, filter: Filter::Balanced };
+    Order { place, workload, intensity, length, seed: 1, trace, interval }
 }
 
 const MODE: Workload = Workload::Synthetic { size: 4096, random: 50, reads: 50 };
@@ -52,13 +54,18 @@ const MODE: Workload = Workload::Synthetic { size: 4096, random: 50, reads: 50 }
 fn an_agent_generates_load_and_says_on_what() {
     let dir = tempfile::tempdir().unwrap();
     let place = place(dir.path());
-    let agent = start(dir.path(), Allowed { targets: vec![place.at.clone()], ..Allowed::default() });
+    let traces = Some(dir.path().join("traces"));
+    let agent = start(dir.path(), Allowed { targets: vec![place.at.clone()], traces, ..Allowed::default() });
     let mut generator = RemoteGenerator::connect(&spec(dir.path(), &agent)).unwrap();
     let machine = generator.prepare(&place).unwrap();
     assert!(machine.kernel.is_some() && machine.device.unwrap().contains("1.0 MiB"));
-    let performance = generator.run(&order(place, MODE)).unwrap();
+    let level = order(place, MODE);
+    let peak = Order { intensity: Intensity::Peak { depth: 4 }, ..level.clone() };
+    let whole = generator.run(&peak, &mut |_| {}).unwrap();
+    assert!(dir.path().join("traces/modes/file.replay.0").exists(), "the agent keeps the trace");
+    let performance = generator.run(&level, &mut |_| {}).unwrap();
     // Requests that this machine was too busy to issue in time are missing.
-    assert!((1..=21).contains(&performance.requests), "{performance:?}");
+    assert!((1..=whole.requests / 2 + 4).contains(&performance.requests), "{performance:?}");
     assert_eq!((performance.bytes, performance.failed), (performance.requests * 4096, 0));
     assert!(performance.latency.unwrap().p99_millis > 0.0);
     // Both are on one machine: the clocks are the same, and the offset is within the round trip.
@@ -77,7 +84,7 @@ fn an_agent_reads_its_meters() {
     let draw = analyzer.draw(from, ebb_power::meter::now()).unwrap();
     // Energy over time gives the watts to within a rounding error, whatever the length of the window.
     assert!((draw.watts.unwrap() - 42.0).abs() < 1e-9, "{:?}", draw.watts);
-    assert_eq!((draw.modelled, draw.volts), (false, None));
+    assert_eq!((draw.source, draw.volts), (Some(ebb_power::meter::Source::Stated), None));
 }
 
 #[test]
@@ -109,21 +116,27 @@ fn an_agent_does_only_what_it_was_started_for() {
     let mut generator = RemoteGenerator::connect(&spec(dir.path(), &agent)).unwrap();
     let elsewhere = Place { at: "file:/etc/passwd".into(), ..place.clone() };
     assert!(generator.prepare(&elsewhere).unwrap_err().to_string().contains("--target"));
-    assert!(generator.run(&order(elsewhere, MODE)).unwrap_err().to_string().contains("--target"));
+    assert!(
+        generator.run(&order(elsewhere, MODE), &mut |_| {}).unwrap_err().to_string().contains("--target")
+    );
     let trace = |file: &str| {
         let (name, file) = ("web".to_owned(), PathBuf::from(file));
         order(place.clone(), Workload::Trace { name, file, skip_bad: 0, bunch: Duration::ZERO })
     };
     let whole = |order: Order| Order { intensity: Intensity::Peak { depth: 1 }, ..order };
-    assert_eq!(generator.run(&whole(trace("web.spc"))).unwrap().requests, 2);
+    assert_eq!(generator.run(&whole(trace("web.spc")), &mut |_| {}).unwrap().requests, 2);
     for outside in ["../secret", "/etc/passwd", "a/../../secret"] {
-        let error = generator.run(&trace(outside)).unwrap_err().to_string();
+        let error = generator.run(&trace(outside), &mut |_| {}).unwrap_err().to_string();
+        assert!(error.contains("not a path inside"), "{outside}: {error}");
+        let stored = Order { trace: Some(outside.into()), ..order(place.clone(), MODE) };
+        let error = generator.run(&stored, &mut |_| {}).unwrap_err().to_string();
         assert!(error.contains("not a path inside"), "{outside}: {error}");
     }
-    let nothing = generator.run(&order(place.clone(), Workload::Synthetic { size: 0, random: 0, reads: 0 }));
+    let nothing = generator
+        .run(&order(place.clone(), Workload::Synthetic { size: 0, random: 0, reads: 0 }), &mut |_| {});
     assert!(matches!(nothing, Err(RunError::Failed(_))), "{nothing:?}");
     let endless = Order { length: Duration::MAX, ..order(place, MODE) };
-    assert!(generator.run(&endless).is_err());
+    assert!(generator.run(&endless, &mut |_| {}).is_err());
     let error =
         RemoteAnalyzer::connect(&spec(dir.path(), &agent), &["command:rm -rf /".into()]).err().unwrap();
     assert!(error.to_string().contains("--meter"), "{error}");

@@ -39,6 +39,8 @@ pub struct DriveOptions {
     pub duration: Option<Duration>,
     /// Every byte read is compared with what was written, and at the end everything written is read once more.
     pub check: bool,
+    /// Every request issued is kept: [`DriveReport::issued`](super::DriveReport::issued).
+    pub collect: bool,
 }
 
 impl Default for DriveOptions {
@@ -50,6 +52,7 @@ impl Default for DriveOptions {
             warmup: Duration::ZERO,
             duration: None,
             check: false,
+            collect: false,
         }
     }
 }
@@ -67,6 +70,9 @@ pub enum DriveProgress {
         issued: u64,
         in_flight: u64,
         failed: u64,
+        /// Bytes moved, and the sum of the times from issue to answer.
+        bytes: u64,
+        service: Duration,
     },
 }
 

@@ -1,9 +1,10 @@
 //! What is recorded about every request while a replay runs. Times are nanoseconds since its start.
 
 use super::options::{DriveOptions, DriveProgress, Pacing};
+use super::place::Op;
 use super::report::{CpuTime, DriveReport, KindReport, PlacedReport, SecondReport, TargetInfo};
 use ebb_report::Histogram;
-use ebb_trace::Kind;
+use ebb_trace::{Kind, Request};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -11,6 +12,8 @@ use tokio::time::Instant;
 /// Number of failures that are described.
 pub(crate) const ERRORS_TOLD: usize = 10;
 const SECOND: u64 = 1_000_000_000;
+/// Most requests that are collected: 256 MiB of them.
+pub(crate) const COLLECTED_MOST: usize = 8 << 20;
 
 /// What other threads may see of a running replay, and how they stop it.
 #[derive(Default)]
@@ -18,6 +21,9 @@ pub(crate) struct Shared {
     pub issued: AtomicU64,
     pub answered: AtomicU64,
     pub failed: AtomicU64,
+    pub bytes: AtomicU64,
+    /// Sum of the service times, in nanoseconds.
+    pub service: AtomicU64,
     /// Due time of the last request that was issued, in nanoseconds.
     pub due: AtomicU64,
     pub stop: AtomicBool,
@@ -36,6 +42,8 @@ impl Shared {
             issued,
             in_flight,
             failed,
+            bytes: self.bytes.load(Ordering::Relaxed),
+            service: Duration::from_nanos(self.service.load(Ordering::Relaxed)),
         }
     }
 
@@ -76,8 +84,28 @@ pub(crate) struct Recorder {
     most_in_flight: u64,
     last: u64,
     seconds: Vec<SecondReport>,
+    collected: Option<Collected>,
     /// CPU time at the end of the warm-up.
     cpu: Option<CpuTime>,
+}
+
+/// The requests issued, as a trace. Those issued without an answer in between form a bunch: they have one time.
+#[derive(Default)]
+struct Collected {
+    requests: Vec<Request>,
+    /// Time of the present bunch; `None`: an answer has ended it.
+    bunch: Option<u64>,
+}
+
+impl Collected {
+    fn add(&mut self, op: &Op, now: u64) {
+        if self.requests.len() == COLLECTED_MOST {
+            return;
+        }
+        let at = Duration::from_nanos(*self.bunch.get_or_insert(now));
+        let Op { offset, len, kind, .. } = *op;
+        self.requests.push(Request { at, device: 0, offset, len, kind });
+    }
 }
 
 struct Kept {
@@ -120,6 +148,7 @@ impl Recorder {
             most_in_flight: 0,
             last: 0,
             seconds: Vec::new(),
+            collected: options.collect.then(Collected::default),
             cpu: None,
         }
     }
@@ -140,8 +169,11 @@ impl Recorder {
         }
     }
 
-    pub fn issued(&mut self, issue: &Issue) {
+    pub fn issued(&mut self, op: &Op, issue: &Issue) {
         self.in_flight += 1;
+        if let Some(collected) = &mut self.collected {
+            collected.add(op, issue.at);
+        }
         if issue.at < self.warm {
             self.warmup_requests += 1;
             return;
@@ -162,9 +194,18 @@ impl Recorder {
         shared: &Shared,
     ) {
         self.in_flight -= 1;
+        if let Some(collected) = &mut self.collected {
+            collected.bunch = None;
+        }
         shared.answered.fetch_add(1, Ordering::Relaxed);
-        if outcome.is_err() {
-            shared.failed.fetch_add(1, Ordering::Relaxed);
+        match outcome {
+            Ok(len) => {
+                shared.bytes.fetch_add(len.into(), Ordering::Relaxed);
+                shared.service.fetch_add(now - issue.at, Ordering::Relaxed);
+            }
+            Err(_) => {
+                shared.failed.fetch_add(1, Ordering::Relaxed);
+            }
         }
         if issue.at < self.warm {
             return;
@@ -247,6 +288,7 @@ impl Recorder {
             },
             check: None,
             seconds: self.seconds,
+            issued: self.collected.map_or(Vec::new(), |collected| collected.requests),
         }
     }
 }

@@ -202,7 +202,7 @@ impl<'a> Engine<'a> {
     }
 
     fn send(&mut self, op: Op, issue: Issue, ticket: Option<Ticket>, payload: Bytes) {
-        self.recorder.issued(&issue);
+        self.recorder.issued(&op, &issue);
         let (storage, start) = (self.course.storage.clone(), self.recorder.start());
         self.tasks.spawn(async move {
             let outcome = match op.kind {

@@ -3,6 +3,7 @@
 use super::ledger::Mismatch;
 use super::options::{Pacing, PastEnd};
 use ebb_report::Latency;
+use ebb_trace::Request;
 use ebb_types::Bytes;
 use serde::Serialize;
 use std::fmt;
@@ -101,6 +102,10 @@ pub struct DriveReport {
     /// Absent: nothing was checked.
     pub check: Option<CheckReport>,
     pub seconds: Vec<SecondReport>,
+    /// If it was asked for: the requests as they were issued, up to 8,388,608 of them. Those issued without an answer in
+    /// between have the same time, and are a bunch.
+    #[serde(skip)]
+    pub issued: Vec<Request>,
 }
 
 impl DriveReport {

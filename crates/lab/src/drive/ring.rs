@@ -233,7 +233,7 @@ impl<'a> Engine<'a> {
         if large {
             slot.large = Some(self.buffers.take_large()?);
         }
-        self.recorder.issued(&slot.issue);
+        self.recorder.issued(op, &slot.issue);
         self.issued = now;
         self.shared.issued.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.shared.due.store(op.due, std::sync::atomic::Ordering::Relaxed);

@@ -53,6 +53,22 @@ fn requests_are_issued_at_their_times_and_counted() {
 }
 
 #[test]
+fn what_a_peak_run_issues_is_collected_with_its_bunches() {
+    let peak = DriveOptions { pacing: Pacing::Peak { depth: 4 }, collect: true, ..DriveOptions::default() };
+    let report = drive_file(1 << 20, &peak, ticks(1000, 0, 4096)).unwrap();
+    assert_eq!(report.issued.len(), 1000);
+    let trace: Vec<Request> = ticks(1000, 0, 4096).into_iter().map(Result::unwrap).collect();
+    let kinds = |requests: &[Request]| requests.iter().map(|r| (r.kind, r.len)).collect::<Vec<_>>();
+    assert_eq!(kinds(&report.issued), kinds(&trace));
+    let bunches: Vec<usize> = report.issued.chunk_by(|a, b| a.at == b.at).map(<[Request]>::len).collect();
+    assert_eq!(bunches[0], 4, "nothing is answered before the queue is full: {bunches:?}");
+    assert!(bunches.iter().all(|&len| len <= 4), "no bunch is deeper than the queue: {bunches:?}");
+    assert!(report.issued.is_sorted_by_key(|r| r.at));
+    let not = drive_file(1 << 20, &DriveOptions::default(), ticks(10, 0, 4096)).unwrap();
+    assert!(not.issued.is_empty(), "only if it was asked for");
+}
+
+#[test]
 fn writes_change_the_file_where_they_should_and_only_there() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("target");

@@ -221,7 +221,7 @@ mod tests {
 
     fn store(path: &Path, records: &[Record]) {
         let mut store = Store::open(path).unwrap();
-        records.iter().for_each(|record| store.add(record).unwrap());
+        records.iter().for_each(|record| store.add(record, &[]).unwrap());
     }
 
     #[test]

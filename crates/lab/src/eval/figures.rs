@@ -2,7 +2,7 @@
 
 use super::compare::{Metric, mean};
 use super::matrix::Workload;
-use super::record::Record;
+use super::record::{Record, SeriesRow};
 use ebb_report::{Axis, Chart, Mark, Page, Series};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,9 +64,15 @@ impl Figure<'_> {
         }
         let fixed: Vec<String> = self.at.iter().map(|(dimension, value)| dimension.name(*value)).collect();
         let title = format!("{} ({})", self.what, fixed.join(", "));
-        let modelled = self.metric.0.contains('W')
-            && records.iter().any(|r| r.watts_source.as_deref() == Some("modelled"));
-        let y = format!("{}{}", self.metric.0, if modelled { ", modelled watts" } else { "" });
+        // The least trustworthy source names them all.
+        let doubtful = ["modelled", "stated"].into_iter().find(|source| {
+            let is = |r: &&Record| r.watts_source.as_deref() == Some(source);
+            self.metric.0.contains('W') && records.iter().any(is)
+        });
+        let y = match doubtful {
+            Some(source) => format!("{}, {source} watts", self.metric.0),
+            None => self.metric.0.to_owned(),
+        };
         // Sizes are evenly spaced, whatever the factors between them.
         let sizes = values(&records, Dimension::Size);
         let axis = match self.x {
@@ -107,14 +113,14 @@ const MB: Metric = ("MB/s", |r| r.mb_per_second);
 const IOPS_PER_WATT: Metric = ("IOPS/W", |r| r.iops_per_watt);
 const MB_PER_KILOWATT: Metric = ("MB/s/kW", |r| r.mb_per_second_per_kilowatt);
 
-/// A page on all records, one part per campaign and target.
-pub fn report(records: &[Record]) -> String {
+/// A page on all records and the series of the longer ones, one part per campaign and target.
+pub fn report(records: &[Record], series: &[SeriesRow]) -> String {
     let good: Vec<&Record> = records.iter().filter(|record| record.error.is_none()).collect();
     let parts: BTreeSet<(&str, &str)> =
         good.iter().map(|r| (r.campaign.as_str(), r.target.as_str())).collect();
     let failed = records.len() - good.len();
     let lead = format!(
-        "{} runs on {} target{}{}. MB are 10^6 bytes; a load of 100 % is the peak rate of each workload.",
+        "{} runs on {} target{}{}. MB are 10^6 bytes; the load is in percent of the replay at 100 % of each workload's trace.",
         good.len(),
         parts.len(),
         if parts.len() == 1 { "" } else { "s" },
@@ -124,12 +130,14 @@ pub fn report(records: &[Record]) -> String {
     for (campaign, target) in parts {
         let of_part = |r: &&&Record| r.campaign == campaign && r.target == target;
         let records: Vec<&Record> = good.iter().filter(of_part).copied().collect();
-        part(&mut page, &format!("{campaign}/{target}"), &records);
+        let series: Vec<&SeriesRow> =
+            series.iter().filter(|r| r.campaign == campaign && r.target == target).collect();
+        part(&mut page, &format!("{campaign}/{target}"), &records, &series);
     }
     page.render()
 }
 
-fn part(page: &mut Page, name: &str, records: &[&Record]) {
+fn part(page: &mut Page, name: &str, records: &[&Record], series: &[&SeriesRow]) {
     page.section(name, &environment(records));
     let (modes, traces): (Vec<&Record>, Vec<&Record>) = records.iter().partition(|r| is_mode(r));
     page.text(&power(records));
@@ -139,6 +147,7 @@ fn part(page: &mut Page, name: &str, records: &[&Record]) {
     if !traces.is_empty() {
         trace_tables(page, name, &traces);
     }
+    over_time(page, name, series);
 }
 
 /// Whether the workload is defined by size, random ratio and read ratio.
@@ -176,10 +185,13 @@ fn power(records: &[&Record]) -> String {
     }
     let meters: BTreeSet<&str> = metered.iter().filter_map(|r| r.meters.as_deref()).collect();
     let meters = meters.into_iter().collect::<Vec<_>>().join("; ");
-    let modelled = metered.iter().filter(|r| r.watts_source.as_deref() == Some("modelled")).count();
-    let kind = match modelled {
-        0 => "Watts are measured",
-        n if n == metered.len() => "Watts are modelled, not measured",
+    let sources: BTreeSet<&str> = metered.iter().filter_map(|r| r.watts_source.as_deref()).collect();
+    let kind = match sources.into_iter().collect::<Vec<_>>()[..] {
+        ["measured"] => "Watts are measured",
+        ["modelled"] => "Watts are modelled, not measured",
+        ["stated"] => "Watts are stated by a command of the user's, not measured by this program",
+        ["modelled", "stated"] => "Watts are modelled in some runs and stated by a command in others",
+        ["measured", "stated"] => "Watts are measured in some runs and stated by a command in others",
         _ => "Watts are measured in some runs and modelled in others",
     };
     let least = metered.iter().filter_map(|r| r.meter_coverage).min_by(f64::total_cmp);
@@ -258,6 +270,68 @@ fn load_control(page: &mut Page, name: &str, modes: &[&Record]) {
         .with(Series::new("lowest 5 %", Mark::Line, quantile(0.05)))
         .with(Series::new("highest 5 %", Mark::Line, quantile(0.95)));
     page.chart(&chart);
+    one_mode(page, modes);
+}
+
+/// One mode at its loads, as in the paper: throughput as bars, and the accuracy of each [TRACER Figure 8]. The paper's mode if
+/// it is there, else the first.
+fn one_mode(page: &mut Page, modes: &[&Record]) {
+    let paper = Workload::Synthetic { size: 4096, random: 50, reads: 0 }.name();
+    let here = modes.iter().any(|r| r.workload == paper);
+    let Some(mode) = modes.first().map(|r| if here { paper } else { r.workload.clone() }) else { return };
+    let of_mode: Vec<&Record> = modes.iter().filter(|r| r.workload == mode).copied().collect();
+    let levels = by_level(&of_mode);
+    let load = || Axis::new("load, % of the trace").names(levels.iter().map(|(level, _)| level.to_string()));
+    let points = |get: fn(&Record) -> Option<f64>| -> Vec<(f64, f64)> {
+        let at = |(at, (_, records)): (usize, &(f64, Vec<&Record>))| {
+            Some((at as f64, mean(records.iter().filter_map(|r| get(r)))?))
+        };
+        levels.iter().enumerate().filter_map(at).collect()
+    };
+    for (metric, name) in [(IOPS, "IOPS"), (MB, "MB/s")] {
+        let chart = Chart::new(format!("Throughput of {mode} in {name}"), load(), Axis::new(metric.0));
+        page.chart(&chart.with(Series::new(name, Mark::Bars, points(metric.1))));
+    }
+    let accuracy = Chart::new(
+        format!("Accuracy of the load of {mode}"),
+        load(),
+        Axis::new("measured / configured").from(0.9),
+    )
+    .with(Series::new("IOPS", Mark::Line, points(|r| Some(r.load_percent_iops? / r.load_percent))))
+    .with(Series::new("MB/s", Mark::Line, points(|r| Some(r.load_percent_bytes? / r.load_percent))));
+    page.chart(&accuracy);
+}
+
+/// Throughput of the longer runs over time, a line for each load; of the first repetition [TRACER Figure 12].
+fn over_time(page: &mut Page, name: &str, series: &[&SeriesRow]) {
+    let mut workloads: BTreeMap<&str, BTreeMap<u64, Vec<&SeriesRow>>> = BTreeMap::new();
+    for &row in series.iter().filter(|row| row.repetition == 1) {
+        let levels = workloads.entry(&row.workload).or_default();
+        levels.entry(row.load_percent.to_bits()).or_default().push(row);
+    }
+    if workloads.is_empty() {
+        return;
+    }
+    page.section(
+        &format!("{name}: throughput over time"),
+        "Means of each interval; a line for each configured load.",
+    );
+    type Value = fn(&SeriesRow) -> f64;
+    let values: [(&str, Value); 2] = [("IOPS", |row| row.iops), ("MB/s", |row| row.mb_per_second)];
+    for (workload, levels) in workloads {
+        for (unit, value) in values {
+            let chart = Chart::new(
+                format!("{workload} in {unit}"),
+                Axis::new("time").time(),
+                Axis::new(unit).from(0.0),
+            );
+            let line = |chart: Chart, (level, rows): (&u64, &Vec<&SeriesRow>)| {
+                let points = rows.iter().map(|row| (row.from_seconds, value(row)));
+                chart.with(Series::new(format!("{} %", f64::from_bits(*level)), Mark::Line, points))
+            };
+            page.chart(&levels.iter().fold(chart, line));
+        }
+    }
 }
 
 /// Effects of load, request size, random ratio and read ratio [TRACER Figures 9 to 11].
@@ -383,11 +457,13 @@ mod tests {
 
     #[test]
     fn the_page_shows_every_effect_and_calls_modelled_watts_so() {
-        let page = report(&runs(Some(50.0)));
+        let page = report(&runs(Some(50.0)), &[]);
         for title in [
             "Efficiency (0 % random, 0 % reads)",
             "Efficiency (0 % reads, 100 % load)",
             "Accuracy of the load control",
+            "Throughput of 4KiB-random50-read0 in IOPS",
+            "Accuracy of the load of 4KiB-random50-read0",
             "Watts are modelled, not measured (model)",
             "IOPS/W, modelled watts",
             "MB/s/kW, modelled watts",
@@ -405,17 +481,40 @@ mod tests {
     fn without_a_meter_it_says_so_and_shows_throughput() {
         let mut runs = runs(None);
         runs[0].error = Some("no".into());
-        let page = report(&runs);
+        let page = report(&runs, &[]);
         assert!(page.contains("No power was read") && !page.contains("Efficiency ("));
         assert!(page.contains("Throughput (0 % random, 0 % reads)") && page.contains("1 more failed"));
-        assert!(report(&[]).contains("0 runs"));
+        assert!(report(&[], &[]).contains("0 runs"));
     }
 
     #[test]
     fn traces_get_the_tables_of_the_paper() {
         let trace =
             Record { workload: "web".into(), load_percent_bytes: Some(10.7), ..runs(None)[0].clone() };
-        let page = report(&[trace]);
+        let row = |load_percent, from_seconds| SeriesRow {
+            campaign: "c".into(),
+            target: "<t>".into(),
+            workload: "web".into(),
+            load_percent,
+            repetition: 1,
+            from_seconds,
+            seconds: 60.0,
+            iops: load_percent,
+            mb_per_second: 1.0,
+            failed_requests: 0,
+        };
+        let page = report(&[trace], &[row(20.0, 0.0), row(20.0, 60.0), row(100.0, 0.0), row(100.0, 60.0)]);
         assert!(page.contains("recorded traces") && page.contains("1.07"), "{page}");
+        assert!(page.contains("web in IOPS") && page.contains("web in MB/s"), "{page}");
+        assert!(page.contains("20 %") && page.contains("100 %"), "a line for each load");
+    }
+
+    #[test]
+    fn what_a_command_stated_is_not_called_measured() {
+        let mut runs = runs(Some(50.0));
+        runs.iter_mut().for_each(|r| r.watts_source = Some("stated".into()));
+        let page = report(&runs, &[]);
+        assert!(page.contains("stated by a command") && page.contains("stated watts"), "{page}");
+        assert!(!page.contains("Watts are measured"));
     }
 }

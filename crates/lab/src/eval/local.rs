@@ -1,18 +1,23 @@
 //! The generator and the analyzer of this machine. `ebb agent` offers the same two to another machine.
 
 use super::matrix::{Filter, Workload};
-use super::order::{Analyzer, Draw, Generator, Intensity, Machine, Order, Performance, Place, RunError};
+use super::order::{
+    Analyzer, Draw, Generator, Intensity, Interval, Live, Machine, Order, Performance, Place, RunError,
+};
 use crate::drive::{
-    DriveOptions, DriveReport, OpenOptions, Pacing, S3Keys, Target, TargetError, TargetInfo, TargetSpec,
-    drive,
+    COLLECTED_MOST, DriveOptions, DriveProgress, DriveReport, OpenOptions, Pacing, S3Keys, Target,
+    TargetError, TargetInfo, TargetSpec, drive,
 };
 use crate::traces::{self, TraceFileError};
 use ebb_client::Client;
-use ebb_power::meter::{self, Figures, Quantity, Recorder, Source, Window};
-use ebb_trace::{BalancedFilter, Mode, Options, Pace, Scaled, Synthetic, TraceReader, TracerFilter, summary};
+use ebb_power::meter::{self, Figures, Quantity, Recorder, Window};
+use ebb_trace::{
+    BalancedFilter, InMemory, Mode, Options, Pace, Request, Scaled, Synthetic, TraceReader, TracerFilter,
+    summary,
+};
 use ebb_types::{Bytes, Moment};
 use std::future::Future;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,10 +98,11 @@ impl Generator for LocalGenerator {
 
     fn prepare(&mut self, place: &Place) -> Result<Machine, RunError> {
         let device = describe(self.open(place)?.info());
-        Ok(Machine { device: Some(device), ..this_machine() })
+        let spec: TargetSpec = place.at.parse().map_err(|error| RunError::Lost(format!("{error}")))?;
+        Ok(Machine { device: Some(device), medium: medium(&spec), ..this_machine() })
     }
 
-    fn run(&mut self, order: &Order) -> Result<Performance, RunError> {
+    fn run(&mut self, order: &Order, tell: &mut dyn FnMut(Live)) -> Result<Performance, RunError> {
         if let (Workload::Trace { .. }, Intensity::Peak { .. }) = (&order.workload, order.intensity) {
             return asked_for(order);
         }
@@ -107,12 +113,76 @@ impl Generator for LocalGenerator {
             Intensity::Peak { depth } => Pacing::Peak { depth: depth as usize },
             Intensity::Level { .. } => Pacing::Times { speed: 1.0 },
         };
-        let options = DriveOptions { pacing, duration: Some(order.length), ..DriveOptions::default() };
-        let report = self.runtime.block_on(drive(&options, requests, target, &mut |_| {}));
-        let to = meter::now();
+        let collect = matches!(order.intensity, Intensity::Peak { .. });
+        let options =
+            DriveOptions { pacing, duration: Some(order.length), collect, ..DriveOptions::default() };
+        let mut watch = Watch::default();
+        let mut progress = |progress| tell(watch.next(&progress));
+        let report = self.runtime.block_on(drive(&options, requests, target, &mut progress));
         let report = report.map_err(|error| RunError::Failed(error.to_string()))?;
-        Ok(performance(&report, to, order))
+        if collect {
+            keep(&report.issued, order)?;
+        }
+        let mut length = report.wall();
+        // The span of a trace ends with its last request, not with the last one that a level keeps.
+        if !collect && length < order.length {
+            std::thread::sleep(order.length - length);
+            length = order.length;
+        }
+        Ok(performance(&report, length, order))
     }
+}
+
+/// What happened between two reports of a replay.
+#[derive(Default)]
+struct Watch {
+    elapsed: Duration,
+    answered: u64,
+    bytes: u64,
+    service: Duration,
+}
+
+impl Watch {
+    fn next(&mut self, progress: &DriveProgress) -> Live {
+        let DriveProgress::Replaying { elapsed, issued, in_flight, bytes, service, .. } = *progress else {
+            return Live::default();
+        };
+        let answered = issued - in_flight;
+        let before = std::mem::replace(self, Watch { elapsed, answered, bytes, service });
+        let seconds = elapsed.saturating_sub(before.elapsed).as_secs_f64().max(f64::MIN_POSITIVE);
+        let count = answered.saturating_sub(before.answered) as f64;
+        let waited = service.saturating_sub(before.service).as_secs_f64();
+        Live {
+            iops: count / seconds,
+            mb_per_second: bytes.saturating_sub(before.bytes) as f64 / 1e6 / seconds,
+            response_millis: (count > 0.0).then(|| 1e3 * waited / count),
+        }
+    }
+}
+
+/// Stores the trace of a peak run where its levels find it.
+fn keep(issued: &[Request], order: &Order) -> Result<(), RunError> {
+    let path = collected(order)?;
+    let failed =
+        |why: String| RunError::Failed(format!("the trace of the peak run, {}: {why}", path.display()));
+    if issued.len() == COLLECTED_MOST {
+        return Err(failed(format!("more than {COLLECTED_MOST} requests; shorten peak_seconds")));
+    }
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory).map_err(|error| failed(error.to_string()))?;
+    }
+    let devices = [order.place.at.clone()];
+    let options =
+        traces::WriteOptions { target: traces::Target::Btrecord, window: Duration::ZERO, overwrite: true };
+    let written = traces::write(&mut InMemory::new(issued, &devices), path, &options);
+    written.map(drop).map_err(|error| failed(error.to_string()))
+}
+
+/// The collected trace of a synthetic workload.
+fn collected(order: &Order) -> Result<&PathBuf, RunError> {
+    let nowhere =
+        || RunError::Failed("the order does not say where the trace of the peak run is kept".into());
+    order.trace.as_ref().ok_or_else(nowhere)
 }
 
 /// The requests of an order, up to its length.
@@ -123,14 +193,14 @@ fn requests(order: &Order) -> Result<impl TraceReader + 'static, RunError> {
         Workload::Synthetic { .. } => Duration::ZERO,
         Workload::Trace { bunch, .. } => bunch,
     };
-    if let Intensity::Level { percent, filter, .. } = order.intensity
+    if let Intensity::Level { percent, filter } = order.intensity
         && let Some(problem) = filter.problem(percent)
     {
         return Err(RunError::Failed(format!("{percent} {problem}")));
     }
     let filtered: Box<dyn TraceReader> = match order.intensity {
         Intensity::Peak { .. } => whole,
-        Intensity::Level { percent, filter, .. } => match filter {
+        Intensity::Level { percent, filter } => match filter {
             Filter::Tracer => Box::new(
                 TracerFilter::new(whole, (percent / 10.0) as u8, bunch).map_err(|error| failed(&error))?,
             ),
@@ -146,15 +216,14 @@ fn requests(order: &Order) -> Result<impl TraceReader + 'static, RunError> {
 /// The workload at 100 %.
 fn whole(order: &Order) -> Result<Box<dyn TraceReader>, RunError> {
     match &order.workload {
-        &Workload::Synthetic { size, random, reads } => {
-            let pace = match order.intensity {
-                Intensity::Peak { .. } => Pace::Peak,
-                Intensity::Level { peak_iops, .. } => Pace::PerSecond(peak_iops),
-            };
-            let mode = Mode { size, random, reads };
-            let made = Synthetic::new(mode, pace, order.place.size_bytes, u64::MAX, order.seed);
-            Ok(Box::new(made.map_err(|error| RunError::Failed(error.to_string()))?))
-        }
+        &Workload::Synthetic { size, random, reads } => match order.intensity {
+            Intensity::Peak { .. } => {
+                let mode = Mode { size, random, reads };
+                let made = Synthetic::new(mode, Pace::Peak, order.place.size_bytes, u64::MAX, order.seed);
+                Ok(Box::new(made.map_err(|error| RunError::Failed(error.to_string()))?))
+            }
+            Intensity::Level { .. } => trace(collected(order)?, 0),
+        },
         Workload::Trace { file, skip_bad, .. } => trace(file, *skip_bad),
     }
 }
@@ -205,14 +274,15 @@ fn asked_for(order: &Order) -> Result<Performance, RunError> {
     })
 }
 
-fn performance(report: &DriveReport, to: Moment, order: &Order) -> Performance {
+fn performance(report: &DriveReport, length: Duration, order: &Order) -> Performance {
+    let to = meter::now();
     let (request_bytes, random_percent, read_percent) = match order.workload {
         Workload::Synthetic { size, random, reads } => (size.into(), random.into(), reads.into()),
         // The vector of the peak run is stored with every run.
         Workload::Trace { .. } => (0.0, 0.0, 0.0),
     };
     Performance {
-        from: Moment(to.0.saturating_sub(report.wall().as_nanos() as u64)),
+        from: Moment(to.0.saturating_sub(length.as_nanos() as u64)),
         to,
         requests: report.reads.requests + report.writes.requests,
         bytes: report.reads.bytes + report.writes.bytes,
@@ -224,7 +294,54 @@ fn performance(report: &DriveReport, to: Moment, order: &Order) -> Performance {
         latency: report.service,
         lateness_p99_millis: report.lateness.map(|lateness| lateness.p99_millis),
         queue_p99_millis: report.queue.map(|queue| queue.p99_millis),
+        series: series(report, length, order.interval),
     }
+}
+
+/// A run longer than one interval, in intervals of whole seconds; the last one may be shorter.
+fn series(report: &DriveReport, length: Duration, interval: Duration) -> Vec<Interval> {
+    let (each, length) = (interval.as_secs().max(1), length.as_secs_f64());
+    if length <= each as f64 {
+        return Vec::new();
+    }
+    let count = (length / each as f64).ceil() as usize;
+    let seconds = |from: f64| (length - from).min(each as f64);
+    let mut all: Vec<Interval> = (0..count)
+        .map(|index| index as f64 * each as f64)
+        .map(|from_seconds| Interval { from_seconds, seconds: seconds(from_seconds), ..Interval::default() })
+        .collect();
+    for (at, second) in report.seconds.iter().enumerate() {
+        let interval = &mut all[(at / each as usize).min(count - 1)];
+        interval.requests += second.reads + second.writes;
+        interval.bytes += second.read_bytes + second.written_bytes;
+        interval.failed += second.failed;
+    }
+    all
+}
+
+/// The kind of device, for the names of traces.
+fn medium(spec: &TargetSpec) -> String {
+    let word = match spec {
+        TargetSpec::File(_) => "file",
+        TargetSpec::Nbd { .. } => "nbd",
+        TargetSpec::S3 { .. } => "s3",
+        TargetSpec::Volume(_) => "volume",
+        TargetSpec::Device(path) => {
+            let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+            let block = Path::new("/sys/class/block").join(real.file_name().unwrap_or_default());
+            // A partition has its disk's queue.
+            let queue =
+                [block.join("queue"), std::fs::canonicalize(&block).unwrap_or(block).join("../queue")];
+            let rotates =
+                queue.iter().find_map(|queue| std::fs::read_to_string(queue.join("rotational")).ok());
+            match rotates.as_deref().map(str::trim) {
+                Some("1") => "hdd",
+                Some("0") => "ssd",
+                _ => "device",
+            }
+        }
+    };
+    word.to_owned()
 }
 
 fn describe(info: &TargetInfo) -> String {
@@ -248,9 +365,13 @@ fn this_machine() -> Machine {
         kernel: read("/proc/sys/kernel/osrelease"),
         cpu,
         device: None,
+        medium: String::new(),
         program_version: env!("CARGO_PKG_VERSION").into(),
     }
 }
+
+/// The present watts are those of this time.
+const LIVE: Duration = Duration::from_secs(2);
 
 /// The meters of this machine.
 pub struct LocalAnalyzer {
@@ -285,6 +406,12 @@ impl Analyzer for LocalAnalyzer {
         self.recorder.sample();
         Ok(add_up(&self.recorder.window(from, to), &self.names))
     }
+
+    fn watts(&mut self) -> Option<f64> {
+        let to = meter::now();
+        let from = Moment(to.0.saturating_sub(LIVE.as_nanos() as u64));
+        add_up(&self.recorder.window(from, to), &self.names).watts
+    }
 }
 
 /// Combines the meters' figures: power is added up, temperature is the maximum, other figures come from the first
@@ -307,7 +434,7 @@ fn add_up(window: &Window, meters: &[String]) -> Draw {
     let parts: Option<Vec<_>> = meters.iter().filter(has_power).map(|meter| window.energy(meter)).collect();
     for part in parts.unwrap_or_default() {
         draw.watts = Some(draw.watts.unwrap_or(0.0) + part.power.0);
-        draw.modelled |= part.source == Source::Modelled;
+        draw.source = draw.source.max(Some(part.source));
         draw.coverage = Some(draw.coverage.map_or(part.coverage, |least| least.min(part.coverage)));
     }
     draw

@@ -128,7 +128,7 @@ pub struct Target {
 pub struct Settings {
     /// Length of one run.
     pub run_seconds: f64,
-    /// Length of the run that finds a synthetic workload's peak rate.
+    /// Length of the run that finds a synthetic workload's peak, and of its trace: at least that of a run.
     pub peak_seconds: f64,
     /// Idle time before every run.
     pub settle_seconds: f64,
@@ -136,6 +136,8 @@ pub struct Settings {
     /// Requests kept in flight while the peak is measured.
     pub depth: u32,
     pub seed: u64,
+    /// Length of the intervals of which longer runs keep the throughput.
+    pub interval_seconds: u32,
 }
 
 /// A checked matrix.
@@ -145,11 +147,13 @@ pub struct Matrix {
     pub name: String,
     pub settings: Settings,
     pub workloads: Vec<Workload>,
-    /// In percent of the peak.
+    /// In percent of the workload's trace. The first is 100 %: the load of the others is measured against it.
     pub levels: Vec<f64>,
     pub repetitions: u32,
     pub targets: Vec<Target>,
     pub agents: Vec<AgentSpec>,
+    /// Where the traces of this machine's peak runs are kept.
+    pub depository: PathBuf,
 }
 
 impl Matrix {
@@ -180,8 +184,8 @@ struct Raw {
     name: Spanned<String>,
     #[serde(default = "one_second")]
     run_seconds: Spanned<f64>,
-    #[serde(default = "one_second")]
-    peak_seconds: Spanned<f64>,
+    /// Absent: as long as a run.
+    peak_seconds: Option<Spanned<f64>>,
     #[serde(default = "no_seconds")]
     settle_seconds: Spanned<f64>,
     #[serde(default = "one")]
@@ -193,6 +197,10 @@ struct Raw {
     depth: Spanned<u32>,
     #[serde(default = "seed")]
     seed: u64,
+    #[serde(default = "minute")]
+    interval_seconds: Spanned<u32>,
+    #[serde(default = "depository")]
+    depository: PathBuf,
     synthetic: Option<RawSynthetic>,
     #[serde(default, rename = "trace")]
     traces: Vec<RawTrace>,
@@ -220,6 +228,14 @@ fn depth() -> Spanned<u32> {
 
 fn seed() -> u64 {
     1
+}
+
+fn minute() -> Spanned<u32> {
+    Spanned::new(0..0, 60)
+}
+
+fn depository() -> PathBuf {
+    "traces".into()
 }
 
 #[derive(Deserialize)]
@@ -280,9 +296,11 @@ impl Check<'_> {
         let agents = self.agents(&raw.agents)?;
         let targets = self.targets(&raw.targets, &agents)?;
         let workloads = self.workloads(&raw, &targets)?;
-        let levels = self.distinct(&raw.levels, "levels", |&percent| {
+        let mut levels = self.distinct(&raw.levels, "levels", |&percent| {
             settings.filter.problem(percent).map(|problem| format!("{percent} {problem}"))
         })?;
+        levels.retain(|&percent| percent != 100.0);
+        levels.insert(0, 100.0);
         if *raw.repetitions.get_ref() == 0 {
             return Err(self.wrong(&raw.repetitions, "repetitions", "at least one"));
         }
@@ -294,6 +312,7 @@ impl Check<'_> {
             repetitions: *raw.repetitions.get_ref(),
             targets,
             agents,
+            depository: self.beside(&raw.depository),
         };
         if matrix.runs() > RUNS_MAX {
             let problem = format!("these are {} runs, more than {RUNS_MAX}", matrix.runs());
@@ -314,9 +333,24 @@ impl Check<'_> {
         if !(1..=4096).contains(raw.depth.get_ref()) {
             return Err(self.wrong(&raw.depth, "depth", "is not between 1 and 4096 requests in flight"));
         }
+        if !(1..=86_400).contains(raw.interval_seconds.get_ref()) {
+            return Err(self.wrong(&raw.interval_seconds, "interval_seconds", "is not between 1 and 86400"));
+        }
+        let run_seconds = seconds(&raw.run_seconds, "run_seconds", 0.01)?;
+        let peak_seconds = match &raw.peak_seconds {
+            Some(value) if raw.synthetic.is_some() && *value.get_ref() < run_seconds => {
+                let problem = format!(
+                    "is shorter than run_seconds, {run_seconds}: runs replay the trace of the peak run"
+                );
+                return Err(self.wrong(value, "peak_seconds", problem));
+            }
+            Some(value) => seconds(value, "peak_seconds", 0.01)?,
+            None => run_seconds,
+        };
         Ok(Settings {
-            run_seconds: seconds(&raw.run_seconds, "run_seconds", 0.01)?,
-            peak_seconds: seconds(&raw.peak_seconds, "peak_seconds", 0.01)?,
+            run_seconds,
+            peak_seconds,
+            interval_seconds: *raw.interval_seconds.get_ref(),
             settle_seconds: seconds(&raw.settle_seconds, "settle_seconds", 0.0)?,
             filter: raw.filter,
             depth: *raw.depth.get_ref(),
@@ -508,10 +542,15 @@ size_mib = 64
         let modes =
             ["512B-random0-read0", "512B-random0-read100", "4KiB-random0-read0", "4KiB-random0-read100"];
         assert_eq!(names[..4], modes);
-        assert_eq!((names[4].as_str(), matrix.runs()), ("web", 2 * 5 * 2 * 3));
+        assert_eq!((names[4].as_str(), matrix.runs()), ("web", 2 * 5 * 3 * 3));
         assert_eq!(matrix.agents[0].secret_file, Path::new("dir/secret"));
         assert_eq!((matrix.targets[1].size_bytes, matrix.targets[0].overwrite), (64 << 20, false));
         assert_eq!(matrix.settings.filter, Filter::Balanced);
+        assert_eq!(matrix.levels, [100.0, 10.0, 50.5], "the reference is added, and comes first");
+        assert_eq!(
+            (matrix.settings.peak_seconds, matrix.depository.as_path()),
+            (1.0, Path::new("dir/traces"))
+        );
     }
 
     #[test]
@@ -522,8 +561,16 @@ size_mib = 64
         assert_eq!(matrix.workloads, Mode::all().map(Workload::from).collect::<Vec<_>>());
         let names: std::collections::BTreeSet<String> = matrix.workloads.iter().map(Workload::name).collect();
         assert_eq!(names.len(), 125);
-        assert_eq!(matrix.levels, (1..=10).map(|n| f64::from(n) * 10.0).collect::<Vec<_>>());
+        assert_eq!(matrix.levels, [100., 10., 20., 30., 40., 50., 60., 70., 80., 90.]);
         assert_eq!((matrix.settings.filter, matrix.settings.run_seconds), (Filter::Tracer, 1.0));
+    }
+
+    #[test]
+    fn recorded_traces_at_ten_loads_are_an_example() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tracer-traces.toml");
+        let matrix = Matrix::load(&path).unwrap();
+        assert_eq!((matrix.runs(), matrix.settings.interval_seconds), (10, 60));
+        assert_eq!(matrix.settings.run_seconds, 1800.0);
     }
 
     /// One changed line, and the line number and the words that the error must have.
@@ -561,6 +608,8 @@ size_mib = 64
             ("repetitions = 3", "repetitions = 0", 4, "repetitions: at least one"),
             ("repetitions = 3", "repetitions = 900000", 4, "more than 1000000"),
             ("repetitions = 3", "run_seconds = 0", 4, "run_seconds: 0 is not between"),
+            ("repetitions = 3", "peak_seconds = 0.5", 4, "peak_seconds: is shorter than run_seconds, 1"),
+            ("repetitions = 3", "interval_seconds = 0", 4, "interval_seconds: is not between"),
             ("repetitions = 3", "settle_seconds = nan", 4, "settle_seconds: NaN"),
             ("repetitions = 3", "depth = 0", 4, "depth: is not between 1 and 4096"),
             ("repetitions = 3", "repeat = 3", 4, "unknown field `repeat`"),

@@ -5,9 +5,11 @@
 //! measured offsets ([`Generator::clock_offset`]).
 
 use super::matrix::{Filter, Workload};
+use ebb_power::meter::Source;
 use ebb_report::Latency;
 use ebb_types::Moment;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Target of a run.
@@ -25,8 +27,8 @@ pub struct Place {
 pub enum Intensity {
     /// What the target can do with this many requests in flight; for a trace, which has its own rate, the trace's load.
     Peak { depth: u32 },
-    /// Open loop: `percent` of the workload, whose 100 % is `peak_iops`.
-    Level { percent: f64, filter: Filter, peak_iops: f64 },
+    /// Open loop: `percent` of the trace.
+    Level { percent: f64, filter: Filter },
 }
 
 /// One run.
@@ -37,6 +39,31 @@ pub struct Order {
     pub intensity: Intensity,
     pub length: Duration,
     pub seed: u64,
+    /// The trace of a synthetic workload: collected while its peak is looked for, and replayed at every level. A path in the
+    /// file system of the machine that generates the load, or inside its agent's directory of traces.
+    pub trace: Option<PathBuf>,
+    /// Length of one interval of [`Performance::series`].
+    pub interval: Duration,
+}
+
+/// What was answered in one interval of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Since the start of the run.
+    pub from_seconds: f64,
+    pub seconds: f64,
+    pub requests: u64,
+    pub bytes: u64,
+    pub failed: u64,
+}
+
+/// A run while it goes on: since the previous report.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Live {
+    pub iops: f64,
+    pub mb_per_second: f64,
+    /// Mean response time; absent: nothing was answered.
+    pub response_millis: Option<f64>,
 }
 
 /// Result of a run.
@@ -59,6 +86,8 @@ pub struct Performance {
     pub latency: Option<Latency>,
     pub lateness_p99_millis: Option<f64>,
     pub queue_p99_millis: Option<f64>,
+    /// Of a run longer than one interval.
+    pub series: Vec<Interval>,
 }
 
 impl Performance {
@@ -75,6 +104,8 @@ pub struct Machine {
     pub cpu: Option<String>,
     /// The target as it was found.
     pub device: Option<String>,
+    /// Kind of device, for the names of traces: `hdd`, `ssd`, `file`, `nbd`, `s3`, `volume`.
+    pub medium: String,
     pub program_version: String,
 }
 
@@ -85,8 +116,8 @@ pub struct Draw {
     pub amps: Option<f64>,
     /// Mean power.
     pub watts: Option<f64>,
-    /// True if any part is modelled.
-    pub modelled: bool,
+    /// Where the watts come from: of several meters, the least trustworthy source.
+    pub source: Option<Source>,
     /// Coverage of the meter with the least.
     pub coverage: Option<f64>,
     /// Of the hottest sensor.
@@ -112,8 +143,9 @@ pub trait Generator: Send {
     fn clock_offset(&mut self) -> Result<i64, RunError>;
     /// Opens the target, creates it if needed, and returns the machine it is on.
     fn prepare(&mut self, place: &Place) -> Result<Machine, RunError>;
-    /// Carries out a run, and returns after the last answer.
-    fn run(&mut self, order: &Order) -> Result<Performance, RunError>;
+    /// Carries out a run, and returns after its length and the last answer. `tell` is called a few times per second, where
+    /// the run can be watched.
+    fn run(&mut self, order: &Order, tell: &mut dyn FnMut(Live)) -> Result<Performance, RunError>;
 }
 
 /// Reads power.
@@ -124,4 +156,8 @@ pub trait Analyzer: Send {
     fn mark(&mut self) -> Result<(), RunError>;
     /// Reads every meter, and returns what they measured in the window, on its own clock.
     fn draw(&mut self, from: Moment, to: Moment) -> Result<Draw, RunError>;
+    /// The present watts, if they are known without another reading.
+    fn watts(&mut self) -> Option<f64> {
+        None
+    }
 }

@@ -32,7 +32,7 @@ columns! {
     campaign: String, "TEXT NOT NULL";
     target: String, "TEXT NOT NULL";
     workload: String, "TEXT NOT NULL";
-    /// Configured load.
+    /// Configured load, in percent of the workload's trace.
     load_percent: f64, "REAL NOT NULL";
     repetition: u32, "INTEGER NOT NULL";
     started_unix_millis: i64, "INTEGER NOT NULL";
@@ -43,7 +43,7 @@ columns! {
     read_percent: Option<f64>, "REAL";
     filter: String, "TEXT NOT NULL";
 
-    /// Measured load: the run's IOPS in percent of the peak's.
+    /// Measured load: the run's IOPS in percent of those of the replay at 100 %.
     load_percent_iops: Option<f64>, "REAL";
     load_percent_bytes: Option<f64>, "REAL";
 
@@ -71,7 +71,7 @@ columns! {
     amps: Option<f64>, "REAL";
     watts: Option<f64>, "REAL";
     joules: Option<f64>, "REAL";
-    /// `measured` or `modelled`.
+    /// `measured`, `stated` or `modelled`.
     watts_source: Option<String>, "TEXT";
     meters: Option<String>, "TEXT";
     /// Share of the run that the meters' samples cover, 0 to 1.
@@ -92,7 +92,29 @@ columns! {
     error: Option<String>, "TEXT";
 }
 
-/// A workload's rate at 100 % on a target, the reference for its levels.
+/// The throughput of a workload's replay at 100 %, the reference for its levels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Full {
+    pub iops: Option<f64>,
+    pub mb_per_second: Option<f64>,
+}
+
+/// One interval of a longer run: a row of the table `series`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SeriesRow {
+    pub campaign: String,
+    pub target: String,
+    pub workload: String,
+    pub load_percent: f64,
+    pub repetition: u32,
+    pub from_seconds: f64,
+    pub seconds: f64,
+    pub iops: f64,
+    pub mb_per_second: f64,
+    pub failed_requests: u64,
+}
+
+/// A workload's peak on a target: the trace that its levels replay was collected at this rate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Peak {
     pub iops: f64,

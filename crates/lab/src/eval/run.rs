@@ -1,16 +1,20 @@
 //! Runs a matrix: finds each workload's peak, then runs its levels, and stores every result as soon as it is available.
+//! The first level is 100 %: the load of all others is their throughput by that run's, both measured [TRACER §VI.B].
 //!
 //! Resumption needs no code of its own: runs with a row are skipped, the others are run. A lane waits until its result
 //! is durable before it continues, so that writing one result does not disturb the next run.
 
 use super::matrix::{Matrix, Target, Workload};
-use super::order::{Analyzer, Draw, Generator, Intensity, Machine, Order, Performance, Place, RunError};
+use super::order::{
+    Analyzer, Draw, Generator, Intensity, Interval, Live, Machine, Order, Performance, Place, RunError,
+};
 use super::plan::{Cell, cells, lanes};
-use super::record::{Peak, Record};
+use super::record::{Full, Peak, Record};
 use super::store::{RunKey, Store, StoreError};
 use ebb_report::Latency;
 use ebb_types::Moment;
 use serde::Serialize;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -35,6 +39,19 @@ pub struct Progress {
     pub present: String,
     /// Estimated time for the remaining runs.
     pub left: Duration,
+    /// The present run, where it can be watched.
+    pub live: Option<Watched>,
+}
+
+/// The present run as its target and its meters show it now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Watched {
+    pub live: Live,
+    pub watts: Option<f64>,
+    /// `None`: a peak run.
+    pub load_percent: Option<f64>,
+    /// IOPS by those of the replay at 100 %, where that is known.
+    pub achieved_percent: Option<f64>,
 }
 
 /// How an evaluation ended.
@@ -159,7 +176,10 @@ impl<'b> Lane<'_, 'b> {
         for of_workload in cells.chunk_by(|a, b| a.workload == b.workload) {
             let workload = &self.matrix.workloads[of_workload[0].workload];
             self.show(done, &format!("{} {}: peak rate", target.name, workload.name()));
-            let peak = self.peak(&mut bench, &place, target, workload)?;
+            let trace = self.trace(target, workload, &machine);
+            let peak = self.peak(&mut bench, &place, target, workload, trace.as_ref())?;
+            let mut failed_full: Vec<String> = Vec::new();
+            let mut full = self.lock().store.full(&self.matrix.name, &target.name, &workload.name())?;
             for cell in of_workload {
                 if self.lock().stop {
                     return Ok(());
@@ -167,19 +187,33 @@ impl<'b> Lane<'_, 'b> {
                 let percent = self.matrix.levels[cell.level];
                 self.show(done, &format!("{} {} at {percent} %", target.name, workload.name()));
                 let started = SystemTime::now();
-                let measured =
-                    peak.clone().and_then(|peak| Ok((self.measure(&mut bench, &place, cell, &peak)?, peak)));
+                let measured = peak.clone().and_then(|peak| {
+                    if full.is_none() && !is_reference(cell) {
+                        let why = "the replay at 100 %, which the load is measured against, failed";
+                        return Err(RunError::Failed(with_first(why.into(), &failed_full)));
+                    }
+                    Ok((self.measure(&mut bench, &place, cell, trace.as_ref(), full)?, peak))
+                });
                 let mut record = self.blank(cell, started, &machine);
+                let mut series = Vec::new();
                 let error = match measured {
                     Ok(((performance, draw), peak)) => {
                         fill(&mut record, &performance, &draw, &peak);
+                        let own = Full { iops: record.iops, mb_per_second: record.mb_per_second };
+                        let whole = *full.get_or_insert(own);
+                        record.load_percent_iops = share(own.iops, whole.iops);
+                        record.load_percent_bytes = share(own.mb_per_second, whole.mb_per_second);
+                        series = performance.series;
                         None
                     }
                     Err(error) => Some(error),
                 };
                 record.error = error.as_ref().map(ToString::to_string);
+                if is_reference(cell) {
+                    failed_full = record.error.clone().into_iter().collect();
+                }
                 done += 1;
-                self.add(&record)?;
+                self.add(&record, &series)?;
                 failures = if error.is_some() { failures + 1 } else { 0 };
                 match error {
                     Some(error) if failures == FAILURES_MAX || matches!(error, RunError::Lost(_)) => {
@@ -199,13 +233,27 @@ impl<'b> Lane<'_, 'b> {
         Ok(Place { at: target.at.clone(), size_bytes: target.size_bytes, overwrite })
     }
 
-    /// The workload's rate at 100 %: known already, or measured and stored.
+    /// Where the trace of a synthetic workload's peak run is kept: `CAMPAIGN/TARGET/MEDIUM-SIZE-RANDOM-READ.replay.0`, named
+    /// by device type, request size, random and read ratio [TRACER §III.A].
+    fn trace(&self, target: &Target, workload: &Workload, machine: &Machine) -> Option<PathBuf> {
+        if matches!(workload, Workload::Trace { .. }) {
+            return None;
+        }
+        // An agent has its own directory of traces.
+        let depository =
+            if target.generator.is_some() { PathBuf::new() } else { self.matrix.depository.clone() };
+        let name = format!("{}-{}.replay.0", machine.medium, workload.name());
+        Some(depository.join(&self.matrix.name).join(&target.name).join(name))
+    }
+
+    /// The workload's peak: known already, or measured and stored, with its trace.
     fn peak(
         &self,
         bench: &mut Bench,
         place: &Place,
         target: &Target,
         workload: &Workload,
+        trace: Option<&PathBuf>,
     ) -> Result<Result<Peak, RunError>, StoreError> {
         let (campaign, name) = (&self.matrix.name, workload.name());
         if let Some(peak) = self.lock().store.peak(campaign, &target.name, &name)? {
@@ -216,8 +264,11 @@ impl<'b> Lane<'_, 'b> {
             Workload::Synthetic { .. } => settings.peak_seconds,
             Workload::Trace { .. } => settings.run_seconds,
         };
-        let order = self.order(place, workload, Intensity::Peak { depth: settings.depth }, seconds);
-        let performance = match bench.generator.run(&order) {
+        let intensity = Intensity::Peak { depth: settings.depth };
+        let order = self.order(place, workload, intensity, seconds, trace);
+        let mut tell =
+            |live| self.watch(Watched { live, watts: None, load_percent: None, achieved_percent: None });
+        let performance = match bench.generator.run(&order, &mut tell) {
             Ok(performance) => performance,
             Err(error) => return Ok(Err(error)),
         };
@@ -237,13 +288,22 @@ impl<'b> Lane<'_, 'b> {
         Ok(Ok(peak))
     }
 
-    fn order(&self, place: &Place, workload: &Workload, intensity: Intensity, seconds: f64) -> Order {
+    fn order(
+        &self,
+        place: &Place,
+        workload: &Workload,
+        intensity: Intensity,
+        seconds: f64,
+        trace: Option<&PathBuf>,
+    ) -> Order {
         Order {
             place: place.clone(),
             workload: workload.clone(),
             intensity,
             length: Duration::from_secs_f64(seconds),
             seed: self.matrix.settings.seed,
+            trace: trace.cloned(),
+            interval: Duration::from_secs(self.matrix.settings.interval_seconds.into()),
         }
     }
 
@@ -253,19 +313,24 @@ impl<'b> Lane<'_, 'b> {
         bench: &mut Bench,
         place: &Place,
         cell: &Cell,
-        peak: &Peak,
+        trace: Option<&PathBuf>,
+        full: Option<Full>,
     ) -> Result<(Performance, Draw), RunError> {
         let (settings, workload) = (&self.matrix.settings, &self.matrix.workloads[cell.workload]);
         let percent = self.matrix.levels[cell.level];
-        let intensity = Intensity::Level { percent, filter: settings.filter, peak_iops: peak.iops };
-        let order = self.order(place, workload, intensity, settings.run_seconds);
+        let intensity = Intensity::Level { percent, filter: settings.filter };
+        let order = self.order(place, workload, intensity, settings.run_seconds, trace);
+        let show = |live: Live, watts| {
+            let achieved_percent = share(Some(live.iops), full.and_then(|full| full.iops));
+            self.watch(Watched { live, watts, load_percent: Some(percent), achieved_percent });
+        };
         std::thread::sleep(Duration::from_secs_f64(settings.settle_seconds));
         let Some(analyzer) = &mut bench.analyzer else {
-            return Ok((bench.generator.run(&order)?, Draw::default()));
+            return Ok((bench.generator.run(&order, &mut |live| show(live, None))?, Draw::default()));
         };
         let offset = analyzer.clock_offset()? - bench.generator.clock_offset()?;
         analyzer.mark()?;
-        let performance = bench.generator.run(&order)?;
+        let performance = bench.generator.run(&order, &mut |live| show(live, analyzer.watts()))?;
         let moved = |moment: Moment| Moment(moment.0.saturating_add_signed(offset));
         let draw = analyzer.draw(moved(performance.from), moved(performance.to))?;
         Ok((performance, draw))
@@ -273,7 +338,7 @@ impl<'b> Lane<'_, 'b> {
 
     /// A row without figures.
     fn blank(&self, cell: &Cell, started: SystemTime, machine: &Machine) -> Record {
-        let Machine { host, kernel, cpu, device, program_version } = machine.clone();
+        let Machine { host, kernel, cpu, device, program_version, .. } = machine.clone();
         let (target, workload, _, repetition) = key(self.matrix, cell);
         Record {
             campaign: self.matrix.name.clone(),
@@ -292,9 +357,9 @@ impl<'b> Lane<'_, 'b> {
         }
     }
 
-    fn add(&self, record: &Record) -> Result<(), StoreError> {
+    fn add(&self, record: &Record, series: &[Interval]) -> Result<(), StoreError> {
         let mut shared = self.lock();
-        shared.store.add(record)?;
+        shared.store.add(record, series)?;
         if record.error.is_none() {
             shared.outcome.done += 1;
             shared.progress.done += 1;
@@ -311,6 +376,14 @@ impl<'b> Lane<'_, 'b> {
         shared.outcome.lost.push(format!("{}: {error}", target.name));
     }
 
+    /// Shows the present run.
+    fn watch(&self, watched: Watched) {
+        let mut shared = self.lock();
+        shared.progress.live = Some(watched);
+        let progress = shared.progress.clone();
+        (shared.tell)(&progress);
+    }
+
     /// `done`: number of runs that this lane has finished.
     fn show(&self, done: usize, present: &str) {
         let mut shared = self.lock();
@@ -321,9 +394,19 @@ impl<'b> Lane<'_, 'b> {
         }
         shared.progress.left = shared.left.iter().copied().max().unwrap_or_default();
         shared.progress.present = present.to_owned();
+        shared.progress.live = None;
         let progress = shared.progress.clone();
         (shared.tell)(&progress);
     }
+}
+
+/// Whether this run is the one that its workload's other runs are compared with.
+fn is_reference(cell: &Cell) -> bool {
+    cell.level == 0 && cell.repetition == 1
+}
+
+fn share(part: Option<f64>, whole: Option<f64>) -> Option<f64> {
+    Some(100.0 * part? / whole.filter(|&whole| whole > 0.0)?)
 }
 
 fn with_first(why: String, errors: &[String]) -> String {
@@ -339,8 +422,6 @@ fn fill(record: &mut Record, performance: &Performance, draw: &Draw, peak: &Peak
     record.request_bytes = Some(peak.request_bytes);
     record.random_percent = Some(peak.random_percent);
     record.read_percent = Some(peak.read_percent);
-    record.load_percent_iops = Some(100.0 * iops / peak.iops);
-    record.load_percent_bytes = Some(100.0 * mb_per_second / peak.mb_per_second);
     record.length_seconds = Some(seconds);
     record.requests = Some(performance.requests);
     record.bytes = Some(performance.bytes);
@@ -363,7 +444,7 @@ fn fill(record: &mut Record, performance: &Performance, draw: &Draw, peak: &Peak
     // A draw of zero has no efficiency.
     if let Some(watts) = draw.watts.filter(|&watts| watts > 0.0) {
         record.watts = Some(watts);
-        record.watts_source = Some(if draw.modelled { "modelled" } else { "measured" }.into());
+        record.watts_source = draw.source.map(|source| source.name().into());
         record.joules = Some(watts * seconds);
         record.iops_per_watt = Some(iops / watts);
         record.mb_per_second_per_kilowatt = Some(mb_per_second / (watts / 1e3));

@@ -5,7 +5,8 @@
 //! could disagree.
 
 use super::matrix::{Matrix, Workload};
-use super::record::{COLUMNS, Peak, Record};
+use super::order::Interval;
+use super::record::{COLUMNS, Full, Peak, Record, SeriesRow};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 use serde::Serialize;
 use std::collections::HashSet;
@@ -13,9 +14,16 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 /// Version of the tables, in the file's `user_version`.
-pub const SCHEMA_VERSION: i64 = 1;
+pub const SCHEMA_VERSION: i64 = 2;
 /// Marks the file as ours: "Ebb" and a version of the mark.
 const APPLICATION_ID: i64 = 0x4562_6201;
+
+/// New in version 2.
+const SERIES: &str = "CREATE TABLE series (
+    campaign TEXT NOT NULL, target TEXT NOT NULL, workload TEXT NOT NULL, load_percent REAL NOT NULL,
+    repetition INTEGER NOT NULL, from_seconds REAL NOT NULL, seconds REAL NOT NULL, iops REAL NOT NULL,
+    mb_per_second REAL NOT NULL, failed_requests INTEGER NOT NULL,
+    PRIMARY KEY (campaign, target, workload, load_percent, repetition, from_seconds)) STRICT;";
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -93,6 +101,11 @@ impl Store {
 
     /// Creates the tables in an empty file.
     fn prepare(&self) -> rusqlite::Result<()> {
+        let ours = self.pragma("application_id")? == APPLICATION_ID;
+        if ours && self.pragma("user_version")? == 1 {
+            let upgrade = format!("BEGIN; {SERIES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;");
+            return self.connection.execute_batch(&upgrade);
+        }
         if self.pragma("user_version")? != 0 || self.tables()? != 0 {
             return Ok(());
         }
@@ -109,6 +122,7 @@ impl Store {
              CREATE TABLE setup (
                  campaign TEXT NOT NULL, subject TEXT NOT NULL, text TEXT NOT NULL,
                  PRIMARY KEY (campaign, subject)) STRICT;
+             {SERIES}
              PRAGMA application_id = {APPLICATION_ID};
              PRAGMA user_version = {SCHEMA_VERSION};
              COMMIT;"
@@ -171,15 +185,80 @@ impl Store {
         }
     }
 
-    /// Stores a result durably; it replaces a failed one.
-    pub fn add(&mut self, record: &Record) -> Result<(), StoreError> {
+    /// Stores a result and its series durably; it replaces a failed one.
+    pub fn add(&mut self, record: &Record, series: &[Interval]) -> Result<(), StoreError> {
         let names: Vec<&str> = COLUMNS.iter().map(|(name, _)| *name).collect();
         let places: Vec<String> = (1..=names.len()).map(|n| format!("?{n}")).collect();
         let sql =
             format!("INSERT OR REPLACE INTO result ({}) VALUES ({})", names.join(", "), places.join(", "));
-        // One statement is one transaction.
-        let values = record.values();
-        self.sqlite(self.connection.execute(&sql, values.as_slice())).map(drop)
+        let intervals = "INSERT OR REPLACE INTO series VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+        let Record { campaign, target, workload, load_percent, repetition, .. } = record;
+        let all = |connection: &mut Connection| {
+            let transaction = connection.transaction()?;
+            transaction.execute(&sql, record.values().as_slice())?;
+            for &Interval { from_seconds, seconds, requests, bytes, failed } in series {
+                let (iops, mb_per_second) = (requests as f64 / seconds, bytes as f64 / 1e6 / seconds);
+                let run = (campaign, target, workload, load_percent, repetition);
+                transaction.execute(
+                    intervals,
+                    params![
+                        run.0,
+                        run.1,
+                        run.2,
+                        run.3,
+                        run.4,
+                        from_seconds,
+                        seconds,
+                        iops,
+                        mb_per_second,
+                        failed
+                    ],
+                )?;
+            }
+            transaction.commit()
+        };
+        let outcome = all(&mut self.connection);
+        self.sqlite(outcome)
+    }
+
+    /// The throughput of a workload's replay at 100 %, if it has been done.
+    pub(super) fn full(
+        &self,
+        campaign: &str,
+        target: &str,
+        workload: &str,
+    ) -> Result<Option<Full>, StoreError> {
+        let sql =
+            "SELECT iops, mb_per_second FROM result WHERE campaign = ?1 AND target = ?2 AND workload = ?3
+                   AND load_percent = 100 AND repetition = 1 AND error IS NULL";
+        let read = |row: &rusqlite::Row<'_>| Ok(Full { iops: row.get(0)?, mb_per_second: row.get(1)? });
+        let found = self.connection.query_row(sql, params![campaign, target, workload], read);
+        self.sqlite(found.optional())
+    }
+
+    /// The throughput over time of all longer runs, by run and time; `None`: of all campaigns, of all targets.
+    pub fn series(&self, campaign: Option<&str>, target: Option<&str>) -> Result<Vec<SeriesRow>, StoreError> {
+        if self.sqlite(self.pragma("user_version"))? < 2 {
+            return Ok(Vec::new());
+        }
+        let sql = "SELECT * FROM series WHERE (?1 IS NULL OR campaign = ?1) AND (?2 IS NULL OR target = ?2)
+                   ORDER BY campaign, target, workload, load_percent, repetition, from_seconds";
+        let read = |row: &rusqlite::Row<'_>| {
+            Ok(SeriesRow {
+                campaign: row.get(0)?,
+                target: row.get(1)?,
+                workload: row.get(2)?,
+                load_percent: row.get(3)?,
+                repetition: row.get(4)?,
+                from_seconds: row.get(5)?,
+                seconds: row.get(6)?,
+                iops: row.get(7)?,
+                mb_per_second: row.get(8)?,
+                failed_requests: row.get(9)?,
+            })
+        };
+        let all = || self.connection.prepare(sql)?.query_map(params![campaign, target], read)?.collect();
+        self.sqlite(all())
     }
 
     /// Runs of a campaign that have a result.
@@ -285,7 +364,7 @@ mod tests {
             host: Some("h".into()),
             ..record("w")
         };
-        Store::open(&path).unwrap().add(&full).unwrap();
+        Store::open(&path).unwrap().add(&full, &[]).unwrap();
         let store = Store::read(&path).unwrap();
         assert_eq!(store.records(None, None).unwrap(), std::slice::from_ref(&full));
         assert_eq!(store.records(Some("c"), Some("t")).unwrap(), [full]);
@@ -323,11 +402,43 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("r.sqlite");
         let mut first = Store::open(&path).unwrap();
-        first.add(&record("w")).unwrap();
+        first.add(&record("w"), &[]).unwrap();
         assert!(matches!(Store::open(&path), Err(StoreError::Busy { .. })));
         assert_eq!(Store::read(&path).unwrap().records(None, None).unwrap().len(), 1);
         drop(first);
         assert!(Store::open(&path).is_ok());
+    }
+
+    #[test]
+    fn the_series_of_a_run_is_kept_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.sqlite");
+        let mut store = Store::open(&path).unwrap();
+        let interval = |from_seconds, seconds, requests| Interval {
+            from_seconds,
+            seconds,
+            requests,
+            bytes: 1_000_000 * requests,
+            failed: 1,
+        };
+        store.add(&record("w"), &[interval(0.0, 60.0, 120), interval(60.0, 30.0, 30)]).unwrap();
+        let rows = store.series(Some("c"), None).unwrap();
+        let found: Vec<_> = rows.iter().map(|row| (row.from_seconds, row.iops, row.mb_per_second)).collect();
+        assert_eq!(found, [(0.0, 2.0, 2.0), (60.0, 1.0, 1.0)]);
+        assert!(store.series(Some("other"), None).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_file_of_version_1_is_upgraded_by_a_run_and_readable_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.sqlite");
+        drop(Store::open(&path).unwrap());
+        let old = "DROP TABLE series; PRAGMA user_version = 1;";
+        Connection::open(&path).unwrap().execute_batch(old).unwrap();
+        assert!(Store::read(&path).unwrap().series(None, None).unwrap().is_empty());
+        let interval = Interval { seconds: 60.0, ..Interval::default() };
+        Store::open(&path).unwrap().add(&record("w"), &[interval]).unwrap();
+        assert_eq!(Store::read(&path).unwrap().series(None, None).unwrap().len(), 1);
     }
 
     /// The documentation has every column, its type and the version.

@@ -9,6 +9,7 @@ use super::open::{ReadProgress, name_of, open};
 use super::profile::{Figures, profile};
 use super::show::{bytes, grouped, percent, seconds, short};
 use ebb_trace::{Format, Options};
+use ebb_types::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -334,6 +335,8 @@ pub struct Query {
     pub format: Option<Format>,
     pub reads: Option<Bound>,
     pub random: Option<Bound>,
+    /// Mean bytes of a request, to within a hundredth.
+    pub size: Option<Bytes>,
     pub min_requests: u64,
     pub sort: Option<Sort>,
     pub reverse: bool,
@@ -346,8 +349,14 @@ impl Query {
         (format.is_none() || format == figures.format)
             && holds(self.reads, figures.read_share)
             && holds(self.random, figures.random_share)
+            && self.size.is_none_or(|size| has_size(figures, size))
             && figures.requests >= self.min_requests
     }
+}
+
+fn has_size(figures: &Figures, size: Bytes) -> bool {
+    let wanted = size.0 as f64;
+    figures.mean_size_bytes.is_some_and(|mean| (mean - wanted).abs() <= wanted / 100.0)
 }
 
 const HEADER: [&str; 10] =
@@ -446,6 +455,9 @@ mod tests {
         assert_eq!(ask(reads(">60%")), ["reads.spc", "sda.blktrace"]);
         assert_eq!(ask(reads("50%..70%")), ["reads.spc"]);
         assert_eq!(ask(reads("<= 0 %")), ["more/writes.ssdsim"]);
+        let sized = |bytes| ask(Query { size: Some(Bytes(bytes)), ..Query::default() });
+        assert_eq!(sized(512), ["reads.spc", "sda.blktrace"]);
+        assert_eq!((sized(4096), sized(520)), (vec!["more/writes.ssdsim".to_owned()], Vec::new()));
         assert_eq!(ask(Query { min_requests: 3, ..Query::default() }), ["reads.spc"]);
         assert_eq!(ask(Query { format: Some(Format::Blktrace), ..Query::default() }), ["sda.blktrace"]);
         let by_size = Query { sort: Some("size".parse().unwrap()), ..Query::default() };

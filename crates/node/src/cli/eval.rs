@@ -8,7 +8,7 @@ use ebb_client::Secret;
 use ebb_lab::agent::{Agent, AgentEvent, Allowed, RemoteAnalyzer, RemoteGenerator};
 use ebb_lab::eval::{
     AgentSpec, Analyzer, Bench, Connect, Content, Generator, LocalAnalyzer, LocalGenerator, Matrix, Outcome,
-    Progress, Record, RunError, Side, Store, Target, compare, csv, report, run,
+    Progress, Record, RunError, Side, Store, Target, Watched, compare, csv, report, run,
 };
 use ebb_report::{json, print};
 use serde::Serialize;
@@ -137,7 +137,7 @@ pub struct AgentArgs {
     /// A target that may be driven, and overwritten if the matrix says so; may be repeated
     #[arg(long = "target", value_name = "TARGET")]
     targets: Vec<String>,
-    /// Directory of the traces that may be replayed
+    /// Directory of the traces that may be replayed, where those of peak runs are kept
     #[arg(long, value_name = "DIR")]
     traces: Option<PathBuf>,
     /// A meter that may be read, as named by `ebb meter list`; may be repeated
@@ -172,7 +172,9 @@ pub async fn eval(command: EvalCommand) -> Result<ExitCode, NodeError> {
         }
         EvalCommand::Report { db, which, html } => {
             let records = records(&db.db, &which)?;
-            std::fs::write(&html, report(&records)).map_err(io("write", &html))?;
+            let store = Store::read(&db.db).map_err(refused)?;
+            let series = store.series(which.campaign.as_deref(), which.target.as_deref()).map_err(refused)?;
+            std::fs::write(&html, report(&records, &series)).map_err(io("write", &html))?;
             println!("{} runs in {}", records.len(), html.display());
             Ok(ExitCode::SUCCESS)
         }
@@ -296,9 +298,28 @@ fn bench(matrix: &Matrix, target: &Target, connect: Option<Connect>) -> Result<B
 }
 
 fn describe(progress: &Progress) -> String {
-    let Progress { done, failed, total, present, left } = progress;
+    let Progress { done, failed, total, present, left, live } = progress;
     let failed = if *failed > 0 { format!(", {failed} failed") } else { String::new() };
-    format!("{done} of {total} runs{failed}, {} left  {present}", rough(*left))
+    let live = live.map_or(String::new(), |watched| live_text(&watched));
+    format!("{done} of {total} runs{failed}, {} left  {present}{live}", rough(*left))
+}
+
+/// `  812 IOPS  3.3 MB/s  1.22 ms  71.3 W  load 19.8 of 20 %`
+fn live_text(watched: &Watched) -> String {
+    let Watched { live, watts, load_percent, achieved_percent } = watched;
+    let mut text = format!("  {:.0} IOPS  {:.1} MB/s", live.iops, live.mb_per_second);
+    if let Some(millis) = live.response_millis {
+        text += &format!("  {millis:.2} ms");
+    }
+    if let Some(watts) = watts {
+        text += &format!("  {watts:.1} W");
+    }
+    match (achieved_percent, load_percent) {
+        (Some(achieved), Some(configured)) => text += &format!("  load {achieved:.1} of {configured} %"),
+        (None, Some(configured)) => text += &format!("  load {configured} %"),
+        (_, None) => {}
+    }
+    text
 }
 
 /// A duration for people: `2 h 05 min`, `3 min`, `12 s`.
@@ -373,8 +394,8 @@ impl std::fmt::Display for Shown {
                     None => write!(f, "{:>11}", "-")?,
                 }
             }
-            if run.watts_source.as_deref() == Some("modelled") {
-                write!(f, "  modelled watts")?;
+            if let Some(source) = run.watts_source.as_deref().filter(|source| *source != "measured") {
+                write!(f, "  {source} watts")?;
             }
         }
         writeln!(f)

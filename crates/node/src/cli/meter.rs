@@ -99,7 +99,7 @@ pub async fn run(command: MeterCommand) -> Result<ExitCode, NodeError> {
             if json { print_json(&listed_json(&all)) } else { print!("{}", listed_text(&all)) }
         }
         MeterCommand::Read { meters, seconds, interval, csv, json } => {
-            read(&meters, seconds, interval, csv.as_deref(), json).await?;
+            return read(&meters, seconds, interval, csv.as_deref(), json).await;
         }
         MeterCommand::Import { file, time, values, ahead, start, csv, json } => {
             let name = file.file_stem().map_or("analyser".into(), |name| name.to_string_lossy().into_owned());
@@ -109,13 +109,6 @@ pub async fn run(command: MeterCommand) -> Result<ExitCode, NodeError> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn word(source: Source) -> &'static str {
-    match source {
-        Source::Measured => "measured",
-        Source::Modelled => "modelled",
-    }
 }
 
 fn about(listed: &Listed) -> String {
@@ -137,9 +130,12 @@ fn listed_text(all: &[Listed]) -> String {
                 "" => String::new(),
                 unit => format!(" in {unit}"),
             };
-            let modelled = if channel.source == Source::Modelled { ", modelled" } else { "" };
+            let source = match channel.source {
+                Source::Measured => String::new(),
+                source => format!(", {}", source.name()),
+            };
             let part = channel.part_of.as_ref().map_or(String::new(), |whole| format!(" (part of {whole})"));
-            out += &format!("    channel   {}{unit}{modelled}{part}: {}\n", channel.name, channel.sees);
+            out += &format!("    channel   {}{unit}{source}{part}: {}\n", channel.name, channel.sees);
         }
     }
     out += "\nNot available here:\n";
@@ -171,7 +167,7 @@ fn channel_json(channel: &meter::Channel) -> Value {
         "name": channel.name,
         "quantity": channel.quantity.name(),
         "unit": channel.quantity.unit(),
-        "source": word(channel.source),
+        "source": channel.source.name(),
         "part_of": channel.part_of,
         "sees": channel.sees,
     })
@@ -183,7 +179,7 @@ async fn read(
     interval: Option<Duration>,
     csv: Option<&Path>,
     json: bool,
-) -> Result<(), NodeError> {
+) -> Result<ExitCode, NodeError> {
     let mut meters: Vec<OpenMeter> = specs.iter().map(|spec| meter::open(spec)).collect::<Result<_, _>>()?;
     let mut names = BTreeSet::new();
     for open in &mut meters {
@@ -206,7 +202,14 @@ async fn read(
         write_csv(&recording, path, file)?;
     }
     show(&recording, &recording.window(from, to), json);
-    Ok(())
+    Ok(if has_reading(&recording) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether any channel of any meter gave a value.
+fn has_reading(recording: &Recording) -> bool {
+    let mut samples =
+        recording.meters.iter().flat_map(|meter| &meter.tracks).flat_map(|track| &track.samples);
+    samples.any(|sample| sample.value.is_some())
 }
 
 /// Waits until the time is over or Ctrl-C.
@@ -273,7 +276,7 @@ fn window_text(window: &Window) -> String {
             number(figures.energy.map(|energy| energy.0), "J"),
             format!("{:.0} %", figures.coverage * 100.0),
             figures.samples.to_string(),
-            word(figures.channel.source).into(),
+            figures.channel.source.name().into(),
         ]);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -309,7 +312,7 @@ fn window_json(recording: &Recording, window: &Window) -> Value {
             "energy_joules": energy.map(|e| e.energy.0),
             "mean_watts": energy.map(|e| e.power.0),
             "coverage": energy.map(|e| e.coverage),
-            "source": energy.map(|e| word(e.source)),
+            "source": energy.map(|e| e.source.name()),
             "reads": meter.reads,
             "failed_reads": meter.failed_reads,
             "last_failure": meter.last_failure,
@@ -389,6 +392,14 @@ mod tests {
         assert_eq!((&meter["coverage"], &meter["failed_reads"]), (&json!(0.5), &json!(1)));
         assert_eq!(meter["channels"][2]["mean"], Value::Null);
         assert_eq!(meter["channels"][1]["unit"], "°C");
+    }
+
+    #[test]
+    fn meters_that_gave_nothing_are_told_from_those_that_did() {
+        let mut recording = recording();
+        assert!(has_reading(&recording));
+        recording.meters[0].tracks.drain(..2);
+        assert!(!has_reading(&recording), "the channel that is left has no value");
     }
 
     #[test]

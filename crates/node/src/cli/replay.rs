@@ -366,6 +366,7 @@ impl ReplayArgs {
             warmup: on.warmup.unwrap_or_default(),
             duration: on.duration,
             check: on.check,
+            collect: false,
         }
     }
 
@@ -399,7 +400,7 @@ fn describe(progress: &DriveProgress) -> String {
         DriveProgress::Preparing { bytes, of } => {
             format!("filling the target: {} of {}", Bytes(*bytes), Bytes(*of))
         }
-        DriveProgress::Replaying { elapsed, at, issued, in_flight, failed } => format!(
+        DriveProgress::Replaying { elapsed, at, issued, in_flight, failed, .. } => format!(
             "{:6.1} s  at {:.1} s of the trace  {issued} requests, {in_flight} in flight, {failed} failed",
             elapsed.as_secs_f64(),
             at.as_secs_f64()

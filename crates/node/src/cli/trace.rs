@@ -42,9 +42,10 @@ pub enum TraceCommand {
     /// Keep every request and change the time between them
     #[command(after_help = "Example: ebb trace scale web.spc web250.blktrace.0 --intensity 250%")]
     Scale(ScaleArgs),
-    /// Measure how accurately both filters keep a trace's load at 10 % to 100 %
+    /// Measure how accurately both filters keep a trace's load at 10 % to 100 %, by counting requests and bytes
     #[command(
-        after_help = "Errors are measured load over configured load, minus one. reads pt: difference of the share of reads in points. gaps: Kolmogorov-Smirnov\n\
+        after_help = "What is kept of the trace is compared with the trace; nothing is replayed. `ebb eval run` measures throughput on a target\n\
+                      against that of the replay at 100 %. Errors are measured load over configured load, minus one. reads pt: difference of the share of reads in points. gaps: Kolmogorov-Smirnov\n\
                       distance of inter-arrival times from the original's, slowed down to the level. shape: share of requests that would have to\n\
                       arrive in another hundredth of the time. Without a trace: the 125 synthetic modes."
     )]
@@ -58,7 +59,7 @@ pub enum TraceCommand {
     #[command(after_help = "Example: sudo ebb trace record /dev/nvme0n1 nvme --seconds 60")]
     Record(RecordArgs),
     /// List the traces of a directory from its catalogue, which is refreshed when a file changes
-    #[command(after_help = "Example: ebb trace list traces --reads '>60%' --min-requests 10000 --sort rate")]
+    #[command(after_help = "Example: ebb trace list traces --size 4KiB --random '45%..55%' --reads '<=0%'")]
     List(ListArgs),
 }
 
@@ -240,6 +241,9 @@ pub struct ListArgs {
     /// Share of random requests, such as '>60%'
     #[arg(long, value_name = "CONDITION")]
     random: Option<Bound>,
+    /// Mean size of a request, to within 1 %, such as 4KiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    size: Option<Bytes>,
     /// Only traces of this format
     #[arg(long)]
     format: Option<Format>,
@@ -542,6 +546,7 @@ fn list(args: &ListArgs) -> Result<ExitCode, NodeError> {
         format: args.format,
         reads: args.reads,
         random: args.random,
+        size: args.size,
         min_requests: args.min_requests,
         sort: args.sort,
         reverse: args.reverse,

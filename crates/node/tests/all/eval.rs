@@ -24,7 +24,7 @@ fn matrix(dir: &Path, name: &str, more: &str) {
 
 fn matrix_of(dir: &Path, name: &str, seconds: f64, more: &str) {
     let text = format!(
-        "name = \"{name}\"\nrun_seconds = {seconds}\npeak_seconds = 0.2\nlevels = [10, 20, 50, 100]\nfilter = \"tracer\"\n\
+        "name = \"{name}\"\nrun_seconds = {seconds}\nlevels = [10, 20, 50, 100]\nfilter = \"tracer\"\n\
          [synthetic]\nsizes = [4096]\nrandom = [100]\nreads = [0, 100]\n\
          [[target]]\nname = \"file\"\nat = \"file:{name}.dat\"\nsize_mib = 4\n{more}"
     );
@@ -37,7 +37,7 @@ fn assert_read(records: &[Record], watts: f64) {
     assert!(!read.is_empty(), "no run has watts");
     for record in read {
         assert!((record.watts.unwrap() - watts).abs() < 1e-9, "{record:?}");
-        assert_eq!(record.watts_source.as_deref(), Some("measured"));
+        assert_eq!(record.watts_source.as_deref(), Some("stated"), "by a command, not measured");
         assert!(record.meter_coverage.unwrap() > 0.0, "{record:?}");
     }
 }
@@ -115,6 +115,8 @@ fn results_are_shown_compared_exported_and_reported() {
     let json: serde_json::Value = serde_json::from_str(&text(&["eval", "export", "--json"])).unwrap();
     assert_eq!(json.as_array().unwrap().len(), 16);
     assert!(json[0]["watts"].is_null(), "no meter: absent, not zero");
+    let kept = text(&["trace", "list", "traces", "--size", "4KiB", "--random", ">90%", "--reads", "<=0%"]);
+    assert!(kept.contains("one/file/file-4KiB-random100-read0.replay"), "the depository is searched: {kept}");
     text(&["eval", "report", "--html", "r.html"]);
     let page = std::fs::read_to_string(dir.path().join("r.html")).unwrap();
     assert!(page.contains("one/file") && page.contains("No power was read") && page.contains("<svg"));
@@ -154,7 +156,7 @@ fn agents_generate_the_load_and_read_the_power() {
     let dir = tempfile::tempdir().unwrap();
     ebb_client::Secret::create(&dir.path().join("secret")).unwrap();
     ebb_client::Secret::create(&dir.path().join("other")).unwrap();
-    let loader = Agent::start(dir.path(), &["--target", "file:far.dat"]);
+    let loader = Agent::start(dir.path(), &["--target", "file:far.dat", "--traces", "far"]);
     let analyzer = Agent::start(dir.path(), &["--meter", "command,interval=50ms:echo 7"]);
     let agents = |secret: &str| {
         let agent = |name, address| {

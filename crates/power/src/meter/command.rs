@@ -42,7 +42,7 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, Meter
     let channel = Channel {
         name: "command".into(),
         quantity: quantity(spec)?,
-        source: Source::Measured,
+        source: Source::Stated,
         part_of: None,
         sees: format!("what {command:?} prints"),
     };
@@ -102,6 +102,7 @@ mod tests {
         assert_eq!(read("command:true").unwrap(), [None]);
         let open = open_on(&machine().1, "command,quantity=temperature:echo 30°C").unwrap();
         assert_eq!(open.meter.channels()[0].quantity, Quantity::Temperature);
+        assert_eq!(open.meter.channels()[0].source, Source::Stated);
         assert_eq!(leading_number("30°C"), Some(30.0));
         assert_eq!(leading_number("inf"), None);
     }

@@ -223,7 +223,7 @@ pub fn export(recording: &Recording, mut out: impl Write) -> Result<(), MeterErr
     for meter in &recording.meters {
         for track in &meter.tracks {
             let Channel { name, quantity, source, .. } = &track.channel;
-            let source = if *source == Source::Measured { "measured" } else { "modelled" };
+            let source = source.name();
             let (meter, name) = (quoted(&meter.name), quoted(name));
             for sample in &track.samples {
                 let unix = recording.clock.unix_nanos(sample.at);

@@ -78,7 +78,7 @@ pub struct Energy {
     pub power: Watts,
     /// Of the least covered channel, 0 to 1.
     pub coverage: f64,
-    /// Modelled if any of the channels is.
+    /// The least trustworthy of the channels': modelled if any of them is.
     pub source: Source,
 }
 
@@ -107,7 +107,7 @@ impl Window {
                 energy: sum.energy + one.energy,
                 power: sum.power + one.power,
                 coverage: sum.coverage.min(one.coverage),
-                source: if one.source == Source::Modelled { one.source } else { sum.source },
+                source: sum.source.max(one.source),
             }));
         }
         sum

@@ -1,4 +1,5 @@
 use super::*;
+use ebb_power::meter::Source;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -32,17 +33,19 @@ impl Generator for Pretend {
         if self.0.lock().unwrap().unreachable {
             return Err(RunError::Lost("no route to host".into()));
         }
-        Ok(Machine { host: Some("pretended".into()), program_version: "1".into(), ..Machine::default() })
+        Ok(Machine {
+            host: Some("pretended".into()),
+            medium: "ssd".into(),
+            program_version: "1".into(),
+            ..Machine::default()
+        })
     }
 
     /// 1,000 requests per second at 100 %.
-    fn run(&mut self, order: &Order) -> Result<Performance, RunError> {
+    fn run(&mut self, order: &Order, _: &mut dyn FnMut(Live)) -> Result<Performance, RunError> {
         let percent = match order.intensity {
             Intensity::Peak { .. } => 0.0,
-            Intensity::Level { percent, peak_iops, .. } => {
-                assert_eq!(peak_iops, 1000.0);
-                percent
-            }
+            Intensity::Level { percent, .. } => percent,
         };
         let mut script = self.0.lock().unwrap();
         script.orders.push((order.workload.name(), percent));
@@ -54,7 +57,12 @@ impl Generator for Pretend {
             return Err(RunError::Failed("the target said no".into()));
         }
         let Workload::Synthetic { size, random, reads } = order.workload else { panic!("no trace here") };
-        let share = if percent == 0.0 { 1.0 } else { percent / 100.0 };
+        let kept = order.trace.as_ref().unwrap().display().to_string();
+        assert!(kept.ends_with(&format!("/ssd-{}.replay.0", order.workload.name())), "{kept}");
+        // An agent's depository is its own directory.
+        assert!(kept.starts_with("traces/m/t/") || ["m/a/", "m/b/", "m/c/"].contains(&&kept[..4]), "{kept}");
+        // The replay at 100 % falls behind the peak.
+        let share = if percent == 0.0 { 1.0 } else { 0.8 * percent / 100.0 };
         let requests = (1000.0 * share * order.length.as_secs_f64()).round() as u64;
         let from = Moment(100_000_000_000u64.saturating_add_signed(GENERATOR_OFFSET));
         Ok(Performance {
@@ -65,6 +73,7 @@ impl Generator for Pretend {
             request_bytes: size.into(),
             random_percent: random.into(),
             read_percent: reads.into(),
+            series: vec![Interval { seconds: 2.0, requests, ..Interval::default() }],
             latency: Some(Latency { p99_millis: 1.5, ..Latency::default() }),
             ..Performance::default()
         })
@@ -83,7 +92,13 @@ impl Analyzer for Pretend {
     fn draw(&mut self, from: Moment, to: Moment) -> Result<Draw, RunError> {
         assert_eq!(from.0, 100_000_000_000u64.saturating_add_signed(ANALYZER_OFFSET), "the analyzer's clock");
         assert_eq!(to.since(from), Duration::from_secs(2));
-        Ok(Draw { watts: Some(50.0), coverage: Some(0.75), meters: "pdu".into(), ..Draw::default() })
+        Ok(Draw {
+            watts: Some(50.0),
+            source: Some(Source::Measured),
+            coverage: Some(0.75),
+            meters: "pdu".into(),
+            ..Draw::default()
+        })
     }
 }
 
@@ -113,20 +128,24 @@ fn every_run_becomes_a_row_with_its_efficiency() {
     assert_eq!(outcome, Outcome { total: 8, done: 8, ..Outcome::default() });
     let records = Store::read(&path).unwrap().records(None, None).unwrap();
     assert_eq!(records.len(), 8);
-    let record = &records[0];
+    assert_eq!((records[0].load_percent, records[0].load_percent_iops), (100.0, Some(100.0)));
+    let record = &records[2];
     assert_eq!(
         (record.workload.as_str(), record.load_percent, record.repetition),
         ("4KiB-random50-read0", 10.0, 1)
     );
     assert_eq!(
         (record.iops, record.load_percent_iops, record.load_percent_bytes),
-        (Some(100.0), Some(10.0), Some(10.0))
+        (Some(80.0), Some(10.0), Some(10.0)),
+        "measured against the replay at 100 %, not against the peak"
     );
-    assert_eq!((record.watts, record.joules, record.joules_per_io), (Some(50.0), Some(100.0), Some(0.5)));
-    assert_eq!((record.iops_per_watt, record.mb_per_second_per_kilowatt), (Some(2.0), Some(0.4096 / 0.05)));
+    assert_eq!((record.watts, record.joules, record.joules_per_io), (Some(50.0), Some(100.0), Some(0.625)));
+    assert_eq!((record.iops_per_watt, record.mb_per_second_per_kilowatt), (Some(1.6), Some(0.32768 / 0.05)));
     assert_eq!((record.watts_source.as_deref(), record.meter_coverage), (Some("measured"), Some(0.75)));
     assert_eq!((record.latency_p99_millis, record.volts, record.error.as_deref()), (Some(1.5), None, None));
     assert_eq!(record.host.as_deref(), Some("pretended"));
+    let series = Store::read(&path).unwrap().series(None, None).unwrap();
+    assert_eq!((series.len(), series[0].load_percent, series[0].iops), (8, 10.0, 80.0));
 }
 
 #[test]
@@ -176,12 +195,13 @@ fn a_target_that_only_fails_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let script = Shared::default();
     let mut matrix = matrix();
-    matrix.levels = vec![10.0];
+    matrix.levels = vec![100.0];
     matrix.repetitions = 50;
-    script.lock().unwrap().failing_level = Some(10.0);
+    script.lock().unwrap().failing_level = Some(100.0);
     let outcome = go(&matrix, &dir.path().join("a.sqlite"), &script).unwrap();
     assert_eq!(outcome.failed, u64::from(FAILURES_MAX));
-    assert_eq!(outcome.lost, ["t: the target said no"]);
+    let why = "t: the replay at 100 %, which the load is measured against, failed: the target said no";
+    assert_eq!(outcome.lost, [why]);
     script.lock().unwrap().unreachable = true;
     let outcome = go(&matrix, &dir.path().join("b.sqlite"), &script).unwrap();
     assert_eq!((outcome.done, outcome.failed), (0, 0));
