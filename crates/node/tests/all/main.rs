@@ -16,6 +16,7 @@ mod mirror_kills;
 mod mirror_speeds;
 mod mirror_tools;
 mod mirrored;
+mod odd_controllers;
 mod own_machines;
 mod planned_shifts;
 mod pool_chaos;

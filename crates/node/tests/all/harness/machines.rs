@@ -86,9 +86,14 @@ fn lock_of(cluster: &Cluster, id: u16) -> PathBuf {
     cluster.data(Who::Server(id)).with_extension("on")
 }
 
+/// Whether the machine of the server with this data directory, which was on before, is off.
+pub fn is_off(data: &Path) -> bool {
+    File::open(data.with_extension("on")).expect("it was on").try_lock().is_ok()
+}
+
 /// Waits until none of these machines is on: their servers have ended, and what turns them off, too.
 pub fn wait_off(cluster: &Cluster, ids: &[u16]) {
-    let is_off = |id: &u16| File::open(lock_of(cluster, *id)).expect("it was on").try_lock().is_ok();
+    let is_off = |id: &u16| is_off(&cluster.data(Who::Server(*id)));
     wait("the sleepers' machines are off", PATIENCE, || ids.iter().all(is_off).then_some(()));
 }
 

@@ -5,6 +5,7 @@
 //! fixed time: [`wait`] polls for a condition until a deadline, and a test that misses one reports what it waited for
 //! and shows the ends of the logs. `EBB_KEEP=1` keeps the directory of a failed test.
 
+pub mod bmc;
 pub mod brake;
 pub mod disks;
 pub mod harm;

@@ -1,0 +1,63 @@
+//! Servers that are woken through management controllers which do not do what they say, and machines that do not come up: from the
+//! lists of bugs that others have met.
+
+use crate::harness::bmc::{Asked, Bmc, Manner};
+use crate::harness::machines::{emulator, install, prove, set_paths, wait_off};
+use crate::harness::{Cluster, Shape, Who};
+use ebb_types::ServerStatus;
+use toml::{Table, Value, toml};
+
+/// The server behind the controller; the others are switched as processes. It sleeps in gear 2.
+const SLEEPER: u16 = 9;
+const MACHINE: Who = Who::Server(SLEEPER);
+
+/// A cluster in which the sleeper's controller has proved that it can wake it; and `others` of its paths after that.
+fn cluster(others: impl Fn(&Cluster) -> Vec<Table>) -> (Cluster, Bmc) {
+    let mut cluster = Cluster::create(&Shape { depth_off: true, ..Shape::lively() });
+    install(&mut cluster, SLEEPER);
+    let bmc = Bmc::start(&cluster.data(MACHINE));
+    set_paths(&cluster, |id| (id == SLEEPER).then(|| bmc.path()));
+    let others: Vec<Value> = others(&cluster).into_iter().map(Value::Table).collect();
+    cluster.edit(|table| {
+        table["power"]["off"] = vec!["true".to_owned()].into();
+        let server = &mut table["server"].as_array_mut().expect("servers")[usize::from(SLEEPER) - 1];
+        server["power"].as_array_mut().expect("its paths").extend(others);
+    });
+    cluster.start_all();
+    prove(&cluster, &[SLEEPER]);
+    (cluster, bmc)
+}
+
+/// The path by a program that does what it is told.
+fn plug(cluster: &Cluster) -> Table {
+    let machine = emulator("machine").display().to_string();
+    let data = cluster.data(MACHINE).display().to_string();
+    let mut path = toml! { driver = "command" };
+    path.insert("wake".into(), vec![machine.clone(), data.clone(), "on".to_owned()].into());
+    path.insert("state".into(), vec![machine, data, "state".to_owned()].into());
+    path
+}
+
+fn sleeper(cluster: &Cluster) -> ServerStatus {
+    let mut servers = cluster.status().servers.into_iter();
+    servers.find(|server| server.id.0 == SLEEPER).expect("it is known")
+}
+
+/// A 204 is not a result [Ironic, redfish/power.py].
+#[test]
+fn a_controller_that_says_yes_and_does_nothing_is_passed_over_for_the_next_path() {
+    let (cluster, bmc) = cluster(|cluster| vec![plug(cluster)]);
+    cluster.shift(2);
+    wait_off(&cluster, &[SLEEPER]);
+    bmc.behave(Manner::DoesNothing);
+    bmc.take_asked();
+    println!("up in {:.2?}", cluster.shift(3));
+    assert!(bmc.asked().contains(&Asked::On(204)), "it comes first: {:?}", bmc.asked());
+    let paths = sleeper(&cluster).power.paths;
+    let why = paths[0].failure.as_ref().map(|failure| failure.why.as_str()).unwrap_or_default();
+    assert!(!paths[0].proven && why.contains("not awake yet"), "{paths:?}");
+    assert!(paths[1].proven && paths[1].failure.is_none(), "{paths:?}");
+    let status = cluster.ebb(&["status"]);
+    let said = String::from_utf8_lossy(&status.stdout);
+    assert!(said.contains("wake path: redfish, did not wake it: "), "{said}");
+}
