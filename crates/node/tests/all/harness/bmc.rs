@@ -17,6 +17,8 @@ pub enum Manner {
     Obeys,
     /// It says yes, and does nothing.
     DoesNothing,
+    /// It says that a machine is off which is going down, and then answers 409.
+    SaysOffTooSoon,
 }
 
 /// What a controller was asked, and its answer.
@@ -110,7 +112,11 @@ impl Shared {
     }
 
     fn page(&self) -> String {
-        let state = if is_off(&self.data) { "Off" } else { "On" };
+        let off = match self.manner() {
+            Manner::SaysOffTooSoon => ebb_power::running_pid(&self.data).is_none(),
+            _ => is_off(&self.data),
+        };
+        let state = if off { "Off" } else { "On" };
         self.asked().push(Asked::State(state));
         let reset = serde_json::json!({
             "target": format!("{SYSTEM}/Actions/ComputerSystem.Reset"),
@@ -121,8 +127,9 @@ impl Shared {
 
     fn turn_on(&self) -> u16 {
         let status = match self.manner() {
+            Manner::SaysOffTooSoon if !is_off(&self.data) => 409,
             Manner::DoesNothing => 204,
-            Manner::Obeys => {
+            _ => {
                 let done = Command::new(emulator("machine")).arg(&self.data).arg("on").status();
                 assert!(done.expect("run a program").success(), "the machine is turned on");
                 204
