@@ -127,3 +127,26 @@ fn a_machine_that_says_on_while_it_goes_down_is_not_awake_and_is_woken_when_it_i
     let order = asked.iter().position(|asked| *asked == Asked::On(204)).expect("it was told to wake");
     assert!(order > 0 && asked[order - 1] == Asked::State("Off"), "{asked:?}");
 }
+
+/// [zos#2009]
+#[test]
+fn a_server_whose_disk_is_missing_at_boot_is_late_and_not_failed_and_wakes_once_it_is_back() {
+    let (cluster, _bmc) = cluster(|_| Vec::new());
+    cluster.shift(2);
+    wait_off(&cluster, &[SLEEPER]);
+    let data = cluster.data(MACHINE);
+    let away = data.with_extension("away");
+    std::fs::rename(&data, &away).expect("take the disk out");
+    // Nothing can be made in its place.
+    File::create(&data).expect("a file");
+    cluster.gear(&["set", "3/3"]);
+    cluster.wait_status("the server is late", |status| {
+        let server = status.servers.iter().find(|server| server.id.0 == SLEEPER).expect("it is known");
+        let late = server.switch_trouble.as_ref().is_some_and(|trouble| trouble.contains("not awake yet"));
+        late && server.state == ServerState::Waking
+    });
+    std::fs::remove_file(&data).expect("a file");
+    std::fs::rename(&away, &data).expect("put the disk back");
+    cluster.heal();
+    assert!(cluster.verify(&[]).groups_compared > 0);
+}
