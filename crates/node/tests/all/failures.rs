@@ -80,6 +80,42 @@ fn a_crash_in_any_gear_fails_no_request() {
     settle(&cluster, load);
 }
 
+/// docs/operations.md, "Without a leader".
+#[test]
+fn without_a_leader_nothing_sleeps_or_wakes_and_requests_wait_for_the_next_one() {
+    let mut cluster = Cluster::start(&Shape::lively());
+    let mut config = cluster.client_config();
+    // Longer than there is no leader.
+    config.patience.deadline = PATIENCE;
+    let load = Load::start(config, Options::default());
+    cluster.shift(1);
+    load.go_on_for(200);
+    let processes = |cluster: &Cluster| -> Vec<_> {
+        let servers = cluster.servers.iter().map(|id| Who::Server(*id));
+        servers.map(|who| (who, cluster.pid(who), cluster.is_stopped(who))).collect()
+    };
+    let before = wait("the sleepers are suspended", PATIENCE, || {
+        let found = processes(&cluster);
+        (found.iter().filter(|(_, _, stopped)| *stopped).count() == 6).then_some(found)
+    });
+    cluster.kill(Who::Meta(1));
+    let error = cluster.try_status().expect_err("there is no leader");
+    assert!(error.contains("no metadata leader answered"), "{error}");
+    assert!(error.contains("none sleeps or wakes"), "{error}");
+    let awake = before.iter().filter(|(_, _, stopped)| !stopped);
+    wait("the awake servers say it, too", PATIENCE, || {
+        let says = |who: Who| cluster.log(who).contains("no metadata leader has been heard");
+        awake.clone().all(|(who, ..)| says(*who)).then_some(())
+    });
+    assert_eq!(processes(&cluster), before);
+    cluster.launch(Who::Meta(1));
+    load.go_on_for(500);
+    assert_eq!(processes(&cluster), before, "a new leader takes what it finds");
+    cluster.heal();
+    load.stop().assert_flawless();
+    assert!(cluster.verify(&["--read"]).blocks > 0);
+}
+
 #[test]
 fn a_lost_server_is_rebuilt_on_the_others_of_its_gear_group() {
     let cluster = Cluster::start(&Shape::lively());
