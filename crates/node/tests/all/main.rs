@@ -17,6 +17,7 @@ mod mirror_speeds;
 mod mirror_tools;
 mod mirrored;
 mod own_machines;
+mod papers;
 mod planned_shifts;
 mod pool_chaos;
 mod pools;
