@@ -1,7 +1,8 @@
 //! Why an Ebb program could not start or continue.
 
 use ebb_client::transport::TransportError;
-use std::path::PathBuf;
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
@@ -37,4 +38,10 @@ pub enum NodeError {
 pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> NodeError {
     let path = path.into();
     move |source| NodeError::Io { action, path, source }
+}
+
+/// Refuses an output that cannot be written, before the work. What is in the file stays.
+pub fn writable(path: &Path) -> Result<(), NodeError> {
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    opened.map(drop).map_err(io("write", path))
 }

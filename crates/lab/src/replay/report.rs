@@ -260,15 +260,17 @@ impl ReplayReport {
     fn write_energy(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let e = &self.modelled_energy;
         let kwh = |joules: f64| joules / 3.6e6;
+        let behind = e.behind_oracle_points;
         writeln!(
             f,
             "energy    modelled, in trace time: {:.2} kWh against {:.2} kWh always on: {:.1} % saved\n          the oracle \
-             schedule saves {:.1} %: {:.1} points more; {} transitions against its {}",
+             schedule of gears saves {:.1} %: {:.1} points {}; {} transitions against its {}",
             kwh(e.cluster.total_joules),
             kwh(e.always_on.total_joules),
             e.saved_percent,
             e.oracle_saved_percent,
-            e.behind_oracle_points,
+            behind.abs(),
+            if behind < 0.0 { "less" } else { "more" },
             e.cluster.transitions,
             e.oracle.transitions
         )

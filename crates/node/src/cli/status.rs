@@ -69,7 +69,7 @@ fn scrubs(status: &ClusterStatus) -> String {
     let sum = |f: fn(&ScrubVitals) -> u64| all().map(|v| f(&v.scrub)).sum::<u64>();
     let oldest = all().map(|v| v.scrub.oldest_seconds).max().unwrap_or(0);
     let mut text = format!(
-        "{} of {} replicas due{}, the oldest was verified {:.1} days ago; since the servers started {} read, {} damaged blocks repaired, {} of {} differing blocks made equal",
+        "{} of {} replicas due{}, the oldest counts as verified {:.1} days ago; since the servers started {} read, {} damaged blocks repaired, {} of {} differing blocks made equal",
         sum(|s| s.due.into()),
         sum(|s| s.replicas.into()),
         match sum(|s| s.asked.into()) {

@@ -185,10 +185,12 @@ fn rot_in_a_pool_is_found_by_a_scrub() {
             |s: &ClusterStatus| s.pools[0].sets[0].entry.columns.iter().all(|c| c.state == SlotState::InSync);
         let status = cluster.wait_status("parity is in sync", all_there);
         let id = status.pools[0].sets[0].entry.columns[column].server.0;
+        let run = |s: &ClusterStatus| s.servers.iter().find(|e| e.id.0 == id).map(|e| e.incarnation);
+        let earlier = run(&status);
         // A clean stop moves everything to chunk files.
         cluster.terminate(Who::Server(id));
         cluster.launch(Who::Server(id));
-        cluster.wait_status("it is back", all_there);
+        cluster.wait_status("it is back", |s| run(s) != earlier && all_there(s));
         let damaged = damage(&cluster, id);
         assert!(damaged >= 6, "only {damaged} places to damage");
         said(&cluster, &["scrub", "--server", &id.to_string()]);

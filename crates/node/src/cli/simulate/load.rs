@@ -1,6 +1,6 @@
 //! `ebb simulate load`: energy, savings and quality of every gear policy on a load series.
 
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, writable};
 use clap::Args;
 use ebb_power::PowerModel;
 use ebb_report::{Progress, table};
@@ -191,7 +191,7 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
     let refused = |error: String| NodeError::Refused(format!("{}: {error}", args.series.display()));
     let file = std::fs::File::open(&args.series).map_err(io("read", &args.series))?;
     for path in args.html.iter().chain(&args.csv) {
-        super::writable(path)?;
+        writable(path)?;
     }
     let name = args.series.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let series = load::read(Box::new(file), &name, args.interval).map_err(|e| refused(e.to_string()))?;

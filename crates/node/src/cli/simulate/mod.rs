@@ -8,9 +8,8 @@ mod paper;
 mod reliability;
 mod trace;
 
-use crate::error::{NodeError, io};
+use crate::error::NodeError;
 use clap::{Args, Subcommand};
-use std::path::Path;
 use std::process::ExitCode;
 
 #[derive(Args)]
@@ -51,10 +50,4 @@ pub fn run(args: SimulateArgs) -> Result<ExitCode, NodeError> {
         Simulation::Trace(args) => trace::run(&args),
         Simulation::Fuzz(args) => fuzz::run(&args),
     }
-}
-
-/// Refuses an output that cannot be written, before the work. What is in the file stays.
-fn writable(path: &Path) -> Result<(), NodeError> {
-    let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    opened.map(drop).map_err(io("write", path))
 }

@@ -3,7 +3,7 @@
 use super::load::parse_time;
 use super::mirror::PolicyArg;
 use crate::cli::trace::reading;
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, writable};
 use clap::Args;
 use ebb_gear::Scheme;
 use ebb_lab::traces;
@@ -139,7 +139,7 @@ pub fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
         return Err(refused("--gear needs --gears fixed: add that, or remove --gear"));
     }
     if let Some(path) = &args.html {
-        super::writable(path)?;
+        writable(path)?;
     }
     let trace = read(args)?;
     let setup = setup(args)?;
