@@ -105,31 +105,6 @@ fn a_controller_that_refuses_while_the_machine_goes_down_is_told_again_and_is_no
 }
 
 #[test]
-fn a_machine_that_says_on_while_it_goes_down_is_not_awake_and_is_woken_when_it_is_off() {
-    let (mut cluster, bmc) = cluster(|_| Vec::new());
-    let held = hold(&cluster);
-    cluster.shift(2);
-    wait_closed(&cluster);
-    // The leader that ordered the sleep would wait for its end. The next one does not know that the machine is not down yet.
-    cluster.kill(Who::Meta(1));
-    cluster.launch(Who::Meta(1));
-    bmc.take_asked();
-    cluster.gear(&["set", "3/3"]);
-    wait("it was looked at twice", PATIENCE, || (bmc.asked().len() >= 2).then_some(()));
-    let found = sleeper(&cluster);
-    assert_eq!(found.state, ServerState::Waking);
-    assert_eq!(found.switch_trouble, None, "the first attempt goes on");
-    let asked = bmc.take_asked();
-    assert!(asked.iter().all(|asked| *asked == Asked::State("On")), "an order would be lost: {asked:?}");
-    drop(held);
-    cluster.shift(3);
-    let asked = bmc.asked();
-    let order = asked.iter().position(|asked| *asked == Asked::On(204)).expect("it was told to wake");
-    assert!(order > 0 && asked[order - 1] == Asked::State("Off"), "{asked:?}");
-}
-
-/// [zos#2009]
-#[test]
 fn a_server_whose_disk_is_missing_at_boot_is_late_and_not_failed_and_wakes_once_it_is_back() {
     let (cluster, _bmc) = cluster(|_| Vec::new());
     cluster.shift(2);
