@@ -381,9 +381,8 @@ impl Fleet {
 
     /// A server had saved up so many power cycles some time `ago`, by an earlier fleet: one that takes over refills no budget.
     pub fn take_over_credit(&mut self, server: ServerId, credit: f64, ago: Duration) {
-        let most = self.policy.cycles_per_day * CARRY_DAYS;
-        let earned = ago.as_secs_f64() / self.policy.day() * self.policy.cycles_per_day;
-        self.members.entry(server).and_modify(|member| member.credit = (credit + earned).min(most));
+        let credit = self.saved_up(credit, ago);
+        self.members.entry(server).and_modify(|member| member.credit = credit);
     }
 
     /// Power cycles that a server has saved up once it has gone to sleep so deep.
@@ -778,8 +777,13 @@ impl Fleet {
     }
 
     fn credit(&self, now: Moment, member: &Member) -> f64 {
-        let earned = now.since(member.counted).as_secs_f64() / self.policy.day() * self.policy.cycles_per_day;
-        (member.credit + earned).min(self.policy.cycles_per_day * CARRY_DAYS)
+        self.saved_up(member.credit, now.since(member.counted))
+    }
+
+    /// What a credit has become after some time.
+    fn saved_up(&self, credit: f64, time: Duration) -> f64 {
+        let earned = time.as_secs_f64() / self.policy.day() * self.policy.cycles_per_day;
+        (credit + earned).min(self.policy.cycles_per_day * CARRY_DAYS)
     }
 }
 

@@ -275,13 +275,15 @@ impl EnergyMeter {
     pub fn set(&mut self, now: Moment, server: ServerId, draw: Draw) {
         let fresh = Account { draw, running: None, as_of: now, energy: ModelledEnergy::default() };
         let before = self.servers.get(&server).map_or(draw, |account| account.draw);
-        let (down, up) = (self.at_depth(self.model.down, draw), self.at_depth(self.model.up, before));
+        let transition = match (before.is_on(), draw.is_on()) {
+            (true, false) => Some(self.at_depth(self.model.down, draw)),
+            (false, true) => Some(self.at_depth(self.model.up, before)),
+            _ => None,
+        };
         let account = self.servers.entry(server).or_insert(fresh);
         account.advance(now, &self.model, self.speed);
-        match (account.draw.is_on(), draw.is_on()) {
-            (true, false) => account.begin(down),
-            (false, true) => account.begin(up),
-            _ => {}
+        if let Some(transition) = transition {
+            account.begin(transition);
         }
         account.draw = draw;
     }

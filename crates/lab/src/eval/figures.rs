@@ -186,13 +186,18 @@ fn power(records: &[&Record]) -> String {
     let meters: BTreeSet<&str> = metered.iter().filter_map(|r| r.meters.as_deref()).collect();
     let meters = meters.into_iter().collect::<Vec<_>>().join("; ");
     let sources: BTreeSet<&str> = metered.iter().filter_map(|r| r.watts_source.as_deref()).collect();
-    let kind = match sources.into_iter().collect::<Vec<_>>()[..] {
-        ["measured"] => "Watts are measured",
-        ["modelled"] => "Watts are modelled, not measured",
-        ["stated"] => "Watts are stated by a command of the user's, not measured by this program",
-        ["modelled", "stated"] => "Watts are modelled in some runs and stated by a command in others",
-        ["measured", "stated"] => "Watts are measured in some runs and stated by a command in others",
-        _ => "Watts are measured in some runs and modelled in others",
+    let words =
+        sources.into_iter().map(|source| if source == "stated" { "stated by a command" } else { source });
+    let kind = match words.collect::<Vec<_>>()[..] {
+        [] => "Nothing says where the watts are from".to_owned(),
+        ["modelled"] => "Watts are modelled, not measured".to_owned(),
+        ["stated by a command"] => {
+            "Watts are stated by a command of the user's, not measured by this program".to_owned()
+        }
+        [one] => format!("Watts are {one}"),
+        [ref some @ .., others] => {
+            format!("Watts are {} in some runs and {others} in others", some.join(", "))
+        }
     };
     let least = metered.iter().filter_map(|r| r.meter_coverage).min_by(f64::total_cmp);
     let coverage =

@@ -178,7 +178,7 @@ impl<'b> Lane<'_, 'b> {
             self.show(done, &format!("{} {}: peak rate", target.name, workload.name()));
             let trace = self.trace(target, workload, &machine);
             let peak = self.peak(&mut bench, &place, target, workload, trace.as_ref())?;
-            let mut failed_full: Vec<String> = Vec::new();
+            let mut failed_full: Option<String> = None;
             let mut full = self.lock().store.full(&self.matrix.name, &target.name, &workload.name())?;
             for cell in of_workload {
                 if self.lock().stop {
@@ -190,7 +190,7 @@ impl<'b> Lane<'_, 'b> {
                 let measured = peak.clone().and_then(|peak| {
                     if full.is_none() && !is_reference(cell) {
                         let why = "the replay at 100 %, which the load is measured against, failed";
-                        return Err(RunError::Failed(with_first(why.into(), &failed_full)));
+                        return Err(RunError::Failed(with_first(why.into(), failed_full.as_slice())));
                     }
                     Ok((self.measure(&mut bench, &place, cell, trace.as_ref(), full)?, peak))
                 });
@@ -210,7 +210,7 @@ impl<'b> Lane<'_, 'b> {
                 };
                 record.error = error.as_ref().map(ToString::to_string);
                 if is_reference(cell) {
-                    failed_full = record.error.clone().into_iter().collect();
+                    failed_full.clone_from(&record.error);
                 }
                 done += 1;
                 self.add(&record, &series)?;

@@ -198,22 +198,19 @@ impl Store {
             transaction.execute(&sql, record.values().as_slice())?;
             for &Interval { from_seconds, seconds, requests, bytes, failed } in series {
                 let (iops, mb_per_second) = (requests as f64 / seconds, bytes as f64 / 1e6 / seconds);
-                let run = (campaign, target, workload, load_percent, repetition);
-                transaction.execute(
-                    intervals,
-                    params![
-                        run.0,
-                        run.1,
-                        run.2,
-                        run.3,
-                        run.4,
-                        from_seconds,
-                        seconds,
-                        iops,
-                        mb_per_second,
-                        failed
-                    ],
-                )?;
+                let values = params![
+                    campaign,
+                    target,
+                    workload,
+                    load_percent,
+                    repetition,
+                    from_seconds,
+                    seconds,
+                    iops,
+                    mb_per_second,
+                    failed
+                ];
+                transaction.execute(intervals, values)?;
             }
             transaction.commit()
         };

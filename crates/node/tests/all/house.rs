@@ -149,7 +149,7 @@ pub fn sources(dir: &Path, except: &[&str]) -> Vec<PathBuf> {
 }
 
 /// Every source file below `dir`, tests included.
-fn all_sources(dir: &Path) -> Vec<PathBuf> {
+pub fn all_sources(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();

@@ -1,18 +1,15 @@
 //! `docs/papers.md` says of every claim of the papers which command shows it: each of these commands must exist.
 
 use crate::harness::EBB;
+use crate::house::{all_sources, root};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::fs::read_to_string;
 use std::process::Command;
 
 const PAPERS: [&str; 5] = ["Sierra", "TRACER", "The energy cost of the OS layers", "LogStore", "ECS²"];
 const CELLS: usize = 8;
 /// The column of the commands.
 const COMMAND: usize = 4;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 /// The rows of a table, without its head, as cells.
 fn rows(section: &str) -> Vec<Vec<&str>> {
@@ -32,7 +29,7 @@ impl Commands {
         match command.split_whitespace().collect::<Vec<_>>()[..] {
             ["ebb", ref words @ ..] => self.no_subcommand(words),
             ["make", target] => {
-                let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();
+                let makefile = read_to_string(root().join("Makefile")).unwrap();
                 let rule = format!("\n{target}:");
                 (!makefile.contains(&rule)).then(|| format!("the Makefile has no {target}"))
             }
@@ -59,25 +56,17 @@ impl Commands {
 /// Whether no source of the package has a test, or a module of tests, by this name.
 fn no_test(package: &str, name: &str) -> Option<String> {
     let directory = if package == "ebb" { "node" } else { package.trim_start_matches("ebb-") };
-    let mut left = vec![root().join("crates").join(directory)];
-    while let Some(path) = left.pop() {
-        if let Ok(entries) = std::fs::read_dir(&path) {
-            left.extend(entries.map(|entry| entry.unwrap().path()));
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            let text = std::fs::read_to_string(&path).unwrap();
-            if text.contains("#[test]")
-                && (text.contains(&format!("fn {name}")) || text.contains(&format!("mod {name}")))
-            {
-                return None;
-            }
-        }
-    }
-    Some(format!("{package} has no test {name}"))
+    let found = all_sources(&root().join("crates").join(directory)).iter().any(|path| {
+        let text = read_to_string(path).unwrap();
+        let named = ["fn", "mod"].iter().any(|item| text.contains(&format!("{item} {name}")));
+        named && text.contains("#[test]")
+    });
+    (!found).then(|| format!("{package} has no test {name}"))
 }
 
 #[test]
 fn every_row_is_whole_and_every_command_in_it_exists() {
-    let page = std::fs::read_to_string(root().join("docs/papers.md")).expect("docs/papers.md");
+    let page = read_to_string(root().join("docs/papers.md")).expect("docs/papers.md");
     let sections: BTreeMap<&str, &str> =
         page.split("\n## ").skip(1).filter_map(|s| s.split_once('\n')).collect();
     let (mut wrong, mut ids, mut commands) = (Vec::new(), BTreeSet::new(), Commands::default());
