@@ -45,6 +45,7 @@ pub use options::{DriveError, DriveOptions, DriveProgress, MAX_IN_FLIGHT, Pacing
 pub use report::{CheckReport, CpuTime, DriveReport, KindReport, PlacedReport, SecondReport, TargetInfo};
 pub use s3::S3Keys;
 pub use spec::{SpecError, TargetSpec};
+pub use storage::{Answering, Failure, Storage};
 pub use target::{OpenOptions, Target};
 
 use ebb_trace::{Request, TraceError};

@@ -172,7 +172,7 @@ enum Sub {
     /// (--target)
     #[command(after_help = replay::EXAMPLES)]
     Replay(replay::ReplayArgs),
-    /// Measure a storage service
+    /// Measure a storage service, or one server
     Bench {
         #[command(subcommand)]
         target: BenchTarget,
@@ -265,6 +265,9 @@ enum BenchTarget {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
+    /// What one server sustains, by its store in its directory: the rates by which gears are chosen
+    #[command(after_help = bench::server::EXAMPLE)]
+    Server(bench::server::ServerArgs),
 }
 
 impl Sub {
@@ -449,6 +452,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
             })
             .await
         }
+        Sub::Bench { target: BenchTarget::Server(args) } => bench::server::run(args).await,
         Sub::Simulate(args) => simulate::run(args),
         Sub::Cost(args) => cost::run(args),
         Sub::Trace { command } => trace::run(command),

@@ -1,11 +1,11 @@
-//! Storage behind sockets, as the engine sees it.
+//! Storage that answers requests on its own, mostly behind a socket, as the engine sees it.
 
 use bytes::Bytes;
 use std::pin::Pin;
 
 /// Why a request failed.
 #[derive(Clone, Debug)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// Only this request: the next may succeed.
     Request(String),
     /// The target is gone.
@@ -13,10 +13,10 @@ pub(crate) enum Failure {
 }
 
 /// The answer to one request.
-pub(crate) type Answering<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
+pub type Answering<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
 
-/// Storage behind sockets. `device` is 0 unless each device of a trace has its own place there.
-pub(crate) trait Storage: Send + Sync + 'static {
+/// Storage behind a socket or a thread of its own. `device` is 0 unless each device of a trace has its own place there.
+pub trait Storage: Send + Sync + 'static {
     /// The bytes; empty if this storage cannot be checked.
     fn read(&self, device: u32, offset: u64, len: u32) -> Answering<'_, Bytes>;
     fn write(&self, device: u32, offset: u64, payload: Bytes) -> Answering<'_, ()>;

@@ -78,6 +78,11 @@ impl Target {
         Ok(Target { info, means: Means::Remote(storage) })
     }
 
+    /// A target of the caller's own.
+    pub fn of(info: TargetInfo, storage: Arc<dyn Storage>) -> Target {
+        Target { info, means: Means::Remote(storage) }
+    }
+
     /// Gives the storage back. A volume that is not closed stays claimed for a minute.
     pub async fn close(self) -> Result<(), TargetError> {
         let Means::Remote(storage) = &self.means else { return Ok(()) };

@@ -1,4 +1,7 @@
-//! `ebb bench`: performance of a storage service, and the CPU time its servers spend.
+//! `ebb bench`: performance of a storage service, and the CPU time its servers spend; and what one server sustains ([`server`]).
+
+pub mod server;
+mod store;
 
 use crate::cli::replay::write_report;
 use crate::error::NodeError;

@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod connect;
+pub mod edit;
 pub mod keys;
 pub mod launch;
 pub mod pools;
