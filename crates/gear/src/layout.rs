@@ -109,6 +109,11 @@ pub enum LayoutError {
     UnknownScheme { name: String },
 }
 
+/// How many chunk groups a cluster has. [Sierra §3.5]
+pub fn groups(servers: usize, per_server: u32) -> u32 {
+    servers as u32 * per_server
+}
+
 /// Lays out `groups` chunk groups with `replicas` replicas over `servers`. The same arguments give the same layout.
 ///
 /// With fewer racks than replicas, the replicas of a chunk group are on different servers, in as many racks as

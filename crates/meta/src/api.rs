@@ -71,6 +71,9 @@ pub struct Timing {
     /// A server that has been failed for this long is declared lost and its data is rebuilt; `None`: only by an
     /// administrator. A sleeping server is never failed.
     pub lost_after: Option<Duration>,
+    /// Offload that a server may hold, in percent of its capacity: those for which it is held wake when it is reached, until a
+    /// quarter of it is left. [Sierra §3.6]
+    pub offload_percent: u8,
     /// While there are writes, the positions of the servers' stores are recorded this often.
     pub witness: Duration,
     /// When parity servers of erasure-coded sets sleep and wake.
@@ -188,6 +191,7 @@ impl Default for Timing {
             margin: Duration::from_millis(100),
             wake_limit: Duration::from_secs(10),
             lost_after: Some(Duration::from_secs(3600)),
+            offload_percent: 20,
             witness: Duration::from_secs(60),
             standby: standby::Settings::default(),
             sleep: Sleep::default(),

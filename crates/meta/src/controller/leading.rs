@@ -58,13 +58,14 @@ pub(crate) struct Room {
 
 impl Room {
     /// Each flag stays set until the figure is clearly lower, so that no server is woken and put to sleep again over a
-    /// few bytes.
-    pub fn follow(self, vitals: &Vitals) -> Room {
+    /// few bytes. `offload_percent`: the debt budget.
+    pub fn follow(self, vitals: &Vitals, offload_percent: u8) -> Room {
+        let budget = u64::from(offload_percent);
         let percent = |bytes: u64| bytes.saturating_mul(100).checked_div(vitals.capacity_bytes).unwrap_or(0);
         let above = |was: bool, now: u64, (falls, rises): (u64, u64)| now >= if was { falls } else { rises };
         Room {
             full: above(self.full, percent(vitals.used_bytes), FULL_PERCENT),
-            indebted: above(self.indebted, percent(vitals.debt_bytes), DEBT_PERCENT),
+            indebted: above(self.indebted, percent(vitals.debt_bytes), (budget.div_ceil(4), budget)),
         }
     }
 }
@@ -72,8 +73,6 @@ impl Room {
 /// Used share of its capacity, in percent: below the first a full server counts as free again, from the second on a
 /// server is full. Both are below the share at which it refuses writes.
 const FULL_PERCENT: (u64, u64) = (85, 90);
-/// The same for the offload that a server holds, its debt budget.
-const DEBT_PERCENT: (u64, u64) = (5, 20);
 
 /// Reports about groups, kept until their epoch is over.
 #[derive(Clone, Debug, Default)]
@@ -160,4 +159,23 @@ pub(crate) type Servers = BTreeMap<ServerId, ServerEntry>;
 /// Whether the server can do nothing for now.
 pub(crate) fn is_gone(entry: &ServerEntry) -> bool {
     matches!(entry.state, ServerState::Failed | ServerState::Lost)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_in_debt_from_its_budget_on_until_a_quarter_of_it() {
+        for (budget, in_debt, still, paid) in [(20, 20, 5, 4), (40, 40, 10, 9), (1, 1, 1, 0)] {
+            let owes = |percent| Vitals { debt_bytes: percent, capacity_bytes: 100, ..Vitals::default() };
+            let room = Room::default().follow(&owes(in_debt - 1), budget);
+            assert!(!room.indebted, "{budget}");
+            let mut room = room;
+            for (percent, expected) in [(in_debt, true), (still, true), (paid, false), (in_debt - 1, false)] {
+                room = room.follow(&owes(percent), budget);
+                assert_eq!(room.indebted, expected, "{percent} of {budget}");
+            }
+        }
+    }
 }

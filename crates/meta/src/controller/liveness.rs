@@ -85,7 +85,7 @@ impl Leading {
             live.position = live.position.max(mark.position);
         }
         live.condemned |= vitals.poisoned;
-        let room = live.room.follow(&vitals);
+        let room = live.room.follow(&vitals, self.timing.offload_percent);
         self.dirty |= std::mem::replace(&mut live.room, room) != room;
         live.vitals = vitals.clone();
         // A delta sent a moment ago may be in flight. A server with a gap in its map asks for the whole map.

@@ -8,7 +8,7 @@
 use crate::cluster::pools::{self, Placed, PoolError, PoolSection};
 use crate::mirror::drivers::DriverKind;
 use ebb_ec::standby;
-use ebb_gear::layout::{Scheme, layout};
+use ebb_gear::layout::{Scheme, groups, layout};
 use ebb_gear::{DepthCost, Sleep};
 use ebb_meta::{Bootstrap, SEAT_MAX, Timing};
 use ebb_mirror::{Ack, PolicyKind};
@@ -24,8 +24,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Chunk groups per server. [Sierra §3.5]
-const GROUPS_PER_SERVER: u32 = 64;
+/// Most chunk groups of a server: each is a configuration that the metadata service keeps and looks at.
+const GROUPS_PER_SERVER_MOST: u32 = 4096;
 const MIB: u64 = 1 << 20;
 /// What `[[server.power]]` is for a server without one, if the cluster's switch is `process`.
 const PROCESS: &str = "driver = \"process\"";
@@ -76,6 +76,9 @@ pub struct ClusterSection {
     pub replicas: u8,
     #[serde(default = "sixty_four")]
     pub chunk_mib: u32,
+    /// Chunk groups: as many per server of the replicated pool. [Sierra §3.5]
+    #[serde(default = "sixty_four")]
+    pub groups_per_server: u32,
     #[serde(default = "rotated")]
     pub layout: Scheme,
     #[serde(default = "three_seconds")]
@@ -86,6 +89,10 @@ pub struct ClusterSection {
     /// lost`.
     #[serde(default = "one_hour")]
     pub lost_after_seconds: u32,
+    /// Offload that a server may hold for sleepers, in percent of its capacity: then those for which it holds any are woken and take it,
+    /// until a quarter of that is left.
+    #[serde(default = "twenty")]
+    pub offload_percent: u8,
 }
 
 impl ClusterSection {
@@ -112,6 +119,9 @@ fn three_seconds() -> u32 {
 }
 fn one_second() -> u32 {
     1000
+}
+fn twenty() -> u8 {
+    20
 }
 fn one_hour() -> u32 {
     3600
@@ -329,6 +339,14 @@ pub enum ConfigError {
     ClusterId { found: String },
     #[error("cluster.chunk_mib is {found} and must be a power of two from {min} to {max}")]
     ChunkSize { found: u32, min: u64, max: u64 },
+    #[error(
+        "cluster.groups_per_server is {found} and must be from 1 to {GROUPS_PER_SERVER_MOST}; 64 spreads a lost server's data well"
+    )]
+    GroupsPerServer { found: u32 },
+    #[error(
+        "cluster.offload_percent is {found} and must be from 1 to 80: from 85 % of its capacity on a server is full and holds nothing more"
+    )]
+    Offload { found: u8 },
     #[error("cluster.replicas is {found} and must be 2, 3 or 4")]
     Replicas { found: u8 },
     #[error(
@@ -425,6 +443,12 @@ impl Config {
         {
             let (min, max) = (u64::from(CHUNK_BYTES_MIN) / MIB, u64::from(CHUNK_BYTES_MAX) / MIB);
             return Err(ConfigError::ChunkSize { found: c.chunk_mib, min, max });
+        }
+        if !(1..=GROUPS_PER_SERVER_MOST).contains(&c.groups_per_server) {
+            return Err(ConfigError::GroupsPerServer { found: c.groups_per_server });
+        }
+        if !(1..=80).contains(&c.offload_percent) {
+            return Err(ConfigError::Offload { found: c.offload_percent });
         }
         if !(2..=4).contains(&c.replicas) {
             return Err(ConfigError::Replicas { found: c.replicas });
@@ -603,7 +627,7 @@ impl Config {
             instance: 0,
             chunk_bytes: self.cluster.chunk_mib << 20,
             replicas: self.cluster.replicas,
-            groups: GROUPS_PER_SERVER * pools::of_pool(&self.placed(), None).len() as u32,
+            groups: groups(pools::of_pool(&self.placed(), None).len(), self.cluster.groups_per_server),
             lease_millis: self.cluster.lease_millis,
         })
     }
@@ -648,6 +672,7 @@ impl Config {
         Timing {
             heartbeat: Duration::from_millis(self.cluster.heartbeat_millis.into()),
             lost_after: Some(lost_after).filter(|time| !time.is_zero()),
+            offload_percent: self.cluster.offload_percent,
             standby: self.standby(),
             sleep: self.sleep(),
             depth: self.deepest(),
@@ -794,6 +819,8 @@ mod tests {
         let config = check(&example()).unwrap();
         assert_eq!(config.params().unwrap().groups, 9 * 64);
         assert_eq!(config.bootstrap().unwrap().groups.len(), 9 * 64);
+        let fewer = check(&example().replace("groups_per_server = 64", "groups_per_server = 21")).unwrap();
+        assert_eq!(fewer.bootstrap().unwrap().groups.len(), 9 * 21);
     }
 
     /// (1270 J + 569 J) / (70.8 W - 5.4 W).
@@ -916,6 +943,10 @@ mod tests {
             ("replicas = 3", "replica = 3", "unknown field `replica`"),
             ("chunk_mib = 64", "chunk_mib = 48", "cluster.chunk_mib is 48"),
             ("chunk_mib = 64", "chunk_mib = 0", "cluster.chunk_mib is 0"),
+            ("offload_percent = 20", "offload_percent = 0", "cluster.offload_percent is 0"),
+            ("offload_percent = 20", "offload_percent = 81", "from 1 to 80"),
+            ("groups_per_server = 64", "groups_per_server = 0", "cluster.groups_per_server is 0"),
+            ("groups_per_server = 64", "groups_per_server = 4097", "from 1 to 4096"),
             ("layout = \"rotated\"", "layout = \"spiral\"", "spiral"),
             ("layout = \"rotated\"", "layout = \"naive-random\"", "use rotated or rack-aligned"),
             ("lease_millis = 3000", "lease_millis = 1500", "three times"),

@@ -43,7 +43,7 @@ fn changed(from: &str, to: &str) -> String {
 
 #[test]
 fn a_configuration_with_a_mistake_starts_nothing() {
-    let cases: [(&str, &str, &[&str]); 6] = [
+    let cases: [(&str, &str, &[&str]); 7] = [
         ("g_min = 1", "g_minimum = 1", &["cluster.toml", "unknown field `g_minimum`", "g_min"]),
         (
             "127.0.0.1:9202",
@@ -54,6 +54,7 @@ fn a_configuration_with_a_mistake_starts_nothing() {
         ("rack = 3", "rack = 2", &["rack"]),
         ("replicas = 3", "replicas = 9", &["cluster.replicas is 9", "2, 3 or 4"]),
         ("chunk_mib = 64", "chunk_mib = 65", &["chunk_mib is 65", "power of two"]),
+        ("groups_per_server = 64", "groups_per_server = 0", &["groups_per_server is 0", "1 to 4096"]),
     ];
     for (from, to, expected) in &cases {
         for args in [&["server", "--id", "1"][..], &["meta"], &["gateway"], &["status"]] {

@@ -11,7 +11,7 @@ use crate::world::clock::SECOND;
 use ebb_gear::{
     DepthCost, GearError, Layout, LayoutError, PolicyError, Provision, RehearsalError, Scheme, Sleep,
 };
-use ebb_gear::{layout, rehearsal};
+use ebb_gear::{layout, layout::groups, rehearsal};
 use ebb_meta::{Bootstrap, Timing};
 use ebb_mirror::{BLOCK_BYTES, Geometry, GeometryError};
 use ebb_power::{EnergyMeter, ModelError, PowerModel};
@@ -169,7 +169,7 @@ impl Setup {
     pub(super) fn layout(&self) -> Result<Layout, SimError> {
         let server = |n: u16| ebb_gear::Server { id: ServerId(n), rack: RackId(1 + (n - 1) % self.racks) };
         let servers: Vec<ebb_gear::Server> = (1..=self.servers).map(server).collect();
-        let groups = self.groups_per_server * u32::from(self.servers);
+        let groups = groups(servers.len(), self.groups_per_server);
         Ok(layout(&servers, self.replicas, groups, self.seed, self.layout)?)
     }
 
