@@ -4,6 +4,10 @@
 //! counts r times because it is carried out r times. Random work is limited by operations, streaming work by bytes:
 //! the larger of the two is the load. Bursts determine how a service feels, so an hour is represented by its peak,
 //! not by its mean.
+//!
+//! Streaming requests cost no operations ([`ebb_types::Streams`] tells them apart). Random ones do move bytes, and here the streaming term
+//! has those, too: at 4 KiB they are never the larger one, and at hundreds of KiB, where a solid-state disk is limited by bytes and not
+//! by operations, the paper's formula would ask for too few servers.
 
 use ebb_types::{LoadCount, Schedule};
 use serde::{Deserialize, Serialize};
@@ -86,7 +90,8 @@ pub fn load(count: &LoadCount, interval: Duration, rates: &ServerRates, replicas
     }
     let seconds = interval.as_secs_f64();
     let r = f64::from(replicas);
-    let nonseq = count.reads as f64 / rates.read_iops + r * count.writes as f64 / rates.write_iops;
+    let nonseq =
+        count.random_reads as f64 / rates.read_iops + r * count.random_writes as f64 / rates.write_iops;
     let seq = count.read_bytes as f64 / rates.read_bytes_per_s
         + r * count.written_bytes as f64 / rates.write_bytes_per_s;
     Load(nonseq.max(seq) / seconds)
@@ -128,20 +133,34 @@ mod tests {
     #[test]
     fn random_work_is_limited_by_operations() {
         // 200 reads/s need 2 servers; 25 writes/s need 3 * 25/50 = 1.5; the bytes need less.
-        let count = LoadCount { reads: 400, writes: 50, read_bytes: 4000, written_bytes: 500 };
+        let count = LoadCount {
+            reads: 500,
+            writes: 70,
+            read_bytes: 4000,
+            written_bytes: 500,
+            random_reads: 400,
+            random_writes: 50,
+        };
         assert_eq!(load(&count, Duration::from_secs(2), &RATES, 3), Load(3.5));
     }
 
     #[test]
     fn streaming_work_is_limited_by_bytes() {
         // 2 MB/s read need 2 servers; 1 MB/s written, twice, need 4.
-        let count = LoadCount { reads: 2, writes: 1, read_bytes: 2_000_000, written_bytes: 1_000_000 };
-        assert_eq!(load(&count, Duration::from_secs(1), &RATES, 2), Load(6.0));
+        let bytes = LoadCount { read_bytes: 2_000_000, written_bytes: 1_000_000, ..LoadCount::default() };
+        for requests in [3, 3_000_000] {
+            let count = LoadCount { reads: requests, writes: requests, ..bytes };
+            assert_eq!(
+                load(&count, Duration::from_secs(1), &RATES, 2),
+                Load(6.0),
+                "however many requests stream"
+            );
+        }
     }
 
     #[test]
     fn an_empty_interval_has_no_load() {
-        let count = LoadCount { reads: 9, ..LoadCount::default() };
+        let count = LoadCount { reads: 9, random_reads: 9, ..LoadCount::default() };
         assert_eq!(load(&count, Duration::ZERO, &RATES, 3), Load::ZERO);
     }
 

@@ -171,8 +171,10 @@ pub fn rehearsal(schedule: &Schedule, speed: f64) -> Result<Schedule, RehearsalE
 mod tests {
     use super::*;
 
-    const READ: LoadCount = LoadCount { reads: 1, writes: 0, read_bytes: 4096, written_bytes: 0 };
-    const WRITE: LoadCount = LoadCount { reads: 0, writes: 1, read_bytes: 0, written_bytes: 4096 };
+    const NONE: LoadCount =
+        LoadCount { reads: 0, writes: 0, read_bytes: 0, written_bytes: 0, random_reads: 0, random_writes: 0 };
+    const READ: LoadCount = LoadCount { reads: 1, read_bytes: 4096, random_reads: 1, ..NONE };
+    const WRITE: LoadCount = LoadCount { writes: 1, written_bytes: 4096, random_writes: 1, ..NONE };
 
     fn at(requests: &[(u64, LoadCount)]) -> Vec<(Duration, LoadCount)> {
         requests.iter().map(|(seconds, count)| (Duration::from_secs(*seconds), *count)).collect()
@@ -197,7 +199,7 @@ mod tests {
     fn the_load_is_summed_by_samples_and_weighed_by_replicas() {
         let day = rehearsal(&Schedule::default(), 2000.0).unwrap();
         // Samples are 450 s of trace.
-        let large = LoadCount { reads: 2, read_bytes: 2 << 20, ..LoadCount::default() };
+        let large = LoadCount { reads: 2, read_bytes: 2 << 20, random_reads: 2, ..NONE };
         let requests = at(&[(0, large), (449, WRITE), (450, WRITE), (3700, READ)]);
         let series = LoadSeries::new(requests, 2000.0, &day, 3).unwrap();
         assert_eq!(series.samples.len(), 9);

@@ -1211,7 +1211,7 @@ fn load_beyond_the_gear_wakes_servers_and_a_quiet_hour_lets_them_sleep() {
     assert_eq!(world.states().matches('z').count(), 6, "after a quiet hour: {:#?}", world.transcript);
     // 9 servers sustain 1,800 reads per second.
     for _ in 0..4 {
-        world.load.reads = 1700;
+        world.load.random_reads = 1700;
         world.run(1000);
     }
     assert!(!world.states().contains('z'), "{:#?}", world.transcript);
@@ -1224,7 +1224,7 @@ fn load_between_two_gears_wakes_no_more_servers_than_it_needs_but_whole_gears_do
     for (steps, awake) in [(GearSteps::Servers, 5), (GearSteps::Groups, 6)] {
         let mut world = after_a_quiet_hour_of(steps, 2000);
         for _ in 0..4 {
-            world.load.reads = 950;
+            world.load.random_reads = 950;
             world.run(1000);
         }
         assert_eq!(world.states().matches('A').count(), awake, "{:#?}", world.transcript);
@@ -1284,7 +1284,7 @@ fn a_server_that_does_not_wake_in_time_gets_a_substitute() {
 fn servers_that_a_gear_woke_stay_for_the_dwell_time_under_a_new_leader_too() {
     let mut world = after_a_quiet_hour(8000);
     assert_eq!(world.states().matches('z').count(), 6, "{:#?}", world.transcript);
-    world.load.reads = 1700;
+    world.load.random_reads = 1700;
     world.reclaim = false;
     world.run(1500);
     assert!(!world.states().contains('z'), "the burst wakes everybody: {:#?}", world.transcript);

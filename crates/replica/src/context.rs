@@ -9,7 +9,7 @@ use crate::wait::Wait;
 use bytes::Bytes;
 use ebb_types::{
     ChunkOp, ClientReply, ClusterMap, Epoch, GroupId, Incarnation, Moment, ParityDebt, PeerMessage, Role,
-    ServerId, ServerReport, StoreId, Unready, Version,
+    ServerId, ServerReport, StoreId, Streams, Unready, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     pub memory: Memory,
     pub answered: VecDeque<(StoreToken, StoreOutcome)>,
     pub stats: crate::api::Stats,
+    /// Tells random requests from streaming ones.
+    pub streams: Streams,
     /// Fetches in flight over all groups: bounds memory and the share that catch-up takes from clients.
     pub fetches: usize,
     /// Bytes that rebuilds of strips have in flight.

@@ -1,7 +1,7 @@
 //! Requests held in memory as a trace, for use in several passes.
 
 use crate::{Format, Kind, Request, TraceError, TraceReader};
-use ebb_types::{LoadCount, ObjectId, pieces};
+use ebb_types::{LoadCount, ObjectId, Streams, pieces};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -53,21 +53,23 @@ impl Trace {
     /// The load of each request on a cluster whose volumes are the devices, counted as the cluster counts it: in the
     /// pieces that a chunk server gets.
     pub fn loads(&self, chunk_bytes: u32) -> Result<impl Iterator<Item = (Duration, LoadCount)>, RangeError> {
-        let count = move |request: &Request| {
-            let len = u64::from(request.len);
-            let ops = pieces(ObjectId(0), request.offset, len, chunk_bytes)?.count() as u64;
-            Some(match request.kind {
-                Kind::Read => LoadCount { reads: ops, read_bytes: len, ..LoadCount::default() },
-                Kind::Write => LoadCount { writes: ops, written_bytes: len, ..LoadCount::default() },
-            })
+        let parts = move |request: &Request| {
+            pieces(ObjectId(request.device.into()), request.offset, request.len.into(), chunk_bytes)
         };
-        match self.requests.iter().find(|request| count(request).is_none()) {
-            Some(request) => Err(RangeError {
+        if let Some(request) = self.requests.iter().find(|request| parts(request).is_none()) {
+            return Err(RangeError {
                 device: self.devices[request.device as usize].clone(),
                 end: request.offset + u64::from(request.len),
-            }),
-            None => Ok(self.requests.iter().filter_map(move |request| Some((request.at, count(request)?)))),
+            });
         }
+        let mut streams = Streams::default();
+        let count = move |request: &Request| {
+            let (mut load, write) = (LoadCount::default(), request.kind == Kind::Write);
+            let parts = parts(request).into_iter().flatten();
+            parts.for_each(|part| streams.count(&mut load, write, part.chunk, part.offset, part.len));
+            (request.at, load)
+        };
+        Ok(self.requests.iter().map(count))
     }
 
     /// The ranges read from each device: disjoint ranges `start -> end` in bytes, neighbours joined.
@@ -168,6 +170,12 @@ mod tests {
         let read = trace(request(15 * MIB, 2 << 20, Kind::Read));
         let counts: Vec<LoadCount> = read.loads(16 << 20).unwrap().map(|(_, count)| count).collect();
         assert_eq!(counts, [LoadCount { reads: 2, read_bytes: 2 * MIB, ..LoadCount::default() }]);
+        let small = [0, 4096, 65536].map(|offset| request(offset, 4096, Kind::Write));
+        let other = Request { device: 1, ..small[0] };
+        let requests = vec![small[0], other, small[1], small[2]];
+        let both = Trace { requests, devices: vec!["sda".into(), "sdb".into()], ..Trace::default() };
+        let random: Vec<u64> = both.loads(16 << 20).unwrap().map(|(_, count)| count.random_writes).collect();
+        assert_eq!(random, [1, 1, 0, 1], "the second on sda goes on where its first ended");
         let far = trace(request(u64::MAX >> 1, 1, Kind::Read));
         assert!(matches!(far.loads(1 << 20).err(), Some(RangeError { device, .. }) if device == "sda"));
     }

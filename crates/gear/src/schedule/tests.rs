@@ -77,7 +77,7 @@ impl World {
     fn load_for(&mut self, load: u64, seconds: u64) {
         for _ in 0..seconds {
             self.now = self.now + SECOND;
-            let count = LoadCount { reads: load, ..LoadCount::default() };
+            let count = LoadCount { random_reads: load, ..LoadCount::default() };
             self.send(Event::Sample { count, interval: SECOND });
         }
     }
@@ -283,7 +283,7 @@ fn an_hour_that_was_not_watched_to_its_end_is_absent() {
 fn a_sample_across_the_boundary_belongs_to_the_hour_that_it_mostly_covers() {
     let mut world = World::new(policy(&[3, 3, 3]));
     world.load_for(1, 2 * 3600 - 1);
-    let count = LoadCount { reads: 1000, ..LoadCount::default() };
+    let count = LoadCount { random_reads: 1000, ..LoadCount::default() };
     world.now = world.now + Duration::from_secs(2);
     world.send(Event::Sample { count, interval: Duration::from_secs(100) });
     assert_eq!(world.recorded.last(), Some(&(1, Load(10.0))));

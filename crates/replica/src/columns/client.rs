@@ -36,11 +36,11 @@ impl Set {
             return cx.reply(token, reply);
         }
         cx.shared.client_ops += 1;
-        let load = &mut cx.shared.stats.load;
+        let (chunk, (offset, len)) = (request.op.chunk(), request.op.range());
+        let write = !matches!(request.op, ChunkOp::Read { .. });
+        cx.shared.streams.count(&mut cx.shared.stats.load, write, chunk, offset, len);
         match request.op {
-            ChunkOp::Read { chunk, offset, len, must_exist } => {
-                load.reads += 1;
-                load.read_bytes += u64::from(len);
+            ChunkOp::Read { must_exist, .. } => {
                 let (first, count) = blocks_of(&request.op);
                 let read = Read {
                     token,
@@ -62,11 +62,7 @@ impl Set {
                 self.reads.insert(id, read);
                 self.read_on(cx, id);
             }
-            op => {
-                load.writes += 1;
-                load.written_bytes += u64::from(op.range().1);
-                self.write(cx, token, (column, request.epoch), op, payload);
-            }
+            op => self.write(cx, token, (column, request.epoch), op, payload),
         }
     }
 

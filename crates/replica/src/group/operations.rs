@@ -4,14 +4,14 @@ use super::Group;
 use crate::api::{StoreCommand, StoreOutcome};
 use crate::blocks::{BLOCK, blocks_of, crcs_of, whole};
 use crate::config::PlantedBug;
-use crate::context::{Context, Waiting};
+use crate::context::{Context, Shared, Waiting};
 use crate::primary::{Arrived, Got, Op, Plan, Primary, Replied, Work, contents};
 use crate::settlement::{Noted, Rewrite, Unsettled};
 use crate::wait::Wait;
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, Epoch, Kind, LoadCount, Looked, Record, Refusal,
-    RequestId, Role, ServerId, Unready, Version, crc32c,
+    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, Epoch, Kind, Looked, Record, Refusal, RequestId,
+    Role, ServerId, Unready, Version, crc32c,
 };
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ impl Group {
                 return cx.reply(token, reply);
             }
         }
-        count(&mut cx.shared.stats.load, &op);
+        count(cx.shared, &op);
         let blocks = if matches!(op, ChunkOp::Delete { .. }) { (0, u32::MAX) } else { blocks };
         let (chunk, request) = (op.chunk(), op.request());
         let (work, askers) = (Work::Client { op, payload }, vec![waiting]);
@@ -402,18 +402,20 @@ impl Group {
     }
 }
 
-fn count(load: &mut LoadCount, op: &ChunkOp) {
-    let bytes = u64::from(op.range().1);
+/// Operations that move no bytes are random ones.
+fn count(shared: &mut Shared, op: &ChunkOp) {
+    let (offset, len) = op.range();
+    let load = &mut shared.stats.load;
     match op {
-        ChunkOp::Read { .. } => {
+        ChunkOp::Read { chunk, .. } => shared.streams.count(load, false, *chunk, offset, len),
+        ChunkOp::Write { chunk, .. } => shared.streams.count(load, true, *chunk, offset, len),
+        ChunkOp::Look { .. } => {
             load.reads += 1;
-            load.read_bytes += bytes;
+            load.random_reads += 1;
         }
-        ChunkOp::Write { .. } => {
+        ChunkOp::Zero { .. } | ChunkOp::Delete { .. } => {
             load.writes += 1;
-            load.written_bytes += bytes;
+            load.random_writes += 1;
         }
-        ChunkOp::Look { .. } => load.reads += 1,
-        ChunkOp::Zero { .. } | ChunkOp::Delete { .. } => load.writes += 1,
     }
 }
