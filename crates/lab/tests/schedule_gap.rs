@@ -67,7 +67,7 @@ fn gap(trace: &Trace, speed: f64) -> EnergyReport {
     series.provision(&mut schedule, Provision::Peak, SERVERS).unwrap();
     let gears = ebb_gear::oracle(0, &series.peaks(), SERVERS, REPLICAS, 1).gears;
     let energy =
-        |changes: &[Change]| modelled(&PowerModel::default(), &series, changes, trace.span()).unwrap();
+        |changes: &[Change]| modelled(&PowerModel::default(), &series, changes, &[], trace.span()).unwrap();
     let of_gears = |gears: &[u8]| energy(&changes_of(gears, series.hour, &servers()));
     let report =
         EnergyReport::new(energy(&live(&series, &schedule, speed)), of_gears(&[REPLICAS]), of_gears(&gears));

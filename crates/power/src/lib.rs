@@ -16,7 +16,7 @@ pub mod scales;
 pub mod switch;
 
 pub use meter::{Channel, Meter, MeterError, OpenMeter, Quantity, Recorder, Recording, Source};
-pub use model::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel, Transition};
+pub use model::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel, RackSwitches, Transition};
 pub use own_machine::{Card, OwnMachine, OwnMachineError};
 pub use scales::Scales;
 pub use switch::{Launch, Managed, launch, remove_pid_file, running_pid, write_pid_file};

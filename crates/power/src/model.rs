@@ -4,11 +4,14 @@
 //! at 80 MB/s, 5.4 W in standby, 13 s and 1270 J to come up, 7 s and 569 J to go down. Between the three
 //! points of load the model is linear.
 //!
+//! A rack's switch draws `rack_switch` as long as any of the rack's servers is on or about to be, and nothing while all sleep [Sierra §3.3].
+//! It is the cluster's draw, not a server's: a server's energy does not contain it. Zero: switches are not modelled.
+//!
 //! A transition costs its whole energy however fast the modelled process goes up or down in reality; it cannot be
 //! aborted. The caller provides the clock; `speed` is the number of modelled seconds per second of it, so that a day
 //! can be rehearsed in minutes.
 
-use ebb_types::{Depth, Joules, Moment, ServerId, Watts};
+use ebb_types::{Depth, Joules, Moment, RackId, ServerId, Watts};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -36,6 +39,8 @@ pub struct PowerModel {
     pub off: Watts,
     pub up: Transition,
     pub down: Transition,
+    /// The switch of a rack of which a server is on; zero: not modelled.
+    pub rack_switch: Watts,
 }
 
 impl Default for PowerModel {
@@ -49,6 +54,7 @@ impl Default for PowerModel {
             off: Watts(0.0),
             up: Transition { seconds: 13.0, joules: Joules(1270.0) },
             down: Transition { seconds: 7.0, joules: Joules(569.0) },
+            rack_switch: Watts(0.0),
         }
     }
 }
@@ -80,6 +86,7 @@ impl PowerModel {
             ("up.joules", self.up.joules.0),
             ("down.seconds", self.down.seconds),
             ("down.joules", self.down.joules.0),
+            ("rack_switch", self.rack_switch.0),
         ];
         if let Some((name, value)) = values.into_iter().find(|(_, value)| !value.is_finite() || *value < 0.0)
         {
@@ -155,6 +162,8 @@ pub struct ModelledEnergy {
     pub standby: Joules,
     pub off: Joules,
     pub transition: Joules,
+    /// Of the racks' switches; zero for a single server.
+    pub switches: Joules,
     pub on_seconds: f64,
     pub standby_seconds: f64,
     pub off_seconds: f64,
@@ -164,7 +173,7 @@ pub struct ModelledEnergy {
 
 impl ModelledEnergy {
     pub fn total(&self) -> Joules {
-        self.on + self.standby + self.off + self.transition
+        self.on + self.standby + self.off + self.transition + self.switches
     }
 }
 
@@ -174,6 +183,7 @@ impl AddAssign for ModelledEnergy {
         self.standby += other.standby;
         self.off += other.off;
         self.transition += other.transition;
+        self.switches += other.switches;
         self.on_seconds += other.on_seconds;
         self.standby_seconds += other.standby_seconds;
         self.off_seconds += other.off_seconds;
@@ -190,6 +200,35 @@ pub struct EnergyMeter {
     /// What going down to a depth and coming up from it cost together, where that is not what the model says.
     joules: BTreeMap<Depth, Joules>,
     servers: BTreeMap<ServerId, Account>,
+    /// Of servers whose racks are known.
+    racks: BTreeMap<ServerId, RackId>,
+    switches: BTreeMap<RackId, SwitchAccount>,
+}
+
+/// A rack's switch.
+#[derive(Clone, Copy, Debug)]
+struct SwitchAccount {
+    on: bool,
+    as_of: Moment,
+    /// Modelled seconds that it was on.
+    seconds: f64,
+}
+
+impl SwitchAccount {
+    fn advance(&mut self, now: Moment, speed: f64) {
+        let seconds = now.since(self.as_of).as_secs_f64() * speed;
+        self.seconds += if self.on { seconds } else { 0.0 };
+        self.as_of = self.as_of.max(now);
+    }
+}
+
+/// The racks' switches at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RackSwitches {
+    pub racks: u32,
+    /// Those whose servers all sleep.
+    pub asleep: u32,
+    pub watts: Watts,
 }
 
 /// A transition in progress: what is left of it.
@@ -248,11 +287,23 @@ impl EnergyMeter {
         if !speed.is_normal() || speed < 0.0 {
             return Err(ModelError::Speed { value: speed });
         }
-        Ok(EnergyMeter { model, speed, joules: BTreeMap::new(), servers: BTreeMap::new() })
+        Ok(EnergyMeter {
+            model,
+            speed,
+            joules: BTreeMap::new(),
+            servers: BTreeMap::new(),
+            racks: BTreeMap::new(),
+            switches: BTreeMap::new(),
+        })
     }
 
     pub fn model(&self) -> &PowerModel {
         &self.model
+    }
+
+    /// The server stands in this rack, whose switch is modelled with it. To be said before the server's first state.
+    pub fn set_rack(&mut self, server: ServerId, rack: RackId) {
+        self.racks.insert(server, rack);
     }
 
     /// Going down to this depth and coming up from it cost so much together. The times, and the shares of both, stay the model's.
@@ -274,7 +325,8 @@ impl EnergyMeter {
     /// Set `On` when the server is switched on, not when it answers.
     pub fn set(&mut self, now: Moment, server: ServerId, draw: Draw) {
         let fresh = Account { draw, running: None, as_of: now, energy: ModelledEnergy::default() };
-        let before = self.servers.get(&server).map_or(draw, |account| account.draw);
+        let known = self.servers.get(&server).map(|account| account.draw);
+        let before = known.unwrap_or(draw);
         let transition = match (before.is_on(), draw.is_on()) {
             (true, false) => Some(self.at_depth(self.model.down, draw)),
             (false, true) => Some(self.at_depth(self.model.up, before)),
@@ -286,6 +338,39 @@ impl EnergyMeter {
             account.begin(transition);
         }
         account.draw = draw;
+        if known.is_none_or(|known| known.is_on() != draw.is_on()) {
+            self.follow_switch(now, server);
+        }
+    }
+
+    /// The switch of the server's rack: on with the first server's order to wake, off with the last one's to sleep.
+    fn follow_switch(&mut self, now: Moment, server: ServerId) {
+        let Some(rack) = self.racks.get(&server) else { return };
+        let is_on = |id: &ServerId| self.servers.get(id).is_some_and(|account| account.draw.is_on());
+        let on = self.racks.iter().any(|(id, other)| other == rack && is_on(id));
+        let fresh = SwitchAccount { on, as_of: now, seconds: 0.0 };
+        let switch = self.switches.entry(*rack).or_insert(fresh);
+        switch.advance(now, self.speed);
+        switch.on = on;
+    }
+
+    /// The racks' switches as the servers' last orders leave them; `None`: they are not modelled.
+    pub fn rack_switches(&self) -> Option<RackSwitches> {
+        (self.model.rack_switch.0 > 0.0 && !self.switches.is_empty()).then(|| {
+            let racks = self.switches.len() as u32;
+            let on = self.switches.values().filter(|switch| switch.on).count() as u32;
+            RackSwitches { racks, asleep: racks - on, watts: self.model.rack_switch * f64::from(on) }
+        })
+    }
+
+    /// Modelled energy of the racks' switches up to `now`.
+    pub fn switch_energy(&self, now: Moment) -> Joules {
+        let seconds = self.switches.values().map(|switch| {
+            let mut switch = *switch;
+            switch.advance(now, self.speed);
+            switch.seconds
+        });
+        Joules(self.model.rack_switch.0 * seconds.sum::<f64>())
     }
 
     /// Modelled watts at `now`; `None` for a server that was never set.
@@ -302,9 +387,9 @@ impl EnergyMeter {
         self.as_of(now, server).map(|account| account.energy)
     }
 
-    /// Modelled energy of all servers up to `now`.
+    /// Modelled energy of all servers, and of the racks' switches, up to `now`.
     pub fn energy(&self, now: Moment) -> ModelledEnergy {
-        let mut sum = ModelledEnergy::default();
+        let mut sum = ModelledEnergy { switches: self.switch_energy(now), ..ModelledEnergy::default() };
         for server in self.servers.keys() {
             sum += self.energy_of(now, *server).unwrap_or_default();
         }
@@ -415,6 +500,42 @@ mod tests {
             meter.energy(at(86400.0 / speed)).total()
         };
         assert!((run(1.0).0 - run(2000.0).0).abs() < 1.0, "{} {}", run(1.0), run(2000.0));
+    }
+
+    #[test]
+    fn a_racks_switch_sleeps_while_all_its_servers_do() {
+        let model = PowerModel { rack_switch: Watts(150.0), ..PowerModel::default() };
+        let mut meter = EnergyMeter::new(model, 2.0).unwrap();
+        let (on, c) = (Draw::On { utilisation: 0.0 }, ServerId(3));
+        for (server, rack) in [(A, 1), (B, 1), (c, 2)] {
+            meter.set_rack(server, RackId(rack));
+            meter.set(at(0.0), server, on);
+        }
+        meter.set(at(10.0), A, Draw::Standby);
+        meter.set(at(15.0), A, on);
+        meter.set(at(20.0), A, Draw::Standby);
+        let all = RackSwitches { racks: 2, asleep: 0, watts: Watts(300.0) };
+        assert_eq!(meter.rack_switches(), Some(all), "one server of the rack is still on");
+        meter.set(at(50.0), B, Draw::Off);
+        meter.set(at(80.0), B, on);
+        let one = RackSwitches { asleep: 1, watts: Watts(150.0), ..all };
+        assert_eq!(meter.rack_switches(), Some(all));
+        // Rack 1 for 50 s and 20 s, rack 2 for 100 s, at speed 2.
+        close(meter.switch_energy(at(100.0)), 150.0 * 2.0 * (50.0 + 20.0 + 100.0));
+        close(meter.energy(at(100.0)).switches, 150.0 * 2.0 * 170.0);
+        close(meter.energy_of(at(100.0), A).unwrap().switches, 0.0);
+        meter.set(at(100.0), c, Draw::Standby);
+        assert_eq!(meter.rack_switches(), Some(one));
+    }
+
+    #[test]
+    fn switches_that_are_not_modelled_draw_nothing_and_are_not_shown() {
+        let mut meter = meter(1.0);
+        meter.set_rack(A, RackId(1));
+        meter.set(at(0.0), A, Draw::On { utilisation: 0.0 });
+        assert_eq!((meter.rack_switches(), meter.switch_energy(at(9.0))), (None, Joules(0.0)));
+        let bad = PowerModel { rack_switch: Watts(-1.0), ..PowerModel::default() };
+        assert_eq!(bad.check(), Err(ModelError::Value { name: "rack_switch", value: -1.0 }));
     }
 
     #[test]

@@ -251,8 +251,18 @@ pub struct ClusterStatus {
     pub notes: Vec<String>,
     /// The metadata servers of the configuration file, in order of their ids.
     pub metadata: Vec<MetadataMember>,
-    /// Of all servers; absent where no leader adds it up.
+    /// Of all servers, and of the racks' switches; absent where no leader adds it up.
     pub energy: Option<EnergyStatus>,
+    /// Absent: the power model has none.
+    pub rack_switches: Option<RackSwitchStatus>,
+}
+
+/// The switches of the racks. One whose servers all sleep could sleep, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RackSwitchStatus {
+    pub racks: u32,
+    pub asleep: u32,
+    pub modelled_watts: Watts,
 }
 
 /// Energy of some servers since the metadata leader took over. Modelled, not measured; a failed server counts as idle.

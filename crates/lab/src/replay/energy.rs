@@ -8,7 +8,7 @@
 
 use ebb_gear::{LoadSeries, NO_GEAR};
 use ebb_power::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel};
-use ebb_types::{GearGroup, Moment, ServerId};
+use ebb_types::{GearGroup, Moment, RackId, ServerId};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,6 +28,8 @@ pub struct EnergyFigures {
     pub on_joules: f64,
     pub standby_joules: f64,
     pub transition_joules: f64,
+    /// Of the racks' switches, if the power model has them.
+    pub switch_joules: f64,
     pub on_seconds: f64,
     pub standby_seconds: f64,
     pub transition_seconds: f64,
@@ -42,6 +44,7 @@ impl From<ModelledEnergy> for EnergyFigures {
             on_joules: energy.on.0,
             standby_joules: energy.standby.0,
             transition_joules: energy.transition.0,
+            switch_joules: energy.switches.0,
             on_seconds: energy.on_seconds,
             standby_seconds: energy.standby_seconds,
             transition_seconds: energy.transition_seconds,
@@ -83,9 +86,11 @@ pub fn modelled(
     model: &PowerModel,
     load: &LoadSeries,
     changes: &[Change],
+    racks: &[(ServerId, RackId)],
     end: Duration,
 ) -> Result<ModelledEnergy, ModelError> {
     let mut meter = EnergyMeter::new(*model, 1.0)?;
+    racks.iter().for_each(|(server, rack)| meter.set_rack(*server, *rack));
     let mut on: BTreeMap<ServerId, bool> = BTreeMap::new();
     let mut changes = changes.iter().peekable();
     let (mut now, mut sample, mut drawn) = (Duration::ZERO, 0u32, f64::NAN);
@@ -138,7 +143,7 @@ pub fn changes_of(gears: &[u8], hour: Duration, servers: &[(ServerId, GearGroup)
 mod tests {
     use super::*;
     use ebb_gear::rehearsal;
-    use ebb_types::{LoadCount, Schedule};
+    use ebb_types::{LoadCount, Schedule, Watts};
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -163,12 +168,12 @@ mod tests {
     #[test]
     fn a_schedule_is_added_up_by_hand_in_trace_time() {
         let (model, load) = (PowerModel::default(), quiet());
-        let always = modelled(&model, &load, &changes_of(&[3], HOUR, &servers()), HOUR * 4).unwrap();
+        let always = modelled(&model, &load, &changes_of(&[3], HOUR, &servers()), &[], HOUR * 4).unwrap();
         close(always.total().0, 9.0 * 61.8 * 4.0 * 3600.0);
         assert_eq!(always.transitions, 0);
         // Hours in gears 1, 1, 2, 1: six servers sleep, three of them wake for an hour.
         let changes = changes_of(&[1, 1, 2, 1], HOUR, &servers());
-        let geared = modelled(&model, &load, &changes, HOUR * 4).unwrap();
+        let geared = modelled(&model, &load, &changes, &[], HOUR * 4).unwrap();
         assert_eq!(geared.transitions, 6);
         close(geared.transition.0, 3.0 * (1270.0 + 569.0));
         close(geared.on.0, 61.8 * (3.0 * 4.0 * 3600.0 + 3.0 * (3600.0 - 13.0)));
@@ -176,6 +181,19 @@ mod tests {
         let report = EnergyReport::new(always, always, geared);
         assert_eq!(report.saved_percent, 0.0);
         close(report.behind_oracle_points, 100.0 * (1.0 - geared.total().0 / always.total().0));
+    }
+
+    #[test]
+    fn switches_of_racks_that_sleep_as_a_whole_sleep_too() {
+        let (model, load) = (PowerModel { rack_switch: Watts(100.0), ..PowerModel::default() }, quiet());
+        // Rack-aligned: a gear group is a rack.
+        let racks: Vec<_> =
+            servers().into_iter().map(|(server, group)| (server, RackId(group.0.into()))).collect();
+        let energy = |gears: &[u8]| {
+            modelled(&model, &load, &changes_of(gears, HOUR, &servers()), &racks, HOUR * 4).unwrap().switches
+        };
+        close(energy(&[3]).0, 3.0 * 100.0 * 4.0 * 3600.0);
+        close(energy(&[1, 1, 2, 1]).0, 100.0 * (4.0 + 1.0) * 3600.0);
     }
 
     #[test]
@@ -192,7 +210,8 @@ mod tests {
         for sample in &mut load.samples {
             *sample = ebb_gear::Load(1.5);
         }
-        let energy = |gear| modelled(&model, &load, &changes_of(&[gear], HOUR, &servers()), HOUR).unwrap();
+        let energy =
+            |gear| modelled(&model, &load, &changes_of(&[gear], HOUR, &servers()), &[], HOUR).unwrap();
         close(energy(1).on.0, 3.0 * model.on(0.5).0 * 3600.0);
         close(energy(3).on.0, 9.0 * model.on(1.5 / 9.0).0 * 3600.0);
     }

@@ -1,6 +1,6 @@
 //! The run: prepare, replay in open loop, settle, compare, clean up.
 
-use super::energy::{EnergyReport, changes_of, modelled};
+use super::energy::{Change, EnergyReport, changes_of, modelled};
 use super::observe::Observer;
 use super::options::{Progress, ReplayError, ReplayOptions};
 use super::report::{
@@ -516,8 +516,10 @@ impl<T: Target> Run<'_, T> {
         let (power, load) = (&self.options.power, &setting.load);
         let end = self.end.duration_since(self.start).mul_f64(self.options.speed).max(self.trace.span());
         let servers: Vec<_> = setting.before.servers.iter().map(|s| (s.id, s.gear_group)).collect();
-        let of_gears = |gears: &[u8]| modelled(power, load, &changes_of(gears, load.hour, &servers), end);
-        let cluster = modelled(power, load, &self.seen.power_changes(self.options.speed), end)?;
+        let racks: Vec<_> = setting.before.servers.iter().map(|s| (s.id, s.rack)).collect();
+        let of_changes = |changes: &[Change]| modelled(power, load, changes, &racks, end);
+        let of_gears = |gears: &[u8]| of_changes(&changes_of(gears, load.hour, &servers));
+        let cluster = of_changes(&self.seen.power_changes(self.options.speed))?;
         let always_on = of_gears(&[setting.before.params.replicas])?;
         Ok(EnergyReport::new(cluster, always_on, of_gears(oracle)?))
     }

@@ -37,12 +37,17 @@ impl ReplayReport {
         let rows: Vec<Vec<String>> =
             [("cluster", &energy.cluster), ("always on", &energy.always_on), ("oracle", &energy.oracle)]
                 .map(|(name, e)| {
-                    let parts = [e.total_joules, e.on_joules, e.standby_joules, e.transition_joules];
+                    let parts =
+                        [e.total_joules, e.on_joules, e.standby_joules, e.transition_joules, e.switch_joules];
                     let cells = parts.map(kwh).into_iter().chain([e.transitions.to_string()]);
                     [name.to_owned()].into_iter().chain(cells).collect()
                 })
                 .into();
-        page.table("kWh", &["", "total", "on", "standby", "transitions", "switchings"], &rows);
+        page.table(
+            "kWh",
+            &["", "total", "on", "standby", "transitions", "rack switches", "switchings"],
+            &rows,
+        );
         page.section("Latency by gear", "In milliseconds, from issue to answer.");
         page.table("", &["", "requests", "p50", "p99", "max"], &self.latency_rows());
         self.performance.sections(&mut page);

@@ -273,7 +273,12 @@ impl ReplayReport {
             if behind < 0.0 { "less" } else { "more" },
             e.cluster.transitions,
             e.oracle.transitions
-        )
+        )?;
+        if e.always_on.switch_joules > 0.0 {
+            let (cluster, always_on) = (kwh(e.cluster.switch_joules), kwh(e.always_on.switch_joules));
+            writeln!(f, "          of which rack switches {cluster:.2} kWh against {always_on:.2} kWh")?;
+        }
+        Ok(())
     }
 
     fn write_end(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -151,6 +151,7 @@ impl Fake {
             notes: Vec::new(),
             metadata: Vec::new(),
             energy: None,
+            rack_switches: None,
         }
     }
 }

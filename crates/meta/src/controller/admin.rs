@@ -157,6 +157,7 @@ impl Leading {
             // The member and its driver fill these in.
             metadata: Vec::new(),
             energy: None,
+            rack_switches: None,
         }
     }
 

@@ -9,10 +9,18 @@ use ebb_types::{
 };
 use std::fmt::Write;
 
-/// Sum over the servers whose draw is known; absent if none is.
+/// Sum over the servers whose draw is known, and the racks' switches; absent if no server's is.
 fn modelled_watts(status: &ClusterStatus) -> Option<Watts> {
     let known: Vec<Watts> = status.servers.iter().filter_map(|s| s.modelled_watts).collect();
-    (!known.is_empty()).then(|| known.into_iter().sum())
+    let switches = status.rack_switches.map(|switches| switches.modelled_watts);
+    (!known.is_empty()).then(|| known.into_iter().chain(switches).sum())
+}
+
+/// `, of which 300.0 W are 2 of 3 rack switches`
+fn rack_switches(status: &ClusterStatus) -> String {
+    status.rack_switches.map_or(String::new(), |s| {
+        format!(", of which {} are {} of {} rack switches", s.modelled_watts, s.racks - s.asleep, s.racks)
+    })
 }
 
 fn watts(watts: Option<Watts>) -> String {
@@ -185,7 +193,7 @@ pub fn page(status: &ClusterStatus) -> String {
         .collect::<String>(),
     );
     let _ = writeln!(out, "load     {:.2} servers' worth (forecast for this hour: {forecast})", gear.load);
-    let _ = writeln!(out, "power    {} (modelled)", watts(modelled_watts(status)));
+    let _ = writeln!(out, "power    {} (modelled){}", watts(modelled_watts(status)), rack_switches(status));
     let _ = writeln!(out, "debt     {} kept for sleeping servers", Bytes(status.debt_bytes));
     let _ = writeln!(out, "metadata {}", metadata(&status.metadata));
     let g = &status.groups;

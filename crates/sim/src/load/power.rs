@@ -75,5 +75,6 @@ fn mean(types: Types) -> Result<PowerModel, PowerError> {
         off: Watts(mean(&|m| m.off.0)),
         up: Transition { seconds: mean(&|m| m.up.seconds), joules: Joules(mean(&|m| m.up.joules.0)) },
         down: Transition { seconds: mean(&|m| m.down.seconds), joules: Joules(mean(&|m| m.down.joules.0)) },
+        rack_switch: Watts(mean(&|m| m.rack_switch.0)),
     })
 }

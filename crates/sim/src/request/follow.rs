@@ -9,6 +9,7 @@ use ebb_meta::State;
 use ebb_power::ModelledEnergy;
 use ebb_types::{GearGroup, Joules, Moment, ServerId, ServerState, SlotState};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// A period of one phase and gear.
 #[derive(Clone, Copy, Debug)]
@@ -182,7 +183,8 @@ impl World<'_> {
         let work = (model.on(utilisation) - model.idle).0 * on_seconds;
         let all_seconds = models.machines.len() as f64 * seconds;
         watch.work += Joules(work);
-        watch.always_on += Joules(model.on(busy_seconds / all_seconds).0 * all_seconds);
+        watch.always_on += Joules(model.on(busy_seconds / all_seconds).0 * all_seconds)
+            + model.rack_switch * Duration::from_nanos(nanos) * models.fabric.racks() as f64;
         let pairs = watch.pairs.sample(&models.machines, now);
         // The power model's watts contain disks of one speed.
         let slower = pairs.map_or(0.0, |pairs| (pairs.one_speed - pairs.taken).0);

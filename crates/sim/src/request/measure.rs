@@ -133,6 +133,8 @@ pub struct Energy {
     pub always_on_joules: Joules,
     /// Share of the always-on energy.
     pub saved: f64,
+    /// The part of the total that the racks' switches take, if the power model has them.
+    pub switch_joules: Joules,
     pub transitions: u64,
     /// Without those on their way up or down.
     pub mean_servers_awake: f64,

@@ -198,6 +198,7 @@ pub(super) fn report(
             total_joules: total,
             always_on_joules: always_on,
             saved: 1.0 - total.0 / always_on.0.max(f64::MIN_POSITIVE),
+            switch_joules: energy.switches,
             transitions: energy.transitions,
             mean_servers_awake: energy.on_seconds / span.max(1e-9),
         },
@@ -429,6 +430,9 @@ impl Report {
             energy.mean_servers_awake,
             energy.transitions
         )?;
+        if energy.switch_joules.0 > 0.0 {
+            writeln!(text, "of which rack switches: {:.3} kWh", energy.switch_joules.0 / 3.6e6)?;
+        }
         self.pairs.as_ref().map_or(Ok(()), |pairs| write!(text, "{pairs}"))
     }
 }

@@ -6,13 +6,13 @@ use crate::request::setup::{Gears, Setup, SimError};
 use crate::request::{Feed, Later, Models};
 use crate::search::scenario::Scenario;
 use crate::world::clock::{Clock, SECOND};
+use crate::world::net::Node;
 use crate::world::server::Server;
 use crate::world::{Happening, World};
 use ebb_gear::{GearError, Load, LoadSeries, oracle};
 use ebb_power::{Draw, EnergyMeter, PowerModel};
 use ebb_trace::Trace;
-use ebb_types::Random;
-use ebb_types::{Moment, Schedule, ServerId};
+use ebb_types::{Moment, RackId, Random, Schedule, ServerId};
 use std::time::Duration;
 
 /// Simulated time from the cluster's creation to the first request: leases are granted and a fixed gear is reached.
@@ -69,6 +69,7 @@ impl<'a> World<'a> {
         models.energy = EnergyMeter::new(power, 1.0)?;
         for id in models.machines.keys() {
             let on = models.on.contains(id);
+            models.energy.set_rack(*id, RackId(models.fabric.rack(Node::Server(*id)) as u16));
             models.energy.set(now, *id, if on { Draw::On { utilisation: 0.0 } } else { Draw::Standby });
         }
         let every = models.sample_every;

@@ -9,10 +9,10 @@ use crate::error::NodeError;
 use ebb_gear::load;
 use ebb_meta::{Input, State, WakePath};
 use ebb_power::switch::{Path, Settle};
-use ebb_power::{Draw, EnergyMeter, Switches};
+use ebb_power::{Draw, EnergyMeter, RackSwitches, Switches};
 use ebb_types::{
-    ClusterStatus, Depth, EnergyStatus, Joules, LoadCount, Moment, ServerEntry, ServerId, ServerMessage,
-    ServerState, ServerStatus,
+    ClusterStatus, Depth, EnergyStatus, Joules, LoadCount, Moment, RackSwitchStatus, ServerEntry, ServerId,
+    ServerMessage, ServerState, ServerStatus,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -122,7 +122,12 @@ impl Power {
                 .sum(),
             span_millis: now.since(energy.since).as_millis() as u64,
         };
-        status.energy = Some(sum(&mut status.servers.iter()));
+        let mut all = sum(&mut status.servers.iter());
+        all.modelled_joules += energy.meter.switch_energy(now);
+        status.energy = Some(all);
+        status.rack_switches = energy.meter.rack_switches().map(|RackSwitches { racks, asleep, watts }| {
+            RackSwitchStatus { racks, asleep, modelled_watts: watts }
+        });
         for pool in &mut status.pools {
             pool.energy = Some(sum(&mut status.servers.iter().filter(|s| s.pool == pool.pool.id)));
         }
@@ -141,6 +146,7 @@ impl Energy {
                 Draw::On { utilisation: 0.0 }
             }
         };
+        self.meter.set_rack(server.id, server.rack);
         self.meter.set(now, server.id, draw);
     }
 }
