@@ -27,5 +27,5 @@ pub use schedule::{
     awake_groups, floor_servers, gear_for, lowest_gear, oracle,
 };
 pub use seasonal::Seasonal;
-pub use sets::{NO_GEAR, SetsError, sets};
+pub use sets::{SetsError, sets};
 pub use settings::{DepthCost, Sleep, WishError, check_wish};

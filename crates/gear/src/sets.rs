@@ -4,15 +4,12 @@
 //! parity server: then what the others keep or have suffices to read on. So a set takes its servers from as many racks as there
 //! are, and its parity servers stand in different ones. Servers left over are spares: one takes the place of a lost server.
 //!
-//! Gears do not concern these servers: they are in [`NO_GEAR`].
+//! Gears do not concern these servers: they are in [`ebb_types::NO_GEAR`].
 
 use crate::Server;
-use ebb_types::{GearGroup, RackId, ServerId, Shape};
+use ebb_types::{RackId, ServerId, Shape};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The gear group of servers of erasure-coded pools. No gear counts it.
-pub const NO_GEAR: GearGroup = GearGroup(u8::MAX);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetsError {

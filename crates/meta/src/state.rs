@@ -167,9 +167,14 @@ impl State {
         self.servers.values().map(|v| &v.item)
     }
 
-    /// Servers of the replicated pool, in order of their ids: gears, holders and racks of copies concern only them.
+    /// Servers of the replicated pool, in order of their ids: holders and racks of copies concern only them.
     pub fn replicated(&self) -> impl Iterator<Item = &ServerEntry> + '_ {
         self.servers().filter(|e| e.pool == PoolId::REPLICATED)
+    }
+
+    /// Those of them that gears concern: all but loggers.
+    pub fn geared(&self) -> impl Iterator<Item = &ServerEntry> + '_ {
+        self.replicated().filter(|e| !e.is_logger())
     }
 
     pub fn group(&self, id: GroupId) -> Option<&GroupEntry> {

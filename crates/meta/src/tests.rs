@@ -1,5 +1,6 @@
 //! The controller against a small world: servers that answer at once, a state that applies at once, a manual clock.
 
+mod loggers;
 mod power;
 mod sets;
 

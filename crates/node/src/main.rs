@@ -297,6 +297,9 @@ struct DevArgs {
     /// Chunk servers [default: 9]
     #[arg(long)]
     servers: Option<u16>,
+    /// Servers beside them that only hold writes for sleeping ones, and never sleep [default: 0]
+    #[arg(long)]
+    loggers: Option<u16>,
     /// Racks that the servers are spread over [default: 3]
     #[arg(long)]
     racks: Option<u16>,
@@ -347,6 +350,7 @@ impl DevArgs {
     fn options(&self) -> DevOptions {
         DevOptions {
             servers: self.servers,
+            loggers: self.loggers,
             racks: self.racks,
             replicas: self.replicas,
             layout: self.layout,

@@ -350,6 +350,8 @@ pub struct ServerStatus {
     pub rack: RackId,
     pub pool: PoolId,
     pub gear_group: GearGroup,
+    /// It holds offload only.
+    pub logger: bool,
     pub address: String,
     pub state: ServerState,
     /// How deep it sleeps; absent if it does not. One that has slept since before this leader counts as at the deepest configured.

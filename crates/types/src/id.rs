@@ -99,6 +99,9 @@ impl fmt::Display for Incarnation {
     }
 }
 
+/// The gear group of servers that gears do not concern: loggers, and those of erasure-coded pools.
+pub const NO_GEAR: GearGroup = GearGroup(u8::MAX);
+
 impl PoolId {
     pub const REPLICATED: PoolId = PoolId(0);
 }

@@ -5,8 +5,8 @@
 //! copy of every write goes, and it changes only through the replicated metadata service (R3).
 
 use crate::{
-    ChunkId, Epoch, GearGroup, GroupId, Incarnation, PoolEntry, PoolId, RackId, Role, ServerId, SetEntry,
-    SetId, StoreId,
+    ChunkId, Epoch, GearGroup, GroupId, Incarnation, NO_GEAR, PoolEntry, PoolId, RackId, Role, ServerId,
+    SetEntry, SetId, StoreId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -72,6 +72,13 @@ pub struct ServerEntry {
     pub incarnation: Incarnation,
     /// The store that this incarnation serves from.
     pub store: StoreId,
+}
+
+impl ServerEntry {
+    /// It holds offload only: no slot is its, no gear concerns it, and it never sleeps. [Sierra §3.6]
+    pub fn is_logger(&self) -> bool {
+        self.pool == PoolId::REPLICATED && self.gear_group == NO_GEAR
+    }
 }
 
 /// Whether a slot's server has its copies.

@@ -6,9 +6,9 @@
 //! wake-up that takes half a second of the clock is charged as 1000 seconds of being on: that is the price of the
 //! rehearsal, not of the cluster, and it makes the savings look smaller, never larger.
 
-use ebb_gear::{LoadSeries, NO_GEAR};
+use ebb_gear::LoadSeries;
 use ebb_power::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel};
-use ebb_types::{GearGroup, Moment, RackId, ServerId};
+use ebb_types::{GearGroup, Moment, NO_GEAR, RackId, ServerId};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;

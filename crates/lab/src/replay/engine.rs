@@ -19,7 +19,7 @@ use ebb_gear::{LoadSeries, rehearsal};
 use ebb_trace::{Kind, Trace};
 use ebb_types::{
     AdminReply, AdminRequest, BLOCK_BYTES, ChunkId, ClusterStatus, GearMode, GearSteps, GearWish, HourRecord,
-    ObjectId, PoolId, Schedule, ServerId, ShiftRecord,
+    ObjectId, PoolId, Schedule, ServerId, ServerStatus, ShiftRecord,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -97,7 +97,8 @@ impl Setting {
 
 /// The number of servers of the replicated pool, which take the load and shift gears.
 fn geared(status: &ClusterStatus) -> u32 {
-    status.servers.iter().filter(|server| server.pool == PoolId::REPLICATED).count() as u32
+    let is_geared = |server: &&ServerStatus| server.pool == PoolId::REPLICATED && !server.logger;
+    status.servers.iter().filter(is_geared).count() as u32
 }
 
 /// See [`super::replay`].

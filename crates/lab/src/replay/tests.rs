@@ -106,6 +106,7 @@ impl Fake {
             rack: RackId(id.0 / 3),
             pool: ebb_types::PoolId::REPLICATED,
             gear_group: GearGroup((id.0 % 3) as u8),
+            logger: false,
             address: String::new(),
             state,
             depth: None,

@@ -88,6 +88,7 @@ impl Leading {
         let hours = self.gears.plan(now, schedule.hours_per_day)?;
         let planned = hours.into_iter().map(|hour| {
             let mut awake = hour.awake;
+            awake.extend(servers_of(state, ServerEntry::is_logger));
             let more = racks_apart(state.replicated(), &awake, state);
             let apart = (!more.is_empty()).then(|| {
                 let names: Vec<String> = more.iter().map(ServerId::to_string).collect();
@@ -125,7 +126,7 @@ impl Leading {
 
     fn status(&self, now: Moment, state: &State) -> ClusterStatus {
         let schedule = *state.schedule();
-        let awake = state.replicated().filter(|e| e.state.is_live()).count() as u32;
+        let awake = state.geared().filter(|e| e.state.is_live()).count() as u32;
         let gear = GearStatus {
             mode: if state.manual_gear().is_some() { GearMode::Manual } else { GearMode::Auto },
             gear: self.gears.gear(),
@@ -225,6 +226,7 @@ impl Leading {
                 rack: entry.rack,
                 pool: entry.pool,
                 gear_group: entry.gear_group,
+                logger: entry.is_logger(),
                 address: entry.address.clone(),
                 state: entry.state,
                 depth: live.and_then(|l| l.power.depth()).filter(|_| entry.state == ServerState::Asleep),
@@ -271,7 +273,8 @@ impl Leading {
                 let peers = |e: &&ServerEntry| {
                     e.gear_group == entry.gear_group && e.id != *server && e.state != ServerState::Lost
                 };
-                if entry.pool == PoolId::REPLICATED && state.servers().filter(peers).count() == 0 {
+                let has_slots = entry.pool == PoolId::REPLICATED && !entry.is_logger();
+                if has_slots && state.servers().filter(peers).count() == 0 {
                     return Err(format!(
                         "{server} is the last of {}: no server can take its place",
                         entry.gear_group

@@ -75,9 +75,9 @@ struct Size {
     servers: u32,
 }
 
-/// The servers that gears concern: those of the replicated pool that are not lost.
+/// The servers that gears concern: those of the replicated pool that are no loggers and not lost.
 fn members(state: &State) -> impl Iterator<Item = &ServerEntry> {
-    state.replicated().filter(|e| e.state != ServerState::Lost)
+    state.geared().filter(|e| e.state != ServerState::Lost)
 }
 
 /// The policy of whole gears, for the state's servers.

@@ -76,6 +76,9 @@ fn reason_to_wait(entry: &ServerEntry, servers: &Servers, state: &State) -> Opti
     if let Some(pool) = state.pool(entry.pool) {
         return reason_to_wait_in_pool(entry, pool, servers, state);
     }
+    if entry.is_logger() {
+        return Some("it is a logger, so there is nothing to rebuild".into());
+    }
     let replicas = state.params().map_or(1, |p| usize::from(p.replicas));
     let of_pool = || servers.values().filter(|e| e.pool == entry.pool);
     if of_pool().filter(|e| is_failed(e)).count() * replicas > of_pool().count() {

@@ -48,6 +48,8 @@ pub struct Candidate {
     pub full: bool,
     /// It holds as much offload as it should.
     pub indebted: bool,
+    /// It is there to hold offload.
+    pub logger: bool,
     /// Requests in flight: Sierra's "disk load". [Sierra §3.6]
     pub in_flight: u32,
     pub primaries: u32,
@@ -350,9 +352,10 @@ fn shortcoming(slots: &[Slot], k: usize, server: ServerId, world: &World) -> Sho
     (world.get(&server).is_some_and(|c| c.full), shared)
 }
 
-/// Ranks candidates: first those with room in a rack without another copy; then those with little offload; then those
-/// that never sleep, because a new holder has nothing of what the old one held, and while the primary re-sends it no
-/// server could take the primary's place; then the rack of the slot's server; then least load. [Sierra §3.6]
+/// Ranks candidates: first those with room in a rack without another copy; then those with little offload; then
+/// loggers, which spare the others' disks; then those that never sleep, because a new holder has nothing of what the
+/// old one held, and while the primary re-sends it no server could take the primary's place; then the rack of the
+/// slot's server; then least load. [Sierra §3.6]
 ///
 /// Slots choose one after the other. That is no worse than choosing for all at once: every slot has the same
 /// candidates, so as many racks are found.
@@ -362,7 +365,7 @@ fn choose_holder(slots: &[Slot], k: usize, world: &World) -> Option<ServerId> {
     let able = world.iter().filter(|(id, c)| c.standing == Standing::Up && free(id));
     let rank = |(id, c): &(&ServerId, &Candidate)| {
         let shortcoming = shortcoming(slots, k, **id, world);
-        (shortcoming, c.indebted, c.sleeps, Some(c.rack) != own, c.in_flight + c.holders, **id)
+        (shortcoming, c.indebted, !c.logger, c.sleeps, Some(c.rack) != own, c.in_flight + c.holders, **id)
     };
     able.min_by_key(rank).map(|(id, _)| *id)
 }
@@ -380,6 +383,7 @@ mod tests {
             sleeps: false,
             full: false,
             indebted: false,
+            logger: false,
             in_flight: 0,
             primaries: 1,
             holders: 1,

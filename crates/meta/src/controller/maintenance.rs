@@ -102,11 +102,11 @@ pub(crate) fn can_do_without(entry: &ServerEntry, state: &State) -> Result<(), S
             "{set} could not be read without {id}: bring the other servers of the set back first (`ebb status`)"
         ));
     }
-    if entry.pool != PoolId::REPLICATED {
+    if entry.pool != PoolId::REPLICATED || entry.is_logger() {
         return Ok(());
     }
-    let left = state.replicated().filter(|e| there(e.id)).count();
-    let all = state.replicated().filter(|e| e.state != ServerState::Lost).count() as u32;
+    let left = state.geared().filter(|e| there(e.id)).count();
+    let all = state.geared().filter(|e| e.state != ServerState::Lost).count() as u32;
     let floor = floor_servers(all, state.params().map_or(1, |p| p.replicas)) as usize;
     if left < floor {
         return Err(format!(

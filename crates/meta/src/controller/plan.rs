@@ -69,7 +69,7 @@ impl Leading {
                 peak_load: ended.peak.0,
                 forecast: ended.forecast.map(|load| load.0),
                 gear: self.gears.gear(),
-                servers_awake: state.replicated().filter(|e| e.state.is_live()).count() as u32,
+                servers_awake: state.geared().filter(|e| e.state.is_live()).count() as u32,
             }));
         }
         commands
@@ -115,8 +115,9 @@ impl Leading {
         wanted.extend(self.wanted_of_sets(now, state, &coded));
         self.set_apart(now, state, &mut wanted);
         let duties = duties(state, &servers, &wanted);
-        let floor = floor_servers(servers.len() as u32, state.params().map_or(1, |p| p.replicas)) as usize;
-        let awake = servers.values().filter(|e| e.state == ServerState::Awake).count();
+        let geared = || servers.values().filter(|e| !e.is_logger());
+        let floor = floor_servers(geared().count() as u32, state.params().map_or(1, |p| p.replicas)) as usize;
+        let awake = geared().filter(|e| e.state == ServerState::Awake).count();
         let trusted = now >= self.trusted_from(state);
         let most = if trusted && !self.emergency { awake.saturating_sub(floor) } else { 0 };
         let sleeps = |id: &ServerId| self.may_sleep(*id, state) || self.is_put_to_the_test(*id);
@@ -174,6 +175,10 @@ impl Leading {
                     woken += 1;
                 }
                 (ServerState::Draining, true) => entry.state = ServerState::Awake,
+                // The floor counts no loggers.
+                (ServerState::Awake, false) if entry.is_logger() && may(id, Leave::Drain) => {
+                    entry.state = ServerState::Draining;
+                }
                 (ServerState::Awake, false) if most > 0 && may(id, Leave::Drain) => {
                     entry.state = ServerState::Draining;
                     most -= 1;
@@ -254,7 +259,7 @@ impl Leading {
             // Where nothing is switched, gears are a dry run of what could be.
             (e.id, standing(e.state, late, depth), !self.has_switches() || self.may_sleep(e.id, state))
         };
-        let seen: Vec<_> = servers.values().map(one).collect();
+        let seen: Vec<_> = servers.values().filter(|e| !e.is_logger()).map(one).collect();
         let catch_up = self.catch_up(servers);
         for depth in [Depth::Standby, Depth::Off] {
             let measured = self.wakes.get(&depth).and_then(WakeTimes::high);
@@ -272,12 +277,13 @@ impl Leading {
         Duration::try_from_secs_f64(debt as f64 / rate).unwrap_or(Duration::MAX)
     }
 
-    /// Servers that should be awake: those of the gear; while copies are missing or damaged, all that can help (R8,
-    /// R9); while room is short, all that have some (R10); and as many more as needed to spread copies over racks
-    /// (R13).
+    /// Servers that should be awake: those of the gear, and the loggers; while copies are missing or damaged, all that
+    /// can help (R8, R9); while room is short, all that have some (R10); and as many more as needed to spread copies
+    /// over racks (R13).
     fn wanted(&mut self, now: Moment, state: &State, servers: &Servers) -> BTreeSet<ServerId> {
         self.see_servers(now, state, servers);
         let mut wanted = self.gears.awake().clone();
+        wanted.extend(servers.values().filter(|e| e.is_logger()).map(|e| e.id));
         let lost = ByServer::new(servers, |e| e.state == ServerState::Lost);
         // The peers of one in maintenance are awake as it is.
         let missing = ByServer::new(servers, |e| is_gone(e) && !state.in_maintenance(e.id));
@@ -419,7 +425,9 @@ impl Leading {
     /// The servers as candidates; their work is counted separately.
     pub(crate) fn world(&self, now: Moment, state: &State, servers: &Servers) -> World {
         let never_sleep = self.gears.never_sleep(now);
-        let sleeps = |e: &ServerEntry| self.may_sleep(e.id, state) && !never_sleep.contains(&e.gear_group);
+        let sleeps = |e: &ServerEntry| {
+            self.may_sleep(e.id, state) && !e.is_logger() && !never_sleep.contains(&e.gear_group)
+        };
         servers
             .values()
             .map(|e| {
@@ -437,6 +445,7 @@ impl Leading {
                     restarted,
                     emptied,
                     rack: if self.timing.ignores_racks() { RackId(0) } else { e.rack },
+                    logger: e.is_logger(),
                     sleeps: sleeps(e),
                     full,
                     indebted,
@@ -477,7 +486,7 @@ impl Leading {
             return;
         }
         let mut count: BTreeMap<ServerId, u32> =
-            state.replicated().filter(|e| e.state == ServerState::Awake).map(|e| (e.id, 0)).collect();
+            state.geared().filter(|e| e.state == ServerState::Awake).map(|e| (e.id, 0)).collect();
         state.groups().filter_map(|(_, g)| g.primary).for_each(|p| *count.entry(p).or_default() += 1);
         let slack = 1 + count.values().sum::<u32>() / count.len().max(1) as u32 / 16;
         for (group, entry) in state.groups() {

@@ -341,7 +341,7 @@ fn take_spare(spares: &mut Vec<&ServerEntry>, pool: PoolId, racks: &[ebb_types::
 fn keeps_all(state: &State) -> bool {
     match state.manual_gear() {
         Some(GearWish::Gear(gear)) => state.params().is_some_and(|params| gear >= params.replicas),
-        Some(GearWish::Servers(servers)) => servers as usize >= state.replicated().count(),
+        Some(GearWish::Servers(servers)) => servers as usize >= state.geared().count(),
         None => false,
     }
 }
@@ -443,7 +443,7 @@ mod tests {
             id: ServerId(id),
             rack: ebb_types::RackId(rack),
             pool: PoolId(pool),
-            gear_group: ebb_gear::NO_GEAR,
+            gear_group: ebb_types::NO_GEAR,
             address: String::new(),
             state: ServerState::Awake,
             incarnation: Incarnation(1),

@@ -2,7 +2,6 @@ use super::*;
 use crate::namespace::table::Blob;
 use crate::raft::{Birth, Job, LogFile, MemoryLog, create};
 use crate::{Bootstrap, NewServer, SwitchAction, Timing, WakePath};
-use ebb_gear::NO_GEAR;
 use ebb_types::*;
 use std::sync::Arc;
 use std::time::Duration;
@@ -162,7 +161,7 @@ fn a_pools_hibernation_follows_the_configuration_file() {
             id: ServerId(id),
             rack: RackId(id),
             pool,
-            gear_group: ebb_gear::NO_GEAR,
+            gear_group: ebb_types::NO_GEAR,
             address: format!("127.0.0.1:{}", 7000 + id),
         }));
         let column = |id| ebb_types::Column { server: ServerId(id), state: ebb_types::SlotState::InSync };

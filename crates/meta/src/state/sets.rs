@@ -5,8 +5,7 @@
 
 use super::{Reply, State, Versioned};
 use crate::{Bootstrap, NewPool, NewServer};
-use ebb_gear::NO_GEAR;
-use ebb_types::{Column, Epoch, PoolEntry, PoolId, ServerId, SetEntry, SetId, SlotState};
+use ebb_types::{Column, Epoch, NO_GEAR, PoolEntry, PoolId, ServerId, SetEntry, SetId, SlotState};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,8 @@
 use super::*;
 use crate::NewServer;
-use ebb_gear::NO_GEAR;
-use ebb_types::{ClusterMap, Column, GearGroup, GearWish, Holder, ParityDebt, RackId, Shape, StoreMark};
+use ebb_types::{
+    ClusterMap, Column, GearGroup, GearWish, Holder, NO_GEAR, ParityDebt, RackId, Shape, StoreMark,
+};
 
 fn bootstrap() -> Bootstrap {
     let server = |id: u16| NewServer {

@@ -146,7 +146,7 @@ fn bootstrap_of(sets: u16, spares: u16) -> Bootstrap {
         id: place.id,
         rack: place.rack,
         pool: POOL,
-        gear_group: ebb_gear::NO_GEAR,
+        gear_group: ebb_types::NO_GEAR,
         address: format!("127.0.0.1:{}", 7000 + place.id.0),
     }));
     let fresh = |servers: Vec<ServerId>| SetEntry {

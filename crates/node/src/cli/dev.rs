@@ -1,7 +1,7 @@
 //! A whole cluster on this machine: every server is its own process, as it would run on its own machine.
 
 use crate::cluster::config::{
-    ClusterSection, Config, GatewaySection, MetaSection, MirrorSection, PowerSection, SchedulerSection,
+    ClusterSection, Config, GatewaySection, MetaSection, MirrorSection, PowerSection, Role, SchedulerSection,
     ScrubSection, ServerSection, moved_per_second,
 };
 use crate::cluster::connect::{Connector, status};
@@ -33,6 +33,8 @@ const S3_PORT: u16 = 9000;
 #[derive(Clone, Debug, Default)]
 pub struct DevOptions {
     pub servers: Option<u16>,
+    /// Beside them.
+    pub loggers: Option<u16>,
     pub racks: Option<u16>,
     pub replicas: Option<u8>,
     pub layout: Option<Scheme>,
@@ -260,7 +262,8 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
     let replicas = options.replicas.unwrap_or(3);
     let pools = pools_of_servers(servers, replicas, &options.pools)?;
     let metas = options.meta.unwrap_or(1);
-    let ports = ports(options.port, free_ports, usize::from(servers) + usize::from(metas) + 1)?;
+    let loggers = options.loggers.unwrap_or(0);
+    let ports = ports(options.port, free_ports, usize::from(servers + loggers) + usize::from(metas) + 1)?;
     let address = |index: usize| format!("127.0.0.1:{}", ports[index]);
     let file = data.join("cluster.toml");
     let config = Config {
@@ -295,11 +298,13 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
             })
             .collect(),
         pool: options.pools.iter().map(|pool| PoolSection::of_code(pool.name.clone(), pool.code)).collect(),
-        server: (1..=servers)
-            .zip(pools)
+        // Loggers are the last, in the racks from the first on.
+        server: (1..=servers + loggers)
+            .zip(pools.into_iter().chain(std::iter::repeat(None)))
             .map(|(n, pool)| ServerSection {
                 id: n,
-                rack: (n - 1) % racks + 1,
+                rack: if n > servers { (n - servers - 1) % racks + 1 } else { (n - 1) % racks + 1 },
+                role: if n > servers { Role::Logger } else { Role::Chunks },
                 pool,
                 address: address(usize::from(metas) + usize::from(n)),
                 data: format!("server-{n}").into(),
@@ -361,6 +366,7 @@ fn ports(base: Option<u16>, free: bool, count: usize) -> Result<Vec<u16>, NodeEr
 fn agree(config: &Config, options: &DevOptions, data: &Path) -> Result<(), NodeError> {
     let c = &config.cluster;
     let racks = config.server.iter().map(|s| s.rack).collect::<std::collections::BTreeSet<_>>().len();
+    let loggers = config.server.iter().filter(|s| s.role == Role::Logger).count();
     let has_pools: Vec<DevPool> =
         config.pool.iter().map(|pool| DevPool { name: pool.name.clone(), code: pool.code }).collect();
     let wanted_pools = Some(options.pools.as_slice()).filter(|pools| !pools.is_empty());
@@ -372,7 +378,12 @@ fn agree(config: &Config, options: &DevOptions, data: &Path) -> Result<(), NodeE
         _ => None,
     };
     let differences = [
-        differs("servers", config.server.len().to_string(), options.servers.map(|n| n.to_string())),
+        differs(
+            "servers",
+            (config.server.len() - loggers).to_string(),
+            options.servers.map(|n| n.to_string()),
+        ),
+        differs("loggers", loggers.to_string(), options.loggers.map(|n| n.to_string())),
         differs("racks", racks.to_string(), options.racks.map(|n| n.to_string())),
         differs("replicas", c.replicas.to_string(), options.replicas.map(|n| n.to_string())),
         differs("layout", c.layout.to_string(), options.layout.map(|l| l.to_string())),
@@ -408,6 +419,21 @@ mod tests {
     fn options(servers: u16, pools: &[&str]) -> DevOptions {
         let pools = pools.iter().map(|pool| pool.parse().unwrap()).collect();
         DevOptions { servers: Some(servers), pools, ..DevOptions::default() }
+    }
+
+    #[test]
+    fn loggers_come_after_the_servers_one_rack_after_the_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let wanted = DevOptions { loggers: Some(4), ..options(9, &[]) };
+        create(directory.path(), &wanted, true).unwrap();
+        let config = Config::load(&directory.path().join("cluster.toml")).unwrap();
+        let loggers = config.server.iter().filter(|server| server.role == Role::Logger);
+        let places: Vec<(u16, u16)> = loggers.map(|server| (server.id, server.rack)).collect();
+        assert_eq!(places, [(10, 1), (11, 2), (12, 3), (13, 1)]);
+        agree(&config, &wanted, directory.path()).unwrap();
+        let other = DevOptions { loggers: Some(1), ..wanted };
+        let error = agree(&config, &other, directory.path()).unwrap_err().to_string();
+        assert!(error.contains("--loggers 4, not 1"), "{error}");
     }
 
     #[test]

@@ -589,6 +589,7 @@ mod tests {
             rack: RackId(1),
             pool: PoolId(1),
             gear_group: GearGroup(u8::MAX),
+            logger: false,
             address: String::new(),
             state,
             depth: None,

@@ -56,7 +56,7 @@ pub fn line(status: &ClusterStatus) -> String {
 
 /// Servers of the replicated pool, which gears concern.
 fn replicated(status: &ClusterStatus) -> usize {
-    let there = |s: &&ServerStatus| s.pool == PoolId::REPLICATED && s.state != ServerState::Lost;
+    let there = |s: &&ServerStatus| s.pool == PoolId::REPLICATED && !s.logger && s.state != ServerState::Lost;
     status.servers.iter().filter(there).count()
 }
 
@@ -136,7 +136,11 @@ fn bugs(status: &ClusterStatus) -> String {
 
 /// Gears concern the servers of the replicated pool only.
 fn gear_group(server: &ServerStatus) -> String {
-    if server.pool == PoolId::REPLICATED { server.gear_group.0.to_string() } else { "-".to_owned() }
+    match (server.pool, server.logger) {
+        (_, true) => "logger".to_owned(),
+        (PoolId::REPLICATED, false) => server.gear_group.0.to_string(),
+        _ => "-".to_owned(),
+    }
 }
 
 /// What there is to say of a server's switch, below its row.

@@ -286,11 +286,30 @@ pub struct MetaSection {
     pub data: PathBuf,
 }
 
+/// What a server keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Chunks, and offload of others.
+    #[default]
+    Chunks,
+    /// Offload only: it never sleeps. [Sierra §3.6]
+    Logger,
+}
+
+impl Role {
+    fn is_chunks(&self) -> bool {
+        *self == Role::Chunks
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerSection {
     pub id: u16,
     pub rack: u16,
+    #[serde(default, skip_serializing_if = "Role::is_chunks")]
+    pub role: Role,
     /// The `[[pool]]` that it belongs to; absent: the replicated one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
@@ -367,6 +386,10 @@ pub enum ConfigError {
     OverlappingData { data: PathBuf, first: String, second: String },
     #[error("{first} and {second} share the disk {disk}: a mirror has two disks of its own")]
     OverlappingDisk { disk: PathBuf, first: String, second: String },
+    #[error(
+        "server {server} is a logger of pool {pool:?}: loggers are for the replicated pool, so leave pool out"
+    )]
+    LoggerInPool { server: u16, pool: String },
     #[error("mirror.disk_model is for driver = \"emulated\": give both or neither")]
     ModelUnused,
     #[error("mirror.policy is for disks of two speeds: give mirror.driver, or leave it out")]
@@ -470,6 +493,10 @@ impl Config {
         }
         unique("meta", self.meta.iter().map(|m| m.id))?;
         unique("server", self.server.iter().map(|s| u64::from(s.id)))?;
+        let in_pool = |s: &ServerSection| s.pool.clone().filter(|_| s.role == Role::Logger);
+        if let Some((server, pool)) = self.server.iter().find_map(|s| Some((s.id, in_pool(s)?))) {
+            return Err(ConfigError::LoggerInPool { server, pool });
+        }
         self.check_places()?;
         self.check_scheduler()?;
         self.check_mirror()?;
@@ -637,6 +664,7 @@ impl Config {
             id: ServerId(s.id),
             rack: RackId(s.rack),
             pool: s.pool.as_deref(),
+            logger: s.role == Role::Logger,
             address: &s.address,
         });
         all.collect()
@@ -748,6 +776,7 @@ impl Config {
             section.expect("the layout has the file's servers").address.clone()
         };
         let mut bootstrap = Bootstrap::of_layout(self.params()?, &self.layout()?, self.schedule(), address);
+        bootstrap.servers.extend(pools::loggers(&self.placed()));
         pools::found(&self.pool, &self.placed(), &mut bootstrap)?;
         Ok(bootstrap)
     }
@@ -803,6 +832,7 @@ fn resolve(who: &str, address: &str) -> Result<SocketAddr, ConfigError> {
 mod tests {
     use super::*;
     use crate::cluster::pools::Pause;
+    use ebb_types::NO_GEAR;
 
     fn example() -> String {
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cluster.toml")).unwrap()
@@ -890,9 +920,36 @@ mod tests {
         assert_eq!(bootstrap.pools[0].parity_buffer_bytes, 1 << 30);
     }
 
+    /// The example with these servers as loggers.
+    fn with_loggers(ids: &[u16]) -> String {
+        ids.iter().fold(example(), |text, id| {
+            text.replacen(&format!("id = {id}\nrack"), &format!("id = {id}\nrole = \"logger\"\nrack"), 1)
+        })
+    }
+
+    #[test]
+    fn loggers_have_no_chunks() {
+        let config = check(&with_loggers(&[8, 9])).unwrap();
+        let bootstrap = config.bootstrap().unwrap();
+        assert_eq!((bootstrap.params.groups, bootstrap.servers.len()), (7 * 64, 9));
+        let with_chunks: BTreeSet<ServerId> = bootstrap.groups.iter().flatten().copied().collect();
+        assert_eq!(with_chunks, (1..=7).map(ServerId).collect());
+        let loggers = bootstrap.servers.iter().filter(|server| server.gear_group == NO_GEAR);
+        assert_eq!(loggers.map(|server| server.id).collect::<Vec<_>>(), [8, 9].map(ServerId));
+        let ninth = |role: &str| {
+            with_loggers(&[9]).replacen("id = 9\nrole = \"logger\"", &format!("id = 9\n{role}"), 1)
+        };
+        let error = check(&ninth("role = \"loger\"")).unwrap_err();
+        assert!(error.contains("unknown variant `loger`"), "{error}");
+        let error = check(&ninth("role = \"logger\"\npool = \"cold\"")).unwrap_err();
+        assert!(error.contains("server 9 is a logger of pool \"cold\""), "{error}");
+        let error = check(&with_loggers(&[3, 4, 5, 6, 7, 8, 9])).unwrap_err();
+        assert!(error.contains("server"), "{error}");
+    }
+
     #[test]
     fn what_is_written_is_read_back() {
-        for text in [example(), with_a_pool()] {
+        for text in [example(), with_a_pool(), with_loggers(&[2])] {
             let config = check(&text).unwrap();
             let again: Config = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
             assert_eq!(again, config);

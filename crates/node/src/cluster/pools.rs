@@ -7,11 +7,11 @@
 //! Sections are checked before anything is founded ([`check`]): [`found`] relies on it.
 
 use ebb_gear::layout::Server;
-use ebb_gear::{NO_GEAR, SetsError, sets};
+use ebb_gear::{SetsError, sets};
 use ebb_meta::{Bootstrap, NewServer};
 use ebb_types::{
-    Column, Epoch, MapDelta, ParityDebt, PoolEntry, PoolId, RackId, Rows, ServerId, SetEntry, SetId, Shape,
-    SlotState, text::parse_duration,
+    Column, Epoch, MapDelta, NO_GEAR, ParityDebt, PoolEntry, PoolId, RackId, Rows, ServerId, SetEntry, SetId,
+    Shape, SlotState, text::parse_duration,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,6 +81,8 @@ pub struct Placed<'a> {
     pub rack: RackId,
     /// Absent: the replicated pool.
     pub pool: Option<&'a str>,
+    /// It holds offload of the replicated pool, and no chunks.
+    pub logger: bool,
     pub address: &'a str,
 }
 
@@ -213,10 +215,22 @@ fn least_buffer(code: Shape, chunk_bytes: u32) -> u64 {
     Rows::new(code, chunk_bytes).column_bytes().into()
 }
 
-/// The servers of a pool; `None`: of the replicated one.
+/// The servers of a pool that keep chunks; `None`: of the replicated one.
 pub fn of_pool(servers: &[Placed], pool: Option<&str>) -> Vec<Server> {
-    let members = servers.iter().filter(|server| server.pool == pool);
+    let members = servers.iter().filter(|server| server.pool == pool && !server.logger);
     members.map(|server| Server { id: server.id, rack: server.rack }).collect()
+}
+
+/// The loggers of the replicated pool.
+pub fn loggers(servers: &[Placed]) -> Vec<NewServer> {
+    let new = |server: &Placed| NewServer {
+        id: server.id,
+        rack: server.rack,
+        pool: PoolId::REPLICATED,
+        gear_group: NO_GEAR,
+        address: server.address.to_owned(),
+    };
+    servers.iter().filter(|server| server.logger).map(new).collect()
 }
 
 /// Adds the pools, their sets and their servers to a new cluster.
@@ -325,7 +339,8 @@ mod tests {
     /// Servers from 1 on, in three racks: `counts` of each pool in turn, of the replicated one first.
     fn servers<'a>(counts: &[(Option<&'a str>, usize)]) -> Vec<Placed<'a>> {
         let pools = counts.iter().flat_map(|(pool, count)| std::iter::repeat_n(*pool, *count));
-        let place = |(n, pool)| Placed { id: ServerId(n), rack: RackId(n % 3), pool, address: "here:1" };
+        let (logger, address) = (false, "here:1");
+        let place = |(n, pool)| Placed { id: ServerId(n), rack: RackId(n % 3), pool, logger, address };
         (1..).zip(pools).map(place).collect()
     }
 

@@ -15,7 +15,7 @@ use ebb_types::{
     AdminRequest, ChunkId, Column, Epoch, GroupEntry, Incarnation, MetaRequest, ParityDebt, ServerId,
     ServerState, SetEntry, Slot, SlotState, StoreId, Version,
 };
-use ebb_types::{GearSteps, GearWish, PoolId, Random, mix};
+use ebb_types::{GearSteps, GearWish, NO_GEAR, Random, mix};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Attempts to draw damage that the cluster can survive.
@@ -530,7 +530,7 @@ impl World<'_> {
         }
         if self.scenario.bootstrap.schedule.steps == GearSteps::Servers && self.fault_random.chance(500) {
             let servers = &self.scenario.bootstrap.servers;
-            let all = servers.iter().filter(|s| s.pool == PoolId::REPLICATED).count() as u64;
+            let all = servers.iter().filter(|s| s.gear_group != NO_GEAR).count() as u64;
             let servers = self.fault_random.between(self.scenario.params().replicas.into(), all) as u32;
             return self.ask_for(GearWish::Servers(servers));
         }

@@ -3,13 +3,13 @@
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::net::NetModel;
 use ebb_ec::standby;
-use ebb_gear::{NO_GEAR, Scheme, Server};
+use ebb_gear::{Scheme, Server};
 use ebb_meta::{Bootstrap, NewServer, Switches, Timing, WakePath};
 use ebb_replica::{CLIENT_BYTES, REMEMBERED};
 use ebb_types::Random;
 use ebb_types::{
-    BLOCK_BYTES, ClusterParams, Column, Epoch, GearSteps, ParityDebt, PoolEntry, PoolId, RackId, Schedule,
-    ServerId, SetEntry, SetId, Shape, SlotState, StoreId,
+    BLOCK_BYTES, ClusterParams, Column, Epoch, GearSteps, NO_GEAR, ParityDebt, PoolEntry, PoolId, RackId,
+    Schedule, ServerId, SetEntry, SetId, Shape, SlotState, StoreId,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -106,6 +106,8 @@ pub struct Scenario {
 const TAIL_BYTES: u64 = 256 << 10;
 /// Seeds per thousand with an erasure-coded pool.
 const WITH_POOL: u64 = 300;
+/// Seeds per thousand with loggers.
+const WITH_LOGGERS: u64 = 250;
 /// Of these per thousand, those in which the set hibernates.
 const HIBERNATES: u64 = 400;
 /// Seeds per thousand in which whole gears are shifted.
@@ -148,6 +150,10 @@ impl Scenario {
             scenario.remembered = random.between(1, 12) as usize;
             scenario.faults.cut_off = random.between(20, 150);
         }
+        let mut random = Random::new(seed ^ 0x1099);
+        if random.chance(WITH_LOGGERS) {
+            scenario.add_loggers(&mut random);
+        }
         let mut random = Random::new(seed ^ 0xec52);
         if random.chance(WITH_POOL) {
             scenario.add_pool(&mut random);
@@ -180,6 +186,21 @@ impl Scenario {
             if paths.len() > 1 && random.chance(dead) {
                 self.dead_paths.insert((*id, random.below(2) as u8));
             }
+        }
+    }
+
+    /// One to three loggers, in the racks of the others.
+    fn add_loggers(&mut self, random: &mut Random) {
+        let racks = self.bootstrap.servers.iter().map(|s| s.rack.0).max().unwrap_or(1);
+        let first = self.bootstrap.servers.len() as u16 + 1;
+        for id in first..first + random.between(1, 3) as u16 {
+            self.bootstrap.servers.push(NewServer {
+                id: ServerId(id),
+                rack: RackId(random.between(1, u64::from(racks)) as u16),
+                pool: PoolId::REPLICATED,
+                gear_group: NO_GEAR,
+                address: format!("server-{id}:1"),
+            });
         }
     }
 

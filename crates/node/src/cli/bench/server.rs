@@ -15,7 +15,7 @@ use crate::cluster::edit::{self, Edited};
 use crate::cluster::launch::Stop;
 use crate::error::{NodeError, io, writable};
 use clap::Args;
-use ebb_lab::drive::{DriveOptions, DriveReport, Pacing, Target, TargetInfo, drive};
+use ebb_lab::drive::{DriveOptions, DriveProgress, DriveReport, Failure, Pacing, Target, TargetInfo, drive};
 use ebb_report::{Progress, table};
 use ebb_trace::{Mode, Pace, Synthetic};
 use ebb_types::{Bytes, ServerId, parse_bytes, parse_duration};
@@ -277,11 +277,11 @@ impl Bench<'_> {
             let mut rates = Vec::new();
             for run in 1..=runs {
                 let fills = cells.is_empty() && run == 1;
-                let rate = self.measure(work, fills, run, &mut |elapsed, requests| {
+                let mut progress = |elapsed: Duration, requests: u64| {
                     let seconds = elapsed.as_secs_f64();
                     line.show(format_args!("{work}, run {run} of {runs}: {requests} in {seconds:.1} s"));
-                });
-                rates.push(rate.await?);
+                };
+                rates.push(self.measure(work, fills, run, &mut progress).await?);
             }
             cells.push(Cell::new(work, rates));
         }
@@ -315,17 +315,18 @@ impl Bench<'_> {
         };
         let target = Target::of(self.info(), self.store.clone());
         let started = Instant::now();
-        let report = drive(&options, requests, &target, &mut |told| {
-            if let ebb_lab::drive::DriveProgress::Replaying { elapsed, issued, .. } = told {
+        let mut told = |told: DriveProgress| {
+            if let DriveProgress::Replaying { elapsed, issued, .. } = told {
                 progress(elapsed, issued);
             }
-        });
-        let report = report.await.map_err(refused)?;
+        };
+        let report = drive(&options, requests, &target, &mut told).await.map_err(refused)?;
         if let Some(error) = failure(&report) {
             return Err(NodeError::Refused(format!("{work} failed: {error}")));
         }
         if write {
-            self.store.flush().await.map_err(|failure| NodeError::Refused(format!("{failure:?}")))?;
+            let failed = |(Failure::Request(reason) | Failure::Lost(reason))| NodeError::Refused(reason);
+            self.store.flush().await.map_err(failed)?;
         }
         let seconds = if write { started.elapsed().as_secs_f64() } else { report.wall_seconds };
         Ok(report.requests as f64 / seconds.max(f64::MIN_POSITIVE))
@@ -378,7 +379,7 @@ mod tests {
         let cells: Vec<Cell> =
             WORK.iter().zip(iops).map(|(work, iops)| Cell::new(*work, runs(iops))).collect();
         let cell = &cells[4];
-        assert_eq!((cell.min_iops.round(), cell.mean_iops, cell.max_iops.round()), (127.0, 137.4, 147.0));
+        assert_eq!([cell.min_iops, cell.mean_iops, cell.max_iops].map(f64::round), [127.0, 137.0, 147.0]);
         // 1,000 writes of 64 KiB are 65.5 MB, 90.4 of 1 MiB are 94.8; 2,000 reads of 64 KiB 131.1, 120 of 1 MiB 125.8.
         let expected = Rates {
             read_iops: 137.0,
