@@ -1,7 +1,8 @@
 //! Whole runs of the request level: every request is answered, the same arguments give the same report, the figures add
 //! up.
 
-use ebb_gear::Provision;
+use ebb_gear::{Provision, Scheme};
+use ebb_power::PowerModel;
 use ebb_sim::mirror::{PolicyKind, Settings, Thresholds};
 use ebb_sim::request::workload::Day;
 use ebb_sim::request::{
@@ -95,6 +96,40 @@ fn apart(count: u64, kind: Kind) -> Trace {
         devices: (0..4).map(|n| format!("volume-{n}")).collect(),
         ..Trace::default()
     }
+}
+
+/// Six racks, each a third of a gear group; in gear 1 two are awake, and another server so that copies stand in three.
+#[test]
+fn loggers_hold_all_offload_and_a_rack_that_sleeps_needs_no_switch() {
+    let power = PowerModel { rack_switch: Watts(100.0), ..PowerModel::default() };
+    let setup = Setup {
+        servers: 12,
+        racks: 6,
+        layout: Scheme::RackAligned,
+        gears: Gears::Fixed(1),
+        disk: DiskModel::ssd(),
+        power,
+        ..Setup::default()
+    };
+    let trace = apart(300, Kind::Write);
+    let alone = run(&trace, &setup);
+    let with = run(&trace, &Setup { loggers: 3, ..setup.clone() });
+    for report in [&alone, &with] {
+        assert_eq!((report.requests.answered, report.requests.failed), (300, 0));
+    }
+    let holders = |report: &Report| report.holders.iter().map(|row| row.mean_holders).fold(0.0, f64::max);
+    assert!(holders(&alone) > 3.0, "{:?}", alone.holders);
+    assert_eq!(
+        holders(&with),
+        2.0,
+        "the loggers in the racks of the slots that are away: {:?}",
+        with.holders
+    );
+    let awake = |report: &Report| report.energy_modelled.mean_servers_awake.round();
+    assert_eq!((awake(&alone), awake(&with)), (4.0 + 1.0, 4.0 + 3.0));
+    let switches =
+        |report: &Report| (report.energy_modelled.switch_joules.0 / (100.0 * 299.0) * 10.0).round() / 10.0;
+    assert_eq!((switches(&alone), switches(&with)), (2.0 + 1.0, 2.0 + 2.0), "racks with a server awake");
 }
 
 #[test]

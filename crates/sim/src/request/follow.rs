@@ -88,7 +88,9 @@ fn view(state: &State) -> View {
     let (mut draining, mut waking) = (false, false);
     for server in state.servers() {
         let GearGroup(group) = server.gear_group;
-        live[usize::from(group)] &= server.state.is_live() || server.state == ServerState::Lost;
+        if !server.is_logger() {
+            live[usize::from(group)] &= server.state.is_live() || server.state == ServerState::Lost;
+        }
         draining |= server.state == ServerState::Draining;
         waking |= server.state == ServerState::Waking;
     }

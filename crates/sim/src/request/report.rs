@@ -55,6 +55,8 @@ pub struct TraceFacts {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClusterFacts {
     pub servers: u16,
+    /// Beside them.
+    pub loggers: u16,
     pub racks: u16,
     pub replicas: u8,
     pub layout: String,
@@ -211,6 +213,7 @@ pub(super) fn report(
 fn cluster(setup: &Setup, schedule: &Schedule) -> ClusterFacts {
     ClusterFacts {
         servers: setup.servers,
+        loggers: setup.loggers,
         racks: setup.racks,
         replicas: setup.replicas,
         layout: setup.layout.to_string(),

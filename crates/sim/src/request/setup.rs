@@ -12,11 +12,11 @@ use ebb_gear::{
     DepthCost, GearError, Layout, LayoutError, PolicyError, Provision, RehearsalError, Scheme, Sleep,
 };
 use ebb_gear::{layout, layout::groups, rehearsal};
-use ebb_meta::{Bootstrap, Timing};
+use ebb_meta::{Bootstrap, NewServer, Timing};
 use ebb_mirror::{BLOCK_BYTES, Geometry, GeometryError};
 use ebb_power::{EnergyMeter, ModelError, PowerModel};
 use ebb_trace::RangeError;
-use ebb_types::{ClusterParams, GearSteps, RackId, Random, Schedule, ServerId};
+use ebb_types::{ClusterParams, GearSteps, NO_GEAR, PoolId, RackId, Random, Schedule, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -40,6 +40,8 @@ pub enum Gears {
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub servers: u16,
+    /// Servers beside them that only hold offload, one rack after the other; they count as awake. [Sierra §3.6]
+    pub loggers: u16,
     pub racks: u16,
     pub replicas: u8,
     pub layout: Scheme,
@@ -69,6 +71,7 @@ impl Default for Setup {
     fn default() -> Setup {
         Setup {
             servers: 9,
+            loggers: 0,
             racks: 3,
             replicas: 3,
             layout: Scheme::Rotated,
@@ -173,6 +176,10 @@ impl Setup {
         Ok(layout(&servers, self.replicas, groups, self.seed, self.layout)?)
     }
 
+    fn loggers(&self) -> impl Iterator<Item = (ServerId, RackId)> + '_ {
+        (0..self.loggers).map(move |n| (ServerId(self.servers + 1 + n), RackId(1 + n % self.racks)))
+    }
+
     pub(super) fn scenario(&self, layout: &Layout, schedule: Schedule) -> Scenario {
         let params = ClusterParams {
             cluster: 1,
@@ -182,7 +189,15 @@ impl Setup {
             groups: layout.groups.len() as u32,
             lease_millis: self.lease.as_millis() as u32,
         };
-        let bootstrap = Bootstrap::of_layout(params, layout, schedule, |id, _| format!("server-{}:1", id.0));
+        let address = |id: ServerId, _| format!("server-{}:1", id.0);
+        let mut bootstrap = Bootstrap::of_layout(params, layout, schedule, address);
+        bootstrap.servers.extend(self.loggers().map(|(id, rack)| NewServer {
+            id,
+            rack,
+            pool: PoolId::REPLICATED,
+            gear_group: NO_GEAR,
+            address: address(id, rack),
+        }));
         let wake = Duration::from_secs_f64(self.power.up.seconds + self.power.down.seconds);
         let timing = Timing {
             heartbeat: self.heartbeat,
@@ -205,16 +220,16 @@ impl Setup {
             (id, Machine::new(id, disk, self.chunk_bytes))
         };
         // The fabric counts racks from zero.
-        let racks: BTreeMap<ServerId, u16> =
-            layout.servers.iter().map(|(id, place)| (*id, place.rack.0 - 1)).collect();
+        let places = layout.servers.iter().map(|(id, place)| (*id, place.rack)).chain(self.loggers());
+        let racks: BTreeMap<ServerId, u16> = places.map(|(id, rack)| (id, rack.0 - 1)).collect();
         let nanos = |seconds: f64| (seconds * SECOND as f64) as u64;
         Ok(Models {
             fabric: Fabric::new(&self.network, &racks),
-            machines: layout.servers.keys().map(|id| machine(*id)).collect(),
+            machines: racks.keys().map(|id| machine(*id)).collect(),
             clients: Clients::new(self.client_hosts),
             feed,
             energy: EnergyMeter::new(self.power, 1.0)?,
-            on: layout.servers.keys().copied().collect::<BTreeSet<_>>(),
+            on: racks.keys().copied().collect::<BTreeSet<_>>(),
             watch: Watch::default(),
             up: nanos(self.power.up.seconds),
             down: nanos(self.power.down.seconds),

@@ -44,6 +44,9 @@ pub struct TraceArgs {
     /// Chunk servers
     #[arg(long, default_value_t = 9)]
     servers: u16,
+    /// Servers beside them that only hold writes for sleeping ones, and never sleep
+    #[arg(long, default_value_t = 0)]
+    loggers: u16,
     #[arg(long, default_value_t = 3)]
     racks: u16,
     /// Copies of everything, 2 to 4
@@ -304,6 +307,7 @@ fn setup(args: &TraceArgs) -> Result<Setup, NodeError> {
     };
     Ok(Setup {
         servers: args.servers,
+        loggers: args.loggers,
         racks: args.racks,
         replicas: args.replicas,
         layout: args.layout,
