@@ -72,6 +72,22 @@ fn a_configuration_with_a_mistake_starts_nothing() {
 }
 
 #[test]
+fn a_server_that_cannot_be_measured_is_refused_before_the_work() {
+    let cases: [(&[&str], &[&str]); 4] = [
+        (&["--id", "77"], &["no [[server]] with id 77"]),
+        (&["--id", "1"], &["server-1 is not a directory", "--dir"]),
+        (&["--id", "1", "--dir", "/", "--size", "1KiB"], &["--size 1.0 KiB is too small", "1MiB"]),
+        (&["--id", "1", "--dir", "/dev/shm", "--write"], &["/dev/shm is in memory"]),
+    ];
+    for (args, expected) in cases {
+        refused(&with_config(&changed("x", "x"), &[&["bench", "server"][..], args].concat()), 1, expected);
+    }
+    let mirrored = changed("data = \"server-1\"\n", "data = \"server-1\"\ndisks = [\"a\", \"b\"]\n");
+    let output = with_config(&mirrored, &["bench", "server", "--id", "1"]);
+    refused(&output, 1, &["mirror of two disks", "--dir"]);
+}
+
+#[test]
 fn a_pool_with_a_mistake_starts_nothing() {
     let servers = |ids: std::ops::RangeInclusive<u16>, code: &str, more: &str| {
         let mut text = changed("x", "x");
