@@ -1,29 +1,23 @@
 //! HTTP with JSON, for the meters and switches that talk to a service.
 //!
-//! Management controllers have self-signed certificates: an authority to trust is named, or any is trusted (`insecure`). A
-//! password is sent only over TLS, or with `insecure`; that is for the caller to refuse, in the words of its own settings.
+//! Whose certificate is trusted: [`tls`](crate::tls). A password is sent only over TLS, or with `insecure`; that is for the caller to
+//! refuse, in the words of its own settings.
 
+use crate::tls::{TlsConnector, Trust, TrustError, Untrusted};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 use ureq::Agent;
-use ureq::tls::{PemItem, RootCerts, TlsConfig};
+use ureq::unversioned::resolver::DefaultResolver;
+use ureq::unversioned::transport::{Connector, TcpConnector};
 
 /// Longest answer; a chassis with hundreds of sensors has some 100 kB.
 const MOST_BYTES: u64 = 8 << 20;
-
-/// Debian and Alpine; Fedora and its derivatives; SUSE. Without any of them the browsers' authorities are trusted.
-const SYSTEM_AUTHORITIES: &[&str] =
-    &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
 
 /// How a service is reached.
 pub(crate) struct Settings {
     /// User and password.
     pub login: Option<(String, String)>,
-    /// Authorities to trust, PEM; `None`: the system's.
-    pub ca: Option<PathBuf>,
-    pub insecure: bool,
+    pub trust: Trust,
     /// For each request as a whole.
     pub timeout: Duration,
 }
@@ -55,10 +49,8 @@ pub(crate) enum UrlError {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HttpError {
-    #[error("cannot read {path}: {source}")]
-    Authorities { path: PathBuf, source: std::io::Error },
-    #[error("{0} holds no certificate in PEM")]
-    NoCertificate(PathBuf),
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     #[error("the server answered {0}: it does not let us in")]
     Denied(u16),
     #[error("the server has no such page")]
@@ -67,8 +59,8 @@ pub(crate) enum HttpError {
     Status { status: u16, text: String },
     #[error("the answer is not JSON: {0}")]
     NotJson(serde_json::Error),
-    #[error("{0}")]
-    Certificate(ureq::Error),
+    #[error(transparent)]
+    Certificate(Untrusted),
     #[error("{0}")]
     Trouble(ureq::Error),
 }
@@ -105,23 +97,18 @@ impl Url {
 
 impl Http {
     pub fn open(settings: &Settings) -> Result<Http, HttpError> {
-        let mut tls = TlsConfig::builder().disable_verification(settings.insecure);
-        // Administrators also put their company's authorities where the system keeps its own.
-        let system = || SYSTEM_AUTHORITIES.iter().map(PathBuf::from).find(|path| path.exists());
-        if let Some(path) = settings.ca.clone().or_else(system) {
-            tls = tls.root_certs(authorities(&path)?);
-        }
         let basic = |(user, password): &(String, String)| {
             format!("Basic {}", base64_simd::STANDARD.encode_to_string(format!("{user}:{password}")))
         };
         let config = Agent::config_builder()
-            .tls_config(tls.build())
             .timeout_global(Some(settings.timeout))
             .http_status_as_error(false)
             // A controller is reached directly; a proxy would see the password.
             .proxy(None)
             .build();
-        Ok(Http { agent: config.into(), authorization: settings.login.as_ref().map(basic) })
+        let connector = ().chain(TcpConnector::default()).chain(TlsConnector::new(&settings.trust)?);
+        let agent = Agent::with_parts(config, connector, DefaultResolver::default());
+        Ok(Http { agent, authorization: settings.login.as_ref().map(basic) })
     }
 
     pub fn get(&self, url: &str, query: Option<(&str, &str)>) -> Result<Value, HttpError> {
@@ -162,25 +149,10 @@ fn read(answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result
     }
 }
 
-fn authorities(path: &Path) -> Result<RootCerts, HttpError> {
-    let pem =
-        std::fs::read(path).map_err(|source| HttpError::Authorities { path: path.to_path_buf(), source })?;
-    let certificates: Vec<_> = ureq::tls::parse_pem(&pem)
-        .filter_map(|item| match item {
-            Ok(PemItem::Certificate(certificate)) => Some(certificate),
-            _ => None,
-        })
-        .collect();
-    if certificates.is_empty() {
-        return Err(HttpError::NoCertificate(path.to_path_buf()));
-    }
-    Ok(RootCerts::Specific(Arc::new(certificates)))
-}
-
 fn trouble(error: ureq::Error) -> HttpError {
-    // TLS errors come wrapped in I/O errors.
-    match error.to_string().contains("certificate") {
-        true => HttpError::Certificate(error),
-        false => HttpError::Trouble(error),
-    }
+    let untrusted = match &error {
+        ureq::Error::Io(io) => Untrusted::of(io),
+        _ => None,
+    };
+    untrusted.map_or(HttpError::Trouble(error), HttpError::Certificate)
 }

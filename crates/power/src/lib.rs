@@ -14,6 +14,7 @@ mod passthrough;
 mod program;
 pub mod scales;
 pub mod switch;
+mod tls;
 
 pub use meter::{Channel, Meter, MeterError, OpenMeter, Quantity, Recorder, Recording, Source};
 pub use model::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel, RackSwitches, Transition};

@@ -166,6 +166,36 @@ fn redfish_old_and_new_with_a_blade_in_its_enclosure() {
 }
 
 #[test]
+fn one_machine_of_a_controller_is_measured_by_the_chassis_that_it_has_to_itself() {
+    let chassis = |machines: &[&str], watts: f64, name: &str| {
+        let machines: Vec<Value> = machines.iter().map(|path| link(path)).collect();
+        let power = json!({ "PowerControl": [{ "PowerConsumedWatts": watts }] });
+        (
+            json!({ "Id": name, "Links": { "ComputerSystems": machines },
+                    "Power": link(&format!("/redfish/v1/Chassis/{name}/Power")) }),
+            power,
+        )
+    };
+    let (one, two) = ("/redfish/v1/Systems/1", "/redfish/v1/Systems/2");
+    let (whole, whole_power) = chassis(&[one, two], 300.0, "Enc");
+    let (own, own_power) = chassis(&[one], 61.8, "Sled1");
+    let of = |chassis: &[&str]| json!({ "PowerState": "On", "Links": { "Chassis": chassis.iter().map(|path| link(path)).collect::<Vec<_>>() } });
+    let pages = [
+        (one, of(&["/redfish/v1/Chassis/Enc", "/redfish/v1/Chassis/Sled1"])),
+        (two, of(&["/redfish/v1/Chassis/Enc"])),
+        ("/redfish/v1/Chassis/Enc", whole),
+        ("/redfish/v1/Chassis/Enc/Power", whole_power),
+        ("/redfish/v1/Chassis/Sled1", own),
+        ("/redfish/v1/Chassis/Sled1/Power", own_power),
+    ];
+    let (address, _) = serve(&pages, None);
+    let mut meter = open(&format!("redfish:http://{address}{one}")).unwrap();
+    assert_eq!(readings(&mut meter), expected(&[("Sled1/power", Some(61.8))]));
+    let shared = failure(&format!("redfish:http://{address}{two}"));
+    assert!(shared.contains("no chassis that holds this machine alone"), "{shared}");
+}
+
+#[test]
 fn redfish_failures_say_what_to_do() {
     let dir = TempDir::new().unwrap();
     let (address, _) = serve(&redfish_tree(), Some("Basic YWRtaW46cmlnaHQ="));
@@ -295,6 +325,13 @@ fn redfish_over_tls_by_sushy_static() {
     assert_eq!(readings(&mut meter), tree_readings());
     let text = failure(&format!("redfish:https://127.0.0.1:{port}"));
     assert!(text.contains("certificate") && text.contains("ca=FILE"), "{text}");
+    let pin = text.split("fingerprint=").nth(1).and_then(|rest| rest.get(..64)).expect("what it presented");
+    let mut meter = open(&format!("redfish,fingerprint={pin}:https://127.0.0.1:{port}")).unwrap();
+    assert_eq!(readings(&mut meter), tree_readings());
+    let both = failure(&format!("redfish,fingerprint={pin},{ca}:https://127.0.0.1:{port}"));
+    assert!(both.contains("ca and fingerprint"), "{both}");
+    let cut = failure(&format!("redfish,fingerprint=sha256:{pin}:https://127.0.0.1:{port}"));
+    assert!(cut.contains("64 digits alone"), "{cut}");
     let mut meter = open(&format!("redfish,insecure:https://127.0.0.1:{port}")).unwrap();
     assert_eq!(readings(&mut meter), tree_readings());
 }

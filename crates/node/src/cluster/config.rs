@@ -1054,6 +1054,9 @@ mod tests {
 
     #[test]
     fn mistakes_in_power_paths_are_named_with_their_remedy() {
+        let pin = "ab".repeat(32);
+        let both =
+            format!("driver = \"redfish\"\nurl = \"https://bmc9\"\nca_file = \"c\"\nfingerprint = \"{pin}\"");
         let cases = [
             ("driver = \"redfisch\"", "it is one of process, redfish"),
             ("url = \"https://bmc9\"", "driver is missing"),
@@ -1071,6 +1074,12 @@ mod tests {
                 "driver = \"redfish\"\nurl = \"http://bmc9\"\nuser = \"ebb\"\npassword_env = \"X\"",
                 "can be read by everyone",
             ),
+            (
+                "driver = \"redfish\"\nurl = \"https://bmc9\"\nfingerprint = \"sha256:12\"",
+                "64 hexadecimal digits",
+            ),
+            ("driver = \"redfish\"\nurl = \"http://bmc9\"\nfingerprint = \"sha256:12\"", "use https://"),
+            (both.as_str(), "ca_file and fingerprint: give one of them"),
             ("driver = \"ipmi\"", "host is missing"),
             ("driver = \"ipmi\"\nhost = \"-x\"", "HOST:PORT"),
             ("driver = \"wol\"\nmac = \"52:54\"", "is not the address of a network card"),

@@ -8,8 +8,10 @@ use super::spec::Spec;
 use super::sysfs::Machine;
 use super::{Channel, Meter, MeterError, Quantity, Source};
 use crate::ipmitool::{Ipmitool, over_lan};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// So long the answer by which a meter was opened is its first reading: some controllers crash if they are asked in quick succession.
+const FRESH: Duration = Duration::from_secs(1);
 const DCMI: &[&str] = &["dcmi", "power", "reading"];
 const INSTANTANEOUS: &str = "Instantaneous power reading";
 
@@ -17,6 +19,8 @@ struct Ipmi {
     target: Ipmitool,
     way: Way,
     channels: Vec<Channel>,
+    /// When it was opened, and what the controller said then; until the first reading.
+    opened: Option<(Instant, Vec<Option<f64>>)>,
 }
 
 #[derive(Clone, Copy)]
@@ -34,7 +38,7 @@ fn ask(target: &Ipmitool, words: &[&str]) -> Result<String, MeterError> {
 fn target(spec: &mut Spec) -> Result<Ipmitool, MeterError> {
     let timeout = spec.duration("timeout")?.unwrap_or(Duration::from_secs(20));
     let password = spec.password()?;
-    let program = "ipmitool".to_string();
+    let program = spec.value("program")?.unwrap_or_else(|| "ipmitool".to_string());
     let Some(address) = spec.address() else {
         return Ok(Ipmitool { program, arguments: Vec::new(), password: None, timeout });
     };
@@ -108,7 +112,7 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, Meter
         };
         spec.unavailable(error.to_string(), remedy)
     };
-    let channels: Vec<Channel> = match way {
+    let (channels, readings): (Vec<Channel>, Vec<Option<f64>>) = match way {
         Way::Dcmi => {
             let answer = ask(&target, DCMI).map_err(unavailable)?;
             if !answer.contains(INSTANTANEOUS) {
@@ -117,13 +121,16 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, Meter
                     why: format!("it said {:?}", answer.trim()),
                 }));
             }
-            vec![channel("power".into(), Quantity::Power, "the whole machine at its power supplies' inputs")]
+            let sees = "the whole machine at its power supplies' inputs";
+            (vec![channel("power".into(), Quantity::Power, sees)], vec![dcmi_watts(&answer)])
         }
         Way::Sensors => listed(&target)
             .map_err(unavailable)?
             .into_iter()
-            .map(|(name, quantity, _)| channel(name, quantity, "a sensor of the management controller"))
-            .collect(),
+            .map(|(name, quantity, value)| {
+                (channel(name, quantity, "a sensor of the management controller"), value)
+            })
+            .unzip(),
     };
     if channels.is_empty() {
         return Err(spec.unavailable(
@@ -131,7 +138,7 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, Meter
             "leave the option sensors away, or use Redfish",
         ));
     }
-    Ok(Box::new(Ipmi { target, way, channels }))
+    Ok(Box::new(Ipmi { target, way, channels, opened: Some((Instant::now(), readings)) }))
 }
 
 impl Meter for Ipmi {
@@ -140,6 +147,11 @@ impl Meter for Ipmi {
     }
 
     fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
+        if let Some((at, readings)) = self.opened.take()
+            && at.elapsed() < FRESH
+        {
+            return Ok(readings);
+        }
         match self.way {
             Way::Dcmi => Ok(vec![dcmi_watts(&ask(&self.target, DCMI)?)]),
             Way::Sensors => {

@@ -53,7 +53,8 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "redfish",
         form: "redfish:https://USER@HOST[/redfish/v1/Chassis/ID]",
-        options: "password-file=FILE, password-env=VARIABLE, ca=FILE (authority to trust), insecure (trust anyone), timeout=TIME",
+        options: "password-file=FILE, password-env=VARIABLE, ca=FILE (authority to trust), fingerprint=DIGITS (SHA-256 of the one \
+                  certificate to trust), insecure (trust anyone), timeout=TIME",
         sees: "the whole machine at its power supplies' inputs, and its temperatures, by the management controller",
         does_not_see: "changes faster than the controller's own averaging, a second or more",
         interval: Duration::from_secs(2),
@@ -62,11 +63,12 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "ipmi",
         form: "ipmi | ipmi:[USER@]HOST[:PORT]",
-        options: "password-file=FILE, password-env=VARIABLE, sensors, cipher=N, level=L (as ipmitool's -C and -L), timeout=TIME",
+        options: "password-file=FILE, password-env=VARIABLE, sensors, cipher=N, level=L (as ipmitool's -C and -L), program=PROGRAM \
+                  (instead of ipmitool), timeout=TIME",
         sees: "the whole machine at its power supplies' inputs by IPMI DCMI; with the option sensors, all watts and °C of \
                the controller's sensors",
         does_not_see: "changes faster than the controller's own averaging, a second or more",
-        interval: Duration::from_secs(2),
+        interval: Duration::from_secs(5),
         open: ipmi::open,
     },
     Kind {
@@ -90,7 +92,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "prometheus",
         form: "prometheus:URL?QUERY",
-        options: "quantity=energy|temperature|voltage|current, password-file=FILE, password-env=VARIABLE, ca=FILE, insecure, timeout=TIME",
+        options: "quantity=energy|temperature|voltage|current, password-file=FILE, password-env=VARIABLE, ca=FILE, fingerprint=DIGITS, insecure, timeout=TIME",
         sees: "what the query answers, as watts unless the option quantity says otherwise",
         does_not_see: "changes between two scrapes",
         interval: Duration::from_secs(5),

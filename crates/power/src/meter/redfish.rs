@@ -2,7 +2,8 @@
 //!
 //! New controllers have `EnvironmentMetrics` and `ThermalSubsystem/ThermalMetrics`, older ones `Power` and `Thermal`;
 //! the new ones are preferred, the old ones fill in what is missing. The tree is walked once, when the meter is opened;
-//! a reading fetches only the pages with numbers. A chassis inside another one is part of it.
+//! a reading fetches only the pages with numbers. A chassis inside another one is part of it. Of a machine's own page the chassis
+//! that hold this machine alone are read: what several share says nothing about one of them.
 
 use super::http::{self, Http};
 use super::spec::Spec;
@@ -152,6 +153,24 @@ impl Redfish {
     }
 }
 
+/// The chassis that a machine's page links to and that hold no other machine.
+fn of_machine(meter: &Redfish, machine: &Value, spec: &Spec) -> Result<Vec<(String, Value)>, MeterError> {
+    let links = machine.pointer("/Links/Chassis").and_then(Value::as_array);
+    let mut chassis = Vec::new();
+    for link in links.into_iter().flatten().take(MOST_CHASSIS) {
+        chassis.extend(meter.follow(link, "")?);
+    }
+    let machines = |page: &Value| page.pointer("/Links/ComputerSystems")?.as_array().map(Vec::len);
+    chassis.retain(|(_, page)| machines(page) == Some(1));
+    if chassis.is_empty() {
+        return Err(spec.unavailable(
+            "the controller knows no chassis that holds this machine alone",
+            "name the machine's chassis, /redfish/v1/Chassis/ID, if one of them is",
+        ));
+    }
+    Ok(chassis)
+}
+
 pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
     let url = http::parse(&spec.needed("the controller: https://USER@HOST")?, spec)?;
     let http = Http::open(&url, spec)?;
@@ -170,7 +189,11 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, Meter
             chassis.extend(meter.follow(member, "")?);
         }
     } else {
-        chassis.push((path.to_string(), meter.get(path)?));
+        let page = meter.get(path)?;
+        match path.starts_with("/redfish/v1/Systems/") {
+            true => chassis = of_machine(&meter, &page, spec)?,
+            false => chassis.push((path.to_string(), page)),
+        }
     }
     for (_, page) in &chassis {
         meter.add_chassis(page)?;

@@ -39,6 +39,11 @@ impl Spec {
         MeterError::Unavailable { meter: self.text.clone(), why: why.into(), remedy: remedy.into() }
     }
 
+    /// Whether the digits of a fingerprint have become the address: `fingerprint=sha256:`.
+    pub(super) fn is_cut(&self) -> bool {
+        self.options.iter().any(|(key, value)| key == "fingerprint" && value.as_deref() == Some("sha256"))
+    }
+
     pub(super) fn address(&self) -> Option<&str> {
         self.address.as_deref().filter(|address| !address.is_empty())
     }

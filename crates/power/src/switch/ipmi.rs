@@ -31,11 +31,15 @@ struct Ipmi {
 
 pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> {
     let host = fields.needed("host", "bmc7")?;
-    let login = fields.login()?;
-    let meter = match &login {
-        Some((user, password)) => format!("ipmi,{}:{user}@{host}", password.option()),
-        None => format!("ipmi:{host}"),
-    };
+    let (login, program, timeout) = (fields.login()?, fields.text("program")?, fields.duration("timeout")?);
+    let user = login.as_ref().map_or(String::new(), |(user, _)| format!("{user}@"));
+    let password = login.as_ref().map(|(_, password)| password.option());
+    let options = password
+        .into_iter()
+        .chain(program.as_ref().map(|program| format!("program={program}")))
+        .chain(timeout.map(|time| format!("timeout={}s", time.as_secs_f64())));
+    let options: String = options.map(|option| format!(",{option}")).collect();
+    let meter = format!("ipmi{options}:{user}{host}");
     let (user, password) = login.unzip();
     let arguments = over_lan(&host, user.as_deref(), password.is_some())
         .ok_or_else(|| fields.wrong(format!("host is HOST or HOST:PORT, and {host:?} is neither")))?;
@@ -51,10 +55,10 @@ pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> 
     };
     Ok(Box::new(Ipmi {
         about,
-        program: fields.text("program")?.unwrap_or_else(|| "ipmitool".into()),
+        program: program.unwrap_or_else(|| "ipmitool".into()),
         arguments,
         password,
-        timeout: fields.duration("timeout")?.unwrap_or(Duration::from_secs(20)),
+        timeout: timeout.unwrap_or(Duration::from_secs(20)),
         cipher: None,
         last: None,
     }))

@@ -7,9 +7,9 @@
 use super::fields::Password;
 use super::{About, Clock, Driver, Fields, PowerState, Settle, SwitchError};
 use crate::http::{Http, HttpError, Settings, Url};
+use crate::tls::Trust;
 use ebb_types::Depth;
 use serde_json::{Value, json};
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Reset types that turn a machine on, the gentlest first.
@@ -25,8 +25,7 @@ struct Redfish {
     /// The path of the machine's page; found at the first call if it is not configured.
     system: Option<String>,
     login: Option<(String, Password)>,
-    ca: Option<PathBuf>,
-    insecure: bool,
+    trust: Trust,
     /// As configured, for controllers that do not list theirs.
     reset_type: Option<String>,
     timeout: Duration,
@@ -54,10 +53,14 @@ pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> 
             "a password over http:// can be read by everyone on the way: use https://, or insecure = true",
         ));
     }
-    let ca = fields.path("ca_file")?;
+    let (ca, fingerprint) = (fields.path("ca_file")?, fields.text("fingerprint")?);
+    if fingerprint.is_some() && url.is_plain() {
+        return Err(fields.wrong("fingerprint is of a certificate, and http:// has none: use https://"));
+    }
+    let trust = Trust::new(ca, "ca_file", fingerprint.as_deref(), insecure);
+    let trust = trust.map_err(|why| fields.wrong(why))?;
+    let timeout = fields.duration("timeout")?;
     let host = url.origin.trim_start_matches("https://").trim_start_matches("http://");
-    // The chassis of one machine among several is not known.
-    let alone = system.is_none();
     let about = About {
         driver: "redfish",
         machine: format!("{host}{}", system.as_deref().unwrap_or("")),
@@ -66,41 +69,46 @@ pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> 
         puts_to_sleep: false,
         settle: Some(Settle::MACHINE),
         magic: None,
-        meter: alone.then(|| meter(&url, login.as_ref(), ca.as_ref(), insecure)),
+        meter: Some(meter(&url, system.as_deref(), login.as_ref(), &trust, timeout)),
     };
     Ok(Box::new(Redfish {
         about,
         origin: url.origin,
         system,
         login,
-        ca,
-        insecure,
+        trust,
         reset_type: fields.text("reset_type")?,
-        timeout: fields.duration("timeout")?.unwrap_or(Duration::from_secs(10)),
+        timeout: timeout.unwrap_or(Duration::from_secs(10)),
         http: None,
     }))
 }
 
-/// The controller as a meter.
-fn meter(url: &Url, login: Option<&(String, Password)>, ca: Option<&PathBuf>, insecure: bool) -> String {
+/// The controller as a meter; with `system` of that machine only.
+fn meter(
+    url: &Url,
+    system: Option<&str>,
+    login: Option<&(String, Password)>,
+    trust: &Trust,
+    timeout: Option<Duration>,
+) -> String {
     let (scheme, host) = url.origin.split_once("://").expect("it was parsed");
     let user = login.map_or(String::new(), |(user, _)| format!("{user}@"));
-    let ca = ca.map(|path| format!("ca={}", path.display()));
-    let options = login.map(|(_, password)| password.option()).into_iter().chain(ca);
-    let options: Vec<String> =
-        options.chain(insecure.then(|| "insecure".into())).map(|option| format!(",{option}")).collect();
-    format!("redfish{}:{scheme}://{user}{host}", options.concat())
+    let trust = match trust {
+        Trust::Authorities(path) => path.as_ref().map(|path| format!("ca={}", path.display())),
+        Trust::Pinned(pin) => Some(format!("fingerprint={}", pin.digits())),
+        Trust::Anyone => Some("insecure".into()),
+    };
+    let timeout = timeout.map(|time| format!("timeout={}s", time.as_secs_f64()));
+    let options = login.map(|(_, password)| password.option()).into_iter().chain(trust).chain(timeout);
+    let options: String = options.map(|option| format!(",{option}")).collect();
+    format!("redfish{options}:{scheme}://{user}{host}{}", system.unwrap_or_default())
 }
 
 impl Redfish {
     fn open(&self) -> Result<Http, SwitchError> {
         let login = self.login.as_ref().map(|(user, from)| Ok((user.clone(), from.read()?)));
-        let settings = Settings {
-            login: login.transpose()?,
-            ca: self.ca.clone(),
-            insecure: self.insecure,
-            timeout: self.timeout,
-        };
+        let settings =
+            Settings { login: login.transpose()?, trust: self.trust.clone(), timeout: self.timeout };
         Http::open(&settings).map_err(|error| SwitchError::Unavailable {
             what: "ca_file".into(),
             why: format!(
@@ -137,14 +145,16 @@ impl Redfish {
                 what,
                 why: format!("{error}; check user and password, and that the user may switch the power"),
             },
-            HttpError::Certificate(_) => {
+            HttpError::Certificate(untrusted) => {
                 let host = self.origin.trim_start_matches("https://");
                 let port = if host.contains(':') && !host.ends_with(']') { "" } else { ":443" };
                 SwitchError::Refused {
                     what: format!("this side trusts no certificate of {what}, so it"),
                     why: format!(
-                        "{error}; if `openssl s_client -connect {host}{port} </dev/null | openssl x509` shows the controller's own, \
-                         keep its output in a file and name it: ca_file = FILE; insecure = true trusts any"
+                        "{error}; if the controller's own page shows that fingerprint, fingerprint = \"{}\" trusts it; or keep the certificate, \
+                         `openssl s_client -connect {host}{port} </dev/null | openssl x509`, or that of the authority which signed it, in a \
+                         file: ca_file = FILE; insecure = true trusts any",
+                        untrusted.presented
                     ),
                 }
             }

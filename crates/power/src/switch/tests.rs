@@ -265,13 +265,18 @@ fn the_controllers_of_machines_are_their_meters_too() {
         meter(&redfish).as_deref(),
         Some("redfish,password-file=D/p,ca=D/c.pem:https://ebb@bmc7:8443")
     );
+    let one_of_several = format!("{redfish}\nsystem = \"/redfish/v1/Systems/2\"\ntimeout = \"1m\"");
     assert_eq!(
-        meter(&format!("{redfish}\nsystem = \"/redfish/v1/Systems/2\"")),
-        None,
-        "it is one of several"
+        meter(&one_of_several).as_deref(),
+        Some("redfish,password-file=D/p,ca=D/c.pem,timeout=60s:https://ebb@bmc7:8443/redfish/v1/Systems/2")
     );
+    let digits = "0f".repeat(32);
+    let pinned = format!("driver = \"redfish\"\nurl = \"https://bmc7\"\nfingerprint = \"sha256:{digits}\"");
+    assert_eq!(meter(&pinned), Some(format!("redfish,fingerprint={digits}:https://bmc7")));
     let ipmi = format!("driver = \"ipmi\"\nhost = \"bmc7\"\n{login}");
     assert_eq!(meter(&ipmi).as_deref(), Some("ipmi,password-file=D/p:ebb@bmc7"));
+    let other = "driver = \"ipmi\"\nhost = \"bmc7\"\nprogram = \"/opt/ipmitool\"\ntimeout = \"9s\"";
+    assert_eq!(meter(other).as_deref(), Some("ipmi,program=/opt/ipmitool,timeout=9s:bmc7"));
     let plug = "driver = \"command\"\nwake = [\"true\"]";
     assert_eq!(meter(plug), None);
 }
@@ -316,8 +321,14 @@ fn a_certificate_that_is_not_trusted_is_refused_with_the_way_to_trust_it() {
         error.contains("openssl s_client -connect 127.0.0.1:") && error.contains("ca_file = FILE"),
         "{error}"
     );
+    let pin =
+        error.split('"').find(|word| word.starts_with("sha256:")).expect("what it presented").to_owned();
+    assert!(error.contains(&format!("fingerprint = \"{pin}\"")), "{error}");
     // It is no controller, but it is talked to.
     assert!(ask("ca_file = \"cert.pem\"").contains("is not JSON"));
+    assert!(ask(&format!("fingerprint = \"{pin}\"")).contains("is not JSON"));
+    let wrong = ask(&format!("fingerprint = \"{}\"", "0".repeat(64)));
+    assert!(wrong.contains(&pin) && wrong.contains(&format!("sha256:{}", "0".repeat(64))), "{wrong}");
     let _ = served.kill();
     let _ = served.wait();
 }
