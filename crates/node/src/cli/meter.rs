@@ -43,7 +43,7 @@ pub enum MeterCommand {
         #[arg(required = true, value_name = "METER")]
         meters: Vec<String>,
         /// Duration in seconds
-        #[arg(long, value_name = "N", value_parser = meter::parse_interval, default_value = "1")]
+        #[arg(long, value_name = "N", value_parser = seconds, default_value = "1")]
         seconds: Duration,
         /// Time between readings, such as 200ms [default: each meter's own]
         #[arg(long, value_name = "TIME", value_parser = meter::parse_interval)]
@@ -78,6 +78,12 @@ pub enum MeterCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// `10`; with a unit another one than seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let has_unit = text.ends_with(|last: char| !last.is_ascii_digit());
+    meter::parse_interval(&if has_unit { text.to_owned() } else { format!("{text}s") })
 }
 
 fn when(text: &str) -> Result<i64, String> {
@@ -426,5 +432,11 @@ mod tests {
         assert_eq!(column("a=b=voltage").unwrap(), ("a=b".to_string(), Quantity::Voltage));
         assert!(column("P1=smell").is_err());
         assert_eq!(when("1970-01-01T00:00:01Z"), Ok(1_000_000_000));
+        assert_eq!(
+            (seconds("1"), seconds("2.5")),
+            (Ok(Duration::from_secs(1)), Ok(Duration::from_millis(2500)))
+        );
+        assert_eq!(seconds("2m"), Ok(Duration::from_secs(120)));
+        assert!(seconds("").is_err() && seconds("0").is_err() && seconds("-1").is_err());
     }
 }
